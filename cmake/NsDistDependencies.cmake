@@ -1,0 +1,12 @@
+# tl::expected is the only third-party name in public headers. The rest stays inside the rooms that use it.
+find_package(tl-expected 1.0 REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+find_package(Eigen3 3.4 REQUIRED NO_MODULE)
+find_package(fmt 9.1 REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(Protobuf 3.21 REQUIRED)
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
+if(NS_DIST_BUILD_CLI)
+  find_package(CLI11 2.1 REQUIRED)
+endif()

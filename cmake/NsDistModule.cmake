@@ -1,0 +1,96 @@
+# ns_dist_module(<room> [DEPS <room>...] [PRIVATE_LIBS <target>...] [PROTO <file>...])
+#
+# Makes one room of the house: the static library ns_dist_<room>, alias ns_dist::<room>. Its public headers have an
+# include root of their own, and only the rooms named in DEPS are linked: any other include does not compile.
+# PRIVATE_LIBS are seen by the room's sources alone. Those that are headers only do not even reach an installed package.
+function(ns_dist_module room)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;PRIVATE_LIBS;PROTO")
+  set(target ns_dist_${room})
+  file(GLOB headers CONFIGURE_DEPENDS include/ns_dist/*.h)
+  file(GLOB sources CONFIGURE_DEPENDS src/*.cc src/*/*.cc)
+  list(TRANSFORM arg_DEPS PREPEND ns_dist::)
+
+  if(NOT sources AND NOT room STREQUAL core)  # A room under construction has headers only.
+    add_library(${target} INTERFACE)
+    target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS include FILES ${headers})
+    target_link_libraries(${target} INTERFACE tl::expected ${arg_DEPS})
+    target_compile_features(${target} INTERFACE cxx_std_20)
+  else()
+    add_library(${target} STATIC ${sources})
+    target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${headers})
+    target_include_directories(${target} PRIVATE src)
+    target_compile_features(${target} PUBLIC cxx_std_20)
+    target_link_libraries(${target} PUBLIC tl::expected ${arg_DEPS})
+    ns_dist_private_libs(${target} ${arg_PRIVATE_LIBS})
+    ns_dist_codegen(${target})
+    if(arg_PROTO)
+      ns_dist_proto(${target} ${arg_PROTO})
+    endif()
+  endif()
+
+  add_library(ns_dist::${room} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${room})
+  set_property(GLOBAL APPEND PROPERTY NS_DIST_ROOMS ${room})
+endfunction()
+
+# ns_dist_executable(<name> [DEPS <room>...] [PRIVATE_LIBS <target>...]): a door of the house, from the .cc files here.
+function(ns_dist_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;PRIVATE_LIBS")
+  file(GLOB sources CONFIGURE_DEPENDS *.cc src/*.cc src/*/*.cc)
+  if(NOT sources)
+    return()
+  endif()
+  list(TRANSFORM arg_DEPS PREPEND ns_dist::)
+  add_executable(${name} ${sources})
+  target_include_directories(${name} PRIVATE .)
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_PRIVATE_LIBS})
+  ns_dist_codegen(${name})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endfunction()
+
+function(ns_dist_private_libs target)
+  foreach(lib IN LISTS ARGN)
+    get_target_property(type ${lib} TYPE)
+    if(type STREQUAL INTERFACE_LIBRARY AND NOT lib STREQUAL Threads::Threads)
+      target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${lib}>)
+    else()
+      target_link_libraries(${target} PRIVATE ${lib})
+    endif()
+  endforeach()
+endfunction()
+
+# Fused multiply-add changes the last bits from machine to machine; results must not depend on where they were computed.
+function(ns_dist_codegen target)
+  target_compile_options(${target} PRIVATE -ffp-contract=off)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+                                             POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# Generates and compiles protobuf sources into a target, without our warnings. Included as "et_def.pb.h".
+function(ns_dist_proto target)
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/proto)
+  foreach(proto IN LISTS ARGN)
+    cmake_path(ABSOLUTE_PATH proto)
+    cmake_path(GET proto STEM stem)
+    cmake_path(GET proto PARENT_PATH dir)
+    set(generated ${out}/${stem}.pb.cc ${out}/${stem}.pb.h)
+    add_custom_command(
+      OUTPUT ${generated}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${out}
+      COMMAND protobuf::protoc --cpp_out=${out} -I ${dir} ${proto}
+      DEPENDS ${proto} COMMENT "protoc ${stem}.proto" VERBATIM)
+    target_sources(${target} PRIVATE ${generated})
+    set_source_files_properties(${generated} PROPERTIES COMPILE_OPTIONS -w)
+  endforeach()
+  target_include_directories(${target} SYSTEM PRIVATE ${out})
+endfunction()
+
+# ns_dist::ns_dist: every room at once.
+function(ns_dist_umbrella)
+  get_property(rooms GLOBAL PROPERTY NS_DIST_ROOMS)
+  list(TRANSFORM rooms PREPEND ns_dist:: OUTPUT_VARIABLE targets)
+  add_library(ns_dist_ns_dist INTERFACE)
+  add_library(ns_dist::ns_dist ALIAS ns_dist_ns_dist)
+  set_target_properties(ns_dist_ns_dist PROPERTIES EXPORT_NAME ns_dist)
+  target_link_libraries(ns_dist_ns_dist INTERFACE ${targets})
+endfunction()
