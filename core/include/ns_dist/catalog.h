@@ -1,0 +1,69 @@
+// The library of GPUs, fabrics, clusters and models: configs/, compiled in, and files of the user's own.
+//
+// A reference is an id, an alias or a path to a JSON file. Ids are looked for in $NS_DIST_PATH, then in
+// <prefix>/share/ns_dist beside the executable, then in the copy compiled in. Reading is strict: an unknown key or
+// name is an error that names the nearest known one, and all mistakes of a file are reported at once.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/cluster.h"
+#include "ns_dist/model.h"
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+
+enum class CatalogKind { kGpu, kFabric, kCluster, kModel };
+
+struct CatalogEntry {
+  std::string id, name;
+  std::vector<std::string> aliases;
+};
+
+// What was read, for the report's provenance.
+struct InputFile {
+  std::string path;  // "configs/gpus/h100-sxm-80gb.json" or the user's file
+  std::string hash;  // FNV-1a 64 of its bytes, hexadecimal
+  friend bool operator==(const InputFile&, const InputFile&) = default;
+};
+
+class Catalog {
+ public:
+  // $NS_DIST_PATH, the installed share folder, the compiled-in copy.
+  static Catalog standard();
+
+  // Each errs when the reference is unknown (naming the nearest), or its file has mistakes (all of them).
+  Result<Gpu> gpu(std::string_view reference) const;          // also NeuSight's device JSON
+  Result<Fabric> fabric(std::string_view reference) const;
+  Result<Cluster> cluster(std::string_view reference) const;
+  Result<Model> model(std::string_view reference) const;      // also a Hugging Face config.json
+
+  // All entries by id, in alphabetical order.
+  std::vector<CatalogEntry> list(CatalogKind kind) const;
+
+  // Everything this catalog has read so far, by path.
+  std::vector<InputFile> inputs() const;
+
+ private:
+  struct Source {
+    std::string path, text;
+  };
+  Result<Source> find(CatalogKind kind, std::string_view reference) const;
+
+  std::vector<std::filesystem::path> folders_;
+  mutable std::map<std::string, std::string> read_;
+};
+
+// Readers of a text whose origin is `where` (a file name). They look nothing up but fabrics and GPUs by name.
+Result<Gpu> read_gpu(std::string_view json, const std::string& where);
+Result<Model> read_model(std::string_view json, const std::string& where);
+Result<Fabric> read_fabric(std::string_view json, const std::string& where);
+
+// The candidate nearest to `name` by edit distance, or empty when none is near.
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace ns_dist

@@ -1,0 +1,53 @@
+// A cluster: GPUs of one kind joined by fabrics, inside out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ns_dist/gpu.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+enum class FabricKind { kNvlink, kNvswitch, kXgmi, kPcie, kInfiniband, kRoce, kEthernet, kEfa, kSlingshot, kOmniPath };
+
+std::string_view name_of(FabricKind kind);
+
+// A kind of link, as configs/fabrics/<id>.json describes it.
+struct Fabric {
+  std::string id, name;
+  FabricKind kind = FabricKind::kNvswitch;
+  BytesPerSecond bandwidth;  // of a GPU (scale-up) or of a network port (scale-out), one direction
+  Seconds latency;           // one hop, small message
+  friend bool operator==(const Fabric&, const Fabric&) = default;
+};
+
+// One level of a cluster: `size` units of the level below, joined by `fabric`.
+struct FabricLevel {
+  Fabric fabric;
+  std::int64_t size = 0;        // units of the level below; 0: as many as the plan needs (outermost level only)
+  double nics_per_gpu = 1;      // network ports a GPU; 1 for scale-up fabrics
+  double oversubscription = 1;  // >= 1: how much narrower this level is than its GPUs' ports together
+
+  // What one GPU can send into this level when all its peers do.
+  BytesPerSecond bandwidth_per_gpu() const { return fabric.bandwidth * nics_per_gpu / oversubscription; }
+  friend bool operator==(const FabricLevel&, const FabricLevel&) = default;
+};
+
+struct Cluster {
+  std::string id, name;
+  Gpu gpu;
+  std::vector<FabricLevel> levels;  // inside out: levels[0] joins GPUs
+
+  // GPUs of the whole cluster; 0 when the outermost level is open.
+  std::int64_t gpu_count() const {
+    std::int64_t count = levels.empty() ? 1 : levels.front().size;
+    for (std::size_t i = 1; i < levels.size(); ++i) count *= levels[i].size;
+    return count;
+  }
+  std::int64_t gpus_per_node() const { return levels.empty() ? 1 : levels.front().size; }
+  friend bool operator==(const Cluster&, const Cluster&) = default;
+};
+
+}  // namespace ns_dist

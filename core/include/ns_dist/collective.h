@@ -1,0 +1,35 @@
+// Collectives and point-to-point messages between ranks.
+#pragma once
+
+#include <string_view>
+
+#include "ns_dist/rank_group.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+enum class CollectiveKind {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kBarrier,
+  kSendRecv,  // group of two: sender first
+};
+
+std::string_view name_of(CollectiveKind kind);  // "all_reduce", ... as nccl-tests spells them
+
+// `size` is the full buffer, as nccl-tests counts it: all-reduce the buffer, all-gather the gathered output,
+// reduce-scatter the whole input, all-to-all the send buffer of a rank, send_recv the message.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Bytes size;
+  RankGroup group;
+  friend bool operator==(const Collective&, const Collective&) = default;
+};
+
+}  // namespace ns_dist

@@ -1,0 +1,43 @@
+// Number formats of tensors and of the pipes that multiply them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+// kTf32 is stored as fp32. kFp8 stands for both E4M3 and E5M2.
+enum class DType { kFp64, kFp32, kTf32, kFp16, kBf16, kFp8, kFp4 };
+inline constexpr std::size_t kDTypeCount = 7;
+inline constexpr std::array<DType, kDTypeCount> kAllDTypes = {DType::kFp64, DType::kFp32, DType::kTf32, DType::kFp16,
+                                                              DType::kBf16, DType::kFp8,  DType::kFp4};
+
+constexpr std::string_view name_of(DType dtype) {
+  constexpr std::array<std::string_view, kDTypeCount> kNames = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
+  return kNames[static_cast<std::size_t>(dtype)];
+}
+
+std::optional<DType> dtype_from_name(std::string_view name);
+
+// Bytes of one stored element.
+constexpr Bytes size_of(DType dtype) {
+  constexpr std::array<double, kDTypeCount> kSizes = {8, 4, 4, 2, 2, 1, 0.5};
+  return kSizes[static_cast<std::size_t>(dtype)] * units::B;
+}
+
+// One rate for each number format; zero where the hardware has none.
+class RateTable {
+ public:
+  constexpr FlopsPerSecond operator[](DType dtype) const { return rates_[static_cast<std::size_t>(dtype)]; }
+  constexpr FlopsPerSecond& operator[](DType dtype) { return rates_[static_cast<std::size_t>(dtype)]; }
+  friend bool operator==(const RateTable&, const RateTable&) = default;
+
+ private:
+  std::array<FlopsPerSecond, kDTypeCount> rates_{};
+};
+
+}  // namespace ns_dist

@@ -1,0 +1,139 @@
+// One training step as a graph of kernels, collectives and messages, in compressed form.
+//
+// Ranks that differ only in tensor-, context- or data-parallel coordinates do the same work at the same time, so the
+// graph holds one representative rank for each pipeline stage. Each representative has a few lanes (CUDA streams), and
+// a lane runs its nodes one after another in the order in which they were added. Edges are stored only where they
+// cross lanes: order inside a lane is implied. Equal work is interned once: 535 k nodes of GPT-3 175B share about 100
+// work items.
+//
+//   ExecutionGraph::Builder builder(mesh, stages);
+//   WorkId gemm = builder.intern(WorkItem{...});
+//   NodeId a = builder.add(builder.lane(0, Stream::kCompute), gemm, {microbatch, layer}, {predecessors});
+//   ExecutionGraph graph = std::move(builder).build();
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ns_dist/collective.h"
+#include "ns_dist/mesh.h"
+#include "ns_dist/operator.h"
+
+namespace ns_dist {
+
+enum class NodeId : std::uint32_t {};
+enum class WorkId : std::uint32_t {};
+enum class LaneId : std::uint32_t {};
+
+constexpr std::uint32_t index(NodeId id) { return static_cast<std::uint32_t>(id); }
+constexpr std::uint32_t index(WorkId id) { return static_cast<std::uint32_t>(id); }
+constexpr std::uint32_t index(LaneId id) { return static_cast<std::uint32_t>(id); }
+inline constexpr NodeId kNoNode{std::numeric_limits<std::uint32_t>::max()};
+
+// The streams of a rank. Pipeline messages leave on two lanes, one for each direction, as in Megatron.
+enum class Stream : std::uint8_t { kCompute, kTensorParallel, kExpertParallel, kContextParallel, kDataParallel, kPipelineForward,
+                                   kPipelineBackward };
+inline constexpr std::uint32_t kStreamCount = 7;
+std::string_view name_of(Stream stream);  // "compute", "tp", "ep", "cp", "dp", "pp_forward", "pp_backward"
+
+// What a node's time is counted as.
+enum class Category : std::uint8_t { kForward, kBackward, kRecompute, kOptimizer, kTensorParallel, kContextParallel, kExpertParallel,
+                                     kPipelineParallel, kDataParallel, kOther };
+inline constexpr std::uint32_t kCategoryCount = 10;
+std::string_view name_of(Category category);
+
+// A message from the representative of stage `from` to that of stage `to`; every rank of the stage sends its own copy
+// to the rank with the same other coordinates.
+struct Message {
+  std::int64_t from_stage = 0, to_stage = 0;
+  Bytes size;
+  friend bool operator==(const Message&, const Message&) = default;
+};
+
+struct WorkItem {
+  std::string name;  // "attention.qkv", "mlp.fc1.wgrad", "tp.all_gather"
+  Category category = Category::kForward;
+  std::variant<Operator, Collective, Message> work;  // a collective's group is that of the stage's representative
+  friend bool operator==(const WorkItem&, const WorkItem&) = default;
+};
+
+// Where in the step a node stands, for names and traces. layer is counted over the whole model; -1 where it does not apply.
+struct Origin {
+  std::int32_t microbatch = -1, layer = -1;
+  friend bool operator==(const Origin&, const Origin&) = default;
+};
+
+struct GraphNode {
+  LaneId lane;
+  WorkId work;
+  Origin origin;
+  friend bool operator==(const GraphNode&, const GraphNode&) = default;
+};
+
+// Immutable; a directed acyclic graph (the builder's contract, checked by `topological_order`).
+class ExecutionGraph {
+ public:
+  class Builder;
+
+  std::uint32_t node_count() const { return static_cast<std::uint32_t>(nodes_.size()); }
+  std::int64_t stage_count() const { return stage_count_; }
+  std::uint32_t lane_count() const { return static_cast<std::uint32_t>(stage_count_) * kStreamCount; }
+  const Mesh& mesh() const { return mesh_; }
+  const GraphNode& node(NodeId id) const { return nodes_[index(id)]; }
+  std::span<const GraphNode> nodes() const { return nodes_; }
+  std::span<const WorkItem> works() const { return works_; }
+  const WorkItem& work_of(NodeId id) const { return works_[index(nodes_[index(id)].work)]; }
+  // Edges into `id` from other lanes, in the order in which they were given.
+  std::span<const NodeId> dependencies(NodeId id) const {
+    return {edges_.data() + offsets_[index(id)], edges_.data() + offsets_[index(id) + 1]};
+  }
+  // The node before `id` on its lane, or kNoNode.
+  NodeId previous_on_lane(NodeId id) const { return previous_[index(id)]; }
+  std::size_t edge_count() const { return edges_.size(); }  // across lanes; the lanes' own order is implied
+
+  static std::int64_t stage_of(LaneId lane) { return index(lane) / kStreamCount; }
+  static Stream stream_of(LaneId lane) { return static_cast<Stream>(index(lane) % kStreamCount); }
+  static LaneId lane_of(std::int64_t stage, Stream stream) {
+    return LaneId{static_cast<std::uint32_t>(stage) * kStreamCount + static_cast<std::uint32_t>(stream)};
+  }
+
+  // Every node after its dependencies and its predecessor on the lane; ties by id. Shorter than node_count() exactly
+  // when there is a cycle.
+  std::vector<NodeId> topological_order() const;
+
+ private:
+  Mesh mesh_;
+  std::int64_t stage_count_ = 0;
+  std::vector<WorkItem> works_;
+  std::vector<GraphNode> nodes_;
+  std::vector<NodeId> previous_;
+  std::vector<std::uint64_t> offsets_;
+  std::vector<NodeId> edges_;
+};
+
+class ExecutionGraph::Builder {
+ public:
+  Builder(Mesh mesh, std::int64_t stage_count);
+
+  WorkId intern(const WorkItem& item);
+  // `dependencies` may name nodes that are added later (their ids are counted from 0 in the order of `add`).
+  NodeId add(LaneId lane, WorkId work, Origin origin, std::span<const NodeId> dependencies);
+  // One more edge into a node that exists.
+  void depend(NodeId node, NodeId on);
+  NodeId last_on_lane(LaneId lane) const;  // kNoNode when the lane is empty
+  std::uint32_t node_count() const;
+  void reserve(std::size_t nodes, std::size_t edges);
+  ExecutionGraph build() &&;
+
+ private:
+  ExecutionGraph graph_;
+  std::vector<NodeId> last_;
+  std::vector<std::pair<NodeId, NodeId>> late_;  // (node, on)
+  std::vector<std::pair<std::uint64_t, WorkId>> interned_;
+};
+
+}  // namespace ns_dist

@@ -1,0 +1,49 @@
+// A GPU as its data sheet describes it. Every field comes from configs/gpus/<id>.json, with its source there.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ns_dist/dtype.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+// Links between GPUs of one node, as the GPU's own data sheet gives them.
+struct ScaleUpLink {
+  std::string kind;          // "nvlink", "nvlink-bridge", "xgmi"
+  int generation = 0;        // 0 where the vendor does not count
+  int links = 0;             // a GPU
+  BytesPerSecond bandwidth;  // all links of a GPU together, one direction
+  friend bool operator==(const ScaleUpLink&, const ScaleUpLink&) = default;
+};
+
+struct Gpu {
+  std::string id, name;
+  std::vector<std::string> aliases;
+  std::string vendor;              // "nvidia" or "amd"
+  std::string architecture;        // "ampere", "hopper", "cdna3", ...
+  std::string compute_capability;  // "9.0", "gfx942"
+  int process_nm = 0;              // name of the process node, nm
+  int sm_count = 0;                // streaming multiprocessors, or compute units
+  Hertz base_clock, boost_clock;
+  RateTable tensor, vector;  // dense peaks at the boost clock; zero where the format is missing
+  std::string memory_type;
+  Bytes memory;
+  BytesPerSecond memory_bandwidth;
+  Bytes l2_cache, shared_memory_per_sm, registers_per_sm;
+  Watts board_power;
+  std::optional<ScaleUpLink> scale_up;
+  BytesPerSecond pcie_bandwidth;  // one direction
+  std::string usual_cluster;      // id of the cluster this GPU is usually found in
+
+  // Fastest dense matrix rate for `dtype`: tensor unit, or vector unit where there is none; zero where neither has it.
+  FlopsPerSecond matrix_peak(DType dtype) const {
+    return tensor[dtype] > FlopsPerSecond() ? tensor[dtype] : vector[dtype];
+  }
+
+  friend bool operator==(const Gpu&, const Gpu&) = default;
+};
+
+}  // namespace ns_dist

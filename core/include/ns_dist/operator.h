@@ -1,0 +1,147 @@
+// Operators: the mathematics one kernel does, with the shape that one GPU sees.
+//
+//   Operator op{Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16};
+//   Work work = work_of(op);     // 1.1e12 FLOP, 402 MB
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "ns_dist/dtype.h"
+#include "ns_dist/result.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+enum class Pass { kForward, kBackward };
+
+// How A and B lie in memory (row-major unless T): the forward of a linear layer is kNT (weights n x k), its dgrad kNN
+// and its wgrad kTN.
+enum class GemmLayout { kNN, kNT, kTN, kTT };
+
+// What a GEMM's epilogue does to its output before it is written.
+enum class Epilogue { kNone, kBias, kBiasGelu, kAccumulateFp32 };
+
+// C(batch, m, n) = A(batch, m, k) x B(batch, k, n). kAccumulateFp32: C is read and written in fp32 (Megatron's fused
+// weight gradient accumulation).
+struct Gemm {
+  std::int64_t batch = 1, m = 1, n = 1, k = 1;
+  GemmLayout layout = GemmLayout::kNT;
+  Epilogue epilogue = Epilogue::kNone;
+  friend bool operator==(const Gemm&, const Gemm&) = default;
+};
+
+// Fused (flash) attention: softmax(Q K^T) V without writing the scores. A window of 0 is full attention.
+struct Attention {
+  std::int64_t batch = 1, heads = 1, kv_heads = 1, query_length = 1, key_length = 1, head_dim = 1, value_dim = 1;
+  bool causal = true;
+  std::int64_t window = 0;
+  Pass pass = Pass::kForward;
+  friend bool operator==(const Attention&, const Attention&) = default;
+};
+
+// Softmax over the columns, with scale and causal mask fused in (Megatron's scaled masked softmax).
+struct Softmax {
+  std::int64_t rows = 1, columns = 1;
+  Pass pass = Pass::kForward;
+  friend bool operator==(const Softmax&, const Softmax&) = default;
+};
+
+enum class NormalizationKind { kLayerNorm, kRmsNorm };
+
+struct Normalization {
+  NormalizationKind kind = NormalizationKind::kLayerNorm;
+  std::int64_t rows = 1, columns = 1;
+  Pass pass = Pass::kForward;
+  friend bool operator==(const Normalization&, const Normalization&) = default;
+};
+
+// A fused chain of pointwise steps: reads `inputs` and writes `outputs` elements of the operator's type for each
+// element (fractions for masks: a 1-byte dropout mask beside bf16 is 0.5).
+struct Elementwise {
+  std::string name = "elementwise";  // "add", "bias_gelu", "dropout_add", "swiglu", ...
+  std::int64_t elements = 1;
+  double inputs = 2, outputs = 1, flops_per_element = 1;
+  friend bool operator==(const Elementwise&, const Elementwise&) = default;
+};
+
+// Rows of a (vocabulary x hidden) table gathered (forward) or scattered and added (backward).
+struct Embedding {
+  std::int64_t tokens = 1, hidden = 1, vocabulary = 1;
+  Pass pass = Pass::kForward;
+  friend bool operator==(const Embedding&, const Embedding&) = default;
+};
+
+// Softmax cross-entropy over (rows x columns) logits; columns is this rank's slice of the vocabulary.
+struct CrossEntropy {
+  std::int64_t rows = 1, columns = 1;
+  Pass pass = Pass::kForward;
+  friend bool operator==(const CrossEntropy&, const CrossEntropy&) = default;
+};
+
+// Fused Adam over `parameters` elements with fp32 state: reads gradient, master weight and two moments, writes master
+// weight, two moments and the low-precision weight.
+struct OptimizerStep {
+  std::int64_t parameters = 1;
+  friend bool operator==(const OptimizerStep&, const OptimizerStep&) = default;
+};
+
+// Experts' GEMMs launched as one: `experts` products of (rows/experts x k) x (k x n), rows spread evenly.
+struct GroupedGemm {
+  std::int64_t experts = 1, rows = 1, n = 1, k = 1;
+  GemmLayout layout = GemmLayout::kNT;
+  Epilogue epilogue = Epilogue::kNone;
+  friend bool operator==(const GroupedGemm&, const GroupedGemm&) = default;
+};
+
+// Device-to-device copy of `bytes` (read once, written once).
+struct Copy {
+  Bytes bytes;
+  friend bool operator==(const Copy&, const Copy&) = default;
+};
+
+// 2-D convolution, NCHW: output (batch, out_channels, out_height, out_width).
+struct Convolution {
+  std::int64_t batch = 1, in_channels = 1, in_height = 1, in_width = 1, out_channels = 1, kernel = 1, stride = 1,
+               padding = 0;
+  Pass pass = Pass::kForward;
+  friend bool operator==(const Convolution&, const Convolution&) = default;
+};
+
+// An operator we have no word for: the user gives what it does.
+struct UnknownOperator {
+  std::string name;
+  Flops flops;
+  Bytes read, written;
+  friend bool operator==(const UnknownOperator&, const UnknownOperator&) = default;
+};
+
+using OperatorKind = std::variant<Gemm, Attention, Softmax, Normalization, Elementwise, Embedding, CrossEntropy,
+                                  OptimizerStep, GroupedGemm, Copy, Convolution, UnknownOperator>;
+
+struct Operator {
+  OperatorKind kind;
+  DType dtype = DType::kBf16;
+  friend bool operator==(const Operator&, const Operator&) = default;
+};
+
+// "gemm", "attention", "softmax", ...: the family that forecasts it.
+std::string_view family_of(const Operator& op);
+
+// One line for people: "gemm 8192x9216x12288 nt bf16".
+std::string to_text(const Operator& op);
+
+// An error when a dimension is not positive or the work is not finite in a double.
+Result<void> validate(const Operator& op);
+
+struct Work {
+  Flops flops;
+  Bytes read, written;  // least traffic to memory: each input read once, each output written once
+  friend bool operator==(const Work&, const Work&) = default;
+};
+
+Work work_of(const Operator& op);
+
+}  // namespace ns_dist

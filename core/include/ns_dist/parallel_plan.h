@@ -1,0 +1,37 @@
+// How a training step is spread over ranks, and what it trains.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ns_dist/dtype.h"
+
+namespace ns_dist {
+
+// What is kept of a layer's activations for the backward pass (Korthikanti et al. 2022, s.5): everything, everything
+// but the attention core, or only the layer's input.
+enum class Recompute { kNone, kSelective, kFull };
+enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 3 };
+
+struct ParallelPlan {
+  std::int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
+  std::int64_t vpp = 1;                // model chunks of a pipeline stage
+  std::string schedule = "1f1b";       // a name of pipeline_schedules()
+  ZeroStage zero = ZeroStage::kOptimizer;
+  Recompute recompute = Recompute::kNone;
+  bool sequence_parallel = false;
+  bool flash_attention = true;
+  bool overlap_grad_reduce = false;    // data-parallel gradient reduction beside the last backward passes
+  bool overlap_param_gather = false;   // data-parallel parameter gathering beside the first forward passes
+  bool overlap_p2p = false;            // a stage goes on computing while it sends
+  friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
+};
+
+struct Training {
+  std::int64_t global_batch = 1536, micro_batch = 1;  // sequences
+  std::int64_t sequence = 2048;                       // tokens
+  DType dtype = DType::kBf16;
+  friend bool operator==(const Training&, const Training&) = default;
+};
+
+}  // namespace ns_dist

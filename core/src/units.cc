@@ -1,0 +1,182 @@
+#include "ns_dist/units.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+namespace ns_dist::detail {
+namespace {
+
+struct UnitName {
+  std::string_view name;
+  double scale;
+  Dimension dimension;
+};
+
+constexpr Dimension kTime{1, 0, 0, 0}, kData{0, 1, 0, 0}, kWork{0, 0, 1, 0}, kEnergy{0, 0, 0, 1}, kRate{-1, 0, 0, 0},
+    kPower{-1, 0, 0, 1};
+
+// Within a dimension from small to large, decimal units only for output; `format_in_base` relies on that order.
+constexpr std::array<UnitName, 41> kUnits = {{
+    {"ns", 1e-9, kTime},
+    {"us", 1e-6, kTime},
+    {"ms", 1e-3, kTime},
+    {"s", 1, kTime},
+    {"min", 60, kTime},
+    {"h", 3600, kTime},
+    {"bit", 0.125, kData},
+    {"B", 1, kData},
+    {"kB", 1e3, kData},
+    {"MB", 1e6, kData},
+    {"GB", 1e9, kData},
+    {"TB", 1e12, kData},
+    {"PB", 1e15, kData},
+    {"KiB", 1024.0, kData},
+    {"MiB", 1048576.0, kData},
+    {"GiB", 1073741824.0, kData},
+    {"TiB", 1099511627776.0, kData},
+    {"kbit", 0.125e3, kData},
+    {"Mbit", 0.125e6, kData},
+    {"Gbit", 0.125e9, kData},
+    {"Tbit", 0.125e12, kData},
+    {"FLOP", 1, kWork},
+    {"kFLOP", 1e3, kWork},
+    {"MFLOP", 1e6, kWork},
+    {"GFLOP", 1e9, kWork},
+    {"TFLOP", 1e12, kWork},
+    {"PFLOP", 1e15, kWork},
+    {"EFLOP", 1e18, kWork},
+    {"Hz", 1, kRate},
+    {"kHz", 1e3, kRate},
+    {"MHz", 1e6, kRate},
+    {"GHz", 1e9, kRate},
+    {"pJ", 1e-12, kEnergy},
+    {"J", 1, kEnergy},
+    {"kJ", 1e3, kEnergy},
+    {"mW", 1e-3, kPower},
+    {"W", 1, kPower},
+    {"kW", 1e3, kPower},
+    {"MW", 1e6, kPower},
+    {"Wh", 3600, kEnergy},
+    {"kWh", 3.6e6, kEnergy},
+}};
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const auto first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+const UnitName* find_unit(std::string_view name) {
+  for (const UnitName& unit : kUnits) {
+    if (unit.name == name) return &unit;
+  }
+  return nullptr;
+}
+
+// What a quantity of this dimension is called, and how one is written.
+struct Example {
+  Dimension dimension;
+  std::string_view noun, text;
+};
+constexpr std::array<Example, 9> kExamples = {{
+    {{1, 0, 0, 0}, "a duration", "1.5 us"},
+    {{0, 1, 0, 0}, "an amount of data", "80 GiB"},
+    {{0, 0, 1, 0}, "an amount of work", "2.5 TFLOP"},
+    {{-1, 1, 0, 0}, "a bandwidth", "3.35 TB/s"},
+    {{-1, 0, 1, 0}, "a compute rate", "989.4 TFLOP/s"},
+    {{-1, 0, 0, 0}, "a frequency", "1980 MHz"},
+    {{-1, 0, 0, 1}, "a power", "700 W"},
+    {{0, 0, 0, 1}, "an energy", "5 J"},
+    {{0, -1, 1, 0}, "an arithmetic intensity", "295 FLOP/B"},
+}};
+
+Example example_of(Dimension dimension) {
+  for (const Example& example : kExamples) {
+    if (example.dimension == dimension) return example;
+  }
+  return {dimension, "a quantity", "1 B"};
+}
+
+Error error(std::string message, Dimension expected) {
+  const Example example = example_of(expected);
+  return {ErrorCode::kInvalidInput, std::move(message), "", fmt::format("{} with its unit", example.noun),
+          fmt::format("write it like \"{}\"", example.text),
+          {}};
+}
+
+}  // namespace
+
+Result<double> parse_in_base(std::string_view text, Dimension expected) {
+  const std::string_view trimmed = trim(text);
+  double number = 0;
+  const auto [rest, status] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
+  if (status == std::errc::result_out_of_range) {
+    return fail(error(fmt::format("\"{}\" is out of range", text), expected));
+  }
+  if (status != std::errc() || !std::isfinite(number)) {
+    return fail(error(fmt::format("\"{}\" does not start with a number", text), expected));
+  }
+  const std::string_view unit_text =
+      trim(trimmed.substr(static_cast<std::size_t>(rest - trimmed.data())));
+  if (unit_text.empty()) return fail(error(fmt::format("\"{}\" has no unit", text), expected));
+
+  const std::size_t slash = unit_text.find('/');
+  const std::string_view over = trim(unit_text.substr(0, slash));
+  const UnitName* numerator = find_unit(over);
+  if (numerator == nullptr) return fail(error(fmt::format("\"{}\" is not a unit known here", over), expected));
+  double scale = numerator->scale;
+  Dimension dimension = numerator->dimension;
+  if (slash != std::string_view::npos) {
+    const std::string_view under = trim(unit_text.substr(slash + 1));
+    const UnitName* denominator = find_unit(under);
+    if (denominator == nullptr) return fail(error(fmt::format("\"{}\" is not a unit known here", under), expected));
+    scale /= denominator->scale;
+    dimension.time -= denominator->dimension.time;
+    dimension.data -= denominator->dimension.data;
+    dimension.work -= denominator->dimension.work;
+    dimension.energy -= denominator->dimension.energy;
+  }
+  if (!(dimension == expected)) {
+    return fail(error(fmt::format("\"{}\" is {}", text, example_of(dimension).noun), expected));
+  }
+  const double value = number * scale;
+  if (!std::isfinite(value)) return fail(error(fmt::format("\"{}\" is out of range", text), expected));
+  return value;
+}
+
+std::string format_in_base(double value, Dimension dimension) {
+  // The numerator carries the scale; "/s" or "/B" follows for rates and intensities.
+  std::string_view suffix;
+  Dimension over = dimension;
+  const bool named = dimension == kRate || dimension == kPower;
+  if (!named && dimension.time == -1) {
+    suffix = "/s";
+    over.time = 0;
+  } else if (dimension.data == -1) {
+    suffix = "/B";
+    over.data = 0;
+  }
+  const UnitName* best = nullptr;
+  for (const UnitName& unit : kUnits) {
+    const bool decimal = unit.name.find("bit") == std::string_view::npos && unit.name.find('i') == std::string_view::npos;
+    if (!(unit.dimension == over) || !decimal || unit.name == "h" || unit.name.ends_with("Wh")) continue;
+    if (best == nullptr || std::abs(value) >= unit.scale) best = &unit;
+    if (value == 0 && unit.scale == 1) best = &unit;
+  }
+  if (best == nullptr) return fmt::format("{} (base units)", value);
+  // Not every double survives the division and the multiplication; where one does not, base units do.
+  const double scaled = value / best->scale;
+  if (scaled * best->scale != value) {
+    for (const UnitName& unit : kUnits) {
+      if (unit.dimension == over && unit.scale == 1) return fmt::format("{} {}{}", value, unit.name, suffix);
+    }
+  }
+  return fmt::format("{} {}{}", scaled, best->name, suffix);
+}
+
+}  // namespace ns_dist::detail

@@ -1,0 +1,38 @@
+// A model under a plan: one training step as an execution graph.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ns_dist/execution_graph.h"
+#include "ns_dist/memory.h"
+#include "ns_dist/mesh.h"
+#include "ns_dist/model.h"
+#include "ns_dist/parallel_plan.h"
+#include "ns_dist/result.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+// Rank grid in Megatron's order, innermost first: tp, cp, dp, pp.
+Mesh mesh_of(const ParallelPlan& plan);
+
+// Every way in which the plan contradicts the model or the training, all at once: degrees that are not positive or do
+// not divide heads, layers, experts, sequence or batch. Nothing is returned when the plan can be built.
+Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training);
+
+std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
+
+// FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,
+// generalised: 2 FLOPs a multiply-add, backward twice the forward, attention scores in full as Megatron counts them);
+// `hardware` adds what is computed again.
+struct StepFlops {
+  Flops model, hardware;
+};
+StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Training& training);
+
+// The step: pipeline passes, tensor-parallel collectives, pipeline messages, gradient reduction, optimizer, parameter
+// gathering. Errors: those of check_plan, or a schedule that cannot run this shape.
+Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training);
+
+}  // namespace ns_dist
