@@ -1,0 +1,233 @@
+#include "ns_dist/catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "embedded_files.h"
+#include "json_reader.h"
+#include "ns_dist/hash.h"
+#include "readers.h"
+
+namespace ns_dist {
+namespace {
+
+struct KindName {
+  std::string_view folder, noun, plural;
+};
+
+KindName name_of(CatalogKind kind) {
+  switch (kind) {
+    case CatalogKind::kGpu:
+      return {"gpus", "GPU", "gpus"};
+    case CatalogKind::kFabric:
+      return {"fabrics", "fabric", "fabrics"};
+    case CatalogKind::kCluster:
+      return {"clusters", "cluster", "clusters"};
+    case CatalogKind::kModel:
+      break;
+  }
+  return {"models", "model", "models"};
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+// Config files are a few kilobytes; anything far beyond was given by mistake.
+constexpr std::uintmax_t kLargestFile = std::uintmax_t{16} << 20;
+
+Result<std::string> read_file(const std::filesystem::path& path) {
+  std::error_code status;
+  const auto where = path.string();
+  if (std::filesystem::is_directory(path, status)) {
+    return fail({ErrorCode::kInvalidInput, "this is a folder", where, "a JSON file", "", {}});
+  }
+  const std::uintmax_t size = std::filesystem::file_size(path, status);
+  if (status) return fail({ErrorCode::kNotFound, status.message(), where, "a JSON file", "", {}});
+  if (size > kLargestFile) {
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} bytes are too many for a configuration", size), where,
+                 fmt::format("at most {} bytes", kLargestFile), "", {}});
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad() || !file.is_open()) {
+    return fail({ErrorCode::kNotFound, "the file cannot be read", where, "a JSON file", "", {}});
+  }
+  return text;
+}
+
+std::filesystem::path share_folder() {
+  std::error_code status;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", status);
+  return status ? std::filesystem::path() : self.parent_path().parent_path() / "share" / "ns_dist";
+}
+
+// What a lookup by alias and `list` need of a file, without judging the rest of it.
+CatalogEntry entry_of(std::string_view text, const std::string& where) {
+  CatalogEntry entry;
+  const auto root = parse_json(text, where);
+  if (!root || !root->is_object()) return entry;
+  std::vector<Error> ignored;
+  JsonReader reader(*root, where, ignored);
+  entry.id = reader.text("id");
+  entry.name = reader.text("name", Presence::kOptional);
+  entry.aliases = reader.texts("aliases");
+  return entry;
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
+  // Levenshtein distance; near means at most a third of the longer name is wrong, or one contains the other.
+  std::string best;
+  std::size_t best_distance = std::string::npos;
+  const std::string wanted = lower(name);
+  for (const std::string& candidate : candidates) {
+    const std::string known = lower(candidate);
+    std::vector<std::size_t> row(known.size() + 1);
+    for (std::size_t j = 0; j <= known.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= wanted.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j <= known.size(); ++j) {
+        const std::size_t substituted = diagonal + (wanted[i - 1] == known[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+      }
+    }
+    std::size_t distance = row.back();
+    const std::size_t longest = std::max(wanted.size(), known.size());
+    const bool contained = wanted.size() >= 3 && (known.find(wanted) != std::string::npos ||
+                                                  (known.size() >= 3 && wanted.find(known) != std::string::npos));
+    if (distance * 3 > longest && !contained) continue;
+    if (contained) distance = std::min(distance, longest / 3);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+Catalog Catalog::standard() {
+  Catalog catalog;
+  if (const char* path = std::getenv("NS_DIST_PATH"); path != nullptr) {
+    std::string_view rest = path;
+    while (!rest.empty()) {
+      const std::size_t colon = rest.find(':');
+      if (colon != 0) catalog.folders_.emplace_back(rest.substr(0, colon));
+      rest = colon == std::string_view::npos ? std::string_view() : rest.substr(colon + 1);
+    }
+  }
+  catalog.folders_.push_back(share_folder());
+  return catalog;
+}
+
+std::vector<CatalogEntry> Catalog::list(CatalogKind kind) const {
+  std::map<std::string, CatalogEntry> entries;
+  const std::string folder(name_of(kind).folder);
+  const auto take = [&](std::string_view text, const std::string& where) {
+    CatalogEntry entry = entry_of(text, where);
+    if (!entry.id.empty()) entries.try_emplace(entry.id, std::move(entry));
+  };
+  for (const std::filesystem::path& root : folders_) {
+    std::error_code status;
+    std::vector<std::filesystem::path> files;
+    for (const auto& item : std::filesystem::directory_iterator(root / folder, status)) {
+      if (item.path().extension() == ".json") files.push_back(item.path());
+    }
+    std::sort(files.begin(), files.end());
+    for (const std::filesystem::path& file : files) {
+      if (const auto text = read_file(file)) take(*text, file.string());
+    }
+  }
+  for (const EmbeddedFile& file : embedded_files()) {
+    if (file.path.starts_with(folder + "/")) take(file.content, std::string(file.path));
+  }
+  std::vector<CatalogEntry> sorted;
+  for (auto& [id, entry] : entries) sorted.push_back(std::move(entry));
+  return sorted;
+}
+
+Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view reference) const {
+  const KindName kind_name = name_of(kind);
+  const auto remember = [&](std::string path, std::string text) {
+    read_[path] = hash_text(text);
+    return Source{std::move(path), std::move(text)};
+  };
+  if (reference.empty()) {
+    return fail({ErrorCode::kInvalidInput, fmt::format("no {} is named", kind_name.noun), "", "", "", {}});
+  }
+  if (reference.find('/') != std::string_view::npos || reference.ends_with(".json")) {
+    NS_TRY(std::string text, read_file(std::filesystem::path(reference)));
+    return remember(std::string(reference), std::move(text));
+  }
+
+  const auto by_id = [&](const std::string& id) -> Result<Source> {
+    for (const std::filesystem::path& root : folders_) {
+      const std::filesystem::path path = root / kind_name.folder / (id + ".json");
+      std::error_code status;
+      if (!std::filesystem::exists(path, status)) continue;
+      NS_TRY(std::string text, read_file(path));
+      return remember(path.string(), std::move(text));
+    }
+    const std::string path = fmt::format("{}/{}.json", kind_name.folder, id);
+    for (const EmbeddedFile& file : embedded_files()) {
+      if (file.path == path) return remember("configs/" + path, std::string(file.content));
+    }
+    return fail({ErrorCode::kNotFound, "", "", "", "", {}});
+  };
+  const std::string wanted = lower(reference);
+  if (auto found = by_id(wanted); found || found.error().code != ErrorCode::kNotFound) return found;
+
+  std::vector<std::string> known;
+  for (const CatalogEntry& entry : list(kind)) {
+    for (const std::string& alias : entry.aliases) {
+      if (lower(alias) == wanted) return by_id(entry.id);
+      known.push_back(alias);
+    }
+    known.push_back(entry.id);
+  }
+  const std::string near = nearest_name(wanted, known);
+  return fail({ErrorCode::kNotFound, fmt::format("unknown {} \"{}\"", kind_name.noun, reference), "",
+               fmt::format("an id of `ns-dist list {}` or a JSON file", kind_name.plural),
+               near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+               {}});
+}
+
+Result<Gpu> Catalog::gpu(std::string_view reference) const {
+  NS_TRY(const Source source, find(CatalogKind::kGpu, reference));
+  return read_gpu(source.text, source.path);
+}
+
+Result<Fabric> Catalog::fabric(std::string_view reference) const {
+  NS_TRY(const Source source, find(CatalogKind::kFabric, reference));
+  return read_fabric(source.text, source.path);
+}
+
+Result<Model> Catalog::model(std::string_view reference) const {
+  NS_TRY(const Source source, find(CatalogKind::kModel, reference));
+  return read_model(source.text, source.path);
+}
+
+Result<Cluster> Catalog::cluster(std::string_view reference) const {
+  NS_TRY(const Source source, find(CatalogKind::kCluster, reference));
+  return read_cluster(source.text, source.path, *this);
+}
+
+std::vector<InputFile> Catalog::inputs() const {
+  std::vector<InputFile> all;
+  for (const auto& [path, hash] : read_) all.push_back({path, hash});
+  return all;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,249 @@
+#include "json_reader.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ns_dist/catalog.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr int kDeepest = 64;
+
+std::string_view type_of(const nlohmann::ordered_json& value) {
+  if (value.is_null()) return "null";
+  if (value.is_boolean()) return "true or false";
+  if (value.is_string()) return "text";
+  if (value.is_number()) return "a number";
+  if (value.is_array()) return "an array";
+  return "an object";
+}
+
+std::string excerpt(const nlohmann::ordered_json& value) {
+  std::string text = value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  constexpr std::size_t kLongest = 40;
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+// A SAX pass that builds nothing: finds what nlohmann's parser lets through.
+struct Strictness : nlohmann::json_sax<nlohmann::ordered_json> {
+  std::vector<std::set<std::string, std::less<>>> keys;
+  int depth = 0;
+  std::string problem;
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool deeper() {
+    if (++depth <= kDeepest) return true;
+    problem = fmt::format("nested deeper than {} levels", kDeepest);
+    return false;
+  }
+  bool start_object(std::size_t) override {
+    keys.emplace_back();
+    return deeper();
+  }
+  bool key(string_t& name) override {
+    if (keys.back().insert(name).second) return true;
+    problem = fmt::format("key \"{}\" is given twice in one object", name);
+    return false;
+  }
+  bool end_object() override {
+    keys.pop_back();
+    --depth;
+    return true;
+  }
+  bool start_array(std::size_t) override { return deeper(); }
+  bool end_array() override {
+    --depth;
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    byte = position;
+    problem = error.what();
+    return false;
+  }
+  std::size_t byte = 0;
+};
+
+}  // namespace
+
+Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where) {
+  Strictness strictness;
+  if (!nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &strictness)) {
+    std::string place = where;
+    std::string message = strictness.problem;
+    if (strictness.byte > 0) {
+      const std::string_view before = text.substr(0, std::min(strictness.byte - 1, text.size()));
+      const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+      const std::size_t newline = before.rfind('\n');
+      const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
+      place += fmt::format(":{}:{}", line, column);
+      // nlohmann's text: "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..."
+      if (const std::size_t cause = message.find(": "); cause != std::string::npos) message = message.substr(cause + 2);
+      message = strictness.byte >= text.size() ? "the file ends too early (" + message + ")"
+                                               : "this is not JSON (" + message + ")";
+    }
+    return fail({ErrorCode::kInvalidInput, message, place, "a JSON object", "", {}});
+  }
+  return nlohmann::ordered_json::parse(text.begin(), text.end());
+}
+
+JsonReader::JsonReader(const nlohmann::ordered_json& value, std::string where, std::vector<Error>& errors,
+                       std::string pointer)
+    : value_(&value), where_(std::move(where)), pointer_(std::move(pointer)), errors_(&errors) {
+  if (!value.is_object()) wrong_type("", value, "an object");
+}
+
+bool JsonReader::has(std::string_view key) const { return value_->is_object() && value_->contains(key); }
+
+bool JsonReader::is_null(std::string_view key) const { return has(key) && value_->find(key)->is_null(); }
+
+std::string JsonReader::where(std::string_view key) const {
+  return key.empty() ? where_ + "#" + pointer_ : fmt::format("{}#{}/{}", where_, pointer_, key);
+}
+
+void JsonReader::note(std::string_view key, std::string message, std::string expected, std::string hint) {
+  errors_->push_back(
+      {ErrorCode::kInvalidInput, std::move(message), where(key), std::move(expected), std::move(hint), {}});
+}
+
+void JsonReader::wrong_type(std::string_view key, const nlohmann::ordered_json& value, std::string_view expected) {
+  note(key, fmt::format("{} is {}", excerpt(value), type_of(value)), std::string(expected));
+}
+
+const nlohmann::ordered_json* JsonReader::find(std::string_view key, Presence presence) {
+  known_.emplace(key);
+  if (!value_->is_object()) return nullptr;
+  const auto found = value_->find(key);
+  if (found != value_->end()) return &*found;
+  if (presence == Presence::kRequired) note("", fmt::format("key \"{}\" is missing", key));
+  return nullptr;
+}
+
+const std::string* JsonReader::quantity_text(std::string_view key, Presence presence) {
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return nullptr;
+  if (value->is_string()) return value->get_ptr<const std::string*>();
+  if (value->is_number()) {
+    note(key, fmt::format("{} is a bare number", excerpt(*value)), "a quantity as text with its unit",
+         "write it like \"3.35 TB/s\"");
+  } else {
+    wrong_type(key, *value, "a quantity as text with its unit");
+  }
+  return nullptr;
+}
+
+std::string JsonReader::text(std::string_view key, Presence presence) {
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return {};
+  if (value->is_string()) return value->get<std::string>();
+  wrong_type(key, *value, "text");
+  return {};
+}
+
+std::vector<std::string> JsonReader::texts(std::string_view key, Presence presence) {
+  std::vector<std::string> all;
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return all;
+  if (!value->is_array()) {
+    wrong_type(key, *value, "an array of texts");
+    return all;
+  }
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    if ((*value)[i].is_string()) {
+      all.push_back((*value)[i].get<std::string>());
+    } else {
+      wrong_type(fmt::format("{}/{}", key, i), (*value)[i], "text");
+    }
+  }
+  return all;
+}
+
+bool JsonReader::boolean(std::string_view key, bool fallback, Presence presence) {
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  wrong_type(key, *value, "true or false");
+  return fallback;
+}
+
+std::int64_t JsonReader::integer(std::string_view key, std::int64_t least, std::int64_t most, Presence presence,
+                                 std::int64_t fallback) {
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return fallback;
+  const std::string expected = fmt::format("a whole number from {} to {}", least, most);
+  const bool whole = value->is_number_integer() ||
+                     (value->is_number_float() && std::floor(value->get<double>()) == value->get<double>());
+  if (!whole) {
+    note(key, fmt::format("{} is not a whole number", excerpt(*value)), expected);
+    return fallback;
+  }
+  const double approximate = value->get<double>();
+  if (approximate < static_cast<double>(least) || approximate > static_cast<double>(most)) {
+    note(key, fmt::format("{} is out of range", excerpt(*value)), expected);
+    return fallback;
+  }
+  return value->is_number_integer() ? value->get<std::int64_t>() : static_cast<std::int64_t>(approximate);
+}
+
+double JsonReader::number(std::string_view key, double least, double most, Presence presence, double fallback) {
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return fallback;
+  const std::string expected = fmt::format("a number from {} to {}", least, most);
+  if (!value->is_number()) {
+    wrong_type(key, *value, expected);
+    return fallback;
+  }
+  const double number = value->get<double>();
+  if (!(number >= least && number <= most)) {
+    note(key, fmt::format("{} is out of range", excerpt(*value)), expected);
+    return fallback;
+  }
+  return number;
+}
+
+std::size_t JsonReader::choice(std::string_view key, const std::vector<std::string_view>& names, Presence presence,
+                               std::size_t fallback) {
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return fallback;
+  const std::string expected = fmt::format("one of {}", fmt::join(names, ", "));
+  if (!value->is_string()) {
+    wrong_type(key, *value, expected);
+    return fallback;
+  }
+  const std::string& given = *value->get_ptr<const std::string*>();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == given) return i;
+  }
+  const std::string near = nearest_name(given, {names.begin(), names.end()});
+  note(key, fmt::format("\"{}\" is not known", given), expected,
+       near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+  return fallback;
+}
+
+std::vector<std::string> JsonReader::keys() const {
+  std::vector<std::string> all;
+  if (!value_->is_object()) return all;
+  for (const auto& [key, unused] : value_->items()) all.push_back(key);
+  return all;
+}
+
+void JsonReader::reject_unknown_keys() {
+  if (accept_unknown_ || !value_->is_object()) return;
+  const std::vector<std::string> known(known_.begin(), known_.end());
+  for (const auto& [key, unused] : value_->items()) {
+    if (known_.contains(key)) continue;
+    const std::string near = nearest_name(key, known);
+    note(key, fmt::format("key \"{}\" is not known", key), "",
+         near.empty() ? fmt::format("known here: {}", fmt::join(known, ", ")) : fmt::format("did you mean \"{}\"?", near));
+  }
+}
+
+}  // namespace ns_dist

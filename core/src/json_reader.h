@@ -1,0 +1,116 @@
+// Strict reading of JSON: every mistake of a file is noted with file and JSON pointer, and reading goes on, so that
+// all of them are reported at once.
+//
+//   JsonDocument document = ...;                       // parse_json(text, "gpu.json")
+//   JsonReader reader(document.root, "gpu.json", errors);
+//   gpu.sm_count = reader.integer("sm_count", 1, 4096);
+//   reader.object("memory", [&](JsonReader& memory) { gpu.memory = memory.quantity<Bytes>("capacity"); });
+//   reader.reject_unknown_keys();
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/result.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+// Errors: not JSON (with line and column), a key given twice, nesting deeper than 64.
+Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where);
+
+enum class Presence { kRequired, kOptional };
+
+class JsonReader {
+ public:
+  // `errors` collects mistakes; `where` is the file's name, `pointer` the place of `value` in it.
+  JsonReader(const nlohmann::ordered_json& value, std::string where, std::vector<Error>& errors,
+             std::string pointer = "");
+
+  bool has(std::string_view key) const;
+  bool is_null(std::string_view key) const;  // there, and null
+  std::size_t error_count() const { return errors_->size(); }
+  std::string where(std::string_view key = "") const;  // "file#/pointer/key"
+
+  // Each returns a default when the key is missing or wrong, after noting why.
+  std::string text(std::string_view key, Presence presence = Presence::kRequired);
+  std::vector<std::string> texts(std::string_view key, Presence presence = Presence::kOptional);
+  bool boolean(std::string_view key, bool fallback, Presence presence = Presence::kOptional);
+  std::int64_t integer(std::string_view key, std::int64_t least, std::int64_t most,
+                       Presence presence = Presence::kRequired, std::int64_t fallback = 0);
+  double number(std::string_view key, double least, double most, Presence presence = Presence::kRequired,
+                double fallback = 0);
+  // The index of the text in `names`; 0 after an error.
+  std::size_t choice(std::string_view key, const std::vector<std::string_view>& names,
+                     Presence presence = Presence::kRequired, std::size_t fallback = 0);
+  // A positive quantity with its unit.
+  template <class Q>
+  Q quantity(std::string_view key, Presence presence = Presence::kRequired) {
+    const std::string* value = quantity_text(key, presence);
+    if (value == nullptr) return Q();
+    auto parsed = parse_quantity<Q>(*value);
+    if (!parsed) {
+      parsed.error().where = where(key);
+      errors_->push_back(std::move(parsed.error()));
+      return Q();
+    }
+    if (!(*parsed > Q())) {
+      note(key, "\"" + *value + "\" is not positive", "a quantity above zero");
+      return Q();
+    }
+    return *parsed;
+  }
+  // Calls `read(JsonReader&)` on the object at `key`, and rejects its unknown keys afterwards.
+  template <class Read>
+  void object(std::string_view key, Read read, Presence presence = Presence::kRequired) {
+    const nlohmann::ordered_json* value = find(key, presence);
+    if (value == nullptr) return;
+    if (!value->is_object()) return wrong_type(key, *value, "an object");
+    JsonReader inner(*value, where_, *errors_, pointer_ + "/" + std::string(key));
+    read(inner);
+    inner.reject_unknown_keys();
+  }
+  // Calls `read(JsonReader&)` on every object of the array at `key`.
+  template <class Read>
+  void objects(std::string_view key, Read read, Presence presence = Presence::kRequired) {
+    const nlohmann::ordered_json* value = find(key, presence);
+    if (value == nullptr) return;
+    if (!value->is_array()) return wrong_type(key, *value, "an array");
+    for (std::size_t i = 0; i < value->size(); ++i) {
+      const std::string place = std::string(key) + "/" + std::to_string(i);
+      if (!(*value)[i].is_object()) {
+        wrong_type(place, (*value)[i], "an object");
+        continue;
+      }
+      JsonReader inner((*value)[i], where_, *errors_, pointer_ + "/" + place);
+      read(inner);
+      inner.reject_unknown_keys();
+    }
+  }
+  // Keys of the object at this reader that are to be taken as they are (for "sources").
+  std::vector<std::string> keys() const;
+  void ignore(std::string_view key) { known_.emplace(key); }
+  // For files of other programs: whatever else they hold is theirs.
+  void accept_unknown_keys() { accept_unknown_ = true; }
+
+  // Notes every key that nobody asked for, with the nearest one that somebody did.
+  void reject_unknown_keys();
+  void note(std::string_view key, std::string message, std::string expected = "", std::string hint = "");
+
+ private:
+  const nlohmann::ordered_json* find(std::string_view key, Presence presence);
+  const std::string* quantity_text(std::string_view key, Presence presence);
+  void wrong_type(std::string_view key, const nlohmann::ordered_json& value, std::string_view expected);
+
+  const nlohmann::ordered_json* value_;
+  std::string where_, pointer_;
+  std::vector<Error>* errors_;
+  std::set<std::string, std::less<>> known_;
+  bool accept_unknown_ = false;
+};
+
+}  // namespace ns_dist

@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+
+#include <cctype>
+#include <filesystem>
+
+#include "readers.h"
+
+namespace ns_dist {
+
+void read_schema(JsonReader& reader, std::string_view expected) {
+  const std::string schema = reader.text("schema");
+  if (!schema.empty() && schema != expected) {
+    reader.note("schema", fmt::format("\"{}\" is not what is read here", schema), fmt::format("\"{}\"", expected));
+  }
+}
+
+namespace {
+
+// Pointers of all leaves that state a quantity: numbers, and texts that start with a digit.
+void quantities_of(const nlohmann::ordered_json& value, const std::string& pointer, std::vector<std::string>& found) {
+  if (value.is_object()) {
+    for (const auto& [key, inner] : value.items()) {
+      if (pointer.empty() && (key == "sources" || key == "schema" || key == "id" || key == "name" || key == "aliases")) {
+        continue;
+      }
+      quantities_of(inner, pointer + "/" + key, found);
+    }
+  } else if (value.is_array()) {
+    for (std::size_t i = 0; i < value.size(); ++i) quantities_of(value[i], fmt::format("{}/{}", pointer, i), found);
+  } else if (value.is_number() ||
+             (value.is_string() && !value.get_ref<const std::string&>().empty() &&
+              std::isdigit(static_cast<unsigned char>(value.get_ref<const std::string&>().front())) != 0)) {
+    found.push_back(pointer);
+  }
+}
+
+}  // namespace
+
+void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
+  std::vector<std::string> covered;
+  reader.object("sources", [&](JsonReader& sources) {
+    for (const std::string& key : sources.keys()) {
+      if (sources.text(key).empty()) continue;
+      if (!key.starts_with("/")) {
+        sources.note(key, fmt::format("\"{}\" is not a JSON pointer", key), "a pointer like \"/memory/bandwidth\"");
+      }
+      covered.push_back(key);
+    }
+  });
+  if (!root.contains("sources")) return;
+  std::vector<std::string> quantities;
+  quantities_of(root, "", quantities);
+  for (const std::string& pointer : quantities) {
+    bool has_source = false;
+    for (const std::string& source : covered) {
+      has_source |= pointer == source || pointer.starts_with(source + "/");
+    }
+    if (!has_source) {
+      reader.note(pointer.substr(1), "this number has no source", "",
+                  fmt::format("add \"{}\" to \"sources\": where the number comes from", pointer));
+    }
+  }
+}
+
+Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
+  NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
+  std::vector<Error> errors;
+  JsonReader reader(root, where, errors);
+  Gpu gpu;
+  if (is_neusight_device(root)) {
+    gpu = read_neusight_device(reader);
+    gpu.id = std::filesystem::path(where).stem().string();
+    if (!errors.empty()) return fail(join(std::move(errors)));
+    return gpu;
+  }
+  read_schema(reader, "ns-dist/gpu/1");
+  gpu.id = reader.text("id");
+  gpu.name = reader.text("name");
+  gpu.aliases = reader.texts("aliases");
+  static const std::vector<std::string_view> kVendors = {"nvidia", "amd", "other"};
+  gpu.vendor = kVendors[reader.choice("vendor", kVendors)];
+  gpu.architecture = reader.text("architecture");
+  gpu.compute_capability = reader.text("compute_capability", Presence::kOptional);
+  gpu.process_nm = static_cast<int>(reader.integer("process_nm", 1, 1000));
+  gpu.sm_count = static_cast<int>(reader.integer("sm_count", 1, 100'000));
+  reader.object("clocks", [&](JsonReader& clocks) {
+    gpu.boost_clock = clocks.quantity<Hertz>("boost");
+    gpu.base_clock = clocks.quantity<Hertz>("base", Presence::kOptional);
+  });
+  const auto rates = [](RateTable& table) {
+    return [&table](JsonReader& inner) {
+      for (const DType dtype : kAllDTypes) {
+        table[dtype] = inner.quantity<FlopsPerSecond>(name_of(dtype), Presence::kOptional);
+      }
+    };
+  };
+  reader.object("peak", [&](JsonReader& peak) {
+    peak.object("tensor", rates(gpu.tensor), Presence::kOptional);
+    peak.object("vector", rates(gpu.vector));
+  });
+  reader.object("memory", [&](JsonReader& memory) {
+    gpu.memory_type = memory.text("type", Presence::kOptional);
+    gpu.memory = memory.quantity<Bytes>("capacity");
+    gpu.memory_bandwidth = memory.quantity<BytesPerSecond>("bandwidth");
+  });
+  gpu.l2_cache = reader.quantity<Bytes>("l2_cache");
+  gpu.shared_memory_per_sm = reader.quantity<Bytes>("shared_memory_per_sm");
+  gpu.registers_per_sm = reader.quantity<Bytes>("registers_per_sm");
+  gpu.board_power = reader.quantity<Watts>("board_power");
+  reader.object(
+      "scale_up",
+      [&](JsonReader& link) {
+        gpu.scale_up.emplace();
+        gpu.scale_up->kind = link.text("kind");
+        gpu.scale_up->generation = static_cast<int>(link.integer("generation", 0, 100, Presence::kOptional));
+        gpu.scale_up->links = static_cast<int>(link.integer("links", 1, 1000));
+        gpu.scale_up->bandwidth = link.quantity<BytesPerSecond>("bandwidth");
+      },
+      Presence::kOptional);
+  reader.object("pcie", [&](JsonReader& pcie) {
+    pcie.integer("generation", 1, 10);
+    pcie.integer("lanes", 1, 32);
+    gpu.pcie_bandwidth = pcie.quantity<BytesPerSecond>("bandwidth");
+  }, Presence::kOptional);
+  gpu.usual_cluster = reader.text("usual_cluster", Presence::kOptional);
+  check_sources(root, reader);
+  reader.reject_unknown_keys();
+  if (!errors.empty()) return fail(join(std::move(errors)));
+  return gpu;
+}
+
+bool is_neusight_device(const nlohmann::ordered_json& root) {
+  return root.is_object() && root.contains("Num_Sm") && root.contains("Mem_Bw");
+}
+
+// NeuSight's data/device_configs/*.json: bare numbers in GB, GB/s, TFLOP/s, MB and MHz.
+Gpu read_neusight_device(JsonReader& reader) {
+  using namespace units;
+  reader.accept_unknown_keys();
+  Gpu gpu;
+  gpu.name = reader.text("Device", Presence::kOptional);
+  gpu.vendor = "other";
+  gpu.architecture = "unknown";
+  gpu.sm_count = static_cast<int>(reader.integer("Num_Sm", 1, 100'000));
+  gpu.memory_bandwidth = reader.number("Mem_Bw", 1e-3, 1e9) * GB / s;
+  gpu.memory = reader.number("Dev_Mem", 1e-3, 1e9, Presence::kOptional, 16) * GiB;
+  gpu.l2_cache = reader.number("L2Cache", 1e-3, 1e9, Presence::kOptional, 4) * MiB;
+  const FlopsPerSecond single = reader.number("SingleFLOPs", 1e-3, 1e9) * TFLOP / s;
+  gpu.vector[DType::kFp32] = single;
+  const double matrix = reader.number("SingleFLOPs_matrix", 0, 1e9, Presence::kOptional, 0);
+  if (matrix > 0) gpu.tensor[DType::kFp32] = matrix * TFLOP / s;
+  gpu.boost_clock = reader.number("Freq", 1, 1e6, Presence::kOptional, 1500) * MHz;
+  gpu.base_clock = gpu.boost_clock;
+  gpu.shared_memory_per_sm = 64 * KiB;
+  gpu.registers_per_sm = 256 * KiB;
+  gpu.board_power = 300 * W;
+  return gpu;
+}
+
+}  // namespace ns_dist

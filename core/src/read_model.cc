@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+
+#include "readers.h"
+
+namespace ns_dist {
+namespace {
+
+// Far above any model, far below overflow of a 64-bit product of three.
+constexpr std::int64_t kMost = 10'000'000;
+
+void check_shape(const Model& model, JsonReader& reader) {
+  if (model.heads > 0 && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
+    reader.note("kv_heads", fmt::format("{} does not divide {} heads", model.kv_heads, model.heads));
+  }
+  if (model.moe && model.moe->top_k > model.moe->experts) {
+    reader.note("moe/top_k", fmt::format("{} of {} experts cannot be chosen", model.moe->top_k, model.moe->experts));
+  }
+  if (model.moe && model.moe->first_dense_layers > model.layers) {
+    reader.note("moe/first_dense_layers", fmt::format("{} is more than the {} layers", model.moe->first_dense_layers,
+                                                      model.layers));
+  }
+}
+
+}  // namespace
+
+Result<Model> read_model(std::string_view json, const std::string& where) {
+  NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
+  std::vector<Error> errors;
+  JsonReader reader(root, where, errors);
+  Model model;
+  if (is_hugging_face(root)) {
+    model = read_hugging_face(reader);
+    if (model.id.empty()) {
+      const std::filesystem::path path(where);
+      model.id = path.stem() == "config" && path.has_parent_path() ? path.parent_path().filename().string()
+                                                                   : path.stem().string();
+    }
+    if (model.name.empty()) model.name = model.id;
+    check_shape(model, reader);
+    if (!errors.empty()) return fail(join(std::move(errors)));
+    return model;
+  }
+  read_schema(reader, "ns-dist/model/1");
+  model.id = reader.text("id");
+  model.name = reader.text("name");
+  model.aliases = reader.texts("aliases");
+  model.family = reader.text("family", Presence::kOptional);
+  model.layers = reader.integer("layers", 1, kMost);
+  model.hidden = reader.integer("hidden", 1, kMost);
+  model.heads = reader.integer("heads", 1, kMost);
+  model.kv_heads = reader.integer("kv_heads", 1, kMost, Presence::kOptional, model.heads);
+  model.head_dim = reader.integer("head_dim", 1, kMost, Presence::kOptional,
+                                  model.heads > 0 ? model.hidden / model.heads : 0);
+  model.ffn = reader.integer("ffn", 1, kMost);
+  model.gated_mlp = reader.boolean("gated_mlp", false);
+  static constexpr std::array kActivations = {Activation::kGelu, Activation::kRelu, Activation::kSwiglu,
+                                              Activation::kGeglu, Activation::kSquaredRelu};
+  model.activation = kActivations[reader.choice("activation", {"gelu", "relu", "swiglu", "geglu", "squared_relu"},
+                                                Presence::kOptional)];
+  static constexpr std::array kNorms = {NormKind::kLayerNorm, NormKind::kRmsNorm};
+  model.norm = kNorms[reader.choice("norm", {"layernorm", "rmsnorm"}, Presence::kOptional)];
+  static constexpr std::array kPositions = {PositionKind::kLearned, PositionKind::kRotary, PositionKind::kAlibi,
+                                            PositionKind::kNone};
+  model.position = kPositions[reader.choice("position", {"learned", "rotary", "alibi", "none"}, Presence::kOptional)];
+  model.position_table = reader.integer("position_table", 0, kMost, Presence::kOptional, 0);
+  model.bias = reader.boolean("bias", true);
+  model.qkv_bias = reader.boolean("qkv_bias", false);
+  model.dropout = reader.boolean("dropout", false);
+  model.tied_embeddings = reader.boolean("tied_embeddings", true);
+  model.embedding_norm = reader.boolean("embedding_norm", false);
+  model.vocabulary = reader.integer("vocabulary", 1, kMost);
+  model.sequence = reader.integer("sequence", 1, 1'000'000'000);
+  model.sliding_window = reader.integer("sliding_window", 0, 1'000'000'000, Presence::kOptional, 0);
+  reader.object(
+      "moe",
+      [&](JsonReader& inner) {
+        MixtureOfExperts moe;
+        moe.experts = inner.integer("experts", 1, kMost);
+        moe.top_k = inner.integer("top_k", 1, kMost);
+        moe.expert_ffn = inner.integer("expert_ffn", 1, kMost);
+        moe.shared_experts = inner.integer("shared_experts", 0, kMost, Presence::kOptional, 0);
+        moe.shared_expert_ffn = inner.integer("shared_expert_ffn", 0, kMost, Presence::kOptional, 0);
+        moe.first_dense_layers = inner.integer("first_dense_layers", 0, kMost, Presence::kOptional, 0);
+        model.moe = moe;
+      },
+      Presence::kOptional);
+  reader.object(
+      "mla",
+      [&](JsonReader& inner) {
+        LatentAttention mla;
+        mla.q_rank = inner.integer("q_rank", 0, kMost, Presence::kOptional, 0);
+        mla.kv_rank = inner.integer("kv_rank", 1, kMost);
+        mla.nope_head_dim = inner.integer("nope_head_dim", 1, kMost);
+        mla.rope_head_dim = inner.integer("rope_head_dim", 1, kMost);
+        mla.v_head_dim = inner.integer("v_head_dim", 1, kMost);
+        model.mla = mla;
+      },
+      Presence::kOptional);
+  model.published_parameters = reader.number("published_parameters", 0, 1e18, Presence::kOptional);
+  model.published_parameters_tolerance =
+      reader.number("published_parameters_tolerance", 0, 1, Presence::kOptional, 0.005);
+  model.published_active_parameters = reader.number("published_active_parameters", 0, 1e18, Presence::kOptional);
+  check_sources(root, reader);
+  reader.reject_unknown_keys();
+  check_shape(model, reader);
+  if (!errors.empty()) return fail(join(std::move(errors)));
+  return model;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,28 @@
+// Readers of one kind of file each; the public ones are declared in catalog.h.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "json_reader.h"
+#include "ns_dist/catalog.h"
+
+namespace ns_dist {
+
+// A cluster names its GPU and its fabrics: ids of `catalog`.
+Result<Cluster> read_cluster(std::string_view json, const std::string& where, const Catalog& catalog);
+
+// Configurations of other programs, told by their keys.
+bool is_hugging_face(const nlohmann::ordered_json& root);
+Model read_hugging_face(JsonReader& reader);
+bool is_neusight_device(const nlohmann::ordered_json& root);
+Gpu read_neusight_device(JsonReader& reader);
+
+// Reads "schema" and notes anything but `expected`.
+void read_schema(JsonReader& reader, std::string_view expected);
+
+// Every number and quantity of a configuration names its source: notes those that "sources" does not cover.
+void check_sources(const nlohmann::ordered_json& root, JsonReader& reader);
+
+}  // namespace ns_dist
