@@ -1,0 +1,38 @@
+// How long a collective takes on a cluster: NCCL's algorithms and protocols on the fabric levels that the group spans.
+//
+//   NS_TRY(const std::unique_ptr<NetworkCost> network, make_network_model(cluster));
+//   network->forecast({CollectiveKind::kAllReduce, 64 * MiB, RankGroup{0, {{8, 1}}}});
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ns_dist/cluster.h"
+#include "ns_dist/cost.h"
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+
+struct NetworkModelOptions {
+  std::string algorithm = "auto";  // a name of network_algorithms(), or "auto": the fastest one
+  std::string protocol = "auto";   // a name of network_protocols(), or "auto": the fastest one
+};
+
+// Errors: an unknown algorithm or protocol (naming those there are), a cluster without levels, a level without
+// bandwidth, with a negative latency, or open (size 0) below the outermost one.
+Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster,
+                                                        const NetworkModelOptions& options = {});
+
+struct NetworkAlgorithm {
+  std::string_view name, description;
+};
+
+// What `--algorithm` may name, in the order in which ties are broken.
+std::span<const NetworkAlgorithm> network_algorithms();
+
+// NCCL's protocols: "ll", "ll128", "simple".
+std::span<const NetworkAlgorithm> network_protocols();
+
+}  // namespace ns_dist

@@ -1,0 +1,50 @@
+// The algorithms of collectives: one file each in algorithms/, one line each in algorithms.cc.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "links.h"
+#include "ns_dist/collective.h"
+#include "topology.h"
+
+namespace ns_dist::network {
+
+// One collective on its place, in plain doubles.
+struct Call {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  double bytes = 0;  // Collective::size
+  const Placement* placement = nullptr;
+  const Link* links = nullptr;  // one a level of the cluster
+
+  double ranks() const { return static_cast<double>(placement->ranks); }
+  const Link& link(const Tier& tier) const { return links[tier.level]; }
+};
+
+// Time is latency + transfer, seconds.
+struct Cost {
+  double latency = 0, transfer = 0;
+  double steps = 0;  // messages one after the other
+  double time() const { return latency + transfer; }
+};
+
+struct Algorithm {
+  std::string_view name, description;
+  std::array<std::string_view, kProtocolCount> methods;  // "ring/ll", ...: Forecast::method
+  bool (*applies)(const Call& call, Protocol protocol);
+  Cost (*cost)(const Call& call, Protocol protocol);
+};
+
+// In the order in which ties are broken.
+std::span<const Algorithm> algorithms();
+
+extern const Algorithm kRing;
+extern const Algorithm kTree;
+extern const Algorithm kDirect;
+
+// Least time that the links allow, whatever the algorithm: bytes that must cross a border over its data-sheet
+// bandwidth, seconds. All-reduce: Patarasuk and Yuan 2009, theorem 1.
+double bandwidth_bound(const Call& call);
+
+}  // namespace ns_dist::network

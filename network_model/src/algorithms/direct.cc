@@ -1,0 +1,54 @@
+// Direct: every rank exchanges with its peers without intermediate ranks; NCCL's sends and receives.
+#include <algorithm>
+
+#include "algorithms.h"
+
+namespace ns_dist::network {
+namespace {
+
+bool applies(const Call& call, Protocol protocol) {
+  switch (call.kind) {
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kSendRecv:
+      return protocol != Protocol::kLl128;  // NCCL's p2p knows LL and Simple only
+    default:
+      return false;
+  }
+}
+
+Cost cost(const Call& call, Protocol protocol) {
+  const double ranks = call.ranks();
+  Cost result;
+  double hop = 0, members_below = 1;
+  // Levels carry their traffic side by side, each through its own ports: the slowest one decides.
+  for (const Tier& tier : *call.placement) {
+    const Link& link = call.link(tier);
+    const double reach = ranks / (static_cast<double>(tier.all_parts) / static_cast<double>(tier.parts));
+    // What a rank (a root's part, for gather and scatter) exchanges outside its part at this level; what leaves the
+    // node passes the network of every level on its way.
+    const double outside = link.network ? ranks - members_below : reach - members_below;
+    double bytes = outside / ranks * call.bytes;
+    if (call.kind == CollectiveKind::kSendRecv) bytes = call.bytes;
+    result.transfer = std::max(result.transfer, bytes / (link.bandwidth * payload_share(protocol)));
+    hop = std::max(hop, of(link.ring_hop, protocol));
+    members_below = reach;
+  }
+  result.steps = call.kind == CollectiveKind::kSendRecv ? 1 : ranks - 1;
+  // All peers are served at once, in NCCL's rounds of 8 a channel: the set-up of each round, not of each peer, is paid.
+  constexpr double kPeersAtOnce = 8;
+  result.latency = base_latency_ring(protocol) + hop * (1 + (result.steps - 1) / kPeersAtOnce);
+  return result;
+}
+
+}  // namespace
+
+constinit const Algorithm kDirect = {
+    "direct",
+    "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
+    {"direct/ll", "direct/ll128", "direct/simple"},
+    applies,
+    cost};
+
+}  // namespace ns_dist::network

@@ -1,0 +1,72 @@
+// Ring: each rank sends to the next one; reduce-scatter and all-gather in n - 1 steps each. On several nodes the ring
+// enters and leaves a node once, and each channel does so through another rank's port.
+#include <algorithm>
+#include <limits>
+
+#include "algorithms.h"
+
+namespace ns_dist::network {
+namespace {
+
+bool applies(const Call& call, Protocol) {
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kBarrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Cost cost(const Call& call, Protocol protocol) {
+  const double ranks = call.ranks();
+  // Of the n - 1 hops that a piece makes, those between parts of the outermost tier are one less than its parts; each
+  // tier further in adds what its parts are more.
+  double path = 0, reached = 1;
+  double bus = std::numeric_limits<double>::infinity();
+  for (std::size_t i = call.placement->tier_count; i-- > 0;) {
+    const Tier& tier = call.placement->tiers[i];
+    const Link& link = call.link(tier);
+    const auto parts = static_cast<double>(tier.all_parts);
+    path += (parts - reached) * of(link.ring_hop, protocol);
+    bus = std::min(bus, static_cast<double>(tier.members) * link.bandwidth);
+    reached = parts;
+  }
+  bus *= payload_share(protocol);
+
+  Cost result;
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBarrier:
+      result.steps = 2 * (ranks - 1);
+      path *= 2;
+      result.transfer = 2 * (ranks - 1) / ranks * call.bytes / bus;
+      break;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+      result.steps = ranks - 1;
+      result.transfer = (ranks - 1) / ranks * call.bytes / bus;
+      break;
+    default:  // a pipeline around the ring: every byte passes every link but one
+      result.steps = ranks - 1;
+      result.transfer = call.bytes / bus;
+      break;
+  }
+  result.latency = base_latency_ring(protocol) + path;
+  return result;
+}
+
+}  // namespace
+
+constinit const Algorithm kRing = {
+    "ring",
+    "every rank sends to the next; n - 1 steps of reduce-scatter and of all-gather (Patarasuk and Yuan 2009)",
+    {"ring/ll", "ring/ll128", "ring/simple"},
+    applies,
+    cost};
+
+}  // namespace ns_dist::network

@@ -1,0 +1,188 @@
+#include "topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ns_dist::network {
+namespace {
+
+constexpr std::int64_t kMaxRank = std::int64_t{1} << 48;     // keeps every product of this file far from overflow
+constexpr std::int64_t kMaxCounted = std::int64_t{1} << 20;  // ranks of a group that does not lie along the units
+
+std::string describe(const RankGroup& group) {
+  std::string text = fmt::format("first rank {}", group.first);
+  for (const Stride& s : group.strides) text += fmt::format(", {} x {}", s.count, s.stride);
+  return text;
+}
+
+}  // namespace
+
+Result<Topology> Topology::of(const Cluster& cluster) {
+  if (cluster.levels.empty()) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("cluster \"{}\" has no levels", cluster.id),
+                 "",
+                 "at least one level that joins GPUs",
+                 "",
+                 {}});
+  }
+  if (cluster.levels.size() > kMaxLevels) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("cluster \"{}\" has {} levels", cluster.id, cluster.levels.size()),
+                 "",
+                 fmt::format("at most {}", kMaxLevels),
+                 "",
+                 {}});
+  }
+  Topology topology;
+  topology.unit_sizes_.push_back(1);
+  for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
+    const std::int64_t size = cluster.levels[i].size;
+    const bool outermost = i + 1 == cluster.levels.size();
+    if (size < 0 || (size == 0 && !outermost)) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("level {} of cluster \"{}\" has size {}", i, cluster.id, size),
+                   fmt::format("/levels/{}/size", i),
+                   "a positive number of units; only the outermost level may be open (0)",
+                   "",
+                   {}});
+    }
+    const std::int64_t below = topology.unit_sizes_.back();
+    if (size > kMaxRank / below) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("cluster \"{}\" has more than 2^48 GPUs", cluster.id),
+                   fmt::format("/levels/{}/size", i),
+                   "",
+                   "",
+                   {}});
+    }
+    topology.unit_sizes_.push_back(size == 0 ? kOpen : below * size);
+  }
+  return topology;
+}
+
+Result<Placement> Topology::place(const RankGroup& group) const {
+  std::int64_t ranks = 1, last = group.first;
+  if (group.first < 0 || group.first > kMaxRank) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("group ({}) starts at an impossible rank", describe(group)),
+                 "",
+                 "",
+                 "",
+                 {}});
+  }
+  // Digits of one rank number: sorted by stride, each stride covers the whole span of the digits below it.
+  bool sorted = true;
+  for (std::size_t i = 0; i < group.strides.size(); ++i) {
+    const Stride& s = group.strides[i];
+    if (s.count < 1 || s.stride < 1 || s.count > kMaxRank || s.stride > kMaxRank / s.count ||
+        ranks > kMaxRank / s.count) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("group ({}) has an impossible stride", describe(group)),
+                   "",
+                   "positive counts and strides within 2^48 ranks",
+                   "",
+                   {}});
+    }
+    ranks *= s.count;
+    last += (s.count - 1) * s.stride;
+    if (i > 0 && s.stride < group.strides[i - 1].stride * group.strides[i - 1].count) sorted = false;
+  }
+  if (!sorted) {
+    std::vector<Stride> strides = group.strides;
+    std::erase_if(strides, [](const Stride& s) { return s.count == 1; });
+    std::sort(strides.begin(), strides.end(), [](const Stride& a, const Stride& b) { return a.stride < b.stride; });
+    for (std::size_t i = 1; i < strides.size(); ++i) {
+      if (strides[i].stride < strides[i - 1].stride * strides[i - 1].count) {
+        return fail({ErrorCode::kInvalidInput,
+                     fmt::format("strides of group ({}) overlap", describe(group)),
+                     "",
+                     "strides that are digits of one rank number",
+                     "give each stride at least the count times the stride of the one below it",
+                     {}});
+      }
+    }
+  }
+  if (last >= unit_sizes_.back()) {
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("group ({}) reaches rank {}, but the cluster has {} GPUs", describe(group), last,
+                             unit_sizes_.back()),
+                 "",
+                 "",
+                 "use fewer ranks or more nodes",
+                 {}});
+  }
+  Placement placement;
+  placement.ranks = ranks;
+  if (!place_aligned(group, placement)) {
+    if (ranks > kMaxCounted) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("group ({}) does not lie along the units of the cluster", describe(group)),
+                   "",
+                   fmt::format("at most {} ranks in such a group", kMaxCounted),
+                   "",
+                   {}});
+    }
+    place_by_counting(group, placement);
+  }
+  return placement;
+}
+
+// Every stride divides every unit or is divided by it: each unit that is touched holds equally many ranks.
+bool Topology::place_aligned(const RankGroup& group, Placement& placement) const {
+  std::int64_t below = 1;
+  for (std::size_t level = 0; level + 1 < unit_sizes_.size(); ++level) {
+    const std::int64_t unit = unit_sizes_[level + 1];
+    std::int64_t members = 1;
+    if (unit == kOpen) {
+      members = placement.ranks;
+    } else {
+      for (const Stride& s : group.strides) {
+        if (s.count == 1) continue;
+        const std::int64_t span = s.count * s.stride;
+        if (span <= unit) {
+          if (unit % span != 0) return false;
+          members *= s.count;
+        } else if (s.stride < unit) {
+          if (unit % s.stride != 0 || span % unit != 0) return false;
+          members *= unit / s.stride;
+        } else if (s.stride % unit != 0) {
+          return false;
+        }
+        if ((group.first / s.stride) % s.count != 0) return false;
+      }
+    }
+    if (members > below) {
+      placement.tiers[placement.tier_count++] = {level, members / below, placement.ranks / below, below, below};
+    }
+    below = members;
+  }
+  return true;
+}
+
+void Topology::place_by_counting(const RankGroup& group, Placement& placement) const {
+  placement.tier_count = 0;
+  std::vector<Rank> ranks(static_cast<std::size_t>(placement.ranks));
+  for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = group.at(static_cast<std::int64_t>(i));
+  std::sort(ranks.begin(), ranks.end());
+  for (std::size_t level = 0; level + 1 < unit_sizes_.size(); ++level) {
+    const std::int64_t part = unit_sizes_[level], unit = unit_sizes_[level + 1];
+    Tier tier{level, 0, 0, placement.ranks, 0};
+    std::int64_t in_unit = 0;
+    for (std::size_t i = 0; i < ranks.size();) {
+      std::size_t end = i;
+      while (end < ranks.size() && ranks[end] / part == ranks[i] / part) ++end;
+      in_unit = i > 0 && ranks[i] / unit == ranks[i - 1] / unit ? in_unit + 1 : 1;
+      const auto members = static_cast<std::int64_t>(end - i);
+      tier.parts = std::max(tier.parts, in_unit);
+      tier.members = std::min(tier.members, members);
+      tier.max_members = std::max(tier.max_members, members);
+      ++tier.all_parts;
+      i = end;
+    }
+    if (tier.parts > 1) placement.tiers[placement.tier_count++] = tier;
+  }
+}
+
+}  // namespace ns_dist::network
