@@ -98,7 +98,7 @@ struct GroupedGemm {
 
 // Device-to-device copy of `bytes` (read once, written once).
 struct Copy {
-  Bytes bytes;
+  Bytes bytes{};
   friend bool operator==(const Copy&, const Copy&) = default;
 };
 
@@ -113,8 +113,8 @@ struct Convolution {
 // An operator we have no word for: the user gives what it does.
 struct UnknownOperator {
   std::string name;
-  Flops flops;
-  Bytes read, written;
+  Flops flops{};
+  Bytes read{}, written{};
   friend bool operator==(const UnknownOperator&, const UnknownOperator&) = default;
 };
 

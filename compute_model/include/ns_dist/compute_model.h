@@ -1,0 +1,35 @@
+// How long does this operator take on this GPU?
+//
+//   NS_TRY(const auto model, make_compute_model(gpu));
+//   NS_TRY(const Forecast forecast, model->forecast(Operator{Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16}));
+//   forecast.latency / units::ms
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "ns_dist/cost.h"
+#include "ns_dist/gpu.h"
+
+namespace ns_dist {
+
+// kBurst: one kernel alone at full clocks, as kernel benchmarks measure. kSustained: kernels back to back at the clock
+// that the board's power allows, as in a training step.
+enum class Mode { kBurst, kSustained };
+
+struct ComputeModelOptions {
+  Mode mode = Mode::kSustained;
+};
+
+// The kernel model of one GPU. Errors: a GPU without multiprocessors, memory bandwidth or any rate.
+Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options = {});
+
+struct OperatorFamily {
+  std::string_view name, description;
+};
+
+// What can be forecast, by the names that `family_of` gives.
+std::span<const OperatorFamily> operator_families();
+
+}  // namespace ns_dist

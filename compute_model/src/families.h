@@ -1,0 +1,55 @@
+// One function a family of operators: how long its kernels take on a machine, in seconds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "machine.h"
+
+namespace ns_dist {
+
+// What physics allows for some work: each pipe at its nominal peak.
+struct Roofline {
+  double compute = 0, memory = 0;  // s
+  double floor() const { return compute > memory ? compute : memory; }
+};
+
+struct Estimate {
+  double seconds = 0;
+  double spread = 1.35;  // the 90 % interval is [seconds / spread, seconds * spread]
+  Bound bound = Bound::kMemory;
+  std::int64_t waves = 0;
+  std::string_view tile = "", method = "";
+  bool extrapolated = false;
+};
+
+// Collects the steps of an explanation; does nothing when nobody asked.
+class Steps {
+ public:
+  explicit Steps(std::vector<ExplanationStep>* out) : out_(out) {}
+  template <class Value>
+  void add(std::string_view name, const Value& value, std::string_view note = "") {
+    if (out_ != nullptr) out_->push_back({std::string(name), to_string(value), std::string(note)});
+  }
+  static std::string to_string(double value);
+  static std::string to_string(std::string_view value) { return std::string(value); }
+  bool on() const { return out_ != nullptr; }
+
+ private:
+  std::vector<ExplanationStep>* out_;
+};
+
+Estimate estimate_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
+                       Epilogue epilogue, DType dtype, const Roofline& roofline, Steps& steps);
+Estimate estimate_attention(const Machine& machine, const Attention& op, DType dtype, const Roofline& roofline,
+                            Steps& steps);
+// A memory-bound kernel that moves `traffic` bytes and does `flops` on the vector units.
+Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,
+                            Steps& steps);
+
+// launch + the slower of two pipes, rounded where they meet: a kernel near the ridge overlaps them imperfectly.
+double overlap(double compute, double memory);
+
+}  // namespace ns_dist

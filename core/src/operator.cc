@@ -1,0 +1,334 @@
+#include "ns_dist/operator.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <type_traits>
+
+#include "ns_dist/forecast.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+double d(std::int64_t value) { return static_cast<double>(value); }
+
+Bytes elements(double count, DType dtype) { return count * size_of(dtype); }
+
+std::string_view name_of(GemmLayout layout) {
+  constexpr std::array<std::string_view, 4> kNames = {"nn", "nt", "tn", "tt"};
+  return kNames[static_cast<std::size_t>(layout)];
+}
+
+std::string_view name_of(Epilogue epilogue) {
+  constexpr std::array<std::string_view, 4> kNames = {"", " +bias", " +bias+gelu", " +accumulate_fp32"};
+  return kNames[static_cast<std::size_t>(epilogue)];
+}
+
+std::string_view suffix(Pass pass) { return pass == Pass::kForward ? "" : " backward"; }
+
+std::string number(double value) {
+  std::array<char, 32> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), "%.6g", value);
+  return buffer.data();
+}
+
+std::string join_dimensions(std::initializer_list<std::int64_t> dimensions) {
+  std::string text;
+  for (const std::int64_t dimension : dimensions) text += (text.empty() ? "" : "x") + std::to_string(dimension);
+  return text;
+}
+
+// Query-key pairs that a head of `op` looks at. Queries stand at the end of the keys, as when a cache precedes them.
+double attended_pairs(const Attention& op) {
+  const double queries = d(op.query_length), keys = d(op.key_length);
+  const double window = op.window > 0 ? d(op.window) : keys;
+  if (!op.causal) return queries * std::min(window, keys);
+  // Query i (1-based) sees keys - queries + i keys, at least 0 and at most `window`.
+  const double seeing = std::min(queries, keys);                   // queries that see a key at all
+  const double first = keys - seeing + 1;                          // keys that the first of them sees
+  const double growing = std::clamp(window - first, 0.0, seeing);  // queries before the window is full
+  return growing * first + growing * (growing - 1) / 2 + (seeing - growing) * std::min(window, keys);
+}
+
+// Keys that some query looks at.
+double visible_keys(const Attention& op) {
+  const double keys = d(op.key_length);
+  return op.window > 0 && op.causal ? std::min(keys, d(op.window) + d(op.query_length) - 1) : keys;
+}
+
+double output_extent(const Convolution& op, std::int64_t input) {
+  return std::floor((d(input) + 2 * d(op.padding) - d(op.kernel)) / d(op.stride)) + 1;
+}
+
+// Traffic and work of the epilogue beyond writing C(count elements) once in the operator's type.
+void add_epilogue(Work& work, Epilogue epilogue, double count, double columns, DType dtype) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      break;
+    case Epilogue::kBias:
+      work.read += elements(columns, dtype);
+      work.flops += count * FLOP;
+      break;
+    case Epilogue::kBiasGelu:
+      work.read += elements(columns, dtype);
+      work.flops += 9 * count * FLOP;  // bias, and GELU by its tanh form
+      break;
+    case Epilogue::kAccumulateFp32:
+      work.read += elements(count, DType::kFp32);
+      work.written += elements(count, DType::kFp32) - elements(count, dtype);
+      work.flops += count * FLOP;
+      break;
+  }
+}
+
+Work work_of(const Gemm& op, DType dtype) {
+  const double b = d(op.batch), m = d(op.m), n = d(op.n), k = d(op.k);
+  Work work{2 * b * m * n * k * FLOP, elements(b * (m * k + k * n), dtype), elements(b * m * n, dtype)};
+  add_epilogue(work, op.epilogue, b * m * n, n, dtype);
+  return work;
+}
+
+Work work_of(const GroupedGemm& op, DType dtype) {
+  const double rows = d(op.rows), n = d(op.n), k = d(op.k), experts = d(op.experts);
+  Work work{2 * rows * n * k * FLOP, elements(rows * k + experts * k * n, dtype), elements(rows * n, dtype)};
+  add_epilogue(work, op.epilogue, rows * n, n, dtype);
+  return work;
+}
+
+// Backward recomputes the scores and makes four products more: 5 against 2 (Dao 2023, FlashAttention-2, s.3.1).
+Work work_of(const Attention& op, DType dtype) {
+  const double batch = d(op.batch), heads = d(op.heads), kv_heads = d(op.kv_heads);
+  const double width = d(op.head_dim), value_width = d(op.value_dim), queries = d(op.query_length);
+  const double keys = visible_keys(op);
+  const Flops forward = 2 * batch * heads * attended_pairs(op) * (width + value_width) * FLOP;
+  const Bytes q = elements(batch * heads * queries * width, dtype);
+  const Bytes o = elements(batch * heads * queries * value_width, dtype);
+  const Bytes kv = elements(batch * kv_heads * keys * (width + value_width), dtype);
+  const Bytes logsumexp = elements(batch * heads * queries, DType::kFp32);
+  if (op.pass == Pass::kForward) return {forward, q + kv, o + logsumexp};
+  return {2.5 * forward, q + kv + 2 * o + logsumexp, q + kv};
+}
+
+Work work_of(const Softmax& op, DType dtype) {
+  const double count = d(op.rows) * d(op.columns);
+  const bool forward = op.pass == Pass::kForward;  // scale, subtract the maximum, exp, sum, divide
+  return {(forward ? 5 : 4) * count * FLOP, elements((forward ? 1 : 2) * count, dtype), elements(count, dtype)};
+}
+
+Work work_of(const Normalization& op, DType dtype) {
+  const double count = d(op.rows) * d(op.columns);
+  const bool forward = op.pass == Pass::kForward, layer = op.kind == NormalizationKind::kLayerNorm;
+  const double weights = (layer ? 2 : 1) * d(op.columns);
+  if (forward) return {(layer ? 7 : 5) * count * FLOP, elements(count + weights, dtype), elements(count, dtype)};
+  return {(layer ? 14 : 11) * count * FLOP, elements(2 * count + weights, dtype), elements(count + weights, dtype)};
+}
+
+Work work_of(const Elementwise& op, DType dtype) {
+  const double count = d(op.elements);
+  return {op.flops_per_element * count * FLOP, elements(op.inputs * count, dtype), elements(op.outputs * count, dtype)};
+}
+
+Work work_of(const Embedding& op, DType dtype) {
+  const double count = d(op.tokens) * d(op.hidden);
+  const Bytes indices = 8 * d(op.tokens) * B;
+  const double touched = d(std::min(op.tokens, op.vocabulary)) * d(op.hidden);  // table rows, at most
+  if (op.pass == Pass::kForward) return {Flops(), elements(touched, dtype) + indices, elements(count, dtype)};
+  return {count * FLOP, elements(count, dtype) + indices, elements(touched, dtype)};
+}
+
+Work work_of(const CrossEntropy& op, DType dtype) {
+  const double rows = d(op.rows), count = rows * d(op.columns);
+  if (op.pass == Pass::kForward) return {4 * count * FLOP, elements(count, dtype), elements(rows, DType::kFp32)};
+  return {3 * count * FLOP, elements(count, dtype), elements(count, dtype)};
+}
+
+// Adam: gradient, master weight and two moments in fp32 come in; master weight, moments and the new weight go out.
+Work work_of(const OptimizerStep& op, DType dtype) {
+  const double n = d(op.parameters);
+  return {14 * n * FLOP, elements(4 * n, DType::kFp32), elements(3 * n, DType::kFp32) + elements(n, dtype)};
+}
+
+Work work_of(const Copy& op, DType) { return {Flops(), op.bytes, op.bytes}; }
+
+Work work_of(const Convolution& op, DType dtype) {
+  const double out =
+      d(op.batch) * d(op.out_channels) * output_extent(op, op.in_height) * output_extent(op, op.in_width);
+  const double in = d(op.batch) * d(op.in_channels) * d(op.in_height) * d(op.in_width);
+  const double weights = d(op.in_channels) * d(op.out_channels) * d(op.kernel) * d(op.kernel);
+  const Flops forward = 2 * out * d(op.in_channels) * d(op.kernel) * d(op.kernel) * FLOP;
+  if (op.pass == Pass::kForward) return {forward, elements(in + weights, dtype), elements(out, dtype)};
+  return {2 * forward, elements(out + in + weights, dtype), elements(in + weights, dtype)};
+}
+
+Work work_of(const UnknownOperator& op, DType) { return {op.flops, op.read, op.written}; }
+
+struct Check {
+  std::vector<Error> errors;
+
+  void positive(std::string_view name, std::int64_t value) {
+    if (value <= 0) add(name, std::to_string(value), "a whole number of at least 1");
+  }
+  void not_negative(std::string_view name, double value) {
+    if (!(value >= 0) || !std::isfinite(value)) add(name, number(value), "a finite number of at least 0");
+  }
+  void add(std::string_view name, const std::string& value, std::string expected) {
+    Error error;
+    error.message = std::string(name) + " is " + value;
+    error.where = std::string(name);
+    error.expected = std::move(expected);
+    errors.push_back(std::move(error));
+  }
+};
+
+void check(Check& c, const Gemm& op) {
+  c.positive("batch", op.batch), c.positive("m", op.m), c.positive("n", op.n), c.positive("k", op.k);
+}
+void check(Check& c, const Attention& op) {
+  c.positive("batch", op.batch), c.positive("heads", op.heads), c.positive("kv_heads", op.kv_heads);
+  c.positive("query_length", op.query_length), c.positive("key_length", op.key_length);
+  c.positive("head_dim", op.head_dim), c.positive("value_dim", op.value_dim);
+  c.not_negative("window", d(op.window));
+  if (op.heads > 0 && op.kv_heads > 0 && op.heads % op.kv_heads != 0) {
+    c.add("heads", std::to_string(op.heads), "a multiple of kv_heads (" + std::to_string(op.kv_heads) + ")");
+  }
+}
+void check(Check& c, const Softmax& op) { c.positive("rows", op.rows), c.positive("columns", op.columns); }
+void check(Check& c, const Normalization& op) { c.positive("rows", op.rows), c.positive("columns", op.columns); }
+void check(Check& c, const Elementwise& op) {
+  c.positive("elements", op.elements), c.not_negative("inputs", op.inputs), c.not_negative("outputs", op.outputs);
+  c.not_negative("flops_per_element", op.flops_per_element);
+}
+void check(Check& c, const Embedding& op) {
+  c.positive("tokens", op.tokens), c.positive("hidden", op.hidden), c.positive("vocabulary", op.vocabulary);
+}
+void check(Check& c, const CrossEntropy& op) { c.positive("rows", op.rows), c.positive("columns", op.columns); }
+void check(Check& c, const OptimizerStep& op) { c.positive("parameters", op.parameters); }
+void check(Check& c, const GroupedGemm& op) {
+  c.positive("experts", op.experts), c.positive("rows", op.rows), c.positive("n", op.n), c.positive("k", op.k);
+}
+void check(Check& c, const Copy& op) { c.not_negative("bytes", op.bytes / B); }
+void check(Check& c, const Convolution& op) {
+  c.positive("batch", op.batch), c.positive("in_channels", op.in_channels), c.positive("in_height", op.in_height);
+  c.positive("in_width", op.in_width), c.positive("out_channels", op.out_channels), c.positive("kernel", op.kernel);
+  c.positive("stride", op.stride), c.not_negative("padding", d(op.padding));
+  if (c.errors.empty() && (output_extent(op, op.in_height) < 1 || output_extent(op, op.in_width) < 1)) {
+    c.add("kernel", std::to_string(op.kernel), "at most the padded input");
+  }
+}
+void check(Check& c, const UnknownOperator& op) {
+  c.not_negative("flops", op.flops / FLOP), c.not_negative("read", op.read / B);
+  c.not_negative("written", op.written / B);
+}
+
+}  // namespace
+
+std::string_view name_of(Bound bound) {
+  constexpr std::array<std::string_view, 5> kNames = {"compute", "memory", "launch", "bandwidth", "latency"};
+  return kNames[static_cast<std::size_t>(bound)];
+}
+
+std::string_view family_of(const Operator& op) {
+  return std::visit(Overloaded{
+                        [](const Gemm&) -> std::string_view { return "gemm"; },
+                        [](const Attention&) -> std::string_view { return "attention"; },
+                        [](const Softmax&) -> std::string_view { return "softmax"; },
+                        [](const Normalization&) -> std::string_view { return "normalization"; },
+                        [](const Elementwise&) -> std::string_view { return "elementwise"; },
+                        [](const Embedding&) -> std::string_view { return "embedding"; },
+                        [](const CrossEntropy&) -> std::string_view { return "cross_entropy"; },
+                        [](const OptimizerStep&) -> std::string_view { return "optimizer"; },
+                        [](const GroupedGemm&) -> std::string_view { return "grouped_gemm"; },
+                        [](const Copy&) -> std::string_view { return "copy"; },
+                        [](const Convolution&) -> std::string_view { return "convolution"; },
+                        [](const UnknownOperator&) -> std::string_view { return "unknown"; },
+                    },
+                    op.kind);
+}
+
+std::string to_text(const Operator& op) {
+  std::string text = std::visit(
+      Overloaded{
+          [](const Gemm& o) {
+            return "gemm " + (o.batch == 1 ? "" : std::to_string(o.batch) + "x") + join_dimensions({o.m, o.n, o.k}) +
+                   " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue));
+          },
+          [](const Attention& o) {
+            std::string t = "attention batch " + std::to_string(o.batch) + " heads " + std::to_string(o.heads);
+            if (o.kv_heads != o.heads) t += "/" + std::to_string(o.kv_heads);
+            t += " length " + std::to_string(o.query_length);
+            if (o.key_length != o.query_length) t += "/" + std::to_string(o.key_length);
+            t += " dim " + std::to_string(o.head_dim);
+            if (o.value_dim != o.head_dim) t += "/" + std::to_string(o.value_dim);
+            if (o.causal) t += " causal";
+            if (o.window > 0) t += " window " + std::to_string(o.window);
+            return t + std::string(suffix(o.pass));
+          },
+          [](const Softmax& o) {
+            return "softmax " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass));
+          },
+          [](const Normalization& o) {
+            return (o.kind == NormalizationKind::kLayerNorm ? "layernorm " : "rmsnorm ") +
+                   join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass));
+          },
+          [](const Elementwise& o) {
+            return o.name + " " + std::to_string(o.elements) + " elements, " + number(o.inputs) + " in, " +
+                   number(o.outputs) + " out";
+          },
+          [](const Embedding& o) {
+            return "embedding " + join_dimensions({o.tokens, o.hidden}) + " of " + std::to_string(o.vocabulary) +
+                   std::string(suffix(o.pass));
+          },
+          [](const CrossEntropy& o) {
+            return "cross_entropy " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass));
+          },
+          [](const OptimizerStep& o) { return "optimizer " + std::to_string(o.parameters) + " parameters"; },
+          [](const GroupedGemm& o) {
+            return "grouped_gemm " + std::to_string(o.experts) + " experts " + join_dimensions({o.rows, o.n, o.k}) +
+                   " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue));
+          },
+          [](const Copy& o) { return "copy " + to_text(o.bytes); },
+          [](const Convolution& o) {
+            return "convolution " + join_dimensions({o.batch, o.in_channels, o.in_height, o.in_width}) + " to " +
+                   std::to_string(o.out_channels) + " kernel " + std::to_string(o.kernel) + " stride " +
+                   std::to_string(o.stride) + " padding " + std::to_string(o.padding) + std::string(suffix(o.pass));
+          },
+          [](const UnknownOperator& o) {
+            return (o.name.empty() ? std::string("unknown") : o.name) + " " + to_text(o.flops) + ", read " +
+                   to_text(o.read) + ", written " + to_text(o.written);
+          },
+      },
+      op.kind);
+  return text + " " + std::string(name_of(op.dtype));
+}
+
+Work work_of(const Operator& op) {
+  return std::visit([&](const auto& kind) { return work_of(kind, op.dtype); }, op.kind);
+}
+
+Result<void> validate(const Operator& op) {
+  Check c;
+  std::visit([&](const auto& kind) { check(c, kind); }, op.kind);
+  if (c.errors.empty()) {
+    const Work work = work_of(op);
+    if (!std::isfinite(work.flops / FLOP) || !std::isfinite((work.read + work.written) / B)) {
+      c.add("size", to_text(op), "work that is finite in a double");
+    }
+  }
+  if (!c.errors.empty()) {
+    for (Error& error : c.errors) error.message = std::string(family_of(op)) + ": " + error.message;
+    return fail(join(std::move(c.errors)));
+  }
+  return {};
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,133 @@
+// Physics that holds for every operator on every GPU.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+
+#include "compute_model_gpus.h"
+#include "ns_dist/compute_model.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+// Sizes over the whole range, evenly in their logarithm.
+std::int64_t size(std::int64_t largest = std::int64_t{1} << 31) {
+  const double top = std::log2(static_cast<double>(largest));
+  const double exponent = *rc::gen::inRange(0, 10'000) * top / 10'000;
+  return static_cast<std::int64_t>(std::exp2(exponent));
+}
+
+Pass pass() { return *rc::gen::arbitrary<bool>() ? Pass::kForward : Pass::kBackward; }
+
+Operator any_operator() {
+  const auto gemm = [] {
+    return Gemm{.batch = size(),
+                .m = size(),
+                .n = size(),
+                .k = size(),
+                .layout = *rc::gen::element(GemmLayout::kNN, GemmLayout::kNT, GemmLayout::kTN),
+                .epilogue = *rc::gen::element(Epilogue::kNone, Epilogue::kBias, Epilogue::kBiasGelu,
+                                              Epilogue::kAccumulateFp32)};
+  };
+  OperatorKind kind;
+  switch (*rc::gen::inRange(0, 12)) {
+    case 0:
+      kind = gemm();
+      break;
+    case 1: {
+      const std::int64_t shared = size(1024), kv = size();
+      kind = Attention{.batch = size(),
+                       .heads = kv * shared,
+                       .kv_heads = kv,
+                       .query_length = size(),
+                       .key_length = size(),
+                       .head_dim = size(),
+                       .value_dim = size(),
+                       .causal = *rc::gen::arbitrary<bool>(),
+                       .window = *rc::gen::element<std::int64_t>(0, 1, 4096),
+                       .pass = pass()};
+      break;
+    }
+    case 2:
+      kind = Softmax{.rows = size(), .columns = size(), .pass = pass()};
+      break;
+    case 3:
+      kind = Normalization{.rows = size(), .columns = size(), .pass = pass()};
+      break;
+    case 4:
+      kind = Elementwise{.elements = size(), .inputs = 1.5, .outputs = 1};
+      break;
+    case 5:
+      kind = Embedding{.tokens = size(), .hidden = size(), .vocabulary = size(), .pass = pass()};
+      break;
+    case 6:
+      kind = CrossEntropy{.rows = size(), .columns = size(), .pass = pass()};
+      break;
+    case 7:
+      kind = OptimizerStep{.parameters = size()};
+      break;
+    case 8:
+      kind = GroupedGemm{.experts = size(), .rows = size(), .n = size(), .k = size()};
+      break;
+    case 9:
+      kind = Copy{static_cast<double>(size()) * B};
+      break;
+    case 10: {
+      const std::int64_t kernel = size(64);
+      kind = Convolution{.batch = size(),
+                         .in_channels = size(),
+                         .in_height = kernel + size(),
+                         .in_width = kernel + size(),
+                         .out_channels = size(),
+                         .kernel = kernel,
+                         .stride = size(8),
+                         .padding = 1,
+                         .pass = pass()};
+      break;
+    }
+    default:
+      kind = UnknownOperator{"unknown", static_cast<double>(size()) * GFLOP, static_cast<double>(size()) * B, Bytes()};
+  }
+  return {kind, *rc::gen::element(DType::kFp32, DType::kFp16, DType::kBf16)};
+}
+
+Gpu any_gpu() { return *rc::gen::elementOf(test_gpus()); }
+
+Forecast forecast_of(const Gpu& gpu, const Operator& op, Mode mode) {
+  const auto model = make_compute_model(gpu, {.mode = mode});
+  RC_ASSERT(model.has_value());
+  const auto forecast = (*model)->forecast(op);
+  RC_ASSERT(forecast.has_value());
+  return *forecast;
+}
+
+RC_GTEST_PROP(Physics, ForecastsAreFiniteAndNotUnderTheirFloor, ()) {
+  const Operator op = any_operator();
+  const Gpu gpu = any_gpu();
+  for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
+    const Forecast f = forecast_of(gpu, op, mode);
+    RC_LOG() << to_text(op) << " on " << gpu.id;
+    RC_ASSERT(std::isfinite(f.latency / s) && f.latency / s > 0);
+    RC_ASSERT(f.latency >= f.floor);
+    RC_ASSERT(f.low <= f.latency && f.latency <= f.high);
+    RC_ASSERT(f.utilization >= 0 && f.utilization <= 1);
+    RC_ASSERT(f.waves >= 0);
+  }
+}
+
+RC_GTEST_PROP(Physics, MoreOfTheSameHardwareIsNotSlower, ()) {
+  const Operator op = any_operator();
+  const Gpu gpu = any_gpu();
+  Gpu better = gpu;
+  const double factor = 1 + *rc::gen::inRange(0, 200) / 100.0;
+  better.memory_bandwidth *= factor;
+  RC_LOG() << to_text(op) << " on " << gpu.id << ", factor " << factor;
+  const Forecast base = forecast_of(gpu, op, Mode::kBurst);
+  RC_ASSERT(forecast_of(better, op, Mode::kBurst).latency / s <= base.latency / s * (1 + 1e-9));
+}
+
+}  // namespace
+}  // namespace ns_dist
