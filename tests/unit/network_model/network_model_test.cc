@@ -1,0 +1,112 @@
+#include "ns_dist/network_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "clusters.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+std::unique_ptr<NetworkCost> model_of(const Cluster& cluster, const NetworkModelOptions& options = {}) {
+  auto model = make_network_model(cluster, options);
+  EXPECT_TRUE(model) << (model ? "" : to_text(model.error()));
+  return std::move(*model);
+}
+
+TEST(NetworkModel, LongRingAllReduceReachesNcclsBandwidth) {
+  // nccl-tests' bus bandwidth on a DGX A100 with 8 GPUs is 220-235 GB/s of 300 GB/s.
+  const auto model = model_of(test::dgx_a100());
+  const Collective call{CollectiveKind::kAllReduce, 1 * GiB, {0, {{8, 1}}}};
+  const Forecast f = *model->forecast(call);
+  const double bus = 2.0 * 7 / 8 * (call.size / f.latency) / (GB / s);
+  EXPECT_GT(bus, 210);
+  EXPECT_LT(bus, 240);
+  EXPECT_EQ(f.bound, Bound::kBandwidth);
+}
+
+TEST(NetworkModel, OneRankANodeIsBoundByItsPort) {
+  const auto model = model_of(test::dgx_a100());
+  const Forecast f = *model->forecast({CollectiveKind::kAllGather, 1 * GiB, {0, {{4, 8}}}});
+  EXPECT_DOUBLE_EQ(f.floor / s, 0.75 * (1 * GiB / B) / 25e9);
+  EXPECT_GT(f.latency, f.floor);
+  EXPECT_LT(f.latency, 1.2 * f.floor);
+}
+
+TEST(NetworkModel, RanksOfANodeUseAllTheirPorts) {
+  const auto model = model_of(test::dgx_a100());
+  const Forecast one = *model->forecast({CollectiveKind::kAllGather, 1 * GiB, {0, {{4, 8}}}});
+  const Forecast four = *model->forecast({CollectiveKind::kAllGather, 1 * GiB, {0, {{4, 1}, {4, 8}}}});
+  EXPECT_NEAR(one.latency / four.latency, 4 * (3.0 / 4) / (15.0 / 16), 0.1);
+}
+
+TEST(NetworkModel, EveryKindHasAnAlgorithm) {
+  const auto model = model_of(test::dgx_a100());
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+        CollectiveKind::kAllToAll, CollectiveKind::kBroadcast, CollectiveKind::kReduce, CollectiveKind::kGather,
+        CollectiveKind::kScatter, CollectiveKind::kBarrier}) {
+    const auto f = model->forecast({kind, kind == CollectiveKind::kBarrier ? 0 * B : 1 * MiB, {0, {{16, 1}}}});
+    ASSERT_TRUE(f) << name_of(kind) << ": " << to_text(f.error());
+    EXPECT_GT(f->latency, 0 * s) << name_of(kind);
+  }
+  EXPECT_TRUE(model->forecast({CollectiveKind::kSendRecv, 1 * MiB, {0, {{2, 8}}}}));
+}
+
+TEST(NetworkModel, RefusesWhatIsNoCollective) {
+  const auto model = model_of(test::dgx_a100(2));
+  const RankGroup group{0, {{8, 1}}};
+  EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, 0 * B, group}));
+  EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, -1 * B, group}));
+  EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, std::nan("") * B, group}));
+  EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, std::numeric_limits<double>::infinity() * B, group}));
+  EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, 1 * B, {0, {{1, 1}}}}));
+  EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, 1 * B, {0, {{17, 1}}}}));
+  EXPECT_FALSE(model->forecast({CollectiveKind::kSendRecv, 1 * B, group}));
+}
+
+TEST(NetworkModel, RefusesUnknownNamesAndDeadLinks) {
+  const auto unknown = make_network_model(test::dgx_a100(), {.algorithm = "rong", .protocol = "auto"});
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(unknown.error().expected.find("ring"), std::string::npos);
+  EXPECT_FALSE(make_network_model(test::dgx_a100(), {.algorithm = "auto", .protocol = "l"}));
+  Cluster dead = test::dgx_a100();
+  dead.levels[1].fabric.bandwidth = 0 * GB / s;
+  EXPECT_FALSE(make_network_model(dead));
+  dead.levels[1].fabric.bandwidth = std::nan("") * GB / s;
+  EXPECT_FALSE(make_network_model(dead));
+}
+
+TEST(NetworkModel, ChoosesTheFastestAllowed) {
+  const Cluster cluster = test::dgx_a100();
+  const auto best = model_of(cluster);
+  for (double bytes = 1; bytes < 4e9; bytes *= 3) {
+    const Collective call{CollectiveKind::kAllReduce, bytes * B, {0, {{8, 1}, {4, 8}}}};
+    Seconds fastest = 1e9 * s;
+    for (const NetworkAlgorithm& algorithm : network_algorithms()) {
+      const auto f = model_of(cluster, {.algorithm = std::string(algorithm.name), .protocol = "auto"})->forecast(call);
+      if (f) fastest = min(fastest, f->latency);
+    }
+    EXPECT_EQ(best->forecast(call)->latency / s, fastest / s) << bytes;
+  }
+}
+
+TEST(NetworkModel, ExplanationShowsLevelsAndTheChoice) {
+  const auto model = model_of(test::dgx_a100());
+  const auto e = model->explain({CollectiveKind::kAllReduce, 64 * MiB, {0, {{8, 1}, {4, 8}}}});
+  ASSERT_TRUE(e);
+  int levels = 0, chosen = 0;
+  for (const ExplanationStep& step : e->steps) {
+    levels += step.name.rfind("level", 0) == 0;
+    chosen += step.name.rfind("chosen", 0) == 0;
+  }
+  EXPECT_EQ(levels, 2);
+  EXPECT_EQ(chosen, 1);
+}
+
+}  // namespace
+}  // namespace ns_dist
