@@ -1,0 +1,38 @@
+// Why does the step take that long? The longest chain of nodes that wait for one another.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/execution_graph.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+struct CriticalPath {
+  std::vector<NodeId> nodes;  // in order of time; each starts when the one before it ends
+  Seconds length;
+};
+
+// The longest path over dependencies and lane order. `durations` by WorkId.
+CriticalPath critical_path(const ExecutionGraph& graph, std::span<const Seconds> durations);
+
+// All work of one name on the critical path.
+struct Hotspot {
+  std::string name;       // as in WorkItem::name
+  std::string_view kind;  // operator family or collective; static lifetime
+  std::int64_t count = 0;
+  Seconds seconds;
+};
+
+// The path by name and kind, longest first; equal times by name.
+std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& path,
+                              std::span<const Seconds> durations);
+
+// Operator family, name of the collective, or "send_recv": what a work item is forecast as.
+std::string_view kind_of(const WorkItem& item);
+
+}  // namespace ns_dist

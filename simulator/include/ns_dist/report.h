@@ -1,0 +1,78 @@
+// The answer: how long a step takes, whether it fits, where the time goes and what would help.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ns_dist/critical_path.h"
+#include "ns_dist/forecast.h"
+#include "ns_dist/memory.h"
+#include "ns_dist/scenario.h"
+#include "ns_dist/timeline.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+// Where a stage's time goes, averaged over the stages; the parts sum to the step.
+//
+// A stage computes, or it waits. A wait is followed back from the node that ends it: the time of a collective or
+// message that it waits for is exposed communication; what is left, waiting for other stages to compute, is bubble.
+struct Breakdown {
+  Seconds compute, recompute, tp_exposed, cp_exposed, ep_exposed, pp_exposed, dp_exposed, bubble, optimizer, other;
+  Seconds total() const {
+    return compute + recompute + tp_exposed + cp_exposed + ep_exposed + pp_exposed + dp_exposed + bubble + optimizer +
+           other;
+  }
+};
+
+Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline);
+
+// A change and the time it saves. `at_most`: the saving is a limit, reached if the cause went away altogether.
+struct Improvement {
+  std::string change;  // what to do
+  std::string flags;   // the flags that do it; empty where it takes more than flags
+  Seconds saves;
+  bool at_most = false;
+};
+
+// A change of the plan that makes it fit, and what it then needs.
+struct MemoryRemedy {
+  std::string flags;
+  Bytes peak;
+};
+
+struct Warning {
+  std::string code;  // "extrapolated", "tp_across_nodes", ...
+  std::string message;
+};
+
+struct Report {
+  Scenario scenario;
+  std::int64_t ranks = 0, microbatches = 0;
+  std::size_t nodes = 0, works = 0;   // of the execution graph
+  Seconds step, step_low, step_high;  // 90 % interval
+  double tokens_per_second = 0;
+  double model_flops_per_second = 0;  // of a GPU
+  double mfu = 0, hfu = 0;            // of the dense peak for the training's number format
+  MemoryBudget memory;
+  bool fits = false;
+  std::optional<MemoryRemedy> remedy;  // when it does not fit, and any plan tried does
+  Breakdown breakdown;
+  std::vector<Hotspot> critical_path;     // all of it, longest first
+  std::vector<Improvement> improvements;  // largest first
+  std::vector<Warning> warnings;
+};
+
+// The 90 % interval of the path's length. Forecasts of one operator family err together (their deviations add up);
+// families err independently (the sums add in quadrature). `forecasts` by WorkId.
+struct Interval {
+  Seconds low, high;
+};
+Interval path_interval(const ExecutionGraph& graph, const CriticalPath& path, const std::vector<Forecast>& forecasts);
+
+// One JSON object, as the interface promises it, ending in a newline.
+std::string to_json(const Report& report);
+
+}  // namespace ns_dist

@@ -1,0 +1,68 @@
+// A question: this model, on this cluster, under this plan.
+//
+//   ScenarioSpec spec;                                         // as a user says it; what is missing has a default
+//   spec.tp = 8, spec.pp = 16;
+//   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/catalog.h"
+#include "ns_dist/cluster.h"
+#include "ns_dist/model.h"
+#include "ns_dist/parallel_plan.h"
+#include "ns_dist/result.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+// Everything that decides a forecast, resolved: no names to look up, no defaults left to fill in.
+struct Scenario {
+  Model model;
+  Cluster cluster;  // its outermost level may stay open (size 0): as many nodes as the plan needs
+  ParallelPlan plan;
+  Training training;
+  std::vector<InputFile> files;  // what the nouns above were read from, for the provenance
+  friend bool operator==(const Scenario&, const Scenario&) = default;
+};
+
+// What a user says. References are catalog ids, aliases or files.
+struct ScenarioSpec {
+  std::optional<std::string> model, gpu, cluster, intra, inter;
+  std::optional<std::int64_t> nodes, gpus_per_node;
+  std::optional<BytesPerSecond> intra_bandwidth, inter_bandwidth;  // of a GPU, one direction
+  std::optional<std::int64_t> tp, pp, dp, cp, ep, vpp;
+  std::optional<std::int64_t> micro_batch, global_batch, sequence;
+  std::optional<DType> dtype;
+  std::optional<std::string> schedule;
+  std::optional<ZeroStage> zero;
+  std::optional<Recompute> recompute;
+  std::optional<bool> sequence_parallel, flash_attention;
+  std::optional<bool> overlap_grad_reduce, overlap_param_gather, overlap_p2p;
+};
+
+// Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` says.
+//
+// The machine is the cluster that is named, or the GPU's usual one. A machine whose size is given (nodes, or a sized
+// cluster) must be filled by tp x cp x pp x dp ranks, and dp follows from it when it is not given; otherwise there are
+// as many nodes as the ranks need.
+//
+// Errors: unknown names, files with mistakes, sizes that do not match; each names the flag to change.
+Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const Scenario* base = nullptr);
+
+// tp x cp x pp x dp. Errors: degrees that are not positive, or more ranks than kMostRanks.
+Result<std::int64_t> rank_count(const ParallelPlan& plan);
+
+inline constexpr std::int64_t kMostRanks = 10'000'000;  // a hundred times the largest machine built so far
+
+// The scenario as JSON, in the format of the report's `inputs`; numbers are written without loss.
+std::string write_scenario(const Scenario& scenario);
+
+// Reads a scenario back from a report, or from its `inputs` alone; `where` names the file in errors.
+Result<Scenario> read_scenario(std::string_view json, const std::string& where);
+
+}  // namespace ns_dist

@@ -1,0 +1,48 @@
+// When does everything happen? Durations are put on an execution graph, and time follows.
+//
+//   NS_TRY(const Simulation simulation, simulate(scenario));
+//   simulation.report.step / units::s
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ns_dist/cost.h"
+#include "ns_dist/critical_path.h"
+#include "ns_dist/execution_graph.h"
+#include "ns_dist/forecast.h"
+#include "ns_dist/report.h"
+#include "ns_dist/result.h"
+#include "ns_dist/scenario.h"
+#include "ns_dist/timeline.h"
+#include "ns_dist/trace_sink.h"
+
+namespace ns_dist {
+
+// Each node starts when its dependencies and the node before it on its lane have ended. `durations` by WorkId.
+Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations);
+
+// What each distinct work item takes, by WorkId. A message is a send and receive between the representatives of its
+// two stages.
+Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const ComputeCost& compute,
+                                             const NetworkCost& network);
+
+// One step and everything that explains it.
+struct Simulation {
+  ExecutionGraph graph;
+  std::vector<Forecast> forecasts;  // by WorkId
+  Timeline timeline;
+  CriticalPath critical_path;
+  Report report;
+};
+
+// Errors: a plan that contradicts its model, does not fit on the cluster, or is too large to be simulated.
+Result<Simulation> simulate(const Scenario& scenario);
+
+// The same with the caller's own cost models.
+Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network);
+
+// Calls begin, span for every node, finish.
+Result<void> write_trace(const Simulation& simulation, TraceSink& sink);
+
+}  // namespace ns_dist

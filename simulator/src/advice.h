@@ -1,0 +1,26 @@
+// What to change: savings of time, and plans that fit into memory.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ns_dist/report.h"
+
+namespace ns_dist {
+
+// Savings worth more than 0.2 % of the step, largest first. Those that remove a cause altogether are found by
+// scheduling the graph again without it; those of another pipeline schedule from the schedules' bubbles.
+std::vector<Improvement> improvements(const Scenario& scenario, const ExecutionGraph& graph,
+                                      const std::vector<Forecast>& forecasts, const Breakdown& parts, Seconds step);
+
+// The plan nearest to the scenario's own that fits into the GPU's memory: on as few more GPUs as possible, then by what
+// each change usually costs. Empty when nothing that was tried fits.
+std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario);
+
+// `extrapolated`, `tp_across_nodes`, `idle_gpus`, ... in a fixed order.
+std::vector<Warning> warnings(const Scenario& scenario, const ExecutionGraph& graph,
+                              const std::vector<Forecast>& forecasts, const CriticalPath& path,
+                              const MemoryBudget& memory);
+
+}  // namespace ns_dist

@@ -1,0 +1,129 @@
+#include <array>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "ns_dist/report.h"
+
+namespace ns_dist {
+namespace {
+
+Seconds& part_of(Breakdown& parts, Category category) {
+  switch (category) {
+    case Category::kForward:
+    case Category::kBackward:
+      return parts.compute;
+    case Category::kRecompute:
+      return parts.recompute;
+    case Category::kOptimizer:
+      return parts.optimizer;
+    case Category::kTensorParallel:
+      return parts.tp_exposed;
+    case Category::kContextParallel:
+      return parts.cp_exposed;
+    case Category::kExpertParallel:
+      return parts.ep_exposed;
+    case Category::kPipelineParallel:
+      return parts.pp_exposed;
+    case Category::kDataParallel:
+      return parts.dp_exposed;
+    case Category::kOther:
+      break;
+  }
+  return parts.other;
+}
+
+class Waits {
+ public:
+  Waits(const ExecutionGraph& graph, const Timeline& timeline) : graph_(graph), spans_(timeline.spans) {}
+
+  // Accounts for [from, to), in which `stage` computes nothing because it waits for `node` to end.
+  // Goes back from `node` along what each one waited for, while that still happens on this stage.
+  void explain(Breakdown& parts, std::int64_t stage, NodeId node, Seconds from, Seconds to) const {
+    while (node != kNoNode && from < to) {
+      const bool here = ExecutionGraph::stage_of(graph_.node(node).lane) == stage;
+      const WorkItem& item = graph_.work_of(node);
+      // A message belongs to both of its ends; any other work of another stage makes this one wait in a bubble.
+      if (!here && !std::holds_alternative<Message>(item.work)) break;
+      const Seconds start = max(from, min(to, spans_[index(node)].start));
+      part_of(parts, item.category) += to - start;
+      to = start;
+      if (!here) break;
+      node = waited_for(node);
+    }
+    if (from < to) parts.bubble += to - from;
+  }
+
+  // What ended last of all that `node` waited for; kNoNode when it waited for nothing.
+  NodeId waited_for(NodeId node) const {
+    NodeId latest = graph_.previous_on_lane(node);
+    for (const NodeId dependency : graph_.dependencies(node)) {
+      if (latest == kNoNode || spans_[index(dependency)].end > spans_[index(latest)].end) latest = dependency;
+    }
+    return latest;
+  }
+
+ private:
+  const ExecutionGraph& graph_;
+  const std::vector<Span>& spans_;
+};
+
+}  // namespace
+
+Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline) {
+  const Waits waits(graph, timeline);
+  const auto stages = static_cast<std::size_t>(graph.stage_count());
+  std::vector<Seconds> computed_until(stages), busy_until(stages);
+  std::vector<NodeId> last(stages, kNoNode);
+  Breakdown parts;
+  for (std::uint32_t i = 0; i < graph.node_count(); ++i) {
+    const GraphNode& node = graph.nodes()[i];
+    const Span& span = timeline.spans[i];
+    const auto stage = static_cast<std::size_t>(ExecutionGraph::stage_of(node.lane));
+    const bool message = std::holds_alternative<Message>(graph.works()[index(node.work)].work);
+    if (!message && (last[stage] == kNoNode || span.end >= busy_until[stage])) {
+      busy_until[stage] = span.end;
+      last[stage] = NodeId{i};
+    }
+    if (ExecutionGraph::stream_of(node.lane) != Stream::kCompute) continue;
+    // A lane's nodes come in order of time.
+    if (span.start > computed_until[stage]) {
+      waits.explain(parts, ExecutionGraph::stage_of(node.lane), waits.waited_for(NodeId{i}), computed_until[stage],
+                    span.start);
+    }
+    part_of(parts, graph.works()[index(node.work)].category) += span.end - span.start;
+    computed_until[stage] = span.end;
+  }
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    if (last[stage] != kNoNode) {
+      waits.explain(parts, static_cast<std::int64_t>(stage), last[stage], computed_until[stage], busy_until[stage]);
+    }
+    parts.bubble += timeline.step - max(computed_until[stage], busy_until[stage]);
+  }
+  for (Seconds* part : {&parts.compute, &parts.recompute, &parts.tp_exposed, &parts.cp_exposed, &parts.ep_exposed,
+                        &parts.pp_exposed, &parts.dp_exposed, &parts.bubble, &parts.optimizer, &parts.other}) {
+    *part /= static_cast<double>(stages);
+  }
+  return parts;
+}
+
+Interval path_interval(const ExecutionGraph& graph, const CriticalPath& path, const std::vector<Forecast>& forecasts) {
+  struct Deviation {
+    double below = 0, above = 0;
+  };
+  std::map<std::string_view, Deviation> families;
+  for (const NodeId id : path.nodes) {
+    const Forecast& forecast = forecasts[index(graph.node(id).work)];
+    Deviation& family = families[kind_of(graph.work_of(id))];
+    family.below += (forecast.latency - forecast.low).in_base();
+    family.above += (forecast.high - forecast.latency).in_base();
+  }
+  double below = 0, above = 0;
+  for (const auto& [name, family] : families) {
+    below += family.below * family.below;
+    above += family.above * family.above;
+  }
+  return {path.length - Seconds::from_base(std::sqrt(below)), path.length + Seconds::from_base(std::sqrt(above))};
+}
+
+}  // namespace ns_dist

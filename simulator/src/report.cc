@@ -1,0 +1,94 @@
+#include "ns_dist/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "ns_dist/version.h"
+#include "scenario_json.h"
+
+namespace ns_dist {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kSchema = "ns-dist/report/1";
+constexpr std::size_t kHotspots = 10;
+constexpr std::size_t kImprovements = 3;
+
+ordered_json memory_json(const Report& report) {
+  ordered_json stages = ordered_json::array();
+  for (const StageMemory& stage : report.memory.stages) {
+    stages.push_back({{"weights", stage.weights / units::B},
+                      {"gradients", stage.gradients / units::B},
+                      {"optimizer", stage.optimizer / units::B},
+                      {"activations", stage.activations / units::B},
+                      {"other", stage.other / units::B},
+                      {"total", stage.total() / units::B}});
+  }
+  ordered_json remedy;
+  if (report.remedy) remedy = {{"flags", report.remedy->flags}, {"peak_bytes", report.remedy->peak / units::B}};
+  return {{"capacity_bytes", report.scenario.cluster.gpu.memory / units::B},
+          {"peak_bytes", report.memory.peak() / units::B},
+          {"peak_stage", report.memory.peak_stage},
+          {"fits", report.fits},
+          {"remedy", remedy},
+          {"per_stage", stages}};
+}
+
+ordered_json breakdown_json(const Breakdown& parts) {
+  return {{"compute", parts.compute / units::s},       {"recompute", parts.recompute / units::s},
+          {"tp_exposed", parts.tp_exposed / units::s}, {"cp_exposed", parts.cp_exposed / units::s},
+          {"ep_exposed", parts.ep_exposed / units::s}, {"pp_exposed", parts.pp_exposed / units::s},
+          {"dp_exposed", parts.dp_exposed / units::s}, {"bubble", parts.bubble / units::s},
+          {"optimizer", parts.optimizer / units::s},   {"other", parts.other / units::s}};
+}
+
+}  // namespace
+
+std::string to_json(const Report& report) {
+  ordered_json inputs = scenario_json(report.scenario);
+  ordered_json path = ordered_json::array();
+  for (std::size_t i = 0; i < std::min(kHotspots, report.critical_path.size()); ++i) {
+    const Hotspot& hotspot = report.critical_path[i];
+    path.push_back({{"name", hotspot.name},
+                    {"kind", hotspot.kind},
+                    {"count", hotspot.count},
+                    {"seconds", hotspot.seconds / units::s}});
+  }
+  ordered_json improvements = ordered_json::array();
+  for (std::size_t i = 0; i < std::min(kImprovements, report.improvements.size()); ++i) {
+    const Improvement& improvement = report.improvements[i];
+    improvements.push_back({{"change", improvement.change},
+                            {"flags", improvement.flags},
+                            {"saves_s", improvement.saves / units::s},
+                            {"at_most", improvement.at_most}});
+  }
+  ordered_json warnings = ordered_json::array();
+  for (const Warning& warning : report.warnings) {
+    warnings.push_back({{"code", warning.code}, {"message", warning.message}});
+  }
+  ordered_json json;
+  json["schema"] = kSchema;
+  json["version"] = version();
+  json["provenance"] = {{"version", version()}, {"git_revision", git_revision()}, {"inputs", inputs["files"]}};
+  json["inputs"] = std::move(inputs);
+  json["ranks"] = report.ranks;
+  json["microbatches"] = report.microbatches;
+  json["graph"] = {{"nodes", report.nodes}, {"works", report.works}};
+  json["step_time_s"] = report.step / units::s;
+  json["step_time_low_s"] = report.step_low / units::s;
+  json["step_time_high_s"] = report.step_high / units::s;
+  json["tokens_per_s"] = report.tokens_per_second;
+  json["tokens_per_s_per_gpu"] = report.tokens_per_second / static_cast<double>(report.ranks);
+  json["model_tflops_per_gpu"] = report.model_flops_per_second / 1e12;
+  json["mfu"] = report.mfu;
+  json["hfu"] = report.hfu;
+  json["memory"] = memory_json(report);
+  json["breakdown_s"] = breakdown_json(report.breakdown);
+  json["critical_path"] = std::move(path);
+  json["improvements"] = std::move(improvements);
+  json["warnings"] = std::move(warnings);
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,81 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "advice.h"
+#include "ns_dist/planner.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr double kTight = 0.92;  // of the memory: fragmentation and the framework's own buffers take the rest
+
+std::optional<Warning> extrapolated(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts,
+                                    const CriticalPath& path) {
+  Seconds outside;
+  std::vector<std::size_t> works;
+  for (const NodeId id : path.nodes) {
+    const std::size_t work = index(graph.node(id).work);
+    if (!forecasts[work].extrapolated) continue;
+    outside += forecasts[work].latency;
+    works.push_back(work);
+  }
+  if (works.empty()) return std::nullopt;
+  std::sort(works.begin(), works.end());
+  works.erase(std::unique(works.begin(), works.end()), works.end());
+  std::vector<std::string> names;
+  for (const std::size_t work : works) names.push_back(graph.works()[work].name);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  constexpr std::size_t kShown = 3;
+  const std::string rest = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
+  names.resize(std::min(names.size(), kShown));
+  return Warning{"extrapolated", fmt::format("{:.0f} % of the step is forecast outside what was fitted: {}{}",
+                                             100 * (outside / path.length), fmt::join(names, ", "), rest)};
+}
+
+}  // namespace
+
+std::vector<Warning> warnings(const Scenario& scenario, const ExecutionGraph& graph,
+                              const std::vector<Forecast>& forecasts, const CriticalPath& path,
+                              const MemoryBudget& memory) {
+  const ParallelPlan& plan = scenario.plan;
+  const std::int64_t node = scenario.cluster.gpus_per_node();
+  const std::int64_t ranks = graph.mesh().ranks();
+  const std::int64_t gpus = scenario.cluster.gpu_count();
+  std::vector<Warning> found;
+  if (auto outside = extrapolated(graph, forecasts, path)) found.push_back(*std::move(outside));
+  if (plan.tp > 1 && ranks > node && node % plan.tp != 0) {
+    found.push_back({"tp_across_nodes", fmt::format("tensor parallelism crosses nodes: --tp {} does not fit into nodes "
+                                                    "of {} GPUs",
+                                                    plan.tp, node)});
+  }
+  if (gpus > ranks) {
+    found.push_back(
+        {"idle_gpus", fmt::format("{} of {} GPUs stay idle: the plan has {} ranks", gpus - ranks, gpus, ranks)});
+  }
+  const Bytes capacity = scenario.cluster.gpu.memory;
+  if (memory.peak() <= capacity && memory.peak() > kTight * capacity) {
+    found.push_back({"memory_tight", fmt::format("the plan needs {:.0f} % of the GPU's memory; fragmentation may not "
+                                                 "leave that much",
+                                                 100 * (memory.peak() / capacity))});
+  }
+  if (scenario.model.layers % (plan.pp * plan.vpp) != 0) {
+    found.push_back({"uneven_stages", fmt::format("{} layers over {} stages: some stages hold one layer more, the "
+                                                  "others wait for them",
+                                                  scenario.model.layers, plan.pp * plan.vpp)});
+  }
+  if (const std::int64_t microbatches = microbatches_of(plan, scenario.training); microbatches < plan.pp) {
+    found.push_back(
+        {"pipeline_not_filled", fmt::format("{} microbatches do not fill {} pipeline stages", microbatches, plan.pp)});
+  }
+  if (scenario.model.position == PositionKind::kLearned && scenario.model.position_table > 0 &&
+      scenario.training.sequence > scenario.model.position_table) {
+    found.push_back({"beyond_positions", fmt::format("sequences of {} tokens are longer than the model's {} learned "
+                                                     "positions",
+                                                     scenario.training.sequence, scenario.model.position_table)});
+  }
+  return found;
+}
+
+}  // namespace ns_dist
