@@ -54,8 +54,12 @@ Result<std::string> read_file(const std::filesystem::path& path) {
   const std::uintmax_t size = std::filesystem::file_size(path, status);
   if (status) return fail({ErrorCode::kNotFound, status.message(), where, "a JSON file", "", {}});
   if (size > kLargestFile) {
-    return fail({ErrorCode::kInvalidInput, fmt::format("{} bytes are too many for a configuration", size), where,
-                 fmt::format("at most {} bytes", kLargestFile), "", {}});
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{} bytes are too many for a configuration", size),
+                 where,
+                 fmt::format("at most {} bytes", kLargestFile),
+                 "",
+                 {}});
   }
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -198,7 +202,9 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     known.push_back(entry.id);
   }
   const std::string near = nearest_name(wanted, known);
-  return fail({ErrorCode::kNotFound, fmt::format("unknown {} \"{}\"", kind_name.noun, reference), "",
+  return fail({ErrorCode::kNotFound,
+               fmt::format("unknown {} \"{}\"", kind_name.noun, reference),
+               "",
                fmt::format("an id of `ns-dist list {}` or a JSON file", kind_name.plural),
                near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
                {}});

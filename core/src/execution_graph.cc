@@ -14,8 +14,8 @@ std::string_view name_of(Stream stream) {
 }
 
 std::string_view name_of(Category category) {
-  constexpr std::array<std::string_view, kCategoryCount> kNames = {"forward", "backward", "recompute", "optimizer", "tp",
-                                                                   "cp",      "ep",       "pp",        "dp",        "other"};
+  constexpr std::array<std::string_view, kCategoryCount> kNames = {
+      "forward", "backward", "recompute", "optimizer", "tp", "cp", "ep", "pp", "dp", "other"};
   return kNames[static_cast<std::size_t>(category)];
 }
 

@@ -9,7 +9,9 @@ namespace {
 constexpr std::int64_t kMost = 10'000'000;
 constexpr std::int64_t kMostTokens = 1'000'000'000;
 
-Activation gated(const std::string& name) { return name.starts_with("gelu") ? Activation::kGeglu : Activation::kSwiglu; }
+Activation gated(const std::string& name) {
+  return name.starts_with("gelu") ? Activation::kGeglu : Activation::kSwiglu;
+}
 
 Activation plain(const std::string& name) {
   if (name == "relu") return Activation::kRelu;
@@ -62,11 +64,12 @@ void read_bert(JsonReader& reader, Model& model) {
 
 // bloom: BloomConfig. ffn is always 4 hidden; positions are ALiBi.
 void read_bloom(JsonReader& reader, Model& model) {
-  model.layers = reader.has("n_layer") ? reader.integer("n_layer", 1, kMost)
-                                       : reader.integer("num_hidden_layers", 1, kMost);
-  model.hidden = reader.has("hidden_size") ? reader.integer("hidden_size", 1, kMost) : reader.integer("n_embed", 1, kMost);
-  model.heads = reader.has("n_head") ? reader.integer("n_head", 1, kMost)
-                                     : reader.integer("num_attention_heads", 1, kMost);
+  model.layers =
+      reader.has("n_layer") ? reader.integer("n_layer", 1, kMost) : reader.integer("num_hidden_layers", 1, kMost);
+  model.hidden =
+      reader.has("hidden_size") ? reader.integer("hidden_size", 1, kMost) : reader.integer("n_embed", 1, kMost);
+  model.heads =
+      reader.has("n_head") ? reader.integer("n_head", 1, kMost) : reader.integer("num_attention_heads", 1, kMost);
   model.kv_heads = model.heads;
   model.ffn = 4 * model.hidden;
   model.sequence = reader.integer("seq_length", 1, kMostTokens, Presence::kOptional, 2048);
@@ -113,7 +116,7 @@ void read_llama(JsonReader& reader, Model& model) {
 
 void read_mixtral(JsonReader& reader, Model& model) {
   read_llama(reader, model);
-  MixtureOfExperts moe;
+  Experts moe;
   moe.experts = reader.integer("num_local_experts", 1, kMost, Presence::kOptional, 8);
   moe.top_k = reader.integer("num_experts_per_tok", 1, kMost, Presence::kOptional, 2);
   moe.expert_ffn = model.ffn;
@@ -124,7 +127,7 @@ void read_mixtral(JsonReader& reader, Model& model) {
 void read_deepseek(JsonReader& reader, Model& model) {
   read_llama(reader, model);
   model.qkv_bias = false;
-  MixtureOfExperts moe;
+  Experts moe;
   moe.experts = reader.integer("n_routed_experts", 1, kMost);
   moe.top_k = reader.integer("num_experts_per_tok", 1, kMost);
   moe.expert_ffn = reader.integer("moe_intermediate_size", 1, kMost);
@@ -148,16 +151,24 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
-    {"gpt2", read_gpt2},         {"opt", read_opt},         {"bert", read_bert},
-    {"bloom", read_bloom},       {"gpt_neox", read_gpt_neox}, {"llama", read_llama},
-    {"mistral", read_llama},     {"qwen2", read_llama},     {"mixtral", read_mixtral},
-    {"deepseek_v2", read_deepseek}, {"deepseek_v3", read_deepseek},
+    {"gpt2", read_gpt2},
+    {"opt", read_opt},
+    {"bert", read_bert},
+    {"bloom", read_bloom},
+    {"gpt_neox", read_gpt_neox},
+    {"llama", read_llama},
+    {"mistral", read_llama},
+    {"qwen2", read_llama},
+    {"mixtral", read_mixtral},
+    {"deepseek_v2", read_deepseek},
+    {"deepseek_v3", read_deepseek},
 };
 
 }  // namespace
 
 bool is_hugging_face(const nlohmann::ordered_json& root) {
-  return root.is_object() && !root.contains("schema") && (root.contains("model_type") || root.contains("architectures"));
+  return root.is_object() && !root.contains("schema") &&
+         (root.contains("model_type") || root.contains("architectures"));
 }
 
 Model read_hugging_face(JsonReader& reader) {

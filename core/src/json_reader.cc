@@ -242,7 +242,8 @@ void JsonReader::reject_unknown_keys() {
     if (known_.contains(key)) continue;
     const std::string near = nearest_name(key, known);
     note(key, fmt::format("key \"{}\" is not known", key), "",
-         near.empty() ? fmt::format("known here: {}", fmt::join(known, ", ")) : fmt::format("did you mean \"{}\"?", near));
+         near.empty() ? fmt::format("known here: {}", fmt::join(known, ", "))
+                      : fmt::format("did you mean \"{}\"?", near));
   }
 }
 

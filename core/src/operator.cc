@@ -158,6 +158,15 @@ Work work_of(const OptimizerStep& op, DType dtype) {
   return {14 * n * FLOP, elements(4 * n, DType::kFp32), elements(3 * n, DType::kFp32) + elements(n, dtype)};
 }
 
+// Three products of intermediate x hidden for each token and chosen expert; weights of the experts that are chosen at
+// all.
+Work work_of(const MixtureOfExperts& op, DType dtype) {
+  const double pairs = d(op.tokens) * d(op.top_k), weights = 3 * d(op.hidden) * d(op.intermediate);
+  const double tokens = d(op.tokens) * d(op.hidden);
+  return {2 * pairs * weights * FLOP, elements(std::min(d(op.experts), pairs) * weights + tokens, dtype),
+          elements(tokens, dtype)};
+}
+
 Work work_of(const Copy& op, DType) { return {Flops(), op.bytes, op.bytes}; }
 
 Work work_of(const Convolution& op, DType dtype) {
@@ -216,6 +225,12 @@ void check(Check& c, const OptimizerStep& op) { c.positive("parameters", op.para
 void check(Check& c, const GroupedGemm& op) {
   c.positive("experts", op.experts), c.positive("rows", op.rows), c.positive("n", op.n), c.positive("k", op.k);
 }
+void check(Check& c, const MixtureOfExperts& op) {
+  c.positive("tokens", op.tokens), c.positive("hidden", op.hidden), c.positive("intermediate", op.intermediate);
+  c.positive("experts", op.experts), c.positive("top_k", op.top_k), c.not_negative("skew", op.skew);
+  if (op.top_k > op.experts)
+    c.add("top_k", std::to_string(op.top_k), "at most experts (" + std::to_string(op.experts) + ")");
+}
 void check(Check& c, const Copy& op) { c.not_negative("bytes", op.bytes / B); }
 void check(Check& c, const Convolution& op) {
   c.positive("batch", op.batch), c.positive("in_channels", op.in_channels), c.positive("in_height", op.in_height);
@@ -248,6 +263,7 @@ std::string_view family_of(const Operator& op) {
                         [](const CrossEntropy&) -> std::string_view { return "cross_entropy"; },
                         [](const OptimizerStep&) -> std::string_view { return "optimizer"; },
                         [](const GroupedGemm&) -> std::string_view { return "grouped_gemm"; },
+                        [](const MixtureOfExperts&) -> std::string_view { return "moe"; },
                         [](const Copy&) -> std::string_view { return "copy"; },
                         [](const Convolution&) -> std::string_view { return "convolution"; },
                         [](const UnknownOperator&) -> std::string_view { return "unknown"; },

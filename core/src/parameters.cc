@@ -13,8 +13,8 @@ double attention_parameters(const Model& model) {
     const auto q_rank = static_cast<double>(mla.q_rank), kv_rank = static_cast<double>(mla.kv_rank);
     const auto nope = static_cast<double>(mla.nope_head_dim), rope = static_cast<double>(mla.rope_head_dim);
     const auto value = static_cast<double>(mla.v_head_dim);
-    const double query = mla.q_rank > 0 ? hidden * q_rank + q_rank + q_rank * heads * (nope + rope)
-                                        : hidden * heads * (nope + rope);
+    const double query =
+        mla.q_rank > 0 ? hidden * q_rank + q_rank + q_rank * heads * (nope + rope) : hidden * heads * (nope + rope);
     return query + hidden * (kv_rank + rope) + kv_rank + kv_rank * heads * (nope + value) + heads * value * hidden;
   }
   const auto head_dim = static_cast<double>(model.head_dim), kv_heads = static_cast<double>(model.kv_heads);
@@ -40,7 +40,7 @@ LayerParameters layer_parameters(const Model& model, std::int64_t layer) {
   parameters.attention = attention_parameters(model);
   parameters.norms = 2 * norm_parameters(model);
   if (has_experts(model, layer)) {
-    const MixtureOfExperts& moe = *model.moe;
+    const Experts& moe = *model.moe;
     const auto experts = static_cast<double>(moe.experts);
     parameters.mlp = static_cast<double>(model.hidden) * experts +
                      static_cast<double>(moe.shared_experts) * mlp_parameters(model, moe.shared_expert_ffn);
@@ -70,7 +70,7 @@ ModelParameters model_parameters(const Model& model) {
 double active_parameters(const Model& model) {
   double active = model_parameters(model).total();
   if (model.moe) {
-    const MixtureOfExperts& moe = *model.moe;
+    const Experts& moe = *model.moe;
     const double idle = 1 - static_cast<double>(moe.top_k) / static_cast<double>(moe.experts);
     active -= static_cast<double>(model.layers - moe.first_dense_layers) *
               layer_parameters(model, model.layers - 1).experts * idle;

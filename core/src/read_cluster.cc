@@ -7,8 +7,8 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::array kKinds = {FabricKind::kNvlink, FabricKind::kNvswitch, FabricKind::kXgmi,      FabricKind::kPcie,
-                               FabricKind::kInfiniband, FabricKind::kRoce, FabricKind::kEthernet,  FabricKind::kEfa,
+constexpr std::array kKinds = {FabricKind::kNvlink,     FabricKind::kNvswitch, FabricKind::kXgmi,     FabricKind::kPcie,
+                               FabricKind::kInfiniband, FabricKind::kRoce,     FabricKind::kEthernet, FabricKind::kEfa,
                                FabricKind::kSlingshot,  FabricKind::kOmniPath};
 
 }  // namespace

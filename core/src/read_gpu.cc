@@ -20,7 +20,8 @@ namespace {
 void quantities_of(const nlohmann::ordered_json& value, const std::string& pointer, std::vector<std::string>& found) {
   if (value.is_object()) {
     for (const auto& [key, inner] : value.items()) {
-      if (pointer.empty() && (key == "sources" || key == "schema" || key == "id" || key == "name" || key == "aliases")) {
+      if (pointer.empty() &&
+          (key == "sources" || key == "schema" || key == "id" || key == "name" || key == "aliases")) {
         continue;
       }
       quantities_of(inner, pointer + "/" + key, found);
@@ -117,11 +118,14 @@ Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
         gpu.scale_up->bandwidth = link.quantity<BytesPerSecond>("bandwidth");
       },
       Presence::kOptional);
-  reader.object("pcie", [&](JsonReader& pcie) {
-    pcie.integer("generation", 1, 10);
-    pcie.integer("lanes", 1, 32);
-    gpu.pcie_bandwidth = pcie.quantity<BytesPerSecond>("bandwidth");
-  }, Presence::kOptional);
+  reader.object(
+      "pcie",
+      [&](JsonReader& pcie) {
+        pcie.integer("generation", 1, 10);
+        pcie.integer("lanes", 1, 32);
+        gpu.pcie_bandwidth = pcie.quantity<BytesPerSecond>("bandwidth");
+      },
+      Presence::kOptional);
   gpu.usual_cluster = reader.text("usual_cluster", Presence::kOptional);
   check_sources(root, reader);
   reader.reject_unknown_keys();

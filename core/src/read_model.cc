@@ -19,8 +19,8 @@ void check_shape(const Model& model, JsonReader& reader) {
     reader.note("moe/top_k", fmt::format("{} of {} experts cannot be chosen", model.moe->top_k, model.moe->experts));
   }
   if (model.moe && model.moe->first_dense_layers > model.layers) {
-    reader.note("moe/first_dense_layers", fmt::format("{} is more than the {} layers", model.moe->first_dense_layers,
-                                                      model.layers));
+    reader.note("moe/first_dense_layers",
+                fmt::format("{} is more than the {} layers", model.moe->first_dense_layers, model.layers));
   }
 }
 
@@ -52,8 +52,8 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.hidden = reader.integer("hidden", 1, kMost);
   model.heads = reader.integer("heads", 1, kMost);
   model.kv_heads = reader.integer("kv_heads", 1, kMost, Presence::kOptional, model.heads);
-  model.head_dim = reader.integer("head_dim", 1, kMost, Presence::kOptional,
-                                  model.heads > 0 ? model.hidden / model.heads : 0);
+  model.head_dim =
+      reader.integer("head_dim", 1, kMost, Presence::kOptional, model.heads > 0 ? model.hidden / model.heads : 0);
   model.ffn = reader.integer("ffn", 1, kMost);
   model.gated_mlp = reader.boolean("gated_mlp", false);
   static constexpr std::array kActivations = {Activation::kGelu, Activation::kRelu, Activation::kSwiglu,
@@ -77,7 +77,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   reader.object(
       "moe",
       [&](JsonReader& inner) {
-        MixtureOfExperts moe;
+        Experts moe;
         moe.experts = inner.integer("experts", 1, kMost);
         moe.top_k = inner.integer("top_k", 1, kMost);
         moe.expert_ffn = inner.integer("expert_ffn", 1, kMost);

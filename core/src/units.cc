@@ -104,7 +104,10 @@ Example example_of(Dimension dimension) {
 
 Error error(std::string message, Dimension expected) {
   const Example example = example_of(expected);
-  return {ErrorCode::kInvalidInput, std::move(message), "", fmt::format("{} with its unit", example.noun),
+  return {ErrorCode::kInvalidInput,
+          std::move(message),
+          "",
+          fmt::format("{} with its unit", example.noun),
           fmt::format("write it like \"{}\"", example.text),
           {}};
 }
@@ -121,8 +124,7 @@ Result<double> parse_in_base(std::string_view text, Dimension expected) {
   if (status != std::errc() || !std::isfinite(number)) {
     return fail(error(fmt::format("\"{}\" does not start with a number", text), expected));
   }
-  const std::string_view unit_text =
-      trim(trimmed.substr(static_cast<std::size_t>(rest - trimmed.data())));
+  const std::string_view unit_text = trim(trimmed.substr(static_cast<std::size_t>(rest - trimmed.data())));
   if (unit_text.empty()) return fail(error(fmt::format("\"{}\" has no unit", text), expected));
 
   const std::size_t slash = unit_text.find('/');
@@ -163,7 +165,8 @@ std::string format_in_base(double value, Dimension dimension) {
   }
   const UnitName* best = nullptr;
   for (const UnitName& unit : kUnits) {
-    const bool decimal = unit.name.find("bit") == std::string_view::npos && unit.name.find('i') == std::string_view::npos;
+    const bool decimal =
+        unit.name.find("bit") == std::string_view::npos && unit.name.find('i') == std::string_view::npos;
     if (!(unit.dimension == over) || !decimal || unit.name == "h" || unit.name.ends_with("Wh")) continue;
     if (best == nullptr || std::abs(value) >= unit.scale) best = &unit;
     if (value == 0 && unit.scale == 1) best = &unit;

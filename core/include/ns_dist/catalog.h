@@ -37,10 +37,10 @@ class Catalog {
   static Catalog standard();
 
   // Each errs when the reference is unknown (naming the nearest), or its file has mistakes (all of them).
-  Result<Gpu> gpu(std::string_view reference) const;          // also NeuSight's device JSON
+  Result<Gpu> gpu(std::string_view reference) const;  // also NeuSight's device JSON
   Result<Fabric> fabric(std::string_view reference) const;
   Result<Cluster> cluster(std::string_view reference) const;
-  Result<Model> model(std::string_view reference) const;      // also a Hugging Face config.json
+  Result<Model> model(std::string_view reference) const;  // also a Hugging Face config.json
 
   // All entries by id, in alphabetical order.
   std::vector<CatalogEntry> list(CatalogKind kind) const;

@@ -35,14 +35,31 @@ constexpr std::uint32_t index(LaneId id) { return static_cast<std::uint32_t>(id)
 inline constexpr NodeId kNoNode{std::numeric_limits<std::uint32_t>::max()};
 
 // The streams of a rank. Pipeline messages leave on two lanes, one for each direction, as in Megatron.
-enum class Stream : std::uint8_t { kCompute, kTensorParallel, kExpertParallel, kContextParallel, kDataParallel, kPipelineForward,
-                                   kPipelineBackward };
+enum class Stream : std::uint8_t {
+  kCompute,
+  kTensorParallel,
+  kExpertParallel,
+  kContextParallel,
+  kDataParallel,
+  kPipelineForward,
+  kPipelineBackward
+};
 inline constexpr std::uint32_t kStreamCount = 7;
 std::string_view name_of(Stream stream);  // "compute", "tp", "ep", "cp", "dp", "pp_forward", "pp_backward"
 
 // What a node's time is counted as.
-enum class Category : std::uint8_t { kForward, kBackward, kRecompute, kOptimizer, kTensorParallel, kContextParallel, kExpertParallel,
-                                     kPipelineParallel, kDataParallel, kOther };
+enum class Category : std::uint8_t {
+  kForward,
+  kBackward,
+  kRecompute,
+  kOptimizer,
+  kTensorParallel,
+  kContextParallel,
+  kExpertParallel,
+  kPipelineParallel,
+  kDataParallel,
+  kOther
+};
 inline constexpr std::uint32_t kCategoryCount = 10;
 std::string_view name_of(Category category);
 
@@ -61,7 +78,8 @@ struct WorkItem {
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
-// Where in the step a node stands, for names and traces. layer is counted over the whole model; -1 where it does not apply.
+// Where in the step a node stands, for names and traces. layer is counted over the whole model; -1 where it does not
+// apply.
 struct Origin {
   std::int32_t microbatch = -1, layer = -1;
   friend bool operator==(const Origin&, const Origin&) = default;

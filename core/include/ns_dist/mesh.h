@@ -26,9 +26,9 @@ class Mesh {
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
   std::int64_t ranks() const;
-  std::int64_t size(std::string_view axis) const;                      // 1 for an axis that is not there
-  std::int64_t stride(std::string_view axis) const;                    // ranks() for an axis that is not there
-  std::int64_t coordinate(Rank rank, std::string_view axis) const;     // 0 for an axis that is not there
+  std::int64_t size(std::string_view axis) const;                   // 1 for an axis that is not there
+  std::int64_t stride(std::string_view axis) const;                 // ranks() for an axis that is not there
+  std::int64_t coordinate(Rank rank, std::string_view axis) const;  // 0 for an axis that is not there
   // All ranks that share every coordinate of `rank` but those on `axes`; the first axis runs fastest.
   RankGroup group(Rank rank, const std::vector<std::string_view>& axes) const;
 

@@ -13,12 +13,12 @@ enum class NormKind { kLayerNorm, kRmsNorm };
 enum class PositionKind { kLearned, kRotary, kAlibi, kNone };
 
 // Mixture of experts: `top_k` of `experts` process each token.
-struct MixtureOfExperts {
+struct Experts {
   std::int64_t experts = 0, top_k = 0;
   std::int64_t expert_ffn = 0;
   std::int64_t shared_experts = 0, shared_expert_ffn = 0;  // always active; ffn of one shared expert
-  std::int64_t first_dense_layers = 0;                     // layers at the bottom with an ordinary MLP of width Model::ffn
-  friend bool operator==(const MixtureOfExperts&, const MixtureOfExperts&) = default;
+  std::int64_t first_dense_layers = 0;  // layers at the bottom with an ordinary MLP of width Model::ffn
+  friend bool operator==(const Experts&, const Experts&) = default;
 };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, s.2.1). q_rank 0: queries are not compressed.
@@ -43,11 +43,11 @@ struct Model {
   bool embedding_norm = false;  // a normalization after the embedding (BLOOM)
   std::int64_t vocabulary = 0, sequence = 0;
   std::int64_t sliding_window = 0;  // 0: full attention
-  std::optional<MixtureOfExperts> moe;
+  std::optional<Experts> moe;
   std::optional<LatentAttention> mla;
-  double published_parameters = 0;             // 0: nothing published
-  double published_parameters_tolerance = 0;   // relative; how many digits were published
-  double published_active_parameters = 0;      // mixture of experts
+  double published_parameters = 0;            // 0: nothing published
+  double published_parameters_tolerance = 0;  // relative; how many digits were published
+  double published_active_parameters = 0;     // mixture of experts
   friend bool operator==(const Model&, const Model&) = default;
 };
 

@@ -24,12 +24,17 @@ enum class GemmLayout { kNN, kNT, kTN, kTT };
 // What a GEMM's epilogue does to its output before it is written.
 enum class Epilogue { kNone, kBias, kBiasGelu, kAccumulateFp32 };
 
+// How fp8 operands are scaled: one factor a tensor (found and applied by a kernel of its own before the product), or
+// one for each 1x128 of A and 128x128 of B (DeepSeek-V3's recipe). Other formats are not scaled.
+enum class Scaling { kTensor, kBlock };
+
 // C(batch, m, n) = A(batch, m, k) x B(batch, k, n). kAccumulateFp32: C is read and written in fp32 (Megatron's fused
 // weight gradient accumulation).
 struct Gemm {
   std::int64_t batch = 1, m = 1, n = 1, k = 1;
   GemmLayout layout = GemmLayout::kNT;
   Epilogue epilogue = Epilogue::kNone;
+  Scaling scaling = Scaling::kTensor;
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 
@@ -96,6 +101,15 @@ struct GroupedGemm {
   friend bool operator==(const GroupedGemm&, const GroupedGemm&) = default;
 };
 
+// A whole gated mixture-of-experts feed-forward layer as one call, as inference engines fuse it: routing, permutation,
+// two grouped products (tokens*top_k x hidden x 2*intermediate, and back) and the weighted sum. `intermediate` is this
+// rank's slice. `skew`: 0 is a balanced router; else tokens an expert follow a power law with this exponent.
+struct MixtureOfExperts {
+  std::int64_t tokens = 1, hidden = 1, intermediate = 1, experts = 1, top_k = 1;
+  double skew = 0;
+  friend bool operator==(const MixtureOfExperts&, const MixtureOfExperts&) = default;
+};
+
 // Device-to-device copy of `bytes` (read once, written once).
 struct Copy {
   Bytes bytes{};
@@ -119,7 +133,7 @@ struct UnknownOperator {
 };
 
 using OperatorKind = std::variant<Gemm, Attention, Softmax, Normalization, Elementwise, Embedding, CrossEntropy,
-                                  OptimizerStep, GroupedGemm, Copy, Convolution, UnknownOperator>;
+                                  OptimizerStep, GroupedGemm, MixtureOfExperts, Copy, Convolution, UnknownOperator>;
 
 struct Operator {
   OperatorKind kind;

@@ -15,15 +15,15 @@ enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 
 
 struct ParallelPlan {
   std::int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
-  std::int64_t vpp = 1;                // model chunks of a pipeline stage
-  std::string schedule = "1f1b";       // a name of pipeline_schedules()
+  std::int64_t vpp = 1;           // model chunks of a pipeline stage
+  std::string schedule = "1f1b";  // a name of pipeline_schedules()
   ZeroStage zero = ZeroStage::kOptimizer;
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false;
   bool flash_attention = true;
-  bool overlap_grad_reduce = false;    // data-parallel gradient reduction beside the last backward passes
-  bool overlap_param_gather = false;   // data-parallel parameter gathering beside the first forward passes
-  bool overlap_p2p = false;            // a stage goes on computing while it sends
+  bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
+  bool overlap_param_gather = false;  // data-parallel parameter gathering beside the first forward passes
+  bool overlap_p2p = false;           // a stage goes on computing while it sends
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
 };
 

@@ -20,10 +20,10 @@ struct LayerParameters {
 LayerParameters layer_parameters(const Model& model, std::int64_t layer);
 
 struct ModelParameters {
-  double embedding = 0;         // tokens and learned positions, and the norm after them
+  double embedding = 0;  // tokens and learned positions, and the norm after them
   double layers = 0;
   double final_norm = 0;
-  double output = 0;            // the untied output projection
+  double output = 0;  // the untied output projection
   double total() const { return embedding + layers + final_norm + output; }
 };
 

@@ -51,9 +51,14 @@ namespace detail {
 
 #define NS_CONCAT_INNER(a, b) a##b
 #define NS_CONCAT(a, b) NS_CONCAT_INNER(a, b)
-#define NS_TRY_INNER(result, declaration, ...)                     \
-  auto result = (__VA_ARGS__);                                     \
-  if (!result) return ::ns_dist::fail(std::move(result).error());  \
+#define NS_TRY_INNER(result, declaration, ...)                    \
+  auto result = (__VA_ARGS__);                                    \
+  if (!result) return ::ns_dist::fail(std::move(result).error()); \
   declaration = *std::move(result)
 // Declares a variable from a Result, or returns the Result's error from the enclosing function.
 #define NS_TRY(declaration, ...) NS_TRY_INNER(NS_CONCAT(ns_result_, __LINE__), declaration, __VA_ARGS__)
+
+// Leaves the enclosing function with the error of a Result<void>.
+#define NS_TRY_VOID_INNER(result, ...) \
+  if (auto result = (__VA_ARGS__); !result) return ::ns_dist::fail(std::move(result).error())
+#define NS_TRY_VOID(...) NS_TRY_VOID_INNER(NS_CONCAT(ns_result_, __LINE__), __VA_ARGS__)

@@ -1,0 +1,148 @@
+#include <fmt/format.h>
+
+#include <string>
+
+#include "ns_dist/pipeline_schedule.h"
+#include "ns_dist/planner.h"
+
+namespace ns_dist {
+namespace {
+
+// More ranks, tokens or sequences than any machine has; far from overflow of their products.
+constexpr std::int64_t kMostRanks = 10'000'000;
+constexpr std::int64_t kMostBatch = 100'000'000;
+constexpr std::int64_t kMostSequence = 100'000'000;
+// Passes of a step; more than this would not fit into 32-bit node ids.
+constexpr std::int64_t kMostPasses = 20'000'000;
+
+struct Checker {
+  std::vector<Error> errors;
+
+  void fail_at(std::string where, std::string message, std::string expected = "", std::string hint = "") {
+    errors.push_back(
+        {ErrorCode::kInfeasible, std::move(message), std::move(where), std::move(expected), std::move(hint), {}});
+  }
+  bool in_range(const char* where, std::int64_t value, std::int64_t most) {
+    if (value >= 1 && value <= most) return true;
+    fail_at(where, fmt::format("{} is out of range", value), fmt::format("a whole number from 1 to {}", most));
+    return false;
+  }
+  // `part` must divide `whole`; says which values near `part` do.
+  void divides(const char* where, std::int64_t part, std::int64_t whole, const std::string& message) {
+    if (part < 1 || whole < 1 || whole % part == 0) return;
+    std::int64_t below = part, above = part;
+    while (whole % below != 0) --below;
+    while (above < whole && whole % above != 0) ++above;
+    const std::string choice =
+        above <= whole && above != below ? fmt::format("{} or {}", below, above) : fmt::format("{}", below);
+    fail_at(where, message, fmt::format("a divisor of {}", whole), fmt::format("the nearest are {}", choice));
+  }
+};
+
+}  // namespace
+
+Mesh mesh_of(const ParallelPlan& plan) {
+  return Mesh::innermost_first({"tp", "cp", "dp", "pp"}, {plan.tp, plan.cp, plan.dp, plan.pp});
+}
+
+std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training) {
+  return training.global_batch / (training.micro_batch * plan.dp);
+}
+
+Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training) {
+  Checker check;
+  const bool degrees = check.in_range("tp", plan.tp, kMostRanks) & check.in_range("pp", plan.pp, kMostRanks) &
+                       check.in_range("dp", plan.dp, kMostRanks) & check.in_range("cp", plan.cp, kMostRanks) &
+                       check.in_range("ep", plan.ep, kMostRanks) & check.in_range("vpp", plan.vpp, kMostRanks);
+  const bool batch = check.in_range("micro_batch", training.micro_batch, kMostBatch) &
+                     check.in_range("global_batch", training.global_batch, kMostBatch) &
+                     check.in_range("seq", training.sequence, kMostSequence);
+  if (!degrees || !batch) return fail(join(std::move(check.errors)));
+
+  const double ranks = static_cast<double>(plan.tp) * static_cast<double>(plan.pp) * static_cast<double>(plan.dp) *
+                       static_cast<double>(plan.cp);
+  if (ranks > static_cast<double>(kMostRanks)) {
+    check.fail_at("dp", fmt::format("tp x cp x pp x dp is {:.3g} ranks", ranks),
+                  fmt::format("at most {} ranks", kMostRanks));
+    return fail(join(std::move(check.errors)));
+  }
+  check.divides("tp", plan.tp, model.heads,
+                fmt::format("tp {} does not divide the {} attention heads of {}", plan.tp, model.heads, model.name));
+  if (!model.mla && plan.tp <= model.heads && model.kv_heads % plan.tp != 0 && plan.tp % model.kv_heads != 0) {
+    check.fail_at("tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them", plan.tp,
+                                    model.kv_heads));
+  }
+  if (!model.moe || model.moe->first_dense_layers > 0) {
+    check.divides("tp", plan.tp, model.ffn, fmt::format("tp {} does not divide the MLP width {}", plan.tp, model.ffn));
+  }
+  if (plan.sequence_parallel) {
+    check.divides("tp", plan.tp, training.sequence,
+                  fmt::format("sequence parallelism: tp {} does not divide {} tokens", plan.tp, training.sequence));
+  }
+  if (plan.pp * plan.vpp > model.layers) {
+    check.fail_at("pp",
+                  fmt::format("pp {} x vpp {} stages are more than the {} layers of {}", plan.pp, plan.vpp,
+                              model.layers, model.name),
+                  fmt::format("pp x vpp of at most {}", model.layers));
+  } else if (plan.vpp > 1 && model.layers % (plan.pp * plan.vpp) != 0) {
+    check.fail_at(
+        "vpp",
+        fmt::format("pp {} x vpp {} does not divide the {} layers of {}", plan.pp, plan.vpp, model.layers, model.name),
+        "equal model chunks for the interleaved schedule",
+        "with vpp 1 stages may be uneven: the first ones get one layer more");
+  }
+  const std::int64_t sequences = training.micro_batch * plan.dp;
+  if (training.global_batch % sequences != 0) {
+    const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
+    check.fail_at("global_batch",
+                  fmt::format("{} sequences are not divisible by micro batch {} x dp {}", training.global_batch,
+                              training.micro_batch, plan.dp),
+                  fmt::format("a multiple of {}", sequences),
+                  below > 0 ? fmt::format("use {} or {}", below, above) : fmt::format("use {}", above));
+  }
+  if (plan.ep > 1) {
+    if (!model.moe) {
+      check.fail_at("ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "ep 1");
+    } else {
+      check.divides("ep", plan.ep, model.moe->experts,
+                    fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name));
+    }
+    check.divides(
+        "ep", plan.ep, plan.dp,
+        fmt::format("ep {} does not divide dp {}: experts are spread over data-parallel ranks", plan.ep, plan.dp));
+  }
+  if (model.moe) {
+    check.divides("tp", plan.tp, model.moe->expert_ffn,
+                  fmt::format("tp {} does not divide the experts' width {}", plan.tp, model.moe->expert_ffn));
+  }
+  if (plan.cp > 1) {
+    check.fail_at("cp", "context parallelism is not forecast yet", "cp 1");
+  }
+  if (plan.zero == ZeroStage::kGradients || plan.zero == ZeroStage::kParameters) {
+    check.fail_at("zero", fmt::format("ZeRO stage {} is not forecast yet", static_cast<int>(plan.zero)),
+                  "0 (none) or 1 (distributed optimizer)");
+  }
+  if (training.dtype == DType::kFp8 || training.dtype == DType::kFp4) {
+    check.fail_at("dtype", fmt::format("training in {} is not forecast yet", name_of(training.dtype)),
+                  "fp32, tf32, fp16 or bf16");
+  }
+  const auto schedule = pipeline_schedule(plan.schedule);
+  if (!schedule) {
+    check.errors.push_back(schedule.error());
+  } else if (check.errors.empty()) {
+    const std::int64_t microbatches = microbatches_of(plan, training);
+    const double passes = 2.0 * static_cast<double>(microbatches) * static_cast<double>(plan.pp * plan.vpp);
+    if (passes > static_cast<double>(kMostPasses)) {
+      check.fail_at(
+          "global_batch",
+          fmt::format("{} microbatches on {} stages are {:.3g} passes", microbatches, plan.pp * plan.vpp, passes),
+          fmt::format("at most {} passes", kMostPasses), "use a larger micro batch or more dp");
+    } else if (const auto order = (*schedule)->order({plan.pp, microbatches, plan.vpp}, 0); !order) {
+      check.errors.push_back(order.error());
+    }
+  }
+  if (!check.errors.empty()) return fail(join(std::move(check.errors)));
+  return {};
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,118 @@
+#include "recorder.h"
+
+#include <utility>
+
+namespace ns_dist {
+
+Recorder::Recorder(ExecutionGraph::Builder& builder, const Shape& shape, Rank representative)
+    : builder_(&builder), shape_(&shape) {
+  const std::int64_t dp_stride = shape.tp * shape.plan->cp;
+  tensor_group_ = RankGroup{representative, {{shape.tp, 1}}};
+  expert_group_ = RankGroup{representative, {{shape.ep, dp_stride}}};
+}
+
+std::uint32_t Recorder::add(Stream stream, WorkId work, std::vector<std::int32_t> dependencies) {
+  const auto first = static_cast<std::uint32_t>(recorded_.dependencies.size());
+  recorded_.dependencies.insert(recorded_.dependencies.end(), dependencies.begin(), dependencies.end());
+  recorded_.nodes.push_back({stream, work, first, static_cast<std::uint32_t>(dependencies.size())});
+  return static_cast<std::uint32_t>(recorded_.nodes.size() - 1);
+}
+
+void Recorder::kernel(std::string name, Category category, OperatorKind kind) {
+  kernel(std::move(name), category, std::move(kind), shape_->dtype);
+}
+
+void Recorder::kernel(std::string name, Category category, OperatorKind kind, DType dtype) {
+  const WorkId work = builder_->intern({std::move(name), category, Operator{std::move(kind), dtype}});
+  last_kernel_ = static_cast<std::int32_t>(add(Stream::kCompute, work, std::exchange(pending_, {})));
+}
+
+std::int32_t Recorder::start(std::string name, Category category, Stream stream, CollectiveKind kind, Bytes size,
+                             const RankGroup& group) {
+  const WorkId work = builder_->intern({std::move(name), category, Collective{kind, size, group}});
+  std::vector<std::int32_t> dependencies = pending_;
+  dependencies.push_back(last_kernel_);
+  return static_cast<std::int32_t>(add(stream, work, std::move(dependencies)));
+}
+
+void Recorder::wait(std::int32_t communication) { pending_.push_back(communication); }
+
+void Recorder::blocking(std::string name, Category category, Stream stream, CollectiveKind kind, Bytes size,
+                        const RankGroup& group) {
+  // What was pending is behind the collective now.
+  const std::int32_t communication = start(std::move(name), category, stream, kind, size, group);
+  pending_ = {communication};
+}
+
+void Recorder::tensor_parallel(std::string name, CollectiveKind kind, Bytes size) {
+  if (shape_->tp == 1) return;
+  blocking(std::move(name), Category::kTensorParallel, Stream::kTensorParallel, kind, size, tensor_group_);
+}
+
+void Recorder::forward(const Linear& linear, std::int64_t rows, Epilogue epilogue) {
+  kernel(linear.name, forward_, Gemm{1, rows, linear.out, linear.in, GemmLayout::kNT, epilogue});
+}
+
+void Recorder::input_gradient(const Linear& linear, std::int64_t rows) {
+  kernel(linear.name + ".dgrad", Category::kBackward,
+         Gemm{1, rows, linear.in, linear.out, GemmLayout::kNN, Epilogue::kNone});
+}
+
+void Recorder::weight_gradient(const Linear& linear, std::int64_t rows) {
+  kernel(linear.name + ".wgrad", Category::kBackward,
+         Gemm{1, linear.out, linear.in, rows, GemmLayout::kTN, Epilogue::kAccumulateFp32});
+}
+
+void Recorder::enter_split_region(const std::string& name) {
+  if (shape_->sequence_parallel) {
+    tensor_parallel(name + ".all_gather", CollectiveKind::kAllGather, shape_->hidden_states());
+  }
+}
+
+void Recorder::leave_split_region(const std::string& name) {
+  if (shape_->sequence_parallel) {
+    tensor_parallel(name + ".reduce_scatter", CollectiveKind::kReduceScatter, shape_->hidden_states());
+  } else {
+    tensor_parallel(name + ".all_reduce", CollectiveKind::kAllReduce, shape_->hidden_states());
+  }
+}
+
+void Recorder::column_parallel_backward(const Linear& linear) {
+  const Shape& shape = *shape_;
+  const auto communicate = [&](std::string_view what, CollectiveKind kind) {
+    return start(linear.name + std::string(what), Category::kTensorParallel, Stream::kTensorParallel, kind,
+                 shape.hidden_states(), tensor_group_);
+  };
+  if (shape.tp == 1) {
+    input_gradient(linear, shape.tokens);
+    weight_gradient(linear, shape.tokens);
+  } else if (shape.sequence_parallel) {
+    const std::int32_t gathered = communicate(".input.all_gather", CollectiveKind::kAllGather);
+    input_gradient(linear, shape.tokens);
+    const std::int32_t scattered = communicate(".dgrad.reduce_scatter", CollectiveKind::kReduceScatter);
+    wait(gathered);
+    weight_gradient(linear, shape.tokens);
+    wait(scattered);
+  } else {
+    input_gradient(linear, shape.tokens);
+    const std::int32_t reduced = communicate(".dgrad.all_reduce", CollectiveKind::kAllReduce);
+    weight_gradient(linear, shape.tokens);
+    wait(reduced);
+  }
+}
+
+void Recorder::row_parallel_backward(const Linear& linear) {
+  if (shape_->sequence_parallel) {
+    tensor_parallel(linear.name + ".grad.all_gather", CollectiveKind::kAllGather, shape_->hidden_states());
+  }
+  input_gradient(linear, shape_->tokens);
+  weight_gradient(linear, shape_->tokens);
+}
+
+Template Recorder::take() {
+  recorded_.exits = std::exchange(pending_, {kEntry});
+  last_kernel_ = kPreviousKernel;
+  return std::exchange(recorded_, {});
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,57 @@
+// What one rank sees of a model under a plan: local sizes and communicator groups.
+#pragma once
+
+#include <cstdint>
+
+#include "ns_dist/mesh.h"
+#include "ns_dist/model.h"
+#include "ns_dist/parallel_plan.h"
+#include "ns_dist/rank_group.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+struct Shape {
+  Shape(const Model& model, const ParallelPlan& plan, const Training& training);
+
+  const Model* model;
+  const ParallelPlan* plan;
+  DType dtype;
+  double element;  // bytes of a stored activation or weight
+  std::int64_t tp, dp, ep;
+  bool sequence_parallel;  // false when tp is 1
+  std::int64_t micro_batch, sequence, hidden;
+  std::int64_t tokens;           // of a microbatch
+  std::int64_t sharded_tokens;   // tokens / tp under sequence parallelism: norms, residuals, dropouts
+  std::int64_t heads, kv_heads;  // of this rank; fewer key-value heads than ranks are replicated
+  std::int64_t query_dim, value_dim;
+  std::int64_t vocabulary;  // of this rank: padded to a multiple of 128 tp, as Megatron does
+
+  // Bytes of a microbatch's hidden states: all tokens.
+  Bytes hidden_states() const { return static_cast<double>(tokens * hidden) * element * units::B; }
+};
+
+// Model parameters on one rank of a stage. Split over tp: matrices; whole on every rank: norms, routers, latent
+// down-projections.
+struct RankParameters {
+  double dense = 0;    // reduced over all data-parallel ranks
+  double experts = 0;  // reduced over the data-parallel ranks with the same experts
+  double total() const { return dense + experts; }
+  RankParameters& operator+=(const RankParameters& other) {
+    dense += other.dense;
+    experts += other.experts;
+    return *this;
+  }
+};
+
+RankParameters layer_rank_parameters(const Model& model, const ParallelPlan& plan, std::int64_t layer);
+RankParameters embedding_rank_parameters(const Model& model, const ParallelPlan& plan);
+// Final norm and output projection; a tied projection counts where it is a copy (pp > 1).
+RankParameters output_rank_parameters(const Model& model, const ParallelPlan& plan);
+
+bool is_moe_layer(const Model& model, std::int64_t layer);
+
+// Rank 0 of a stage: tp, cp and dp coordinates 0.
+Rank representative(const Mesh& mesh, std::int64_t stage);
+
+}  // namespace ns_dist
