@@ -1,0 +1,20 @@
+cmake_minimum_required(VERSION 3.25)
+# Compiles FILE as it is, and with NS_DIST_MISTAKE; its first line reads "// Expect: <regular expression>".
+include(${CMAKE_CURRENT_LIST_DIR}/compile.cmake)
+
+file(STRINGS ${FILE} expected LIMIT_COUNT 1)
+if(NOT expected MATCHES "^// Expect: (.+)$")
+  message(FATAL_ERROR "${FILE}: the first line must be \"// Expect: <regular expression>\"")
+endif()
+set(expected ${CMAKE_MATCH_1})
+
+compile(${FILE})
+if(failed)
+  message(FATAL_ERROR "The control does not compile:\n${output}")
+endif()
+compile(${FILE} -DNS_DIST_MISTAKE)
+if(NOT failed)
+  message(FATAL_ERROR "The mistake compiles.")
+elseif(NOT output MATCHES "${expected}")
+  message(FATAL_ERROR "The mistake fails for another reason than \"${expected}\":\n${output}")
+endif()
