@@ -1,0 +1,185 @@
+// Chakra execution traces: one training step as other simulators read it, one file a rank.
+//
+//   NS_TRY(const ExportSummary written, write_traces(graph, timeline, {.directory = "traces"}));
+//   NS_TRY(const CommGroups groups, read_comm_groups(written.comm_groups));
+//   NS_TRY(const ReplayReport report, replay("traces/trace", written.ranks, groups));
+//   report.ok();                                              // every node of every rank came to its end
+//
+// Files and rules are those of ASTRA-Sim's feeder (version 3, ASTRA-Sim of March 2026): <prefix>.<rank>.et, not
+// compressed, frames of a varint length and a protobuf message (proto/et_def.proto).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ns_dist/cluster.h"
+#include "ns_dist/execution_graph.h"
+#include "ns_dist/result.h"
+#include "ns_dist/timeline.h"
+
+namespace ns_dist {
+
+// ---- One trace ----
+
+// Numbers are the format's.
+enum class TraceNodeType : std::uint8_t {
+  kInvalid = 0,
+  kMetadata = 1,
+  kMemLoad = 2,
+  kMemStore = 3,
+  kCompute = 4,
+  kSend = 5,
+  kReceive = 6,
+  kCollective = 7,
+};
+std::string_view name_of(TraceNodeType type);  // "COMP_NODE", ... as the format spells them
+
+// Values of the attribute "comm_type"; numbers are the format's.
+enum class TraceCollective : std::uint8_t {
+  kAllReduce = 0,
+  kReduce = 1,
+  kAllGather = 2,
+  kGather = 3,
+  kScatter = 4,
+  kBroadcast = 5,
+  kAllToAll = 6,
+  kReduceScatter = 7,
+  kReduceScatterBlock = 8,
+  kBarrier = 9,
+};
+
+// The format's fifteen scalar types in C++ types that hold them: signed, unsigned and floating ones each in their
+// widest, bytes as text. Writing one back keeps its value, not its width.
+using TraceValue =
+    std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, std::vector<bool>,
+                 std::vector<std::int64_t>, std::vector<std::uint64_t>, std::vector<double>, std::vector<std::string>>;
+
+struct TraceAttribute {
+  std::string name;
+  TraceValue value;
+  friend bool operator==(const TraceAttribute&, const TraceAttribute&) = default;
+};
+
+struct TraceTensors {
+  std::string values, shapes, types;
+  friend bool operator==(const TraceTensors&, const TraceTensors&) = default;
+};
+
+struct TraceNode {
+  std::uint64_t id = 0;
+  std::string name;
+  TraceNodeType type = TraceNodeType::kInvalid;
+  std::vector<std::uint64_t> data_deps, ctrl_deps;  // both gate the start
+  std::uint64_t start_micros = 0, duration_micros = 0;
+  TraceTensors inputs, outputs;
+  std::vector<TraceAttribute> attributes;
+
+  // The first attribute of that name, or nullptr.
+  const TraceValue* attribute(std::string_view attribute_name) const;
+  friend bool operator==(const TraceNode&, const TraceNode&) = default;
+};
+
+// Reads one trace node by node in constant memory. Errors, each with file, byte offset and number of the node: a file
+// that ends inside a frame, a frame that is no node or longer than 64 MiB, a compressed file; and whatever error
+// `visit` returns.
+Result<void> read_trace(const std::filesystem::path& path, const std::function<Result<void>(TraceNode&&)>& visit);
+Result<void> read_trace(std::istream& in, const std::string& where,
+                        const std::function<Result<void>(TraceNode&&)>& visit);
+Result<std::vector<TraceNode>> read_trace(const std::filesystem::path& path);
+
+// Writes one trace. Error: a file that cannot be written.
+Result<void> write_trace(const std::filesystem::path& path, std::span<const TraceNode> nodes);
+
+// ---- A training step ----
+
+// How a kernel's duration is told.
+enum class TraceEncoding {
+  // In whole microseconds, the format's own field. The rounding remainder is carried along each lane, so a lane's total
+  // as the feeder reads it (0 us as 1 ns) is exact to half a microsecond.
+  kDurations,
+  // To the nanosecond, as work for the feeder's roofline at 1 TFLOP/s: num_ops = 1000 ns + 500, tensor_size = 1.
+  kRoofline,
+};
+
+struct ExportOptions {
+  std::filesystem::path directory;  // made when it is missing
+  std::string prefix = "trace";
+  TraceEncoding encoding = TraceEncoding::kDurations;
+  std::function<void(std::int64_t files, std::int64_t of)> progress;  // after each file; may be empty
+};
+
+struct ExportSummary {
+  std::int64_t ranks = 0;                                                                     // and files
+  std::uint64_t nodes = 0, kernels = 0, collectives = 0, sends = 0, receives = 0, bytes = 0;  // of all files
+  std::int64_t groups = 0;
+  std::filesystem::path comm_groups;  // the communicator groups' file
+};
+
+// Writes the trace of every rank of the mesh, and comm_groups.json beside them. The work of a pipeline stage is that of
+// its representative; groups and peers are moved to each rank.
+//
+// The feeder has one slot a rank for collectives and sends together, where GPUs have several streams. So all of a
+// rank's collectives and sends are put into one order, by the start that `timeline` gives them, and chained by control
+// dependencies: every rank follows one global order of the step, which therefore ends (proof in the room's README). The
+// chain costs overlap between collectives, never correctness.
+//
+// Collectives of one rank and messages from a stage to itself are left out, and their dependencies bridged.
+//
+// Errors: a graph that cannot be said in Chakra (an edge between stages without a message; a collective of several
+// stages that they do not all run; one that the feeder cannot run: reduce, gather, scatter, barrier, send_recv); a
+// stage without work; a file that cannot be written.
+Result<ExportSummary> write_traces(const ExecutionGraph& graph, const Timeline& timeline, const ExportOptions& options);
+
+// Writes what ASTRA-Sim's analytical backends need beside the traces: network.yml, system.json, remote_memory.json and
+// README.md with the command to run. Link bandwidths are in GiB/s, which is what its "GB/s" means.
+// Errors: fewer than two ranks; ranks that fill no whole number of the cluster's units; a file that cannot be written.
+Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, const ExportOptions& options);
+
+// ---- Replay ----
+
+// Members of each communicator in ring order, by id; ids count from 1.
+using CommGroups = std::map<std::int64_t, std::vector<Rank>>;
+
+// Reads {"1": [0, 1, ...], ...}. Errors: what the feeder would refuse, with the key.
+Result<CommGroups> read_comm_groups(const std::filesystem::path& path);
+
+struct TraceProblem {
+  Rank rank = 0;
+  std::uint64_t node = 0;
+  std::string name;     // the node's
+  std::string message;  // what it waits for, or what is wrong with it
+  friend bool operator==(const TraceProblem&, const TraceProblem&) = default;
+};
+
+struct ReplayReport {
+  std::int64_t finished = 0;             // ranks that ran all of their nodes
+  std::vector<std::uint64_t> finish_ns;  // by rank: end of the last node that ended
+  std::vector<TraceProblem> problems;    // by rank and node; at most kMostProblems of a rank
+  bool ok() const { return problems.empty() && finished == static_cast<std::int64_t>(finish_ns.size()); }
+
+  static constexpr int kMostProblems = 8;
+};
+
+// Runs traces by the feeder's rules: a node is ready when its data and control dependencies have ended; of a rank's
+// ready nodes the lowest id starts first; one kernel, one CPU operator and one collective, send or memory transfer at a
+// time, receives without limit; a send is eager and meets the receive of equal tag, source, destination and size, first
+// in, first out; a group's collectives meet in the order in which each member starts them and must agree in type and
+// size. Kernels take their duration (by `encoding`), and so do collectives and messages once their ranks have met: the
+// network's own time is for ASTRA-Sim to say.
+//
+// What would hang, stop or be lost there is a problem here: of the nodes that can never run, those that the others wait
+// for. Memory: about 100 bytes a node. Errors: files that cannot be read.
+Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ranks, const CommGroups& groups,
+                            TraceEncoding encoding = TraceEncoding::kDurations);
+ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
+                    TraceEncoding encoding = TraceEncoding::kDurations);
+
+}  // namespace ns_dist

@@ -1,0 +1,44 @@
+// The step as each pipeline stage's ranks run it: one list of operations a stage, in an order that cannot deadlock.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ns_dist/chakra_io.h"
+
+namespace ns_dist::chakra {
+
+enum class Role : std::uint8_t { kKernel, kCollective, kSend, kReceive };
+
+// An operation's id in the trace is its place in the stage's list, counted from 1. Its dependencies have lower ids.
+struct Operation {
+  NodeId node = kNoNode;
+  Role role = Role::kKernel;
+  std::uint32_t slot = 0;   // into StageProgram::groups or ::peers
+  std::uint32_t tag = 0;    // of a message: unlike that of any other between the same two stages
+  std::uint32_t after = 0;  // id of the collective or message before it in the rank's chain; 0: none
+};
+
+struct StageProgram {
+  std::vector<Operation> operations;
+  std::vector<std::uint64_t> offsets;     // into depends_on; one more than operations
+  std::vector<std::uint32_t> depends_on;  // ids of what each operation needs, ascending
+  std::vector<RankGroup> groups;          // groups of the stage's representative, in order of first use
+  std::vector<std::int64_t> peers;        // stages that messages go to or come from, in order of first use
+
+  std::span<const std::uint32_t> dependencies(std::size_t operation) const {
+    return {depends_on.data() + offsets[operation], depends_on.data() + offsets[operation + 1]};
+  }
+};
+
+// The rank of stage `stage` with coordinate 0 on every other axis.
+Rank representative(const Mesh& mesh, std::int64_t stage);
+
+// One of the ways to write the same ordered list of ranks, the same for all: no strides of one, neighbours merged.
+RankGroup canonical(const RankGroup& group);
+
+// Errors: those of write_traces that lie in the graph.
+Result<std::vector<StageProgram>> lower(const ExecutionGraph& graph, const Timeline& timeline);
+
+}  // namespace ns_dist::chakra

@@ -1,0 +1,25 @@
+// Trace nodes as bytes: protobuf messages in frames.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "et_def.pb.h"
+#include "ns_dist/chakra_io.h"
+
+namespace ns_dist::chakra {
+
+void to_proto(const TraceNode& node, ChakraProtoMsg::Node* out);
+
+// Error: a type that the format does not know; its place is left to the caller.
+Result<TraceNode> from_proto(const ChakraProtoMsg::Node& node);
+
+void append_varint(std::uint64_t value, std::string* out);
+
+// Length, then message.
+void append_frame(const google::protobuf::MessageLite& message, std::string* out);
+
+// The frame that opens every trace.
+std::string metadata_frame();
+
+}  // namespace ns_dist::chakra

@@ -1,0 +1,372 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <tuple>
+
+#include "stage_programs.h"
+#include "wire.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace chakra;  // this room's own
+
+Error cannot_write(const std::filesystem::path& path) {
+  return {ErrorCode::kInvalidInput, "cannot write", path.string(), "a writable place with room left", "", {}};
+}
+
+// A file behind a buffer of its own.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::filesystem::path& path) : path_(path), out_(path, std::ios::binary | std::ios::trunc) {
+    buffer_.reserve(kFull + kFull / 4);
+  }
+  void write(std::string_view bytes) {
+    size_ += bytes.size();
+    buffer_.append(bytes);
+    if (buffer_.size() >= kFull) flush();
+  }
+  Result<std::uint64_t> close() {
+    flush();
+    out_.close();
+    if (!out_) return fail(cannot_write(path_));
+    return size_;
+  }
+
+ private:
+  static constexpr std::size_t kFull = std::size_t{1} << 20;
+  void flush() {
+    out_.write(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
+    buffer_.clear();
+  }
+  std::filesystem::path path_;
+  std::ofstream out_;
+  std::string buffer_;
+  std::uint64_t size_ = 0;
+};
+
+// Ids of communicator groups, given out in the order in which they are first asked for, from 1.
+class GroupIds {
+ public:
+  std::int64_t id_of(const RankGroup& group) {
+    const auto [found, added] = ids_.try_emplace(group, static_cast<std::int64_t>(groups_.size()) + 1);
+    if (added) groups_.push_back(group);
+    return found->second;
+  }
+  const std::vector<RankGroup>& groups() const { return groups_; }
+
+ private:
+  struct Less {
+    bool operator()(const RankGroup& a, const RankGroup& b) const {
+      if (a.first != b.first) return a.first < b.first;
+      return std::lexicographical_compare(
+          a.strides.begin(), a.strides.end(), b.strides.begin(), b.strides.end(),
+          [](const Stride& x, const Stride& y) { return std::tie(x.count, x.stride) < std::tie(y.count, y.stride); });
+    }
+  };
+  std::map<RankGroup, std::int64_t, Less> ids_;
+  std::vector<RankGroup> groups_;
+};
+
+// The feeder aborts on a transfer of nothing (assertion), so the least is a byte.
+std::int64_t whole_bytes(double bytes) {
+  return std::isfinite(bytes) ? static_cast<std::int64_t>(std::clamp(std::ceil(bytes), 1.0, 0x1p62)) : 1;
+}
+
+TraceCollective trace_kind(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return TraceCollective::kAllGather;
+    case CollectiveKind::kReduceScatter:
+      return TraceCollective::kReduceScatter;
+    case CollectiveKind::kAllToAll:
+      return TraceCollective::kAllToAll;
+    case CollectiveKind::kBroadcast:
+      return TraceCollective::kBroadcast;
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSendRecv:
+      break;
+  }
+  return TraceCollective::kAllReduce;  // lower() lets no other kind pass
+}
+
+// Whole units for durations that are not whole, so that a lane's running total is never off by more than half a unit.
+class Carry {
+ public:
+  explicit Carry(std::uint32_t lanes) : exact_(lanes, 0), told_(lanes, 0) {}
+
+  // `zero` is what the reader takes a zero for, in units.
+  std::int64_t next(LaneId lane, double duration, double zero) {
+    exact_[index(lane)] += duration;
+    double& told = told_[index(lane)];
+    const double whole = std::max(0.0, std::round(exact_[index(lane)] - told));
+    told += whole > 0 ? whole : zero;
+    return static_cast<std::int64_t>(std::min(whole, 0x1p62));
+  }
+
+ private:
+  std::vector<double> exact_, told_;
+};
+
+// One stage's trace, serialised but for what differs between its ranks: protobuf messages may be cut anywhere between
+// fields, so the attributes that name groups and peers follow as a suffix.
+struct Template {
+  struct Piece {
+    std::size_t end = 0;  // into bytes
+    int suffix = -1;      // -1: whole frames; otherwise the head of one message, which lacks its length and this suffix
+  };
+  std::string bytes;
+  std::vector<Piece> pieces;
+};
+
+// Suffixes of a stage: its groups, then sends to each peer, then receives from each.
+int suffix_of(const StageProgram& program, const Operation& operation) {
+  const auto slot = static_cast<int>(operation.slot);
+  const auto groups = static_cast<int>(program.groups.size()), peers = static_cast<int>(program.peers.size());
+  switch (operation.role) {
+    case Role::kKernel:
+      return -1;
+    case Role::kCollective:
+      return slot;
+    case Role::kSend:
+      return groups + slot;
+    case Role::kReceive:
+      return groups + peers + slot;
+  }
+  return -1;
+}
+
+class StageWriter {
+ public:
+  StageWriter(const ExecutionGraph& graph, const Timeline& timeline, TraceEncoding encoding)
+      : graph_(graph),
+        timeline_(timeline),
+        encoding_(encoding),
+        carry_us_(graph.lane_count()),
+        carry_ns_(graph.lane_count()) {}
+
+  Template make(const StageProgram& program) {
+    Template out;
+    out.bytes = metadata_frame();
+    ChakraProtoMsg::Node message;
+    for (std::size_t i = 0; i < program.operations.size(); ++i) {
+      to_proto(node_of(program, i), &message);
+      const int suffix = suffix_of(program, program.operations[i]);
+      if (suffix < 0) {
+        append_frame(message, &out.bytes);
+      } else {
+        if (!out.bytes.empty()) out.pieces.push_back({out.bytes.size(), -1});
+        message.AppendToString(&out.bytes);
+        out.pieces.push_back({out.bytes.size(), suffix});
+      }
+    }
+    out.pieces.push_back({out.bytes.size(), -1});
+    return out;
+  }
+
+ private:
+  TraceNode node_of(const StageProgram& program, std::size_t i) {
+    const Operation& operation = program.operations[i];
+    const GraphNode& node = graph_.node(operation.node);
+    const WorkItem& item = graph_.work_of(operation.node);
+    const Span& span = timeline_.spans[index(operation.node)];
+    const double exact_ns = std::max(0.0, (span.end - span.start) / units::ns);
+
+    TraceNode out;
+    out.id = i + 1;
+    out.name = item.name;
+    if (node.origin.layer >= 0) out.name += fmt::format(" layer={}", node.origin.layer);
+    if (node.origin.microbatch >= 0) out.name += fmt::format(" microbatch={}", node.origin.microbatch);
+    for (const std::uint32_t id : program.dependencies(i)) out.data_deps.push_back(id);
+    if (operation.after != 0) out.ctrl_deps.push_back(operation.after);
+
+    const auto add = [&out](const char* name, TraceValue value) { out.attributes.push_back({name, std::move(value)}); };
+    add("is_cpu_op", false);
+    if (operation.role == Role::kReceive) {
+      out.type = TraceNodeType::kReceive;
+      add("comm_size", message_bytes(item));
+      add("comm_tag", std::int64_t{operation.tag});
+      return out;  // its time is its sender's
+    }
+    out.duration_micros = static_cast<std::uint64_t>(carry_us_.next(node.lane, exact_ns * 1e-3, 1e-3));
+    add("ns_dist_duration_ns", exact_ns);  // ours; nobody else reads it
+    if (const auto* op = std::get_if<Operator>(&item.work)) {
+      out.type = TraceNodeType::kCompute;
+      if (encoding_ == TraceEncoding::kRoofline) {
+        // trunc(num_ops / 1e12 * 1e9) ns: the 500 keep the product clear of the edge. The feeder asserts at 0 ns.
+        const std::int64_t ns = std::max<std::int64_t>(1, carry_ns_.next(node.lane, exact_ns, 1));
+        add("num_ops", std::min(ns, std::int64_t{1} << 52) * 1000 + 500);
+        add("tensor_size", std::int64_t{1});
+      } else {
+        const Work work = work_of(*op);
+        add("num_ops", whole_bytes(work.flops / units::FLOP));  // not 0: its roofline would divide by it
+        add("tensor_size", whole_bytes((work.read + work.written) / units::B));
+      }
+    } else if (const auto* collective = std::get_if<Collective>(&item.work)) {
+      out.type = TraceNodeType::kCollective;
+      // The feeder counts an all-gather by the shard that a rank puts in, we by what comes out.
+      const auto ranks = static_cast<double>(collective->group.size());
+      const double bytes = collective->size / units::B / (collective->kind == CollectiveKind::kAllGather ? ranks : 1);
+      add("comm_type", static_cast<std::int64_t>(trace_kind(collective->kind)));
+      add("comm_size", whole_bytes(bytes));
+    } else {
+      out.type = TraceNodeType::kSend;
+      add("comm_size", message_bytes(item));
+      add("comm_tag", std::int64_t{operation.tag});
+    }
+    return out;
+  }
+
+  static std::int64_t message_bytes(const WorkItem& item) {
+    return whole_bytes(std::get<Message>(item.work).size / units::B);
+  }
+
+  const ExecutionGraph& graph_;
+  const Timeline& timeline_;
+  TraceEncoding encoding_;
+  Carry carry_us_, carry_ns_;
+};
+
+std::vector<std::string> suffixes_of(const StageProgram& program, const Mesh& mesh, Rank rank, std::int64_t stage,
+                                     GroupIds* ids) {
+  std::vector<std::string> out;
+  const auto serialise = [&out](std::vector<TraceAttribute> attributes) {
+    TraceNode fields;
+    fields.attributes = std::move(attributes);
+    ChakraProtoMsg::Node message;
+    to_proto(fields, &message);
+    out.push_back(message.SerializeAsString());
+  };
+  for (const RankGroup& group : program.groups) {
+    serialise({{"pg_name", std::to_string(ids->id_of(group.of(rank)))}});
+  }
+  for (const bool send : {true, false}) {
+    for (const std::int64_t peer_stage : program.peers) {
+      const Rank peer = rank + (peer_stage - stage) * mesh.stride("pp");
+      serialise({{"comm_src", send ? rank : peer}, {"comm_dst", send ? peer : rank}});
+    }
+  }
+  return out;
+}
+
+Result<std::uint64_t> write_rank(const std::filesystem::path& path, const Template& trace,
+                                 const std::vector<std::string>& suffixes) {
+  OutputFile file(path);
+  const std::string_view bytes = trace.bytes;
+  std::size_t begin = 0;
+  std::string length;
+  for (const Template::Piece& piece : trace.pieces) {
+    const std::string_view head = bytes.substr(begin, piece.end - begin);
+    begin = piece.end;
+    if (piece.suffix < 0) {
+      file.write(head);
+    } else {
+      const std::string& suffix = suffixes[static_cast<std::size_t>(piece.suffix)];
+      length.clear();
+      append_varint(head.size() + suffix.size(), &length);
+      file.write(length);
+      file.write(head);
+      file.write(suffix);
+    }
+  }
+  return file.close();
+}
+
+Result<void> write_groups(const std::filesystem::path& path, const std::vector<RankGroup>& groups) {
+  OutputFile file(path);
+  file.write("{");
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    file.write(fmt::format("{}\n\"{}\": [", g == 0 ? "" : ",", g + 1));
+    for (std::int64_t i = 0; i < groups[g].size(); ++i) {
+      file.write(fmt::format("{}{}", i == 0 ? "" : ", ", groups[g].at(i)));
+    }
+    file.write("]");
+  }
+  file.write("\n}\n");
+  if (auto closed = file.close(); !closed) return fail(std::move(closed).error());
+  return {};
+}
+
+void count(const StageProgram& program, std::uint64_t ranks, ExportSummary* summary) {
+  for (const Operation& operation : program.operations) {
+    summary->nodes += ranks;
+    switch (operation.role) {
+      case Role::kKernel:
+        summary->kernels += ranks;
+        break;
+      case Role::kCollective:
+        summary->collectives += ranks;
+        break;
+      case Role::kSend:
+        summary->sends += ranks;
+        break;
+      case Role::kReceive:
+        summary->receives += ranks;
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+Result<void> write_trace(const std::filesystem::path& path, std::span<const TraceNode> nodes) {
+  OutputFile file(path);
+  file.write(metadata_frame());
+  ChakraProtoMsg::Node message;
+  std::string frame;
+  for (const TraceNode& node : nodes) {
+    to_proto(node, &message);
+    frame.clear();
+    append_frame(message, &frame);
+    file.write(frame);
+  }
+  if (auto closed = file.close(); !closed) return fail(std::move(closed).error());
+  return {};
+}
+
+Result<ExportSummary> write_traces(const ExecutionGraph& graph, const Timeline& timeline,
+                                   const ExportOptions& options) {
+  NS_TRY(const std::vector<StageProgram> programs, lower(graph, timeline));
+  std::error_code failed;
+  std::filesystem::create_directories(options.directory, failed);
+  if (failed) return fail(cannot_write(options.directory));
+
+  const Mesh& mesh = graph.mesh();
+  ExportSummary summary;
+  summary.ranks = mesh.ranks();
+  GroupIds ids;
+  for (Rank rank = 0; rank < summary.ranks; ++rank) {  // ids in the order of ranks, whatever the order of writing
+    const auto& groups = programs[static_cast<std::size_t>(mesh.coordinate(rank, "pp"))].groups;
+    for (const RankGroup& group : groups) ids.id_of(group.of(rank));
+  }
+  summary.groups = static_cast<std::int64_t>(ids.groups().size());
+  summary.comm_groups = options.directory / "comm_groups.json";
+  if (Result<void> written = write_groups(summary.comm_groups, ids.groups()); !written) {
+    return fail(std::move(written).error());
+  }
+
+  StageWriter writer(graph, timeline, options.encoding);
+  std::int64_t files = 0;
+  for (std::int64_t stage = 0; stage < graph.stage_count(); ++stage) {
+    const StageProgram& program = programs[static_cast<std::size_t>(stage)];
+    count(program, static_cast<std::uint64_t>(summary.ranks / graph.stage_count()), &summary);
+    const Template trace = writer.make(program);
+    for (Rank rank = 0; rank < summary.ranks; ++rank) {
+      if (mesh.coordinate(rank, "pp") != stage) continue;
+      const std::filesystem::path path = options.directory / fmt::format("{}.{}.et", options.prefix, rank);
+      NS_TRY(const std::uint64_t bytes, write_rank(path, trace, suffixes_of(program, mesh, rank, stage, &ids)));
+      summary.bytes += bytes;
+      if (options.progress) options.progress(++files, summary.ranks);
+    }
+  }
+  return summary;
+}
+
+}  // namespace ns_dist
