@@ -91,31 +91,37 @@ CatalogEntry entry_of(std::string_view text, const std::string& where) {
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
-  // Levenshtein distance; near means at most a third of the longer name is wrong, or one contains the other.
+  // Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours. Near means that at most a
+  // third of the longer name is wrong, or that one contains the other; a common beginning wins over as near a rival.
   std::string best;
-  std::size_t best_distance = std::string::npos;
+  std::size_t best_score = std::string::npos;
   const std::string wanted = lower(name);
   for (const std::string& candidate : candidates) {
     const std::string known = lower(candidate);
-    std::vector<std::size_t> row(known.size() + 1);
-    for (std::size_t j = 0; j <= known.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= wanted.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j <= known.size(); ++j) {
-        const std::size_t substituted = diagonal + (wanted[i - 1] == known[j - 1] ? 0 : 1);
-        diagonal = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    std::vector<std::vector<std::size_t>> rows(wanted.size() + 1, std::vector<std::size_t>(known.size() + 1));
+    for (std::size_t i = 0; i <= wanted.size(); ++i) {
+      for (std::size_t j = 0; j <= known.size(); ++j) {
+        if (i == 0 || j == 0) {
+          rows[i][j] = i + j;
+          continue;
+        }
+        const bool same = wanted[i - 1] == known[j - 1];
+        rows[i][j] = std::min({rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + (same ? 0 : 1)});
+        if (i > 1 && j > 1 && wanted[i - 1] == known[j - 2] && wanted[i - 2] == known[j - 1]) {
+          rows[i][j] = std::min(rows[i][j], rows[i - 2][j - 2] + 1);
+        }
       }
     }
-    std::size_t distance = row.back();
-    const std::size_t longest = std::max(wanted.size(), known.size());
-    const bool contained = wanted.size() >= 3 && (known.find(wanted) != std::string::npos ||
-                                                  (known.size() >= 3 && wanted.find(known) != std::string::npos));
+    std::size_t distance = rows[wanted.size()][known.size()];
+    const std::size_t longest = std::max(wanted.size(), known.size()), shortest = std::min(wanted.size(), known.size());
+    const bool contained =
+        shortest >= 3 && (known.find(wanted) != std::string::npos || wanted.find(known) != std::string::npos);
     if (distance * 3 > longest && !contained) continue;
     if (contained) distance = std::min(distance, longest / 3);
-    if (distance < best_distance) {
-      best_distance = distance;
+    const bool same_beginning = shortest > 0 && known.front() == wanted.front();
+    const std::size_t score = 2 * distance + (same_beginning ? 0 : 1);
+    if (score < best_score) {
+      best_score = score;
       best = candidate;
     }
   }

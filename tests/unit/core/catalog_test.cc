@@ -1,0 +1,219 @@
+// Is the library sound? Every file of configs/ is read, its numbers are plausible, and its models have the parameters
+// that were published.
+#include "ns_dist/catalog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "ns_dist/parameters.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+using ::testing::HasSubstr;
+
+class CatalogTest : public ::testing::Test {
+ protected:
+  Catalog catalog_ = Catalog::standard();
+};
+
+TEST_F(CatalogTest, EveryEntryIsReadUnderItsOwnId) {
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kGpu)) {
+    const auto gpu = catalog_.gpu(entry.id);
+    ASSERT_TRUE(gpu) << to_text(gpu.error());
+    EXPECT_EQ(gpu->id, entry.id);
+    for (const std::string& alias : entry.aliases) EXPECT_EQ(catalog_.gpu(alias)->id, entry.id) << alias;
+  }
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kFabric)) {
+    const auto fabric = catalog_.fabric(entry.id);
+    ASSERT_TRUE(fabric) << to_text(fabric.error());
+    EXPECT_EQ(fabric->id, entry.id);
+  }
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kCluster)) {
+    const auto cluster = catalog_.cluster(entry.id);
+    ASSERT_TRUE(cluster) << to_text(cluster.error());
+    EXPECT_EQ(cluster->id, entry.id);
+  }
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kModel)) {
+    const auto model = catalog_.model(entry.id);
+    ASSERT_TRUE(model) << to_text(model.error());
+    EXPECT_EQ(model->id, entry.id);
+  }
+}
+
+TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {
+  for (const char* id : {"p4",
+                         "p100-pcie-16gb",
+                         "t4",
+                         "v100-pcie-32gb",
+                         "v100-sxm2-32gb",
+                         "a100-pcie-40gb",
+                         "a100-pcie-80gb",
+                         "a100-sxm-40gb",
+                         "a100-sxm-80gb",
+                         "a800-sxm-80gb",
+                         "a40",
+                         "l4",
+                         "l40s",
+                         "h100-pcie-80gb",
+                         "h100-sxm-80gb",
+                         "h100-96gb-500w",
+                         "h200-sxm",
+                         "h800-sxm-80gb",
+                         "h20",
+                         "gh200-96gb",
+                         "b200-sxm",
+                         "b300-sxm",
+                         "gb200",
+                         "gb300",
+                         "rtx-pro-6000",
+                         "mi100",
+                         "mi210",
+                         "mi250",
+                         "mi250x-gcd",
+                         "mi300x",
+                         "mi325x",
+                         "mi355x"}) {
+    EXPECT_TRUE(catalog_.gpu(id)) << id;
+  }
+  for (const char* id : {"gpt3-175b", "gpt3-125m", "gpt3-13b", "megatron-1t", "mt-nlg-530b", "bloom-176b", "opt-175b",
+                         "llama3.1-405b", "mixtral-8x7b", "deepseek-v3", "nemotron-4-340b"}) {
+    const auto model = catalog_.model(id);
+    EXPECT_TRUE(model) << to_text(model.error());
+  }
+}
+
+TEST_F(CatalogTest, ModelsHaveThePublishedParameters) {
+  int checked = 0;
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kModel)) {
+    const Model model = *catalog_.model(entry.id);
+    if (model.published_parameters <= 0) continue;
+    ++checked;
+    EXPECT_NEAR(model_parameters(model).total() / model.published_parameters, 1, model.published_parameters_tolerance)
+        << model.id;
+    if (model.published_active_parameters > 0) {
+      // Some publish active parameters without the input embedding, and all round them harder than totals.
+      const double active = active_parameters(model);
+      EXPECT_LE(model.published_active_parameters, active * 1.03) << model.id;
+      EXPECT_GE(model.published_active_parameters, (active - model_parameters(model).embedding) * 0.97) << model.id;
+    }
+  }
+  EXPECT_GE(checked, 40);
+}
+
+TEST_F(CatalogTest, GpusAreWhatAGpuCanBe) {
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kGpu)) {
+    const Gpu gpu = *catalog_.gpu(entry.id);
+    SCOPED_TRACE(gpu.id);
+    EXPECT_GT(gpu.vector[DType::kFp32], FlopsPerSecond());
+    // FP32 FLOPs a clock and SM: 64 lanes x 2 (Volta, GA100, CDNA) to 128 x 2; the published peak of H20 is 11 % above.
+    const double per_clock = gpu.vector[DType::kFp32] / (gpu.sm_count * gpu.boost_clock * FLOP);
+    EXPECT_GE(per_clock, 110);
+    EXPECT_LE(per_clock, 286);
+    EXPECT_LE(gpu.base_clock, gpu.boost_clock);
+    EXPECT_GT(gpu.memory_bandwidth, 100 * GB / s);
+    EXPECT_LT(gpu.memory_bandwidth, 20 * TB / s);
+    if (gpu.tensor[DType::kFp8] > FlopsPerSecond()) {
+      EXPECT_GE(gpu.tensor[DType::kFp8], gpu.tensor[DType::kBf16]);
+    }
+    ASSERT_FALSE(gpu.usual_cluster.empty());
+    const auto cluster = catalog_.cluster(gpu.usual_cluster);
+    ASSERT_TRUE(cluster) << to_text(cluster.error());
+    EXPECT_EQ(cluster->gpu.id, gpu.id);
+  }
+}
+
+TEST_F(CatalogTest, AnUnknownNameNamesTheNearest) {
+  EXPECT_THAT(to_text(catalog_.gpu("h10").error()), HasSubstr("did you mean \"h100\"?"));
+  EXPECT_THAT(to_text(catalog_.model("gpt3-175").error()), HasSubstr("did you mean \"gpt3-175b\"?"));
+  EXPECT_THAT(to_text(catalog_.gpu("").error()), HasSubstr("no GPU is named"));
+  EXPECT_THAT(to_text(catalog_.gpu("no/such/file.json").error()), HasSubstr("no/such/file.json"));
+  EXPECT_THAT(to_text(catalog_.gpu("/").error()), HasSubstr("folder"));
+}
+
+TEST_F(CatalogTest, NamesAreNotCaseSensitive) { EXPECT_EQ(catalog_.gpu("H100")->id, "h100-sxm-80gb"); }
+
+TEST_F(CatalogTest, RemembersWhatItRead) {
+  EXPECT_TRUE(catalog_.inputs().empty());
+  ASSERT_TRUE(catalog_.gpu("h100"));
+  ASSERT_EQ(catalog_.inputs().size(), 1u);
+  EXPECT_EQ(catalog_.inputs()[0].hash.size(), 16u);
+}
+
+TEST_F(CatalogTest, AFolderOfTheUsersOwnComesFirst) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "own_catalog";
+  std::filesystem::create_directories(folder / "fabrics");
+  std::ofstream(folder / "fabrics" / "ib-ndr.json")
+      << R"({"schema": "ns-dist/fabric/1", "id": "ib-ndr", "name": "mine", "kind": "infiniband",
+             "bandwidth": "12 GB/s", "latency": "1 us", "sources": {"/bandwidth": "mine", "/latency": "mine"}})";
+  ::setenv("NS_DIST_PATH", folder.c_str(), 1);
+  const auto fabric = Catalog::standard().fabric("ib-ndr");
+  ::unsetenv("NS_DIST_PATH");
+  ASSERT_TRUE(fabric) << to_text(fabric.error());
+  EXPECT_EQ(fabric->bandwidth, 12 * GB / s);
+  EXPECT_NE(catalog_.fabric("ib-ndr")->name, "mine");
+}
+
+TEST(ReadFabric, EveryNumberNeedsASource) {
+  const auto fabric = read_fabric(R"({"schema": "ns-dist/fabric/1", "id": "x", "name": "x", "kind": "roce",
+                                      "bandwidth": "12 GB/s", "latency": "1 us", "sources": {"/latency": "mine"}})",
+                                  "x.json");
+  ASSERT_FALSE(fabric);
+  EXPECT_THAT(to_text(fabric.error()), HasSubstr("x.json#/bandwidth: this number has no source"));
+}
+
+// Hugging Face configurations as their authors publish them, cut to the keys that are read.
+struct Published {
+  const char* json;
+  double parameters, tolerance;
+};
+
+TEST(HuggingFace, ConfigurationsAreReadAsModels) {
+  const Published models[] = {
+      {R"({"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024, "n_inner": null,
+           "vocab_size": 50257, "activation_function": "gelu_new", "resid_pdrop": 0.1})",
+       1.5576e9, 1e-3},
+      {R"({"model_type": "opt", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+           "ffn_dim": 16384, "max_position_embeddings": 2048, "vocab_size": 50272, "activation_function": "relu"})",
+       6.66e9, 5e-3},
+      {R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+           "num_hidden_layers": 32, "vocab_size": 32000, "hidden_act": "silu", "tie_word_embeddings": false})",
+       6.738e9, 1e-3},
+      {R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+           "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000, "sliding_window": 4096})",
+       7.24e9, 1e-3},
+      {R"({"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
+           "num_key_value_heads": 4, "num_hidden_layers": 28, "vocab_size": 152064, "tie_word_embeddings": false})",
+       7.616e9, 1e-3},
+      {R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+           "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000, "num_local_experts": 8,
+           "num_experts_per_tok": 2, "sliding_window": null})",
+       46.7e9, 1e-3},
+      {R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 128,
+           "num_key_value_heads": 128, "num_hidden_layers": 61, "vocab_size": 129280, "moe_intermediate_size": 2048,
+           "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+           "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+           "v_head_dim": 128, "tie_word_embeddings": false})",
+       671e9, 2e-3},
+  };
+  for (const Published& published : models) {
+    const auto model = read_model(published.json, "some/model/config.json");
+    ASSERT_TRUE(model) << to_text(model.error());
+    EXPECT_NEAR(model_parameters(*model).total() / published.parameters, 1, published.tolerance) << model->family;
+    EXPECT_EQ(model->id, "model");
+  }
+}
+
+TEST(HuggingFace, AnUnknownFamilyOrAMissingKeyIsAnError) {
+  EXPECT_THAT(to_text(read_model(R"({"model_type": "lama"})", "c.json").error()), HasSubstr("did you mean \"llama\"?"));
+  EXPECT_THAT(to_text(read_model(R"({"model_type": "llama", "vocab_size": 1})", "c.json").error()),
+              HasSubstr("\"num_hidden_layers\" is missing"));
+}
+
+}  // namespace
+}  // namespace ns_dist

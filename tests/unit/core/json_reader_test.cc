@@ -1,0 +1,55 @@
+#include "json_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ns_dist/catalog.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ParseJson, SaysWhereAFileBreaks) {
+  EXPECT_THAT(to_text(parse_json("{\"a\": 1", "x.json").error()), HasSubstr("x.json:1:"));
+  EXPECT_THAT(to_text(parse_json("{\"a\": 1", "x.json").error()), HasSubstr("ends too early"));
+  EXPECT_THAT(to_text(parse_json("{\n \"a\": nan}", "x.json").error()), HasSubstr("x.json:2:"));
+  EXPECT_THAT(to_text(parse_json("{\"a\": 1, \"a\": 2}", "x.json").error()), HasSubstr("given twice"));
+  EXPECT_THAT(to_text(parse_json(std::string(200, '['), "x.json").error()), HasSubstr("nested deeper"));
+  EXPECT_FALSE(parse_json("", "x.json"));
+  EXPECT_FALSE(parse_json("{\"a\": 1e999}", "x.json"));
+}
+
+TEST(JsonReader, EveryMistakeOfAFileIsReportedAtOnce) {
+  const auto root =
+      parse_json(R"({"cout": 1, "bandwidth": 5, "power": "3 GB", "layers": 1.5, "kind": "rign"})", "f.json");
+  ASSERT_TRUE(root);
+  std::vector<Error> errors;
+  JsonReader reader(*root, "f.json", errors);
+  reader.integer("count", 1, 10);
+  reader.quantity<BytesPerSecond>("bandwidth");
+  reader.quantity<Watts>("power");
+  reader.integer("layers", 1, 10);
+  reader.choice("kind", {"ring", "tree"});
+  reader.reject_unknown_keys();
+  ASSERT_EQ(errors.size(), 6u);
+  const std::string text = to_text(join(errors));
+  EXPECT_THAT(text, HasSubstr("f.json#: key \"count\" is missing"));
+  EXPECT_THAT(text, HasSubstr("f.json#/bandwidth: 5 is a bare number"));
+  EXPECT_THAT(text, HasSubstr("f.json#/power: \"3 GB\" is an amount of data; expected a power with its unit"));
+  EXPECT_THAT(text, HasSubstr("f.json#/layers: 1.5 is not a whole number"));
+  EXPECT_THAT(text,
+              HasSubstr("f.json#/kind: \"rign\" is not known; expected one of ring, tree; did you mean \"ring\"?"));
+  EXPECT_THAT(text, HasSubstr("f.json#/cout: key \"cout\" is not known; did you mean \"count\"?"));
+}
+
+TEST(NearestName, FindsTyposAndPartsAndNothingFarOff) {
+  const std::vector<std::string> names = {"h100-sxm-80gb", "a100-sxm-80gb", "gpt3-175b", "h100"};
+  EXPECT_EQ(nearest_name("h10", names), "h100");
+  EXPECT_EQ(nearest_name("gpt3-175", names), "gpt3-175b");
+  EXPECT_EQ(nearest_name("a100-smx-80gb", names), "a100-sxm-80gb");
+  EXPECT_EQ(nearest_name("zebra", names), "");
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,66 @@
+#include "ns_dist/units.h"
+
+#include <gtest/gtest.h>
+
+#include <type_traits>
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+TEST(Units, QuantitiesEnterByMultiplyingAndLeaveByDividing) {
+  const BytesPerSecond hbm = 3.35 * TB / s;
+  const Seconds load = 80 * GB / hbm;
+  EXPECT_DOUBLE_EQ(load / ms, 80.0 / 3.35);
+  static_assert(std::is_same_v<decltype(load / us), double>);
+  static_assert(std::is_same_v<decltype(hbm * s), Bytes>);
+  static_assert(sizeof(Seconds) == sizeof(double));
+}
+
+TEST(Units, DecimalAndBinaryPrefixesDiffer) {
+  EXPECT_EQ(1 * GiB / B, 1024.0 * 1024 * 1024);
+  EXPECT_EQ(1 * GB / B, 1e9);
+}
+
+struct Reading {
+  const char* text;
+  double bytes_per_second;
+};
+
+TEST(Units, BandwidthsAreRead) {
+  const Reading readings[] = {{"3.35 TB/s", 3.35e12}, {"400 Gbit/s", 50e9},       {"1GiB/s", 1073741824.0},
+                              {"  25 GB / s ", 25e9}, {"1 MB/ms", 1e9},           {"1e3 B/s", 1e3},
+                              {"0.5 kB/us", 0.5e9},   {"12.5 Mbit/s", 12.5e6 / 8}};
+  for (const Reading& reading : readings) {
+    const auto parsed = parse_quantity<BytesPerSecond>(reading.text);
+    ASSERT_TRUE(parsed) << reading.text << ": " << to_text(parsed.error());
+    EXPECT_DOUBLE_EQ(*parsed / (B / s), reading.bytes_per_second) << reading.text;
+  }
+}
+
+TEST(Units, WhatIsNoBandwidthIsRefusedWithAnExample) {
+  for (const char* text : {"", "fast", "50", "3 TB", "700 W", "3 TB/s/s", "nan GB/s", "inf GB/s", "1e999 GB/s",
+                           "1e308 TB/s", "50 Gb/s", "50 GB/parsec", "0x10 GB/s", "--5 GB/s"}) {
+    const auto parsed = parse_quantity<BytesPerSecond>(text);
+    ASSERT_FALSE(parsed) << text;
+    EXPECT_NE(to_text(parsed.error()).find("3.35 TB/s"), std::string::npos) << to_text(parsed.error());
+  }
+  EXPECT_EQ(parse_quantity<BytesPerSecond>("50").error().message, "\"50\" has no unit");
+  EXPECT_EQ(parse_quantity<BytesPerSecond>("3 TB").error().message, "\"3 TB\" is an amount of data");
+}
+
+TEST(Units, TextIsReadBackWithoutLoss) {
+  for (const double value : {0.0, 1.0, 0.1, 3.35e12, 1.0 / 3.0, 6.02e23, 1e-12, 123456789.123}) {
+    const BytesPerSecond rate = value * B / s;
+    EXPECT_EQ(*parse_quantity<BytesPerSecond>(to_text(rate)), rate) << to_text(rate);
+    const Seconds duration = value * s;
+    EXPECT_EQ(*parse_quantity<Seconds>(to_text(duration)), duration) << to_text(duration);
+  }
+  EXPECT_EQ(to_text(3.35 * TB / s), "3.35 TB/s");
+  EXPECT_EQ(to_text(700 * W), "700 W");
+  EXPECT_EQ(to_text(1.5 * us), "1.5 us");
+}
+
+}  // namespace
+}  // namespace ns_dist

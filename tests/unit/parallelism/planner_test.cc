@@ -1,0 +1,183 @@
+#include "ns_dist/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "parallelism_models.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+using ::testing::HasSubstr;
+
+struct Totals {
+  double gemm_flops = 0;
+  std::map<std::string, int> nodes;
+  std::map<std::string, double> bytes;
+};
+
+// Sums over the representative ranks of all stages.
+Totals totals(const ExecutionGraph& graph) {
+  Totals sums;
+  for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+    const WorkItem& item = graph.work_of(NodeId{n});
+    ++sums.nodes[item.name];
+    if (const auto* op = std::get_if<Operator>(&item.work)) {
+      if (const auto* gemm = std::get_if<Gemm>(&op->kind)) {
+        sums.gemm_flops += 2.0 * static_cast<double>(gemm->batch * gemm->m) * static_cast<double>(gemm->n * gemm->k);
+      }
+    } else if (const auto* collective = std::get_if<Collective>(&item.work)) {
+      sums.bytes[item.name] += collective->size / B;
+    } else {
+      sums.bytes[item.name] += std::get<Message>(item.work).size / B;
+    }
+  }
+  return sums;
+}
+
+ExecutionGraph planned(const Model& model, const ParallelPlan& plan, const Training& training) {
+  auto graph = plan_step(model, plan, training);
+  EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
+  return *std::move(graph);
+}
+
+// Narayanan et al. 2021, eq. 3 (with full recomputation): 96 B s l h^2 (1 + s / 6h + V / 16lh).
+TEST(StepFlops, MatchesTheLiterature) {
+  const Model model = gpt(96, 12288, 96);
+  const Training training{1536, 1, 2048, DType::kBf16};
+  const double B = 1536, s = 2048, l = 96, h = 12288, V = 50257;
+  const double paper = 96 * B * s * l * h * h * (1 + s / (6 * h) + V / (16 * l * h));
+  ParallelPlan plan{.recompute = Recompute::kFull};
+  const StepFlops flops = step_flops(model, plan, training);
+  // Biases are counted with the weights here: 13 h of 12 h^2.
+  EXPECT_NEAR(flops.hardware / FLOP / paper, 1, 2e-4);
+  EXPECT_NEAR(flops.model / flops.hardware, 0.75, 0.01);
+}
+
+// What the graph does is what the formula says, for every degree: nothing is lost or done twice by splitting.
+TEST(Planner, FlopsOfTheGraphAreTheModels) {
+  Model model = gpt(8, 1024, 16);
+  model.vocabulary = 51200;  // divisible by 128 tp: no padding
+  model.bias = false;
+  for (const ParallelPlan& plan :
+       {ParallelPlan{.flash_attention = false}, ParallelPlan{.tp = 4, .flash_attention = false},
+        ParallelPlan{.tp = 2, .pp = 4, .sequence_parallel = true, .flash_attention = false},
+        ParallelPlan{.pp = 2, .vpp = 2, .schedule = "interleaved", .flash_attention = false},
+        ParallelPlan{.pp = 2, .recompute = Recompute::kFull, .flash_attention = false},
+        ParallelPlan{.tp = 2, .recompute = Recompute::kSelective, .flash_attention = false}}) {
+    const Training training{8, 2, 512, DType::kBf16};
+    const Totals sums = totals(planned(model, plan, training));
+    const double ranks = static_cast<double>(plan.tp);
+    EXPECT_NEAR(sums.gemm_flops * ranks / (step_flops(model, plan, training).hardware / FLOP), 1, 1e-9)
+        << "tp " << plan.tp << " pp " << plan.pp;
+  }
+}
+
+// Megatron-LM: two all-reduces a layer forward and two backward (Shoeybi et al. 2019, s.3); under sequence parallelism
+// as many pairs of all-gather and reduce-scatter, plus the input gathered again twice (Korthikanti et al. 2022,
+// s.4.2.2).
+TEST(Planner, TensorParallelCommunication) {
+  const Model model = gpt(4, 1024, 16);
+  const Training training{2, 1, 1024, DType::kBf16};
+  const double states = 1024.0 * 1024 * 2;
+  ParallelPlan plan{.tp = 4};
+  Totals sums = totals(planned(model, plan, training));
+  EXPECT_EQ(sums.nodes["attention.all_reduce"], 4 * 2);
+  EXPECT_EQ(sums.nodes["mlp.all_reduce"], 4 * 2);
+  EXPECT_EQ(sums.nodes["attention.qkv.dgrad.all_reduce"], 4 * 2);
+  EXPECT_EQ(sums.nodes["mlp.fc1.dgrad.all_reduce"], 4 * 2);
+  EXPECT_DOUBLE_EQ(sums.bytes["mlp.all_reduce"], 8 * states);
+  plan.sequence_parallel = true;
+  sums = totals(planned(model, plan, training));
+  for (const char* name : {"attention.all_gather", "attention.reduce_scatter", "mlp.all_gather", "mlp.reduce_scatter",
+                           "mlp.fc2.grad.all_gather", "mlp.fc1.input.all_gather", "mlp.fc1.dgrad.reduce_scatter",
+                           "attention.proj.grad.all_gather", "attention.qkv.input.all_gather"}) {
+    EXPECT_EQ(sums.nodes[name], 8) << name;
+    EXPECT_DOUBLE_EQ(sums.bytes[name], 8 * states) << name;
+  }
+  EXPECT_EQ(sums.nodes.count("mlp.all_reduce"), 0u);
+}
+
+// Every boundary between chunks is crossed once a microbatch and direction, by 1 / tp of the hidden states.
+TEST(Planner, PipelineMessages) {
+  const Model model = gpt(8, 1024, 16);
+  const Training training{8, 1, 1024, DType::kBf16};
+  for (const auto& [plan, crossings] :
+       {std::pair{ParallelPlan{.tp = 2, .pp = 4, .dp = 2}, 3},
+        std::pair{ParallelPlan{.tp = 2, .pp = 4, .dp = 2, .vpp = 2, .schedule = "interleaved"}, 7}}) {
+    const Totals sums = totals(planned(model, plan, training));
+    EXPECT_EQ(sums.nodes.at("pipeline.forward.send"), crossings * 4);
+    EXPECT_EQ(sums.nodes.at("pipeline.backward.send"), crossings * 4);
+    EXPECT_DOUBLE_EQ(sums.bytes.at("pipeline.forward.send"), crossings * 4 * 1024.0 * 1024 * 2 / 2);
+  }
+}
+
+// fp32 gradients scattered, bf16 weights gathered (Megatron-LM distributed optimizer); all-reduce without it; the same
+// bytes whether overlapped or not.
+TEST(Planner, DataParallelCommunication) {
+  const Model model = llama(4, 1024, 16, 16, 4096);
+  const Training training{8, 1, 1024, DType::kBf16};
+  const double parameters = 4 * (4 * 1024.0 * 1024 + 3 * 1024.0 * 4096 + 2 * 1024) + 2 * 32000.0 * 1024 + 1024;
+  ParallelPlan plan{.dp = 4};
+  for (const bool overlap : {false, true}) {
+    plan.overlap_grad_reduce = plan.overlap_param_gather = overlap;
+    const Totals sums = totals(planned(model, plan, training));
+    EXPECT_DOUBLE_EQ(sums.bytes.at("gradients.reduce_scatter"), 4 * parameters);
+    EXPECT_DOUBLE_EQ(sums.bytes.at("weights.all_gather"), 2 * parameters);
+    EXPECT_EQ(sums.nodes.at("gradients.reduce_scatter"), overlap ? 6 : 1);
+  }
+  plan.zero = ZeroStage::kNone;
+  const Totals sums = totals(planned(model, plan, training));
+  EXPECT_DOUBLE_EQ(sums.bytes.at("gradients.all_reduce"), 4 * parameters);
+  EXPECT_EQ(sums.nodes.count("weights.all_gather"), 0u);
+}
+
+TEST(Planner, TheGraphDoesNotGrowWithReplicas) {
+  const Model model = gpt(8, 1024, 16);
+  const auto nodes = [&](std::int64_t dp) {
+    return planned(model, {.tp = 2, .pp = 2, .dp = dp}, {8 * dp, 1, 1024, DType::kBf16}).node_count();
+  };
+  EXPECT_EQ(nodes(2), nodes(4096));
+}
+
+TEST(Planner, ExpertsAreReachedByAllToAll) {
+  Model model = llama(4, 1024, 16, 8, 4096);
+  model.moe = Experts{8, 2, 2048, 1, 2048, 1};
+  const Training training{8, 1, 1024, DType::kBf16};
+  const Totals sums = totals(planned(model, {.dp = 4, .ep = 4}, training));
+  // Two microbatches, three layers with experts; 1024 tokens to two experts each.
+  EXPECT_EQ(sums.nodes.at("moe.dispatch"), 6);
+  EXPECT_DOUBLE_EQ(sums.bytes.at("moe.dispatch"), 6 * 1024.0 * 2 * 1024 * 2);
+  EXPECT_EQ(sums.nodes.count("experts.gradients.reduce_scatter"), 0u);  // dp / ep is 1: no replica of an expert
+}
+
+TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
+  const Model model = gpt(96, 12288, 96);
+  const auto text = [&](const ParallelPlan& plan, const Training& training) {
+    const auto checked = check_plan(model, plan, training);
+    return checked ? std::string("fine") : to_text(checked.error());
+  };
+  const Training training{1536, 1, 2048, DType::kBf16};
+  EXPECT_EQ(text({.tp = 8, .pp = 16, .dp = 8}, training), "fine");
+  EXPECT_THAT(text({.tp = 7}, training), HasSubstr("tp: tp 7 does not divide the 96 attention heads"));
+  EXPECT_THAT(text({.tp = 7}, training), HasSubstr("the nearest are 6 or 8"));
+  EXPECT_THAT(text({.pp = 16, .vpp = 4, .schedule = "interleaved"}, training),
+              HasSubstr("does not divide the 96 layers"));
+  EXPECT_THAT(text({.pp = 100}, training), HasSubstr("more than the 96 layers"));
+  EXPECT_THAT(text({.dp = 7}, training), HasSubstr("use 1533 or 1540"));
+  EXPECT_THAT(text({.tp = 0}, training), HasSubstr("0 is out of range"));
+  EXPECT_THAT(text({.pp = -3}, training), HasSubstr("-3 is out of range"));
+  EXPECT_THAT(text({.dp = 4'000'000'000}, training), HasSubstr("out of range"));
+  EXPECT_THAT(text({.ep = 2}, training), HasSubstr("has no experts"));
+  EXPECT_THAT(text({.schedule = "zigzag"}, training), HasSubstr("unknown schedule"));
+  EXPECT_THAT(text({}, {1536, 1, 0, DType::kBf16}), HasSubstr("seq: 0 is out of range"));
+  const std::string both = text({.tp = 7, .dp = 7}, training);
+  EXPECT_THAT(both, HasSubstr("tp: "));
+  EXPECT_THAT(both, HasSubstr("global_batch: "));
+}
+
+}  // namespace
+}  // namespace ns_dist
