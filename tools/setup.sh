@@ -51,7 +51,7 @@ run_phase() {
   if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
   if ((status != 0)); then
     say "failed: $*"
-    tail -n 25 "$log" | sed 's/^/  | /' >&2
+    tail -n 25 "$log" | cut -c -200 | sed 's/^/  | /' >&2
     fail "the step before did not succeed. Its whole log: $log"
   fi
 }
