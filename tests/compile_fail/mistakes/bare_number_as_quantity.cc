@@ -1,4 +1,4 @@
-// Expect: conversion from 'double' to non-scalar type 'const ns_dist::BytesPerSecond'|no viable conversion from 'double'
+// Expect: conversion from 'double' to non-scalar type .*BytesPerSecond|no viable conversion from 'double'
 #include "ns_dist/units.h"
 
 using namespace ns_dist::units;

@@ -1,0 +1,11 @@
+# Fails when clang-format would change a source below SOURCE.
+cmake_minimum_required(VERSION 3.25)
+set(files "")
+foreach(folder core compute_model network_model parallelism chakra_io simulator apps tests tools)
+  file(GLOB_RECURSE found ${SOURCE}/${folder}/*.h ${SOURCE}/${folder}/*.cc)
+  list(APPEND files ${found})
+endforeach()
+execute_process(COMMAND ${CLANG_FORMAT} --dry-run -Werror ${files} RESULT_VARIABLE result ERROR_VARIABLE output)
+if(result)
+  message(FATAL_ERROR "Not formatted; clang-format -i repairs it:\n${output}")
+endif()
