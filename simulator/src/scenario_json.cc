@@ -113,7 +113,7 @@ void fields(Io& io, Cluster& cluster) {
 }
 
 template <class Io>
-void fields(Io& io, MixtureOfExperts& moe) {
+void fields(Io& io, Experts& moe) {
   io("experts", moe.experts, 1);
   io("top_k", moe.top_k, 1);
   io("expert_ffn", moe.expert_ffn, 1);

@@ -60,7 +60,7 @@ Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const 
   return forecasts;
 }
 
-Result<void> write_trace(const Simulation& simulation, TraceSink& sink) {
+Result<void> write_timeline(const Simulation& simulation, TraceSink& sink) {
   if (auto begun = sink.begin(simulation.graph); !begun) return begun;
   const std::vector<Span>& spans = simulation.timeline.spans;
   for (std::uint32_t i = 0; i < simulation.graph.node_count(); ++i) {

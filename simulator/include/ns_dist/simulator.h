@@ -43,6 +43,6 @@ Result<Simulation> simulate(const Scenario& scenario);
 Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network);
 
 // Calls begin, span for every node, finish.
-Result<void> write_trace(const Simulation& simulation, TraceSink& sink);
+Result<void> write_timeline(const Simulation& simulation, TraceSink& sink);
 
 }  // namespace ns_dist

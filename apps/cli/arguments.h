@@ -1,0 +1,50 @@
+// Command lines: strict values, flags that describe the work, and parsing with our own errors.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/catalog.h"
+#include "ns_dist/dtype.h"
+#include "ns_dist/scenario.h"
+
+namespace ns_dist::cli {
+
+inline constexpr std::int64_t kMostOfAnything = 1'000'000'000;
+
+// A whole number: digits and nothing else ("8", not "8x", "1e3", "+8" or "8.0"). Errors name `flag` and the range.
+Result<std::int64_t> read_count(std::string_view text, std::string_view flag, std::int64_t least = 1,
+                                std::int64_t most = kMostOfAnything);
+Result<bool> read_switch(std::string_view text, std::string_view flag);
+Result<DType> read_dtype(std::string_view text, std::string_view flag);
+
+// Texts of the flags that describe the work, where they were given.
+struct WorkFlags {
+  std::optional<std::string> from, model, gpu, cluster, nodes, gpus_per_node, intra, inter, intra_bandwidth,
+      inter_bandwidth;
+  std::optional<std::string> tp, pp, dp, cp, ep, vpp, micro_batch, global_batch, sequence, dtype, schedule, zero,
+      recompute;
+  std::optional<std::string> sequence_parallel, flash_attention, overlap;
+};
+
+void add_work_flags(CLI::App& app, WorkFlags& flags);
+
+// Errors: every value that cannot be read, all at once.
+Result<ScenarioSpec> read_spec(const WorkFlags& flags);
+
+// The work that the flags describe: read, looked up, sized.
+Result<Scenario> read_scenario_of(const WorkFlags& flags);
+
+// Parses, or returns the exit code after having printed help (0) or what is wrong with the command line (2).
+std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);
+
+// A command's app: name, description, one column of help that fits 100 columns.
+void set_up(CLI::App& app);
+
+}  // namespace ns_dist::cli

@@ -1,0 +1,31 @@
+// The commands of ns-dist, one source file each.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace ns_dist::cli {
+
+struct Command {
+  std::string_view name, summary;
+  // argv without the program's and the command's name. Returns the exit code; errors have been printed.
+  int (*run)(int argc, const char* const* argv);
+};
+
+int simulate_command(int argc, const char* const* argv);
+int export_command(int argc, const char* const* argv);
+int explain_command(int argc, const char* const* argv);
+int list_command(int argc, const char* const* argv);
+int version_command(int argc, const char* const* argv);
+
+inline constexpr std::array<Command, 5> kCommands = {{
+    {"simulate", "what does one step of this training plan take, does it fit, where does the time go?",
+     simulate_command},
+    {"export", "the plan as Chakra traces, one file a rank, with the inputs ASTRA-Sim needs beside them",
+     export_command},
+    {"explain", "how did a number come about: one operator on a GPU, one collective on a cluster", explain_command},
+    {"list", "gpus, models, clusters, fabrics, schedules, algorithms, operators, with a line on each", list_command},
+    {"version", "which build is this?", version_command},
+}};
+
+}  // namespace ns_dist::cli

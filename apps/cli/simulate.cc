@@ -1,0 +1,51 @@
+#include <cstdio>
+#include <string>
+
+#include "arguments.h"
+#include "commands.h"
+#include "ns_dist/simulator.h"
+#include "ns_dist/sinks.h"
+#include "summary.h"
+
+namespace ns_dist::cli {
+namespace {
+
+Result<void> write_with(std::string_view kind, const std::optional<std::string>& path, const Simulation& simulation) {
+  if (!path) return {};
+  for (const TraceSinkKind& sink_kind : trace_sinks()) {
+    if (sink_kind.name != kind) continue;
+    NS_TRY(const auto sink, sink_kind.make(*path));
+    return write_timeline(simulation, *sink);
+  }
+  NS_EXPECTS(!"a sink of trace_sinks()");
+  return {};
+}
+
+}  // namespace
+
+int simulate_command(int argc, const char* const* argv) {
+  CLI::App app{"What does one step of this training plan take, does it fit, where does the time go?", "simulate"};
+  set_up(app);
+  WorkFlags flags;
+  add_work_flags(app, flags);
+  bool json = false;
+  std::optional<std::string> trace, csv;
+  app.add_flag("--json", json, "print one JSON object")->group("What comes back");
+  app.add_option("--trace", trace, "write the timeline for ui.perfetto.dev")
+      ->type_name("FILE")
+      ->group("What comes back");
+  app.add_option("--csv", csv, "write the timeline, one line a node")->type_name("FILE")->group("What comes back");
+  if (const auto done = parse(app, argc, argv)) return *done;
+
+  const auto scenario = read_scenario_of(flags);
+  if (!scenario) return report_error(scenario.error());
+  const auto simulation = simulate(*scenario);
+  if (!simulation) return report_error(simulation.error());
+  if (auto written = write_with("perfetto", trace, *simulation); !written) return report_error(written.error());
+  if (auto written = write_with("csv", csv, *simulation); !written) return report_error(written.error());
+  const Report& report = simulation->report;
+  std::fputs((json ? to_json(report) : summary(report, style_of_standard_output())).c_str(), stdout);
+  return kAnswered;
+}
+
+}  // namespace ns_dist::cli

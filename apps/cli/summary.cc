@@ -1,0 +1,165 @@
+#include "summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+namespace ns_dist::cli {
+namespace {
+
+constexpr std::size_t kMostWarnings = 4;
+constexpr std::size_t kMostImprovements = 3;
+constexpr std::size_t kMostHotspots = 3;
+
+class Page {
+ public:
+  explicit Page(const Style& style) : style_(style) {}
+
+  template <class... Args>
+  void line(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+    text_ += '\n';
+  }
+  void heading(std::string_view text) { line("\n{}", style_.bold(text)); }
+  template <class... Args>
+  void fact(std::string_view name, fmt::format_string<Args...> format, Args&&... args) {
+    line("  {:<14}{}", name, fmt::format(format, std::forward<Args>(args)...));
+  }
+  const Style& style() const { return style_; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  Style style_;
+  std::string text_;
+};
+
+std::string_view text_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "no recomputation";
+    case Recompute::kSelective:
+      return "selective recomputation";
+    case Recompute::kFull:
+      break;
+  }
+  return "full recomputation";
+}
+
+void describe(Page& page, const Report& report) {
+  const Scenario& scenario = report.scenario;
+  const ParallelPlan& plan = scenario.plan;
+  const Training& training = scenario.training;
+  const Cluster& cluster = scenario.cluster;
+  std::string machine;
+  for (const FabricLevel& level : cluster.levels) {
+    machine += fmt::format("{}{} x {}", machine.empty() ? "" : ", ", level.size, level.fabric.name);
+  }
+  page.line("{}", page.style().bold(fmt::format("{} on {} x {} ({})", scenario.model.name, with_commas(report.ranks),
+                                                cluster.gpu.name, cluster.gpu.id)));
+  page.line("  {}: {}", cluster.name, machine);
+  std::string degrees = fmt::format("tp {}, pp {}, dp {}", plan.tp, plan.pp, plan.dp);
+  if (plan.cp > 1) degrees += fmt::format(", cp {}", plan.cp);
+  if (plan.ep > 1) degrees += fmt::format(", ep {}", plan.ep);
+  if (plan.vpp > 1) degrees += fmt::format(", vpp {}", plan.vpp);
+  page.line("  {}; global batch {} of {} tokens, micro-batch {}, {}", degrees, with_commas(training.global_batch),
+            with_commas(training.sequence), training.micro_batch, name_of(training.dtype));
+  page.line("  {} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}", plan.schedule,
+            static_cast<int>(plan.zero), text_of(plan.recompute), plan.sequence_parallel ? "on" : "off",
+            plan.flash_attention ? "on" : "off");
+}
+
+void answer(Page& page, const Report& report) {
+  const Style& style = page.style();
+  page.line("");
+  page.fact("step time", "{}  (90 % interval {} to {})", style.bold(duration_text(report.step)),
+            duration_text(report.step_low), duration_text(report.step_high));
+  page.fact("throughput", "{} tokens/s, {} on each GPU",
+            with_commas(static_cast<std::int64_t>(report.tokens_per_second)),
+            with_commas(static_cast<std::int64_t>(report.tokens_per_second / static_cast<double>(report.ranks))));
+  page.fact("utilization", "MFU {:.1f} %, HFU {:.1f} %, {:.0f} model TFLOP/s on each GPU", 100 * report.mfu,
+            100 * report.hfu, report.model_flops_per_second / 1e12);
+  const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
+  page.fact("memory", "{} of {}: {}", bytes_text(stage.total()), bytes_text(report.scenario.cluster.gpu.memory),
+            report.fits ? style.green("fits") : style.red("does not fit"));
+  page.fact("", "stage {}: weights {}, gradients {}, optimizer {}, activations {}, other {}", report.memory.peak_stage,
+            bytes_text(stage.weights), bytes_text(stage.gradients), bytes_text(stage.optimizer),
+            bytes_text(stage.activations), bytes_text(stage.other));
+  if (!report.fits) {
+    if (report.remedy) {
+      page.fact("", "would fit: {} ({})", style.bold(report.remedy->flags), bytes_text(report.remedy->peak));
+    } else {
+      page.fact("", "no split over more stages or ranks of a node that was tried would fit");
+    }
+  }
+}
+
+void where_time_goes(Page& page, const Report& report) {
+  struct Part {
+    std::string_view name;
+    Seconds seconds;
+  };
+  const Breakdown& parts = report.breakdown;
+  std::array<Part, 10> rows = {{{"compute", parts.compute},
+                                {"recomputation", parts.recompute},
+                                {"tensor-parallel communication", parts.tp_exposed},
+                                {"context-parallel communication", parts.cp_exposed},
+                                {"expert-parallel communication", parts.ep_exposed},
+                                {"pipeline messages", parts.pp_exposed},
+                                {"data-parallel communication", parts.dp_exposed},
+                                {"pipeline bubble", parts.bubble},
+                                {"optimizer", parts.optimizer},
+                                {"other", parts.other}}};
+  std::stable_sort(rows.begin(), rows.end(), [](const Part& a, const Part& b) { return a.seconds > b.seconds; });
+  const std::size_t stages = report.memory.stages.size();
+  page.heading(stages == 1 ? "Where the time goes" : fmt::format("Where the time goes (mean of {} stages)", stages));
+  for (const Part& row : rows) {
+    const double share = row.seconds / report.step;
+    if (share < 0.0005) continue;
+    page.line("  {:<31}{:>10} {:>5.1f} % {}", row.name, duration_text(row.seconds), 100 * share,
+              page.style().bar(share, 40));
+  }
+}
+
+void critical_path(Page& page, const Report& report) {
+  page.heading("Longest on the critical path");
+  for (std::size_t i = 0; i < std::min(kMostHotspots, report.critical_path.size()); ++i) {
+    const Hotspot& hotspot = report.critical_path[i];
+    page.line("  {:<31}{:>10} {:>5.1f} % {} x {}", hotspot.name, duration_text(hotspot.seconds),
+              100 * (hotspot.seconds / report.step), with_commas(hotspot.count), hotspot.kind);
+  }
+}
+
+void what_would_help(Page& page, const Report& report) {
+  if (report.improvements.empty()) return;
+  page.heading("What would help most");
+  for (std::size_t i = 0; i < std::min(kMostImprovements, report.improvements.size()); ++i) {
+    const Improvement& improvement = report.improvements[i];
+    page.line("  {:>10} {} {}{}{}", "-" + duration_text(improvement.saves), improvement.at_most ? "at most" : "       ",
+              improvement.change, improvement.flags.empty() ? "" : ": ", page.style().bold(improvement.flags));
+  }
+}
+
+void warnings(Page& page, const Report& report) {
+  if (report.warnings.empty()) return;
+  page.heading("Warnings");
+  const std::size_t shown = std::min(kMostWarnings, report.warnings.size());
+  for (std::size_t i = 0; i < shown; ++i) page.line("  {}", report.warnings[i].message);
+  if (shown < report.warnings.size()) page.line("  and {} more with --json", report.warnings.size() - shown);
+}
+
+}  // namespace
+
+std::string summary(const Report& report, const Style& style) {
+  Page page(style);
+  describe(page, report);
+  answer(page, report);
+  where_time_goes(page, report);
+  critical_path(page, report);
+  what_would_help(page, report);
+  warnings(page, report);
+  return page.take();
+}
+
+}  // namespace ns_dist::cli

@@ -1,0 +1,85 @@
+#include "terminal.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace ns_dist::cli {
+namespace {
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : value;
+}
+
+bool speaks_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const std::string_view value = environment(name);
+    if (!value.empty()) return value.find("UTF-8") != value.npos || value.find("utf8") != value.npos;
+  }
+  return false;
+}
+
+std::string wrapped(bool colour, std::string_view code, std::string_view text) {
+  return colour ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
+}
+
+}  // namespace
+
+int report_error(const Error& error) {
+  std::string text = to_text(error);
+  while (text.ends_with('\n')) text.pop_back();
+  std::fputs(fmt::format("ns-dist: {}\n", text).c_str(), stderr);
+  return error.code == ErrorCode::kUsage ? kUsage : kInputAtFault;
+}
+
+std::string Style::bold(std::string_view text) const { return wrapped(colour, "1", text); }
+std::string Style::dim(std::string_view text) const { return wrapped(colour, "2", text); }
+std::string Style::red(std::string_view text) const { return wrapped(colour, "31", text); }
+std::string Style::green(std::string_view text) const { return wrapped(colour, "32", text); }
+
+std::string Style::bar(double share, int width) const {
+  const double filled = std::clamp(share, 0.0, 1.0) * width;
+  if (!blocks) return std::string(static_cast<std::size_t>(std::lround(filled)), '#');
+  static constexpr std::string_view kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const long eighths = std::lround(8 * filled);
+  std::string text;
+  for (long i = 0; i < eighths / 8; ++i) text += "█";
+  return wrapped(colour, "36", text + std::string(kEighths[eighths % 8]));
+}
+
+Style style_of_standard_output() {
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
+  return {terminal && environment("NO_COLOR").empty() && environment("TERM") != "dumb", speaks_utf8()};
+}
+
+std::string with_commas(std::int64_t value) {
+  std::string digits = fmt::format("{}", value);
+  const std::size_t first = value < 0 ? 1 : 0;
+  for (std::size_t i = digits.size(); i > first + 3;) {
+    i -= 3;
+    digits.insert(i, ",");
+  }
+  return digits;
+}
+
+std::string duration_text(Seconds seconds) {
+  const double value = seconds / units::s;
+  const double size = std::fabs(value);
+  if (size >= 1 || size == 0) return fmt::format("{:.4g} s", value);
+  if (size >= 1e-3) return fmt::format("{:.4g} ms", value * 1e3);
+  return fmt::format("{:.4g} us", value * 1e6);
+}
+
+std::string bytes_text(Bytes bytes) {
+  const double gib = bytes / units::GiB;
+  if (gib >= 0.95) return fmt::format("{:.1f} GiB", gib);
+  if (bytes >= units::MiB) return fmt::format("{:.1f} MiB", bytes / units::MiB);
+  return fmt::format("{:.0f} B", bytes / units::B);
+}
+
+}  // namespace ns_dist::cli

@@ -1,0 +1,37 @@
+// Text for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ns_dist/result.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist::cli {
+
+inline constexpr int kAnswered = 0, kInputAtFault = 1, kUsage = 2, kOurBug = 70;
+
+// Prints the error on standard error and returns its exit code.
+int report_error(const Error& error);
+
+// Colours and block characters as standard output can show them.
+struct Style {
+  bool colour = false, blocks = false;
+  std::string bold(std::string_view text) const;
+  std::string dim(std::string_view text) const;
+  std::string red(std::string_view text) const;
+  std::string green(std::string_view text) const;
+  // A bar of `width` columns of which `share` (0 to 1) is filled; no trailing blanks.
+  std::string bar(double share, int width) const;
+};
+
+// No colours unless standard output is a terminal, and none with NO_COLOR (no-color.org) or TERM=dumb.
+Style style_of_standard_output();
+
+// "535,903"; "5.871 s", "12.40 ms" with four significant digits; "38.2 GiB".
+std::string with_commas(std::int64_t value);
+std::string duration_text(Seconds seconds);
+std::string bytes_text(Bytes bytes);
+
+}  // namespace ns_dist::cli
