@@ -28,6 +28,8 @@ KindName name_of(CatalogKind kind) {
       return {"fabrics", "fabric", "fabrics"};
     case CatalogKind::kCluster:
       return {"clusters", "cluster", "clusters"};
+    case CatalogKind::kRuns:
+      return {"runs", "publication", "runs"};
     case CatalogKind::kModel:
       break;
   }
@@ -229,6 +231,11 @@ Result<Fabric> Catalog::fabric(std::string_view reference) const {
 Result<Model> Catalog::model(std::string_view reference) const {
   NS_TRY(const Source source, find(CatalogKind::kModel, reference));
   return read_model(source.text, source.path);
+}
+
+Result<PublishedRuns> Catalog::runs(std::string_view reference) const {
+  NS_TRY(const Source source, find(CatalogKind::kRuns, reference));
+  return read_runs(source.text, source.path);
 }
 
 Result<Cluster> Catalog::cluster(std::string_view reference) const {

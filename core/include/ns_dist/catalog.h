@@ -13,11 +13,12 @@
 
 #include "ns_dist/cluster.h"
 #include "ns_dist/model.h"
+#include "ns_dist/published_run.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
 
-enum class CatalogKind { kGpu, kFabric, kCluster, kModel };
+enum class CatalogKind { kGpu, kFabric, kCluster, kModel, kRuns };
 
 struct CatalogEntry {
   std::string id, name;
@@ -42,6 +43,8 @@ class Catalog {
   Result<Cluster> cluster(std::string_view reference) const;
   Result<Model> model(std::string_view reference) const;  // also a Hugging Face config.json
 
+  Result<PublishedRuns> runs(std::string_view reference) const;
+
   // All entries by id, in alphabetical order.
   std::vector<CatalogEntry> list(CatalogKind kind) const;
 
@@ -62,6 +65,7 @@ class Catalog {
 Result<Gpu> read_gpu(std::string_view json, const std::string& where);
 Result<Model> read_model(std::string_view json, const std::string& where);
 Result<Fabric> read_fabric(std::string_view json, const std::string& where);
+Result<PublishedRuns> read_runs(std::string_view json, const std::string& where);
 
 // The candidate nearest to `name` by edit distance, or empty when none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);

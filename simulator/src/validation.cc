@@ -1,0 +1,151 @@
+#include "ns_dist/validation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "ns_dist/planner.h"
+#include "ns_dist/scenario.h"
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+namespace {
+
+ScenarioSpec spec_of(const PublishedRun& run) {
+  ScenarioSpec spec;
+  spec.model = run.model;
+  spec.cluster = run.cluster;
+  const ParallelPlan& plan = run.plan;
+  spec.tp = plan.tp;
+  spec.pp = plan.pp;
+  spec.dp = plan.dp;
+  spec.cp = plan.cp;
+  spec.ep = plan.ep;
+  spec.vpp = plan.vpp;
+  spec.schedule = plan.schedule;
+  spec.zero = plan.zero;
+  spec.recompute = plan.recompute;
+  spec.sequence_parallel = plan.sequence_parallel;
+  spec.flash_attention = plan.flash_attention;
+  spec.overlap_grad_reduce = plan.overlap_grad_reduce;
+  spec.overlap_param_gather = plan.overlap_param_gather;
+  spec.overlap_p2p = plan.overlap_p2p;
+  spec.micro_batch = run.training.micro_batch;
+  spec.global_batch = run.training.global_batch;
+  spec.sequence = run.training.sequence;
+  spec.dtype = run.training.dtype;
+  return spec;
+}
+
+std::string summary_line(const char* name, const ErrorSummary& summary) {
+  return fmt::format("{:<22} {:>4} runs: mean {:5.1f} %, p90 {:5.1f} %, max {:5.1f} %, bias {:+5.1f} %\n", name,
+                     summary.runs, 100 * summary.mean, 100 * summary.p90, 100 * summary.max, 100 * summary.bias);
+}
+
+}  // namespace
+
+ErrorSummary summarize(std::vector<double> errors) {
+  ErrorSummary summary;
+  summary.runs = errors.size();
+  if (errors.empty()) return summary;
+  for (double& error : errors) {
+    summary.bias += error;
+    error = std::abs(error);
+    summary.mean += error;
+  }
+  summary.bias /= static_cast<double>(errors.size());
+  summary.mean /= static_cast<double>(errors.size());
+  std::sort(errors.begin(), errors.end());
+  summary.max = errors.back();
+  // Nearest rank: the smallest error that at least 90 % of the runs do not exceed.
+  const auto rank = static_cast<std::size_t>(std::ceil(0.9 * static_cast<double>(errors.size())));
+  summary.p90 = errors[rank - 1];
+  return summary;
+}
+
+Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog) {
+  std::vector<RunCheck> checks;
+  struct Utilisation {
+    double sum = 0;
+    int runs = 0;
+  };
+  std::map<std::pair<std::string, DType>, Utilisation> utilisations;
+  std::vector<Seconds> at_peak;  // model FLOPs at the dense peak of all GPUs
+  std::vector<std::pair<std::string, DType>> keys;
+  for (const PublishedRuns& publication : publications) {
+    for (const PublishedRun& run : publication.runs) {
+      NS_TRY(const Scenario scenario, resolve(spec_of(run), catalog));
+      NS_TRY(const std::int64_t ranks, rank_count(run.plan));
+      RunCheck check;
+      check.publication = publication.id;
+      check.id = run.id;
+      check.gpu = scenario.cluster.gpu.id;
+      check.measured = run.step;
+      const FlopsPerSecond peak =
+          static_cast<double>(ranks) * scenario.cluster.gpu.matrix_peak(scenario.training.dtype);
+      at_peak.push_back(step_flops(scenario.model, scenario.plan, scenario.training).model / peak);
+      keys.emplace_back(check.gpu, run.training.dtype);
+      Utilisation& utilisation = utilisations[keys.back()];
+      utilisation.sum += at_peak.back() / run.step;
+      ++utilisation.runs;
+      const auto simulation = simulate(scenario);
+      if (simulation) {
+        check.forecast = simulation->report.step;
+        check.low = simulation->report.step_low;
+        check.high = simulation->report.step_high;
+      } else {
+        check.unsupported = simulation.error().message;
+      }
+      checks.push_back(std::move(check));
+    }
+  }
+  for (std::size_t i = 0; i < checks.size(); ++i) {
+    const Utilisation& utilisation = utilisations[keys[i]];
+    checks[i].baseline = at_peak[i] / (utilisation.sum / utilisation.runs);
+  }
+  return checks;
+}
+
+std::string to_markdown(std::span<const RunCheck> checks) {
+  std::vector<const RunCheck*> rows;
+  std::vector<double> ours, baseline;
+  std::size_t inside = 0, unsupported = 0;
+  for (const RunCheck& check : checks) {
+    rows.push_back(&check);
+    if (!check.unsupported.empty()) {
+      ++unsupported;
+      continue;
+    }
+    ours.push_back(check.error());
+    baseline.push_back(check.baseline_error());
+    if (check.low <= check.measured && check.measured <= check.high) ++inside;
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const RunCheck* a, const RunCheck* b) {
+    if (a->unsupported.empty() != b->unsupported.empty()) return a->unsupported.empty();
+    return a->unsupported.empty() && std::abs(a->error()) > std::abs(b->error());
+  });
+  std::string text =
+      "| run | GPU | measured s | forecast s | 90 % interval s | error | constant utilisation |\n"
+      "|---|---|---:|---:|---:|---:|---:|\n";
+  for (const RunCheck* row : rows) {
+    const std::string run = row->publication + ": " + row->id;
+    if (!row->unsupported.empty()) {
+      text += fmt::format("| {} | {} | {:.3f} | - | - | {} | - |\n", run, row->gpu, row->measured / units::s,
+                          row->unsupported);
+      continue;
+    }
+    text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.2f} to {:.2f} | {:+.1f} % | {:+.1f} % |\n", run, row->gpu,
+                        row->measured / units::s, row->forecast / units::s, row->low / units::s, row->high / units::s,
+                        100 * row->error(), 100 * row->baseline_error());
+  }
+  text += '\n';
+  text += summary_line("ns-dist", summarize(ours));
+  text += summary_line("constant utilisation", summarize(baseline));
+  text += fmt::format("measurement inside the 90 % interval: {} of {}\n", inside, ours.size());
+  if (unsupported > 0) text += fmt::format("not forecast: {}\n", unsupported);
+  return text;
+}
+
+}  // namespace ns_dist
