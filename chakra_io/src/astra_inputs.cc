@@ -75,14 +75,15 @@ std::string list_of(const std::vector<NetworkDimension>& dimensions, const Text&
   return out + " ]";
 }
 
+// Nine digits: exact values such as 500 ns come back as they are, where 499.99999999999994 would be cut to 499.
 std::string network_yml(const std::vector<NetworkDimension>& dimensions) {
   return fmt::format(
       "# Bandwidths in GiB/s: ASTRA-Sim's \"GB/s\" is 2^30 bytes. Latencies in ns a hop; a Switch has two hops.\n"
       "topology: {}\nnpus_count: {}\nbandwidth: {}\nlatency: {}\n",
       list_of(dimensions, [](const NetworkDimension& d) { return std::string(d.topology); }),
       list_of(dimensions, [](const NetworkDimension& d) { return fmt::format("{}", d.size); }),
-      list_of(dimensions, [](const NetworkDimension& d) { return fmt::format("{}", d.gib_per_s); }),
-      list_of(dimensions, [](const NetworkDimension& d) { return fmt::format("{}", d.latency_ns); }));
+      list_of(dimensions, [](const NetworkDimension& d) { return fmt::format("{:.9g}", d.gib_per_s); }),
+      list_of(dimensions, [](const NetworkDimension& d) { return fmt::format("{:.9g}", d.latency_ns); }));
 }
 
 std::string system_json(const Gpu& gpu, std::size_t dimensions, TraceEncoding encoding) {

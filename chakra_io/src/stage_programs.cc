@@ -119,7 +119,7 @@ class Lowering {
     return {};
   }
 
-  // Collectives of several stages: the n-th of each stage are one, or one node stands for all stages.
+  // Collectives of several stages: the n-th of each stage, in launch order, are one; or one node stands for all stages.
   Result<void> meet_across_stages() {
     leader_.resize(graph_.node_count());
     for (std::uint32_t n = 0; n < graph_.node_count(); ++n) leader_[n] = NodeId{n};
@@ -132,12 +132,11 @@ class Lowering {
       for (const Stride& stride : work.group.strides) key.second.emplace_back(stride.count, stride.stride);
       calls[key][stage_of(NodeId{n})].push_back(NodeId{n});
     }
-    for (auto& [key, by_stage] : calls) {
+    for (const auto& [key, by_stage] : calls) {
       if (by_stage.size() == 1) continue;  // one node stands for every stage
-      std::vector<NodeId>& first = by_stage.begin()->second;
+      const std::vector<NodeId>& first = by_stage.begin()->second;
       const WorkClass& work = class_of(first.front());
-      for (auto& [stage, nodes] : by_stage) {
-        std::stable_sort(nodes.begin(), nodes.end(), [&](NodeId a, NodeId b) { return start_of(a) < start_of(b); });
+      for (const auto& [stage, nodes] : by_stage) {
         if (nodes.size() != first.size() || by_stage.size() != work.stages.size()) {
           return fail(graph_error(
               fmt::format("\"{}\" joins {} stages; {} of them run it, stage {} {} times and stage {} {} times",

@@ -113,7 +113,7 @@ struct ExportOptions {
   std::filesystem::path directory;  // made when it is missing
   std::string prefix = "trace";
   TraceEncoding encoding = TraceEncoding::kDurations;
-  std::function<void(std::int64_t files, std::int64_t of)> progress;  // after each file; may be empty
+  std::function<void(std::int64_t files, std::int64_t of)> progress = {};  // after each file; may be empty
 };
 
 struct ExportSummary {

@@ -1,0 +1,227 @@
+// Does the replay follow the feeder's rules, and does it find what would hang there?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "unit/chakra_io/traces.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TraceNode kernel(std::uint64_t id, std::uint64_t micros, std::vector<std::uint64_t> deps = {}) {
+  TraceNode node;
+  node.id = id;
+  node.name = "kernel";
+  node.type = TraceNodeType::kCompute;
+  node.duration_micros = micros;
+  node.data_deps = std::move(deps);
+  return node;
+}
+
+TraceNode collective(std::uint64_t id, const std::string& group, std::int64_t size,
+                     std::vector<std::uint64_t> deps = {}, TraceCollective type = TraceCollective::kAllReduce) {
+  TraceNode node = kernel(id, 1, std::move(deps));
+  node.name = "collective";
+  node.type = TraceNodeType::kCollective;
+  node.attributes = {{"comm_type", static_cast<std::int64_t>(type)}, {"comm_size", size}, {"pg_name", group}};
+  return node;
+}
+
+TraceNode message(TraceNodeType type, std::uint64_t id, std::int64_t peer, std::int64_t size, std::int64_t tag,
+                  std::vector<std::uint64_t> deps = {}) {
+  TraceNode node = kernel(id, 1, std::move(deps));
+  node.name = "message";
+  node.type = type;
+  node.attributes = {{type == TraceNodeType::kSend ? "comm_dst" : "comm_src", peer},
+                     {"comm_size", size},
+                     {"comm_tag", static_cast<std::uint64_t>(tag)}};
+  return node;
+}
+TraceNode send(std::uint64_t id, std::int64_t to, std::int64_t size, std::int64_t tag,
+               std::vector<std::uint64_t> deps = {}) {
+  return message(TraceNodeType::kSend, id, to, size, tag, std::move(deps));
+}
+TraceNode receive(std::uint64_t id, std::int64_t from, std::int64_t size, std::int64_t tag,
+                  std::vector<std::uint64_t> deps = {}) {
+  return message(TraceNodeType::kReceive, id, from, size, tag, std::move(deps));
+}
+
+using Traces = std::vector<std::vector<TraceNode>>;
+const CommGroups kPair = {{1, {0, 1}}};
+
+std::string problem_of(const ReplayReport& report, Rank rank) {
+  for (const TraceProblem& problem : report.problems) {
+    if (problem.rank == rank) return problem.message;
+  }
+  return "";
+}
+
+TEST(Replay, KernelsRunOneAtATimeLowestIdFirst) {
+  // 5 and 3 are ready at once: 3 goes first; 9 waits for 3 alone and comes before 10.
+  TraceNode last = kernel(10, 1);
+  last.ctrl_deps = {5};
+  const ReplayReport report = replay(Traces{{kernel(5, 2), kernel(3, 4), kernel(9, 8, {3}), last}}, {});
+  EXPECT_TRUE(report.ok()) << text_of(report);
+  EXPECT_THAT(report.finish_ns, ElementsAre(15000U));
+}
+
+TEST(Replay, AZeroIsTakenForOneNanosecond) {
+  const ReplayReport report = replay(Traces{{kernel(1, 0), kernel(2, 0, {1}), kernel(3, 0, {2})}}, {});
+  EXPECT_THAT(report.finish_ns, ElementsAre(3U));
+}
+
+TEST(Replay, KernelsOverlapCommunicationButCommunicationDoesNotOverlapItself) {
+  Traces traces(2);
+  for (auto& trace : traces) trace = {kernel(1, 5), collective(2, "1", 8), collective(3, "", 8)};
+  const ReplayReport report = replay(traces, kPair);
+  EXPECT_TRUE(report.ok()) << text_of(report);
+  EXPECT_THAT(report.finish_ns, ElementsAre(5000U, 5000U));
+  for (auto& trace : traces) trace[0] = kernel(1, 1);
+  EXPECT_THAT(replay(traces, kPair).finish_ns, ElementsAre(2000U, 2000U));
+}
+
+TEST(Replay, ACollectiveStartsWhenItsLastMemberDoes) {
+  const ReplayReport report =
+      replay(Traces{{collective(1, "1", 8)}, {kernel(1, 7), collective(2, "1", 8, {1})}}, kPair);
+  EXPECT_THAT(report.finish_ns, ElementsAre(8000U, 8000U));
+}
+
+TEST(Replay, SendsAreEagerAndReceivesTakeNoSlot) {
+  // Rank 1's receives are posted before its collective; the late one finds its message there.
+  const Traces traces = {
+      {send(1, 1, 64, 5), send(2, 1, 64, 6, {1}), collective(3, "1", 8, {2})},
+      {receive(1, 0, 64, 6), receive(2, 0, 64, 5), collective(3, "1", 8), kernel(4, 9), receive(5, 0, 64, 5, {4})}};
+  const ReplayReport report = replay(traces, kPair);
+  EXPECT_THAT(problem_of(report, 1), HasSubstr("no node there sends it"));  // 5 would need a second message of tag 5
+  Traces whole = traces;
+  whole[0].push_back(send(4, 1, 64, 5, {3}));
+  const ReplayReport complete = replay(whole, kPair);
+  EXPECT_TRUE(complete.ok()) << text_of(complete);
+  EXPECT_THAT(complete.finish_ns, ElementsAre(4000U, 9000U));
+}
+
+TEST(Replay, FindsAMissingReceiveAndAMissingSend) {
+  const ReplayReport unread = replay(Traces{{send(1, 1, 64, 5)}, {kernel(1, 1)}}, {});
+  EXPECT_EQ(unread.finished, 2);  // the feeder would not notice
+  EXPECT_FALSE(unread.ok());
+  EXPECT_THAT(problem_of(unread, 0), HasSubstr("rank 1 never receives it (tag 5, 64 bytes)"));
+
+  const ReplayReport unsent = replay(Traces{{kernel(1, 1)}, {receive(3, 0, 64, 5), kernel(4, 1, {3})}}, {});
+  EXPECT_EQ(unsent.finished, 1);
+  ASSERT_EQ(unsent.problems.size(), 1U);
+  EXPECT_EQ(unsent.problems[0].rank, 1);
+  EXPECT_EQ(unsent.problems[0].node, 3U);
+  EXPECT_THAT(unsent.problems[0].message, HasSubstr("waits for a message from rank 0 (tag 5, 64 bytes)"));
+}
+
+TEST(Replay, FindsMessagesOfDifferentSizes) {
+  const ReplayReport report = replay(Traces{{send(1, 1, 64, 5)}, {receive(1, 0, 65, 5)}}, {});
+  EXPECT_THAT(problem_of(report, 1), HasSubstr("node 1 there sends 64 bytes with this tag"));
+}
+
+TEST(Replay, FindsCollectivesInDifferentOrder) {
+  const auto rs = TraceCollective::kReduceScatter;
+  const Traces traces = {{collective(1, "1", 8), collective(2, "1", 8, {1}, rs)},
+                         {collective(1, "1", 8, {}, rs), collective(2, "1", 8, {1})}};
+  const ReplayReport report = replay(traces, kPair);
+  EXPECT_EQ(report.finished, 0);
+  EXPECT_THAT(problem_of(report, 0), HasSubstr("meets REDUCE_SCATTER of 8 bytes (rank 1, node 1)"));
+}
+
+TEST(Replay, FindsCollectivesOfDifferentSizesAndAMissingMember) {
+  const ReplayReport sizes = replay(Traces{{collective(1, "1", 8)}, {collective(1, "1", 16)}}, kPair);
+  EXPECT_THAT(problem_of(sizes, 1), HasSubstr("type and size must agree"));
+  const ReplayReport member = replay(Traces{{collective(1, "1", 8)}, {kernel(1, 1)}}, kPair);
+  EXPECT_EQ(member.finished, 1);
+  EXPECT_THAT(problem_of(member, 0),
+              HasSubstr("collective number 1 of group 1, ALL_REDUCE of 8 bytes, waits for rank 1"));
+}
+
+TEST(Replay, FindsTheDeadlockOfTheSharedSlot) {
+  // Rank 0's collective holds the slot that its send needs, and rank 1 enters only after receiving it.
+  const Traces traces = {{collective(1, "1", 8), send(2, 1, 64, 5)},
+                         {receive(1, 0, 64, 5), collective(2, "1", 8, {1})}};
+  const ReplayReport report = replay(traces, kPair);
+  EXPECT_EQ(report.finished, 0);
+  EXPECT_THAT(problem_of(report, 0), HasSubstr("waits for rank 1"));
+  EXPECT_THAT(problem_of(report, 1), HasSubstr("node 2 there, which sends it, waits for the slot"));
+  Traces better = traces;
+  std::swap(better[0][0].id, better[0][1].id);  // send first
+  EXPECT_TRUE(replay(better, kPair).ok());
+}
+
+TEST(Replay, FindsACycleThatTheFeederDrops) {
+  const ReplayReport report =
+      replay(Traces{{kernel(1, 1), kernel(2, 1, {4}), kernel(3, 1, {2}), kernel(4, 1, {3}), kernel(5, 1, {4})}}, {});
+  EXPECT_EQ(report.finished, 0);
+  ASSERT_EQ(report.problems.size(), 1U);
+  EXPECT_THAT(report.problems[0].message, HasSubstr("waits for itself"));
+  const ReplayReport self = replay(Traces{{kernel(1, 1, {1})}}, {});
+  EXPECT_THAT(problem_of(self, 0), HasSubstr("1 after 1"));
+}
+
+TEST(Replay, FindsWhatTheFeederRefusesInANode) {
+  const auto of_node = [](const TraceNode& node) {
+    return problem_of(replay(Traces{{node}, {kernel(1, 1)}}, {{1, {0, 1}}, {2, {1, 0, 0}}, {3, {0}}, {4, {1}}}), 0);
+  };
+  TraceNode node = collective(1, "1", 8);
+  node.attributes[1].value = 8.0;
+  EXPECT_THAT(of_node(node), HasSubstr("comm_size is no integer"));
+  node.attributes.erase(node.attributes.begin() + 1);
+  EXPECT_THAT(of_node(node), HasSubstr("comm_size is missing"));
+  EXPECT_THAT(of_node(collective(1, "1", 0)), HasSubstr("comm_size is 0"));
+  EXPECT_THAT(of_node(collective(1, "7", 8)), HasSubstr("group 7 is not defined"));
+  EXPECT_THAT(of_node(collective(1, "x", 8)), HasSubstr("decimal integer"));
+  EXPECT_THAT(of_node(collective(1, "2", 8)), HasSubstr("twice"));
+  EXPECT_THAT(of_node(collective(1, "3", 8)), HasSubstr("one member"));
+  EXPECT_THAT(of_node(collective(1, "4", 8)), HasSubstr("no member"));
+  EXPECT_THAT(of_node(collective(1, "1", 8, {}, TraceCollective::kBarrier)), HasSubstr("BARRIER is not supported"));
+  node = collective(1, "1", 8);
+  node.attributes[2].value = std::int64_t{1};
+  EXPECT_THAT(of_node(node), HasSubstr("pg_name is no string"));
+  EXPECT_THAT(of_node(send(1, 0, 8, 1)), HasSubstr("to itself"));
+  EXPECT_THAT(of_node(send(1, 5, 8, 1)), HasSubstr("comm_dst is 5"));
+  EXPECT_THAT(of_node(send(1, 1, 8, 500'000'000)), HasSubstr("comm_tag is 500000000"));
+  node = send(1, 1, 8, 1);
+  node.attributes.push_back({"comm_src", std::int64_t{1}});
+  EXPECT_THAT(of_node(node), HasSubstr("comm_src is another rank"));
+  node.attributes.push_back({"is_cpu_op", true});
+  EXPECT_THAT(of_node(node), HasSubstr("is_cpu_op"));
+  EXPECT_THAT(of_node(kernel(1, 1, {9})), HasSubstr("node 9, which is not there"));
+  node = kernel(1, 1);
+  node.type = TraceNodeType::kMetadata;
+  EXPECT_THAT(of_node(node), HasSubstr("METADATA_NODE"));
+  EXPECT_THAT(problem_of(replay(Traces{{kernel(1, 1), kernel(1, 2)}}, {}), 0), HasSubstr("same id"));
+  EXPECT_THAT(problem_of(replay(Traces{{}, {kernel(1, 1)}}, {}), 0), HasSubstr("no node"));
+}
+
+TEST(Replay, RooflineTimesComeFromWork) {
+  TraceNode node = kernel(1, 99);
+  node.attributes = {{"num_ops", std::int64_t{1'234'500}}, {"tensor_size", std::int64_t{1}}};
+  EXPECT_THAT(replay(Traces{{node}}, {}, TraceEncoding::kRoofline).finish_ns, ElementsAre(1234U));
+  node.attributes.pop_back();
+  EXPECT_THAT(problem_of(replay(Traces{{node}}, {}, TraceEncoding::kRoofline), 0), HasSubstr("tensor_size is missing"));
+}
+
+TEST(CommGroups, ReadsWhatTheFeederReadsAndRefusesTheRest) {
+  const ScratchFolder folder;
+  const auto read = [&](const std::string& text) {
+    std::ofstream(folder.path() / "groups.json") << text;
+    return read_comm_groups(folder.path() / "groups.json");
+  };
+  EXPECT_EQ(read(R"({"2": [3, 1], "10": [0, 5]})").value(), (CommGroups{{2, {3, 1}}, {10, {0, 5}}}));
+  for (const char* text : {"", "[]", "{", R"({"0": [1]})", R"({"x": [1]})", R"({"1": 5})", R"({"1": ["0"]})",
+                           R"({"1": [-1]})", R"({"1": [0.5]})", R"({"1": []})", R"({"1": [99999999999999]})"}) {
+    const auto groups = read(text);
+    ASSERT_FALSE(groups) << text;
+    EXPECT_THAT(groups.error().where, HasSubstr("groups.json"));
+  }
+  EXPECT_EQ(read_comm_groups(folder.path() / "none.json").error().code, ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace ns_dist

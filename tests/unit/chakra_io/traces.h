@@ -1,0 +1,134 @@
+// Small steps, and their traces read back, for the tests of chakra_io.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ns_dist/chakra_io.h"
+
+namespace ns_dist {
+
+// A folder of its own that goes when the test does.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ns_dist_chakra_XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~ScratchFolder() { std::filesystem::remove_all(path_); }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// A graph under construction with a duration for each node.
+struct StepBuilder {
+  explicit StepBuilder(const Mesh& grid) : mesh(grid), builder(grid, grid.size("pp")) {}
+
+  NodeId add(std::int64_t stage, Stream stream, const WorkItem& item, const std::vector<NodeId>& dependencies = {},
+             double nanoseconds = 1000, Origin origin = {}) {
+    durations.push_back(nanoseconds * units::ns);
+    return builder.add(ExecutionGraph::lane_of(stage, stream), builder.intern(item), origin, dependencies);
+  }
+  NodeId kernel(std::int64_t stage, const std::string& name, const std::vector<NodeId>& dependencies = {},
+                double nanoseconds = 1000) {
+    return add(stage, Stream::kCompute, {name, Category::kForward, Operator{Gemm{1, 4, 8, 16}, DType::kFp32}},
+               dependencies, nanoseconds);
+  }
+  NodeId collective(std::int64_t stage, Stream stream, CollectiveKind kind, Bytes size,
+                    const std::vector<std::string_view>& axes, const std::vector<NodeId>& dependencies = {}) {
+    const Rank representative = mesh.size("pp") > 1 ? stage * mesh.stride("pp") : 0;
+    return add(stage, stream,
+               {"collective", Category::kOther, Collective{kind, size, mesh.group(representative, axes)}},
+               dependencies);
+  }
+  NodeId message(std::int64_t from, std::int64_t to, Stream stream, const std::vector<NodeId>& dependencies,
+                 Bytes size = 64 * units::B) {
+    return add(from, stream, {"send", Category::kPipelineParallel, Message{from, to, size}}, dependencies);
+  }
+
+  Mesh mesh;
+  ExecutionGraph::Builder builder;
+  std::vector<Seconds> durations;  // by NodeId
+};
+
+// Each node starts when its dependencies and the node before it on its lane have ended.
+inline Timeline timeline_of(const ExecutionGraph& graph, const std::function<Seconds(NodeId)>& duration) {
+  Timeline timeline;
+  timeline.spans.resize(graph.node_count());
+  for (const NodeId node : graph.topological_order()) {
+    Span& span = timeline.spans[index(node)];
+    for (const NodeId on : graph.dependencies(node)) span.start = max(span.start, timeline.spans[index(on)].end);
+    if (const NodeId before = graph.previous_on_lane(node); before != kNoNode) {
+      span.start = max(span.start, timeline.spans[index(before)].end);
+    }
+    span.end = span.start + duration(node);
+    timeline.step = max(timeline.step, span.end);
+  }
+  return timeline;
+}
+
+struct WrittenStep {
+  ExportSummary summary;
+  CommGroups groups;
+  std::vector<std::vector<TraceNode>> traces;  // by rank
+  ReplayReport replayed;
+};
+
+// Writes the step, reads every file back and replays the files.
+inline Result<WrittenStep> write_and_read(const ExecutionGraph& graph, const Timeline& timeline,
+                                          const std::filesystem::path& folder,
+                                          TraceEncoding encoding = TraceEncoding::kDurations) {
+  WrittenStep out;
+  NS_TRY(out.summary, write_traces(graph, timeline, {.directory = folder, .encoding = encoding}));
+  NS_TRY(out.groups, read_comm_groups(out.summary.comm_groups));
+  for (Rank rank = 0; rank < out.summary.ranks; ++rank) {
+    NS_TRY(std::vector<TraceNode> nodes, read_trace(folder / ("trace." + std::to_string(rank) + ".et")));
+    out.traces.push_back(std::move(nodes));
+  }
+  NS_TRY(out.replayed, replay(folder / "trace", out.summary.ranks, out.groups, encoding));
+  return out;
+}
+
+inline Result<WrittenStep> write_and_read(StepBuilder step, const std::filesystem::path& folder,
+                                          TraceEncoding encoding = TraceEncoding::kDurations) {
+  const ExecutionGraph graph = std::move(step.builder).build();
+  return write_and_read(graph, timeline_of(graph, [&](NodeId node) { return step.durations[index(node)]; }), folder,
+                        encoding);
+}
+
+// Attribute of a type that it must have; fails the test where it is missing.
+template <class T>
+T attribute_as(const TraceNode& node, const char* name) {
+  const TraceValue* value = node.attribute(name);
+  if (value == nullptr || !std::holds_alternative<T>(*value)) {
+    ADD_FAILURE() << "node " << node.id << " (" << node.name << ") lacks " << name;
+    return {};
+  }
+  return std::get<T>(*value);
+}
+
+inline std::int64_t integer_of(const TraceNode& node, const char* name) {
+  return attribute_as<std::int64_t>(node, name);
+}
+
+inline std::string text_of(const ReplayReport& report) {
+  std::string text = std::to_string(report.finished) + " of " + std::to_string(report.finish_ns.size()) + " finished\n";
+  for (const TraceProblem& problem : report.problems) {
+    text += "rank " + std::to_string(problem.rank) + " node " + std::to_string(problem.node) + " (" + problem.name +
+            "): " + problem.message + "\n";
+  }
+  return text;
+}
+
+}  // namespace ns_dist

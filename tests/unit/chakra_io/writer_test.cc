@@ -1,0 +1,348 @@
+// Is a step told to every rank as ASTRA-Sim's feeder reads it?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "unit/chakra_io/traces.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Mesh mesh_of(std::int64_t tp, std::int64_t dp, std::int64_t pp) {
+  return Mesh::innermost_first({"tp", "dp", "pp"}, {tp, dp, pp});
+}
+
+const TraceNode* find(const std::vector<TraceNode>& trace, const std::string& name) {
+  for (const TraceNode& node : trace) {
+    if (node.name == name) return &node;
+  }
+  return nullptr;
+}
+
+TEST(Writer, KernelsCarryWorkDurationAndOrder) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(1, 1, 1));
+  const NodeId first = step.kernel(0, "first", {}, 2000);
+  step.add(0, Stream::kCompute, {"second", Category::kForward, Operator{Gemm{1, 4, 8, 16}, DType::kFp32}}, {first},
+           3000, {.microbatch = 5, .layer = 11});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  ASSERT_EQ(written->traces.size(), 1U);
+  ASSERT_EQ(written->traces[0].size(), 2U);
+  const TraceNode& a = written->traces[0][0];
+  const TraceNode& b = written->traces[0][1];
+  EXPECT_EQ(a.type, TraceNodeType::kCompute);
+  EXPECT_EQ(a.duration_micros, 2U);
+  EXPECT_EQ(integer_of(a, "num_ops"), 2 * 4 * 8 * 16);
+  EXPECT_EQ(integer_of(a, "tensor_size"), 4 * (4 * 16 + 16 * 8 + 4 * 8));
+  EXPECT_FALSE(attribute_as<bool>(a, "is_cpu_op"));
+  EXPECT_THAT(b.data_deps, ElementsAre(a.id));
+  EXPECT_THAT(b.ctrl_deps, IsEmpty());
+  EXPECT_EQ(b.name, "second layer=11 microbatch=5");
+  EXPECT_EQ(attribute_as<double>(b, "ns_dist_duration_ns"), 3000);
+  EXPECT_THAT(written->replayed.finish_ns, ElementsAre(5000U));
+}
+
+// The format holds whole microseconds, and the feeder takes 0 for 1 ns: at no point may a lane's total, as the feeder
+// reads it, be further from the exact one than half a microsecond.
+TEST(Writer, TheRoundingRemainderIsCarriedAlongTheLane) {
+  for (const double each : {40.0, 333.3, 499.9, 500.1, 1234.56, 7499.9}) {
+    const ScratchFolder folder;
+    StepBuilder step(mesh_of(1, 1, 1));
+    constexpr int kKernels = 3000;
+    for (int i = 0; i < kKernels; ++i) step.kernel(0, "k", {}, each);
+    const auto written = write_and_read(std::move(step), folder.path());
+    ASSERT_TRUE(written) << to_text(written.error());
+    double told = 0;
+    for (int i = 0; i < kKernels; ++i) {
+      const auto micros = static_cast<double>(written->traces[0][static_cast<std::size_t>(i)].duration_micros);
+      told += micros == 0 ? 1 : 1000 * micros;
+      ASSERT_NEAR(told, (i + 1) * each, 500 + 1e-6 * each * kKernels) << each << " ns, kernel " << i;
+    }
+    EXPECT_NEAR(static_cast<double>(written->replayed.finish_ns[0]), kKernels * each, 501);
+  }
+}
+
+TEST(Writer, RooflineEncodingIsExactToTheNanosecond) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(1, 1, 1));
+  std::uint64_t total = 0;
+  for (const std::uint64_t ns : {1U, 7U, 999U, 123457U, 4000000001U}) {
+    step.kernel(0, "k", {}, static_cast<double>(ns));
+    total += ns;
+  }
+  const auto written = write_and_read(std::move(step), folder.path(), TraceEncoding::kRoofline);
+  ASSERT_TRUE(written) << to_text(written.error());
+  EXPECT_EQ(integer_of(written->traces[0][2], "num_ops"), 999 * 1000 + 500);
+  EXPECT_EQ(integer_of(written->traces[0][2], "tensor_size"), 1);
+  EXPECT_EQ(written->replayed.finish_ns[0], total);
+}
+
+// comm_size: all-reduce, reduce-scatter and all-to-all count what a rank puts in, and so does all-gather, whose size
+// with us is what comes out.
+TEST(Writer, CollectiveSizesFollowTheFeedersConvention) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(4, 1, 1));
+  const std::vector<std::pair<CollectiveKind, std::int64_t>> expected = {{CollectiveKind::kAllReduce, 4096},
+                                                                         {CollectiveKind::kAllGather, 1024},
+                                                                         {CollectiveKind::kReduceScatter, 4096},
+                                                                         {CollectiveKind::kAllToAll, 4096}};
+  step.kernel(0, "k");
+  for (const auto& [kind, size] : expected) step.collective(0, Stream::kTensorParallel, kind, 4 * KiB, {"tp"});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  const std::vector<std::int64_t> types = {0, 2, 7, 6};
+  for (const auto& trace : written->traces) {
+    ASSERT_EQ(trace.size(), 1 + expected.size());
+    std::vector<std::int64_t> sizes, told;
+    for (const TraceNode& node : trace) {
+      if (node.type != TraceNodeType::kCollective) continue;
+      sizes.push_back(integer_of(node, "comm_size"));
+      told.push_back(integer_of(node, "comm_type"));
+      EXPECT_EQ(attribute_as<std::string>(node, "pg_name"), "1");
+    }
+    EXPECT_THAT(sizes, ElementsAre(4096, 1024, 4096, 4096));
+    EXPECT_EQ(told, types);
+  }
+  EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
+}
+
+TEST(Writer, GroupsAreNumberedFromOneAndSharedWhereTheyAreEqual) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(2, 2, 2));
+  const auto ar = CollectiveKind::kAllReduce;
+  for (std::int64_t stage = 0; stage < 2; ++stage) {
+    step.kernel(stage, "k");
+    step.collective(stage, Stream::kTensorParallel, ar, 64 * B, {"tp"});
+    step.collective(stage, Stream::kDataParallel, ar, 64 * B, {"dp"});
+    step.collective(stage, Stream::kExpertParallel, ar, 32 * B, {"tp"});  // the same ranks on another stream
+    step.collective(stage, Stream::kDataParallel, ar, 16 * B, {"tp", "dp", "pp"});
+  }
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  // Ranks are tp + 2 dp + 4 pp. In the order of ranks: rank 0's tp, dp and world groups, rank 1's dp, rank 2's tp, ...
+  const CommGroups expected = {{1, {0, 1}}, {2, {0, 2}}, {3, {0, 1, 2, 3, 4, 5, 6, 7}},
+                               {4, {1, 3}}, {5, {2, 3}}, {6, {4, 5}},
+                               {7, {4, 6}}, {8, {5, 7}}, {9, {6, 7}}};
+  EXPECT_EQ(written->groups, expected);
+  EXPECT_EQ(written->summary.groups, 9);
+  EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
+}
+
+TEST(Writer, EveryRankOfAStageTalksToItsOwnPeer) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(2, 1, 2));
+  const NodeId a = step.kernel(0, "a");
+  const NodeId m = step.message(0, 1, Stream::kPipelineForward, {a}, 100 * B);
+  const NodeId b = step.kernel(1, "b", {m});
+  const NodeId back = step.message(1, 0, Stream::kPipelineBackward, {b}, 50 * B);
+  step.kernel(0, "c", {back});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  for (Rank rank = 0; rank < 4; ++rank) {
+    const Rank peer = (rank + 2) % 4;
+    int sends = 0, receives = 0;
+    for (const TraceNode& node : written->traces[static_cast<std::size_t>(rank)]) {
+      if (node.type == TraceNodeType::kSend) {
+        ++sends;
+        EXPECT_EQ(integer_of(node, "comm_src"), rank);
+        EXPECT_EQ(integer_of(node, "comm_dst"), peer);
+        EXPECT_EQ(integer_of(node, "comm_size"), rank < 2 ? 100 : 50);
+      } else if (node.type == TraceNodeType::kReceive) {
+        ++receives;
+        EXPECT_EQ(integer_of(node, "comm_src"), peer);
+        EXPECT_EQ(integer_of(node, "comm_dst"), rank);
+        EXPECT_EQ(integer_of(node, "comm_size"), rank < 2 ? 50 : 100);
+      }
+    }
+    EXPECT_EQ(sends, 1);
+    EXPECT_EQ(receives, 1);
+  }
+  const TraceNode* receiving = find(written->traces[2], "send");
+  ASSERT_NE(receiving, nullptr);
+  EXPECT_THAT(find(written->traces[2], "b")->data_deps, ElementsAre(receiving->id));
+  EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
+  // 1 us each: a, message, b, message, c.
+  EXPECT_THAT(written->replayed.finish_ns, ElementsAre(5000U, 5000U, 4000U, 4000U));
+}
+
+TEST(Writer, WhatARankWouldSayToItselfIsLeftOutAndBridged) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(1, 2, 1));
+  const NodeId a = step.kernel(0, "a");
+  const NodeId alone = step.collective(0, Stream::kTensorParallel, CollectiveKind::kAllReduce, 64 * B, {"tp"}, {a});
+  const NodeId self = step.message(0, 0, Stream::kPipelineForward, {alone});
+  const NodeId real = step.collective(0, Stream::kDataParallel, CollectiveKind::kAllReduce, 64 * B, {"dp"}, {self});
+  step.kernel(0, "b", {real});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  ASSERT_EQ(written->traces[0].size(), 3U);
+  EXPECT_THAT(find(written->traces[0], "collective")->data_deps, ElementsAre(find(written->traces[0], "a")->id));
+  EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
+}
+
+// The gradient norm: every stage adds its own node, all of one group. Each stage meets it where its timeline says, and
+// messages around it would deadlock if the stages disagreed about the order.
+TEST(Writer, CollectivesOfSeveralStagesMeet) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(2, 1, 2));
+  std::vector<NodeId> ends;
+  for (std::int64_t stage = 0; stage < 2; ++stage) {
+    const NodeId last = step.kernel(stage, "work", {}, stage == 0 ? 1000 : 9000);
+    ends.push_back(
+        step.collective(stage, Stream::kDataParallel, CollectiveKind::kAllReduce, 4 * B, {"tp", "pp"}, {last}));
+  }
+  // Stage 0 believes that its norm is over long before this message leaves stage 1.
+  const NodeId early = step.kernel(1, "early");
+  const NodeId message = step.message(1, 0, Stream::kPipelineBackward, {early});
+  step.kernel(0, "after", {message, ends[0]});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  EXPECT_EQ(written->groups, (CommGroups{{1, {0, 1, 2, 3}}}));
+  EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
+}
+
+TEST(Writer, CollectivesAndSendsOfARankAreOneChain) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(2, 2, 2));
+  const NodeId a = step.kernel(0, "a");
+  step.collective(0, Stream::kTensorParallel, CollectiveKind::kAllReduce, 64 * B, {"tp"}, {a});
+  step.collective(0, Stream::kDataParallel, CollectiveKind::kAllReduce, 64 * B, {"dp"}, {a});
+  const NodeId m = step.message(0, 1, Stream::kPipelineForward, {a});
+  step.kernel(1, "b", {m});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  std::uint64_t last = 0;
+  for (const TraceNode& node : written->traces[0]) {
+    if (node.type != TraceNodeType::kCollective && node.type != TraceNodeType::kSend) continue;
+    if (last != 0) {
+      EXPECT_THAT(node.ctrl_deps, ElementsAre(last));
+    }
+    last = node.id;
+  }
+}
+
+TEST(Writer, SaysWhatTheFormatCannotSay) {
+  const ScratchFolder folder;
+  {
+    StepBuilder step(mesh_of(1, 1, 2));
+    const NodeId a = step.kernel(0, "a");
+    step.kernel(1, "b", {a});
+    const auto written = write_and_read(std::move(step), folder.path());
+    ASSERT_FALSE(written);
+    EXPECT_THAT(written.error().message, HasSubstr("no message joins them"));
+  }
+  for (const CollectiveKind kind : {CollectiveKind::kReduce, CollectiveKind::kGather, CollectiveKind::kScatter,
+                                    CollectiveKind::kBarrier, CollectiveKind::kSendRecv}) {
+    StepBuilder step(mesh_of(2, 1, 1));
+    step.collective(0, Stream::kTensorParallel, kind, 64 * B, {"tp"});
+    const auto written = write_and_read(std::move(step), folder.path());
+    ASSERT_FALSE(written);
+    EXPECT_THAT(written.error().message, HasSubstr(std::string(name_of(kind))));
+  }
+  {
+    StepBuilder step(mesh_of(1, 1, 2));
+    step.kernel(0, "a");
+    EXPECT_THAT(write_and_read(std::move(step), folder.path()).error().message, HasSubstr("stage 1 has no work"));
+  }
+  {
+    StepBuilder step(mesh_of(1, 1, 3));
+    for (std::int64_t stage = 0; stage < 3; ++stage) step.kernel(stage, "k");
+    for (std::int64_t stage = 0; stage < 2; ++stage) {
+      step.collective(stage, Stream::kDataParallel, CollectiveKind::kAllReduce, 4 * B, {"pp"});
+    }
+    EXPECT_THAT(write_and_read(std::move(step), folder.path()).error().message, HasSubstr("joins 3 stages; 2 of them"));
+  }
+  {
+    StepBuilder step(mesh_of(1, 1, 1));
+    step.kernel(0, "a", {NodeId{1}});
+    step.kernel(0, "b");
+    EXPECT_THAT(write_and_read(std::move(step), folder.path()).error().message, HasSubstr("depends on itself"));
+  }
+}
+
+TEST(Writer, APlaceThatIsNoFolderIsAnError) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "file") << "x";
+  StepBuilder step(mesh_of(1, 1, 1));
+  step.kernel(0, "a");
+  const auto written = write_and_read(std::move(step), folder.path() / "file");
+  ASSERT_FALSE(written);
+  EXPECT_THAT(written.error().where, HasSubstr("file"));
+}
+
+TEST(Writer, TheSameStepGivesTheSameBytes) {
+  const ScratchFolder folder;
+  std::vector<std::string> bytes;
+  for (const char* name : {"one", "two"}) {
+    StepBuilder step(mesh_of(2, 2, 1));
+    const NodeId a = step.kernel(0, "a", {}, 1234.5);
+    step.collective(0, Stream::kTensorParallel, CollectiveKind::kAllReduce, 64 * B, {"tp"}, {a});
+    ASSERT_TRUE(write_and_read(std::move(step), folder.path() / name));
+    std::string all;
+    for (const char* file : {"trace.0.et", "trace.3.et", "comm_groups.json"}) {
+      std::ifstream in(folder.path() / name / file, std::ios::binary);
+      all.append(std::istreambuf_iterator<char>(in), {});
+    }
+    bytes.push_back(all);
+  }
+  EXPECT_EQ(bytes[0], bytes[1]);
+}
+
+// Splits the frames here, by the format's facts alone, and gives each to the format's own decoder.
+TEST(Writer, ProtocDecodesEveryFrame) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(2, 1, 2));
+  const NodeId a = step.kernel(0, "a");
+  const NodeId c = step.collective(0, Stream::kTensorParallel, CollectiveKind::kAllReduce, 64 * B, {"tp"}, {a});
+  const NodeId m = step.message(0, 1, Stream::kPipelineForward, {c});
+  step.kernel(1, "b", {m});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  for (Rank rank = 0; rank < 4; ++rank) {
+    std::ifstream in(folder.path() / ("trace." + std::to_string(rank) + ".et"), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    std::size_t at = 0, frames = 0;
+    while (at < bytes.size()) {
+      std::size_t length = 0;
+      for (int shift = 0;; shift += 7) {
+        const auto byte = static_cast<unsigned char>(bytes.at(at++));
+        length |= static_cast<std::size_t>(byte & 0x7f) << shift;
+        if (byte < 0x80) break;
+      }
+      ASSERT_LE(at + length, bytes.size());
+      std::ofstream(folder.path() / "frame", std::ios::binary) << bytes.substr(at, length);
+      at += length;
+      const std::string type = frames == 0 ? "GlobalMetadata" : "Node";
+      const std::string command = "protoc --decode=ChakraProtoMsg." + type +
+                                  " -I '" NS_DIST_SOURCE_DIR "/chakra_io/proto' et_def.proto < '" +
+                                  (folder.path() / "frame").string() + "'";
+      std::FILE* pipe = ::popen(command.c_str(), "r");
+      ASSERT_NE(pipe, nullptr);
+      std::string text;
+      for (int ch = std::fgetc(pipe); ch != EOF; ch = std::fgetc(pipe)) text.push_back(static_cast<char>(ch));
+      ASSERT_EQ(::pclose(pipe), 0) << command;
+      if (frames > 0) {
+        const TraceNode& node = written->traces[static_cast<std::size_t>(rank)][frames - 1];
+        EXPECT_THAT(text, HasSubstr("id: " + std::to_string(node.id) + "\n"));
+        EXPECT_THAT(text, HasSubstr("name: \"" + node.name + "\""));
+        EXPECT_THAT(text, HasSubstr("type: " + std::string(name_of(node.type))));
+        EXPECT_EQ(text.find("\n1: "), std::string::npos) << "a field without a name:\n" << text;
+      }
+      ++frames;
+    }
+    EXPECT_EQ(frames, 1 + written->traces[static_cast<std::size_t>(rank)].size());
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist
