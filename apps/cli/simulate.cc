@@ -17,8 +17,7 @@ Result<void> write_with(std::string_view kind, const std::optional<std::string>&
     NS_TRY(const auto sink, sink_kind.make(*path));
     return write_timeline(simulation, *sink);
   }
-  NS_EXPECTS(!"a sink of trace_sinks()");
-  return {};
+  detail::broken_contract("a sink of trace_sinks()", __FILE__, __LINE__);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "advice.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
-#include "ns_dist/simulator.h"
 
 namespace ns_dist {
 namespace {
@@ -15,8 +14,8 @@ constexpr double kWorthwhile = 0.002;  // of the step
 
 class WhatIf {
  public:
-  WhatIf(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts, Seconds step)
-      : graph_(graph), forecasts_(forecasts), step_(step) {}
+  WhatIf(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts, Rescheduler& rescheduler, Seconds step)
+      : graph_(graph), forecasts_(forecasts), rescheduler_(rescheduler), step_(step) {}
 
   // What the step saves when every work item takes `duration(item, forecast)` instead.
   template <class Duration>
@@ -26,7 +25,7 @@ class WhatIf {
     for (std::size_t i = 0; i < forecasts_.size(); ++i) {
       durations.push_back(duration(graph_.works()[i], forecasts_[i]));
     }
-    return step_ - schedule(graph_, durations).step;
+    return step_ - rescheduler_.step(durations);
   }
 
   Seconds saving_without(Category category) const {
@@ -38,6 +37,7 @@ class WhatIf {
  private:
   const ExecutionGraph& graph_;
   const std::vector<Forecast>& forecasts_;
+  Rescheduler& rescheduler_;
   Seconds step_;
 };
 
@@ -105,8 +105,9 @@ std::optional<Improvement> faster_kernels(const ExecutionGraph& graph, const std
 }  // namespace
 
 std::vector<Improvement> improvements(const Scenario& scenario, const ExecutionGraph& graph,
-                                      const std::vector<Forecast>& forecasts, const Breakdown& parts, Seconds step) {
-  const WhatIf what_if(graph, forecasts, step);
+                                      const std::vector<Forecast>& forecasts, Rescheduler& rescheduler,
+                                      const Breakdown& parts, Seconds step) {
+  const WhatIf what_if(graph, forecasts, rescheduler, step);
   const ParallelPlan& plan = scenario.plan;
   const Seconds least = kWorthwhile * step;
   std::vector<Improvement> found;

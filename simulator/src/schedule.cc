@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ns_dist/simulator.h"
+#include "rescheduler.h"
 
 namespace ns_dist {
 namespace {
@@ -18,23 +19,45 @@ Collective as_collective(const Message& message, const Mesh& mesh) {
 
 }  // namespace
 
-Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations) {
-  NS_EXPECTS(durations.size() == graph.works().size());
+Rescheduler::Rescheduler(const ExecutionGraph& graph) : graph_(graph), order_(graph.topological_order()) {
+  NS_EXPECTS(order_.size() == graph.node_count());
+}
+
+Seconds Rescheduler::start_of(NodeId id, const auto& end_of) const {
+  Seconds start;
+  if (const NodeId previous = graph_.previous_on_lane(id); previous != kNoNode) start = end_of(previous);
+  for (const NodeId dependency : graph_.dependencies(id)) start = max(start, end_of(dependency));
+  return start;
+}
+
+Timeline Rescheduler::timeline(std::span<const Seconds> durations) const {
+  NS_EXPECTS(durations.size() == graph_.works().size());
   Timeline timeline;
-  timeline.spans.resize(graph.node_count());
-  const std::vector<NodeId> order = graph.topological_order();
-  NS_EXPECTS(order.size() == graph.node_count());
-  for (const NodeId id : order) {
-    Seconds start;
-    if (const NodeId previous = graph.previous_on_lane(id); previous != kNoNode) {
-      start = timeline.spans[index(previous)].end;
-    }
-    for (const NodeId dependency : graph.dependencies(id)) start = max(start, timeline.spans[index(dependency)].end);
-    const Seconds end = start + durations[index(graph.node(id).work)];
+  timeline.spans.resize(graph_.node_count());
+  const auto end_of = [&](NodeId id) { return timeline.spans[index(id)].end; };
+  for (const NodeId id : order_) {
+    const Seconds start = start_of(id, end_of);
+    const Seconds end = start + durations[index(graph_.node(id).work)];
     timeline.spans[index(id)] = {start, end};
     timeline.step = max(timeline.step, end);
   }
   return timeline;
+}
+
+Seconds Rescheduler::step(std::span<const Seconds> durations) {
+  NS_EXPECTS(durations.size() == graph_.works().size());
+  ends_.resize(graph_.node_count());
+  const auto end_of = [&](NodeId id) { return ends_[index(id)]; };
+  Seconds step;
+  for (const NodeId id : order_) {
+    ends_[index(id)] = start_of(id, end_of) + durations[index(graph_.node(id).work)];
+    step = max(step, ends_[index(id)]);
+  }
+  return step;
+}
+
+Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations) {
+  return Rescheduler(graph).timeline(durations);
 }
 
 Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const ComputeCost& compute,

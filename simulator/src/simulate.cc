@@ -65,7 +65,8 @@ Result<void> check_room(const Scenario& scenario, std::int64_t ranks) {
                {}});
 }
 
-Report report_of(const Scenario& scenario, const Simulation& simulation, MemoryBudget memory) {
+Report report_of(const Scenario& scenario, const Simulation& simulation, Rescheduler& rescheduler,
+                 MemoryBudget memory) {
   Report report;
   report.scenario = scenario;
   report.ranks = simulation.graph.mesh().ranks();
@@ -98,7 +99,8 @@ Report report_of(const Scenario& scenario, const Simulation& simulation, MemoryB
   for (const Forecast& forecast : simulation.forecasts) durations.push_back(forecast.latency);
   report.breakdown = breakdown(simulation.graph, simulation.timeline);
   report.critical_path = hotspots(simulation.graph, simulation.critical_path, durations);
-  report.improvements = improvements(scenario, simulation.graph, simulation.forecasts, report.breakdown, report.step);
+  report.improvements =
+      improvements(scenario, simulation.graph, simulation.forecasts, rescheduler, report.breakdown, report.step);
   report.warnings = warnings(scenario, simulation.graph, simulation.forecasts, simulation.critical_path, report.memory);
   return report;
 }
@@ -118,9 +120,10 @@ Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute
   NS_TRY(simulation.forecasts, forecast_works(simulation.graph, compute, network));
   std::vector<Seconds> durations;
   for (const Forecast& forecast : simulation.forecasts) durations.push_back(forecast.latency);
-  simulation.timeline = schedule(simulation.graph, durations);
+  Rescheduler rescheduler(simulation.graph);
+  simulation.timeline = rescheduler.timeline(durations);
   simulation.critical_path = critical_path(simulation.graph, durations);
-  simulation.report = report_of(scenario, simulation, std::move(memory));
+  simulation.report = report_of(scenario, simulation, rescheduler, std::move(memory));
   return simulation;
 }
 
