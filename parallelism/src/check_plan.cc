@@ -51,36 +51,38 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training) {
   Checker check;
-  const bool degrees = check.in_range("tp", plan.tp, kMostRanks) & check.in_range("pp", plan.pp, kMostRanks) &
-                       check.in_range("dp", plan.dp, kMostRanks) & check.in_range("cp", plan.cp, kMostRanks) &
-                       check.in_range("ep", plan.ep, kMostRanks) & check.in_range("vpp", plan.vpp, kMostRanks);
-  const bool batch = check.in_range("micro_batch", training.micro_batch, kMostBatch) &
-                     check.in_range("global_batch", training.global_batch, kMostBatch) &
-                     check.in_range("seq", training.sequence, kMostSequence);
+  const bool degrees = check.in_range("--tp", plan.tp, kMostRanks) & check.in_range("--pp", plan.pp, kMostRanks) &
+                       check.in_range("--dp", plan.dp, kMostRanks) & check.in_range("--cp", plan.cp, kMostRanks) &
+                       check.in_range("--ep", plan.ep, kMostRanks) & check.in_range("--vpp", plan.vpp, kMostRanks);
+  const bool batch = check.in_range("--micro-batch", training.micro_batch, kMostBatch) &
+                     check.in_range("--global-batch", training.global_batch, kMostBatch) &
+                     check.in_range("--seq", training.sequence, kMostSequence);
   if (!degrees || !batch) return fail(join(std::move(check.errors)));
 
   const double ranks = static_cast<double>(plan.tp) * static_cast<double>(plan.pp) * static_cast<double>(plan.dp) *
                        static_cast<double>(plan.cp);
   if (ranks > static_cast<double>(kMostRanks)) {
-    check.fail_at("dp", fmt::format("tp x cp x pp x dp is {:.3g} ranks", ranks),
+    check.fail_at("--dp", fmt::format("tp x cp x pp x dp is {:.3g} ranks", ranks),
                   fmt::format("at most {} ranks", kMostRanks));
     return fail(join(std::move(check.errors)));
   }
-  check.divides("tp", plan.tp, model.heads,
+  check.divides("--tp", plan.tp, model.heads,
                 fmt::format("tp {} does not divide the {} attention heads of {}", plan.tp, model.heads, model.name));
-  if (!model.mla && plan.tp <= model.heads && model.kv_heads % plan.tp != 0 && plan.tp % model.kv_heads != 0) {
-    check.fail_at("tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them", plan.tp,
-                                    model.kv_heads));
+  if (!model.mla && model.kv_heads != model.heads && plan.tp <= model.heads && model.kv_heads % plan.tp != 0 &&
+      plan.tp % model.kv_heads != 0) {
+    check.fail_at("--tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them", plan.tp,
+                                      model.kv_heads));
   }
   if (!model.moe || model.moe->first_dense_layers > 0) {
-    check.divides("tp", plan.tp, model.ffn, fmt::format("tp {} does not divide the MLP width {}", plan.tp, model.ffn));
+    check.divides("--tp", plan.tp, model.ffn,
+                  fmt::format("tp {} does not divide the MLP width {}", plan.tp, model.ffn));
   }
   if (plan.sequence_parallel) {
-    check.divides("tp", plan.tp, training.sequence,
+    check.divides("--tp", plan.tp, training.sequence,
                   fmt::format("sequence parallelism: tp {} does not divide {} tokens", plan.tp, training.sequence));
   }
   if (plan.pp * plan.vpp > model.layers) {
-    check.fail_at("pp",
+    check.fail_at("--pp",
                   fmt::format("pp {} x vpp {} stages are more than the {} layers of {}", plan.pp, plan.vpp,
                               model.layers, model.name),
                   fmt::format("pp x vpp of at most {}", model.layers));
@@ -94,7 +96,7 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
   const std::int64_t sequences = training.micro_batch * plan.dp;
   if (training.global_batch % sequences != 0) {
     const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
-    check.fail_at("global_batch",
+    check.fail_at("--global-batch",
                   fmt::format("{} sequences are not divisible by micro batch {} x dp {}", training.global_batch,
                               training.micro_batch, plan.dp),
                   fmt::format("a multiple of {}", sequences),
@@ -102,9 +104,9 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
   }
   if (plan.ep > 1) {
     if (!model.moe) {
-      check.fail_at("ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "ep 1");
+      check.fail_at("--ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "ep 1");
     } else {
-      check.divides("ep", plan.ep, model.moe->experts,
+      check.divides("--ep", plan.ep, model.moe->experts,
                     fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name));
     }
     check.divides(
@@ -112,18 +114,18 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
         fmt::format("ep {} does not divide dp {}: experts are spread over data-parallel ranks", plan.ep, plan.dp));
   }
   if (model.moe) {
-    check.divides("tp", plan.tp, model.moe->expert_ffn,
+    check.divides("--tp", plan.tp, model.moe->expert_ffn,
                   fmt::format("tp {} does not divide the experts' width {}", plan.tp, model.moe->expert_ffn));
   }
   if (plan.cp > 1) {
-    check.fail_at("cp", "context parallelism is not forecast yet", "cp 1");
+    check.fail_at("--cp", "context parallelism is not forecast yet", "cp 1");
   }
   if (plan.zero == ZeroStage::kGradients || plan.zero == ZeroStage::kParameters) {
-    check.fail_at("zero", fmt::format("ZeRO stage {} is not forecast yet", static_cast<int>(plan.zero)),
+    check.fail_at("--zero", fmt::format("ZeRO stage {} is not forecast yet", static_cast<int>(plan.zero)),
                   "0 (none) or 1 (distributed optimizer)");
   }
   if (training.dtype == DType::kFp8 || training.dtype == DType::kFp4) {
-    check.fail_at("dtype", fmt::format("training in {} is not forecast yet", name_of(training.dtype)),
+    check.fail_at("--dtype", fmt::format("training in {} is not forecast yet", name_of(training.dtype)),
                   "fp32, tf32, fp16 or bf16");
   }
   const auto schedule = pipeline_schedule(plan.schedule);
@@ -134,7 +136,7 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
     const double passes = 2.0 * static_cast<double>(microbatches) * static_cast<double>(plan.pp * plan.vpp);
     if (passes > static_cast<double>(kMostPasses)) {
       check.fail_at(
-          "global_batch",
+          "--global-batch",
           fmt::format("{} microbatches on {} stages are {:.3g} passes", microbatches, plan.pp * plan.vpp, passes),
           fmt::format("at most {} passes", kMostPasses), "use a larger micro batch or more dp");
     } else if (const auto order = (*schedule)->order({plan.pp, microbatches, plan.vpp}, 0); !order) {

@@ -106,7 +106,7 @@ Result<std::vector<std::vector<LayerRange>>> split_layers(const Model& model, co
   if (parts > model.layers || (plan.vpp > 1 && model.layers % parts != 0)) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} layers do not split into pp {} x vpp {} chunks", model.layers, plan.pp, plan.vpp),
-                 "pp",
+                 "--pp",
                  fmt::format("pp x vpp that divides {}", model.layers),
                  "",
                  {}});

@@ -25,7 +25,7 @@ Result<void> schedules::one_chunk(std::string_view schedule, const ScheduleShape
   if (shape.chunks == 1) return {};
   return fail({ErrorCode::kInfeasible,
                fmt::format("{} runs one model chunk a stage, not {}", schedule, shape.chunks),
-               "schedule",
+               "--schedule",
                "vpp 1",
                "use the interleaved schedule for vpp above 1",
                {}});
@@ -42,7 +42,7 @@ Result<const PipelineSchedule*> pipeline_schedule(std::string_view name) {
   const std::string near = nearest_name(name, names);
   return fail({ErrorCode::kNotFound,
                fmt::format("unknown schedule \"{}\"", name),
-               "schedule",
+               "--schedule",
                fmt::format("one of {}", fmt::join(names, ", ")),
                near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
                {}});

@@ -31,7 +31,7 @@ Result<std::vector<SchedulePass>> interleaved_order(const ScheduleShape& shape, 
   if (shape.chunks > 1 && shape.stages < 2) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} model chunks need a pipeline", shape.chunks),
-                 "vpp",
+                 "--vpp",
                  "pp of at least 2",
                  "use vpp 1",
                  {}});
@@ -41,7 +41,7 @@ Result<std::vector<SchedulePass>> interleaved_order(const ScheduleShape& shape, 
     return fail({ErrorCode::kInfeasible,
                  fmt::format("interleaved needs microbatches in multiples of the {} stages, and there are {}",
                              shape.stages, shape.microbatches),
-                 "schedule",
+                 "--schedule",
                  fmt::format("a global batch that gives a multiple of {} microbatches, such as {}", shape.stages, up),
                  "or use vpp 1 with 1f1b",
                  {}});
