@@ -1,0 +1,128 @@
+// Is every plan either refused with a reason or planned completely? For random models, degrees and options.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "ns_dist/planner.h"
+
+namespace ns_dist {
+namespace {
+
+std::int64_t any_of(std::vector<std::int64_t> values) { return *rc::gen::elementOf(std::move(values)); }
+bool coin() { return *rc::gen::arbitrary<bool>(); }
+
+struct Question {
+  Model model;
+  ParallelPlan plan;
+  Training training;
+};
+
+Question any_question() {
+  Question q;
+  Model& model = q.model;
+  model.name = "any";
+  model.layers = *rc::gen::inRange<std::int64_t>(1, 9);
+  model.heads = any_of({2, 4, 8, 12});
+  model.kv_heads = coin() ? model.heads : any_of({1, 2, 4});
+  if (model.heads % model.kv_heads != 0) model.kv_heads = model.heads;
+  model.head_dim = any_of({16, 64});
+  model.hidden = model.heads * model.head_dim;
+  model.ffn = any_of({1, 3, 4}) * model.hidden;
+  model.gated_mlp = coin();
+  model.bias = coin();
+  model.dropout = coin();
+  model.tied_embeddings = coin();
+  model.position = coin() ? PositionKind::kRotary : PositionKind::kLearned;
+  model.position_table = model.position == PositionKind::kLearned ? 128 : 0;
+  model.vocabulary = 1000;
+  model.sequence = 128;
+  if (coin()) model.moe = Experts{any_of({2, 4, 8}), any_of({1, 2}), model.ffn, any_of({0, 1}), 0, any_of({0, 1})};
+  if (model.moe) {
+    model.moe->shared_expert_ffn = model.moe->shared_experts * model.ffn;
+    model.moe->first_dense_layers = std::min(model.moe->first_dense_layers, model.layers);
+  }
+  if (coin() && coin()) model.mla = LatentAttention{any_of({0, 32}), 32, 16, 16, 16};
+  ParallelPlan& plan = q.plan;
+  plan.tp = any_of({1, 2, 3, 4});
+  plan.pp = any_of({1, 2, 3, 4});
+  plan.dp = any_of({1, 2, 4});
+  plan.ep = any_of({1, 1, 2, 4});
+  plan.vpp = any_of({1, 1, 2});
+  plan.schedule = plan.vpp > 1 ? "interleaved" : (coin() ? "1f1b" : "gpipe");
+  plan.zero = coin() ? ZeroStage::kOptimizer : ZeroStage::kNone;
+  plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));
+  plan.sequence_parallel = coin();
+  plan.flash_attention = coin();
+  plan.overlap_grad_reduce = coin();
+  plan.overlap_param_gather = coin();
+  plan.overlap_p2p = coin();
+  q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}), DType::kBf16};
+  return q;
+}
+
+RC_GTEST_PROP(Planner, APlanThatChecksIsPlannedWithoutACircle, ()) {
+  const Question q = any_question();
+  const bool fine = check_plan(q.model, q.plan, q.training).has_value();
+  const auto graph = plan_step(q.model, q.plan, q.training);
+  RC_ASSERT(graph.has_value() == fine);
+  RC_ASSERT(memory_budget(q.model, q.plan, q.training).has_value() == fine);
+  if (!fine) return;
+  RC_ASSERT(graph->topological_order().size() == graph->node_count());
+  RC_ASSERT(graph->stage_count() == q.plan.pp);
+  for (const WorkItem& item : graph->works()) {
+    if (const auto* op = std::get_if<Operator>(&item.work)) {
+      RC_ASSERT(validate(*op).has_value());
+    } else if (const auto* collective = std::get_if<Collective>(&item.work)) {
+      RC_ASSERT(collective->group.size() > 1);
+      RC_ASSERT(collective->size > Bytes());
+      const RankGroup& group = collective->group;
+      RC_ASSERT(group.at(group.size() - 1) < graph->mesh().ranks());
+    } else {
+      RC_ASSERT(std::get<Message>(item.work).size > Bytes());
+    }
+  }
+}
+
+// Each microbatch passes every layer once forward and once backward, whatever the schedule and the stages.
+RC_GTEST_PROP(Planner, EveryMicrobatchPassesEveryLayerOnce, ()) {
+  const Question q = any_question();
+  const auto graph = plan_step(q.model, q.plan, q.training);
+  if (!graph) return;
+  std::map<std::pair<int, int>, int> forward, backward;
+  for (const GraphNode& node : graph->nodes()) {
+    const WorkItem& item = graph->works()[index(node.work)];
+    if (item.category == Category::kForward && item.name == "attention.norm") {
+      ++forward[{node.origin.microbatch, node.origin.layer}];
+    }
+    if (item.name == "attention.norm.backward") ++backward[{node.origin.microbatch, node.origin.layer}];
+  }
+  const auto passes = static_cast<std::size_t>(microbatches_of(q.plan, q.training) * q.model.layers);
+  RC_ASSERT(forward.size() == passes);
+  RC_ASSERT(backward.size() == passes);
+  for (const auto& counts : {forward, backward}) {
+    for (const auto& [where, count] : counts) RC_ASSERT(count == 1);
+  }
+}
+
+// Recomputation and sharding never need more memory for what they are made to save.
+RC_GTEST_PROP(Memory, SavingSaves, ()) {
+  Question q = any_question();
+  q.plan.recompute = Recompute::kNone;
+  q.plan.zero = ZeroStage::kNone;
+  const auto most = memory_budget(q.model, q.plan, q.training);
+  if (!most) return;
+  q.plan.recompute = Recompute::kSelective;
+  q.plan.zero = ZeroStage::kOptimizer;
+  const auto less = memory_budget(q.model, q.plan, q.training);
+  RC_ASSERT(less.has_value());
+  for (std::size_t stage = 0; stage < most->stages.size(); ++stage) {
+    RC_ASSERT(less->stages[stage].activations <= most->stages[stage].activations);
+    RC_ASSERT(less->stages[stage].optimizer <= most->stages[stage].optimizer);
+    RC_ASSERT(less->stages[stage].weights == most->stages[stage].weights);
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist
