@@ -5,7 +5,7 @@
 namespace ns_dist::network {
 
 std::span<const Algorithm> algorithms() {
-  static const std::array<const Algorithm*, 3> order = {&kRing, &kTree, &kDirect};
+  static const std::array<const Algorithm*, 4> order = {&kRing, &kTree, &kNvls, &kDirect};
   static const auto table = [] {
     std::array<Algorithm, order.size()> copies{};
     std::transform(order.begin(), order.end(), copies.begin(), [](const Algorithm* a) { return *a; });

@@ -14,12 +14,20 @@ namespace ns_dist::network {
 // One collective on its place, in plain doubles.
 struct Call {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  double bytes = 0;  // Collective::size
+  double bytes = 0;      // Collective::size
+  bool integer = false;  // Collective::integer
   const Placement* placement = nullptr;
   const Link* links = nullptr;  // one a level of the cluster
 
   double ranks() const { return static_cast<double>(placement->ranks); }
   const Link& link(const Tier& tier) const { return links[tier.level]; }
+  // Parts that only a network joins.
+  std::int64_t nodes() const {
+    for (const Tier& tier : *placement) {
+      if (link(tier).network()) return tier.all_parts;
+    }
+    return 1;
+  }
 };
 
 // Time is latency + transfer, seconds.
@@ -29,8 +37,13 @@ struct Cost {
   double time() const { return latency + transfer; }
 };
 
+// Algorithms whose measured corrections have nothing in common: messages between ranks, reduction in the switch.
+enum class Means { kMessages, kSwitch };
+inline constexpr std::array<Means, 2> kAllMeans = {Means::kMessages, Means::kSwitch};
+
 struct Algorithm {
   std::string_view name, description;
+  Means means = Means::kMessages;
   std::array<std::string_view, kProtocolCount> methods;  // "ring/ll", ...: Forecast::method
   bool (*applies)(const Call& call, Protocol protocol);
   Cost (*cost)(const Call& call, Protocol protocol);
@@ -41,6 +54,7 @@ std::span<const Algorithm> algorithms();
 
 extern const Algorithm kRing;
 extern const Algorithm kTree;
+extern const Algorithm kNvls;
 extern const Algorithm kDirect;
 
 // Least time that the links allow, whatever the algorithm: bytes that must cross a border over its data-sheet

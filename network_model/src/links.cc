@@ -1,11 +1,14 @@
 #include "links.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace ns_dist::network {
 namespace {
 
-constexpr double kMicrosecond = 1e-6;
+constexpr double kMicrosecond = 1e-6, kGigabyte = 1e9;
 
-// NCCL 2.30, src/graph/tuning.cc: baseLatencies and hardware latencies of ring and tree, us, for LL, LL128, Simple.
+// All numbers of this table: NCCL 2.30, src/graph/tuning.cc and topo.h, for latencies in us and bandwidths in GB/s.
 constexpr PerProtocol kRingBase = {6.6, 14.0, 8.4};
 constexpr PerProtocol kTreeBase = {6.8, 14.0, 8.4};
 
@@ -15,37 +18,36 @@ struct Hops {
 constexpr Hops kNvlinkHops = {{0.6, 1.9, 3.4}, {0.6, 1.25, 4.0}};
 constexpr Hops kPcieHops = {{1.0, 2.5, 5.7}, {1.0, 1.9, 4.0}};
 constexpr Hops kNetworkHops = {{2.7, 4.0, 14.0}, {5.0, 8.5, 14.0}};
+constexpr double kNvlsHop = 25.0;
 
-// NCCL's constants hold for the scale-up links that it was tuned on; a fabric that states another latency shifts them.
-// Its network constants, in contrast, are the software's share: NCCL adds the device's latency to them.
-constexpr double kNominalScaleUpLatency = 0.5;  // us
+struct GenerationConstants {
+  std::array<double, 3> ll_max_bus;  // on 1, 2 and more nodes
+  double nvlink_efficiency;          // NCCL's bandwidth of a link over its data sheet's
+  double nvls_efficiency;
+};
+constexpr std::array<GenerationConstants, 4> kGenerations = {{
+    {{39.0, 39.0, 20.4}, 20.0 / 25.0, 0},      // Volta
+    {{87.7, 22.5, 19.0}, 20.0 / 25.0, 0},      // Ampere
+    {{141.0, 45.0, 35.0}, 20.6 / 25.0, 0.85},  // Hopper
+    {{282.0, 90.0, 70.0}, 40.1 / 50.0, 0.74},  // Blackwell
+}};
+constexpr double kLlShare = 0.5;          // 4 bytes of data in 8
+constexpr double kRingLl128Share = 0.92;  // 120 bytes of data in 128, rounded down by NCCL
+constexpr double kTreeShare = 0.92;
+constexpr double kTreeLlShare = 1 / 3.8;
+constexpr double kTreeLl128InNode = 7.0 / 9.0;
+constexpr double kTreeLl128Beyond = 120.0 / 128.0;
 
-bool is_network(FabricKind kind) {
-  switch (kind) {
-    case FabricKind::kNvlink:
-    case FabricKind::kNvswitch:
-    case FabricKind::kXgmi:
-    case FabricKind::kPcie:
-      return false;
-    case FabricKind::kInfiniband:
-    case FabricKind::kRoce:
-    case FabricKind::kEthernet:
-    case FabricKind::kEfa:
-    case FabricKind::kSlingshot:
-    case FabricKind::kOmniPath:
-      return true;
-  }
-  return true;
+const GenerationConstants& constants_of(Generation generation) {
+  return kGenerations[static_cast<std::size_t>(generation)];
 }
 
 // Share of the data-sheet bandwidth that a long message reaches.
-double efficiency(FabricKind kind) {
+double efficiency(FabricKind kind, Generation generation) {
   switch (kind) {
-    // NCCL 2.30, tuning.cc and topo.h: 20.0 of 25 GB/s a link on Volta and Ampere, 20.6 of 25 on Hopper, 40.1 of 50 on
-    // Blackwell.
     case FabricKind::kNvlink:
     case FabricKind::kNvswitch:
-      return 0.80;
+      return constants_of(generation).nvlink_efficiency;
     // RCCL's all-reduce on MI300X: 310-330 GB/s of 7 x 64 GB/s (ROCm documentation, MI300X system validation).
     case FabricKind::kXgmi:
       return 0.70;
@@ -68,43 +70,137 @@ double efficiency(FabricKind kind) {
   return 0.80;
 }
 
-Hops hops_of(FabricKind kind) {
-  if (is_network(kind)) return kNetworkHops;
-  return kind == FabricKind::kPcie ? kPcieHops : kNvlinkHops;
+const Hops& hops_of(LinkClass link_class) {
+  switch (link_class) {
+    case LinkClass::kNvlink:
+    case LinkClass::kXgmi:
+      return kNvlinkHops;
+    case LinkClass::kPcie:
+      return kPcieHops;
+    case LinkClass::kNetwork:
+      return kNetworkHops;
+  }
+  return kNetworkHops;
 }
 
 }  // namespace
 
-Link link_of(const FabricLevel& level) {
-  using units::B;
-  using units::s;
-  using units::us;
+Generation generation_of(std::string_view architecture) {
+  if (architecture == "pascal" || architecture == "volta") return Generation::kVolta;
+  if (architecture == "turing" || architecture == "ampere" || architecture == "ada") return Generation::kAmpere;
+  if (architecture.substr(0, 9) == "blackwell") return Generation::kBlackwell;
+  return Generation::kHopper;
+}
+
+LinkClass link_class_of(FabricKind kind) {
+  switch (kind) {
+    case FabricKind::kNvlink:
+    case FabricKind::kNvswitch:
+      return LinkClass::kNvlink;
+    case FabricKind::kXgmi:
+      return LinkClass::kXgmi;
+    case FabricKind::kPcie:
+      return LinkClass::kPcie;
+    case FabricKind::kInfiniband:
+    case FabricKind::kRoce:
+    case FabricKind::kEthernet:
+    case FabricKind::kEfa:
+    case FabricKind::kSlingshot:
+    case FabricKind::kOmniPath:
+      return LinkClass::kNetwork;
+  }
+  return LinkClass::kNetwork;
+}
+
+std::string_view name_of(LinkClass link_class) {
+  switch (link_class) {
+    case LinkClass::kNvlink:
+      return "nvlink";
+    case LinkClass::kPcie:
+      return "pcie";
+    case LinkClass::kXgmi:
+      return "xgmi";
+    case LinkClass::kNetwork:
+      return "network";
+  }
+  return "unknown";
+}
+
+Link link_of(const FabricLevel& level, const Gpu& gpu) {
   Link link;
   link.name = name_of(level.fabric.kind);
-  link.network = is_network(level.fabric.kind);
-  link.peak = level.bandwidth_per_gpu() / (B / s);
-  link.bandwidth = efficiency(level.fabric.kind) * link.peak;
-  const Hops hops = hops_of(level.fabric.kind);
-  const double shift = level.fabric.latency / us - (link.network ? 0.0 : kNominalScaleUpLatency);
-  const auto shifted = [&](const PerProtocol& hop) {
-    PerProtocol seconds{};
-    for (std::size_t i = 0; i < kProtocolCount; ++i) {
-      const double hop_us = hop[i] + shift;
-      seconds[i] = kMicrosecond * (hop_us > 0.1 ? hop_us : 0.1);  // stores and polls of the protocol alone
-    }
-    return seconds;
-  };
-  link.ring_hop = shifted(hops.ring);
-  link.tree_hop = shifted(hops.tree);
+  link.link_class = link_class_of(level.fabric.kind);
+  link.generation = generation_of(gpu.architecture);
+  link.nvls = level.fabric.kind == FabricKind::kNvswitch && constants_of(link.generation).nvls_efficiency > 0;
+  link.peak = level.bandwidth_per_gpu() / (units::B / units::s);
+  link.bandwidth = efficiency(level.fabric.kind, link.generation) * link.peak;
+  // NCCL's latencies were tuned on H100 (1980 MHz). What takes time in them are instructions of the SMs, so they grow
+  // as the clock falls; measured small collectives on A100 (1410 MHz) agree.
+  constexpr double kTunedClock = 1980e6;  // Hz
+  const double clock = gpu.boost_clock / units::Hz;
+  if (clock > 0 && !link.network()) link.clock_factor = std::clamp(kTunedClock / clock, 0.5, 2.0);
+  // A fabric states its latency as the hop of the LL protocol; the other protocols' hops are that much longer or
+  // shorter than NCCL's. Never below the stores and polls of the protocol alone.
+  constexpr double kLeastHop = 0.1;
+  const Hops& hops = hops_of(link.link_class);
+  const double shift = level.fabric.latency / units::us - of(hops.ring, Protocol::kLl);
+  for (std::size_t i = 0; i < kProtocolCount; ++i) {
+    link.ring_hop[i] = kMicrosecond * link.clock_factor * std::max(hops.ring[i] + shift, kLeastHop);
+    link.tree_hop[i] = kMicrosecond * link.clock_factor * std::max(hops.tree[i] + shift, kLeastHop);
+  }
+  link.nvls_hop = kMicrosecond * link.clock_factor * std::max(kNvlsHop + shift, kLeastHop);
   return link;
 }
 
-double base_latency_ring(Protocol protocol) { return kMicrosecond * of(kRingBase, protocol); }
-double base_latency_tree(Protocol protocol) { return kMicrosecond * of(kTreeBase, protocol); }
-
-double payload_share(Protocol protocol) {
-  constexpr PerProtocol kShare = {0.5, 120.0 / 128.0, 1.0};
-  return of(kShare, protocol);
+double base_latency_ring(Protocol protocol, const Link& link) {
+  return kMicrosecond * link.clock_factor * of(kRingBase, protocol);
 }
+double base_latency_tree(Protocol protocol, const Link& link) {
+  return kMicrosecond * link.clock_factor * of(kTreeBase, protocol);
+}
+
+double channel_growth(double bytes) {
+  // Latencies measured on A100, H200 and B200 stand still below 4 KiB, rise by 15-45 % and stand still from 64 KiB on.
+  constexpr double kFirst = 4096, kLast = 65536, kGrowth = 0.25;
+  if (bytes <= kFirst) return 1;
+  if (bytes >= kLast) return 1 + kGrowth;
+  return 1 + kGrowth * std::log2(bytes / kFirst) / std::log2(kLast / kFirst);
+}
+
+namespace {
+
+double ll_bandwidth(double bus, Generation generation, std::int64_t nodes) {
+  const std::size_t width = nodes <= 1 ? 0 : nodes == 2 ? 1 : 2;
+  return std::min(constants_of(generation).ll_max_bus[width] * kGigabyte, kLlShare * bus);
+}
+
+}  // namespace
+
+double ring_bandwidth(Protocol protocol, double bus, Generation generation, std::int64_t nodes) {
+  switch (protocol) {
+    case Protocol::kLl:
+      return ll_bandwidth(bus, generation, nodes);
+    case Protocol::kLl128:
+      return kRingLl128Share * bus;
+    case Protocol::kSimple:
+      return bus;
+  }
+  return bus;
+}
+
+double tree_bandwidth(Protocol protocol, double bus, Generation generation, std::int64_t nodes) {
+  bus *= kTreeShare;
+  switch (protocol) {
+    case Protocol::kLl:
+      return std::min(bus * kTreeLlShare, ll_bandwidth(bus, generation, nodes));
+    case Protocol::kLl128:
+      return bus * (nodes <= 1 ? kTreeLl128InNode : kTreeLl128Beyond);
+    case Protocol::kSimple:
+      return bus;
+  }
+  return bus;
+}
+
+double nvls_bandwidth(double bus, Generation generation) { return bus * constants_of(generation).nvls_efficiency; }
 
 }  // namespace ns_dist::network

@@ -1,8 +1,9 @@
-// What NCCL reaches on a link: protocols, hop latencies, efficiencies.
+// What NCCL reaches on a link: generations, protocols, hop latencies, bandwidths.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "ns_dist/cluster.h"
@@ -16,23 +17,46 @@ inline constexpr std::array<Protocol, kProtocolCount> kProtocols = {Protocol::kL
 using PerProtocol = std::array<double, kProtocolCount>;
 constexpr double of(const PerProtocol& values, Protocol protocol) { return values[static_cast<std::size_t>(protocol)]; }
 
+// NCCL's view of a GPU generation.
+enum class Generation { kVolta, kAmpere, kHopper, kBlackwell };
+
+// The generation whose constants describe the architecture of a GPU best ("ampere", "blackwell-ultra", "cdna3", ...).
+Generation generation_of(std::string_view architecture);
+
+// Fabrics that behave alike; measured corrections are kept per class and generation.
+enum class LinkClass { kNvlink, kPcie, kXgmi, kNetwork };
+
+std::string_view name_of(LinkClass link_class);
+LinkClass link_class_of(FabricKind kind);
+
 // One level of the cluster in plain doubles (seconds, bytes per second), for the inner loop.
 struct Link {
-  std::string_view name;   // of the fabric's kind
-  bool network = false;    // crosses the node's border through network ports
+  std::string_view name;  // of the fabric's kind
+  LinkClass link_class = LinkClass::kNvlink;
+  Generation generation = Generation::kHopper;
+  bool nvls = false;       // the switch reduces and multicasts (NVLink SHARP)
   double peak = 0;         // data sheet, of one GPU when all its peers send, one direction
-  double bandwidth = 0;    // peak times efficiency
+  double bandwidth = 0;    // peak times the share that long messages reach
   PerProtocol ring_hop{};  // seconds from a rank to the next
   PerProtocol tree_hop{};
+  double nvls_hop = 0;
+  double clock_factor = 1;  // of everything that the SMs do: latencies against those of NCCL's tuning
+
+  bool network() const { return link_class == LinkClass::kNetwork; }
 };
 
-Link link_of(const FabricLevel& level);
+Link link_of(const FabricLevel& level, const Gpu& gpu);
 
 // Launch and set-up of a collective, seconds.
-double base_latency_ring(Protocol protocol);
-double base_latency_tree(Protocol protocol);
+double base_latency_ring(Protocol protocol, const Link& link);
+double base_latency_tree(Protocol protocol, const Link& link);
 
-// The part of a link's bandwidth that carries data: LL spends half on flags (8 of 16 bytes), LL128 8 bytes of 128.
-double payload_share(Protocol protocol);
+// NCCL starts one channel for a few kilobytes and all of them for more: the factor by which latencies grow with size.
+double channel_growth(double bytes);
+
+// Bus bandwidth that a protocol reaches where the links give `bus`, `nodes` nodes wide.
+double ring_bandwidth(Protocol protocol, double bus, Generation generation, std::int64_t nodes);
+double tree_bandwidth(Protocol protocol, double bus, Generation generation, std::int64_t nodes);
+double nvls_bandwidth(double bus, Generation generation);
 
 }  // namespace ns_dist::network

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "algorithms.h"
+#include "calibration.h"
 #include "links.h"
+#include "timing.h"
 #include "topology.h"
 
 namespace ns_dist {
@@ -17,6 +19,8 @@ namespace {
 
 using network::Algorithm;
 using network::Call;
+using network::Choice;
+using network::Corrected;
 using network::Cost;
 using network::Link;
 using network::Placement;
@@ -37,26 +41,24 @@ std::string names_of(std::span<const NetworkAlgorithm> table) {
 
 class NetworkModel final : public NetworkCost {
  public:
-  NetworkModel(network::Topology topology, std::vector<Link> links, std::optional<std::size_t> algorithm,
-               std::optional<Protocol> protocol)
-      : topology_(std::move(topology)), links_(std::move(links)), algorithm_(algorithm), protocol_(protocol) {}
+  NetworkModel(network::Topology topology, std::vector<Link> links, network::Calibration calibration,
+               network::Allowed allowed)
+      : topology_(std::move(topology)),
+        links_(std::move(links)),
+        calibration_(std::move(calibration)),
+        allowed_(allowed) {}
 
   Result<Forecast> forecast(const Collective& collective) const override {
     Placement placement;
     NS_TRY(const Call call, prepare(collective, placement));
-    NS_TRY(const Choice best, choose(call));
+    const Answer best = answer(call);
+    if (!best.choice.algorithm) return refuse(call);
     return to_forecast(call, best);
   }
 
   Result<Explanation> explain(const Collective& collective) const override;
 
  private:
-  struct Choice {
-    const Algorithm* algorithm = nullptr;
-    Protocol protocol = Protocol::kSimple;
-    Cost cost;
-  };
-
   Result<Call> prepare(const Collective& collective, Placement& placement) const {
     const double bytes = collective.size / units::B;
     const bool barrier = collective.kind == CollectiveKind::kBarrier;
@@ -85,63 +87,81 @@ class NetworkModel final : public NetworkCost {
                    "",
                    {}});
     }
-    return Call{collective.kind, barrier ? 0 : bytes, &placement, links_.data()};
+    return Call{collective.kind, barrier ? 0 : bytes, collective.integer, &placement, links_.data()};
   }
 
-  bool allowed(const Call& call, std::size_t algorithm, Protocol protocol) const {
-    return (!algorithm_ || *algorithm_ == algorithm) && (!protocol_ || *protocol_ == protocol) &&
-           network::algorithms()[algorithm].applies(call, protocol);
+  static tl::unexpected<Error> refuse(const Call& call) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("no allowed algorithm does a {} on this group", name_of(call.kind)),
+                 "--algorithm",
+                 "",
+                 "leave the algorithm and the protocol at \"auto\"",
+                 {}});
   }
 
-  // The fastest allowed; the first of equals.
-  Result<Choice> choose(const Call& call) const {
-    const std::span<const Algorithm> table = network::algorithms();
-    Choice best;
-    for (std::size_t i = 0; i < table.size(); ++i) {
-      for (const Protocol protocol : network::kProtocols) {
-        if (!allowed(call, i, protocol)) continue;
-        const Cost cost = table[i].cost(call, protocol);
-        if (!best.algorithm || cost.time() < best.cost.time()) best = {&table[i], protocol, cost};
-      }
-    }
-    if (!best.algorithm) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("no allowed algorithm does a {} on this group", name_of(call.kind)),
-                   "--algorithm",
-                   "",
-                   "leave the algorithm and the protocol at \"auto\"",
-                   {}});
+  struct Answer {
+    Choice choice;
+    const Corrected* corrected = nullptr;
+    double time = 0;  // corrected, seconds
+  };
+
+  // The fastest allowed after correction. A correction grows with the time it corrects, so the fastest of the same
+  // means stays the fastest.
+  Answer answer(const Call& call) const {
+    Answer best;
+    for (const network::Means means : network::kAllMeans) {
+      const Choice choice = network::choose(call, allowed_, means);
+      if (!choice.algorithm) continue;
+      const Corrected* corrected = calibration_.find(call, means);
+      const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
+      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time};
     }
     return best;
   }
 
-  Forecast to_forecast(const Call& call, const Choice& best) const {
-    // Half of the width of the 90 % interval: small messages scatter more than long ones.
-    constexpr double kLatencySpread = 0.40, kTransferSpread = 0.20;
+  Forecast to_forecast(const Call& call, const Answer& answer) const {
+    const Choice& best = answer.choice;
+    const Corrected* corrected = answer.corrected;
     const double floor = network::bandwidth_bound(call);
-    const double latency = std::max(best.cost.time(), floor);
-    const double spread = kLatencySpread * best.cost.latency + kTransferSpread * best.cost.transfer;
+    const double latency = std::max(answer.time, floor);
     Forecast forecast;
     forecast.latency = latency * units::s;
     forecast.floor = floor * units::s;
-    forecast.low = std::max(latency - spread, floor) * units::s;
-    forecast.high = (latency + spread) * units::s;
+    double low = latency, high = latency;
+    if (corrected) {
+      // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
+      constexpr double kQuantile = 1.645, kBetweenMachines = 0.03;
+      const double factor = std::exp(kQuantile * std::hypot(corrected->deviation, kBetweenMachines));
+      low = latency / factor;
+      high = latency * factor;
+    } else {
+      // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
+      constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
+      const double spread = kLatencySpread * best.cost.latency + kTransferSpread * best.cost.transfer;
+      low = latency - spread;
+      high = latency + spread;
+    }
+    forecast.low = std::max(low, floor) * units::s;
+    forecast.high = high * units::s;
     forecast.bound = best.cost.transfer > best.cost.latency ? Bound::kBandwidth : Bound::kLatency;
     forecast.utilization = latency > 0 ? floor / latency : 1;
     forecast.method = best.algorithm->methods[static_cast<std::size_t>(best.protocol)];
+    constexpr double kLargestMeasured = 1 << 30;
+    forecast.extrapolated = !corrected || !corrected->measured || call.bytes > kLargestMeasured;
     return forecast;
   }
 
   network::Topology topology_;
   std::vector<Link> links_;
-  std::optional<std::size_t> algorithm_;
-  std::optional<Protocol> protocol_;
+  network::Calibration calibration_;
+  network::Allowed allowed_;
 };
 
 Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   Placement placement;
   NS_TRY(const Call call, prepare(collective, placement));
-  NS_TRY(const Choice best, choose(call));
+  const Answer best = answer(call);
+  if (!best.choice.algorithm) return refuse(call);
   Explanation result;
   result.subject =
       fmt::format("{} of {} between {} ranks", name_of(collective.kind), to_text(collective.size), placement.ranks);
@@ -149,20 +169,19 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   const auto duration = [](double seconds) { return to_text(seconds * units::s); };
   for (const Tier& tier : placement) {
     const Link& link = call.link(tier);
+    const std::string members = tier.members == tier.max_members ? fmt::to_string(tier.members)
+                                                                 : fmt::format("{}-{}", tier.members, tier.max_members);
     result.steps.push_back(
-        {fmt::format("level {}", tier.level),
-         fmt::format("{} parts of {} ranks", tier.all_parts,
-                     tier.members == tier.max_members ? fmt::to_string(tier.members)
-                                                      : fmt::format("{}-{}", tier.members, tier.max_members)),
+        {fmt::format("level {}", tier.level), fmt::format("{} parts of {} ranks", tier.all_parts, members),
          fmt::format("{}: {} a GPU on the data sheet, {} reached, {} a hop", link.name, bandwidth(link.peak),
-                     bandwidth(link.bandwidth), duration(of(link.ring_hop, best.protocol)))});
+                     bandwidth(link.bandwidth), duration(of(link.ring_hop, best.choice.protocol)))});
   }
   const std::span<const Algorithm> table = network::algorithms();
   for (std::size_t i = 0; i < table.size(); ++i) {
     for (const Protocol protocol : network::kProtocols) {
-      if (!allowed(call, i, protocol)) continue;
+      if (!network::is_allowed(call, allowed_, i, protocol)) continue;
       const Cost cost = table[i].cost(call, protocol);
-      const bool chosen = best.algorithm == &table[i] && best.protocol == protocol;
+      const bool chosen = best.choice.algorithm == &table[i] && best.choice.protocol == protocol;
       result.steps.push_back({fmt::format("{}{}", chosen ? "chosen: " : "candidate: ",
                                           table[i].methods[static_cast<std::size_t>(protocol)]),
                               duration(cost.time()),
@@ -171,6 +190,11 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
     }
   }
   result.forecast = to_forecast(call, best);
+  if (const Corrected* corrected = best.corrected) {
+    result.steps.push_back({"correction", fmt::format("x {:.3f}", best.time / best.choice.cost.time()),
+                            corrected->measured ? "measured on this generation over NCCL's constants"
+                                                : "measured on other groups or generations over NCCL's constants"});
+  }
   result.steps.push_back({"floor", to_text(result.forecast.floor), "bytes that must cross over data-sheet bandwidth"});
   return result;
 }
@@ -211,7 +235,7 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
                    "",
                    {}});
     }
-    links.push_back(network::link_of(level));
+    links.push_back(network::link_of(level, cluster.gpu));
   }
   const auto find = [](std::span<const NetworkAlgorithm> table, const std::string& name,
                        const char* flag) -> Result<std::optional<std::size_t>> {
@@ -222,11 +246,16 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
     }
     return std::optional<std::size_t>(static_cast<std::size_t>(found - table.begin()));
   };
-  NS_TRY(const std::optional<std::size_t> algorithm, find(network_algorithms(), options.algorithm, "--algorithm"));
+  network::Allowed allowed;
+  NS_TRY(allowed.algorithm, find(network_algorithms(), options.algorithm, "--algorithm"));
   NS_TRY(const std::optional<std::size_t> protocol, find(network_protocols(), options.protocol, "--protocol"));
-  std::optional<Protocol> chosen;
-  if (protocol) chosen = network::kProtocols[*protocol];
-  return std::make_unique<NetworkModel>(std::move(topology), std::move(links), algorithm, chosen);
+  if (protocol) allowed.protocol = network::kProtocols[*protocol];
+  network::Calibration calibration;
+  if (options.calibrated) {
+    calibration =
+        network::Calibration(options.calibration ? *options.calibration : builtin_network_calibration(), cluster);
+  }
+  return std::make_unique<NetworkModel>(std::move(topology), std::move(links), std::move(calibration), allowed);
 }
 
 }  // namespace ns_dist

@@ -29,6 +29,7 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes size;
   RankGroup group;
+  bool integer = false;  // elements are integers, which switches do not reduce (NVLS)
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 

@@ -11,6 +11,7 @@
 
 #include "ns_dist/cluster.h"
 #include "ns_dist/cost.h"
+#include "ns_dist/network_fit.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
@@ -18,6 +19,8 @@ namespace ns_dist {
 struct NetworkModelOptions {
   std::string algorithm = "auto";  // a name of network_algorithms(), or "auto": the fastest one
   std::string protocol = "auto";   // a name of network_protocols(), or "auto": the fastest one
+  bool calibrated = true;          // false: NCCL's published constants alone
+  std::shared_ptr<const NetworkCalibration> calibration = nullptr;  // null: the one compiled in
 };
 
 // Errors: an unknown algorithm or protocol (naming those there are), a cluster without levels, a level without

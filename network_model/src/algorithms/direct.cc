@@ -6,6 +6,9 @@
 namespace ns_dist::network {
 namespace {
 
+// What a rank keeps for itself is copied by the same kernel, beside the sends.
+constexpr double kOwnShare = 0.35;
+
 bool applies(const Call& call, Protocol protocol) {
   switch (call.kind) {
     case CollectiveKind::kAllToAll:
@@ -28,27 +31,27 @@ Cost cost(const Call& call, Protocol protocol) {
     const double reach = ranks / (static_cast<double>(tier.all_parts) / static_cast<double>(tier.parts));
     // What a rank (a root's part, for gather and scatter) exchanges outside its part at this level; what leaves the
     // node passes the network of every level on its way.
-    const double outside = link.network ? ranks - members_below : reach - members_below;
-    double bytes = outside / ranks * call.bytes;
+    const double outside = link.network() ? ranks - members_below : reach - members_below;
+    double bytes = (outside + (link.network() ? 0 : kOwnShare)) / ranks * call.bytes;
     if (call.kind == CollectiveKind::kSendRecv) bytes = call.bytes;
-    result.transfer = std::max(result.transfer, bytes / (link.bandwidth * payload_share(protocol)));
+    result.transfer =
+        std::max(result.transfer, bytes / ring_bandwidth(protocol, link.bandwidth, link.generation, call.nodes()));
     hop = std::max(hop, of(link.ring_hop, protocol));
     members_below = reach;
   }
   result.steps = call.kind == CollectiveKind::kSendRecv ? 1 : ranks - 1;
   // All peers are served at once, in NCCL's rounds of 8 a channel: the set-up of each round, not of each peer, is paid.
   constexpr double kPeersAtOnce = 8;
-  result.latency = base_latency_ring(protocol) + hop * (1 + (result.steps - 1) / kPeersAtOnce);
+  result.latency = (base_latency_ring(protocol, call.links[0]) + hop * (1 + (result.steps - 1) / kPeersAtOnce)) *
+                   channel_growth(call.bytes);
   return result;
 }
 
 }  // namespace
 
 constinit const Algorithm kDirect = {
-    "direct",
-    "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
-    {"direct/ll", "direct/ll128", "direct/simple"},
-    applies,
-    cost};
+    "direct",         "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
+    Means::kMessages, {"direct/ll", "direct/ll128", "direct/simple"},
+    applies,          cost};
 
 }  // namespace ns_dist::network

@@ -9,13 +9,6 @@
 namespace ns_dist::network {
 namespace {
 
-// Tree all-reduce reaches 0.92 of the ring's bus bandwidth; LL 1 / 3.8 of that, LL128 7/9 within a node and 120/128
-// beyond (NCCL 2.30, tuning.cc).
-constexpr double kReduction = 0.92;
-constexpr double kLlShare = 1 / 3.8;
-constexpr double kLl128ShareInNode = 7.0 / 9.0;
-constexpr double kLl128ShareBeyond = 120.0 / 128.0;
-
 bool applies(const Call& call, Protocol) {
   return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kBarrier;
 }
@@ -25,30 +18,18 @@ Cost cost(const Call& call, Protocol protocol) {
   const Tier* outermost = call.placement->end() - 1;
   double hops = 0, latency = 0;
   double bus = std::numeric_limits<double>::infinity();
-  bool beyond = false;
   for (const Tier* tier = innermost; tier <= outermost; ++tier) {
     const Link& link = call.link(*tier);
     const auto parts = static_cast<double>(tier->parts);
-    const double depth = link.network ? std::ceil(std::log2(parts)) : parts - 1;
+    const double depth = link.network() ? std::ceil(std::log2(parts)) : parts - 1;
     hops += 2 * depth;
     latency += 2 * depth * of(link.tree_hop, protocol);
     bus = std::min(bus, static_cast<double>(tier->members) * link.bandwidth);
-    beyond = beyond || link.network;
   }
-  switch (protocol) {
-    case Protocol::kLl:
-      bus *= kReduction * kLlShare;
-      break;
-    case Protocol::kLl128:
-      bus *= kReduction * (beyond ? kLl128ShareBeyond : kLl128ShareInNode);
-      break;
-    case Protocol::kSimple:
-      bus *= kReduction;
-      break;
-  }
+  bus = tree_bandwidth(protocol, bus, call.links[0].generation, call.nodes());
   Cost result;
   result.steps = hops;
-  result.latency = base_latency_tree(protocol) + latency;
+  result.latency = (base_latency_tree(protocol, call.links[0]) + latency) * channel_growth(call.bytes);
   result.transfer = 2 * call.bytes / bus;  // every byte goes up and down; both trees together use both directions
   return result;
 }
@@ -58,6 +39,7 @@ Cost cost(const Call& call, Protocol protocol) {
 constinit const Algorithm kTree = {
     "tree",
     "double binary tree between nodes, chain inside; all-reduce only (Sanders, Speck and Traeff 2009)",
+    Means::kMessages,
     {"tree/ll", "tree/ll128", "tree/simple"},
     applies,
     cost};

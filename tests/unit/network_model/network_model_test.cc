@@ -70,10 +70,10 @@ TEST(NetworkModel, RefusesWhatIsNoCollective) {
 }
 
 TEST(NetworkModel, RefusesUnknownNamesAndDeadLinks) {
-  const auto unknown = make_network_model(test::dgx_a100(), {.algorithm = "rong", .protocol = "auto"});
+  const auto unknown = make_network_model(test::dgx_a100(), {.algorithm = "rong"});
   ASSERT_FALSE(unknown);
   EXPECT_NE(unknown.error().expected.find("ring"), std::string::npos);
-  EXPECT_FALSE(make_network_model(test::dgx_a100(), {.algorithm = "auto", .protocol = "l"}));
+  EXPECT_FALSE(make_network_model(test::dgx_a100(), {.protocol = "l"}));
   Cluster dead = test::dgx_a100();
   dead.levels[1].fabric.bandwidth = 0 * GB / s;
   EXPECT_FALSE(make_network_model(dead));
@@ -88,7 +88,7 @@ TEST(NetworkModel, ChoosesTheFastestAllowed) {
     const Collective call{CollectiveKind::kAllReduce, bytes * B, {0, {{8, 1}, {4, 8}}}};
     Seconds fastest = 1e9 * s;
     for (const NetworkAlgorithm& algorithm : network_algorithms()) {
-      const auto f = model_of(cluster, {.algorithm = std::string(algorithm.name), .protocol = "auto"})->forecast(call);
+      const auto f = model_of(cluster, {.algorithm = std::string(algorithm.name)})->forecast(call);
       if (f) fastest = min(fastest, f->latency);
     }
     EXPECT_EQ(best->forecast(call)->latency / s, fastest / s) << bytes;

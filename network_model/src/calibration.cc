@@ -1,0 +1,192 @@
+#include "calibration.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ns_dist::network {
+namespace {
+
+constexpr std::array kAllKinds = {
+    CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
+    CollectiveKind::kBroadcast, CollectiveKind::kReduce,    CollectiveKind::kGather,        CollectiveKind::kScatter,
+    CollectiveKind::kBarrier,   CollectiveKind::kSendRecv};
+
+std::size_t index_of(CollectiveKind kind) { return static_cast<std::size_t>(kind); }
+
+Corrected corrected_of(const CalibrationCurve& curve, bool measured) {
+  Correction::Knots knots{};
+  std::copy_n(curve.log_ratio.begin(), std::min(curve.log_ratio.size(), knots.size()), knots.begin());
+  Correction correction(knots);
+  for (const CalibrationStep& step : curve.steps) {
+    correction.add({knot_coordinate(step.modelled / units::s), step.height});
+  }
+  return {correction, curve.deviation, measured, true};
+}
+
+Corrected mixed(const Corrected& a, const Corrected& b, double weight) {
+  return {a.correction.mixed(b.correction, weight), (1 - weight) * a.deviation + weight * b.deviation, false, true};
+}
+
+// For a family that nobody measured: the mean of the n that were and of NCCL's constants as they stand. (What families
+// have in common is about as large as what sets them apart: leaving out each says so. Hence the weight n / (n + 1).)
+Corrected mean_of(const std::vector<const CalibrationCurve*>& curves) {
+  Corrected mean = corrected_of(*curves.front(), false);
+  for (std::size_t i = 1; i < curves.size(); ++i) {
+    mean = mixed(mean, corrected_of(*curves[i], false), 1 / static_cast<double>(i + 1));
+  }
+  const auto count = static_cast<double>(curves.size());
+  mean = mixed(mean, {Correction(), 0, false, true}, 1 / (count + 1));
+  // Between families the logarithm of the ratio differs by this much (standard deviation, measured by leaving out
+  // each).
+  constexpr double kBetweenFamilies = 0.12;
+  mean.deviation = std::hypot(mean.deviation, kBetweenFamilies);
+  return mean;
+}
+
+// GPUs of two dies, whose traffic crosses between the dies on its way: their small collectives are slower than those of
+// one die with the same clock (B200, B300 and GB200 against H200, by 1.5).
+bool has_two_dies(std::string_view family) { return family == "blackwell" || family == "cdna2"; }
+
+// GPUs without NVLink whose PCIe transfers were measured through the host's memory. Data-centre GPUs of earlier
+// generations reach each other over PCIe switches: L40S says nothing of them.
+bool goes_through_host(const Gpu& gpu) {
+  return !gpu.scale_up && (gpu.architecture == "ada" || family_of(gpu.architecture) == "blackwell");
+}
+
+}  // namespace
+
+CollectiveKind measured_like(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kBarrier:
+      return CollectiveKind::kAllReduce;
+    case CollectiveKind::kBroadcast:
+      return CollectiveKind::kAllGather;
+    case CollectiveKind::kReduce:
+      return CollectiveKind::kReduceScatter;
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kSendRecv:
+      return CollectiveKind::kAllToAll;
+    default:
+      return kind;
+  }
+}
+
+std::string_view family_of(std::string_view architecture) {
+  return architecture == "blackwell-ultra" ? std::string_view("blackwell") : architecture;
+}
+
+Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& cluster) {
+  for (const LinkClass link_class : {LinkClass::kNvlink, LinkClass::kPcie}) {
+    const bool present = std::any_of(cluster.levels.begin(), cluster.levels.end(), [&](const FabricLevel& level) {
+      return link_class_of(level.fabric.kind) == link_class;
+    });
+    if (present) add_scale_up(calibration, cluster, link_class);
+  }
+  for (const CalibrationCurve& curve : calibration.curves) {
+    if (curve.fabric == name_of(LinkClass::kNetwork) && !curve.cluster.empty() && curve.cluster == cluster.id) {
+      across_nodes_.push_back({curve.kind, curve.ranks, curve.ranks_per_node, corrected_of(curve, true)});
+    }
+  }
+}
+
+std::size_t Calibration::row(CollectiveKind kind, Means means, bool integer) {
+  return index_of(kind) * 4 + static_cast<std::size_t>(means) * 2 + (integer ? 1 : 0);
+}
+
+void Calibration::add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class) {
+  const std::string_view family = family_of(cluster.gpu.architecture);
+  const auto look_up = [&](CollectiveKind kind, Means means, bool integer, std::int64_t ranks) -> Corrected {
+    const auto curves_of = [&](auto&& wanted) {
+      std::vector<const CalibrationCurve*> found;
+      for (const CalibrationCurve& curve : calibration.curves) {
+        if (curve.fabric == name_of(link_class) && curve.kind == kind && curve.ranks == ranks &&
+            curve.in_switch == (means == Means::kSwitch) && curve.integer == integer && wanted(curve)) {
+          found.push_back(&curve);
+        }
+      }
+      return found;
+    };
+    auto curves = curves_of([&](const auto& curve) { return !curve.cluster.empty() && curve.cluster == cluster.id; });
+    if (curves.empty()) {
+      curves = curves_of([&](const auto& curve) { return curve.cluster.empty() && curve.architecture == family; });
+    }
+    if (!curves.empty()) return corrected_of(*curves.front(), true);
+    if (link_class == LinkClass::kPcie && !goes_through_host(cluster.gpu)) return {};
+    curves = curves_of([&](const auto& curve) {
+      return curve.cluster.empty() && has_two_dies(curve.architecture) == has_two_dies(family);
+    });
+    if (curves.empty()) curves = curves_of([](const auto& curve) { return curve.cluster.empty(); });
+    return curves.empty() ? Corrected{} : mean_of(curves);
+  };
+
+  std::vector<ByRanks> table(kAllKinds.size() * 4);
+  bool any = false;
+  for (const CollectiveKind kind : kAllKinds) {
+    for (const Means means : kAllMeans) {
+      for (const bool integer : {false, true}) {
+        ByRanks& by_ranks = table[row(kind, means, integer)];
+        std::size_t last = 0;
+        for (std::size_t ranks = 2; ranks <= kMostRanks; ++ranks) {
+          const auto count = static_cast<std::int64_t>(ranks);
+          Corrected found = look_up(kind, means, integer, count);
+          if (!found.known && integer) found = look_up(kind, means, false, count);
+          if (!found.known && measured_like(kind) != kind) {
+            found = look_up(measured_like(kind), means, false, count);
+            found.measured = false;
+          }
+          if (!found.known) continue;
+          any = true;
+          by_ranks[ranks] = found;
+          for (std::size_t between = last == 0 ? 2 : last + 1; between < ranks; ++between) {
+            const double low = std::log2(static_cast<double>(last == 0 ? 1 : last));
+            const double share =
+                (std::log2(static_cast<double>(between)) - low) / (std::log2(static_cast<double>(ranks)) - low);
+            by_ranks[between] = last == 0 ? mixed(found, found, 0) : mixed(by_ranks[last], found, share);
+          }
+          last = ranks;
+        }
+        for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostRanks; ++beyond) {
+          by_ranks[beyond] = mixed(by_ranks[last], by_ranks[last], 0);
+        }
+      }
+    }
+  }
+  if (any) scale_up_[link_class == LinkClass::kNvlink ? 0 : 1] = std::move(table);
+}
+
+const Corrected* Calibration::find(const Call& call, Means means) const {
+  const Tier& outermost = call.placement->tiers[call.placement->tier_count - 1];
+  switch (call.link(outermost).link_class) {
+    case LinkClass::kNvlink:
+    case LinkClass::kPcie: {
+      const auto& table = scale_up_[call.link(outermost).link_class == LinkClass::kNvlink ? 0 : 1];
+      if (table.empty()) return nullptr;
+      const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostRanks);
+      const Corrected& found = table[row(call.kind, means, call.integer)][ranks];
+      return found.known ? &found : nullptr;
+    }
+    case LinkClass::kNetwork: {
+      const Corrected* nearest = nullptr;
+      double least = 0;
+      for (const Shape& shape : across_nodes_) {
+        if (shape.kind != call.kind) continue;
+        // The ranks of a node matter more than the number of nodes.
+        constexpr double kWeight = 100;
+        const double distance = kWeight * std::fabs(std::log2(static_cast<double>(shape.ranks_per_node) /
+                                                              static_cast<double>(outermost.members))) +
+                                std::fabs(std::log2(static_cast<double>(shape.ranks) / call.ranks()));
+        if (!nearest || distance < least) {
+          nearest = &shape.corrected;
+          least = distance;
+        }
+      }
+      return nearest;
+    }
+    case LinkClass::kXgmi:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace ns_dist::network

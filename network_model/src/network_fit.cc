@@ -1,0 +1,263 @@
+#include "ns_dist/network_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "calibration.h"
+#include "correction.h"
+#include "timing.h"
+#include "topology.h"
+
+namespace ns_dist {
+namespace {
+
+using network::kKnots;
+
+// Modelled time and measured over modelled, one row.
+struct Point {
+  double bytes, modelled, log_ratio;
+};
+
+// Solves the symmetric positive system in place by Cholesky's method; `matrix` holds the lower triangle.
+std::vector<double> solve(std::vector<std::vector<double>> matrix, std::vector<double> right) {
+  const std::size_t n = right.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j <= i; ++j) {
+      double sum = matrix[i][j];
+      for (std::size_t k = 0; k < j; ++k) sum -= matrix[i][k] * matrix[j][k];
+      matrix[i][j] = i == j ? std::sqrt(std::max(sum, 1e-12)) : sum / matrix[j][j];
+    }
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k < i; ++k) right[i] -= matrix[i][k] * right[k];
+    right[i] /= matrix[i][i];
+  }
+  for (std::size_t i = n; i-- > 0;) {
+    for (std::size_t k = i + 1; k < n; ++k) right[i] -= matrix[k][i] * right[k];
+    right[i] /= matrix[i][i];
+  }
+  return right;
+}
+
+struct Curve {
+  network::Correction correction;
+  network::Correction::Knots knots{};
+  std::vector<network::Step> steps;
+};
+
+// Least squares for a piecewise linear function with penalised second differences, and steps at `switches` with
+// penalised heights. A step that would go down is dropped: the function has to grow.
+Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, double smoothness) {
+  std::map<double, double> rows_of_size;  // every size counts once, however often it was measured
+  for (const Point& point : points) rows_of_size[point.bytes] += 1;
+  double first = static_cast<double>(kKnots), last = 0;
+  for (const Point& point : points) {
+    first = std::min(first, network::knot_coordinate(point.modelled));
+    last = std::max(last, network::knot_coordinate(point.modelled));
+  }
+  std::erase_if(switches, [&](double position) { return position <= first || position >= last; });
+
+  std::vector<double> solution;
+  for (;;) {
+    const std::size_t n = kKnots + switches.size();
+    std::vector<std::vector<double>> matrix(n, std::vector<double>(n, 0));
+    std::vector<double> right(n, 0);
+    for (const Point& point : points) {
+      const double x = network::knot_coordinate(point.modelled);
+      const auto k = std::min(static_cast<std::size_t>(x), kKnots - 2);
+      std::vector<std::pair<std::size_t, double>> basis = {{k, 1 - (x - static_cast<double>(k))},
+                                                           {k + 1, x - static_cast<double>(k)}};
+      for (std::size_t i = 0; i < switches.size(); ++i) {
+        basis.emplace_back(kKnots + i, network::step_share(x, switches[i]));
+      }
+      const double weight = 1 / rows_of_size[point.bytes];
+      for (const auto& [i, a] : basis) {
+        right[i] += weight * a * point.log_ratio;
+        for (const auto& [j, b] : basis) {
+          if (j <= i) matrix[i][j] += weight * a * b;
+        }
+      }
+    }
+    for (std::size_t k = 1; k + 1 < kKnots; ++k) {
+      constexpr std::array<double, 3> kSecond = {1, -2, 1};
+      for (std::size_t i = 0; i < 3; ++i) {
+        for (std::size_t j = 0; j <= i; ++j) matrix[k - 1 + i][k - 1 + j] += smoothness * kSecond[i] * kSecond[j];
+      }
+    }
+    constexpr double kFlatness = 1e-6;  // ties knots without data to their neighbours
+    for (std::size_t k = 0; k + 1 < kKnots; ++k) {
+      matrix[k][k] += kFlatness;
+      matrix[k + 1][k + 1] += kFlatness;
+      matrix[k + 1][k] -= kFlatness;
+    }
+    constexpr double kHeightPenalty = 0.02;
+    for (std::size_t i = kKnots; i < n; ++i) matrix[i][i] += kHeightPenalty;
+    solution = solve(std::move(matrix), std::move(right));
+    std::size_t lowest = kKnots;
+    for (std::size_t i = kKnots; i < n; ++i) lowest = solution[i] < solution[lowest] ? i : lowest;
+    constexpr double kLeastHeight = 0.02;
+    if (n == kKnots || solution[lowest] > kLeastHeight) break;
+    switches.erase(switches.begin() + static_cast<std::ptrdiff_t>(lowest - kKnots));
+  }
+
+  Curve curve;
+  std::copy_n(solution.begin(), kKnots, curve.knots.begin());
+  // Beyond the measured range the curve keeps the value at its end.
+  const auto lowest = static_cast<std::size_t>(first);
+  const auto highest = std::min(static_cast<std::size_t>(std::ceil(last)), kKnots - 1);
+  for (std::size_t k = 0; k < lowest; ++k) curve.knots[k] = curve.knots[lowest];
+  for (std::size_t k = highest + 1; k < kKnots; ++k) curve.knots[k] = curve.knots[highest];
+  curve.correction = network::Correction(curve.knots);
+  curve.knots = curve.correction.knots();
+  for (std::size_t i = 0; i < switches.size(); ++i) {
+    curve.steps.push_back({switches[i], solution[kKnots + i]});
+    curve.correction.add(curve.steps.back());
+  }
+  return curve;
+}
+
+struct Machine {
+  network::Topology topology;
+  std::vector<network::Link> links;
+};
+
+// Knot coordinates of the modelled times at which the modelled choice changes, 512 B to 1 GiB.
+std::vector<double> switches_of(network::Call call, network::Means means) {
+  std::vector<double> switches;
+  const char* method = nullptr;
+  constexpr double kFinest = 1.0 / 32;  // octaves
+  for (double octave = 9; octave <= 30; octave += kFinest) {
+    call.bytes = std::exp2(octave);
+    const network::Choice choice = network::choose(call, {}, means);
+    const char* next = choice.algorithm->methods[static_cast<std::size_t>(choice.protocol)].data();
+    if (method && next != method) switches.push_back(network::knot_coordinate(choice.cost.time()));
+    method = next;
+  }
+  return switches;
+}
+
+}  // namespace
+
+Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node) {
+  if (ranks < 1 || ranks_per_node < 1 || ranks % ranks_per_node != 0) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{} ranks, {} in each node", ranks, ranks_per_node),
+                 "",
+                 "positive numbers, the second a divisor of the first",
+                 "",
+                 {}});
+  }
+  // A node is what the network joins: all levels below the first network level.
+  std::int64_t node = 1;
+  for (const FabricLevel& level : cluster.levels) {
+    if (network::link_class_of(level.fabric.kind) == network::LinkClass::kNetwork) break;
+    if (level.size == 0) return RankGroup{0, {{ranks, 1}}};  // an open node holds them all
+    node *= level.size;
+  }
+  if (ranks_per_node > node) {
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("{} ranks in a node of \"{}\", which has {} GPUs", ranks_per_node, cluster.id, node),
+                 "",
+                 fmt::format("at most {}", node),
+                 "",
+                 {}});
+  }
+  if (ranks == ranks_per_node) return RankGroup{0, {{ranks, 1}}};
+  return RankGroup{0, {{ranks_per_node, 1}, {ranks / ranks_per_node, node}}};
+}
+
+Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
+                                       std::span<const CollectiveMeasurement> measurements,
+                                       const NetworkFitOptions& options) {
+  if (measurements.empty()) {
+    return fail({ErrorCode::kInvalidInput, "no measurements", "", "at least one collective", "", {}});
+  }
+  std::vector<Machine> machines;
+  for (const Cluster& cluster : clusters) {
+    NS_TRY(network::Topology topology, network::Topology::of(cluster));
+    std::vector<network::Link> links;
+    for (const FabricLevel& level : cluster.levels) links.push_back(network::link_of(level, cluster.gpu));
+    machines.push_back({std::move(topology), std::move(links)});
+  }
+
+  struct Group {
+    std::vector<Point> points;
+    std::vector<double> switches;
+  };
+  using Key = std::tuple<std::string, std::string, std::string, CollectiveKind, std::int64_t, std::int64_t, bool, bool>;
+  std::map<Key, Group> groups;
+  for (std::size_t i = 0; i < measurements.size(); ++i) {
+    const CollectiveMeasurement& m = measurements[i];
+    const std::string where = fmt::format("measurement {}", i + 1);
+    const double bytes = m.size / units::B, seconds = m.latency / units::s;
+    if (m.cluster >= clusters.size()) {
+      return fail({ErrorCode::kInvalidInput, fmt::format("cluster {} is not there", m.cluster), where, "", "", {}});
+    }
+    if (!std::isfinite(bytes) || bytes <= 0 || !std::isfinite(seconds) || seconds <= 0) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("{} bytes in {} s", bytes, seconds),
+                   where,
+                   "a positive size and a positive latency",
+                   "",
+                   {}});
+    }
+    const Cluster& cluster = clusters[m.cluster];
+    NS_TRY(const RankGroup group, measured_group(cluster, m.ranks, m.ranks_per_node));
+    NS_TRY(const network::Placement placement, machines[m.cluster].topology.place(group));
+    const network::Call call{m.kind, bytes, m.integer, &placement, machines[m.cluster].links.data()};
+    network::Choice choice, in_switch;
+    if (placement.tier_count > 0) {
+      choice = network::choose(call, {}, network::Means::kMessages);
+      in_switch = network::choose(call, {}, network::Means::kSwitch);
+    }
+    if (!choice.algorithm) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("a {} between {} ranks", name_of(m.kind), m.ranks),
+                   where,
+                   "a collective of at least two ranks",
+                   "",
+                   {}});
+    }
+    // Where the switch can reduce, a long message says how fast the switch does it: messages between ranks are seen in
+    // the integer rows, which the switch does not reduce, and in short ones.
+    constexpr double kShort = 1 << 20;
+    const bool by_switch = in_switch.algorithm && bytes >= kShort;
+    if (by_switch) choice = in_switch;
+    const network::Link& outermost = call.link(placement.tiers[placement.tier_count - 1]);
+    const bool integer = m.integer && (m.kind == CollectiveKind::kReduceScatter || m.kind == CollectiveKind::kReduce);
+    Group& found =
+        groups[{options.for_one_cluster ? cluster.id : std::string(), std::string(name_of(outermost.link_class)),
+                std::string(network::family_of(cluster.gpu.architecture)), m.kind, m.ranks, m.ranks_per_node, by_switch,
+                integer}];
+    if (found.points.empty())
+      found.switches = switches_of(call, by_switch ? network::Means::kSwitch : network::Means::kMessages);
+    found.points.push_back({bytes, choice.cost.time(), std::log(seconds / choice.cost.time())});
+  }
+
+  NetworkCalibration result;
+  result.source = options.source;
+  for (const auto& [key, group] : groups) {
+    CalibrationCurve curve;
+    std::tie(curve.cluster, curve.fabric, curve.architecture, curve.kind, curve.ranks, curve.ranks_per_node,
+             curve.in_switch, curve.integer) = key;
+    const Curve fitted = fit_curve(group.points, group.switches, options.smoothness);
+    double squares = 0;
+    for (const Point& point : group.points) {
+      const double residual = point.log_ratio - fitted.correction.log_ratio(point.modelled);
+      squares += residual * residual;
+    }
+    curve.deviation = std::sqrt(squares / static_cast<double>(group.points.size()));
+    curve.log_ratio.assign(fitted.knots.begin(), fitted.knots.end());
+    for (const network::Step& step : fitted.steps) {
+      curve.steps.push_back({network::time_at(step.position) * units::s, step.height});
+    }
+    result.curves.push_back(std::move(curve));
+  }
+  return result;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,24 @@
+#include "timing.h"
+
+namespace ns_dist::network {
+
+bool is_allowed(const Call& call, const Allowed& allowed, std::size_t algorithm, Protocol protocol) {
+  return (!allowed.algorithm || *allowed.algorithm == algorithm) &&
+         (!allowed.protocol || *allowed.protocol == protocol) && algorithms()[algorithm].applies(call, protocol);
+}
+
+Choice choose(const Call& call, const Allowed& allowed, Means means) {
+  const std::span<const Algorithm> table = algorithms();
+  Choice best;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (table[i].means != means) continue;
+    for (const Protocol protocol : kProtocols) {
+      if (!is_allowed(call, allowed, i, protocol)) continue;
+      const Cost cost = table[i].cost(call, protocol);
+      if (!best.algorithm || cost.time() < best.cost.time()) best = {&table[i], protocol, cost};
+    }
+  }
+  return best;
+}
+
+}  // namespace ns_dist::network

@@ -1,0 +1,56 @@
+#include "correction.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace ns_dist::network {
+namespace {
+
+TEST(Correction, NoneLeavesTimesAlone) {
+  const Correction none;
+  for (const double t : {1e-6, 5e-6, 1e-3, 10.0}) EXPECT_DOUBLE_EQ(none.apply(t), t);
+}
+
+TEST(Correction, PassesThroughItsKnots) {
+  Correction::Knots knots{};
+  for (std::size_t k = 0; k < kKnots; ++k) knots[k] = 0.1 * static_cast<double>(k % 3);
+  const Correction correction(knots);
+  for (std::size_t k = 0; k < kKnots; ++k) {
+    EXPECT_NEAR(correction.log_ratio(time_at(static_cast<double>(k))), knots[k], 1e-12) << k;
+  }
+}
+
+TEST(Correction, GrowsWithTheTimeItCorrects) {
+  Correction::Knots knots{};
+  for (std::size_t k = 0; k < kKnots; ++k) knots[k] = k % 2 == 0 ? 2 : -2;  // far steeper down than time goes up
+  Correction correction(knots);
+  correction.add({5.5, 0.7});
+  correction.add({9.5, -3});  // steps down are no steps
+  double last = 0;
+  for (double t = 1e-6; t < 0.1; t *= 1.003) {
+    const double now = correction.apply(t);
+    EXPECT_GE(now, last) << t;
+    last = now;
+  }
+}
+
+TEST(Correction, StepRaisesEverythingBeyondIt) {
+  Correction correction;
+  correction.add({8, 0.5});
+  EXPECT_DOUBLE_EQ(correction.log_ratio(time_at(7.9)), 0);
+  EXPECT_DOUBLE_EQ(correction.log_ratio(time_at(8.1)), 0.5);
+}
+
+TEST(Correction, MixtureLiesBetween) {
+  Correction::Knots low{}, high{};
+  high.fill(1);
+  Correction a(low), b(high);
+  b.add({4, 1});
+  const Correction mixture = a.mixed(b, 0.25);
+  EXPECT_DOUBLE_EQ(mixture.log_ratio(time_at(2)), 0.25);
+  EXPECT_DOUBLE_EQ(mixture.log_ratio(time_at(10)), 0.5);
+}
+
+}  // namespace
+}  // namespace ns_dist::network

@@ -1,0 +1,130 @@
+#include "ns_dist/network_fit.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "clusters.h"
+#include "ns_dist/network_model.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+// Measurements of a machine that takes `factor` times what NCCL's constants say.
+std::vector<CollectiveMeasurement> measured(const Cluster& cluster, CollectiveKind kind, std::int64_t ranks,
+                                            std::int64_t ranks_per_node, double factor) {
+  const auto published = *make_network_model(cluster, {.calibrated = false});
+  std::vector<CollectiveMeasurement> rows;
+  for (double bytes = 512; bytes < 1e9; bytes *= 2) {
+    const RankGroup group = *measured_group(cluster, ranks, ranks_per_node);
+    const Forecast f = *published->forecast({kind, bytes * B, group});
+    rows.push_back({0, kind, ranks, ranks_per_node, bytes * B, factor * f.latency});
+  }
+  return rows;
+}
+
+NetworkModelOptions with(const NetworkCalibration& calibration) {
+  NetworkModelOptions options;
+  options.calibration = std::make_shared<NetworkCalibration>(calibration);
+  return options;
+}
+
+TEST(NetworkFit, RecoversAFactor) {
+  const Cluster cluster = test::dgx_a100();
+  const auto rows = measured(cluster, CollectiveKind::kAllGather, 8, 8, 1.3);
+  const auto fitted = fit_network(std::vector{cluster}, rows);
+  ASSERT_TRUE(fitted) << to_text(fitted.error());
+  ASSERT_EQ(fitted->curves.size(), 1u);
+  EXPECT_EQ(fitted->curves[0].fabric, "nvlink");
+  EXPECT_EQ(fitted->curves[0].architecture, "ampere");
+  for (const double value : fitted->curves[0].log_ratio) EXPECT_NEAR(value, std::log(1.3), 1e-6);
+  const auto model = *make_network_model(cluster, with(*fitted));
+  const auto published = *make_network_model(cluster, {.calibrated = false});
+  const Collective unseen{CollectiveKind::kAllGather, 3e6 * B, {0, {{8, 1}}}};
+  EXPECT_NEAR(model->forecast(unseen)->latency / published->forecast(unseen)->latency, 1.3, 1e-6);
+}
+
+TEST(NetworkFit, HoldsForItsOwnClusterOnlyWhenAsked) {
+  Cluster cluster = test::dgx_a100();
+  const auto rows = measured(cluster, CollectiveKind::kAllReduce, 16, 8, 4.0);
+  const auto fitted = *fit_network(std::vector{cluster}, rows, {.source = "", .for_one_cluster = true});
+  EXPECT_EQ(fitted.curves[0].fabric, "network");
+  const Collective call{CollectiveKind::kAllReduce, 64 * MiB, {0, {{16, 1}}}};
+  const auto published = (*make_network_model(cluster, {.calibrated = false}))->forecast(call);
+  const auto own = (*make_network_model(cluster, with(fitted)))->forecast(call);
+  EXPECT_NEAR(own->latency / published->latency, 4, 1e-6);
+  EXPECT_FALSE(own->extrapolated);
+  cluster.id = "another";
+  const auto other = (*make_network_model(cluster, with(fitted)))->forecast(call);
+  EXPECT_DOUBLE_EQ(other->latency / s, published->latency / s);
+  EXPECT_TRUE(other->extrapolated);
+}
+
+TEST(NetworkFit, UnmeasuredFamilyGetsPartOfWhatIsKnown) {
+  const Cluster ampere = test::dgx_a100();
+  const auto fitted = *fit_network(std::vector{ampere}, measured(ampere, CollectiveKind::kAllGather, 8, 8, 1.5));
+  Cluster hopper = ampere;
+  hopper.gpu.architecture = "hopper";
+  const Collective call{CollectiveKind::kAllGather, 256 * MiB, {0, {{8, 1}}}};
+  const auto published = (*make_network_model(hopper, {.calibrated = false}))->forecast(call);
+  const auto forecast = (*make_network_model(hopper, with(fitted)))->forecast(call);
+  // One family known: half of the logarithm.
+  EXPECT_NEAR(forecast->latency / published->latency, std::sqrt(1.5), 1e-6);
+  EXPECT_TRUE(forecast->extrapolated);
+  EXPECT_GT((forecast->high - forecast->low) / forecast->latency, 0.3);
+}
+
+TEST(NetworkFit, JsonComesBackTheSame) {
+  const Cluster cluster = test::dgx_a100();
+  NetworkCalibration calibration =
+      *fit_network(std::vector{cluster}, measured(cluster, CollectiveKind::kReduceScatter, 4, 4, 1.25));
+  calibration.source = "a \"quoted\" source";
+  calibration.curves[0].cluster = "dgx-a100";
+  calibration.curves[0].integer = true;
+  calibration.curves[0].steps = {{20 * us, 0.25}};
+  const std::string text = to_json(calibration);
+  const auto read = read_network_calibration(text, "memory");
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(to_json(*read), text);
+  EXPECT_EQ(read->curves[0].cluster, "dgx-a100");
+  EXPECT_TRUE(read->curves[0].integer);
+  EXPECT_EQ(read->curves[0].steps.size(), 1u);
+}
+
+TEST(NetworkFit, RefusesBrokenFiles) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"schema": "ns-dist/network-calibration/2", "curves": []})",
+        R"({"schema": "ns-dist/network-calibration/1"})",
+        R"({"schema": "ns-dist/network-calibration/1", "curves": [], "curve": 1})",
+        R"({"schema": "ns-dist/network-calibration/1", "curves": [{"fabric": "nvlink"}]})",
+        R"({"schema": "ns-dist/network-calibration/1", "curves": [{"fabric": "nvlink", "collective": "all_reduce",
+            "ranks": 8, "ranks_per_node": 8, "deviation": 0.1, "log_ratio": [1, 2, 3]}]})"}) {
+    EXPECT_FALSE(read_network_calibration(text, "memory")) << text;
+  }
+}
+
+TEST(NetworkFit, RefusesMeasurementsThatCannotBe) {
+  const std::vector<Cluster> clusters = {test::dgx_a100(2)};
+  const auto refused = [&](const CollectiveMeasurement& m) {
+    return !fit_network(clusters, std::vector{m}).has_value();
+  };
+  EXPECT_TRUE(refused({1, CollectiveKind::kAllReduce, 8, 8, 1 * MiB, 1 * ms}));
+  EXPECT_TRUE(refused({0, CollectiveKind::kAllReduce, 1, 1, 1 * MiB, 1 * ms}));
+  EXPECT_TRUE(refused({0, CollectiveKind::kAllReduce, 8, 3, 1 * MiB, 1 * ms}));
+  EXPECT_TRUE(refused({0, CollectiveKind::kAllReduce, 16, 16, 1 * MiB, 1 * ms}));
+  EXPECT_TRUE(refused({0, CollectiveKind::kAllReduce, 8, 8, 0 * MiB, 1 * ms}));
+  EXPECT_TRUE(refused({0, CollectiveKind::kAllReduce, 8, 8, 1 * MiB, -1 * ms}));
+  EXPECT_TRUE(refused({0, CollectiveKind::kAllReduce, 8, 8, 1 * MiB, std::nan("") * ms}));
+  EXPECT_FALSE(fit_network(clusters, {}));
+}
+
+TEST(NetworkFit, BuiltInCurvesAreComplete) {
+  const NetworkCalibration& builtin = builtin_network_calibration();
+  EXPECT_FALSE(builtin.curves.empty());
+  for (const CalibrationCurve& curve : builtin.curves) EXPECT_EQ(curve.log_ratio.size(), 23u);
+}
+
+}  // namespace
+}  // namespace ns_dist
