@@ -5,7 +5,8 @@
 namespace ns_dist::network {
 
 std::span<const Algorithm> algorithms() {
-  static const std::array<const Algorithm*, 4> order = {&kRing, &kTree, &kNvls, &kDirect};
+  static const std::array<const Algorithm*, 9> order = {
+      &kRing, &kTree, &kNvls, &kNvlsTree, &kPat, &kDirect, &kHierarchical, &kHalvingDoubling, &kCollnet};
   static const auto table = [] {
     std::array<Algorithm, order.size()> copies{};
     std::transform(order.begin(), order.end(), copies.begin(), [](const Algorithm* a) { return *a; });
@@ -15,7 +16,7 @@ std::span<const Algorithm> algorithms() {
 }
 
 // For every tier, a cut around one of its parts: whatever leaves the part goes through this tier or one further out.
-double bandwidth_bound(const Call& call) {
+double bandwidth_bound(const Call& call, bool network_reduces) {
   const double size = call.bytes, ranks = call.ranks();
   double bound = 0, outward = 0;
   for (std::size_t i = call.placement->tier_count; i-- > 0;) {
@@ -26,6 +27,8 @@ double bandwidth_bound(const Call& call) {
     switch (call.kind) {
       case CollectiveKind::kAllReduce:
         leaving = 2 * (parts - 1) / parts * size;
+        if (call.link(tier).nvls) leaving = std::min(leaving, (parts + 1) / parts * size);
+        if (call.link(tier).network() && network_reduces) leaving = std::min(leaving, size);
         break;
       case CollectiveKind::kAllGather:
       case CollectiveKind::kReduceScatter:

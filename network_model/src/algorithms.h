@@ -21,6 +21,11 @@ struct Call {
 
   double ranks() const { return static_cast<double>(placement->ranks); }
   const Link& link(const Tier& tier) const { return links[tier.level]; }
+  // Start-up latency beyond NCCL's base, and its growth with the number of channels (measured inside nodes; across
+  // nodes small all-reduces are flat from 4 KiB to 64 KiB).
+  double latency_of(double base, double path) const {
+    return nodes() > 1 ? base + path + kNetworkStart : (base + path) * channel_growth(bytes);
+  }
   // Parts that only a network joins.
   std::int64_t nodes() const {
     for (const Tier& tier : *placement) {
@@ -43,6 +48,7 @@ inline constexpr std::array<Means, 2> kAllMeans = {Means::kMessages, Means::kSwi
 
 struct Algorithm {
   std::string_view name, description;
+  bool automatic = true;  // NCCL may choose it; otherwise only on request
   Means means = Means::kMessages;
   std::array<std::string_view, kProtocolCount> methods;  // "ring/ll", ...: Forecast::method
   bool (*applies)(const Call& call, Protocol protocol);
@@ -55,10 +61,16 @@ std::span<const Algorithm> algorithms();
 extern const Algorithm kRing;
 extern const Algorithm kTree;
 extern const Algorithm kNvls;
+extern const Algorithm kNvlsTree;
+extern const Algorithm kPat;
+extern const Algorithm kCollnet;
+extern const Algorithm kHalvingDoubling;
+extern const Algorithm kHierarchical;
 extern const Algorithm kDirect;
 
 // Least time that the links allow, whatever the algorithm: bytes that must cross a border over its data-sheet
-// bandwidth, seconds. All-reduce: Patarasuk and Yuan 2009, theorem 1.
-double bandwidth_bound(const Call& call);
+// bandwidth, seconds. All-reduce: Patarasuk and Yuan 2009, theorem 1; where a switch reduces (NVLS; `network_reduces`:
+// SHARP), what a part sends once.
+double bandwidth_bound(const Call& call, bool network_reduces = false);
 
 }  // namespace ns_dist::network

@@ -40,6 +40,7 @@ struct Link {
   PerProtocol ring_hop{};  // seconds from a rank to the next
   PerProtocol tree_hop{};
   double nvls_hop = 0;
+  double nvls_tree_hop = 0;
   double clock_factor = 1;  // of everything that the SMs do: latencies against those of NCCL's tuning
 
   bool network() const { return link_class == LinkClass::kNetwork; }
@@ -50,6 +51,10 @@ Link link_of(const FabricLevel& level, const Gpu& gpu);
 // Launch and set-up of a collective, seconds.
 double base_latency_ring(Protocol protocol, const Link& link);
 double base_latency_tree(Protocol protocol, const Link& link);
+
+// What a collective that crosses a network takes beyond its hops: the proxy threads on the hosts pick it up and report
+// back.
+inline constexpr double kNetworkStart = 13e-6;  // s; same source as the hops of trees over a network
 
 // NCCL starts one channel for a few kilobytes and all of them for more: the factor by which latencies grow with size.
 double channel_growth(double bytes);

@@ -122,7 +122,7 @@ class NetworkModel final : public NetworkCost {
   Forecast to_forecast(const Call& call, const Answer& answer) const {
     const Choice& best = answer.choice;
     const Corrected* corrected = answer.corrected;
-    const double floor = network::bandwidth_bound(call);
+    const double floor = network::bandwidth_bound(call, best.algorithm->name == network::kCollnet.name);
     const double latency = std::max(answer.time, floor);
     Forecast forecast;
     forecast.latency = latency * units::s;
@@ -204,7 +204,8 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
 std::span<const NetworkAlgorithm> network_algorithms() {
   static const std::vector<NetworkAlgorithm> table = [] {
     std::vector<NetworkAlgorithm> entries;
-    for (const Algorithm& algorithm : network::algorithms()) entries.push_back({algorithm.name, algorithm.description});
+    for (const Algorithm& algorithm : network::algorithms())
+      entries.push_back({algorithm.name, algorithm.description, algorithm.automatic});
     return entries;
   }();
   return table;

@@ -3,7 +3,7 @@
 namespace ns_dist::network {
 
 bool is_allowed(const Call& call, const Allowed& allowed, std::size_t algorithm, Protocol protocol) {
-  return (!allowed.algorithm || *allowed.algorithm == algorithm) &&
+  return (allowed.algorithm ? *allowed.algorithm == algorithm : algorithms()[algorithm].automatic) &&
          (!allowed.protocol || *allowed.protocol == protocol) && algorithms()[algorithm].applies(call, protocol);
 }
 

@@ -30,6 +30,7 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster,
 
 struct NetworkAlgorithm {
   std::string_view name, description;
+  bool automatic = true;  // chosen by "auto" where it is the fastest; otherwise only on request
 };
 
 // What `--algorithm` may name, in the order in which ties are broken.

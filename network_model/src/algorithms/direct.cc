@@ -42,16 +42,20 @@ Cost cost(const Call& call, Protocol protocol) {
   result.steps = call.kind == CollectiveKind::kSendRecv ? 1 : ranks - 1;
   // All peers are served at once, in NCCL's rounds of 8 a channel: the set-up of each round, not of each peer, is paid.
   constexpr double kPeersAtOnce = 8;
-  result.latency = (base_latency_ring(protocol, call.links[0]) + hop * (1 + (result.steps - 1) / kPeersAtOnce)) *
-                   channel_growth(call.bytes);
+  result.latency =
+      call.latency_of(base_latency_ring(protocol, call.links[0]), hop * (1 + (result.steps - 1) / kPeersAtOnce));
   return result;
 }
 
 }  // namespace
 
 constinit const Algorithm kDirect = {
-    "direct",         "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
-    Means::kMessages, {"direct/ll", "direct/ll128", "direct/simple"},
-    applies,          cost};
+    "direct",
+    "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
+    true,
+    Means::kMessages,
+    {"direct/ll", "direct/ll128", "direct/simple"},
+    applies,
+    cost};
 
 }  // namespace ns_dist::network

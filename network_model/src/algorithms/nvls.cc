@@ -22,8 +22,12 @@ Cost cost(const Call& call, Protocol) {
 }  // namespace
 
 constinit const Algorithm kNvls = {
-    "nvls",         "the NVSwitch reduces and multicasts; all-reduce in one node of Hopper or later (NCCL 2.17)",
-    Means::kSwitch, {"nvls/ll", "nvls/ll128", "nvls/simple"},
-    applies,        cost};
+    "nvls",
+    "the NVSwitch reduces and multicasts; all-reduce in one node of Hopper or later (NCCL 2.17)",
+    true,
+    Means::kSwitch,
+    {"nvls/ll", "nvls/ll128", "nvls/simple"},
+    applies,
+    cost};
 
 }  // namespace ns_dist::network

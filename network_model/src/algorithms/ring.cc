@@ -65,7 +65,7 @@ Cost cost(const Call& call, Protocol protocol) {
       result.transfer = call.bytes / bus;
       break;
   }
-  result.latency = (base_latency_ring(protocol, call.links[0]) + path) * channel_growth(call.bytes);
+  result.latency = call.latency_of(base_latency_ring(protocol, call.links[0]), path);
   return result;
 }
 
@@ -74,6 +74,7 @@ Cost cost(const Call& call, Protocol protocol) {
 constinit const Algorithm kRing = {
     "ring",
     "every rank sends to the next; n - 1 steps of reduce-scatter and of all-gather (Patarasuk and Yuan 2009)",
+    true,
     Means::kMessages,
     {"ring/ll", "ring/ll128", "ring/simple"},
     applies,

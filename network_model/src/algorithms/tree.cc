@@ -2,7 +2,6 @@
 // chain inside each node (Sanders, Speck and Träff 2009; NCCL 2.4).
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "algorithms.h"
 
@@ -14,23 +13,20 @@ bool applies(const Call& call, Protocol) {
 }
 
 Cost cost(const Call& call, Protocol protocol) {
-  const Tier* innermost = call.placement->begin();
-  const Tier* outermost = call.placement->end() - 1;
-  double hops = 0, latency = 0;
-  double bus = std::numeric_limits<double>::infinity();
-  for (const Tier* tier = innermost; tier <= outermost; ++tier) {
-    const Link& link = call.link(*tier);
-    const auto parts = static_cast<double>(tier->parts);
-    const double depth = link.network() ? std::ceil(std::log2(parts)) : parts - 1;
-    hops += 2 * depth;
-    latency += 2 * depth * of(link.tree_hop, protocol);
-    bus = std::min(bus, static_cast<double>(tier->members) * link.bandwidth);
-  }
-  bus = tree_bandwidth(protocol, bus, call.links[0].generation, call.nodes());
   Cost result;
-  result.steps = hops;
-  result.latency = (base_latency_tree(protocol, call.links[0]) + latency) * channel_growth(call.bytes);
-  result.transfer = 2 * call.bytes / bus;  // every byte goes up and down; both trees together use both directions
+  double path = 0;
+  for (const Tier& tier : *call.placement) {
+    const Link& link = call.link(tier);
+    const auto parts = static_cast<double>(tier.parts);
+    const double depth = link.network() ? std::ceil(std::log2(parts)) : parts - 1;
+    result.steps += 2 * depth;
+    path += 2 * depth * of(link.tree_hop, protocol);
+    // Every byte goes up and down; both trees together use both directions of every link.
+    const double bus = static_cast<double>(tier.members) * link.bandwidth;
+    result.transfer = std::max(result.transfer,
+                               2 * call.bytes / tree_bandwidth(protocol, bus, call.links[0].generation, call.nodes()));
+  }
+  result.latency = call.latency_of(base_latency_tree(protocol, call.links[0]), path);
   return result;
 }
 
@@ -39,6 +35,7 @@ Cost cost(const Call& call, Protocol protocol) {
 constinit const Algorithm kTree = {
     "tree",
     "double binary tree between nodes, chain inside; all-reduce only (Sanders, Speck and Traeff 2009)",
+    true,
     Means::kMessages,
     {"tree/ll", "tree/ll128", "tree/simple"},
     applies,

@@ -1,0 +1,110 @@
+// Tables of collectives: rows of `gpu|cluster, collective, ranks, gpus_per_node, bytes` in; `forecast_ms, low_ms,
+// high_ms, algorithm, protocol, busbw_gbs, extrapolated` out. Where a row has `latency_ms`, it counts in an error
+// table.
+//
+//   NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, "rows.csv"));
+//   CollectiveForecaster forecaster(resolve);
+//   for each line: reader.row(fields, "rows.csv:12") -> forecaster.forecast(row) -> to_fields(answer)
+//
+// Reading and writing the lines is the caller's: this header knows columns, not files.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "ns_dist/collective.h"
+#include "ns_dist/network_model.h"
+
+namespace ns_dist {
+
+struct CollectiveRow {
+  std::string gpu, cluster;  // one of them may be empty
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::int64_t ranks = 2, gpus_per_node = 0;  // ranks of the group in each node; 0: all in one
+  Bytes size;                                 // nccl-tests' size (Collective::size)
+  bool integer = false;                       // column dtype: int8, int32, ...
+  std::optional<double> latency_ms;
+  friend bool operator==(const CollectiveRow&, const CollectiveRow&) = default;
+};
+
+class CollectiveReader {
+ public:
+  // Columns in any order, others are allowed: collective, ranks and bytes, and one of gpu and cluster, are needed;
+  // gpus_per_node, dtype, latency_ms are read; `system` (as the measured data calls a cluster) stands for cluster.
+  // Errors: one of the needed columns is missing.
+  static Result<CollectiveReader> of(std::span<const std::string> columns, const std::string& where);
+
+  // Errors, at `where`: too few fields, an unknown collective, a number that is none, ranks below 2, bytes below 1.
+  Result<CollectiveRow> row(std::span<const std::string_view> fields, const std::string& where) const;
+
+ private:
+  enum Column { kGpu, kCluster, kSystem, kCollective, kRanks, kGpusPerNode, kBytes, kDtype, kLatency, kColumnCount };
+  std::array<std::optional<std::size_t>, kColumnCount> index_;
+};
+
+struct CollectiveAnswer {
+  Forecast forecast;
+  std::string_view algorithm, protocol;  // static lifetime
+  double busbw_gbs = 0;                  // nccl-tests' bus bandwidth of the forecast, GB/s
+};
+
+// Names of what to_fields writes, in its order.
+std::span<const std::string_view> collective_answer_columns();
+std::vector<std::string> to_fields(const CollectiveAnswer& answer);
+
+// nccl-tests' bus bandwidth, GB/s: size over time, times 2 (n - 1) / n for all-reduce, (n - 1) / n for all-gather,
+// reduce-scatter, all-to-all, gather and scatter, 1 for the others.
+double bus_bandwidth_gbs(CollectiveKind kind, std::int64_t ranks, Bytes size, Seconds latency);
+
+// The cluster that a row means: by `cluster` where it is named, otherwise the usual one of `gpu`.
+using ClusterResolver = std::function<Result<Cluster>(std::string_view gpu, std::string_view cluster)>;
+
+// Forecasts rows; every cluster is made ready once. Not to be shared between threads.
+class CollectiveForecaster {
+ public:
+  explicit CollectiveForecaster(ClusterResolver resolve, NetworkModelOptions options = {});
+  // Errors: the cluster is unknown, or the group does not lie on it.
+  Result<CollectiveAnswer> forecast(const CollectiveRow& row);
+  // The row's collective on its cluster; errors as above.
+  Result<Collective> collective(const CollectiveRow& row);
+
+ private:
+  struct Ready {
+    Cluster cluster;
+    std::unique_ptr<NetworkCost> model;
+  };
+  Result<const Ready*> ready(const CollectiveRow& row);
+
+  ClusterResolver resolve_;
+  NetworkModelOptions options_;
+  std::map<std::pair<std::string, std::string>, Ready> ready_;
+};
+
+// Errors of forecasts against measurements, by GPU (or cluster), collective and size class.
+class CollectiveErrorTable {
+ public:
+  void add(const CollectiveRow& row, Seconds forecast);
+
+  struct Line {
+    std::string system, collective, sizes;  // sizes: "< 1 KiB", "1 KiB - 1 MiB", ">= 1 MiB"; "all" for totals
+    std::int64_t rows = 0;
+    double mean = 0, median = 0, p90 = 0, max = 0;  // of |forecast / measured - 1|
+    double bias = 0;                                // mean of forecast / measured - 1
+  };
+  // Sorted by system, collective and size class, each with its totals; the last lines are those of all systems.
+  std::vector<Line> lines() const;
+
+ private:
+  std::map<std::tuple<std::string, std::string, int>, std::vector<double>> errors_;
+};
+
+}  // namespace ns_dist

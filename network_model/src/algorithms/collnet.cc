@@ -1,0 +1,45 @@
+// CollNet: the network's switches reduce (SHARP); each node sends its data once and receives the result once.
+#include <algorithm>
+
+#include "algorithms.h"
+
+namespace ns_dist::network {
+namespace {
+
+bool applies(const Call& call, Protocol protocol) {
+  const Placement& placement = *call.placement;
+  return call.kind == CollectiveKind::kAllReduce && protocol == Protocol::kSimple && call.nodes() > 1 &&
+         call.link(placement.tiers[placement.tier_count - 1]).network();
+}
+
+Cost cost(const Call& call, Protocol) {
+  constexpr double kInNode = 3.7e-6, kNetwork = 31e-6;  // s; NCCL 2.30, tuning.cc, CollNet direct
+  Cost result;
+  double path = kNetwork;
+  for (const Tier& tier : *call.placement) {
+    const Link& link = call.link(tier);
+    const auto parts = static_cast<double>(tier.parts);
+    if (link.network()) {
+      result.transfer = std::max(result.transfer, call.bytes / (static_cast<double>(tier.members) * link.bandwidth));
+    } else {  // all ranks of a node exchange directly: reduce-scatter before, all-gather after
+      result.transfer = std::max(result.transfer, 2 * (parts - 1) / parts * call.bytes / link.bandwidth);
+      path += 2 * kInNode;
+    }
+  }
+  result.steps = 2;
+  result.latency = call.latency_of(0, path);
+  return result;
+}
+
+}  // namespace
+
+constinit const Algorithm kCollnet = {
+    "collnet",
+    "the network's switches reduce (SHARP); all-reduce, only where asked for, since few clusters have it",
+    false,
+    Means::kMessages,
+    {"collnet/ll", "collnet/ll128", "collnet/simple"},
+    applies,
+    cost};
+
+}  // namespace ns_dist::network

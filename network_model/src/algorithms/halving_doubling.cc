@@ -1,0 +1,53 @@
+// Recursive halving and doubling: partners at distance n/2, n/4, ... exchange halves; log2(n) steps each way
+// (Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005). For powers of two.
+#include <cmath>
+
+#include "algorithms.h"
+
+namespace ns_dist::network {
+namespace {
+
+bool applies(const Call& call, Protocol protocol) {
+  const auto ranks = static_cast<std::uint64_t>(call.placement->ranks);
+  if ((ranks & (ranks - 1)) != 0 || protocol != Protocol::kSimple) return false;
+  for (const Tier& tier : *call.placement) {
+    if (tier.members != tier.max_members || (tier.parts & (tier.parts - 1)) != 0) return false;
+  }
+  return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kAllGather ||
+         call.kind == CollectiveKind::kReduceScatter;
+}
+
+// The largest exchanges go between neighbours: each step of a tier further out moves a smaller piece, and the pieces of
+// all members of a part cross its border at once, each through its own port.
+Cost cost(const Call& call, Protocol protocol) {
+  Cost result;
+  double path = 0, piece = call.bytes;
+  for (const Tier& tier : *call.placement) {
+    const Link& link = call.link(tier);
+    const double parts = static_cast<double>(tier.parts), steps = std::log2(parts);
+    path += steps * of(link.ring_hop, protocol);
+    result.steps += steps;
+    result.transfer += (parts - 1) / parts * piece / link.bandwidth;
+    piece /= parts;
+  }
+  if (call.kind == CollectiveKind::kAllReduce) {
+    path *= 2;
+    result.steps *= 2;
+    result.transfer *= 2;
+  }
+  result.latency = call.latency_of(base_latency_ring(protocol, call.links[0]), path);
+  return result;
+}
+
+}  // namespace
+
+constinit const Algorithm kHalvingDoubling = {
+    "halving-doubling",
+    "recursive halving and doubling; powers of two; only on request, NCCL has it not (Thakur et al. 2005)",
+    false,
+    Means::kMessages,
+    {"halving-doubling/ll", "halving-doubling/ll128", "halving-doubling/simple"},
+    applies,
+    cost};
+
+}  // namespace ns_dist::network

@@ -1,0 +1,50 @@
+// NVLS-tree: the switch reduces inside each node, trees over the nodes carry one share of the buffer on each rail, and
+// the switch multicasts the result (NCCL 2.18).
+#include <algorithm>
+#include <cmath>
+
+#include "algorithms.h"
+
+namespace ns_dist::network {
+namespace {
+
+bool applies(const Call& call, Protocol protocol) {
+  const Placement& placement = *call.placement;
+  return call.kind == CollectiveKind::kAllReduce && !call.integer && protocol == Protocol::kSimple &&
+         placement.tier_count >= 2 && call.link(placement.tiers[0]).nvls && call.link(placement.tiers[1]).network();
+}
+
+Cost cost(const Call& call, Protocol) {
+  const Tier& inner = call.placement->tiers[0];
+  const Link& nvlink = call.link(inner);
+  Cost result;
+  const auto local = static_cast<double>(inner.parts);
+  result.transfer = (1 + 1 / local) * call.bytes / nvls_bandwidth(nvlink.bandwidth, nvlink.generation);
+  double path = 0;
+  for (std::size_t i = 1; i < call.placement->tier_count; ++i) {
+    const Tier& tier = call.placement->tiers[i];
+    const Link& link = call.link(tier);
+    const double depth = std::ceil(std::log2(static_cast<double>(tier.parts)));
+    result.steps += 2 * depth;
+    path += 2 * depth * link.nvls_tree_hop;
+    const double passes = tier.parts == 2 ? 1 : 2;
+    result.transfer =
+        std::max(result.transfer, passes * call.bytes / (static_cast<double>(tier.members) * link.bandwidth));
+  }
+  result.steps += 2;
+  result.latency = call.latency_of(nvlink.nvls_hop, path);
+  return result;
+}
+
+}  // namespace
+
+constinit const Algorithm kNvlsTree = {
+    "nvls-tree",
+    "the NVSwitch reduces inside each node, double trees between nodes; all-reduce (NCCL 2.18)",
+    true,
+    Means::kSwitch,
+    {"nvls-tree/ll", "nvls-tree/ll128", "nvls-tree/simple"},
+    applies,
+    cost};
+
+}  // namespace ns_dist::network

@@ -1,0 +1,221 @@
+#include "ns_dist/collective_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace ns_dist {
+namespace {
+
+constexpr std::array<std::string_view, 9> kColumnNames = {"gpu",           "cluster", "system", "collective", "ranks",
+                                                          "gpus_per_node", "bytes",   "dtype",  "latency_ms"};
+constexpr std::array<std::string_view, 7> kAnswerColumns = {"forecast_ms", "low_ms",    "high_ms",     "algorithm",
+                                                            "protocol",    "busbw_gbs", "extrapolated"};
+
+tl::unexpected<Error> wrong(const std::string& where, std::string message, std::string expected) {
+  return fail({ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}});
+}
+
+template <class Number>
+std::optional<Number> number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::string all_kinds() {
+  std::string names;
+  for (int i = 0; i <= static_cast<int>(CollectiveKind::kSendRecv); ++i) {
+    names += fmt::format("{}{}", i == 0 ? "" : ", ", name_of(static_cast<CollectiveKind>(i)));
+  }
+  return names;
+}
+
+std::optional<CollectiveKind> kind_named(std::string_view name) {
+  for (int i = 0; i <= static_cast<int>(CollectiveKind::kSendRecv); ++i) {
+    if (name_of(static_cast<CollectiveKind>(i)) == name) return static_cast<CollectiveKind>(i);
+  }
+  return std::nullopt;
+}
+
+int size_class(Bytes size) { return size < units::KiB ? 0 : size < units::MiB ? 1 : 2; }
+constexpr int kAllSizes = 3;
+constexpr std::array<std::string_view, 4> kSizeNames = {"< 1 KiB", "1 KiB - 1 MiB", ">= 1 MiB", "all"};
+constexpr const char* kAll = "all";
+
+}  // namespace
+
+Result<CollectiveReader> CollectiveReader::of(std::span<const std::string> columns, const std::string& where) {
+  CollectiveReader reader;
+  for (std::size_t i = 0; i < kColumnNames.size(); ++i) {
+    const auto found = std::find(columns.begin(), columns.end(), kColumnNames[i]);
+    if (found != columns.end()) reader.index_[i] = static_cast<std::size_t>(found - columns.begin());
+  }
+  for (const Column needed : {kCollective, kRanks, kBytes}) {
+    if (!reader.index_[needed]) {
+      return wrong(where, fmt::format("no column \"{}\"", kColumnNames[needed]),
+                   "gpu or cluster, collective, ranks, gpus_per_node, bytes");
+    }
+  }
+  if (!reader.index_[kGpu] && !reader.index_[kCluster] && !reader.index_[kSystem]) {
+    return wrong(where, "no column \"gpu\" or \"cluster\"", "one of them");
+  }
+  return reader;
+}
+
+Result<CollectiveRow> CollectiveReader::row(std::span<const std::string_view> fields, const std::string& where) const {
+  const auto field = [&](Column column) -> std::string_view {
+    return index_[column] && *index_[column] < fields.size() ? fields[*index_[column]] : std::string_view();
+  };
+  CollectiveRow row;
+  row.gpu = field(kGpu);
+  row.cluster = index_[kCluster] ? field(kCluster) : field(kSystem);
+  if (row.gpu.empty() && row.cluster.empty()) return wrong(where, "neither a GPU nor a cluster", "one of them");
+  const std::optional<CollectiveKind> kind = kind_named(field(kCollective));
+  if (!kind) return wrong(where, fmt::format("unknown collective \"{}\"", field(kCollective)), all_kinds());
+  row.kind = *kind;
+  const auto ranks = number<std::int64_t>(field(kRanks));
+  if (!ranks || *ranks < 2) return wrong(where, fmt::format("ranks \"{}\"", field(kRanks)), "an integer from 2 up");
+  row.ranks = *ranks;
+  if (!field(kGpusPerNode).empty()) {
+    const auto per_node = number<std::int64_t>(field(kGpusPerNode));
+    if (!per_node || *per_node < 1) {
+      return wrong(where, fmt::format("gpus_per_node \"{}\"", field(kGpusPerNode)), "a positive integer");
+    }
+    row.gpus_per_node = *per_node;
+  }
+  const auto bytes = number<double>(field(kBytes));
+  if (!bytes || !std::isfinite(*bytes) || (*bytes < 1 && row.kind != CollectiveKind::kBarrier)) {
+    return wrong(where, fmt::format("bytes \"{}\"", field(kBytes)), "a number from 1 up");
+  }
+  row.size = *bytes * units::B;
+  row.integer = field(kDtype).substr(0, 3) == "int" || field(kDtype).substr(0, 4) == "uint";
+  if (!field(kLatency).empty()) {
+    row.latency_ms = number<double>(field(kLatency));
+    if (!row.latency_ms || !(*row.latency_ms > 0) || !std::isfinite(*row.latency_ms)) {
+      return wrong(where, fmt::format("latency_ms \"{}\"", field(kLatency)), "a positive number");
+    }
+  }
+  return row;
+}
+
+std::span<const std::string_view> collective_answer_columns() { return kAnswerColumns; }
+
+std::vector<std::string> to_fields(const CollectiveAnswer& answer) {
+  const auto milliseconds = [](Seconds seconds) { return fmt::format("{:.6g}", seconds / units::ms); };
+  return {milliseconds(answer.forecast.latency),
+          milliseconds(answer.forecast.low),
+          milliseconds(answer.forecast.high),
+          std::string(answer.algorithm),
+          std::string(answer.protocol),
+          fmt::format("{:.4g}", answer.busbw_gbs),
+          answer.forecast.extrapolated ? "1" : "0"};
+}
+
+double bus_bandwidth_gbs(CollectiveKind kind, std::int64_t ranks, Bytes size, Seconds latency) {
+  const double share = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+  double factor = 1;
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      factor = 2 * share;
+      break;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      factor = share;
+      break;
+    default:
+      break;
+  }
+  return factor * (size / latency) / (units::GB / units::s);
+}
+
+CollectiveForecaster::CollectiveForecaster(ClusterResolver resolve, NetworkModelOptions options)
+    : resolve_(std::move(resolve)), options_(std::move(options)) {}
+
+Result<const CollectiveForecaster::Ready*> CollectiveForecaster::ready(const CollectiveRow& row) {
+  const std::pair key(row.gpu, row.cluster);
+  auto found = ready_.find(key);
+  if (found == ready_.end()) {
+    Ready made;
+    // A cluster that only the calibration knows is the GPU's usual one, with corrections of its own.
+    const NetworkCalibration& calibration =
+        options_.calibration ? *options_.calibration : builtin_network_calibration();
+    const bool calibrated = !row.gpu.empty() && !row.cluster.empty() &&
+                            std::any_of(calibration.curves.begin(), calibration.curves.end(),
+                                        [&](const auto& curve) { return curve.cluster == row.cluster; });
+    NS_TRY(made.cluster, resolve_(row.gpu, calibrated ? std::string_view() : row.cluster));
+    if (calibrated) made.cluster.id = row.cluster;
+    NS_TRY(made.model, make_network_model(made.cluster, options_));
+    found = ready_.emplace(key, std::move(made)).first;
+  }
+  return &found->second;
+}
+
+Result<Collective> CollectiveForecaster::collective(const CollectiveRow& row) {
+  NS_TRY(const Ready* system, ready(row));
+  NS_TRY(const RankGroup group,
+         measured_group(system->cluster, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks));
+  return Collective{row.kind, row.size, group, row.integer};
+}
+
+Result<CollectiveAnswer> CollectiveForecaster::forecast(const CollectiveRow& row) {
+  NS_TRY(const Collective call, collective(row));
+  NS_TRY(const Ready* system, ready(row));
+  CollectiveAnswer answer;
+  NS_TRY(answer.forecast, system->model->forecast(call));
+  const std::string_view method = answer.forecast.method;
+  const std::size_t slash = method.find('/');
+  answer.algorithm = method.substr(0, slash);
+  if (slash != std::string_view::npos) answer.protocol = method.substr(slash + 1);
+  answer.busbw_gbs = bus_bandwidth_gbs(row.kind, row.ranks, row.size, answer.forecast.latency);
+  return answer;
+}
+
+void CollectiveErrorTable::add(const CollectiveRow& row, Seconds forecast) {
+  if (!row.latency_ms) return;
+  const double error = forecast / (*row.latency_ms * units::ms) - 1;
+  const std::string system = row.cluster.empty() ? row.gpu : row.cluster, collective(name_of(row.kind));
+  const int sizes = size_class(row.size);
+  for (const std::string& s : {system, std::string(kAll)}) {
+    for (const std::string& c : {collective, std::string(kAll)}) {
+      for (const int z : {sizes, kAllSizes}) errors_[{s, c, z}].push_back(error);
+    }
+  }
+}
+
+std::vector<CollectiveErrorTable::Line> CollectiveErrorTable::lines() const {
+  std::vector<Line> lines;
+  std::vector<Line> totals;
+  for (const auto& [key, signed_errors] : errors_) {
+    Line line;
+    line.system = std::get<0>(key);
+    line.collective = std::get<1>(key);
+    line.sizes = kSizeNames[static_cast<std::size_t>(std::get<2>(key))];
+    line.rows = static_cast<std::int64_t>(signed_errors.size());
+    std::vector<double> errors;
+    for (const double error : signed_errors) {
+      errors.push_back(std::fabs(error));
+      line.mean += std::fabs(error) / static_cast<double>(signed_errors.size());
+      line.bias += error / static_cast<double>(signed_errors.size());
+    }
+    std::sort(errors.begin(), errors.end());
+    const auto quantile = [&](double q) {
+      return errors[std::min(errors.size() - 1, static_cast<std::size_t>(q * static_cast<double>(errors.size())))];
+    };
+    line.median = quantile(0.5);
+    line.p90 = quantile(0.9);
+    line.max = errors.back();
+    (line.system == kAll ? totals : lines).push_back(std::move(line));
+  }
+  lines.insert(lines.end(), totals.begin(), totals.end());
+  return lines;
+}
+
+}  // namespace ns_dist

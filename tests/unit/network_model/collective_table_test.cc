@@ -1,0 +1,116 @@
+#include "ns_dist/collective_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "clusters.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+Result<Cluster> resolve(std::string_view gpu, std::string_view cluster) {
+  if (cluster == "dgx" || gpu == "a100") return test::dgx_a100();
+  return fail({ErrorCode::kNotFound, "unknown", "", "", "", {}});
+}
+
+Result<CollectiveRow> read(const std::vector<std::string>& columns, const std::vector<std::string_view>& fields) {
+  NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, "rows.csv"));
+  return reader.row(fields, "rows.csv:2");
+}
+
+TEST(CollectiveTable, ReadsTheMeasuredDatasColumns) {
+  const auto row = read({"gpu", "collective", "ranks", "gpus_per_node", "bytes", "latency_ms", "lib", "dtype"},
+                        {"a100", "all_gather", "8", "8", "1048576", "0.026", "nccl", "int8"});
+  ASSERT_TRUE(row) << to_text(row.error());
+  EXPECT_EQ(row->gpu, "a100");
+  EXPECT_EQ(row->kind, CollectiveKind::kAllGather);
+  EXPECT_EQ(row->ranks, 8);
+  EXPECT_EQ(row->size, 1 * MiB);
+  EXPECT_TRUE(row->integer);
+  EXPECT_DOUBLE_EQ(*row->latency_ms, 0.026);
+}
+
+TEST(CollectiveTable, NamesWhatIsWrongAndWhere) {
+  const std::vector<std::string> columns = {"cluster", "collective", "ranks", "bytes"};
+  EXPECT_FALSE(CollectiveReader::of(std::vector<std::string>{"gpu", "collective", "ranks"}, "rows.csv"));
+  EXPECT_FALSE(CollectiveReader::of(std::vector<std::string>{"collective", "ranks", "bytes"}, "rows.csv"));
+  for (const std::vector<std::string_view>& fields : {std::vector<std::string_view>{"dgx", "all_reduce", "8"},
+                                                      {"dgx", "allreduce", "8", "1"},
+                                                      {"dgx", "all_reduce", "1", "1"},
+                                                      {"dgx", "all_reduce", "x", "1"},
+                                                      {"dgx", "all_reduce", "8", "0"},
+                                                      {"dgx", "all_reduce", "8", "nan"},
+                                                      {"", "all_reduce", "8", "1"},
+                                                      {}}) {
+    const auto row = read(columns, fields);
+    ASSERT_FALSE(row);
+    EXPECT_EQ(row.error().where, "rows.csv:2");
+  }
+}
+
+TEST(CollectiveTable, ForecastsAndNamesTheAlgorithm) {
+  CollectiveForecaster forecaster(resolve);
+  CollectiveRow row{"a100", "", CollectiveKind::kAllReduce, 8, 8, 1 * GiB, false, std::nullopt};
+  const auto answer = forecaster.forecast(row);
+  ASSERT_TRUE(answer) << to_text(answer.error());
+  EXPECT_EQ(answer->algorithm, "ring");
+  EXPECT_EQ(answer->protocol, "simple");
+  EXPECT_NEAR(answer->busbw_gbs, 1.75 * (1 * GiB / answer->forecast.latency) / (GB / s), 1e-9);
+  EXPECT_EQ(to_fields(*answer).size(), collective_answer_columns().size());
+  row.gpu = "b9000";
+  EXPECT_FALSE(forecaster.forecast(row));
+  row = {"a100", "", CollectiveKind::kAllReduce, 16, 16, 1 * GiB, false, std::nullopt};
+  EXPECT_FALSE(forecaster.forecast(row)) << "16 ranks in a node of 8";
+}
+
+TEST(CollectiveTable, SystemThatOnlyACalibrationKnowsIsTheGpusUsualCluster) {
+  NetworkCalibration calibration;
+  CalibrationCurve curve;
+  curve.cluster = "lab";
+  curve.fabric = "network";
+  curve.kind = CollectiveKind::kAllReduce;
+  curve.ranks = 16;
+  curve.ranks_per_node = 8;
+  curve.log_ratio.assign(23, std::log(2.0));
+  calibration.curves = {curve};
+  NetworkModelOptions options;
+  options.calibration = std::make_shared<NetworkCalibration>(calibration);
+  CollectiveForecaster forecaster(resolve, options);
+  const auto at = [&](const std::string& cluster) {
+    return forecaster.forecast({"a100", cluster, CollectiveKind::kAllReduce, 16, 8, 64 * MiB, false, std::nullopt});
+  };
+  ASSERT_TRUE(at("lab"));
+  EXPECT_NEAR(at("lab")->forecast.latency / at("")->forecast.latency, 2, 1e-9);
+}
+
+TEST(CollectiveTable, BusBandwidthIsThatOfNcclTests) {
+  // nccl-tests, doc/PERFORMANCE.md: all-reduce 2 (n - 1) / n, all-gather and others (n - 1) / n, broadcast 1.
+  EXPECT_DOUBLE_EQ(bus_bandwidth_gbs(CollectiveKind::kAllReduce, 8, 1 * GB, 1 * s), 1.75);
+  EXPECT_DOUBLE_EQ(bus_bandwidth_gbs(CollectiveKind::kAllToAll, 4, 1 * GB, 1 * s), 0.75);
+  EXPECT_DOUBLE_EQ(bus_bandwidth_gbs(CollectiveKind::kBroadcast, 8, 1 * GB, 1 * s), 1);
+}
+
+TEST(CollectiveTable, ErrorsAreCountedBySystemCollectiveAndSize) {
+  CollectiveErrorTable table;
+  CollectiveRow row{"a100", "", CollectiveKind::kAllReduce, 8, 8, 2 * MiB, false, 1.0};
+  table.add(row, 1.1 * ms);
+  table.add(row, 0.8 * ms);
+  row.latency_ms.reset();
+  table.add(row, 5 * ms);
+  const auto lines = table.lines();
+  ASSERT_FALSE(lines.empty());
+  EXPECT_EQ(lines.front().system, "a100");
+  EXPECT_EQ(lines.back().system, "all");
+  for (const auto& line : lines) {
+    EXPECT_EQ(line.rows, 2);
+    EXPECT_NEAR(line.mean, 0.15, 1e-12);
+    EXPECT_NEAR(line.bias, -0.05, 1e-12);
+    EXPECT_NEAR(line.max, 0.2, 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist
