@@ -167,9 +167,7 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
   add(plan, "--schedule", flags.schedule, "NAME", "ns-dist list schedules [1f1b; interleaved with --vpp]");
   add(plan, "--zero", flags.zero, "0|1|2|3", "what replicas share: 1 optimizer, 2 gradients too, 3 weights too [1]");
   add(plan, "--recompute", flags.recompute, "WHAT", "none, selective, full [none]");
-  add(plan, "--sequence-parallel", flags.sequence_parallel, "on|off", "[on with --tp]")
-      ->expected(0, 1)
-      ->default_str("on");
+  add(plan, "--sequence-parallel", flags.sequence_parallel, "on|off", "[on with --tp]")->expected(0, 1);
   add(plan, "--flash-attention", flags.flash_attention, "on|off", "[on]");
   add(plan, "--overlap", flags.overlap, "LIST", "none, all, or of grad-reduce,param-gather,p2p [p2p if interleaved]");
   add("Again", "--from", flags.from, "REPORT", "the work of a report written with --json; other flags change it");
@@ -207,7 +205,8 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
                 spec.recompute);
   }
   if (flags.sequence_parallel) {
-    reader.take(read_switch(*flags.sequence_parallel, "--sequence-parallel"), spec.sequence_parallel);
+    const std::string& text = *flags.sequence_parallel;
+    reader.take(read_switch(text.empty() ? "on" : text, "--sequence-parallel"), spec.sequence_parallel);
   }
   if (flags.flash_attention) {
     reader.take(read_switch(*flags.flash_attention, "--flash-attention"), spec.flash_attention);
@@ -243,8 +242,11 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
                               app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name()),
                               near.empty() ? "" : fmt::format("did you mean {}?", near)));
   } catch (const CLI::ParseError& error) {
-    return report_error(
-        usage(error.what(), app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name())));
+    std::string what = error.what();
+    if (const std::size_t twice = what.find("At Most 1 required"); twice != what.npos) {
+      what = what.substr(0, twice) + "given more than once";
+    }
+    return report_error(usage(what, app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name())));
   }
 }
 

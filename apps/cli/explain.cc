@@ -194,18 +194,21 @@ Result<Dimensions> read_shape(const Family& family, const std::string& shape) {
                {}});
 }
 
-Result<Explanation> explain_operator(const Family& family, const Request& request, std::string& device) {
+Result<Explanation> explain_operator(const Family& family, const Request& request) {
   NS_TRY(const Dimensions dimensions, read_shape(family, request.shape));
   NS_TRY(const OperatorKind kind, family.make(request, dimensions));
   NS_TRY(const DType dtype, read_dtype(request.dtype, "--dtype"));
-  NS_TRY(const Gpu gpu, Catalog::standard().gpu(request.gpu));
-  device = fmt::format("{} ({})", gpu.name, gpu.id);
-  const ComputeModelOptions options{request.mode == "burst" ? Mode::kBurst : Mode::kSustained};
+  auto found = Catalog::standard().gpu(request.gpu);
+  if (!found && found.error().where.empty()) found.error().where = "--gpu";
+  NS_TRY(const Gpu gpu, std::move(found));
+  ComputeModelOptions options;
+  options.mode = request.mode == "burst" ? Mode::kBurst : Mode::kSustained;
   NS_TRY(const auto model, make_compute_model(gpu, options));
   return model->explain(Operator{kind, dtype});
 }
 
-Result<Explanation> explain_collective(CollectiveKind kind, const Request& request, std::string& device) {
+// The subject of an operator's explanation names its GPU; that of a collective names no machine, so it is added.
+Result<Explanation> explain_collective(CollectiveKind kind, const Request& request) {
   NS_TRY(const std::int64_t ranks, read_count(request.ranks, "--ranks", 2, kMostRanks));
   NS_TRY(const std::int64_t stride, read_count(request.stride, "--stride", 1, kMostRanks));
   Bytes size;
@@ -230,16 +233,19 @@ Result<Explanation> explain_collective(CollectiveKind kind, const Request& reque
     spec.tp = 1;
   }
   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
-  device = fmt::format("{} x {}, {}", scenario.cluster.gpu_count() / scenario.cluster.gpus_per_node(),
-                       scenario.cluster.name, scenario.cluster.gpu.id);
+  const std::string machine =
+      fmt::format("{} x {}, {}", scenario.cluster.gpu_count() / scenario.cluster.gpus_per_node(), scenario.cluster.name,
+                  scenario.cluster.gpu.id);
   NetworkModelOptions options;
   options.algorithm = request.algorithm;
   options.protocol = request.protocol;
   NS_TRY(const auto model, make_network_model(scenario.cluster, options));
-  return model->explain(Collective{kind, size, RankGroup{0, {{ranks, stride}}}});
+  NS_TRY(Explanation explanation, model->explain(Collective{kind, size, RankGroup{0, {{ranks, stride}}}}));
+  explanation.subject += " on " + machine;
+  return explanation;
 }
 
-std::string rendered(const Explanation& explanation, const std::string& device, bool json) {
+std::string rendered(const Explanation& explanation, bool json) {
   const Forecast& forecast = explanation.forecast;
   if (json) {
     nlohmann::ordered_json steps = nlohmann::ordered_json::array();
@@ -247,7 +253,6 @@ std::string rendered(const Explanation& explanation, const std::string& device, 
       steps.push_back({{"name", step.name}, {"value", step.value}, {"note", step.note}});
     }
     const nlohmann::ordered_json object = {{"subject", explanation.subject},
-                                           {"device", device},
                                            {"latency_s", forecast.latency / units::s},
                                            {"low_s", forecast.low / units::s},
                                            {"high_s", forecast.high / units::s},
@@ -262,7 +267,7 @@ std::string rendered(const Explanation& explanation, const std::string& device, 
     return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   }
   const Style style = style_of_standard_output();
-  std::string text = fmt::format("{}\n", style.bold(fmt::format("{} on {}", explanation.subject, device)));
+  std::string text = fmt::format("{}\n", style.bold(explanation.subject));
   text += fmt::format("  {}  (90 % interval {} to {}), {:.0f} % of what physics allows, {} bound\n\n",
                       style.bold(duration_text(forecast.latency)), duration_text(forecast.low),
                       duration_text(forecast.high), 100 * forecast.utilization, name_of(forecast.bound));
@@ -287,9 +292,11 @@ std::string subjects() {
     text += fmt::format("  {:<16}{:<42}{} {}\n", family.name, family.shape, family.name, family.example);
   }
   for (const CollectiveKind kind : kCollectives) {
-    text +=
-        fmt::format("  {:<16}{:<42}{} {}\n", name_of(kind), kind == CollectiveKind::kBarrier ? "" : "BYTES with unit",
-                    name_of(kind), kind == CollectiveKind::kBarrier ? "" : "64MiB --ranks 16");
+    text += fmt::format("  {:<16}{:<42}{} {}\n", name_of(kind),
+                        kind == CollectiveKind::kBarrier ? "" : "BYTES with unit", name_of(kind),
+                        kind == CollectiveKind::kBarrier    ? "--ranks 16"
+                        : kind == CollectiveKind::kSendRecv ? "64MiB --ranks 2"
+                                                            : "64MiB --ranks 16");
   }
   return text;
 }
@@ -370,14 +377,13 @@ int explain_command(int argc, const char* const* argv) {
   }
   std::vector<std::string> names;
   std::optional<Result<Explanation>> explanation;
-  std::string device;
   for (const Family& family : kFamilies) {
     names.emplace_back(family.name);
-    if (family.name == request.subject) explanation = explain_operator(family, request, device);
+    if (family.name == request.subject) explanation = explain_operator(family, request);
   }
   for (const CollectiveKind kind : kCollectives) {
     names.emplace_back(name_of(kind));
-    if (name_of(kind) == request.subject) explanation = explain_collective(kind, request, device);
+    if (name_of(kind) == request.subject) explanation = explain_collective(kind, request);
   }
   if (!explanation) {
     const std::string near = nearest_name(request.subject, names);
@@ -390,7 +396,7 @@ int explain_command(int argc, const char* const* argv) {
          {}});
   }
   if (!*explanation) return report_error(explanation->error());
-  std::fputs(rendered(**explanation, device, request.json).c_str(), stdout);
+  std::fputs(rendered(**explanation, request.json).c_str(), stdout);
   return kAnswered;
 }
 

@@ -12,6 +12,13 @@ namespace {
 constexpr std::string_view kDefaultModel = "gpt3-175b";
 constexpr std::string_view kDefaultGpu = "h100-sxm-80gb";
 
+// The catalog knows a wrong name but not where it was written.
+template <class T>
+Result<T> from(std::string_view flag, Result<T> found) {
+  if (!found && found.error().where.empty()) found.error().where = flag;
+  return found;
+}
+
 bool names_machine(const ScenarioSpec& spec) { return spec.gpu || spec.cluster; }
 
 // GPUs of the sized levels; the product of sizes of up to 1e9 may not fit into an integer.
@@ -24,13 +31,13 @@ double gpus_of(const Cluster& cluster) {
 Result<Cluster> find_cluster(const ScenarioSpec& spec, const Catalog& catalog, const Scenario* base) {
   if (base != nullptr && !names_machine(spec)) return base->cluster;
   if (spec.cluster) {
-    NS_TRY(Cluster cluster, catalog.cluster(*spec.cluster));
+    NS_TRY(Cluster cluster, from("--cluster", catalog.cluster(*spec.cluster)));
     if (spec.gpu) {
-      NS_TRY(cluster.gpu, catalog.gpu(*spec.gpu));
+      NS_TRY(cluster.gpu, from("--gpu", catalog.gpu(*spec.gpu)));
     }
     return cluster;
   }
-  NS_TRY(const Gpu gpu, catalog.gpu(spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu));
+  NS_TRY(const Gpu gpu, from("--gpu", catalog.gpu(spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu)));
   Cluster cluster;
   if (!gpu.usual_cluster.empty()) {
     NS_TRY(cluster, catalog.cluster(gpu.usual_cluster));
@@ -50,12 +57,12 @@ Result<Cluster> find_cluster(const ScenarioSpec& spec, const Catalog& catalog, c
 
 Result<void> use_fabrics(Cluster& cluster, const ScenarioSpec& spec, const Catalog& catalog) {
   if (spec.intra) {
-    NS_TRY(const Fabric fabric, catalog.fabric(*spec.intra));
+    NS_TRY(const Fabric fabric, from("--intra", catalog.fabric(*spec.intra)));
     if (cluster.levels.empty()) cluster.levels.push_back({fabric, 8, 1, 1});
     cluster.levels.front().fabric = fabric;
   }
   if (spec.inter) {
-    NS_TRY(const Fabric fabric, catalog.fabric(*spec.inter));
+    NS_TRY(const Fabric fabric, from("--inter", catalog.fabric(*spec.inter)));
     if (cluster.levels.empty()) {
       return fail({ErrorCode::kInvalidInput,
                    "the machine has no nodes to join",
@@ -261,7 +268,7 @@ Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const
   if (base != nullptr && !spec.model) {
     scenario.model = base->model;
   } else {
-    NS_TRY(scenario.model, catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel));
+    NS_TRY(scenario.model, from("--model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));
   }
 
   if (base != nullptr) scenario.training = base->training;

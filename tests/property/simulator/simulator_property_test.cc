@@ -1,0 +1,177 @@
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include "ns_dist/compute_model.h"
+#include "ns_dist/network_model.h"
+#include "ns_dist/planner.h"
+#include "ns_dist/simulator.h"
+#include "support/simulator_fakes.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+// Any graph: up to four stages, any stream, dependencies on any earlier node.
+GraphSketch any_sketch() {
+  const auto stages = *rc::gen::inRange<std::int64_t>(1, 5);
+  const auto count = *rc::gen::inRange<std::uint32_t>(1, 60);
+  GraphSketch sketch(stages);
+  for (std::uint32_t n = 0; n < count; ++n) {
+    std::vector<NodeId> after;
+    const auto dependencies = *rc::gen::inRange(0, 3);
+    for (int d = 0; n > 0 && d < dependencies; ++d) after.push_back(NodeId{*rc::gen::inRange<std::uint32_t>(0, n)});
+    const auto stage = *rc::gen::inRange<std::int64_t>(0, stages);
+    const Seconds seconds = *rc::gen::inRange(0, 1000) * 1.7 * us;
+    switch (*rc::gen::inRange(0, 5)) {
+      case 0:
+        sketch.collective(stage, Stream::kTensorParallel, Category::kTensorParallel, seconds, after);
+        break;
+      case 1:
+        sketch.collective(stage, Stream::kDataParallel, Category::kDataParallel, seconds, after);
+        break;
+      case 2:
+        sketch.message(stage, (stage + 1) % stages, seconds, after);
+        break;
+      default:
+        sketch.compute(stage, seconds, after, *rc::gen::element(Category::kForward, Category::kRecompute));
+    }
+  }
+  return sketch;
+}
+
+// Plans that fit the small model, on as many ranks as they need.
+Scenario any_scenario() {
+  Scenario scenario = small_scenario();
+  scenario.plan.tp = *rc::gen::element(1, 2, 4);
+  scenario.plan.pp = *rc::gen::element(1, 2, 4);
+  scenario.plan.dp = *rc::gen::element(1, 2);
+  scenario.plan.vpp = scenario.plan.pp > 1 ? *rc::gen::element(1, 2) : 1;
+  scenario.plan.schedule = scenario.plan.vpp > 1 ? "interleaved" : *rc::gen::element<std::string>("1f1b", "gpipe");
+  scenario.plan.sequence_parallel = scenario.plan.tp > 1 && *rc::gen::arbitrary<bool>();
+  scenario.plan.flash_attention = *rc::gen::arbitrary<bool>();
+  scenario.plan.recompute = *rc::gen::element(Recompute::kNone, Recompute::kSelective, Recompute::kFull);
+  scenario.plan.zero = *rc::gen::element(ZeroStage::kNone, ZeroStage::kOptimizer);
+  scenario.plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
+  scenario.plan.overlap_param_gather =
+      scenario.plan.zero == ZeroStage::kOptimizer && scenario.plan.overlap_grad_reduce && *rc::gen::arbitrary<bool>();
+  scenario.plan.overlap_p2p = *rc::gen::arbitrary<bool>();
+  scenario.training.micro_batch = *rc::gen::element(1, 2);
+  return scenario;
+}
+
+void expect_sums(const ExecutionGraph& graph, const Timeline& timeline) {
+  const Breakdown parts = breakdown(graph, timeline);
+  RC_ASSERT(std::abs(parts.total() / us - timeline.step / us) <= 1e-9 * (timeline.step / us));
+  for (const Seconds part : {parts.compute, parts.recompute, parts.tp_exposed, parts.cp_exposed, parts.ep_exposed,
+                             parts.pp_exposed, parts.dp_exposed, parts.bubble, parts.optimizer, parts.other}) {
+    RC_ASSERT(part >= Seconds() - 1e-9 * timeline.step);
+  }
+}
+
+RC_GTEST_PROP(Graph, CriticalPathIsAsLongAsTheStep, ()) {
+  GraphSketch sketch = any_sketch();
+  const ExecutionGraph graph = sketch.build();
+  const Timeline timeline = schedule(graph, sketch.durations());
+  const CriticalPath path = critical_path(graph, sketch.durations());
+  RC_ASSERT(std::abs(path.length / us - timeline.step / us) <= 1e-9 * (timeline.step / us));
+  // Each node starts when the one before it ends; the first at the start of the step.
+  Seconds now;
+  for (const NodeId id : path.nodes) {
+    RC_ASSERT(std::abs((timeline.spans[index(id)].start - now) / us) <= 1e-9 * (timeline.step / us));
+    now = timeline.spans[index(id)].end;
+  }
+}
+
+RC_GTEST_PROP(Graph, NodesWaitForWhatTheyDependOn, ()) {
+  GraphSketch sketch = any_sketch();
+  const ExecutionGraph graph = sketch.build();
+  const Timeline timeline = schedule(graph, sketch.durations());
+  for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+    Seconds ready;
+    for (const NodeId on : graph.dependencies(NodeId{n})) ready = max(ready, timeline.spans[index(on)].end);
+    if (const NodeId previous = graph.previous_on_lane(NodeId{n}); previous != kNoNode) {
+      ready = max(ready, timeline.spans[index(previous)].end);
+    }
+    RC_ASSERT(timeline.spans[n].start == ready);
+  }
+}
+
+RC_GTEST_PROP(Graph, BreakdownSumsToTheStep, ()) {
+  GraphSketch sketch = any_sketch();
+  const ExecutionGraph graph = sketch.build();
+  expect_sums(graph, schedule(graph, sketch.durations()));
+}
+
+RC_GTEST_PROP(Graph, ShorterWorkIsNeverLater, ()) {
+  GraphSketch sketch = any_sketch();
+  const ExecutionGraph graph = sketch.build();
+  std::vector<Seconds> shorter = sketch.durations();
+  for (Seconds& duration : shorter) duration *= *rc::gen::inRange(0, 11) / 10.0;
+  RC_ASSERT(schedule(graph, shorter).step <= schedule(graph, sketch.durations()).step);
+}
+
+RC_GTEST_PROP(Plan, CriticalPathAndBreakdownExplainTheStep, ()) {
+  const Scenario scenario = any_scenario();
+  const auto simulation = simulate(scenario);
+  if (!simulation) RC_FAIL(to_text(simulation.error()));
+  const Report& report = simulation->report;
+  RC_ASSERT(std::abs(simulation->critical_path.length / report.step - 1) <= 1e-9);
+  expect_sums(simulation->graph, simulation->timeline);
+  RC_ASSERT(report.step_low <= report.step && report.step <= report.step_high);
+  RC_ASSERT(report.step_low > Seconds());
+  RC_ASSERT(report.mfu > 0 && report.mfu < 1 && report.hfu >= report.mfu * (1 - 1e-12) && report.hfu < 1);
+  Seconds on_path;
+  for (const Hotspot& hotspot : report.critical_path) on_path += hotspot.seconds;
+  RC_ASSERT(std::abs(on_path / report.step - 1) <= 1e-9);
+}
+
+RC_GTEST_PROP(Plan, MoreBandwidthIsNeverSlower, ()) {
+  const Scenario scenario = any_scenario();
+  Scenario faster = scenario;
+  faster.cluster.levels[*rc::gen::inRange<std::size_t>(0, 2)].fabric.bandwidth *= *rc::gen::inRange(10, 40) / 10.0;
+  const auto before = simulate(scenario);
+  const auto after = simulate(faster);
+  RC_ASSERT(before && after);
+  RC_ASSERT(after->report.step <= before->report.step * (1 + 1e-12));
+}
+
+RC_GTEST_PROP(Plan, LessLatencyIsNeverSlower, ()) {
+  const Scenario scenario = any_scenario();
+  Scenario faster = scenario;
+  faster.cluster.levels[*rc::gen::inRange<std::size_t>(0, 2)].fabric.latency *= *rc::gen::inRange(0, 10) / 10.0;
+  const auto before = simulate(scenario);
+  const auto after = simulate(faster);
+  RC_ASSERT(before && after);
+  RC_ASSERT(after->report.step <= before->report.step * (1 + 1e-12));
+}
+
+RC_GTEST_PROP(Plan, ARemedyFits, ()) {
+  Scenario scenario = any_scenario();
+  scenario.cluster.gpu.memory = *rc::gen::inRange(1500, 8000) * MiB;
+  const auto simulation = simulate(scenario);
+  RC_ASSERT(bool(simulation));
+  const Report& report = simulation->report;
+  RC_ASSERT(report.fits == (report.memory.peak() <= scenario.cluster.gpu.memory));
+  RC_ASSERT(!report.remedy || (!report.fits && report.remedy->peak <= scenario.cluster.gpu.memory));
+}
+
+RC_GTEST_PROP(Scenario, IsReadBackAsItWasWritten, ()) {
+  Scenario scenario = any_scenario();
+  scenario.model.name = *rc::gen::container<std::string>(rc::gen::inRange<char>(' ', '~'));
+  scenario.cluster.levels[1].fabric.bandwidth = *rc::gen::inRange(1, 1'000'000'000) * 1.1 * B / s;
+  scenario.cluster.levels[1].oversubscription = 1 + *rc::gen::inRange(0, 1000) / 7.0;
+  if (*rc::gen::arbitrary<bool>()) {
+    scenario.model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512};
+    scenario.model.mla =
+        LatentAttention{.q_rank = 0, .kv_rank = 64, .nope_head_dim = 32, .rope_head_dim = 16, .v_head_dim = 32};
+  }
+  scenario.files = {{"a.json", "00ff"}};
+  const auto read = read_scenario(write_scenario(scenario), "report.json");
+  if (!read) RC_FAIL(to_text(read.error()));
+  RC_ASSERT(*read == scenario);
+}
+
+}  // namespace
+}  // namespace ns_dist

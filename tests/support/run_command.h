@@ -1,0 +1,59 @@
+// Runs the built binary as a user would: by its name, in a shell.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace ns_dist {
+
+inline std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+struct CommandResult {
+  int code = -1;
+  std::string out, err;
+};
+
+// A folder of its own, gone with this object.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ns_dist_XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// `command` is a line for sh in which `ns-dist` is the binary under test.
+inline CommandResult run_command(const std::string& command, const std::filesystem::path& folder) {
+  const ScratchFolder output;
+  const std::string out = (output.path() / "out").string(), err = (output.path() / "err").string();
+  const std::string bin = std::filesystem::path(NS_DIST_BINARY).parent_path().string();
+  const std::string line = "cd '" + folder.string() + "' && export PATH='" + bin + "':\"$PATH\" && { " + command +
+                           "\n} >'" + out + "' 2>'" + err + "'";
+  const int status = std::system(line.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_text(out), read_text(err)};
+}
+
+inline CommandResult run_command(const std::string& command) {
+  return run_command(command, std::filesystem::temp_directory_path());
+}
+
+}  // namespace ns_dist

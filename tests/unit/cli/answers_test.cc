@@ -1,0 +1,169 @@
+// What the interface promises of the binary's answers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "support/run_command.h"
+
+namespace ns_dist {
+namespace {
+
+using nlohmann::json;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+CommandResult answered(const std::string& arguments, const std::filesystem::path& folder) {
+  CommandResult result = run_command("ns-dist " + arguments, folder);
+  EXPECT_EQ(result.code, 0) << arguments << "\n" << result.err;
+  EXPECT_THAT(result.err, IsEmpty()) << arguments;
+  return result;
+}
+CommandResult answered(const std::string& arguments) {
+  return answered(arguments, std::filesystem::temp_directory_path());
+}
+
+std::ptrdiff_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+TEST(Answers, SimulateIsTheDefaultCommand) {
+  const std::string job = "--tp 8 --pp 16 --dp 8";
+  EXPECT_EQ(answered(job).out, answered("simulate " + job).out);
+}
+
+TEST(Answers, TheSummaryFitsFortyLines) {
+  for (const char* job :
+       {"--tp 8 --pp 16 --dp 8", "--tp 8 --pp 4 --dp 2 --recompute full --vpp 3 --flash-attention off",
+        "--model llama2-70b --gpu a100 --tp 16 --pp 3 --nodes 6", ""}) {
+    const CommandResult result = answered(job);
+    EXPECT_LE(lines_of(result.out), 40) << job;
+    EXPECT_THAT(result.out, Not(HasSubstr("\033"))) << "colours in a pipe";
+    for (const char* word : {"step time", "90 % interval", "tokens/s", "MFU", "memory", "Where the time goes"}) {
+      EXPECT_THAT(result.out, HasSubstr(word)) << job;
+    }
+  }
+}
+
+TEST(Answers, HelpFitsAScreenAndHasThreeLinesToCopy) {
+  const CommandResult help = answered("--help");
+  EXPECT_LE(lines_of(help.out), 40);
+  int copied = 0;
+  std::istringstream lines(help.out);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 100u) << line;
+    if (line.rfind("  ns-dist ", 0) != 0) continue;
+    answered(line.substr(10));
+    ++copied;
+  }
+  EXPECT_EQ(copied, 3);
+  for (const char* command : {"simulate", "export", "explain", "list", "version"}) {
+    EXPECT_THAT(help.out, HasSubstr(command));
+    EXPECT_THAT(answered(std::string(command) + " --help").out, HasSubstr("--help")) << command;
+  }
+}
+
+TEST(Answers, JsonIsOneObjectWithEveryPromisedField) {
+  const json report = json::parse(answered("--tp 8 --pp 16 --json").out);
+  for (const char* key : {"schema", "version", "provenance", "inputs", "step_time_s", "step_time_low_s",
+                          "step_time_high_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
+                          "hfu", "memory", "breakdown_s", "critical_path", "warnings"}) {
+    EXPECT_TRUE(report.contains(key)) << key;
+  }
+  double sum = 0;
+  for (const auto& [name, seconds] : report["breakdown_s"].items()) sum += seconds.get<double>();
+  EXPECT_NEAR(sum / report["step_time_s"].get<double>(), 1, 1e-9);
+  EXPECT_EQ(report["breakdown_s"].size(), 10u);
+  EXPECT_GE(report["provenance"]["inputs"].size(), 3u);
+}
+
+TEST(Answers, AReportIsItsOwnRecipe) {
+  const ScratchFolder folder;
+  const std::string first = answered("--tp 4 --pp 4 --dp 2 --model llama2-13b --vpp 2 --json", folder.path()).out;
+  run_command("ns-dist --tp 4 --pp 4 --dp 2 --model llama2-13b --vpp 2 --json > report.json", folder.path());
+  EXPECT_EQ(answered("--from report.json --json", folder.path()).out, first);
+  const json changed = json::parse(answered("--from report.json --recompute full --json", folder.path()).out);
+  EXPECT_EQ(changed["inputs"]["plan"]["recompute"], "full");
+  EXPECT_EQ(changed["inputs"]["plan"]["tp"], 4);
+}
+
+TEST(Answers, TheSameQuestionHasTheSameBytes) {
+  EXPECT_EQ(answered("--tp 8 --pp 4 --dp 4 --json").out, answered("--tp 8 --pp 4 --dp 4 --json").out);
+}
+
+TEST(Answers, NotFittingIsAnAnswerWithARemedyThatFits) {
+  const json report = json::parse(answered("--json").out);
+  EXPECT_FALSE(report["memory"]["fits"].get<bool>());
+  ASSERT_TRUE(report["memory"]["remedy"].is_object());
+  const std::string flags = report["memory"]["remedy"]["flags"];
+  const json remedied = json::parse(answered(flags + " --json").out);
+  EXPECT_TRUE(remedied["memory"]["fits"].get<bool>()) << flags;
+}
+
+TEST(Answers, BandwidthsOverrideTheDataSheet) {
+  const auto step = [](const std::string& more) {
+    return json::parse(answered("--model gpt3-13b --tp 8 --nodes 4 --json " + more).out)["step_time_s"].get<double>();
+  };
+  EXPECT_GT(step("--intra-bandwidth '45 GB/s'"), step(""));
+  EXPECT_GT(step("--inter-bandwidth '50 Gbit/s'"), step("--inter-bandwidth '400 Gbit/s'"));
+}
+
+TEST(Answers, TracesAreWritten) {
+  const ScratchFolder folder;
+  answered("--model gpt2 --tp 2 --pp 2 --global-batch 8 --trace trace.json --csv trace.csv", folder.path());
+  EXPECT_TRUE(json::parse(read_text(folder.path() / "trace.json"))["traceEvents"].is_array());
+  EXPECT_THAT(read_text(folder.path() / "trace.csv"), HasSubstr("node,stage,lane,name"));
+}
+
+TEST(Answers, ExportWritesAFileForEachRank) {
+  const ScratchFolder folder;
+  const CommandResult result =
+      answered("export --tp 4 --pp 2 --dp 2 --global-batch 16 --model gpt3-13b --output traces", folder.path());
+  EXPECT_THAT(result.out, HasSubstr("16 traces in traces"));
+  for (int rank = 0; rank < 16; ++rank) {
+    EXPECT_TRUE(std::filesystem::exists(folder.path() / "traces" / ("trace." + std::to_string(rank) + ".et"))) << rank;
+  }
+}
+
+TEST(Answers, EveryListNamesThings) {
+  std::istringstream lists(answered("list").out);
+  int count = 0;
+  for (std::string line; std::getline(lists, line); ++count) {
+    const std::string name = line.substr(0, line.find(' '));
+    EXPECT_GE(lines_of(answered("list " + name).out), 2) << name;
+    EXPECT_GE(json::parse(answered("list " + name + " --json").out).size(), 2u) << name;
+  }
+  EXPECT_GE(count, 6);
+  EXPECT_THAT(answered("list gpus").out, HasSubstr("h100-sxm-80gb"));
+}
+
+TEST(Answers, EverySubjectOfExplainWorksAsItsExampleSays) {
+  std::istringstream help(answered("explain --help").out);
+  int subjects = 0;
+  bool table = false;
+  for (std::string line; std::getline(help, line);) {
+    if (table && line.rfind("  ", 0) == 0) {
+      std::istringstream words(line);
+      std::string subject, rest;
+      words >> subject;
+      const std::size_t example = line.rfind("  " + subject + " ");
+      ASSERT_NE(example, std::string::npos) << line;
+      std::string arguments = line.substr(example);
+      if (subject == "unknown") arguments += " --flops '2 TFLOP' --read '1 GB' --written '1 GB'";
+      const json answer = json::parse(answered("explain " + arguments + " --json").out);
+      EXPECT_GT(answer["latency_s"].get<double>(), 0) << arguments;
+      EXPECT_GE(answer["latency_s"].get<double>(), answer["floor_s"].get<double>()) << arguments;
+      ++subjects;
+    }
+    table = table || line.rfind("Subjects", 0) == 0;
+  }
+  EXPECT_GE(subjects, 22);
+}
+
+TEST(Answers, VersionSaysWhichBuild) {
+  EXPECT_THAT(answered("version").out, ContainsRegex("^ns-dist [0-9]+\\.[0-9]+"));
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,154 @@
+// Every way to say something wrong gets an answer that names the place and what to write instead.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/run_command.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::IsEmpty;
+
+struct BadInput {
+  const char* arguments;
+  int code;
+  const char* message;  // extended regular expression
+};
+
+void expect_refused(const BadInput& input, const CommandResult& result) {
+  EXPECT_EQ(result.code, input.code) << input.arguments << "\n" << result.err;
+  EXPECT_THAT(result.err, ContainsRegex(input.message)) << input.arguments;
+  EXPECT_THAT(result.out, IsEmpty()) << input.arguments;
+  EXPECT_EQ(result.err.rfind("ns-dist: ", 0), 0u) << input.arguments;
+}
+
+TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
+  constexpr BadInput kInputs[] = {
+      // Names.
+      {"--model gpt3-175", 1, "--model: unknown model .*did you mean \"gpt3-175b\""},
+      {"--gpu h1000", 1, "--gpu: unknown GPU .*did you mean \"h100"},
+      {"--cluster dgx-h10", 1, "--cluster: unknown cluster .*did you mean \"dgx-h100\""},
+      {"--inter ib-ndrr", 1, "--inter: unknown fabric .*did you mean \"ib-ndr\""},
+      {"--schedule 1f1", 1, "schedule.*1f1.*did you mean \"1f1b\""},
+      {"--model ''", 1, "--model"},
+      {"--model no/such/file.json", 1, "no/such/file.json: "},
+      {"simulat", 2, "unknown command \"simulat\".*did you mean \"simulate\""},
+      {"--tpp 8", 2, "unknown flag \"--tpp\".*did you mean --tp"},
+      {"simulate extra", 2, "unknown argument \"extra\""},
+      {"list gpu", 2, "did you mean \"gpus\""},
+      // Numbers.
+      {"--tp 8x", 2, "--tp: \"8x\" is not a whole number; expected a whole number from 1 to 1,000,000,000"},
+      {"--tp 1e3", 2, "--tp: \"1e3\" is not a whole number"},
+      {"--tp 8.0", 2, "--tp: \"8.0\" is not a whole number"},
+      {"--tp NaN", 2, "--tp: \"NaN\" is not a whole number"},
+      {"--tp ''", 2, "--tp: \"\" is not a whole number"},
+      {"--tp 0", 2, "--tp: 0 is out of range; expected a whole number from 1"},
+      {"--tp -8", 2, "--tp: -8 is out of range"},
+      {"--pp 2000000000", 2, "--pp: 2000000000 is out of range"},
+      {"--dp 99999999999999999999999", 2, "--dp: 99999999999999999999999 is out of range"},
+      {"--micro-batch 0 --global-batch -1", 2, "--micro-batch: 0 is out of range"},
+      {"--micro-batch 0 --global-batch -1", 2, "--global-batch: -1 is out of range"},
+      {"--tp", 2, "--tp"},
+      {"--tp 8 --tp 4", 2, "--tp: given more than once"},
+      {"--tp 1000000000 --pp 1000000000", 1, "more than 10000000 ranks"},
+      {"--seq 1000000000", 1, "--seq"},
+      {"--global-batch 1000000000", 1, "--global-batch"},
+      // Quantities.
+      {"--inter-bandwidth 50", 2, "--inter-bandwidth: \"50\" has no unit.*TB/s"},
+      {"--inter-bandwidth '50 GB'", 2, "--inter-bandwidth: \"50 GB\".*bandwidth"},
+      {"--intra-bandwidth 'nan GB/s'", 2, "--intra-bandwidth"},
+      {"--intra-bandwidth '0 GB/s'", 2, "--intra-bandwidth: \"0 GB/s\".*above 0"},
+      {"--intra-bandwidth '-5 GB/s'", 2, "--intra-bandwidth: \"-5 GB/s\".*above 0"},
+      {"--intra-bandwidth '1e300 GB/s'", 2, "--intra-bandwidth"},
+      // Words.
+      {"--dtype fp12", 2, "--dtype: \"fp12\".*fp32, tf32, fp16, bf16, fp8"},
+      {"--zero 4", 2, "--zero: \"4\".*0, 1, 2, 3"},
+      {"--recompute half", 2, "--recompute: \"half\".*none, selective, full"},
+      {"--flash-attention yes", 2, "--flash-attention: \"yes\".*off, on"},
+      {"--overlap p2p,dp", 2, "--overlap: \"dp\".*grad-reduce,param-gather,p2p"},
+      // Plans that contradict the model, the machine or the batch.
+      {"--tp 7", 1, "--tp: tp 7 does not divide the 96 attention heads"},
+      {"--tp 8 --pp 7 --vpp 2", 1, "pp 7 x vpp 2 does not divide the 96 layers.*uneven"},
+      {"--tp 8 --pp 97", 1, "--pp"},
+      {"--tp 8 --pp 16 --dp 7 --nodes 128 --gpus-per-node 8", 1,
+       "tp 8 x cp 1 x pp 16 x dp 7 = 896 ranks, but 128 nodes x 8 GPUs = 1024 GPUs.*--dp 8.*--nodes 112"},
+      {"--tp 8 --pp 12 --nodes 128", 1, "= 96 does not divide 128 nodes x 8 GPUs.*--nodes 120"},
+      {"--nodes 999999999", 1, "at most 10000000 GPUs"},
+      {"--tp 8 --pp 16 --dp 5", 1, "--global-batch: 1536 sequences are not divisible.*1535 or 1540"},
+      {"--tp 8 --pp 16 --dp 8 --micro-batch 5", 1, "--global-batch.*not divisible"},
+      // Files.
+      {"--from no_such_report.json", 1, "--from: \"no_such_report.json\" cannot be read"},
+      {"--tp 8 --trace no/such/folder/trace.json --global-batch 8", 1, "no/such/folder/trace.json: cannot be written"},
+      {"--tp 8 --csv no/such/folder/trace.csv --global-batch 8", 1, "no/such/folder/trace.csv: cannot be written"},
+      {"export --tp 8", 2, "--output is required"},
+      {"export --model gpt2 --global-batch 4 --output /proc/no_such_folder", 1, "/proc/no_such_folder"},
+      {"export --output out --encoding morse", 2, "--encoding: \"morse\".*durations or roofline"},
+      // One operator, one collective.
+      {"explain", 2, "nothing to explain.*gemm"},
+      {"explain gem 1x1x1", 2, "did you mean \"gemm\""},
+      {"explain gemm 8192x8192", 2, "SHAPE: .*MxNxK.*explain gemm 8192x8192x8192"},
+      {"explain gemm 8192xNaNx1", 2, "SHAPE: \"NaN\" is not a whole number"},
+      {"explain gemm 0x1x1", 2, "SHAPE: 0 is out of range"},
+      {"explain gemm 99999999999x1x1", 2, "SHAPE: 99999999999 is out of range"},
+      {"explain gemm 8x8x8 --gpu p4 --dtype bf16", 1, "p4.*bf16"},
+      {"explain all_reduce 64", 2, "SHAPE: \"64\" has no unit"},
+      {"explain all_reduce 64MiB --ranks 1", 2, "--ranks: 1 is out of range"},
+      {"explain all_reduce 64MiB --ranks 16 --algorithm rings", 1, "rings"},
+  };
+  for (const BadInput& input : kInputs) {
+    expect_refused(input, run_command("ns-dist " + std::string(input.arguments)));
+  }
+}
+
+TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
+  const ScratchFolder folder;
+  const std::string source = std::string(NS_DIST_SOURCE_DIR) + "/configs/";
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(folder.path() / name, std::ios::binary) << text;
+  };
+  const std::string gpu = read_text(source + "gpus/h100-sxm-80gb.json");
+  const std::string model = read_text(source + "models/gpt3-175b.json");
+  const auto replaced = [](std::string text, const std::string& from, const std::string& to) {
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return at == std::string::npos ? text : text.replace(at, from.size(), to);
+  };
+  write("empty.json", "");
+  write("truncated.json", gpu.substr(0, gpu.size() / 2));
+  write("unit.json", replaced(gpu, "\"3.35 TB/s\"", "\"3.35\""));
+  write("type.json", replaced(model, "\"layers\": 96", "\"layers\": \"many\""));
+  write("negative.json", replaced(model, "\"hidden\": 12288", "\"hidden\": -12288"));
+  write("key.json", replaced(model, "\"layers\"", "\"layer\""));
+  write("list.json", "[1, 2, 3]");
+  write("deep.json", std::string(200'000, '['));
+  write("binary.json", std::string("\xff\xfe\0\x01", 4));
+  constexpr BadInput kInputs[] = {
+      {"--gpu empty.json", 1, "empty.json:1:1"},
+      {"--gpu truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
+      {"--gpu unit.json", 1, "unit.json#/memory/bandwidth: \"3.35\" has no unit"},
+      {"--model type.json", 1, "type.json#/layers: \"many\" is not a whole number"},
+      {"--model negative.json", 1, "negative.json#/hidden: .*-12288"},
+      {"--model key.json", 1, "key.json#/layer: .*layers"},
+      {"--model list.json", 1, "list.json"},
+      {"--model deep.json", 1, "deep.json: nested deeper"},
+      {"--gpu binary.json", 1, "binary.json:1:1"},
+      {"--from truncated.json", 1, "truncated.json: not JSON"},
+      {"--from deep.json", 1, "deep.json: nested too deeply"},
+      {"--from type.json", 1, "type.json#: this is no report"},
+  };
+  for (const BadInput& input : kInputs) {
+    expect_refused(input, run_command("ns-dist " + std::string(input.arguments), folder.path()));
+  }
+}
+
+TEST(BadInput, AFullDiskIsNoAnswer) {
+  const CommandResult result = run_command("ns-dist --tp 8 --pp 16 --dp 8 >/dev/full");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, ContainsRegex("standard output cannot be written"));
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,184 @@
+#include "ns_dist/scenario.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/simulator_fakes.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Scenario resolved(const ScenarioSpec& spec, const Scenario* base = nullptr) {
+  auto scenario = resolve(spec, Catalog::standard(), base);
+  if (!scenario) {
+    ADD_FAILURE() << to_text(scenario.error());
+    return small_scenario();
+  }
+  return *std::move(scenario);
+}
+
+std::string refusal(const ScenarioSpec& spec) {
+  const auto scenario = resolve(spec, Catalog::standard());
+  return scenario ? "accepted" : to_text(scenario.error());
+}
+
+TEST(Resolve, HasTheDefaultsOfTheInterface) {
+  const Scenario scenario = resolved({});
+  EXPECT_EQ(scenario.model.id, "gpt3-175b");
+  EXPECT_EQ(scenario.cluster.gpu.id, "h100-sxm-80gb");
+  EXPECT_EQ(scenario.training.micro_batch, 1);
+  EXPECT_EQ(scenario.training.global_batch, 1536);
+  EXPECT_EQ(scenario.training.sequence, 2048);
+  EXPECT_EQ(scenario.training.dtype, DType::kBf16);
+  EXPECT_EQ(scenario.plan.zero, ZeroStage::kOptimizer);
+  EXPECT_EQ(scenario.plan.recompute, Recompute::kNone);
+  EXPECT_EQ(scenario.plan.schedule, "1f1b");
+  EXPECT_FALSE(scenario.plan.sequence_parallel);
+  EXPECT_TRUE(scenario.plan.flash_attention);
+  EXPECT_FALSE(scenario.plan.overlap_p2p);
+}
+
+TEST(Resolve, DefaultsFollowTheDegrees) {
+  ScenarioSpec spec;
+  spec.tp = 8, spec.pp = 4, spec.vpp = 2;
+  const Scenario scenario = resolved(spec);
+  EXPECT_TRUE(scenario.plan.sequence_parallel);
+  EXPECT_EQ(scenario.plan.schedule, "interleaved");
+  EXPECT_TRUE(scenario.plan.overlap_p2p);
+  spec.sequence_parallel = false;
+  spec.schedule = "gpipe";
+  EXPECT_FALSE(resolved(spec).plan.sequence_parallel);
+  EXPECT_EQ(resolved(spec).plan.schedule, "gpipe");
+}
+
+TEST(Resolve, ShortNamesMeanTheCommonVariant) {
+  ScenarioSpec spec;
+  spec.gpu = "h100";
+  EXPECT_EQ(resolved(spec).cluster.gpu.id, "h100-sxm-80gb");
+}
+
+TEST(Resolve, NodesFollowFromTheRanks) {
+  ScenarioSpec spec;
+  spec.tp = 8, spec.pp = 16, spec.dp = 8;
+  const Scenario scenario = resolved(spec);
+  EXPECT_EQ(scenario.cluster.gpus_per_node(), 8);
+  EXPECT_EQ(scenario.cluster.gpu_count(), 1024);
+}
+
+TEST(Resolve, ReplicasFillTheNodes) {
+  ScenarioSpec spec;
+  spec.tp = 8, spec.pp = 4, spec.nodes = 16;
+  EXPECT_EQ(resolved(spec).plan.dp, 4);
+  spec.gpus_per_node = 4;
+  EXPECT_EQ(resolved(spec).plan.dp, 2);
+}
+
+TEST(Resolve, RefusesRanksThatDoNotFillTheNodes) {
+  ScenarioSpec spec;
+  spec.tp = 8, spec.pp = 16, spec.dp = 7, spec.nodes = 128;
+  EXPECT_THAT(refusal(spec),
+              AllOf(HasSubstr("tp 8 x cp 1 x pp 16 x dp 7 = 896 ranks"), HasSubstr("128 nodes x 8 GPUs = 1024 GPUs"),
+                    HasSubstr("--dp 8"), HasSubstr("--nodes 112")));
+  spec.dp.reset();
+  spec.pp = 12;
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("= 96 does not divide"), HasSubstr("--nodes 120")));
+}
+
+TEST(Resolve, FabricsAndBandwidthsOverrideTheMachine) {
+  ScenarioSpec spec;
+  spec.nodes = 2;
+  spec.intra_bandwidth = 100 * GB / s;
+  spec.inter_bandwidth = 12.5 * GB / s;
+  const Cluster cluster = resolved(spec).cluster;
+  ASSERT_EQ(cluster.levels.size(), 2u);
+  EXPECT_EQ(cluster.levels[0].bandwidth_per_gpu(), 100 * GB / s);
+  EXPECT_EQ(cluster.levels[1].bandwidth_per_gpu(), 12.5 * GB / s);
+}
+
+TEST(Resolve, EachModelBringsItsOwnSequence) {
+  ScenarioSpec spec;
+  spec.model = "llama3-8b";
+  EXPECT_EQ(resolved(spec).training.sequence, 8192);
+  spec.sequence = 4096;
+  EXPECT_EQ(resolved(spec).training.sequence, 4096);
+}
+
+TEST(Resolve, UnknownNamesNameTheNearest) {
+  ScenarioSpec spec;
+  spec.model = "gpt3-175";
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown model"), HasSubstr("gpt3-175b"), HasSubstr("--model")));
+  spec = {};
+  spec.gpu = "h1000";
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown GPU"), HasSubstr("did you mean"), HasSubstr("--gpu")));
+  spec = {};
+  spec.cluster = "dgx-h10";
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown cluster"), HasSubstr("--cluster")));
+  spec = {};
+  spec.inter = "ib-ndrr";
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown fabric"), HasSubstr("ib-ndr"), HasSubstr("--inter")));
+}
+
+TEST(Resolve, AChangedPlanOpensTheMachineOfAReportAgain) {
+  ScenarioSpec spec;
+  spec.tp = 8, spec.pp = 4, spec.dp = 2;
+  const Scenario base = resolved(spec);
+  EXPECT_EQ(base.cluster.gpu_count(), 64);
+  EXPECT_EQ(resolved({}, &base), base);
+  ScenarioSpec change;
+  change.dp = 4;
+  const Scenario changed = resolved(change, &base);
+  EXPECT_EQ(changed.plan.tp, 8);
+  EXPECT_EQ(changed.cluster.gpu_count(), 128);
+}
+
+TEST(RankCount, RefusesWhatIsNoMachine) {
+  ParallelPlan plan;
+  plan.tp = plan.pp = plan.dp = plan.cp = 1'000'000'000;
+  EXPECT_FALSE(rank_count(plan));
+  plan = {};
+  plan.pp = -4;
+  EXPECT_FALSE(rank_count(plan));
+  plan.pp = 4;
+  EXPECT_EQ(*rank_count(plan), 4);
+}
+
+TEST(ReadScenario, TellsEveryMistakeAndItsPlace) {
+  std::string json = write_scenario(small_scenario());
+  const auto replace = [&json](const std::string& from, const std::string& to) {
+    const std::size_t at = json.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    json.replace(at, from.size(), to);
+  };
+  replace("\"layers\": 8", "\"layers\": -8");
+  replace("\"pp\": 1", "\"pp\": \"one\"");
+  replace("\"micro_batch\"", "\"micro_batches\"");
+  replace("\"memory\": \"" + to_text(80 * GiB), "\"memory\": \"80");
+  const auto scenario = read_scenario(json, "report.json");
+  ASSERT_FALSE(scenario);
+  const std::string text = to_text(scenario.error());
+  EXPECT_THAT(text, HasSubstr("report.json#/model/layers"));
+  EXPECT_THAT(text, HasSubstr("report.json#/plan/pp"));
+  EXPECT_THAT(text, HasSubstr("report.json#/training/micro_batch: missing"));
+  EXPECT_THAT(text, HasSubstr("did you mean \"micro_batch\"?"));
+  EXPECT_THAT(text, HasSubstr("report.json#/cluster/gpu/memory"));
+}
+
+TEST(ReadScenario, RefusesWhatIsNoReport) {
+  EXPECT_FALSE(read_scenario("", "r"));
+  EXPECT_FALSE(read_scenario("{\"inputs\": ", "r"));
+  EXPECT_FALSE(read_scenario("[]", "r"));
+  EXPECT_FALSE(read_scenario("{\"inputs\": 3}", "r"));
+  EXPECT_FALSE(read_scenario("{\"inputs\": {\"plan\": []}}", "r"));
+  EXPECT_FALSE(read_scenario(std::string(100'000, '['), "r"));
+  const std::string good = write_scenario(small_scenario());
+  for (std::size_t length = 0; length + 2 < good.size(); length += 97) {
+    EXPECT_FALSE(read_scenario(good.substr(0, length), "r")) << length;
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,219 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "ns_dist/planner.h"
+#include "ns_dist/simulator.h"
+#include "ns_dist/sinks.h"
+#include "support/simulator_fakes.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const FakeNetwork kFreeNetwork([](const Collective&) { return Seconds(); });
+
+// 1 ms a kernel of the layers; what only the first or last stage does is free, so that all passes are equal.
+FakeCompute equal_layers(const Model& model) {
+  return FakeCompute([vocabulary = model.vocabulary](const Operator& op) {
+    if (const auto* gemm = std::get_if<Gemm>(&op.kind)) {
+      return gemm->n >= vocabulary / 4 || gemm->k >= vocabulary / 4 || gemm->m >= vocabulary / 4 ? Seconds() : 1 * ms;
+    }
+    return std::holds_alternative<Attention>(op.kind) ? 1 * ms : Seconds();
+  });
+}
+
+Simulation simulated(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network) {
+  auto simulation = simulate(scenario, compute, network);
+  if (!simulation) {
+    ADD_FAILURE() << to_text(simulation.error());
+    return {};
+  }
+  return *std::move(simulation);
+}
+
+// (m + p - 1) (f + b) for the planner's own graph: a layer is 4 gemms and attention forward, twice that backward.
+TEST(Simulate, OneFOneBTakesWhatTheClosedFormSays) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  const Simulation simulation = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const double m = 16, p = 4, layers = 8 / p, forward = 5, backward = 9;
+  EXPECT_NEAR(simulation.report.step / (layers * (m + p - 1) * (forward + backward) * ms), 1, 1e-9);
+  EXPECT_NEAR(simulation.report.breakdown.bubble / simulation.report.step, (p - 1) / (m + p - 1), 1e-9);
+}
+
+TEST(Simulate, InterleavingDividesTheBubble) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  scenario.plan.vpp = 2;
+  scenario.plan.schedule = "interleaved";
+  const Simulation simulation = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const double m = 16, p = 4, v = 2;
+  EXPECT_NEAR(simulation.report.breakdown.bubble / simulation.report.step, ((p - 1) / v) / (m + (p - 1) / v), 1e-9);
+}
+
+TEST(Simulate, ReportsRatesByTheirDefinitions) {
+  Scenario scenario = small_scenario();
+  scenario.plan.dp = 2;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork).report;
+  const double seconds = report.step / s;
+  const StepFlops flops = step_flops(scenario.model, scenario.plan, scenario.training);
+  EXPECT_EQ(report.ranks, 2);
+  EXPECT_EQ(report.microbatches, 8);
+  EXPECT_NEAR(report.tokens_per_second, 16 * 1024 / seconds, 1e-6);
+  EXPECT_NEAR(report.model_flops_per_second, flops.model / FLOP / 2 / seconds, 1);
+  EXPECT_NEAR(report.mfu, report.model_flops_per_second / 312e12, 1e-12);
+  EXPECT_NEAR(report.hfu / report.mfu, flops.hardware / flops.model, 1e-12);
+}
+
+TEST(Simulate, SaysWhatHidingCommunicationWouldSave) {
+  Scenario scenario = small_scenario();
+  scenario.plan.tp = 4;
+  scenario.plan.sequence_parallel = true;
+  const FakeNetwork network(
+      [](const Collective& c) { return c.kind == CollectiveKind::kBarrier ? Seconds() : 2 * ms; });
+  const Report report = simulated(scenario, equal_layers(scenario.model), network).report;
+  ASSERT_FALSE(report.improvements.empty());
+  EXPECT_THAT(report.improvements.front().change, HasSubstr("tensor-parallel"));
+  EXPECT_NEAR(report.improvements.front().saves / report.breakdown.tp_exposed, 1, 1e-9);
+}
+
+TEST(Simulate, RefusesWhatTheClusterCannotHold) {
+  Scenario scenario = small_scenario();
+  scenario.plan.dp = 16;
+  scenario.cluster.levels.back().size = 1;
+  const auto simulation = simulate(scenario, equal_layers(scenario.model), kFreeNetwork);
+  ASSERT_FALSE(simulation);
+  EXPECT_EQ(simulation.error().code, ErrorCode::kInfeasible);
+  EXPECT_THAT(to_text(simulation.error()), AllOf(HasSubstr("16 ranks"), HasSubstr("8 GPUs"), HasSubstr("--nodes 2")));
+}
+
+TEST(Simulate, RefusesWhatCannotBeSimulated) {
+  const Scenario good = small_scenario();
+  const auto refusal = [&](auto change) {
+    Scenario scenario = good;
+    change(scenario);
+    const auto simulation = simulate(scenario, equal_layers(scenario.model), kFreeNetwork);
+    return simulation ? std::string("accepted") : to_text(simulation.error());
+  };
+  EXPECT_THAT(refusal([](Scenario& s) { s.plan.tp = 0; }), HasSubstr("--tp"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.plan.vpp = -1; }), HasSubstr("--vpp"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.plan.dp = s.plan.tp = 1'000'000'000; }), HasSubstr("at most 10000000 ranks"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 0; }), HasSubstr("--seq"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.micro_batch = 0; }), HasSubstr("--micro-batch"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.global_batch = 1'000'000'000; }), HasSubstr("--global-batch"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 1'000'000'000; }), HasSubstr("--seq"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.plan.schedule = "2f2b"; }), HasSubstr("2f2b"));
+}
+
+TEST(Simulate, NamesThePlanThatWouldFit) {
+  Scenario scenario = small_scenario();
+  scenario.cluster.gpu.memory = 2.5 * GiB;
+  scenario.plan.dp = 8;
+  scenario.training.micro_batch = 2;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork).report;
+  ASSERT_FALSE(report.fits);
+  ASSERT_TRUE(report.remedy);
+  EXPECT_LE(report.remedy->peak, scenario.cluster.gpu.memory);
+  EXPECT_FALSE(report.remedy->flags.empty());
+}
+
+TEST(Simulate, WarnsOfWhatDeservesIt) {
+  Scenario scenario = small_scenario();
+  scenario.model.layers = 6;
+  scenario.plan.pp = 4;
+  scenario.plan.tp = 4;
+  scenario.cluster.levels = {{scenario.cluster.levels[0].fabric, 2, 1, 1},
+                             {scenario.cluster.levels[1].fabric, 10, 1, 1}};
+  scenario.training = {.global_batch = 2, .micro_batch = 1, .sequence = 2048, .dtype = DType::kBf16};
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork).report;
+  std::vector<std::string> codes;
+  for (const Warning& warning : report.warnings) codes.push_back(warning.code);
+  EXPECT_THAT(codes, ::testing::ElementsAre("tp_across_nodes", "idle_gpus", "uneven_stages", "pipeline_not_filled",
+                                            "beyond_positions"));
+}
+
+TEST(Report, HasEveryFieldThatTheInterfacePromises) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 2;
+  const auto json =
+      nlohmann::json::parse(to_json(simulated(scenario, equal_layers(scenario.model), kFreeNetwork).report));
+  for (const char* key : {"schema", "version", "provenance", "inputs", "step_time_s", "step_time_low_s",
+                          "step_time_high_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
+                          "hfu", "memory", "breakdown_s", "critical_path", "warnings"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  for (const char* key : {"capacity_bytes", "peak_bytes", "fits", "per_stage"}) {
+    EXPECT_TRUE(json["memory"].contains(key)) << key;
+  }
+  ASSERT_EQ(json["memory"]["per_stage"].size(), 2u);
+  for (const char* key : {"weights", "gradients", "optimizer", "activations"}) {
+    EXPECT_TRUE(json["memory"]["per_stage"][0].contains(key)) << key;
+  }
+  double sum = 0;
+  for (const char* key : {"compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_exposed", "dp_exposed",
+                          "bubble", "optimizer", "other"}) {
+    ASSERT_TRUE(json["breakdown_s"].contains(key)) << key;
+    sum += json["breakdown_s"][key].get<double>();
+  }
+  EXPECT_NEAR(sum / json["step_time_s"].get<double>(), 1, 1e-9);
+  ASSERT_FALSE(json["critical_path"].empty());
+  for (const char* key : {"name", "kind", "count", "seconds"})
+    EXPECT_TRUE(json["critical_path"][0].contains(key)) << key;
+}
+
+std::string file_text(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  std::string text;
+  for (int c = 0; file != nullptr && (c = std::fgetc(file)) != EOF;) text += static_cast<char>(c);
+  if (file != nullptr) std::fclose(file);
+  return text;
+}
+
+TEST(Sinks, WriteEveryNode) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 2;
+  const Simulation simulation = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const std::string path = ::testing::TempDir() + "ns_dist_timeline";
+  for (const TraceSinkKind& kind : trace_sinks()) {
+    auto sink = kind.make(path);
+    ASSERT_TRUE(sink) << kind.name;
+    ASSERT_TRUE(write_timeline(simulation, **sink)) << kind.name;
+    const std::string text = file_text(path);
+    if (kind.name == "csv") {
+      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), simulation.graph.node_count() + 1);
+      continue;
+    }
+    const auto json = nlohmann::json::parse(text);
+    std::size_t nodes = 0;
+    std::set<std::int64_t> starts, ends;
+    double last = 0;
+    for (const auto& event : json["traceEvents"]) {
+      nodes += event["ph"] == "X";
+      if (event["ph"] == "s") starts.insert(event["id"].get<std::int64_t>());
+      if (event["ph"] == "f") ends.insert(event["id"].get<std::int64_t>());
+      if (event["ph"] == "X") last = std::max(last, event["ts"].get<double>() + event["dur"].get<double>());
+    }
+    EXPECT_EQ(nodes, simulation.graph.node_count());
+    EXPECT_EQ(starts.size(), 2u * 16);  // a message each way for each microbatch
+    EXPECT_EQ(ends, starts);
+    EXPECT_NEAR(last, simulation.report.step / us, 0.01);
+  }
+  std::remove(path.c_str());
+}
+
+TEST(Sinks, RefusePathsThatCannotBeWritten) {
+  for (const TraceSinkKind& kind : trace_sinks()) {
+    const auto sink = kind.make("/no/such/folder/file");
+    ASSERT_FALSE(sink) << kind.name;
+    EXPECT_THAT(to_text(sink.error()), HasSubstr("/no/such/folder/file"));
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist
