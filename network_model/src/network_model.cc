@@ -11,6 +11,7 @@
 #include "algorithms.h"
 #include "calibration.h"
 #include "links.h"
+#include "ns_dist/astra_network.h"
 #include "timing.h"
 #include "topology.h"
 
@@ -214,6 +215,15 @@ std::span<const NetworkAlgorithm> network_algorithms() {
 std::span<const NetworkAlgorithm> network_protocols() { return kProtocolTable; }
 
 Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, const NetworkModelOptions& options) {
+  if (options.model == "astra") return make_astra_model(cluster);
+  if (options.model != "nccl") {
+    return fail({ErrorCode::kNotFound,
+                 fmt::format("unknown network model \"{}\"", options.model),
+                 "--network-model",
+                 "nccl or astra",
+                 "",
+                 {}});
+  }
   NS_TRY(network::Topology topology, network::Topology::of(cluster));
   std::vector<Link> links;
   for (std::size_t i = 0; i < cluster.levels.size(); ++i) {

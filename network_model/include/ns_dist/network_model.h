@@ -17,13 +17,14 @@
 namespace ns_dist {
 
 struct NetworkModelOptions {
+  std::string model = "nccl";      // or "astra": ASTRA-Sim's unaware formulas, which know no other option
   std::string algorithm = "auto";  // a name of network_algorithms(), or "auto": the fastest one
   std::string protocol = "auto";   // a name of network_protocols(), or "auto": the fastest one
   bool calibrated = true;          // false: NCCL's published constants alone
   std::shared_ptr<const NetworkCalibration> calibration = nullptr;  // null: the one compiled in
 };
 
-// Errors: an unknown algorithm or protocol (naming those there are), a cluster without levels, a level without
+// Errors: an unknown model, algorithm or protocol (naming those there are), a cluster without levels, a level without
 // bandwidth, with a negative latency, or open (size 0) below the outermost one.
 Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster,
                                                         const NetworkModelOptions& options = {});

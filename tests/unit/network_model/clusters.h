@@ -7,12 +7,12 @@ namespace ns_dist::test {
 
 inline Fabric nvswitch(double gigabytes_per_second) {
   using namespace units;
-  return {"nvswitch", "NVSwitch", FabricKind::kNvswitch, gigabytes_per_second * GB / s, 0.5 * us};
+  return {"nvswitch", "NVSwitch", FabricKind::kNvswitch, gigabytes_per_second * GB / s, 0.6 * us};
 }
 
 inline Fabric infiniband(double gigabytes_per_second) {
   using namespace units;
-  return {"infiniband", "InfiniBand", FabricKind::kInfiniband, gigabytes_per_second * GB / s, 1 * us};
+  return {"infiniband", "InfiniBand", FabricKind::kInfiniband, gigabytes_per_second * GB / s, 2.7 * us};
 }
 
 // `nodes` nodes (0: open) of 8 GPUs with 300 GB/s of NVLink and one 200 Gbit/s port each: a DGX A100.
