@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "families.h"
+#include "weights.h"
 
 namespace ns_dist {
 
@@ -19,7 +20,7 @@ namespace {
 
 using namespace units;
 
-constexpr std::array<OperatorFamily, 12> kFamilies = {{
+constexpr std::array<OperatorFamily, 13> kFamilies = {{
     {"gemm", "matrix products, single or batched, in every layout and with fused epilogues"},
     {"attention", "fused (flash) attention forward and backward; grouped queries, causal, windows"},
     {"softmax", "scaled masked softmax over rows, forward and backward"},
@@ -29,6 +30,7 @@ constexpr std::array<OperatorFamily, 12> kFamilies = {{
     {"cross_entropy", "softmax cross-entropy over a slice of the vocabulary"},
     {"optimizer", "fused Adam with fp32 state"},
     {"grouped_gemm", "matrix products of many experts in one launch"},
+    {"moe", "a whole gated mixture-of-experts layer as one call: routing, permutation, both products"},
     {"copy", "device-to-device copies"},
     {"convolution", "2-D convolution as an implicit matrix product"},
     {"unknown", "anything else, by the FLOPs and bytes that the user gives"},
@@ -43,12 +45,14 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 
 bool on_matrix_units(const Operator& op) {
   return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ||
-         std::holds_alternative<GroupedGemm>(op.kind) || std::holds_alternative<Convolution>(op.kind);
+         std::holds_alternative<GroupedGemm>(op.kind) || std::holds_alternative<MixtureOfExperts>(op.kind) ||
+         std::holds_alternative<Convolution>(op.kind);
 }
 
 class KernelModel final : public ComputeCost {
  public:
-  explicit KernelModel(Machine machine) : machine_(std::move(machine)) {}
+  KernelModel(Machine machine, std::shared_ptr<const KernelWeights> weights)
+      : machine_(std::move(machine)), weights_(std::move(weights)) {}
 
   Result<Forecast> forecast(const Operator& op) const override {
     Steps nobody(nullptr);
@@ -74,15 +78,18 @@ class KernelModel final : public ComputeCost {
       steps.add("least_traffic_B", (work.read + work.written) / B, "each input read once, each output written once");
       steps.add("floor_s", roofline.floor(), "both pipes at their nominal peaks");
     }
-    const Estimate estimate = estimate_of(op, work, roofline, steps);
+    std::optional<Estimate> known = learned(op, roofline, steps);
+    const Estimate estimate = known ? *known : estimate_of(op, work, roofline, steps);
     if (steps.on()) steps.add("method", estimate.method);
 
     Forecast forecast;
     const double latency = std::max(estimate.seconds, roofline.floor());
     forecast.latency = latency * s;
     forecast.floor = roofline.floor() * s;
-    forecast.low = std::max(roofline.floor(), latency / estimate.spread) * s;
-    forecast.high = latency * estimate.spread * s;
+    const double low = estimate.low > 0 ? estimate.low : latency / estimate.spread;
+    const double high = estimate.high > 0 ? estimate.high : latency * estimate.spread;
+    forecast.low = std::clamp(low, roofline.floor(), latency) * s;
+    forecast.high = std::max(high, latency) * s;
     forecast.bound = estimate.bound;
     forecast.utilization = latency > 0 ? roofline.floor() / latency : 1;
     forecast.waves = estimate.waves;
@@ -110,7 +117,119 @@ class KernelModel final : public ComputeCost {
     double peak = machine_.vector_rate(op.dtype);
     if (on_matrix_units(op)) peak = machine_.peak(op.dtype);
     if (std::holds_alternative<UnknownOperator>(op.kind)) peak = std::max(peak, machine_.peak(op.dtype));
-    return {work.flops / FLOP / peak, (work.read + work.written) / B / machine_.bandwidth};
+    const double bytes = (work.read + work.written) / B;
+    if (machine_.mode == Mode::kSustained) return {work.flops / FLOP / peak, bytes / machine_.bandwidth};
+    // A kernel run again and again alone finds in L2 what fits there; an SM takes 64 bytes a clock from it (Jia et al.
+    // 2018, "Dissecting the NVIDIA Volta GPU architecture via microbenchmarking", table 3.1; the same since).
+    const double clock = machine_.gpu.boost_clock / Hz;
+    const double l2_bandwidth =
+        clock > 0 ? std::max(machine_.bandwidth, machine_.sms * 64 * clock) : 4 * machine_.bandwidth;
+    return {work.flops / FLOP / peak,
+            std::max(bytes / l2_bandwidth, std::max(0.0, bytes - machine_.l2) / machine_.bandwidth)};
+  }
+
+  // What measured kernels say of `op`, directly or by way of a kernel that is like it; nothing where none is.
+  std::optional<Estimate> learned(const Operator& op, const Roofline& roofline, Steps& steps) const {
+    if (!weights_) return std::nullopt;
+    if (const auto* gemm = std::get_if<Gemm>(&op.kind); gemm != nullptr && on_tensor_units(op)) {
+      Gemm plain = *gemm;
+      plain.epilogue = Epilogue::kNone;
+      // Only products of two matrices were measured: a batch is one with all rows, and the analytic model gives the
+      // ratio.
+      const double rows = static_cast<double>(gemm->batch) * static_cast<double>(gemm->m);
+      if (gemm->batch > 1) plain.batch = 1, plain.m = static_cast<std::int64_t>(std::min(rows, 9e15));
+      std::optional<Estimate> estimate = corrected({plain, op.dtype}, steps);
+      if (!estimate) return std::nullopt;
+      if (gemm->batch > 1) {
+        Gemm batched = *gemm;
+        batched.epilogue = Epilogue::kNone;
+        scale(*estimate, analytic_seconds({batched, op.dtype}) / analytic_seconds({plain, op.dtype}),
+              "measured kernels of one product; the batch by tiles and waves");
+      }
+      add_epilogue(*estimate, op, plain, roofline, steps);
+      return estimate;
+    }
+    if (const auto* grouped = std::get_if<GroupedGemm>(&op.kind); grouped != nullptr && on_tensor_units(op)) {
+      const Gemm plain{.m = grouped->rows, .n = grouped->n, .k = grouped->k};
+      std::optional<Estimate> estimate = corrected({plain, op.dtype}, steps);
+      if (!estimate) return std::nullopt;
+      scale(*estimate, analytic_seconds(op) / analytic_seconds({plain, op.dtype}),
+            "measured kernels of one product; the experts by tiles and waves");
+      return estimate;
+    }
+    if (const auto* attention = std::get_if<Attention>(&op.kind);
+        attention != nullptr && attention->pass == Pass::kBackward) {
+      Attention forward = *attention;
+      forward.pass = Pass::kForward;
+      std::optional<Estimate> estimate = corrected({forward, op.dtype}, steps);
+      if (!estimate) return std::nullopt;
+      scale(*estimate, analytic_seconds(op) / analytic_seconds({forward, op.dtype}),
+            "measured forward kernels; backward by published rates");
+      return estimate;
+    }
+    return corrected(op, steps);
+  }
+
+  std::optional<Estimate> corrected(const Operator& op, Steps& steps) const {
+    const auto predictor = predictor_of(op, machine_.gpu, machine_.mode);
+    if (!predictor || !weights_->predictors[static_cast<std::size_t>(*predictor)]) return std::nullopt;
+    const Features features = features_of(*predictor, machine_, op, machine_.mode);
+    const Correction correction =
+        correct(*weights_->predictors[static_cast<std::size_t>(*predictor)], *predictor, features, machine_.gpu.id);
+    if (!(correction.seconds > 0) || !std::isfinite(correction.high)) return std::nullopt;  // beyond a double's range
+    Estimate estimate;
+    estimate.seconds = correction.seconds, estimate.low = correction.low, estimate.high = correction.high;
+    estimate.extrapolated = correction.extrapolated;
+    estimate.waves = static_cast<std::int64_t>(std::min(features.waves, 9e18));
+    estimate.tile = features.tile;
+    estimate.method = correction.known_gpu ? "trees over measured kernels of this GPU"
+                                           : "network over measured kernels of other GPUs";
+    const Roofline roofline = roofline_of(op, work_of(op));
+    estimate.bound = roofline.floor() < 0.25 * estimate.seconds && estimate.seconds < 5 * machine_.launch
+                         ? Bound::kLaunch
+                     : roofline.compute >= roofline.memory ? Bound::kCompute
+                                                           : Bound::kMemory;
+    if (steps.on()) {
+      steps.add("predictor", name_of(*predictor));
+      const auto shape = shape_features(*predictor), gpu = gpu_features(*predictor);
+      for (std::size_t f = 0; f < shape.size() + gpu.size(); ++f) {
+        steps.add(f < shape.size() ? shape[f] : gpu[f - shape.size()], features.values[f], "feature");
+      }
+      steps.add("base_s", features.base, "physical estimate that the features correct");
+      steps.add("correction", correction.seconds / features.base, estimate.method);
+      if (correction.extrapolated) steps.add("extrapolated", "yes", "a feature lies outside the fitted range");
+    }
+    return estimate;
+  }
+
+  bool on_tensor_units(const Operator& op) const { return machine_.gpu.tensor[op.dtype] > FlopsPerSecond(); }
+
+  double analytic_seconds(const Operator& op) const {
+    Steps nobody(nullptr);
+    const Work work = work_of(op);
+    return estimate_of(op, work, roofline_of(op, work), nobody).seconds;
+  }
+
+  static void scale(Estimate& estimate, double factor, std::string_view method) {
+    // The ratio is a model's: half of its distance from one widens the interval.
+    const double doubt = std::sqrt(std::max(factor, 1 / factor));
+    estimate.seconds *= factor, estimate.low *= factor / std::min(doubt, 2.0),
+        estimate.high *= factor * std::min(doubt, 2.0);
+    estimate.method = method;
+  }
+
+  // The epilogue's traffic beyond the plain product's. Tiles finish at different times, so about half of it hides
+  // behind other tiles' products.
+  void add_epilogue(Estimate& estimate, const Operator& op, const Gemm& plain, const Roofline& roofline,
+                    Steps& steps) const {
+    const auto& gemm = std::get<Gemm>(op.kind);
+    if (gemm.epilogue == Epilogue::kNone) return;
+    const double excess =
+        std::max(0.0, roofline.memory - roofline_of({plain, op.dtype}, work_of({plain, op.dtype})).memory) *
+        machine_.bandwidth / machine_.achieved_bandwidth;
+    constexpr double kExposed = 0.5;
+    estimate.seconds += kExposed * excess, estimate.low += 0.2 * excess, estimate.high += excess;
+    if (steps.on()) steps.add("epilogue_s", kExposed * excess, "traffic beyond the plain product, half of it hidden");
   }
 
   Estimate streaming(const Operator& op, const Work& work, double passes, std::string_view method, Steps& steps) const {
@@ -131,6 +250,21 @@ class KernelModel final : public ComputeCost {
               const double rows = std::ceil(d(o.rows) / d(o.experts));
               return estimate_gemm(machine_, d(o.experts), rows, d(o.n), d(o.k), o.layout, o.epilogue, op.dtype,
                                    roofline, steps);
+            },
+            [&](const MixtureOfExperts& o) {
+              const double chosen = std::min(d(o.experts), d(o.tokens) * d(o.top_k));
+              const double rows = std::ceil(d(o.tokens) * d(o.top_k) / chosen);
+              Estimate up = estimate_gemm(machine_, chosen, rows, 2 * d(o.intermediate), d(o.hidden), GemmLayout::kNT,
+                                          Epilogue::kNone, op.dtype, Roofline{}, steps);
+              const Estimate down = estimate_gemm(machine_, chosen, rows, d(o.hidden), d(o.intermediate),
+                                                  GemmLayout::kNT, Epilogue::kNone, op.dtype, Roofline{}, steps);
+              // Permuted rows in, gated rows between the products, weighted sum out.
+              const double moved = d(o.tokens) * d(o.top_k) * (3 * d(o.hidden) + 3 * d(o.intermediate));
+              up.seconds +=
+                  down.seconds + 3 * machine_.launch + moved * (size_of(op.dtype) / B) / machine_.achieved_bandwidth;
+              up.method = "two grouped products and their permutations";
+              up.spread = 1.8;
+              return up;
             },
             [&](const Attention& o) { return estimate_attention(machine_, o, op.dtype, roofline, steps); },
             // Rows that outgrow registers are read again: 0.44-0.86 of the bandwidth on A100 against 0.87 of plain
@@ -182,13 +316,22 @@ class KernelModel final : public ComputeCost {
   }
 
   Machine machine_;
+  std::shared_ptr<const KernelWeights> weights_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options) {
   NS_TRY(Machine machine, make_machine(gpu, options.mode));
-  return std::unique_ptr<ComputeCost>(std::make_unique<KernelModel>(std::move(machine)));
+  std::shared_ptr<const KernelWeights> weights;
+  if (!options.weights.empty()) {
+    NS_TRY(KernelWeights read, read_kernel_weights(options.weights, "weights"));
+    weights = std::make_shared<const KernelWeights>(std::move(read));
+  } else if (!options.analytic) {
+    weights = std::shared_ptr<const KernelWeights>(std::shared_ptr<void>(), standard_weights());
+  }
+  if (options.analytic) weights.reset();
+  return std::unique_ptr<ComputeCost>(std::make_unique<KernelModel>(std::move(machine), std::move(weights)));
 }
 
 std::span<const OperatorFamily> operator_families() { return kFamilies; }

@@ -18,7 +18,8 @@ struct Roofline {
 
 struct Estimate {
   double seconds = 0;
-  double spread = 1.35;  // the 90 % interval is [seconds / spread, seconds * spread]
+  double low = 0, high = 0;  // 90 % interval; zeros: [seconds / spread, seconds * spread]
+  double spread = 1.35;
   Bound bound = Bound::kMemory;
   std::int64_t waves = 0;
   std::string_view tile = "", method = "";

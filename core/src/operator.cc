@@ -276,7 +276,8 @@ std::string to_text(const Operator& op) {
       Overloaded{
           [](const Gemm& o) {
             return "gemm " + (o.batch == 1 ? "" : std::to_string(o.batch) + "x") + join_dimensions({o.m, o.n, o.k}) +
-                   " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue));
+                   " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue)) +
+                   (o.scaling == Scaling::kBlock ? " block-scaled" : "");
           },
           [](const Attention& o) {
             std::string t = "attention batch " + std::to_string(o.batch) + " heads " + std::to_string(o.heads);
@@ -311,6 +312,11 @@ std::string to_text(const Operator& op) {
           [](const GroupedGemm& o) {
             return "grouped_gemm " + std::to_string(o.experts) + " experts " + join_dimensions({o.rows, o.n, o.k}) +
                    " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue));
+          },
+          [](const MixtureOfExperts& o) {
+            return "moe " + std::to_string(o.tokens) + " tokens, " + join_dimensions({o.hidden, o.intermediate}) +
+                   ", top " + std::to_string(o.top_k) + " of " + std::to_string(o.experts) +
+                   (o.skew > 0 ? ", skew " + number(o.skew) : "");
           },
           [](const Copy& o) { return "copy " + to_text(o.bytes); },
           [](const Convolution& o) {

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "ns_dist/cost.h"
@@ -20,9 +21,14 @@ enum class Mode { kBurst, kSustained };
 
 struct ComputeModelOptions {
   Mode mode = Mode::kSustained;
+  // A safetensors file's bytes, as fit_kernels writes them; empty: the weights compiled in.
+  std::string weights{};
+  // Only tiles, waves and rooflines, nothing learned.
+  bool analytic = false;
 };
 
-// The kernel model of one GPU. Errors: a GPU without multiprocessors, memory bandwidth or any rate.
+// The kernel model of one GPU. Errors: a GPU without multiprocessors, memory bandwidth or any rate; weights that are
+// damaged or of another version.
 Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options = {});
 
 struct OperatorFamily {

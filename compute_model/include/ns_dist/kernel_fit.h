@@ -1,0 +1,52 @@
+// Fits the kernel model's weights to measured kernels: `ns-dist fit`.
+//
+// Reads whichever of the tables below lie in a folder (names end in .csv or .csv.gz):
+//   bf16_gemm, bf16_gemm_sustained, fp8_gemm, bf16_attention, bf16_moe, fp16_layer_ops,
+//   fp32_{train,test}_{linear,bmm,elementwise,softmax,layernorm,conv}[_amd]
+// The same tables give the same bytes on one machine, on any number of threads.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/gpu.h"
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+
+struct KernelFitOptions {
+  std::filesystem::path data;
+  std::vector<std::string> exclude_gpus;         // ids
+  std::vector<std::string> exclude_generations;  // architectures: "hopper"
+  std::vector<std::string> exclude_tables;       // "fp32_test": every table whose name starts so
+  std::vector<std::string> predictors;           // only these ("gemm", "gemm_fp32", ...); empty: all that have data
+  double effort = 1;                             // number of trees and steps, as a multiple of the default
+  unsigned threads = 2;
+};
+
+// Errors of one predictor on rows it was not fitted on.
+struct KernelFitScore {
+  std::string predictor, gpu;
+  bool gpu_seen = true;  // false: nothing of this GPU was fitted on
+  std::size_t rows = 0;
+  double mean = 0, median = 0, p90 = 0, largest = 0, bias = 0;  // of |forecast / measured - 1|; bias is signed
+  double covered = 0;                                           // share inside the 90 % interval
+  double roofline = 0;  // mean error of the best constant share of the roofline on the same rows
+};
+
+struct KernelFit {
+  std::string weights;  // a safetensors file
+  std::string card;     // Markdown: what was fitted on what, and how well
+  std::vector<KernelFitScore> scores;
+};
+
+// `progress` is told the share done and what is being fitted; it is called from one thread at a time.
+// Errors: no table found, a bad row, a GPU that `gpu_of` does not know.
+Result<KernelFit> fit_kernels(const KernelFitOptions& options,
+                              const std::function<Result<Gpu>(std::string_view id)>& gpu_of,
+                              const std::function<void(double, std::string_view)>& progress = {});
+
+}  // namespace ns_dist

@@ -1,0 +1,78 @@
+// Tables of kernels: CSV files, plain or gzipped, with a header. The columns `gpu, op, dtype` and the operator's
+// dimensions say what ran; `latency_ms`, where present, is what was measured.
+//
+//   op                                          dimensions
+//   linear, gemm, matmul, bmm                   m, n, k (the reduction) and, optionally, b
+//   attention                                   b, s, h, h_kv, d, causal, window, and optionally pass (fwd, bwd)
+//   moe                                         num_tokens, hidden, inter, topk, experts, tp, distribution
+//   softmax, layernorm, rmsnorm                 b, h (rows, columns)
+//   add, mul, ... (pointwise; *u: with a scalar) b, h
+//   conv                                        b, cin, cout, ksize, isize, stride, pad
+//   attn_*_proj, mlp_*_proj                     m, n, k
+//   attn_rope, mlp_act, emb, *_layernorm        m, n
+//   unknown                                     flops, read_bytes, written_bytes
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/compute_model.h"
+#include "ns_dist/operator.h"
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+
+// A CSV text with its rows found. Quoted fields may hold commas; a field may not hold a line break.
+class CsvTable {
+ public:
+  // Reads a file, plain or gzipped. Errors: cannot be read, no header, a column twice.
+  static Result<CsvTable> read(const std::filesystem::path& path);
+  static Result<CsvTable> parse(std::string text, std::string where);
+
+  const std::string& where() const { return where_; }
+  const std::vector<std::string>& columns() const { return columns_; }
+  std::optional<std::size_t> column(std::string_view name) const;
+  std::size_t row_count() const { return rows_.size(); }
+  std::int64_t line(std::size_t row) const { return rows_[row].line; }
+  std::string_view text(std::size_t row) const {
+    return std::string_view(text_).substr(rows_[row].begin, rows_[row].size);
+  }
+  // The fields of a row, at most as many as there are columns; quotes around a field are taken off.
+  void fields(std::size_t row, std::vector<std::string_view>& out) const;
+
+ private:
+  struct Row {
+    std::size_t begin = 0, size = 0;
+    std::int64_t line = 0;
+  };
+  std::string text_, where_;
+  std::vector<std::string> columns_;
+  std::vector<Row> rows_;
+};
+
+struct KernelRow {
+  std::string_view gpu, op;  // into the table
+  Operator work;
+  std::optional<double> latency_ms;
+  friend bool operator==(const KernelRow&, const KernelRow&) = default;
+};
+
+// Reads rows of a table as kernels.
+class KernelReader {
+ public:
+  // Keeps a reference to `table`. `default_gpu` stands where the table has no gpu.
+  explicit KernelReader(const CsvTable& table, std::string default_gpu = "");
+  // Errors, with the row's line: an unknown operator or dtype, a missing, unreadable or non-positive dimension.
+  Result<KernelRow> row(std::size_t index) const;
+
+ private:
+  const CsvTable* table_;
+  std::string default_gpu_;
+  std::vector<std::optional<std::size_t>> columns_;
+};
+
+}  // namespace ns_dist

@@ -1,0 +1,346 @@
+#include "kernel_features.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "families.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+double d(std::int64_t value) { return static_cast<double>(value); }
+
+constexpr double kLaunch = 2e-6;  // a small kernel; the networks learn the rest
+constexpr double kWattsUnknown = 300;
+
+// Cursor over a feature vector.
+struct Writer {
+  Features& out;
+  std::size_t next = 0;
+  void add(double value) { out.values[next++] = value; }
+  void add_log(double value) { add(std::log2(std::max(value, 1e-12))); }
+};
+
+// Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
+// 64 bytes a clock (the other half of L2's slices is a hop away since A100). 0.7: L2 is never wholly one kernel's.
+double warm_seconds(const Machine& machine, double bytes) {
+  const double clock = machine.gpu.boost_clock / Hz > 0 ? machine.gpu.boost_clock / Hz : 1.5e9;
+  const double l2_bandwidth = std::max(machine.bandwidth, machine.sms * 32 * clock);
+  const double resident = std::min(1.0, 0.7 * machine.l2 / std::max(bytes, 1.0));
+  return bytes * ((1 - resident) / machine.bandwidth + resident / l2_bandwidth);
+}
+
+// FLOP a joule of board energy on fp32's vector units at the power limit: 57-58 G on P4 and T4 (16 and 12 nm); carried
+// on by TSMC's published power scaling at equal speed: N7 -60 % from 16FF+, N5 -30 % from N7.
+double fp32_ceiling(const Machine& machine, double peak) {
+  const double watts = machine.gpu.board_power / W;
+  const int nm = machine.gpu.process_nm;
+  if (!(watts > 0) || nm <= 0) return peak;
+  return std::min(peak, watts * (nm > 10 ? 58e9 : nm > 5 ? 145e9 : 207e9));
+}
+
+// --- matrix products ---
+
+constexpr std::array<std::string_view, 23> kGemmShape = {
+    "log_m",       "log_n",         "log_k",        "log_batch",    "log_compute_time", "log_memory_time",
+    "log_ridge",   "log_waves_128", "fit_256x128",  "fit_128x128",  "fit_128x64",       "fit_64x64",
+    "fit_192x128", "tail_256x128",  "tail_128x128", "log_bytes_l2", "log_smaller_l2",   "aligned_m",
+    "aligned_n",   "aligned_k",     "log_k_per_sm", "sustained",    "variant"};
+constexpr std::array<std::string_view, 4> kGpuRatios = {"log_joules_per_flop", "log_flops_per_clock_sm",
+                                                        "log_bytes_per_flop", "log_l2_per_sm"};
+
+struct TileFit {
+  double share;  // of the padded, quantised work that is asked for: 1 is a perfect fit
+  double tail;   // filled share of the last wave
+  double waves;
+};
+
+TileFit fit(double sms, double batch, double m, double n, double tile_m, double tile_n) {
+  const double tiles = batch * std::ceil(m / tile_m) * std::ceil(n / tile_n);
+  const double exact = tiles / sms, waves = std::ceil(exact);
+  return {batch * m * n / (waves * sms * tile_m * tile_n), exact - waves + 1, waves};
+}
+
+// The better of both orientations of a tile.
+TileFit best_fit(double sms, double batch, double m, double n, double a, double b) {
+  const TileFit one = fit(sms, batch, m, n, a, b), other = fit(sms, batch, m, n, b, a);
+  return one.share >= other.share ? one : other;
+}
+
+// How many of the divisors 2, 4, 8, ..., 128 divide `size`, as a share.
+double alignment(double size) {
+  double count = 0;
+  for (double divisor = 2; divisor <= 128 && std::fmod(size, divisor) == 0; divisor *= 2) ++count;
+  return count / 7;
+}
+
+void gemm_features(Writer& w, const Machine& machine, double batch, double m, double n, double k, double peak,
+                   double ceiling, double element, bool sustained) {
+  const double flops = 2 * batch * m * n * k;
+  const double bytes = batch * (m * k + n * k + m * n) * element;
+  const double compute = flops / peak, memory = bytes / machine.bandwidth;
+  const TileFit wide = best_fit(machine.sms, batch, m, n, 256, 128);
+  const TileFit square = fit(machine.sms, batch, m, n, 128, 128);
+  const TileFit narrow = best_fit(machine.sms, batch, m, n, 128, 64);
+  const TileFit small = fit(machine.sms, batch, m, n, 64, 64);
+  const TileFit middle = best_fit(machine.sms, batch, m, n, 192, 128);
+  w.add_log(m), w.add_log(n), w.add_log(k), w.add_log(batch);
+  w.add_log(compute / kLaunch), w.add_log(memory / kLaunch), w.add_log(compute / memory);
+  w.add_log(batch * std::ceil(m / 128) * std::ceil(n / 128) / machine.sms);
+  w.add_log(wide.share), w.add_log(square.share), w.add_log(narrow.share), w.add_log(small.share),
+      w.add_log(middle.share);
+  w.add(wide.waves <= 16 ? wide.tail : 1), w.add(square.waves <= 16 ? square.tail : 1);
+  w.add_log(bytes / machine.l2), w.add_log(batch * std::min(m, n) * k * element / machine.l2);
+  w.add(alignment(m)), w.add(alignment(n)), w.add(alignment(k));
+  w.add_log(k * std::max(1.0, 1 / square.waves) / 64);
+  w.add(sustained ? 1 : 0);
+  w.out.base = kLaunch + 1.25 * overlap(flops / ceiling / std::max(square.share, 0.5),
+                                        sustained ? memory : warm_seconds(machine, bytes));
+  w.out.waves = square.waves;
+}
+
+// Ratios of data-sheet numbers: what power allows, how wide an SM is, how fast memory is beside it.
+void gpu_ratios(Writer& w, const Machine& machine, double peak) {
+  const Gpu& gpu = machine.gpu;
+  const double watts = gpu.board_power / W > 0 ? gpu.board_power / W : kWattsUnknown;
+  const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
+  w.add_log(watts / peak * 1e12), w.add_log(peak / machine.sms / clock), w.add_log(machine.bandwidth / peak * 1e3);
+  w.add_log(machine.l2 / machine.sms / 1e6);
+}
+
+// --- fused attention ---
+
+constexpr std::array<std::string_view, 18> kAttentionShape = {
+    "log_batch_heads",  "log_length",      "log_head_dim", "log_group",        "causal",        "log_window_share",
+    "log_compute_time", "log_memory_time", "log_ridge",    "log_waves_128",    "fit_128",       "fit_64",
+    "fit_256",          "log_kv_l2",       "log_kv_heads", "aligned_head_dim", "log_key_share", "sustained"};
+
+// --- a whole mixture-of-experts layer ---
+
+constexpr std::array<std::string_view, 18> kMoeShape = {
+    "log_tokens",   "log_hidden",       "log_intermediate",  "log_experts", "log_top_k",
+    "skew",         "log_compute_time", "log_memory_time",   "log_ridge",   "log_rows_expert",
+    "log_active",   "fit_up_128",       "fit_down_128",      "fit_up_64",   "fit_down_64",
+    "log_waves_up", "log_weights_l2",   "log_activations_l2"};
+
+// --- kernels that stream rows ---
+
+constexpr std::array<std::string_view, 16> kVectorShape = {
+    "log_rows",     "log_columns", "log_elements",     "log_memory_time", "log_bytes_l2",     "log_rows_per_sm",
+    "inputs",       "outputs",     "flops_element",    "is_softmax",      "is_normalization", "is_rms",
+    "is_embedding", "aligned",     "log_element_size", "row_bytes_shared"};
+constexpr std::array<std::string_view, 4> kVectorGpu = {"log_bandwidth_sm", "log_flops_per_byte", "gddr",
+                                                        "log_l2_per_sm"};
+
+// --- convolution as a matrix product ---
+
+constexpr std::array<std::string_view, 26> kConvolutionShape = [] {
+  std::array<std::string_view, 26> names{};
+  for (std::size_t i = 0; i < kGemmShape.size(); ++i) names[i] = kGemmShape[i];
+  names[23] = "kernel", names[24] = "stride", names[25] = "log_input";
+  return names;
+}();
+
+}  // namespace
+
+std::string_view name_of(Predictor predictor) {
+  constexpr std::array<std::string_view, kPredictorCount> kNames = {"gemm", "gemm_fp8", "gemm_fp32",  "attention",
+                                                                    "moe",  "vector",   "convolution"};
+  return kNames[static_cast<std::size_t>(predictor)];
+}
+
+std::span<const std::string_view> shape_features(Predictor predictor) {
+  switch (predictor) {
+    case Predictor::kGemm:
+    case Predictor::kGemmFp8:
+    case Predictor::kGemmFp32:
+      return kGemmShape;
+    case Predictor::kAttention:
+      return kAttentionShape;
+    case Predictor::kMoe:
+      return kMoeShape;
+    case Predictor::kVector:
+      return kVectorShape;
+    case Predictor::kConvolution:
+      return kConvolutionShape;
+  }
+  return {};
+}
+
+std::span<const std::string_view> gpu_features(Predictor predictor) {
+  return predictor == Predictor::kVector ? std::span<const std::string_view>(kVectorGpu) : kGpuRatios;
+}
+
+std::optional<Predictor> predictor_of(const Operator& op, const Gpu& gpu, Mode mode) {
+  const bool burst = mode == Mode::kBurst;
+  const bool tensor = gpu.tensor[op.dtype] > FlopsPerSecond();
+  if (std::holds_alternative<Gemm>(op.kind)) {
+    if (op.dtype == DType::kFp8) return Predictor::kGemmFp8;
+    if (op.dtype == DType::kFp32) return burst ? std::optional(Predictor::kGemmFp32) : std::nullopt;
+    if (!tensor) return std::nullopt;
+    if (op.dtype == DType::kFp16 || op.dtype == DType::kBf16) return Predictor::kGemm;
+    return std::nullopt;
+  }
+  if (const auto* attention = std::get_if<Attention>(&op.kind)) {
+    if (tensor && (op.dtype == DType::kFp16 || op.dtype == DType::kBf16) && attention->pass == Pass::kForward) {
+      return Predictor::kAttention;
+    }
+    return std::nullopt;
+  }
+  if (std::holds_alternative<MixtureOfExperts>(op.kind)) {
+    return tensor && (op.dtype == DType::kFp16 || op.dtype == DType::kBf16) ? std::optional(Predictor::kMoe)
+                                                                            : std::nullopt;
+  }
+  if (!burst) return std::nullopt;
+  if (const auto* softmax = std::get_if<Softmax>(&op.kind)) {
+    return softmax->pass == Pass::kForward ? std::optional(Predictor::kVector) : std::nullopt;
+  }
+  if (const auto* norm = std::get_if<Normalization>(&op.kind)) {
+    return norm->pass == Pass::kForward ? std::optional(Predictor::kVector) : std::nullopt;
+  }
+  if (std::holds_alternative<Elementwise>(op.kind)) return Predictor::kVector;
+  if (const auto* embedding = std::get_if<Embedding>(&op.kind)) {
+    return embedding->pass == Pass::kForward ? std::optional(Predictor::kVector) : std::nullopt;
+  }
+  if (const auto* convolution = std::get_if<Convolution>(&op.kind)) {
+    return convolution->pass == Pass::kForward && op.dtype == DType::kFp32 ? std::optional(Predictor::kConvolution)
+                                                                           : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+void attention_features(Writer& w, const Machine& machine, const Attention& op, const Operator& whole, bool sustained) {
+  const Work work = work_of(whole);
+  const double peak = machine.peak(whole.dtype), element = size_of(whole.dtype) / B;
+  const double compute = work.flops / FLOP / peak, memory = (work.read + work.written) / B / machine.bandwidth;
+  const double length = d(op.query_length), heads = d(op.batch) * d(op.heads),
+               width = (d(op.head_dim) + d(op.value_dim)) / 2;
+  const auto rows = [&](double block) {
+    const double blocks = heads * std::ceil(length / block), exact = blocks / machine.sms;
+    return length / (std::ceil(length / block) * block) * exact / std::ceil(exact);
+  };
+  const double blocks = heads * std::ceil(length / 128);
+  w.add_log(heads), w.add_log(length), w.add_log(width), w.add_log(d(op.heads) / d(op.kv_heads)),
+      w.add(op.causal ? 1 : 0);
+  w.add_log(op.window > 0 ? std::min(1.0, d(op.window) / d(op.key_length)) : 1);
+  w.add_log(compute / kLaunch), w.add_log(memory / kLaunch), w.add_log(compute / memory);
+  w.add_log(blocks / machine.sms), w.add_log(rows(128)), w.add_log(rows(64)), w.add_log(rows(256));
+  w.add_log(d(op.batch) * d(op.kv_heads) * d(op.key_length) * 2 * width * element / machine.l2);
+  w.add_log(d(op.batch) * d(op.kv_heads)), w.add(alignment(d(op.head_dim))), w.add_log(d(op.key_length) / length);
+  w.add(sustained ? 1 : 0);
+  w.out.base =
+      2 * kLaunch + overlap(1.6 * compute / std::max(rows(128), 0.25),
+                            1.2 * (sustained ? memory : warm_seconds(machine, (work.read + work.written) / B)));
+  w.out.waves = std::ceil(blocks / machine.sms);
+  w.out.tile = "128 queries";
+}
+
+void moe_features(Writer& w, const Machine& machine, const MixtureOfExperts& op, DType dtype) {
+  const double tokens = d(op.tokens), hidden = d(op.hidden), inter = d(op.intermediate), experts = d(op.experts);
+  const double pairs = tokens * d(op.top_k), element = size_of(dtype) / B, peak = machine.peak(dtype);
+  // Experts that get a token at all when each token picks top_k of them evenly.
+  const double active = std::max(1.0, experts * (1 - std::pow(1 - d(op.top_k) / experts, tokens)));
+  const double rows = pairs / active;
+  const double weights = 3 * active * hidden * inter * element;
+  const double activations = pairs * (2 * hidden + 3 * inter) * element;
+  const double compute = 6 * pairs * hidden * inter / peak, memory = (weights + activations) / machine.bandwidth;
+  const TileFit up = fit(machine.sms, active, rows, 2 * inter, 128, 128),
+                down = fit(machine.sms, active, rows, hidden, 128, 128);
+  const TileFit up64 = fit(machine.sms, active, rows, 2 * inter, 64, 64),
+                down64 = fit(machine.sms, active, rows, hidden, 64, 64);
+  w.add_log(tokens), w.add_log(hidden), w.add_log(inter), w.add_log(experts), w.add_log(d(op.top_k)), w.add(op.skew);
+  w.add_log(compute / kLaunch), w.add_log(memory / kLaunch), w.add_log(compute / memory), w.add_log(rows),
+      w.add_log(active);
+  w.add_log(up.share), w.add_log(down.share), w.add_log(up64.share), w.add_log(down64.share);
+  w.add_log(active * std::ceil(rows / 128) * std::ceil(2 * inter / 128) / machine.sms);
+  w.add_log(weights / machine.l2), w.add_log(activations / machine.l2);
+  w.out.base = 8 * kLaunch + 1.5 * overlap(compute, memory);
+  w.out.waves = up.waves + down.waves;
+}
+
+struct Stream {
+  double rows = 1, columns = 1, inputs = 1, outputs = 1, flops = 1;
+  bool softmax = false, norm = false, rms = false, embedding = false;
+};
+
+Stream stream_of(const Operator& op) {
+  if (const auto* o = std::get_if<Softmax>(&op.kind)) return {d(o->rows), d(o->columns), 1, 1, 5, true};
+  if (const auto* o = std::get_if<Normalization>(&op.kind)) {
+    return {d(o->rows), d(o->columns), 1, 1, 7, false, true, o->kind == NormalizationKind::kRmsNorm};
+  }
+  if (const auto* o = std::get_if<Embedding>(&op.kind))
+    return {d(o->tokens), d(o->hidden), 1, 1, 0, false, false, false, true};
+  const auto& o = std::get<Elementwise>(op.kind);
+  return {1, d(o.elements), o.inputs, o.outputs, o.flops_per_element};
+}
+
+void vector_features(Writer& w, const Machine& machine, const Operator& op) {
+  const Stream s = stream_of(op);
+  const double element = size_of(op.dtype) / B, elements = s.rows * s.columns;
+  const double bytes = elements * (s.inputs + s.outputs) * element;
+  const double memory = bytes / machine.bandwidth;
+  w.add_log(s.rows), w.add_log(s.columns), w.add_log(elements), w.add_log(memory / kLaunch),
+      w.add_log(bytes / machine.l2);
+  w.add_log(s.rows / machine.sms), w.add(s.inputs), w.add(s.outputs), w.add(std::log2(1 + s.flops));
+  w.add(s.softmax ? 1 : 0), w.add(s.norm ? 1 : 0), w.add(s.rms ? 1 : 0), w.add(s.embedding ? 1 : 0);
+  w.add(alignment(s.columns)), w.add_log(element);
+  w.add_log(s.columns * element / std::max(1.0, machine.gpu.shared_memory_per_sm / B));
+  w.out.base = 2 * kLaunch + 1.15 * warm_seconds(machine, bytes);
+  const double peak = machine.vector_peak;
+  w.add_log(machine.bandwidth / machine.sms / 1e9), w.add_log(peak / machine.bandwidth);
+  w.add(machine.gpu.memory_type.starts_with("GDDR") ? 1 : 0), w.add_log(machine.l2 / machine.sms / 1e6);
+}
+
+}  // namespace
+
+Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode) {
+  Features features;
+  Writer w{features};
+  const bool sustained = mode == Mode::kSustained;
+  const double element = size_of(op.dtype) / B;
+  switch (predictor) {
+    case Predictor::kGemm:
+    case Predictor::kGemmFp8:
+    case Predictor::kGemmFp32: {
+      const Gemm& gemm = std::get<Gemm>(op.kind);
+      const double peak = machine.peak(op.dtype);
+      gemm_features(w, machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), peak,
+                    predictor == Predictor::kGemmFp32 ? fp32_ceiling(machine, peak) : peak, element, sustained);
+      w.add(predictor == Predictor::kGemmFp8 ? (gemm.scaling == Scaling::kBlock ? 1 : 0)
+            : predictor == Predictor::kGemm  ? (op.dtype == DType::kFp16 ? 1 : 0)
+                                             : (gemm.layout == GemmLayout::kNN ? 1 : 0));
+      gpu_ratios(w, machine, peak);
+      break;
+    }
+    case Predictor::kAttention:
+      attention_features(w, machine, std::get<Attention>(op.kind), op, sustained);
+      gpu_ratios(w, machine, machine.peak(op.dtype));
+      break;
+    case Predictor::kMoe:
+      moe_features(w, machine, std::get<MixtureOfExperts>(op.kind), op.dtype);
+      gpu_ratios(w, machine, machine.peak(op.dtype));
+      break;
+    case Predictor::kVector:
+      vector_features(w, machine, op);
+      break;
+    case Predictor::kConvolution: {
+      const auto& conv = std::get<Convolution>(op.kind);
+      const double extent = std::floor((d(conv.in_height) + 2 * d(conv.padding) - d(conv.kernel)) / d(conv.stride)) + 1;
+      const double across = std::floor((d(conv.in_width) + 2 * d(conv.padding) - d(conv.kernel)) / d(conv.stride)) + 1;
+      const double peak = machine.peak(op.dtype);
+      gemm_features(w, machine, 1, d(conv.batch) * extent * across, d(conv.out_channels),
+                    d(conv.in_channels) * d(conv.kernel) * d(conv.kernel), peak, fp32_ceiling(machine, peak), element,
+                    sustained);
+      w.add(0), w.add(d(conv.kernel)), w.add(d(conv.stride)), w.add_log(d(conv.in_height) * d(conv.in_width));
+      gpu_ratios(w, machine, peak);
+      break;
+    }
+  }
+  return features;
+}
+
+}  // namespace ns_dist

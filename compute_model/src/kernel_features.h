@@ -1,0 +1,41 @@
+// What the networks see of an operator on a machine, and the physical estimate that their output corrects.
+//
+// A network answers ln(latency / base). Shape features say how the operator lies on the machine: work over peak, tiles
+// over SMs, bytes over L2. GPU features are ratios of data-sheet numbers that carry over to GPUs never measured.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "machine.h"
+
+namespace ns_dist {
+
+inline constexpr std::size_t kMaxFeatures = 48;
+
+// One set of networks each.
+enum class Predictor { kGemm, kGemmFp8, kGemmFp32, kAttention, kMoe, kVector, kConvolution };
+inline constexpr std::size_t kPredictorCount = 7;
+std::string_view name_of(Predictor predictor);  // "gemm", "gemm_fp8", ...
+
+// Names of the features, in order: first those of the shape, then those of the GPU.
+std::span<const std::string_view> shape_features(Predictor predictor);
+std::span<const std::string_view> gpu_features(Predictor predictor);
+
+struct Features {
+  std::array<double, kMaxFeatures> values{};
+  double base = 0;   // s
+  double waves = 0;  // of the tile in `tile`; 0 where it does not apply
+  std::string_view tile = "";
+};
+
+// The predictor for `op`, or nothing when none was made for it. FP32 and streaming kernels were only measured alone,
+// with a launch floor of 12-90 us that kernels in a stream do not have: in sustained mode they have no predictor.
+std::optional<Predictor> predictor_of(const Operator& op, const Gpu& gpu, Mode mode);
+// Contract: predictor_of(op, machine.gpu, mode) is `predictor`, and the operator is valid.
+Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode);
+
+}  // namespace ns_dist

@@ -1,0 +1,502 @@
+#include "ns_dist/kernel_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "ns_dist/kernel_table.h"
+#include "trainer.h"
+#include "weights.h"
+
+namespace ns_dist {
+namespace {
+
+struct Table {
+  std::string_view name;
+  bool burst, sustained;
+};
+
+// Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they stand for both.
+constexpr std::array<Table, 24> kTables = {{
+    {"bf16_gemm", true, false},
+    {"bf16_gemm_sustained", false, true},
+    {"fp8_gemm", true, false},
+    {"bf16_attention", true, false},
+    {"bf16_moe", true, false},
+    {"fp16_layer_ops", true, true},
+    {"fp32_train_linear", true, false},
+    {"fp32_train_bmm", true, false},
+    {"fp32_train_elementwise", true, false},
+    {"fp32_train_softmax", true, false},
+    {"fp32_train_layernorm", true, false},
+    {"fp32_train_conv", true, false},
+    {"fp32_train_elementwise_amd", true, false},
+    {"fp32_train_softmax_amd", true, false},
+    {"fp32_train_layernorm_amd", true, false},
+    {"fp32_test_linear", true, false},
+    {"fp32_test_bmm", true, false},
+    {"fp32_test_elementwise", true, false},
+    {"fp32_test_softmax", true, false},
+    {"fp32_test_layernorm", true, false},
+    {"fp32_test_linear_amd", true, false},
+    {"fp32_test_bmm_amd", true, false},
+    {"fp32_test_conv", true, false},
+    {"fp32_train_linear_amd", true, false},
+}};
+
+// How much each predictor may learn. More rows carry more leaves.
+struct Capacity {
+  std::size_t known_trees, known_leaves;
+  double known_rate;
+  std::size_t transfer_trees, transfer_leaves, transfer_steps;
+};
+Capacity capacity_of(Predictor predictor) {
+  switch (predictor) {
+    case Predictor::kGemm:
+      return {500, 250, 0.12, 120, 48, 8000};
+    case Predictor::kGemmFp8:
+      return {400, 200, 0.12, 120, 48, 6000};
+    case Predictor::kGemmFp32:
+      return {400, 200, 0.12, 120, 48, 6000};
+    case Predictor::kAttention:
+      return {300, 128, 0.12, 100, 48, 6000};
+    case Predictor::kMoe:
+      return {300, 96, 0.12, 100, 32, 4000};
+    case Predictor::kVector:
+      return {250, 64, 0.15, 100, 32, 6000};
+    case Predictor::kConvolution:
+      return {250, 64, 0.12, 60, 32, 3000};
+  }
+  return {};
+}
+
+struct Sample {
+  Features features;
+  std::size_t gpu = 0;
+  float target = 0, weight = 1;
+  double seconds = 0, floor = 0;
+  std::uint64_t shape = 0;
+};
+
+constexpr std::uint64_t kHoldOut = 150;  // of 1000 shapes
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15U + (hash << 6) + (hash >> 2);
+  hash ^= hash >> 33, hash *= 0xff51afd7ed558ccdU, hash ^= hash >> 33;
+  return hash;
+}
+
+// The same shape on every GPU and in every mode has the same number, so that held-out shapes were seen nowhere.
+std::uint64_t shape_of(const Operator& op) {
+  std::uint64_t hash = op.kind.index();
+  for (const char c : to_text(op)) hash = mix(hash, static_cast<unsigned char>(c));
+  return hash % 1000;
+}
+
+struct Data {
+  std::vector<Gpu> gpus;
+  std::array<std::vector<Sample>, kPredictorCount> samples;
+  std::vector<std::string> tables;
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  std::size_t skipped = 0;
+};
+
+bool contains(const std::vector<std::string>& list, std::string_view text) {
+  return std::find(list.begin(), list.end(), text) != list.end();
+}
+
+Result<Data> read_data(const KernelFitOptions& options, const std::function<Result<Gpu>(std::string_view)>& gpu_of,
+                       const std::function<void(double, std::string_view)>& progress) {
+  Data data;
+  std::vector<std::array<Machine, 2>> machines;
+  std::map<std::string, std::size_t, std::less<>> ids;
+  for (const Table& entry : kTables) {
+    const auto excluded = [&](const std::string& prefix) { return entry.name.starts_with(prefix); };
+    if (std::any_of(options.exclude_tables.begin(), options.exclude_tables.end(), excluded)) continue;
+    std::filesystem::path path;
+    for (const char* extension : {".csv", ".csv.gz"}) {
+      const auto candidate = options.data / (std::string(entry.name) + extension);
+      std::error_code ignored;
+      if (std::filesystem::is_regular_file(candidate, ignored)) path = candidate;
+    }
+    if (path.empty()) continue;
+    NS_TRY(const CsvTable table, CsvTable::read(path));
+    if (progress) progress(0, "reading " + std::string(entry.name));
+    data.tables.emplace_back(entry.name);
+    const KernelReader reader(table);
+    const auto outlier = table.column("outlier"), over_peak = table.column("over_peak");
+    std::vector<std::string_view> fields;
+    for (std::size_t i = 0; i < table.row_count(); ++i) {
+      for (const char c : table.text(i)) data.hash = (data.hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+      table.fields(i, fields);
+      const auto flagged = [&](const std::optional<std::size_t>& column) {
+        return column && *column < fields.size() && !fields[*column].empty() && fields[*column] != "0" &&
+               fields[*column] != "0.0";
+      };
+      if (flagged(outlier) || flagged(over_peak)) {
+        ++data.skipped;
+        continue;
+      }
+      NS_TRY(const KernelRow row, reader.row(i));
+      if (!row.latency_ms) continue;
+      auto found = ids.find(row.gpu);
+      if (found == ids.end()) {
+        NS_TRY(Gpu gpu, gpu_of(row.gpu));
+        NS_TRY(Machine burst, make_machine(gpu, Mode::kBurst));
+        NS_TRY(Machine sustained, make_machine(gpu, Mode::kSustained));
+        found = ids.emplace(std::string(row.gpu), machines.size()).first;
+        data.gpus.push_back(std::move(gpu));
+        machines.push_back({std::move(burst), std::move(sustained)});
+      }
+      const std::size_t g = found->second;
+      if (contains(options.exclude_gpus, data.gpus[g].id) || contains(options.exclude_gpus, row.gpu) ||
+          contains(options.exclude_generations, data.gpus[g].architecture)) {
+        continue;
+      }
+      for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
+        if (mode == Mode::kBurst ? !entry.burst : !entry.sustained) continue;
+        const auto predictor = predictor_of(row.work, data.gpus[g], mode);
+        if (!predictor) continue;
+        if (!options.predictors.empty() && !contains(options.predictors, name_of(*predictor))) continue;
+        const Machine& machine = machines[g][mode == Mode::kBurst ? 0 : 1];
+        Sample sample;
+        sample.features = features_of(*predictor, machine, row.work, mode);
+        sample.gpu = g;
+        sample.seconds = *row.latency_ms * 1e-3;
+        sample.target = static_cast<float>(std::log(sample.seconds / sample.features.base));
+        // Kernels on the launch floor say little; large ones carry the time of a step.
+        sample.weight = static_cast<float>(std::clamp(std::cbrt(sample.seconds / 50e-6), 0.5, 2.0));
+        sample.shape = shape_of(row.work);
+        const Work work = work_of(row.work);
+        const double peak = machine.peak(row.work.dtype);
+        sample.floor = std::max(peak > 0 ? work.flops / units::FLOP / peak : 0,
+                                (work.read + work.written) / units::B / machine.bandwidth);
+        data.samples[static_cast<std::size_t>(*predictor)].push_back(sample);
+      }
+    }
+  }
+  if (data.tables.empty()) {
+    Error error;
+    error.code = ErrorCode::kNotFound;
+    error.message = "no table of measured kernels";
+    error.where = options.data.string();
+    error.expected = "files such as bf16_gemm.csv.gz";
+    return fail(error);
+  }
+  return data;
+}
+
+class Fitter {
+ public:
+  Fitter(Predictor predictor, const std::vector<Sample>& samples, const std::vector<Gpu>& gpus, double effort,
+         std::function<void(double, std::string_view)> progress)
+      : predictor_(predictor),
+        samples_(samples),
+        gpus_(gpus),
+        effort_(effort),
+        progress_(std::move(progress)),
+        shared_(shape_features(predictor).size() + gpu_features(predictor).size()) {
+    std::set<std::size_t> present;
+    for (const Sample& sample : samples) present.insert(sample.gpu);
+    present_.assign(present.begin(), present.end());
+    std::sort(present_.begin(), present_.end(), [&](std::size_t a, std::size_t b) { return gpus[a].id < gpus[b].id; });
+  }
+
+  PredictorWeights fit(std::vector<KernelFitScore>& scores) {
+    PredictorWeights weights;
+    for (const std::size_t g : present_) weights.gpus.push_back(gpus_[g].id);
+    const auto seen = [](const Sample& sample) { return sample.shape >= kHoldOut; };
+    const auto everything = [](const Sample&) { return true; };
+
+    // Known GPUs: held-out shapes give the intervals and the scores; then everything is fitted.
+    progress_(0.0, "held-out shapes");
+    weights.known = known(seen);
+    judge(
+        weights.known, true, [](const Sample& sample) { return sample.shape < kHoldOut; }, scores);
+    const auto known_quantiles = weights.known.quantiles;
+    progress_(0.35, "all shapes");
+    weights.known = known(everything);
+    weights.known.quantiles = known_quantiles;
+
+    // Other GPUs: each measured GPU is left out once, with half of the shapes of the others.
+    std::vector<double> logs;
+    std::vector<std::pair<double, double>> residuals;  // forecast, ln(measured / forecast)
+    for (std::size_t i = 0; i < present_.size() && present_.size() > 1; ++i) {
+      progress_(0.7 + 0.2 * static_cast<double>(i) / static_cast<double>(present_.size()), "GPUs left out");
+      const std::size_t out = present_[i];
+      const Corrector corrector =
+          transfer([&](const Sample& sample) { return sample.gpu != out && sample.shape % 2 == 0; });
+      judge(
+          corrector, false, [&](const Sample& sample) { return sample.gpu == out && sample.shape % 4 == 1; }, scores,
+          &residuals);
+    }
+    progress_(0.9, "other GPUs");
+    weights.transfer = transfer(everything);
+    weights.transfer.quantiles = quantiles_of(residuals);
+    // Scores of left-out GPUs were taken before the interval was known.
+    for (KernelFitScore& score : scores) {
+      if (!score.gpu_seen && score.predictor == name_of(predictor_))
+        score.covered = coverage(residuals, weights.transfer.quantiles);
+    }
+    progress_(1.0, "done");
+    return weights;
+  }
+
+ private:
+  std::vector<float> input(const Sample& sample, bool with_gpu) const {
+    std::vector<float> values;
+    for (std::size_t f = 0; f < shared_; ++f) values.push_back(static_cast<float>(sample.features.values[f]));
+    if (with_gpu) {
+      for (const std::size_t g : present_) values.push_back(g == sample.gpu ? 1.0F : 0.0F);
+    }
+    return values;
+  }
+
+  template <class Keep>
+  TrainingRows rows(const Keep& keep, bool with_gpu) const {
+    TrainingRows out;
+    out.width = shared_ + (with_gpu ? present_.size() : 0);
+    for (const Sample& sample : samples_) {
+      if (!keep(sample)) continue;
+      const std::vector<float> values = input(sample, with_gpu);
+      out.features.insert(out.features.end(), values.begin(), values.end());
+      out.targets.push_back(sample.target), out.weights.push_back(sample.weight);
+    }
+    return out;
+  }
+
+  static void set_range(Corrector& corrector, const TrainingRows& rows) {
+    corrector.low.assign(rows.width, 0), corrector.high.assign(rows.width, 0);
+    for (std::size_t f = 0; f < rows.width; ++f) {
+      float low = rows.features[f], high = low;
+      for (std::size_t r = 1; r < rows.size(); ++r) {
+        low = std::min(low, rows.features[r * rows.width + f]),
+        high = std::max(high, rows.features[r * rows.width + f]);
+      }
+      corrector.low[f] = low, corrector.high[f] = high;
+    }
+  }
+
+  std::size_t scaled(std::size_t count) const {
+    return std::max<std::size_t>(4, static_cast<std::size_t>(static_cast<double>(count) * effort_));
+  }
+
+  template <class Keep>
+  Corrector known(const Keep& keep) const {
+    const Capacity capacity = capacity_of(predictor_);
+    const TrainingRows training = rows(keep, true);
+    Corrector corrector;
+    set_range(corrector, training);
+    TreeOptions options;
+    options.trees = scaled(capacity.known_trees), options.leaves = capacity.known_leaves,
+    options.rate = capacity.known_rate;
+    corrector.trees = grow(training, options);
+    return corrector;
+  }
+
+  // A network first, which is smooth in the GPU's ratios; few and small trees on what it leaves.
+  template <class Keep>
+  Corrector transfer(const Keep& keep) const {
+    const Capacity capacity = capacity_of(predictor_);
+    TrainingRows training = rows(keep, false);
+    Corrector corrector;
+    set_range(corrector, training);
+    TrainingOptions options;
+    options.hidden = {48, 48, 48};
+    options.steps = scaled(capacity.transfer_steps);
+    options.jitter_from = shape_features(predictor_).size(), options.jitter = 0.3;
+    corrector.network = train(training, options);
+    for (std::size_t r = 0; r < training.size(); ++r) {
+      const std::vector<double> x(training.features.begin() + static_cast<std::ptrdiff_t>(r * training.width),
+                                  training.features.begin() + static_cast<std::ptrdiff_t>((r + 1) * training.width));
+      training.targets[r] -= static_cast<float>(corrector.network.evaluate(x.data()));
+    }
+    TreeOptions trees;
+    trees.trees = scaled(capacity.transfer_trees), trees.leaves = capacity.transfer_leaves, trees.rate = 0.1;
+    corrector.trees = grow(training, trees);
+    return corrector;
+  }
+
+  static std::array<float, 2 * kErrorGroups> quantiles_of(std::vector<std::pair<double, double>> residuals) {
+    std::array<float, 2 * kErrorGroups> quantiles{};
+    for (std::size_t group = 0; group < kErrorGroups; ++group) {
+      std::vector<double> logs;
+      for (const auto& [forecast, residual] : residuals) {
+        if (error_group(forecast) == group) logs.push_back(residual);
+      }
+      if (logs.size() < 50) {  // too few of this duration: all of them
+        logs.clear();
+        for (const auto& [forecast, residual] : residuals) logs.push_back(residual);
+      }
+      if (logs.size() < 20) {
+        quantiles[2 * group] = -0.7F, quantiles[2 * group + 1] = 0.7F;
+        continue;
+      }
+      std::sort(logs.begin(), logs.end());
+      // Split conformal prediction (Lei et al. 2018): the ceil((n + 1) q)-th of n residuals.
+      const double n = static_cast<double>(logs.size());
+      const auto low = static_cast<std::size_t>(std::max(0.0, std::floor((n + 1) * 0.05) - 1));
+      const auto high = static_cast<std::size_t>(std::min(n - 1, std::ceil((n + 1) * 0.95) - 1));
+      quantiles[2 * group] = static_cast<float>(std::clamp(logs[low], -4.0, -1e-3));
+      quantiles[2 * group + 1] = static_cast<float>(std::clamp(logs[high], 1e-3, 4.0));
+    }
+    return quantiles;
+  }
+
+  static double coverage(const std::vector<std::pair<double, double>>& residuals,
+                         const std::array<float, 2 * kErrorGroups>& quantiles) {
+    std::size_t inside = 0;
+    for (const auto& [forecast, residual] : residuals) {
+      const std::size_t group = error_group(forecast);
+      if (residual >= static_cast<double>(quantiles[2 * group]) &&
+          residual <= static_cast<double>(quantiles[2 * group + 1])) {
+        ++inside;
+      }
+    }
+    return residuals.empty() ? 0 : static_cast<double>(inside) / static_cast<double>(residuals.size());
+  }
+
+  template <class Keep>
+  void judge(Corrector& corrector, bool with_gpu, const Keep& keep, std::vector<KernelFitScore>& scores) const {
+    std::vector<std::pair<double, double>> residuals;
+    judge(static_cast<const Corrector&>(corrector), with_gpu, keep, scores, &residuals);
+    // Half of the held-out shapes set the interval, the other half says how often it holds.
+    std::vector<std::pair<double, double>> first, second;
+    for (std::size_t i = 0; i < residuals.size(); ++i) (i % 2 == 0 ? first : second).push_back(residuals[i]);
+    const double covered = coverage(second, quantiles_of(first));
+    for (KernelFitScore& score : scores) {
+      if (score.gpu_seen && score.predictor == name_of(predictor_)) score.covered = covered;
+    }
+    corrector.quantiles = quantiles_of(residuals);
+  }
+
+  template <class Keep>
+  void judge(const Corrector& corrector, bool with_gpu, const Keep& keep, std::vector<KernelFitScore>& scores,
+             std::vector<std::pair<double, double>>* residuals) const {
+    for (const std::size_t g : present_) {
+      std::vector<double> errors, shares;
+      double bias = 0;
+      for (const Sample& sample : samples_) {
+        if (sample.gpu != g || !keep(sample)) continue;
+        const std::vector<float> values = input(sample, with_gpu);
+        const std::vector<double> x(values.begin(), values.end());
+        const double forecast = sample.features.base * std::exp(corrector.evaluate(x.data()));
+        residuals->emplace_back(forecast, std::log(sample.seconds / forecast));
+        errors.push_back(std::abs(forecast / sample.seconds - 1));
+        bias += forecast / sample.seconds - 1;
+        shares.push_back(sample.floor / sample.seconds);
+      }
+      if (errors.empty()) continue;
+      KernelFitScore score;
+      score.predictor = name_of(predictor_), score.gpu = gpus_[g].id, score.gpu_seen = with_gpu;
+      score.rows = errors.size();
+      const double count = static_cast<double>(errors.size());
+      score.mean = std::accumulate(errors.begin(), errors.end(), 0.0) / count, score.bias = bias / count;
+      std::sort(errors.begin(), errors.end());
+      score.median = errors[errors.size() / 2], score.p90 = errors[errors.size() * 9 / 10],
+      score.largest = errors.back();
+      std::vector<double> ordered = shares;
+      std::sort(ordered.begin(), ordered.end());
+      const double constant = ordered[ordered.size() / 2];
+      for (const double share : shares) score.roofline += std::abs(share / constant - 1) / count;
+      scores.push_back(score);
+    }
+  }
+
+  Predictor predictor_;
+  const std::vector<Sample>& samples_;
+  const std::vector<Gpu>& gpus_;
+  double effort_;
+  std::function<void(double, std::string_view)> progress_;
+  std::size_t shared_;
+  std::vector<std::size_t> present_;
+};
+
+std::string card_of(const KernelFitOptions& options, const Data& data, const KernelWeights& weights,
+                    const std::vector<KernelFitScore>& scores) {
+  std::string card = "# Kernel weights\n\n";
+  card += "Written by `ns-dist fit --data DIR";
+  for (const std::string& gpu : options.exclude_gpus) card += " --exclude-gpu " + gpu;
+  for (const std::string& generation : options.exclude_generations) card += " --exclude-generation " + generation;
+  for (const std::string& table : options.exclude_tables) card += " --exclude-table " + table;
+  card += "`.\n\n";
+  card += fmt::format("Tables: {}. FNV-1a of their rows: {:016x}. Flagged rows left out: {}.\n\n",
+                      fmt::join(data.tables, ", "), data.hash, data.skipped);
+  card += "| predictor | GPUs fitted on | rows |\n| --- | --- | ---: |\n";
+  for (std::size_t p = 0; p < kPredictorCount; ++p) {
+    if (!weights.predictors[p]) continue;
+    card += fmt::format("| {} | {} | {} |\n", name_of(static_cast<Predictor>(p)),
+                        fmt::join(weights.predictors[p]->gpus, ", "), data.samples[p].size());
+  }
+  card +=
+      "\nErrors of forecasts (%), on shapes not fitted on: GPU seen, and GPU left out. `constant`: the best constant "
+      "share of "
+      "the roofline for that GPU. `inside`: share of a predictor's rows in the 90 % interval.\n\n";
+  card += "| predictor | GPU | seen | rows | mean | median | p90 | max | bias | inside | constant |\n";
+  card += "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+  for (const KernelFitScore& s : scores) {
+    card += fmt::format("| {} | {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.0f} | {:+.1f} | {:.0f} | {:.0f} |\n",
+                        s.predictor, s.gpu, s.gpu_seen ? "yes" : "no", s.rows, 100 * s.mean, 100 * s.median,
+                        100 * s.p90, 100 * s.largest, 100 * s.bias, 100 * s.covered, 100 * s.roofline);
+  }
+  return card;
+}
+
+}  // namespace
+
+Result<KernelFit> fit_kernels(const KernelFitOptions& options,
+                              const std::function<Result<Gpu>(std::string_view)>& gpu_of,
+                              const std::function<void(double, std::string_view)>& progress) {
+  NS_TRY(const Data data, read_data(options, gpu_of, progress));
+  KernelWeights weights;
+  std::array<std::vector<KernelFitScore>, kPredictorCount> scores;
+
+  // Largest first, so that threads end together; each predictor is fitted by one thread.
+  std::vector<std::size_t> order;
+  double total = 0;
+  for (std::size_t p = 0; p < kPredictorCount; ++p) {
+    if (data.samples[p].size() < 100) continue;
+    order.push_back(p), total += static_cast<double>(data.samples[p].size());
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return data.samples[a].size() > data.samples[b].size(); });
+  std::mutex mutex;
+  std::array<double, kPredictorCount> done{};
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < order.size(); i = next++) {
+      const std::size_t p = order[i];
+      const auto tell = [&, p](double share, std::string_view stage) {
+        const std::scoped_lock lock(mutex);
+        done[p] = share * static_cast<double>(data.samples[p].size());
+        if (progress) {
+          progress(std::accumulate(done.begin(), done.end(), 0.0) / total,
+                   fmt::format("{}: {}", name_of(static_cast<Predictor>(p)), stage));
+        }
+      };
+      Fitter fitter(static_cast<Predictor>(p), data.samples[p], data.gpus, options.effort, tell);
+      weights.predictors[p] = fitter.fit(scores[p]);
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned t = 1; t < std::max(1U, options.threads); ++t) threads.emplace_back(work);
+    work();
+  }
+
+  KernelFit fit;
+  for (const auto& part : scores) fit.scores.insert(fit.scores.end(), part.begin(), part.end());
+  weights.metadata["training_set"] = fmt::format("{:016x}", data.hash);
+  fit.weights = to_safetensors(weights);
+  fit.card = card_of(options, data, weights, fit.scores);
+  return fit;
+}
+
+}  // namespace ns_dist

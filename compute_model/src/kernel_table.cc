@@ -1,0 +1,349 @@
+#include "ns_dist/kernel_table.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <set>
+
+namespace ns_dist {
+namespace {
+
+Error error_at(std::string where, std::string message, std::string expected = "", std::string hint = "") {
+  Error error;
+  error.message = std::move(message);
+  error.where = std::move(where);
+  error.expected = std::move(expected);
+  error.hint = std::move(hint);
+  return error;
+}
+
+constexpr std::size_t kLargestText = std::size_t{4} << 30;  // of an unpacked table, bytes
+
+template <class OnField>
+void split(std::string_view line, const OnField& on_field) {
+  std::size_t begin = 0;
+  while (true) {
+    std::size_t end = begin;
+    if (begin < line.size() && line[begin] == '"') {
+      end = line.find('"', begin + 1);
+      while (end != std::string_view::npos && end + 1 < line.size() && line[end + 1] == '"')
+        end = line.find('"', end + 2);
+      if (end == std::string_view::npos) end = line.size();
+      end = line.find(',', end);
+    } else {
+      end = line.find(',', begin);
+    }
+    if (end == std::string_view::npos) end = line.size();
+    std::string_view field = line.substr(begin, end - begin);
+    if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
+    on_field(field);
+    if (end >= line.size()) return;
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+Result<CsvTable> CsvTable::read(const std::filesystem::path& path) {
+  struct Close {
+    void operator()(gzFile file) const { gzclose(file); }
+  };
+  const std::unique_ptr<gzFile_s, Close> file(gzopen(path.c_str(), "rb"));
+  if (!file) {
+    Error error = error_at(path.string(), "cannot be opened");
+    error.code = ErrorCode::kNotFound;
+    return fail(error);
+  }
+  std::string text;
+  std::vector<char> buffer(1 << 20);
+  while (true) {
+    const int count = gzread(file.get(), buffer.data(), static_cast<unsigned>(buffer.size()));
+    if (count < 0) return fail(error_at(path.string(), "cannot be unpacked", "CSV, plain or gzipped"));
+    if (count == 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+    if (text.size() > kLargestText)
+      return fail(error_at(path.string(), "unpacks to more than 4 GiB", "a smaller table"));
+  }
+  int status = Z_OK;
+  gzerror(file.get(), &status);
+  if (status != Z_OK && status != Z_STREAM_END)
+    return fail(error_at(path.string(), "is cut short", "a whole gzip file"));
+  return parse(std::move(text), path.string());
+}
+
+Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
+  CsvTable table;
+  table.text_ = std::move(text);
+  table.where_ = std::move(where);
+  std::size_t begin = 0;
+  std::int64_t line = 0;
+  const std::string_view all = table.text_;
+  while (begin < all.size()) {
+    std::size_t end = all.find('\n', begin);
+    if (end == std::string_view::npos) end = all.size();
+    std::size_t size = end - begin;
+    if (size > 0 && all[begin + size - 1] == '\r') --size;
+    ++line;
+    if (size > 0) table.rows_.push_back({begin, size, line});
+    begin = end + 1;
+  }
+  if (table.rows_.empty()) return fail(error_at(table.where_, "is empty", "a header line and rows"));
+  split(table.text(0), [&](std::string_view name) { table.columns_.emplace_back(name); });
+  table.rows_.erase(table.rows_.begin());
+  std::set<std::string> seen;
+  for (const std::string& name : table.columns_) {
+    if (!seen.insert(name).second) return fail(error_at(table.where_ + ":1", "column \"" + name + "\" appears twice"));
+  }
+  return table;
+}
+
+std::optional<std::size_t> CsvTable::column(std::string_view name) const {
+  const auto found = std::find(columns_.begin(), columns_.end(), name);
+  if (found == columns_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - columns_.begin());
+}
+
+void CsvTable::fields(std::size_t row, std::vector<std::string_view>& out) const {
+  out.clear();
+  split(text(row), [&](std::string_view field) {
+    if (out.size() < columns_.size()) out.push_back(field);
+  });
+}
+
+namespace {
+
+enum Column : std::size_t {
+  kGpu,
+  kOp,
+  kDtype,
+  kLatency,
+  kB,
+  kM,
+  kN,
+  kK,
+  kS,
+  kH,
+  kHkv,
+  kD,
+  kCausal,
+  kWindow,
+  kPass,
+  kTokens,
+  kHidden,
+  kInter,
+  kTopk,
+  kExperts,
+  kTp,
+  kDistribution,
+  kCin,
+  kCout,
+  kKsize,
+  kIsize,
+  kStride,
+  kPad,
+  kFlops,
+  kRead,
+  kWritten,
+  kColumnCount
+};
+constexpr std::array<std::string_view, kColumnCount> kNames = {
+    "gpu",  "op",      "dtype",      "latency_ms",   "b",      "m",    "n",          "k",      "s",
+    "h",    "h_kv",    "d",          "causal",       "window", "pass", "num_tokens", "hidden", "inter",
+    "topk", "experts", "tp",         "distribution", "cin",    "cout", "ksize",      "isize",  "stride",
+    "pad",  "flops",   "read_bytes", "written_bytes"};
+
+struct Pointwise {
+  std::string_view name;
+  double inputs, flops;
+};
+// Pointwise operators of PyTorch: two tensors, or a tensor and a scalar ("u"). FLOPs of transcendental functions are
+// those of their usual polynomial forms.
+constexpr std::array<Pointwise, 19> kPointwise = {{{"add", 2, 1},
+                                                   {"sub", 2, 1},
+                                                   {"mul", 2, 1},
+                                                   {"div", 2, 4},
+                                                   {"pow", 2, 20},
+                                                   {"addu", 1, 1},
+                                                   {"subu", 1, 1},
+                                                   {"mulu", 1, 1},
+                                                   {"divu", 1, 1},
+                                                   {"powu", 1, 20},
+                                                   {"relu", 1, 1},
+                                                   {"tanh", 1, 10},
+                                                   {"gelu", 1, 10},
+                                                   {"sigmoid", 1, 6},
+                                                   {"silu", 1, 7},
+                                                   {"exp", 1, 4},
+                                                   {"sqrt", 1, 4},
+                                                   {"copy", 1, 0},
+                                                   {"cast", 1, 0}}};
+
+// Reads one row's fields, remembering the first mistake.
+struct Fields {
+  const std::vector<std::optional<std::size_t>>& columns;
+  const std::vector<std::string_view>& values;
+  std::string problem;
+
+  std::string_view text(Column column) const {
+    const auto& index = columns[column];
+    return index && *index < values.size() ? values[*index] : std::string_view();
+  }
+  bool has(Column column) const { return !text(column).empty(); }
+  double real(Column column, std::optional<double> fallback = std::nullopt) {
+    const std::string_view field = text(column);
+    if (field.empty() && fallback) return *fallback;
+    double value = 0;
+    const auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), value);
+    if (field.empty() || code != std::errc() || end != field.data() + field.size() || !std::isfinite(value)) {
+      note(field.empty() ? fmt::format("no {}", kNames[column]) : fmt::format("{} is \"{}\"", kNames[column], field));
+      return 0;
+    }
+    return value;
+  }
+  std::int64_t whole(Column column, std::optional<std::int64_t> fallback = std::nullopt) {
+    std::optional<double> real_fallback;
+    if (fallback) real_fallback = static_cast<double>(*fallback);
+    const double value = real(column, real_fallback);
+    if (!(std::abs(value) <= 9e15) || value != std::floor(value)) {  // data frames write 8192 as 8192.0
+      note(fmt::format("{} is \"{}\"", kNames[column], text(column)));
+      return 0;
+    }
+    return static_cast<std::int64_t>(value);
+  }
+  void note(std::string what) {
+    if (problem.empty()) problem = std::move(what);
+  }
+};
+
+std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
+  const auto is = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), op) != names.end();
+  };
+  if (is({"linear", "gemm", "matmul", "bmm", "attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj"})) {
+    Gemm gemm{.batch = f.whole(kB, 1), .m = f.whole(kM), .n = f.whole(kN), .k = f.whole(kK)};
+    if (op == "bmm") gemm.layout = GemmLayout::kNN;
+    if (f.text(kDtype) == "fp8_block") gemm.scaling = Scaling::kBlock;
+    if (op == "linear" && f.text(kDtype) == "fp32") gemm.epilogue = Epilogue::kBias;
+    return gemm;
+  }
+  if (op == "attention") {
+    Attention a;
+    a.batch = f.whole(kB), a.heads = f.whole(kH), a.kv_heads = f.whole(kHkv, a.heads);
+    a.query_length = a.key_length = f.whole(kS);
+    a.head_dim = a.value_dim = f.whole(kD);
+    a.causal = f.whole(kCausal, 1) != 0, a.window = f.whole(kWindow, 0);
+    const std::string_view pass = f.text(kPass);
+    if (pass == "bwd" || pass == "backward") a.pass = Pass::kBackward;
+    if (!pass.empty() && pass != "fwd" && pass != "forward" && a.pass == Pass::kForward) {
+      f.note(fmt::format("pass is \"{}\"", pass));
+    }
+    return a;
+  }
+  if (op == "moe") {
+    MixtureOfExperts moe{.tokens = f.whole(kTokens),
+                         .hidden = f.whole(kHidden),
+                         .intermediate = f.whole(kInter),
+                         .experts = f.whole(kExperts),
+                         .top_k = f.whole(kTopk)};
+    const std::int64_t tp = f.whole(kTp, 1);
+    if (tp <= 0 || moe.intermediate % tp != 0) f.note(fmt::format("tp is {}, which does not divide inter", tp));
+    if (tp > 0) moe.intermediate /= tp;
+    const std::string_view distribution = f.text(kDistribution);
+    constexpr std::string_view kPowerLaw = "power_law_";
+    if (distribution.starts_with(kPowerLaw)) {
+      const std::string_view exponent = distribution.substr(kPowerLaw.size());
+      const auto [end, code] = std::from_chars(exponent.data(), exponent.data() + exponent.size(), moe.skew);
+      if (code != std::errc() || end != exponent.data() + exponent.size()) {
+        f.note(fmt::format("distribution is \"{}\"", distribution));
+      }
+    } else if (!distribution.empty() && distribution != "balanced") {
+      f.note(fmt::format("distribution is \"{}\"", distribution));
+    }
+    return moe;
+  }
+  const auto rows = [&] { return f.has(kB) ? f.whole(kB) : f.whole(kM); };
+  const auto columns = [&] { return f.has(kH) ? f.whole(kH) : f.whole(kN); };
+  if (op == "softmax") return Softmax{.rows = rows(), .columns = columns()};
+  if (is({"layernorm", "rmsnorm", "input_layernorm", "post_attention_layernorm"})) {
+    const auto kind = op == "layernorm" ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
+    return Normalization{.kind = kind, .rows = rows(), .columns = columns()};
+  }
+  const auto pointwise = [&](std::string name, double inputs, double outputs, double flops, double share) {
+    const double elements = static_cast<double>(rows()) * static_cast<double>(columns()) * share;
+    if (!(elements < 9e18)) f.note("the number of elements is too large");
+    const auto count = elements < 9e18 ? static_cast<std::int64_t>(elements) : 1;
+    return Elementwise{
+        .name = std::move(name), .elements = count, .inputs = inputs, .outputs = outputs, .flops_per_element = flops};
+  };
+  if (op == "attn_rope") return pointwise("rope", 1, 1, 6, 1);
+  if (op == "mlp_act") return pointwise("swiglu", 1, 0.5, 5, 1);  // n columns hold gate and value
+  if (op == "emb") {
+    return Embedding{.tokens = rows(), .hidden = columns(), .vocabulary = std::int64_t{1} << 17};
+  }
+  if (op == "conv") {
+    Convolution c;
+    c.batch = f.whole(kB), c.in_channels = f.whole(kCin), c.out_channels = f.whole(kCout), c.kernel = f.whole(kKsize);
+    c.in_height = c.in_width = f.whole(kIsize);
+    c.stride = f.whole(kStride), c.padding = f.whole(kPad);
+    return c;
+  }
+  if (op == "unknown") {
+    return UnknownOperator{"unknown", f.real(kFlops) * units::FLOP, f.real(kRead) * units::B,
+                           f.real(kWritten, 0) * units::B};
+  }
+  for (const Pointwise& row : kPointwise) {
+    if (row.name == op) return pointwise(std::string(op), row.inputs, 1, row.flops, 1);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+KernelReader::KernelReader(const CsvTable& table, std::string default_gpu)
+    : table_(&table), default_gpu_(std::move(default_gpu)) {
+  for (const std::string_view name : kNames) columns_.push_back(table.column(name));
+}
+
+Result<KernelRow> KernelReader::row(std::size_t index) const {
+  thread_local std::vector<std::string_view> values;
+  table_->fields(index, values);
+  const auto where = [&] { return fmt::format("{}:{}", table_->where(), table_->line(index)); };
+  Fields f{columns_, values, {}};
+  KernelRow row;
+  row.gpu = f.has(kGpu) ? f.text(kGpu) : std::string_view(default_gpu_);
+  row.op = f.text(kOp);
+  if (row.gpu.empty()) return fail(error_at(where(), "no GPU", "a gpu column", "name one with --gpu"));
+  const std::string_view dtype = f.has(kDtype) ? f.text(kDtype) : std::string_view("bf16");
+  const auto known = dtype_from_name(dtype == "fp8_block" ? "fp8" : dtype);
+  if (!known)
+    return fail(error_at(where(), fmt::format("dtype \"{}\" is unknown", dtype),
+                         "fp64, fp32, tf32, fp16, bf16, fp8, fp8_block or fp4"));
+  row.work.dtype = *known;
+  auto kind = kind_of(row.op, f);
+  if (!kind) {
+    return fail(error_at(where(), fmt::format("operator \"{}\" is unknown", row.op),
+                         "linear, bmm, attention, moe, softmax, layernorm, rmsnorm, conv, unknown or a pointwise one"));
+  }
+  if (!f.problem.empty()) return fail(error_at(where(), f.problem, "a finite number in its range"));
+  row.work.kind = std::move(*kind);
+  if (auto valid = validate(row.work); !valid) {
+    Error error = std::move(valid).error();
+    error.where = where();
+    return fail(error);
+  }
+  if (f.has(kLatency)) {
+    const double latency = f.real(kLatency);
+    if (!f.problem.empty() || !(latency > 0)) {
+      return fail(error_at(where(), fmt::format("latency_ms is \"{}\"", f.text(kLatency)), "a positive number of ms"));
+    }
+    row.latency_ms = latency;
+  }
+  return row;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,144 @@
+#include "safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+namespace ns_dist {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors are copied as they lie in the file");
+
+template <class T>
+constexpr std::string_view kTypeName = "";
+template <>
+constexpr std::string_view kTypeName<float> = "F32";
+template <>
+constexpr std::string_view kTypeName<std::uint8_t> = "U8";
+template <>
+constexpr std::string_view kTypeName<std::int16_t> = "I16";
+template <>
+constexpr std::string_view kTypeName<std::uint16_t> = "U16";
+
+std::size_t size_of_type(std::string_view dtype) {
+  if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
+  if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
+  if (dtype == "F16" || dtype == "BF16" || dtype == "I16" || dtype == "U16") return 2;
+  if (dtype == "I8" || dtype == "U8" || dtype == "BOOL") return 1;
+  return 0;
+}
+
+tl::unexpected<Error> bad(const std::string& where, std::string message) {
+  Error error;
+  error.message = std::move(message);
+  error.where = where;
+  error.expected = "a safetensors file";
+  error.hint = "write it anew with ns-dist fit";
+  return fail(error);
+}
+
+}  // namespace
+
+Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string& where) {
+  constexpr std::size_t kLengthSize = 8, kLargestHeader = 100'000'000;  // the format's own limit
+  if (bytes.size() < kLengthSize) return bad(where, "the file is shorter than its header length");
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), kLengthSize);
+  if (length > kLargestHeader || length > bytes.size() - kLengthSize) {
+    return bad(where, "the header is said to have " + std::to_string(length) + " bytes, more than there are");
+  }
+  const std::string_view text = bytes.substr(kLengthSize, length), data = bytes.substr(kLengthSize + length);
+  const auto header = nlohmann::json::parse(text, nullptr, false);
+  if (!header.is_object()) return bad(where, "the header is not a JSON object");
+
+  Safetensors file;
+  file.where_ = where;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  for (const auto& [name, entry] : header.items()) {
+    if (!entry.is_object()) return bad(where, "header entry \"" + name + "\" is not an object");
+    if (name == "__metadata__") {
+      for (const auto& [key, value] : entry.items()) {
+        if (!value.is_string()) return bad(where, "metadata \"" + key + "\" is not a text");
+        file.metadata_[key] = value.get<std::string>();
+      }
+      continue;
+    }
+    const auto dtype = entry.find("dtype"), shape = entry.find("shape"), offsets = entry.find("data_offsets");
+    if (dtype == entry.end() || !dtype->is_string() || shape == entry.end() || !shape->is_array() ||
+        offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 || !(*offsets)[0].is_number_unsigned() ||
+        !(*offsets)[1].is_number_unsigned()) {
+      return bad(where, "tensor \"" + name + "\" lacks a usable dtype, shape or data_offsets");
+    }
+    const std::size_t element = size_of_type(dtype->get_ref<const std::string&>());
+    if (element == 0) return bad(where, "tensor \"" + name + "\" has the unknown type " + dtype->get<std::string>());
+    std::uint64_t count = 1;
+    for (const auto& extent : *shape) {
+      if (!extent.is_number_unsigned()) return bad(where, "tensor \"" + name + "\" has a shape that is no size");
+      const auto size = extent.get<std::uint64_t>();
+      if (size != 0 && count > data.size() / size) return bad(where, "tensor \"" + name + "\" is larger than the file");
+      count *= size;
+    }
+    const auto begin = (*offsets)[0].get<std::uint64_t>(), end = (*offsets)[1].get<std::uint64_t>();
+    if (begin > end || end > data.size()) return bad(where, "tensor \"" + name + "\" leaves the file");
+    if (end - begin != count * element) return bad(where, "tensor \"" + name + "\" does not fill its shape");
+    if (begin < end) ranges.emplace_back(begin, end);
+    file.tensors_[name] = {dtype->get<std::string>(), std::string(data.substr(begin, end - begin))};
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].first < ranges[i - 1].second) return bad(where, "two tensors overlap");
+  }
+  return file;
+}
+
+std::string Safetensors::bytes() const {
+  nlohmann::ordered_json header;
+  header["__metadata__"] = metadata_;
+  std::uint64_t offset = 0;
+  for (const auto& [name, tensor] : tensors_) {
+    const std::uint64_t end = offset + tensor.data.size();
+    header[name] = {{"dtype", tensor.dtype},
+                    {"shape", {tensor.data.size() / size_of_type(tensor.dtype)}},
+                    {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // data start aligned
+  const std::uint64_t length = text.size();
+  std::string out(8, '\0');
+  std::memcpy(out.data(), &length, 8);
+  out += text;
+  for (const auto& [name, tensor] : tensors_) out += tensor.data;
+  return out;
+}
+
+template <class T>
+void Safetensors::put(const std::string& name, std::span<const T> values) {
+  Tensor& tensor = tensors_[name];
+  tensor.dtype = kTypeName<T>;
+  tensor.data.assign(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+}
+
+template <class T>
+Result<std::vector<T>> Safetensors::get(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return bad(where_, "there is no tensor \"" + name + "\"");
+  if (found->second.dtype != kTypeName<T>) {
+    return bad(where_, "tensor \"" + name + "\" is " + found->second.dtype + ", not " + std::string(kTypeName<T>));
+  }
+  std::vector<T> values(found->second.data.size() / sizeof(T));
+  std::memcpy(values.data(), found->second.data.data(), values.size() * sizeof(T));
+  return values;
+}
+
+template void Safetensors::put(const std::string&, std::span<const float>);
+template void Safetensors::put(const std::string&, std::span<const std::uint8_t>);
+template void Safetensors::put(const std::string&, std::span<const std::int16_t>);
+template void Safetensors::put(const std::string&, std::span<const std::uint16_t>);
+template Result<std::vector<float>> Safetensors::get(const std::string&) const;
+template Result<std::vector<std::uint8_t>> Safetensors::get(const std::string&) const;
+template Result<std::vector<std::int16_t>> Safetensors::get(const std::string&) const;
+template Result<std::vector<std::uint16_t>> Safetensors::get(const std::string&) const;
+
+}  // namespace ns_dist

@@ -1,0 +1,41 @@
+// The safetensors format: 8 bytes of header length, a JSON header, raw little-endian data. Nothing in a file can run.
+// https://github.com/huggingface/safetensors#format
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+
+class Safetensors {
+ public:
+  // Errors: too short, a header that is not JSON or not as the format wants it, data that overlap or leave the file.
+  static Result<Safetensors> parse(std::string_view bytes, const std::string& where);
+  std::string bytes() const;
+
+  std::map<std::string, std::string>& metadata() { return metadata_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  template <class T>
+  void put(const std::string& name, std::span<const T> values);
+  // Errors: no such tensor, another type.
+  template <class T>
+  Result<std::vector<T>> get(const std::string& name) const;
+
+ private:
+  struct Tensor {
+    std::string dtype;
+    std::string data;
+  };
+  std::map<std::string, std::string> metadata_;
+  std::map<std::string, Tensor> tensors_;
+  std::string where_;
+};
+
+}  // namespace ns_dist

@@ -1,0 +1,59 @@
+// What `fit` learned and the door reads: for each predictor, one model for the GPUs that were measured and one for all
+// others.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernel_features.h"
+#include "network.h"
+#include "trees.h"
+
+namespace ns_dist {
+
+// Kernels of like duration err alike: below 20 us, below 200 us, above.
+inline constexpr std::size_t kErrorGroups = 3;
+std::size_t error_group(double seconds);
+
+// ln(latency / base) = network_share * network + trees (grown on what the network leaves).
+struct Corrector {
+  Network network;               // no layers: left out
+  Trees trees;                   // no trees: left out
+  std::vector<float> low, high;  // range of each feature in the fitted rows
+  // 5 % and 95 % quantiles of ln(measured / forecast) on rows not fitted on, by error group.
+  std::array<float, 2 * kErrorGroups> quantiles{};
+
+  double evaluate(const double* features) const;
+};
+
+struct PredictorWeights {
+  std::vector<std::string> gpus;  // ids, in the order of the indicator features of `known`
+  Corrector known, transfer;
+};
+
+struct KernelWeights {
+  std::map<std::string, std::string> metadata;
+  std::array<std::optional<PredictorWeights>, kPredictorCount> predictors;
+};
+
+struct Correction {
+  double seconds = 0, low = 0, high = 0;
+  bool known_gpu = false, extrapolated = false;
+};
+Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
+                   const std::string& gpu);
+
+inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/1";
+std::string to_safetensors(const KernelWeights& weights);
+// Errors: as Safetensors::parse; another schema; feature names other than this code's; trees or layers that do not fit
+// together; values that are not finite.
+Result<KernelWeights> read_kernel_weights(std::string_view bytes, const std::string& where);
+
+// The weights compiled in, read once: the predictors of all files. Null when there are none.
+const KernelWeights* standard_weights();
+
+}  // namespace ns_dist

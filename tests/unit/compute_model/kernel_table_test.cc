@@ -1,0 +1,96 @@
+#include "ns_dist/kernel_table.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+namespace ns_dist {
+namespace {
+
+CsvTable table(const std::string& text) {
+  auto parsed = CsvTable::parse(text, "t.csv");
+  EXPECT_TRUE(parsed) << (parsed ? "" : to_text(parsed.error()));
+  return *std::move(parsed);
+}
+
+TEST(KernelTable, ReadsGemms) {
+  const CsvTable csv =
+      table("gpu,op,dtype,b,m,n,k,latency_ms\r\nh100,bmm,fp16,4,8,16,32,0.5\n\nh100,linear,fp8_block,1,8,16,32.0,\n");
+  const KernelReader reader(csv);
+  ASSERT_EQ(csv.row_count(), 2u);
+  EXPECT_EQ(csv.line(1), 4);
+  const auto first = reader.row(0);
+  ASSERT_TRUE(first) << to_text(first.error());
+  EXPECT_EQ(first->work,
+            (Operator{Gemm{.batch = 4, .m = 8, .n = 16, .k = 32, .layout = GemmLayout::kNN}, DType::kFp16}));
+  EXPECT_EQ(first->latency_ms, 0.5);
+  const auto second = reader.row(1);
+  ASSERT_TRUE(second) << to_text(second.error());
+  EXPECT_EQ(std::get<Gemm>(second->work.kind).scaling, Scaling::kBlock);
+  EXPECT_FALSE(second->latency_ms);
+}
+
+TEST(KernelTable, ReadsAttentionAndExperts) {
+  const CsvTable csv = table(
+      "gpu,op,dtype,b,s,h,h_kv,d,causal,window,num_tokens,hidden,inter,topk,experts,tp,distribution\n"
+      "x,attention,bf16,2,128,8,2,64,0,16,,,,,,,\n"
+      "x,moe,bf16,,,,,,,,10,64,128,2,8,4,power_law_1.2\n");
+  const KernelReader reader(csv);
+  const auto attention = reader.row(0);
+  ASSERT_TRUE(attention) << to_text(attention.error());
+  EXPECT_EQ(std::get<Attention>(attention->work.kind).kv_heads, 2);
+  EXPECT_FALSE(std::get<Attention>(attention->work.kind).causal);
+  const auto moe = reader.row(1);
+  ASSERT_TRUE(moe) << to_text(moe.error());
+  EXPECT_EQ(std::get<MixtureOfExperts>(moe->work.kind).intermediate, 32);
+  EXPECT_DOUBLE_EQ(std::get<MixtureOfExperts>(moe->work.kind).skew, 1.2);
+}
+
+TEST(KernelTable, KeepsCommasInQuotes) {
+  const CsvTable csv = table("name,gpu,op,b,h\n\"f<4, float>\",x,softmax,2,3\n");
+  const auto row = KernelReader(csv).row(0);
+  ASSERT_TRUE(row) << to_text(row.error());
+  EXPECT_EQ(std::get<Softmax>(row->work.kind).columns, 3);
+}
+
+TEST(KernelTable, NamesTheLineOfABadRow) {
+  const CsvTable csv = table(
+      "gpu,op,dtype,m,n,k,latency_ms\nx,linear,bf16,0,2,2,1\nx,frobnicate,bf16,1,2,2,1\nx,linear,int3,1,2,2,1\n"
+      "x,linear,bf16,1,two,2,1\nx,linear,bf16,1,2,2,-1\n,linear,bf16,1,2,2,1\nx,linear,bf16,1,2,1e300,1\n");
+  const KernelReader reader(csv);
+  const char* reasons[] = {"m is 0", "frobnicate", "int3", "two", "latency_ms", "no GPU", "1e300"};
+  for (std::size_t i = 0; i < std::size(reasons); ++i) {
+    const auto row = reader.row(i);
+    ASSERT_FALSE(row) << i;
+    const std::string text = to_text(row.error());
+    EXPECT_NE(text.find(reasons[i]), std::string::npos) << text;
+    EXPECT_NE(text.find("t.csv:" + std::to_string(i + 2)), std::string::npos) << text;
+  }
+  EXPECT_TRUE(KernelReader(csv, "h100").row(5));
+}
+
+TEST(KernelTable, RefusesNoTable) {
+  EXPECT_FALSE(CsvTable::parse("", "x"));
+  EXPECT_FALSE(CsvTable::parse("a,b,a\n", "x"));
+  EXPECT_FALSE(CsvTable::read("/nowhere/at/all.csv"));
+}
+
+TEST(KernelTable, ReadsGzip) {
+  const auto path = std::filesystem::temp_directory_path() / "ns_dist_kernel_table_test.csv.gz";
+  const std::string text = "gpu,op,b,h\nx,softmax,2,3\n";
+  const gzFile file = gzopen(path.c_str(), "wb");
+  ASSERT_GT(gzwrite(file, text.data(), static_cast<unsigned>(text.size())), 0);
+  gzclose(file);
+  const auto whole = CsvTable::read(path);
+  ASSERT_TRUE(whole) << to_text(whole.error());
+  EXPECT_EQ(whole->row_count(), 1u);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 6);
+  EXPECT_FALSE(CsvTable::read(path)) << "a cut file";
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,132 @@
+#include "safetensors.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "weights.h"
+
+namespace ns_dist {
+namespace {
+
+std::string with_header(const std::string& header, const std::string& data = "") {
+  const std::uint64_t length = header.size();
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &length, 8);
+  return bytes + header + data;
+}
+
+void refuses(const std::string& bytes, const std::string& reason) {
+  const auto file = Safetensors::parse(bytes, "w");
+  ASSERT_FALSE(file) << reason;
+  EXPECT_NE(to_text(file.error()).find(reason), std::string::npos) << to_text(file.error());
+}
+
+TEST(Safetensors, ReadsWhatItWrites) {
+  Safetensors file;
+  file.metadata()["who"] = "me";
+  file.put<float>("b", std::vector<float>{1.5F, -2});
+  file.put<std::uint8_t>("a", std::vector<std::uint8_t>{1, 2, 3});
+  const std::string bytes = file.bytes();
+  const auto read = Safetensors::parse(bytes, "w");
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(read->metadata().at("who"), "me");
+  EXPECT_EQ(*read->get<float>("b"), (std::vector<float>{1.5F, -2}));
+  EXPECT_EQ(*read->get<std::uint8_t>("a"), (std::vector<std::uint8_t>{1, 2, 3}));
+  EXPECT_EQ(read->bytes(), bytes);
+  EXPECT_FALSE(read->get<float>("a"));
+  EXPECT_FALSE(read->get<float>("c"));
+}
+
+// The example of the format's own description, with one tensor.
+TEST(Safetensors, ReadsForeignFiles) {
+  const auto file = Safetensors::parse(
+      with_header(R"({"x":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})", std::string("\0\0\200?\0\0\0@", 8)),
+      "w");
+  ASSERT_TRUE(file) << to_text(file.error());
+  EXPECT_EQ(*file->get<float>("x"), (std::vector<float>{1, 2}));
+}
+
+TEST(Safetensors, RefusesDamage) {
+  refuses("", "shorter than its header length");
+  refuses(std::string(8, '\xff'), "more than there are");
+  refuses(with_header("[1]"), "not a JSON object");
+  refuses(with_header("{\"x\":3}"), "not an object");
+  refuses(with_header(R"({"__metadata__":{"a":1}})"), "not a text");
+  refuses(with_header(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234"), "leaves the file");
+  refuses(with_header(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,9]}})", "1234"), "leaves the file");
+  refuses(with_header(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "1234"), "leaves the file");
+  refuses(with_header(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,2]}})", "1234"), "does not fill its shape");
+  refuses(with_header(R"({"x":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", "1234"), "unknown type");
+  refuses(with_header(R"({"x":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "1234"), "no size");
+  refuses(with_header(R"({"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", "1234"),
+          "larger");
+  refuses(
+      with_header(
+          R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+          "123456"),
+      "overlap");
+}
+
+// A small set of weights: one predictor, one tree with one question.
+KernelWeights small_weights() {
+  constexpr Predictor kPredictor = Predictor::kMoe;
+  const std::size_t shared = shape_features(kPredictor).size() + gpu_features(kPredictor).size();
+  PredictorWeights part;
+  part.gpus = {"a100"};
+  const auto fill = [](Corrector& corrector, std::size_t inputs) {
+    corrector.low.assign(inputs, -100), corrector.high.assign(inputs, 100);
+    corrector.quantiles = {-0.1F, 0.1F, -0.1F, 0.1F, -0.1F, 0.1F};
+    corrector.trees.inputs = inputs;
+    corrector.trees.trees = {{0, 0, 1}};
+    corrector.trees.nodes = {{0.5F, ~0, ~1, 0}};
+    corrector.trees.leaves = {-0.25F, 0.5F};
+  };
+  fill(part.known, shared + 1), fill(part.transfer, shared);
+  KernelWeights weights;
+  weights.predictors[static_cast<std::size_t>(kPredictor)] = part;
+  return weights;
+}
+
+TEST(KernelWeights, ReadWhatIsWritten) {
+  const std::string bytes = to_safetensors(small_weights());
+  const auto read = read_kernel_weights(bytes, "w");
+  ASSERT_TRUE(read) << to_text(read.error());
+  const auto& part = read->predictors[static_cast<std::size_t>(Predictor::kMoe)];
+  ASSERT_TRUE(part);
+  std::array<double, 64> low{}, high{};
+  high[0] = 1;
+  EXPECT_NEAR(part->known.evaluate(low.data()), -0.25, 1e-4);  // leaves are stored in steps of 1/32767 of the largest
+  EXPECT_NEAR(part->known.evaluate(high.data()), 0.5, 1e-4);
+  EXPECT_EQ(to_safetensors(*read), bytes);
+}
+
+TEST(KernelWeights, RefuseAnotherVersionAndOtherFeatures) {
+  std::string bytes = to_safetensors(small_weights());
+  std::string other = bytes;
+  other.replace(other.find("kernel-weights/1"), 16, "kernel-weights/9");
+  ASSERT_FALSE(read_kernel_weights(other, "w"));
+  EXPECT_NE(to_text(read_kernel_weights(other, "w").error()).find("kernel-weights/9"), std::string::npos);
+  other = bytes;
+  other.replace(other.find("log_tokens"), 10, "log_tokenz");
+  ASSERT_FALSE(read_kernel_weights(other, "w"));
+  EXPECT_NE(to_text(read_kernel_weights(other, "w").error()).find("other features"), std::string::npos);
+}
+
+TEST(KernelWeights, RefuseTreesThatLeadAstray) {
+  for (const auto& [below, above] : {std::pair{0, 1}, {5, ~0}, {~0, ~9}, {0, ~0}}) {
+    KernelWeights weights = small_weights();
+    Trees::Node& node = weights.predictors[static_cast<std::size_t>(Predictor::kMoe)]->known.trees.nodes[0];
+    node.below = static_cast<std::int16_t>(below), node.above = static_cast<std::int16_t>(above);
+    EXPECT_FALSE(read_kernel_weights(to_safetensors(weights), "w")) << below << " " << above;
+  }
+}
+
+TEST(KernelWeights, EveryTruncationIsAnError) {
+  const std::string bytes = to_safetensors(small_weights());
+  for (std::size_t size = 0; size < bytes.size(); size += 7)
+    EXPECT_FALSE(read_kernel_weights(bytes.substr(0, size), "w"));
+}
+
+}  // namespace
+}  // namespace ns_dist
