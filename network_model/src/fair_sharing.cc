@@ -1,0 +1,192 @@
+#include "ns_dist/fair_sharing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "links.h"
+#include "topology.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+tl::unexpected<Error> wrong(const std::string& message, const std::string& expected) {
+  return fail({ErrorCode::kInvalidInput, message, "", expected, "", {}});
+}
+
+// Progressive filling over the flows of `active`; `rates` of the others stay untouched.
+void fill(const std::vector<double>& capacities, std::span<const SharedFlow> flows,
+          const std::vector<std::size_t>& active, std::vector<double>& rates) {
+  std::vector<double> left = capacities;
+  std::vector<double> demand(capacities.size(), 0);  // of all growing flows for one more byte/s each
+  std::vector<std::size_t> growing = active;
+  for (const std::size_t f : growing) {
+    rates[f] = 0;
+    for (const LinkUse& use : flows[f].uses) demand[use.link] += use.share;
+  }
+  while (!growing.empty()) {
+    double step = kInfinity;
+    for (std::size_t l = 0; l < left.size(); ++l) {
+      if (demand[l] > 0) step = std::min(step, std::max(left[l], 0.0) / demand[l]);
+    }
+    for (const std::size_t f : growing) step = std::min(step, flows[f].limit.in_base() - rates[f]);
+    for (const std::size_t f : growing) rates[f] += step;
+    if (step == kInfinity) return;
+    for (std::size_t l = 0; l < left.size(); ++l) left[l] -= step * demand[l];
+    // What is full to rounding is full: at least one flow stops in every round.
+    constexpr double kFull = 1e-12;
+    std::vector<std::size_t> next;
+    for (const std::size_t f : growing) {
+      bool stopped = rates[f] >= flows[f].limit.in_base() * (1 - kFull);
+      for (const LinkUse& use : flows[f].uses) {
+        stopped = stopped || (use.share > 0 && left[use.link] <= kFull * capacities[use.link]);
+      }
+      if (!stopped) next.push_back(f);
+    }
+    std::fill(demand.begin(), demand.end(), 0.0);
+    for (const std::size_t f : next) {
+      for (const LinkUse& use : flows[f].uses) demand[use.link] += use.share;
+    }
+    if (next.size() == growing.size()) return;  // rounding kept every link just below full
+    growing = std::move(next);
+  }
+}
+
+Result<std::vector<double>> checked(std::span<const BytesPerSecond> capacities, std::span<const SharedFlow> flows) {
+  std::vector<double> plain;
+  for (const BytesPerSecond capacity : capacities) {
+    if (!(capacity.in_base() > 0)) return wrong("a link without capacity", "a positive bandwidth");
+    plain.push_back(capacity.in_base());
+  }
+  for (const SharedFlow& flow : flows) {
+    if (!(flow.limit.in_base() > 0)) return wrong("a flow that may not flow", "a positive limit");
+    for (const LinkUse& use : flow.uses) {
+      if (use.link >= plain.size()) return wrong(fmt::format("link {} is not there", use.link), "an index of a link");
+      if (!(use.share >= 0) || use.share == kInfinity) return wrong("a negative share of a link", "zero or more");
+    }
+  }
+  return plain;
+}
+
+}  // namespace
+
+Result<std::vector<BytesPerSecond>> max_min_rates(std::span<const BytesPerSecond> capacities,
+                                                  std::span<const SharedFlow> flows) {
+  NS_TRY(const std::vector<double> plain, checked(capacities, flows));
+  std::vector<std::size_t> active(flows.size());
+  for (std::size_t f = 0; f < flows.size(); ++f) active[f] = f;
+  std::vector<double> rates(flows.size(), 0);
+  fill(plain, flows, active, rates);
+  std::vector<BytesPerSecond> result;
+  for (const double rate : rates) result.push_back(BytesPerSecond::from_base(rate));
+  return result;
+}
+
+Result<std::vector<Seconds>> completion_times(std::span<const BytesPerSecond> capacities,
+                                              std::span<const SharedFlow> flows) {
+  NS_TRY(const std::vector<double> plain, checked(capacities, flows));
+  std::vector<double> left;
+  for (const SharedFlow& flow : flows) {
+    if (!(flow.size.in_base() >= 0) || flow.size.in_base() == kInfinity || !(flow.start.in_base() >= 0) ||
+        flow.start.in_base() == kInfinity) {
+      return wrong("a flow of impossible size or start", "zero or more, finite");
+    }
+    left.push_back(flow.size.in_base());
+  }
+  std::vector<std::size_t> waiting(flows.size()), active;
+  for (std::size_t f = 0; f < flows.size(); ++f) waiting[f] = f;
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [&](std::size_t a, std::size_t b) { return flows[a].start < flows[b].start; });
+  std::vector<double> rates(flows.size(), 0);
+  std::vector<Seconds> ends(flows.size());
+  double now = 0;
+  std::size_t next = 0;
+  while (next < waiting.size() || !active.empty()) {
+    if (active.empty()) now = std::max(now, flows[waiting[next]].start.in_base());
+    while (next < waiting.size() && flows[waiting[next]].start.in_base() <= now) active.push_back(waiting[next++]);
+    fill(plain, flows, active, rates);
+    double event = next < waiting.size() ? flows[waiting[next]].start.in_base() : kInfinity;
+    for (const std::size_t f : active) event = std::min(event, now + left[f] / rates[f]);
+    const double elapsed = event - now;
+    constexpr double kNothing = 1e-12;  // of the flow's size: what rounding leaves
+    std::vector<std::size_t> still;
+    for (const std::size_t f : active) {
+      left[f] = now + left[f] / rates[f] <= event ? 0 : left[f] - elapsed * rates[f];
+      if (left[f] <= kNothing * flows[f].size.in_base()) {
+        ends[f] = event * units::s;
+      } else {
+        still.push_back(f);
+      }
+    }
+    active = std::move(still);
+    now = event;
+  }
+  return ends;
+}
+
+Result<std::vector<Bytes>> level_loads(const Cluster& cluster, const Collective& call) {
+  NS_TRY(const network::Topology topology, network::Topology::of(cluster));
+  NS_TRY(const network::Placement placement, topology.place(call.group));
+  std::vector<Bytes> loads(cluster.levels.size());
+  const auto ranks = static_cast<double>(placement.ranks);
+  for (std::size_t i = 0; i < placement.tier_count; ++i) {
+    const network::Tier& tier = placement.tiers[i];
+    const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.members);
+    double leaving = 0;  // of one part, in units of the size
+    switch (call.kind) {
+      case CollectiveKind::kAllReduce:
+        leaving = 2 * (parts - 1) / parts;
+        break;
+      case CollectiveKind::kAllGather:
+      case CollectiveKind::kReduceScatter:
+        leaving = (parts - 1) / parts;
+        break;
+      case CollectiveKind::kAllToAll:
+        leaving = members * (ranks - members) / ranks;
+        break;
+      case CollectiveKind::kGather:
+      case CollectiveKind::kScatter:
+        leaving = (ranks - members) / ranks;
+        break;
+      case CollectiveKind::kBroadcast:
+      case CollectiveKind::kReduce:
+      case CollectiveKind::kSendRecv:
+        leaving = 1;
+        break;
+      case CollectiveKind::kBarrier:
+        break;
+    }
+    loads[tier.level] = leaving / members * call.size;
+  }
+  return loads;
+}
+
+Result<std::vector<Seconds>> concurrent_collectives(const Cluster& cluster, const NetworkCost& network,
+                                                    std::span<const TimedCollective> collectives) {
+  std::vector<BytesPerSecond> capacities;
+  for (const FabricLevel& level : cluster.levels) {
+    capacities.push_back(network::link_of(level, cluster.gpu).bandwidth * units::B / units::s);
+  }
+  // A flow is the collective's own progress: one byte a second for each second of its time alone.
+  std::vector<SharedFlow> flows;
+  for (const TimedCollective& timed : collectives) {
+    NS_TRY(const Forecast alone, network.forecast(timed.call));
+    NS_TRY(const std::vector<Bytes> loads, level_loads(cluster, timed.call));
+    SharedFlow flow;
+    flow.size = alone.latency / units::s * units::B;
+    flow.start = timed.start;
+    flow.limit = 1 * units::B / units::s;
+    for (std::size_t l = 0; l < loads.size(); ++l) {
+      // Alone it takes no longer than its forecast says, whatever the level's bandwidth.
+      const double share = alone.latency > Seconds() ? loads[l] / alone.latency / (units::B / units::s) : 0;
+      if (share > 0) flow.uses.push_back({l, std::min(share, capacities[l] / (units::B / units::s))});
+    }
+    flows.push_back(std::move(flow));
+  }
+  return completion_times(capacities, flows);
+}
+
+}  // namespace ns_dist
