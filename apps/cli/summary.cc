@@ -136,8 +136,10 @@ void what_would_help(Page& page, const Report& report) {
   page.heading("What would help most");
   for (std::size_t i = 0; i < std::min(kMostImprovements, report.improvements.size()); ++i) {
     const Improvement& improvement = report.improvements[i];
-    page.line("  {:>10} {} {}{}{}", "-" + duration_text(improvement.saves), improvement.at_most ? "at most" : "       ",
-              improvement.change, improvement.flags.empty() ? "" : ": ", page.style().bold(improvement.flags));
+    const std::string what = improvement.flags.empty()
+                                 ? improvement.change
+                                 : fmt::format("{}: {}", improvement.change, page.style().bold(improvement.flags));
+    page.line("  {:>11}{} {}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "advice.h"
 #include "ns_dist/version.h"
 #include "scenario_json.h"
 
@@ -13,7 +14,6 @@ using nlohmann::ordered_json;
 
 constexpr const char* kSchema = "ns-dist/report/1";
 constexpr std::size_t kHotspots = 10;
-constexpr std::size_t kImprovements = 3;
 
 ordered_json memory_json(const Report& report) {
   ordered_json stages = ordered_json::array();

@@ -66,7 +66,7 @@ Result<void> check_room(const Scenario& scenario, std::int64_t ranks) {
 }
 
 Report report_of(const Scenario& scenario, const Simulation& simulation, Rescheduler& rescheduler,
-                 MemoryBudget memory) {
+                 const ComputeCost& compute, const NetworkCost& network, MemoryBudget memory) {
   Report report;
   report.scenario = scenario;
   report.ranks = simulation.graph.mesh().ranks();
@@ -99,8 +99,8 @@ Report report_of(const Scenario& scenario, const Simulation& simulation, Resched
   for (const Forecast& forecast : simulation.forecasts) durations.push_back(forecast.latency);
   report.breakdown = breakdown(simulation.graph, simulation.timeline);
   report.critical_path = hotspots(simulation.graph, simulation.critical_path, durations);
-  report.improvements =
-      improvements(scenario, simulation.graph, simulation.forecasts, rescheduler, report.breakdown, report.step);
+  report.improvements = improvements(scenario, simulation.graph, simulation.forecasts, rescheduler, compute, network,
+                                     report.breakdown, report.step);
   report.warnings = warnings(scenario, simulation.graph, simulation.forecasts, simulation.critical_path, report.memory);
   return report;
 }
@@ -123,7 +123,7 @@ Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute
   Rescheduler rescheduler(simulation.graph);
   simulation.timeline = rescheduler.timeline(durations);
   simulation.critical_path = critical_path(simulation.graph, durations);
-  simulation.report = report_of(scenario, simulation, rescheduler, std::move(memory));
+  simulation.report = report_of(scenario, simulation, rescheduler, compute, network, std::move(memory));
   return simulation;
 }
 

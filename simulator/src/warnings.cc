@@ -8,7 +8,8 @@
 namespace ns_dist {
 namespace {
 
-constexpr double kTight = 0.92;  // of the memory: fragmentation and the framework's own buffers take the rest
+constexpr double kNegligible = 0.005;  // of the step
+constexpr double kTight = 0.92;        // of the memory: fragmentation and the framework's own buffers take the rest
 
 std::optional<Warning> extrapolated(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts,
                                     const CriticalPath& path) {
@@ -20,7 +21,7 @@ std::optional<Warning> extrapolated(const ExecutionGraph& graph, const std::vect
     outside += forecasts[work].latency;
     works.push_back(work);
   }
-  if (works.empty()) return std::nullopt;
+  if (outside < kNegligible * path.length) return std::nullopt;
   std::sort(works.begin(), works.end());
   works.erase(std::unique(works.begin(), works.end()), works.end());
   std::vector<std::string> names;

@@ -29,7 +29,8 @@ struct Breakdown {
 
 Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline);
 
-// A change and the time it saves. `at_most`: the saving is a limit, reached if the cause went away altogether.
+// A change and the time it saves, by simulating it. `at_most`: no change that can be made, but a limit: what would be
+// saved if a cause went away altogether.
 struct Improvement {
   std::string change;  // what to do
   std::string flags;   // the flags that do it; empty where it takes more than flags
@@ -61,7 +62,7 @@ struct Report {
   std::optional<MemoryRemedy> remedy;  // when it does not fit, and any plan tried does
   Breakdown breakdown;
   std::vector<Hotspot> critical_path;     // all of it, longest first
-  std::vector<Improvement> improvements;  // largest first
+  std::vector<Improvement> improvements;  // changes, then limits; each largest first
   std::vector<Warning> warnings;
 };
 

@@ -101,6 +101,28 @@ TEST(Answers, NotFittingIsAnAnswerWithARemedyThatFits) {
   EXPECT_TRUE(remedied["memory"]["fits"].get<bool>()) << flags;
 }
 
+// Advice is extrapolated from short steps; following it must give what was promised.
+TEST(Answers, AdviceKeepsItsPromise) {
+  for (const char* job : {"--tp 8 --pp 16 --dp 8", "--model gpt3-13b --gpu a100 --tp 8 --pp 2 --dp 4 --recompute full",
+                          "--model llama2-70b --gpu a100 --nodes 8 --tp 8 --global-batch 512"}) {
+    const ScratchFolder folder;
+    ASSERT_EQ(run_command("ns-dist " + std::string(job) + " --json > report.json", folder.path()).code, 0);
+    const json report = json::parse(read_text(folder.path() / "report.json"));
+    const double step = report["step_time_s"];
+    int followed = 0;
+    for (const json& improvement : report["improvements"]) {
+      if (improvement["at_most"].get<bool>()) continue;
+      const std::string flags = improvement["flags"];
+      const json changed = json::parse(answered("--from report.json --json " + flags, folder.path()).out);
+      EXPECT_NEAR(changed["step_time_s"].get<double>(), step - improvement["saves_s"].get<double>(), 1e-3 * step)
+          << job << " " << flags;
+      EXPECT_TRUE(changed["memory"]["fits"].get<bool>()) << job << " " << flags;
+      ++followed;
+    }
+    EXPECT_GE(followed, 1) << job;
+  }
+}
+
 TEST(Answers, BandwidthsOverrideTheDataSheet) {
   const auto step = [](const std::string& more) {
     return json::parse(answered("--model gpt3-13b --tp 8 --nodes 4 --json " + more).out)["step_time_s"].get<double>();
