@@ -124,7 +124,8 @@ RandomStep step_gen() {
     const auto stage = pick<std::int64_t>(0, stages);
     const int what = pick(0, 8);
     if (what < 3) {
-      of(stage).push_back(step.kernel(stage, "k" + std::to_string(i), wait(stage), duration()));
+      const WorkItem kernel{"k" + std::to_string(i), Category::kOther, Operator{Copy{i * B}, DType::kBf16}};
+      of(stage).push_back(step.add(stage, stream(), kernel, wait(stage), duration()));
     } else if (what < 5) {
       const auto to = pick<std::int64_t>(0, stages);
       std::vector<NodeId> on = wait(stage);
@@ -201,13 +202,18 @@ RC_GTEST_PROP(ChakraIo, EveryStepArrivesWholeAndRunsToItsEnd, ()) {
     // What a kernel waits for in the graph, along whatever path inside its stage, it waits for in the trace.
     const auto waited = ancestors_of(trace);
     std::vector<std::set<std::uint32_t>> before(graph.node_count());  // kernels of this stage
-    std::size_t found = 0;
+    std::size_t found = 0, collectives = 0, messages = 0;
     for (const NodeId node : graph.topological_order()) {
       const auto here = [&](NodeId n) {
         const auto* message = std::get_if<Message>(&graph.work_of(n).work);
         return ExecutionGraph::stage_of(graph.node(n).lane) == stage || (message && message->to_stage == stage);
       };
       if (!here(node)) continue;
+      if (const auto* collective = std::get_if<Collective>(&graph.work_of(node).work)) {
+        collectives += collective->group.size() > 1 ? 1U : 0U;
+      } else if (const auto* message = std::get_if<Message>(&graph.work_of(node).work)) {
+        messages += message->from_stage != message->to_stage ? 1U : 0U;
+      }
       std::set<std::uint32_t>& mine = before[index(node)];
       const auto inherit = [&](NodeId on) {
         if (!here(on)) return;
@@ -223,6 +229,7 @@ RC_GTEST_PROP(ChakraIo, EveryStepArrivesWholeAndRunsToItsEnd, ()) {
         RC_ASSERT(waited.at(id).count(kernels.at(graph.work_of(NodeId{on}).name)) == 1U);
     }
     RC_ASSERT(found == kernels.size());
+    RC_ASSERT(found + collectives + messages == trace.size());
   }
   RC_ASSERT(sends == receives);
   for (const auto& [group, by_rank] : calls) {

@@ -231,6 +231,23 @@ TEST(Writer, CollectivesAndSendsOfARankAreOneChain) {
   }
 }
 
+// A collective that has to wait must not hold up one that does not, whichever was launched first.
+TEST(Writer, TheChainFollowsTheTimeline) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(2, 2, 1));
+  const NodeId slow = step.kernel(0, "slow", {}, 9000);
+  step.collective(0, Stream::kTensorParallel, CollectiveKind::kAllReduce, 64 * B, {"tp"}, {slow});
+  step.collective(0, Stream::kDataParallel, CollectiveKind::kAllReduce, 32 * B, {"dp"});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  std::vector<std::int64_t> sizes;
+  for (const TraceNode& node : written->traces[0]) {
+    if (node.type == TraceNodeType::kCollective) sizes.push_back(integer_of(node, "comm_size"));
+  }
+  EXPECT_THAT(sizes, ElementsAre(32, 64));
+  EXPECT_THAT(written->replayed.finish_ns, ElementsAre(10000U, 10000U, 10000U, 10000U));
+}
+
 TEST(Writer, SaysWhatTheFormatCannotSay) {
   const ScratchFolder folder;
   {
