@@ -1,0 +1,54 @@
+// Forecasts of collectives a second on one core. Promised: 2 million.
+#include <benchmark/benchmark.h>
+
+#include "ns_dist/fair_sharing.h"
+#include "ns_dist/network_model.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+Cluster dgx_h100() {
+  Cluster cluster;
+  cluster.id = "dgx-h100";
+  cluster.gpu.architecture = "hopper";
+  cluster.gpu.boost_clock = 1980 * MHz;
+  cluster.levels = {{{"nvlink4", "NVLink 4", FabricKind::kNvswitch, 450 * GB / s, 0.6 * us}, 8, 1, 1},
+                    {{"ndr", "NDR", FabricKind::kInfiniband, 50 * GB / s, 2.7 * us}, 0, 1, 1}};
+  return cluster;
+}
+
+void forecasts(benchmark::State& state, CollectiveKind kind, const RankGroup& group) {
+  const auto model = *make_network_model(dgx_h100());
+  double bytes = 1e3;
+  for (auto _ : state) {
+    bytes = bytes < 1e9 ? bytes * 1.01 : 1e3;
+    benchmark::DoNotOptimize(model->forecast({kind, bytes * B, group}));
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK_CAPTURE(forecasts, all_reduce_in_node, CollectiveKind::kAllReduce, RankGroup{0, {{8, 1}}});
+BENCHMARK_CAPTURE(forecasts, all_gather_in_node, CollectiveKind::kAllGather, RankGroup{0, {{8, 1}}});
+BENCHMARK_CAPTURE(forecasts, all_reduce_across_nodes, CollectiveKind::kAllReduce, RankGroup{0, {{8, 1}, {128, 8}}});
+BENCHMARK_CAPTURE(forecasts, all_gather_one_rank_a_node, CollectiveKind::kAllGather, RankGroup{0, {{12500, 8}}});
+BENCHMARK_CAPTURE(forecasts, all_to_all_across_nodes, CollectiveKind::kAllToAll, RankGroup{0, {{64, 1}}});
+BENCHMARK_CAPTURE(forecasts, send_recv, CollectiveKind::kSendRecv, RankGroup{0, {{2, 64}}});
+
+void shared_links(benchmark::State& state) {
+  const auto count = static_cast<std::size_t>(state.range(0));
+  std::vector<BytesPerSecond> capacities(count, 10 * GB / s);
+  std::vector<SharedFlow> flows;
+  for (std::size_t f = 0; f < count; ++f) {
+    SharedFlow flow;
+    flow.size = static_cast<double>(f % 7 + 1) * GB;
+    flow.start = static_cast<double>(f % 5) * 0.1 * s;
+    flow.uses = {{f, 1}, {(f * 7 + 3) % count, 1}};
+    flows.push_back(flow);
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(completion_times(capacities, flows));
+}
+BENCHMARK(shared_links)->Arg(10)->Arg(100);
+
+}  // namespace
+}  // namespace ns_dist
