@@ -1,0 +1,176 @@
+// Closed forms of every algorithm, with NCCL 2.30's constants (src/graph/tuning.cc) written out.
+#include "algorithms.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "clusters.h"
+#include "ns_dist/network_model.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+// DGX H100: 450 GB/s of NVLink (NCCL: 20.6 of 25 GB/s a link), a 400 Gbit/s port a GPU (0.94 reached), 1980 MHz: NCCL's
+// latencies as they are.
+Cluster dgx_h100() {
+  Cluster cluster = test::dgx_a100();
+  cluster.gpu.architecture = "hopper";
+  cluster.gpu.boost_clock = 1980 * MHz;
+  cluster.levels = {{test::nvswitch(450), 8, 1, 1}, {test::infiniband(50), 0, 1, 1}};
+  return cluster;
+}
+constexpr double kNvlink = 450e9 * 20.6 / 25, kPort = 50e9 * 0.94;
+
+double seconds(const std::string& algorithm, const std::string& protocol, const Collective& call,
+               const Cluster& cluster = dgx_h100()) {
+  NetworkModelOptions options;
+  options.algorithm = algorithm;
+  options.protocol = protocol;
+  options.calibrated = false;
+  const auto model = make_network_model(cluster, options);
+  EXPECT_TRUE(model);
+  const auto f = (*model)->forecast(call);
+  EXPECT_TRUE(f) << (f ? "" : to_text(f.error()));
+  return f ? f->latency / s : 0;
+}
+
+Collective call(CollectiveKind kind, double bytes, std::vector<Stride> strides) {
+  return {kind, bytes * B, {0, std::move(strides)}};
+}
+
+constexpr double kTiny = 1e-3;  // bytes: latency alone
+constexpr double kHuge = 1e15;  // bytes: bandwidth alone
+constexpr double kUs = 1e-6;
+
+TEST(Ring, LatencyIsBasePlusHops) {
+  EXPECT_NEAR(seconds("ring", "ll", call(CollectiveKind::kAllReduce, kTiny, {{8, 1}})), (6.6 + 14 * 0.6) * kUs, 1e-9);
+  EXPECT_NEAR(seconds("ring", "ll128", call(CollectiveKind::kAllGather, kTiny, {{8, 1}})), (14 + 7 * 1.9) * kUs, 1e-9);
+  EXPECT_NEAR(seconds("ring", "simple", call(CollectiveKind::kReduceScatter, kTiny, {{4, 1}})), (8.4 + 3 * 3.4) * kUs,
+              1e-9);
+}
+
+TEST(Ring, CrossesEachNodesBorderOnce) {
+  // Four nodes of eight: 31 hops one way, three of them over the network; 13 us for the proxies.
+  const double expected = (6.6 + 28 * 0.6 + 3 * 2.7 + 13) * kUs;
+  EXPECT_NEAR(seconds("ring", "ll", call(CollectiveKind::kAllGather, kTiny, {{32, 1}})), expected, 1e-9);
+}
+
+TEST(Ring, MovesTwiceTheBufferLessAnNth) {
+  // A GPU's own n-th costs 0.65 of its time on the link once more.
+  const double all_reduce = seconds("ring", "simple", call(CollectiveKind::kAllReduce, kHuge, {{8, 1}}));
+  EXPECT_NEAR(all_reduce / (kHuge * (2 * 7.0 / 8 + 0.65 / 8) / kNvlink), 1, 1e-6);
+  const double one_a_node = seconds("ring", "simple", call(CollectiveKind::kAllGather, kHuge, {{16, 8}}));
+  EXPECT_NEAR(one_a_node / (kHuge * 15.0 / 16 / kPort), 1, 1e-6);
+}
+
+TEST(Ring, PortsOfAllRanksOfANodeWorkTogether) {
+  const double two_a_node = seconds("ring", "simple", call(CollectiveKind::kBroadcast, kHuge, {{2, 1}, {4, 8}}));
+  EXPECT_NEAR(two_a_node / (kHuge / (2 * kPort)), 1, 1e-6);
+}
+
+TEST(Ring, LlCarriesHalfUpToItsLimit) {
+  const double ll = seconds("ring", "ll", call(CollectiveKind::kAllGather, kHuge, {{8, 1}}));
+  EXPECT_NEAR(ll / (kHuge * (7.0 / 8 + 0.65 / 8) / 141e9), 1, 1e-6);  // Hopper's limit, below half of the links
+}
+
+TEST(Tree, GoesUpAndDownInLogarithmicDepth) {
+  // Chain of eight inside, three doublings of eight nodes, hop 5.0 us plus the device's 2.7.
+  const double expected = (6.8 + 2 * (7 * 0.6 + 3 * (5.0 + 2.7)) + 13) * kUs;
+  EXPECT_NEAR(seconds("tree", "ll", call(CollectiveKind::kAllReduce, kTiny, {{64, 1}})), expected, 1e-9);
+  const double huge = seconds("tree", "simple", call(CollectiveKind::kAllReduce, kHuge, {{64, 1}}));
+  EXPECT_NEAR(huge / (2 * kHuge / (0.92 * kNvlink)), 1, 1e-6);  // eight ports carry more than one GPU's NVLink
+}
+
+TEST(Nvls, SendsTheBufferOnceAndTheResultsShare) {
+  const double t = seconds("nvls", "simple", call(CollectiveKind::kAllReduce, kHuge, {{8, 1}}));
+  EXPECT_NEAR(t / (kHuge * 9 / 8 / (0.85 * kNvlink)), 1, 1e-6);
+  EXPECT_NEAR(seconds("nvls", "simple", call(CollectiveKind::kAllReduce, kTiny, {{8, 1}})), 25 * kUs, 1e-9);
+}
+
+TEST(Nvls, NeedsHopperAndFloatingPoint) {
+  const auto refused = [](const Cluster& cluster, bool integer) {
+    const auto model = *make_network_model(cluster, {.algorithm = "nvls"});
+    return !model->forecast({CollectiveKind::kAllReduce, 1 * MiB, {0, {{8, 1}}}, integer});
+  };
+  EXPECT_FALSE(refused(dgx_h100(), false));
+  EXPECT_TRUE(refused(dgx_h100(), true));
+  EXPECT_TRUE(refused(test::dgx_a100(), false));
+}
+
+TEST(NvlsTree, IsAsFastAsItsSlowerLevel) {
+  // Four nodes: the tree moves every byte up and down over eight ports, slower than the switch.
+  const double t = seconds("nvls-tree", "simple", call(CollectiveKind::kAllReduce, kHuge, {{32, 1}}));
+  EXPECT_NEAR(t / (2 * kHuge / (8 * kPort)), 1, 1e-6);
+  EXPECT_NEAR(seconds("nvls-tree", "simple", call(CollectiveKind::kAllReduce, kTiny, {{32, 1}})),
+              (25 + 2 * 2 * (20.9 + 2.7) + 13) * kUs, 1e-9);
+}
+
+TEST(Pat, TakesLogarithmicSteps) {
+  const double t = seconds("pat", "simple", call(CollectiveKind::kAllGather, kTiny, {{16, 8}}));
+  EXPECT_NEAR(t, (8 + 4 * 14 / 3.5 + 2.8 * 16 + 13) * kUs, 1e-9);
+  const double huge = seconds("pat", "simple", call(CollectiveKind::kAllGather, kHuge, {{16, 8}}));
+  EXPECT_NEAR(huge / (kHuge * 15 / 16 / (0.75 * kPort)), 1, 1e-6);
+}
+
+TEST(Collnet, CrossesTheNetworkOnce) {
+  const double t = seconds("collnet", "simple", call(CollectiveKind::kAllReduce, kHuge, {{32, 8}}));
+  EXPECT_NEAR(t / (kHuge / kPort), 1, 1e-6);
+}
+
+TEST(Direct, SendsToEveryPeer) {
+  const double t = seconds("direct", "simple", call(CollectiveKind::kSendRecv, kHuge, {{2, 8}}));
+  EXPECT_NEAR(t / (kHuge / kPort), 1, 1e-6);
+  // 64 ranks on eight nodes: 56 of 64 pieces leave the node through the rank's own port.
+  const double all_to_all = seconds("direct", "simple", call(CollectiveKind::kAllToAll, kHuge, {{64, 1}}));
+  EXPECT_NEAR(all_to_all / (kHuge * 56 / 64 / kPort), 1, 1e-6);
+}
+
+TEST(Hierarchical, EachLevelWorksOnTheShareBelow) {
+  const double t = seconds("hierarchical", "simple", call(CollectiveKind::kAllReduce, kHuge, {{32, 1}}));
+  const double expected = 2 * (7.0 / 8 * kHuge / kNvlink + 3.0 / 4 * kHuge / 8 / kPort);
+  EXPECT_NEAR(t / expected, 1, 1e-6);
+}
+
+TEST(Hierarchical, WorksOnThreeLevels) {
+  Cluster cluster = dgx_h100();
+  cluster.levels[1].size = 4;
+  cluster.levels.push_back({test::infiniband(50), 0, 1, 2});  // spine, half as wide
+  const double t = seconds("hierarchical", "simple", call(CollectiveKind::kReduceScatter, kHuge, {{64, 1}}), cluster);
+  const double expected = 7.0 / 8 * kHuge / kNvlink + 3.0 / 4 * kHuge / 8 / kPort + 1.0 / 2 * kHuge / 32 / (kPort / 2);
+  EXPECT_NEAR(t / expected, 1, 1e-6);
+}
+
+TEST(HalvingDoubling, TakesLogarithmicStepsOfHalves) {
+  const double t = seconds("halving-doubling", "simple", call(CollectiveKind::kAllReduce, kTiny, {{8, 1}}));
+  EXPECT_NEAR(t, (8.4 + 6 * 3.4) * kUs, 1e-9);
+  const double huge = seconds("halving-doubling", "simple", call(CollectiveKind::kAllReduce, kHuge, {{8, 1}}));
+  EXPECT_NEAR(huge / (2 * 7.0 / 8 * kHuge / kNvlink), 1, 1e-6);
+  const auto model = *make_network_model(dgx_h100(), {.algorithm = "halving-doubling"});
+  EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, 1 * MiB, {0, {{6, 1}}}}));
+}
+
+TEST(Floor, IsTheCutAroundTheSlowestPart) {
+  const auto model = *make_network_model(dgx_h100());
+  const auto floor = [&](CollectiveKind kind, std::vector<Stride> strides) {
+    return model->forecast({kind, 1 * GB, {0, std::move(strides)}})->floor / s;
+  };
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllReduce, {{4, 8}}), 2 * 3.0 / 4 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllGather, {{8, 1}}), 7.0 / 8 / 450);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllReduce, {{8, 1}}), 9.0 / 8 / 450);  // the switch reduces
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllToAll, {{16, 1}}), 8.0 / 16 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kSendRecv, {{2, 8}}), 1.0 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kBarrier, {{8, 1}}), 0);
+}
+
+TEST(Clock, SlowerSmsMakeLongerLatencies) {
+  Cluster slow = dgx_h100();
+  slow.gpu.boost_clock = 990 * MHz;
+  const Collective tiny = call(CollectiveKind::kAllReduce, kTiny, {{8, 1}});
+  EXPECT_NEAR(seconds("ring", "ll", tiny, slow) / seconds("ring", "ll", tiny), 2, 1e-9);
+}
+
+}  // namespace
+}  // namespace ns_dist
