@@ -146,7 +146,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
           }
           last = ranks;
         }
-        for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostRanks; ++beyond) {
+        for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostRanks + 1; ++beyond) {
           by_ranks[beyond] = mixed(by_ranks[last], by_ranks[last], 0);
         }
       }
@@ -162,7 +162,7 @@ const Corrected* Calibration::find(const Call& call, Means means) const {
     case LinkClass::kPcie: {
       const auto& table = scale_up_[call.link(outermost).link_class == LinkClass::kNvlink ? 0 : 1];
       if (table.empty()) return nullptr;
-      const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostRanks);
+      const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostRanks + 1);
       const Corrected& found = table[row(call.kind, means, call.integer)][ranks];
       return found.known ? &found : nullptr;
     }

@@ -33,8 +33,8 @@ class Calibration {
   const Corrected* find(const Call& call, Means means) const;
 
  private:
-  static constexpr std::size_t kMostRanks = 8;  // measured; larger groups count as this one
-  using ByRanks = std::array<Corrected, kMostRanks + 1>;
+  static constexpr std::size_t kMostRanks = 8;  // measured; the entry beyond stands for all larger groups
+  using ByRanks = std::array<Corrected, kMostRanks + 2>;
 
   struct Shape {
     CollectiveKind kind = CollectiveKind::kAllReduce;
