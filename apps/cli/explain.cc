@@ -103,6 +103,10 @@ Result<OperatorKind> grouped_gemm(const Request& request, const Dimensions& d) {
   return GroupedGemm{.experts = d[0], .rows = d[1], .n = d[2], .k = d[3], .layout = layout_of(request)};
 }
 
+Result<OperatorKind> moe(const Request&, const Dimensions& d) {
+  return MixtureOfExperts{.tokens = d[0], .hidden = d[1], .intermediate = d[2], .experts = d[3], .top_k = d[4]};
+}
+
 Result<OperatorKind> convolution(const Request& request, const Dimensions& d) {
   return Convolution{.batch = d[0],
                      .in_channels = d[1],
@@ -151,7 +155,7 @@ struct Family {
   Result<OperatorKind> (*make)(const Request&, const Dimensions&);
 };
 
-constexpr std::array<Family, 12> kFamilies = {{
+constexpr std::array<Family, 13> kFamilies = {{
     {"gemm", "[BATCHx]MxNxK", "8192x8192x8192", 3, 4, gemm},
     {"attention", "BATCHxHEADSxTOKENSxDIM", "1x32x4096x128", 4, 4, attention},
     {"softmax", "ROWSxCOLUMNS", "65536x2048", 2, 2, softmax},
@@ -161,6 +165,7 @@ constexpr std::array<Family, 12> kFamilies = {{
     {"cross_entropy", "ROWSxCOLUMNS", "8192x32000", 2, 2, cross_entropy},
     {"optimizer", "PARAMETERS", "125000000", 1, 1, optimizer},
     {"grouped_gemm", "EXPERTSxROWSxNxK", "8x8192x14336x4096", 4, 4, grouped_gemm},
+    {"moe", "TOKENSxHIDDENxFFNxEXPERTSxTOPK", "4096x4096x14336x8x2", 5, 5, moe},
     {"copy", "BYTES with unit", "64MiB", 0, 0, copy},
     {"convolution", "BATCHxINxHEIGHTxWIDTHxOUTxKERNELxSTRIDE", "32x64x56x56x64x3x1", 7, 7, convolution},
     {"unknown", "NAME, with --flops --read --written", "my_kernel", 0, 0, unknown},
