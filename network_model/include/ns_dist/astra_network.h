@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/cluster.h"
@@ -52,6 +53,18 @@ Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kin
 // connections. Oversubscription divides the bandwidth. Errors: no level, a number of GPUs that does not fill the
 // levels.
 Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus);
+
+// The network yml of `system`: topology, npus_count, bandwidth (GiB/s, though the format says GB/s), latency.
+std::string to_network_yml(const AstraSystem& system);
+
+// Reads a network yml: the four keys, each a list in brackets or of "- " lines, comments allowed. Algorithms are the
+// default ones. Errors, with the line: an unknown key or topology, a missing key, lists of different lengths, an
+// impossible number.
+Result<AstraSystem> read_network_yml(std::string_view text, const std::string& where);
+
+// A cluster of ours with ASTRA-Sim's dimensions as levels: switches become NVSwitch on
+// dimension 0 and InfiniBand beyond, full connections and rings point-to-point NVLink.
+Cluster from_astra(const AstraSystem& system, const Gpu& gpu);
 
 // Collectives as ASTRA-Sim's unaware backend forecasts them on to_astra's network: groups that fill the levels that
 // they span run dimension by dimension, every other group as one flat ring. Errors as make_network_model; at forecast:

@@ -116,5 +116,54 @@ TEST(Astra, ModelAnswersWithTheFormula) {
   EXPECT_FALSE(make_network_model(test::dgx_a100(), {.model = "astro"}));
 }
 
+TEST(AstraYml, ComesBackTheSame) {
+  AstraSystem system;
+  system.dimensions = {{AstraTopology::kFullyConnected, 8, 279.3968, 300.25, "ring"},
+                       {AstraTopology::kSwitch, 128, 23.283064365386963, 1350, "ring"}};
+  const auto read = read_network_yml(to_network_yml(system), "network.yml");
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(*read, system);
+}
+
+TEST(AstraYml, ReadsBlockListsAndComments) {
+  const auto read = read_network_yml(
+      "# a ring\ntopology:\n  - Ring   # one\nnpus_count: [ 4 ]\nbandwidth: [50.0]  # GB/s\nlatency:\n- 500\n",
+      "n.yml");
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(read->dimensions, (std::vector<AstraDimension>{{AstraTopology::kRing, 4, 50, 500, "ring"}}));
+}
+
+TEST(AstraYml, NamesTheLineThatIsWrong) {
+  const std::string good = "topology: [ Ring ]\nnpus_count: [ 4 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n";
+  const auto fails_at = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    const auto read = read_network_yml(text, "n.yml");
+    return read ? std::string("reads") : read.error().where;
+  };
+  EXPECT_EQ(fails_at("Ring", "Torus"), "n.yml:1");
+  EXPECT_EQ(fails_at("[ 4 ]", "[ 1 ]"), "n.yml:2");
+  EXPECT_EQ(fails_at("[ 4 ]", "[ 4, 2 ]"), "n.yml:2");
+  EXPECT_EQ(fails_at("50", "-50"), "n.yml:3");
+  EXPECT_EQ(fails_at("500", "nan"), "n.yml:4");
+  EXPECT_EQ(fails_at("latency", "latencies"), "n.yml:4");
+  EXPECT_EQ(fails_at("[ 500 ]", "500"), "n.yml:4");
+  EXPECT_NE(fails_at("npus_count: [ 4 ]\n", ""), "reads");
+  EXPECT_FALSE(read_network_yml("", "n.yml"));
+}
+
+TEST(AstraYml, ClusterOfANetworkIsThatNetwork) {
+  AstraSystem system;
+  system.dimensions = {{AstraTopology::kFullyConnected, 4, 100, 500, "ring"},
+                       {AstraTopology::kSwitch, 8, 25, 700, "ring"}};
+  const auto back = to_astra(from_astra(system, Gpu()), 32);
+  ASSERT_TRUE(back) << to_text(back.error());
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(back->dimensions[i].topology, system.dimensions[i].topology);
+    EXPECT_DOUBLE_EQ(back->dimensions[i].bandwidth_gib, system.dimensions[i].bandwidth_gib);
+    EXPECT_DOUBLE_EQ(back->dimensions[i].latency_ns, system.dimensions[i].latency_ns);
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist
