@@ -81,7 +81,7 @@ void read_overlap(SpecReader& reader, const std::string& text, ScenarioSpec& spe
       return reader.refuse(std::move(error));
     }
     (*which == 0 ? spec.overlap_grad_reduce : *which == 1 ? spec.overlap_param_gather : spec.overlap_p2p) = true;
-    if (comma == rest.npos) return;
+    if (comma == std::string_view::npos) return;
     rest = rest.substr(comma + 1);
   }
 }
@@ -243,7 +243,7 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
                               near.empty() ? "" : fmt::format("did you mean {}?", near)));
   } catch (const CLI::ParseError& error) {
     std::string what = error.what();
-    if (const std::size_t twice = what.find("At Most 1 required"); twice != what.npos) {
+    if (const std::size_t twice = what.find("At Most 1 required"); twice != std::string::npos) {
       what = what.substr(0, twice) + "given more than once";
     }
     return report_error(usage(what, app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name())));

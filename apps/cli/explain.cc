@@ -187,7 +187,7 @@ Result<Dimensions> read_shape(const Family& family, const std::string& shape) {
       return fail(dimension.error());
     }
     dimensions.push_back(*dimension);
-    if (end == rest.npos) break;
+    if (end == std::string_view::npos) break;
     rest = rest.substr(end + 1);
   }
   if (dimensions.size() >= family.least && dimensions.size() <= family.most) return dimensions;

@@ -128,6 +128,7 @@ int list_command(int argc, const char* const* argv) {
   CLI::App app{"What can be named, with a line on each.", "list"};
   set_up(app);
   std::vector<std::string> names;
+  names.reserve(kListings.size());
   for (const Listing& listing : kListings) names.emplace_back(listing.name);
   std::string what;
   bool json = false;
@@ -137,6 +138,7 @@ int list_command(int argc, const char* const* argv) {
 
   if (what.empty()) {
     std::vector<Row> rows;
+    rows.reserve(kListings.size());
     for (const Listing& listing : kListings) rows.push_back({std::string(listing.name), std::string(listing.summary)});
     std::fputs(rendered(rows, json).c_str(), stdout);
     return kAnswered;

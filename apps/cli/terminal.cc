@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +20,8 @@ std::string_view environment(const char* name) {
 bool speaks_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string_view value = environment(name);
-    if (!value.empty()) return value.find("UTF-8") != value.npos || value.find("utf8") != value.npos;
+    if (!value.empty())
+      return value.find("UTF-8") != std::string_view::npos || value.find("utf8") != std::string_view::npos;
   }
   return false;
 }
@@ -44,12 +46,12 @@ std::string Style::green(std::string_view text) const { return wrapped(colour, "
 
 std::string Style::bar(double share, int width) const {
   const double filled = std::clamp(share, 0.0, 1.0) * width;
-  if (!blocks) return std::string(static_cast<std::size_t>(std::lround(filled)), '#');
-  static constexpr std::string_view kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const long eighths = std::lround(8 * filled);
   std::string text;
+  if (!blocks) return text.append(static_cast<std::size_t>(std::lround(filled)), '#');
+  static constexpr std::array<std::string_view, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const long eighths = std::lround(8 * filled);
   for (long i = 0; i < eighths / 8; ++i) text += "█";
-  return wrapped(colour, "36", text + std::string(kEighths[eighths % 8]));
+  return wrapped(colour, "36", text + std::string(kEighths[static_cast<std::size_t>(eighths % 8)]));
 }
 
 Style style_of_standard_output() {

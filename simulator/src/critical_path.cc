@@ -100,6 +100,7 @@ std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& p
     hotspot.seconds += static_cast<double>(counts[work]) * durations[work];
   }
   std::vector<Hotspot> result;
+  result.reserve(by_name.size());
   for (auto& [name, hotspot] : by_name) result.push_back(std::move(hotspot));
   std::stable_sort(result.begin(), result.end(),
                    [](const Hotspot& a, const Hotspot& b) { return a.seconds > b.seconds; });

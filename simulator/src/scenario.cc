@@ -231,6 +231,7 @@ std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
   }
   for (const InputFile& file : catalog.inputs()) by_path[file.path] = file.hash;
   std::vector<InputFile> files;
+  files.reserve(by_path.size());
   for (const auto& [path, hash] : by_path) files.push_back({path, hash});
   return files;
 }

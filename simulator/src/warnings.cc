@@ -25,6 +25,7 @@ std::optional<Warning> extrapolated(const ExecutionGraph& graph, const std::vect
   std::sort(works.begin(), works.end());
   works.erase(std::unique(works.begin(), works.end()), works.end());
   std::vector<std::string> names;
+  names.reserve(works.size());
   for (const std::size_t work : works) names.push_back(graph.works()[work].name);
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());

@@ -19,20 +19,20 @@ class PerfettoSink final : public TraceSink {
   Result<void> begin(const ExecutionGraph& graph) override {
     graph_ = &graph;
     for (const WorkItem& item : graph.works()) {
-      tails_.push_back(fmt::format("\"name\":\"{}\",\"cat\":\"{}\"", escaped(item.name), name_of(item.category)));
+      tails_.push_back(fmt::format(R"("name":"{}","cat":"{}")", escaped(item.name), name_of(item.category)));
       is_message_.push_back(std::holds_alternative<Message>(item.work));
     }
-    file_.write("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    file_.write(R"({{"displayTimeUnit":"ms","traceEvents":[)");
     for (std::int64_t stage = 0; stage < graph.stage_count(); ++stage) {
-      event("\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"stage {0}\"}}", stage);
-      event("\"ph\":\"M\",\"pid\":{0},\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{0}}}", stage);
+      event(R"("ph":"M","pid":{0},"name":"process_name","args":{{"name":"stage {0}"}})", stage);
+      event(R"("ph":"M","pid":{0},"name":"process_sort_index","args":{{"sort_index":{0}}})", stage);
     }
     std::vector<bool> used(graph.lane_count());
     for (const GraphNode& node : graph.nodes()) used[index(node.lane)] = true;
     for (std::uint32_t lane = 0; lane < graph.lane_count(); ++lane) {
       if (!used[lane]) continue;
       const auto stream = ExecutionGraph::stream_of(LaneId{lane});
-      event("\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}",
+      event(R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}})",
             ExecutionGraph::stage_of(LaneId{lane}), static_cast<int>(stream), name_of(stream));
     }
     return file_.check();
@@ -43,22 +43,20 @@ class PerfettoSink final : public TraceSink {
     const std::int64_t stage = ExecutionGraph::stage_of(node.lane);
     const auto stream = static_cast<int>(ExecutionGraph::stream_of(node.lane));
     const double start = span.start / units::us;
-    event(
-        "\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},{},\"args\":{{\"microbatch\":{},\"layer\":{}}"
-        "}",
-        stage, stream, start, (span.end - span.start) / units::us, tails_[index(node.work)], node.origin.microbatch,
-        node.origin.layer);
+    constexpr auto kNode =
+        R"("ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},{},"args":{{"microbatch":{},"layer":{}}})";
+    event(kNode, stage, stream, start, (span.end - span.start) / units::us, tails_[index(node.work)],
+          node.origin.microbatch, node.origin.layer);
     if (is_message_[index(node.work)]) {
-      event("\"ph\":\"s\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":\"message\",\"cat\":\"flow\"",
-            index(id), stage, stream, start);
+      event(R"("ph":"s","id":{},"pid":{},"tid":{},"ts":{:.3f},"name":"message","cat":"flow")", index(id), stage, stream,
+            start);
     }
     for (const NodeId dependency : graph_->dependencies(id)) {
       const GraphNode& from = graph_->node(dependency);
       if (!is_message_[index(from.work)] || ExecutionGraph::stage_of(from.lane) == stage) continue;
-      event(
-          "\"ph\":\"f\",\"bp\":\"e\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":\"message\",\"cat\":"
-          "\"flow\"",
-          index(dependency), stage, stream, start);
+      constexpr auto kArrival =
+          R"("ph":"f","bp":"e","id":{},"pid":{},"tid":{},"ts":{:.3f},"name":"message","cat":"flow")";
+      event(kArrival, index(dependency), stage, stream, start);
     }
     return file_.check();
   }
