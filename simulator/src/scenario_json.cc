@@ -22,7 +22,7 @@ struct Names<Activation> {
 };
 template <>
 struct Names<NormKind> {
-  static constexpr std::array kText = {"layer_norm", "rms_norm"};
+  static constexpr std::array kText = {"layernorm", "rmsnorm"};
 };
 template <>
 struct Names<PositionKind> {
@@ -31,7 +31,7 @@ struct Names<PositionKind> {
 template <>
 struct Names<FabricKind> {
   static constexpr std::array kText = {"nvlink", "nvswitch", "xgmi", "pcie",      "infiniband",
-                                       "roce",   "ethernet", "efa",  "slingshot", "omni_path"};
+                                       "roce",   "ethernet", "efa",  "slingshot", "omni-path"};
 };
 template <>
 struct Names<Recompute> {

@@ -167,6 +167,15 @@ TEST(ReadScenario, TellsEveryMistakeAndItsPlace) {
   EXPECT_THAT(text, HasSubstr("report.json#/cluster/gpu/memory"));
 }
 
+TEST(WriteScenario, SpellsKindsAsTheCatalogDoes) {
+  Scenario scenario = small_scenario();
+  for (int kind = 0; kind <= static_cast<int>(FabricKind::kOmniPath); ++kind) {
+    FabricKind& fabric = scenario.cluster.levels[0].fabric.kind;
+    fabric = static_cast<FabricKind>(kind);
+    EXPECT_THAT(write_scenario(scenario), HasSubstr("\"kind\": \"" + std::string(name_of(fabric)) + "\""));
+  }
+}
+
 TEST(ReadScenario, RefusesWhatIsNoReport) {
   EXPECT_FALSE(read_scenario("", "r"));
   EXPECT_FALSE(read_scenario("{\"inputs\": ", "r"));
