@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 
 #include "ns_dist/chakra_io.h"
@@ -161,14 +162,14 @@ Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, cons
   NS_TRY(const std::vector<NetworkDimension> dimensions, dimensions_of(cluster, ranks));
   std::error_code failed;
   std::filesystem::create_directories(options.directory, failed);
-  const std::pair<const char*, std::string> files[] = {
+  const std::array<std::pair<const char*, std::string>, 4> files = {{
       {"network.yml", network_yml(dimensions)},
       {"system.json", system_json(cluster.gpu, dimensions.size(), options.encoding)},
       {"remote_memory.json", "{ \"memory-type\": \"NO_MEMORY_EXPANSION\" }\n"},
       {"README.md", readme(ranks, options, dimensions.size())},
-  };
+  }};
   for (const auto& [name, text] : files) {
-    if (Result<void> written = write_text(options.directory / name, text); !written) return written;
+    NS_TRY_VOID(write_text(options.directory / name, text));
   }
   return {};
 }

@@ -112,7 +112,7 @@ Result<void> read_trace(std::istream& in, const std::string& where,
       error.where = frames.error_in_frame("").where;
       return fail(std::move(error));
     }
-    if (Result<void> visited = visit(*std::move(node)); !visited) return visited;
+    NS_TRY_VOID(visit(*std::move(node)));
   }
 }
 
@@ -130,7 +130,7 @@ Result<std::vector<TraceNode>> read_trace(const std::filesystem::path& path) {
     nodes.push_back(std::move(node));
     return {};
   };
-  if (Result<void> read = read_trace(path, keep); !read) return fail(std::move(read).error());
+  NS_TRY_VOID(read_trace(path, keep));
   return nodes;
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <deque>
 #include <fstream>
@@ -50,8 +51,8 @@ struct RankState {
   std::vector<std::uint64_t> child_offsets;
   std::vector<NodeIndex> children;
   using Ready = std::priority_queue<NodeIndex, std::vector<NodeIndex>, std::greater<>>;
-  Ready ready[kSlots];
-  bool busy[kSlots] = {};
+  std::array<Ready, kSlots> ready;
+  std::array<bool, kSlots> busy{};
   std::size_t ended = 0;
   Nanoseconds finish = 0;
   int problems = 0;
@@ -567,7 +568,7 @@ Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ra
       return {};
     };
     const std::filesystem::path path = prefix.string() + fmt::format(".{}.et", rank);
-    if (Result<void> read = read_trace(path, keep); !read) return fail(std::move(read).error());
+    NS_TRY_VOID(read_trace(path, keep));
   }
   return run.run();
 }

@@ -50,12 +50,12 @@ class Lowering {
   Lowering(const ExecutionGraph& graph, const Timeline& timeline) : graph_(graph), timeline_(timeline) {}
 
   Result<std::vector<StageProgram>> run() {
-    if (Result<void> done = classify(); !done) return fail(std::move(done).error());
-    if (Result<void> done = meet_across_stages(); !done) return fail(std::move(done).error());
-    if (Result<void> done = order(); !done) return fail(std::move(done).error());
-    if (Result<void> done = place(); !done) return fail(std::move(done).error());
+    NS_TRY_VOID(classify());
+    NS_TRY_VOID(meet_across_stages());
+    NS_TRY_VOID(order());
+    NS_TRY_VOID(place());
     bridge();
-    if (Result<void> done = connect(); !done) return fail(std::move(done).error());
+    NS_TRY_VOID(connect());
     return std::move(programs_);
   }
 

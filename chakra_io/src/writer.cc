@@ -290,7 +290,7 @@ Result<void> write_groups(const std::filesystem::path& path, const std::vector<R
     file.write("]");
   }
   file.write("\n}\n");
-  if (auto closed = file.close(); !closed) return fail(std::move(closed).error());
+  NS_TRY_VOID(file.close());
   return {};
 }
 
@@ -327,7 +327,7 @@ Result<void> write_trace(const std::filesystem::path& path, std::span<const Trac
     append_frame(message, &frame);
     file.write(frame);
   }
-  if (auto closed = file.close(); !closed) return fail(std::move(closed).error());
+  NS_TRY_VOID(file.close());
   return {};
 }
 
@@ -348,9 +348,7 @@ Result<ExportSummary> write_traces(const ExecutionGraph& graph, const Timeline& 
   }
   summary.groups = static_cast<std::int64_t>(ids.groups().size());
   summary.comm_groups = options.directory / "comm_groups.json";
-  if (Result<void> written = write_groups(summary.comm_groups, ids.groups()); !written) {
-    return fail(std::move(written).error());
-  }
+  NS_TRY_VOID(write_groups(summary.comm_groups, ids.groups()));
 
   StageWriter writer(graph, timeline, options.encoding);
   std::int64_t files = 0;
