@@ -62,13 +62,13 @@ Capacity capacity_of(Predictor predictor) {
     case Predictor::kGemm:
       return {500, 250, 0.12, 120, 48, 8000};
     case Predictor::kGemmFp8:
-      return {400, 200, 0.12, 120, 48, 6000};
+      return {350, 160, 0.12, 120, 48, 6000};
     case Predictor::kGemmFp32:
-      return {400, 200, 0.12, 120, 48, 6000};
+      return {400, 180, 0.12, 120, 48, 6000};
     case Predictor::kAttention:
       return {300, 128, 0.12, 100, 48, 6000};
     case Predictor::kMoe:
-      return {300, 96, 0.12, 100, 32, 4000};
+      return {250, 80, 0.12, 100, 32, 4000};
     case Predictor::kVector:
       return {250, 64, 0.15, 100, 32, 6000};
     case Predictor::kConvolution:
@@ -423,6 +423,7 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
                     const std::vector<KernelFitScore>& scores) {
   std::string card = "# Kernel weights\n\n";
   card += "Written by `ns-dist fit --data DIR";
+  for (const std::string& predictor : options.predictors) card += " --predictor " + predictor;
   for (const std::string& gpu : options.exclude_gpus) card += " --exclude-gpu " + gpu;
   for (const std::string& generation : options.exclude_generations) card += " --exclude-generation " + generation;
   for (const std::string& table : options.exclude_tables) card += " --exclude-table " + table;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,5 +75,36 @@ class KernelReader {
   std::string default_gpu_;
   std::vector<std::optional<std::size_t>> columns_;
 };
+
+// Errors of forecasts against the measured latencies of one operator on one GPU, relative to the measured.
+struct KernelErrors {
+  std::string gpu, op;
+  std::size_t rows = 0;
+  double mean = 0, median = 0, p90 = 0, largest = 0;  // of |forecast / measured - 1|
+  double bias = 0;                                    // mean of forecast / measured - 1
+  double inside = 0;                                  // share of measurements inside the 90 % interval
+};
+
+struct KernelForecasts {
+  std::vector<Forecast> forecasts;  // by row; latency 0 where the row is in `errors`
+  std::vector<Error> errors;        // in the order of the rows, each with its line
+  std::vector<KernelErrors> table;  // by GPU and operator, where latency_ms was given; then one line for all: "", ""
+};
+
+struct KernelTableOptions {
+  std::string default_gpu{};
+  ComputeModelOptions model{.mode = Mode::kBurst, .weights = {}, .analytic = false};
+  unsigned threads = 1;
+};
+
+// Forecasts every row, on any number of threads with the same result. `progress` is told the share done, from one
+// thread at a time. Errors: weights that cannot be read. A bad row or an unknown GPU is an entry of `errors`.
+Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTableOptions& options,
+                                         const std::function<Result<Gpu>(std::string_view id)>& gpu_of,
+                                         const std::function<void(double)>& progress = {});
+
+// The table with forecast_ms, low_ms, high_ms, utilization, bound, tile, waves, method and extrapolated added to each
+// row; empty where there is no forecast.
+std::string to_csv(const CsvTable& table, const KernelForecasts& forecasts);
 
 }  // namespace ns_dist

@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "commands.h"
+#include "ns_dist/catalog.h"
+#include "ns_dist/collective_table.h"
+#include "ns_dist/kernel_table.h"
+#include "tables.h"
+#include "terminal.h"
+
+namespace ns_dist::cli {
+namespace {
+
+struct Request {
+  std::string input, output, gpu, cluster, model = "nccl", algorithm = "auto", protocol = "auto";
+};
+
+std::string errors_text(const CollectiveErrorTable& table) {
+  std::string text;
+  for (const CollectiveErrorTable::Line& line : table.lines()) {
+    if (text.empty()) {
+      text = fmt::format("{:<24} {:<16} {:<14} {:>7} {:>8} {:>8} {:>8} {:>8}\n", "system", "collective", "sizes",
+                         "rows", "MAPE %", "median %", "p90 %", "bias %");
+    }
+    text +=
+        fmt::format("{:<24} {:<16} {:<14} {:>7} {:>8.1f} {:>8.1f} {:>8.1f} {:>+8.1f}\n", line.system, line.collective,
+                    line.sizes, line.rows, 100 * line.mean, 100 * line.median, 100 * line.p90, 100 * line.bias);
+  }
+  return text;
+}
+
+Result<int> answer(const Request& request) {
+  NS_TRY(const CsvTable table, CsvTable::read(request.input));
+  std::vector<std::string> columns = table.columns();
+  const auto has = [&](std::string_view name) { return table.column(name).has_value(); };
+  // A table about one machine need not repeat it in every row.
+  const bool by_flag = !has("gpu") && !has("cluster") && !has("system");
+  if (by_flag) columns.emplace_back(request.cluster.empty() ? "gpu" : "cluster");
+  const std::string machine = request.cluster.empty() ? request.gpu : request.cluster;
+  NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, request.input));
+
+  const Catalog catalog = Catalog::standard();
+  NetworkModelOptions options;
+  options.model = request.model;
+  options.algorithm = request.algorithm;
+  options.protocol = request.protocol;
+  CollectiveForecaster forecaster(
+      [&](std::string_view gpu, std::string_view cluster) -> Result<Cluster> {
+        if (!cluster.empty()) {
+          auto found = catalog.cluster(cluster);
+          if (found || gpu.empty()) return found;
+        }
+        NS_TRY(const Gpu found, catalog.gpu(gpu));
+        NS_TRY(Cluster usual, catalog.cluster(found.usual_cluster));
+        // A measured system that the catalog does not know: its GPU's usual machine, under its own name, because a
+        // calibration may know that.
+        if (!cluster.empty()) usual.id = cluster;
+        return usual;
+      },
+      options);
+
+  std::string text =
+      fmt::format("{},{}\n", fmt::join(table.columns(), ","), fmt::join(collective_answer_columns(), ","));
+  const std::string empty(collective_answer_columns().size(), ',');
+  CollectiveErrorTable errors;
+  std::vector<Error> mistakes;
+  std::vector<std::string_view> fields;
+  Progress progress("forecasting", table.row_count());
+  for (std::size_t i = 0; i < table.row_count(); ++i) {
+    progress.at(i);
+    table.fields(i, fields);
+    fields.resize(table.columns().size());
+    if (by_flag) fields.push_back(machine);
+    const std::string where = fmt::format("{}:{}", request.input, table.line(i));
+    const auto row = reader.row(fields, where);
+    auto answered = row ? forecaster.forecast(*row) : Result<CollectiveAnswer>(fail(row.error()));
+    if (answered) {
+      if (row->latency_ms) errors.add(*row, answered->forecast.latency);
+      text += fmt::format("{},{}\n", table.text(i), fmt::join(to_fields(*answered), ","));
+    } else {
+      if (answered.error().where.empty()) answered.error().where = where;
+      mistakes.push_back(std::move(answered.error()));
+      text += fmt::format("{}{}\n", table.text(i), empty);
+    }
+  }
+  progress.done();
+  if (request.output.empty()) {
+    std::fputs(text.c_str(), stdout);
+  } else {
+    if (auto written = write_text(request.output, text); !written) return fail(written.error());
+    std::fputs(errors_text(errors).c_str(), stdout);
+  }
+  return report_rows(mistakes, table.row_count());
+}
+
+}  // namespace
+
+int collectives_command(int argc, const char* const* argv) {
+  CLI::App app{"How long do these collectives take? A CSV, plain or gzipped, in; the same with forecasts out.",
+               "collectives"};
+  set_up(app);
+  Request request;
+  app.add_option("--input", request.input,
+                 "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node, dtype, latency_ms")
+      ->type_name("CSV")
+      ->required();
+  app.add_option("--output", request.output, "where the rows go [standard output]")->type_name("CSV");
+  app.add_option("--gpu", request.gpu, "where the table names none: ns-dist list gpus")->type_name("ID|FILE");
+  app.add_option("--cluster", request.cluster, "where the table names none: ns-dist list clusters")
+      ->type_name("ID|FILE");
+  app.add_option("--network-model", request.model, "nccl, or astra: ASTRA-Sim's formulas [nccl]")->type_name("NAME");
+  app.add_option("--algorithm", request.algorithm, "ns-dist list algorithms [the fastest]")->type_name("NAME");
+  app.add_option("--protocol", request.protocol, "ns-dist list protocols [the fastest]")->type_name("NAME");
+  if (const auto done = parse(app, argc, argv)) return *done;
+  const auto answered = answer(request);
+  return answered ? *answered : report_error(answered.error());
+}
+
+}  // namespace ns_dist::cli

@@ -1,0 +1,34 @@
+// What the commands on tables share: a progress bar, files written whole, rows that could not be answered.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/result.h"
+
+namespace ns_dist::cli {
+
+// A bar on standard error while that is a terminal; nothing in a pipe.
+class Progress {
+ public:
+  Progress(std::string_view what, std::size_t steps);
+  void at(std::size_t step);
+  void share(double done);  // 0 to 1
+  void done();
+
+ private:
+  std::string what_;
+  std::size_t steps_;
+  int shown_ = -1;
+  bool terminal_;
+};
+
+// Errors: the file cannot be written.
+Result<void> write_text(const std::string& path, std::string_view text);
+
+// Prints the first twenty mistakes and how many there are; returns the exit code.
+int report_rows(const std::vector<Error>& mistakes, std::size_t rows);
+
+}  // namespace ns_dist::cli
