@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -22,10 +24,9 @@ struct Checker {
     errors.push_back(
         {ErrorCode::kInfeasible, std::move(message), std::move(where), std::move(expected), std::move(hint), {}});
   }
-  bool in_range(const char* where, std::int64_t value, std::int64_t most) {
-    if (value >= 1 && value <= most) return true;
+  void in_range(const char* where, std::int64_t value, std::int64_t most) {
+    if (value >= 1 && value <= most) return;
     fail_at(where, fmt::format("{} is out of range", value), fmt::format("a whole number from 1 to {}", most));
-    return false;
   }
   // `part` must divide `whole`; says which values near `part` do.
   void divides(const char* where, std::int64_t part, std::int64_t whole, const std::string& message) {
@@ -51,13 +52,18 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training) {
   Checker check;
-  const bool degrees = check.in_range("--tp", plan.tp, kMostRanks) & check.in_range("--pp", plan.pp, kMostRanks) &
-                       check.in_range("--dp", plan.dp, kMostRanks) & check.in_range("--cp", plan.cp, kMostRanks) &
-                       check.in_range("--ep", plan.ep, kMostRanks) & check.in_range("--vpp", plan.vpp, kMostRanks);
-  const bool batch = check.in_range("--micro-batch", training.micro_batch, kMostBatch) &
-                     check.in_range("--global-batch", training.global_batch, kMostBatch) &
-                     check.in_range("--seq", training.sequence, kMostSequence);
-  if (!degrees || !batch) return fail(join(std::move(check.errors)));
+  const std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
+      {"--tp", plan.tp, kMostRanks},
+      {"--pp", plan.pp, kMostRanks},
+      {"--dp", plan.dp, kMostRanks},
+      {"--cp", plan.cp, kMostRanks},
+      {"--ep", plan.ep, kMostRanks},
+      {"--vpp", plan.vpp, kMostRanks},
+      {"--micro-batch", training.micro_batch, kMostBatch},
+      {"--global-batch", training.global_batch, kMostBatch},
+      {"--seq", training.sequence, kMostSequence}};
+  for (const auto& [flag, value, most] : counts) check.in_range(flag, value, most);
+  if (!check.errors.empty()) return fail(join(std::move(check.errors)));
 
   const double ranks = static_cast<double>(plan.tp) * static_cast<double>(plan.pp) * static_cast<double>(plan.dp) *
                        static_cast<double>(plan.cp);
