@@ -118,14 +118,14 @@ class KernelModel final : public ComputeCost {
     if (on_matrix_units(op)) peak = machine_.peak(op.dtype);
     if (std::holds_alternative<UnknownOperator>(op.kind)) peak = std::max(peak, machine_.peak(op.dtype));
     const double bytes = (work.read + work.written) / B;
-    if (machine_.mode == Mode::kSustained) return {work.flops / FLOP / peak, bytes / machine_.bandwidth};
+    if (machine_.mode == Mode::kSustained) return {work.flops / FLOP / peak, bytes / machine_.bandwidth, bytes};
     // A kernel run again and again alone finds in L2 what fits there; an SM takes 64 bytes a clock from it (Jia et al.
     // 2018, "Dissecting the NVIDIA Volta GPU architecture via microbenchmarking", table 3.1; the same since).
     const double clock = machine_.gpu.boost_clock / Hz;
     const double l2_bandwidth =
         clock > 0 ? std::max(machine_.bandwidth, machine_.sms * 64 * clock) : 4 * machine_.bandwidth;
     return {work.flops / FLOP / peak,
-            std::max(bytes / l2_bandwidth, std::max(0.0, bytes - machine_.l2) / machine_.bandwidth)};
+            std::max(bytes / l2_bandwidth, std::max(0.0, bytes - machine_.l2) / machine_.bandwidth), bytes};
   }
 
   // What measured kernels say of `op`, directly or by way of a kernel that is like it; nothing where none is.
@@ -146,7 +146,7 @@ class KernelModel final : public ComputeCost {
         scale(*estimate, analytic_seconds({batched, op.dtype}) / analytic_seconds({plain, op.dtype}),
               "measured kernels of one product; the batch by tiles and waves");
       }
-      add_epilogue(*estimate, op, plain, roofline, steps);
+      add_epilogue(*estimate, op, roofline, steps);
       return estimate;
     }
     if (const auto* grouped = std::get_if<GroupedGemm>(&op.kind); grouped != nullptr && on_tensor_units(op)) {
@@ -220,13 +220,14 @@ class KernelModel final : public ComputeCost {
 
   // The epilogue's traffic beyond the plain product's. Tiles finish at different times, so about half of it hides
   // behind other tiles' products.
-  void add_epilogue(Estimate& estimate, const Operator& op, const Gemm& plain, const Roofline& roofline,
-                    Steps& steps) const {
+  void add_epilogue(Estimate& estimate, const Operator& op, const Roofline& roofline, Steps& steps) const {
     const auto& gemm = std::get<Gemm>(op.kind);
     if (gemm.epilogue == Epilogue::kNone) return;
+    Gemm plain = gemm;
+    plain.epilogue = Epilogue::kNone;
     const double excess =
-        std::max(0.0, roofline.memory - roofline_of({plain, op.dtype}, work_of({plain, op.dtype})).memory) *
-        machine_.bandwidth / machine_.achieved_bandwidth;
+        std::max(0.0, roofline.bytes - roofline_of({plain, op.dtype}, work_of({plain, op.dtype})).bytes) /
+        machine_.achieved_bandwidth;
     constexpr double kExposed = 0.5;
     estimate.seconds += kExposed * excess, estimate.low += 0.2 * excess, estimate.high += excess;
     if (steps.on()) steps.add("epilogue_s", kExposed * excess, "traffic beyond the plain product, half of it hidden");

@@ -13,6 +13,7 @@ namespace ns_dist {
 // What physics allows for some work: each pipe at its nominal peak.
 struct Roofline {
   double compute = 0, memory = 0;  // s
+  double bytes = 0;                // least traffic
   double floor() const { return compute > memory ? compute : memory; }
 };
 

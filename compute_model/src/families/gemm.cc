@@ -82,8 +82,8 @@ Estimate estimate_gemm(const Machine& machine, double batch, double m, double n,
   Estimate estimate;
   // Epilogues and fp32 accumulation move more than the plain product: the roofline's excess is charged at the streaming
   // rate.
-  const double least = batch * (m * k + k * n + m * n) * bytes / machine.bandwidth;
-  const double excess = std::max(0.0, roofline.memory - least) * machine.bandwidth / machine.achieved_bandwidth;
+  const double least = batch * (m * k + k * n + m * n) * bytes;
+  const double excess = std::max(0.0, roofline.bytes - least) / machine.achieved_bandwidth;
   estimate.seconds = machine.launch + best_seconds + excess;
   estimate.bound = machine.launch > best_seconds ? Bound::kLaunch
                    : best_compute >= best_memory ? Bound::kCompute
