@@ -1,0 +1,73 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "arguments.h"
+#include "commands.h"
+#include "ns_dist/catalog.h"
+#include "ns_dist/kernel_fit.h"
+#include "tables.h"
+#include "terminal.h"
+
+namespace ns_dist::cli {
+namespace {
+
+struct Request {
+  std::string data, output, threads;
+  std::vector<std::string> predictors, exclude_gpus, exclude_generations, exclude_tables;
+};
+
+Result<int> answer(const Request& request) {
+  KernelFitOptions options;
+  options.data = request.data;
+  options.predictors = request.predictors;
+  options.exclude_gpus = request.exclude_gpus;
+  options.exclude_generations = request.exclude_generations;
+  options.exclude_tables = request.exclude_tables;
+  options.threads = std::max(1u, std::thread::hardware_concurrency());
+  if (!request.threads.empty()) {
+    NS_TRY(const std::int64_t threads, read_count(request.threads, "--threads", 1, 1024));
+    options.threads = static_cast<unsigned>(threads);
+  }
+  const Catalog catalog = Catalog::standard();
+  Progress progress("fitting", 1);
+  NS_TRY(const KernelFit fit, fit_kernels(
+                                  options, [&](std::string_view id) { return catalog.gpu(id); },
+                                  [&](double share, std::string_view) { progress.share(share); }));
+  progress.done();
+  if (auto written = write_text(request.output, fit.weights); !written) return fail(written.error());
+  if (auto written = write_text(request.output + ".md", fit.card); !written) return fail(written.error());
+  std::fputs(fit.card.c_str(), stdout);
+  return kAnswered;
+}
+
+}  // namespace
+
+int fit_command(int argc, const char* const* argv) {
+  CLI::App app{"Weights of the kernel model from measured kernels, with a card that says what they were fitted on.",
+               "fit"};
+  set_up(app);
+  Request request;
+  app.add_option("--data", request.data, "folder of measured kernels, CSV or CSV.gz")->type_name("DIR")->required();
+  app.add_option("--output", request.output, "the weights; the card is written beside them as FILE.md")
+      ->type_name("FILE")
+      ->required();
+  app.add_option("--predictor", request.predictors,
+                 "only these: gemm, gemm_fp8, gemm_fp32, attention, moe, vector, convolution")
+      ->type_name("NAME");
+  app.add_option("--exclude-gpu", request.exclude_gpus, "leave these out of the fit")->type_name("ID");
+  app.add_option("--exclude-generation", request.exclude_generations, "leave these architectures out: hopper, ...")
+      ->type_name("NAME");
+  app.add_option("--exclude-table", request.exclude_tables, "leave out tables whose name starts so: fp32_test")
+      ->type_name("NAME");
+  app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
+  if (const auto done = parse(app, argc, argv)) return *done;
+  const auto answered = answer(request);
+  return answered ? *answered : report_error(answered.error());
+}
+
+}  // namespace ns_dist::cli
