@@ -22,7 +22,7 @@ struct Scene {
 // Ten flows over four to seven links, each over one to three of them; starts within the first second.
 Scene random_scene(unsigned seed) {
   std::mt19937 engine(seed);
-  const auto draw = [&](unsigned bound) { return engine() % bound; };
+  const auto draw = [&](unsigned bound) { return static_cast<unsigned>(engine() % bound); };
   Scene scene;
   const std::size_t links = 4 + draw(4);
   for (std::size_t l = 0; l < links; ++l) scene.capacities.push_back((1 + draw(20)) * units::GB / units::s);
