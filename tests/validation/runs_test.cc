@@ -1,0 +1,37 @@
+// Is it right? The iteration times that the paper prints against our forecasts. The budget may only shrink.
+#include <gtest/gtest.h>
+
+#include "ns_dist/validation.h"
+
+namespace ns_dist {
+namespace {
+
+TEST(PublishedRuns, KorthikantiWithinBudget) {
+  const Catalog catalog = Catalog::standard();
+  const auto runs = catalog.runs("korthikanti-2022");
+  ASSERT_TRUE(runs) << to_text(runs.error());
+  const auto checks = check_runs({&*runs, 1}, catalog);
+  ASSERT_TRUE(checks) << to_text(checks.error());
+  std::vector<double> errors, baseline;
+  for (const RunCheck& check : *checks) {
+    ASSERT_EQ(check.unsupported, "") << check.id;
+    errors.push_back(check.error());
+    baseline.push_back(check.baseline_error());
+  }
+  const ErrorSummary ours = summarize(errors);
+  EXPECT_EQ(ours.runs, 9u);
+  EXPECT_LE(ours.mean, 0.05);
+  EXPECT_LE(ours.max, 0.10);
+  EXPECT_LT(ours.mean, summarize(baseline).mean);
+}
+
+TEST(Summarize, IsWhatItsWordsSay) {
+  const ErrorSummary summary = summarize({-0.1, 0.2, 0.3, -0.4});
+  EXPECT_DOUBLE_EQ(summary.mean, 0.25);
+  EXPECT_NEAR(summary.bias, 0.0, 1e-15);
+  EXPECT_DOUBLE_EQ(summary.max, 0.4);
+  EXPECT_DOUBLE_EQ(summary.p90, 0.4);
+}
+
+}  // namespace
+}  // namespace ns_dist
