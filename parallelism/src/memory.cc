@@ -129,34 +129,28 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
   NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan.schedule));
   const Shape shape(model, plan, training);
   const BytesPerParameter each = bytes_per_parameter(training.dtype);
-  const bool sharded = plan.zero != ZeroStage::kNone;
   const double shards = sequence_shards(shape);
   const double states = static_cast<double>(shape.tokens * shape.hidden);
   const ScheduleShape schedule_shape{plan.pp, microbatches_of(plan, training), plan.vpp};
 
   MemoryBudget budget;
   for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
-    RankParameters parameters;
+    const auto& chunks = stages[static_cast<std::size_t>(stage)];
+    const RankParameters parameters = stage_rank_parameters(model, plan, chunks, stage);
     double chunk_activations = 0, largest_layer = 0;  // bytes of one microbatch in all chunks of the stage
-    for (const LayerRange& range : stages[static_cast<std::size_t>(stage)]) {
+    for (const LayerRange& range : chunks) {
       for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
-        parameters += layer_rank_parameters(model, plan, layer);
         chunk_activations += kept_by_layer(shape, layer);
         const LayerBytes whole = layer_bytes(shape, layer);
         largest_layer = std::max(largest_layer, whole.whole / shards + whole.split + whole.core);
       }
     }
     const bool is_first = stage == 0, is_last = stage == plan.pp - 1;
-    if (is_first) parameters += embedding_rank_parameters(model, plan);
-    if (is_last) parameters += output_rank_parameters(model, plan);
 
     StageMemory memory;
     memory.weights = parameters.total() * each.weight * units::B;
     memory.gradients = parameters.total() * each.gradient * units::B;
-    const double data_shards = sharded ? static_cast<double>(plan.dp) : 1;
-    const double expert_shards = sharded ? static_cast<double>(plan.dp / plan.ep) : 1;
-    memory.optimizer =
-        (parameters.dense / data_shards + parameters.experts / expert_shards) * each.optimizer * units::B;
+    memory.optimizer = updated_parameters(parameters, plan) * each.optimizer * units::B;
 
     // Microbatches held at once, counted in whole stages (a chunk is 1 / vpp of one).
     const double in_flight =

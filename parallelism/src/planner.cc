@@ -108,15 +108,7 @@ class StepPlanner {
 
     void reduce_gradients() {
       if (p_.plan_.dp == 1 || p_.plan_.overlap_grad_reduce) return;
-      RankParameters parameters;
-      for (const LayerRange& range : chunks()) {
-        for (const std::int64_t layer : layers_in(range, PassKind::kForward)) {
-          parameters += layer_rank_parameters(p_.model_, p_.plan_, layer);
-        }
-      }
-      if (is_first()) parameters += embedding_rank_parameters(p_.model_, p_.plan_);
-      if (is_last()) parameters += output_rank_parameters(p_.model_, p_.plan_);
-      reduce(parameters, -1);
+      reduce(stage_rank_parameters(p_.model_, p_.plan_, chunks(), stage_), -1);
     }
 
     StageEnd finish() && { return {std::move(pending_)}; }
@@ -360,17 +352,8 @@ void StepPlanner::optimize() {
   std::vector<RankParameters> held(stages);
   std::vector<NodeId> norms;
   for (std::size_t s = 0; s < stages; ++s) {
-    RankParameters& parameters = held[s];
-    for (const LayerRange& range : layers_[s]) {
-      for (const std::int64_t layer : layers_in(range, PassKind::kForward)) {
-        parameters += layer_rank_parameters(model_, plan_, layer);
-      }
-    }
-    if (s == 0) parameters += embedding_rank_parameters(model_, plan_);
-    if (s + 1 == stages) parameters += output_rank_parameters(model_, plan_);
-    owned[s] = sharded ? parameters.dense / static_cast<double>(plan_.dp) +
-                             parameters.experts / static_cast<double>(plan_.dp / plan_.ep)
-                       : parameters.total();
+    held[s] = stage_rank_parameters(model_, plan_, layers_[s], static_cast<std::int64_t>(s));
+    owned[s] = updated_parameters(held[s], plan_);
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned[s]));
     norms.push_back(add(static_cast<std::int64_t>(s), Stream::kCompute,
                         {"optimizer.gradient_norm", Category::kOptimizer,

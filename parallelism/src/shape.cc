@@ -84,6 +84,24 @@ RankParameters output_rank_parameters(const Model& model, const ParallelPlan& pl
           0};
 }
 
+RankParameters stage_rank_parameters(const Model& model, const ParallelPlan& plan, std::span<const LayerRange> chunks,
+                                     std::int64_t stage) {
+  RankParameters held;
+  for (const LayerRange& range : chunks) {
+    for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
+      held += layer_rank_parameters(model, plan, layer);
+    }
+  }
+  if (stage == 0) held += embedding_rank_parameters(model, plan);
+  if (stage == plan.pp - 1) held += output_rank_parameters(model, plan);
+  return held;
+}
+
+double updated_parameters(const RankParameters& held, const ParallelPlan& plan) {
+  if (plan.zero == ZeroStage::kNone) return held.total();
+  return held.dense / static_cast<double>(plan.dp) + held.experts / static_cast<double>(plan.dp / plan.ep);
+}
+
 Rank representative(const Mesh& mesh, std::int64_t stage) {
   return mesh.size("pp") > 1 ? stage * mesh.stride("pp") : 0;
 }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "ns_dist/memory.h"
 #include "ns_dist/mesh.h"
 #include "ns_dist/model.h"
 #include "ns_dist/parallel_plan.h"
@@ -48,6 +50,12 @@ RankParameters layer_rank_parameters(const Model& model, const ParallelPlan& pla
 RankParameters embedding_rank_parameters(const Model& model, const ParallelPlan& plan);
 // Final norm and output projection; a tied projection counts where it is a copy (pp > 1).
 RankParameters output_rank_parameters(const Model& model, const ParallelPlan& plan);
+
+// All that a rank of `stage` holds, whose chunks are the layers of `chunks`.
+RankParameters stage_rank_parameters(const Model& model, const ParallelPlan& plan, std::span<const LayerRange> chunks,
+                                     std::int64_t stage);
+// Of these, what the rank's optimizer updates: its share under the distributed optimizer.
+double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 
 bool is_moe_layer(const Model& model, std::int64_t layer);
 
