@@ -32,7 +32,8 @@ inline constexpr std::array<Command, 9> kCommands = {{
     {"collectives", "how long do these collectives take on these clusters? a CSV of them", collectives_command},
     {"fit", "weights of the kernel model from measured kernels", fit_command},
     {"list", "gpus, models, clusters, fabrics, schedules, algorithms, operators, with a line on each", list_command},
-    {"validate", "how far off are forecasts of training steps that others measured?", validate_command},
+    {"validate", "how far off are our forecasts of steps, kernels and collectives that others measured?",
+     validate_command},
     {"version", "which build is this?", version_command},
 }};
 

@@ -1,21 +1,25 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/validation.h"
+#include "suites.h"
+#include "tables.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
-namespace {
 
-Result<std::string> answer(const std::vector<std::string>& references) {
+Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   const Catalog catalog = Catalog::standard();
   std::vector<PublishedRuns> publications;
-  std::vector<std::string> wanted = references;
+  std::vector<std::string> wanted = request.runs;
   if (wanted.empty()) {
     for (const CatalogEntry& entry : catalog.list(CatalogKind::kRuns)) wanted.push_back(entry.id);
   }
@@ -28,22 +32,86 @@ Result<std::string> answer(const std::vector<std::string>& references) {
   for (const PublishedRuns& publication : publications) {
     text += fmt::format("{}\n  measured: {}\n", publication.name, publication.source);
   }
-  return text + "\n" + to_markdown(checks);
+  return SuiteAnswer{text + "\n" + to_markdown(checks), {}, checks.size()};
+}
+
+namespace {
+
+// One line a suite.
+constexpr std::array kSuites = {
+    Suite{"runs", "training steps that others published (built in)", false, validate_runs},
+};
+
+struct Request {
+  std::vector<std::string> suites;
+  SuiteRequest of;
+  std::string data, threads;
+};
+
+std::string names_of_suites() {
+  std::string names;
+  for (const Suite& suite : kSuites) names += (names.empty() ? "" : ", ") + std::string(suite.name);
+  return names;
+}
+
+Result<int> answer(Request& request) {
+  request.of.data = request.data;
+  request.of.threads = std::max(1u, std::thread::hardware_concurrency());
+  if (!request.threads.empty()) {
+    NS_TRY(const std::int64_t threads, read_count(request.threads, "--threads", 1, 1024));
+    request.of.threads = static_cast<unsigned>(threads);
+  }
+  if (request.suites.empty()) request.suites = {"runs"};
+  std::vector<const Suite*> wanted;
+  for (const std::string& name : request.suites) {
+    const auto found = std::find_if(kSuites.begin(), kSuites.end(), [&](const Suite& s) { return s.name == name; });
+    if (found == kSuites.end()) {
+      return fail({ErrorCode::kUsage,
+                   fmt::format("\"{}\" is not a suite", name),
+                   "--suite",
+                   "one of " + names_of_suites(),
+                   "",
+                   {}});
+    }
+    if (found->needs_data && request.data.empty()) {
+      return fail({ErrorCode::kUsage,
+                   fmt::format("suite {} reads measured data", name),
+                   "--data",
+                   "a folder",
+                   "add --data DIR",
+                   {}});
+    }
+    wanted.push_back(&*found);
+  }
+  std::vector<Error> mistakes;
+  std::size_t rows = 0;
+  for (const Suite* suite : wanted) {
+    NS_TRY(const SuiteAnswer answered, suite->answer(request.of));
+    std::fputs(answered.markdown.c_str(), stdout);
+    mistakes.insert(mistakes.end(), answered.mistakes.begin(), answered.mistakes.end());
+    rows += answered.rows;
+  }
+  return report_rows(mistakes, rows);
 }
 
 }  // namespace
 
 int validate_command(int argc, const char* const* argv) {
-  CLI::App app{"How far off are forecasts of training steps that others measured and published?", "validate"};
+  CLI::App app{"How far off are our forecasts of what others measured?", "validate"};
   set_up(app);
-  std::vector<std::string> references;
-  app.add_option("--runs", references, "publications: ids of `ns-dist list runs` or JSON files (all built-in ones)")
+  Request request;
+  std::string suites;
+  for (const Suite& suite : kSuites)
+    suites += fmt::format("{}{}: {}", suites.empty() ? "" : "; ", suite.name, suite.summary);
+  app.add_option("--suite", request.suites, suites + " [runs]")->type_name("NAME");
+  app.add_option("--data", request.data, "folder of measured data")->type_name("DIR");
+  app.add_option("--runs", request.of.runs,
+                 "publications: ids of `ns-dist list runs` or JSON files (all built-in ones)")
       ->type_name("ID|FILE");
+  app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
   if (const auto done = parse(app, argc, argv)) return *done;
-  const auto text = answer(references);
-  if (!text) return report_error(text.error());
-  std::fputs(text->c_str(), stdout);
-  return kAnswered;
+  const auto answered = answer(request);
+  return answered ? *answered : report_error(answered.error());
 }
 
 }  // namespace ns_dist::cli

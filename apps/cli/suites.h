@@ -1,0 +1,33 @@
+// What `ns-dist validate --suite` can recompute, one source file each.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/result.h"
+
+namespace ns_dist::cli {
+
+struct SuiteRequest {
+  std::filesystem::path data;     // folder of measured data, as --data names it; empty where none was given
+  std::vector<std::string> runs;  // ids or files of published runs
+  unsigned threads = 1;
+};
+
+struct SuiteAnswer {
+  std::string markdown;
+  std::vector<Error> mistakes;  // rows that could not be forecast, each with its file and line
+  std::size_t rows = 0;         // rows read
+};
+
+struct Suite {
+  std::string_view name, summary;
+  bool needs_data;
+  Result<SuiteAnswer> (*answer)(const SuiteRequest&);
+};
+
+Result<SuiteAnswer> validate_runs(const SuiteRequest& request);
+
+}  // namespace ns_dist::cli
