@@ -170,6 +170,13 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
   add(plan, "--sequence-parallel", flags.sequence_parallel, "on|off", "[on with --tp]")->expected(0, 1);
   add(plan, "--flash-attention", flags.flash_attention, "on|off", "[on]");
   add(plan, "--overlap", flags.overlap, "LIST", "none, all, or of grad-reduce,param-gather,p2p [p2p if interleaved]");
+  add(plan, "--order", flags.order, "DIMS", "neighbouring ranks first: any order, ep beside dp [tp-cp-ep-dp-pp]");
+  const char* network = "How collectives are forecast";
+  add(network, "--network-model", flags.network_model, "NAME", "nccl, or astra: ASTRA-Sim's formulas [nccl]");
+  add(network, "--algorithm", flags.algorithm, "NAME", "ns-dist list algorithms [the fastest]");
+  add(network, "--protocol", flags.protocol, "NAME", "ns-dist list protocols [the fastest]");
+  add(network, "--calibration", flags.calibration, "FILE",
+      "corrections measured on this cluster, as ns-dist calibrate writes them; none [none]");
   add("Again", "--from", flags.from, "REPORT", "the work of a report written with --json; other flags change it");
 }
 
@@ -178,6 +185,8 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   SpecReader reader;
   spec.model = flags.model, spec.gpu = flags.gpu, spec.cluster = flags.cluster;
   spec.intra = flags.intra, spec.inter = flags.inter, spec.schedule = flags.schedule;
+  spec.order = flags.order, spec.network_model = flags.network_model, spec.algorithm = flags.algorithm;
+  spec.protocol = flags.protocol, spec.calibration = flags.calibration;
   reader.count("--nodes", flags.nodes, spec.nodes);
   reader.count("--gpus-per-node", flags.gpus_per_node, spec.gpus_per_node);
   reader.count("--tp", flags.tp, spec.tp);

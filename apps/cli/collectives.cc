@@ -9,6 +9,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/collective_table.h"
 #include "ns_dist/kernel_table.h"
+#include "ns_dist/simulator.h"
 #include "tables.h"
 #include "terminal.h"
 
@@ -16,7 +17,8 @@ namespace ns_dist::cli {
 namespace {
 
 struct Request {
-  std::string input, output, gpu, cluster, model = "nccl", algorithm = "auto", protocol = "auto";
+  std::string input, output, gpu, cluster;
+  std::optional<std::string> model, algorithm, protocol, calibration;
 };
 
 std::string errors_text(const CollectiveErrorTable& table) {
@@ -44,10 +46,12 @@ Result<int> answer(const Request& request) {
   NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, request.input));
 
   const Catalog catalog = Catalog::standard();
-  NetworkModelOptions options;
-  options.model = request.model;
-  options.algorithm = request.algorithm;
-  options.protocol = request.protocol;
+  ScenarioSpec spec;
+  spec.network_model = request.model, spec.algorithm = request.algorithm;
+  spec.protocol = request.protocol, spec.calibration = request.calibration;
+  NS_TRY(const Scenario scenario, resolve(spec, catalog));
+  NetworkModelOptions options = network_options(scenario.network);
+  options.strict = true;
   CollectiveForecaster forecaster(
       [&](std::string_view gpu, std::string_view cluster) -> Result<Cluster> {
         if (!cluster.empty()) {
@@ -113,6 +117,8 @@ int collectives_command(int argc, const char* const* argv) {
   app.add_option("--cluster", request.cluster, "where the table names none: ns-dist list clusters")
       ->type_name("ID|FILE");
   app.add_option("--network-model", request.model, "nccl, or astra: ASTRA-Sim's formulas [nccl]")->type_name("NAME");
+  app.add_option("--calibration", request.calibration, "corrections measured on these clusters [none]")
+      ->type_name("FILE");
   app.add_option("--algorithm", request.algorithm, "ns-dist list algorithms [the fastest]")->type_name("NAME");
   app.add_option("--protocol", request.protocol, "ns-dist list protocols [the fastest]")->type_name("NAME");
   if (const auto done = parse(app, argc, argv)) return *done;

@@ -8,7 +8,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/compute_model.h"
-#include "ns_dist/network_model.h"
+#include "ns_dist/simulator.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
@@ -20,7 +20,7 @@ struct Request {
   std::string subject, shape;
   std::string dtype = "bf16", pass = "forward", layout = "nt", mode = "sustained";
   std::string gpu = "h100-sxm-80gb", cluster, ranks = "8", stride = "1", nodes, window = "0", kv_heads;
-  std::string algorithm = "auto", protocol = "auto";
+  std::optional<std::string> network_model, algorithm, protocol, calibration;
   std::string flops, read, written;
   bool no_causal = false, rms = false;
   double inputs = 2, outputs = 1;
@@ -237,13 +237,14 @@ Result<Explanation> explain_collective(CollectiveKind kind, const Request& reque
     NS_TRY(spec.nodes, read_count(request.nodes, "--nodes"));
     spec.tp = 1;
   }
+  spec.network_model = request.network_model, spec.algorithm = request.algorithm;
+  spec.protocol = request.protocol, spec.calibration = request.calibration;
   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
   const std::string machine =
       fmt::format("{} x {}, {}", scenario.cluster.gpu_count() / scenario.cluster.gpus_per_node(), scenario.cluster.name,
                   scenario.cluster.gpu.id);
-  NetworkModelOptions options;
-  options.algorithm = request.algorithm;
-  options.protocol = request.protocol;
+  NetworkModelOptions options = network_options(scenario.network);
+  options.strict = true;
   NS_TRY(const auto model, make_network_model(scenario.cluster, options));
   NS_TRY(Explanation explanation, model->explain(Collective{kind, size, RankGroup{0, {{ranks, stride}}}}));
   explanation.subject += " on " + machine;
@@ -358,6 +359,12 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option("--stride", request.stride, "from one rank to the next [1]")->type_name("N")->group(network);
   app.add_option("--nodes", request.nodes, "nodes of the machine [as many as the ranks need]")
       ->type_name("N")
+      ->group(network);
+  app.add_option("--network-model", request.network_model, "nccl, or astra: ASTRA-Sim's formulas [nccl]")
+      ->type_name("NAME")
+      ->group(network);
+  app.add_option("--calibration", request.calibration, "corrections measured on this cluster [none]")
+      ->type_name("FILE")
       ->group(network);
   app.add_option("--algorithm", request.algorithm, "ns-dist list algorithms [the fastest]")
       ->type_name("NAME")

@@ -68,6 +68,16 @@ class Lowering {
     return fmt::format("node {} ({}, stage {})", index(node), graph_.work_of(node).name, stage_of(node));
   }
 
+  // Whether the ranks of a stride are those that differ in one digit of a rank number that the mesh's strides divide.
+  bool is_digit(const Stride& stride) const {
+    for (const MeshAxis& axis : graph_.mesh().axes()) {
+      if (stride.stride % axis.stride != 0 || stride.stride >= axis.stride * axis.size) continue;
+      const std::int64_t span = stride.stride * stride.count, axis_span = axis.stride * axis.size;
+      return axis_span % span == 0 || span % axis_span == 0;
+    }
+    return false;
+  }
+
   Result<void> classify() {
     const std::int64_t ranks = graph_.mesh().ranks();
     if (graph_.mesh().size("pp") != graph_.stage_count()) {
@@ -101,6 +111,13 @@ class Lowering {
         if (out.group.first < 0 || last >= ranks) {
           return fail(graph_error(fmt::format("the group of \"{}\" holds rank {}", item.name, last),
                                   fmt::format("ranks from 0 to {}", ranks - 1)));
+        }
+        const bool outermost = graph_.mesh().stride("pp") * graph_.mesh().size("pp") == ranks;
+        for (const Stride& stride : out.group.strides) {
+          if (outermost || is_digit(stride)) continue;
+          return fail(graph_error(fmt::format("the group of \"{}\" is not the same for all ranks: {} ranks {} apart",
+                                              item.name, stride.count, stride.stride),
+                                  "pipeline stages as the outermost dimension", "write an --order that ends in pp"));
         }
         for (std::int64_t i = 0; i < out.group.size(); ++i) {
           const std::int64_t stage = graph_.mesh().coordinate(out.group.at(i), "pp");

@@ -169,4 +169,12 @@ const NetworkCalibration& builtin_network_calibration() {
   return builtin;
 }
 
+NetworkCalibration before_builtin(const NetworkCalibration& calibration) {
+  NetworkCalibration all = calibration;
+  const NetworkCalibration& builtin = builtin_network_calibration();
+  all.curves.insert(all.curves.end(), builtin.curves.begin(), builtin.curves.end());
+  all.source += (all.source.empty() ? "" : "; ") + builtin.source;
+  return all;
+}
+
 }  // namespace ns_dist

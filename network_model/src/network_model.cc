@@ -43,11 +43,12 @@ std::string names_of(std::span<const NetworkAlgorithm> table) {
 class NetworkModel final : public NetworkCost {
  public:
   NetworkModel(network::Topology topology, std::vector<Link> links, network::Calibration calibration,
-               network::Allowed allowed)
+               network::Allowed allowed, bool strict)
       : topology_(std::move(topology)),
         links_(std::move(links)),
         calibration_(std::move(calibration)),
-        allowed_(allowed) {}
+        allowed_(allowed),
+        strict_(strict) {}
 
   Result<Forecast> forecast(const Collective& collective) const override {
     Placement placement;
@@ -109,9 +110,16 @@ class NetworkModel final : public NetworkCost {
   // The fastest allowed after correction. A correction grows with the time it corrects, so the fastest of the same
   // means stays the fastest.
   Answer answer(const Call& call) const {
+    const Answer best = answer(call, allowed_);
+    if (best.choice.algorithm || strict_) return best;
+    const Answer with_protocol = answer(call, {std::nullopt, allowed_.protocol});
+    return with_protocol.choice.algorithm ? with_protocol : answer(call, {});
+  }
+
+  Answer answer(const Call& call, const network::Allowed& allowed) const {
     Answer best;
     for (const network::Means means : network::kAllMeans) {
-      const Choice choice = network::choose(call, allowed_, means);
+      const Choice choice = network::choose(call, allowed, means);
       if (!choice.algorithm) continue;
       const Corrected* corrected = calibration_.find(call, means);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
@@ -156,6 +164,7 @@ class NetworkModel final : public NetworkCost {
   std::vector<Link> links_;
   network::Calibration calibration_;
   network::Allowed allowed_;
+  bool strict_;
 };
 
 Result<Explanation> NetworkModel::explain(const Collective& collective) const {
@@ -215,7 +224,19 @@ std::span<const NetworkAlgorithm> network_algorithms() {
 std::span<const NetworkAlgorithm> network_protocols() { return kProtocolTable; }
 
 Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, const NetworkModelOptions& options) {
-  if (options.model == "astra") return make_astra_model(cluster);
+  if (options.model == "astra") {
+    for (const auto& [value, flag] :
+         {std::pair(&options.algorithm, "--algorithm"), std::pair(&options.protocol, "--protocol")}) {
+      if (*value == "auto") continue;
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("\"{}\" is NCCL's: ASTRA-Sim's formulas know no such choice", *value),
+                   flag,
+                   "auto",
+                   fmt::format("leave out {}, or --network-model astra", flag),
+                   {}});
+    }
+    return make_astra_model(cluster);
+  }
   if (options.model != "nccl") {
     return fail({ErrorCode::kNotFound,
                  fmt::format("unknown network model \"{}\"", options.model),
@@ -266,7 +287,8 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
     calibration =
         network::Calibration(options.calibration ? *options.calibration : builtin_network_calibration(), cluster);
   }
-  return std::make_unique<NetworkModel>(std::move(topology), std::move(links), std::move(calibration), allowed);
+  return std::make_unique<NetworkModel>(std::move(topology), std::move(links), std::move(calibration), allowed,
+                                        options.strict);
 }
 
 }  // namespace ns_dist

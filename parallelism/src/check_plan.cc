@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -16,6 +18,16 @@ constexpr std::int64_t kMostBatch = 100'000'000;
 constexpr std::int64_t kMostSequence = 100'000'000;
 // Passes of a step; more than this would not fit into 32-bit node ids.
 constexpr std::int64_t kMostPasses = 20'000'000;
+
+struct Dimension {
+  std::string_view name;
+  std::int64_t ParallelPlan::*degree;
+};
+constexpr std::array<Dimension, 5> kDimensions = {{{"tp", &ParallelPlan::tp},
+                                                   {"cp", &ParallelPlan::cp},
+                                                   {"ep", &ParallelPlan::ep},
+                                                   {"dp", &ParallelPlan::dp},
+                                                   {"pp", &ParallelPlan::pp}}};
 
 struct Checker {
   std::vector<Error> errors;
@@ -42,8 +54,60 @@ struct Checker {
 
 }  // namespace
 
+Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan) {
+  const auto refuse = [&](std::string message, std::string hint = "") {
+    return fail({ErrorCode::kInvalidInput,
+                 std::move(message),
+                 "--order",
+                 "tp, cp, ep, dp and pp joined by \"-\", innermost first, ep beside dp",
+                 hint.empty() ? "write, for example, tp-cp-ep-dp-pp" : std::move(hint),
+                 {}});
+  };
+  std::vector<std::string_view> order;
+  const auto position = [&](std::string_view name) { return std::find(order.begin(), order.end(), name); };
+  for (std::string_view rest = plan.order;;) {
+    const std::size_t end = rest.find('-');
+    const std::string_view name = rest.substr(0, end);
+    const auto known = std::find_if(kDimensions.begin(), kDimensions.end(),
+                                    [name](const Dimension& dimension) { return dimension.name == name; });
+    if (known == kDimensions.end()) return refuse(fmt::format("\"{}\" is no parallel dimension", name));
+    if (position(name) != order.end()) return refuse(fmt::format("{} is named twice", name));
+    order.push_back(known->name);
+    if (end == std::string_view::npos) break;
+    rest = rest.substr(end + 1);
+  }
+  for (const Dimension& dimension : kDimensions) {
+    if (position(dimension.name) != order.end()) continue;
+    if (dimension.name == "ep") {
+      if (position("dp") != order.end()) order.insert(position("dp"), dimension.name);
+      continue;
+    }
+    if (plan.*dimension.degree > 1) {
+      return refuse(fmt::format("{} {} has no place in \"{}\"", dimension.name, plan.*dimension.degree, plan.order),
+                    fmt::format("add {}", dimension.name));
+    }
+    order.insert(dimension.name == "dp" && position("ep") != order.end() ? position("ep") + 1 : order.end(),
+                 dimension.name);
+  }
+  if (position("ep") == order.end()) order.insert(position("dp"), "ep");
+  const auto apart = position("dp") - position("ep");
+  if (apart != 1 && apart != -1) return refuse("ep is not beside dp, of which it is a part");
+  return order;
+}
+
 Mesh mesh_of(const ParallelPlan& plan) {
-  return Mesh::innermost_first({"tp", "cp", "dp", "pp"}, {plan.tp, plan.cp, plan.dp, plan.pp});
+  const auto order = rank_order(plan);
+  NS_EXPECTS(order.has_value());
+  std::vector<std::string_view> names;
+  std::vector<std::int64_t> sizes;
+  for (const std::string_view name : *order) {
+    if (name == "ep") continue;
+    const auto known = std::find_if(kDimensions.begin(), kDimensions.end(),
+                                    [name](const Dimension& dimension) { return dimension.name == name; });
+    names.push_back(known->name);
+    sizes.push_back(plan.*known->degree);
+  }
+  return Mesh::innermost_first(names, sizes);
 }
 
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training) {
@@ -72,6 +136,7 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
                   fmt::format("at most {} ranks", kMostRanks));
     return fail(join(std::move(check.errors)));
   }
+  if (const auto order = rank_order(plan); !order) check.errors.push_back(order.error());
   check.divides("--tp", plan.tp, model.heads,
                 fmt::format("tp {} does not divide the {} attention heads of {}", plan.tp, model.heads, model.name));
   if (!model.mla && model.kv_heads != model.heads && plan.tp <= model.heads && model.kv_heads % plan.tp != 0 &&

@@ -77,12 +77,8 @@ class StepPlanner {
 
   Bytes weight_size() const { return size_of(training_.dtype); }
 
-  // Ranks that hold copies of the same parameters.
   RankGroup data_group(std::int64_t stage, bool experts) const {
-    const std::int64_t stride = plan_.tp * plan_.cp;
-    RankGroup group{representative(mesh_, stage), {}};
-    group.strides.push_back(experts ? Stride{plan_.dp / plan_.ep, stride * plan_.ep} : Stride{plan_.dp, stride});
-    return group;
+    return ns_dist::data_group(plan_, mesh_, representative(mesh_, stage), experts);
   }
 
   // The work of one stage, in launch order.
@@ -91,7 +87,7 @@ class StepPlanner {
     Stage(StepPlanner& planner, std::int64_t stage)
         : p_(planner),
           stage_(stage),
-          recorder_(planner.builder_, planner.shape_, representative(planner.mesh_, stage)) {
+          recorder_(planner.builder_, planner.shape_, planner.mesh_, representative(planner.mesh_, stage)) {
       compute_ = ExecutionGraph::lane_of(stage, Stream::kCompute);
     }
 

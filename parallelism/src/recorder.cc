@@ -4,12 +4,11 @@
 
 namespace ns_dist {
 
-Recorder::Recorder(ExecutionGraph::Builder& builder, const Shape& shape, Rank representative)
-    : builder_(&builder), shape_(&shape) {
-  const std::int64_t dp_stride = shape.tp * shape.plan->cp;
-  tensor_group_ = RankGroup{representative, {{shape.tp, 1}}};
-  expert_group_ = RankGroup{representative, {{shape.ep, dp_stride}}};
-}
+Recorder::Recorder(ExecutionGraph::Builder& builder, const Shape& shape, const Mesh& mesh, Rank representative)
+    : builder_(&builder),
+      shape_(&shape),
+      tensor_group_(ns_dist::tensor_group(*shape.plan, mesh, representative)),
+      expert_group_(ns_dist::expert_group(*shape.plan, mesh, representative)) {}
 
 std::uint32_t Recorder::add(Stream stream, WorkId work, std::vector<std::int32_t> dependencies) {
   const auto first = static_cast<std::uint32_t>(recorded_.dependencies.size());

@@ -39,7 +39,7 @@ struct Linear {
 
 class Recorder {
  public:
-  Recorder(ExecutionGraph::Builder& builder, const Shape& shape, Rank representative);
+  Recorder(ExecutionGraph::Builder& builder, const Shape& shape, const Mesh& mesh, Rank representative);
 
   const Shape& shape() const { return *shape_; }
   // Forward work recorded from now on counts as `category` (kRecompute inside a recomputation).

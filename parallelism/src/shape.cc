@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "ns_dist/parameters.h"
+#include "ns_dist/planner.h"
+#include "ns_dist/result.h"
 
 namespace ns_dist {
 namespace {
@@ -104,6 +106,31 @@ double updated_parameters(const RankParameters& held, const ParallelPlan& plan) 
 
 Rank representative(const Mesh& mesh, std::int64_t stage) {
   return mesh.size("pp") > 1 ? stage * mesh.stride("pp") : 0;
+}
+
+RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
+  return {representative, {{plan.tp, mesh.stride("tp")}}};
+}
+
+namespace {
+
+bool experts_are_neighbours(const ParallelPlan& plan) {
+  const auto order = rank_order(plan);
+  NS_EXPECTS(order.has_value());
+  return std::find(order->begin(), order->end(), "ep") < std::find(order->begin(), order->end(), "dp");
+}
+
+}  // namespace
+
+RankGroup expert_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
+  const std::int64_t step = experts_are_neighbours(plan) ? 1 : plan.dp / plan.ep;
+  return {representative, {{plan.ep, mesh.stride("dp") * step}}};
+}
+
+RankGroup data_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts) {
+  if (!experts) return {representative, {{plan.dp, mesh.stride("dp")}}};
+  const std::int64_t step = experts_are_neighbours(plan) ? plan.ep : 1;
+  return {representative, {{plan.dp / plan.ep, mesh.stride("dp") * step}}};
 }
 
 }  // namespace ns_dist

@@ -62,4 +62,11 @@ bool is_moe_layer(const Model& model, std::int64_t layer);
 // Rank 0 of a stage: tp, cp and dp coordinates 0.
 Rank representative(const Mesh& mesh, std::int64_t stage);
 
+// The groups of a representative. Experts are spread over parts of the data-parallel ranks: neighbours where ep stands
+// before dp in the order, the others where it stands behind.
+RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
+RankGroup expert_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
+// Ranks that hold copies of the same parameters.
+RankGroup data_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts);
+
 }  // namespace ns_dist

@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
+
+#include "ns_dist/hash.h"
 
 namespace ns_dist {
 namespace {
@@ -204,6 +209,7 @@ ParallelPlan plan_of(const ScenarioSpec& spec, const Scenario* base) {
   } else if (base == nullptr || spec.vpp) {
     plan.schedule = plan.vpp > 1 ? "interleaved" : "1f1b";
   }
+  plan.order = spec.order.value_or(plan.order);
   plan.zero = spec.zero.value_or(plan.zero);
   plan.recompute = spec.recompute.value_or(plan.recompute);
   if (spec.sequence_parallel) {
@@ -222,6 +228,38 @@ ParallelPlan plan_of(const ScenarioSpec& spec, const Scenario* base) {
     plan.overlap_p2p = plan.schedule == "interleaved";
   }
   return plan;
+}
+
+// The text of a file that a flag names.
+Result<std::string> read_text(const std::string& path, const char* flag, const char* expected) {
+  constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
+  std::error_code status;
+  const bool regular = std::filesystem::is_regular_file(path, status);
+  const std::uintmax_t size = regular ? std::filesystem::file_size(path, status) : 0;
+  std::ifstream file(path, std::ios::binary);
+  if (status || !regular || !file || size > kLargest) {
+    return fail({ErrorCode::kNotFound, fmt::format("\"{}\" cannot be read", path), flag, expected, "", {}});
+  }
+  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+Result<NetworkSettings> network_of(const ScenarioSpec& spec, const Scenario* base, std::vector<InputFile>& files) {
+  NetworkSettings network = base != nullptr ? base->network : NetworkSettings();
+  network.model = spec.network_model.value_or(network.model);
+  network.algorithm = spec.algorithm.value_or(network.algorithm);
+  network.protocol = spec.protocol.value_or(network.protocol);
+  if (spec.calibration) {
+    network.calibration.reset();
+    if (*spec.calibration != "none") {
+      NS_TRY(const std::string text,
+             read_text(*spec.calibration, "--calibration", "a network calibration, as ns-dist calibrate writes it"));
+      NS_TRY(const NetworkCalibration exact, read_network_calibration(text, *spec.calibration));
+      // As a report will hold it: numbers are written with four decimals.
+      NS_TRY(network.calibration, read_network_calibration(to_json(exact), *spec.calibration));
+      files.push_back({*spec.calibration, hash_text(text)});
+    }
+  }
+  return network;
 }
 
 std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
@@ -300,7 +338,10 @@ Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const
     if (auto filled = fill(cluster, scenario.plan, spec.dp.has_value()); !filled) return fail(filled.error());
   }
   scenario.cluster = std::move(cluster);
+  std::vector<InputFile> more;
+  NS_TRY(scenario.network, network_of(spec, base, more));
   scenario.files = files_of(catalog, base);
+  scenario.files.insert(scenario.files.end(), more.begin(), more.end());
   return scenario;
 }
 

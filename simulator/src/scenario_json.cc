@@ -47,7 +47,8 @@ struct Names<DType> {
 };
 
 // The fields of each noun, once for both directions: `io(key, field)` writes or reads. Integers are at least 0, or
-// what is said.
+// what is said. `io.optional` reads fields that reports of earlier versions do not have: their default is what those
+// versions did.
 template <class Io>
 void fields(Io& io, ScaleUpLink& link) {
   io("kind", link.kind);
@@ -172,6 +173,7 @@ void fields(Io& io, ParallelPlan& plan) {
   io("ep", plan.ep, 1);
   io("vpp", plan.vpp, 1);
   io("schedule", plan.schedule);
+  io.optional("order", plan.order);
   io("zero", plan.zero);
   io("recompute", plan.recompute);
   io("sequence_parallel", plan.sequence_parallel);
@@ -190,6 +192,14 @@ void fields(Io& io, Training& training) {
 }
 
 template <class Io>
+void fields(Io& io, NetworkSettings& network) {
+  io("model", network.model);
+  io("algorithm", network.algorithm);
+  io("protocol", network.protocol);
+  io("calibration", network.calibration);
+}
+
+template <class Io>
 void fields(Io& io, InputFile& file) {
   io("path", file.path);
   io("hash", file.hash);
@@ -201,6 +211,7 @@ void fields(Io& io, Scenario& scenario) {
   io("cluster", scenario.cluster);
   io("plan", scenario.plan);
   io("training", scenario.training);
+  io.optional("network", scenario.network);
   io("files", scenario.files);
 }
 
@@ -209,6 +220,10 @@ class Writer {
   template <class T>
   void operator()(std::string_view key, T& value, std::int64_t = 0) {
     json_[std::string(key)] = of(value);
+  }
+  template <class T>
+  void optional(std::string_view key, T& value) {
+    (*this)(key, value);
   }
   ordered_json take() { return std::move(json_); }
 
@@ -232,6 +247,7 @@ class Writer {
   static ordered_json of_object(std::optional<T>& value) {
     return value ? of(*value) : ordered_json(nullptr);
   }
+  static ordered_json of_object(NetworkCalibration& calibration) { return ordered_json::parse(to_json(calibration)); }
   template <class T>
   static ordered_json of_object(std::vector<T>& values) {
     ordered_json array = ordered_json::array();
@@ -272,6 +288,12 @@ class Reader {
     const std::string place = where_ + "/" + std::string(key);
     if (found == json_.end()) return note(place, "missing", "the value that the report was written with");
     read(*found, place, value, least);
+  }
+
+  template <class T>
+  void optional(std::string_view key, T& value) {
+    known_.emplace(key);
+    if (json_.is_object() && json_.contains(key)) (*this)(key, value);
   }
 
   void reject_unknown_keys() {
@@ -343,6 +365,12 @@ class Reader {
       }
     }
     note(where, fmt::format("{} is unknown", shown(json)), fmt::format("one of {}", fmt::join(names, ", ")));
+  }
+  void read(const ordered_json& json, const std::string& where, NetworkCalibration& value, std::int64_t) {
+    auto calibration =
+        read_network_calibration(json.dump(-1, ' ', false, ordered_json::error_handler_t::replace), where);
+    if (!calibration) return errors_.push_back(std::move(calibration.error()));
+    value = *std::move(calibration);
   }
   template <class T>
   void read(const ordered_json& json, const std::string& where, std::optional<T>& value, std::int64_t) {

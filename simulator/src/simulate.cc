@@ -123,6 +123,18 @@ Report report_of(const Scenario& scenario, const Simulation& simulation, Resched
 
 }  // namespace
 
+NetworkModelOptions network_options(const NetworkSettings& settings) {
+  NetworkModelOptions options;
+  options.model = settings.model;
+  options.algorithm = settings.algorithm;
+  options.protocol = settings.protocol;
+  options.strict = false;
+  if (settings.calibration) {
+    options.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*settings.calibration));
+  }
+  return options;
+}
+
 Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network) {
   NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
   if (auto positive = check_positive(scenario); !positive) return fail(positive.error());
@@ -145,7 +157,7 @@ Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute
 
 Result<Simulation> simulate(const Scenario& scenario) {
   NS_TRY(const auto compute, make_compute_model(scenario.cluster.gpu));
-  NS_TRY(const auto network, make_network_model(scenario.cluster));
+  NS_TRY(const auto network, make_network_model(scenario.cluster, network_options(scenario.network)));
   return simulate(scenario, *compute, *network);
 }
 

@@ -36,6 +36,27 @@ std::optional<Warning> extrapolated(const ExecutionGraph& graph, const std::vect
                                              100 * (outside / path.length), fmt::join(names, ", "), rest)};
 }
 
+// An algorithm or a protocol that was asked for and that no collective of the step can run.
+std::optional<Warning> unused_choice(const NetworkSettings& network, const ExecutionGraph& graph,
+                                     const std::vector<Forecast>& forecasts) {
+  const auto unused = [&](const std::string& name, auto&& part) {
+    if (name == "auto") return false;
+    for (std::size_t i = 0; i < forecasts.size(); ++i) {
+      if (!std::holds_alternative<Operator>(graph.works()[i].work) && part(forecasts[i].method) == name) return false;
+    }
+    return true;
+  };
+  const auto before = [](std::string_view method) { return method.substr(0, method.find('/')); };
+  const auto behind = [](std::string_view method) { return method.substr(method.find('/') + 1); };
+  for (const auto& [name, is_unused] : {std::pair(&network.algorithm, unused(network.algorithm, before)),
+                                        std::pair(&network.protocol, unused(network.protocol, behind))}) {
+    if (!is_unused) continue;
+    return Warning{"unused_choice",
+                   fmt::format("no collective of this step can run with \"{}\": they take the fastest", *name)};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Warning> warnings(const Scenario& scenario, const ExecutionGraph& graph,
@@ -47,11 +68,17 @@ std::vector<Warning> warnings(const Scenario& scenario, const ExecutionGraph& gr
   const std::int64_t gpus = scenario.cluster.gpu_count();
   std::vector<Warning> found;
   if (auto outside = extrapolated(graph, forecasts, path)) found.push_back(*std::move(outside));
-  if (plan.tp > 1 && ranks > node && node % plan.tp != 0) {
-    found.push_back({"tp_across_nodes", fmt::format("tensor parallelism crosses nodes: --tp {} does not fit into nodes "
-                                                    "of {} GPUs",
-                                                    plan.tp, node)});
+  const std::int64_t tensor_span = plan.tp * graph.mesh().stride("tp");
+  if (plan.tp > 1 && ranks > node && node % tensor_span != 0) {
+    found.push_back({"tp_across_nodes",
+                     tensor_span == plan.tp
+                         ? fmt::format("tensor parallelism crosses nodes: --tp {} does not fit into nodes of {} GPUs",
+                                       plan.tp, node)
+                         : fmt::format("tensor parallelism crosses nodes: --tp {} lies outside of {} other ranks in "
+                                       "--order {}",
+                                       plan.tp, graph.mesh().stride("tp"), plan.order)});
   }
+  if (auto unused = unused_choice(scenario.network, graph, forecasts)) found.push_back(*std::move(unused));
   if (gpus > ranks) {
     found.push_back(
         {"idle_gpus", fmt::format("{} of {} GPUs stay idle: the plan has {} ranks", gpus - ranks, gpus, ranks)});

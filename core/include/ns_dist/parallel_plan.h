@@ -15,8 +15,9 @@ enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 
 
 struct ParallelPlan {
   std::int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
-  std::int64_t vpp = 1;           // model chunks of a pipeline stage
-  std::string schedule = "1f1b";  // a name of pipeline_schedules()
+  std::int64_t vpp = 1;                  // model chunks of a pipeline stage
+  std::string schedule = "1f1b";         // a name of pipeline_schedules()
+  std::string order = "tp-cp-ep-dp-pp";  // which ranks are neighbours: dimensions, innermost first (rank_order)
   ZeroStage zero = ZeroStage::kOptimizer;
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false;

@@ -79,4 +79,7 @@ Result<NetworkCalibration> read_network_calibration(std::string_view json, const
 // What is compiled in (network_model/weights/).
 const NetworkCalibration& builtin_network_calibration();
 
+// `calibration`, and what is compiled in for all that it does not cover.
+NetworkCalibration before_builtin(const NetworkCalibration& calibration);
+
 }  // namespace ns_dist

@@ -20,6 +20,7 @@ struct NetworkModelOptions {
   std::string model = "nccl";      // or "astra": ASTRA-Sim's unaware formulas, which know no other option
   std::string algorithm = "auto";  // a name of network_algorithms(), or "auto": the fastest one
   std::string protocol = "auto";   // a name of network_protocols(), or "auto": the fastest one
+  bool strict = true;              // false: collectives that these cannot do take the fastest of all
   bool calibrated = true;          // false: NCCL's published constants alone
   std::shared_ptr<const NetworkCalibration> calibration = nullptr;  // null: the one compiled in
 };

@@ -14,7 +14,12 @@
 
 namespace ns_dist {
 
-// Rank grid in Megatron's order, innermost first: tp, cp, dp, pp.
+// The dimensions that ParallelPlan::order names, innermost first: tp, cp, dp and pp once each, and ep beside dp, of
+// which it is a part. Missing ones follow at the end (ep inside dp), as in Megatron-LM (core/parallel_state.py,
+// RankGenerator). Errors: an unknown, repeated or misplaced dimension; a missing one whose degree is above 1.
+Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan);
+
+// Rank grid: the plan's order without ep. The order is one that rank_order accepts.
 Mesh mesh_of(const ParallelPlan& plan);
 
 // Every way in which the plan contradicts the model or the training, all at once: degrees that are not positive or do

@@ -14,11 +14,20 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/cluster.h"
 #include "ns_dist/model.h"
+#include "ns_dist/network_fit.h"
 #include "ns_dist/parallel_plan.h"
 #include "ns_dist/result.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
+
+// How collectives are forecast.
+struct NetworkSettings {
+  std::string model = "nccl";  // NetworkModelOptions::model, ...
+  std::string algorithm = "auto", protocol = "auto";
+  std::optional<NetworkCalibration> calibration;  // curves that come before those compiled in
+  friend bool operator==(const NetworkSettings&, const NetworkSettings&) = default;
+};
 
 // Everything that decides a forecast, resolved: no names to look up, no defaults left to fill in.
 struct Scenario {
@@ -26,6 +35,7 @@ struct Scenario {
   Cluster cluster;  // its outermost level may stay open (size 0): as many nodes as the plan needs
   ParallelPlan plan;
   Training training;
+  NetworkSettings network;
   std::vector<InputFile> files;  // what the nouns above were read from, for the provenance
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };
@@ -43,6 +53,9 @@ struct ScenarioSpec {
   std::optional<Recompute> recompute;
   std::optional<bool> sequence_parallel, flash_attention;
   std::optional<bool> overlap_grad_reduce, overlap_param_gather, overlap_p2p;
+  std::optional<std::string> order;  // of the parallel dimensions, innermost first
+  std::optional<std::string> network_model, algorithm, protocol;
+  std::optional<std::string> calibration;  // a file of network corrections; "none" forgets those of `base`
 };
 
 // Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` says.

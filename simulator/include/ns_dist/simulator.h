@@ -11,6 +11,7 @@
 #include "ns_dist/critical_path.h"
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/forecast.h"
+#include "ns_dist/network_model.h"
 #include "ns_dist/report.h"
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
@@ -26,6 +27,10 @@ Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> duration
 // two stages.
 Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const ComputeCost& compute,
                                              const NetworkCost& network);
+
+// What the settings say to make_network_model. Not strict: messages and all-to-alls have one algorithm, whatever the
+// reductions are told to use.
+NetworkModelOptions network_options(const NetworkSettings& settings);
 
 // One step and everything that explains it.
 struct Simulation {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "support/run_command.h"
@@ -86,6 +87,50 @@ TEST(Answers, AReportIsItsOwnRecipe) {
   const json changed = json::parse(answered("--from report.json --recompute full --json", folder.path()).out);
   EXPECT_EQ(changed["inputs"]["plan"]["recompute"], "full");
   EXPECT_EQ(changed["inputs"]["plan"]["tp"], 4);
+}
+
+TEST(Answers, NetworkChoicesAndPlacementAreInputsToo) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "half.json")
+      << R"({"schema": "ns-dist/network-calibration/1", "source": "twice as slow", "curves": [{"cluster": "dgx-h100",
+          "fabric": "nvlink", "architecture": "hopper", "collective": "all_gather", "ranks": 4, "ranks_per_node": 4,
+          "deviation": 0, "log_ratio": [0.71234, 0.71234567, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7,
+          0.7123456, 0.7123456, 0.7123456, 0.7123456, 0.7123456, 0.7123456, 0.7, 0.7, 0.7, 0.7, 0.7]}]})";
+  const std::string job = "--model llama2-13b --tp 4 --pp 4 --dp 2";
+  const json plain = json::parse(answered(job + " --json").out);
+  EXPECT_EQ(plain["inputs"]["plan"]["order"], "tp-cp-ep-dp-pp");
+  EXPECT_EQ(plain["inputs"]["network"]["model"], "nccl");
+  for (const char* choice : {"--order tp-pp-dp", "--order pp-dp-tp", "--network-model astra",
+                             "--algorithm ring --protocol simple", "--calibration half.json"}) {
+    const CommandResult first = answered(job + " " + choice + " --json", folder.path());
+    const json report = json::parse(first.out);
+    EXPECT_NE(report["step_time_s"], plain["step_time_s"]) << choice;
+    std::ofstream(folder.path() / "report.json") << first.out;
+    // The report repeats the run without the files that it was made with.
+    std::filesystem::rename(folder.path() / "half.json", folder.path() / "gone");
+    EXPECT_EQ(answered("--from report.json --json", folder.path()).out, first.out) << choice;
+    std::filesystem::rename(folder.path() / "gone", folder.path() / "half.json");
+  }
+  EXPECT_GT(json::parse(answered(job + " --calibration half.json --json", folder.path()).out)["step_time_s"],
+            plain["step_time_s"]);
+}
+
+TEST(Answers, ReportsOfEarlierVersionsAreRepeatedToo) {
+  const ScratchFolder folder;
+  const std::string now = answered("--tp 2 --model gpt2 --json").out;
+  json before = json::parse(now);
+  before["inputs"].erase("network");
+  before["inputs"]["plan"].erase("order");
+  std::ofstream(folder.path() / "report.json") << before;
+  EXPECT_EQ(json::parse(answered("--from report.json --json", folder.path()).out)["step_time_s"],
+            json::parse(now)["step_time_s"]);
+}
+
+TEST(Answers, AnAlgorithmThatNothingCanRunIsAWarning) {
+  const json report = json::parse(answered("--model llama2-13b --tp 4 --global-batch 8 --algorithm pat --json").out);
+  ASSERT_FALSE(report["warnings"].empty());
+  EXPECT_TRUE(std::any_of(report["warnings"].begin(), report["warnings"].end(),
+                          [](const json& warning) { return warning["code"] == "unused_choice"; }));
 }
 
 TEST(Answers, TheSameQuestionHasTheSameBytes) {

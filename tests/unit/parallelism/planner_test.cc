@@ -57,6 +57,52 @@ TEST(StepFlops, MatchesTheLiterature) {
   EXPECT_NEAR(flops.model / flops.hardware, 0.75, 0.01);
 }
 
+// Where a rank lies is the order's choice; what it does is not. Strides by hand: the product of the degrees further in.
+TEST(RankOrder, DecidesWhichRanksAreNeighbours) {
+  Model model = llama(4, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  const Training training{32, 1, 512, DType::kBf16};
+  struct Case {
+    const char* order;
+    std::int64_t tp, pp, dp, expert, expert_data;  // strides
+  };
+  // tp 2, dp 8, pp 2, ep 4: an expert's copies are every fourth replica, or every second replica holds its own.
+  for (const Case& c : {Case{"tp-cp-ep-dp-pp", 1, 16, 2, 2, 8}, Case{"tp-pp-ep-dp", 1, 2, 4, 4, 16},
+                        Case{"pp-tp-ep-dp", 2, 1, 4, 4, 16}, Case{"tp-dp-ep-pp", 1, 16, 2, 4, 2},
+                        Case{"ep-dp-tp-pp", 8, 16, 1, 1, 4}, Case{"tp-dp-pp", 1, 16, 2, 2, 8}}) {
+    const ParallelPlan plan{.tp = 2, .pp = 2, .dp = 8, .ep = 4, .order = c.order, .sequence_parallel = true};
+    const ExecutionGraph graph = planned(model, plan, training);
+    EXPECT_EQ(graph.mesh().ranks(), 32) << c.order;
+    std::map<std::string, std::int64_t> strides;
+    for (const WorkItem& item : graph.works()) {
+      const auto* collective = std::get_if<Collective>(&item.work);
+      if (collective && collective->group.strides.size() == 1) {
+        strides[item.name] = collective->group.strides.front().stride;
+      }
+    }
+    EXPECT_EQ(strides.at("attention.all_gather"), c.tp) << c.order;
+    EXPECT_EQ(strides.at("gradients.reduce_scatter"), c.dp) << c.order;
+    EXPECT_EQ(strides.at("experts.gradients.reduce_scatter"), c.expert_data) << c.order;
+    EXPECT_EQ(strides.at("moe.dispatch"), c.expert) << c.order;
+    EXPECT_EQ(graph.mesh().stride("pp"), c.pp) << c.order;
+  }
+}
+
+TEST(RankOrder, MissingDimensionsOfOneRankFollowAtTheEnd) {
+  const auto order = [](const char* text) {
+    const auto read = rank_order(ParallelPlan{.tp = 2, .dp = 2, .order = text});
+    EXPECT_TRUE(read) << text;
+    return read.value_or(std::vector<std::string_view>{});
+  };
+  using Names = std::vector<std::string_view>;
+  EXPECT_EQ(order("tp-dp"), (Names{"tp", "ep", "dp", "cp", "pp"}));
+  EXPECT_EQ(order("dp-tp-pp"), (Names{"ep", "dp", "tp", "pp", "cp"}));
+  EXPECT_EQ(order("dp-ep-tp"), (Names{"dp", "ep", "tp", "cp", "pp"}));
+  EXPECT_FALSE(rank_order(ParallelPlan{.tp = 2, .dp = 2, .order = "tp"}));
+  EXPECT_FALSE(rank_order(ParallelPlan{.order = "tp--dp"}));
+  EXPECT_EQ(rank_order(ParallelPlan{.order = "ep"}).value_or(Names{}).size(), 5u);
+}
+
 // What the graph does is what the formula says, for every degree: nothing is lost or done twice by splitting.
 TEST(Planner, FlopsOfTheGraphAreTheModels) {
   Model model = gpt(8, 1024, 16);
