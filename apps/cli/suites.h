@@ -29,5 +29,6 @@ struct Suite {
 };
 
 Result<SuiteAnswer> validate_runs(const SuiteRequest& request);
+Result<SuiteAnswer> validate_kernels(const SuiteRequest& request);
 
 }  // namespace ns_dist::cli

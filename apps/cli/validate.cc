@@ -40,6 +40,7 @@ namespace {
 // One line a suite.
 constexpr std::array kSuites = {
     Suite{"runs", "training steps that others published (built in)", false, validate_runs},
+    Suite{"kernels", "single kernels and whole FP32 models", true, validate_kernels},
 };
 
 struct Request {

@@ -1,0 +1,42 @@
+// How far off are our forecasts of kernels and whole FP32 models that others measured?
+//
+// Reads a folder laid out as
+//   kernels/*.csv[.gz]              single kernels, see kernel_table.h; latency_ms is measured
+//   models_fp32/labels.csv          whole models: gpu, graph, model, phase (inf, train), option ("", fusion), e2e_ms
+//   models_fp32/class_sums.csv      time by class of operator over a whole model
+//   models_fp32/distributed.csv     four GPUs: gpu, node, dp, tp, pp, graph, e2e_ms
+//   models_fp32/graph_nodes.csv[.gz], graph_ops.csv[.gz]   the operators of each graph
+// Files that are missing leave their section out. Columns neusight_*, roofline_*, habitat_*, micro_* hold what other
+// forecasters said of the same rows and are compared where present.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/gpu.h"
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+
+struct KernelSuiteOptions {
+  std::filesystem::path data;
+  std::string weights{};  // a safetensors file's bytes; empty: those compiled in
+  unsigned threads = 1;
+};
+
+struct KernelSuite {
+  std::string markdown;
+  std::vector<Error> mistakes;  // rows that could not be forecast, with file and line
+  std::size_t rows = 0;         // rows judged or found wanting
+};
+
+// `progress` is told the share done and what is being read. Errors: a folder without any of these files; a file whose
+// columns are missing or that cannot be read. A bad row is an entry of `mistakes`.
+Result<KernelSuite> check_kernels(const KernelSuiteOptions& options,
+                                  const std::function<Result<Gpu>(std::string_view id)>& gpu_of,
+                                  const std::function<void(double, std::string_view)>& progress = {});
+
+}  // namespace ns_dist

@@ -1,0 +1,82 @@
+#include "csv_rows.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+namespace ns_dist {
+
+std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name) {
+  for (const char* extension : {".csv", ".csv.gz"}) {
+    const auto candidate = folder / (std::string(name) + extension);
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(candidate, ignored)) return candidate;
+  }
+  return {};
+}
+
+Result<CsvRows> CsvRows::open(const std::filesystem::path& path, std::vector<std::string_view> required) {
+  NS_TRY(CsvTable table, CsvTable::read(path));
+  for (const std::string_view column : required) {
+    if (table.column(column)) continue;
+    Error error;
+    error.message = fmt::format("no column \"{}\"", column);
+    error.where = path.string() + ":1";
+    error.expected = fmt::format("columns {}", fmt::join(required, ", "));
+    return fail(error);
+  }
+  return CsvRows(std::move(table));
+}
+
+void CsvRows::go_to(std::size_t row) {
+  row_ = row;
+  table_.fields(row, fields_);
+  mistake_.reset();
+}
+
+std::string CsvRows::where() const { return fmt::format("{}:{}", table_.where(), table_.line(row_)); }
+
+std::string_view CsvRows::text(std::string_view column) const {
+  const auto index = table_.column(column);
+  return index && *index < fields_.size() ? fields_[*index] : std::string_view();
+}
+
+std::optional<double> CsvRows::number(std::string_view column) {
+  const std::string_view field = text(column);
+  if (field.empty()) return std::nullopt;
+  double value = 0;
+  const auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), value);
+  if (code == std::errc() && end == field.data() + field.size() && std::isfinite(value)) return value;
+  if (!mistake_) {
+    Error error;
+    error.message = fmt::format("{} is \"{}\"", column, field);
+    error.where = where();
+    error.expected = "a finite number or nothing";
+    mistake_ = error;
+  }
+  return std::nullopt;
+}
+
+std::optional<double> CsvRows::positive(std::string_view column) {
+  const std::optional<double> value = number(column);
+  return value && *value > 0 ? value : std::nullopt;
+}
+
+std::int64_t CsvRows::whole(std::string_view column, std::int64_t fallback) {
+  const std::optional<double> value = number(column);
+  if (!value) return fallback;
+  if (*value == std::floor(*value) && std::abs(*value) < 9e15) return static_cast<std::int64_t>(*value);
+  if (!mistake_) {
+    Error error;
+    error.message = fmt::format("{} is \"{}\"", column, text(column));
+    error.where = where();
+    error.expected = "a whole number";
+    mistake_ = error;
+  }
+  return fallback;
+}
+
+std::optional<Error> CsvRows::mistake() { return std::exchange(mistake_, std::nullopt); }
+
+}  // namespace ns_dist

@@ -1,0 +1,53 @@
+// What PyTorch launches for a node of an operator graph, and what a step made of such nodes takes.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model_graph.h"
+#include "ns_dist/cost.h"
+#include "ns_dist/gpu.h"
+
+namespace ns_dist {
+
+// Kernels of one node in one phase, in order; empty where it only makes a view or counts on the host. fp32.
+//
+// Forward kernels follow the node's operators. Backward ones follow what PyTorch 2.1 runs, which the tables of
+// operators do not say: softmax multiplies gradient and output before its reduction (softmax_backward_cuda_out),
+// dropout scales its mask as a float tensor first (native_dropout_backward), LayerNorm has a kernel for its input and
+// one for its weights, an addition passes gradients on, division and multiplication by a scalar have one gradient.
+// `l2`: bytes of cache; a broadcast operand whose repeated part does not fit in half of it is read again each time.
+std::vector<Operator> eager_kernels(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2);
+
+// "Linear", "BMM", "VECsoftmax", "VECln", "VEC" for other vector operators; empty for what belongs to none.
+std::string_view class_of(const GraphNode& node);
+
+struct Span3 {
+  double seconds = 0, low = 0, high = 0;
+  void add(const Span3& other, double times = 1) {
+    seconds += times * other.seconds, low += times * other.low, high += times * other.high;
+  }
+};
+
+// Forecasts operators, each distinct one once.
+class KernelClock {
+ public:
+  explicit KernelClock(const ComputeCost& cost) : cost_(&cost) {}
+  Result<Span3> operator()(const Operator& op);
+
+ private:
+  const ComputeCost* cost_;
+  std::map<std::string, Span3> known_;
+};
+
+// A node measured alone: CPU and GPU start idle, so dispatching it shows. Phases without kernels cost their dispatch.
+Result<Span3> node_alone(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2,
+                         KernelClock& clock);
+
+// A whole step: every node as often as it stands for a layer, forward only or with backward. Collectives are left out.
+Result<Span3> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
+                         KernelClock& clock);
+
+}  // namespace ns_dist

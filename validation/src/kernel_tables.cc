@@ -1,0 +1,99 @@
+// Single kernels: every table of the folder, with the weights at hand.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "csv_rows.h"
+#include "sections.h"
+
+namespace ns_dist {
+namespace {
+
+struct Table {
+  std::string_view name, note;
+  Mode mode = Mode::kBurst;
+  double least_ms = 0;  // rows below it sit on the clock's resolution
+  double target = 0;    // percent; 0: none
+};
+
+constexpr std::string_view kFitted = "In sample: the weights were fitted on these rows.";
+constexpr std::string_view kHeldOut = "Not fitted on. L4 and A100-PCIe-80GB were not fitted on at all.";
+constexpr std::array<Table, 26> kTables = {{
+    {"fp32_test_linear", kHeldOut},
+    {"fp32_test_bmm", kHeldOut},
+    {"fp32_test_elementwise", kHeldOut},
+    {"fp32_test_softmax", kHeldOut},
+    {"fp32_test_layernorm", kHeldOut},
+    {"fp32_test_linear_amd", "Not fitted on: no AMD GEMM was."},
+    {"fp32_test_bmm_amd", "Not fitted on: no AMD GEMM was."},
+    {"fp16_layer_ops", "Projections, activations and norms of layers at work, of at least 20 us. In sample.",
+     Mode::kBurst, 0.02},
+    {"a100_mi210_llmcompass", "Not fitted on. Wall clock: 12-50 us of launch are inside."},
+    {"fp32_train_linear", kFitted},
+    {"fp32_train_bmm", kFitted},
+    {"fp32_train_elementwise", kFitted},
+    {"fp32_train_softmax", kFitted},
+    {"fp32_train_layernorm", kFitted},
+    {"fp32_train_conv", kFitted},
+    {"fp32_train_elementwise_amd", kFitted},
+    {"fp32_train_softmax_amd", kFitted},
+    {"fp32_train_layernorm_amd", kFitted},
+    {"bf16_gemm", kFitted},
+    {"bf16_gemm_sustained", kFitted, Mode::kSustained},
+    {"fp8_gemm", kFitted},
+    {"bf16_attention", kFitted},
+    {"bf16_moe", kFitted},
+    {"fp32_test_conv", kHeldOut},
+    {"fp32_train_linear_amd", kFitted},
+    {"fp32_train_bmm_amd", kFitted},
+}};
+
+}  // namespace
+
+Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
+  std::string text;
+  const auto folder = sections.options.data / "kernels";
+  for (std::size_t t = 0; t < kTables.size(); ++t) {
+    const Table& entry = kTables[t];
+    const std::filesystem::path path = table_path(folder, entry.name);
+    if (path.empty()) continue;
+    ++sections.tables;
+    tell(0.05 + 0.95 * static_cast<double>(t) / static_cast<double>(kTables.size()), entry.name);
+    NS_TRY(const CsvTable table, CsvTable::read(path));
+    KernelTableOptions options;
+    options.threads = sections.options.threads;
+    options.model.mode = entry.mode;
+    options.model.weights = sections.options.weights;
+    NS_TRY(const KernelForecasts forecasts, forecast_kernels(table, options, sections.gpu_of));
+    sections.mistakes.insert(sections.mistakes.end(), forecasts.errors.begin(), forecasts.errors.end());
+
+    const KernelReader reader(table);
+    const auto outlier = table.column("outlier"), over_peak = table.column("over_peak");
+    std::vector<std::string_view> fields;
+    ErrorTable errors{std::string(entry.name)};
+    for (std::size_t i = 0; i < table.row_count(); ++i) {
+      const Forecast& forecast = forecasts.forecasts[i];
+      if (!(forecast.latency > Seconds())) continue;
+      const auto row = reader.row(i);
+      if (!row || !row->latency_ms || *row->latency_ms < entry.least_ms) continue;
+      table.fields(i, fields);
+      const auto flagged = [&](const std::optional<std::size_t>& column) {
+        return column && *column < fields.size() && !fields[*column].empty() && fields[*column] != "0" &&
+               fields[*column] != "0.0";
+      };
+      if (flagged(outlier) || flagged(over_peak)) continue;
+      Judged judged;
+      judged.label = fmt::format("{} {} (line {})", row->gpu, to_text(row->work), table.line(i));
+      judged.measured = *row->latency_ms;
+      judged.forecast = forecast.latency / units::ms, judged.low = forecast.low / units::ms,
+      judged.high = forecast.high / units::ms;
+      errors.add(std::string(row->gpu) + " " + std::string(row->op), std::move(judged));
+    }
+    sections.rows += errors.rows();
+    text += errors.markdown(std::string(entry.note), 3);
+  }
+  return text.empty() ? text : "## Single kernels\n\n" + text;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,218 @@
+// Whole FP32 models: sums by class of operator, steps on one GPU, fused steps, steps on four GPUs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "csv_rows.h"
+#include "eager.h"
+#include "ns_dist/compute_model.h"
+#include "sections.h"
+
+namespace ns_dist {
+namespace {
+
+const std::vector<std::string> kOthers = {"NeuSight", "roofline", "Habitat", "micro"};
+constexpr std::array<std::string_view, 4> kOtherColumns = {"neusight", "roofline", "habitat", "micro"};
+
+Error bad(const std::string& where, std::string message, std::string expected) {
+  Error error;
+  error.message = std::move(message);
+  error.where = where;
+  error.expected = std::move(expected);
+  return error;
+}
+
+// A GPU with its kernel model; both live as long as this.
+struct Device {
+  Gpu gpu;
+  std::unique_ptr<ComputeCost> cost;
+  std::unique_ptr<KernelClock> clock;
+};
+
+class Models {
+ public:
+  Models(Sections& sections, std::map<std::string, ModelGraph, std::less<>> graphs)
+      : sections_(sections), graphs_(std::move(graphs)) {}
+
+  Result<Device*> device(std::string_view id) {
+    const auto found = devices_.find(id);
+    if (found != devices_.end()) return &found->second;
+    Device device;
+    NS_TRY(device.gpu, sections_.gpu_of(id));
+    NS_TRY(device.cost,
+           make_compute_model(device.gpu, {.mode = Mode::kSustained, .weights = sections_.options.weights}));
+    device.clock = std::make_unique<KernelClock>(*device.cost);
+    return &devices_.emplace(std::string(id), std::move(device)).first->second;
+  }
+  const ModelGraph* graph(std::string_view name) const {
+    const auto found = graphs_.find(name);
+    return found == graphs_.end() ? nullptr : &found->second;
+  }
+
+  std::map<std::string, std::int64_t, std::less<>> layers;  // by model
+
+ private:
+  Sections& sections_;
+  std::map<std::string, ModelGraph, std::less<>> graphs_;
+  std::map<std::string, Device, std::less<>> devices_;
+};
+
+void add_others(CsvRows& rows, std::string_view suffix, Judged& judged) {
+  for (std::size_t i = 0; i < kOthers.size(); ++i) {
+    if (const auto said = rows.positive(std::string(kOtherColumns[i]) + std::string(suffix))) {
+      judged.others[kOthers[i]] = *said;
+    }
+  }
+}
+
+Judged judged_of(std::string label, double measured_ms, const Span3& span) {
+  Judged judged;
+  judged.label = std::move(label);
+  judged.measured = measured_ms;
+  judged.forecast = 1e3 * span.seconds, judged.low = 1e3 * span.low, judged.high = 1e3 * span.high;
+  return judged;
+}
+
+// NeuSight's error by operator: sums of a class over a model against the sums of the nodes' measured times.
+Result<std::string> class_sums(Models& models, const std::filesystem::path& path, Sections& sections) {
+  NS_TRY(CsvRows rows, CsvRows::open(path, {"gpu", "model", "phase", "seq", "batch", "cls", "label_e2e_ms"}));
+  ErrorTable unseen("Class sums, GPUs that were not fitted on", kOthers), by_gpu("Class sums, by GPU", kOthers),
+      published("Class sums, in and out of NeuSight's distribution", kOthers);
+  std::map<std::string, std::map<std::string_view, Span3>> known;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows.go_to(i);
+    const auto measured = rows.positive("label_e2e_ms");
+    if (auto mistake = rows.mistake()) {
+      sections.mistakes.push_back(std::move(*mistake));
+      continue;
+    }
+    if (!measured) continue;  // not measured on this GPU
+    const std::string name =
+        fmt::format("{}-{}-{}-{}", rows.text("model"), rows.text("phase"), rows.text("seq"), rows.text("batch"));
+    const std::string_view gpu = rows.text("gpu"), cls = rows.text("cls");
+    const ModelGraph* graph = models.graph(name);
+    if (graph == nullptr) {
+      sections.mistakes.push_back(bad(rows.where(), fmt::format("no graph \"{}\"", name), "a graph of graph_nodes"));
+      continue;
+    }
+    const auto device = models.device(gpu);
+    if (!device) {
+      Error error = device.error();
+      error.where = rows.where();
+      sections.mistakes.push_back(std::move(error));
+      continue;
+    }
+    auto [sum, fresh] = known.try_emplace(std::string(gpu) + " " + name);
+    if (fresh) {
+      const auto layers = models.layers.find(rows.text("model"));
+      const double times = layers == models.layers.end() ? 1 : static_cast<double>(layers->second);
+      for (const GraphNode& node : graph->nodes) {
+        const std::string_view node_class = class_of(node);
+        if (node_class.empty()) continue;
+        for (std::size_t phase = 0; phase < (rows.text("phase") == "train" ? kGraphPhases : 1); ++phase) {
+          NS_TRY(const Span3 span, node_alone(*graph, node, static_cast<GraphPhase>(phase),
+                                              (*device)->gpu.l2_cache / units::B, *(*device)->clock));
+          sum->second[node_class].add(span, node.in_layer ? times : 1);
+        }
+      }
+    }
+    const auto found =
+        std::find_if(sum->second.begin(), sum->second.end(), [&](const auto& part) { return part.first == cls; });
+    if (found == sum->second.end()) {
+      sections.mistakes.push_back(bad(rows.where(), fmt::format("graph \"{}\" has nothing of class \"{}\"", name, cls),
+                                      "BMM, Linear, VEC, VECsoftmax or VECln"));
+      continue;
+    }
+    Judged judged = judged_of(fmt::format("{} {} {}", gpu, name, cls), *measured, found->second);
+    add_others(rows, "_e2e_ms", judged);
+    if (!fp32_training_gpu(gpu)) unseen.add(std::string(cls), judged);
+    const bool out = rows.whole("neusight_ood", 0) != 0;
+    published.add(fmt::format("{}, {} of distribution", cls, out ? "out" : "in"), judged);
+    by_gpu.add(fmt::format("{} {}", gpu, cls), std::move(judged));
+  }
+  sections.rows += by_gpu.rows();
+  return unseen.markdown(
+             "For every GPU, model, phase and batch one error of the class' sum over forward, backward and "
+             "accumulation; rows are such configurations.",
+             8) +
+         published.markdown("", 0) + by_gpu.markdown("", 0, false);
+}
+
+Result<std::string> whole_models(Models& models, const std::filesystem::path& path, Sections& sections) {
+  NS_TRY(CsvRows rows, CsvRows::open(path, {"gpu", "graph", "model", "phase", "option", "e2e_ms"}));
+  ErrorTable unseen("Whole models on GPUs that were not fitted on", kOthers),
+      seen("Whole models on fitted GPUs", kOthers), fused("Fused models (torch.compile)", kOthers),
+      other_vendor("Whole models on AMD GPUs", kOthers);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows.go_to(i);
+    const auto measured = rows.positive("e2e_ms");
+    if (auto mistake = rows.mistake()) {
+      sections.mistakes.push_back(std::move(*mistake));
+      continue;
+    }
+    const std::string_view option = rows.text("option");
+    if (!measured || (!option.empty() && option != "fusion")) continue;  // out of memory; several GPUs: see there
+    const std::string name(rows.text("graph"));
+    const std::string_view gpu = rows.text("gpu");
+    const ModelGraph* graph = models.graph(name);
+    if (graph == nullptr) {
+      if (rows.whole("has_graph", 1) == 0) continue;  // said to have none
+      sections.mistakes.push_back(bad(rows.where(), fmt::format("no graph \"{}\"", name), "a graph of graph_nodes"));
+      continue;
+    }
+    const auto device = models.device(gpu);
+    if (!device) {
+      Error error = device.error();
+      error.where = rows.where();
+      sections.mistakes.push_back(std::move(error));
+      continue;
+    }
+    const std::string_view phase = rows.text("phase");
+    const auto layers = models.layers.find(rows.text("model"));
+    NS_TRY(const Span3 span, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second, phase == "train",
+                                        (*device)->gpu, *(*device)->clock));
+    Judged judged = judged_of(fmt::format("{} {}", gpu, name), *measured, span);
+    add_others(rows, "_e2e_ms", judged);
+    ErrorTable& table = !option.empty()                        ? fused
+                        : (*device)->gpu.vendor == "amd"       ? other_vendor
+                        : fp32_training_gpu((*device)->gpu.id) ? seen
+                                                               : unseen;
+    table.add(fmt::format("{} {}", gpu, phase == "train" ? "training" : "inference"), std::move(judged));
+    ++sections.rows;
+  }
+  return unseen.markdown("", 12) + fused.markdown("", 8) + other_vendor.markdown("Of MI250 nothing was fitted.", 8) +
+         seen.markdown("", 8);
+}
+
+}  // namespace
+
+Result<std::string> model_sections(Sections& sections) {
+  const auto folder = sections.options.data / "models_fp32";
+  const auto labels = table_path(folder, "labels"), sums = table_path(folder, "class_sums");
+  const auto nodes = table_path(folder, "graph_nodes"), operators = table_path(folder, "graph_ops");
+  if (labels.empty()) return std::string();
+  ++sections.tables;
+  if (nodes.empty() || operators.empty()) {
+    return fail(bad(folder.string(), "labels without graph_nodes or graph_ops", "all three tables"));
+  }
+  NS_TRY(auto graphs, read_model_graphs(nodes, operators, sections.mistakes));
+  Models models(sections, std::move(graphs));
+  NS_TRY(CsvRows rows, CsvRows::open(labels, {"model"}));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows.go_to(i);
+    const std::int64_t layers = rows.whole("num_layer", 0);
+    if (layers > 0) models.layers[std::string(rows.text("model"))] = layers;
+  }
+  std::string text;
+  if (!sums.empty()) {
+    NS_TRY(const std::string part, class_sums(models, sums, sections));
+    text += part;
+  }
+  NS_TRY(const std::string part, whole_models(models, labels, sections));
+  text += part;
+  return text.empty() ? text : "## Whole FP32 models\n\n" + text;
+}
+
+}  // namespace ns_dist
