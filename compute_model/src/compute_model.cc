@@ -268,12 +268,11 @@ class KernelModel final : public ComputeCost {
               return up;
             },
             [&](const Attention& o) { return estimate_attention(machine_, o, op.dtype, roofline, steps); },
-            // Rows that outgrow registers are read again: 0.44-0.86 of the bandwidth on A100 against 0.87 of plain
-            // streams (NeuSight's softmax kernels, fp32). Megatron's fused kernel keeps rows to 16,384 columns.
-            [&](const Softmax& o) { return streaming(op, work, o.columns > 16384 ? 1.5 : 1.15, kStreamed, steps); },
-            // 0.60 against 0.87 of the bandwidth on A100 for LayerNorm forward: statistics, then a second read.
+            [&](const Softmax& o) {
+              return streaming(op, work, softmax_passes(machine_, d(o.columns), o.pass), kStreamed, steps);
+            },
             [&](const Normalization& o) {
-              return streaming(op, work, o.pass == Pass::kForward ? 1.3 : 1.4, kStreamed, steps);
+              return streaming(op, work, normalization_passes(machine_, o.pass), kStreamed, steps);
             },
             [&](const Elementwise&) { return streaming(op, work, 1, kStreamed, steps); },
             // Scattered rows and, backward, atomics.

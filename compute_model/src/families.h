@@ -45,11 +45,18 @@ class Steps {
 
 Estimate estimate_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
                        Epilogue epilogue, DType dtype, const Roofline& roofline, Steps& steps);
+// The same in FP32, on vector units or AMD's FP32 matrix units, and in formats without matrix units.
+Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
+                              DType dtype, const Roofline& roofline, Steps& steps);
 Estimate estimate_attention(const Machine& machine, const Attention& op, DType dtype, const Roofline& roofline,
                             Steps& steps);
 // A memory-bound kernel that moves `traffic` bytes and does `flops` on the vector units.
 Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,
                             Steps& steps);
+
+// Traffic of a kernel over rows as a multiple of the least.
+double softmax_passes(const Machine& machine, double columns, Pass pass);
+double normalization_passes(const Machine& machine, Pass pass);
 
 // launch + the slower of two pipes, rounded where they meet: a kernel near the ridge overlaps them imperfectly.
 double overlap(double compute, double memory);

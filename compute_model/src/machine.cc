@@ -39,15 +39,63 @@ Efficiency tensor_efficiency(std::string_view architecture) {
   return {architecture, 0.72, 0.66};  // median of the rows above
 }
 
-// FP32 FLOP per joule of board energy on the vector units, large GEMMs at the power limit: 57-58 G on P4 and T4 (16 and
-// 12 nm), 56-61 G on A100 (7 nm), 121 G on L4 (5 nm).
-double vector_flops_per_joule(int process_nm) { return process_nm == 0 || process_nm > 5 ? 60e9 : 121e9; }
-constexpr double kVectorEfficiency = 0.94;  // V100, which its power does not limit
+constexpr double kVectorEfficiency = 0.90;  // A100 and V100, large products
 
-// Share of the nominal bandwidth that long streaming kernels reach: HBM 0.86-0.91 (A100, V100), GDDR with ECC 0.74-0.78
-// (P4, T4, L4). Medians over kernels that move at least 400 MB, from NeuSight's kernel data.
-double bandwidth_efficiency(std::string_view memory_type) {
-  return memory_type.starts_with("GDDR") || memory_type.starts_with("gddr") ? 0.77 : 0.87;
+// FP32 lanes that one warp scheduler feeds: 16 on Volta, Turing and GA100, which leaves every other issue slot to loads
+// and addresses; 32 on Pascal, GA10x, Ada and Hopper (CUDA C++ Programming Guide, arithmetic throughput by compute
+// capability), where they compete. Shares: medians of the largest tiles in NeuSight's FP32 training tables, A100 0.90,
+// V100 0.93, P100 0.85. AMD: of the FP32 matrix peak, MI100 and MI210, large single products (0.66-0.68).
+double issue_share_of(const Gpu& gpu) {
+  if (gpu.vendor == "amd") return 0.68;
+  if (gpu.architecture == "ampere") return gpu.compute_capability == "8.0" ? 0.90 : 0.85;
+  if (gpu.architecture == "volta" || gpu.architecture == "turing") return 0.93;
+  return 0.85;
+}
+
+// Joules of an FP32 multiply-add's half on the vector units at the lowest voltage, registers and caches included. 16
+// and 12 nm: whole models and products on P4 and T4, which run against their power limit. Carried on by TSMC's
+// published power at equal speed: N7 -50 % from 12FFN (-60 % from 16FF+, which 12FFC betters by 20 %), N5 -30 % from
+// N7, 4N about another 10 %.
+double flop_joules_of(int process_nm) {
+  constexpr double kAt16 = 18.5e-12, kAt12 = 13.2e-12;
+  if (process_nm <= 0 || process_nm > 12) return kAt16;
+  if (process_nm > 10) return kAt12;
+  if (process_nm > 5) return kAt12 * 0.5;
+  return kAt12 * 0.5 * 0.7 * 0.9;
+}
+// Between half of the boost clock and the boost clock the voltage rises by about this share. V100 sets the bound: at
+// 250 W it still holds its boost clock.
+constexpr double kVoltageRise = 0.15;
+// Power without work as a share of the limit: 25-40 W of 250 W (V100, A100 idle with a context, nvidia-smi), 10 W
+// of 70.
+constexpr double kIdleShare = 0.12;
+// DRAM access and transport: HBM2 3.9 pJ a bit, GDDR5 14 pJ (O'Connor et al. 2017, "Fine-grained DRAM", MICRO),
+// GDDR6 7.5 pJ (Micron), and as much again on the chip.
+double byte_joules_of(std::string_view memory_type) {
+  return memory_type.starts_with("GDDR") || memory_type.starts_with("gddr") ? 110e-12 : 60e-12;
+}
+
+// Share of the nominal bandwidth that long streaming kernels reach in a running model: V100 and A100 0.91-0.93, GDDR
+// with ECC 0.76-0.78 (P4, T4), P100's first HBM2 0.755, AMD 0.86. Medians over kernels of at least 0.2 ms, from
+// NeuSight's kernel data.
+double bandwidth_efficiency(const Gpu& gpu) {
+  if (gpu.memory_type.starts_with("GDDR") || gpu.memory_type.starts_with("gddr")) return 0.77;
+  if (gpu.vendor == "amd") return 0.86;
+  return gpu.architecture == "pascal" ? 0.755 : 0.91;
+}
+
+// A100 and Hopper keep two L2 partitions, each a copy of what its SMs read (NVIDIA A100 white paper, "L2 cache").
+bool two_partitions(const Gpu& gpu) { return gpu.compute_capability == "8.0" || gpu.compute_capability == "9.0"; }
+constexpr double kResidentShare = 0.7;   // L2 is never wholly one tensor's
+constexpr double kL2BytesPerClock = 32;  // an SM's 64, half of them from the far side
+
+// The slower of two pipes, rounded where they meet: tiles of one product load and store in step, so they overlap worse
+// than independent kernels.
+double overlap_of(double compute, double memory) {
+  const double larger = std::max(compute, memory), smaller = std::min(compute, memory);
+  if (!(larger > 0)) return 0;
+  const double ratio = smaller / larger;
+  return larger * std::sqrt(1 + ratio * ratio);
 }
 
 // Fixed cost of a small kernel: 1.6-2.5 us in CUDA graphs; back to back in a stream, the dependent launch adds about 1
@@ -59,6 +107,33 @@ constexpr double kBurstLaunch = 2e-6, kStreamGap = 1e-6;
 double Machine::vector_rate(DType dtype) const {
   const FlopsPerSecond packed = dtype == DType::kFp64 ? FlopsPerSecond() : gpu.vector[dtype];
   return std::max(vector_peak, packed / (FLOP / s));
+}
+
+double Machine::memory_seconds(double bytes) const {
+  const double resident = std::min(bytes, resident_bytes);
+  return std::max((bytes - resident) / achieved_bandwidth, 0.0) + resident / l2_bandwidth;
+}
+
+PoweredTime Machine::powered(double compute, double memory, double flops, double bytes, double weight) const {
+  PoweredTime free{overlap_of(compute, memory), 1};
+  if (!(watts > 0)) return free;
+  const double budget = watts - idle_watts, moved = bytes * byte_joules, products = flops * flop_joules * weight;
+  const auto energy = [&](double clock) {
+    const double voltage = 1 + kVoltageRise * std::clamp((clock - 0.5) / 0.5, 0.0, 1.0);
+    return moved + products * voltage * voltage;
+  };
+  if (energy(1) <= budget * free.seconds) return free;
+  double low = 0.5, high = 1;
+  const double slow = overlap_of(compute / low, memory);
+  if (energy(low) > budget * slow) {  // at the lowest voltage: only the clock is left
+    const double seconds = energy(low) / budget;
+    return {seconds, std::min(low, compute / seconds)};
+  }
+  for (int step = 0; step < 12; ++step) {
+    const double middle = (low + high) / 2;
+    (energy(middle) > budget * overlap_of(compute / middle, memory) ? high : low) = middle;
+  }
+  return {overlap_of(compute / low, memory), low};
 }
 
 Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
@@ -91,14 +166,22 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
     if (!(peak >= 0) || !std::isfinite(peak)) return bad("peak for " + std::string(name_of(dtype)), "a finite rate");
     const bool on_tensor_units = gpu.tensor[dtype] > FlopsPerSecond();
     double rate = peak * (on_tensor_units ? tensor_share : kVectorEfficiency);
-    if (!on_tensor_units && usable(watts)) rate = std::min(rate, watts * vector_flops_per_joule(gpu.process_nm));
+    if (!on_tensor_units && usable(watts)) {
+      rate = std::min(rate, (1 - kIdleShare) * watts / flop_joules_of(gpu.process_nm));
+    }
     machine.matrix_peak[static_cast<std::size_t>(dtype)] = peak;
     machine.matrix_rate[static_cast<std::size_t>(dtype)] = rate;
     fastest = std::max(fastest, peak);
   }
   if (!usable(fastest)) return bad("rate", "a peak for at least one number format");
   if (!usable(machine.vector_peak)) machine.vector_peak = fastest / 16;  // H100's and A100's ratio of BF16 to FP32
-  machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu.memory_type);
+  machine.issue_share = issue_share_of(gpu);
+  const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
+  machine.l2_bandwidth = std::max(machine.bandwidth, kL2BytesPerClock * machine.sms * clock);
+  machine.resident_bytes = kResidentShare * machine.l2 / (two_partitions(gpu) ? 2 : 1);
+  if (usable(watts)) machine.watts = watts, machine.idle_watts = kIdleShare * watts;
+  machine.flop_joules = flop_joules_of(gpu.process_nm), machine.byte_joules = byte_joules_of(gpu.memory_type);
+  machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu);
   return machine;
 }
 

@@ -7,6 +7,12 @@
 
 namespace ns_dist {
 
+// A kernel's time at the clock that the board's power allows.
+struct PoweredTime {
+  double seconds = 0;
+  double clock = 1;  // share of the boost clock
+};
+
 struct Machine {
   Gpu gpu;
   Mode mode = Mode::kSustained;
@@ -18,10 +24,22 @@ struct Machine {
   double launch = 0;              // fixed cost of a kernel: dispatch, first loads, last stores
   std::array<double, kDTypeCount> matrix_peak{}, matrix_rate{};  // nominal; of a large GEMM that fills the SMs evenly
 
+  double issue_share = 1;     // of the vector peak that a matrix product's instructions leave to its products
+  double resident_bytes = 0;  // of a tensor that L2 still holds for the next kernel
+  double l2_bandwidth = 0;
+  double watts = 0, idle_watts = 0;  // board power limit, 0 where it is unknown; what it draws without work
+  double flop_joules = 0;            // of an FP32 operation at the lowest voltage
+  double byte_joules = 0;            // of a byte moved from or to memory
+
   double peak(DType dtype) const { return matrix_peak[static_cast<std::size_t>(dtype)]; }
   double rate(DType dtype) const { return matrix_rate[static_cast<std::size_t>(dtype)]; }
   // Arithmetic of pointwise work on operands of `dtype`: at least fp32's rate, or packed halves where they are faster.
   double vector_rate(DType dtype) const;
+  // Seconds to move `bytes` of tensors that were just written or will be read next: what L2 holds is not paid twice.
+  double memory_seconds(double bytes) const;
+  // Work that takes `compute` and `memory` seconds at full clock and does `flops` (`weight`: energy of one against
+  // FP32's) and moves `bytes`. Solves board power = idle + flops x energy(voltage) + bytes x energy for the clock.
+  PoweredTime powered(double compute, double memory, double flops, double bytes, double weight) const;
 };
 
 Result<Machine> make_machine(const Gpu& gpu, Mode mode);

@@ -6,6 +6,8 @@
 namespace ns_dist {
 namespace {
 
+// Share of L2 that a repeated operand may take: A100 and Hopper hold two copies, and the rest streams by.
+constexpr double kHeld = 0.35;
 constexpr double kElement = 4;  // bytes: everything here is fp32
 
 // Reading a node's inputs, in elements, a repeated operand counted as often as it comes from memory.
@@ -15,6 +17,7 @@ double elements_read(const GraphNode& node, double l2) {
   for (const TensorShape& input : node.inputs) {
     const double own = elements_of(input);
     if (own <= 1) continue;
+    const double size = node.kind == "where" && &input == &node.inputs.front() ? 0.25 : 1;  // a condition is a byte
     // Sizes aligned at the right, as broadcasting does: the part behind the last repeated dimension is what is re-read.
     double part = 1;
     bool repeated = false;
@@ -27,7 +30,7 @@ double elements_read(const GraphNode& node, double l2) {
         part *= static_cast<double>(narrow);
       }
     }
-    read += repeated && own < out && part * kElement > l2 / 2 ? out : std::min(own, out);
+    read += size * (repeated && own < out && size * part * kElement > kHeld * l2 ? out : std::min(own, out));
   }
   return read;
 }
@@ -57,10 +60,16 @@ bool is_lookup(const GraphNode& node) {
           ends_with_any(stem_of(node.name), {"embedding", "embeddings", "_wpe", "_wte"}));
 }
 
-Operator gemm(const GraphOperator& op, GraphPhase phase, std::size_t which) {
+Operator gemm(const ModelGraph& graph, const GraphNode& node, const GraphOperator& op, GraphPhase phase,
+              std::size_t which) {
   Gemm gemm{.batch = std::max<std::int64_t>(op.b, 1), .m = op.m, .n = op.n, .k = op.k};
   if (op.op == "BMM") {
-    gemm.layout = GemmLayout::kNN;
+    // Queries by keys: the second operand is a transposed view.
+    const bool view = std::any_of(node.previous.begin(), node.previous.end(), [&](std::int64_t index) {
+      const GraphNode* producer = graph.find(index);
+      return producer != nullptr && stem_of(producer->name) == "transpose";
+    });
+    gemm.layout = view && (phase == GraphPhase::kForward) ? GemmLayout::kNT : GemmLayout::kNN;
   } else if (phase == GraphPhase::kForward) {
     gemm.layout = GemmLayout::kNT, gemm.epilogue = Epilogue::kBias;
   } else {
@@ -69,7 +78,7 @@ Operator gemm(const GraphOperator& op, GraphPhase phase, std::size_t which) {
   return {gemm, DType::kFp32};
 }
 
-void forward(const GraphNode& node, double l2, std::vector<Operator>& out) {
+void forward(const ModelGraph& graph, const GraphNode& node, double l2, std::vector<Operator>& out) {
   const double elements = elements_of(node.output);
   const double read = elements > 0 ? elements_read(node, l2) / elements : 0;
   if (is_lookup(node)) {
@@ -81,7 +90,8 @@ void forward(const GraphNode& node, double l2, std::vector<Operator>& out) {
     return;
   }
   if (node.kind == "dropout") {
-    if (!node.operators[1].empty()) out.push_back(pointwise("dropout", elements, 1, 1.25, 10));  // and a byte of mask
+    if (!node.operators[1].empty())
+      out.push_back(pointwise("dropout", elements, 1, 1.25, 50));  // a byte of mask; Philox
     return;
   }
   if (node.kind == "contiguous") out.push_back(pointwise("copy", elements, 1, 1, 0));
@@ -114,7 +124,7 @@ void forward(const GraphNode& node, double l2, std::vector<Operator>& out) {
     const double count =
         std::max(1.0, static_cast<double>(op.b) * static_cast<double>(std::max<std::int64_t>(op.h, 1)));
     if (op.op == "Linear" || op.op == "BMM") {
-      out.push_back(gemm(op, GraphPhase::kForward, which++));
+      out.push_back(gemm(graph, node, op, GraphPhase::kForward, which++));
     } else if (op.op == "VECsoftmax") {
       out.push_back({Softmax{.rows = op.b, .columns = op.h}, DType::kFp32});
     } else if (op.op == "VECln") {
@@ -126,7 +136,7 @@ void forward(const GraphNode& node, double l2, std::vector<Operator>& out) {
   }
 }
 
-void backward(const GraphNode& node, std::vector<Operator>& out) {
+void backward(const ModelGraph& graph, const GraphNode& node, std::vector<Operator>& out) {
   const double elements = elements_of(node.output);
   const auto& operators = node.operators[1];
   if (is_lookup(node)) {
@@ -169,7 +179,7 @@ void backward(const GraphNode& node, std::vector<Operator>& out) {
   std::size_t which = 0;
   for (const GraphOperator& op : operators) {
     if (op.op == "Linear" || op.op == "BMM") {
-      out.push_back(gemm(op, GraphPhase::kBackward, which++));
+      out.push_back(gemm(graph, node, op, GraphPhase::kBackward, which++));
     } else if (op.op.starts_with("VEC")) {
       if (scalar && which++ > 0) break;
       const bool two = op.op == "VECmul" || op.op == "VECadd" || (op.op == "VECdiv" && !scalar);
@@ -189,16 +199,18 @@ void accumulate(const GraphNode& node, std::vector<Operator>& out) {
   }
 }
 
-// Dispatch of an operator by PyTorch on an idle machine, and of a phase that launches nothing: what node timings of the
-// smallest shapes show on V100, T4 and P100 (20-25 and 10-12 us, of which a kernel takes 3).
-constexpr double kDispatch = 16e-6, kEmptyDispatch = 11e-6;
+// Dispatch of a node's first kernel on an idle machine, forward and backward, of each accumulation, and of a phase that
+// launches nothing: medians of node timings beyond the kernels' own on P100, V100, T4 and A100-PCIe-40GB.
+constexpr double kForwardDispatch = 20e-6, kBackwardDispatch = 12e-6, kAccumulateDispatch = 8e-6,
+                 kEmptyDispatch = 10e-6;
+constexpr double kAccumulateLeast = 20e-6;
 
 }  // namespace
 
-std::vector<Operator> eager_kernels(const ModelGraph&, const GraphNode& node, GraphPhase phase, double l2) {
+std::vector<Operator> eager_kernels(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2) {
   std::vector<Operator> kernels;
-  if (phase == GraphPhase::kForward) forward(node, l2, kernels);
-  if (phase == GraphPhase::kBackward) backward(node, kernels);
+  if (phase == GraphPhase::kForward) forward(graph, node, l2, kernels);
+  if (phase == GraphPhase::kBackward) backward(graph, node, kernels);
   if (phase == GraphPhase::kAccumulate) accumulate(node, kernels);
   return kernels;
 }
@@ -229,10 +241,17 @@ Result<Span3> node_alone(const ModelGraph& graph, const GraphNode& node, GraphPh
     total.seconds = kEmptyDispatch, total.low = kEmptyDispatch / 2, total.high = 2 * kEmptyDispatch;
     return total;
   }
-  total.seconds = kDispatch, total.low = kDispatch / 2, total.high = 2 * kDispatch;
+  const double dispatch = phase == GraphPhase::kForward    ? kForwardDispatch
+                          : phase == GraphPhase::kBackward ? kBackwardDispatch
+                                                           : kAccumulateDispatch;
+  total = {dispatch, dispatch / 2, 2 * dispatch};
   for (const Operator& op : kernels) {
     NS_TRY(const Span3 span, clock(op));
     total.add(span);
+  }
+  if (phase == GraphPhase::kAccumulate && class_of(node) != "Linear") {
+    const double least = kAccumulateLeast * static_cast<double>(kernels.size());
+    total = {std::max(total.seconds, least), std::max(total.low, least / 2), std::max(total.high, 2 * least)};
   }
   return total;
 }

@@ -51,8 +51,11 @@ double traffic(const Machine& machine, double batch, double m, double n, double 
 
 }  // namespace
 
-Estimate estimate_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout, Epilogue,
+Estimate estimate_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout, Epilogue,
                        DType dtype, const Roofline& roofline, Steps& steps) {
+  if (dtype == DType::kFp32 || !(machine.gpu.tensor[dtype] > FlopsPerSecond())) {
+    return estimate_vector_gemm(machine, batch, m, n, k, layout, dtype, roofline, steps);
+  }
   const double bytes = size_of(dtype) / units::B;
   const double padded_k = std::ceil(k / kStage) * kStage;
   const double rate_per_sm = machine.rate(dtype) / machine.sms;

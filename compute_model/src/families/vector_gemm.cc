@@ -1,0 +1,111 @@
+// Matrix products on the vector units (FP32 without TF32): tiles and waves under three ceilings, what an SM's
+// schedulers can issue, what memory and L2 deliver, and what the board's power pays for.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+
+#include "families.h"
+
+namespace ns_dist {
+namespace {
+
+struct Tile {
+  double m, n;
+  double efficiency;  // of an SM's issue rate, against the largest tile: smaller ones load more for each product
+  std::string_view name;
+};
+
+// Tiles that cuBLAS launches for single products, by kernel names in NeuSight's FP32 training tables; efficiencies are
+// their medians on V100 and A100 over products of at least eight waves (0.92-0.93 for 128x128, 0.63-0.68 for 32x32).
+constexpr std::array<Tile, 9> kSingle = {{{128, 128, 1.00, "128x128"},
+                                          {64, 128, 0.97, "64x128"},
+                                          {128, 64, 0.97, "128x64"},
+                                          {64, 64, 0.90, "64x64"},
+                                          {32, 128, 0.85, "32x128"},
+                                          {128, 32, 0.85, "128x32"},
+                                          {32, 64, 0.76, "32x64"},
+                                          {64, 32, 0.76, "64x32"},
+                                          {32, 32, 0.70, "32x32"}}};
+// Batched products take one tile, whatever their size: narrow matrices (a head dimension of 64) are padded to it.
+constexpr std::array<Tile, 1> kBatchedWide = {{{128, 128, 1.00, "128x128"}}};  // cc 8.0 and newer run sm80 kernels
+constexpr std::array<Tile, 1> kBatchedPascal = {{{64, 128, 1.00, "64x128"}}};  // maxwell_sgemm
+constexpr std::array<Tile, 2> kBatchedVolta = {{{128, 32, 0.88, "128x32"}, {64, 64, 0.83, "64x64"}}};
+constexpr std::array<Tile, 3> kBatchedTuring = {
+    {{64, 128, 1.00, "64x128"}, {64, 64, 0.90, "64x64"}, {32, 128, 0.80, "32x128"}}};
+
+// rocBLAS' FP32 matrix-unit kernels, by name: 128x64 and 64x64 for batched products (NeuSight's kernels on MI100,
+// MI210).
+constexpr std::array<Tile, 3> kBatchedAmd = {
+    {{128, 64, 0.90, "128x64"}, {64, 128, 0.90, "64x128"}, {64, 64, 0.85, "64x64"}}};
+// Products of transposed views (queries by keys) run at about this share of the others' rate there.
+constexpr double kTransposedAmd = 0.75;
+
+std::span<const Tile> tiles_of(const Machine& machine, bool batched) {
+  if (!batched) return kSingle;
+  if (machine.gpu.vendor == "amd") return kBatchedAmd;
+  const std::string_view architecture = machine.gpu.architecture;
+  if (architecture == "pascal") return kBatchedPascal;
+  if (architecture == "volta") return kBatchedVolta;
+  if (architecture == "turing") return kBatchedTuring;
+  return kBatchedWide;
+}
+
+// k steps' worth of loads and stores around a tile's products: A100's batched 128x128 kernels reach 0.59, 0.74, 0.81,
+// 0.86 and 0.89 of the peak at k = 24, 48, 96, 192 and 768.
+constexpr double kRamp = 10;
+constexpr double kTailOverlap = 0.5;  // share of the idle part of the last wave that is hidden
+constexpr double kSplitDepth = 256;   // least k that a part of a split product keeps
+
+}  // namespace
+
+Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
+                              DType dtype, const Roofline& roofline, Steps& steps) {
+  const double bytes = size_of(dtype) / units::B;
+  const bool transposed = machine.gpu.vendor == "amd" && batch > 1 && layout == GemmLayout::kNT;
+  const double per_sm = machine.peak(dtype) * machine.issue_share * (transposed ? kTransposedAmd : 1) / machine.sms;
+  const double least = batch * (m * k + n * k + m * n) * bytes;
+
+  double best_seconds = 0, best_compute = 0, best_memory = 0, best_waves = 0, best_tiles = 0, best_clock = 1;
+  const Tile* best = nullptr;
+  for (const Tile& tile : tiles_of(machine, batch > 1)) {
+    const double tiles = batch * std::ceil(m / tile.m) * std::ceil(n / tile.n);
+    const double exact = tiles / machine.sms, whole = std::ceil(exact);
+    const double waves = std::max(1.0, whole - kTailOverlap * (whole - exact));
+    const double split =
+        batch <= 1 && exact < 0.5 ? std::clamp(std::floor(1 / exact), 1.0, std::max(1.0, k / kSplitDepth)) : 1;
+    const double flops = 2 * tile.m * tile.n * (k + kRamp);
+    const double compute = waves * flops / (per_sm * tile.efficiency) / split;
+    const double memory = machine.memory_seconds(least);
+    const PoweredTime powered = machine.powered(compute, memory, tiles * flops, least, bytes / 4);
+    if (best == nullptr || powered.seconds < best_seconds) {
+      best = &tile, best_seconds = powered.seconds, best_compute = compute, best_memory = memory;
+      best_waves = whole, best_tiles = tiles, best_clock = powered.clock;
+    }
+  }
+
+  Estimate estimate;
+  const double excess = machine.memory_seconds(std::max(0.0, roofline.bytes - least));
+  estimate.seconds = machine.launch + best_seconds + excess;
+  estimate.bound = machine.launch > best_seconds ? Bound::kLaunch
+                   : best_compute >= best_memory ? Bound::kCompute
+                                                 : Bound::kMemory;
+  estimate.waves = static_cast<std::int64_t>(std::min(best_waves, 9e18));
+  estimate.tile = best->name;
+  estimate.method = "tiles and waves on the vector units, clock by board power";
+  estimate.spread = 1.25;
+  if (steps.on()) {
+    steps.add("tile", best->name, "rows x columns; the fastest of the candidates under this model");
+    steps.add("tiles", best_tiles);
+    steps.add("waves", best_waves, "tiles over SMs, rounded up");
+    steps.add("issue_share", machine.issue_share, "of the peak, by lanes a scheduler feeds");
+    steps.add("clock_share", best_clock, "of the boost clock, where board power pays for no more");
+    steps.add("compute_s", best_compute, "padded work at full clock");
+    steps.add("memory_s", best_memory);
+    steps.add("epilogue_s", excess);
+    steps.add("launch_s", machine.launch);
+  }
+  return estimate;
+}
+
+}  // namespace ns_dist
