@@ -1,11 +1,16 @@
 #include "ns_dist/compute_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
 
+#include "calibration.h"
 #include "families.h"
+#include "ns_dist/catalog.h"
+#include "ns_dist/kernel_calibration.h"
 #include "weights.h"
 
 namespace ns_dist {
@@ -51,8 +56,13 @@ bool on_matrix_units(const Operator& op) {
 
 class KernelModel final : public ComputeCost {
  public:
-  KernelModel(Machine machine, std::shared_ptr<const KernelWeights> weights)
-      : machine_(std::move(machine)), weights_(std::move(weights)) {}
+  KernelModel(Machine machine, std::shared_ptr<const KernelWeights> weights,
+              std::shared_ptr<const KernelCalibration> calibration)
+      : machine_(std::move(machine)), weights_(std::move(weights)), calibration_(std::move(calibration)) {
+    for (std::size_t p = 0; p < kPredictorCount && weights_; ++p) {
+      if (weights_->predictors[p]) references_[p] = reference_for(*weights_->predictors[p]);
+    }
+  }
 
   Result<Forecast> forecast(const Operator& op) const override {
     Steps nobody(nullptr);
@@ -79,7 +89,8 @@ class KernelModel final : public ComputeCost {
       steps.add("floor_s", roofline.floor(), "both pipes at their nominal peaks");
     }
     std::optional<Estimate> known = learned(op, roofline, steps);
-    const Estimate estimate = known ? *known : estimate_of(op, work, roofline, steps);
+    Estimate estimate = known ? *known : estimate_of(op, work, roofline, steps);
+    if (calibration_) calibrate(estimate, op, roofline, steps);
     if (steps.on()) steps.add("method", estimate.method);
 
     Forecast forecast;
@@ -97,6 +108,22 @@ class KernelModel final : public ComputeCost {
     forecast.method = estimate.method;
     forecast.extrapolated = estimate.extrapolated;
     return forecast;
+  }
+
+  // Moves a forecast by what measurements of this GPU taught.
+  void calibrate(Estimate& estimate, const Operator& op, const Roofline& roofline, Steps& steps) const {
+    const std::string_view family = family_of(op);
+    for (const FamilyCalibration& f : calibration_->families) {
+      if (f.family != family || f.dtype != op.dtype) continue;
+      const auto [compute, memory] = pipe_seconds(machine_.gpu, op);
+      const std::array<double, 3> x = calibration_inputs(std::max(estimate.seconds, roofline.floor()), compute, memory);
+      const double factor = std::exp(f.offset * x[0] + f.by_duration * x[1] + f.by_ridge * x[2]);
+      estimate.seconds *= factor;
+      estimate.low = estimate.seconds * std::exp(f.low), estimate.high = estimate.seconds * std::exp(f.high);
+      estimate.method = "corrected by measurements of this GPU";
+      if (steps.on()) steps.add("calibration", factor, "by measurements of this GPU");
+      return;
+    }
   }
 
   Error no_rate(DType dtype) const {
@@ -173,17 +200,35 @@ class KernelModel final : public ComputeCost {
   std::optional<Estimate> corrected(const Operator& op, Steps& steps) const {
     const auto predictor = predictor_of(op, machine_.gpu, machine_.mode);
     if (!predictor || !weights_->predictors[static_cast<std::size_t>(*predictor)]) return std::nullopt;
+    const PredictorWeights& weights = *weights_->predictors[static_cast<std::size_t>(*predictor)];
+    const Reference& reference = references_[static_cast<std::size_t>(*predictor)];
     const Features features = features_of(*predictor, machine_, op, machine_.mode);
-    const Correction correction =
-        correct(*weights_->predictors[static_cast<std::size_t>(*predictor)], *predictor, features, machine_.gpu.id);
-    if (!(correction.seconds > 0) || !std::isfinite(correction.high)) return std::nullopt;  // beyond a double's range
     Estimate estimate;
+    Correction correction;
+    if (reference.measured) {
+      correction = correct(weights, *predictor, features, *reference.measured);
+      estimate.method = "trees over measured kernels of this GPU";
+    } else {
+      std::optional<NeighborFeatures> neighbor;
+      if (reference.neighbor && predictor_of(op, reference.neighbor->machine.gpu, machine_.mode) == predictor) {
+        const Neighbor& nearest = reference.neighbor->nearest;
+        neighbor = {features_of(*predictor, reference.neighbor->machine, op, machine_.mode), nearest.index,
+                    nearest.share, nearest.same_generation};
+      }
+      correction = correct(weights, *predictor, features, neighbor);
+      estimate.method = neighbor ? "measured kernels of the nearest GPU scaled, and a network over other GPUs"
+                                 : "network over measured kernels of other GPUs";
+      if (neighbor && steps.on()) {
+        steps.add("nearest_gpu", reference.neighbor->machine.gpu.id,
+                  "its measured kernels are carried over by the ratio of the physical estimates");
+        steps.add("nearest_share", neighbor->share, "the network speaks for the rest");
+      }
+    }
+    if (!(correction.seconds > 0) || !std::isfinite(correction.high)) return std::nullopt;  // beyond a double's range
     estimate.seconds = correction.seconds, estimate.low = correction.low, estimate.high = correction.high;
     estimate.extrapolated = correction.extrapolated;
     estimate.waves = static_cast<std::int64_t>(std::min(features.waves, 9e18));
     estimate.tile = features.tile;
-    estimate.method = correction.known_gpu ? "trees over measured kernels of this GPU"
-                                           : "network over measured kernels of other GPUs";
     const Roofline roofline = roofline_of(op, work_of(op));
     estimate.bound = roofline.floor() < 0.25 * estimate.seconds && estimate.seconds < 5 * machine_.launch
                          ? Bound::kLaunch
@@ -315,14 +360,68 @@ class KernelModel final : public ComputeCost {
         op.kind);
   }
 
+  // Where a predictor's measurements stand to this GPU.
+  struct Reference {
+    struct Near {
+      Machine machine;
+      Neighbor nearest;
+    };
+    std::optional<std::size_t> measured;
+    std::optional<Near> neighbor;
+  };
+
+  // Measured GPUs are looked up in the catalog by the ids that the weights give; one that is not there says nothing.
+  Reference reference_for(const PredictorWeights& weights) const {
+    Reference reference;
+    const Catalog catalog = Catalog::standard();
+    // A GPU of a measured one's name with another data sheet is that one scaled.
+    if (const auto index = measured_index(weights, machine_.gpu.id)) {
+      const auto gpu = catalog.gpu(machine_.gpu.id);
+      if (gpu && !(*gpu == machine_.gpu)) {
+        if (auto machine = make_machine(*gpu, machine_.mode)) {
+          reference.neighbor = Reference::Near{*std::move(machine), {*index, 1, true}};
+          return reference;
+        }
+      }
+      reference.measured = index;
+      return reference;
+    }
+    std::vector<Machine> machines;
+    std::vector<std::size_t> indices;
+    for (std::size_t i = 0; i < weights.gpus.size(); ++i) {
+      const auto gpu = catalog.gpu(weights.gpus[i]);
+      if (!gpu) continue;
+      auto machine = make_machine(*gpu, machine_.mode);
+      if (machine) machines.push_back(*std::move(machine)), indices.push_back(i);
+    }
+    if (auto nearest = neighbor_of(machine_, machines)) {
+      Machine near = machines[nearest->index];
+      nearest->index = indices[nearest->index];
+      reference.neighbor = typename Reference::Near{std::move(near), *nearest};
+    }
+    return reference;
+  }
+
   Machine machine_;
   std::shared_ptr<const KernelWeights> weights_;
+  std::shared_ptr<const KernelCalibration> calibration_;
+  std::array<Reference, kPredictorCount> references_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options) {
   NS_TRY(Machine machine, make_machine(gpu, options.mode));
+  if (options.calibration && (options.calibration->gpu != gpu.id || options.calibration->mode != options.mode)) {
+    const auto text = [](Mode mode) { return mode == Mode::kBurst ? "burst" : "sustained"; };
+    return fail(
+        {ErrorCode::kInvalidInput,
+         fmt::format("a calibration of {} kernels on {}", text(options.calibration->mode), options.calibration->gpu),
+         "calibration",
+         fmt::format("one of {} kernels on {}", text(options.mode), gpu.id),
+         "measure that one, or leave the calibration out",
+         {}});
+  }
   std::shared_ptr<const KernelWeights> weights;
   if (!options.weights.empty()) {
     NS_TRY(KernelWeights read, read_kernel_weights(options.weights, "weights"));
@@ -331,7 +430,8 @@ Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const Co
     weights = std::shared_ptr<const KernelWeights>(std::shared_ptr<void>(), standard_weights());
   }
   if (options.analytic) weights.reset();
-  return std::unique_ptr<ComputeCost>(std::make_unique<KernelModel>(std::move(machine), std::move(weights)));
+  return std::unique_ptr<ComputeCost>(
+      std::make_unique<KernelModel>(std::move(machine), std::move(weights), options.calibration));
 }
 
 std::span<const OperatorFamily> operator_families() { return kFamilies; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "families.h"
 
@@ -13,7 +14,6 @@ using namespace units;
 double d(std::int64_t value) { return static_cast<double>(value); }
 
 constexpr double kLaunch = 2e-6;  // a small kernel; the networks learn the rest
-constexpr double kWattsUnknown = 300;
 
 // Cursor over a feature vector.
 struct Writer {
@@ -48,7 +48,7 @@ constexpr std::array<std::string_view, 23> kGemmShape = {
     "log_ridge",   "log_waves_128", "fit_256x128",  "fit_128x128",  "fit_128x64",       "fit_64x64",
     "fit_192x128", "tail_256x128",  "tail_128x128", "log_bytes_l2", "log_smaller_l2",   "aligned_m",
     "aligned_n",   "aligned_k",     "log_k_per_sm", "sustained",    "variant"};
-constexpr std::array<std::string_view, 4> kGpuRatios = {"log_joules_per_flop", "log_flops_per_clock_sm",
+constexpr std::array<std::string_view, 4> kGpuRatios = {"log_power_share", "log_flops_per_clock_sm",
                                                         "log_bytes_per_flop", "log_l2_per_sm"};
 
 struct TileFit {
@@ -76,11 +76,11 @@ double alignment(double size) {
   return count / 7;
 }
 
-void gemm_features(Writer& w, const Machine& machine, double batch, double m, double n, double k, double peak,
-                   double ceiling, double element, bool sustained) {
+void gemm_features(Writer& w, const Machine& machine, double batch, double m, double n, double k, double ceiling,
+                   double element, bool sustained) {
   const double flops = 2 * batch * m * n * k;
   const double bytes = batch * (m * k + n * k + m * n) * element;
-  const double compute = flops / peak, memory = bytes / machine.bandwidth;
+  const double compute = flops / ceiling, memory = bytes / machine.bandwidth;
   const TileFit wide = best_fit(machine.sms, batch, m, n, 256, 128);
   const TileFit square = fit(machine.sms, batch, m, n, 128, 128);
   const TileFit narrow = best_fit(machine.sms, batch, m, n, 128, 64);
@@ -96,26 +96,26 @@ void gemm_features(Writer& w, const Machine& machine, double batch, double m, do
   w.add(alignment(m)), w.add(alignment(n)), w.add(alignment(k));
   w.add_log(k * std::max(1.0, 1 / square.waves) / 64);
   w.add(sustained ? 1 : 0);
-  w.out.base = kLaunch + 1.25 * overlap(flops / ceiling / std::max(square.share, 0.5),
+  w.out.base = kLaunch + 1.15 * overlap(flops / ceiling / std::max(square.share, 0.5),
                                         sustained ? memory : warm_seconds(machine, bytes));
   w.out.waves = square.waves;
 }
 
 // Ratios of data-sheet numbers: what power allows, how wide an SM is, how fast memory is beside it.
-void gpu_ratios(Writer& w, const Machine& machine, double peak) {
+void gpu_ratios(Writer& w, const Machine& machine, double peak, double ceiling) {
   const Gpu& gpu = machine.gpu;
-  const double watts = gpu.board_power / W > 0 ? gpu.board_power / W : kWattsUnknown;
   const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
-  w.add_log(watts / peak * 1e12), w.add_log(peak / machine.sms / clock), w.add_log(machine.bandwidth / peak * 1e3);
+  w.add_log(ceiling / peak), w.add_log(peak / machine.sms / clock), w.add_log(machine.bandwidth / ceiling * 1e3);
   w.add_log(machine.l2 / machine.sms / 1e6);
 }
 
 // --- fused attention ---
 
-constexpr std::array<std::string_view, 18> kAttentionShape = {
-    "log_batch_heads",  "log_length",      "log_head_dim", "log_group",        "causal",        "log_window_share",
-    "log_compute_time", "log_memory_time", "log_ridge",    "log_waves_128",    "fit_128",       "fit_64",
-    "fit_256",          "log_kv_l2",       "log_kv_heads", "aligned_head_dim", "log_key_share", "sustained"};
+constexpr std::array<std::string_view, 19> kAttentionShape = {
+    "log_batch_heads",  "log_length",       "log_head_dim",    "log_group",       "causal",
+    "log_window_share", "log_compute_time", "log_memory_time", "log_ridge",       "log_waves_128",
+    "fit_128",          "fit_64",           "fit_256",         "log_kv_l2",       "log_kv_heads",
+    "aligned_head_dim", "log_key_share",    "sustained",       "log_exponentials"};
 
 // --- a whole mixture-of-experts layer ---
 
@@ -215,7 +215,7 @@ namespace {
 
 void attention_features(Writer& w, const Machine& machine, const Attention& op, const Operator& whole, bool sustained) {
   const Work work = work_of(whole);
-  const double peak = machine.peak(whole.dtype), element = size_of(whole.dtype) / B;
+  const double peak = machine.ceiling(whole.dtype), element = size_of(whole.dtype) / B;
   const double compute = work.flops / FLOP / peak, memory = (work.read + work.written) / B / machine.bandwidth;
   const double length = d(op.query_length), heads = d(op.batch) * d(op.heads),
                width = (d(op.head_dim) + d(op.value_dim)) / 2;
@@ -223,6 +223,9 @@ void attention_features(Writer& w, const Machine& machine, const Attention& op, 
     const double blocks = heads * std::ceil(length / block), exact = blocks / machine.sms;
     return length / (std::ceil(length / block) * block) * exact / std::ceil(exact);
   };
+  // One exponential for each query and key: FLOP / (4 x head size). They wait for the products and the products for
+  // them, so the times add up (B200 1.0, H200 and A100 0.9 of the sum, head size 128, long sequences).
+  const double exponentials = work.flops / FLOP / (4 * width) / machine.exponential_rate;
   const double blocks = heads * std::ceil(length / 128);
   w.add_log(heads), w.add_log(length), w.add_log(width), w.add_log(d(op.heads) / d(op.kv_heads)),
       w.add(op.causal ? 1 : 0);
@@ -231,9 +234,9 @@ void attention_features(Writer& w, const Machine& machine, const Attention& op, 
   w.add_log(blocks / machine.sms), w.add_log(rows(128)), w.add_log(rows(64)), w.add_log(rows(256));
   w.add_log(d(op.batch) * d(op.kv_heads) * d(op.key_length) * 2 * width * element / machine.l2);
   w.add_log(d(op.batch) * d(op.kv_heads)), w.add(alignment(d(op.head_dim))), w.add_log(d(op.key_length) / length);
-  w.add(sustained ? 1 : 0);
+  w.add(sustained ? 1 : 0), w.add_log(exponentials / compute);
   w.out.base =
-      2 * kLaunch + overlap(1.6 * compute / std::max(rows(128), 0.25),
+      2 * kLaunch + overlap((compute + exponentials) / std::max(rows(128), 0.25),
                             1.2 * (sustained ? memory : warm_seconds(machine, (work.read + work.written) / B)));
   w.out.waves = std::ceil(blocks / machine.sms);
   w.out.tile = "128 queries";
@@ -241,7 +244,7 @@ void attention_features(Writer& w, const Machine& machine, const Attention& op, 
 
 void moe_features(Writer& w, const Machine& machine, const MixtureOfExperts& op, DType dtype) {
   const double tokens = d(op.tokens), hidden = d(op.hidden), inter = d(op.intermediate), experts = d(op.experts);
-  const double pairs = tokens * d(op.top_k), element = size_of(dtype) / B, peak = machine.peak(dtype);
+  const double pairs = tokens * d(op.top_k), element = size_of(dtype) / B, peak = machine.ceiling(dtype);
   // Experts that get a token at all when each token picks top_k of them evenly.
   const double active = std::max(1.0, experts * (1 - std::pow(1 - d(op.top_k) / experts, tokens)));
   const double rows = pairs / active;
@@ -297,6 +300,39 @@ void vector_features(Writer& w, const Machine& machine, const Operator& op) {
 
 }  // namespace
 
+std::string_view generation_of(const Gpu& gpu) {
+  return std::string_view(gpu.architecture).substr(0, gpu.architecture.find('-'));
+}
+
+std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Machine> measured) {
+  const auto ratios = [](const Machine& m) {
+    DType dtype = DType::kBf16;
+    if (!(m.peak(dtype) > 0)) dtype = DType::kFp16;
+    if (!(m.peak(dtype) > 0)) dtype = DType::kFp32;
+    const double peak = std::max(m.peak(dtype), 1.0), ceiling = std::max(m.ceiling(dtype), 1.0);
+    const double clock = std::max(m.gpu.boost_clock / Hz, 1.0);
+    return std::array<double, 4>{std::log2(ceiling / peak), std::log2(peak / m.sms / clock),
+                                 std::log2(m.bandwidth / ceiling), std::log2(std::max(m.l2, 1.0) / m.sms)};
+  };
+  const auto generation = [](const Machine& m) { return std::strtod(m.gpu.compute_capability.c_str(), nullptr); };
+  const std::array<double, 4> mine = ratios(machine);
+  std::optional<Neighbor> nearest;
+  double least = 0;
+  for (std::size_t i = 0; i < measured.size(); ++i) {
+    const Machine& other = measured[i];
+    const std::array<double, 4> theirs = ratios(other);
+    double distance = 0;
+    for (std::size_t r = 0; r < mine.size(); ++r) distance += std::abs(mine[r] - theirs[r]);
+    const double far = distance + (machine.gpu.vendor != other.gpu.vendor ? 20 : 0) +
+                       2 * std::min(5.0, std::abs(generation(machine) - generation(other)));
+    if (nearest && far >= least) continue;
+    least = far;
+    const bool same = machine.gpu.vendor == other.gpu.vendor && generation_of(machine.gpu) == generation_of(other.gpu);
+    nearest = Neighbor{i, !same ? 0.5 : generation(machine) == generation(other) ? 1.0 : 0.75, same};
+  }
+  return nearest;
+}
+
 Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode) {
   Features features;
   Writer w{features};
@@ -308,21 +344,22 @@ Features features_of(Predictor predictor, const Machine& machine, const Operator
     case Predictor::kGemmFp32: {
       const Gemm& gemm = std::get<Gemm>(op.kind);
       const double peak = machine.peak(op.dtype);
-      gemm_features(w, machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), peak,
-                    predictor == Predictor::kGemmFp32 ? fp32_ceiling(machine, peak) : peak, element, sustained);
+      const double ceiling =
+          predictor == Predictor::kGemmFp32 ? fp32_ceiling(machine, peak) : machine.ceiling(op.dtype);
+      gemm_features(w, machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), ceiling, element, sustained);
       w.add(predictor == Predictor::kGemmFp8 ? (gemm.scaling == Scaling::kBlock ? 1 : 0)
             : predictor == Predictor::kGemm  ? (op.dtype == DType::kFp16 ? 1 : 0)
                                              : (gemm.layout == GemmLayout::kNN ? 1 : 0));
-      gpu_ratios(w, machine, peak);
+      gpu_ratios(w, machine, peak, ceiling);
       break;
     }
     case Predictor::kAttention:
       attention_features(w, machine, std::get<Attention>(op.kind), op, sustained);
-      gpu_ratios(w, machine, machine.peak(op.dtype));
+      gpu_ratios(w, machine, machine.peak(op.dtype), machine.ceiling(op.dtype));
       break;
     case Predictor::kMoe:
       moe_features(w, machine, std::get<MixtureOfExperts>(op.kind), op.dtype);
-      gpu_ratios(w, machine, machine.peak(op.dtype));
+      gpu_ratios(w, machine, machine.peak(op.dtype), machine.ceiling(op.dtype));
       break;
     case Predictor::kVector:
       vector_features(w, machine, op);
@@ -333,10 +370,10 @@ Features features_of(Predictor predictor, const Machine& machine, const Operator
       const double across = std::floor((d(conv.in_width) + 2 * d(conv.padding) - d(conv.kernel)) / d(conv.stride)) + 1;
       const double peak = machine.peak(op.dtype);
       gemm_features(w, machine, 1, d(conv.batch) * extent * across, d(conv.out_channels),
-                    d(conv.in_channels) * d(conv.kernel) * d(conv.kernel), peak, fp32_ceiling(machine, peak), element,
+                    d(conv.in_channels) * d(conv.kernel) * d(conv.kernel), fp32_ceiling(machine, peak), element,
                     sustained);
       w.add(0), w.add(d(conv.kernel)), w.add(d(conv.stride)), w.add_log(d(conv.in_height) * d(conv.in_width));
-      gpu_ratios(w, machine, peak);
+      gpu_ratios(w, machine, peak, fp32_ceiling(machine, peak));
       break;
     }
   }

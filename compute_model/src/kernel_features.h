@@ -35,6 +35,22 @@ struct Features {
 // The predictor for `op`, or nothing when none was made for it. FP32 and streaming kernels were only measured alone,
 // with a launch floor of 12-90 us that kernels in a stream do not have: in sustained mode they have no predictor.
 std::optional<Predictor> predictor_of(const Operator& op, const Gpu& gpu, Mode mode);
+// The measured GPU that stands nearest to `machine`: the least difference of compute capability, then of the ratios
+// that the networks see. `share` is how far its measurements, scaled by the ratio of the physical estimates, speak for
+// `machine`; the network speaks for the rest. With a share of one, what is faster on the data sheet is never slower in
+// the forecast. Left-out GPUs: half beats either alone between generations; on B200 and GB200 the scaled measurements
+// alone are within 0.7 points of the best mixture, on B300 (another compute capability) within 2.
+struct Neighbor {
+  std::size_t index = 0;
+  double share = 0.5;
+  bool same_generation = false;
+};
+// Nothing where `measured` is empty.
+std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Machine> measured);
+
+// "blackwell" of "blackwell-ultra".
+std::string_view generation_of(const Gpu& gpu);
+
 // Contract: predictor_of(op, machine.gpu, mode) is `predictor`, and the operator is valid.
 Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode);
 

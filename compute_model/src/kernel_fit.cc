@@ -60,24 +60,26 @@ struct Capacity {
 Capacity capacity_of(Predictor predictor) {
   switch (predictor) {
     case Predictor::kGemm:
-      return {500, 250, 0.12, 120, 48, 8000};
+      return {250, 700, 0.17, 120, 48, 8000};
     case Predictor::kGemmFp8:
-      return {350, 160, 0.12, 120, 48, 6000};
+      return {200, 450, 0.17, 120, 48, 6000};
     case Predictor::kGemmFp32:
-      return {400, 180, 0.12, 120, 48, 6000};
+      return {200, 400, 0.17, 120, 48, 6000};
     case Predictor::kAttention:
-      return {300, 128, 0.12, 100, 48, 6000};
+      return {200, 250, 0.15, 100, 48, 6000};
     case Predictor::kMoe:
-      return {250, 80, 0.12, 100, 32, 4000};
+      return {200, 120, 0.15, 100, 32, 4000};
     case Predictor::kVector:
-      return {250, 64, 0.15, 100, 32, 6000};
+      return {200, 100, 0.15, 100, 32, 6000};
     case Predictor::kConvolution:
-      return {250, 64, 0.12, 60, 32, 3000};
+      return {150, 100, 0.15, 60, 32, 3000};
   }
   return {};
 }
 
 struct Sample {
+  Operator work;
+  Mode mode = Mode::kBurst;
   Features features;
   std::size_t gpu = 0;
   float target = 0, weight = 1;
@@ -85,7 +87,8 @@ struct Sample {
   std::uint64_t shape = 0;
 };
 
-constexpr std::uint64_t kHoldOut = 150;  // of 1000 shapes
+// Of 1000 shapes: never fitted on, so that errors on them are honest with the shipped weights, too.
+constexpr std::uint64_t kHoldOut = 100;
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15U + (hash << 6) + (hash >> 2);
@@ -102,6 +105,7 @@ std::uint64_t shape_of(const Operator& op) {
 
 struct Data {
   std::vector<Gpu> gpus;
+  std::vector<std::array<Machine, 2>> machines;  // burst, sustained
   std::array<std::vector<Sample>, kPredictorCount> samples;
   std::vector<std::string> tables;
   std::uint64_t hash = 14695981039346656037U;  // FNV-1a
@@ -115,7 +119,7 @@ bool contains(const std::vector<std::string>& list, std::string_view text) {
 Result<Data> read_data(const KernelFitOptions& options, const std::function<Result<Gpu>(std::string_view)>& gpu_of,
                        const std::function<void(double, std::string_view)>& progress) {
   Data data;
-  std::vector<std::array<Machine, 2>> machines;
+  std::vector<std::array<Machine, 2>>& machines = data.machines;
   std::map<std::string, std::size_t, std::less<>> ids;
   for (const Table& entry : kTables) {
     const auto excluded = [&](const std::string& prefix) { return entry.name.starts_with(prefix); };
@@ -129,19 +133,22 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     if (path.empty()) continue;
     NS_TRY(const CsvTable table, CsvTable::read(path));
     if (progress) progress(0, "reading " + std::string(entry.name));
-    data.tables.emplace_back(entry.name);
+    // Tables without a row for the wanted predictors leave no trace.
+    bool used = false;
+    std::size_t skipped = 0;
+    std::uint64_t hash = data.hash;
     const KernelReader reader(table);
     const auto outlier = table.column("outlier"), over_peak = table.column("over_peak");
     std::vector<std::string_view> fields;
     for (std::size_t i = 0; i < table.row_count(); ++i) {
-      for (const char c : table.text(i)) data.hash = (data.hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+      for (const char c : table.text(i)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
       table.fields(i, fields);
       const auto flagged = [&](const std::optional<std::size_t>& column) {
         return column && *column < fields.size() && !fields[*column].empty() && fields[*column] != "0" &&
                fields[*column] != "0.0";
       };
       if (flagged(outlier) || flagged(over_peak)) {
-        ++data.skipped;
+        ++skipped;
         continue;
       }
       NS_TRY(const KernelRow row, reader.row(i));
@@ -167,6 +174,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
         if (!options.predictors.empty() && !contains(options.predictors, name_of(*predictor))) continue;
         const Machine& machine = machines[g][mode == Mode::kBurst ? 0 : 1];
         Sample sample;
+        sample.work = row.work, sample.mode = mode;
         sample.features = features_of(*predictor, machine, row.work, mode);
         sample.gpu = g;
         sample.seconds = *row.latency_ms * 1e-3;
@@ -179,13 +187,15 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
         sample.floor = std::max(peak > 0 ? work.flops / units::FLOP / peak : 0,
                                 (work.read + work.written) / units::B / machine.bandwidth);
         data.samples[static_cast<std::size_t>(*predictor)].push_back(sample);
+        used = true;
       }
     }
+    if (used) data.tables.emplace_back(entry.name), data.hash = hash, data.skipped += skipped;
   }
   if (data.tables.empty()) {
     Error error;
     error.code = ErrorCode::kNotFound;
-    error.message = "no table of measured kernels";
+    error.message = "no table of measured kernels for what is to be fitted";
     error.where = options.data.string();
     error.expected = "files such as bf16_gemm.csv.gz";
     return fail(error);
@@ -195,61 +205,138 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
 
 class Fitter {
  public:
-  Fitter(Predictor predictor, const std::vector<Sample>& samples, const std::vector<Gpu>& gpus, double effort,
-         std::function<void(double, std::string_view)> progress)
+  Fitter(Predictor predictor, const Data& data, double effort, std::function<void(double, std::string_view)> progress)
       : predictor_(predictor),
-        samples_(samples),
-        gpus_(gpus),
+        samples_(data.samples[static_cast<std::size_t>(predictor)]),
+        gpus_(data.gpus),
+        machines_(data.machines),
         effort_(effort),
         progress_(std::move(progress)),
         shared_(shape_features(predictor).size() + gpu_features(predictor).size()) {
     std::set<std::size_t> present;
-    for (const Sample& sample : samples) present.insert(sample.gpu);
+    for (const Sample& sample : samples_) present.insert(sample.gpu);
     present_.assign(present.begin(), present.end());
-    std::sort(present_.begin(), present_.end(), [&](std::size_t a, std::size_t b) { return gpus[a].id < gpus[b].id; });
+    std::sort(present_.begin(), present_.end(),
+              [&](std::size_t a, std::size_t b) { return gpus_[a].id < gpus_[b].id; });
   }
 
   PredictorWeights fit(std::vector<KernelFitScore>& scores) {
     PredictorWeights weights;
     for (const std::size_t g : present_) weights.gpus.push_back(gpus_[g].id);
     const auto seen = [](const Sample& sample) { return sample.shape >= kHoldOut; };
-    const auto everything = [](const Sample&) { return true; };
+    const auto held_out = [](const Sample& sample) { return sample.shape < kHoldOut; };
 
-    // Known GPUs: held-out shapes give the intervals and the scores; then everything is fitted.
-    progress_(0.0, "held-out shapes");
+    // Measured GPUs: shapes that nothing is fitted on give the intervals and the scores.
+    progress_(0.0, "measured GPUs");
     weights.known = known(seen);
+    Residuals residuals;
     judge(
-        weights.known, true, [](const Sample& sample) { return sample.shape < kHoldOut; }, scores);
-    const auto known_quantiles = weights.known.quantiles;
-    progress_(0.35, "all shapes");
-    weights.known = known(everything);
-    weights.known.quantiles = known_quantiles;
+        held_out, LeftOut::kShape,
+        [&](const Sample& sample) { return correct(weights, predictor_, sample.features, index_of(sample.gpu)); },
+        scores, residuals);
+    // Half of the held-out shapes set the interval, the other half says how often it holds.
+    Residuals first, second;
+    for (std::size_t i = 0; i < residuals.size(); ++i) (i % 2 == 0 ? first : second).push_back(residuals[i]);
+    set_coverage(scores, LeftOut::kShape, coverage(second, quantiles_of(first)));
+    weights.known.quantiles = quantiles_of(residuals);
 
-    // Other GPUs: each measured GPU is left out once, with half of the shapes of the others.
-    std::vector<double> logs;
-    std::vector<std::pair<double, double>> residuals;  // forecast, ln(measured / forecast)
-    for (std::size_t i = 0; i < present_.size() && present_.size() > 1; ++i) {
-      progress_(0.7 + 0.2 * static_cast<double>(i) / static_cast<double>(present_.size()), "GPUs left out");
-      const std::size_t out = present_[i];
-      const Corrector corrector =
-          transfer([&](const Sample& sample) { return sample.gpu != out && sample.shape % 2 == 0; });
-      judge(
-          corrector, false, [&](const Sample& sample) { return sample.gpu == out && sample.shape % 4 == 1; }, scores,
-          &residuals);
+    // Other GPUs: each measured GPU, and each generation of several, is left out once.
+    struct Trial {
+      std::set<std::size_t> out;
+      LeftOut kind;
+    };
+    std::vector<Trial> trials;
+    std::map<std::string, std::set<std::size_t>> generations;
+    for (const std::size_t g : present_) {
+      trials.push_back({{g}, LeftOut::kGpu});
+      generations[std::string(generation_of(gpus_[g]))].insert(g);
+    }
+    if (present_.size() == 1) trials.clear();
+    for (const auto& [name, members] : generations) {
+      if (members.size() > 1 && members.size() < present_.size()) trials.push_back({members, LeftOut::kGeneration});
+    }
+    std::map<std::size_t, Residuals> near, far;  // by GPU left out
+    for (std::size_t i = 0; i < trials.size(); ++i) {
+      progress_(0.3 + 0.6 * static_cast<double>(i) / static_cast<double>(trials.size()), "GPUs left out");
+      elsewhere_of(trials[i].out, trials[i].kind, weights, scores, near, far);
+    }
+    // A GPU left out is judged by the interval that the others give.
+    const auto pooled = [](const std::map<std::size_t, Residuals>& all, std::optional<std::size_t> without) {
+      Residuals pool;
+      for (const auto& [gpu, some] : all) {
+        if (gpu != without) pool.insert(pool.end(), some.begin(), some.end());
+      }
+      return pool;
+    };
+    for (KernelFitScore& score : scores) {
+      if (score.left_out == LeftOut::kShape) continue;
+      auto& side = score.left_out == LeftOut::kGpu && near.contains(gpu_named(score.gpu)) ? near : far;
+      const std::size_t gpu = gpu_named(score.gpu);
+      score.covered = coverage(side[gpu], quantiles_of(pooled(side.size() > 1 ? side : far, gpu)));
     }
     progress_(0.9, "other GPUs");
-    weights.transfer = transfer(everything);
-    weights.transfer.quantiles = quantiles_of(residuals);
-    // Scores of left-out GPUs were taken before the interval was known.
-    for (KernelFitScore& score : scores) {
-      if (!score.gpu_seen && score.predictor == name_of(predictor_))
-        score.covered = coverage(residuals, weights.transfer.quantiles);
-    }
+    weights.transfer = transfer(seen);
+    weights.transfer.quantiles = quantiles_of(pooled(far.empty() ? near : far, std::nullopt));
+    weights.near_quantiles = quantiles_of(pooled(near.empty() ? far : near, std::nullopt));
     progress_(1.0, "done");
     return weights;
   }
 
  private:
+  using LeftOut = KernelFitScore::LeftOut;
+  using Residuals = std::vector<std::pair<double, double>>;  // forecast in s, ln(measured / forecast)
+
+  std::size_t gpu_named(const std::string& id) const {
+    for (const std::size_t g : present_) {
+      if (gpus_[g].id == id) return g;
+    }
+    return 0;
+  }
+
+  std::size_t index_of(std::size_t gpu) const {
+    return static_cast<std::size_t>(std::find(present_.begin(), present_.end(), gpu) - present_.begin());
+  }
+
+  // Fits without the GPUs of `out`, on half of the shapes, and forecasts theirs from their data sheets alone.
+  void elsewhere_of(const std::set<std::size_t>& out, LeftOut kind, const PredictorWeights& names,
+                    std::vector<KernelFitScore>& scores, std::map<std::size_t, Residuals>& near,
+                    std::map<std::size_t, Residuals>& far) const {
+    const auto keep = [&](const Sample& sample) { return !out.contains(sample.gpu) && sample.shape % 2 == 0; };
+    PredictorWeights blind;
+    blind.gpus = names.gpus;
+    blind.known = known(keep), blind.transfer = transfer(keep);
+    std::vector<Machine> machines;
+    std::vector<std::size_t> indices;
+    for (const std::size_t g : present_) {
+      if (!out.contains(g)) machines.push_back(machines_[g][0]), indices.push_back(g);
+    }
+    for (const std::size_t g : out) {
+      const auto nearest = neighbor_of(machines_[g][0], machines);
+      const auto forecast = [&](const Sample& sample) {
+        std::optional<NeighborFeatures> neighbor;
+        if (nearest) {
+          const std::size_t other = indices[nearest->index];
+          if (predictor_of(sample.work, gpus_[other], sample.mode) == predictor_) {
+            const Machine& machine = machines_[other][sample.mode == Mode::kBurst ? 0 : 1];
+            neighbor = {features_of(predictor_, machine, sample.work, sample.mode), index_of(other), nearest->share,
+                        nearest->same_generation};
+          }
+        }
+        return correct(blind, predictor_, sample.features, neighbor);
+      };
+      Residuals own;
+      judge([&](const Sample& sample) { return sample.gpu == g && sample.shape % 4 == 1; }, kind, forecast, scores,
+            own);
+      (nearest && nearest->same_generation ? near : far)[g] = std::move(own);
+    }
+  }
+
+  void set_coverage(std::vector<KernelFitScore>& scores, LeftOut kind, double covered) const {
+    for (KernelFitScore& score : scores) {
+      if (score.left_out == kind) score.covered = covered;
+    }
+  }
+
   std::vector<float> input(const Sample& sample, bool with_gpu) const {
     std::vector<float> values;
     for (std::size_t f = 0; f < shared_; ++f) values.push_back(static_cast<float>(sample.features.values[f]));
@@ -297,6 +384,8 @@ class Fitter {
     TreeOptions options;
     options.trees = scaled(capacity.known_trees), options.leaves = capacity.known_leaves,
     options.rate = capacity.known_rate;
+    options.ridge = 1, options.huber = 0.05;
+    options.ridge = 1, options.huber = 0.05;
     corrector.trees = grow(training, options);
     return corrector;
   }
@@ -363,39 +452,23 @@ class Fitter {
     return residuals.empty() ? 0 : static_cast<double>(inside) / static_cast<double>(residuals.size());
   }
 
-  template <class Keep>
-  void judge(Corrector& corrector, bool with_gpu, const Keep& keep, std::vector<KernelFitScore>& scores) const {
-    std::vector<std::pair<double, double>> residuals;
-    judge(static_cast<const Corrector&>(corrector), with_gpu, keep, scores, &residuals);
-    // Half of the held-out shapes set the interval, the other half says how often it holds.
-    std::vector<std::pair<double, double>> first, second;
-    for (std::size_t i = 0; i < residuals.size(); ++i) (i % 2 == 0 ? first : second).push_back(residuals[i]);
-    const double covered = coverage(second, quantiles_of(first));
-    for (KernelFitScore& score : scores) {
-      if (score.gpu_seen && score.predictor == name_of(predictor_)) score.covered = covered;
-    }
-    corrector.quantiles = quantiles_of(residuals);
-  }
-
-  template <class Keep>
-  void judge(const Corrector& corrector, bool with_gpu, const Keep& keep, std::vector<KernelFitScore>& scores,
-             std::vector<std::pair<double, double>>* residuals) const {
+  template <class Keep, class Forecast>
+  void judge(const Keep& keep, LeftOut kind, const Forecast& forecast_of, std::vector<KernelFitScore>& scores,
+             Residuals& residuals) const {
     for (const std::size_t g : present_) {
       std::vector<double> errors, shares;
       double bias = 0;
       for (const Sample& sample : samples_) {
         if (sample.gpu != g || !keep(sample)) continue;
-        const std::vector<float> values = input(sample, with_gpu);
-        const std::vector<double> x(values.begin(), values.end());
-        const double forecast = sample.features.base * std::exp(corrector.evaluate(x.data()));
-        residuals->emplace_back(forecast, std::log(sample.seconds / forecast));
+        const double forecast = forecast_of(sample).seconds;
+        residuals.emplace_back(forecast, std::log(sample.seconds / forecast));
         errors.push_back(std::abs(forecast / sample.seconds - 1));
         bias += forecast / sample.seconds - 1;
         shares.push_back(sample.floor / sample.seconds);
       }
       if (errors.empty()) continue;
       KernelFitScore score;
-      score.predictor = name_of(predictor_), score.gpu = gpus_[g].id, score.gpu_seen = with_gpu;
+      score.predictor = name_of(predictor_), score.gpu = gpus_[g].id, score.left_out = kind;
       score.rows = errors.size();
       const double count = static_cast<double>(errors.size());
       score.mean = std::accumulate(errors.begin(), errors.end(), 0.0) / count, score.bias = bias / count;
@@ -413,6 +486,7 @@ class Fitter {
   Predictor predictor_;
   const std::vector<Sample>& samples_;
   const std::vector<Gpu>& gpus_;
+  const std::vector<std::array<Machine, 2>>& machines_;
   double effort_;
   std::function<void(double, std::string_view)> progress_;
   std::size_t shared_;
@@ -437,15 +511,22 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
                         fmt::join(weights.predictors[p]->gpus, ", "), data.samples[p].size());
   }
   card +=
-      "\nErrors of forecasts (%), on shapes not fitted on: GPU seen, and GPU left out. `constant`: the best constant "
+      "\nErrors of forecasts (%). Nothing of what was left out was fitted on: a tenth of the shapes, a GPU, a "
+      "generation of "
+      "several GPUs (where a GPU is the only one of its generation, it stands for it). `constant`: the best constant "
       "share of "
-      "the roofline for that GPU. `inside`: share of a predictor's rows in the 90 % interval.\n\n";
-  card += "| predictor | GPU | seen | rows | mean | median | p90 | max | bias | inside | constant |\n";
+      "the roofline for that GPU. `inside`: share of the rows in the 90 % interval, which other rows or GPUs have "
+      "set.\n\n";
+  card += "| predictor | GPU | left out | rows | mean | median | p90 | max | bias | inside | constant |\n";
   card += "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
   for (const KernelFitScore& s : scores) {
     card += fmt::format("| {} | {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.0f} | {:+.1f} | {:.0f} | {:.0f} |\n",
-                        s.predictor, s.gpu, s.gpu_seen ? "yes" : "no", s.rows, 100 * s.mean, 100 * s.median,
-                        100 * s.p90, 100 * s.largest, 100 * s.bias, 100 * s.covered, 100 * s.roofline);
+                        s.predictor, s.gpu,
+                        s.left_out == KernelFitScore::LeftOut::kShape ? "shapes"
+                        : s.left_out == KernelFitScore::LeftOut::kGpu ? "GPU"
+                                                                      : "generation",
+                        s.rows, 100 * s.mean, 100 * s.median, 100 * s.p90, 100 * s.largest, 100 * s.bias,
+                        100 * s.covered, 100 * s.roofline);
   }
   return card;
 }
@@ -482,7 +563,7 @@ Result<KernelFit> fit_kernels(const KernelFitOptions& options,
                    fmt::format("{}: {}", name_of(static_cast<Predictor>(p)), stage));
         }
       };
-      Fitter fitter(static_cast<Predictor>(p), data.samples[p], data.gpus, options.effort, tell);
+      Fitter fitter(static_cast<Predictor>(p), data, options.effort, tell);
       weights.predictors[p] = fitter.fit(scores[p]);
     }
   };

@@ -39,6 +39,26 @@ Efficiency tensor_efficiency(std::string_view architecture) {
   return {architecture, 0.72, 0.66};  // median of the rows above
 }
 
+// What the board's power lets the tensor units do. Dynamic power is c U V^2 f for U FLOP a clock; along the part of the
+// curve where voltage follows frequency that is c U f^3, so that f = (P / (c U))^(1/3) and the rate U f = U^(2/3)
+// (P / c)^(1/3). c is W s^3 per FLOP a clock, in BF16, large GEMMs of published kernel tables: 4.5e-31 to 5.0e-31 on
+// H200, B200, B300 and GB200 (one process, two architectures, 700 to 1,200 W: the law holds to 4 %), 1.34e-30 on A100,
+// 1.54e-30 on A40, 8.7e-31 on L40S. Boards with GDDR spend about 1.9 times as much for the same tensor work. Older
+// nodes by TSMC's published scaling, N7 -60 % from 16FF+.
+double tensor_ceiling(const Gpu& gpu, double bf16_peak) {
+  const double watts = gpu.board_power / W, clock = gpu.boost_clock / Hz;
+  if (!(watts > 0) || !(clock > 0) || !(bf16_peak > 0) || gpu.process_nm <= 0) return bf16_peak;
+  // FLOP a clock of an SM is a power of two; nominal peaks are stated at clocks somewhat below the boost clock.
+  const double per_sm = std::exp2(std::round(std::log2(bf16_peak / clock / gpu.sm_count)));
+  const double units = per_sm * gpu.sm_count;
+  const double cost = (gpu.process_nm > 10  ? 3.3e-30
+                       : gpu.process_nm > 7 ? 8.2e-31
+                       : gpu.process_nm > 5 ? 1.34e-30
+                                            : 4.66e-31) *
+                      (gpu.memory_type.starts_with("GDDR") ? 1.88 : 1);
+  return std::min(bf16_peak, std::cbrt(units * units * watts / cost));
+}
+
 constexpr double kVectorEfficiency = 0.90;  // A100 and V100, large products
 
 // FP32 lanes that one warp scheduler feeds: 16 on Volta, Turing and GA100, which leaves every other issue slot to loads
@@ -170,13 +190,20 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
       rate = std::min(rate, (1 - kIdleShare) * watts / flop_joules_of(gpu.process_nm));
     }
     machine.matrix_peak[static_cast<std::size_t>(dtype)] = peak;
+    const double bf16 = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
+    machine.matrix_ceiling[static_cast<std::size_t>(dtype)] =
+        on_tensor_units && bf16 > 0 ? peak * tensor_ceiling(gpu, bf16) / bf16 : peak;
     machine.matrix_rate[static_cast<std::size_t>(dtype)] = rate;
     fastest = std::max(fastest, peak);
   }
+  // Special function units: 16 exponentials a clock and SM since Volta (CUDA C++ programming guide, "Arithmetic
+  // instructions"), twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer
+  // acceleration).
+  const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
+  machine.exponential_rate = (gpu.architecture == "blackwell-ultra" ? 32 : 16) * clock * machine.sms;
   if (!usable(fastest)) return bad("rate", "a peak for at least one number format");
   if (!usable(machine.vector_peak)) machine.vector_peak = fastest / 16;  // H100's and A100's ratio of BF16 to FP32
   machine.issue_share = issue_share_of(gpu);
-  const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
   machine.l2_bandwidth = std::max(machine.bandwidth, kL2BytesPerClock * machine.sms * clock);
   machine.resident_bytes = kResidentShare * machine.l2 / (two_partitions(gpu) ? 2 : 1);
   if (usable(watts)) machine.watts = watts, machine.idle_watts = kIdleShare * watts;

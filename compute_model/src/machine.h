@@ -21,8 +21,10 @@ struct Machine {
   double bandwidth = 0;           // nominal memory bandwidth
   double achieved_bandwidth = 0;  // of a long streaming kernel
   double vector_peak = 0;         // nominal, fp32 arithmetic
+  double exponential_rate = 0;    // of all SMs, 1/s
   double launch = 0;              // fixed cost of a kernel: dispatch, first loads, last stores
-  std::array<double, kDTypeCount> matrix_peak{}, matrix_rate{};  // nominal; of a large GEMM that fills the SMs evenly
+  // Nominal; of a large GEMM that fills the SMs evenly; what the board's power lets tensor units do (machine.cc).
+  std::array<double, kDTypeCount> matrix_peak{}, matrix_rate{}, matrix_ceiling{};
 
   double issue_share = 1;     // of the vector peak that a matrix product's instructions leave to its products
   double resident_bytes = 0;  // of a tensor that L2 still holds for the next kernel
@@ -32,6 +34,7 @@ struct Machine {
   double byte_joules = 0;            // of a byte moved from or to memory
 
   double peak(DType dtype) const { return matrix_peak[static_cast<std::size_t>(dtype)]; }
+  double ceiling(DType dtype) const { return matrix_ceiling[static_cast<std::size_t>(dtype)]; }
   double rate(DType dtype) const { return matrix_rate[static_cast<std::size_t>(dtype)]; }
   // Arithmetic of pointwise work on operands of `dtype`: at least fp32's rate, or packed halves where they are faster.
   double vector_rate(DType dtype) const;

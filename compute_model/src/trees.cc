@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
+#include "ns_dist/result.h"
 #include "random.h"
 #include "trainer.h"
 
@@ -45,45 +47,95 @@ struct Split {
 
 // A leaf that may still be split: its rows are a range of the order, its histogram sums them by feature and bin.
 struct Open {
-  std::size_t begin = 0, end = 0;
+  std::size_t begin = 0, end = 0, depth = 0;
   std::vector<Cell> histogram;
   Split best;
-  std::int32_t parent = -1;
-  bool above = false;
+  std::size_t node = 0;  // in the tree that is grown
 };
+
+// A tree while it grows: children are added in the order of the splits.
+struct Growing {
+  int feature = -1;  // of a leaf
+  float value = 0;
+  std::size_t below = 0;  // the other child follows it
+};
+
+// Level by level, as Trees::add wants it.
+void add_tree(Trees& trees, const std::vector<Growing>& nodes) {
+  std::vector<int> feature;
+  std::vector<float> value;
+  std::vector<std::size_t> queue = {0};
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    const Growing& node = nodes[queue[i]];
+    feature.push_back(node.feature), value.push_back(node.value);
+    if (node.feature >= 0) queue.push_back(node.below), queue.push_back(node.below + 1);
+  }
+  NS_EXPECTS(trees.add(feature, value));
+}
 
 }  // namespace
 
-// Walks eight trees at a time: each step waits for memory, and eight waits overlap. Leaves are added in the trees'
-// order.
 double Trees::evaluate(const double* features) const {
-  constexpr std::size_t kTogether = 8;
+  // Walks eight trees at a time: each step waits for memory, and eight waits overlap. (Gathering eight lanes with AVX2
+  // was half as fast on processors whose microcode slows gathers.)
+  constexpr std::size_t kTogether = 8, kMostFeatures = 256;
+  NS_EXPECTS(inputs < kMostFeatures);
+  std::array<float, kMostFeatures> asked;
+  for (std::size_t f = 0; f < inputs; ++f) asked[f] = static_cast<float>(features[f]);
+  asked[inputs] = -std::numeric_limits<float>::infinity();
+  const Node* const all = nodes.data();
+  const auto next = [&](const Node& node) {
+    return node.below + static_cast<std::uint32_t>(asked[node.feature] > node.threshold);
+  };
   double sum = 0;
-  for (std::size_t begin = 0; begin < trees.size(); begin += kTogether) {
-    const std::size_t count = std::min(kTogether, trees.size() - begin);
-    std::array<const Node*, kTogether> first{};
-    std::array<int, kTogether> at{};
-    at.fill(-1);
-    for (std::size_t i = 0; i < count; ++i) {
-      first[i] = nodes.data() + trees[begin + i].node;
-      at[i] = trees[begin + i].nodes > 0 ? 0 : -1;
+  std::size_t begin = 0;
+  for (; begin + kTogether <= trees.size(); begin += kTogether) {
+    std::array<std::uint32_t, kTogether> at;
+    std::uint32_t depth = 0;
+    for (std::size_t i = 0; i < kTogether; ++i) {
+      at[i] = trees[begin + i].first;
+      depth = std::max(depth, trees[begin + i].depth);
     }
-    int walking = 1;
-    while (walking > 0) {
-      walking = 0;
-      for (std::size_t i = 0; i < kTogether; ++i) {
-        if (at[i] < 0) continue;
-        const Node& node = first[i][at[i]];
-        const std::array<int, 2> children = {node.below, node.above};
-        at[i] = children[static_cast<std::size_t>(features[node.feature] > static_cast<double>(node.threshold))];
-        ++walking;
-      }
+    for (; depth > 0; --depth) {
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < kTogether; ++i) at[i] = next(all[at[i]]);
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      sum += static_cast<double>(leaves[trees[begin + i].leaf + static_cast<std::uint32_t>(~at[i])]);
-    }
+    for (const std::uint32_t leaf : at) sum += static_cast<double>(all[leaf].threshold);
+  }
+  for (; begin < trees.size(); ++begin) {
+    std::uint32_t at = trees[begin].first;
+    while (!is_leaf(all[at])) at = next(all[at]);
+    sum += static_cast<double>(all[at].threshold);
   }
   return sum;
+}
+
+bool Trees::add(std::span<const int> feature, std::span<const float> value) {
+  constexpr std::size_t kMostNodes = (std::size_t{1} << 24) - 1;
+  if (feature.empty() || feature.size() != value.size() || nodes.size() + feature.size() > kMostNodes) return false;
+  Tree tree{static_cast<std::uint32_t>(nodes.size()), static_cast<std::uint32_t>(feature.size()), 0};
+  std::vector<Node> made;
+  std::vector<std::uint32_t> depth(feature.size(), 0);
+  std::size_t next = 1;  // the next node without a parent
+  for (std::size_t n = 0; n < feature.size(); ++n) {
+    if (n >= next || feature[n] >= static_cast<int>(inputs) || !std::isfinite(value[n])) return false;
+    Node node;
+    node.threshold = value[n];
+    if (feature[n] < 0) {
+      node.feature = inputs & 0xff, node.below = (tree.first + n) & kMostNodes;
+    } else {
+      if (next + 2 > feature.size()) return false;
+      node.feature = static_cast<std::uint32_t>(feature[n]) & 0xff, node.below = (tree.first + next) & kMostNodes;
+      depth[next] = depth[next + 1] = depth[n] + 1;
+      tree.depth = std::max(tree.depth, depth[next]);
+      next += 2;
+    }
+    made.push_back(node);
+  }
+  if (next != feature.size()) return false;
+  nodes.insert(nodes.end(), made.begin(), made.end());
+  trees.push_back(tree);
+  return true;
 }
 
 Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::function<void(double)>& progress) {
@@ -127,6 +179,7 @@ Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::func
   };
   const auto find = [&](Open& leaf) {
     leaf.best = Split{};
+    if (leaf.depth >= options.depth) return;
     for (const std::size_t f : candidates) {
       const Cell* cells = &leaf.histogram[offset[f]];
       const std::size_t bin_count = borders[f].size() + 1;
@@ -146,12 +199,6 @@ Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::func
         if (gain > leaf.best.gain) leaf.best = {gain, f, b};
       }
     }
-  };
-
-  const auto attach = [&](const Trees::Tree& shape, const Open& leaf, std::int32_t child) {
-    if (leaf.parent < 0) return;
-    Trees::Node& parent = trees.nodes[shape.node + static_cast<std::size_t>(leaf.parent)];
-    (leaf.above ? parent.above : parent.below) = static_cast<std::int16_t>(child);
   };
 
   for (std::size_t tree = 0; tree < options.trees; ++tree) {
@@ -177,9 +224,7 @@ Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::func
     std::vector<Open> leaves(1);
     leaves[0].end = order.size();
     fill(leaves[0]), find(leaves[0]);
-    Trees::Tree shape;
-    shape.node = static_cast<std::uint32_t>(trees.nodes.size()),
-    shape.leaf = static_cast<std::uint32_t>(trees.leaves.size());
+    std::vector<Growing> grown(1);
     while (leaves.size() < options.leaves) {
       std::size_t widest = 0;
       for (std::size_t l = 1; l < leaves.size(); ++l) {
@@ -187,13 +232,12 @@ Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::func
       }
       const Split split = leaves[widest].best;
       if (!(split.gain > 1e-9)) break;
-      const auto node = static_cast<std::int32_t>(shape.nodes++);
-      Trees::Node question;
-      question.feature = static_cast<std::uint8_t>(split.feature);
-      question.threshold = borders[split.feature][split.bin];
-      trees.nodes.push_back(question);
       Open& low = leaves[widest];
-      attach(shape, low, node);
+      Growing& question = grown[low.node];
+      question.feature = static_cast<int>(split.feature), question.value = borders[split.feature][split.bin];
+      question.below = grown.size();
+      low.node = grown.size();
+      grown.resize(grown.size() + 2);
       // A stable partition keeps the order of rows, so sums do not depend on how leaves were opened.
       std::size_t low_end = low.begin, high_count = 0;
       for (std::size_t i = low.begin; i < low.end; ++i) {
@@ -205,8 +249,8 @@ Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::func
       }
       std::copy_n(scratch.begin(), high_count, order.begin() + static_cast<std::ptrdiff_t>(low_end));
       Open high;
-      high.begin = low_end, high.end = low.end, high.parent = node, high.above = true;
-      low.end = low_end, low.parent = node, low.above = false;
+      high.begin = low_end, high.end = low.end, high.node = low.node + 1, high.depth = ++low.depth;
+      low.end = low_end;
       Open& fewer = low.end - low.begin <= high.end - high.begin ? low : high;
       Open& more = &fewer == &low ? high : low;
       std::vector<Cell> both = std::move(low.histogram);
@@ -219,23 +263,22 @@ Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::func
       find(low), find(high);
       leaves.push_back(std::move(high));
     }
-    for (std::size_t l = 0; l < leaves.size(); ++l) {
-      const Open& leaf = leaves[l];
+    for (const Open& leaf : leaves) {
       double sum = 0, total = options.ridge;
       for (std::size_t i = leaf.begin; i < leaf.end; ++i) {
         sum += static_cast<double>(gradient[order[i]]), total += static_cast<double>(mass[order[i]]);
       }
-      attach(shape, leaf, ~static_cast<std::int32_t>(l));
-      trees.leaves.push_back(static_cast<float>(rate * sum / total));
+      grown[leaf.node].value = static_cast<float>(rate * sum / total);
     }
-    trees.trees.push_back(shape);
-    const Trees::Node* first = trees.nodes.data() + shape.node;
     for (std::size_t r = 0; r < count; ++r) {
-      int at = shape.nodes > 0 ? 0 : -1;
-      while (at >= 0)
-        at = rows.features[r * width + first[at].feature] > first[at].threshold ? first[at].above : first[at].below;
-      residual[r] -= trees.leaves[shape.leaf + static_cast<std::uint32_t>(~at)];
+      std::size_t at = 0;
+      while (grown[at].feature >= 0) {
+        const auto f = static_cast<std::size_t>(grown[at].feature);
+        at = grown[at].below + static_cast<std::size_t>(rows.features[r * width + f] > grown[at].value);
+      }
+      residual[r] -= grown[at].value;
     }
+    add_tree(trees, grown);
     if (progress && tree % 8 == 0) progress(done);
   }
   return trees;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 namespace ns_dist {
@@ -11,29 +12,33 @@ namespace ns_dist {
 struct TrainingRows;
 
 struct Trees {
-  // Goes to `above` where features[feature] > threshold, else to `below`. A child of at least zero is a node, counted
-  // from the tree's first; below zero it is leaf ~child, counted from the tree's first.
+  // A tree is its nodes level by level, so that both children of a node stand side by side: the walk goes on at
+  // nodes[below], one further where features[feature] > threshold. A leaf asks for a feature that is never larger than
+  // anything and leads to itself: walks of the same number of steps need no branch.
   struct Node {
-    float threshold = 0;
-    std::int16_t below = 0, above = 0;
-    std::uint8_t feature = 0;
+    float threshold = 0;  // a leaf's value
+    std::uint32_t feature : 8 = 0, below : 24 = 0;
   };
   struct Tree {
-    std::uint32_t node = 0, leaf = 0;  // its first; a tree without nodes is its one leaf
-    std::uint32_t nodes = 0;
+    std::uint32_t first = 0, nodes = 0, depth = 0;
   };
 
   std::size_t inputs = 0;
   std::vector<Tree> trees;
   std::vector<Node> nodes;
-  std::vector<float> leaves;
 
+  bool is_leaf(const Node& node) const { return node.feature == inputs; }
+  // `features` holds `inputs` values.
   double evaluate(const double* features) const;
+  // Adds a tree from questions in the order of its nodes; `feature` of a leaf is negative. False where they are no
+  // tree.
+  bool add(std::span<const int> feature, std::span<const float> value);
 };
 
 struct TreeOptions {
   std::size_t trees = 400, leaves = 96;
-  double rate = 0.1;  // shrinkage
+  std::size_t depth = 14;  // questions on the way to a leaf
+  double rate = 0.1;       // shrinkage
   double row_share = 0.7, feature_share = 0.7;
   double ridge = 3;      // rows' worth of zeros in every leaf
   double smallest = 10;  // rows in a leaf

@@ -16,33 +16,63 @@ double Corrector::evaluate(const double* features) const {
   return sum + trees.evaluate(features);
 }
 
-Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
-                   const std::string& gpu) {
-  const std::size_t shared = shape_features(predictor).size() + gpu_features(predictor).size();
+std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::string_view gpu) {
   const auto found = std::find(weights.gpus.begin(), weights.gpus.end(), gpu);
-  Correction correction;
-  correction.known_gpu = found != weights.gpus.end();
+  if (found == weights.gpus.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - weights.gpus.begin());
+}
+
+namespace {
+
+// The learned logarithm, with features clamped to the fitted range; `outside` is set where one was not inside.
+double evaluate(const Corrector& corrector, Predictor predictor, const Features& features,
+                std::optional<std::size_t> gpu, bool& outside) {
+  const std::size_t shared = shape_features(predictor).size() + gpu_features(predictor).size();
   std::array<double, 2 * kMaxFeatures> input{};
   std::copy_n(features.values.begin(), shared, input.begin());
-  if (correction.known_gpu) input[shared + static_cast<std::size_t>(found - weights.gpus.begin())] = 1;
-  const Corrector& corrector = correction.known_gpu ? weights.known : weights.transfer;
   for (std::size_t f = 0; f < shared; ++f) {
     constexpr double kMargin = 1e-3;  // rounding to float, and data-sheet digits
     const double slack = kMargin * (1 + std::abs(input[f]));
-    correction.extrapolated |= input[f] < static_cast<double>(corrector.low[f]) - slack ||
-                               input[f] > static_cast<double>(corrector.high[f]) + slack;
-    input[f] = std::clamp(input[f], static_cast<double>(corrector.low[f]), static_cast<double>(corrector.high[f]));
+    const double low = static_cast<double>(corrector.low[f]), high = static_cast<double>(corrector.high[f]);
+    outside |= input[f] < low - slack || input[f] > high + slack;
+    input[f] = std::clamp(input[f], low, high);
   }
-  const double factor = std::exp(std::clamp(corrector.evaluate(input.data()), -4.0, 4.0));
-  correction.seconds = features.base * factor;
-  const std::size_t group = error_group(correction.seconds);
-  correction.low = correction.seconds * std::exp(static_cast<double>(corrector.quantiles[2 * group]));
-  correction.high = correction.seconds * std::exp(static_cast<double>(corrector.quantiles[2 * group + 1]));
-  if (correction.extrapolated) {  // nothing was measured there: the interval is widened by half of itself
-    correction.low /= std::sqrt(correction.seconds / correction.low),
-        correction.high *= std::sqrt(correction.high / correction.seconds);
+  if (gpu) input[shared + *gpu] = 1;
+  return std::clamp(corrector.evaluate(input.data()), -4.0, 4.0);
+}
+
+Correction around(double seconds, const std::array<float, 2 * kErrorGroups>& quantiles, bool extrapolated) {
+  Correction correction;
+  correction.seconds = seconds;
+  correction.extrapolated = extrapolated;
+  const std::size_t group = error_group(seconds);
+  correction.low = seconds * std::exp(static_cast<double>(quantiles[2 * group]));
+  correction.high = seconds * std::exp(static_cast<double>(quantiles[2 * group + 1]));
+  if (extrapolated) {  // nothing was measured there: the interval is widened by half of itself
+    correction.low /= std::sqrt(seconds / correction.low), correction.high *= std::sqrt(correction.high / seconds);
   }
   return correction;
+}
+
+}  // namespace
+
+Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu) {
+  bool outside = false;
+  const double learned = evaluate(weights.known, predictor, features, gpu, outside);
+  return around(features.base * std::exp(learned), weights.known.quantiles, outside);
+}
+
+Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
+                   const std::optional<NeighborFeatures>& neighbor) {
+  bool outside = false;
+  double learned = evaluate(weights.transfer, predictor, features, std::nullopt, outside);
+  if (neighbor) {
+    bool ignored = false;
+    const double carried = evaluate(weights.known, predictor, neighbor->features, neighbor->gpu, ignored);
+    learned += neighbor->share * (carried - learned);
+  }
+  return around(features.base * std::exp(learned),
+                neighbor && neighbor->same_generation ? weights.near_quantiles : weights.transfer.quantiles, outside);
 }
 
 namespace {
@@ -68,6 +98,8 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
+constexpr std::uint8_t kLeaf = 255;  // in place of a feature
+
 void put(Safetensors& file, const std::string& name, const Corrector& corrector) {
   const auto floats = [&](const std::string& part, const std::vector<float>& values) {
     file.put<float>(name + "/" + part, values);
@@ -87,30 +119,35 @@ void put(Safetensors& file, const std::string& name, const Corrector& corrector)
   if (trees.trees.empty()) return;
   // Thresholds are few: nodes name them by number. Leaves are whole multiples of a step.
   std::vector<float> thresholds;
-  for (const Trees::Node& node : trees.nodes) thresholds.push_back(node.threshold);
+  float largest = 1e-6F;
+  for (const Trees::Node& node : trees.nodes) {
+    if (trees.is_leaf(node)) {
+      largest = std::max(largest, std::abs(node.threshold));
+    } else {
+      thresholds.push_back(node.threshold);
+    }
+  }
   std::sort(thresholds.begin(), thresholds.end());
   thresholds.erase(std::unique(thresholds.begin(), thresholds.end()), thresholds.end());
-  float largest = 1e-6F;
-  for (const float leaf : trees.leaves) largest = std::max(largest, std::abs(leaf));
   const float step = largest / 32767;
   std::vector<std::uint8_t> feature;
-  std::vector<std::uint16_t> threshold, count;
-  std::vector<std::int16_t> below, above, leaf;
+  std::vector<std::uint16_t> value, count;
   for (const Trees::Node& node : trees.nodes) {
-    feature.push_back(node.feature), below.push_back(node.below), above.push_back(node.above);
-    threshold.push_back(static_cast<std::uint16_t>(
-        std::lower_bound(thresholds.begin(), thresholds.end(), node.threshold) - thresholds.begin()));
+    if (trees.is_leaf(node)) {
+      feature.push_back(kLeaf);
+      value.push_back(static_cast<std::uint16_t>(std::lround(node.threshold / step) + 32768));
+    } else {
+      feature.push_back(static_cast<std::uint8_t>(node.feature));
+      value.push_back(static_cast<std::uint16_t>(
+          std::lower_bound(thresholds.begin(), thresholds.end(), node.threshold) - thresholds.begin()));
+    }
   }
-  for (const float value : trees.leaves) leaf.push_back(static_cast<std::int16_t>(std::lround(value / step)));
   for (const Trees::Tree& tree : trees.trees) count.push_back(static_cast<std::uint16_t>(tree.nodes));
   floats("trees/thresholds", thresholds);
   file.put<float>(name + "/trees/step", std::array<float, 1>{step});
   file.put<std::uint8_t>(name + "/trees/feature", feature);
-  file.put<std::uint16_t>(name + "/trees/threshold", threshold);
+  file.put<std::uint16_t>(name + "/trees/value", value);
   file.put<std::uint16_t>(name + "/trees/nodes", count);
-  file.put<std::int16_t>(name + "/trees/below", below);
-  file.put<std::int16_t>(name + "/trees/above", above);
-  file.put<std::int16_t>(name + "/trees/leaf", leaf);
 }
 
 Error bad(const std::string& where, std::string message, std::string expected = "") {
@@ -126,6 +163,14 @@ bool finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
 }
 
+// Logarithms of low and high, in turn.
+bool valid_quantiles(const std::vector<float>& quantiles) {
+  for (std::size_t q = 0; q < quantiles.size(); ++q) {
+    if (!(q % 2 == 0 ? quantiles[q] <= 0 && quantiles[q] > -5 : quantiles[q] >= 0 && quantiles[q] < 5)) return false;
+  }
+  return quantiles.size() == 2 * kErrorGroups;
+}
+
 Result<Corrector> get(const Safetensors& file, const std::string& name, std::size_t inputs, const std::string& layers,
                       bool has_trees, const std::string& where) {
   Corrector corrector;
@@ -139,12 +184,8 @@ Result<Corrector> get(const Safetensors& file, const std::string& name, std::siz
   for (std::size_t f = 0; f < inputs; ++f) {
     if (!(corrector.low[f] <= corrector.high[f])) return fail(bad(where, name + " has a range that is empty"));
   }
+  if (!valid_quantiles(quantiles)) return fail(bad(where, name + " has an interval that does not hold its forecast"));
   std::copy(quantiles.begin(), quantiles.end(), corrector.quantiles.begin());
-  for (std::size_t q = 0; q < quantiles.size(); ++q) {
-    if (!(q % 2 == 0 ? quantiles[q] <= 0 && quantiles[q] > -5 : quantiles[q] >= 0 && quantiles[q] < 5)) {
-      return fail(bad(where, name + " has an interval that does not hold its forecast"));
-    }
-  }
   const std::size_t layer_count = layers.empty() || layers.size() > 1 || layers[0] < '0' || layers[0] > '9'
                                       ? 0
                                       : static_cast<std::size_t>(layers[0] - '0');
@@ -183,40 +224,27 @@ Result<Corrector> get(const Safetensors& file, const std::string& name, std::siz
   NS_TRY(const std::vector<float> thresholds, file.get<float>(prefix + "thresholds"));
   NS_TRY(const std::vector<float> step, file.get<float>(prefix + "step"));
   NS_TRY(const auto feature, file.get<std::uint8_t>(prefix + "feature"));
-  NS_TRY(const auto threshold, file.get<std::uint16_t>(prefix + "threshold"));
+  NS_TRY(const auto value, file.get<std::uint16_t>(prefix + "value"));
   NS_TRY(const auto count, file.get<std::uint16_t>(prefix + "nodes"));
-  NS_TRY(const auto below, file.get<std::int16_t>(prefix + "below"));
-  NS_TRY(const auto above, file.get<std::int16_t>(prefix + "above"));
-  NS_TRY(const auto leaf, file.get<std::int16_t>(prefix + "leaf"));
-  const std::size_t nodes = feature.size();
-  if (threshold.size() != nodes || below.size() != nodes || above.size() != nodes ||
-      leaf.size() != nodes + count.size() || step.size() != 1 || !finite(step) || !finite(thresholds)) {
+  if (value.size() != feature.size() || step.size() != 1 || !finite(step) || !finite(thresholds)) {
     return fail(bad(where, prefix + " has arrays that do not belong together"));
   }
   std::size_t first = 0;
+  std::vector<int> asked;
+  std::vector<float> values;
   for (const std::uint16_t size : count) {
-    if (size > nodes - first) return fail(bad(where, prefix + "nodes counts more nodes than there are"));
-    const auto index = static_cast<std::uint32_t>(trees.trees.size());
-    trees.trees.push_back({static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(first) + index, size});
-    for (std::size_t n = 0; n < size; ++n) {
-      const std::size_t at = first + n;
-      // A child node comes after its parent, so that every walk ends.
-      const auto valid = [&](std::int16_t child) {
-        return child >= 0 ? static_cast<std::size_t>(child) > n && static_cast<std::size_t>(child) < size
-                          : ~child <= size;
-      };
-      if (feature[at] >= inputs || threshold[at] >= thresholds.size() || !valid(below[at]) || !valid(above[at])) {
-        return fail(bad(where, prefix + " has a node that leads out of its tree"));
-      }
-      Trees::Node node;
-      node.threshold = thresholds[threshold[at]], node.feature = feature[at];
-      node.below = below[at], node.above = above[at];
-      trees.nodes.push_back(node);
+    if (size > feature.size() - first) return fail(bad(where, prefix + "nodes counts more nodes than there are"));
+    asked.clear(), values.clear();
+    for (std::size_t n = first; n < first + size; ++n) {
+      const bool leaf = feature[n] == kLeaf;
+      if (!leaf && value[n] >= thresholds.size()) return fail(bad(where, prefix + "value names no threshold"));
+      asked.push_back(leaf ? -1 : feature[n]);
+      values.push_back(leaf ? static_cast<float>(static_cast<int>(value[n]) - 32768) * step[0] : thresholds[value[n]]);
     }
+    if (!trees.add(asked, values)) return fail(bad(where, prefix + " has a node that leads out of its tree"));
     first += size;
   }
-  if (first != nodes) return fail(bad(where, prefix + "nodes counts fewer nodes than there are"));
-  for (const std::int16_t value : leaf) trees.leaves.push_back(static_cast<float>(value) * step[0]);
+  if (first != feature.size()) return fail(bad(where, prefix + "nodes counts fewer nodes than there are"));
   return corrector;
 }
 
@@ -241,6 +269,7 @@ std::string to_safetensors(const KernelWeights& weights) {
       put(file, name + "/" + which, corrector);
     };
     describe("known", part.known), describe("transfer", part.transfer);
+    file.put<float>(name + "/near_quantiles", part.near_quantiles);
   }
   return file.bytes();
 }
@@ -271,6 +300,9 @@ Result<KernelWeights> read_kernel_weights(std::string_view bytes, const std::str
                            text(name + "/known/trees") != "0", where));
     NS_TRY(part.transfer, get(file, name + "/transfer", shared, text(name + "/transfer/layers"),
                               text(name + "/transfer/trees") != "0", where));
+    NS_TRY(const std::vector<float> near, file.get<float>(name + "/near_quantiles"));
+    if (!valid_quantiles(near)) return fail(bad(where, name + "/near_quantiles do not hold their forecast"));
+    std::copy(near.begin(), near.end(), part.near_quantiles.begin());
     weights.predictors[p] = std::move(part);
   }
   return weights;

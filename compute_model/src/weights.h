@@ -33,6 +33,8 @@ struct Corrector {
 struct PredictorWeights {
   std::vector<std::string> gpus;  // ids, in the order of the indicator features of `known`
   Corrector known, transfer;
+  // As transfer.quantiles, for GPUs of a generation of which another was measured.
+  std::array<float, 2 * kErrorGroups> near_quantiles{};
 };
 
 struct KernelWeights {
@@ -42,12 +44,27 @@ struct KernelWeights {
 
 struct Correction {
   double seconds = 0, low = 0, high = 0;
-  bool known_gpu = false, extrapolated = false;
+  bool extrapolated = false;
 };
-Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
-                   const std::string& gpu);
 
-inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/1";
+// Where in `weights.gpus` a GPU stands; nothing where it was not measured.
+std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::string_view gpu);
+
+// On a GPU that was measured, the `gpu`-th.
+Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu);
+
+// The same operator on the nearest measured GPU; its correction is carried over, beside the network's.
+struct NeighborFeatures {
+  Features features;
+  std::size_t gpu = 0;
+  double share = 0.5;
+  bool same_generation = false;
+};
+// On any other GPU.
+Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
+                   const std::optional<NeighborFeatures>& neighbor);
+
+inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/2";
 std::string to_safetensors(const KernelWeights& weights);
 // Errors: as Safetensors::parse; another schema; feature names other than this code's; trees or layers that do not fit
 // together; values that are not finite.

@@ -15,6 +15,8 @@
 
 namespace ns_dist {
 
+struct KernelCalibration;
+
 // kBurst: one kernel alone at full clocks, as kernel benchmarks measure. kSustained: kernels back to back at the clock
 // that the board's power allows, as in a training step.
 enum class Mode { kBurst, kSustained };
@@ -25,10 +27,12 @@ struct ComputeModelOptions {
   std::string weights{};
   // Only tiles, waves and rooflines, nothing learned.
   bool analytic = false;
+  // What a few measurements of this GPU corrected (kernel_calibration.h).
+  std::shared_ptr<const KernelCalibration> calibration = nullptr;
 };
 
 // The kernel model of one GPU. Errors: a GPU without multiprocessors, memory bandwidth or any rate; weights that are
-// damaged or of another version.
+// damaged or of another version; a calibration of another GPU.
 Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options = {});
 
 struct OperatorFamily {

@@ -29,11 +29,12 @@ struct KernelFitOptions {
 
 // Errors of one predictor on rows it was not fitted on.
 struct KernelFitScore {
+  enum class LeftOut { kShape, kGpu, kGeneration };  // nothing of it was fitted on
   std::string predictor, gpu;
-  bool gpu_seen = true;  // false: nothing of this GPU was fitted on
+  LeftOut left_out = LeftOut::kShape;
   std::size_t rows = 0;
   double mean = 0, median = 0, p90 = 0, largest = 0, bias = 0;  // of |forecast / measured - 1|; bias is signed
-  double covered = 0;                                           // share inside the 90 % interval
+  double covered = 0;   // share inside the 90 % interval; of left-out GPUs, set by the residuals of the others
   double roofline = 0;  // mean error of the best constant share of the roofline on the same rows
 };
 

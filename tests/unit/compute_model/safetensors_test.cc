@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
+#include <tuple>
 
 #include "weights.h"
 
@@ -77,12 +79,12 @@ KernelWeights small_weights() {
   const auto fill = [](Corrector& corrector, std::size_t inputs) {
     corrector.low.assign(inputs, -100), corrector.high.assign(inputs, 100);
     corrector.quantiles = {-0.1F, 0.1F, -0.1F, 0.1F, -0.1F, 0.1F};
+    corrector.trees = {};
     corrector.trees.inputs = inputs;
-    corrector.trees.trees = {{0, 0, 1}};
-    corrector.trees.nodes = {{0.5F, ~0, ~1, 0}};
-    corrector.trees.leaves = {-0.25F, 0.5F};
+    ASSERT_TRUE(corrector.trees.add(std::array{0, -1, -1}, std::array{0.5F, -0.25F, 0.5F}));
   };
   fill(part.known, shared + 1), fill(part.transfer, shared);
+  part.near_quantiles = {-0.05F, 0.05F, -0.05F, 0.05F, -0.05F, 0.05F};
   KernelWeights weights;
   weights.predictors[static_cast<std::size_t>(kPredictor)] = part;
   return weights;
@@ -104,7 +106,7 @@ TEST(KernelWeights, ReadWhatIsWritten) {
 TEST(KernelWeights, RefuseAnotherVersionAndOtherFeatures) {
   std::string bytes = to_safetensors(small_weights());
   std::string other = bytes;
-  other.replace(other.find("kernel-weights/1"), 16, "kernel-weights/9");
+  other.replace(other.find("kernel-weights/2"), 16, "kernel-weights/9");
   ASSERT_FALSE(read_kernel_weights(other, "w"));
   EXPECT_NE(to_text(read_kernel_weights(other, "w").error()).find("kernel-weights/9"), std::string::npos);
   other = bytes;
@@ -114,11 +116,19 @@ TEST(KernelWeights, RefuseAnotherVersionAndOtherFeatures) {
 }
 
 TEST(KernelWeights, RefuseTreesThatLeadAstray) {
-  for (const auto& [below, above] : {std::pair{0, 1}, {5, ~0}, {~0, ~9}, {0, ~0}}) {
-    KernelWeights weights = small_weights();
-    Trees::Node& node = weights.predictors[static_cast<std::size_t>(Predictor::kMoe)]->known.trees.nodes[0];
-    node.below = static_cast<std::int16_t>(below), node.above = static_cast<std::int16_t>(above);
-    EXPECT_FALSE(read_kernel_weights(to_safetensors(weights), "w")) << below << " " << above;
+  Trees trees;
+  trees.inputs = 2;
+  EXPECT_FALSE(trees.add(std::vector<int>{}, std::vector<float>{}));          // no node
+  EXPECT_FALSE(trees.add(std::array{0, -1}, std::array{0.F, 1.F}));           // a child is missing
+  EXPECT_FALSE(trees.add(std::array{2, -1, -1}, std::array{0.F, 1.F, 2.F}));  // no such feature
+  EXPECT_FALSE(trees.add(std::array{-1, -1}, std::array{1.F, 2.F}));          // two roots
+  EXPECT_FALSE(
+      trees.add(std::array{0, -1, -1}, std::array{std::numeric_limits<float>::quiet_NaN(), 1.F, 2.F}));  // not a number
+  EXPECT_TRUE(trees.trees.empty());
+  EXPECT_TRUE(trees.add(std::array{0, 1, -1, -1, -1}, std::array{0.F, 3.F, 10.F, 20.F, 30.F}));
+  for (const auto& [x, y, leaf] : {std::tuple{1., 0., 10.}, {-1., 3., 20.}, {-1., 4., 30.}}) {
+    const double features[] = {x, y};
+    EXPECT_EQ(trees.evaluate(features), leaf);
   }
 }
 

@@ -1,0 +1,45 @@
+// A few dozen measurements of one GPU correct the forecast for it.
+//
+//   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, {}));
+//   std::ofstream("my-gpu.calibration.json") << to_json(calibration);
+//   NS_TRY(const auto model, make_compute_model(gpu, {.calibration = std::make_shared<...>(calibration)}));
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/compute_model.h"
+#include "ns_dist/kernel_table.h"
+
+namespace ns_dist {
+
+// Kernels of one family and number format err alike: ln(measured / forecast) = offset + by_duration ln(forecast / 100
+// us) + by_ridge ln(compute time / memory time), ridge regression that few rows leave at zero.
+struct FamilyCalibration {
+  std::string family;  // as operator_families() names it
+  DType dtype = DType::kBf16;
+  std::size_t rows = 0;
+  double offset = 0, by_duration = 0, by_ridge = 0;
+  double low = -0.1, high = 0.1;  // 90 % interval of ln(measured / corrected forecast)
+  friend bool operator==(const FamilyCalibration&, const FamilyCalibration&) = default;
+};
+
+struct KernelCalibration {
+  std::string gpu;  // id
+  Mode mode = Mode::kBurst;
+  std::vector<FamilyCalibration> families;
+  friend bool operator==(const KernelCalibration&, const KernelCalibration&) = default;
+};
+
+// Reads the rows of `table` that name `gpu`, or all where it names none. Errors: a row that cannot be read or has no
+// latency_ms, fewer than three rows in every family and number format.
+Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options);
+
+std::string to_json(const KernelCalibration& calibration);
+// Errors, with file and place: not JSON, another schema, a missing or unknown key, a number out of range.
+Result<KernelCalibration> read_kernel_calibration(std::string_view json, const std::string& where);
+
+}  // namespace ns_dist

@@ -1,0 +1,113 @@
+#include "ns_dist/cached_cost.h"
+
+#include <array>
+#include <bit>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "ns_dist/hash.h"
+
+namespace ns_dist {
+namespace {
+
+// Fields in turn; equal operators have equal numbers.
+struct Mixer {
+  std::uint64_t value;
+  void add(std::uint64_t next) {
+    value = (value ^ next) * 0x9e3779b97f4a7c15U;
+    value ^= value >> 29;
+  }
+  void add(std::int64_t next) { add(static_cast<std::uint64_t>(next)); }
+  void add(bool next) { add(static_cast<std::uint64_t>(next)); }
+  void add(double next) { add(std::bit_cast<std::uint64_t>(next + 0.0)); }  // -0 is 0
+  void add(const std::string& next) { add(fnv1a(next)); }
+  template <class E>
+  requires std::is_enum_v<E>
+  void add(E next) { add(static_cast<std::uint64_t>(next)); }
+  template <class... Fields>
+  void all(const Fields&... fields) {
+    (add(fields), ...);
+  }
+
+  void operator()(const Gemm& o) { all(o.batch, o.m, o.n, o.k, o.layout, o.epilogue, o.scaling); }
+  void operator()(const Attention& o) {
+    all(o.batch, o.heads, o.kv_heads, o.query_length, o.key_length, o.head_dim, o.value_dim, o.causal, o.window,
+        o.pass);
+  }
+  void operator()(const Softmax& o) { all(o.rows, o.columns, o.pass); }
+  void operator()(const Normalization& o) { all(o.kind, o.rows, o.columns, o.pass); }
+  void operator()(const Elementwise& o) { all(o.name, o.elements, o.inputs, o.outputs, o.flops_per_element); }
+  void operator()(const Embedding& o) { all(o.tokens, o.hidden, o.vocabulary, o.pass); }
+  void operator()(const CrossEntropy& o) { all(o.rows, o.columns, o.pass); }
+  void operator()(const OptimizerStep& o) { all(o.parameters); }
+  void operator()(const GroupedGemm& o) { all(o.experts, o.rows, o.n, o.k, o.layout, o.epilogue); }
+  void operator()(const MixtureOfExperts& o) { all(o.tokens, o.hidden, o.intermediate, o.experts, o.top_k, o.skew); }
+  void operator()(const Copy& o) { all(o.bytes / units::B); }
+  void operator()(const Convolution& o) {
+    all(o.batch, o.in_channels, o.in_height, o.in_width, o.out_channels, o.kernel, o.stride, o.padding, o.pass);
+  }
+  void operator()(const UnknownOperator& o) {
+    all(o.name, o.flops / units::FLOP, o.read / units::B, o.written / units::B);
+  }
+};
+
+std::uint64_t hash_of(const Operator& op) {
+  Mixer mixer{op.kind.index() + 1};
+  mixer.add(op.dtype);
+  std::visit([&](const auto& kind) { mixer(kind); }, op.kind);
+  return mixer.value;
+}
+
+// Buckets of a few operators. A bucket's hashes stand together, so that a miss costs one line of memory.
+class CachedCost final : public ComputeCost {
+ public:
+  CachedCost(std::unique_ptr<ComputeCost> cost, std::size_t slots)
+      : cost_(std::move(cost)), buckets_(std::bit_ceil(std::max<std::size_t>(slots / kWays, kLocks))) {}
+
+  Result<Forecast> forecast(const Operator& op) const override {
+    const std::uint64_t hash = hash_of(op);
+    const std::size_t at = hash & (buckets_.size() - 1);
+    Bucket& bucket = buckets_[at];
+    std::mutex& lock = locks_[at % kLocks];
+    {
+      const std::scoped_lock guard(lock);
+      for (std::size_t way = 0; way < kWays; ++way) {
+        if (bucket.hash[way] == hash && bucket.entry[way] && bucket.entry[way]->op == op) {
+          return bucket.entry[way]->forecast;
+        }
+      }
+    }
+    NS_TRY(const Forecast forecast, cost_->forecast(op));
+    const std::scoped_lock guard(lock);
+    const std::size_t way = bucket.next++ % kWays;
+    bucket.hash[way] = hash, bucket.entry[way] = Entry{op, forecast};
+    return forecast;
+  }
+
+  Result<Explanation> explain(const Operator& op) const override { return cost_->explain(op); }
+
+ private:
+  static constexpr std::size_t kLocks = 64, kWays = 4;  // threads rarely meet at one lock
+  struct Entry {
+    Operator op;
+    Forecast forecast;
+  };
+  struct Bucket {
+    std::array<std::uint64_t, kWays> hash{};
+    std::size_t next = 0;
+    std::array<std::optional<Entry>, kWays> entry;
+  };
+
+  std::unique_ptr<ComputeCost> cost_;
+  mutable std::array<std::mutex, kLocks> locks_;
+  mutable std::vector<Bucket> buckets_;
+};
+
+}  // namespace
+
+std::unique_ptr<ComputeCost> make_cached_cost(std::unique_ptr<ComputeCost> cost, std::size_t slots) {
+  return std::make_unique<CachedCost>(std::move(cost), slots);
+}
+
+}  // namespace ns_dist
