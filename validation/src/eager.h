@@ -46,6 +46,12 @@ class KernelClock {
 Result<Span3> node_alone(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2,
                          KernelClock& clock);
 
+// What a training step keeps: activations until their backward, weights (and as much again of gradients).
+struct TrainingBytes {
+  double saved = 0, weights = 0;
+};
+TrainingBytes training_bytes(const ModelGraph& graph, std::int64_t layers);
+
 // A whole step: every node as often as it stands for a layer, forward only or with backward. Collectives are left out.
 Result<Span3> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
                          KernelClock& clock);

@@ -27,8 +27,8 @@ Error bad(const std::string& where, std::string message, std::string expected) {
 // A GPU with its kernel model; both live as long as this.
 struct Device {
   Gpu gpu;
-  std::unique_ptr<ComputeCost> cost;
-  std::unique_ptr<KernelClock> clock;
+  std::unique_ptr<ComputeCost> in_step, alone;  // kernels back to back, and one with the GPU at rest around it
+  std::unique_ptr<KernelClock> step_clock, alone_clock;
 };
 
 class Models {
@@ -41,9 +41,12 @@ class Models {
     if (found != devices_.end()) return &found->second;
     Device device;
     NS_TRY(device.gpu, sections_.gpu_of(id));
-    NS_TRY(device.cost,
+    NS_TRY(device.in_step,
            make_compute_model(device.gpu, {.mode = Mode::kSustained, .weights = sections_.options.weights}));
-    device.clock = std::make_unique<KernelClock>(*device.cost);
+    // Kernels of a running model find in L2 what the one before left, which single kernels' weights do not know.
+    NS_TRY(device.alone, make_compute_model(device.gpu, {.mode = Mode::kBurst, .analytic = true}));
+    device.step_clock = std::make_unique<KernelClock>(*device.in_step);
+    device.alone_clock = std::make_unique<KernelClock>(*device.alone);
     return &devices_.emplace(std::string(id), std::move(device)).first->second;
   }
   const ModelGraph* graph(std::string_view name) const {
@@ -113,7 +116,7 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
         if (node_class.empty()) continue;
         for (std::size_t phase = 0; phase < (rows.text("phase") == "train" ? kGraphPhases : 1); ++phase) {
           NS_TRY(const Span3 span, node_alone(*graph, node, static_cast<GraphPhase>(phase),
-                                              (*device)->gpu.l2_cache / units::B, *(*device)->clock));
+                                              (*device)->gpu.l2_cache / units::B, *(*device)->alone_clock));
           sum->second[node_class].add(span, node.in_layer ? times : 1);
         }
       }
@@ -172,7 +175,7 @@ Result<std::string> whole_models(Models& models, const std::filesystem::path& pa
     const std::string_view phase = rows.text("phase");
     const auto layers = models.layers.find(rows.text("model"));
     NS_TRY(const Span3 span, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second, phase == "train",
-                                        (*device)->gpu, *(*device)->clock));
+                                        (*device)->gpu, *(*device)->step_clock));
     Judged judged = judged_of(fmt::format("{} {}", gpu, name), *measured, span);
     add_others(rows, "_e2e_ms", judged);
     ErrorTable& table = !option.empty()                        ? fused
