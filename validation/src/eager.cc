@@ -432,4 +432,89 @@ Result<Span3> eager_step(const ModelGraph& graph, std::int64_t layers, bool trai
   return total;
 }
 
+namespace {
+
+// Pointwise nodes around a tanh: a GELU spelt out, of which Megatron makes one kernel each way (bias_gelu_fusion, on by
+// default). The first of each set of nodes stands for it.
+std::map<std::int64_t, std::int64_t> spelt_out_gelus(const ModelGraph& graph) {
+  std::map<std::int64_t, std::int64_t> first_of;
+  for (const GraphNode& tanh : graph.nodes) {
+    if (tanh.kind != "VECtanh") continue;
+    std::int64_t first = tanh.index;
+    for (const GraphNode& node : graph.nodes) {
+      const bool pointwise_node = class_of(node) == "VEC" && elements_of(node.output) == elements_of(tanh.output);
+      if (!pointwise_node || node.index + 8 < tanh.index || node.index > tanh.index + 8) continue;
+      first = std::min(first, node.index);
+      first_of[node.index] = first;
+    }
+  }
+  return first_of;
+}
+
+}  // namespace
+
+Result<Span3> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
+                               const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
+  const double l2 = gpu.l2_cache / units::B;
+  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<Span3> {
+    NS_TRY(const Forecast f, network.forecast({kind, elements * kElement * units::B, RankGroup{0, {{ranks, 1}}}}));
+    return Span3{f.latency / units::s, f.low / units::s, f.high / units::s};
+  };
+  Span3 step, backward, buckets, last_bucket;
+  const GraphNode* head = nullptr;  // the layer that makes logits
+  const std::map<std::int64_t, std::int64_t> gelus = spelt_out_gelus(graph);
+  for (const GraphNode& node : graph.nodes) {
+    const double times = node.in_layer ? static_cast<double>(layers) : 1;
+    if (node.kind == "Linear" && !node.in_layer) head = &node;
+    for (const GraphPhase phase : {GraphPhase::kForward, GraphPhase::kBackward}) {
+      Span3& total = phase == GraphPhase::kForward ? step : backward;
+      std::vector<Operator> kernels = eager_kernels(graph, node, phase, l2);
+      if (const auto gelu = gelus.find(node.index); gelu != gelus.end()) {
+        kernels.clear();
+        if (gelu->second == node.index) {
+          kernels.push_back(
+              pointwise("bias_gelu", elements_of(node.output), phase == GraphPhase::kForward ? 1 : 2, 1, 12));
+        }
+      }
+      for (const Operator& op : kernels) {
+        NS_TRY(const Span3 span, clock(op));
+        total.add(span, times);
+      }
+      for (const GraphOperator& op : node.operators[static_cast<std::size_t>(phase)]) {
+        if (op.op == "ALLREDUCE") {
+          NS_TRY(const Span3 span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
+          total.add(span, times);
+        } else if (op.op == "ALLREDUCE_ASYNC") {
+          NS_TRY(const Span3 span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
+          buckets.add(span, times);
+          if (!node.in_layer && last_bucket.seconds == 0) last_bucket = span;  // the embedding's, which comes last
+        } else if (op.op == "SENDRECV") {
+          NS_TRY(const Span3 span, message(CollectiveKind::kSendRecv, op.elements, 2));
+          total.add(span, static_cast<double>(degrees.pipeline - 1));
+        }
+      }
+    }
+  }
+  if (head != nullptr && !head->output.empty()) {
+    const std::int64_t columns = head->output.back();
+    const std::int64_t rows = static_cast<std::int64_t>(elements_of(head->output)) / columns;
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      NS_TRY(const Span3 span, clock({CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32}));
+      step.add(span);
+    }
+  }
+  if (buckets.seconds > backward.seconds) {
+    step.add(buckets);
+  } else {
+    step.add(backward);
+  }
+  step.add(last_bucket);
+  // Tensor-parallel graphs hold a rank's own weights, pipelines all of them.
+  const double parameters = training_bytes(graph, layers).weights / kElement / static_cast<double>(degrees.pipeline);
+  NS_TRY(const Span3 optimizer,
+         clock({OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32}));
+  step.add(optimizer);
+  return step;
+}
+
 }  // namespace ns_dist
