@@ -177,6 +177,9 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
   add(network, "--protocol", flags.protocol, "NAME", "ns-dist list protocols [the fastest]");
   add(network, "--calibration", flags.calibration, "FILE",
       "corrections measured on this cluster, as ns-dist calibrate writes them; none [none]");
+  add(network, "--contention", flags.contention, "on|off", "what overlaps on a link shares it [on]");
+  add(network, "--compute-slowdown", flags.compute_slowdown, "on|off",
+      "kernels beside collectives have fewer SMs and less memory bandwidth [on]");
   add("Again", "--from", flags.from, "REPORT", "the work of a report written with --json; other flags change it");
 }
 
@@ -219,6 +222,10 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   }
   if (flags.flash_attention) {
     reader.take(read_switch(*flags.flash_attention, "--flash-attention"), spec.flash_attention);
+  }
+  if (flags.contention) reader.take(read_switch(*flags.contention, "--contention"), spec.contention);
+  if (flags.compute_slowdown) {
+    reader.take(read_switch(*flags.compute_slowdown, "--compute-slowdown"), spec.compute_slowdown);
   }
   if (flags.overlap) read_overlap(reader, *flags.overlap, spec);
   if (auto verdict = reader.verdict(); !verdict) return fail(verdict.error());

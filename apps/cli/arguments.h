@@ -31,7 +31,7 @@ struct WorkFlags {
   std::optional<std::string> tp, pp, dp, cp, ep, vpp, micro_batch, global_batch, sequence, dtype, schedule, zero,
       recompute;
   std::optional<std::string> sequence_parallel, flash_attention, overlap, order;
-  std::optional<std::string> network_model, algorithm, protocol, calibration;
+  std::optional<std::string> network_model, algorithm, protocol, calibration, contention, compute_slowdown;
 };
 
 void add_work_flags(CLI::App& app, WorkFlags& flags);

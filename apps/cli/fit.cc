@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/catalog.h"
+#include "ns_dist/collective_suite.h"
 #include "ns_dist/kernel_fit.h"
 #include "tables.h"
 #include "terminal.h"
@@ -16,12 +17,34 @@
 namespace ns_dist::cli {
 namespace {
 
+constexpr std::string_view kCollectives = "collectives", kClusters = "clusters";
+
 struct Request {
   std::string data, output, threads;
   std::vector<std::string> predictors, exclude_gpus, exclude_generations, exclude_tables;
 };
 
+// Corrections of collectives: one of the two calibrations that the folder teaches.
+Result<int> answer_collectives(const Request& request) {
+  const Catalog catalog = Catalog::standard();
+  NS_TRY(const LearnedCalibrations learned, learn_collectives(request.data, usual_clusters(catalog)));
+  const NetworkCalibration& wanted = request.predictors.front() == kCollectives ? learned.families : learned.clusters;
+  if (auto written = write_text(request.output, to_json(wanted)); !written) return fail(written.error());
+  std::fputs(fmt::format("{} curves in {}\n", wanted.curves.size(), request.output).c_str(), stdout);
+  return kAnswered;
+}
+
 Result<int> answer(const Request& request) {
+  if (std::any_of(request.predictors.begin(), request.predictors.end(),
+                  [](const std::string& name) { return name == kCollectives || name == kClusters; })) {
+    if (request.predictors.size() == 1) return answer_collectives(request);
+    return fail({ErrorCode::kUsage,
+                 "collectives are fitted by themselves",
+                 "--predictor",
+                 "collectives or clusters alone, or predictors of kernels",
+                 "",
+                 {}});
+  }
   KernelFitOptions options;
   options.data = request.data;
   options.predictors = request.predictors;
@@ -57,7 +80,8 @@ int fit_command(int argc, const char* const* argv) {
       ->type_name("FILE")
       ->required();
   app.add_option("--predictor", request.predictors,
-                 "only these: gemm, gemm_fp8, gemm_fp32, attention, moe, vector, convolution")
+                 "only these: gemm, gemm_fp8, gemm_fp32, attention, moe, vector, convolution; or, alone, collectives "
+                 "(of GPU families inside a node) or clusters (corrections of single clusters)")
       ->type_name("NAME");
   app.add_option("--exclude-gpu", request.exclude_gpus, "leave these out of the fit")->type_name("ID");
   app.add_option("--exclude-generation", request.exclude_generations, "leave these architectures out: hopper, ...")

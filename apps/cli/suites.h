@@ -30,5 +30,6 @@ struct Suite {
 
 Result<SuiteAnswer> validate_runs(const SuiteRequest& request);
 Result<SuiteAnswer> validate_kernels(const SuiteRequest& request);
+Result<SuiteAnswer> validate_collectives(const SuiteRequest& request);
 
 }  // namespace ns_dist::cli

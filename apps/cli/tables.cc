@@ -42,6 +42,15 @@ Result<void> write_text(const std::string& path, std::string_view text) {
       {ErrorCode::kInvalidInput, fmt::format("\"{}\" cannot be written", path), "--output", "a writable path", "", {}});
 }
 
+UsualCluster usual_clusters(const Catalog& catalog) {
+  return [&catalog](std::string_view gpu) -> Result<Cluster> {
+    NS_TRY(const Gpu found, catalog.gpu(gpu));
+    NS_TRY(Cluster cluster, catalog.cluster(found.usual_cluster));
+    cluster.gpu = found;
+    return cluster;
+  };
+}
+
 int report_rows(const std::vector<Error>& mistakes, std::size_t rows) {
   if (mistakes.empty()) return kAnswered;
   constexpr std::size_t kShown = 20;

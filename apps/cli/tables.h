@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ns_dist/catalog.h"
+#include "ns_dist/collective_suite.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist::cli {
@@ -27,6 +29,9 @@ class Progress {
 
 // Errors: the file cannot be written.
 Result<void> write_text(const std::string& path, std::string_view text);
+
+// Clusters by GPU, for what reads tables of measurements: the GPU's usual machine. The catalog must outlive it.
+UsualCluster usual_clusters(const Catalog& catalog);
 
 // Prints the first twenty mistakes and how many there are; returns the exit code.
 int report_rows(const std::vector<Error>& mistakes, std::size_t rows);

@@ -41,6 +41,7 @@ namespace {
 constexpr std::array kSuites = {
     Suite{"runs", "training steps that others published (built in)", false, validate_runs},
     Suite{"kernels", "single kernels and whole FP32 models", true, validate_kernels},
+    Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, validate_collectives},
 };
 
 struct Request {

@@ -12,7 +12,7 @@ Result<SuiteAnswer> validate_kernels(const SuiteRequest& request) {
   options.threads = request.threads;
   Progress progress("validating", 1);
   NS_TRY(KernelSuite suite, check_kernels(
-                                options, [&](std::string_view id) { return catalog.gpu(id); },
+                                options, [&](std::string_view id) { return catalog.gpu(id); }, usual_clusters(catalog),
                                 [&](double share, std::string_view) { progress.share(share); }));
   progress.done();
   return SuiteAnswer{std::move(suite.markdown), std::move(suite.mistakes), suite.rows};

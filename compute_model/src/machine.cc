@@ -81,11 +81,13 @@ double flop_joules_of(int process_nm) {
   if (process_nm <= 0 || process_nm > 12) return kAt16;
   if (process_nm > 10) return kAt12;
   if (process_nm > 5) return kAt12 * 0.5;
-  return kAt12 * 0.5 * 0.7 * 0.9;
+  return kAt12 * 0.5 * 0.7;
 }
+// A card that runs without pause is warmer and leaks more: T4's whole models against the sums of their kernels.
+constexpr double kSustainedJoules = 1.09;
 // Between half of the boost clock and the boost clock the voltage rises by about this share. V100 sets the bound: at
 // 250 W it still holds its boost clock.
-constexpr double kVoltageRise = 0.15;
+constexpr double kVoltageRise = 0.08;
 // Power without work as a share of the limit: 25-40 W of 250 W (V100, A100 idle with a context, nvidia-smi), 10 W
 // of 70.
 constexpr double kIdleShare = 0.12;
@@ -110,12 +112,12 @@ constexpr double kResidentShare = 0.7;   // L2 is never wholly one tensor's
 constexpr double kL2BytesPerClock = 32;  // an SM's 64, half of them from the far side
 
 // The slower of two pipes, rounded where they meet: tiles of one product load and store in step, so they overlap worse
-// than independent kernels.
+// than independent kernels (order 3 against 4).
 double overlap_of(double compute, double memory) {
   const double larger = std::max(compute, memory), smaller = std::min(compute, memory);
   if (!(larger > 0)) return 0;
   const double ratio = smaller / larger;
-  return larger * std::sqrt(1 + ratio * ratio);
+  return larger * std::cbrt(1 + ratio * ratio * ratio);
 }
 
 // Fixed cost of a small kernel: 1.6-2.5 us in CUDA graphs; back to back in a stream, the dependent launch adds about 1
@@ -130,7 +132,8 @@ double Machine::vector_rate(DType dtype) const {
 }
 
 double Machine::memory_seconds(double bytes) const {
-  const double resident = std::min(bytes, resident_bytes);
+  // Least recently used goes first: a stream longer than the cache finds nothing of itself.
+  const double resident = std::clamp(2 * resident_bytes - bytes, 0.0, bytes);
   return std::max((bytes - resident) / achieved_bandwidth, 0.0) + resident / l2_bandwidth;
 }
 
@@ -207,7 +210,10 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   machine.l2_bandwidth = std::max(machine.bandwidth, kL2BytesPerClock * machine.sms * clock);
   machine.resident_bytes = kResidentShare * machine.l2 / (two_partitions(gpu) ? 2 : 1);
   if (usable(watts)) machine.watts = watts, machine.idle_watts = kIdleShare * watts;
-  machine.flop_joules = flop_joules_of(gpu.process_nm), machine.byte_joules = byte_joules_of(gpu.memory_type);
+  // Matrix units fetch operands once for many products: about half of the energy is the arithmetic's.
+  if (gpu.tensor[DType::kFp32] > FlopsPerSecond()) machine.matrix_energy = 0.6;
+  machine.flop_joules = flop_joules_of(gpu.process_nm) * (mode == Mode::kSustained ? kSustainedJoules : 1),
+  machine.byte_joules = byte_joules_of(gpu.memory_type);
   machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu);
   return machine;
 }

@@ -31,6 +31,7 @@ struct Machine {
   double l2_bandwidth = 0;
   double watts = 0, idle_watts = 0;  // board power limit, 0 where it is unknown; what it draws without work
   double flop_joules = 0;            // of an FP32 operation at the lowest voltage
+  double matrix_energy = 1;          // of an FP32 product on matrix units against the vector units
   double byte_joules = 0;            // of a byte moved from or to memory
 
   double peak(DType dtype) const { return matrix_peak[static_cast<std::size_t>(dtype)]; }

@@ -164,6 +164,63 @@ Result<std::vector<Bytes>> level_loads(const Cluster& cluster, const Collective&
   return loads;
 }
 
+namespace {
+
+// GB/s: NCCL 2.30, src/graph/tuning.cc, ring LL128 bandwidth of a channel.
+double channel_bandwidth(network::Generation generation) {
+  constexpr double kGigabyte = 1e9;
+  switch (generation) {
+    case network::Generation::kVolta:
+    case network::Generation::kAmpere:
+      return 20 * kGigabyte;
+    case network::Generation::kHopper:
+      return 36.7 * kGigabyte;
+    case network::Generation::kBlackwell:
+      return 40 * kGigabyte;
+  }
+  return 20 * kGigabyte;
+}
+
+bool reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kReduce;
+}
+
+}  // namespace
+
+Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seconds alone) {
+  NS_TRY(const network::Topology topology, network::Topology::of(cluster));
+  NS_TRY(const network::Placement placement, topology.place(call.group));
+  NS_TRY(std::vector<Bytes> loads, level_loads(cluster, call));
+  Footprint result;
+  result.ports.resize(loads.size());
+  if (!(alone > Seconds())) return result;
+  Bytes sent, outward;
+  for (std::size_t l = loads.size(); l-- > 0;) {
+    sent += loads[l];
+    const network::Link link = network::link_of(cluster.levels[l], cluster.gpu);
+    if (link.network()) {
+      outward += loads[l];
+      loads[l] = outward;
+    }
+    result.ports[l] = std::min(1.0, loads[l] / alone / (link.bandwidth * units::B / units::s));
+  }
+  constexpr double kFewest = 2, kMost = 32;
+  for (const network::Tier& tier : placement) {
+    const FabricLevel& level = cluster.levels[tier.level];
+    const network::Link link = network::link_of(level, cluster.gpu);
+    double channels = 2 * static_cast<double>(tier.members) * level.nics_per_gpu;
+    if (!link.network()) {
+      const double sheet = cluster.gpu.scale_up ? cluster.gpu.scale_up->bandwidth / (units::B / units::s) : 0;
+      channels = std::ceil(2 * sheet * (link.bandwidth / link.peak) / channel_bandwidth(link.generation));
+    }
+    channels = std::clamp(channels, kFewest, kMost);
+    result.channels = result.channels > 0 ? std::min(result.channels, channels) : channels;
+  }
+  result.memory_traffic = (reduces(call.kind) ? 3.0 : 2.0) * sent / alone;
+  return result;
+}
+
 Result<std::vector<Seconds>> concurrent_collectives(const Cluster& cluster, const NetworkCost& network,
                                                     std::span<const TimedCollective> collectives) {
   std::vector<BytesPerSecond> capacities;

@@ -7,7 +7,6 @@
 
 #include "ns_dist/cost.h"
 #include "ns_dist/report.h"
-#include "rescheduler.h"
 
 namespace ns_dist {
 
@@ -17,9 +16,8 @@ inline constexpr std::size_t kImprovements = 3;  // as many as a report shows
 // of its kind, largest first; when they are fewer than kImprovements, then limits: the graph scheduled again without a
 // cause.
 std::vector<Improvement> improvements(const Scenario& scenario, const ExecutionGraph& graph,
-                                      const std::vector<Forecast>& forecasts, Rescheduler& rescheduler,
-                                      const ComputeCost& compute, const NetworkCost& network, const Breakdown& parts,
-                                      Seconds step);
+                                      const std::vector<Forecast>& forecasts, const ComputeCost& compute,
+                                      const NetworkCost& network, const Breakdown& parts, Seconds step);
 
 // The plan nearest to the scenario's own that fits into the GPU's memory: on as few more GPUs as possible, then by what
 // each change usually costs. Empty when nothing that was tried fits.

@@ -42,14 +42,14 @@ std::vector<Edge> edges_by_source(const ExecutionGraph& graph, Vertex root) {
 
 }  // namespace
 
-CriticalPath critical_path(const ExecutionGraph& graph, std::span<const Seconds> durations) {
-  NS_EXPECTS(durations.size() == graph.works().size());
+namespace {
+
+// `duration(v)`: of a node, seconds.
+CriticalPath longest_path(const ExecutionGraph& graph, const auto& duration_of) {
   CriticalPath path;
   if (graph.node_count() == 0) return path;
   const Vertex root = graph.node_count();
-  const auto duration = [&](Vertex v) {
-    return v == root ? 0.0 : durations[index(graph.node(NodeId{v}).work)].in_base();
-  };
+  const auto duration = [&](Vertex v) { return v == root ? 0.0 : duration_of(v); };
 
   // An edge weighs what its source takes, so a vertex' distance is its start.
   Csr csr;
@@ -79,16 +79,31 @@ CriticalPath critical_path(const ExecutionGraph& graph, std::span<const Seconds>
   return path;
 }
 
+}  // namespace
+
+CriticalPath critical_path(const ExecutionGraph& graph, std::span<const Seconds> durations) {
+  NS_EXPECTS(durations.size() == graph.works().size());
+  return longest_path(graph, [&](Vertex v) { return durations[index(graph.node(NodeId{v}).work)].in_base(); });
+}
+
+CriticalPath critical_path(const ExecutionGraph& graph, const Timeline& timeline) {
+  NS_EXPECTS(timeline.spans.size() == graph.node_count());
+  return longest_path(graph, [&](Vertex v) { return (timeline.spans[v].end - timeline.spans[v].start).in_base(); });
+}
+
 std::string_view kind_of(const WorkItem& item) {
   if (const auto* op = std::get_if<Operator>(&item.work)) return family_of(*op);
   if (const auto* collective = std::get_if<Collective>(&item.work)) return name_of(collective->kind);
   return name_of(CollectiveKind::kSendRecv);
 }
 
-std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& path,
-                              std::span<const Seconds> durations) {
+std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& path, const Timeline& timeline) {
   std::vector<std::int64_t> counts(graph.works().size());
-  for (const NodeId id : path.nodes) ++counts[index(graph.node(id).work)];
+  std::vector<Seconds> seconds(graph.works().size());
+  for (const NodeId id : path.nodes) {
+    ++counts[index(graph.node(id).work)];
+    seconds[index(graph.node(id).work)] += timeline.spans[index(id)].end - timeline.spans[index(id)].start;
+  }
   std::map<std::pair<std::string_view, std::string_view>, Hotspot> by_name;
   for (std::size_t work = 0; work < counts.size(); ++work) {
     if (counts[work] == 0) continue;
@@ -97,7 +112,7 @@ std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& p
     hotspot.name = item.name;
     hotspot.kind = kind_of(item);
     hotspot.count += counts[work];
-    hotspot.seconds += static_cast<double>(counts[work]) * durations[work];
+    hotspot.seconds += seconds[work];
   }
   std::vector<Hotspot> result;
   result.reserve(by_name.size());

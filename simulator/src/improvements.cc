@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 
 #include "advice.h"
+#include "clock.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 
@@ -108,85 +110,120 @@ class Simulator {
   Simulator(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network)
       : scenario_(scenario), compute_(compute), network_(network) {}
 
-  // The step under another plan; nothing when it cannot be planned or needs more memory than there is.
-  std::optional<Seconds> step(const Candidate& candidate) const {
+  // Steps of the scenario's model under another plan, ready to be timed.
+  struct Trial {
+    struct Run {
+      std::unique_ptr<ExecutionGraph> graph;
+      std::vector<Forecast> forecasts;
+      std::vector<Seconds> durations;
+      std::int64_t microbatches = 0;
+    };
+    std::vector<Run> runs;  // the step, or two short ones
+    std::int64_t microbatches = 0;
+  };
+
+  // Nothing when it cannot be planned or needs more memory than there is.
+  std::optional<Trial> plan(const Candidate& candidate) const {
     const Model& model = scenario_.model;
     if (!check_plan(model, candidate.plan, candidate.training)) return std::nullopt;
     const auto memory = memory_budget(model, candidate.plan, candidate.training);
     if (!memory || memory->peak() > scenario_.cluster.gpu.memory) return std::nullopt;
     // A full pipeline repeats itself: two short steps give the time of a microbatch, and so of any number of them.
-    const std::int64_t microbatches = microbatches_of(candidate.plan, candidate.training);
+    Trial trial;
+    trial.microbatches = microbatches_of(candidate.plan, candidate.training);
     const std::int64_t shorter = 2 * candidate.plan.pp, longer = 3 * candidate.plan.pp;
-    if (microbatches <= longer + shorter) return step_of(candidate, microbatches);
-    const auto at_shorter = step_of(candidate, shorter), at_longer = step_of(candidate, longer);
-    if (!at_shorter || !at_longer) return std::nullopt;
-    const Seconds each = (*at_longer - *at_shorter) / static_cast<double>(longer - shorter);
-    return *at_longer + static_cast<double>(microbatches - longer) * each;
+    const bool whole = trial.microbatches <= longer + shorter;
+    for (const std::int64_t microbatches : whole ? std::vector{trial.microbatches} : std::vector{shorter, longer}) {
+      Training training = candidate.training;
+      training.global_batch = microbatches * training.micro_batch * candidate.plan.dp;
+      auto graph = plan_step(model, candidate.plan, training);
+      if (!graph) return std::nullopt;
+      auto forecasts = forecast_works(*graph, compute_, network_);
+      if (!forecasts) return std::nullopt;
+      std::vector<Seconds> durations;
+      for (const Forecast& forecast : *forecasts) durations.push_back(forecast.latency);
+      trial.runs.push_back({std::make_unique<ExecutionGraph>(*std::move(graph)), *std::move(forecasts),
+                            std::move(durations), microbatches});
+    }
+    return trial;
+  }
+
+  // The step; with `sharing`, what overlaps shares links, SMs and memory, which takes longer to find out.
+  std::optional<Seconds> step(const Trial& trial, bool sharing) const {
+    std::vector<Seconds> steps;
+    for (const Trial::Run& run : trial.runs) {
+      auto demands = demands_of(*run.graph, run.forecasts, scenario_.cluster, sharing && scenario_.network.contention,
+                                sharing && scenario_.network.compute_slowdown);
+      if (!demands) return std::nullopt;
+      steps.push_back(Clock(*run.graph, *std::move(demands)).step(run.durations));
+    }
+    if (steps.size() == 1) return steps.front();
+    const Trial::Run &shorter = trial.runs.front(), &longer = trial.runs.back();
+    const Seconds each =
+        (steps.back() - steps.front()) / static_cast<double>(longer.microbatches - shorter.microbatches);
+    return steps.back() + static_cast<double>(trial.microbatches - longer.microbatches) * each;
   }
 
  private:
-  std::optional<Seconds> step_of(const Candidate& candidate, std::int64_t microbatches) const {
-    Training training = candidate.training;
-    training.global_batch = microbatches * training.micro_batch * candidate.plan.dp;
-    const auto graph = plan_step(scenario_.model, candidate.plan, training);
-    if (!graph) return std::nullopt;
-    const auto forecasts = forecast_works(*graph, compute_, network_);
-    if (!forecasts) return std::nullopt;
-    std::vector<Seconds> durations;
-    for (const Forecast& forecast : *forecasts) durations.push_back(forecast.latency);
-    return Rescheduler(*graph).step(durations);
-  }
-
   const Scenario& scenario_;
   const ComputeCost& compute_;
   const NetworkCost& network_;
 };
 
-// The best of candidates that exclude each other.
+// The best of candidates that exclude each other: chosen as if nothing shared anything, its saving with sharing.
 std::optional<Improvement> best_of(const std::vector<Candidate>& candidates, const Simulator& simulator, Seconds step) {
-  std::optional<Improvement> best;
+  std::optional<Simulator::Trial> best;
+  const Candidate* chosen = nullptr;
+  Seconds least;
   for (const Candidate& candidate : candidates) {
-    const auto changed = simulator.step(candidate);
-    if (!changed || (best && step - *changed <= best->saves)) continue;
-    best = Improvement{candidate.change, candidate.flags, step - *changed, false};
+    auto trial = simulator.plan(candidate);
+    const auto alone = trial ? simulator.step(*trial, false) : std::nullopt;
+    if (!alone || (chosen && *alone >= least)) continue;
+    best = std::move(trial);
+    chosen = &candidate;
+    least = *alone;
   }
-  return best;
+  if (!chosen || least >= step) return std::nullopt;
+  const auto changed = simulator.step(*best, true);
+  if (!changed) return std::nullopt;
+  return Improvement{chosen->change, chosen->flags, step - *changed, false};
 }
 
-// What would be saved if a cause went away altogether: the same graph with other durations.
+// What would be saved if a cause went away altogether: the same graph with other durations, as if nothing shared
+// anything (communication that goes away takes nothing from what runs beside it either).
 class WhatIf {
  public:
-  WhatIf(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts, Rescheduler& rescheduler, Seconds step)
-      : graph_(graph), forecasts_(forecasts), rescheduler_(rescheduler), step_(step) {}
+  WhatIf(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts, Seconds step)
+      : graph_(graph), forecasts_(forecasts), clock_(graph), step_(step) {}
 
-  // What the step saves when every work item takes `duration(item, forecast)` instead.
+  // The step when every work item takes `duration(item, forecast)`.
   template <class Duration>
-  Seconds saving(Duration duration) const {
+  Seconds step(Duration duration) {
     std::vector<Seconds> durations;
     durations.reserve(forecasts_.size());
     for (std::size_t i = 0; i < forecasts_.size(); ++i) {
       durations.push_back(duration(graph_.works()[i], forecasts_[i]));
     }
-    return step_ - rescheduler_.step(durations);
+    return clock_.step(durations);
   }
 
-  Improvement without(Category category, std::string change) const {
-    const Seconds saves = saving([category](const WorkItem& item, const Forecast& forecast) {
-      return item.category == category ? Seconds() : forecast.latency;
-    });
+  Improvement without(Category category, std::string change) {
+    const Seconds saves = step_ - step([category](const WorkItem& item, const Forecast& forecast) {
+                            return item.category == category ? Seconds() : forecast.latency;
+                          });
     return {std::move(change), "", saves, true};
   }
 
  private:
   const ExecutionGraph& graph_;
   const std::vector<Forecast>& forecasts_;
-  Rescheduler& rescheduler_;
+  Clock clock_;
   Seconds step_;
 };
 
 // The operator family that would save most if its kernels reached their floor.
 std::optional<Improvement> faster_kernels(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts,
-                                          const WhatIf& what_if) {
+                                          WhatIf& what_if) {
   std::vector<std::int64_t> counts(graph.works().size());
   for (const GraphNode& node : graph.nodes()) ++counts[index(node.work)];
   std::map<std::string_view, Seconds> above_floor;
@@ -199,7 +236,8 @@ std::optional<Improvement> faster_kernels(const ExecutionGraph& graph, const std
                                       [](const auto& a, const auto& b) { return a.second < b.second; });
   if (worst == above_floor.end()) return std::nullopt;
   const std::string_view family = worst->first;
-  const Seconds saves = what_if.saving([family](const WorkItem& item, const Forecast& forecast) {
+  const Seconds now = what_if.step([](const WorkItem&, const Forecast& forecast) { return forecast.latency; });
+  const Seconds saves = now - what_if.step([family](const WorkItem& item, const Forecast& forecast) {
     return std::holds_alternative<Operator>(item.work) && kind_of(item) == family ? forecast.floor : forecast.latency;
   });
   return Improvement{fmt::format("{} kernels at the GPU's peak rates", family), "", saves, true};
@@ -213,9 +251,8 @@ void sort_by_saving(std::vector<Improvement>& improvements) {
 }  // namespace
 
 std::vector<Improvement> improvements(const Scenario& scenario, const ExecutionGraph& graph,
-                                      const std::vector<Forecast>& forecasts, Rescheduler& rescheduler,
-                                      const ComputeCost& compute, const NetworkCost& network, const Breakdown& parts,
-                                      Seconds step) {
+                                      const std::vector<Forecast>& forecasts, const ComputeCost& compute,
+                                      const NetworkCost& network, const Breakdown& parts, Seconds step) {
   const Seconds least = kWorthwhile * step;
   const auto worthwhile = [least](const std::optional<Improvement>& improvement) {
     return improvement && improvement->saves > least;
@@ -229,7 +266,7 @@ std::vector<Improvement> improvements(const Scenario& scenario, const ExecutionG
   sort_by_saving(changes);
   if (changes.size() >= kImprovements) return changes;
 
-  const WhatIf what_if(graph, forecasts, rescheduler, step);
+  WhatIf what_if(graph, forecasts, step);
   std::vector<Improvement> limits;
   if (parts.tp_exposed > least)
     limits.push_back(what_if.without(Category::kTensorParallel, "free tensor-parallel links"));

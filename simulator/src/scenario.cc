@@ -248,6 +248,8 @@ Result<NetworkSettings> network_of(const ScenarioSpec& spec, const Scenario* bas
   network.model = spec.network_model.value_or(network.model);
   network.algorithm = spec.algorithm.value_or(network.algorithm);
   network.protocol = spec.protocol.value_or(network.protocol);
+  network.contention = spec.contention.value_or(network.contention);
+  network.compute_slowdown = spec.compute_slowdown.value_or(network.compute_slowdown);
   if (spec.calibration) {
     network.calibration.reset();
     if (*spec.calibration != "none") {

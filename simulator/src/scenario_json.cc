@@ -197,6 +197,8 @@ void fields(Io& io, NetworkSettings& network) {
   io("algorithm", network.algorithm);
   io("protocol", network.protocol);
   io("calibration", network.calibration);
+  io("contention", network.contention);
+  io("compute_slowdown", network.compute_slowdown);
 }
 
 template <class Io>

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "clock.h"
+#include "event_queue.h"
+#include "ns_dist/fair_sharing.h"
 #include "ns_dist/simulator.h"
-#include "rescheduler.h"
 
 namespace ns_dist {
 namespace {
@@ -19,20 +21,31 @@ Collective as_collective(const Message& message, const Mesh& mesh) {
 
 }  // namespace
 
-Rescheduler::Rescheduler(const ExecutionGraph& graph) : graph_(graph), order_(graph.topological_order()) {
+Clock::Clock(const ExecutionGraph& graph, std::vector<Demand> demands) : graph_(graph) {
+  if (!demands.empty()) {
+    events_ = std::make_unique<EventQueue>(graph, std::move(demands));
+    return;
+  }
+  order_ = graph.topological_order();
   NS_EXPECTS(order_.size() == graph.node_count());
 }
 
-Seconds Rescheduler::start_of(NodeId id, const auto& end_of) const {
+Clock::~Clock() = default;
+
+Seconds Clock::start_of(NodeId id, const auto& end_of) const {
   Seconds start;
   if (const NodeId previous = graph_.previous_on_lane(id); previous != kNoNode) start = end_of(previous);
   for (const NodeId dependency : graph_.dependencies(id)) start = max(start, end_of(dependency));
   return start;
 }
 
-Timeline Rescheduler::timeline(std::span<const Seconds> durations) const {
+Timeline Clock::timeline(std::span<const Seconds> durations) {
   NS_EXPECTS(durations.size() == graph_.works().size());
   Timeline timeline;
+  if (events_) {
+    timeline.step = events_->run(durations, timeline.spans);
+    return timeline;
+  }
   timeline.spans.resize(graph_.node_count());
   const auto end_of = [&](NodeId id) { return timeline.spans[index(id)].end; };
   for (const NodeId id : order_) {
@@ -44,8 +57,9 @@ Timeline Rescheduler::timeline(std::span<const Seconds> durations) const {
   return timeline;
 }
 
-Seconds Rescheduler::step(std::span<const Seconds> durations) {
+Seconds Clock::step(std::span<const Seconds> durations) {
   NS_EXPECTS(durations.size() == graph_.works().size());
+  if (events_) return events_->run(durations, spans_);
   ends_.resize(graph_.node_count());
   const auto end_of = [&](NodeId id) { return ends_[index(id)]; };
   Seconds step;
@@ -57,7 +71,35 @@ Seconds Rescheduler::step(std::span<const Seconds> durations) {
 }
 
 Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations) {
-  return Rescheduler(graph).timeline(durations);
+  return Clock(graph).timeline(durations);
+}
+
+Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations, std::span<const Demand> demands) {
+  return Clock(graph, {demands.begin(), demands.end()}).timeline(durations);
+}
+
+Result<std::vector<Demand>> demands_of(const ExecutionGraph& graph, std::span<const Forecast> forecasts,
+                                       const Cluster& cluster, bool contention, bool compute_slowdown) {
+  NS_EXPECTS(forecasts.size() == graph.works().size());
+  std::vector<Demand> demands;
+  if (!contention && !compute_slowdown) return demands;
+  demands.reserve(forecasts.size());
+  for (std::size_t i = 0; i < forecasts.size(); ++i) {
+    Demand& demand = demands.emplace_back();
+    const WorkItem& item = graph.works()[i];
+    if (std::holds_alternative<Operator>(item.work)) {
+      if (compute_slowdown) demand.bound = forecasts[i].bound;
+      continue;
+    }
+    const auto* collective = std::get_if<Collective>(&item.work);
+    const Collective call = collective ? *collective : as_collective(std::get<Message>(item.work), graph.mesh());
+    NS_TRY(Footprint taken, footprint(cluster, call, forecasts[i].latency));
+    if (contention) demand.ports = std::move(taken.ports);
+    if (!compute_slowdown) continue;
+    demand.sms = std::min(1.0, taken.channels / static_cast<double>(cluster.gpu.sm_count));
+    demand.memory = std::min(1.0, taken.memory_traffic / cluster.gpu.memory_bandwidth);
+  }
+  return demands;
 }
 
 Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const ComputeCost& compute,

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "advice.h"
+#include "clock.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/planner.h"
@@ -80,8 +81,8 @@ Result<void> check_room(const Scenario& scenario, std::int64_t ranks) {
                {}});
 }
 
-Report report_of(const Scenario& scenario, const Simulation& simulation, Rescheduler& rescheduler,
-                 const ComputeCost& compute, const NetworkCost& network, MemoryBudget memory) {
+Report report_of(const Scenario& scenario, const Simulation& simulation, const ComputeCost& compute,
+                 const NetworkCost& network, MemoryBudget memory) {
   Report report;
   report.scenario = scenario;
   report.ranks = simulation.graph.mesh().ranks();
@@ -111,12 +112,10 @@ Report report_of(const Scenario& scenario, const Simulation& simulation, Resched
   report.fits = report.memory.peak() <= scenario.cluster.gpu.memory;
   if (!report.fits) report.remedy = memory_remedy(scenario);
 
-  std::vector<Seconds> durations;
-  for (const Forecast& forecast : simulation.forecasts) durations.push_back(forecast.latency);
   report.breakdown = breakdown(simulation.graph, simulation.timeline);
-  report.critical_path = hotspots(simulation.graph, simulation.critical_path, durations);
-  report.improvements = improvements(scenario, simulation.graph, simulation.forecasts, rescheduler, compute, network,
-                                     report.breakdown, report.step);
+  report.critical_path = hotspots(simulation.graph, simulation.critical_path, simulation.timeline);
+  report.improvements =
+      improvements(scenario, simulation.graph, simulation.forecasts, compute, network, report.breakdown, report.step);
   report.warnings = warnings(scenario, simulation.graph, simulation.forecasts, simulation.critical_path, report.memory);
   return report;
 }
@@ -148,10 +147,11 @@ Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute
   NS_TRY(simulation.forecasts, forecast_works(simulation.graph, compute, network));
   std::vector<Seconds> durations;
   for (const Forecast& forecast : simulation.forecasts) durations.push_back(forecast.latency);
-  Rescheduler rescheduler(simulation.graph);
-  simulation.timeline = rescheduler.timeline(durations);
-  simulation.critical_path = critical_path(simulation.graph, durations);
-  simulation.report = report_of(scenario, simulation, rescheduler, compute, network, std::move(memory));
+  NS_TRY(std::vector<Demand> demands, demands_of(simulation.graph, simulation.forecasts, scenario.cluster,
+                                                 scenario.network.contention, scenario.network.compute_slowdown));
+  simulation.timeline = Clock(simulation.graph, std::move(demands)).timeline(durations);
+  simulation.critical_path = critical_path(simulation.graph, simulation.timeline);
+  simulation.report = report_of(scenario, simulation, compute, network, std::move(memory));
   return simulation;
 }
 

@@ -21,6 +21,7 @@ class CsvRows {
   std::size_t size() const { return table_.row_count(); }
   void go_to(std::size_t row);
   std::string where() const;  // "file.csv:12"
+  std::int64_t line() const { return table_.line(row_); }
 
   std::string_view text(std::string_view column) const;  // empty where the table has no such column
   // The number in a column: nothing where it is empty. A field that is no finite number is remembered as the row's

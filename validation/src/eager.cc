@@ -1,7 +1,11 @@
 #include "eager.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <set>
+
+#include "ns_dist/fusion.h"
 
 namespace ns_dist {
 namespace {
@@ -60,22 +64,55 @@ bool is_lookup(const GraphNode& node) {
           ends_with_any(stem_of(node.name), {"embedding", "embeddings", "_wpe", "_wte"}));
 }
 
+// A node's operand is heads split off by a view whose memory is ordered otherwise.
+bool permuted(const ModelGraph& graph, std::int64_t index) {
+  const GraphNode* node = graph.find(index);
+  for (int step = 0; node != nullptr && step < 4; ++step) {
+    const std::size_t last = node->name.rfind('~');  // of nodes that a compiler joined
+    const std::string stem = stem_of(last == std::string::npos ? node->name : node->name.substr(last + 1));
+    if (stem == "permute" || stem == "transpose") return true;
+    if ((node->kind != "misc" && node->kind != "getitem") || node->previous.size() != 1) return false;
+    node = graph.find(node->previous.front());
+  }
+  return false;
+}
+
 Operator gemm(const ModelGraph& graph, const GraphNode& node, const GraphOperator& op, GraphPhase phase,
               std::size_t which) {
   Gemm gemm{.batch = std::max<std::int64_t>(op.b, 1), .m = op.m, .n = op.n, .k = op.k};
-  if (op.op == "BMM") {
+  // Products of two activations are filed as linear layers here and there, all heads in one m.
+  const bool batched = op.op == "BMM" || (node.inputs.size() == 2 && node.inputs[0].size() == 4 &&
+                                          node.inputs[1].size() == 4 && node.output.size() == 4);
+  if (batched && op.op != "BMM" && phase == GraphPhase::kForward) {
+    const double flops = static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k);
+    gemm.batch = node.output[0] * node.output[1], gemm.m = node.output[2], gemm.n = node.output[3];
+    gemm.k = std::max<std::int64_t>(1, static_cast<std::int64_t>(flops / std::max(1.0, elements_of(node.output))));
+  }
+  if (batched) {
     // Queries by keys: the second operand is a transposed view.
-    const bool view = std::any_of(node.previous.begin(), node.previous.end(), [&](std::int64_t index) {
-      const GraphNode* producer = graph.find(index);
-      return producer != nullptr && stem_of(producer->name) == "transpose";
-    });
-    gemm.layout = view && (phase == GraphPhase::kForward) ? GemmLayout::kNT : GemmLayout::kNN;
+    const bool view = phase == GraphPhase::kForward &&
+                      std::any_of(node.previous.begin(), node.previous.end(), [&](std::int64_t index) {
+                        const GraphNode* producer = graph.find(index);
+                        return producer != nullptr && stem_of(producer->name) == "transpose";
+                      });
+    gemm.layout = view ? GemmLayout::kNT : GemmLayout::kNN;
   } else if (phase == GraphPhase::kForward) {
     gemm.layout = GemmLayout::kNT, gemm.epilogue = Epilogue::kBias;
   } else {
     gemm.layout = which == 0 ? GemmLayout::kNN : GemmLayout::kTN;
   }
   return {gemm, DType::kFp32};
+}
+
+// torch.matmul copies operands of more than three dimensions whose batch and heads it cannot view as one.
+void copies_of_operands(const ModelGraph& graph, const GraphNode& node, std::vector<Operator>& out) {
+  for (const std::int64_t index : node.previous) {
+    const GraphNode* producer = graph.find(index);
+    if (producer == nullptr || producer->output.size() != 4 || producer->output[0] <= 1 || producer->output[1] <= 1) {
+      continue;
+    }
+    if (permuted(graph, index)) out.push_back(pointwise("copy", elements_of(producer->output), 1, 1, 0));
+  }
 }
 
 void forward(const ModelGraph& graph, const GraphNode& node, double l2, std::vector<Operator>& out) {
@@ -124,6 +161,7 @@ void forward(const ModelGraph& graph, const GraphNode& node, double l2, std::vec
     const double count =
         std::max(1.0, static_cast<double>(op.b) * static_cast<double>(std::max<std::int64_t>(op.h, 1)));
     if (op.op == "Linear" || op.op == "BMM") {
+      if (which == 0) copies_of_operands(graph, node, out);
       out.push_back(gemm(graph, node, op, GraphPhase::kForward, which++));
     } else if (op.op == "VECsoftmax") {
       out.push_back({Softmax{.rows = op.b, .columns = op.h}, DType::kFp32});
@@ -179,6 +217,7 @@ void backward(const ModelGraph& graph, const GraphNode& node, std::vector<Operat
   std::size_t which = 0;
   for (const GraphOperator& op : operators) {
     if (op.op == "Linear" || op.op == "BMM") {
+      if (which == 0) copies_of_operands(graph, node, out);  // their gradients, laid out as they were
       out.push_back(gemm(graph, node, op, GraphPhase::kBackward, which++));
     } else if (op.op.starts_with("VEC")) {
       if (scalar && which++ > 0) break;
@@ -203,7 +242,14 @@ void accumulate(const GraphNode& node, std::vector<Operator>& out) {
 // launches nothing: medians of node timings beyond the kernels' own on P100, V100, T4 and A100-PCIe-40GB.
 constexpr double kForwardDispatch = 20e-6, kBackwardDispatch = 12e-6, kAccumulateDispatch = 8e-6,
                  kEmptyDispatch = 10e-6;
+// Where weights, gradients and activations fill this much of memory, PyTorch's allocator fails, waits for the GPU,
+// gives its cache back and maps again, block by block of the forward pass: 14 and 10 ms for each GB kept on MI210
+// (gpt2_large and gpt3_xl training). None of the fitted NVIDIA GPUs has
+// such a row, so it is charged on AMD alone.
+constexpr double kTightShare = 0.8, kTightSecondsPerByte = 12e-12;
 constexpr double kAccumulateLeast = 20e-6;
+constexpr double kMatmulMore = 15e-6;  // torch.matmul's views and copies around a batched product
+constexpr double kNormalizationMore = 6e-6, kNormalizationBackwardMore = 14e-6;  // allocates statistics, two kernels
 
 }  // namespace
 
@@ -241,9 +287,12 @@ Result<Span3> node_alone(const ModelGraph& graph, const GraphNode& node, GraphPh
     total.seconds = kEmptyDispatch, total.low = kEmptyDispatch / 2, total.high = 2 * kEmptyDispatch;
     return total;
   }
-  const double dispatch = phase == GraphPhase::kForward    ? kForwardDispatch
-                          : phase == GraphPhase::kBackward ? kBackwardDispatch
-                                                           : kAccumulateDispatch;
+  double dispatch = phase == GraphPhase::kForward    ? kForwardDispatch
+                    : phase == GraphPhase::kBackward ? kBackwardDispatch
+                                                     : kAccumulateDispatch;
+  if (node.kind == "BMM") dispatch += kMatmulMore;
+  if (node.kind == "VECln" && phase == GraphPhase::kForward) dispatch += kNormalizationMore;
+  if (node.kind == "VECln" && phase == GraphPhase::kBackward) dispatch += kNormalizationBackwardMore;
   total = {dispatch, dispatch / 2, 2 * dispatch};
   for (const Operator& op : kernels) {
     NS_TRY(const Span3 span, clock(op));
@@ -256,19 +305,216 @@ Result<Span3> node_alone(const ModelGraph& graph, const GraphNode& node, GraphPh
   return total;
 }
 
+namespace {
+
+// Nodes whose backward reads what went in, and those that keep what came out.
+bool keeps_inputs(std::string_view kind) {
+  constexpr std::array<std::string_view, 6> kKinds = {"Linear", "BMM", "VECmul", "VECpowu", "VECln", "VECgelu"};
+  return std::find(kKinds.begin(), kKinds.end(), kind) != kKinds.end();
+}
+bool keeps_output(std::string_view kind) { return kind == "VECsoftmax" || kind == "VECtanh" || kind == "VECrelu"; }
+
+// The node whose memory `index` is a view of.
+const GraphNode* owner_of(const ModelGraph& graph, std::int64_t index) {
+  const GraphNode* node = graph.find(index);
+  const auto view = [](const GraphNode& n) {
+    return n.kind == "misc" || n.kind == "getitem" || (n.kind == "fused" && n.operators[0].empty());
+  };
+  while (node != nullptr && view(*node)) {
+    const GraphNode* large = nullptr;
+    for (const std::int64_t previous : node->previous) {
+      const GraphNode* producer = graph.find(previous);
+      if (previous != node->index && producer != nullptr && elements_of(producer->output) > 4096) {
+        large = producer;
+        break;
+      }
+    }
+    if (large == nullptr) break;
+    node = large;
+  }
+  return node;
+}
+
+}  // namespace
+
+TrainingBytes training_bytes(const ModelGraph& graph, std::int64_t layers) {
+  TrainingBytes bytes;
+  std::set<std::int64_t> kept;
+  const auto times = [&](const GraphNode& node) { return node.in_layer ? static_cast<double>(layers) : 1; };
+  const auto keep = [&](const GraphNode* node) {
+    if (node != nullptr && kept.insert(node->index).second) {
+      bytes.saved += kElement * times(*node) * elements_of(node->output);
+    }
+  };
+  for (const GraphNode& node : graph.nodes) {
+    if (keeps_output(node.kind)) keep(&node);
+    if (node.kind == "dropout") bytes.saved += times(node) * elements_of(node.output);  // a byte of mask
+    if (keeps_inputs(node.kind)) {
+      for (const std::int64_t previous : node.previous) keep(owner_of(graph, previous));
+    }
+    for (const GraphOperator& op : node.operators[static_cast<std::size_t>(GraphPhase::kAccumulate)]) {
+      bytes.weights += kElement * times(node) * static_cast<double>(op.h);
+    }
+  }
+  return bytes;
+}
+
+namespace {
+
+// A compiled graph lists nodes that a compiler put together; what it would still join is fuse's to say.
+Result<Span3> compiled_step(const ModelGraph& graph, std::int64_t layers, const Gpu& gpu, KernelClock& clock) {
+  std::vector<FusionStep> steps;
+  std::vector<double> times;
+  std::map<std::int64_t, std::size_t> step_of;  // by node
+  for (const GraphNode& node : graph.nodes) {
+    std::vector<Operator> kernels = eager_kernels(graph, node, GraphPhase::kForward, gpu.l2_cache / units::B);
+    if (kernels.empty()) continue;
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      FusionStep step;
+      step.op = std::move(kernels[i]);
+      double made = 0;
+      if (i > 0) {
+        step.from = {steps.size() - 1};
+      } else {
+        for (const std::int64_t previous : node.previous) {
+          const GraphNode* owner = owner_of(graph, previous);
+          const auto found = owner == nullptr ? step_of.end() : step_of.find(owner->index);
+          if (found == step_of.end()) continue;
+          if (std::find(step.from.begin(), step.from.end(), found->second) == step.from.end()) {
+            step.from.push_back(found->second), made += elements_of(owner->output);
+          }
+        }
+        double read = 0;
+        for (const TensorShape& input : node.inputs) read += elements_of(input);
+        step.outside = std::max(0.0, read - made);
+      }
+      steps.push_back(std::move(step));
+      times.push_back(node.in_layer ? static_cast<double>(layers) : 1);
+    }
+    step_of[node.index] = steps.size() - 1;
+  }
+  NS_TRY(const std::vector<FusedKernel> fused, fuse(steps));
+  Span3 total;
+  for (const FusedKernel& kernel : fused) {
+    NS_TRY(const Span3 span, clock(kernel.op));
+    total.add(span, times[kernel.steps.back()]);
+  }
+  return total;
+}
+
+}  // namespace
+
 Result<Span3> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
                          KernelClock& clock) {
+  if (!training &&
+      std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const GraphNode& node) { return node.kind == "fused"; })) {
+    return compiled_step(graph, layers, gpu, clock);
+  }
   Span3 total;
   for (const GraphNode& node : graph.nodes) {
     const double times = node.in_layer ? static_cast<double>(layers) : 1;
-    for (std::size_t phase = 0; phase < (training ? kGraphPhases : 1); ++phase) {
-      for (const Operator& op : eager_kernels(graph, node, static_cast<GraphPhase>(phase), gpu.l2_cache / units::B)) {
+    // Gradients start empty: nothing is accumulated.
+    for (const GraphPhase phase : {GraphPhase::kForward, GraphPhase::kBackward}) {
+      if (phase == GraphPhase::kBackward && !training) continue;
+      for (const Operator& op : eager_kernels(graph, node, phase, gpu.l2_cache / units::B)) {
         NS_TRY(const Span3 span, clock(op));
         total.add(span, times);
       }
     }
   }
+  if (training && gpu.vendor == "amd") {
+    const TrainingBytes bytes = training_bytes(graph, layers);
+    if (bytes.saved + 2 * bytes.weights > kTightShare * (gpu.memory / units::B)) {
+      const double seconds = kTightSecondsPerByte * bytes.saved;
+      total.add({seconds, 0.4 * seconds, 1.6 * seconds});
+    }
+  }
   return total;
+}
+
+namespace {
+
+// Pointwise nodes around a tanh: a GELU spelt out, of which Megatron makes one kernel each way (bias_gelu_fusion, on by
+// default). The first of each set of nodes stands for it.
+std::map<std::int64_t, std::int64_t> spelt_out_gelus(const ModelGraph& graph) {
+  std::map<std::int64_t, std::int64_t> first_of;
+  for (const GraphNode& tanh : graph.nodes) {
+    if (tanh.kind != "VECtanh") continue;
+    std::int64_t first = tanh.index;
+    for (const GraphNode& node : graph.nodes) {
+      const bool pointwise_node = class_of(node) == "VEC" && elements_of(node.output) == elements_of(tanh.output);
+      if (!pointwise_node || node.index + 8 < tanh.index || node.index > tanh.index + 8) continue;
+      first = std::min(first, node.index);
+      first_of[node.index] = first;
+    }
+  }
+  return first_of;
+}
+
+}  // namespace
+
+Result<Span3> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
+                               const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
+  const double l2 = gpu.l2_cache / units::B;
+  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<Span3> {
+    NS_TRY(const Forecast f, network.forecast({kind, elements * kElement * units::B, RankGroup{0, {{ranks, 1}}}}));
+    return Span3{f.latency / units::s, f.low / units::s, f.high / units::s};
+  };
+  Span3 step, backward, buckets, last_bucket;
+  const GraphNode* head = nullptr;  // the layer that makes logits
+  const std::map<std::int64_t, std::int64_t> gelus = spelt_out_gelus(graph);
+  for (const GraphNode& node : graph.nodes) {
+    const double times = node.in_layer ? static_cast<double>(layers) : 1;
+    if (node.kind == "Linear" && !node.in_layer) head = &node;
+    for (const GraphPhase phase : {GraphPhase::kForward, GraphPhase::kBackward}) {
+      Span3& total = phase == GraphPhase::kForward ? step : backward;
+      std::vector<Operator> kernels = eager_kernels(graph, node, phase, l2);
+      if (const auto gelu = gelus.find(node.index); gelu != gelus.end()) {
+        kernels.clear();
+        if (gelu->second == node.index) {
+          kernels.push_back(
+              pointwise("bias_gelu", elements_of(node.output), phase == GraphPhase::kForward ? 1 : 2, 1, 12));
+        }
+      }
+      for (const Operator& op : kernels) {
+        NS_TRY(const Span3 span, clock(op));
+        total.add(span, times);
+      }
+      for (const GraphOperator& op : node.operators[static_cast<std::size_t>(phase)]) {
+        if (op.op == "ALLREDUCE") {
+          NS_TRY(const Span3 span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
+          total.add(span, times);
+        } else if (op.op == "ALLREDUCE_ASYNC") {
+          NS_TRY(const Span3 span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
+          buckets.add(span, times);
+          if (!node.in_layer && last_bucket.seconds == 0) last_bucket = span;  // the embedding's, which comes last
+        } else if (op.op == "SENDRECV") {
+          NS_TRY(const Span3 span, message(CollectiveKind::kSendRecv, op.elements, 2));
+          total.add(span, static_cast<double>(degrees.pipeline - 1));
+        }
+      }
+    }
+  }
+  if (head != nullptr && !head->output.empty()) {
+    const std::int64_t columns = head->output.back();
+    const std::int64_t rows = static_cast<std::int64_t>(elements_of(head->output)) / columns;
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      NS_TRY(const Span3 span, clock({CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32}));
+      step.add(span);
+    }
+  }
+  if (buckets.seconds > backward.seconds) {
+    step.add(buckets);
+  } else {
+    step.add(backward);
+  }
+  step.add(last_bucket);
+  // Tensor-parallel graphs hold a rank's own weights, pipelines all of them.
+  const double parameters = training_bytes(graph, layers).weights / kElement / static_cast<double>(degrees.pipeline);
+  NS_TRY(const Span3 optimizer,
+         clock({OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32}));
+  step.add(optimizer);
+  return step;
 }
 
 }  // namespace ns_dist

@@ -46,6 +46,21 @@ class KernelClock {
 Result<Span3> node_alone(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2,
                          KernelClock& clock);
 
+// What a training step keeps: activations until their backward, weights (and as much again of gradients).
+struct TrainingBytes {
+  double saved = 0, weights = 0;
+};
+TrainingBytes training_bytes(const ModelGraph& graph, std::int64_t layers);
+
+// A training step on several GPUs, by Megatron in fp32: forward, loss, backward, optimizer.
+struct ParallelDegrees {
+  std::int64_t data = 1, tensor = 1, pipeline = 1;
+};
+// One microbatch: stages run one after another. Gradients of data parallelism go out in buckets while backward runs;
+// reductions of tensor parallelism and hops between stages wait. Errors: a collective that the network cannot do.
+Result<Span3> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
+                               const Gpu& gpu, KernelClock& clock, const NetworkCost& network);
+
 // A whole step: every node as often as it stands for a layer, forward only or with backward. Collectives are left out.
 Result<Span3> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
                          KernelClock& clock);

@@ -13,9 +13,10 @@ bool fp32_training_gpu(std::string_view id) {
   return std::find(kFitted.begin(), kFitted.end(), id) != kFitted.end();
 }
 
-Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf& gpu_of, const Tell& progress) {
+Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf& gpu_of, const UsualCluster& usual,
+                                  const Tell& progress) {
   KernelSuite suite;
-  Sections sections{options, gpu_of, suite.mistakes};
+  Sections sections{options, gpu_of, usual, suite.mistakes};
   const auto tell = [&](double done, std::string_view what) {
     if (progress) progress(done, what);
   };

@@ -19,6 +19,7 @@ using Tell = std::function<void(double, std::string_view)>;
 struct Sections {
   const KernelSuiteOptions& options;
   const GpuOf& gpu_of;
+  const UsualCluster& usual;
   std::vector<Error>& mistakes;
   std::size_t rows = 0;    // judged
   std::size_t tables = 0;  // files found

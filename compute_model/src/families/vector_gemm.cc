@@ -27,6 +27,9 @@ constexpr std::array<Tile, 9> kSingle = {{{128, 128, 1.00, "128x128"},
                                           {32, 64, 0.76, "32x64"},
                                           {64, 32, 0.76, "64x32"},
                                           {32, 32, 0.70, "32x32"}}};
+// maxwell_sgemm, P100 and P4: no large tile for the layout of linear layers.
+constexpr std::array<Tile, 3> kSinglePascal = {
+    {{128, 32, 0.90, "128x32"}, {32, 128, 0.90, "32x128"}, {64, 64, 0.82, "64x64"}}};
 // Batched products take one tile, whatever their size: narrow matrices (a head dimension of 64) are padded to it.
 constexpr std::array<Tile, 1> kBatchedWide = {{{128, 128, 1.00, "128x128"}}};  // cc 8.0 and newer run sm80 kernels
 constexpr std::array<Tile, 1> kBatchedPascal = {{{64, 128, 1.00, "64x128"}}};  // maxwell_sgemm
@@ -42,7 +45,7 @@ constexpr std::array<Tile, 3> kBatchedAmd = {
 constexpr double kTransposedAmd = 0.75;
 
 std::span<const Tile> tiles_of(const Machine& machine, bool batched) {
-  if (!batched) return kSingle;
+  if (!batched) return machine.gpu.architecture == "pascal" ? std::span<const Tile>(kSinglePascal) : kSingle;
   if (machine.gpu.vendor == "amd") return kBatchedAmd;
   const std::string_view architecture = machine.gpu.architecture;
   if (architecture == "pascal") return kBatchedPascal;
@@ -54,8 +57,9 @@ std::span<const Tile> tiles_of(const Machine& machine, bool batched) {
 // k steps' worth of loads and stores around a tile's products: A100's batched 128x128 kernels reach 0.59, 0.74, 0.81,
 // 0.86 and 0.89 of the peak at k = 24, 48, 96, 192 and 768.
 constexpr double kRamp = 10;
-constexpr double kTailOverlap = 0.5;  // share of the idle part of the last wave that is hidden
-constexpr double kSplitDepth = 256;   // least k that a part of a split product keeps
+constexpr double kTailOverlap = 0.5;    // share of the idle part of the last wave that is hidden
+constexpr double kPaddingEnergy = 0.5;  // of a product's: padding multiplies zeros, which switch little
+constexpr double kSplitDepth = 256;     // least k that a part of a split product keeps
 
 }  // namespace
 
@@ -77,7 +81,8 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
     const double flops = 2 * tile.m * tile.n * (k + kRamp);
     const double compute = waves * flops / (per_sm * tile.efficiency) / split;
     const double memory = machine.memory_seconds(least);
-    const PoweredTime powered = machine.powered(compute, memory, tiles * flops, least, bytes / 4);
+    const double switched = kPaddingEnergy * tiles * flops + (1 - kPaddingEnergy) * 2 * batch * m * n * k;
+    const PoweredTime powered = machine.powered(compute, memory, switched, least, bytes / 4 * machine.matrix_energy);
     if (best == nullptr || powered.seconds < best_seconds) {
       best = &tile, best_seconds = powered.seconds, best_compute = compute, best_memory = memory;
       best_waves = whole, best_tiles = tiles, best_clock = powered.clock;

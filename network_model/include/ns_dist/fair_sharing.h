@@ -49,6 +49,24 @@ struct TimedCollective {
 // bounds. Zero for levels that the group does not span. Errors: the group does not lie on the cluster.
 Result<std::vector<Bytes>> level_loads(const Cluster& cluster, const Collective& call);
 
+// What a collective takes of a GPU while it runs alone, for `alone`.
+struct Footprint {
+  // Of what a GPU reaches at its port of each level, 0 to 1. A port of an inner network level carries what goes to the
+  // levels further out too.
+  std::vector<double> ports;
+  // Thread blocks, each of which holds an SM. Over NVLink NCCL opens as many channels as the GPU's links need at the
+  // bandwidth of one channel (NCCL 2.30, src/graph/tuning.cc: 20 GB/s on Volta and Ampere, 36.7 on Hopper, 40 on
+  // Blackwell), twice (src/graph/connect.cc duplicates its rings): 24 on a DGX A100, 21 on a DGX H100. Between nodes two
+  // for each network port of the group's ranks in a node: 16 on eight ports. From 2 to 32, the fewest of the levels.
+  double channels = 0;
+  // Read and written in the GPU's memory: 2 bytes for each that it sends (what arrives is written, what leaves is
+  // read), 3 where it reduces (its own operand is read too).
+  BytesPerSecond memory_traffic;
+};
+
+// Errors: the group does not lie on the cluster.
+Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seconds alone);
+
 // When each collective ends if they share the ports of their levels max-min fairly. A collective alone takes what
 // `network` says; together they are slowed where the bandwidth that they would need of a level exceeds what the level
 // gives. Errors: those of `network` and of the functions above.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ns_dist/execution_graph.h"
+#include "ns_dist/timeline.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -20,6 +21,9 @@ struct CriticalPath {
 // The longest path over dependencies and lane order. `durations` by WorkId.
 CriticalPath critical_path(const ExecutionGraph& graph, std::span<const Seconds> durations);
 
+// The same with what each node took on a timeline of this graph.
+CriticalPath critical_path(const ExecutionGraph& graph, const Timeline& timeline);
+
 // All work of one name on the critical path.
 struct Hotspot {
   std::string name;       // as in WorkItem::name
@@ -28,9 +32,8 @@ struct Hotspot {
   Seconds seconds;
 };
 
-// The path by name and kind, longest first; equal times by name.
-std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& path,
-                              std::span<const Seconds> durations);
+// The path by name and kind, with what its nodes took on the timeline, longest first; equal times by name.
+std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& path, const Timeline& timeline);
 
 // Operator family, name of the collective, or "send_recv": what a work item is forecast as.
 std::string_view kind_of(const WorkItem& item);

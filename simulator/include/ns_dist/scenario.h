@@ -26,6 +26,8 @@ struct NetworkSettings {
   std::string model = "nccl";  // NetworkModelOptions::model, ...
   std::string algorithm = "auto", protocol = "auto";
   std::optional<NetworkCalibration> calibration;  // curves that come before those compiled in
+  bool contention = true;                         // collectives and messages that overlap share the ports of their GPU
+  bool compute_slowdown = true;                   // kernels beside collectives leave them SMs and memory bandwidth
   friend bool operator==(const NetworkSettings&, const NetworkSettings&) = default;
 };
 
@@ -55,6 +57,7 @@ struct ScenarioSpec {
   std::optional<bool> overlap_grad_reduce, overlap_param_gather, overlap_p2p;
   std::optional<std::string> order;  // of the parallel dimensions, innermost first
   std::optional<std::string> network_model, algorithm, protocol;
+  std::optional<bool> contention, compute_slowdown;
   std::optional<std::string> calibration;  // a file of network corrections; "none" forgets those of `base`
 };
 

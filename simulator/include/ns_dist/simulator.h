@@ -23,6 +23,25 @@ namespace ns_dist {
 // Each node starts when its dependencies and the node before it on its lane have ended. `durations` by WorkId.
 Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations);
 
+// What a work item takes of a GPU while it runs alone, as shares from 0 to 1.
+struct Demand {
+  std::vector<double> ports;     // collectives, messages: of each level's port, innermost first; in and out alike
+  double sms = 0;                // collectives, messages: of the SMs
+  double memory = 0;             // collectives, messages: of the memory bandwidth
+  Bound bound = Bound::kLaunch;  // kernels: what slows them, kCompute: fewer SMs; kMemory: less memory bandwidth
+};
+
+// The same, where what runs at the same time on a GPU shares it: collectives and messages the ports, max-min fairly
+// (Bertsekas and Gallager 1992, s.6.5.2); kernels run on the SMs, or with the memory bandwidth, that collectives beside
+// them leave over. A node's duration is what it takes alone. Rates change when a collective starts or ends.
+// A message takes from the ports out of its sender and into its receiver. `demands` by WorkId.
+Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations, std::span<const Demand> demands);
+
+// Demands on `cluster` of works forecast so: network_model's footprint. With `contention` off ports are free, with
+// `compute_slowdown` off SMs and memory are. Errors: a group that does not lie on the cluster.
+Result<std::vector<Demand>> demands_of(const ExecutionGraph& graph, std::span<const Forecast> forecasts,
+                                       const Cluster& cluster, bool contention, bool compute_slowdown);
+
 // What each distinct work item takes, by WorkId. A message is a send and receive between the representatives of its
 // two stages.
 Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const ComputeCost& compute,

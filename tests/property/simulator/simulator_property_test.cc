@@ -84,6 +84,37 @@ RC_GTEST_PROP(Graph, CriticalPathIsAsLongAsTheStep, ()) {
   }
 }
 
+RC_GTEST_PROP(Graph, SharingOnlyDelays, ()) {
+  GraphSketch sketch = any_sketch();
+  const ExecutionGraph graph = sketch.build();
+  const Timeline plain = schedule(graph, sketch.durations());
+  std::vector<Demand> demands;
+  for (std::size_t i = 0; i < sketch.durations().size(); ++i) {
+    const auto share = [] { return *rc::gen::inRange(0, 11) * 0.1; };
+    demands.push_back({{share(), share()},
+                       share() / 3,
+                       share() / 3,
+                       *rc::gen::element(Bound::kCompute, Bound::kMemory, Bound::kLaunch)});
+  }
+  const Timeline shared = schedule(graph, sketch.durations(), demands);
+  const double slack = 1e-9 * (shared.step / us);
+  RC_ASSERT(shared.step / us >= plain.step / us - slack);
+  Seconds latest;
+  for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+    const Span& span = shared.spans[n];
+    RC_ASSERT((span.end - span.start) / us >= sketch.durations()[index(graph.node(NodeId{n}).work)] / us - slack);
+    RC_ASSERT(span.start / us >= plain.spans[n].start / us - slack);
+    const NodeId previous = graph.previous_on_lane(NodeId{n});
+    Seconds ready = previous == kNoNode ? Seconds() : shared.spans[index(previous)].end;
+    for (const NodeId on : graph.dependencies(NodeId{n})) ready = max(ready, shared.spans[index(on)].end);
+    RC_ASSERT(std::abs((span.start - ready) / us) <= slack);  // nobody waits for nothing
+    latest = max(latest, span.end);
+  }
+  RC_ASSERT(latest == shared.step);
+  RC_ASSERT(std::abs((critical_path(graph, shared).length - shared.step) / us) <= slack);
+  expect_sums(graph, shared);
+}
+
 RC_GTEST_PROP(Graph, NodesWaitForWhatTheyDependOn, ()) {
   GraphSketch sketch = any_sketch();
   const ExecutionGraph graph = sketch.build();

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ns_dist/report.h"
+#include "ns_dist/simulator.h"
 #include "support/simulator_fakes.h"
 
 namespace ns_dist {
@@ -45,7 +46,7 @@ TEST(Hotspots, SumEqualNamesAndKinds) {
   }
   const ExecutionGraph graph = std::move(builder).build();
   const std::vector<Seconds> durations = {2 * s, 1 * s, 10 * s};
-  const std::vector<Hotspot> spots = hotspots(graph, critical_path(graph, durations), durations);
+  const std::vector<Hotspot> spots = hotspots(graph, critical_path(graph, durations), schedule(graph, durations));
   ASSERT_EQ(spots.size(), 2u);
   EXPECT_EQ(spots[0].name, "tp.all_reduce");
   EXPECT_EQ(spots[0].kind, "all_reduce");

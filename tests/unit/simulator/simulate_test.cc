@@ -87,6 +87,7 @@ TEST(Simulate, LimitsTellWhatACauseCosts) {
   scenario.plan.tp = 2;
   scenario.plan.sequence_parallel = true;
   scenario.training = {.global_batch = 1, .micro_batch = 1, .sequence = 1024, .dtype = DType::kBf16};
+  scenario.network.contention = scenario.network.compute_slowdown = false;
   const FakeNetwork network([](const Collective&) { return 2 * ms; });
   const Report report = simulated(scenario, equal_layers(scenario.model), network).report;
   const auto limit = std::find_if(report.improvements.begin(), report.improvements.end(),

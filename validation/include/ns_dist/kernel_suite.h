@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ns_dist/collective_suite.h"
 #include "ns_dist/gpu.h"
 #include "ns_dist/result.h"
 
@@ -37,6 +38,7 @@ struct KernelSuite {
 // columns are missing or that cannot be read. A bad row is an entry of `mistakes`.
 Result<KernelSuite> check_kernels(const KernelSuiteOptions& options,
                                   const std::function<Result<Gpu>(std::string_view id)>& gpu_of,
+                                  const UsualCluster& usual,
                                   const std::function<void(double, std::string_view)>& progress = {});
 
 }  // namespace ns_dist

@@ -1,0 +1,44 @@
+// How far off are our forecasts of collectives that others measured?
+//
+// Reads a folder laid out as
+//   collectives/nccl.csv[.gz]                  inside a node: gpu, collective, ranks, gpus_per_node, bytes, dtype,
+//   latency_ms collectives/dgx.csv[.gz]                   systems of two nodes: system and the same
+//   collectives/astra_sim_analytical.csv[.gz]  runs of ASTRA-Sim's analytical backends, with their configuration
+// Files that are missing leave their sections out. The sections on sizes and GPUs that were not seen fit the model
+// again, on the folder's other rows.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/cluster.h"
+#include "ns_dist/network_fit.h"
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+
+// The usual cluster of a GPU, by the GPU's id.
+using UsualCluster = std::function<Result<Cluster>(std::string_view gpu)>;
+
+struct CollectiveSuite {
+  std::string markdown;
+  std::vector<Error> mistakes;  // rows that could not be forecast, with file and line
+  std::size_t rows = 0;         // rows judged or found wanting
+};
+
+// `progress` is told the share done. Errors: a folder without any of these files; a file whose columns are missing or
+// that cannot be read; a GPU that is unknown.
+Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, const UsualCluster& usual,
+                                          const std::function<void(double)>& progress = {});
+
+// The calibrations that such a folder teaches, as they are compiled in: of GPU families inside a node (nccl.csv), of
+// single clusters (dgx.csv). Errors: as above; a file that is missing.
+struct LearnedCalibrations {
+  NetworkCalibration families, clusters;
+};
+Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data, const UsualCluster& usual);
+
+}  // namespace ns_dist
