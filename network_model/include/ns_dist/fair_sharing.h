@@ -56,8 +56,9 @@ struct Footprint {
   std::vector<double> ports;
   // Thread blocks, each of which holds an SM. Over NVLink NCCL opens as many channels as the GPU's links need at the
   // bandwidth of one channel (NCCL 2.30, src/graph/tuning.cc: 20 GB/s on Volta and Ampere, 36.7 on Hopper, 40 on
-  // Blackwell), twice (src/graph/connect.cc duplicates its rings): 24 on a DGX A100, 21 on a DGX H100. Between nodes two
-  // for each network port of the group's ranks in a node: 16 on eight ports. From 2 to 32, the fewest of the levels.
+  // Blackwell), twice (src/graph/connect.cc duplicates its rings): 24 on a DGX A100, 21 on a DGX H100. Between nodes
+  // two for each network port of the group's ranks in a node: 16 on eight ports. From 2 to 32, the fewest of the
+  // levels.
   double channels = 0;
   // Read and written in the GPU's memory: 2 bytes for each that it sends (what arrives is written, what leaves is
   // read), 3 where it reduces (its own operand is read too).
