@@ -182,8 +182,11 @@ class KernelModel final : public ComputeCost {
     estimate.extrapolated = correction.extrapolated;
     estimate.waves = static_cast<std::int64_t>(std::min(features.waves, 9e18));
     estimate.tile = features.tile;
+    const bool learned_of_others =
+        !weights_->predictors[static_cast<std::size_t>(*predictor)]->transfer.network.layers.empty();
     estimate.method = correction.known_gpu ? "trees over measured kernels of this GPU"
-                                           : "network over measured kernels of other GPUs";
+                      : learned_of_others  ? "network over measured kernels of other GPUs"
+                                           : "tiles, waves and clock by board power; interval from other GPUs";
     const Roofline roofline = roofline_of(op, work_of(op));
     estimate.bound = roofline.floor() < 0.25 * estimate.seconds && estimate.seconds < 5 * machine_.launch
                          ? Bound::kLaunch
