@@ -21,7 +21,7 @@ constexpr std::string_view kCollectives = "collectives", kClusters = "clusters";
 
 struct Request {
   std::string data, output, threads;
-  std::vector<std::string> predictors, exclude_gpus, exclude_generations, exclude_tables;
+  std::vector<std::string> predictors, exclude_gpus, exclude_generations, tables, exclude_tables;
 };
 
 // Corrections of collectives: one of the two calibrations that the folder teaches.
@@ -50,6 +50,7 @@ Result<int> answer(const Request& request) {
   options.predictors = request.predictors;
   options.exclude_gpus = request.exclude_gpus;
   options.exclude_generations = request.exclude_generations;
+  options.tables = request.tables;
   options.exclude_tables = request.exclude_tables;
   options.threads = std::max(1u, std::thread::hardware_concurrency());
   if (!request.threads.empty()) {
@@ -86,6 +87,7 @@ int fit_command(int argc, const char* const* argv) {
   app.add_option("--exclude-gpu", request.exclude_gpus, "leave these out of the fit")->type_name("ID");
   app.add_option("--exclude-generation", request.exclude_generations, "leave these architectures out: hopper, ...")
       ->type_name("NAME");
+  app.add_option("--table", request.tables, "read only tables whose name starts so: fp32_train")->type_name("NAME");
   app.add_option("--exclude-table", request.exclude_tables, "leave out tables whose name starts so: fp32_test")
       ->type_name("NAME");
   app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");

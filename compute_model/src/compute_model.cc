@@ -216,8 +216,13 @@ class KernelModel final : public ComputeCost {
                     nearest.share, nearest.same_generation};
       }
       correction = correct(weights, *predictor, features, neighbor);
-      estimate.method = neighbor ? "measured kernels of the nearest GPU scaled, and a network over other GPUs"
-                                 : "network over measured kernels of other GPUs";
+      const bool learned_elsewhere = !weights.transfer.network.layers.empty();
+      if (neighbor && !neighbor->same_generation && !learned_elsewhere) neighbor.reset();
+      estimate.method = !neighbor ? (learned_elsewhere ? "network over measured kernels of other GPUs"
+                                                       : "tiles, waves and clock by board power")
+                        : neighbor->share == 1
+                            ? "measured kernels of the nearest GPU, scaled"
+                            : "measured kernels of the nearest GPU scaled, and a network over others";
       if (neighbor && steps.on()) {
         steps.add("nearest_gpu", reference.neighbor->machine.gpu.id,
                   "its measured kernels are carried over by the ratio of the physical estimates");

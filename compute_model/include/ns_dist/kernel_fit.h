@@ -21,6 +21,7 @@ struct KernelFitOptions {
   std::filesystem::path data;
   std::vector<std::string> exclude_gpus;         // ids
   std::vector<std::string> exclude_generations;  // architectures: "hopper"
+  std::vector<std::string> tables;               // "fp32_train": only tables whose name starts so; empty: all
   std::vector<std::string> exclude_tables;       // "fp32_test": every table whose name starts so
   std::vector<std::string> predictors;           // only these ("gemm", "gemm_fp32", ...); empty: all that have data
   double effort = 1;                             // number of trees and steps, as a multiple of the default
