@@ -213,11 +213,11 @@ class KernelModel final : public ComputeCost {
       if (reference.neighbor && predictor_of(op, reference.neighbor->machine.gpu, machine_.mode) == predictor) {
         const Neighbor& nearest = reference.neighbor->nearest;
         neighbor = {features_of(*predictor, reference.neighbor->machine, op, machine_.mode), nearest.index,
-                    nearest.share, nearest.same_generation};
+                    nearest.share, nearest.same_generation, reference.neighbor->machine.gpu.id == machine_.gpu.id};
       }
       correction = correct(weights, *predictor, features, neighbor);
       const bool learned_elsewhere = !weights.transfer.network.layers.empty();
-      if (neighbor && !neighbor->same_generation && !learned_elsewhere) neighbor.reset();
+      if (neighbor && !neighbor->itself && !learned_elsewhere) neighbor.reset();
       estimate.method = !neighbor ? (learned_elsewhere ? "network over measured kernels of other GPUs"
                                                        : "tiles, waves and clock by board power")
                         : neighbor->share == 1

@@ -66,8 +66,8 @@ Correction correct(const PredictorWeights& weights, Predictor predictor, const F
                    const std::optional<NeighborFeatures>& neighbor) {
   bool outside = false;
   double learned = evaluate(weights.transfer, predictor, features, std::nullopt, outside);
-  // Where nothing learned carries over between generations, the physical estimate stands alone.
-  if (neighbor && (neighbor->same_generation || !weights.transfer.network.layers.empty())) {
+  // Where nothing learned carries over (GPUs measured in different ways), the physical estimate stands alone.
+  if (neighbor && (neighbor->itself || !weights.transfer.network.layers.empty())) {
     bool ignored = false;
     const double carried = evaluate(weights.known, predictor, neighbor->features, neighbor->gpu, ignored);
     learned += neighbor->share * (carried - learned);

@@ -59,6 +59,7 @@ struct NeighborFeatures {
   std::size_t gpu = 0;
   double share = 0.5;
   bool same_generation = false;
+  bool itself = false;  // the same GPU with another data sheet
 };
 // On any other GPU.
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
