@@ -96,6 +96,7 @@ std::size_t Calibration::row(CollectiveKind kind, Means means, bool integer) {
 
 void Calibration::add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class) {
   const std::string_view family = family_of(cluster.gpu.architecture);
+  const auto general = [](const CalibrationCurve& curve) { return curve.cluster.empty() && curve.gpu.empty(); };
   const auto look_up = [&](CollectiveKind kind, Means means, bool integer, std::int64_t ranks) -> Corrected {
     const auto curves_of = [&](auto&& wanted) {
       std::vector<const CalibrationCurve*> found;
@@ -109,14 +110,15 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
     };
     auto curves = curves_of([&](const auto& curve) { return !curve.cluster.empty() && curve.cluster == cluster.id; });
     if (curves.empty()) {
-      curves = curves_of([&](const auto& curve) { return curve.cluster.empty() && curve.architecture == family; });
+      curves = curves_of([&](const auto& curve) { return curve.cluster.empty() && curve.gpu == cluster.gpu.id; });
     }
+    if (curves.empty())
+      curves = curves_of([&](const auto& curve) { return general(curve) && curve.architecture == family; });
     if (!curves.empty()) return corrected_of(*curves.front(), true);
     if (link_class == LinkClass::kPcie && !goes_through_host(cluster.gpu)) return {};
-    curves = curves_of([&](const auto& curve) {
-      return curve.cluster.empty() && has_two_dies(curve.architecture) == has_two_dies(family);
-    });
-    if (curves.empty()) curves = curves_of([](const auto& curve) { return curve.cluster.empty(); });
+    curves = curves_of(
+        [&](const auto& curve) { return general(curve) && has_two_dies(curve.architecture) == has_two_dies(family); });
+    if (curves.empty()) curves = curves_of(general);
     return curves.empty() ? Corrected{} : mean_of(curves);
   };
 

@@ -31,9 +31,9 @@ tl::unexpected<Error> wrong(const std::string& where, const std::string& message
 }
 
 Result<CalibrationCurve> read_curve(const Json& json, const std::string& where) {
-  constexpr std::array<std::string_view, 11> kKeys = {"cluster",   "fabric",         "architecture", "collective",
-                                                      "ranks",     "ranks_per_node", "in_switch",    "integer",
-                                                      "log_ratio", "steps",          "deviation"};
+  constexpr std::array<std::string_view, 12> kKeys = {"cluster",    "gpu",       "fabric",         "architecture",
+                                                      "collective", "ranks",     "ranks_per_node", "in_switch",
+                                                      "integer",    "log_ratio", "steps",          "deviation"};
   if (!json.is_object()) return wrong(where, "not an object", "a curve");
   for (const auto& [key, value] : json.items()) {
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
@@ -46,10 +46,11 @@ Result<CalibrationCurve> read_curve(const Json& json, const std::string& where) 
     if (!text(key)) return wrong(where + "/" + key, "no text", "a name");
   }
   CalibrationCurve curve;
-  for (const char* key : {"cluster", "architecture"}) {
+  for (const char* key : {"cluster", "gpu", "architecture"}) {
     if (json.contains(key) && !json[key].is_string()) return wrong(where + "/" + key, "not a text", "an id");
   }
   curve.cluster = json.value("cluster", "");
+  curve.gpu = json.value("gpu", "");
   curve.architecture = json.value("architecture", "");
   curve.fabric = json["fabric"].get<std::string>();
   const std::optional<CollectiveKind> kind = kind_named(json["collective"].get<std::string>());
@@ -107,6 +108,7 @@ std::string to_json(const NetworkCalibration& calibration) {
     text += separator;
     text += "    {";
     if (!curve.cluster.empty()) text += fmt::format("\"cluster\": {}, ", Json(curve.cluster).dump());
+    if (!curve.gpu.empty()) text += fmt::format("\"gpu\": {}, ", Json(curve.gpu).dump());
     text += fmt::format("\"fabric\": {}, \"architecture\": {}, ", Json(curve.fabric).dump(),
                         Json(curve.architecture).dump());
     text += fmt::format("\"collective\": \"{}\", \"ranks\": {}, \"ranks_per_node\": {}, \"deviation\": {:.4f},\n",

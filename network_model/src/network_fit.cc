@@ -20,6 +20,7 @@ using network::kKnots;
 // Modelled time and measured over modelled, one row.
 struct Point {
   double bytes, modelled, log_ratio;
+  std::size_t cluster;
 };
 
 // Solves the symmetric positive system in place by Cholesky's method; `matrix` holds the lower triangle.
@@ -118,6 +119,32 @@ Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, 
     curve.correction.add(curve.steps.back());
   }
   return curve;
+}
+
+// `shared`, and what is left of the points over it.
+Curve on_top_of(const Curve& shared, std::vector<Point> points, double smoothness) {
+  for (Point& point : points) point.log_ratio -= shared.correction.log_ratio(point.modelled);
+  Curve curve = fit_curve(points, {}, smoothness);
+  for (std::size_t k = 0; k < kKnots; ++k) curve.knots[k] += shared.knots[k];
+  curve.steps = shared.steps;
+  curve.correction = network::Correction(curve.knots);
+  curve.knots = curve.correction.knots();
+  for (const network::Step& step : curve.steps) curve.correction.add(step);
+  return curve;
+}
+
+void describe(CalibrationCurve& curve, const Curve& fitted, const std::vector<Point>& points) {
+  double squares = 0;
+  for (const Point& point : points) {
+    const double residual = point.log_ratio - fitted.correction.log_ratio(point.modelled);
+    squares += residual * residual;
+  }
+  curve.deviation = std::sqrt(squares / static_cast<double>(points.size()));
+  curve.log_ratio.assign(fitted.knots.begin(), fitted.knots.end());
+  curve.steps.clear();
+  for (const network::Step& step : fitted.steps) {
+    curve.steps.push_back({network::time_at(step.position) * units::s, step.height});
+  }
 }
 
 struct Machine {
@@ -235,8 +262,24 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
                 integer}];
     if (found.points.empty())
       found.switches = switches_of(call, by_switch ? network::Means::kSwitch : network::Means::kMessages);
-    found.points.push_back({bytes, choice.cost.time(), std::log(seconds / choice.cost.time())});
+    found.points.push_back({bytes, choice.cost.time(), std::log(seconds / choice.cost.time()), m.cluster});
   }
+
+  // All-gathers and reduce-scatters of a group move the same bytes over the same links and change protocols together:
+  // one curve for both, and for each what is left, which is smooth.
+  std::map<Key, Group> pools;
+  const auto pool_of = [](Key key) {
+    if (std::get<3>(key) == CollectiveKind::kReduceScatter) std::get<3>(key) = CollectiveKind::kAllGather;
+    std::get<7>(key) = false;
+    return key;
+  };
+  for (const auto& [key, group] : groups) {
+    Group& pool = pools[pool_of(key)];
+    pool.points.insert(pool.points.end(), group.points.begin(), group.points.end());
+    if (pool.switches.empty()) pool.switches = group.switches;
+  }
+  std::map<Key, Curve> pooled;
+  for (const auto& [key, pool] : pools) pooled[key] = fit_curve(pool.points, pool.switches, options.smoothness);
 
   NetworkCalibration result;
   result.source = options.source;
@@ -244,18 +287,18 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
     CalibrationCurve curve;
     std::tie(curve.cluster, curve.fabric, curve.architecture, curve.kind, curve.ranks, curve.ranks_per_node,
              curve.in_switch, curve.integer) = key;
-    const Curve fitted = fit_curve(group.points, group.switches, options.smoothness);
-    double squares = 0;
-    for (const Point& point : group.points) {
-      const double residual = point.log_ratio - fitted.correction.log_ratio(point.modelled);
-      squares += residual * residual;
+    const Curve fitted = on_top_of(pooled[pool_of(key)], group.points, options.apart);
+    describe(curve, fitted, group.points);
+    result.curves.push_back(curve);
+    std::map<std::string, std::vector<Point>> by_gpu;
+    for (const Point& point : group.points) by_gpu[clusters[point.cluster].gpu.id].push_back(point);
+    if (by_gpu.size() == 1) continue;
+    // What sets the machines of a family apart.
+    for (const auto& [gpu, points] : by_gpu) {
+      curve.gpu = gpu;
+      describe(curve, on_top_of(fitted, points, options.apart), points);
+      result.curves.push_back(curve);
     }
-    curve.deviation = std::sqrt(squares / static_cast<double>(group.points.size()));
-    curve.log_ratio.assign(fitted.knots.begin(), fitted.knots.end());
-    for (const network::Step& step : fitted.steps) {
-      curve.steps.push_back({network::time_at(step.position) * units::s, step.height});
-    }
-    result.curves.push_back(std::move(curve));
   }
   return result;
 }

@@ -15,7 +15,7 @@ constexpr double kHeld = 0.35;
 constexpr double kElement = 4;  // bytes: everything here is fp32
 
 // Reading a node's inputs, in elements, a repeated operand counted as often as it comes from memory.
-double elements_read(const GraphNode& node, double l2) {
+double elements_read(const ModelNode& node, double l2) {
   const double out = elements_of(node.output);
   double read = 0;
   for (const TensorShape& input : node.inputs) {
@@ -58,7 +58,7 @@ bool ends_with_any(std::string_view text, std::initializer_list<std::string_view
 }
 
 // A table of rows looked up by tokens: word, position or token type embeddings.
-bool is_lookup(const GraphNode& node) {
+bool is_lookup(const ModelNode& node) {
   return node.kind == "EMBEDDING" ||
          (node.kind == "misc" && node.output.size() >= 2 && elements_of(node.output) > 4096 &&
           ends_with_any(stem_of(node.name), {"embedding", "embeddings", "_wpe", "_wte"}));
@@ -66,7 +66,7 @@ bool is_lookup(const GraphNode& node) {
 
 // A node's operand is heads split off by a view whose memory is ordered otherwise.
 bool permuted(const ModelGraph& graph, std::int64_t index) {
-  const GraphNode* node = graph.find(index);
+  const ModelNode* node = graph.find(index);
   for (int step = 0; node != nullptr && step < 4; ++step) {
     const std::size_t last = node->name.rfind('~');  // of nodes that a compiler joined
     const std::string stem = stem_of(last == std::string::npos ? node->name : node->name.substr(last + 1));
@@ -77,26 +77,26 @@ bool permuted(const ModelGraph& graph, std::int64_t index) {
   return false;
 }
 
-Operator gemm(const ModelGraph& graph, const GraphNode& node, const GraphOperator& op, GraphPhase phase,
+Operator gemm(const ModelGraph& graph, const ModelNode& node, const ModelOperator& op, ModelPhase phase,
               std::size_t which) {
   Gemm gemm{.batch = std::max<std::int64_t>(op.b, 1), .m = op.m, .n = op.n, .k = op.k};
   // Products of two activations are filed as linear layers here and there, all heads in one m.
   const bool batched = op.op == "BMM" || (node.inputs.size() == 2 && node.inputs[0].size() == 4 &&
                                           node.inputs[1].size() == 4 && node.output.size() == 4);
-  if (batched && op.op != "BMM" && phase == GraphPhase::kForward) {
+  if (batched && op.op != "BMM" && phase == ModelPhase::kForward) {
     const double flops = static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k);
     gemm.batch = node.output[0] * node.output[1], gemm.m = node.output[2], gemm.n = node.output[3];
     gemm.k = std::max<std::int64_t>(1, static_cast<std::int64_t>(flops / std::max(1.0, elements_of(node.output))));
   }
   if (batched) {
     // Queries by keys: the second operand is a transposed view.
-    const bool view = phase == GraphPhase::kForward &&
+    const bool view = phase == ModelPhase::kForward &&
                       std::any_of(node.previous.begin(), node.previous.end(), [&](std::int64_t index) {
-                        const GraphNode* producer = graph.find(index);
+                        const ModelNode* producer = graph.find(index);
                         return producer != nullptr && stem_of(producer->name) == "transpose";
                       });
     gemm.layout = view ? GemmLayout::kNT : GemmLayout::kNN;
-  } else if (phase == GraphPhase::kForward) {
+  } else if (phase == ModelPhase::kForward) {
     gemm.layout = GemmLayout::kNT, gemm.epilogue = Epilogue::kBias;
   } else {
     gemm.layout = which == 0 ? GemmLayout::kNN : GemmLayout::kTN;
@@ -105,9 +105,9 @@ Operator gemm(const ModelGraph& graph, const GraphNode& node, const GraphOperato
 }
 
 // torch.matmul copies operands of more than three dimensions whose batch and heads it cannot view as one.
-void copies_of_operands(const ModelGraph& graph, const GraphNode& node, std::vector<Operator>& out) {
+void copies_of_operands(const ModelGraph& graph, const ModelNode& node, std::vector<Operator>& out) {
   for (const std::int64_t index : node.previous) {
-    const GraphNode* producer = graph.find(index);
+    const ModelNode* producer = graph.find(index);
     if (producer == nullptr || producer->output.size() != 4 || producer->output[0] <= 1 || producer->output[1] <= 1) {
       continue;
     }
@@ -115,7 +115,7 @@ void copies_of_operands(const ModelGraph& graph, const GraphNode& node, std::vec
   }
 }
 
-void forward(const ModelGraph& graph, const GraphNode& node, double l2, std::vector<Operator>& out) {
+void forward(const ModelGraph& graph, const ModelNode& node, double l2, std::vector<Operator>& out) {
   const double elements = elements_of(node.output);
   const double read = elements > 0 ? elements_read(node, l2) / elements : 0;
   if (is_lookup(node)) {
@@ -157,12 +157,12 @@ void forward(const ModelGraph& graph, const GraphNode& node, double l2, std::vec
     if (stem == "full") out.push_back(pointwise("fill", elements, 0, 1, 0));
   }
   std::size_t which = 0;
-  for (const GraphOperator& op : node.operators[0]) {
+  for (const ModelOperator& op : node.operators[0]) {
     const double count =
         std::max(1.0, static_cast<double>(op.b) * static_cast<double>(std::max<std::int64_t>(op.h, 1)));
     if (op.op == "Linear" || op.op == "BMM") {
       if (which == 0) copies_of_operands(graph, node, out);
-      out.push_back(gemm(graph, node, op, GraphPhase::kForward, which++));
+      out.push_back(gemm(graph, node, op, ModelPhase::kForward, which++));
     } else if (op.op == "VECsoftmax") {
       out.push_back({Softmax{.rows = op.b, .columns = op.h}, DType::kFp32});
     } else if (op.op == "VECln") {
@@ -174,7 +174,7 @@ void forward(const ModelGraph& graph, const GraphNode& node, double l2, std::vec
   }
 }
 
-void backward(const ModelGraph& graph, const GraphNode& node, std::vector<Operator>& out) {
+void backward(const ModelGraph& graph, const ModelNode& node, std::vector<Operator>& out) {
   const double elements = elements_of(node.output);
   const auto& operators = node.operators[1];
   if (is_lookup(node)) {
@@ -198,13 +198,13 @@ void backward(const ModelGraph& graph, const GraphNode& node, std::vector<Operat
   }
   if (node.kind == "where") out.push_back(pointwise("where", elements, 1, 1));
   if (node.kind == "VECsoftmax") {
-    const GraphOperator& op = operators.back();
+    const ModelOperator& op = operators.back();
     out.push_back(pointwise("mul", elements, 2, 1));
     out.push_back({Softmax{.rows = op.b, .columns = op.h, .pass = Pass::kBackward}, DType::kFp32});
     return;
   }
   if (node.kind == "VECln") {
-    const GraphOperator& op = operators.front();
+    const ModelOperator& op = operators.front();
     out.push_back({Normalization{.rows = op.b, .columns = op.h, .pass = Pass::kBackward}, DType::kFp32});
     out.push_back(pointwise("layernorm_weights", elements, 2, 0, 4));
     return;
@@ -215,10 +215,10 @@ void backward(const ModelGraph& graph, const GraphNode& node, std::vector<Operat
   }
   const bool scalar = node.kind == "VECdiv" && operators.front().in_elements <= 1.5 * operators.front().out_elements;
   std::size_t which = 0;
-  for (const GraphOperator& op : operators) {
+  for (const ModelOperator& op : operators) {
     if (op.op == "Linear" || op.op == "BMM") {
       if (which == 0) copies_of_operands(graph, node, out);  // their gradients, laid out as they were
-      out.push_back(gemm(graph, node, op, GraphPhase::kBackward, which++));
+      out.push_back(gemm(graph, node, op, ModelPhase::kBackward, which++));
     } else if (op.op.starts_with("VEC")) {
       if (scalar && which++ > 0) break;
       const bool two = op.op == "VECmul" || op.op == "VECadd" || (op.op == "VECdiv" && !scalar);
@@ -232,8 +232,8 @@ void backward(const ModelGraph& graph, const GraphNode& node, std::vector<Operat
   }
 }
 
-void accumulate(const GraphNode& node, std::vector<Operator>& out) {
-  for (const GraphOperator& op : node.operators[2]) {
+void accumulate(const ModelNode& node, std::vector<Operator>& out) {
+  for (const ModelOperator& op : node.operators[2]) {
     if (op.op == "VECadd") out.push_back(pointwise("add", static_cast<double>(std::max<std::int64_t>(op.h, 1)), 2, 1));
   }
 }
@@ -253,15 +253,15 @@ constexpr double kNormalizationMore = 6e-6, kNormalizationBackwardMore = 14e-6; 
 
 }  // namespace
 
-std::vector<Operator> eager_kernels(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2) {
+std::vector<Operator> eager_kernels(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2) {
   std::vector<Operator> kernels;
-  if (phase == GraphPhase::kForward) forward(graph, node, l2, kernels);
-  if (phase == GraphPhase::kBackward) backward(graph, node, kernels);
-  if (phase == GraphPhase::kAccumulate) accumulate(node, kernels);
+  if (phase == ModelPhase::kForward) forward(graph, node, l2, kernels);
+  if (phase == ModelPhase::kBackward) backward(graph, node, kernels);
+  if (phase == ModelPhase::kAccumulate) accumulate(node, kernels);
   return kernels;
 }
 
-std::string_view class_of(const GraphNode& node) {
+std::string_view class_of(const ModelNode& node) {
   const std::string_view kind = node.kind;
   for (const std::string_view name : {"Linear", "BMM", "VECsoftmax", "VECln"}) {
     if (kind == name) return kind;
@@ -269,36 +269,36 @@ std::string_view class_of(const GraphNode& node) {
   return kind.starts_with("VEC") ? "VEC" : "";
 }
 
-Result<Span3> KernelClock::operator()(const Operator& op) {
+Result<TimeRange> KernelClock::operator()(const Operator& op) {
   const std::string key = to_text(op);
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
   NS_TRY(const Forecast forecast, cost_->forecast(op));
-  const Span3 span{forecast.latency / units::s, forecast.low / units::s, forecast.high / units::s};
+  const TimeRange span{forecast.latency / units::s, forecast.low / units::s, forecast.high / units::s};
   known_.emplace(key, span);
   return span;
 }
 
-Result<Span3> node_alone(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2,
-                         KernelClock& clock) {
+Result<TimeRange> node_alone(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2,
+                             KernelClock& clock) {
   const std::vector<Operator> kernels = eager_kernels(graph, node, phase, l2);
-  Span3 total;
+  TimeRange total;
   if (kernels.empty()) {
-    if (phase == GraphPhase::kAccumulate || node.operators[static_cast<std::size_t>(phase)].empty()) return total;
+    if (phase == ModelPhase::kAccumulate || node.operators[static_cast<std::size_t>(phase)].empty()) return total;
     total.seconds = kEmptyDispatch, total.low = kEmptyDispatch / 2, total.high = 2 * kEmptyDispatch;
     return total;
   }
-  double dispatch = phase == GraphPhase::kForward    ? kForwardDispatch
-                    : phase == GraphPhase::kBackward ? kBackwardDispatch
+  double dispatch = phase == ModelPhase::kForward    ? kForwardDispatch
+                    : phase == ModelPhase::kBackward ? kBackwardDispatch
                                                      : kAccumulateDispatch;
   if (node.kind == "BMM") dispatch += kMatmulMore;
-  if (node.kind == "VECln" && phase == GraphPhase::kForward) dispatch += kNormalizationMore;
-  if (node.kind == "VECln" && phase == GraphPhase::kBackward) dispatch += kNormalizationBackwardMore;
+  if (node.kind == "VECln" && phase == ModelPhase::kForward) dispatch += kNormalizationMore;
+  if (node.kind == "VECln" && phase == ModelPhase::kBackward) dispatch += kNormalizationBackwardMore;
   total = {dispatch, dispatch / 2, 2 * dispatch};
   for (const Operator& op : kernels) {
-    NS_TRY(const Span3 span, clock(op));
+    NS_TRY(const TimeRange span, clock(op));
     total.add(span);
   }
-  if (phase == GraphPhase::kAccumulate && class_of(node) != "Linear") {
+  if (phase == ModelPhase::kAccumulate && class_of(node) != "Linear") {
     const double least = kAccumulateLeast * static_cast<double>(kernels.size());
     total = {std::max(total.seconds, least), std::max(total.low, least / 2), std::max(total.high, 2 * least)};
   }
@@ -315,15 +315,15 @@ bool keeps_inputs(std::string_view kind) {
 bool keeps_output(std::string_view kind) { return kind == "VECsoftmax" || kind == "VECtanh" || kind == "VECrelu"; }
 
 // The node whose memory `index` is a view of.
-const GraphNode* owner_of(const ModelGraph& graph, std::int64_t index) {
-  const GraphNode* node = graph.find(index);
-  const auto view = [](const GraphNode& n) {
+const ModelNode* owner_of(const ModelGraph& graph, std::int64_t index) {
+  const ModelNode* node = graph.find(index);
+  const auto view = [](const ModelNode& n) {
     return n.kind == "misc" || n.kind == "getitem" || (n.kind == "fused" && n.operators[0].empty());
   };
   while (node != nullptr && view(*node)) {
-    const GraphNode* large = nullptr;
+    const ModelNode* large = nullptr;
     for (const std::int64_t previous : node->previous) {
-      const GraphNode* producer = graph.find(previous);
+      const ModelNode* producer = graph.find(previous);
       if (previous != node->index && producer != nullptr && elements_of(producer->output) > 4096) {
         large = producer;
         break;
@@ -340,19 +340,19 @@ const GraphNode* owner_of(const ModelGraph& graph, std::int64_t index) {
 TrainingBytes training_bytes(const ModelGraph& graph, std::int64_t layers) {
   TrainingBytes bytes;
   std::set<std::int64_t> kept;
-  const auto times = [&](const GraphNode& node) { return node.in_layer ? static_cast<double>(layers) : 1; };
-  const auto keep = [&](const GraphNode* node) {
+  const auto times = [&](const ModelNode& node) { return node.in_layer ? static_cast<double>(layers) : 1; };
+  const auto keep = [&](const ModelNode* node) {
     if (node != nullptr && kept.insert(node->index).second) {
       bytes.saved += kElement * times(*node) * elements_of(node->output);
     }
   };
-  for (const GraphNode& node : graph.nodes) {
+  for (const ModelNode& node : graph.nodes) {
     if (keeps_output(node.kind)) keep(&node);
     if (node.kind == "dropout") bytes.saved += times(node) * elements_of(node.output);  // a byte of mask
     if (keeps_inputs(node.kind)) {
       for (const std::int64_t previous : node.previous) keep(owner_of(graph, previous));
     }
-    for (const GraphOperator& op : node.operators[static_cast<std::size_t>(GraphPhase::kAccumulate)]) {
+    for (const ModelOperator& op : node.operators[static_cast<std::size_t>(ModelPhase::kAccumulate)]) {
       bytes.weights += kElement * times(node) * static_cast<double>(op.h);
     }
   }
@@ -362,12 +362,12 @@ TrainingBytes training_bytes(const ModelGraph& graph, std::int64_t layers) {
 namespace {
 
 // A compiled graph lists nodes that a compiler put together; what it would still join is fuse's to say.
-Result<Span3> compiled_step(const ModelGraph& graph, std::int64_t layers, const Gpu& gpu, KernelClock& clock) {
+Result<TimeRange> compiled_step(const ModelGraph& graph, std::int64_t layers, const Gpu& gpu, KernelClock& clock) {
   std::vector<FusionStep> steps;
   std::vector<double> times;
   std::map<std::int64_t, std::size_t> step_of;  // by node
-  for (const GraphNode& node : graph.nodes) {
-    std::vector<Operator> kernels = eager_kernels(graph, node, GraphPhase::kForward, gpu.l2_cache / units::B);
+  for (const ModelNode& node : graph.nodes) {
+    std::vector<Operator> kernels = eager_kernels(graph, node, ModelPhase::kForward, gpu.l2_cache / units::B);
     if (kernels.empty()) continue;
     for (std::size_t i = 0; i < kernels.size(); ++i) {
       FusionStep step;
@@ -377,7 +377,7 @@ Result<Span3> compiled_step(const ModelGraph& graph, std::int64_t layers, const 
         step.from = {steps.size() - 1};
       } else {
         for (const std::int64_t previous : node.previous) {
-          const GraphNode* owner = owner_of(graph, previous);
+          const ModelNode* owner = owner_of(graph, previous);
           const auto found = owner == nullptr ? step_of.end() : step_of.find(owner->index);
           if (found == step_of.end()) continue;
           if (std::find(step.from.begin(), step.from.end(), found->second) == step.from.end()) {
@@ -394,9 +394,9 @@ Result<Span3> compiled_step(const ModelGraph& graph, std::int64_t layers, const 
     step_of[node.index] = steps.size() - 1;
   }
   NS_TRY(const std::vector<FusedKernel> fused, fuse(steps));
-  Span3 total;
+  TimeRange total;
   for (const FusedKernel& kernel : fused) {
-    NS_TRY(const Span3 span, clock(kernel.op));
+    NS_TRY(const TimeRange span, clock(kernel.op));
     total.add(span, times[kernel.steps.back()]);
   }
   return total;
@@ -404,20 +404,20 @@ Result<Span3> compiled_step(const ModelGraph& graph, std::int64_t layers, const 
 
 }  // namespace
 
-Result<Span3> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
-                         KernelClock& clock) {
+Result<TimeRange> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
+                             KernelClock& clock) {
   if (!training &&
-      std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const GraphNode& node) { return node.kind == "fused"; })) {
+      std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const ModelNode& node) { return node.kind == "fused"; })) {
     return compiled_step(graph, layers, gpu, clock);
   }
-  Span3 total;
-  for (const GraphNode& node : graph.nodes) {
+  TimeRange total;
+  for (const ModelNode& node : graph.nodes) {
     const double times = node.in_layer ? static_cast<double>(layers) : 1;
     // Gradients start empty: nothing is accumulated.
-    for (const GraphPhase phase : {GraphPhase::kForward, GraphPhase::kBackward}) {
-      if (phase == GraphPhase::kBackward && !training) continue;
+    for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward}) {
+      if (phase == ModelPhase::kBackward && !training) continue;
       for (const Operator& op : eager_kernels(graph, node, phase, gpu.l2_cache / units::B)) {
-        NS_TRY(const Span3 span, clock(op));
+        NS_TRY(const TimeRange span, clock(op));
         total.add(span, times);
       }
     }
@@ -438,10 +438,10 @@ namespace {
 // default). The first of each set of nodes stands for it.
 std::map<std::int64_t, std::int64_t> spelt_out_gelus(const ModelGraph& graph) {
   std::map<std::int64_t, std::int64_t> first_of;
-  for (const GraphNode& tanh : graph.nodes) {
+  for (const ModelNode& tanh : graph.nodes) {
     if (tanh.kind != "VECtanh") continue;
     std::int64_t first = tanh.index;
-    for (const GraphNode& node : graph.nodes) {
+    for (const ModelNode& node : graph.nodes) {
       const bool pointwise_node = class_of(node) == "VEC" && elements_of(node.output) == elements_of(tanh.output);
       if (!pointwise_node || node.index + 8 < tanh.index || node.index > tanh.index + 8) continue;
       first = std::min(first, node.index);
@@ -453,43 +453,43 @@ std::map<std::int64_t, std::int64_t> spelt_out_gelus(const ModelGraph& graph) {
 
 }  // namespace
 
-Result<Span3> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
-                               const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
+Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
+                                   const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
   const double l2 = gpu.l2_cache / units::B;
-  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<Span3> {
+  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<TimeRange> {
     NS_TRY(const Forecast f, network.forecast({kind, elements * kElement * units::B, RankGroup{0, {{ranks, 1}}}}));
-    return Span3{f.latency / units::s, f.low / units::s, f.high / units::s};
+    return TimeRange{f.latency / units::s, f.low / units::s, f.high / units::s};
   };
-  Span3 step, backward, buckets, last_bucket;
-  const GraphNode* head = nullptr;  // the layer that makes logits
+  TimeRange step, backward, buckets, last_bucket;
+  const ModelNode* head = nullptr;  // the layer that makes logits
   const std::map<std::int64_t, std::int64_t> gelus = spelt_out_gelus(graph);
-  for (const GraphNode& node : graph.nodes) {
+  for (const ModelNode& node : graph.nodes) {
     const double times = node.in_layer ? static_cast<double>(layers) : 1;
     if (node.kind == "Linear" && !node.in_layer) head = &node;
-    for (const GraphPhase phase : {GraphPhase::kForward, GraphPhase::kBackward}) {
-      Span3& total = phase == GraphPhase::kForward ? step : backward;
+    for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward}) {
+      TimeRange& total = phase == ModelPhase::kForward ? step : backward;
       std::vector<Operator> kernels = eager_kernels(graph, node, phase, l2);
       if (const auto gelu = gelus.find(node.index); gelu != gelus.end()) {
         kernels.clear();
         if (gelu->second == node.index) {
           kernels.push_back(
-              pointwise("bias_gelu", elements_of(node.output), phase == GraphPhase::kForward ? 1 : 2, 1, 12));
+              pointwise("bias_gelu", elements_of(node.output), phase == ModelPhase::kForward ? 1 : 2, 1, 12));
         }
       }
       for (const Operator& op : kernels) {
-        NS_TRY(const Span3 span, clock(op));
+        NS_TRY(const TimeRange span, clock(op));
         total.add(span, times);
       }
-      for (const GraphOperator& op : node.operators[static_cast<std::size_t>(phase)]) {
+      for (const ModelOperator& op : node.operators[static_cast<std::size_t>(phase)]) {
         if (op.op == "ALLREDUCE") {
-          NS_TRY(const Span3 span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
+          NS_TRY(const TimeRange span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
           total.add(span, times);
         } else if (op.op == "ALLREDUCE_ASYNC") {
-          NS_TRY(const Span3 span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
+          NS_TRY(const TimeRange span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
           buckets.add(span, times);
           if (!node.in_layer && last_bucket.seconds == 0) last_bucket = span;  // the embedding's, which comes last
         } else if (op.op == "SENDRECV") {
-          NS_TRY(const Span3 span, message(CollectiveKind::kSendRecv, op.elements, 2));
+          NS_TRY(const TimeRange span, message(CollectiveKind::kSendRecv, op.elements, 2));
           total.add(span, static_cast<double>(degrees.pipeline - 1));
         }
       }
@@ -499,7 +499,7 @@ Result<Span3> distributed_step(const ModelGraph& graph, std::int64_t layers, con
     const std::int64_t columns = head->output.back();
     const std::int64_t rows = static_cast<std::int64_t>(elements_of(head->output)) / columns;
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-      NS_TRY(const Span3 span, clock({CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32}));
+      NS_TRY(const TimeRange span, clock({CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32}));
       step.add(span);
     }
   }
@@ -511,7 +511,7 @@ Result<Span3> distributed_step(const ModelGraph& graph, std::int64_t layers, con
   step.add(last_bucket);
   // Tensor-parallel graphs hold a rank's own weights, pipelines all of them.
   const double parameters = training_bytes(graph, layers).weights / kElement / static_cast<double>(degrees.pipeline);
-  NS_TRY(const Span3 optimizer,
+  NS_TRY(const TimeRange optimizer,
          clock({OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32}));
   step.add(optimizer);
   return step;

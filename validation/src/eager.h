@@ -19,14 +19,15 @@ namespace ns_dist {
 // dropout scales its mask as a float tensor first (native_dropout_backward), LayerNorm has a kernel for its input and
 // one for its weights, an addition passes gradients on, division and multiplication by a scalar have one gradient.
 // `l2`: bytes of cache; a broadcast operand whose repeated part does not fit in half of it is read again each time.
-std::vector<Operator> eager_kernels(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2);
+std::vector<Operator> eager_kernels(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2);
 
 // "Linear", "BMM", "VECsoftmax", "VECln", "VEC" for other vector operators; empty for what belongs to none.
-std::string_view class_of(const GraphNode& node);
+std::string_view class_of(const ModelNode& node);
 
-struct Span3 {
+// Seconds, with the ends of the 90 % interval.
+struct TimeRange {
   double seconds = 0, low = 0, high = 0;
-  void add(const Span3& other, double times = 1) {
+  void add(const TimeRange& other, double times = 1) {
     seconds += times * other.seconds, low += times * other.low, high += times * other.high;
   }
 };
@@ -35,16 +36,16 @@ struct Span3 {
 class KernelClock {
  public:
   explicit KernelClock(const ComputeCost& cost) : cost_(&cost) {}
-  Result<Span3> operator()(const Operator& op);
+  Result<TimeRange> operator()(const Operator& op);
 
  private:
   const ComputeCost* cost_;
-  std::map<std::string, Span3> known_;
+  std::map<std::string, TimeRange> known_;
 };
 
 // A node measured alone: CPU and GPU start idle, so dispatching it shows. Phases without kernels cost their dispatch.
-Result<Span3> node_alone(const ModelGraph& graph, const GraphNode& node, GraphPhase phase, double l2,
-                         KernelClock& clock);
+Result<TimeRange> node_alone(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2,
+                             KernelClock& clock);
 
 // What a training step keeps: activations until their backward, weights (and as much again of gradients).
 struct TrainingBytes {
@@ -58,11 +59,11 @@ struct ParallelDegrees {
 };
 // One microbatch: stages run one after another. Gradients of data parallelism go out in buckets while backward runs;
 // reductions of tensor parallelism and hops between stages wait. Errors: a collective that the network cannot do.
-Result<Span3> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
-                               const Gpu& gpu, KernelClock& clock, const NetworkCost& network);
+Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
+                                   const Gpu& gpu, KernelClock& clock, const NetworkCost& network);
 
 // A whole step: every node as often as it stands for a layer, forward only or with backward. Collectives are left out.
-Result<Span3> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
-                         KernelClock& clock);
+Result<TimeRange> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
+                             KernelClock& clock);
 
 }  // namespace ns_dist

@@ -43,9 +43,9 @@ double elements_of(const TensorShape& shape) {
   return elements;
 }
 
-const GraphNode* ModelGraph::find(std::int64_t index) const {
+const ModelNode* ModelGraph::find(std::int64_t index) const {
   const auto found = std::lower_bound(nodes.begin(), nodes.end(), index,
-                                      [](const GraphNode& node, std::int64_t wanted) { return node.index < wanted; });
+                                      [](const ModelNode& node, std::int64_t wanted) { return node.index < wanted; });
   return found != nodes.end() && found->index == index ? &*found : nullptr;
 }
 
@@ -56,7 +56,7 @@ Result<std::map<std::string, ModelGraph, std::less<>>> read_model_graphs(const s
   NS_TRY(CsvRows rows, CsvRows::open(nodes, {"graph", "idx", "name", "op_name", "in_layer", "in_shapes", "out_shape"}));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
-    GraphNode node;
+    ModelNode node;
     node.index = rows.whole("idx", -1);
     node.name = rows.text("name"), node.kind = rows.text("op_name");
     node.in_layer = rows.whole("in_layer", 0) != 0;
@@ -85,13 +85,13 @@ Result<std::map<std::string, ModelGraph, std::less<>>> read_model_graphs(const s
   }
   for (auto& [name, graph] : graphs) {
     std::stable_sort(graph.nodes.begin(), graph.nodes.end(),
-                     [](const GraphNode& a, const GraphNode& b) { return a.index < b.index; });
+                     [](const ModelNode& a, const ModelNode& b) { return a.index < b.index; });
   }
 
   NS_TRY(CsvRows ops, CsvRows::open(operators, {"graph", "idx", "phase", "op", "b", "m", "n", "k", "h", "elems"}));
   for (std::size_t i = 0; i < ops.size(); ++i) {
     ops.go_to(i);
-    GraphOperator op;
+    ModelOperator op;
     op.op = ops.text("op");
     op.b = ops.whole("b", 0), op.m = ops.whole("m", 0), op.n = ops.whole("n", 0), op.k = ops.whole("k", 0),
     op.h = ops.whole("h", 0);
@@ -104,7 +104,7 @@ Result<std::map<std::string, ModelGraph, std::less<>>> read_model_graphs(const s
       continue;
     }
     const auto graph = graphs.find(ops.text("graph"));
-    GraphNode* node = graph == graphs.end() ? nullptr : const_cast<GraphNode*>(graph->second.find(index));
+    ModelNode* node = graph == graphs.end() ? nullptr : const_cast<ModelNode*>(graph->second.find(index));
     if (node == nullptr) {
       mistakes.push_back(bad(ops.where(), fmt::format("graph \"{}\" has no node {}", ops.text("graph"), index),
                              "a graph and idx of the table of nodes"));

@@ -71,7 +71,7 @@ void add_others(CsvRows& rows, std::string_view suffix, Judged& judged) {
   }
 }
 
-Judged judged_of(std::string label, double measured_ms, const Span3& span) {
+Judged judged_of(std::string label, double measured_ms, const TimeRange& span) {
   Judged judged;
   judged.label = std::move(label);
   judged.measured = measured_ms;
@@ -84,7 +84,7 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
   NS_TRY(CsvRows rows, CsvRows::open(path, {"gpu", "model", "phase", "seq", "batch", "cls", "label_e2e_ms"}));
   ErrorTable unseen("Class sums, GPUs that were not fitted on", kOthers), by_gpu("Class sums, by GPU", kOthers),
       published("Class sums, in and out of NeuSight's distribution", kOthers);
-  std::map<std::string, std::map<std::string_view, Span3>> known;
+  std::map<std::string, std::map<std::string_view, TimeRange>> known;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
     const auto measured = rows.positive("label_e2e_ms");
@@ -112,12 +112,12 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
     if (fresh) {
       const auto layers = models.layers.find(rows.text("model"));
       const double times = layers == models.layers.end() ? 1 : static_cast<double>(layers->second);
-      for (const GraphNode& node : graph->nodes) {
+      for (const ModelNode& node : graph->nodes) {
         const std::string_view node_class = class_of(node);
         if (node_class.empty()) continue;
-        for (std::size_t phase = 0; phase < (rows.text("phase") == "train" ? kGraphPhases : 1); ++phase) {
-          NS_TRY(const Span3 span, node_alone(*graph, node, static_cast<GraphPhase>(phase),
-                                              (*device)->gpu.l2_cache / units::B, *(*device)->alone_clock));
+        for (std::size_t phase = 0; phase < (rows.text("phase") == "train" ? kModelPhases : 1); ++phase) {
+          NS_TRY(const TimeRange span, node_alone(*graph, node, static_cast<ModelPhase>(phase),
+                                                  (*device)->gpu.l2_cache / units::B, *(*device)->alone_clock));
           sum->second[node_class].add(span, node.in_layer ? times : 1);
         }
       }
@@ -176,13 +176,13 @@ Result<std::string> whole_models(Models& models, const std::filesystem::path& pa
     }
     const std::string_view phase = rows.text("phase");
     const auto layers = models.layers.find(rows.text("model"));
-    NS_TRY(const Span3 span, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second, phase == "train",
-                                        (*device)->gpu, *(*device)->step_clock));
+    NS_TRY(const TimeRange span, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second,
+                                            phase == "train", (*device)->gpu, *(*device)->step_clock));
     const auto forward_ms = rows.positive("fw_ms"), backward_ms = rows.positive("bw_ms");
     if (phase == "train" && forward_ms && backward_ms) {
-      NS_TRY(const Span3 forward, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second, false,
-                                             (*device)->gpu, *(*device)->step_clock));
-      const Span3 backward{span.seconds - forward.seconds, span.low - forward.low, span.high - forward.high};
+      NS_TRY(const TimeRange forward, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second, false,
+                                                 (*device)->gpu, *(*device)->step_clock));
+      const TimeRange backward{span.seconds - forward.seconds, span.low - forward.low, span.high - forward.high};
       parts.add(fmt::format("{} forward", gpu),
                 judged_of(fmt::format("{} {} forward", gpu, name), *forward_ms, forward));
       parts.add(fmt::format("{} backward", gpu),

@@ -38,6 +38,7 @@ struct CalibrationStep {
 // Logarithm of measured over modelled time at 23 knots of modelled time, 5 us x 2^(k/2), and steps on top.
 struct CalibrationCurve {
   std::string cluster;       // id of the one cluster that it holds for; empty: all with this fabric and architecture
+  std::string gpu;           // id of the one GPU that it holds for; empty: all of this architecture
   std::string fabric;        // class of the outermost level that the group spans: nvlink, pcie, xgmi, network
   std::string architecture;  // of the GPU: "ampere", "hopper", ...
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -59,10 +60,14 @@ struct NetworkCalibration {
 struct NetworkFitOptions {
   std::string source = "";
   bool for_one_cluster = false;  // curves hold for the clusters measured (by id), not for all like them
-  double smoothness = 0.1;       // weight of squared second differences against squared residuals of one size
+  // Weights of squared second differences against squared residuals of one size: of what a family's all-gathers and
+  // reduce-scatters (and each other collective) have in common, and of what sets each of them, and each GPU of the
+  // family, apart from it.
+  double smoothness = 0.03, apart = 3;
 };
 
-// One curve per fabric class, architecture (or cluster), collective and group shape that was measured. Errors: no
+// One curve per fabric class, architecture (or cluster), collective and group shape that was measured, and one for each
+// GPU where several of an architecture were. Errors: no
 // measurement, an index without a cluster, a collective that the cluster cannot run, a latency that is not positive.
 Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
                                        std::span<const CollectiveMeasurement> measurements,

@@ -32,7 +32,7 @@ Cost cost(const Call& call, Protocol protocol) {
     // What a rank (a root's part, for gather and scatter) exchanges outside its part at this level; what leaves the
     // node passes the network of every level on its way.
     const double outside = link.network() ? ranks - members_below : reach - members_below;
-    double bytes = (outside + (link.network() ? 0 : kOwnShare)) / ranks * call.bytes;
+    double bytes = (outside + (link.network() ? 0 : kOwnShare * link.clock_factor)) / ranks * call.bytes;
     if (call.kind == CollectiveKind::kSendRecv) bytes = call.bytes;
     result.transfer =
         std::max(result.transfer, bytes / ring_bandwidth(protocol, link.bandwidth, link.generation, call.nodes()));

@@ -46,6 +46,50 @@ TEST(NetworkFit, RecoversAFactor) {
   EXPECT_NEAR(model->forecast(unseen)->latency / published->forecast(unseen)->latency, 1.3, 1e-6);
 }
 
+// Two machines of one family, 10 % apart: each keeps its own, a third of the family gets their mean.
+TEST(NetworkFit, TellsTheGpusOfAFamilyApart) {
+  std::vector<Cluster> clusters = {test::dgx_a100(), test::dgx_a100(), test::dgx_a100()};
+  const char* ids[] = {"slow", "fast", "third"};
+  for (std::size_t i = 0; i < 3; ++i) clusters[i].gpu.id = ids[i];
+  std::vector<CollectiveMeasurement> rows = measured(clusters[0], CollectiveKind::kAllGather, 8, 8, 1.4);
+  for (CollectiveMeasurement row : measured(clusters[1], CollectiveKind::kAllGather, 8, 8, 1.4 / 1.21)) {
+    row.cluster = 1;
+    rows.push_back(row);
+  }
+  const auto read = read_network_calibration(to_json(*fit_network(clusters, rows)), "test");
+  ASSERT_TRUE(read);
+  ASSERT_EQ(read->curves.size(), 3u);
+  const Collective unseen{CollectiveKind::kAllGather, 3e6 * B, {0, {{8, 1}}}};
+  const double factors[] = {1.4, 1.4 / 1.21, 1.4 / 1.1};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto forecast = (*make_network_model(clusters[i], with(*read)))->forecast(unseen);
+    const auto published = (*make_network_model(clusters[i], {.calibrated = false}))->forecast(unseen);
+    EXPECT_NEAR(forecast->latency / published->latency, factors[i], 1e-3) << ids[i];
+  }
+}
+
+// A reduce-scatter of a size that nobody measured has the bump that all-gathers of that size have.
+TEST(NetworkFit, AllGathersAndReduceScattersShareTheirShape) {
+  const Cluster cluster = test::dgx_a100();
+  std::vector<CollectiveMeasurement> rows;
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    for (CollectiveMeasurement row : measured(cluster, kind, 8, 8, kind == CollectiveKind::kAllGather ? 1.0 : 1.1)) {
+      if (row.size == 32 * MiB) {
+        if (kind == CollectiveKind::kReduceScatter) continue;
+        row.latency *= 1.3;
+      }
+      rows.push_back(row);
+    }
+  }
+  const auto fitted = *fit_network(std::vector{cluster}, rows);
+  const Collective unseen{CollectiveKind::kReduceScatter, 32 * MiB, {0, {{8, 1}}}};
+  const auto forecast = (*make_network_model(cluster, with(fitted)))->forecast(unseen);
+  const auto published = (*make_network_model(cluster, {.calibrated = false}))->forecast(unseen);
+  // Without the all-gathers it would be 1.1; smoothing takes a little of the bump away.
+  EXPECT_GT(forecast->latency / published->latency, 1.1 * 1.2);
+  EXPECT_LT(forecast->latency / published->latency, 1.1 * 1.3);
+}
+
 TEST(NetworkFit, HoldsForItsOwnClusterOnlyWhenAsked) {
   Cluster cluster = test::dgx_a100();
   const auto rows = measured(cluster, CollectiveKind::kAllReduce, 16, 8, 4.0);
