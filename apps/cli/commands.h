@@ -17,12 +17,13 @@ int export_command(int argc, const char* const* argv);
 int explain_command(int argc, const char* const* argv);
 int kernels_command(int argc, const char* const* argv);
 int collectives_command(int argc, const char* const* argv);
+int calibrate_command(int argc, const char* const* argv);
 int fit_command(int argc, const char* const* argv);
 int list_command(int argc, const char* const* argv);
 int validate_command(int argc, const char* const* argv);
 int version_command(int argc, const char* const* argv);
 
-inline constexpr std::array<Command, 9> kCommands = {{
+inline constexpr std::array<Command, 10> kCommands = {{
     {"simulate", "what does one step of this training plan take, does it fit, where does the time go?",
      simulate_command},
     {"export", "the plan as Chakra traces, one file a rank, with the inputs ASTRA-Sim needs beside them",
@@ -30,6 +31,7 @@ inline constexpr std::array<Command, 9> kCommands = {{
     {"explain", "how did a number come about: one operator on a GPU, one collective on a cluster", explain_command},
     {"kernels", "how long do these operators take on these GPUs? a CSV of them", kernels_command},
     {"collectives", "how long do these collectives take on these clusters? a CSV of them", collectives_command},
+    {"calibrate", "a correction for one cluster from a few measurements", calibrate_command},
     {"fit", "weights of the kernel model from measured kernels", fit_command},
     {"list", "gpus, models, clusters, fabrics, schedules, algorithms, operators, with a line on each", list_command},
     {"validate", "how far off are our forecasts of steps, kernels and collectives that others measured?",

@@ -39,7 +39,7 @@ Exit codes: 0 answered, 1 the input is at fault, 2 usage, 70 a bug of ours
 
 void print_help() {
   std::string commands;
-  for (const Command& command : kCommands) commands += fmt::format("  {:<10}{}\n", command.name, command.summary);
+  for (const Command& command : kCommands) commands += fmt::format("  {:<12}{}\n", command.name, command.summary);
   std::fputs(fmt::format(fmt::runtime(kHelp), commands).c_str(), stdout);
 }
 

@@ -147,6 +147,14 @@ void describe(CalibrationCurve& curve, const Curve& fitted, const std::vector<Po
   }
 }
 
+// A few measurements do not say how far the next will be off: what is known counts as much as four of them.
+constexpr double kUnknownDeviation = 0.15;
+double deviation_of_few(double measured, std::size_t count, double known) {
+  constexpr double kPrior = 4;
+  const auto n = static_cast<double>(count);
+  return std::sqrt((n * measured * measured + kPrior * known * known) / (n + kPrior));
+}
+
 struct Machine {
   network::Topology topology;
   std::vector<network::Link> links;
@@ -204,16 +212,20 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
     return fail({ErrorCode::kInvalidInput, "no measurements", "", "at least one collective", "", {}});
   }
   std::vector<Machine> machines;
+  std::vector<network::Calibration> bases;
   for (const Cluster& cluster : clusters) {
     NS_TRY(network::Topology topology, network::Topology::of(cluster));
     std::vector<network::Link> links;
     for (const FabricLevel& level : cluster.levels) links.push_back(network::link_of(level, cluster.gpu));
     machines.push_back({std::move(topology), std::move(links)});
+    if (options.base) bases.emplace_back(*options.base, cluster);
   }
 
   struct Group {
     std::vector<Point> points;
     std::vector<double> switches;
+    std::array<const network::Corrected*, 2> known{};  // by means
+    bool has_switch = false;
   };
   using Key = std::tuple<std::string, std::string, std::string, CollectiveKind, std::int64_t, std::int64_t, bool, bool>;
   std::map<Key, Group> groups;
@@ -252,17 +264,68 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
     // Where the switch can reduce, a long message says how fast the switch does it: messages between ranks are seen in
     // the integer rows, which the switch does not reduce, and in short ones.
     constexpr double kShort = 1 << 20;
-    const bool by_switch = in_switch.algorithm && bytes >= kShort;
+    bool by_switch = in_switch.algorithm && bytes >= kShort;
+    // Beside what is known, the one that the model would choose.
+    std::array<const network::Corrected*, 2> known{};
+    double expected = 1;  // over the modelled time
+    if (options.base) {
+      for (const network::Means means : network::kAllMeans) {
+        known[static_cast<std::size_t>(means)] = bases[m.cluster].find(call, means);
+      }
+      const auto corrected = [&](const network::Choice& of, const network::Corrected* by) {
+        return by ? by->correction.apply(of.cost.time()) : of.cost.time();
+      };
+      by_switch = in_switch.algorithm && corrected(in_switch, known[1]) < corrected(choice, known[0]);
+      const network::Choice& chosen = by_switch ? in_switch : choice;
+      expected = corrected(chosen, known[by_switch ? 1 : 0]) / chosen.cost.time();
+    }
     if (by_switch) choice = in_switch;
     const network::Link& outermost = call.link(placement.tiers[placement.tier_count - 1]);
     const bool integer = m.integer && (m.kind == CollectiveKind::kReduceScatter || m.kind == CollectiveKind::kReduce);
     Group& found =
         groups[{options.for_one_cluster ? cluster.id : std::string(), std::string(name_of(outermost.link_class)),
-                std::string(network::family_of(cluster.gpu.architecture)), m.kind, m.ranks, m.ranks_per_node, by_switch,
-                integer}];
+                std::string(network::family_of(cluster.gpu.architecture)), m.kind, m.ranks, m.ranks_per_node,
+                by_switch && !options.base, integer}];
     if (found.points.empty())
       found.switches = switches_of(call, by_switch ? network::Means::kSwitch : network::Means::kMessages);
-    found.points.push_back({bytes, choice.cost.time(), std::log(seconds / choice.cost.time()), m.cluster});
+    found.known = known;
+    found.has_switch = in_switch.algorithm != nullptr;
+    found.points.push_back({bytes, choice.cost.time(), std::log(seconds / (expected * choice.cost.time())), m.cluster});
+  }
+
+  NetworkCalibration result;
+  result.source = options.source;
+  if (options.base) {
+    for (const auto& [key, group] : groups) {
+      CalibrationCurve curve;
+      std::tie(curve.cluster, curve.fabric, curve.architecture, curve.kind, curve.ranks, curve.ranks_per_node,
+               curve.in_switch, curve.integer) = key;
+      // The same difference whether the switch reduces or not: otherwise the choice would go to what was not measured.
+      const Curve difference = fit_curve(group.points, {}, options.apart);
+      double squares = 0;
+      for (const Point& point : group.points) {
+        const double residual = point.log_ratio - difference.correction.log_ratio(point.modelled);
+        squares += residual * residual;
+      }
+      const double spread = std::sqrt(squares / static_cast<double>(group.points.size()));
+      const bool both = group.has_switch && curve.fabric != network::name_of(network::LinkClass::kNetwork);
+      for (const bool in_switch : {false, true}) {
+        if (in_switch && !both) continue;
+        curve.in_switch = in_switch;
+        const network::Corrected* known = group.known[in_switch ? 1 : 0];
+        curve.log_ratio.assign(difference.knots.begin(), difference.knots.end());
+        curve.steps.clear();
+        if (known) {
+          for (std::size_t k = 0; k < kKnots; ++k) curve.log_ratio[k] += known->correction.knots()[k];
+          for (const network::Step& step : known->correction.steps()) {
+            curve.steps.push_back({network::time_at(step.position) * units::s, step.height});
+          }
+        }
+        curve.deviation = deviation_of_few(spread, group.points.size(), known ? known->deviation : kUnknownDeviation);
+        result.curves.push_back(curve);
+      }
+    }
+    return result;
   }
 
   // All-gathers and reduce-scatters of a group move the same bytes over the same links and change protocols together:
@@ -281,8 +344,6 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
   std::map<Key, Curve> pooled;
   for (const auto& [key, pool] : pools) pooled[key] = fit_curve(pool.points, pool.switches, options.smoothness);
 
-  NetworkCalibration result;
-  result.source = options.source;
   for (const auto& [key, group] : groups) {
     CalibrationCurve curve;
     std::tie(curve.cluster, curve.fabric, curve.architecture, curve.kind, curve.ranks, curve.ranks_per_node,

@@ -63,7 +63,15 @@ Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers,
                                    const Gpu& gpu, KernelClock& clock, const NetworkCost& network);
 
 // A whole step: every node as often as it stands for a layer, forward only or with backward. Collectives are left out.
-Result<TimeRange> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
-                             KernelClock& clock);
+struct StepTime {
+  TimeRange forward, backward;
+  TimeRange total() const {
+    TimeRange sum = forward;
+    sum.add(backward);
+    return sum;
+  }
+};
+Result<StepTime> eager_step(const ModelGraph& graph, std::int64_t layers, bool training, const Gpu& gpu,
+                            KernelClock& clock);
 
 }  // namespace ns_dist

@@ -176,19 +176,16 @@ Result<std::string> whole_models(Models& models, const std::filesystem::path& pa
     }
     const std::string_view phase = rows.text("phase");
     const auto layers = models.layers.find(rows.text("model"));
-    NS_TRY(const TimeRange span, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second,
-                                            phase == "train", (*device)->gpu, *(*device)->step_clock));
+    NS_TRY(const StepTime step, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second, phase == "train",
+                                           (*device)->gpu, *(*device)->step_clock));
     const auto forward_ms = rows.positive("fw_ms"), backward_ms = rows.positive("bw_ms");
     if (phase == "train" && forward_ms && backward_ms) {
-      NS_TRY(const TimeRange forward, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second, false,
-                                                 (*device)->gpu, *(*device)->step_clock));
-      const TimeRange backward{span.seconds - forward.seconds, span.low - forward.low, span.high - forward.high};
       parts.add(fmt::format("{} forward", gpu),
-                judged_of(fmt::format("{} {} forward", gpu, name), *forward_ms, forward));
+                judged_of(fmt::format("{} {} forward", gpu, name), *forward_ms, step.forward));
       parts.add(fmt::format("{} backward", gpu),
-                judged_of(fmt::format("{} {} backward", gpu, name), *backward_ms, backward));
+                judged_of(fmt::format("{} {} backward", gpu, name), *backward_ms, step.backward));
     }
-    Judged judged = judged_of(fmt::format("{} {}", gpu, name), *measured, span);
+    Judged judged = judged_of(fmt::format("{} {}", gpu, name), *measured, step.total());
     add_others(rows, "_e2e_ms", judged);
     ErrorTable& table = !option.empty()                        ? fused
                         : (*device)->gpu.vendor == "amd"       ? other_vendor
@@ -199,9 +196,8 @@ Result<std::string> whole_models(Models& models, const std::filesystem::path& pa
   }
   return unseen.markdown("", 12) +
          parts.markdown(
-             "Before each step the allocator's cache was emptied, so that the forward pass allocates anew: "
-             "hidden on most systems, not on the one with the A100-PCIe-80GB; short of memory (MI210, MI250) it "
-             "is charged to the whole step, here to the backward pass.",
+             "Before each step the allocator's cache was emptied, so that the forward pass maps memory anew: hidden on "
+             "most systems, not on the one with the A100-PCIe-80GB.",
              0, false) +
          fused.markdown("", 8) + other_vendor.markdown("Of MI250 nothing was fitted.", 8) + seen.markdown("", 8);
 }

@@ -64,6 +64,9 @@ struct NetworkFitOptions {
   // reduce-scatters (and each other collective) have in common, and of what sets each of them, and each GPU of the
   // family, apart from it.
   double smoothness = 0.03, apart = 3;
+  // What is known already, to which only a smooth difference is learned (`apart`): for a few measurements of one
+  // cluster. Null: the curves start from NCCL's constants.
+  const NetworkCalibration* base = nullptr;
 };
 
 // One curve per fabric class, architecture (or cluster), collective and group shape that was measured, and one for each

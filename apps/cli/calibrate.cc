@@ -1,0 +1,161 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "commands.h"
+#include "ns_dist/catalog.h"
+#include "ns_dist/collective_table.h"
+#include "ns_dist/kernel_table.h"
+#include "ns_dist/network_fit.h"
+#include "tables.h"
+#include "terminal.h"
+
+namespace ns_dist::cli {
+namespace {
+
+struct Request {
+  std::string gpu, cluster, collectives, output;
+};
+
+Result<Cluster> cluster_of(const Request& request) {
+  ScenarioSpec spec;
+  if (!request.gpu.empty()) spec.gpu = request.gpu;
+  if (!request.cluster.empty()) spec.cluster = request.cluster;
+  if (!spec.gpu && !spec.cluster) {
+    return fail({ErrorCode::kUsage,
+                 "nothing says on which machine the measurements were made",
+                 "--cluster, --gpu",
+                 "a cluster, or a GPU for its usual one",
+                 "add --cluster ID (ns-dist list clusters)",
+                 {}});
+  }
+  const Catalog catalog = Catalog::standard();
+  if (spec.cluster) {
+    auto found = catalog.cluster(*spec.cluster);
+    if (!found && found.error().where.empty()) found.error().where = "--cluster";
+    NS_TRY(Cluster cluster, std::move(found));
+    if (spec.gpu) {
+      NS_TRY(cluster.gpu, catalog.gpu(*spec.gpu));
+    }
+    return cluster;
+  }
+  auto found = catalog.gpu(*spec.gpu);
+  if (!found && found.error().where.empty()) found.error().where = "--gpu";
+  NS_TRY(const Gpu gpu, std::move(found));
+  NS_TRY(Cluster cluster, catalog.cluster(gpu.usual_cluster));
+  cluster.gpu = gpu;
+  return cluster;
+}
+
+// Mean error of the model with these options over the rows, as a share.
+Result<double> mean_error(const std::vector<CollectiveRow>& rows, const Cluster& cluster, NetworkModelOptions options) {
+  CollectiveForecaster forecaster([&](auto, auto) -> Result<Cluster> { return cluster; }, std::move(options));
+  double sum = 0;
+  for (const CollectiveRow& row : rows) {
+    NS_TRY(const CollectiveAnswer answer, forecaster.forecast(row));
+    sum += std::abs(answer.forecast.latency / (*row.latency_ms * units::ms) - 1);
+  }
+  return sum / static_cast<double>(rows.size());
+}
+
+Result<std::vector<CollectiveRow>> read_rows(const Request& request, const Cluster& cluster) {
+  NS_TRY(const CsvTable table, CsvTable::read(request.collectives));
+  std::vector<std::string> columns = table.columns();
+  const auto has = [&](std::string_view name) { return table.column(name).has_value(); };
+  const bool by_flag = !has("gpu") && !has("cluster") && !has("system");
+  if (by_flag) columns.emplace_back("cluster");
+  NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, request.collectives));
+  const Catalog catalog = Catalog::standard();
+  std::vector<CollectiveRow> rows;
+  std::vector<Error> mistakes;
+  std::vector<std::string_view> fields;
+  for (std::size_t i = 0; i < table.row_count(); ++i) {
+    table.fields(i, fields);
+    fields.resize(table.columns().size());
+    if (by_flag) fields.push_back(cluster.id);
+    const std::string where = fmt::format("{}:{}", request.collectives, table.line(i));
+    auto row = reader.row(fields, where);
+    const auto refuse = [&](std::string message, std::string expected) {
+      row = fail({ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}});
+    };
+    if (row && (!row->latency_ms || !(*row->latency_ms > 0))) {
+      refuse("no latency_ms", "the measured time in milliseconds");
+    } else if (row && !row->cluster.empty() && row->cluster != cluster.id) {
+      refuse(fmt::format("measured on cluster \"{}\"", row->cluster), fmt::format("rows of \"{}\" only", cluster.id));
+    } else if (row && !row->gpu.empty()) {
+      const auto gpu = catalog.gpu(row->gpu);
+      if (!gpu || gpu->id != cluster.gpu.id) {
+        refuse(fmt::format("measured on GPU \"{}\"", row->gpu), fmt::format("rows of \"{}\" only", cluster.gpu.id));
+      }
+    }
+    if (row) {
+      rows.push_back(*std::move(row));
+    } else {
+      mistakes.push_back(std::move(row.error()));
+    }
+  }
+  if (!mistakes.empty()) return fail(join(std::move(mistakes)));
+  if (rows.empty()) {
+    return fail({ErrorCode::kInvalidInput, "no rows", request.collectives, "at least one measured collective", "", {}});
+  }
+  return rows;
+}
+
+// A correction of collectives: what the measurements say beyond what is compiled in.
+Result<std::string> calibrate_collectives(const Request& request) {
+  NS_TRY(const Cluster cluster, cluster_of(request));
+  NS_TRY(const std::vector<CollectiveRow> rows, read_rows(request, cluster));
+  std::vector<CollectiveMeasurement> measurements;
+  for (const CollectiveRow& row : rows) {
+    measurements.push_back({0, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks, row.size,
+                            *row.latency_ms * units::ms, row.integer});
+  }
+  NetworkFitOptions options;
+  options.source = fmt::format("{} measured collectives on {}", rows.size(), cluster.id);
+  options.for_one_cluster = true;
+  options.base = &builtin_network_calibration();
+  auto fitted = fit_network(std::vector{cluster}, measurements, options);
+  if (!fitted) {
+    fitted.error().where = request.collectives + (fitted.error().where.empty() ? "" : ", " + fitted.error().where);
+    return fail(fitted.error());
+  }
+  const std::string text = to_json(*fitted);
+  NetworkModelOptions with;
+  with.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*fitted));
+  NS_TRY(const double before, mean_error(rows, cluster, {}));
+  NS_TRY(const double after, mean_error(rows, cluster, with));
+  if (auto written = write_text(request.output, text); !written) return fail(written.error());
+  return fmt::format(
+      "{} rows, {} curves for cluster {} in {}\n  mean error on these rows: {:.1f} % before, {:.1f} % "
+      "after\n",
+      rows.size(), fitted->curves.size(), cluster.id, request.output, 100 * before, 100 * after);
+}
+
+}  // namespace
+
+int calibrate_command(int argc, const char* const* argv) {
+  CLI::App app{"A correction for one cluster from a few measurements of its own, for --calibration.", "calibrate"};
+  set_up(app);
+  Request request;
+  app.add_option("--cluster", request.cluster, "where they were measured: ns-dist list clusters, or JSON")
+      ->type_name("ID|FILE");
+  app.add_option("--gpu", request.gpu, "or the GPU, for its usual cluster: ns-dist list gpus, or JSON")
+      ->type_name("ID|FILE");
+  app.add_option("--collectives", request.collectives,
+                 "columns collective, ranks, bytes, latency_ms; optional gpus_per_node, dtype")
+      ->type_name("CSV")
+      ->required();
+  app.add_option("--output", request.output, "the correction")->type_name("FILE")->required();
+  if (const auto done = parse(app, argc, argv)) return *done;
+  const auto answered = calibrate_collectives(request);
+  if (!answered) return report_error(answered.error());
+  std::fputs(answered->c_str(), stdout);
+  return kAnswered;
+}
+
+}  // namespace ns_dist::cli
