@@ -125,6 +125,12 @@ Result<std::int64_t> read_count(std::string_view text, std::string_view flag, st
                     whole ? "" : fmt::format("write digits only, as in {} 8", flag)));
 }
 
+Result<Mode> read_mode(std::string_view text) {
+  if (text == "burst") return Mode::kBurst;
+  if (text == "sustained") return Mode::kSustained;
+  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained", "", {}});
+}
+
 Result<bool> read_switch(std::string_view text, std::string_view flag) {
   NS_TRY(const std::size_t which, read_choice(text, flag, {"off", "on"}));
   return which == 1;
@@ -180,6 +186,8 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
   add(network, "--contention", flags.contention, "on|off", "what overlaps on a link shares it [on]");
   add(network, "--compute-slowdown", flags.compute_slowdown, "on|off",
       "kernels beside collectives have fewer SMs and less memory bandwidth [on]");
+  add("How kernels are forecast", "--kernel-calibration", flags.kernel_calibration, "FILE",
+      "corrections measured on this GPU, as ns-dist calibrate writes them; none [none]");
   add("Again", "--from", flags.from, "REPORT", "the work of a report written with --json; other flags change it");
 }
 
@@ -190,6 +198,7 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   spec.intra = flags.intra, spec.inter = flags.inter, spec.schedule = flags.schedule;
   spec.order = flags.order, spec.network_model = flags.network_model, spec.algorithm = flags.algorithm;
   spec.protocol = flags.protocol, spec.calibration = flags.calibration;
+  spec.kernel_calibration = flags.kernel_calibration;
   reader.count("--nodes", flags.nodes, spec.nodes);
   reader.count("--gpus-per-node", flags.gpus_per_node, spec.gpus_per_node);
   reader.count("--tp", flags.tp, spec.tp);

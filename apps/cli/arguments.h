@@ -21,6 +21,7 @@ inline constexpr std::int64_t kMostOfAnything = 1'000'000'000;
 // A whole number: digits and nothing else ("8", not "8x", "1e3", "+8" or "8.0"). Errors name `flag` and the range.
 Result<std::int64_t> read_count(std::string_view text, std::string_view flag, std::int64_t least = 1,
                                 std::int64_t most = kMostOfAnything);
+Result<Mode> read_mode(std::string_view text);  // of --mode: burst or sustained
 Result<bool> read_switch(std::string_view text, std::string_view flag);
 Result<DType> read_dtype(std::string_view text, std::string_view flag);
 
@@ -32,6 +33,7 @@ struct WorkFlags {
       recompute;
   std::optional<std::string> sequence_parallel, flash_attention, overlap, order;
   std::optional<std::string> network_model, algorithm, protocol, calibration, contention, compute_slowdown;
+  std::optional<std::string> kernel_calibration;
 };
 
 void add_work_flags(CLI::App& app, WorkFlags& flags);

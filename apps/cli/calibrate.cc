@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/collective_table.h"
+#include "ns_dist/kernel_calibration.h"
 #include "ns_dist/kernel_table.h"
 #include "ns_dist/network_fit.h"
 #include "tables.h"
@@ -19,7 +20,7 @@ namespace ns_dist::cli {
 namespace {
 
 struct Request {
-  std::string gpu, cluster, collectives, output;
+  std::string gpu, cluster, collectives, kernels, mode, output;
 };
 
 Result<Cluster> cluster_of(const Request& request) {
@@ -136,10 +137,40 @@ Result<std::string> calibrate_collectives(const Request& request) {
       rows.size(), fitted->curves.size(), cluster.id, request.output, 100 * before, 100 * after);
 }
 
+// A correction of kernels: what the measurements of one GPU say beyond the forecast for it.
+Result<std::string> calibrate_gpu(const Request& request) {
+  if (request.gpu.empty()) {
+    return fail({ErrorCode::kUsage,
+                 "nothing says on which GPU the kernels were measured",
+                 "--gpu",
+                 "a GPU",
+                 "add --gpu ID (ns-dist list gpus)",
+                 {}});
+  }
+  ComputeModelOptions options;
+  NS_TRY(options.mode, read_mode(request.mode));
+  auto found = Catalog::standard().gpu(request.gpu);
+  if (!found && found.error().where.empty()) found.error().where = "--gpu";
+  NS_TRY(const Gpu gpu, std::move(found));
+  NS_TRY(const CsvTable table, CsvTable::read(request.kernels));
+  NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options));
+  if (auto written = write_text(request.output, to_json(calibration)); !written) return fail(written.error());
+  std::string text = fmt::format("{} on {}, in {}\n", request.mode, gpu.id, request.output);
+  for (const FamilyCalibration& family : calibration.families) {
+    text += fmt::format(
+        "  {:<16} {:<5} {:>5} rows: mean error {:.1f} % before, {:.1f} % after, each row by the others\n",
+        family.family, name_of(family.dtype), family.points.size(), 100 * family.before, 100 * family.after);
+  }
+  return text;
+}
+
 }  // namespace
 
 int calibrate_command(int argc, const char* const* argv) {
-  CLI::App app{"A correction for one cluster from a few measurements of its own, for --calibration.", "calibrate"};
+  CLI::App app{
+      "A correction from a few measurements of one's own: of a GPU's kernels, for --kernel-calibration, or of a "
+      "cluster's collectives, for --calibration.",
+      "calibrate"};
   set_up(app);
   Request request;
   app.add_option("--cluster", request.cluster, "where they were measured: ns-dist list clusters, or JSON")
@@ -148,11 +179,25 @@ int calibrate_command(int argc, const char* const* argv) {
       ->type_name("ID|FILE");
   app.add_option("--collectives", request.collectives,
                  "columns collective, ranks, bytes, latency_ms; optional gpus_per_node, dtype")
-      ->type_name("CSV")
-      ->required();
+      ->type_name("CSV");
+  app.add_option("--kernels", request.kernels,
+                 "or columns op, dtype, the operator's dimensions and latency_ms, as ns-dist kernels reads them")
+      ->type_name("CSV");
+  app.add_option("--mode", request.mode, "how the kernels ran: burst, one alone; sustained, back to back [sustained]")
+      ->type_name("WHICH");
   app.add_option("--output", request.output, "the correction")->type_name("FILE")->required();
   if (const auto done = parse(app, argc, argv)) return *done;
-  const auto answered = calibrate_collectives(request);
+  if (request.collectives.empty() == request.kernels.empty()) {
+    return report_error(
+        {ErrorCode::kUsage,
+         request.kernels.empty() ? "no measurements are given" : "kernels and collectives are two corrections",
+         "--kernels, --collectives",
+         "one of them",
+         "",
+         {}});
+  }
+  if (request.mode.empty()) request.mode = "sustained";
+  const auto answered = request.kernels.empty() ? calibrate_collectives(request) : calibrate_gpu(request);
   if (!answered) return report_error(answered.error());
   std::fputs(answered->c_str(), stdout);
   return kAnswered;

@@ -20,7 +20,7 @@ struct Request {
   std::string subject, shape;
   std::string dtype = "bf16", pass = "forward", layout = "nt", mode = "sustained";
   std::string gpu = "h100-sxm-80gb", cluster, ranks = "8", stride = "1", nodes, window = "0", kv_heads;
-  std::optional<std::string> network_model, algorithm, protocol, calibration;
+  std::optional<std::string> network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read, written;
   bool no_causal = false, rms = false;
   double inputs = 2, outputs = 1;
@@ -207,7 +207,13 @@ Result<Explanation> explain_operator(const Family& family, const Request& reques
   if (!found && found.error().where.empty()) found.error().where = "--gpu";
   NS_TRY(const Gpu gpu, std::move(found));
   ComputeModelOptions options;
-  options.mode = request.mode == "burst" ? Mode::kBurst : Mode::kSustained;
+  NS_TRY(options.mode, read_mode(request.mode));
+  if (request.kernel_calibration) {
+    NS_TRY(const std::string text, read_text(*request.kernel_calibration, "--kernel-calibration",
+                                             "a kernel calibration, as ns-dist calibrate writes it"));
+    NS_TRY(KernelCalibration calibration, read_kernel_calibration(text, *request.kernel_calibration));
+    options.calibration = std::make_shared<const KernelCalibration>(std::move(calibration));
+  }
   NS_TRY(const auto model, make_compute_model(gpu, options));
   return model->explain(Operator{kind, dtype});
 }
@@ -366,6 +372,8 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option("--calibration", request.calibration, "corrections measured on this cluster [none]")
       ->type_name("FILE")
       ->group(network);
+  app.add_option("--kernel-calibration", request.kernel_calibration, "corrections measured on this GPU [none]")
+      ->type_name("FILE");
   app.add_option("--algorithm", request.algorithm, "ns-dist list algorithms [the fastest]")
       ->type_name("NAME")
       ->group(network);

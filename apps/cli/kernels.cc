@@ -7,6 +7,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/catalog.h"
+#include "ns_dist/kernel_calibration.h"
 #include "ns_dist/kernel_table.h"
 #include "tables.h"
 #include "terminal.h"
@@ -15,7 +16,7 @@ namespace ns_dist::cli {
 namespace {
 
 struct Request {
-  std::string input, output, gpu, mode = "burst", threads;
+  std::string input, output, gpu, mode = "burst", threads, calibration;
 };
 
 std::string errors_text(const std::vector<KernelErrors>& table) {
@@ -34,11 +35,13 @@ std::string errors_text(const std::vector<KernelErrors>& table) {
 
 Result<int> answer(const Request& request) {
   KernelTableOptions options;
-  if (request.mode != "burst" && request.mode != "sustained") {
-    return fail(
-        {ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", request.mode), "--mode", "burst or sustained", "", {}});
+  NS_TRY(options.model.mode, read_mode(request.mode));
+  if (!request.calibration.empty()) {
+    NS_TRY(const std::string text, read_text(request.calibration, "--kernel-calibration",
+                                             "a kernel calibration, as ns-dist calibrate writes it"));
+    NS_TRY(KernelCalibration calibration, read_kernel_calibration(text, request.calibration));
+    options.model.calibration = std::make_shared<const KernelCalibration>(std::move(calibration));
   }
-  options.model.mode = request.mode == "burst" ? Mode::kBurst : Mode::kSustained;
   options.default_gpu = request.gpu;
   options.threads = std::max(1u, std::thread::hardware_concurrency());
   if (!request.threads.empty()) {
@@ -74,6 +77,9 @@ int kernels_command(int argc, const char* const* argv) {
   app.add_option("--gpu", request.gpu, "where the table names none: ns-dist list gpus")->type_name("ID|FILE");
   app.add_option("--mode", request.mode, "burst: one kernel alone; sustained: as in a step [burst]")
       ->type_name("WHICH");
+  app.add_option("--kernel-calibration", request.calibration,
+                 "corrections measured on this GPU, as ns-dist calibrate writes them")
+      ->type_name("FILE");
   app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);

@@ -5,13 +5,15 @@
 #include <utility>
 
 #include "ns_dist/gpu.h"
+#include "ns_dist/kernel_calibration.h"
 #include "ns_dist/operator.h"
 
 namespace ns_dist {
 
-// Of the regression: one, ln(forecast / 100 us), ln(compute / memory); clamped, so that nothing is carried far beyond
-// what was measured.
-std::array<double, 3> calibration_inputs(double seconds, double compute, double memory);
+// Where a forecast stands: ln(forecast / 100 us), ln(compute / memory).
+std::array<double, 2> calibration_inputs(double seconds, double compute, double memory);
+// What the measurements say there of ln(measured / forecast).
+double correction_at(const FamilyCalibration& family, const std::array<double, 2>& x);
 
 // Seconds of `op` at the nominal peak and at the nominal memory bandwidth.
 std::pair<double, double> pipe_seconds(const Gpu& gpu, const Operator& op);

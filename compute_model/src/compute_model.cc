@@ -116,8 +116,8 @@ class KernelModel final : public ComputeCost {
     for (const FamilyCalibration& f : calibration_->families) {
       if (f.family != family || f.dtype != op.dtype) continue;
       const auto [compute, memory] = pipe_seconds(machine_.gpu, op);
-      const std::array<double, 3> x = calibration_inputs(std::max(estimate.seconds, roofline.floor()), compute, memory);
-      const double factor = std::exp(f.offset * x[0] + f.by_duration * x[1] + f.by_ridge * x[2]);
+      const double factor =
+          std::exp(correction_at(f, calibration_inputs(std::max(estimate.seconds, roofline.floor()), compute, memory)));
       estimate.seconds *= factor;
       estimate.low = estimate.seconds * std::exp(f.low), estimate.high = estimate.seconds * std::exp(f.high);
       estimate.method = "corrected by measurements of this GPU";

@@ -214,6 +214,7 @@ void fields(Io& io, Scenario& scenario) {
   io("plan", scenario.plan);
   io("training", scenario.training);
   io.optional("network", scenario.network);
+  io.optional("kernel_calibration", scenario.kernel_calibration);
   io("files", scenario.files);
 }
 
@@ -250,6 +251,7 @@ class Writer {
     return value ? of(*value) : ordered_json(nullptr);
   }
   static ordered_json of_object(NetworkCalibration& calibration) { return ordered_json::parse(to_json(calibration)); }
+  static ordered_json of_object(KernelCalibration& calibration) { return ordered_json::parse(to_json(calibration)); }
   template <class T>
   static ordered_json of_object(std::vector<T>& values) {
     ordered_json array = ordered_json::array();
@@ -371,6 +373,12 @@ class Reader {
   void read(const ordered_json& json, const std::string& where, NetworkCalibration& value, std::int64_t) {
     auto calibration =
         read_network_calibration(json.dump(-1, ' ', false, ordered_json::error_handler_t::replace), where);
+    if (!calibration) return errors_.push_back(std::move(calibration.error()));
+    value = *std::move(calibration);
+  }
+  void read(const ordered_json& json, const std::string& where, KernelCalibration& value, std::int64_t) {
+    auto calibration =
+        read_kernel_calibration(json.dump(-1, ' ', false, ordered_json::error_handler_t::replace), where);
     if (!calibration) return errors_.push_back(std::move(calibration.error()));
     value = *std::move(calibration);
   }

@@ -156,7 +156,11 @@ Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute
 }
 
 Result<Simulation> simulate(const Scenario& scenario) {
-  NS_TRY(const auto compute, make_compute_model(scenario.cluster.gpu));
+  ComputeModelOptions kernels;
+  if (scenario.kernel_calibration) {
+    kernels.calibration = std::make_shared<const KernelCalibration>(*scenario.kernel_calibration);
+  }
+  NS_TRY(const auto compute, make_compute_model(scenario.cluster.gpu, kernels));
   NS_TRY(const auto network, make_network_model(scenario.cluster, network_options(scenario.network)));
   return simulate(scenario, *compute, *network);
 }

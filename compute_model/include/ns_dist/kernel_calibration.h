@@ -16,14 +16,22 @@
 
 namespace ns_dist {
 
-// Kernels of one family and number format err alike: ln(measured / forecast) = offset + by_duration ln(forecast / 100
-// us) + by_ridge ln(compute time / memory time), ridge regression that few rows leave at zero.
+// Kernels of one family and number format that last alike and stand alike between compute and memory err alike:
+// ln(measured / forecast) is a Gaussian process over ln(forecast / 100 us) and ln(compute time / memory time), whose
+// mean is zero far from every measurement (Rasmussen and Williams 2006, eq. 2.25 and, for the interval, 5.12).
 struct FamilyCalibration {
+  struct Point {
+    double duration = 0, ridge = 0;  // the two logarithms
+    double weight = 0;               // in the mean
+    friend bool operator==(const Point&, const Point&) = default;
+  };
   std::string family;  // as operator_families() names it
   DType dtype = DType::kBf16;
-  std::size_t rows = 0;
-  double offset = 0, by_duration = 0, by_ridge = 0;
+  std::vector<Point> points;      // the measurements, kMostPoints at most
   double low = -0.1, high = 0.1;  // 90 % interval of ln(measured / corrected forecast)
+  // Mean error of the rows: of the plain forecast, and of corrections made without the row itself.
+  double before = 0, after = 0;
+  static constexpr std::size_t kMostPoints = 400;
   friend bool operator==(const FamilyCalibration&, const FamilyCalibration&) = default;
 };
 

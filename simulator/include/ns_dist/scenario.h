@@ -13,6 +13,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/cluster.h"
+#include "ns_dist/kernel_calibration.h"
 #include "ns_dist/model.h"
 #include "ns_dist/network_fit.h"
 #include "ns_dist/parallel_plan.h"
@@ -38,7 +39,8 @@ struct Scenario {
   ParallelPlan plan;
   Training training;
   NetworkSettings network;
-  std::vector<InputFile> files;  // what the nouns above were read from, for the provenance
+  std::optional<KernelCalibration> kernel_calibration;  // what measurements of this GPU corrected
+  std::vector<InputFile> files;                         // what the nouns above were read from, for the provenance
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };
 
@@ -58,7 +60,8 @@ struct ScenarioSpec {
   std::optional<std::string> order;  // of the parallel dimensions, innermost first
   std::optional<std::string> network_model, algorithm, protocol;
   std::optional<bool> contention, compute_slowdown;
-  std::optional<std::string> calibration;  // a file of network corrections; "none" forgets those of `base`
+  std::optional<std::string> calibration;         // a file of network corrections; "none" forgets those of `base`
+  std::optional<std::string> kernel_calibration;  // the same of the GPU's kernels
 };
 
 // Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` says.
@@ -69,6 +72,9 @@ struct ScenarioSpec {
 //
 // Errors: unknown names, files with mistakes, sizes that do not match; each names the flag to change.
 Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const Scenario* base = nullptr);
+
+// The text of a file that `flag` names. Errors: it cannot be read, or is larger than 16 MiB.
+Result<std::string> read_text(const std::string& path, const char* flag, const char* expected);
 
 // tp x cp x pp x dp. Errors: degrees that are not positive, or more ranks than kMostRanks.
 Result<std::int64_t> rank_count(const ParallelPlan& plan);

@@ -1,0 +1,110 @@
+#include "ns_dist/kernel_calibration.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "compute_model_gpus.h"
+
+namespace ns_dist {
+namespace {
+
+// Rows that took `factor` times what the plain model says.
+std::string measured(const Gpu& gpu, double factor, int rows, Mode mode) {
+  const auto model = make_compute_model(gpu, {.mode = mode});
+  std::string text = "op,dtype,m,n,k,latency_ms\n";
+  for (int i = 1; i <= rows; ++i) {
+    const Operator op{Gemm{.m = 512 * i, .n = 4096, .k = 1024 + 128 * i}, DType::kBf16};
+    text += fmt::format("linear,bf16,{},4096,{},{}\n", 512 * i, 1024 + 128 * i,
+                        (*model)->forecast(op)->latency / units::ms * factor);
+  }
+  return text;
+}
+
+KernelCalibration calibrated(const Gpu& gpu, double factor) {
+  const auto table = CsvTable::parse(measured(gpu, factor, 24, Mode::kSustained), "measured.csv");
+  const auto calibration = calibrate_kernels(gpu, *table, {});
+  EXPECT_TRUE(calibration) << to_text(calibration.error());
+  return *calibration;
+}
+
+TEST(KernelCalibration, AFewRowsCarryToShapesLikeThem) {
+  const KernelCalibration calibration = calibrated(h100(), 1.3);
+  ASSERT_EQ(calibration.families.size(), 1U);
+  EXPECT_EQ(calibration.families[0].family, "gemm");
+  EXPECT_NEAR(calibration.families[0].before, 1 - 1 / 1.3, 1e-6);
+  EXPECT_LT(calibration.families[0].after, 0.03);
+  const auto plain = make_compute_model(h100());
+  const auto corrected =
+      make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibration)});
+  ASSERT_TRUE(corrected) << to_text(corrected.error());
+  const Operator like{Gemm{.m = 4096, .n = 5120, .k = 2048}, DType::kBf16};
+  const Forecast before = *(*plain)->forecast(like), after = *(*corrected)->forecast(like);
+  EXPECT_NEAR(after.latency / before.latency, 1.3, 0.04);
+  EXPECT_EQ(after.method, "corrected by measurements of this GPU");
+  // Twelve rows a factor apart tell more than a forecast from other GPUs.
+  EXPECT_LT(after.high / after.low, before.high / before.low);
+  // Another family, and a kernel far from all that was measured, keep their forecasts.
+  const Operator other{Elementwise{.elements = 1 << 24}, DType::kBf16};
+  EXPECT_EQ((*plain)->forecast(other)->latency, (*corrected)->forecast(other)->latency);
+}
+
+TEST(KernelCalibration, IsNeverFasterThanPhysics) {
+  const auto corrected =
+      make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibrated(h100(), 0.1))});
+  const Forecast f = *(*corrected)->forecast({Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16});
+  EXPECT_GE(f.latency, f.floor);
+  EXPECT_GE(f.low, f.floor);
+}
+
+TEST(KernelCalibration, ReadsWhatItWrites) {
+  const KernelCalibration calibration = calibrated(h100(), 1.2);
+  const auto read = read_kernel_calibration(to_json(calibration), "c.json");
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(*read, calibration);
+}
+
+TEST(KernelCalibration, TooFewRowsAndRowsWithoutLatencyAreErrors) {
+  const auto two = CsvTable::parse(measured(h100(), 1, 2, Mode::kSustained), "two.csv");
+  const auto few = calibrate_kernels(h100(), *two, {});
+  ASSERT_FALSE(few);
+  EXPECT_NE(to_text(few.error()).find("too few measurements of h100"), std::string::npos);
+  const auto table = CsvTable::parse("op,dtype,m,n,k,latency_ms\nlinear,bf16,8,8,8,\n", "rows.csv");
+  const auto silent = calibrate_kernels(h100(), *table, {});
+  ASSERT_FALSE(silent);
+  EXPECT_NE(to_text(silent.error()).find("rows.csv:2"), std::string::npos);
+}
+
+TEST(KernelCalibration, AnotherGpuOrModeIsAnError) {
+  auto calibration = std::make_shared<const KernelCalibration>(calibrated(h100(), 1.2));
+  EXPECT_FALSE(make_compute_model(a100(), {.calibration = calibration}));
+  EXPECT_FALSE(make_compute_model(h100(), {.mode = Mode::kBurst, .calibration = calibration}));
+}
+
+TEST(KernelCalibration, BadFilesNameThePlace) {
+  const std::string good = to_json(calibrated(h100(), 1.2));
+  const auto refuses = [&](const std::string& from, const std::string& to, const std::string& says) {
+    std::string bad = good;
+    ASSERT_NE(bad.find(from), std::string::npos) << from;
+    bad.replace(bad.find(from), from.size(), to);
+    const auto read = read_kernel_calibration(bad, "c.json");
+    ASSERT_FALSE(read) << to;
+    EXPECT_NE(to_text(read.error()).find(says), std::string::npos) << to_text(read.error());
+  };
+  refuses("kernel-calibration/1", "kernel-calibration/9", "c.json#/schema");
+  refuses("\"sustained\"", "\"fast\"", "c.json#/mode");
+  refuses("\"gemm\"", "\"gem\"", "c.json#/families/0/family");
+  refuses("\"bf16\"", "\"b\"", "c.json#/families/0/dtype");
+  refuses("\"low\":-", "\"low\":", "c.json#/families/0/low");
+  refuses("\"points\":[[", "\"points\":[[\"x\",", "c.json#/families/0/points/0");
+  refuses("\"gpu\"", "\"gpus\"", "gpus");
+  EXPECT_FALSE(read_kernel_calibration("{", "c.json"));
+  EXPECT_FALSE(read_kernel_calibration("[]", "c.json"));
+  for (std::size_t size = 0; size < good.size(); size += 11) {
+    EXPECT_FALSE(read_kernel_calibration(good.substr(0, size), "c.json"));
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist
