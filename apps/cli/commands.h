@@ -26,7 +26,7 @@ int version_command(int argc, const char* const* argv);
 inline constexpr std::array<Command, 10> kCommands = {{
     {"simulate", "what does one step of this training plan take, does it fit, where does the time go?",
      simulate_command},
-    {"export", "the plan as Chakra traces, one file a rank, with the inputs ASTRA-Sim needs beside them",
+    {"export", "the plan as Chakra traces, one file a rank, and the inputs ASTRA-Sim needs beside them",
      export_command},
     {"explain", "how did a number come about: one operator on a GPU, one collective on a cluster", explain_command},
     {"kernels", "how long do these operators take on these GPUs? a CSV of them", kernels_command},

@@ -99,6 +99,7 @@ Result<AstraSystem> read_network_yml(std::string_view text, const std::string& w
     }
   }
   AstraSystem system;
+  double npus = 1;
   for (std::size_t i = 0; i < lists[0].items.size(); ++i) {
     AstraDimension d;
     line = lists[0].line;
@@ -113,17 +114,23 @@ Result<AstraSystem> read_network_yml(std::string_view text, const std::string& w
     for (std::size_t k = 1; k < kKeys.size(); ++k) {
       line = lists[k].line;
       const std::optional<double> value = number(lists[k].items[i]);
-      const double least = k == 1 ? 2 : k == 2 ? 1e-9 : 0;
-      constexpr double kMost = 1e15;
-      if (!value || *value < least || *value > kMost || (k == 1 && *value != std::floor(*value))) {
-        return wrong(fmt::format("\"{}\" in \"{}\"", lists[k].items[i], kKeys[k]), k == 1 ? "an integer from 2 up"
-                                                                                   : k == 2
-                                                                                       ? "a positive bandwidth in GiB/s"
-                                                                                       : "a latency in ns");
+      // Times in whole nanoseconds stay far below 2^63 within these.
+      const double least = k == 1 ? 2 : k == 2 ? 0.1 : 0, most = k == 1 ? 1e5 : k == 2 ? 1e9 : 1e8;
+      if (!value || !(*value >= least && *value <= most) || (k == 1 && *value != std::floor(*value))) {
+        return wrong(fmt::format("\"{}\" in \"{}\"", lists[k].items[i], kKeys[k]),
+                     k == 1   ? "an integer from 2 to 100000"
+                     : k == 2 ? "a bandwidth in GiB/s from 0.1 to 1e9"
+                              : "a latency in ns from 0 to 1e8");
       }
       values[k] = *value;
     }
     d.npus = static_cast<std::int64_t>(values[1]);
+    npus *= values[1];
+    constexpr double kMostNpus = 1e9;
+    if (npus > kMostNpus) {
+      line = lists[1].line;
+      return wrong(fmt::format("{:.3g} NPUs in \"npus_count\"", npus), "at most 1e9 together");
+    }
     d.bandwidth_gib = values[2];
     d.latency_ns = values[3];
     system.dimensions.push_back(d);
