@@ -14,6 +14,7 @@ struct SuiteRequest {
   std::filesystem::path data;     // folder of measured data, as --data names it; empty where none was given
   std::vector<std::string> runs;  // ids or files of published runs
   unsigned threads = 1;
+  bool refit = false;  // leave each GPU out in turn
 };
 
 struct SuiteAnswer {

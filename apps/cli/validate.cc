@@ -110,6 +110,7 @@ int validate_command(int argc, const char* const* argv) {
   app.add_option("--runs", request.of.runs,
                  "publications: ids of `ns-dist list runs` or JSON files (all built-in ones)")
       ->type_name("ID|FILE");
+  app.add_flag("--refit", request.of.refit, "kernels: also fit without each GPU and generation in turn, minutes");
   app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);

@@ -10,6 +10,7 @@ Result<SuiteAnswer> validate_kernels(const SuiteRequest& request) {
   KernelSuiteOptions options;
   options.data = request.data;
   options.threads = request.threads;
+  options.refit = request.refit;
   Progress progress("validating", 1);
   NS_TRY(KernelSuite suite, check_kernels(
                                 options, [&](std::string_view id) { return catalog.gpu(id); }, usual_clusters(catalog),

@@ -539,6 +539,8 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
 
 }  // namespace
 
+bool is_held_out(const Operator& op) { return shape_of(op) < kHoldOut; }
+
 Result<KernelFit> fit_kernels(const KernelFitOptions& options,
                               const std::function<Result<Gpu>(std::string_view)>& gpu_of,
                               const std::function<void(double, std::string_view)>& progress) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ns_dist/kernel_fit.h"
 #include "sections.h"
 
 namespace ns_dist {
@@ -22,7 +23,18 @@ Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf
   };
   tell(0, "whole models");
   NS_TRY(const std::string models, model_sections(sections));
-  NS_TRY(const std::string kernels, kernel_sections(sections, tell));
+  const double share = options.refit ? 0.1 : 1;
+  NS_TRY(std::string kernels,
+         kernel_sections(sections, [&](double done, std::string_view what) { tell(share * done, what); }));
+  if (options.refit) {
+    KernelFitOptions fit;
+    fit.data = options.data / "kernels";
+    fit.predictors = {"gemm", "gemm_fp8", "attention", "moe"};
+    fit.threads = options.threads;
+    NS_TRY(const KernelFit fitted,
+           fit_kernels(fit, gpu_of, [&](double done, std::string_view what) { tell(0.1 + 0.9 * done, what); }));
+    kernels += "\n## GPUs left out, fitted anew\n" + fitted.card.substr(fitted.card.find("\nErrors of forecasts"));
+  }
   if (sections.tables == 0) {
     Error error;
     error.code = ErrorCode::kNotFound;

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "csv_rows.h"
+#include "ns_dist/kernel_fit.h"
 #include "sections.h"
 
 namespace ns_dist {
@@ -13,12 +14,14 @@ namespace {
 struct Table {
   std::string_view name, note;
   Mode mode = Mode::kBurst;
-  double least_ms = 0;  // rows below it sit on the clock's resolution
-  double target = 0;    // percent; 0: none
+  double least_ms = 0;   // rows below it sit on the clock's resolution
+  bool fitted = false;   // only the shapes that no fit has seen are judged
+  bool by_size = false;  // products with m, n, k >= 512 apart
 };
 
 constexpr std::string_view kLlmCompass = "a100_mi210_llmcompass";
-constexpr std::string_view kFitted = "In sample: the weights were fitted on these rows.";
+constexpr std::string_view kFitted =
+    "Shapes that were not fitted on, on any GPU: a tenth of the table; the weights were fitted on the others.";
 constexpr std::string_view kHeldOut =
     "Not fitted on; the fit knows P4, P100, V100, T4, A100-PCIe-40GB, MI100 and MI210 from other rows.";
 constexpr std::array<Table, 26> kTables = {{
@@ -29,27 +32,28 @@ constexpr std::array<Table, 26> kTables = {{
     {"fp32_test_layernorm", kHeldOut},
     {"fp32_test_linear_amd", "Not fitted on: no AMD GEMM was."},
     {"fp32_test_bmm_amd", "Not fitted on: no AMD GEMM was."},
-    {"fp16_layer_ops", "Projections, activations and norms of layers at work, of at least 20 us. In sample.",
-     Mode::kBurst, 0.02},
+    {"fp16_layer_ops",
+     "Projections, activations and norms of layers at work, of at least 20 us; shapes that were not fitted on.",
+     Mode::kBurst, 0.02, true},
     {kLlmCompass, "Not fitted on. Half precision; wall clock, with 12-50 us of launch inside. Rows of at least 0.2 ms.",
      Mode::kBurst, 0.2},
-    {"fp32_train_linear", kFitted},
-    {"fp32_train_bmm", kFitted},
-    {"fp32_train_elementwise", kFitted},
-    {"fp32_train_softmax", kFitted},
-    {"fp32_train_layernorm", kFitted},
-    {"fp32_train_conv", kFitted},
-    {"fp32_train_elementwise_amd", kFitted},
-    {"fp32_train_softmax_amd", kFitted},
-    {"fp32_train_layernorm_amd", kFitted},
-    {"bf16_gemm", kFitted},
-    {"bf16_gemm_sustained", kFitted, Mode::kSustained},
-    {"fp8_gemm", kFitted},
-    {"bf16_attention", kFitted},
-    {"bf16_moe", kFitted},
+    {"fp32_train_linear", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_bmm", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_elementwise", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_softmax", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_layernorm", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_conv", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_elementwise_amd", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_softmax_amd", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_layernorm_amd", kFitted, Mode::kBurst, 0, true},
+    {"bf16_gemm", kFitted, Mode::kBurst, 0, true, true},
+    {"bf16_gemm_sustained", kFitted, Mode::kSustained, 0, true, true},
+    {"fp8_gemm", kFitted, Mode::kBurst, 0, true, true},
+    {"bf16_attention", kFitted, Mode::kBurst, 0, true},
+    {"bf16_moe", kFitted, Mode::kBurst, 0, true},
     {"fp32_test_conv", kHeldOut},
-    {"fp32_train_linear_amd", kFitted},
-    {"fp32_train_bmm_amd", kFitted},
+    {"fp32_train_linear_amd", kFitted, Mode::kBurst, 0, true},
+    {"fp32_train_bmm_amd", kFitted, Mode::kBurst, 0, true},
 }};
 
 // LLMCompass' rows as kernels: half precision, a GELU by its elements. Rows of other things (layers, collectives)
@@ -99,6 +103,7 @@ Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
       if (!(forecast.latency > Seconds())) continue;
       const auto row = reader.row(i);
       if (!row || !row->latency_ms || *row->latency_ms < entry.least_ms) continue;
+      if (entry.fitted && !is_held_out(row->work)) continue;
       table.fields(i, fields);
       const auto flagged = [&](const std::optional<std::size_t>& column) {
         return column && *column < fields.size() && !fields[*column].empty() && fields[*column] != "0" &&
@@ -110,7 +115,11 @@ Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
       judged.measured = *row->latency_ms;
       judged.forecast = forecast.latency / units::ms, judged.low = forecast.low / units::ms,
       judged.high = forecast.high / units::ms;
-      errors.add(std::string(row->gpu) + " " + std::string(row->op), std::move(judged));
+      std::string group = std::string(row->gpu) + " " + std::string(row->op);
+      if (const auto* gemm = std::get_if<Gemm>(&row->work.kind); gemm != nullptr && entry.by_size) {
+        group += std::min({gemm->m, gemm->n, gemm->k}) >= 512 ? ", m, n, k >= 512" : ", smaller";
+      }
+      errors.add(group, std::move(judged));
     }
     sections.rows += errors.rows();
     text += errors.markdown(std::string(entry.note), 3);

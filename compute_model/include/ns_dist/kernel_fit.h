@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ns_dist/gpu.h"
+#include "ns_dist/operator.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
@@ -44,6 +45,10 @@ struct KernelFit {
   std::string card;     // Markdown: what was fitted on what, and how well
   std::vector<KernelFitScore> scores;
 };
+
+// Whether `op` is of the tenth of all shapes that fit_kernels never fits on, on any GPU and in any mode: what a
+// forecast of it shows is what a new shape would.
+bool is_held_out(const Operator& op);
 
 // `progress` is told the share done and what is being fitted; it is called from one thread at a time.
 // Errors: no table found, a bad row, a GPU that `gpu_of` does not know.
