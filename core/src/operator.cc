@@ -160,11 +160,22 @@ Work work_of(const OptimizerStep& op, DType dtype) {
 
 // Three products of intermediate x hidden for each token and chosen expert; weights of the experts that are chosen at
 // all.
+// Experts that get a token. With a skewed router the i-th of them gets about pairs x i^-skew / H, with H the sum of
+// i^-skew by Euler and Maclaurin: those that get less than half of one are idle.
+double active_experts(const MixtureOfExperts& op) {
+  const double experts = d(op.experts), pairs = d(op.tokens) * d(op.top_k), skew = op.skew;
+  const double most = std::min(experts, pairs);
+  if (!(skew > 0)) return most;
+  const double integral =
+      std::abs(skew - 1) < 1e-9 ? std::log(experts) : (std::pow(experts, 1 - skew) - 1) / (1 - skew);
+  const double sum = integral + 0.5 * (1 + std::pow(experts, -skew)) + skew / 12;
+  return std::clamp(std::floor(std::pow(std::max(1.0, 2 * pairs / sum), 1 / skew)), std::min(d(op.top_k), most), most);
+}
+
 Work work_of(const MixtureOfExperts& op, DType dtype) {
   const double pairs = d(op.tokens) * d(op.top_k), weights = 3 * d(op.hidden) * d(op.intermediate);
   const double tokens = d(op.tokens) * d(op.hidden);
-  return {2 * pairs * weights * FLOP, elements(std::min(d(op.experts), pairs) * weights + tokens, dtype),
-          elements(tokens, dtype)};
+  return {2 * pairs * weights * FLOP, elements(active_experts(op) * weights + tokens, dtype), elements(tokens, dtype)};
 }
 
 Work work_of(const Copy& op, DType) { return {Flops(), op.bytes, op.bytes}; }

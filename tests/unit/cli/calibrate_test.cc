@@ -1,4 +1,4 @@
-// A few measurements of one cluster, and what they change.
+// A few measurements of one cluster or GPU, and what they change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -72,6 +72,57 @@ TEST(Calibrate, CorrectsTheClusterThatWasMeasuredAndNoOther) {
   };
   EXPECT_GT(step("--calibration mine.json"), step(""));
   EXPECT_THAT(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).out, HasSubstr("measured"));
+}
+
+TEST(Calibrate, CorrectsTheKernelsOfTheGpuThatWasMeasured) {
+  const ScratchFolder folder;
+  std::string rows = "op,dtype,m,n,k,latency_ms\n";
+  for (int i = 1; i <= 12; ++i) rows += "linear,bf16," + std::to_string(1024 * i) + ",8192,8192,1\n";
+  std::ofstream(folder.path() / "mine.csv") << rows;
+  const auto mean_error = [&](const std::string& flags) {
+    const CommandResult result =
+        run("kernels --input mine.csv --gpu h100 --mode sustained --output out.csv " + flags, folder);
+    EXPECT_EQ(result.code, 0) << result.err;
+    std::istringstream last(result.out.substr(result.out.rfind("all ")));
+    std::string all;
+    double count = 0, mean = 0;
+    last >> all >> count >> mean;
+    return mean;
+  };
+  const CommandResult result = run("calibrate --gpu h100 --kernels mine.csv --output mine.json", folder);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("sustained on h100-sxm-80gb"));
+  EXPECT_THAT(result.out, HasSubstr("12 rows"));
+  EXPECT_LT(mean_error("--kernel-calibration mine.json"), 0.5 * mean_error(""));
+
+  // The report carries the correction, so that the file may go.
+  const std::string plan = "--model llama2-13b --tp 8 --global-batch 8 --json ";
+  const std::string corrected = run(plan + "--kernel-calibration mine.json", folder).out;
+  std::ofstream(folder.path() / "report.json") << corrected;
+  std::filesystem::remove(folder.path() / "mine.json");
+  const auto step = [](const std::string& text) { return json::parse(text)["step_time_s"].get<double>(); };
+  EXPECT_NE(step(corrected), step(run(plan, folder).out));
+  EXPECT_EQ(step(corrected), step(run("--from report.json --json", folder).out));
+  EXPECT_EQ(step(run(plan, folder).out), step(run("--from report.json --kernel-calibration none --json", folder).out));
+}
+
+TEST(Calibrate, SaysWhatIsWrongWithKernels) {
+  const ScratchFolder folder;
+  const auto refused = [&](const std::string& csv, const std::string& flags) {
+    std::ofstream(folder.path() / "mine.csv") << csv;
+    const CommandResult result = run("calibrate " + flags + " --output mine.json", folder);
+    EXPECT_NE(result.code, 0) << csv;
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "mine.json"));
+    return result.err;
+  };
+  const std::string header = "op,dtype,m,n,k,latency_ms\n", row = "linear,bf16,64,64,64,0.1\n";
+  EXPECT_THAT(refused(header + row, "--kernels mine.csv"), HasSubstr("--gpu: nothing says on which GPU"));
+  EXPECT_THAT(refused(header + row, "--gpu h100 --kernels mine.csv"), HasSubstr("too few measurements"));
+  EXPECT_THAT(refused(header + row + row + "linear,bf16,64,0,64,1\n", "--gpu h100 --kernels mine.csv"),
+              HasSubstr("mine.csv:4"));
+  EXPECT_THAT(refused(header + row, "--gpu h100 --kernels mine.csv --mode fast"), HasSubstr("--mode: \"fast\""));
+  EXPECT_THAT(refused(header + row, "--gpu h100"), HasSubstr("no measurements are given"));
+  EXPECT_THAT(refused(header + row, "--gpu h100 --kernels mine.csv --collectives mine.csv"), HasSubstr("one of them"));
 }
 
 TEST(Calibrate, SaysWhatIsWrong) {

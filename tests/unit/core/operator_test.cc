@@ -93,6 +93,19 @@ TEST(OperatorWork, GroupedGemmReadsEveryExpert) {
   EXPECT_DOUBLE_EQ(bytes(op), 2.0 * (8 * 32 + 4 * 32 * 16 + 8 * 16));
 }
 
+TEST(OperatorWork, ASkewedRouterLeavesExpertsIdle) {
+  MixtureOfExperts op{.tokens = 64, .hidden = 1024, .intermediate = 512, .experts = 128, .top_k = 2};
+  const double expert = 3 * 1024 * 512 * 2, tokens = 64 * 1024 * 2;
+  const auto weights = [&] { return (work_of({op, DType::kBf16}).read / B - tokens) / expert; };
+  EXPECT_DOUBLE_EQ(weights(), 128);  // balanced: one each
+  op.skew = 1;                       // 128 pairs over sum(1/i) = 5.43: the 47th gets 0.501, the 48th 0.49
+  EXPECT_DOUBLE_EQ(weights(), 47);
+  op.skew = 8;  // one expert takes nearly all, but a token picks two
+  EXPECT_DOUBLE_EQ(weights(), 2);
+  op.skew = 1e-9;
+  EXPECT_NEAR(weights(), 128, 1);
+}
+
 TEST(OperatorValidate, NamesEveryWrongDimension) {
   const auto result = validate({Gemm{.m = 0, .n = -5, .k = 8}});
   ASSERT_FALSE(result);
