@@ -107,6 +107,7 @@ class KernelModel final : public ComputeCost {
     forecast.tile = estimate.tile;
     forecast.method = estimate.method;
     forecast.extrapolated = estimate.extrapolated;
+    forecast.power = estimate.watts * W;
     return forecast;
   }
 
@@ -232,6 +233,8 @@ class KernelModel final : public ComputeCost {
     if (!(correction.seconds > 0) || !std::isfinite(correction.high)) return std::nullopt;  // beyond a double's range
     estimate.seconds = correction.seconds, estimate.low = correction.low, estimate.high = correction.high;
     estimate.extrapolated = correction.extrapolated;
+    estimate.watts = watts_of(weights, *predictor, features, machine_);
+    if (steps.on() && estimate.watts > 0) steps.add("power_w", estimate.watts, "mean board power, run again and again");
     estimate.waves = static_cast<std::int64_t>(std::min(features.waves, 9e18));
     estimate.tile = features.tile;
     const Roofline roofline = roofline_of(op, work_of(op));

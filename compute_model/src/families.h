@@ -25,6 +25,7 @@ struct Estimate {
   std::int64_t waves = 0;
   std::string_view tile = "", method = "";
   bool extrapolated = false;
+  double watts = 0;  // 0: unknown
 };
 
 // Collects the steps of an explanation; does nothing when nobody asked.

@@ -98,7 +98,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
   std::map<std::pair<std::string, DType>, std::vector<Observation>> families;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     NS_TRY(const KernelRow row, reader.row(i));
-    if (row.gpu != gpu.id) continue;
+    if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) continue;
     const std::string where = fmt::format("{}:{}", table.where(), table.line(i));
     if (!row.latency_ms || !(*row.latency_ms > 0)) {
       return fail(wrong(where, "a row without a latency", "latency_ms, in milliseconds, above zero"));

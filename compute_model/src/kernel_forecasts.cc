@@ -146,7 +146,7 @@ Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTabl
 std::string to_csv(const CsvTable& table, const KernelForecasts& forecasts) {
   std::string out;
   for (const std::string& column : table.columns()) out += (out.empty() ? "" : ",") + column;
-  out += ",forecast_ms,low_ms,high_ms,utilization,bound,tile,waves,method,extrapolated\n";
+  out += ",forecast_ms,low_ms,high_ms,utilization,bound,tile,waves,method,extrapolated,forecast_power_w\n";
   auto back = std::back_inserter(out);
   std::vector<std::string_view> fields;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
@@ -155,11 +155,11 @@ std::string to_csv(const CsvTable& table, const KernelForecasts& forecasts) {
     for (std::size_t missing = fields.size(); missing < table.columns().size(); ++missing) out += ',';
     const Forecast& f = forecasts.forecasts[i];
     if (f.latency > Seconds()) {
-      fmt::format_to(back, ",{:.6g},{:.6g},{:.6g},{:.4f},{},{},{},\"{}\",{}\n", f.latency / units::ms,
+      fmt::format_to(back, ",{:.6g},{:.6g},{:.6g},{:.4f},{},{},{},\"{}\",{},{}\n", f.latency / units::ms,
                      f.low / units::ms, f.high / units::ms, f.utilization, name_of(f.bound), f.tile, f.waves, f.method,
-                     f.extrapolated ? 1 : 0);
+                     f.extrapolated ? 1 : 0, f.power > Watts() ? fmt::format("{:.4g}", f.power / units::W) : "");
     } else {
-      out += ",,,,,,,,,\n";
+      out += ",,,,,,,,,,\n";
     }
   }
   return out;

@@ -149,13 +149,14 @@ enum Column : std::size_t {
   kFlops,
   kRead,
   kWritten,
+  kPower,
   kColumnCount
 };
 constexpr std::array<std::string_view, kColumnCount> kNames = {
-    "gpu",  "op",      "dtype",      "latency_ms",   "b",      "m",    "n",          "k",      "s",
-    "h",    "h_kv",    "d",          "causal",       "window", "pass", "num_tokens", "hidden", "inter",
-    "topk", "experts", "tp",         "distribution", "cin",    "cout", "ksize",      "isize",  "stride",
-    "pad",  "flops",   "read_bytes", "written_bytes"};
+    "gpu",  "op",      "dtype",      "latency_ms",    "b",      "m",    "n",          "k",      "s",
+    "h",    "h_kv",    "d",          "causal",        "window", "pass", "num_tokens", "hidden", "inter",
+    "topk", "experts", "tp",         "distribution",  "cin",    "cout", "ksize",      "isize",  "stride",
+    "pad",  "flops",   "read_bytes", "written_bytes", "power_w"};
 
 struct Pointwise {
   std::string_view name;
@@ -342,6 +343,13 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
       return fail(error_at(where(), fmt::format("latency_ms is \"{}\"", f.text(kLatency)), "a positive number of ms"));
     }
     row.latency_ms = latency;
+  }
+  if (f.has(kPower)) {
+    const double power = f.real(kPower);
+    if (!f.problem.empty() || !(power > 0)) {
+      return fail(error_at(where(), fmt::format("power_w is \"{}\"", f.text(kPower)), "a positive number of W"));
+    }
+    row.power_w = power;
   }
   return row;
 }

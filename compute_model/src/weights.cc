@@ -76,6 +76,14 @@ Correction correct(const PredictorWeights& weights, Predictor predictor, const F
                 neighbor && neighbor->same_generation ? weights.near_quantiles : weights.transfer.quantiles, outside);
 }
 
+double watts_of(const PredictorWeights& weights, Predictor predictor, const Features& features,
+                const Machine& machine) {
+  const double limit = machine.gpu.board_power / units::W;
+  if (weights.power.trees.trees.empty() || machine.mode != Mode::kSustained || !(limit > 0)) return 0;
+  bool ignored = false;
+  return limit * std::exp(std::min(0.0, evaluate(weights.power, predictor, features, std::nullopt, ignored)));
+}
+
 namespace {
 
 std::string joined(std::span<const std::string_view> names) {
@@ -271,6 +279,7 @@ std::string to_safetensors(const KernelWeights& weights) {
     };
     describe("known", part.known), describe("transfer", part.transfer);
     file.put<float>(name + "/near_quantiles", part.near_quantiles);
+    if (!part.power.trees.trees.empty()) describe("power", part.power);
   }
   return file.bytes();
 }
@@ -304,6 +313,10 @@ Result<KernelWeights> read_kernel_weights(std::string_view bytes, const std::str
     NS_TRY(const std::vector<float> near, file.get<float>(name + "/near_quantiles"));
     if (!valid_quantiles(near)) return fail(bad(where, name + "/near_quantiles do not hold their forecast"));
     std::copy(near.begin(), near.end(), part.near_quantiles.begin());
+    if (weights.metadata.contains(name + "/power/trees")) {
+      NS_TRY(part.power, get(file, name + "/power", shared, text(name + "/power/layers"),
+                             text(name + "/power/trees") != "0", where));
+    }
     weights.predictors[p] = std::move(part);
   }
   return weights;

@@ -35,6 +35,7 @@ struct PredictorWeights {
   Corrector known, transfer;
   // As transfer.quantiles, for GPUs of a generation of which another was measured.
   std::array<float, 2 * kErrorGroups> near_quantiles{};
+  Corrector power;  // ln(board power / limit) of kernels in sustained mode; no trees where nothing was measured
 };
 
 struct KernelWeights {
@@ -65,7 +66,10 @@ struct NeighborFeatures {
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
                    const std::optional<NeighborFeatures>& neighbor);
 
-inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/2";
+// Mean board power of the kernel in sustained mode, in W; 0 where nothing is known.
+double watts_of(const PredictorWeights& weights, Predictor predictor, const Features& features, const Machine& machine);
+
+inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/3";
 std::string to_safetensors(const KernelWeights& weights);
 // Errors: as Safetensors::parse; another schema; feature names other than this code's; trees or layers that do not fit
 // together; values that are not finite.

@@ -59,6 +59,7 @@ struct KernelRow {
   std::string_view gpu, op;  // into the table
   Operator work;
   std::optional<double> latency_ms;
+  std::optional<double> power_w;  // mean board power while it ran
   friend bool operator==(const KernelRow&, const KernelRow&) = default;
 };
 
@@ -103,8 +104,8 @@ Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTabl
                                          const std::function<Result<Gpu>(std::string_view id)>& gpu_of,
                                          const std::function<void(double)>& progress = {});
 
-// The table with forecast_ms, low_ms, high_ms, utilization, bound, tile, waves, method and extrapolated added to each
-// row; empty where there is no forecast.
+// The table with forecast_ms, low_ms, high_ms, utilization, bound, tile, waves, method, extrapolated and
+// forecast_power_w added to each row; empty where there is no forecast.
 std::string to_csv(const CsvTable& table, const KernelForecasts& forecasts);
 
 }  // namespace ns_dist

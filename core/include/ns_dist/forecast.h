@@ -24,6 +24,7 @@ struct Forecast {
   std::string_view tile = "";    // kernels: "128x256x64"; a string with static lifetime
   std::string_view method = "";  // how the number came about; a string with static lifetime
   bool extrapolated = false;     // the input lies outside what the method was fitted on
+  Watts power;                   // kernels: mean board power while it runs again and again; zero where unknown
 };
 
 // One step of an explanation: "waves" = "5.8", "tiles 768 over 132 SMs".

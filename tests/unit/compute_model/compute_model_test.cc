@@ -108,5 +108,22 @@ TEST(ComputeModel, ListsEveryFamilyOnce) {
   EXPECT_TRUE(names.count(family_of({GroupedGemm{}})));
 }
 
+// Boards are measured at 0.7 to 1.0 of their limit on large products, and far below it on small ones.
+TEST(ComputeModel, LargeProductsDrawTheBoardsPowerAndSmallOnesDoNot) {
+  const auto model = make_compute_model(h100());
+  const auto share = [&](std::int64_t size) {
+    const Operator op{Gemm{.m = size, .n = size, .k = size}, DType::kBf16};
+    return (*model)->forecast(op)->power / h100().board_power;
+  };
+  EXPECT_GT(share(8192), 0.7);
+  EXPECT_LE(share(8192), 1);
+  EXPECT_GT(share(64), 0);
+  EXPECT_LT(share(64), 0.7);
+  // Nobody measured it in bursts, or of other kernels.
+  const auto burst = make_compute_model(h100(), {.mode = Mode::kBurst});
+  EXPECT_EQ((*burst)->forecast({Gemm{.m = 8192, .n = 8192, .k = 8192}})->power, 0 * units::W);
+  EXPECT_EQ((*model)->forecast({Copy{1 * units::GB}})->power, 0 * units::W);
+}
+
 }  // namespace
 }  // namespace ns_dist
