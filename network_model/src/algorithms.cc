@@ -35,7 +35,7 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
         leaving = (parts - 1) / parts * size;
         break;
       case CollectiveKind::kAllToAll:
-        leaving = members * (ranks - members) / ranks * size;
+        leaving = call.imbalance * members * (ranks - members) / ranks * size;
         break;
       case CollectiveKind::kGather:
       case CollectiveKind::kScatter:

@@ -16,6 +16,7 @@ struct Call {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   double bytes = 0;      // Collective::size
   bool integer = false;  // Collective::integer
+  double imbalance = 1;  // Collective::imbalance
   const Placement* placement = nullptr;
   const Link* links = nullptr;  // one a level of the cluster
 

@@ -296,6 +296,14 @@ class AstraModel final : public NetworkCost {
                    "",
                    {}});
     }
+    if (collective.imbalance != 1) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("a {} with an imbalance of {}", name_of(collective.kind), collective.imbalance),
+                   "",
+                   "1: ASTRA-Sim's formulas are for even ones",
+                   "leave the imbalance out, or take --network-model nccl",
+                   {}});
+    }
     NS_TRY(const network::Placement placement, topology_.place(collective.group));
     if (placement.ranks < 2) {
       return fail({ErrorCode::kInvalidInput,
@@ -337,7 +345,7 @@ class AstraModel final : public NetworkCost {
     }
     std::vector<network::Link> links;
     for (const FabricLevel& level : levels_) links.push_back(network::link_of(level, Gpu()));
-    result.floor = network::bandwidth_bound({collective.kind, bytes, false, &placement, links.data()});
+    result.floor = network::bandwidth_bound({collective.kind, bytes, false, 1, &placement, links.data()});
     return result;
   }
 

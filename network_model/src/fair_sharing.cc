@@ -145,7 +145,7 @@ Result<std::vector<Bytes>> level_loads(const Cluster& cluster, const Collective&
         leaving = (parts - 1) / parts;
         break;
       case CollectiveKind::kAllToAll:
-        leaving = members * (ranks - members) / ranks;
+        leaving = call.imbalance * members * (ranks - members) / ranks;
         break;
       case CollectiveKind::kGather:
       case CollectiveKind::kScatter:

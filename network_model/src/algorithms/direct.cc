@@ -39,6 +39,7 @@ Cost cost(const Call& call, Protocol protocol) {
     hop = std::max(hop, of(link.ring_hop, protocol));
     members_below = reach;
   }
+  result.transfer *= call.imbalance;  // the busiest port decides
   result.steps = call.kind == CollectiveKind::kSendRecv ? 1 : ranks - 1;
   // All peers are served at once, in NCCL's rounds of 8 a channel: the set-up of each round, not of each peer, is paid.
   constexpr double kPeersAtOnce = 8;

@@ -108,6 +108,28 @@ TEST(NetworkModelProperty, MoreBandwidthOnAnyLevelIsNeverSlower) {
   }));
 }
 
+TEST(NetworkModelProperty, UnevenAllToAllIsBoundByItsBusiestPort) {
+  EXPECT_TRUE(rc::check([] {
+    Case c = any_case();
+    c.call.kind = CollectiveKind::kAllToAll;
+    const auto ranks = static_cast<double>(c.call.group.size());
+    const Forecast even = forecast(c.cluster, c.call);
+    Collective uneven = c.call;
+    uneven.imbalance = 1;
+    RC_ASSERT(forecast(c.cluster, uneven).latency == even.latency);
+    uneven.imbalance = between(1, ranks);
+    const Forecast first = forecast(c.cluster, uneven);
+    RC_ASSERT(even.latency <= kRounding * first.latency);
+    // What leaves the busiest rank, over all ports that it has.
+    BytesPerSecond ports;
+    for (const FabricLevel& level : c.cluster.levels) ports += level.bandwidth_per_gpu();
+    RC_ASSERT(kRounding * first.latency >= uneven.imbalance * (ranks - 1) / ranks * uneven.size / ports);
+    RC_ASSERT(kRounding * first.latency >= uneven.imbalance * even.floor);
+    uneven.imbalance = between(uneven.imbalance, ranks);
+    RC_ASSERT(first.latency <= kRounding * forecast(c.cluster, uneven).latency);
+  }));
+}
+
 TEST(NetworkModelProperty, LessLatencyOnAnyLevelIsNeverSlower) {
   EXPECT_TRUE(rc::check([] {
     const Case c = any_case();
