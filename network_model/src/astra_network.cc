@@ -236,6 +236,10 @@ namespace {
 AstraDimension dimension_of(const FabricLevel& level, Int npus) {
   AstraDimension d;
   const bool connected = level.fabric.kind == FabricKind::kNvlink || level.fabric.kind == FabricKind::kXgmi;
+  if (level.ring) {  // half of the ports to each neighbour; ASTRA-Sim counts a link
+    return {AstraTopology::kRing, npus, 0.5 * level.bandwidth_per_gpu() / (units::GiB / units::s),
+            level.fabric.latency / units::ns};
+  }
   d.topology = connected ? AstraTopology::kFullyConnected : AstraTopology::kSwitch;
   d.npus = npus;
   d.bandwidth_gib = level.bandwidth_per_gpu() / (units::GiB / units::s);
@@ -269,7 +273,9 @@ class AstraModel final : public NetworkCost {
     for (const AstraDimension& d : answer.system.dimensions) {
       result.steps.push_back({"dimension", fmt::format("{} NPUs", d.npus),
                               fmt::format("{}, {:.6g} GiB/s, {:.6g} ns a hop",
-                                          d.topology == AstraTopology::kSwitch ? "Switch" : "FullyConnected",
+                                          d.topology == AstraTopology::kSwitch ? "Switch"
+                                          : d.topology == AstraTopology::kRing ? "Ring"
+                                                                               : "FullyConnected",
                                           d.bandwidth_gib, d.latency_ns)});
     }
     result.steps.push_back({"group", answer.flat ? "flat logical ring" : "dimension by dimension",

@@ -42,6 +42,7 @@ Case any_case() {
        1, 1},
       {any_fabric({FabricKind::kInfiniband, FabricKind::kRoce, FabricKind::kEfa}, 1, 200), leaf, between(0.25, 4), 1},
       {any_fabric({FabricKind::kInfiniband, FabricKind::kRoce}, 1, 200), 0, 1, between(1, 4)}};
+  for (FabricLevel& level : c.cluster.levels) level.ring = *rc::gen::inRange(0, 4) == 0;  // a torus, or a part of one
 
   // Ranks as innermost x middle x outermost; the group takes one to three of the axes.
   const std::int64_t a = *rc::gen::inRange<std::int64_t>(1, 9), b = *rc::gen::inRange<std::int64_t>(1, 9),

@@ -69,6 +69,20 @@ TEST(NetworkModel, BusiestPortDecidesAnUnevenAllToAll) {
   EXPECT_TRUE(uneven.extrapolated) << "nobody measured one";
 }
 
+TEST(NetworkModel, DragonflyIsTwoLevelsTheOuterOneNarrower) {
+  // Groups of 4 nodes; between groups half of what the nodes' ports reach.
+  Cluster dragonfly = test::dgx_a100();
+  dragonfly.levels[1].size = 4;
+  dragonfly.levels.push_back({test::infiniband(25), 0, 1, 2});
+  const auto model = model_of(dragonfly, {.calibrated = false});
+  // All-to-all of two groups: half of 1 TB goes to the other group at 0.94 x 12.5 GB/s a GPU; in a group all but an
+  // eighth of the nodes' traffic goes at 0.94 x 25.
+  const Forecast both = *model->forecast({CollectiveKind::kAllToAll, 1e12 * B, {0, {{64, 1}}}});
+  EXPECT_NEAR(both.latency / s, 0.5 * 1e12 / (0.94 * 12.5e9), 1e-3);
+  const Forecast one = *model->forecast({CollectiveKind::kAllToAll, 1e12 * B, {0, {{32, 1}}}});
+  EXPECT_NEAR(one.latency / s, 0.75 * 1e12 / (0.94 * 25e9), 1e-3);
+}
+
 TEST(NetworkModel, RefusesImpossibleImbalances) {
   const auto model = model_of(test::dgx_a100());
   for (const double imbalance : {0.0, 0.99, 8.01, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
