@@ -108,8 +108,9 @@ int collectives_command(int argc, const char* const* argv) {
                "collectives"};
   set_up(app);
   Request request;
-  app.add_option("--input", request.input,
-                 "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node, dtype, latency_ms")
+  app.add_option(
+         "--input", request.input,
+         "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node, dtype, imbalance, latency_ms")
       ->type_name("CSV")
       ->required();
   app.add_option("--output", request.output, "where the rows go [standard output]")->type_name("CSV");

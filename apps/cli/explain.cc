@@ -23,7 +23,7 @@ struct Request {
   std::optional<std::string> network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read, written;
   bool no_causal = false, rms = false;
-  double inputs = 2, outputs = 1;
+  double inputs = 2, outputs = 1, imbalance = 1;
   bool json = false;
 };
 
@@ -252,7 +252,18 @@ Result<Explanation> explain_collective(CollectiveKind kind, const Request& reque
   NetworkModelOptions options = network_options(scenario.network);
   options.strict = true;
   NS_TRY(const auto model, make_network_model(scenario.cluster, options));
-  NS_TRY(Explanation explanation, model->explain(Collective{kind, size, RankGroup{0, {{ranks, stride}}}}));
+  if (!(request.imbalance >= 1) || (request.imbalance > 1 && kind != CollectiveKind::kAllToAll) ||
+      request.imbalance > static_cast<double>(ranks)) {
+    return fail({ErrorCode::kUsage,
+                 fmt::format("an imbalance of {:g} for a {} of {} ranks", request.imbalance, name_of(kind), ranks),
+                 "--imbalance",
+                 kind == CollectiveKind::kAllToAll ? fmt::format("1 (even) to {}, the ranks", ranks)
+                                                   : std::string("1: only all_to_all is uneven"),
+                 "as in: ns-dist explain all_to_all 64MiB --imbalance 1.5",
+                 {}});
+  }
+  NS_TRY(Explanation explanation,
+         model->explain(Collective{kind, size, RankGroup{0, {{ranks, stride}}}, false, request.imbalance}));
   explanation.subject += " on " + machine;
   return explanation;
 }
@@ -363,6 +374,9 @@ int explain_command(int argc, const char* const* argv) {
       ->group(network);
   app.add_option("--ranks", request.ranks, "ranks that take part [8]")->type_name("N")->group(network);
   app.add_option("--stride", request.stride, "from one rank to the next [1]")->type_name("N")->group(network);
+  app.add_option("--imbalance", request.imbalance, "all_to_all: bytes of the busiest rank's port over the mean [1]")
+      ->type_name("RATIO")
+      ->group(network);
   app.add_option("--nodes", request.nodes, "nodes of the machine [as many as the ranks need]")
       ->type_name("N")
       ->group(network);

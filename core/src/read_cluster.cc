@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "readers.h"
 
@@ -10,6 +12,43 @@ namespace {
 constexpr std::array kKinds = {FabricKind::kNvlink,     FabricKind::kNvswitch, FabricKind::kXgmi,     FabricKind::kPcie,
                                FabricKind::kInfiniband, FabricKind::kRoce,     FabricKind::kEthernet, FabricKind::kEfa,
                                FabricKind::kSlingshot,  FabricKind::kOmniPath};
+
+// A level with "torus": one level a dimension, the first one innermost. A unit of the level below has
+// `links_per_direction` ports to each of its two neighbours in each dimension.
+void add_torus(JsonReader& reader, FabricLevel level, std::vector<FabricLevel>& levels) {
+  const std::string text = reader.text("torus");
+  const double links = reader.number("links_per_direction", 1e-3, 1e4, Presence::kOptional, 1);
+  level.oversubscription = reader.number("oversubscription", 1, 1e3, Presence::kOptional, 1);
+  double below = 1;
+  for (const FabricLevel& inner : levels) below *= static_cast<double>(std::max<std::int64_t>(inner.size, 1));
+  level.nics_per_gpu = 2 * links / below;
+  level.ring = true;
+  constexpr std::int64_t kMostUnits = 10'000'000;
+  constexpr std::size_t kMostDimensions = 6;
+  std::vector<std::int64_t> sizes;
+  std::string_view rest = text;
+  for (bool more = !text.empty(); more;) {
+    const std::size_t cross = rest.find('x');
+    const std::string_view word = rest.substr(0, cross);
+    std::int64_t size = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), size);
+    if (error != std::errc() || end != word.data() + word.size() || size < 2 || size > kMostUnits) {
+      sizes.clear();
+      break;
+    }
+    sizes.push_back(size);
+    more = cross != std::string_view::npos;
+    if (more) rest.remove_prefix(cross + 1);
+  }
+  if (sizes.empty() || sizes.size() > kMostDimensions) {
+    return reader.note("torus", fmt::format("\"{}\" is no torus", text),
+                       "1 to 6 sizes of at least 2, innermost first, as in \"4x4x8\"");
+  }
+  for (const std::int64_t size : sizes) {
+    level.size = size;
+    levels.push_back(level);
+  }
+}
 
 }  // namespace
 
@@ -64,6 +103,7 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
         place(std::move(fabric.error()), inner.where("fabric"));
       }
     }
+    if (inner.has("torus")) return add_torus(inner, std::move(level), cluster.levels);
     level.size = inner.integer("size", 1, 10'000'000, Presence::kOptional, 0);
     level.nics_per_gpu = inner.number("nics_per_gpu", 1e-3, 1e3, Presence::kOptional, 1);
     level.oversubscription = inner.number("oversubscription", 1, 1e3, Presence::kOptional, 1);

@@ -1,6 +1,7 @@
 #include "algorithms.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace ns_dist::network {
 
@@ -15,13 +16,25 @@ std::span<const Algorithm> algorithms() {
   return table;
 }
 
+double across_half(const Tier& tier) {
+  const auto parts = static_cast<double>(tier.parts);
+  const double half = std::floor(parts / 2);
+  return half * (parts - half) / parts;
+}
+
 // For every tier, a cut around one of its parts: whatever leaves the part goes through this tier or one further out.
 double bandwidth_bound(const Call& call, bool network_reduces) {
   const double size = call.bytes, ranks = call.ranks();
-  double bound = 0, outward = 0;
+  double bound = 0, outward = 0, beyond = 0;  // peak of the tiers further out; of those that are no torus
   for (std::size_t i = call.placement->tier_count; i-- > 0;) {
     const Tier& tier = call.placement->tiers[i];
     outward += call.link(tier).peak;
+    // And one through both sides of a torus dimension, its bisection, around which only another network leads.
+    if (call.link(tier).ring == 0) {
+      beyond += call.link(tier).peak;
+    } else if (call.kind == CollectiveKind::kAllToAll && tier.members == tier.max_members) {
+      bound = std::max(bound, across_half(tier) * size / (call.link(tier).peak + beyond));
+    }
     const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.max_members);
     double leaving = 0;
     switch (call.kind) {
@@ -35,7 +48,7 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
         leaving = (parts - 1) / parts * size;
         break;
       case CollectiveKind::kAllToAll:
-        leaving = members * (ranks - members) / ranks * size;
+        leaving = call.imbalance * members * (ranks - members) / ranks * size;
         break;
       case CollectiveKind::kGather:
       case CollectiveKind::kScatter:

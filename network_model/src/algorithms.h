@@ -16,11 +16,25 @@ struct Call {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   double bytes = 0;      // Collective::size
   bool integer = false;  // Collective::integer
+  double imbalance = 1;  // Collective::imbalance
   const Placement* placement = nullptr;
   const Link* links = nullptr;  // one a level of the cluster
 
   double ranks() const { return static_cast<double>(placement->ranks); }
   const Link& link(const Tier& tier) const { return links[tier.level]; }
+  // Whether the group fills a torus dimension: only then is the ring closed and both directions carry it.
+  bool fills(const Tier& tier) const { return link(tier).ring == kOpenRing || link(tier).ring == tier.parts; }
+  // What a rank reaches on the tier, bytes per second: on a part of a torus ring, a ring of ranks goes there on the
+  // links of one direction and comes back on those of the other.
+  double bandwidth(const Tier& tier) const {
+    return link(tier).ring != 0 && !fills(tier) ? 0.5 * link(tier).bandwidth : link(tier).bandwidth;
+  }
+  bool torus() const {
+    for (const Tier& tier : *placement) {
+      if (link(tier).ring != 0) return true;
+    }
+    return false;
+  }
   // Start-up latency beyond NCCL's base, and its growth with the number of channels (measured inside nodes; across
   // nodes small all-reduces are flat from 4 KiB to 64 KiB).
   double latency_of(double base, double path) const {
@@ -53,6 +67,8 @@ struct Algorithm {
   std::array<std::string_view, kProtocolCount> methods;  // "ring/ll", ...: Forecast::method
   bool (*applies)(const Call& call, Protocol protocol);
   Cost (*cost)(const Call& call, Protocol protocol);
+  // On a torus: its messages go between neighbours, or it counts their hops. There it may always be chosen.
+  bool on_torus = false;
 };
 
 // In the order in which ties are broken.
@@ -67,6 +83,10 @@ extern const Algorithm kCollnet;
 extern const Algorithm kHalvingDoubling;
 extern const Algorithm kHierarchical;
 extern const Algorithm kDirect;
+
+// What an even all-to-all sends over a GPU's links of a torus dimension, as a share of its buffer: half of the ring's
+// positions send to the other half. Even rings: P / 4, the mean number of hops.
+double across_half(const Tier& tier);
 
 // Least time that the links allow, whatever the algorithm: bytes that must cross a border over its data-sheet
 // bandwidth, seconds. All-reduce: Patarasuk and Yuan 2009, theorem 1; where a switch reduces (NVLS; `network_reduces`:

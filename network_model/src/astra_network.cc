@@ -236,6 +236,10 @@ namespace {
 AstraDimension dimension_of(const FabricLevel& level, Int npus) {
   AstraDimension d;
   const bool connected = level.fabric.kind == FabricKind::kNvlink || level.fabric.kind == FabricKind::kXgmi;
+  if (level.ring) {  // half of the ports to each neighbour; ASTRA-Sim counts a link
+    return {AstraTopology::kRing, npus, 0.5 * level.bandwidth_per_gpu() / (units::GiB / units::s),
+            level.fabric.latency / units::ns};
+  }
   d.topology = connected ? AstraTopology::kFullyConnected : AstraTopology::kSwitch;
   d.npus = npus;
   d.bandwidth_gib = level.bandwidth_per_gpu() / (units::GiB / units::s);
@@ -269,7 +273,9 @@ class AstraModel final : public NetworkCost {
     for (const AstraDimension& d : answer.system.dimensions) {
       result.steps.push_back({"dimension", fmt::format("{} NPUs", d.npus),
                               fmt::format("{}, {:.6g} GiB/s, {:.6g} ns a hop",
-                                          d.topology == AstraTopology::kSwitch ? "Switch" : "FullyConnected",
+                                          d.topology == AstraTopology::kSwitch ? "Switch"
+                                          : d.topology == AstraTopology::kRing ? "Ring"
+                                                                               : "FullyConnected",
                                           d.bandwidth_gib, d.latency_ns)});
     }
     result.steps.push_back({"group", answer.flat ? "flat logical ring" : "dimension by dimension",
@@ -294,6 +300,14 @@ class AstraModel final : public NetworkCost {
                    "",
                    "1 byte to 9 PB",
                    "",
+                   {}});
+    }
+    if (collective.imbalance != 1) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("a {} with an imbalance of {}", name_of(collective.kind), collective.imbalance),
+                   "",
+                   "1: ASTRA-Sim's formulas are for even ones",
+                   "leave the imbalance out, or take --network-model nccl",
                    {}});
     }
     NS_TRY(const network::Placement placement, topology_.place(collective.group));
@@ -337,7 +351,7 @@ class AstraModel final : public NetworkCost {
     }
     std::vector<network::Link> links;
     for (const FabricLevel& level : levels_) links.push_back(network::link_of(level, Gpu()));
-    result.floor = network::bandwidth_bound({collective.kind, bytes, false, &placement, links.data()});
+    result.floor = network::bandwidth_bound({collective.kind, bytes, false, 1, &placement, links.data()});
     return result;
   }
 

@@ -152,6 +152,8 @@ Cluster from_astra(const AstraSystem& system, const Gpu& gpu) {
     const bool is_switch = d.topology == AstraTopology::kSwitch;
     level.fabric.kind = !is_switch ? FabricKind::kNvlink : i == 0 ? FabricKind::kNvswitch : FabricKind::kInfiniband;
     level.fabric.bandwidth = d.bandwidth_gib * units::GiB / units::s;
+    level.ring = d.topology == AstraTopology::kRing;
+    if (level.ring) level.nics_per_gpu = 2;  // a link to each neighbour
     level.fabric.latency = (is_switch ? 2 : 1) * d.latency_ns * units::ns;
     cluster.levels.push_back(level);
   }

@@ -10,8 +10,8 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::array<std::string_view, 9> kColumnNames = {"gpu",           "cluster", "system", "collective", "ranks",
-                                                          "gpus_per_node", "bytes",   "dtype",  "latency_ms"};
+constexpr std::array<std::string_view, 10> kColumnNames = {
+    "gpu", "cluster", "system", "collective", "ranks", "gpus_per_node", "bytes", "dtype", "latency_ms", "imbalance"};
 constexpr std::array<std::string_view, 7> kAnswerColumns = {"forecast_ms", "low_ms",    "high_ms",     "algorithm",
                                                             "protocol",    "busbw_gbs", "extrapolated"};
 
@@ -94,6 +94,16 @@ Result<CollectiveRow> CollectiveReader::row(std::span<const std::string_view> fi
   }
   row.size = *bytes * units::B;
   row.integer = field(kDtype).substr(0, 3) == "int" || field(kDtype).substr(0, 4) == "uint";
+  if (!field(kImbalance).empty()) {
+    const auto imbalance = number<double>(field(kImbalance));
+    const bool uneven = row.kind == CollectiveKind::kAllToAll;
+    if (!imbalance || !(*imbalance >= 1 && *imbalance <= (uneven ? static_cast<double>(row.ranks) : 1))) {
+      return wrong(where, fmt::format("imbalance \"{}\" of a {}", field(kImbalance), name_of(row.kind)),
+                   uneven ? fmt::format("a number from 1 to the {} ranks", row.ranks)
+                          : std::string("1, or nothing: only all_to_all is uneven"));
+    }
+    row.imbalance = *imbalance;
+  }
   if (!field(kLatency).empty()) {
     row.latency_ms = number<double>(field(kLatency));
     if (!row.latency_ms || !(*row.latency_ms > 0) || !std::isfinite(*row.latency_ms)) {
@@ -162,7 +172,7 @@ Result<Collective> CollectiveForecaster::collective(const CollectiveRow& row) {
   NS_TRY(const Ready* system, ready(row));
   NS_TRY(const RankGroup group,
          measured_group(system->cluster, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks));
-  return Collective{row.kind, row.size, group, row.integer};
+  return Collective{row.kind, row.size, group, row.integer, row.imbalance};
 }
 
 Result<CollectiveAnswer> CollectiveForecaster::forecast(const CollectiveRow& row) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "algorithms.h"
 #include "links.h"
 #include "topology.h"
 
@@ -145,7 +146,8 @@ Result<std::vector<Bytes>> level_loads(const Cluster& cluster, const Collective&
         leaving = (parts - 1) / parts;
         break;
       case CollectiveKind::kAllToAll:
-        leaving = members * (ranks - members) / ranks;
+        leaving = call.imbalance * members *
+                  (cluster.levels[tier.level].ring ? network::across_half(tier) : (ranks - members) / ranks);
         break;
       case CollectiveKind::kGather:
       case CollectiveKind::kScatter:
@@ -199,7 +201,7 @@ Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seco
   for (std::size_t l = loads.size(); l-- > 0;) {
     sent += loads[l];
     const network::Link link = network::link_of(cluster.levels[l], cluster.gpu);
-    if (link.network()) {
+    if (link.network() && link.ring == 0) {  // a torus dimension carries its own alone
       outward += loads[l];
       loads[l] = outward;
     }

@@ -133,9 +133,11 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   link.name = name_of(level.fabric.kind);
   link.link_class = link_class_of(level.fabric.kind);
   link.generation = generation_of(gpu.architecture);
-  link.nvls = level.fabric.kind == FabricKind::kNvswitch && constants_of(link.generation).nvls_efficiency > 0;
+  link.nvls =
+      !level.ring && level.fabric.kind == FabricKind::kNvswitch && constants_of(link.generation).nvls_efficiency > 0;
   link.peak = level.bandwidth_per_gpu() / (units::B / units::s);
   link.bandwidth = efficiency(level.fabric.kind, link.generation) * link.peak;
+  if (level.ring) link.ring = level.size > 0 ? level.size : kOpenRing;
   // NCCL's latencies were tuned on H100 (1980 MHz). What takes time in them are instructions of the SMs, so they grow
   // as the clock falls; measured small collectives on A100 (1410 MHz) agree.
   constexpr double kTunedClock = 1980e6;  // Hz

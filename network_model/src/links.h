@@ -29,6 +29,8 @@ enum class LinkClass { kNvlink, kPcie, kXgmi, kNetwork };
 std::string_view name_of(LinkClass link_class);
 LinkClass link_class_of(FabricKind kind);
 
+inline constexpr std::int64_t kOpenRing = -1;
+
 // One level of the cluster in plain doubles (seconds, bytes per second), for the inner loop.
 struct Link {
   std::string_view name;  // of the fabric's kind
@@ -41,6 +43,7 @@ struct Link {
   PerProtocol tree_hop{};
   double nvls_hop = 0;
   double nvls_tree_hop = 0;
+  std::int64_t ring = 0;    // units in a dimension of a torus (kOpenRing: as many as take part); 0: all reach all
   double clock_factor = 1;  // of everything that the SMs do: latencies against those of NCCL's tuning
 
   bool network() const { return link_class == LinkClass::kNetwork; }

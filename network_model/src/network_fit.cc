@@ -247,7 +247,7 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
     const Cluster& cluster = clusters[m.cluster];
     NS_TRY(const RankGroup group, measured_group(cluster, m.ranks, m.ranks_per_node));
     NS_TRY(const network::Placement placement, machines[m.cluster].topology.place(group));
-    const network::Call call{m.kind, bytes, m.integer, &placement, machines[m.cluster].links.data()};
+    const network::Call call{m.kind, bytes, m.integer, 1, &placement, machines[m.cluster].links.data()};
     network::Choice choice, in_switch;
     if (placement.tier_count > 0) {
       choice = network::choose(call, {}, network::Means::kMessages);

@@ -89,7 +89,18 @@ class NetworkModel final : public NetworkCost {
                    "",
                    {}});
     }
-    return Call{collective.kind, barrier ? 0 : bytes, collective.integer, &placement, links_.data()};
+    const double most = collective.kind == CollectiveKind::kAllToAll ? static_cast<double>(placement.ranks) : 1;
+    if (!(collective.imbalance >= 1 && collective.imbalance <= most)) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("a {} with an imbalance of {}", name_of(collective.kind), collective.imbalance),
+                   "",
+                   most > 1 ? fmt::format("1 (even) to {:g}, the ranks (one receives everything)", most)
+                            : std::string("1: only all_to_all is uneven"),
+                   "",
+                   {}});
+    }
+    return Call{collective.kind,      barrier ? 0 : bytes, collective.integer,
+                collective.imbalance, &placement,          links_.data()};
   }
 
   static tl::unexpected<Error> refuse(const Call& call) {
@@ -156,7 +167,7 @@ class NetworkModel final : public NetworkCost {
     forecast.utilization = latency > 0 ? floor / latency : 1;
     forecast.method = best.algorithm->methods[static_cast<std::size_t>(best.protocol)];
     constexpr double kLargestMeasured = 1 << 30;
-    forecast.extrapolated = !corrected || !corrected->measured || call.bytes > kLargestMeasured;
+    forecast.extrapolated = !corrected || !corrected->measured || call.bytes > kLargestMeasured || call.imbalance > 1;
     return forecast;
   }
 
@@ -177,14 +188,22 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
       fmt::format("{} of {} between {} ranks", name_of(collective.kind), to_text(collective.size), placement.ranks);
   const auto bandwidth = [](double bytes_per_second) { return to_text(bytes_per_second * units::B / units::s); };
   const auto duration = [](double seconds) { return to_text(seconds * units::s); };
+  if (call.imbalance > 1) {
+    result.steps.push_back({"imbalance", fmt::format("x {:g}", call.imbalance),
+                            "bytes of the busiest rank's port over the mean; it decides"});
+  }
   for (const Tier& tier : placement) {
     const Link& link = call.link(tier);
     const std::string members = tier.members == tier.max_members ? fmt::to_string(tier.members)
                                                                  : fmt::format("{}-{}", tier.members, tier.max_members);
-    result.steps.push_back(
-        {fmt::format("level {}", tier.level), fmt::format("{} parts of {} ranks", tier.all_parts, members),
-         fmt::format("{}: {} a GPU on the data sheet, {} reached, {} a hop", link.name, bandwidth(link.peak),
-                     bandwidth(link.bandwidth), duration(of(link.ring_hop, best.choice.protocol)))});
+    result.steps.push_back({fmt::format("level {}", tier.level),
+                            fmt::format("{} parts of {} ranks", tier.all_parts, members),
+                            fmt::format("{}{}: {} a GPU on the data sheet, {} reached, {} a hop", link.name,
+                                        link.ring == 0     ? ""
+                                        : call.fills(tier) ? " ring of a torus"
+                                                           : " line in a torus",
+                                        bandwidth(link.peak), bandwidth(call.bandwidth(tier)),
+                                        duration(of(link.ring_hop, best.choice.protocol)))});
   }
   const std::span<const Algorithm> table = network::algorithms();
   for (std::size_t i = 0; i < table.size(); ++i) {

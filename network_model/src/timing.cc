@@ -3,7 +3,9 @@
 namespace ns_dist::network {
 
 bool is_allowed(const Call& call, const Allowed& allowed, std::size_t algorithm, Protocol protocol) {
-  return (allowed.algorithm ? *allowed.algorithm == algorithm : algorithms()[algorithm].automatic) &&
+  const bool torus = call.torus();
+  if (torus && !algorithms()[algorithm].on_torus) return false;
+  return (allowed.algorithm ? *allowed.algorithm == algorithm : torus || algorithms()[algorithm].automatic) &&
          (!allowed.protocol || *allowed.protocol == protocol) && algorithms()[algorithm].applies(call, protocol);
 }
 

@@ -103,6 +103,7 @@ void fields(Io& io, FabricLevel& level) {
   io("size", level.size);
   io("nics_per_gpu", level.nics_per_gpu);
   io("oversubscription", level.oversubscription);
+  io.optional("ring", level.ring);
 }
 
 template <class Io>
@@ -226,6 +227,9 @@ class Writer {
   }
   template <class T>
   void optional(std::string_view key, T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (!value) return;  // as files of before have it
+    }
     (*this)(key, value);
   }
   ordered_json take() { return std::move(json_); }

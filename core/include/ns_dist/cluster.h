@@ -29,6 +29,9 @@ struct FabricLevel {
   std::int64_t size = 0;        // units of the level below; 0: as many as the plan needs (outermost level only)
   double nics_per_gpu = 1;      // network ports a GPU; 1 for scale-up fabrics
   double oversubscription = 1;  // >= 1: how much narrower this level is than its GPUs' ports together
+  // A dimension of a torus: the units form a ring of direct links, half of the ports to each neighbour. Several
+  // dimensions are several levels, the first one innermost.
+  bool ring = false;
 
   // What one GPU can send into this level when all its peers do.
   BytesPerSecond bandwidth_per_gpu() const { return fabric.bandwidth * nics_per_gpu / oversubscription; }

@@ -33,21 +33,35 @@ struct CollectiveRow {
   Bytes size;                                 // nccl-tests' size (Collective::size)
   bool integer = false;                       // column dtype: int8, int32, ...
   std::optional<double> latency_ms;
+  double imbalance = 1;  // Collective::imbalance
   friend bool operator==(const CollectiveRow&, const CollectiveRow&) = default;
 };
 
 class CollectiveReader {
  public:
   // Columns in any order, others are allowed: collective, ranks and bytes, and one of gpu and cluster, are needed;
-  // gpus_per_node, dtype, latency_ms are read; `system` (as the measured data calls a cluster) stands for cluster.
-  // Errors: one of the needed columns is missing.
+  // gpus_per_node, dtype, latency_ms and imbalance (of all_to_all) are read; `system` (as the measured data calls a
+  // cluster) stands for cluster. Errors: one of the needed columns is missing.
   static Result<CollectiveReader> of(std::span<const std::string> columns, const std::string& where);
 
-  // Errors, at `where`: too few fields, an unknown collective, a number that is none, ranks below 2, bytes below 1.
+  // Errors, at `where`: too few fields, an unknown collective, a number that is none, ranks below 2, bytes below 1,
+  // an imbalance below 1, above the ranks, or of another collective than all_to_all.
   Result<CollectiveRow> row(std::span<const std::string_view> fields, const std::string& where) const;
 
  private:
-  enum Column { kGpu, kCluster, kSystem, kCollective, kRanks, kGpusPerNode, kBytes, kDtype, kLatency, kColumnCount };
+  enum Column {
+    kGpu,
+    kCluster,
+    kSystem,
+    kCollective,
+    kRanks,
+    kGpusPerNode,
+    kBytes,
+    kDtype,
+    kLatency,
+    kImbalance,
+    kColumnCount
+  };
   std::array<std::optional<std::size_t>, kColumnCount> index_;
 };
 

@@ -1,5 +1,6 @@
 // Direct: every rank exchanges with its peers without intermediate ranks; NCCL's sends and receives.
 #include <algorithm>
+#include <cmath>
 
 #include "algorithms.h"
 
@@ -24,7 +25,7 @@ bool applies(const Call& call, Protocol protocol) {
 Cost cost(const Call& call, Protocol protocol) {
   const double ranks = call.ranks();
   Cost result;
-  double hop = 0, members_below = 1;
+  double hop = 0, hops = 0, wire = 0, members_below = 1;
   // Levels carry their traffic side by side, each through its own ports: the slowest one decides.
   for (const Tier& tier : *call.placement) {
     const Link& link = call.link(tier);
@@ -32,18 +33,29 @@ Cost cost(const Call& call, Protocol protocol) {
     // What a rank (a root's part, for gather and scatter) exchanges outside its part at this level; what leaves the
     // node passes the network of every level on its way.
     const double outside = link.network() ? ranks - members_below : reach - members_below;
+    const double bandwidth = call.bandwidth(tier);
     double bytes = (outside + (link.network() ? 0 : kOwnShare * link.clock_factor)) / ranks * call.bytes;
     if (call.kind == CollectiveKind::kSendRecv) bytes = call.bytes;
+    if (link.ring != 0) {
+      // Dimension by dimension, the shortest way: every hop takes a link's time. The farthest peer is a half ring away,
+      // or the whole of a line.
+      if (call.kind == CollectiveKind::kAllToAll) bytes = across_half(tier) * call.bytes;
+      const auto parts = static_cast<double>(tier.parts);
+      hops += call.fills(tier) ? std::floor(parts / 2) : parts - 1;
+      wire = std::max(wire, of(link.ring_hop, Protocol::kLl));
+    }
     result.transfer =
-        std::max(result.transfer, bytes / ring_bandwidth(protocol, link.bandwidth, link.generation, call.nodes()));
+        std::max(result.transfer, bytes / ring_bandwidth(protocol, bandwidth, link.generation, call.nodes()));
     hop = std::max(hop, of(link.ring_hop, protocol));
     members_below = reach;
   }
+  result.transfer *= call.imbalance;  // the busiest port decides
   result.steps = call.kind == CollectiveKind::kSendRecv ? 1 : ranks - 1;
   // All peers are served at once, in NCCL's rounds of 8 a channel: the set-up of each round, not of each peer, is paid.
   constexpr double kPeersAtOnce = 8;
-  result.latency =
-      call.latency_of(base_latency_ring(protocol, call.links[0]), hop * (1 + (result.steps - 1) / kPeersAtOnce));
+  const double further = std::max(0.0, hops - 1) * wire;  // the first hop is in `hop`
+  result.latency = call.latency_of(base_latency_ring(protocol, call.links[0]),
+                                   further + hop * (1 + (result.steps - 1) / kPeersAtOnce));
   return result;
 }
 
@@ -56,6 +68,7 @@ constinit const Algorithm kDirect = {
     Means::kMessages,
     {"direct/ll", "direct/ll128", "direct/simple"},
     applies,
-    cost};
+    cost,
+    true};
 
 }  // namespace ns_dist::network

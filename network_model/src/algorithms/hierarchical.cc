@@ -24,7 +24,7 @@ Cost cost(const Call& call, Protocol protocol) {
     path += (parts - 1) * of(link.ring_hop, protocol);
     result.steps += parts - 1;
     result.transfer +=
-        (parts - 1) / parts * share / ring_bandwidth(protocol, link.bandwidth, link.generation, call.nodes());
+        (parts - 1) / parts * share / ring_bandwidth(protocol, call.bandwidth(tier), link.generation, call.nodes());
     share /= parts;
   }
   if (call.kind == CollectiveKind::kAllReduce) {
@@ -45,6 +45,7 @@ constinit const Algorithm kHierarchical = {
     Means::kMessages,
     {"hierarchical/ll", "hierarchical/ll128", "hierarchical/simple"},
     applies,
-    cost};
+    cost,
+    true};
 
 }  // namespace ns_dist::network

@@ -38,7 +38,7 @@ Cost cost(const Call& call, Protocol protocol) {
     const Link& link = call.link(tier);
     const auto parts = static_cast<double>(tier.all_parts);
     path += (parts - reached) * of(link.ring_hop, protocol);
-    bus = std::min(bus, static_cast<double>(tier.members) * link.bandwidth);
+    bus = std::min(bus, static_cast<double>(tier.members) * call.bandwidth(tier));
     reached = parts;
   }
   bus = ring_bandwidth(protocol, bus, call.links[0].generation, call.nodes());
@@ -79,6 +79,7 @@ constinit const Algorithm kRing = {
     Means::kMessages,
     {"ring/ll", "ring/ll128", "ring/simple"},
     applies,
-    cost};
+    cost,
+    true};
 
 }  // namespace ns_dist::network

@@ -42,6 +42,7 @@ Case any_case() {
        1, 1},
       {any_fabric({FabricKind::kInfiniband, FabricKind::kRoce, FabricKind::kEfa}, 1, 200), leaf, between(0.25, 4), 1},
       {any_fabric({FabricKind::kInfiniband, FabricKind::kRoce}, 1, 200), 0, 1, between(1, 4)}};
+  for (FabricLevel& level : c.cluster.levels) level.ring = *rc::gen::inRange(0, 4) == 0;  // a torus, or a part of one
 
   // Ranks as innermost x middle x outermost; the group takes one to three of the axes.
   const std::int64_t a = *rc::gen::inRange<std::int64_t>(1, 9), b = *rc::gen::inRange<std::int64_t>(1, 9),
@@ -105,6 +106,28 @@ TEST(NetworkModelProperty, MoreBandwidthOnAnyLevelIsNeverSlower) {
     Cluster faster = c.cluster;
     faster.levels[*rc::gen::inRange<std::size_t>(0, 3)].fabric.bandwidth *= between(1, 10);
     RC_ASSERT(forecast(faster, c.call).latency <= kRounding * forecast(c.cluster, c.call).latency);
+  }));
+}
+
+TEST(NetworkModelProperty, UnevenAllToAllIsBoundByItsBusiestPort) {
+  EXPECT_TRUE(rc::check([] {
+    Case c = any_case();
+    c.call.kind = CollectiveKind::kAllToAll;
+    const auto ranks = static_cast<double>(c.call.group.size());
+    const Forecast even = forecast(c.cluster, c.call);
+    Collective uneven = c.call;
+    uneven.imbalance = 1;
+    RC_ASSERT(forecast(c.cluster, uneven).latency == even.latency);
+    uneven.imbalance = between(1, ranks);
+    const Forecast first = forecast(c.cluster, uneven);
+    RC_ASSERT(even.latency <= kRounding * first.latency);
+    // What leaves the busiest rank, over all ports that it has.
+    BytesPerSecond ports;
+    for (const FabricLevel& level : c.cluster.levels) ports += level.bandwidth_per_gpu();
+    RC_ASSERT(kRounding * first.latency >= uneven.imbalance * (ranks - 1) / ranks * uneven.size / ports);
+    RC_ASSERT(kRounding * first.latency >= uneven.imbalance * even.floor);
+    uneven.imbalance = between(uneven.imbalance, ranks);
+    RC_ASSERT(first.latency <= kRounding * forecast(c.cluster, uneven).latency);
   }));
 }
 

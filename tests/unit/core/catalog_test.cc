@@ -215,5 +215,32 @@ TEST(HuggingFace, AnUnknownFamilyOrAMissingKeyIsAnError) {
               HasSubstr("\"num_hidden_layers\" is missing"));
 }
 
+TEST_F(CatalogTest, TorusIsALevelADimension) {
+  const auto read = [&](const std::string& level) {
+    const auto path = std::filesystem::temp_directory_path() / "ns-dist-torus-test.json";
+    std::ofstream(path) << R"({"schema": "ns-dist/cluster/1", "id": "t", "name": "T", "gpu": "a100-sxm-80gb",
+      "levels": [{"fabric": "nvlink3-nvswitch", "size": 4}, )"
+                        << level << R"(], "sources": {"/levels": "made up for a test"}})";
+    auto cluster = catalog_.cluster(path.string());
+    std::filesystem::remove(path);
+    return cluster;
+  };
+  const auto torus = read(R"({"fabric": "ib-hdr", "torus": "4x4x8", "links_per_direction": 2})");
+  ASSERT_TRUE(torus) << to_text(torus.error());
+  ASSERT_EQ(torus->levels.size(), 4U);
+  EXPECT_EQ(torus->gpu_count(), 4 * 4 * 4 * 8);
+  for (std::size_t i = 1; i < 4; ++i) {
+    EXPECT_TRUE(torus->levels[i].ring);
+    EXPECT_EQ(torus->levels[i].size, i == 3 ? 8 : 4);
+    EXPECT_DOUBLE_EQ(torus->levels[i].nics_per_gpu, 1) << "2 links to each of 2 neighbours, for 4 GPUs";
+  }
+  for (const char* wrong : {"", "4x", "x4", "4x1", "4x-4", "4 x 4", "4x4x4x4x4x4x4", "99999999x2", "switch"}) {
+    const auto none = read(std::string(R"({"fabric": "ib-hdr", "torus": ")") + wrong + "\"}");
+    ASSERT_FALSE(none) << wrong;
+    EXPECT_THAT(to_text(none.error()), HasSubstr("levels/1/torus")) << wrong;
+  }
+  EXPECT_FALSE(read(R"({"fabric": "ib-hdr", "torus": "4x4", "size": 16})")) << "the torus has its size";
+}
+
 }  // namespace
 }  // namespace ns_dist

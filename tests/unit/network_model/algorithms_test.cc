@@ -172,5 +172,67 @@ TEST(Clock, SlowerSmsMakeLongerLatencies) {
   EXPECT_NEAR(seconds("ring", "ll", tiny, slow) / seconds("ring", "ll", tiny), 2, 1e-9);
 }
 
+// One GPU a node, 50 GB/s to each of its neighbours in each dimension.
+Cluster torus(std::vector<std::int64_t> sizes) {
+  Cluster cluster = dgx_h100();
+  cluster.levels.clear();
+  for (const std::int64_t size : sizes) {
+    cluster.levels.push_back({test::infiniband(50), size, 2, 1});
+    cluster.levels.back().ring = true;
+  }
+  return cluster;
+}
+
+TEST(Torus, AllReduceGoesDimensionByDimension) {
+  // Each dimension is a ring with 2 ports a GPU; the second one has a quarter of the bytes left.
+  const Collective all = call(CollectiveKind::kAllReduce, kHuge, {{16, 1}});
+  const double expected = 2 * (3.0 / 4 + 3.0 / 4 / 4) * kHuge / (2 * kPort);
+  EXPECT_NEAR(seconds("hierarchical", "simple", all, torus({4, 4})) / expected, 1, 1e-6);
+  // 2 x (3 + 3) neighbours, one after the other.
+  const Collective small = call(CollectiveKind::kAllReduce, kTiny, {{16, 1}});
+  EXPECT_NEAR(seconds("hierarchical", "ll128", small, torus({4, 4})), (14 + 12 * 4.0 + 13) * kUs, 1e-9);
+  EXPECT_LT(seconds("auto", "auto", small, torus({4, 4})), seconds("ring", "auto", small, torus({4, 4})))
+      << "chosen by itself: 12 hops instead of 30";
+}
+
+TEST(Torus, AllToAllIsBoundByTheBisection) {
+  // Half of the GPUs send half of their bytes through two cuts of every ring: P / 4 of a buffer a GPU over its 2 ports;
+  // (P^2 - 1) / (4 P) where P is odd.
+  for (const auto& [sizes, load] : std::vector<std::pair<std::vector<std::int64_t>, double>>{
+           {{4, 4}, 1.0}, {{8, 4}, 2.0}, {{4, 4, 16}, 4.0}, {{5, 5}, 6.0 / 5}, {{2, 2}, 0.5}}) {
+    std::int64_t ranks = 1;
+    for (const std::int64_t size : sizes) ranks *= size;
+    const Collective all = call(CollectiveKind::kAllToAll, kHuge, {{ranks, 1}});
+    EXPECT_NEAR(seconds("direct", "simple", all, torus(sizes)) / (load * kHuge / (2 * kPort)), 1, 1e-6) << load;
+    const Forecast f = *(*make_network_model(torus(sizes)))->forecast(all);
+    EXPECT_NEAR(f.floor / s,
+                std::max(load, (static_cast<double>(ranks) - 1) / static_cast<double>(ranks) /
+                                   static_cast<double>(sizes.size())) *
+                    kHuge / 100e9,
+                1e-6 * kHuge / 100e9);
+  }
+}
+
+TEST(Torus, PartOfARingIsALine) {
+  // Two neighbours of a ring of four: one link there, one back.
+  const Collective pair = call(CollectiveKind::kAllToAll, kHuge, {{2, 1}});
+  EXPECT_NEAR(seconds("direct", "simple", pair, torus({4, 4})) / (0.5 * kHuge / kPort), 1, 1e-6);
+  const Collective gather = call(CollectiveKind::kAllGather, kHuge, {{2, 1}});
+  EXPECT_NEAR(seconds("ring", "simple", gather, torus({4, 4})) / (0.5 * kHuge / kPort), 1, 1e-6);
+}
+
+TEST(Torus, LatencyGrowsWithTheHops) {
+  // Rounds of eight peers pay a hop each; the farthest peer is 2 + 2 hops away, 3 of them beyond the first.
+  const Collective small = call(CollectiveKind::kAllToAll, kTiny, {{16, 1}});
+  EXPECT_NEAR(seconds("direct", "ll", small, torus({4, 4})), (6.6 + 2.7 * (1 + 14.0 / 8) + 3 * 2.7 + 13) * kUs, 1e-9);
+}
+
+TEST(Torus, RefusesAlgorithmsThatAssumeASwitch) {
+  NetworkModelOptions options;
+  options.algorithm = "tree";
+  const auto model = make_network_model(torus({4, 4}), options);
+  EXPECT_FALSE((*model)->forecast(call(CollectiveKind::kAllReduce, 1e6, {{16, 1}})));
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -51,6 +51,26 @@ TEST(CollectiveTable, NamesWhatIsWrongAndWhere) {
   }
 }
 
+TEST(CollectiveTable, ReadsHowUnevenAnAllToAllIs) {
+  const std::vector<std::string> columns = {"cluster", "collective", "ranks", "bytes", "imbalance"};
+  const auto uneven = read(columns, {"dgx", "all_to_all", "8", "1048576", "1.5"});
+  ASSERT_TRUE(uneven) << to_text(uneven.error());
+  EXPECT_EQ(uneven->imbalance, 1.5);
+  EXPECT_EQ(read(columns, {"dgx", "all_reduce", "8", "1048576", ""})->imbalance, 1);
+  EXPECT_TRUE(read(columns, {"dgx", "all_reduce", "8", "1048576", "1"}));
+  for (const std::string_view wrong : {"0.9", "8.1", "-1", "nan", "x"}) {
+    EXPECT_FALSE(read(columns, {"dgx", "all_to_all", "8", "1048576", wrong})) << wrong;
+  }
+  EXPECT_FALSE(read(columns, {"dgx", "all_gather", "8", "1048576", "1.5"}));
+
+  CollectiveForecaster forecaster(resolve);
+  CollectiveRow row = *uneven;
+  row.size = 1 * GiB;
+  const Seconds busy = forecaster.forecast(row)->forecast.latency;
+  row.imbalance = 1;
+  EXPECT_GT(busy, 1.3 * forecaster.forecast(row)->forecast.latency);
+}
+
 TEST(CollectiveTable, ForecastsAndNamesTheAlgorithm) {
   CollectiveForecaster forecaster(resolve);
   CollectiveRow row{"a100", "", CollectiveKind::kAllReduce, 8, 8, 1 * GiB, false, std::nullopt};

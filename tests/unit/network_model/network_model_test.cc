@@ -57,6 +57,41 @@ TEST(NetworkModel, EveryKindHasAnAlgorithm) {
   EXPECT_TRUE(model->forecast({CollectiveKind::kSendRecv, 1 * MiB, {0, {{2, 8}}}}));
 }
 
+TEST(NetworkModel, BusiestPortDecidesAnUnevenAllToAll) {
+  // Two nodes of eight, 25 GB/s a rank: of 1 GB, half leaves the node; the busiest rank sends 1.5 times as much.
+  const auto model = model_of(test::dgx_a100(), {.calibrated = false});
+  Collective call{CollectiveKind::kAllToAll, 1 * GB, {0, {{16, 1}}}};
+  const Forecast even = *model->forecast(call);
+  call.imbalance = 1.5;
+  const Forecast uneven = *model->forecast(call);
+  EXPECT_NEAR(uneven.floor / s, 1.5 * 0.5 / 25, 1e-12);
+  EXPECT_NEAR((uneven.latency - even.latency) / s, 0.5 * 0.5 / (0.94 * 25), 1e-9);
+  EXPECT_TRUE(uneven.extrapolated) << "nobody measured one";
+}
+
+TEST(NetworkModel, DragonflyIsTwoLevelsTheOuterOneNarrower) {
+  // Groups of 4 nodes; between groups half of what the nodes' ports reach.
+  Cluster dragonfly = test::dgx_a100();
+  dragonfly.levels[1].size = 4;
+  dragonfly.levels.push_back({test::infiniband(25), 0, 1, 2});
+  const auto model = model_of(dragonfly, {.calibrated = false});
+  // All-to-all of two groups: half of 1 TB goes to the other group at 0.94 x 12.5 GB/s a GPU; in a group all but an
+  // eighth of the nodes' traffic goes at 0.94 x 25.
+  const Forecast both = *model->forecast({CollectiveKind::kAllToAll, 1e12 * B, {0, {{64, 1}}}});
+  EXPECT_NEAR(both.latency / s, 0.5 * 1e12 / (0.94 * 12.5e9), 1e-3);
+  const Forecast one = *model->forecast({CollectiveKind::kAllToAll, 1e12 * B, {0, {{32, 1}}}});
+  EXPECT_NEAR(one.latency / s, 0.75 * 1e12 / (0.94 * 25e9), 1e-3);
+}
+
+TEST(NetworkModel, RefusesImpossibleImbalances) {
+  const auto model = model_of(test::dgx_a100());
+  for (const double imbalance : {0.0, 0.99, 8.01, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_FALSE(model->forecast({CollectiveKind::kAllToAll, 1 * MiB, {0, {{8, 1}}}, false, imbalance})) << imbalance;
+  }
+  EXPECT_TRUE(model->forecast({CollectiveKind::kAllToAll, 1 * MiB, {0, {{8, 1}}}, false, 8}));
+  EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, 1 * MiB, {0, {{8, 1}}}, false, 1.5}));
+}
+
 TEST(NetworkModel, RefusesWhatIsNoCollective) {
   const auto model = model_of(test::dgx_a100(2));
   const RankGroup group{0, {{8, 1}}};
