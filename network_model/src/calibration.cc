@@ -20,11 +20,12 @@ Corrected corrected_of(const CalibrationCurve& curve, bool measured) {
   for (const CalibrationStep& step : curve.steps) {
     correction.add({knot_coordinate(step.modelled / units::s), step.height});
   }
-  return {correction, curve.deviation, measured, true};
+  return {correction, curve.deviation, curve.deviation_short, measured, true};
 }
 
 Corrected mixed(const Corrected& a, const Corrected& b, double weight) {
-  return {a.correction.mixed(b.correction, weight), (1 - weight) * a.deviation + weight * b.deviation, false, true};
+  return {a.correction.mixed(b.correction, weight), (1 - weight) * a.deviation + weight * b.deviation,
+          (1 - weight) * a.deviation_short + weight * b.deviation_short, false, true};
 }
 
 // For a family that nobody measured: the mean of the n that were and of NCCL's constants as they stand. (What families
@@ -35,11 +36,12 @@ Corrected mean_of(const std::vector<const CalibrationCurve*>& curves) {
     mean = mixed(mean, corrected_of(*curves[i], false), 1 / static_cast<double>(i + 1));
   }
   const auto count = static_cast<double>(curves.size());
-  mean = mixed(mean, {Correction(), 0, false, true}, 1 / (count + 1));
+  mean = mixed(mean, {Correction(), 0, 0, false, true}, 1 / (count + 1));
   // Between families the logarithm of the ratio differs by this much (standard deviation, measured by leaving out
   // each).
   constexpr double kBetweenFamilies = 0.12;
   mean.deviation = std::hypot(mean.deviation, kBetweenFamilies);
+  mean.deviation_short = std::hypot(mean.deviation_short, kBetweenFamilies);
   return mean;
 }
 

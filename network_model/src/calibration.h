@@ -16,11 +16,15 @@ CollectiveKind measured_like(CollectiveKind kind);
 // Architectures that share their corrections: "blackwell-ultra" counts as "blackwell".
 std::string_view family_of(std::string_view architecture);
 
+// Bytes from which bandwidth decides on most machines: intervals of shorter messages are apart.
+inline constexpr double kLongMessage = 1 << 20;
+
 struct Corrected {
   Correction correction;
-  double deviation = 0;   // of the logarithm of time
-  bool measured = false;  // on this family (or cluster), this collective and this number of ranks
-  bool known = false;     // false: nothing near enough was measured, the correction is none
+  double deviation = 0;        // of the logarithm of time, from kLongMessage
+  double deviation_short = 0;  // below
+  bool measured = false;       // on this family (or cluster), this collective and this number of ranks
+  bool known = false;          // false: nothing near enough was measured, the correction is none
 };
 
 // The corrections of one cluster, looked up once.

@@ -31,9 +31,9 @@ tl::unexpected<Error> wrong(const std::string& where, const std::string& message
 }
 
 Result<CalibrationCurve> read_curve(const Json& json, const std::string& where) {
-  constexpr std::array<std::string_view, 12> kKeys = {"cluster",    "gpu",       "fabric",         "architecture",
-                                                      "collective", "ranks",     "ranks_per_node", "in_switch",
-                                                      "integer",    "log_ratio", "steps",          "deviation"};
+  constexpr std::array<std::string_view, 13> kKeys = {
+      "cluster",   "gpu",     "fabric",    "architecture", "collective", "ranks",          "ranks_per_node",
+      "in_switch", "integer", "log_ratio", "steps",        "deviation",  "deviation_short"};
   if (!json.is_object()) return wrong(where, "not an object", "a curve");
   for (const auto& [key, value] : json.items()) {
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
@@ -86,6 +86,11 @@ Result<CalibrationCurve> read_curve(const Json& json, const std::string& where) 
                  fmt::format("{} numbers, and a deviation beside them", network::kKnots));
   }
   curve.deviation = json["deviation"].get<double>();
+  // Files of earlier versions have one for all sizes.
+  if (json.contains("deviation_short") && !json["deviation_short"].is_number()) {
+    return wrong(where + "/deviation_short", "no number", "0 to 10");
+  }
+  curve.deviation_short = json.value("deviation_short", curve.deviation);
   for (const Json& value : json["log_ratio"]) {
     constexpr double kLargest = 12;  // e^12: a hundred thousand times off is no measurement
     if (!value.is_number() || !(std::fabs(value.get<double>()) <= kLargest)) {
@@ -94,6 +99,9 @@ Result<CalibrationCurve> read_curve(const Json& json, const std::string& where) 
     curve.log_ratio.push_back(value.get<double>());
   }
   if (!(curve.deviation >= 0 && curve.deviation < 10)) return wrong(where + "/deviation", "impossible", "0 to 10");
+  if (!(curve.deviation_short >= 0 && curve.deviation_short < 10)) {
+    return wrong(where + "/deviation_short", "impossible", "0 to 10");
+  }
   return curve;
 }
 
@@ -111,8 +119,10 @@ std::string to_json(const NetworkCalibration& calibration) {
     if (!curve.gpu.empty()) text += fmt::format("\"gpu\": {}, ", Json(curve.gpu).dump());
     text += fmt::format("\"fabric\": {}, \"architecture\": {}, ", Json(curve.fabric).dump(),
                         Json(curve.architecture).dump());
-    text += fmt::format("\"collective\": \"{}\", \"ranks\": {}, \"ranks_per_node\": {}, \"deviation\": {:.4f},\n",
-                        name_of(curve.kind), curve.ranks, curve.ranks_per_node, curve.deviation);
+    text += fmt::format(
+        "\"collective\": \"{}\", \"ranks\": {}, \"ranks_per_node\": {}, \"deviation\": {:.4f}, "
+        "\"deviation_short\": {:.4f},\n",
+        name_of(curve.kind), curve.ranks, curve.ranks_per_node, curve.deviation, curve.deviation_short);
     if (curve.in_switch) text += "     \"in_switch\": true,\n";
     if (curve.integer) text += "     \"integer\": true,\n";
     if (!curve.steps.empty()) {

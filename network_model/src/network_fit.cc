@@ -44,10 +44,21 @@ std::vector<double> solve(std::vector<std::vector<double>> matrix, std::vector<d
   return right;
 }
 
+using Basis = std::vector<std::pair<std::size_t, double>>;  // unknowns that a point sees, and how much of each
+
 struct Curve {
   network::Correction correction;
   network::Correction::Knots knots{};
   std::vector<network::Step> steps;
+  // How much the measurements of a size of a machine pull the curve to themselves, 0 to 1 (the diagonal of the hat
+  // matrix): without them, it would be off by 1 / (1 - leverage) times as much there.
+  std::map<std::pair<std::size_t, double>, double> leverage;  // by cluster and bytes
+
+  double exaggeration(const Point& point) const {
+    constexpr double kMost = 10;  // all but interpolated: says nothing beyond
+    const auto found = leverage.find({point.cluster, point.bytes});
+    return found == leverage.end() ? 1 : 1 / std::max(1 - found->second, 1 / kMost);
+  }
 };
 
 // Least squares for a piecewise linear function with penalised second differences, and steps at `switches` with
@@ -62,20 +73,28 @@ Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, 
   }
   std::erase_if(switches, [&](double position) { return position <= first || position >= last; });
 
+  Curve curve;
   std::vector<double> solution;
   for (;;) {
     const std::size_t n = kKnots + switches.size();
     std::vector<std::vector<double>> matrix(n, std::vector<double>(n, 0));
     std::vector<double> right(n, 0);
+    struct Place {
+      Basis basis;
+      double weight = 0;
+    };
+    std::map<std::pair<std::size_t, double>, Place> bases;
     for (const Point& point : points) {
       const double x = network::knot_coordinate(point.modelled);
       const auto k = std::min(static_cast<std::size_t>(x), kKnots - 2);
-      std::vector<std::pair<std::size_t, double>> basis = {{k, 1 - (x - static_cast<double>(k))},
-                                                           {k + 1, x - static_cast<double>(k)}};
+      Basis basis = {{k, 1 - (x - static_cast<double>(k))}, {k + 1, x - static_cast<double>(k)}};
       for (std::size_t i = 0; i < switches.size(); ++i) {
         basis.emplace_back(kKnots + i, network::step_share(x, switches[i]));
       }
       const double weight = 1 / rows_of_size[point.bytes];
+      auto& [kept, weights] = bases[{point.cluster, point.bytes}];
+      kept = basis;
+      weights += weight;
       for (const auto& [i, a] : basis) {
         right[i] += weight * a * point.log_ratio;
         for (const auto& [j, b] : basis) {
@@ -97,15 +116,23 @@ Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, 
     }
     constexpr double kHeightPenalty = 0.02;
     for (std::size_t i = kKnots; i < n; ++i) matrix[i][i] += kHeightPenalty;
-    solution = solve(std::move(matrix), std::move(right));
+    solution = solve(matrix, std::move(right));
     std::size_t lowest = kKnots;
     for (std::size_t i = kKnots; i < n; ++i) lowest = solution[i] < solution[lowest] ? i : lowest;
     constexpr double kLeastHeight = 0.02;
-    if (n == kKnots || solution[lowest] > kLeastHeight) break;
+    if (n == kKnots || solution[lowest] > kLeastHeight) {
+      for (const auto& [place, found] : bases) {
+        std::vector<double> unit(n, 0);
+        for (const auto& [i, a] : found.basis) unit[i] = a;
+        const std::vector<double> pulled = solve(matrix, unit);
+        double& leverage = curve.leverage[place];
+        for (const auto& [i, a] : found.basis) leverage += found.weight * a * pulled[i];
+      }
+      break;
+    }
     switches.erase(switches.begin() + static_cast<std::ptrdiff_t>(lowest - kKnots));
   }
 
-  Curve curve;
   std::copy_n(solution.begin(), kKnots, curve.knots.begin());
   // Beyond the measured range the curve keeps the value at its end.
   const auto lowest = static_cast<std::size_t>(first);
@@ -130,16 +157,57 @@ Curve on_top_of(const Curve& shared, std::vector<Point> points, double smoothnes
   curve.correction = network::Correction(curve.knots);
   curve.knots = curve.correction.knots();
   for (const network::Step& step : curve.steps) curve.correction.add(step);
+  // One smoother after the other.
+  for (auto& [place, leverage] : curve.leverage) {
+    const auto below = shared.leverage.find(place);
+    if (below != shared.leverage.end()) leverage = 1 - (1 - leverage) * (1 - below->second);
+  }
   return curve;
 }
 
-void describe(CalibrationCurve& curve, const Curve& fitted, const std::vector<Point>& points) {
-  double squares = 0;
+// Standard deviations around the curve, with every size of every machine left out of it, of long messages and short
+// ones; where there are none of the one, the other's. Counts as well.
+struct Spread {
+  std::array<double, 2> deviation{};  // [0]: from kLongMessage
+  std::array<std::size_t, 2> count{};
+};
+Spread spread_of(const Curve& fitted, const std::vector<Point>& points) {
+  const auto residual = [&](const Point& point) {
+    return point.log_ratio - fitted.correction.log_ratio(point.modelled);
+  };
+  std::map<std::pair<std::size_t, double>, std::pair<double, double>> sums;  // of residuals, and how many
   for (const Point& point : points) {
-    const double residual = point.log_ratio - fitted.correction.log_ratio(point.modelled);
-    squares += residual * residual;
+    auto& [sum, count] = sums[{point.cluster, point.bytes}];
+    sum += residual(point);
+    count += 1;
   }
-  curve.deviation = std::sqrt(squares / static_cast<double>(points.size()));
+  std::array<std::vector<double>, 2> errors;
+  for (const Point& point : points) {
+    const auto& [sum, count] = sums[{point.cluster, point.bytes}];
+    const double left_out = residual(point) + (fitted.exaggeration(point) - 1) * sum / count;
+    errors[point.bytes < network::kLongMessage ? 1 : 0].push_back(std::fabs(left_out));
+  }
+  Spread spread;
+  for (std::size_t i = 0; i < 2; ++i) {
+    spread.count[i] = errors[i].size();
+    if (errors[i].empty()) continue;
+    // The error that nine in ten stay below, as the deviation of a normal distribution that has it.
+    constexpr double kShare = 0.9, kQuantile = 1.645;
+    const auto place = static_cast<std::size_t>(std::ceil(kShare * static_cast<double>(errors[i].size()))) - 1;
+    const auto nth = errors[i].begin() + static_cast<std::ptrdiff_t>(place);
+    std::nth_element(errors[i].begin(), nth, errors[i].end());
+    spread.deviation[i] = *nth / kQuantile;
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (spread.count[i] == 0) spread.deviation[i] = spread.deviation[1 - i];
+  }
+  return spread;
+}
+
+void describe(CalibrationCurve& curve, const Curve& fitted, const std::vector<Point>& points) {
+  const Spread spread = spread_of(fitted, points);
+  curve.deviation = spread.deviation[0];
+  curve.deviation_short = spread.deviation[1];
   curve.log_ratio.assign(fitted.knots.begin(), fitted.knots.end());
   curve.steps.clear();
   for (const network::Step& step : fitted.steps) {
@@ -302,12 +370,7 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
                curve.in_switch, curve.integer) = key;
       // The same difference whether the switch reduces or not: otherwise the choice would go to what was not measured.
       const Curve difference = fit_curve(group.points, {}, options.apart);
-      double squares = 0;
-      for (const Point& point : group.points) {
-        const double residual = point.log_ratio - difference.correction.log_ratio(point.modelled);
-        squares += residual * residual;
-      }
-      const double spread = std::sqrt(squares / static_cast<double>(group.points.size()));
+      const Spread spread = spread_of(difference, group.points);
       const bool both = group.has_switch && curve.fabric != network::name_of(network::LinkClass::kNetwork);
       for (const bool in_switch : {false, true}) {
         if (in_switch && !both) continue;
@@ -321,7 +384,10 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
             curve.steps.push_back({network::time_at(step.position) * units::s, step.height});
           }
         }
-        curve.deviation = deviation_of_few(spread, group.points.size(), known ? known->deviation : kUnknownDeviation);
+        curve.deviation =
+            deviation_of_few(spread.deviation[0], spread.count[0], known ? known->deviation : kUnknownDeviation);
+        curve.deviation_short =
+            deviation_of_few(spread.deviation[1], spread.count[1], known ? known->deviation_short : kUnknownDeviation);
         result.curves.push_back(curve);
       }
     }

@@ -151,7 +151,8 @@ class NetworkModel final : public NetworkCost {
     if (corrected) {
       // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
       constexpr double kQuantile = 1.645, kBetweenMachines = 0.03;
-      const double factor = std::exp(kQuantile * std::hypot(corrected->deviation, kBetweenMachines));
+      const double deviation = call.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
+      const double factor = std::exp(kQuantile * std::hypot(deviation, kBetweenMachines));
       low = latency / factor;
       high = latency * factor;
     } else {

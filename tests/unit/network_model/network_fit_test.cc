@@ -46,6 +46,38 @@ TEST(NetworkFit, RecoversAFactor) {
   EXPECT_NEAR(model->forecast(unseen)->latency / published->forecast(unseen)->latency, 1.3, 1e-6);
 }
 
+// Sizes below 1 MiB scatter by 30 %, longer ones not at all: the interval is wide for the former alone.
+TEST(NetworkFit, ShortMessagesHaveTheirOwnInterval) {
+  const Cluster cluster = test::dgx_a100();
+  std::vector<CollectiveMeasurement> rows = measured(cluster, CollectiveKind::kAllGather, 8, 8, 1.0);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].size < 256 * KiB) rows[i].latency *= i % 2 == 0 ? 1.3 : 1 / 1.3;
+  }
+  const auto fitted = read_network_calibration(to_json(*fit_network(std::vector{cluster}, rows)), "test");
+  ASSERT_TRUE(fitted);
+  ASSERT_EQ(fitted->curves.size(), 1u);
+  EXPECT_GT(fitted->curves[0].deviation_short, std::log(1.3) / 1.645) << "at least the scatter itself";
+  EXPECT_LT(fitted->curves[0].deviation, 0.25 * fitted->curves[0].deviation_short);
+  const auto model = *make_network_model(cluster, with(*fitted));
+  const auto width = [&](Bytes size) {
+    const Forecast f = *model->forecast({CollectiveKind::kAllGather, size, {0, {{8, 1}}}});
+    return f.high / f.latency;
+  };
+  EXPECT_GT(width(64 * KiB), 1.3);
+  EXPECT_LT(width(64 * MiB), 1.15);
+}
+
+// A curve that follows a lonely measurement says nothing of how far it is off there.
+TEST(NetworkFit, IntervalCountsWhatTheCurveWasNotFittedOn) {
+  const Cluster cluster = test::dgx_a100();
+  std::vector<CollectiveMeasurement> rows = measured(cluster, CollectiveKind::kAllGather, 8, 8, 1.0);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].size >= 1 * MiB) rows[i].latency *= i % 2 == 0 ? 1.1 : 1 / 1.1;
+  }
+  const auto fitted = *fit_network(std::vector{cluster}, rows, {.source = "", .smoothness = 1e-6});
+  EXPECT_GT(fitted.curves[0].deviation, std::log(1.1) / 1.645);
+}
+
 // Two machines of one family, 10 % apart: each keeps its own, a third of the family gets their mean.
 TEST(NetworkFit, TellsTheGpusOfAFamilyApart) {
   std::vector<Cluster> clusters = {test::dgx_a100(), test::dgx_a100(), test::dgx_a100()};
