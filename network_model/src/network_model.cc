@@ -187,8 +187,16 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   Explanation result;
   result.subject =
       fmt::format("{} of {} between {} ranks", name_of(collective.kind), to_text(collective.size), placement.ranks);
-  const auto bandwidth = [](double bytes_per_second) { return to_text(bytes_per_second * units::B / units::s); };
-  const auto duration = [](double seconds) { return to_text(seconds * units::s); };
+  // Four digits say more than a forecast knows.
+  const auto rounded = [](double value) {
+    if (!(value > 0) || !std::isfinite(value)) return value;
+    const double step = std::pow(10.0, 3 - std::floor(std::log10(value)));
+    return std::round(value * step) / step;
+  };
+  const auto bandwidth = [&](double bytes_per_second) {
+    return to_text(rounded(bytes_per_second / 1e9) * units::GB / units::s);
+  };
+  const auto duration = [&](double seconds) { return to_text(rounded(seconds * 1e6) * units::us); };
   if (call.imbalance > 1) {
     result.steps.push_back({"imbalance", fmt::format("x {:g}", call.imbalance),
                             "bytes of the busiest rank's port over the mean; it decides"});
@@ -225,7 +233,8 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
                             corrected->measured ? "measured on this generation over NCCL's constants"
                                                 : "measured on other groups or generations over NCCL's constants"});
   }
-  result.steps.push_back({"floor", to_text(result.forecast.floor), "bytes that must cross over data-sheet bandwidth"});
+  result.steps.push_back(
+      {"floor", duration(result.forecast.floor / units::s), "bytes that must cross over data-sheet bandwidth"});
   return result;
 }
 
