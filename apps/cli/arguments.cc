@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "terminal.h"
 
@@ -125,9 +127,14 @@ Result<std::int64_t> read_count(std::string_view text, std::string_view flag, st
                     whole ? "" : fmt::format("write digits only, as in {} 8", flag)));
 }
 
+Result<unsigned> read_threads(const std::string& text) {
+  if (text.empty()) return std::max(1U, std::thread::hardware_concurrency());
+  NS_TRY(const std::int64_t threads, read_count(text, "--threads", 1, 1024));
+  return static_cast<unsigned>(threads);
+}
+
 Result<Mode> read_mode(std::string_view text) {
-  if (text == "burst") return Mode::kBurst;
-  if (text == "sustained") return Mode::kSustained;
+  if (const auto mode = mode_from_name(text)) return *mode;
   return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained", "", {}});
 }
 

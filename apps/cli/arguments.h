@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/compute_model.h"
 #include "ns_dist/dtype.h"
 #include "ns_dist/scenario.h"
 
@@ -21,7 +22,8 @@ inline constexpr std::int64_t kMostOfAnything = 1'000'000'000;
 // A whole number: digits and nothing else ("8", not "8x", "1e3", "+8" or "8.0"). Errors name `flag` and the range.
 Result<std::int64_t> read_count(std::string_view text, std::string_view flag, std::int64_t least = 1,
                                 std::int64_t most = kMostOfAnything);
-Result<Mode> read_mode(std::string_view text);  // of --mode: burst or sustained
+Result<unsigned> read_threads(const std::string& text);  // of --threads: empty for as many as there are cores
+Result<Mode> read_mode(std::string_view text);           // of --mode: burst or sustained
 Result<bool> read_switch(std::string_view text, std::string_view flag);
 Result<DType> read_dtype(std::string_view text, std::string_view flag);
 

@@ -20,14 +20,18 @@ namespace ns_dist::cli {
 namespace {
 
 struct Request {
-  std::string gpu, cluster, collectives, kernels, mode, output;
+  std::string gpu, cluster, collectives, kernels, mode = "sustained", output;
 };
 
+// What a flag names, with the flag as the place of an error that has none.
+template <class T>
+Result<T> named_by(const char* flag, Result<T> found) {
+  if (!found && found.error().where.empty()) found.error().where = flag;
+  return found;
+}
+
 Result<Cluster> cluster_of(const Request& request) {
-  ScenarioSpec spec;
-  if (!request.gpu.empty()) spec.gpu = request.gpu;
-  if (!request.cluster.empty()) spec.cluster = request.cluster;
-  if (!spec.gpu && !spec.cluster) {
+  if (request.gpu.empty() && request.cluster.empty()) {
     return fail({ErrorCode::kUsage,
                  "nothing says on which machine the measurements were made",
                  "--cluster, --gpu",
@@ -36,20 +40,11 @@ Result<Cluster> cluster_of(const Request& request) {
                  {}});
   }
   const Catalog catalog = Catalog::standard();
-  if (spec.cluster) {
-    auto found = catalog.cluster(*spec.cluster);
-    if (!found && found.error().where.empty()) found.error().where = "--cluster";
-    NS_TRY(Cluster cluster, std::move(found));
-    if (spec.gpu) {
-      NS_TRY(cluster.gpu, catalog.gpu(*spec.gpu));
-    }
-    return cluster;
+  if (request.cluster.empty()) return named_by("--gpu", usual_clusters(catalog)(request.gpu));
+  NS_TRY(Cluster cluster, named_by("--cluster", catalog.cluster(request.cluster)));
+  if (!request.gpu.empty()) {
+    NS_TRY(cluster.gpu, catalog.gpu(request.gpu));
   }
-  auto found = catalog.gpu(*spec.gpu);
-  if (!found && found.error().where.empty()) found.error().where = "--gpu";
-  NS_TRY(const Gpu gpu, std::move(found));
-  NS_TRY(Cluster cluster, catalog.cluster(gpu.usual_cluster));
-  cluster.gpu = gpu;
   return cluster;
 }
 
@@ -149,9 +144,7 @@ Result<std::string> calibrate_gpu(const Request& request) {
   }
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
-  auto found = Catalog::standard().gpu(request.gpu);
-  if (!found && found.error().where.empty()) found.error().where = "--gpu";
-  NS_TRY(const Gpu gpu, std::move(found));
+  NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu)));
   NS_TRY(const CsvTable table, CsvTable::read(request.kernels));
   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options));
   if (auto written = write_text(request.output, to_json(calibration)); !written) return fail(written.error());
@@ -196,7 +189,6 @@ int calibrate_command(int argc, const char* const* argv) {
          "",
          {}});
   }
-  if (request.mode.empty()) request.mode = "sustained";
   const auto answered = request.kernels.empty() ? calibrate_collectives(request) : calibrate_gpu(request);
   if (!answered) return report_error(answered.error());
   std::fputs(answered->c_str(), stdout);

@@ -31,7 +31,7 @@ inline constexpr std::array<Command, 10> kCommands = {{
     {"explain", "how did a number come about: one operator on a GPU, one collective on a cluster", explain_command},
     {"kernels", "how long do these operators take on these GPUs? a CSV of them", kernels_command},
     {"collectives", "how long do these collectives take on these clusters? a CSV of them", collectives_command},
-    {"calibrate", "a correction for one cluster from a few measurements", calibrate_command},
+    {"calibrate", "a correction for your GPU or cluster from a few measurements", calibrate_command},
     {"fit", "weights of the kernel model from measured kernels", fit_command},
     {"list", "gpus, models, clusters, fabrics, schedules, algorithms, operators, with a line on each", list_command},
     {"validate", "how far off are our forecasts of steps, kernels and collectives that others measured?",

@@ -209,9 +209,7 @@ Result<Explanation> explain_operator(const Family& family, const Request& reques
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
   if (request.kernel_calibration) {
-    NS_TRY(const std::string text, read_text(*request.kernel_calibration, "--kernel-calibration",
-                                             "a kernel calibration, as ns-dist calibrate writes it"));
-    NS_TRY(KernelCalibration calibration, read_kernel_calibration(text, *request.kernel_calibration));
+    NS_TRY(KernelCalibration calibration, load_kernel_calibration(*request.kernel_calibration));
     options.calibration = std::make_shared<const KernelCalibration>(std::move(calibration));
   }
   NS_TRY(const auto model, make_compute_model(gpu, options));

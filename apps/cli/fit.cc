@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "arguments.h"
@@ -52,11 +51,7 @@ Result<int> answer(const Request& request) {
   options.exclude_generations = request.exclude_generations;
   options.tables = request.tables;
   options.exclude_tables = request.exclude_tables;
-  options.threads = std::max(1u, std::thread::hardware_concurrency());
-  if (!request.threads.empty()) {
-    NS_TRY(const std::int64_t threads, read_count(request.threads, "--threads", 1, 1024));
-    options.threads = static_cast<unsigned>(threads);
-  }
+  NS_TRY(options.threads, read_threads(request.threads));
   const Catalog catalog = Catalog::standard();
   Progress progress("fitting", 1);
   NS_TRY(const KernelFit fit, fit_kernels(

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <string>
-#include <thread>
 
 #include "arguments.h"
 #include "commands.h"
@@ -37,17 +36,11 @@ Result<int> answer(const Request& request) {
   KernelTableOptions options;
   NS_TRY(options.model.mode, read_mode(request.mode));
   if (!request.calibration.empty()) {
-    NS_TRY(const std::string text, read_text(request.calibration, "--kernel-calibration",
-                                             "a kernel calibration, as ns-dist calibrate writes it"));
-    NS_TRY(KernelCalibration calibration, read_kernel_calibration(text, request.calibration));
+    NS_TRY(KernelCalibration calibration, load_kernel_calibration(request.calibration));
     options.model.calibration = std::make_shared<const KernelCalibration>(std::move(calibration));
   }
   options.default_gpu = request.gpu;
-  options.threads = std::max(1u, std::thread::hardware_concurrency());
-  if (!request.threads.empty()) {
-    NS_TRY(const std::int64_t threads, read_count(request.threads, "--threads", 1, 1024));
-    options.threads = static_cast<unsigned>(threads);
-  }
+  NS_TRY(options.threads, read_threads(request.threads));
   NS_TRY(const CsvTable table, CsvTable::read(request.input));
   const Catalog catalog = Catalog::standard();
   Progress progress("forecasting", table.row_count());

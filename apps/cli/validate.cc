@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "arguments.h"
@@ -58,11 +57,7 @@ std::string names_of_suites() {
 
 Result<int> answer(Request& request) {
   request.of.data = request.data;
-  request.of.threads = std::max(1u, std::thread::hardware_concurrency());
-  if (!request.threads.empty()) {
-    NS_TRY(const std::int64_t threads, read_count(request.threads, "--threads", 1, 1024));
-    request.of.threads = static_cast<unsigned>(threads);
-  }
+  NS_TRY(request.of.threads, read_threads(request.threads));
   if (request.suites.empty()) request.suites = {"runs"};
   std::vector<const Suite*> wanted;
   for (const std::string& name : request.suites) {

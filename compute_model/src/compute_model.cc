@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include "calibration.h"
 #include "families.h"
@@ -59,8 +60,22 @@ class KernelModel final : public ComputeCost {
   KernelModel(Machine machine, std::shared_ptr<const KernelWeights> weights,
               std::shared_ptr<const KernelCalibration> calibration)
       : machine_(std::move(machine)), weights_(std::move(weights)), calibration_(std::move(calibration)) {
-    for (std::size_t p = 0; p < kPredictorCount && weights_; ++p) {
-      if (weights_->predictors[p]) references_[p] = reference_for(*weights_->predictors[p]);
+    if (!weights_) return;
+    // Measured GPUs are looked up in the catalog by the ids that the weights give, each once; one that is not there
+    // says nothing.
+    const Catalog catalog = Catalog::standard();
+    std::map<std::string, std::optional<Machine>> measured;
+    const auto machine_of = [&](const std::string& id) -> const std::optional<Machine>& {
+      const auto [entry, fresh] = measured.try_emplace(id);
+      if (fresh) {
+        const auto gpu = catalog.gpu(id);
+        if (!gpu) return entry->second;
+        if (auto made = make_machine(*gpu, machine_.mode)) entry->second = *std::move(made);
+      }
+      return entry->second;
+    };
+    for (std::size_t p = 0; p < kPredictorCount; ++p) {
+      if (weights_->predictors[p]) references_[p] = reference_for(*weights_->predictors[p], machine_of);
     }
   }
 
@@ -378,34 +393,30 @@ class KernelModel final : public ComputeCost {
     std::optional<Near> neighbor;
   };
 
-  // Measured GPUs are looked up in the catalog by the ids that the weights give; one that is not there says nothing.
-  Reference reference_for(const PredictorWeights& weights) const {
+  template <class MachineOf>
+  Reference reference_for(const PredictorWeights& weights, const MachineOf& machine_of) const {
     Reference reference;
-    const Catalog catalog = Catalog::standard();
     // A GPU of a measured one's name with another data sheet is that one scaled.
     if (const auto index = measured_index(weights, machine_.gpu.id)) {
-      const auto gpu = catalog.gpu(machine_.gpu.id);
-      if (gpu && !(*gpu == machine_.gpu)) {
-        if (auto machine = make_machine(*gpu, machine_.mode)) {
-          reference.neighbor = Reference::Near{*std::move(machine), {*index, 1, true}};
-          return reference;
-        }
+      const std::optional<Machine>& machine = machine_of(machine_.gpu.id);
+      if (machine && !(machine->gpu == machine_.gpu)) {
+        reference.neighbor = Reference::Near{*machine, {*index, 1, true}};
+      } else {
+        reference.measured = index;
       }
-      reference.measured = index;
       return reference;
     }
     std::vector<Machine> machines;
     std::vector<std::size_t> indices;
     for (std::size_t i = 0; i < weights.gpus.size(); ++i) {
-      const auto gpu = catalog.gpu(weights.gpus[i]);
-      if (!gpu) continue;
-      auto machine = make_machine(*gpu, machine_.mode);
-      if (machine) machines.push_back(*std::move(machine)), indices.push_back(i);
+      if (const std::optional<Machine>& machine = machine_of(weights.gpus[i])) {
+        machines.push_back(*machine), indices.push_back(i);
+      }
     }
     if (auto nearest = neighbor_of(machine_, machines)) {
       Machine near = machines[nearest->index];
       nearest->index = indices[nearest->index];
-      reference.neighbor = typename Reference::Near{std::move(near), *nearest};
+      reference.neighbor = Reference::Near{std::move(near), *nearest};
     }
     return reference;
   }
@@ -421,12 +432,11 @@ class KernelModel final : public ComputeCost {
 Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options) {
   NS_TRY(Machine machine, make_machine(gpu, options.mode));
   if (options.calibration && (options.calibration->gpu != gpu.id || options.calibration->mode != options.mode)) {
-    const auto text = [](Mode mode) { return mode == Mode::kBurst ? "burst" : "sustained"; };
     return fail(
         {ErrorCode::kInvalidInput,
-         fmt::format("a calibration of {} kernels on {}", text(options.calibration->mode), options.calibration->gpu),
+         fmt::format("a calibration of {} kernels on {}", name_of(options.calibration->mode), options.calibration->gpu),
          "calibration",
-         fmt::format("one of {} kernels on {}", text(options.mode), gpu.id),
+         fmt::format("one of {} kernels on {}", name_of(options.mode), gpu.id),
          "measure that one, or leave the calibration out",
          {}});
   }
@@ -440,6 +450,15 @@ Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const Co
   if (options.analytic) weights.reset();
   return std::unique_ptr<ComputeCost>(
       std::make_unique<KernelModel>(std::move(machine), std::move(weights), options.calibration));
+}
+
+std::string_view name_of(Mode mode) { return mode == Mode::kBurst ? "burst" : "sustained"; }
+
+std::optional<Mode> mode_from_name(std::string_view name) {
+  for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
+    if (name == name_of(mode)) return mode;
+  }
+  return std::nullopt;
 }
 
 std::span<const OperatorFamily> operator_families() { return kFamilies; }

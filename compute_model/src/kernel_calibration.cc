@@ -74,8 +74,6 @@ Error wrong(const std::string& where, std::string message, std::string expected)
   return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}};
 }
 
-std::string_view text_of(Mode mode) { return mode == Mode::kBurst ? "burst" : "sustained"; }
-
 }  // namespace
 
 std::array<double, 2> calibration_inputs(double seconds, double compute, double memory) {
@@ -134,7 +132,7 @@ std::pair<double, double> pipe_seconds(const Gpu& gpu, const Operator& op) {
 
 std::string to_json(const KernelCalibration& calibration) {
   Json json;
-  json["schema"] = kSchema, json["gpu"] = calibration.gpu, json["mode"] = text_of(calibration.mode);
+  json["schema"] = kSchema, json["gpu"] = calibration.gpu, json["mode"] = name_of(calibration.mode);
   json["families"] = Json::array();
   for (const FamilyCalibration& f : calibration.families) {
     Json points = Json::array();
@@ -171,13 +169,12 @@ Result<KernelCalibration> read_kernel_calibration(std::string_view text, const s
   NS_TRY_VOID(only(json, {"schema", "gpu", "mode", "families"}, where + "#"));
   if (json["schema"] != kSchema) return fail(wrong(where + "#/schema", "another schema", std::string(kSchema)));
   if (!json["gpu"].is_string()) return fail(wrong(where + "#/gpu", "no text", "the id of a GPU"));
-  if (json["mode"] != "burst" && json["mode"] != "sustained") {
-    return fail(wrong(where + "#/mode", "no mode", "burst or sustained"));
-  }
+  const auto mode = json["mode"].is_string() ? mode_from_name(json["mode"].get<std::string>()) : std::nullopt;
+  if (!mode) return fail(wrong(where + "#/mode", "no mode", "burst or sustained"));
   if (!json["families"].is_array()) return fail(wrong(where + "#/families", "no list", "a list of families"));
   KernelCalibration calibration;
   calibration.gpu = json["gpu"].get<std::string>();
-  calibration.mode = json["mode"] == "burst" ? Mode::kBurst : Mode::kSustained;
+  calibration.mode = *mode;
   for (std::size_t i = 0; i < json["families"].size(); ++i) {
     const Json& entry = json["families"][i];
     const std::string place = fmt::format("{}#/families/{}", where, i);

@@ -216,6 +216,19 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
   return data;
 }
 
+// Fills in what `errors`, forecast over measured less one, say.
+void summarize(std::vector<double> errors, KernelFitScore& score) {
+  const double count = static_cast<double>(errors.size());
+  score.rows = errors.size();
+  for (double& error : errors) {
+    score.bias += error / count;
+    error = std::abs(error);
+    score.mean += error / count;
+  }
+  std::sort(errors.begin(), errors.end());
+  score.median = errors[errors.size() / 2], score.p90 = errors[errors.size() * 9 / 10], score.largest = errors.back();
+}
+
 class Fitter {
  public:
   Fitter(Predictor predictor, const Data& data, double effort, std::function<void(double, std::string_view)> progress)
@@ -426,16 +439,11 @@ class Fitter {
         const std::vector<double> x(values.begin(), values.end());
         const double error =
             std::exp(std::min(0.0, corrector.evaluate(x.data())) - static_cast<double>(sample.power)) - 1;
-        score.bias += error, errors.push_back(std::abs(error));
+        errors.push_back(error);
       }
       if (errors.empty()) continue;
-      const double count = static_cast<double>(errors.size());
-      std::sort(errors.begin(), errors.end());
       score.predictor = std::string(name_of(predictor_)) + " power", score.gpu = gpus_[g].id;
-      score.rows = errors.size(), score.bias /= count;
-      score.mean = std::accumulate(errors.begin(), errors.end(), 0.0) / count;
-      score.median = errors[errors.size() / 2], score.p90 = errors[errors.size() * 9 / 10],
-      score.largest = errors.back();
+      summarize(std::move(errors), score);
       scores.push_back(score);
     }
     return corrector;
@@ -510,24 +518,18 @@ class Fitter {
              Residuals& residuals) const {
     for (const std::size_t g : present_) {
       std::vector<double> errors, shares;
-      double bias = 0;
       for (const Sample& sample : samples_) {
         if (sample.gpu != g || !keep(sample)) continue;
         const double forecast = forecast_of(sample).seconds;
         residuals.emplace_back(forecast, std::log(sample.seconds / forecast));
-        errors.push_back(std::abs(forecast / sample.seconds - 1));
-        bias += forecast / sample.seconds - 1;
+        errors.push_back(forecast / sample.seconds - 1);
         shares.push_back(sample.floor / sample.seconds);
       }
       if (errors.empty()) continue;
       KernelFitScore score;
       score.predictor = name_of(predictor_), score.gpu = gpus_[g].id, score.left_out = kind;
-      score.rows = errors.size();
       const double count = static_cast<double>(errors.size());
-      score.mean = std::accumulate(errors.begin(), errors.end(), 0.0) / count, score.bias = bias / count;
-      std::sort(errors.begin(), errors.end());
-      score.median = errors[errors.size() / 2], score.p90 = errors[errors.size() * 9 / 10],
-      score.largest = errors.back();
+      summarize(std::move(errors), score);
       std::vector<double> ordered = shares;
       std::sort(ordered.begin(), ordered.end());
       const double constant = ordered[ordered.size() / 2];

@@ -230,6 +230,19 @@ ParallelPlan plan_of(const ScenarioSpec& spec, const Scenario* base) {
   return plan;
 }
 
+// The text of a file that a flag names.
+Result<std::string> read_text(const std::string& path, const char* flag, const char* expected) {
+  constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
+  std::error_code status;
+  const bool regular = std::filesystem::is_regular_file(path, status);
+  const std::uintmax_t size = regular ? std::filesystem::file_size(path, status) : 0;
+  std::ifstream file(path, std::ios::binary);
+  if (status || !regular || !file || size > kLargest) {
+    return fail({ErrorCode::kNotFound, fmt::format("\"{}\" cannot be read", path), flag, expected, "", {}});
+  }
+  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 Result<NetworkSettings> network_of(const ScenarioSpec& spec, const Scenario* base, std::vector<InputFile>& files) {
   NetworkSettings network = base != nullptr ? base->network : NetworkSettings();
   network.model = spec.network_model.value_or(network.model);
@@ -265,16 +278,11 @@ std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
 
 }  // namespace
 
-Result<std::string> read_text(const std::string& path, const char* flag, const char* expected) {
-  constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
-  std::error_code status;
-  const bool regular = std::filesystem::is_regular_file(path, status);
-  const std::uintmax_t size = regular ? std::filesystem::file_size(path, status) : 0;
-  std::ifstream file(path, std::ios::binary);
-  if (status || !regular || !file || size > kLargest) {
-    return fail({ErrorCode::kNotFound, fmt::format("\"{}\" cannot be read", path), flag, expected, "", {}});
-  }
-  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file) {
+  NS_TRY(const std::string text,
+         read_text(path, "--kernel-calibration", "a kernel calibration, as ns-dist calibrate writes it"));
+  if (file != nullptr) *file = {path, hash_text(text)};
+  return read_kernel_calibration(text, path);
 }
 
 Result<std::int64_t> rank_count(const ParallelPlan& plan) {
@@ -346,10 +354,7 @@ Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const
   if (spec.kernel_calibration) {
     scenario.kernel_calibration.reset();
     if (*spec.kernel_calibration != "none") {
-      NS_TRY(const std::string text, read_text(*spec.kernel_calibration, "--kernel-calibration",
-                                               "a kernel calibration, as ns-dist calibrate writes it"));
-      NS_TRY(scenario.kernel_calibration, read_kernel_calibration(text, *spec.kernel_calibration));
-      more.push_back({*spec.kernel_calibration, hash_text(text)});
+      NS_TRY(scenario.kernel_calibration, load_kernel_calibration(*spec.kernel_calibration, &more.emplace_back()));
     }
   }
   scenario.files.insert(scenario.files.end(), more.begin(), more.end());

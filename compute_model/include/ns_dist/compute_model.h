@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ struct KernelCalibration;
 // kBurst: one kernel alone at full clocks, as kernel benchmarks measure. kSustained: kernels back to back at the clock
 // that the board's power allows, as in a training step.
 enum class Mode { kBurst, kSustained };
+std::string_view name_of(Mode mode);  // "burst", "sustained"
+std::optional<Mode> mode_from_name(std::string_view name);
 
 struct ComputeModelOptions {
   Mode mode = Mode::kSustained;

@@ -73,8 +73,9 @@ struct ScenarioSpec {
 // Errors: unknown names, files with mistakes, sizes that do not match; each names the flag to change.
 Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const Scenario* base = nullptr);
 
-// The text of a file that `flag` names. Errors: it cannot be read, or is larger than 16 MiB.
-Result<std::string> read_text(const std::string& path, const char* flag, const char* expected);
+// The file of --kernel-calibration; `file`, if any, becomes its path and hash. Errors: it cannot be read, or is larger
+// than 16 MiB; as read_kernel_calibration.
+Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file = nullptr);
 
 // tp x cp x pp x dp. Errors: degrees that are not positive, or more ranks than kMostRanks.
 Result<std::int64_t> rank_count(const ParallelPlan& plan);
