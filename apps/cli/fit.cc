@@ -20,7 +20,7 @@ constexpr std::string_view kCollectives = "collectives", kClusters = "clusters";
 
 struct Request {
   std::string data, output, threads;
-  std::vector<std::string> predictors, exclude_gpus, exclude_generations, tables, exclude_tables;
+  std::vector<std::string> predictors, exclude_gpus, exclude_generations, tables, exclude_tables, prefer_frameworks;
 };
 
 // Corrections of collectives: one of the two calibrations that the folder teaches.
@@ -51,6 +51,7 @@ Result<int> answer(const Request& request) {
   options.exclude_generations = request.exclude_generations;
   options.tables = request.tables;
   options.exclude_tables = request.exclude_tables;
+  options.prefer_frameworks = request.prefer_frameworks;
   NS_TRY(options.threads, read_threads(request.threads));
   const Catalog catalog = Catalog::standard();
   Progress progress("fitting", 1);
@@ -84,6 +85,9 @@ int fit_command(int argc, const char* const* argv) {
       ->type_name("NAME");
   app.add_option("--table", request.tables, "read only tables whose name starts so: fp32_train")->type_name("NAME");
   app.add_option("--exclude-table", request.exclude_tables, "leave out tables whose name starts so: fp32_test")
+      ->type_name("NAME");
+  app.add_option("--prefer-framework", request.prefer_frameworks,
+                 "of a GPU that several frameworks measured, read only the first of these that did: trtllm")
       ->type_name("NAME");
   app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
   if (const auto done = parse(app, argc, argv)) return *done;

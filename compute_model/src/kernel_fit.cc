@@ -116,12 +116,33 @@ struct Data {
   std::vector<std::array<Machine, 2>> machines;  // burst, sustained
   std::array<std::vector<Sample>, kPredictorCount> samples;
   std::vector<std::string> tables;
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  std::size_t skipped = 0;
+  std::uint64_t hash = 14695981039346656037U;        // FNV-1a
+  std::size_t flagged = 0, of_other_frameworks = 0;  // rows left out
 };
 
 bool contains(const std::vector<std::string>& list, std::string_view text) {
   return std::find(list.begin(), list.end(), text) != list.end();
+}
+
+// By GPU, the first of `order` that measured it; nothing of GPUs that none of them measured.
+std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTable& table,
+                                                                     const std::vector<std::string>& order) {
+  std::map<std::string, std::string, std::less<>> preferred;
+  const auto gpu = table.column("gpu"), framework = table.column("framework");
+  if (order.empty() || !gpu || !framework) return preferred;
+  std::map<std::string, std::size_t, std::less<>> ranks;
+  std::vector<std::string_view> fields;
+  for (std::size_t i = 0; i < table.row_count(); ++i) {
+    table.fields(i, fields);
+    if (std::max(*gpu, *framework) >= fields.size()) continue;
+    const auto place = std::find(order.begin(), order.end(), fields[*framework]);
+    if (place == order.end()) continue;
+    const auto rank = static_cast<std::size_t>(place - order.begin());
+    const auto [found, added] = ranks.emplace(std::string(fields[*gpu]), rank);
+    if (!added) found->second = std::min(found->second, rank);
+  }
+  for (const auto& [id, rank] : ranks) preferred.emplace(id, order[rank]);
+  return preferred;
 }
 
 Result<Data> read_data(const KernelFitOptions& options, const std::function<Result<Gpu>(std::string_view)>& gpu_of,
@@ -144,24 +165,19 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     if (progress) progress(0, "reading " + std::string(entry.name));
     // Tables without a row for the wanted predictors leave no trace.
     bool used = false;
-    std::size_t skipped = 0;
+    std::size_t flagged = 0, others = 0;
     std::uint64_t hash = data.hash;
     const KernelReader reader(table);
-    const auto outlier = table.column("outlier"), over_peak = table.column("over_peak");
-    std::vector<std::string_view> fields;
+    const std::map<std::string, std::string, std::less<>> preferred =
+        preferred_frameworks(table, options.prefer_frameworks);
     for (std::size_t i = 0; i < table.row_count(); ++i) {
       for (const char c : table.text(i)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-      table.fields(i, fields);
-      const auto flagged = [&](const std::optional<std::size_t>& column) {
-        return column && *column < fields.size() && !fields[*column].empty() && fields[*column] != "0" &&
-               fields[*column] != "0.0";
-      };
-      if (flagged(outlier) || flagged(over_peak)) {
-        ++skipped;
-        continue;
-      }
       NS_TRY(const KernelRow row, reader.row(i));
-      if (!row.latency_ms) continue;
+      if (row.doubtful) ++flagged;
+      const auto wanted = preferred.find(row.gpu);
+      const bool other = wanted != preferred.end() && row.framework != wanted->second;
+      if (other) ++others;
+      if (row.doubtful || other || !row.latency_ms) continue;
       auto found = ids.find(row.gpu);
       if (found == ids.end()) {
         NS_TRY(Gpu gpu, gpu_of(row.gpu));
@@ -203,7 +219,10 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
         used = true;
       }
     }
-    if (used) data.tables.emplace_back(entry.name), data.hash = hash, data.skipped += skipped;
+    if (used) {
+      data.tables.emplace_back(entry.name), data.hash = hash;
+      data.flagged += flagged, data.of_other_frameworks += others;
+    }
   }
   if (data.tables.empty()) {
     Error error;
@@ -557,9 +576,11 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
   for (const std::string& generation : options.exclude_generations) card += " --exclude-generation " + generation;
   for (const std::string& table : options.tables) card += " --table " + table;
   for (const std::string& table : options.exclude_tables) card += " --exclude-table " + table;
+  for (const std::string& framework : options.prefer_frameworks) card += " --prefer-framework " + framework;
   card += "`.\n\n";
-  card += fmt::format("Tables: {}. FNV-1a of their rows: {:016x}. Flagged rows left out: {}.\n\n",
-                      fmt::join(data.tables, ", "), data.hash, data.skipped);
+  card += fmt::format(
+      "Tables: {}. FNV-1a of their rows: {:016x}. Flagged rows left out: {}; rows of other frameworks: {}.\n\n",
+      fmt::join(data.tables, ", "), data.hash, data.flagged, data.of_other_frameworks);
   card += "| predictor | GPUs fitted on | rows |\n| --- | --- | ---: |\n";
   for (std::size_t p = 0; p < kPredictorCount; ++p) {
     if (!weights.predictors[p]) continue;

@@ -150,13 +150,16 @@ enum Column : std::size_t {
   kRead,
   kWritten,
   kPower,
+  kFramework,
+  kOutlier,
+  kOverPeak,
   kColumnCount
 };
 constexpr std::array<std::string_view, kColumnCount> kNames = {
-    "gpu",  "op",      "dtype",      "latency_ms",    "b",      "m",    "n",          "k",      "s",
-    "h",    "h_kv",    "d",          "causal",        "window", "pass", "num_tokens", "hidden", "inter",
-    "topk", "experts", "tp",         "distribution",  "cin",    "cout", "ksize",      "isize",  "stride",
-    "pad",  "flops",   "read_bytes", "written_bytes", "power_w"};
+    "gpu",  "op",      "dtype",      "latency_ms",    "b",       "m",         "n",          "k",        "s",
+    "h",    "h_kv",    "d",          "causal",        "window",  "pass",      "num_tokens", "hidden",   "inter",
+    "topk", "experts", "tp",         "distribution",  "cin",     "cout",      "ksize",      "isize",    "stride",
+    "pad",  "flops",   "read_bytes", "written_bytes", "power_w", "framework", "outlier",    "over_peak"};
 
 struct Pointwise {
   std::string_view name;
@@ -215,6 +218,10 @@ struct Fields {
       return 0;
     }
     return static_cast<std::int64_t>(value);
+  }
+  bool flagged(Column column) const {
+    const std::string_view field = text(column);
+    return !field.empty() && field != "0" && field != "0.0";
   }
   void note(std::string what) {
     if (problem.empty()) problem = std::move(what);
@@ -351,6 +358,8 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
     }
     row.power_w = power;
   }
+  row.framework = f.text(kFramework);
+  row.doubtful = f.flagged(kOutlier) || f.flagged(kOverPeak);
   return row;
 }
 

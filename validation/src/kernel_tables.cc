@@ -95,27 +95,20 @@ Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
     sections.mistakes.insert(sections.mistakes.end(), forecasts.errors.begin(), forecasts.errors.end());
 
     const KernelReader reader(table);
-    const auto outlier = table.column("outlier"), over_peak = table.column("over_peak");
-    std::vector<std::string_view> fields;
     ErrorTable errors{std::string(entry.name)};
     for (std::size_t i = 0; i < table.row_count(); ++i) {
       const Forecast& forecast = forecasts.forecasts[i];
       if (!(forecast.latency > Seconds())) continue;
       const auto row = reader.row(i);
-      if (!row || !row->latency_ms || *row->latency_ms < entry.least_ms) continue;
+      if (!row || row->doubtful || !row->latency_ms || *row->latency_ms < entry.least_ms) continue;
       if (entry.fitted && !is_held_out(row->work)) continue;
-      table.fields(i, fields);
-      const auto flagged = [&](const std::optional<std::size_t>& column) {
-        return column && *column < fields.size() && !fields[*column].empty() && fields[*column] != "0" &&
-               fields[*column] != "0.0";
-      };
-      if (flagged(outlier) || flagged(over_peak)) continue;
       Judged judged;
       judged.label = fmt::format("{} {} (line {})", row->gpu, to_text(row->work), table.line(i));
       judged.measured = *row->latency_ms;
       judged.forecast = forecast.latency / units::ms, judged.low = forecast.low / units::ms,
       judged.high = forecast.high / units::ms;
       std::string group = std::string(row->gpu) + " " + std::string(row->op);
+      if (!row->framework.empty()) group += " by " + std::string(row->framework);
       if (const auto* gemm = std::get_if<Gemm>(&row->work.kind); gemm != nullptr && entry.by_size) {
         group += std::min({gemm->m, gemm->n, gemm->k}) >= 512 ? ", m, n, k >= 512" : ", smaller";
       }

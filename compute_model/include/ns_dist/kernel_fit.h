@@ -24,8 +24,10 @@ struct KernelFitOptions {
   std::vector<std::string> exclude_generations;  // architectures: "hopper"
   std::vector<std::string> tables;               // "fp32_train": only tables whose name starts so; empty: all
   std::vector<std::string> exclude_tables;       // "fp32_test": every table whose name starts so
-  std::vector<std::string> predictors;           // only these ("gemm", "gemm_fp32", ...); empty: all that have data
-  double effort = 1;                             // number of trees and steps, as a multiple of the default
+  // Of a GPU that several frameworks measured in one table, only rows of the first of these that did: {"trtllm"}.
+  std::vector<std::string> prefer_frameworks;
+  std::vector<std::string> predictors;  // only these ("gemm", "gemm_fp32", ...); empty: all that have data
+  double effort = 1;                    // number of trees and steps, as a multiple of the default
   unsigned threads = 2;
 };
 

@@ -60,6 +60,8 @@ struct KernelRow {
   Operator work;
   std::optional<double> latency_ms;
   std::optional<double> power_w;  // mean board power while it ran
+  std::string_view framework;     // whose kernels ran, of the column of that name; into the table
+  bool doubtful = false;          // flagged by the columns outlier or over_peak
   friend bool operator==(const KernelRow&, const KernelRow&) = default;
 };
 
