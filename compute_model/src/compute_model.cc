@@ -221,7 +221,7 @@ class KernelModel final : public ComputeCost {
     const Features features = features_of(*predictor, machine_, op, machine_.mode);
     Estimate estimate;
     Correction correction;
-    if (reference.measured) {
+    if (reference.measured && knows(weights, *reference.measured, *predictor, op)) {
       correction = correct(weights, *predictor, features, *reference.measured);
       estimate.method = "trees over measured kernels of this GPU";
     } else {
@@ -234,11 +234,12 @@ class KernelModel final : public ComputeCost {
       correction = correct(weights, *predictor, features, neighbor);
       const bool learned_elsewhere = !weights.transfer.network.layers.empty();
       if (neighbor && !neighbor->itself && !learned_elsewhere) neighbor.reset();
-      estimate.method = !neighbor ? (learned_elsewhere ? "network over measured kernels of other GPUs"
-                                                       : "tiles, waves and clock by board power")
-                        : neighbor->share == 1
-                            ? "measured kernels of the nearest GPU, scaled"
-                            : "measured kernels of the nearest GPU scaled, and a network over others";
+      estimate.method =
+          !neighbor              ? (learned_elsewhere                  ? "network over measured kernels of other GPUs"
+                                    : *predictor == Predictor::kVector ? "traffic over achieved bandwidth, and the launch floor"
+                                                                       : "tiles, waves and clock by board power")
+          : neighbor->share == 1 ? "measured kernels of the nearest GPU, scaled"
+                                 : "measured kernels of the nearest GPU scaled, and a network over others";
       if (neighbor && steps.on()) {
         steps.add("nearest_gpu", reference.neighbor->machine.gpu.id,
                   "its measured kernels are carried over by the ratio of the physical estimates");
@@ -259,6 +260,9 @@ class KernelModel final : public ComputeCost {
                                                            : Bound::kMemory;
     if (steps.on()) {
       steps.add("predictor", name_of(*predictor));
+      if (reference.measured && !knows(weights, *reference.measured, *predictor, op)) {
+        steps.add("sort", sort_name(sort_of(*predictor, op)), "none of this sort was measured on this GPU");
+      }
       const auto shape = shape_features(*predictor), gpu = gpu_features(*predictor);
       for (std::size_t f = 0; f < shape.size() + gpu.size(); ++f) {
         steps.add(f < shape.size() ? shape[f] : gpu[f - shape.size()], features.values[f], "feature");

@@ -1,5 +1,7 @@
 #include "kernel_features.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -314,6 +316,36 @@ void vector_features(Writer& w, const Machine& machine, const Operator& op) {
 }
 
 }  // namespace
+
+namespace {
+
+constexpr std::array<std::string_view, 8> kStreams = {"one input", "two inputs", "softmax", "layernorm",
+                                                      "rmsnorm",   "embedding",  "rope",    "gated"};
+constexpr std::size_t kWidths = kSorts / kStreams.size();  // elements of 1, 2, 4 and 8 B
+
+std::size_t stream_index(const Operator& op) {
+  if (std::holds_alternative<Softmax>(op.kind)) return 2;
+  if (const auto* norm = std::get_if<Normalization>(&op.kind)) {
+    return norm->kind == NormalizationKind::kLayerNorm ? 3 : 4;
+  }
+  if (std::holds_alternative<Embedding>(op.kind)) return 5;
+  const auto& pointwise = std::get<Elementwise>(op.kind);
+  if (pointwise.name == "rope") return 6;
+  if (pointwise.outputs < 1) return 7;
+  return pointwise.inputs < 1.5 ? 0 : 1;
+}
+
+}  // namespace
+
+std::size_t sort_of(Predictor predictor, const Operator& op) {
+  if (predictor != Predictor::kVector) return 0;
+  const double width = std::log2(std::max(1.0, size_of(op.dtype) / B));
+  return stream_index(op) * kWidths + std::min(kWidths - 1, static_cast<std::size_t>(width));
+}
+
+std::string sort_name(std::size_t sort) {
+  return fmt::format("{}, {} B", kStreams[sort / kWidths % kStreams.size()], 1 << sort % kWidths);
+}
 
 std::string_view generation_of(const Gpu& gpu) {
   return std::string_view(gpu.architecture).substr(0, gpu.architecture.find('-'));

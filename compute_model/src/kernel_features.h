@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "machine.h"
@@ -20,6 +21,12 @@ inline constexpr std::size_t kMaxFeatures = 48;
 enum class Predictor { kGemm, kGemmFp8, kGemmFp32, kAttention, kMoe, kVector, kConvolution };
 inline constexpr std::size_t kPredictorCount = 7;
 std::string_view name_of(Predictor predictor);  // "gemm", "gemm_fp8", ...
+
+// What sort of operator `op` is to a predictor that serves several, by number: kernels of one sort say nothing of
+// another's. Zero where the predictor serves one sort only.
+inline constexpr std::size_t kSorts = 32;
+std::size_t sort_of(Predictor predictor, const Operator& op);
+std::string sort_name(std::size_t sort);  // "softmax, 2 B"
 
 // Names of the features, in order: first those of the shape, then those of the GPU.
 std::span<const std::string_view> shape_features(Predictor predictor);

@@ -124,27 +124,6 @@ bool contains(const std::vector<std::string>& list, std::string_view text) {
   return std::find(list.begin(), list.end(), text) != list.end();
 }
 
-// By GPU, the first of `order` that measured it; nothing of GPUs that none of them measured.
-std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTable& table,
-                                                                     const std::vector<std::string>& order) {
-  std::map<std::string, std::string, std::less<>> preferred;
-  const auto gpu = table.column("gpu"), framework = table.column("framework");
-  if (order.empty() || !gpu || !framework) return preferred;
-  std::map<std::string, std::size_t, std::less<>> ranks;
-  std::vector<std::string_view> fields;
-  for (std::size_t i = 0; i < table.row_count(); ++i) {
-    table.fields(i, fields);
-    if (std::max(*gpu, *framework) >= fields.size()) continue;
-    const auto place = std::find(order.begin(), order.end(), fields[*framework]);
-    if (place == order.end()) continue;
-    const auto rank = static_cast<std::size_t>(place - order.begin());
-    const auto [found, added] = ranks.emplace(std::string(fields[*gpu]), rank);
-    if (!added) found->second = std::min(found->second, rank);
-  }
-  for (const auto& [id, rank] : ranks) preferred.emplace(id, order[rank]);
-  return preferred;
-}
-
 Result<Data> read_data(const KernelFitOptions& options, const std::function<Result<Gpu>(std::string_view)>& gpu_of,
                        const std::function<void(double, std::string_view)>& progress) {
   Data data;
@@ -168,8 +147,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     std::size_t flagged = 0, others = 0;
     std::uint64_t hash = data.hash;
     const KernelReader reader(table);
-    const std::map<std::string, std::string, std::less<>> preferred =
-        preferred_frameworks(table, options.prefer_frameworks);
+    const auto preferred = preferred_frameworks(table, options.prefer_frameworks);
     for (std::size_t i = 0; i < table.row_count(); ++i) {
       for (const char c : table.text(i)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
       NS_TRY(const KernelRow row, reader.row(i));
@@ -189,7 +167,8 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
       }
       const std::size_t g = found->second;
       if (contains(options.exclude_gpus, data.gpus[g].id) || contains(options.exclude_gpus, row.gpu) ||
-          contains(options.exclude_generations, data.gpus[g].architecture)) {
+          contains(options.exclude_generations, data.gpus[g].architecture) ||
+          contains(options.exclude_generations, generation_of(data.gpus[g]))) {
         continue;
       }
       for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
@@ -268,6 +247,10 @@ class Fitter {
   PredictorWeights fit(std::vector<KernelFitScore>& scores) {
     PredictorWeights weights;
     for (const std::size_t g : present_) weights.gpus.push_back(gpus_[g].id);
+    weights.sorts.assign(present_.size(), 0);
+    for (const Sample& sample : samples_) {
+      weights.sorts[index_of(sample.gpu)] |= std::uint32_t{1} << sort_of(predictor_, sample.work);
+    }
     const auto seen = [](const Sample& sample) { return sample.shape >= kHoldOut; };
     const auto held_out = [](const Sample& sample) { return sample.shape < kHoldOut; };
 
@@ -314,7 +297,7 @@ class Fitter {
       return pool;
     };
     for (KernelFitScore& score : scores) {
-      if (score.left_out == LeftOut::kShape) continue;
+      if (score.left_out == LeftOut::kShape || !score.part.empty()) continue;
       auto& side = score.left_out == LeftOut::kGpu && near.contains(gpu_named(score.gpu)) ? near : far;
       const std::size_t gpu = gpu_named(score.gpu);
       score.covered = coverage(side[gpu], quantiles_of(pooled(side.size() > 1 ? side : far, gpu), kTailElsewhere));
@@ -379,7 +362,7 @@ class Fitter {
 
   void set_coverage(std::vector<KernelFitScore>& scores, LeftOut kind, double covered) const {
     for (KernelFitScore& score : scores) {
-      if (score.left_out == kind) score.covered = covered;
+      if (score.left_out == kind && score.part.empty()) score.covered = covered;
     }
   }
 
@@ -536,26 +519,43 @@ class Fitter {
   void judge(const Keep& keep, LeftOut kind, const Forecast& forecast_of, std::vector<KernelFitScore>& scores,
              Residuals& residuals) const {
     for (const std::size_t g : present_) {
-      std::vector<double> errors, shares;
+      Errors all, large;
       for (const Sample& sample : samples_) {
         if (sample.gpu != g || !keep(sample)) continue;
         const double forecast = forecast_of(sample).seconds;
         residuals.emplace_back(forecast, std::log(sample.seconds / forecast));
-        errors.push_back(forecast / sample.seconds - 1);
-        shares.push_back(sample.floor / sample.seconds);
+        all.add(forecast, sample);
+        const auto* gemm = std::get_if<Gemm>(&sample.work.kind);
+        const bool is_large = gemm != nullptr && std::min({gemm->m, gemm->n, gemm->k}) >= 512;
+        if (is_large && sample.mode == Mode::kBurst) large.add(forecast, sample);
       }
-      if (errors.empty()) continue;
       KernelFitScore score;
       score.predictor = name_of(predictor_), score.gpu = gpus_[g].id, score.left_out = kind;
-      const double count = static_cast<double>(errors.size());
-      summarize(std::move(errors), score);
+      all.report(score, scores);
+      score.part = "m, n, k >= 512, burst";
+      large.report(score, scores);
+    }
+  }
+
+  // Of forecasts, and what a constant share of the roofline would have made of the same rows.
+  struct Errors {
+    std::vector<double> errors, shares;
+
+    void add(double forecast, const Sample& sample) {
+      errors.push_back(forecast / sample.seconds - 1), shares.push_back(sample.floor / sample.seconds);
+    }
+    void report(KernelFitScore score, std::vector<KernelFitScore>& scores) const {
+      if (errors.empty()) return;
+      summarize(errors, score);
       std::vector<double> ordered = shares;
       std::sort(ordered.begin(), ordered.end());
       const double constant = ordered[ordered.size() / 2];
-      for (const double share : shares) score.roofline += std::abs(share / constant - 1) / count;
-      scores.push_back(score);
+      for (const double share : shares) {
+        score.roofline += std::abs(share / constant - 1) / static_cast<double>(shares.size());
+      }
+      scores.push_back(std::move(score));
     }
-  }
+  };
 
   Predictor predictor_;
   const std::vector<Sample>& samples_;
@@ -569,7 +569,9 @@ class Fitter {
 
 std::string card_of(const KernelFitOptions& options, const Data& data, const KernelWeights& weights,
                     const std::vector<KernelFitScore>& scores) {
-  std::string card = "# Kernel weights\n\n";
+  std::string card = "# Kernel weights";
+  if (!options.predictors.empty()) card += fmt::format(": {}", fmt::join(options.predictors, ", "));
+  card += "\n\n";
   card += "Written by `ns-dist fit --data DIR";
   for (const std::string& predictor : options.predictors) card += " --predictor " + predictor;
   for (const std::string& gpu : options.exclude_gpus) card += " --exclude-gpu " + gpu;
@@ -587,6 +589,19 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
     card += fmt::format("| {} | {} | {} |\n", name_of(static_cast<Predictor>(p)),
                         fmt::join(weights.predictors[p]->gpus, ", "), data.samples[p].size());
   }
+  for (std::size_t p = 0; p < kPredictorCount; ++p) {
+    if (!weights.predictors[p]) continue;
+    const PredictorWeights& part = *weights.predictors[p];
+    if (std::all_of(part.sorts.begin(), part.sorts.end(), [](std::uint32_t bits) { return bits == 1; })) continue;
+    card += "\nSorts of kernels measured, others are forecast as on a GPU that was not:\n\n";
+    for (std::size_t g = 0; g < part.gpus.size(); ++g) {
+      std::vector<std::string> names;
+      for (std::size_t sort = 0; sort < kSorts; ++sort) {
+        if ((part.sorts[g] >> sort & 1U) != 0) names.push_back(sort_name(sort));
+      }
+      card += fmt::format("- {}: {}\n", part.gpus[g], fmt::join(names, "; "));
+    }
+  }
   card +=
       "\nErrors of forecasts (%). Nothing of what was left out was fitted on: a tenth of the shapes, a GPU, a "
       "generation of "
@@ -597,13 +612,14 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
   card += "| predictor | GPU | left out | rows | mean | median | p90 | max | bias | inside | constant |\n";
   card += "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
   for (const KernelFitScore& s : scores) {
-    card += fmt::format("| {} | {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.0f} | {:+.1f} | {:.0f} | {:.0f} |\n",
-                        s.predictor, s.gpu,
+    card += fmt::format("| {} | {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.0f} | {:+.1f} |",
+                        s.predictor + (s.part.empty() ? "" : ": " + s.part), s.gpu,
                         s.left_out == KernelFitScore::LeftOut::kShape ? "shapes"
                         : s.left_out == KernelFitScore::LeftOut::kGpu ? "GPU"
                                                                       : "generation",
-                        s.rows, 100 * s.mean, 100 * s.median, 100 * s.p90, 100 * s.largest, 100 * s.bias,
-                        100 * s.covered, 100 * s.roofline);
+                        s.rows, 100 * s.mean, 100 * s.median, 100 * s.p90, 100 * s.largest, 100 * s.bias);
+    card += s.covered > 0 ? fmt::format(" {:.0f} |", 100 * s.covered) : " |";
+    card += s.roofline > 0 ? fmt::format(" {:.0f} |\n", 100 * s.roofline) : " |\n";
   }
   return card;
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -311,6 +312,26 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
 }
 
 }  // namespace
+
+std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTable& table,
+                                                                     const std::vector<std::string>& order) {
+  std::map<std::string, std::string, std::less<>> preferred;
+  const auto gpu = table.column("gpu"), framework = table.column("framework");
+  if (order.empty() || !gpu || !framework) return preferred;
+  std::map<std::string, std::size_t, std::less<>> ranks;
+  std::vector<std::string_view> fields;
+  for (std::size_t i = 0; i < table.row_count(); ++i) {
+    table.fields(i, fields);
+    if (std::max(*gpu, *framework) >= fields.size()) continue;
+    const auto place = std::find(order.begin(), order.end(), fields[*framework]);
+    if (place == order.end()) continue;
+    const auto rank = static_cast<std::size_t>(place - order.begin());
+    const auto [found, added] = ranks.emplace(std::string(fields[*gpu]), rank);
+    if (!added) found->second = std::min(found->second, rank);
+  }
+  for (const auto& [id, rank] : ranks) preferred.emplace(id, order[rank]);
+  return preferred;
+}
 
 KernelReader::KernelReader(const CsvTable& table, std::string default_gpu)
     : table_(&table), default_gpu_(std::move(default_gpu)) {

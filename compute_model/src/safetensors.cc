@@ -17,9 +17,9 @@ constexpr std::string_view kTypeName<float> = "F32";
 template <>
 constexpr std::string_view kTypeName<std::uint8_t> = "U8";
 template <>
-constexpr std::string_view kTypeName<std::int16_t> = "I16";
-template <>
 constexpr std::string_view kTypeName<std::uint16_t> = "U16";
+template <>
+constexpr std::string_view kTypeName<std::uint32_t> = "U32";
 
 std::size_t size_of_type(std::string_view dtype) {
   if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
@@ -134,11 +134,11 @@ Result<std::vector<T>> Safetensors::get(const std::string& name) const {
 
 template void Safetensors::put(const std::string&, std::span<const float>);
 template void Safetensors::put(const std::string&, std::span<const std::uint8_t>);
-template void Safetensors::put(const std::string&, std::span<const std::int16_t>);
+template void Safetensors::put(const std::string&, std::span<const std::uint32_t>);
 template void Safetensors::put(const std::string&, std::span<const std::uint16_t>);
 template Result<std::vector<float>> Safetensors::get(const std::string&) const;
 template Result<std::vector<std::uint8_t>> Safetensors::get(const std::string&) const;
-template Result<std::vector<std::int16_t>> Safetensors::get(const std::string&) const;
+template Result<std::vector<std::uint32_t>> Safetensors::get(const std::string&) const;
 template Result<std::vector<std::uint16_t>> Safetensors::get(const std::string&) const;
 
 }  // namespace ns_dist

@@ -22,6 +22,10 @@ std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::
   return static_cast<std::size_t>(found - weights.gpus.begin());
 }
 
+bool knows(const PredictorWeights& weights, std::size_t gpu, Predictor predictor, const Operator& op) {
+  return (weights.sorts[gpu] >> sort_of(predictor, op) & 1U) != 0;
+}
+
 namespace {
 
 // The learned logarithm, with features clamped to the fitted range; `outside` is set where one was not inside.
@@ -279,6 +283,7 @@ std::string to_safetensors(const KernelWeights& weights) {
     };
     describe("known", part.known), describe("transfer", part.transfer);
     file.put<float>(name + "/near_quantiles", part.near_quantiles);
+    file.put<std::uint32_t>(name + "/sorts", part.sorts);
     if (!part.power.trees.trees.empty()) describe("power", part.power);
   }
   return file.bytes();
@@ -313,6 +318,10 @@ Result<KernelWeights> read_kernel_weights(std::string_view bytes, const std::str
     NS_TRY(const std::vector<float> near, file.get<float>(name + "/near_quantiles"));
     if (!valid_quantiles(near)) return fail(bad(where, name + "/near_quantiles do not hold their forecast"));
     std::copy(near.begin(), near.end(), part.near_quantiles.begin());
+    NS_TRY(part.sorts, file.get<std::uint32_t>(name + "/sorts"));
+    if (part.sorts.size() != part.gpus.size()) {
+      return fail(bad(where, name + "/sorts names other GPUs", std::to_string(part.gpus.size())));
+    }
     if (weights.metadata.contains(name + "/power/trees")) {
       NS_TRY(part.power, get(file, name + "/power", shared, text(name + "/power/layers"),
                              text(name + "/power/trees") != "0", where));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,6 +34,7 @@ struct Corrector {
 struct PredictorWeights {
   std::vector<std::string> gpus;  // ids, in the order of the indicator features of `known`
   Corrector known, transfer;
+  std::vector<std::uint32_t> sorts;  // of each GPU, a bit for each sort_of() that was measured there
   // As transfer.quantiles, for GPUs of a generation of which another was measured.
   std::array<float, 2 * kErrorGroups> near_quantiles{};
   Corrector power;  // ln(board power / limit) of kernels in sustained mode; no trees where nothing was measured
@@ -50,6 +52,9 @@ struct Correction {
 
 // Where in `weights.gpus` a GPU stands; nothing where it was not measured.
 std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::string_view gpu);
+
+// Whether kernels of the sort of `op` were measured on the `gpu`-th.
+bool knows(const PredictorWeights& weights, std::size_t gpu, Predictor predictor, const Operator& op);
 
 // On a GPU that was measured, the `gpu`-th.
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu);
@@ -69,7 +74,7 @@ Correction correct(const PredictorWeights& weights, Predictor predictor, const F
 // Mean board power of the kernel in sustained mode, in W; 0 where nothing is known.
 double watts_of(const PredictorWeights& weights, Predictor predictor, const Features& features, const Machine& machine);
 
-inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/3";
+inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/4";
 std::string to_safetensors(const KernelWeights& weights);
 // Errors: as Safetensors::parse; another schema; feature names other than this code's; trees or layers that do not fit
 // together; values that are not finite.

@@ -21,7 +21,7 @@ namespace ns_dist {
 struct KernelFitOptions {
   std::filesystem::path data;
   std::vector<std::string> exclude_gpus;         // ids
-  std::vector<std::string> exclude_generations;  // architectures: "hopper"
+  std::vector<std::string> exclude_generations;  // architectures: "hopper"; "blackwell" is -ultra, too
   std::vector<std::string> tables;               // "fp32_train": only tables whose name starts so; empty: all
   std::vector<std::string> exclude_tables;       // "fp32_test": every table whose name starts so
   // Of a GPU that several frameworks measured in one table, only rows of the first of these that did: {"trtllm"}.
@@ -35,10 +35,12 @@ struct KernelFitOptions {
 struct KernelFitScore {
   enum class LeftOut { kShape, kGpu, kGeneration };  // nothing of it was fitted on
   std::string predictor, gpu;
+  std::string part;  // of its rows; empty: all
   LeftOut left_out = LeftOut::kShape;
   std::size_t rows = 0;
   double mean = 0, median = 0, p90 = 0, largest = 0, bias = 0;  // of |forecast / measured - 1|; bias is signed
-  double covered = 0;   // share inside the 90 % interval; of left-out GPUs, set by the residuals of the others
+  double covered =
+      0;  // share inside the 90 % interval; of left-out GPUs, set by the residuals of the others; not of parts
   double roofline = 0;  // mean error of the best constant share of the roofline on the same rows
 };
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -78,6 +79,11 @@ class KernelReader {
   std::string default_gpu_;
   std::vector<std::optional<std::size_t>> columns_;
 };
+
+// Of each GPU in the table, the first framework of `order` that measured it; GPUs that none of them measured are not in
+// it. Two frameworks' rows of one GPU need not be of one kind: one may have left its weights uninitialized.
+std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTable& table,
+                                                                     const std::vector<std::string>& order);
 
 // Errors of forecasts against the measured latencies of one operator on one GPU, relative to the measured.
 struct KernelErrors {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "compute_model_gpus.h"
+#include "ns_dist/catalog.h"
 
 namespace ns_dist {
 namespace {
@@ -99,6 +100,20 @@ TEST(ComputeModel, SaysWhenItDoesNotKnowTheOperator) {
   ASSERT_TRUE(forecast);
   EXPECT_TRUE(forecast->extrapolated);
   EXPECT_GT(forecast->high / forecast->low, 2);
+}
+
+// Only additions, norms, rotations and gates were measured on this GPU in half precision. They say nothing of a
+// softmax.
+TEST(ComputeModel, KernelsOfASortNobodyMeasuredOnAGpuAreForecastByPhysics) {
+  const auto model = model_of(*Catalog::standard().gpu("a100-sxm-80gb"), Mode::kBurst);
+  const auto measured = model->forecast(
+      {Normalization{.kind = NormalizationKind::kRmsNorm, .rows = 8192, .columns = 8192}, DType::kFp16});
+  const auto other = model->forecast({Softmax{.rows = 32768, .columns = 4096}, DType::kFp16});
+  ASSERT_TRUE(measured && other);
+  EXPECT_NE(measured->method, other->method);
+  EXPECT_GT(other->high / other->low, 1.3);
+  const double least = 2.0 * 32768 * 4096 * 2 / 2.04e12;  // s, of reading and writing each element once
+  EXPECT_LT(other->latency / units::s, 2 * least);
 }
 
 TEST(ComputeModel, ListsEveryFamilyOnce) {

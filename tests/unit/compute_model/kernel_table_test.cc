@@ -49,6 +49,21 @@ TEST(KernelTable, ReadsAttentionAndExperts) {
   EXPECT_DOUBLE_EQ(std::get<MixtureOfExperts>(moe->work.kind).skew, 1.2);
 }
 
+TEST(KernelTable, TellsFrameworksAndDoubtfulRows) {
+  const CsvTable csv = table(
+      "gpu,op,b,h,framework,outlier,over_peak\n"
+      "x,softmax,2,3,trtllm,0,0.0\n"
+      "x,softmax,2,3,vllm,1,0\n"
+      "x,softmax,2,3,,,1.0\n");
+  const KernelReader reader(csv);
+  const std::vector<KernelRow> rows = {*reader.row(0), *reader.row(1), *reader.row(2)};
+  EXPECT_EQ(rows[0].framework, "trtllm");
+  EXPECT_EQ(rows[2].framework, "");
+  EXPECT_FALSE(rows[0].doubtful);
+  EXPECT_TRUE(rows[1].doubtful);
+  EXPECT_TRUE(rows[2].doubtful);
+}
+
 TEST(KernelTable, KeepsCommasInQuotes) {
   const CsvTable csv = table("name,gpu,op,b,h\n\"f<4, float>\",x,softmax,2,3\n");
   const auto row = KernelReader(csv).row(0);

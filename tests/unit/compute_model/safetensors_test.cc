@@ -76,6 +76,7 @@ KernelWeights small_weights() {
   const std::size_t shared = shape_features(kPredictor).size() + gpu_features(kPredictor).size();
   PredictorWeights part;
   part.gpus = {"a100"};
+  part.sorts = {1};
   const auto fill = [](Corrector& corrector, std::size_t inputs) {
     corrector.low.assign(inputs, -100), corrector.high.assign(inputs, 100);
     corrector.quantiles = {-0.1F, 0.1F, -0.1F, 0.1F, -0.1F, 0.1F};
@@ -100,13 +101,23 @@ TEST(KernelWeights, ReadWhatIsWritten) {
   high[0] = 1;
   EXPECT_NEAR(part->known.evaluate(low.data()), -0.25, 1e-4);  // leaves are stored in steps of 1/32767 of the largest
   EXPECT_NEAR(part->known.evaluate(high.data()), 0.5, 1e-4);
+  const Operator experts{MixtureOfExperts{.tokens = 8, .hidden = 8, .intermediate = 8, .experts = 2, .top_k = 1}};
+  EXPECT_TRUE(knows(*part, 0, Predictor::kMoe, experts));
   EXPECT_EQ(to_safetensors(*read), bytes);
+}
+
+TEST(KernelWeights, RefuseSortsOfOtherGpus) {
+  KernelWeights weights = small_weights();
+  weights.predictors[static_cast<std::size_t>(Predictor::kMoe)]->sorts.clear();
+  const auto read = read_kernel_weights(to_safetensors(weights), "w");
+  ASSERT_FALSE(read);
+  EXPECT_NE(to_text(read.error()).find("moe/sorts"), std::string::npos) << to_text(read.error());
 }
 
 TEST(KernelWeights, RefuseAnotherVersionAndOtherFeatures) {
   std::string bytes = to_safetensors(small_weights());
   std::string other = bytes;
-  other.replace(other.find("kernel-weights/3"), 16, "kernel-weights/9");
+  other.replace(other.find("kernel-weights/4"), 16, "kernel-weights/9");
   ASSERT_FALSE(read_kernel_weights(other, "w"));
   EXPECT_NE(to_text(read_kernel_weights(other, "w").error()).find("kernel-weights/9"), std::string::npos);
   other = bytes;
