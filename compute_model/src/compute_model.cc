@@ -222,7 +222,7 @@ class KernelModel final : public ComputeCost {
     Estimate estimate;
     Correction correction;
     if (reference.measured && knows(weights, *reference.measured, *predictor, op)) {
-      correction = correct(weights, *predictor, features, *reference.measured);
+      correction = correct(weights, *predictor, features, *reference.measured, sort_of(*predictor, op));
       estimate.method = "trees over measured kernels of this GPU";
     } else {
       std::optional<NeighborFeatures> neighbor;

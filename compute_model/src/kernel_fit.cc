@@ -257,16 +257,21 @@ class Fitter {
     // Measured GPUs: shapes that nothing is fitted on give the intervals and the scores.
     progress_(0.0, "measured GPUs");
     weights.known = known(seen);
-    Residuals residuals;
+    BySort by_sort;
+    weights.seen = intervals(weights.sorts, by_sort);
     judge(
         held_out, LeftOut::kShape,
-        [&](const Sample& sample) { return correct(weights, predictor_, sample.features, index_of(sample.gpu)); },
-        scores, residuals);
-    // Half of the held-out shapes set the interval, the other half says how often it holds.
-    Residuals first, second;
-    for (std::size_t i = 0; i < residuals.size(); ++i) (i % 2 == 0 ? first : second).push_back(residuals[i]);
-    set_coverage(scores, LeftOut::kShape, coverage(second, quantiles_of(first)));
-    weights.known.quantiles = quantiles_of(residuals);
+        [&](const Sample& sample) {
+          const auto sort = sort_of(predictor_, sample.work);
+          return correct(weights, predictor_, sample.features, index_of(sample.gpu), sort);
+        },
+        scores,
+        [&](const Sample& sample, double forecast) {
+          by_sort[{index_of(sample.gpu), sort_of(predictor_, sample.work)}].push_back(
+              {forecast, std::log(sample.seconds / forecast)});
+        });
+    weights.seen = intervals(weights.sorts, by_sort);
+    set_seen_coverage(scores, weights.sorts, by_sort);
 
     // Other GPUs: each measured GPU, and each generation of several, is left out once.
     struct Trial {
@@ -304,8 +309,8 @@ class Fitter {
     }
     progress_(0.9, "other GPUs");
     weights.transfer = transfer(seen);
-    weights.transfer.quantiles = quantiles_of(pooled(far.empty() ? near : far, std::nullopt), kTailElsewhere);
-    weights.near_quantiles = quantiles_of(pooled(near.empty() ? far : near, std::nullopt), kTailElsewhere);
+    weights.far = quantiles_of(pooled(far.empty() ? near : far, std::nullopt), kTailElsewhere);
+    weights.near = quantiles_of(pooled(near.empty() ? far : near, std::nullopt), kTailElsewhere);
     weights.power = power(scores);
     progress_(1.0, "done");
     return weights;
@@ -313,7 +318,8 @@ class Fitter {
 
  private:
   using LeftOut = KernelFitScore::LeftOut;
-  using Residuals = std::vector<std::pair<double, double>>;  // forecast in s, ln(measured / forecast)
+  using Residuals = std::vector<std::pair<double, double>>;                 // forecast in s, ln(measured / forecast)
+  using BySort = std::map<std::pair<std::size_t, std::size_t>, Residuals>;  // of each GPU and sort
 
   std::size_t gpu_named(const std::string& id) const {
     for (const std::size_t g : present_) {
@@ -355,14 +361,50 @@ class Fitter {
       };
       Residuals own;
       judge([&](const Sample& sample) { return sample.gpu == g && sample.shape % 4 == 1; }, kind, forecast, scores,
-            own);
+            [&](const Sample& sample, double seconds) {
+              own.push_back({seconds, std::log(sample.seconds / seconds)});
+            });
       (nearest && nearest->same_generation ? near : far)[g] = std::move(own);
     }
   }
 
-  void set_coverage(std::vector<KernelFitScore>& scores, LeftOut kind, double covered) const {
-    for (KernelFitScore& score : scores) {
-      if (score.left_out == kind && score.part.empty()) score.covered = covered;
+  // Each GPU's sorts have intervals of their own; sorts with few residuals take their GPU's.
+  static std::vector<Quantiles> intervals(const std::vector<std::uint32_t>& sorts, const BySort& residuals) {
+    constexpr std::size_t kEnough = 100;
+    std::vector<Quantiles> all;
+    for (std::size_t g = 0; g < sorts.size(); ++g) {
+      Residuals pool;
+      for (const auto& [key, some] : residuals) {
+        if (key.first == g) pool.insert(pool.end(), some.begin(), some.end());
+      }
+      for (std::size_t sort = 0; sort < kSorts; ++sort) {
+        if ((sorts[g] >> sort & 1U) == 0) continue;
+        const auto own = residuals.find({g, sort});
+        all.push_back(quantiles_of(own != residuals.end() && own->second.size() >= kEnough ? own->second : pool));
+      }
+    }
+    return all;
+  }
+
+  // Half of the held-out shapes set intervals, the other half says how often they hold.
+  void set_seen_coverage(std::vector<KernelFitScore>& scores, const std::vector<std::uint32_t>& sorts,
+                         const BySort& residuals) const {
+    BySort first, second;
+    for (const auto& [key, some] : residuals) {
+      for (std::size_t i = 0; i < some.size(); ++i) (i % 2 == 0 ? first : second)[key].push_back(some[i]);
+    }
+    const std::vector<Quantiles> all = intervals(sorts, first);
+    for (std::size_t g = 0, next = 0; g < sorts.size(); ++g) {
+      double inside = 0, rows = 0;
+      for (std::size_t sort = 0; sort < kSorts; ++sort) {
+        if ((sorts[g] >> sort & 1U) == 0) continue;
+        const Residuals& judged = second[{g, sort}];
+        inside += coverage(judged, all[next++]) * static_cast<double>(judged.size());
+        rows += static_cast<double>(judged.size());
+      }
+      for (KernelFitScore& score : scores) {
+        if (score.gpu == gpus_[present_[g]].id && score.part.empty()) score.covered = inside / std::max(1.0, rows);
+      }
     }
   }
 
@@ -475,9 +517,8 @@ class Fitter {
     return corrector;
   }
 
-  static std::array<float, 2 * kErrorGroups> quantiles_of(std::vector<std::pair<double, double>> residuals,
-                                                          double tail = 0.05) {
-    std::array<float, 2 * kErrorGroups> quantiles{};
+  static Quantiles quantiles_of(const Residuals& residuals, double tail = 0.05) {
+    Quantiles quantiles{};
     for (std::size_t group = 0; group < kErrorGroups; ++group) {
       std::vector<double> logs;
       for (const auto& [forecast, residual] : residuals) {
@@ -502,8 +543,7 @@ class Fitter {
     return quantiles;
   }
 
-  static double coverage(const std::vector<std::pair<double, double>>& residuals,
-                         const std::array<float, 2 * kErrorGroups>& quantiles) {
+  static double coverage(const Residuals& residuals, const Quantiles& quantiles) {
     std::size_t inside = 0;
     for (const auto& [forecast, residual] : residuals) {
       const std::size_t group = error_group(forecast);
@@ -515,15 +555,16 @@ class Fitter {
     return residuals.empty() ? 0 : static_cast<double>(inside) / static_cast<double>(residuals.size());
   }
 
-  template <class Keep, class Forecast>
+  // `tell` hears each row's forecast in s.
+  template <class Keep, class Forecast, class Tell>
   void judge(const Keep& keep, LeftOut kind, const Forecast& forecast_of, std::vector<KernelFitScore>& scores,
-             Residuals& residuals) const {
+             const Tell& tell) const {
     for (const std::size_t g : present_) {
       Errors all, large;
       for (const Sample& sample : samples_) {
         if (sample.gpu != g || !keep(sample)) continue;
         const double forecast = forecast_of(sample).seconds;
-        residuals.emplace_back(forecast, std::log(sample.seconds / forecast));
+        tell(sample, forecast);
         all.add(forecast, sample);
         const auto* gemm = std::get_if<Gemm>(&sample.work.kind);
         const bool is_large = gemm != nullptr && std::min({gemm->m, gemm->n, gemm->k}) >= 512;

@@ -1,6 +1,7 @@
 #include "weights.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "embedded_weights.h"
@@ -28,6 +29,13 @@ bool knows(const PredictorWeights& weights, std::size_t gpu, Predictor predictor
 
 namespace {
 
+// Of a GPU's sort among all GPUs' sorts, counted in order.
+std::size_t place_of(const std::vector<std::uint32_t>& sorts, std::size_t gpu, std::size_t sort) {
+  int before = std::popcount(sorts[gpu] & ((std::uint32_t{1} << sort) - 1));
+  for (std::size_t g = 0; g < gpu; ++g) before += std::popcount(sorts[g]);
+  return static_cast<std::size_t>(before);
+}
+
 // The learned logarithm, with features clamped to the fitted range; `outside` is set where one was not inside.
 double evaluate(const Corrector& corrector, Predictor predictor, const Features& features,
                 std::optional<std::size_t> gpu, bool& outside) {
@@ -45,7 +53,7 @@ double evaluate(const Corrector& corrector, Predictor predictor, const Features&
   return std::clamp(corrector.evaluate(input.data()), -4.0, 4.0);
 }
 
-Correction around(double seconds, const std::array<float, 2 * kErrorGroups>& quantiles, bool extrapolated) {
+Correction around(double seconds, const Quantiles& quantiles, bool extrapolated) {
   Correction correction;
   correction.seconds = seconds;
   correction.extrapolated = extrapolated;
@@ -60,10 +68,11 @@ Correction around(double seconds, const std::array<float, 2 * kErrorGroups>& qua
 
 }  // namespace
 
-Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu) {
+Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu,
+                   std::size_t sort) {
   bool outside = false;
   const double learned = evaluate(weights.known, predictor, features, gpu, outside);
-  return around(features.base * std::exp(learned), weights.known.quantiles, outside);
+  return around(features.base * std::exp(learned), weights.seen[place_of(weights.sorts, gpu, sort)], outside);
 }
 
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
@@ -76,8 +85,8 @@ Correction correct(const PredictorWeights& weights, Predictor predictor, const F
     const double carried = evaluate(weights.known, predictor, neighbor->features, neighbor->gpu, ignored);
     learned += neighbor->share * (carried - learned);
   }
-  return around(features.base * std::exp(learned),
-                neighbor && neighbor->same_generation ? weights.near_quantiles : weights.transfer.quantiles, outside);
+  return around(features.base * std::exp(learned), neighbor && neighbor->same_generation ? weights.near : weights.far,
+                outside);
 }
 
 double watts_of(const PredictorWeights& weights, Predictor predictor, const Features& features,
@@ -118,7 +127,6 @@ void put(Safetensors& file, const std::string& name, const Corrector& corrector)
     file.put<float>(name + "/" + part, values);
   };
   floats("low", corrector.low), floats("high", corrector.high);
-  file.put<float>(name + "/quantiles", corrector.quantiles);
   const Network& network = corrector.network;
   if (!network.layers.empty()) {
     floats("network/mean", network.mean), floats("network/scale", network.scale);
@@ -176,12 +184,21 @@ bool finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
 }
 
-// Logarithms of low and high, in turn.
-bool valid_quantiles(const std::vector<float>& quantiles) {
-  for (std::size_t q = 0; q < quantiles.size(); ++q) {
-    if (!(q % 2 == 0 ? quantiles[q] <= 0 && quantiles[q] > -5 : quantiles[q] >= 0 && quantiles[q] < 5)) return false;
+// Intervals of one kind: logarithms of low and high, in turn.
+Result<std::vector<Quantiles>> get_quantiles(const Safetensors& file, const std::string& name, std::size_t count,
+                                             const std::string& where) {
+  NS_TRY(const std::vector<float> values, file.get<float>(name));
+  std::vector<Quantiles> all(count);
+  if (values.size() != count * all.front().size()) {
+    return fail(bad(where, name + " are of another number", std::to_string(count * all.front().size())));
   }
-  return quantiles.size() == 2 * kErrorGroups;
+  for (std::size_t q = 0; q < values.size(); ++q) {
+    if (!(q % 2 == 0 ? values[q] <= 0 && values[q] > -5 : values[q] >= 0 && values[q] < 5)) {
+      return fail(bad(where, name + " do not hold their forecast"));
+    }
+    all[q / all.front().size()][q % all.front().size()] = values[q];
+  }
+  return all;
 }
 
 Result<Corrector> get(const Safetensors& file, const std::string& name, std::size_t inputs, const std::string& layers,
@@ -189,16 +206,12 @@ Result<Corrector> get(const Safetensors& file, const std::string& name, std::siz
   Corrector corrector;
   NS_TRY(corrector.low, file.get<float>(name + "/low"));
   NS_TRY(corrector.high, file.get<float>(name + "/high"));
-  NS_TRY(const std::vector<float> quantiles, file.get<float>(name + "/quantiles"));
-  if (corrector.low.size() != inputs || corrector.high.size() != inputs ||
-      quantiles.size() != corrector.quantiles.size()) {
+  if (corrector.low.size() != inputs || corrector.high.size() != inputs) {
     return fail(bad(where, name + " has ranges of another number of features", std::to_string(inputs)));
   }
   for (std::size_t f = 0; f < inputs; ++f) {
     if (!(corrector.low[f] <= corrector.high[f])) return fail(bad(where, name + " has a range that is empty"));
   }
-  if (!valid_quantiles(quantiles)) return fail(bad(where, name + " has an interval that does not hold its forecast"));
-  std::copy(quantiles.begin(), quantiles.end(), corrector.quantiles.begin());
   const std::size_t layer_count = layers.empty() || layers.size() > 1 || layers[0] < '0' || layers[0] > '9'
                                       ? 0
                                       : static_cast<std::size_t>(layers[0] - '0');
@@ -282,8 +295,12 @@ std::string to_safetensors(const KernelWeights& weights) {
       put(file, name + "/" + which, corrector);
     };
     describe("known", part.known), describe("transfer", part.transfer);
-    file.put<float>(name + "/near_quantiles", part.near_quantiles);
     file.put<std::uint32_t>(name + "/sorts", part.sorts);
+    std::vector<float> seen;
+    for (const Quantiles& quantiles : part.seen) seen.insert(seen.end(), quantiles.begin(), quantiles.end());
+    file.put<float>(name + "/quantiles/seen", seen);
+    file.put<float>(name + "/quantiles/near", part.near);
+    file.put<float>(name + "/quantiles/far", part.far);
     if (!part.power.trees.trees.empty()) describe("power", part.power);
   }
   return file.bytes();
@@ -315,13 +332,17 @@ Result<KernelWeights> read_kernel_weights(std::string_view bytes, const std::str
                            text(name + "/known/trees") != "0", where));
     NS_TRY(part.transfer, get(file, name + "/transfer", shared, text(name + "/transfer/layers"),
                               text(name + "/transfer/trees") != "0", where));
-    NS_TRY(const std::vector<float> near, file.get<float>(name + "/near_quantiles"));
-    if (!valid_quantiles(near)) return fail(bad(where, name + "/near_quantiles do not hold their forecast"));
-    std::copy(near.begin(), near.end(), part.near_quantiles.begin());
     NS_TRY(part.sorts, file.get<std::uint32_t>(name + "/sorts"));
     if (part.sorts.size() != part.gpus.size()) {
       return fail(bad(where, name + "/sorts names other GPUs", std::to_string(part.gpus.size())));
     }
+    std::size_t intervals = 0;
+    for (const std::uint32_t bits : part.sorts) intervals += static_cast<std::size_t>(std::popcount(bits));
+    if (intervals == 0) return fail(bad(where, name + "/sorts says that nothing was measured"));
+    NS_TRY(part.seen, get_quantiles(file, name + "/quantiles/seen", intervals, where));
+    NS_TRY(const std::vector<Quantiles> near, get_quantiles(file, name + "/quantiles/near", 1, where));
+    NS_TRY(const std::vector<Quantiles> far, get_quantiles(file, name + "/quantiles/far", 1, where));
+    part.near = near.front(), part.far = far.front();
     if (weights.metadata.contains(name + "/power/trees")) {
       NS_TRY(part.power, get(file, name + "/power", shared, text(name + "/power/layers"),
                              text(name + "/power/trees") != "0", where));

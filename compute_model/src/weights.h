@@ -20,13 +20,14 @@ namespace ns_dist {
 inline constexpr std::size_t kErrorGroups = 3;
 std::size_t error_group(double seconds);
 
+// 5 % and 95 % quantiles of ln(measured / forecast) on rows not fitted on, by error group.
+using Quantiles = std::array<float, 2 * kErrorGroups>;
+
 // ln(latency / base) = network_share * network + trees (grown on what the network leaves).
 struct Corrector {
   Network network;               // no layers: left out
   Trees trees;                   // no trees: left out
   std::vector<float> low, high;  // range of each feature in the fitted rows
-  // 5 % and 95 % quantiles of ln(measured / forecast) on rows not fitted on, by error group.
-  std::array<float, 2 * kErrorGroups> quantiles{};
 
   double evaluate(const double* features) const;
 };
@@ -35,8 +36,8 @@ struct PredictorWeights {
   std::vector<std::string> gpus;  // ids, in the order of the indicator features of `known`
   Corrector known, transfer;
   std::vector<std::uint32_t> sorts;  // of each GPU, a bit for each sort_of() that was measured there
-  // As transfer.quantiles, for GPUs of a generation of which another was measured.
-  std::array<float, 2 * kErrorGroups> near_quantiles{};
+  std::vector<Quantiles> seen;       // of each GPU and sort measured there, in this order
+  Quantiles near{}, far{};           // of GPUs not measured, whose generation was and was not
   Corrector power;  // ln(board power / limit) of kernels in sustained mode; no trees where nothing was measured
 };
 
@@ -56,8 +57,9 @@ std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::
 // Whether kernels of the sort of `op` were measured on the `gpu`-th.
 bool knows(const PredictorWeights& weights, std::size_t gpu, Predictor predictor, const Operator& op);
 
-// On a GPU that was measured, the `gpu`-th.
-Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu);
+// On a GPU that was measured, the `gpu`-th, for an operator of a sort that it knows.
+Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu,
+                   std::size_t sort);
 
 // The same operator on the nearest measured GPU; its correction is carried over, beside the network's.
 struct NeighborFeatures {

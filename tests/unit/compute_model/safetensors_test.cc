@@ -79,13 +79,13 @@ KernelWeights small_weights() {
   part.sorts = {1};
   const auto fill = [](Corrector& corrector, std::size_t inputs) {
     corrector.low.assign(inputs, -100), corrector.high.assign(inputs, 100);
-    corrector.quantiles = {-0.1F, 0.1F, -0.1F, 0.1F, -0.1F, 0.1F};
     corrector.trees = {};
     corrector.trees.inputs = inputs;
     ASSERT_TRUE(corrector.trees.add(std::array{0, -1, -1}, std::array{0.5F, -0.25F, 0.5F}));
   };
   fill(part.known, shared + 1), fill(part.transfer, shared);
-  part.near_quantiles = {-0.05F, 0.05F, -0.05F, 0.05F, -0.05F, 0.05F};
+  part.near = part.far = {-0.05F, 0.05F, -0.05F, 0.05F, -0.05F, 0.05F};
+  part.seen = {part.near};
   KernelWeights weights;
   weights.predictors[static_cast<std::size_t>(kPredictor)] = part;
   return weights;
