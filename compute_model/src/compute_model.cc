@@ -226,7 +226,8 @@ class KernelModel final : public ComputeCost {
       estimate.method = "trees over measured kernels of this GPU";
     } else {
       std::optional<NeighborFeatures> neighbor;
-      if (reference.neighbor && predictor_of(op, reference.neighbor->machine.gpu, machine_.mode) == predictor) {
+      if (reference.neighbor && predictor_of(op, reference.neighbor->machine.gpu, machine_.mode) == predictor &&
+          knows(weights, reference.neighbor->nearest.index, *predictor, op)) {
         const Neighbor& nearest = reference.neighbor->nearest;
         neighbor = {features_of(*predictor, reference.neighbor->machine, op, machine_.mode), nearest.index,
                     nearest.share, nearest.same_generation, reference.neighbor->machine.gpu.id == machine_.gpu.id};

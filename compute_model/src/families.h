@@ -28,6 +28,13 @@ struct Estimate {
   double watts = 0;  // 0: unknown
 };
 
+// A kernel cut into tiles, as its family found it.
+struct Tiled {
+  std::string_view tile = "";
+  double tiles = 0, waves = 0;                  // waves: tiles over SMs, rounded up
+  double compute = 0, memory = 0, seconds = 0;  // s, without launch; seconds: both together
+};
+
 // Collects the steps of an explanation; does nothing when nobody asked.
 class Steps {
  public:
@@ -59,7 +66,10 @@ Estimate estimate_streaming(const Machine& machine, double traffic, double flops
 double softmax_passes(const Machine& machine, double columns, Pass pass);
 double normalization_passes(const Machine& machine, Pass pass);
 
-// launch + the slower of two pipes, rounded where they meet: a kernel near the ridge overlaps them imperfectly.
+// The kernel with its launch and `excess` seconds of traffic beyond its tiles'.
+Estimate estimate_tiled(const Machine& machine, const Tiled& kernel, double excess = 0);
+
+// The slower of two pipes, rounded where they meet: a kernel near the ridge overlaps them imperfectly.
 double overlap(double compute, double memory);
 
 }  // namespace ns_dist

@@ -58,13 +58,8 @@ Estimate estimate_attention(const Machine& machine, const Attention& op, DType d
       roofline.compute / share * padding * ramp * (exact > 1 ? (exact + 0.5) / exact : waves / exact);
   const double memory = roofline.memory * machine.bandwidth / machine.achieved_bandwidth;
 
-  Estimate estimate;
-  estimate.seconds = machine.launch + overlap(compute, memory);
-  estimate.bound = machine.launch > std::max(compute, memory) ? Bound::kLaunch
-                   : compute >= memory                        ? Bound::kCompute
-                                                              : Bound::kMemory;
-  estimate.waves = static_cast<std::int64_t>(std::min(waves, 9e18));
-  estimate.tile = "128 queries";
+  Estimate estimate =
+      estimate_tiled(machine, {"128 queries", blocks, waves, compute, memory, overlap(compute, memory)});
   estimate.method = "query blocks and waves, rate by architecture";
   estimate.spread = 1.40;
   if (steps.on()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "families.h"
 
@@ -60,8 +61,7 @@ Estimate estimate_gemm(const Machine& machine, double batch, double m, double n,
   const double padded_k = std::ceil(k / kStage) * kStage;
   const double rate_per_sm = machine.rate(dtype) / machine.sms;
 
-  double best_seconds = 0, best_compute = 0, best_memory = 0, best_waves = 0, best_tiles = 0;
-  const Tile* best = nullptr;
+  std::optional<Tiled> best;
   for (const Tile& tile : kTiles) {
     const double tiles = batch * std::ceil(m / tile.m) * std::ceil(n / tile.n);
     const double tile_seconds = 2 * tile.m * tile.n * padded_k / (rate_per_sm * tile.efficiency);
@@ -76,31 +76,22 @@ Estimate estimate_gemm(const Machine& machine, double batch, double m, double n,
         (traffic(machine, batch, m, n, k, tile, bytes) + (split > 1 ? split * m * n * batch * 8 : 0)) /
         machine.achieved_bandwidth;
     const double seconds = overlap(compute, memory);
-    if (best == nullptr || seconds < best_seconds) {
-      best = &tile, best_seconds = seconds, best_compute = compute, best_memory = memory;
-      best_waves = whole, best_tiles = tiles;
-    }
+    if (!best || seconds < best->seconds) best = {tile.name, tiles, whole, compute, memory, seconds};
   }
 
-  Estimate estimate;
   // Epilogues and fp32 accumulation move more than the plain product: the roofline's excess is charged at the streaming
   // rate.
   const double least = batch * (m * k + k * n + m * n) * bytes;
   const double excess = std::max(0.0, roofline.bytes - least) / machine.achieved_bandwidth;
-  estimate.seconds = machine.launch + best_seconds + excess;
-  estimate.bound = machine.launch > best_seconds ? Bound::kLaunch
-                   : best_compute >= best_memory ? Bound::kCompute
-                                                 : Bound::kMemory;
-  estimate.waves = static_cast<std::int64_t>(std::min(best_waves, 9e18));
-  estimate.tile = best->name;
+  Estimate estimate = estimate_tiled(machine, *best, excess);
   estimate.method = "tiles and waves, efficiency by architecture";
   estimate.spread = 1.30;
   if (steps.on()) {
-    steps.add("tile", best->name, "the fastest of the candidates under this model");
-    steps.add("tiles", best_tiles);
-    steps.add("waves", best_waves, "tiles over SMs, rounded up");
-    steps.add("compute_s", best_compute, "padded work at the GPU's large-GEMM rate");
-    steps.add("memory_s", best_memory, "operands re-read by wave at the streaming rate");
+    steps.add("tile", best->tile, "the fastest of the candidates under this model");
+    steps.add("tiles", best->tiles);
+    steps.add("waves", best->waves, "tiles over SMs, rounded up");
+    steps.add("compute_s", best->compute, "padded work at the GPU's large-GEMM rate");
+    steps.add("memory_s", best->memory, "operands re-read by wave at the streaming rate");
     steps.add("epilogue_s", excess);
     steps.add("launch_s", machine.launch);
   }

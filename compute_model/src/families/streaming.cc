@@ -6,14 +6,6 @@
 
 namespace ns_dist {
 
-double overlap(double compute, double memory) {
-  const double larger = std::max(compute, memory), smaller = std::min(compute, memory);
-  if (!(larger > 0)) return 0;
-  const double ratio = smaller / larger;
-  // A norm of order 4: at the ridge 19 % above the roofline, 6 % where one is half of the other.
-  return larger * std::pow(1 + ratio * ratio * ratio * ratio, 0.25);
-}
-
 namespace {
 
 bool slow_memory(const Machine& machine) {
@@ -49,10 +41,8 @@ Estimate estimate_streaming(const Machine& machine, double traffic, double flops
   constexpr double kPointwiseShare = 0.5;
   const double memory = machine.memory_seconds(traffic);
   const double compute = flops / (kPointwiseShare * machine.vector_rate(dtype));
-  Estimate estimate;
-  const double work = overlap(compute, memory);
-  estimate.seconds = machine.launch + work;
-  estimate.bound = machine.launch > work ? Bound::kLaunch : compute > memory ? Bound::kCompute : Bound::kMemory;
+  Estimate estimate =
+      estimate_tiled(machine, {.compute = compute, .memory = memory, .seconds = overlap(compute, memory)});
   estimate.method = method;
   estimate.spread = 1.25;
   if (steps.on()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <span>
 
 #include "families.h"
@@ -70,8 +71,8 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
   const double per_sm = machine.peak(dtype) * machine.issue_share * (transposed ? kTransposedAmd : 1) / machine.sms;
   const double least = batch * (m * k + n * k + m * n) * bytes;
 
-  double best_seconds = 0, best_compute = 0, best_memory = 0, best_waves = 0, best_tiles = 0, best_clock = 1;
-  const Tile* best = nullptr;
+  std::optional<Tiled> best;
+  double best_clock = 1;
   for (const Tile& tile : tiles_of(machine, batch > 1)) {
     const double tiles = batch * std::ceil(m / tile.m) * std::ceil(n / tile.n);
     const double exact = tiles / machine.sms, whole = std::ceil(exact);
@@ -83,30 +84,24 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
     const double memory = machine.memory_seconds(least);
     const double switched = kPaddingEnergy * tiles * flops + (1 - kPaddingEnergy) * 2 * batch * m * n * k;
     const PoweredTime powered = machine.powered(compute, memory, switched, least, bytes / 4 * machine.matrix_energy);
-    if (best == nullptr || powered.seconds < best_seconds) {
-      best = &tile, best_seconds = powered.seconds, best_compute = compute, best_memory = memory;
-      best_waves = whole, best_tiles = tiles, best_clock = powered.clock;
+    if (!best || powered.seconds < best->seconds) {
+      best = {tile.name, tiles, whole, compute, memory, powered.seconds};
+      best_clock = powered.clock;
     }
   }
 
-  Estimate estimate;
   const double excess = machine.memory_seconds(std::max(0.0, roofline.bytes - least));
-  estimate.seconds = machine.launch + best_seconds + excess;
-  estimate.bound = machine.launch > best_seconds ? Bound::kLaunch
-                   : best_compute >= best_memory ? Bound::kCompute
-                                                 : Bound::kMemory;
-  estimate.waves = static_cast<std::int64_t>(std::min(best_waves, 9e18));
-  estimate.tile = best->name;
+  Estimate estimate = estimate_tiled(machine, *best, excess);
   estimate.method = "tiles and waves on the vector units, clock by board power";
   estimate.spread = 1.25;
   if (steps.on()) {
-    steps.add("tile", best->name, "rows x columns; the fastest of the candidates under this model");
-    steps.add("tiles", best_tiles);
-    steps.add("waves", best_waves, "tiles over SMs, rounded up");
+    steps.add("tile", best->tile, "rows x columns; the fastest of the candidates under this model");
+    steps.add("tiles", best->tiles);
+    steps.add("waves", best->waves, "tiles over SMs, rounded up");
     steps.add("issue_share", machine.issue_share, "of the peak, by lanes a scheduler feeds");
     steps.add("clock_share", best_clock, "of the boost clock, where board power pays for no more");
-    steps.add("compute_s", best_compute, "padded work at full clock");
-    steps.add("memory_s", best_memory);
+    steps.add("compute_s", best->compute, "padded work at full clock");
+    steps.add("memory_s", best->memory);
     steps.add("epilogue_s", excess);
     steps.add("launch_s", machine.launch);
   }
