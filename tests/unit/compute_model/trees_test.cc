@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
 
 #include "trainer.h"
 
@@ -48,6 +50,22 @@ TEST(Trees, ConstantRowsAskNothing) {
   const double features[] = {2};
   EXPECT_TRUE(std::isfinite(trees.evaluate(features)));
   EXPECT_TRUE(trees.nodes.empty());
+}
+
+// At a threshold itself the answer is the lower side.
+TEST(Trees, AnswerAsTheirQuestionsSay) {
+  Trees trees;
+  trees.inputs = 2;
+  ASSERT_TRUE(trees.add(std::array{0, 1, -1, -1, -1}, std::array{0.F, 3.F, 10.F, 20.F, 30.F}));
+  for (int t = 0; t < 9; ++t) {  // more than are walked at once
+    ASSERT_TRUE(trees.add(std::array{1, -1, -1}, std::array{static_cast<float>(t), 0.F, 100.F}));
+  }
+  const auto at = [&](double x, double y) { return trees.evaluate(std::array{x, y}.data()); };
+  EXPECT_EQ(at(-1, -1), 20);
+  EXPECT_EQ(at(0, 3), 20 + 300);
+  EXPECT_EQ(at(0, 3.5), 30 + 400);
+  EXPECT_EQ(at(1, 100), 10 + 900);
+  EXPECT_EQ(at(std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()), 10);
 }
 
 TEST(Network, LearnsAPlane) {
