@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "caching_allocator.h"
 #include "ns_dist/fusion.h"
 
 namespace ns_dist {
@@ -242,14 +243,16 @@ void accumulate(const ModelNode& node, std::vector<Operator>& out) {
 // launches nothing: medians of node timings beyond the kernels' own on P100, V100, T4 and A100-PCIe-40GB.
 constexpr double kForwardDispatch = 20e-6, kBackwardDispatch = 12e-6, kAccumulateDispatch = 8e-6,
                  kEmptyDispatch = 10e-6;
-// Where weights, gradients and activations fill this much of memory, PyTorch's allocator fails, waits for the GPU,
-// gives its cache back and maps again, block by block of the forward pass: 14 and 10 ms for each GB kept on MI210
-// (gpt2_large and gpt3_xl training). None of the fitted NVIDIA GPUs has
-// such a row, so it is charged on AMD alone.
-// Otherwise mapping hides behind kernels but for 0.4 (V100), 0.8 (MI210) and 1.3 ms (MI100) for each GB kept, medians
-// of training's forward passes beyond their kernels. At worst it does not hide at all, as where memory is short.
+// The cache of the allocator is emptied before each step, so that the forward pass of training maps its memory anew.
+// That hides behind kernels but for 0.3 (V100), 0.8 (MI210) and 1.5 ms (MI100) for each GB mapped, medians of
+// training's forward passes beyond their kernels.
 constexpr double kMapSecondsPerByte = 0.8e-12;
-constexpr double kTightShare = 0.8, kTightSecondsPerByte = 12e-12;
+// Where weights, gradients and mapped segments fill this much of memory, calls fail: PyTorch waits for the GPU, gives
+// its cache back and calls again, 1.4 and 1.8 ms for each call on MI210 (gpt2_large and gpt3_xl training), whatever its
+// size. Untouched below a share of 0.67 there.
+constexpr double kTightShare = 0.8, kTightSecondsPerCall = 1.6e-3;
+// At worst mapping does not hide at all: 13 to 15 ms a GB, what those two steps took in bytes.
+constexpr double kExposedSecondsPerByte = 14e-12;
 // Counting or indexing by a mask: the CPU waits for the GPU to say how many there are, and the GPU then for the CPU.
 // What Switch Transformer's inference takes beyond its kernels on V100 and A100-PCIe-40GB, for each of its 288 (40-190
 // us).
@@ -352,26 +355,67 @@ const ModelNode* owner_of(const ModelGraph& graph, std::int64_t index) {
 
 }  // namespace
 
-TrainingBytes training_bytes(const ModelGraph& graph, std::int64_t layers) {
-  TrainingBytes bytes;
-  std::set<std::int64_t> kept;
-  const auto times = [&](const ModelNode& node) { return node.in_layer ? static_cast<double>(layers) : 1; };
-  const auto keep = [&](const ModelNode* node) {
-    if (node != nullptr && kept.insert(node->index).second) {
-      bytes.saved += kElement * times(*node) * elements_of(node->output);
-    }
-  };
+double weight_bytes(const ModelGraph& graph, std::int64_t layers) {
+  double bytes = 0;
   for (const ModelNode& node : graph.nodes) {
-    if (keeps_output(node.kind)) keep(&node);
-    if (node.kind == "dropout") bytes.saved += times(node) * elements_of(node.output);  // a byte of mask
-    if (keeps_inputs(node.kind)) {
-      for (const std::int64_t previous : node.previous) keep(owner_of(graph, previous));
-    }
     for (const ModelOperator& op : node.operators[static_cast<std::size_t>(ModelPhase::kAccumulate)]) {
-      bytes.weights += kElement * times(node) * static_cast<double>(op.h);
+      bytes += kElement * (node.in_layer ? static_cast<double>(layers) : 1) * static_cast<double>(op.h);
     }
   }
   return bytes;
+}
+
+MappedMemory mapped_by_forward(const ModelGraph& graph, std::int64_t layers) {
+  std::set<std::int64_t> saved;                      // owners of what backward reads
+  std::map<std::int64_t, std::int64_t> last_reader;  // by owner
+  for (const ModelNode& node : graph.nodes) {
+    if (keeps_output(node.kind)) saved.insert(node.index);
+    for (const std::int64_t previous : node.previous) {
+      const ModelNode* owner = owner_of(graph, previous);
+      if (owner == nullptr) continue;
+      last_reader[owner->index] = node.index;
+      if (keeps_inputs(node.kind)) saved.insert(owner->index);
+    }
+  }
+  CachingAllocator allocator;
+  std::map<std::int64_t, std::vector<CachingAllocator::Block>> live;  // by owner, what no backward needs
+  const auto allocate = [&](double bytes) { return allocator.allocate(static_cast<std::int64_t>(bytes)); };
+  const auto run = [&](const ModelNode& node) {
+    const std::vector<Operator> kernels = eager_kernels(graph, node, ModelPhase::kForward, 0);
+    const double elements = elements_of(node.output);
+    if (!kernels.empty() && elements >= 1) {
+      const CachingAllocator::Block output = allocate(kElement * elements);
+      if (!saved.contains(node.index)) live[node.index].push_back(output);
+      if (node.kind == "dropout") allocate(elements);  // its mask, a byte each
+      if (node.kind == "VECln") allocate(2 * kElement * elements / static_cast<double>(node.output.back()));
+      // Copies of operands, which backward reads in their place.
+      for (const Operator& op : kernels) {
+        const auto* copy = std::get_if<Elementwise>(&op.kind);
+        if (node.kind == "BMM" && copy != nullptr) allocate(kElement * static_cast<double>(copy->elements));
+      }
+    }
+    for (auto it = live.begin(); it != live.end();) {
+      const auto last = last_reader.find(it->first);
+      if (last != last_reader.end() && last->second > node.index) {
+        ++it;
+        continue;
+      }
+      for (const CachingAllocator::Block block : it->second) allocator.release(block);
+      it = live.erase(it);
+    }
+  };
+  const auto layer =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) { return node.in_layer; });
+  for (auto node = graph.nodes.begin(); node != layer; ++node) run(*node);
+  for (std::int64_t i = 0; i < layers; ++i) {
+    for (auto node = layer; node != graph.nodes.end(); ++node) {
+      if (node->in_layer) run(*node);
+    }
+  }
+  for (auto node = layer; node != graph.nodes.end(); ++node) {
+    if (!node->in_layer) run(*node);
+  }
+  return {allocator.calls(), static_cast<double>(allocator.mapped())};
 }
 
 namespace {
@@ -440,10 +484,11 @@ Result<StepTime> eager_step(const ModelGraph& graph, std::int64_t layers, bool t
     }
   }
   if (training) {
-    const TrainingBytes bytes = training_bytes(graph, layers);
-    const bool tight = gpu.vendor == "amd" && bytes.saved + 2 * bytes.weights > kTightShare * (gpu.memory / units::B);
-    const double seconds = (tight ? kTightSecondsPerByte : kMapSecondsPerByte) * bytes.saved;
-    step.forward.add({seconds, 0.4 * seconds, tight ? 1.6 * seconds : kTightSecondsPerByte * bytes.saved});
+    const MappedMemory mapped = mapped_by_forward(graph, layers);
+    const bool tight = mapped.bytes + 2 * weight_bytes(graph, layers) > kTightShare * (gpu.memory / units::B);
+    const double seconds =
+        tight ? kTightSecondsPerCall * static_cast<double>(mapped.calls) : kMapSecondsPerByte * mapped.bytes;
+    step.forward.add({seconds, 0.4 * seconds, tight ? 1.6 * seconds : kExposedSecondsPerByte * mapped.bytes});
   }
   return step;
 }
@@ -526,7 +571,7 @@ Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers,
   }
   step.add(last_bucket);
   // Tensor-parallel graphs hold a rank's own weights, pipelines all of them.
-  const double parameters = training_bytes(graph, layers).weights / kElement / static_cast<double>(degrees.pipeline);
+  const double parameters = weight_bytes(graph, layers) / kElement / static_cast<double>(degrees.pipeline);
   NS_TRY(const TimeRange optimizer,
          clock({OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32}));
   step.add(optimizer);

@@ -47,11 +47,16 @@ class KernelClock {
 Result<TimeRange> node_alone(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2,
                              KernelClock& clock);
 
-// What a training step keeps: activations until their backward, weights (and as much again of gradients).
-struct TrainingBytes {
-  double saved = 0, weights = 0;
+// Bytes of the weights (of a rank's own ones where the graph is tensor-parallel); gradients are as many again.
+double weight_bytes(const ModelGraph& graph, std::int64_t layers);
+
+// What the forward pass of a training step asks the driver for, from an empty cache: calls of cudaMalloc and the bytes
+// of their segments. Tensors that backward reads stay, others go with their last reader.
+struct MappedMemory {
+  std::int64_t calls = 0;
+  double bytes = 0;
 };
-TrainingBytes training_bytes(const ModelGraph& graph, std::int64_t layers);
+MappedMemory mapped_by_forward(const ModelGraph& graph, std::int64_t layers);
 
 // A training step on several GPUs, by Megatron in fp32: forward, loss, backward, optimizer.
 struct ParallelDegrees {
