@@ -474,9 +474,9 @@ Result<StepTime> eager_step(const ModelGraph& graph, std::int64_t layers, bool t
   for (const ModelNode& node : graph.nodes) {
     const double times = node.in_layer ? static_cast<double>(layers) : 1;
     if (waits(node)) step.forward.add({kWaitSeconds, kWaitSeconds / 3, 2 * kWaitSeconds}, times);
-    // Gradients start empty: nothing is accumulated.
-    for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward}) {
-      if (phase == ModelPhase::kBackward && !training) continue;
+    // No optimizer clears gradients: backward adds to those of the step before.
+    for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward, ModelPhase::kAccumulate}) {
+      if (phase != ModelPhase::kForward && !training) continue;
       for (const Operator& op : eager_kernels(graph, node, phase, gpu.l2_cache / units::B)) {
         NS_TRY(const TimeRange span, clock(op));
         (phase == ModelPhase::kForward ? step.forward : step.backward).add(span, times);
