@@ -279,22 +279,22 @@ std::string_view class_of(const ModelNode& node) {
   return kind.starts_with("VEC") ? "VEC" : "";
 }
 
-Result<TimeRange> KernelClock::operator()(const Operator& op) {
+Result<Estimate> KernelClock::operator()(const Operator& op) {
   const std::string key = to_text(op);
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
   NS_TRY(const Forecast forecast, cost_->forecast(op));
-  const TimeRange span{forecast.latency / units::s, forecast.low / units::s, forecast.high / units::s};
+  const Estimate span{forecast.latency / units::s, forecast.low / units::s, forecast.high / units::s};
   known_.emplace(key, span);
   return span;
 }
 
-Result<TimeRange> node_alone(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2,
-                             KernelClock& clock) {
+Result<IntervalSum> node_alone(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2,
+                               KernelClock& clock) {
   const std::vector<Operator> kernels = eager_kernels(graph, node, phase, l2);
-  TimeRange total;
+  IntervalSum total;
   if (kernels.empty()) {
     if (phase == ModelPhase::kAccumulate || node.operators[static_cast<std::size_t>(phase)].empty()) return total;
-    total.seconds = kEmptyDispatch, total.low = kEmptyDispatch / 2, total.high = 2 * kEmptyDispatch;
+    total.add({kEmptyDispatch, kEmptyDispatch / 2, 2 * kEmptyDispatch});
     return total;
   }
   double dispatch = phase == ModelPhase::kForward    ? kForwardDispatch
@@ -303,14 +303,17 @@ Result<TimeRange> node_alone(const ModelGraph& graph, const ModelNode& node, Mod
   if (node.kind == "BMM") dispatch += kMatmulMore;
   if (node.kind == "VECln" && phase == ModelPhase::kForward) dispatch += kNormalizationMore;
   if (node.kind == "VECln" && phase == ModelPhase::kBackward) dispatch += kNormalizationBackwardMore;
-  total = {dispatch, dispatch / 2, 2 * dispatch};
+  total.add({dispatch, dispatch / 2, 2 * dispatch});
   for (const Operator& op : kernels) {
-    NS_TRY(const TimeRange span, clock(op));
+    NS_TRY(const Estimate span, clock(op));
     total.add(span);
   }
   if (phase == ModelPhase::kAccumulate && class_of(node) != "Linear") {
     const double least = kAccumulateLeast * static_cast<double>(kernels.size());
-    total = {std::max(total.seconds, least), std::max(total.low, least / 2), std::max(total.high, 2 * least)};
+    if (total.value() < least) {
+      total = {};
+      total.add({least, least / 2, 2 * least});
+    }
   }
   return total;
 }
@@ -421,7 +424,7 @@ MappedMemory mapped_by_forward(const ModelGraph& graph, std::int64_t layers) {
 namespace {
 
 // A compiled graph lists nodes that a compiler put together; what it would still join is fuse's to say.
-Result<TimeRange> compiled_step(const ModelGraph& graph, std::int64_t layers, const Gpu& gpu, KernelClock& clock) {
+Result<IntervalSum> compiled_step(const ModelGraph& graph, std::int64_t layers, const Gpu& gpu, KernelClock& clock) {
   std::vector<FusionStep> steps;
   std::vector<double> times;
   std::map<std::int64_t, std::size_t> step_of;  // by node
@@ -453,9 +456,9 @@ Result<TimeRange> compiled_step(const ModelGraph& graph, std::int64_t layers, co
     step_of[node.index] = steps.size() - 1;
   }
   NS_TRY(const std::vector<FusedKernel> fused, fuse(steps));
-  TimeRange total;
+  IntervalSum total;
   for (const FusedKernel& kernel : fused) {
-    NS_TRY(const TimeRange span, clock(kernel.op));
+    NS_TRY(const Estimate span, clock(kernel.op));
     total.add(span, times[kernel.steps.back()]);
   }
   return total;
@@ -478,7 +481,7 @@ Result<StepTime> eager_step(const ModelGraph& graph, std::int64_t layers, bool t
     for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward, ModelPhase::kAccumulate}) {
       if (phase != ModelPhase::kForward && !training) continue;
       for (const Operator& op : eager_kernels(graph, node, phase, gpu.l2_cache / units::B)) {
-        NS_TRY(const TimeRange span, clock(op));
+        NS_TRY(const Estimate span, clock(op));
         (phase == ModelPhase::kForward ? step.forward : step.backward).add(span, times);
       }
     }
@@ -514,21 +517,22 @@ std::map<std::int64_t, std::int64_t> spelt_out_gelus(const ModelGraph& graph) {
 
 }  // namespace
 
-Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
-                                   const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
+Result<IntervalSum> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
+                                     const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
   const double l2 = gpu.l2_cache / units::B;
-  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<TimeRange> {
+  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<Estimate> {
     NS_TRY(const Forecast f, network.forecast({kind, elements * kElement * units::B, RankGroup{0, {{ranks, 1}}}}));
-    return TimeRange{f.latency / units::s, f.low / units::s, f.high / units::s};
+    return Estimate{f.latency / units::s, f.low / units::s, f.high / units::s};
   };
-  TimeRange step, backward, buckets, last_bucket;
+  IntervalSum step, backward, buckets;
+  Estimate last_bucket;
   const ModelNode* head = nullptr;  // the layer that makes logits
   const std::map<std::int64_t, std::int64_t> gelus = spelt_out_gelus(graph);
   for (const ModelNode& node : graph.nodes) {
     const double times = node.in_layer ? static_cast<double>(layers) : 1;
     if (node.kind == "Linear" && !node.in_layer) head = &node;
     for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward}) {
-      TimeRange& total = phase == ModelPhase::kForward ? step : backward;
+      IntervalSum& total = phase == ModelPhase::kForward ? step : backward;
       std::vector<Operator> kernels = eager_kernels(graph, node, phase, l2);
       if (const auto gelu = gelus.find(node.index); gelu != gelus.end()) {
         kernels.clear();
@@ -538,19 +542,19 @@ Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers,
         }
       }
       for (const Operator& op : kernels) {
-        NS_TRY(const TimeRange span, clock(op));
+        NS_TRY(const Estimate span, clock(op));
         total.add(span, times);
       }
       for (const ModelOperator& op : node.operators[static_cast<std::size_t>(phase)]) {
         if (op.op == "ALLREDUCE") {
-          NS_TRY(const TimeRange span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
+          NS_TRY(const Estimate span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
           total.add(span, times);
         } else if (op.op == "ALLREDUCE_ASYNC") {
-          NS_TRY(const TimeRange span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
+          NS_TRY(const Estimate span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
           buckets.add(span, times);
-          if (!node.in_layer && last_bucket.seconds == 0) last_bucket = span;  // the embedding's, which comes last
+          if (!node.in_layer && last_bucket.value == 0) last_bucket = span;  // the embedding's, which comes last
         } else if (op.op == "SENDRECV") {
-          NS_TRY(const TimeRange span, message(CollectiveKind::kSendRecv, op.elements, 2));
+          NS_TRY(const Estimate span, message(CollectiveKind::kSendRecv, op.elements, 2));
           total.add(span, static_cast<double>(degrees.pipeline - 1));
         }
       }
@@ -560,11 +564,12 @@ Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers,
     const std::int64_t columns = head->output.back();
     const std::int64_t rows = static_cast<std::int64_t>(elements_of(head->output)) / columns;
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-      NS_TRY(const TimeRange span, clock({CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32}));
+      const Operator loss{CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32};
+      NS_TRY(const Estimate span, clock(loss));
       step.add(span);
     }
   }
-  if (buckets.seconds > backward.seconds) {
+  if (buckets.value() > backward.value()) {
     step.add(buckets);
   } else {
     step.add(backward);
@@ -572,8 +577,8 @@ Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers,
   step.add(last_bucket);
   // Tensor-parallel graphs hold a rank's own weights, pipelines all of them.
   const double parameters = weight_bytes(graph, layers) / kElement / static_cast<double>(degrees.pipeline);
-  NS_TRY(const TimeRange optimizer,
-         clock({OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32}));
+  const Operator update{OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32};
+  NS_TRY(const Estimate optimizer, clock(update));
   step.add(optimizer);
   return step;
 }

@@ -71,11 +71,12 @@ void add_others(CsvRows& rows, std::string_view suffix, Judged& judged) {
   }
 }
 
-Judged judged_of(std::string label, double measured_ms, const TimeRange& span) {
+Judged judged_of(std::string label, double measured_ms, const IntervalSum& seconds) {
+  const Estimate span = seconds.estimate(kSharedError);
   Judged judged;
   judged.label = std::move(label);
   judged.measured = measured_ms;
-  judged.forecast = 1e3 * span.seconds, judged.low = 1e3 * span.low, judged.high = 1e3 * span.high;
+  judged.forecast = 1e3 * span.value, judged.low = 1e3 * span.low, judged.high = 1e3 * span.high;
   return judged;
 }
 
@@ -84,7 +85,7 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
   NS_TRY(CsvRows rows, CsvRows::open(path, {"gpu", "model", "phase", "seq", "batch", "cls", "label_e2e_ms"}));
   ErrorTable unseen("Class sums, GPUs that were not fitted on", kOthers), by_gpu("Class sums, by GPU", kOthers),
       published("Class sums, in and out of NeuSight's distribution", kOthers);
-  std::map<std::string, std::map<std::string_view, TimeRange>> known;
+  std::map<std::string, std::map<std::string_view, IntervalSum>> known;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
     const auto measured = rows.positive("label_e2e_ms");
@@ -116,8 +117,8 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
         const std::string_view node_class = class_of(node);
         if (node_class.empty()) continue;
         for (std::size_t phase = 0; phase < (rows.text("phase") == "train" ? kModelPhases : 1); ++phase) {
-          NS_TRY(const TimeRange span, node_alone(*graph, node, static_cast<ModelPhase>(phase),
-                                                  (*device)->gpu.l2_cache / units::B, *(*device)->alone_clock));
+          NS_TRY(const IntervalSum span, node_alone(*graph, node, static_cast<ModelPhase>(phase),
+                                                    (*device)->gpu.l2_cache / units::B, *(*device)->alone_clock));
           sum->second[node_class].add(span, node.in_layer ? times : 1);
         }
       }

@@ -92,9 +92,9 @@ TEST_F(KernelSuiteFolder, AStepIsEveryKernelAsOftenAsItsLayerStands) {
   gpu.memory = 1 * GiB;
   const auto forward = eager_step(graph, 5, false, gpu, clock), training = eager_step(graph, 5, true, gpu, clock);
   ASSERT_TRUE(forward && training);
-  EXPECT_DOUBLE_EQ(forward->total().seconds, 1 + 5 + 1);
-  EXPECT_NEAR(training->forward.seconds, 1 + 5 + 1, 1e-5);  // and mapping 2 MiB
-  EXPECT_DOUBLE_EQ(training->backward.seconds, 2 + 5 * 2 + 2 + (1 + 5));  // and gradients added to
+  EXPECT_DOUBLE_EQ(forward->total().value(), 1 + 5 + 1);
+  EXPECT_NEAR(training->forward.value(), 1 + 5 + 1, 1e-5);  // and mapping 2 MiB
+  EXPECT_DOUBLE_EQ(training->backward.value(), 2 + 5 * 2 + 2 + (1 + 5));  // and gradients added to
   for (const auto& [text, times] : asked) EXPECT_EQ(times, 1) << text;  // each distinct operator once
 }
 
@@ -181,7 +181,7 @@ TEST_F(KernelSuiteFolder, DataParallelGradientsHideBehindBackward) {
     KernelClock clock(compute);
     const auto span = distributed_step(graphs->at("toy-train-8-4"), 5, {.data = 4}, Gpu{}, clock, network);
     EXPECT_TRUE(span);
-    return span->seconds;
+    return span->value();
   };
   const double backward = 2 + 5 * 2 + 2, free = step(0);
   EXPECT_DOUBLE_EQ(step(backward / 5), free);          // five buckets just fit under backward
