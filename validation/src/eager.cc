@@ -11,8 +11,8 @@
 namespace ns_dist {
 namespace {
 
-// Share of L2 that a repeated operand may take: A100 and Hopper hold two copies, and the rest streams by.
-constexpr double kHeld = 0.35;
+// Share of L2 in which data stay until their next use: 0.7, as for streams.
+constexpr double kHeld = 0.7;
 constexpr double kElement = 4;  // bytes: everything here is fp32
 
 // Reading a node's inputs, in elements, a repeated operand counted as often as it comes from memory.
@@ -35,7 +35,8 @@ double elements_read(const ModelNode& node, double l2) {
         part *= static_cast<double>(narrow);
       }
     }
-    read += size * (repeated && own < out && size * part * kElement > kHeld * l2 ? out : std::min(own, out));
+    // Between two reads of its part, that part and as much of the other operand and of the output pass by.
+    read += size * (repeated && own < out && (size + 2) * part * kElement > kHeld * l2 ? out : std::min(own, out));
   }
   return read;
 }

@@ -19,7 +19,8 @@ namespace ns_dist {
 // operators do not say: softmax multiplies gradient and output before its reduction (softmax_backward_cuda_out),
 // dropout scales its mask as a float tensor first (native_dropout_backward), LayerNorm has a kernel for its input and
 // one for its weights, an addition passes gradients on, division and multiplication by a scalar have one gradient.
-// `l2`: bytes of cache; a broadcast operand whose repeated part does not fit in half of it is read again each time.
+// `l2`: bytes of cache; a broadcast operand is read again each time unless its repeated part, and as much of
+// the other operand and of the output, fit in 0.7 of it.
 std::vector<Operator> eager_kernels(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2);
 
 // "Linear", "BMM", "VECsoftmax", "VECln", "VEC" for other vector operators; empty for what belongs to none.
