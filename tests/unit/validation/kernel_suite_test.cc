@@ -93,9 +93,9 @@ TEST_F(KernelSuiteFolder, AStepIsEveryKernelAsOftenAsItsLayerStands) {
   const auto forward = eager_step(graph, 5, false, gpu, clock), training = eager_step(graph, 5, true, gpu, clock);
   ASSERT_TRUE(forward && training);
   EXPECT_DOUBLE_EQ(forward->total().value(), 1 + 5 + 1);
-  EXPECT_NEAR(training->forward.value(), 1 + 5 + 1, 1e-5);  // and mapping 2 MiB
+  EXPECT_NEAR(training->forward.value(), 1 + 5 + 1, 1e-5);                // and mapping 2 MiB
   EXPECT_DOUBLE_EQ(training->backward.value(), 2 + 5 * 2 + 2 + (1 + 5));  // and gradients added to
-  for (const auto& [text, times] : asked) EXPECT_EQ(times, 1) << text;  // each distinct operator once
+  for (const auto& [text, times] : asked) EXPECT_EQ(times, 1) << text;    // each distinct operator once
 }
 
 TEST_F(KernelSuiteFolder, MemoryHoldsWhatBackwardReads) {
