@@ -18,17 +18,8 @@ struct Model {
 };
 
 KernelErrors errors_of(std::string gpu, std::string op, std::vector<double> errors, std::size_t inside) {
-  KernelErrors row;
-  row.gpu = std::move(gpu), row.op = std::move(op), row.rows = errors.size();
-  const double count = static_cast<double>(errors.size());
-  for (double& error : errors) {
-    row.bias += error / count;
-    error = std::abs(error);
-    row.mean += error / count;
-  }
-  std::sort(errors.begin(), errors.end());
-  row.median = errors[errors.size() / 2], row.p90 = errors[errors.size() * 9 / 10], row.largest = errors.back();
-  row.inside = static_cast<double>(inside) / count;
+  KernelErrors row{figures_of(std::move(errors)), std::move(gpu), std::move(op)};
+  row.inside = static_cast<double>(inside) / static_cast<double>(row.rows);
   return row;
 }
 

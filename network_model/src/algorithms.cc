@@ -16,6 +16,21 @@ std::span<const Algorithm> algorithms() {
   return table;
 }
 
+bool can_sweep(const Call& call) {
+  for (const Tier& tier : *call.placement) {
+    if (tier.members != tier.max_members) return false;
+  }
+  return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kAllGather ||
+         call.kind == CollectiveKind::kReduceScatter;
+}
+
+Cost swept(const Call& call, Protocol protocol, Cost once, double path) {
+  const double sweeps = call.kind == CollectiveKind::kAllReduce ? 2 : 1;
+  once.steps *= sweeps, once.transfer *= sweeps;
+  once.latency = call.latency_of(base_latency_ring(protocol, call.links[0]), sweeps * path);
+  return once;
+}
+
 double across_half(const Tier& tier) {
   const auto parts = static_cast<double>(tier.parts);
   const double half = std::floor(parts / 2);

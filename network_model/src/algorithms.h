@@ -84,6 +84,12 @@ extern const Algorithm kHalvingDoubling;
 extern const Algorithm kHierarchical;
 extern const Algorithm kDirect;
 
+// For algorithms that scatter or gather in one sweep over the tiers: an all-gather, a reduce-scatter or an all-reduce
+// of equally full tiers, and its cost from one sweep's (`once`, with a latency of `path` beyond NCCL's base); an
+// all-reduce sweeps twice.
+bool can_sweep(const Call& call);
+Cost swept(const Call& call, Protocol protocol, Cost once, double path);
+
 // What an even all-to-all sends over a GPU's links of a torus dimension, as a share of its buffer: half of the ring's
 // positions send to the other half. Even rings: P / 4, the mean number of hops.
 double across_half(const Tier& tier);

@@ -203,26 +203,10 @@ void CollectiveErrorTable::add(const CollectiveRow& row, Seconds forecast) {
 std::vector<CollectiveErrorTable::Line> CollectiveErrorTable::lines() const {
   std::vector<Line> lines;
   std::vector<Line> totals;
-  for (const auto& [key, signed_errors] : errors_) {
-    Line line;
-    line.system = std::get<0>(key);
-    line.collective = std::get<1>(key);
-    line.sizes = kSizeNames[static_cast<std::size_t>(std::get<2>(key))];
-    line.rows = static_cast<std::int64_t>(signed_errors.size());
-    std::vector<double> errors;
-    for (const double error : signed_errors) {
-      errors.push_back(std::fabs(error));
-      line.mean += std::fabs(error) / static_cast<double>(signed_errors.size());
-      line.bias += error / static_cast<double>(signed_errors.size());
-    }
-    std::sort(errors.begin(), errors.end());
-    const auto quantile = [&](double q) {
-      return errors[std::min(errors.size() - 1, static_cast<std::size_t>(q * static_cast<double>(errors.size())))];
-    };
-    line.median = quantile(0.5);
-    line.p90 = quantile(0.9);
-    line.max = errors.back();
-    (line.system == kAll ? totals : lines).push_back(std::move(line));
+  for (const auto& [key, errors] : errors_) {
+    const auto& [system, collective, sizes] = key;
+    (system == kAll ? totals : lines)
+        .push_back({figures_of(errors), system, collective, std::string(kSizeNames[static_cast<std::size_t>(sizes)])});
   }
   lines.insert(lines.end(), totals.begin(), totals.end());
   return lines;

@@ -5,13 +5,14 @@
 #include <cmath>
 #include <set>
 
+#include "caching_allocator.h"
 #include "ns_dist/fusion.h"
 
 namespace ns_dist {
 namespace {
 
-// Share of L2 that a repeated operand may take: A100 and Hopper hold two copies, and the rest streams by.
-constexpr double kHeld = 0.35;
+// Share of L2 in which data stay until their next use: 0.7, as for streams.
+constexpr double kHeld = 0.7;
 constexpr double kElement = 4;  // bytes: everything here is fp32
 
 // Reading a node's inputs, in elements, a repeated operand counted as often as it comes from memory.
@@ -34,7 +35,8 @@ double elements_read(const ModelNode& node, double l2) {
         part *= static_cast<double>(narrow);
       }
     }
-    read += size * (repeated && own < out && size * part * kElement > kHeld * l2 ? out : std::min(own, out));
+    // Between two reads of its part, that part and as much of the other operand and of the output pass by.
+    read += size * (repeated && own < out && (size + 2) * part * kElement > kHeld * l2 ? out : std::min(own, out));
   }
   return read;
 }
@@ -242,14 +244,16 @@ void accumulate(const ModelNode& node, std::vector<Operator>& out) {
 // launches nothing: medians of node timings beyond the kernels' own on P100, V100, T4 and A100-PCIe-40GB.
 constexpr double kForwardDispatch = 20e-6, kBackwardDispatch = 12e-6, kAccumulateDispatch = 8e-6,
                  kEmptyDispatch = 10e-6;
-// Where weights, gradients and activations fill this much of memory, PyTorch's allocator fails, waits for the GPU,
-// gives its cache back and maps again, block by block of the forward pass: 14 and 10 ms for each GB kept on MI210
-// (gpt2_large and gpt3_xl training). None of the fitted NVIDIA GPUs has
-// such a row, so it is charged on AMD alone.
-// Otherwise mapping hides behind kernels but for 0.4 (V100), 0.8 (MI210) and 1.3 ms (MI100) for each GB kept, medians
-// of training's forward passes beyond their kernels. At worst it does not hide at all, as where memory is short.
+// The cache of the allocator is emptied before each step, so that the forward pass of training maps its memory anew.
+// That hides behind kernels but for 0.3 (V100), 0.8 (MI210) and 1.5 ms (MI100) for each GB mapped, medians of
+// training's forward passes beyond their kernels.
 constexpr double kMapSecondsPerByte = 0.8e-12;
-constexpr double kTightShare = 0.8, kTightSecondsPerByte = 12e-12;
+// Where weights, gradients and mapped segments fill this much of memory, calls fail: PyTorch waits for the GPU, gives
+// its cache back and calls again, 1.4 and 1.8 ms for each call on MI210 (gpt2_large and gpt3_xl training), whatever its
+// size. Untouched below a share of 0.67 there.
+constexpr double kTightShare = 0.8, kTightSecondsPerCall = 1.6e-3;
+// At worst mapping does not hide at all: 13 to 15 ms a GB, what those two steps took in bytes.
+constexpr double kExposedSecondsPerByte = 14e-12;
 // Counting or indexing by a mask: the CPU waits for the GPU to say how many there are, and the GPU then for the CPU.
 // What Switch Transformer's inference takes beyond its kernels on V100 and A100-PCIe-40GB, for each of its 288 (40-190
 // us).
@@ -276,22 +280,22 @@ std::string_view class_of(const ModelNode& node) {
   return kind.starts_with("VEC") ? "VEC" : "";
 }
 
-Result<TimeRange> KernelClock::operator()(const Operator& op) {
+Result<Estimate> KernelClock::operator()(const Operator& op) {
   const std::string key = to_text(op);
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
   NS_TRY(const Forecast forecast, cost_->forecast(op));
-  const TimeRange span{forecast.latency / units::s, forecast.low / units::s, forecast.high / units::s};
+  const Estimate span{forecast.latency / units::s, forecast.low / units::s, forecast.high / units::s};
   known_.emplace(key, span);
   return span;
 }
 
-Result<TimeRange> node_alone(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2,
-                             KernelClock& clock) {
+Result<IntervalSum> node_alone(const ModelGraph& graph, const ModelNode& node, ModelPhase phase, double l2,
+                               KernelClock& clock) {
   const std::vector<Operator> kernels = eager_kernels(graph, node, phase, l2);
-  TimeRange total;
+  IntervalSum total;
   if (kernels.empty()) {
     if (phase == ModelPhase::kAccumulate || node.operators[static_cast<std::size_t>(phase)].empty()) return total;
-    total.seconds = kEmptyDispatch, total.low = kEmptyDispatch / 2, total.high = 2 * kEmptyDispatch;
+    total.add({kEmptyDispatch, kEmptyDispatch / 2, 2 * kEmptyDispatch});
     return total;
   }
   double dispatch = phase == ModelPhase::kForward    ? kForwardDispatch
@@ -300,14 +304,17 @@ Result<TimeRange> node_alone(const ModelGraph& graph, const ModelNode& node, Mod
   if (node.kind == "BMM") dispatch += kMatmulMore;
   if (node.kind == "VECln" && phase == ModelPhase::kForward) dispatch += kNormalizationMore;
   if (node.kind == "VECln" && phase == ModelPhase::kBackward) dispatch += kNormalizationBackwardMore;
-  total = {dispatch, dispatch / 2, 2 * dispatch};
+  total.add({dispatch, dispatch / 2, 2 * dispatch});
   for (const Operator& op : kernels) {
-    NS_TRY(const TimeRange span, clock(op));
+    NS_TRY(const Estimate span, clock(op));
     total.add(span);
   }
   if (phase == ModelPhase::kAccumulate && class_of(node) != "Linear") {
     const double least = kAccumulateLeast * static_cast<double>(kernels.size());
-    total = {std::max(total.seconds, least), std::max(total.low, least / 2), std::max(total.high, 2 * least)};
+    if (total.value() < least) {
+      total = {};
+      total.add({least, least / 2, 2 * least});
+    }
   }
   return total;
 }
@@ -352,32 +359,73 @@ const ModelNode* owner_of(const ModelGraph& graph, std::int64_t index) {
 
 }  // namespace
 
-TrainingBytes training_bytes(const ModelGraph& graph, std::int64_t layers) {
-  TrainingBytes bytes;
-  std::set<std::int64_t> kept;
-  const auto times = [&](const ModelNode& node) { return node.in_layer ? static_cast<double>(layers) : 1; };
-  const auto keep = [&](const ModelNode* node) {
-    if (node != nullptr && kept.insert(node->index).second) {
-      bytes.saved += kElement * times(*node) * elements_of(node->output);
-    }
-  };
+double weight_bytes(const ModelGraph& graph, std::int64_t layers) {
+  double bytes = 0;
   for (const ModelNode& node : graph.nodes) {
-    if (keeps_output(node.kind)) keep(&node);
-    if (node.kind == "dropout") bytes.saved += times(node) * elements_of(node.output);  // a byte of mask
-    if (keeps_inputs(node.kind)) {
-      for (const std::int64_t previous : node.previous) keep(owner_of(graph, previous));
-    }
     for (const ModelOperator& op : node.operators[static_cast<std::size_t>(ModelPhase::kAccumulate)]) {
-      bytes.weights += kElement * times(node) * static_cast<double>(op.h);
+      bytes += kElement * (node.in_layer ? static_cast<double>(layers) : 1) * static_cast<double>(op.h);
     }
   }
   return bytes;
 }
 
+MappedMemory mapped_by_forward(const ModelGraph& graph, std::int64_t layers) {
+  std::set<std::int64_t> saved;                      // owners of what backward reads
+  std::map<std::int64_t, std::int64_t> last_reader;  // by owner
+  for (const ModelNode& node : graph.nodes) {
+    if (keeps_output(node.kind)) saved.insert(node.index);
+    for (const std::int64_t previous : node.previous) {
+      const ModelNode* owner = owner_of(graph, previous);
+      if (owner == nullptr) continue;
+      last_reader[owner->index] = node.index;
+      if (keeps_inputs(node.kind)) saved.insert(owner->index);
+    }
+  }
+  CachingAllocator allocator;
+  std::map<std::int64_t, std::vector<CachingAllocator::Block>> live;  // by owner, what no backward needs
+  const auto allocate = [&](double bytes) { return allocator.allocate(static_cast<std::int64_t>(bytes)); };
+  const auto run = [&](const ModelNode& node) {
+    const std::vector<Operator> kernels = eager_kernels(graph, node, ModelPhase::kForward, 0);
+    const double elements = elements_of(node.output);
+    if (!kernels.empty() && elements >= 1) {
+      const CachingAllocator::Block output = allocate(kElement * elements);
+      if (!saved.contains(node.index)) live[node.index].push_back(output);
+      if (node.kind == "dropout") allocate(elements);  // its mask, a byte each
+      if (node.kind == "VECln") allocate(2 * kElement * elements / static_cast<double>(node.output.back()));
+      // Copies of operands, which backward reads in their place.
+      for (const Operator& op : kernels) {
+        const auto* copy = std::get_if<Elementwise>(&op.kind);
+        if (node.kind == "BMM" && copy != nullptr) allocate(kElement * static_cast<double>(copy->elements));
+      }
+    }
+    for (auto it = live.begin(); it != live.end();) {
+      const auto last = last_reader.find(it->first);
+      if (last != last_reader.end() && last->second > node.index) {
+        ++it;
+        continue;
+      }
+      for (const CachingAllocator::Block block : it->second) allocator.release(block);
+      it = live.erase(it);
+    }
+  };
+  const auto layer =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) { return node.in_layer; });
+  for (auto node = graph.nodes.begin(); node != layer; ++node) run(*node);
+  for (std::int64_t i = 0; i < layers; ++i) {
+    for (auto node = layer; node != graph.nodes.end(); ++node) {
+      if (node->in_layer) run(*node);
+    }
+  }
+  for (auto node = layer; node != graph.nodes.end(); ++node) {
+    if (!node->in_layer) run(*node);
+  }
+  return {allocator.calls(), static_cast<double>(allocator.mapped())};
+}
+
 namespace {
 
 // A compiled graph lists nodes that a compiler put together; what it would still join is fuse's to say.
-Result<TimeRange> compiled_step(const ModelGraph& graph, std::int64_t layers, const Gpu& gpu, KernelClock& clock) {
+Result<IntervalSum> compiled_step(const ModelGraph& graph, std::int64_t layers, const Gpu& gpu, KernelClock& clock) {
   std::vector<FusionStep> steps;
   std::vector<double> times;
   std::map<std::int64_t, std::size_t> step_of;  // by node
@@ -409,9 +457,9 @@ Result<TimeRange> compiled_step(const ModelGraph& graph, std::int64_t layers, co
     step_of[node.index] = steps.size() - 1;
   }
   NS_TRY(const std::vector<FusedKernel> fused, fuse(steps));
-  TimeRange total;
+  IntervalSum total;
   for (const FusedKernel& kernel : fused) {
-    NS_TRY(const TimeRange span, clock(kernel.op));
+    NS_TRY(const Estimate span, clock(kernel.op));
     total.add(span, times[kernel.steps.back()]);
   }
   return total;
@@ -430,20 +478,21 @@ Result<StepTime> eager_step(const ModelGraph& graph, std::int64_t layers, bool t
   for (const ModelNode& node : graph.nodes) {
     const double times = node.in_layer ? static_cast<double>(layers) : 1;
     if (waits(node)) step.forward.add({kWaitSeconds, kWaitSeconds / 3, 2 * kWaitSeconds}, times);
-    // Gradients start empty: nothing is accumulated.
-    for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward}) {
-      if (phase == ModelPhase::kBackward && !training) continue;
+    // No optimizer clears gradients: backward adds to those of the step before.
+    for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward, ModelPhase::kAccumulate}) {
+      if (phase != ModelPhase::kForward && !training) continue;
       for (const Operator& op : eager_kernels(graph, node, phase, gpu.l2_cache / units::B)) {
-        NS_TRY(const TimeRange span, clock(op));
+        NS_TRY(const Estimate span, clock(op));
         (phase == ModelPhase::kForward ? step.forward : step.backward).add(span, times);
       }
     }
   }
   if (training) {
-    const TrainingBytes bytes = training_bytes(graph, layers);
-    const bool tight = gpu.vendor == "amd" && bytes.saved + 2 * bytes.weights > kTightShare * (gpu.memory / units::B);
-    const double seconds = (tight ? kTightSecondsPerByte : kMapSecondsPerByte) * bytes.saved;
-    step.forward.add({seconds, 0.4 * seconds, tight ? 1.6 * seconds : kTightSecondsPerByte * bytes.saved});
+    const MappedMemory mapped = mapped_by_forward(graph, layers);
+    const bool tight = mapped.bytes + 2 * weight_bytes(graph, layers) > kTightShare * (gpu.memory / units::B);
+    const double seconds =
+        tight ? kTightSecondsPerCall * static_cast<double>(mapped.calls) : kMapSecondsPerByte * mapped.bytes;
+    step.forward.add({seconds, 0.4 * seconds, tight ? 1.6 * seconds : kExposedSecondsPerByte * mapped.bytes});
   }
   return step;
 }
@@ -469,21 +518,22 @@ std::map<std::int64_t, std::int64_t> spelt_out_gelus(const ModelGraph& graph) {
 
 }  // namespace
 
-Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
-                                   const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
+Result<IntervalSum> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
+                                     const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
   const double l2 = gpu.l2_cache / units::B;
-  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<TimeRange> {
+  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<Estimate> {
     NS_TRY(const Forecast f, network.forecast({kind, elements * kElement * units::B, RankGroup{0, {{ranks, 1}}}}));
-    return TimeRange{f.latency / units::s, f.low / units::s, f.high / units::s};
+    return Estimate{f.latency / units::s, f.low / units::s, f.high / units::s};
   };
-  TimeRange step, backward, buckets, last_bucket;
+  IntervalSum step, backward, buckets;
+  Estimate last_bucket;
   const ModelNode* head = nullptr;  // the layer that makes logits
   const std::map<std::int64_t, std::int64_t> gelus = spelt_out_gelus(graph);
   for (const ModelNode& node : graph.nodes) {
     const double times = node.in_layer ? static_cast<double>(layers) : 1;
     if (node.kind == "Linear" && !node.in_layer) head = &node;
     for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward}) {
-      TimeRange& total = phase == ModelPhase::kForward ? step : backward;
+      IntervalSum& total = phase == ModelPhase::kForward ? step : backward;
       std::vector<Operator> kernels = eager_kernels(graph, node, phase, l2);
       if (const auto gelu = gelus.find(node.index); gelu != gelus.end()) {
         kernels.clear();
@@ -493,19 +543,19 @@ Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers,
         }
       }
       for (const Operator& op : kernels) {
-        NS_TRY(const TimeRange span, clock(op));
+        NS_TRY(const Estimate span, clock(op));
         total.add(span, times);
       }
       for (const ModelOperator& op : node.operators[static_cast<std::size_t>(phase)]) {
         if (op.op == "ALLREDUCE") {
-          NS_TRY(const TimeRange span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
+          NS_TRY(const Estimate span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
           total.add(span, times);
         } else if (op.op == "ALLREDUCE_ASYNC") {
-          NS_TRY(const TimeRange span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
+          NS_TRY(const Estimate span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
           buckets.add(span, times);
-          if (!node.in_layer && last_bucket.seconds == 0) last_bucket = span;  // the embedding's, which comes last
+          if (!node.in_layer && last_bucket.value == 0) last_bucket = span;  // the embedding's, which comes last
         } else if (op.op == "SENDRECV") {
-          NS_TRY(const TimeRange span, message(CollectiveKind::kSendRecv, op.elements, 2));
+          NS_TRY(const Estimate span, message(CollectiveKind::kSendRecv, op.elements, 2));
           total.add(span, static_cast<double>(degrees.pipeline - 1));
         }
       }
@@ -515,20 +565,21 @@ Result<TimeRange> distributed_step(const ModelGraph& graph, std::int64_t layers,
     const std::int64_t columns = head->output.back();
     const std::int64_t rows = static_cast<std::int64_t>(elements_of(head->output)) / columns;
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-      NS_TRY(const TimeRange span, clock({CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32}));
+      const Operator loss{CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32};
+      NS_TRY(const Estimate span, clock(loss));
       step.add(span);
     }
   }
-  if (buckets.seconds > backward.seconds) {
+  if (buckets.value() > backward.value()) {
     step.add(buckets);
   } else {
     step.add(backward);
   }
   step.add(last_bucket);
   // Tensor-parallel graphs hold a rank's own weights, pipelines all of them.
-  const double parameters = training_bytes(graph, layers).weights / kElement / static_cast<double>(degrees.pipeline);
-  NS_TRY(const TimeRange optimizer,
-         clock({OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32}));
+  const double parameters = weight_bytes(graph, layers) / kElement / static_cast<double>(degrees.pipeline);
+  const Operator update{OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32};
+  NS_TRY(const Estimate optimizer, clock(update));
   step.add(optimizer);
   return step;
 }

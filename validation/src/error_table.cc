@@ -8,20 +8,14 @@
 namespace ns_dist {
 
 ErrorCount count_errors(const std::vector<const Judged*>& rows) {
-  ErrorCount count;
-  count.rows = rows.size();
-  if (rows.empty()) return count;
-  const double n = static_cast<double>(rows.size());
   std::vector<double> errors;
+  std::size_t inside = 0;
   for (const Judged* row : rows) {
-    errors.push_back(std::abs(row->error()));
-    count.mean += std::abs(row->error()) / n, count.bias += row->error() / n;
-    if (row->low <= row->measured && row->measured <= row->high) count.inside += 1 / n;
+    errors.push_back(row->error());
+    if (row->low <= row->measured && row->measured <= row->high) ++inside;
   }
-  std::sort(errors.begin(), errors.end());
-  count.median = errors[errors.size() / 2];
-  count.p90 = errors[std::min(errors.size() - 1, errors.size() * 9 / 10)];
-  count.largest = errors.back();
+  ErrorCount count{figures_of(std::move(errors))};
+  if (count.rows > 0) count.inside = static_cast<double>(inside) / static_cast<double>(count.rows);
   return count;
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "ns_dist/error_figures.h"
+
 namespace ns_dist {
 
 // One measurement, our forecast of it with its 90 % interval, and what others said; all in one unit.
@@ -16,11 +18,8 @@ struct Judged {
   double error() const { return forecast / measured - 1; }
 };
 
-struct ErrorCount {
-  std::size_t rows = 0;
-  double mean = 0, median = 0, p90 = 0, largest = 0;  // of |forecast / measured - 1|
-  double bias = 0;                                    // mean of forecast / measured - 1
-  double inside = 0;                                  // share of measurements in the 90 % interval
+struct ErrorCount : ErrorFigures {
+  double inside = 0;  // share of measurements in the 90 % interval
 };
 ErrorCount count_errors(const std::vector<const Judged*>& rows);
 // Mean error in percent of `other` over the rows that it answered; nothing when it answered none of them.

@@ -63,6 +63,38 @@ class Models {
   std::map<std::string, Device, std::less<>> devices_;
 };
 
+// What was measured, in milliseconds: nothing where it was not, or where the row has a mistake, which is noted.
+std::optional<double> measured_in(CsvRows& rows, std::string_view column, Sections& sections) {
+  const auto measured = rows.positive(column);
+  auto mistake = rows.mistake();
+  if (!mistake) return measured;
+  sections.mistakes.push_back(std::move(*mistake));
+  return std::nullopt;
+}
+
+// The operator graph and the GPU of a row.
+struct Subject {
+  const ModelGraph* graph;
+  Device* device;
+};
+// Nothing where one is unknown, which is noted.
+std::optional<Subject> subject_of(const CsvRows& rows, std::string_view graph_name, Models& models,
+                                  Sections& sections) {
+  const ModelGraph* graph = models.graph(graph_name);
+  if (graph == nullptr) {
+    sections.mistakes.push_back(
+        bad(rows.where(), fmt::format("no graph \"{}\"", graph_name), "a graph of graph_nodes"));
+    return std::nullopt;
+  }
+  auto device = models.device(rows.text("gpu"));
+  if (!device) {
+    device.error().where = rows.where();
+    sections.mistakes.push_back(std::move(device.error()));
+    return std::nullopt;
+  }
+  return Subject{graph, *device};
+}
+
 void add_others(CsvRows& rows, std::string_view suffix, Judged& judged) {
   for (std::size_t i = 0; i < kOthers.size(); ++i) {
     if (const auto said = rows.positive(std::string(kOtherColumns[i]) + std::string(suffix))) {
@@ -71,11 +103,12 @@ void add_others(CsvRows& rows, std::string_view suffix, Judged& judged) {
   }
 }
 
-Judged judged_of(std::string label, double measured_ms, const TimeRange& span) {
+Judged judged_of(std::string label, double measured_ms, const IntervalSum& seconds) {
+  const Estimate span = seconds.estimate(kSharedError);
   Judged judged;
   judged.label = std::move(label);
   judged.measured = measured_ms;
-  judged.forecast = 1e3 * span.seconds, judged.low = 1e3 * span.low, judged.high = 1e3 * span.high;
+  judged.forecast = 1e3 * span.value, judged.low = 1e3 * span.low, judged.high = 1e3 * span.high;
   return judged;
 }
 
@@ -84,40 +117,27 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
   NS_TRY(CsvRows rows, CsvRows::open(path, {"gpu", "model", "phase", "seq", "batch", "cls", "label_e2e_ms"}));
   ErrorTable unseen("Class sums, GPUs that were not fitted on", kOthers), by_gpu("Class sums, by GPU", kOthers),
       published("Class sums, in and out of NeuSight's distribution", kOthers);
-  std::map<std::string, std::map<std::string_view, TimeRange>> known;
+  std::map<std::string, std::map<std::string_view, IntervalSum>> known;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
-    const auto measured = rows.positive("label_e2e_ms");
-    if (auto mistake = rows.mistake()) {
-      sections.mistakes.push_back(std::move(*mistake));
-      continue;
-    }
-    if (!measured) continue;  // not measured on this GPU
+    const auto measured = measured_in(rows, "label_e2e_ms", sections);
+    if (!measured) continue;
     const std::string name =
         fmt::format("{}-{}-{}-{}", rows.text("model"), rows.text("phase"), rows.text("seq"), rows.text("batch"));
     const std::string_view gpu = rows.text("gpu"), cls = rows.text("cls");
-    const ModelGraph* graph = models.graph(name);
-    if (graph == nullptr) {
-      sections.mistakes.push_back(bad(rows.where(), fmt::format("no graph \"{}\"", name), "a graph of graph_nodes"));
-      continue;
-    }
-    const auto device = models.device(gpu);
-    if (!device) {
-      Error error = device.error();
-      error.where = rows.where();
-      sections.mistakes.push_back(std::move(error));
-      continue;
-    }
+    const auto subject = subject_of(rows, name, models, sections);
+    if (!subject) continue;
     auto [sum, fresh] = known.try_emplace(std::string(gpu) + " " + name);
     if (fresh) {
       const auto layers = models.layers.find(rows.text("model"));
       const double times = layers == models.layers.end() ? 1 : static_cast<double>(layers->second);
-      for (const ModelNode& node : graph->nodes) {
+      for (const ModelNode& node : subject->graph->nodes) {
         const std::string_view node_class = class_of(node);
         if (node_class.empty()) continue;
         for (std::size_t phase = 0; phase < (rows.text("phase") == "train" ? kModelPhases : 1); ++phase) {
-          NS_TRY(const TimeRange span, node_alone(*graph, node, static_cast<ModelPhase>(phase),
-                                                  (*device)->gpu.l2_cache / units::B, *(*device)->alone_clock));
+          NS_TRY(const IntervalSum span,
+                 node_alone(*subject->graph, node, static_cast<ModelPhase>(phase),
+                            subject->device->gpu.l2_cache / units::B, *subject->device->alone_clock));
           sum->second[node_class].add(span, node.in_layer ? times : 1);
         }
       }
@@ -152,32 +172,18 @@ Result<std::string> whole_models(Models& models, const std::filesystem::path& pa
       other_vendor("Whole models on AMD GPUs", kOthers);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
-    const auto measured = rows.positive("e2e_ms");
-    if (auto mistake = rows.mistake()) {
-      sections.mistakes.push_back(std::move(*mistake));
-      continue;
-    }
+    const auto measured = measured_in(rows, "e2e_ms", sections);
     const std::string_view option = rows.text("option");
     if (!measured || (!option.empty() && option != "fusion")) continue;  // out of memory; several GPUs: see there
     const std::string name(rows.text("graph"));
     const std::string_view gpu = rows.text("gpu");
-    const ModelGraph* graph = models.graph(name);
-    if (graph == nullptr) {
-      if (rows.whole("has_graph", 1) == 0) continue;  // said to have none
-      sections.mistakes.push_back(bad(rows.where(), fmt::format("no graph \"{}\"", name), "a graph of graph_nodes"));
-      continue;
-    }
-    const auto device = models.device(gpu);
-    if (!device) {
-      Error error = device.error();
-      error.where = rows.where();
-      sections.mistakes.push_back(std::move(error));
-      continue;
-    }
+    if (rows.whole("has_graph", 1) == 0 && models.graph(name) == nullptr) continue;  // said to have none
+    const auto subject = subject_of(rows, name, models, sections);
+    if (!subject) continue;
     const std::string_view phase = rows.text("phase");
     const auto layers = models.layers.find(rows.text("model"));
-    NS_TRY(const StepTime step, eager_step(*graph, layers == models.layers.end() ? 1 : layers->second, phase == "train",
-                                           (*device)->gpu, *(*device)->step_clock));
+    NS_TRY(const StepTime step, eager_step(*subject->graph, layers == models.layers.end() ? 1 : layers->second,
+                                           phase == "train", subject->device->gpu, *subject->device->step_clock));
     const auto forward_ms = rows.positive("fw_ms"), backward_ms = rows.positive("bw_ms");
     if (phase == "train" && forward_ms && backward_ms) {
       parts.add(fmt::format("{} forward", gpu),
@@ -187,10 +193,10 @@ Result<std::string> whole_models(Models& models, const std::filesystem::path& pa
     }
     Judged judged = judged_of(fmt::format("{} {}", gpu, name), *measured, step.total());
     add_others(rows, "_e2e_ms", judged);
-    ErrorTable& table = !option.empty()                        ? fused
-                        : (*device)->gpu.vendor == "amd"       ? other_vendor
-                        : fp32_training_gpu((*device)->gpu.id) ? seen
-                                                               : unseen;
+    ErrorTable& table = !option.empty()                              ? fused
+                        : subject->device->gpu.vendor == "amd"       ? other_vendor
+                        : fp32_training_gpu(subject->device->gpu.id) ? seen
+                                                                     : unseen;
     table.add(fmt::format("{} {}", gpu, phase == "train" ? "training" : "inference"), std::move(judged));
     ++sections.rows;
   }
@@ -207,12 +213,8 @@ Result<std::string> several_gpus(Models& models, const std::filesystem::path& pa
   ErrorTable table("Four GPUs, one node", {"NeuSight"});
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
-    const auto measured = rows.positive("e2e_ms");
     const ParallelDegrees degrees{rows.whole("dp", 1), rows.whole("tp", 1), rows.whole("pp", 1)};
-    if (auto mistake = rows.mistake()) {
-      sections.mistakes.push_back(std::move(*mistake));
-      continue;
-    }
+    const auto measured = measured_in(rows, "e2e_ms", sections);
     if (!measured) continue;
     if (degrees.data < 1 || degrees.tensor < 1 || degrees.pipeline < 1) {
       sections.mistakes.push_back(bad(rows.where(), "a degree below 1", "dp, tp and pp of at least 1"));

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "ns_dist/compute_model.h"
+#include "ns_dist/error_figures.h"
 #include "ns_dist/operator.h"
 #include "ns_dist/result.h"
 
@@ -86,12 +87,9 @@ std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTa
                                                                      const std::vector<std::string>& order);
 
 // Errors of forecasts against the measured latencies of one operator on one GPU, relative to the measured.
-struct KernelErrors {
+struct KernelErrors : ErrorFigures {
   std::string gpu, op;
-  std::size_t rows = 0;
-  double mean = 0, median = 0, p90 = 0, largest = 0;  // of |forecast / measured - 1|
-  double bias = 0;                                    // mean of forecast / measured - 1
-  double inside = 0;                                  // share of measurements inside the 90 % interval
+  double inside = 0;  // share of measurements inside the 90 % interval
 };
 
 struct KernelForecasts {

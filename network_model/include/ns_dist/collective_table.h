@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "ns_dist/collective.h"
+#include "ns_dist/error_figures.h"
 #include "ns_dist/network_model.h"
 
 namespace ns_dist {
@@ -108,11 +109,8 @@ class CollectiveErrorTable {
  public:
   void add(const CollectiveRow& row, Seconds forecast);
 
-  struct Line {
+  struct Line : ErrorFigures {
     std::string system, collective, sizes;  // sizes: "< 1 KiB", "1 KiB - 1 MiB", ">= 1 MiB"; "all" for totals
-    std::int64_t rows = 0;
-    double mean = 0, median = 0, p90 = 0, max = 0;  // of |forecast / measured - 1|
-    double bias = 0;                                // mean of forecast / measured - 1
   };
   // Sorted by system, collective and size class, each with its totals; the last lines are those of all systems.
   std::vector<Line> lines() const;

@@ -11,10 +11,9 @@ bool applies(const Call& call, Protocol protocol) {
   const auto ranks = static_cast<std::uint64_t>(call.placement->ranks);
   if ((ranks & (ranks - 1)) != 0 || protocol != Protocol::kSimple) return false;
   for (const Tier& tier : *call.placement) {
-    if (tier.members != tier.max_members || (tier.parts & (tier.parts - 1)) != 0) return false;
+    if ((tier.parts & (tier.parts - 1)) != 0) return false;
   }
-  return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kAllGather ||
-         call.kind == CollectiveKind::kReduceScatter;
+  return can_sweep(call);
 }
 
 // The largest exchanges go between neighbours: each step of a tier further out moves a smaller piece, and the pieces of
@@ -30,13 +29,7 @@ Cost cost(const Call& call, Protocol protocol) {
     result.transfer += (parts - 1) / parts * piece / link.bandwidth;
     piece /= parts;
   }
-  if (call.kind == CollectiveKind::kAllReduce) {
-    path *= 2;
-    result.steps *= 2;
-    result.transfer *= 2;
-  }
-  result.latency = call.latency_of(base_latency_ring(protocol, call.links[0]), path);
-  return result;
+  return swept(call, protocol, result, path);
 }
 
 }  // namespace

@@ -7,12 +7,7 @@ namespace ns_dist::network {
 namespace {
 
 bool applies(const Call& call, Protocol protocol) {
-  if (call.placement->tier_count < 2 || protocol == Protocol::kLl) return false;
-  for (const Tier& tier : *call.placement) {
-    if (tier.members != tier.max_members) return false;
-  }
-  return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kAllGather ||
-         call.kind == CollectiveKind::kReduceScatter;
+  return call.placement->tier_count >= 2 && protocol != Protocol::kLl && can_sweep(call);
 }
 
 Cost cost(const Call& call, Protocol protocol) {
@@ -27,13 +22,7 @@ Cost cost(const Call& call, Protocol protocol) {
         (parts - 1) / parts * share / ring_bandwidth(protocol, call.bandwidth(tier), link.generation, call.nodes());
     share /= parts;
   }
-  if (call.kind == CollectiveKind::kAllReduce) {
-    path *= 2;
-    result.steps *= 2;
-    result.transfer *= 2;
-  }
-  result.latency = call.latency_of(base_latency_ring(protocol, call.links[0]), path);
-  return result;
+  return swept(call, protocol, result, path);
 }
 
 }  // namespace

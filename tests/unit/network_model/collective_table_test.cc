@@ -125,10 +125,10 @@ TEST(CollectiveTable, ErrorsAreCountedBySystemCollectiveAndSize) {
   EXPECT_EQ(lines.front().system, "a100");
   EXPECT_EQ(lines.back().system, "all");
   for (const auto& line : lines) {
-    EXPECT_EQ(line.rows, 2);
+    EXPECT_EQ(line.rows, 2u);
     EXPECT_NEAR(line.mean, 0.15, 1e-12);
     EXPECT_NEAR(line.bias, -0.05, 1e-12);
-    EXPECT_NEAR(line.max, 0.2, 1e-12);
+    EXPECT_NEAR(line.largest, 0.2, 1e-12);
   }
 }
 

@@ -1,0 +1,30 @@
+// Adds forecasts that have intervals.
+#pragma once
+
+namespace ns_dist {
+
+// A number with its interval, low <= value <= high.
+struct Estimate {
+  double value = 0, low = 0, high = 0;
+};
+
+// The sum of forecasts whose errors are partly one and the same. Part i of half-width u_i errs by
+// u_i (share g + sqrt(1 - share^2) e_i), where g is common to all (a GPU that runs hot, a rate that is off) and e_i its
+// own, both as wide as a single interval. The sum's half-width is then sqrt((share U)^2 + (1 - share^2) Q) with
+// U = sum of u_i and Q = sum of u_i^2; below and above apart. share = 1 adds the ends, share = 0 adds in quadrature,
+// and a sum of one part keeps its interval. All in one unit.
+class IntervalSum {
+ public:
+  void add(const Estimate& part, double times = 1);  // `times` of one thing err as one
+  void add(const IntervalSum& sum, double times = 1);
+
+  double value() const { return value_; }
+  Estimate estimate(double share) const;  // 0 <= share <= 1
+
+ private:
+  double value_ = 0;
+  double below_ = 0, above_ = 0;                  // sums of half-widths
+  double below_squared_ = 0, above_squared_ = 0;  // sums of their squares
+};
+
+}  // namespace ns_dist
