@@ -214,19 +214,6 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
   return data;
 }
 
-// Fills in what `errors`, forecast over measured less one, say.
-void summarize(std::vector<double> errors, KernelFitScore& score) {
-  const double count = static_cast<double>(errors.size());
-  score.rows = errors.size();
-  for (double& error : errors) {
-    score.bias += error / count;
-    error = std::abs(error);
-    score.mean += error / count;
-  }
-  std::sort(errors.begin(), errors.end());
-  score.median = errors[errors.size() / 2], score.p90 = errors[errors.size() * 9 / 10], score.largest = errors.back();
-}
-
 class Fitter {
  public:
   Fitter(Predictor predictor, const Data& data, double effort, std::function<void(double, std::string_view)> progress)
@@ -487,7 +474,7 @@ class Fitter {
       }
       if (errors.empty()) continue;
       score.predictor = std::string(name_of(predictor_)) + " power", score.gpu = gpus_[g].id;
-      summarize(std::move(errors), score);
+      score.errors = figures_of(std::move(errors));
       scores.push_back(score);
     }
     return corrector;
@@ -587,7 +574,7 @@ class Fitter {
     }
     void report(KernelFitScore score, std::vector<KernelFitScore>& scores) const {
       if (errors.empty()) return;
-      summarize(errors, score);
+      score.errors = figures_of(errors);
       std::vector<double> ordered = shares;
       std::sort(ordered.begin(), ordered.end());
       const double constant = ordered[ordered.size() / 2];
@@ -658,7 +645,8 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
                         s.left_out == KernelFitScore::LeftOut::kShape ? "shapes"
                         : s.left_out == KernelFitScore::LeftOut::kGpu ? "GPU"
                                                                       : "generation",
-                        s.rows, 100 * s.mean, 100 * s.median, 100 * s.p90, 100 * s.largest, 100 * s.bias);
+                        s.errors.rows, 100 * s.errors.mean, 100 * s.errors.median, 100 * s.errors.p90,
+                        100 * s.errors.largest, 100 * s.errors.bias);
     card += s.covered > 0 ? fmt::format(" {:.0f} |", 100 * s.covered) : " |";
     card += s.roofline > 0 ? fmt::format(" {:.0f} |\n", 100 * s.roofline) : " |\n";
   }

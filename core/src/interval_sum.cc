@@ -6,7 +6,7 @@
 
 namespace ns_dist {
 
-void IntervalSum::add(const Estimate& part, double times) {
+void IntervalSum::add(const IntervalEstimate& part, double times) {
   const double below = times * (part.value - part.low), above = times * (part.high - part.value);
   value_ += times * part.value;
   below_ += below, above_ += above;
@@ -19,7 +19,7 @@ void IntervalSum::add(const IntervalSum& sum, double times) {
   below_squared_ += times * times * sum.below_squared_, above_squared_ += times * times * sum.above_squared_;
 }
 
-Estimate IntervalSum::estimate(double share) const {
+IntervalEstimate IntervalSum::estimate(double share) const {
   NS_EXPECTS(share >= 0 && share <= 1);
   const auto width = [&](double sum, double squared) {
     return std::sqrt(share * share * sum * sum + (1 - share * share) * squared);

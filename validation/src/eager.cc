@@ -280,11 +280,11 @@ std::string_view class_of(const ModelNode& node) {
   return kind.starts_with("VEC") ? "VEC" : "";
 }
 
-Result<Estimate> KernelClock::operator()(const Operator& op) {
+Result<IntervalEstimate> KernelClock::operator()(const Operator& op) {
   const std::string key = to_text(op);
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
   NS_TRY(const Forecast forecast, cost_->forecast(op));
-  const Estimate span{forecast.latency / units::s, forecast.low / units::s, forecast.high / units::s};
+  const IntervalEstimate span{forecast.latency / units::s, forecast.low / units::s, forecast.high / units::s};
   known_.emplace(key, span);
   return span;
 }
@@ -306,7 +306,7 @@ Result<IntervalSum> node_alone(const ModelGraph& graph, const ModelNode& node, M
   if (node.kind == "VECln" && phase == ModelPhase::kBackward) dispatch += kNormalizationBackwardMore;
   total.add({dispatch, dispatch / 2, 2 * dispatch});
   for (const Operator& op : kernels) {
-    NS_TRY(const Estimate span, clock(op));
+    NS_TRY(const IntervalEstimate span, clock(op));
     total.add(span);
   }
   if (phase == ModelPhase::kAccumulate && class_of(node) != "Linear") {
@@ -459,7 +459,7 @@ Result<IntervalSum> compiled_step(const ModelGraph& graph, std::int64_t layers, 
   NS_TRY(const std::vector<FusedKernel> fused, fuse(steps));
   IntervalSum total;
   for (const FusedKernel& kernel : fused) {
-    NS_TRY(const Estimate span, clock(kernel.op));
+    NS_TRY(const IntervalEstimate span, clock(kernel.op));
     total.add(span, times[kernel.steps.back()]);
   }
   return total;
@@ -482,7 +482,7 @@ Result<StepTime> eager_step(const ModelGraph& graph, std::int64_t layers, bool t
     for (const ModelPhase phase : {ModelPhase::kForward, ModelPhase::kBackward, ModelPhase::kAccumulate}) {
       if (phase != ModelPhase::kForward && !training) continue;
       for (const Operator& op : eager_kernels(graph, node, phase, gpu.l2_cache / units::B)) {
-        NS_TRY(const Estimate span, clock(op));
+        NS_TRY(const IntervalEstimate span, clock(op));
         (phase == ModelPhase::kForward ? step.forward : step.backward).add(span, times);
       }
     }
@@ -521,12 +521,12 @@ std::map<std::int64_t, std::int64_t> spelt_out_gelus(const ModelGraph& graph) {
 Result<IntervalSum> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
                                      const Gpu& gpu, KernelClock& clock, const NetworkCost& network) {
   const double l2 = gpu.l2_cache / units::B;
-  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<Estimate> {
+  const auto message = [&](CollectiveKind kind, double elements, std::int64_t ranks) -> Result<IntervalEstimate> {
     NS_TRY(const Forecast f, network.forecast({kind, elements * kElement * units::B, RankGroup{0, {{ranks, 1}}}}));
-    return Estimate{f.latency / units::s, f.low / units::s, f.high / units::s};
+    return IntervalEstimate{f.latency / units::s, f.low / units::s, f.high / units::s};
   };
   IntervalSum step, backward, buckets;
-  Estimate last_bucket;
+  IntervalEstimate last_bucket;
   const ModelNode* head = nullptr;  // the layer that makes logits
   const std::map<std::int64_t, std::int64_t> gelus = spelt_out_gelus(graph);
   for (const ModelNode& node : graph.nodes) {
@@ -543,19 +543,19 @@ Result<IntervalSum> distributed_step(const ModelGraph& graph, std::int64_t layer
         }
       }
       for (const Operator& op : kernels) {
-        NS_TRY(const Estimate span, clock(op));
+        NS_TRY(const IntervalEstimate span, clock(op));
         total.add(span, times);
       }
       for (const ModelOperator& op : node.operators[static_cast<std::size_t>(phase)]) {
         if (op.op == "ALLREDUCE") {
-          NS_TRY(const Estimate span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
+          NS_TRY(const IntervalEstimate span, message(CollectiveKind::kAllReduce, op.elements, degrees.tensor));
           total.add(span, times);
         } else if (op.op == "ALLREDUCE_ASYNC") {
-          NS_TRY(const Estimate span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
+          NS_TRY(const IntervalEstimate span, message(CollectiveKind::kAllReduce, op.elements, degrees.data));
           buckets.add(span, times);
           if (!node.in_layer && last_bucket.value == 0) last_bucket = span;  // the embedding's, which comes last
         } else if (op.op == "SENDRECV") {
-          NS_TRY(const Estimate span, message(CollectiveKind::kSendRecv, op.elements, 2));
+          NS_TRY(const IntervalEstimate span, message(CollectiveKind::kSendRecv, op.elements, 2));
           total.add(span, static_cast<double>(degrees.pipeline - 1));
         }
       }
@@ -566,7 +566,7 @@ Result<IntervalSum> distributed_step(const ModelGraph& graph, std::int64_t layer
     const std::int64_t rows = static_cast<std::int64_t>(elements_of(head->output)) / columns;
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
       const Operator loss{CrossEntropy{.rows = rows, .columns = columns, .pass = pass}, DType::kFp32};
-      NS_TRY(const Estimate span, clock(loss));
+      NS_TRY(const IntervalEstimate span, clock(loss));
       step.add(span);
     }
   }
@@ -579,7 +579,7 @@ Result<IntervalSum> distributed_step(const ModelGraph& graph, std::int64_t layer
   // Tensor-parallel graphs hold a rank's own weights, pipelines all of them.
   const double parameters = weight_bytes(graph, layers) / kElement / static_cast<double>(degrees.pipeline);
   const Operator update{OptimizerStep{static_cast<std::int64_t>(std::max(1.0, parameters))}, DType::kFp32};
-  NS_TRY(const Estimate optimizer, clock(update));
+  NS_TRY(const IntervalEstimate optimizer, clock(update));
   step.add(optimizer);
   return step;
 }

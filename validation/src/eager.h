@@ -35,11 +35,11 @@ inline constexpr double kSharedError = 0.47;
 class KernelClock {
  public:
   explicit KernelClock(const ComputeCost& cost) : cost_(&cost) {}
-  Result<Estimate> operator()(const Operator& op);  // seconds
+  Result<IntervalEstimate> operator()(const Operator& op);  // seconds
 
  private:
   const ComputeCost* cost_;
-  std::map<std::string, Estimate> known_;
+  std::map<std::string, IntervalEstimate> known_;
 };
 
 // A node measured alone: CPU and GPU start idle, so dispatching it shows. Phases without kernels cost their dispatch.

@@ -104,7 +104,7 @@ void add_others(CsvRows& rows, std::string_view suffix, Judged& judged) {
 }
 
 Judged judged_of(std::string label, double measured_ms, const IntervalSum& seconds) {
-  const Estimate span = seconds.estimate(kSharedError);
+  const IntervalEstimate span = seconds.estimate(kSharedError);
   Judged judged;
   judged.label = std::move(label);
   judged.measured = measured_ms;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ns_dist/error_figures.h"
 #include "ns_dist/gpu.h"
 #include "ns_dist/operator.h"
 #include "ns_dist/result.h"
@@ -37,8 +38,7 @@ struct KernelFitScore {
   std::string predictor, gpu;
   std::string part;  // of its rows; empty: all
   LeftOut left_out = LeftOut::kShape;
-  std::size_t rows = 0;
-  double mean = 0, median = 0, p90 = 0, largest = 0, bias = 0;  // of |forecast / measured - 1|; bias is signed
+  ErrorFigures errors;
   double covered =
       0;  // share inside the 90 % interval; of left-out GPUs, set by the residuals of the others; not of parts
   double roofline = 0;  // mean error of the best constant share of the roofline on the same rows

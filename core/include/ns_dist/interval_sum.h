@@ -4,7 +4,7 @@
 namespace ns_dist {
 
 // A number with its interval, low <= value <= high.
-struct Estimate {
+struct IntervalEstimate {
   double value = 0, low = 0, high = 0;
 };
 
@@ -15,11 +15,11 @@ struct Estimate {
 // and a sum of one part keeps its interval. All in one unit.
 class IntervalSum {
  public:
-  void add(const Estimate& part, double times = 1);  // `times` of one thing err as one
+  void add(const IntervalEstimate& part, double times = 1);  // `times` of one thing err as one
   void add(const IntervalSum& sum, double times = 1);
 
   double value() const { return value_; }
-  Estimate estimate(double share) const;  // 0 <= share <= 1
+  IntervalEstimate estimate(double share) const;  // 0 <= share <= 1
 
  private:
   double value_ = 0;

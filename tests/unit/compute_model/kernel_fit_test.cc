@@ -82,11 +82,11 @@ TEST_F(KernelFitTest, FindsTheSpeedOfMeasuredGpusAndSaysHowWell) {
   ASSERT_FALSE(fit->scores.empty());
   for (const KernelFitScore& score : fit->scores) {
     if (score.left_out == KernelFitScore::LeftOut::kShape) {
-      EXPECT_LT(score.mean, 0.1) << score.gpu;
-      EXPECT_LT(score.mean, score.roofline) << score.gpu;
+      EXPECT_LT(score.errors.mean, 0.1) << score.gpu;
+      EXPECT_LT(score.errors.mean, score.roofline) << score.gpu;
     }
-    EXPECT_GE(score.largest, score.p90);
-    EXPECT_GE(score.p90, score.median);
+    EXPECT_GE(score.errors.largest, score.errors.p90);
+    EXPECT_GE(score.errors.p90, score.errors.median);
   }
   EXPECT_NE(fit->card.find("| gemm | h200-sxm | shapes |"), std::string::npos) << fit->card;
   EXPECT_NE(fit->card.find("| gemm | a100-sxm-80gb | GPU |"), std::string::npos) << fit->card;
