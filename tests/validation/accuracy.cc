@@ -49,6 +49,14 @@ Model model_of(const json& record) {
   model.norm = model.bias ? NormKind::kLayerNorm : NormKind::kRmsNorm;
   model.position = model.bias ? PositionKind::kLearned : PositionKind::kRotary;
   model.position_table = model.bias ? model.sequence : 0;
+  if (value<std::string>(record, "attention", "") == "MLA") {
+    // nope and value heads are head_dim wide (DeepSeek-V2 and -V3).
+    model.mla = LatentAttention{.q_rank = value<std::int64_t>(record, "q_lora_rank", 0),
+                                .kv_rank = record.at("kv_lora_rank"),
+                                .nope_head_dim = model.head_dim,
+                                .rope_head_dim = record.at("qk_rope_head_dim"),
+                                .v_head_dim = model.head_dim};
+  }
   if (const auto experts = value<std::int64_t>(record, "n_experts", 0); experts > 0) {
     const auto ffn = value<std::int64_t>(record, "moe_ffn_hidden", model.ffn);
     const auto shared = value<std::int64_t>(record, "shared_experts", 0);
@@ -100,6 +108,13 @@ Result<Case> case_of(const json& record, const Catalog& catalog) {
       norm.at("dtype").get<std::string>().ends_with("fp8") ? "fp8" : norm.at("dtype").get<std::string>());
   if (!dtype) return fail({ErrorCode::kInvalidInput, "unknown dtype", result.id, "", "", {}});
   spec.dtype = *dtype;
+  // What the recipes switch on and the records do not say: NeMo's of DGX Cloud Benchmarking overlap gradient and
+  // parameter synchronisation and leave pipeline messages alone (nemotron4-*-synth.yaml, v24.11.1: overlap_grad_sync,
+  // overlap_param_sync, overlap_p2p_comm).
+  if (result.title.find("DGX Cloud") != std::string::npos) {
+    spec.overlap_grad_reduce = spec.overlap_param_gather = true;
+    spec.overlap_p2p = false;
+  }
   spec.micro_batch = record.at("micro_batch");
   spec.global_batch = record.at("global_batch");
   spec.sequence = record.at("model").at("seq");
