@@ -182,6 +182,8 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
   add(plan, "--recompute", flags.recompute, "WHAT", "none, selective, full [none]");
   add(plan, "--sequence-parallel", flags.sequence_parallel, "on|off", "[on with --tp]")->expected(0, 1);
   add(plan, "--flash-attention", flags.flash_attention, "on|off", "[on]");
+  add(plan, "--grad-accumulation", flags.grad_accumulation, "WHAT",
+      "fused into the products, or a kernel of its own in fp32 or low precision [fused]");
   add(plan, "--overlap", flags.overlap, "LIST", "none, all, or of grad-reduce,param-gather,p2p [p2p if interleaved]");
   add(plan, "--order", flags.order, "DIMS", "neighbouring ranks first: any order, ep beside dp [tp-cp-ep-dp-pp]");
   const char* network = "How collectives are forecast";
@@ -231,6 +233,13 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
       return static_cast<Recompute>(i);
     }),
                 spec.recompute);
+  }
+  if (flags.grad_accumulation) {
+    reader.take(
+        read_choice(*flags.grad_accumulation, "--grad-accumulation", {"fused", "fp32", "low"}).map([](std::size_t i) {
+          return static_cast<GradAccumulation>(i);
+        }),
+        spec.grad_accumulation);
   }
   if (flags.sequence_parallel) {
     const std::string& text = *flags.sequence_parallel;

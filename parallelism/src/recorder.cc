@@ -59,7 +59,19 @@ void Recorder::input_gradient(const Linear& linear, std::int64_t rows) {
 
 void Recorder::weight_gradient(const Linear& linear, std::int64_t rows) {
   kernel(linear.name + ".wgrad", Category::kBackward,
-         Gemm{1, linear.out, linear.in, rows, GemmLayout::kTN, Epilogue::kAccumulateFp32});
+         Gemm{1, linear.out, linear.in, rows, GemmLayout::kTN, accumulation_epilogue()});
+  accumulate(linear.name, linear.out * linear.in);
+}
+
+Epilogue Recorder::accumulation_epilogue() const {
+  return shape_->plan->grad_accumulation == GradAccumulation::kFused ? Epilogue::kAccumulateFp32 : Epilogue::kNone;
+}
+
+void Recorder::accumulate(const std::string& name, std::int64_t parameters) {
+  if (shape_->plan->grad_accumulation == GradAccumulation::kFused) return;
+  // The product's gradient is read, the sum read and written.
+  const double sum = gradient_size(*shape_->plan, shape_->dtype) / units::B / shape_->element;
+  kernel(name + ".wgrad.accumulate", Category::kBackward, Elementwise{"add", parameters, 1 + sum, sum, 1});
 }
 
 void Recorder::enter_split_region(const std::string& name) {

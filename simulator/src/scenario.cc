@@ -212,6 +212,7 @@ ParallelPlan plan_of(const ScenarioSpec& spec, const Scenario* base) {
   plan.order = spec.order.value_or(plan.order);
   plan.zero = spec.zero.value_or(plan.zero);
   plan.recompute = spec.recompute.value_or(plan.recompute);
+  plan.grad_accumulation = spec.grad_accumulation.value_or(plan.grad_accumulation);
   if (spec.sequence_parallel) {
     plan.sequence_parallel = *spec.sequence_parallel;
   } else if (base == nullptr || spec.tp) {

@@ -118,10 +118,12 @@ void moe_backward(Recorder& recorder) {
   };
   // The weight gradient contracts over an expert's rows: the same products, reduced over tokens.
   gemm("moe.fc2.dgrad", size.ffn, shape.hidden, GemmLayout::kNN, Epilogue::kNone);
-  gemm("moe.fc2.wgrad", size.ffn, shape.hidden, GemmLayout::kTN, Epilogue::kAccumulateFp32);
+  gemm("moe.fc2.wgrad", size.ffn, shape.hidden, GemmLayout::kTN, recorder.accumulation_epilogue());
+  recorder.accumulate("moe.fc2", size.local_experts * size.ffn * shape.hidden);
   activation_backward(recorder, "moe.activation", size.rows, size.ffn);
   gemm("moe.fc1.dgrad", shape.hidden, up, GemmLayout::kNN, Epilogue::kNone);
-  gemm("moe.fc1.wgrad", shape.hidden, up, GemmLayout::kTN, Epilogue::kAccumulateFp32);
+  gemm("moe.fc1.wgrad", shape.hidden, up, GemmLayout::kTN, recorder.accumulation_epilogue());
+  recorder.accumulate("moe.fc1", size.local_experts * up * shape.hidden);
   scatter(recorder, "moe.dispatch.backward");
   exchange(recorder, "moe.dispatch.backward");
   recorder.kernel(
