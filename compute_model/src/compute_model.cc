@@ -351,6 +351,10 @@ class KernelModel final : public ComputeCost {
             },
             [&](const GroupedGemm& o) {
               const double rows = std::ceil(d(o.rows) / d(o.experts));
+              if (o.layout == GemmLayout::kTN) {
+                return estimate_gemm(machine_, d(o.experts), d(o.n), d(o.k), rows, o.layout, o.epilogue, op.dtype,
+                                     roofline, steps);
+              }
               return estimate_gemm(machine_, d(o.experts), rows, d(o.n), d(o.k), o.layout, o.epilogue, op.dtype,
                                    roofline, steps);
             },
