@@ -149,11 +149,12 @@ class KernelModel final : public ComputeCost {
     }
     const std::string_view architecture = machine_.gpu.architecture;
     if (architecture != "hopper" && !architecture.starts_with("blackwell")) return;
-    const double flops = work.flops / FLOP;
-    constexpr double kLeast = 3e10, kZeros = 3e11;
-    if (flops < kLeast) return;
     const std::int64_t k = gemm != nullptr ? gemm->k : grouped->k;
-    const double excess = k >= 32768 && flops >= kZeros ? 0.29 : 0.06;
+    // Small products stay below the limit: nothing at 1e9 FLOP, all of it from 3e10 (zeros: 3e11).
+    const double size = std::log10(std::max(work.flops / FLOP, 1.0));
+    const double recycled = 0.06 * std::clamp((size - 9) / 1.5, 0.0, 1.0);
+    const double zeros = k >= 32768 ? 0.23 * std::clamp(size - 10.5, 0.0, 1.0) : 0;
+    const double excess = recycled + zeros;
     const double share = architecture == "hopper" ? 0.7 : machine_.gpu.id == "b200-sxm" ? 1.0 : 0.5;
     const double factor = 1 + share * excess;
     estimate.seconds *= factor, estimate.high *= factor;

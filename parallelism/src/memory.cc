@@ -150,10 +150,10 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     StageMemory memory;
     memory.weights = parameters.total() * each.weight * units::B;
     memory.gradients = parameters.total() * gradient_size(plan, training.dtype);
-    // Where no product accumulates, a microbatch leaves its low-precision gradients beside the sums: one layer's when
-    // each is added as it comes. DeepSpeed keeps them all until the pass is over.
-    if (plan.grad_accumulation == GradAccumulation::kFp32)
+    // Apart from the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
+    if (plan.grad_accumulation == GradAccumulation::kFp32) {
       memory.gradients += parameters.total() * each.weight * units::B;
+    }
     memory.optimizer = updated_parameters(parameters, plan) * each.optimizer * units::B;
 
     // Microbatches held at once, counted in whole stages (a chunk is 1 / vpp of one).
