@@ -184,6 +184,8 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
   add(plan, "--flash-attention", flags.flash_attention, "on|off", "[on]");
   add(plan, "--grad-accumulation", flags.grad_accumulation, "WHAT",
       "fused into the products, or a kernel of its own in fp32 or low precision [fused]");
+  add(plan, "--blocking-tp", flags.blocking_tp, "on|off",
+      "backward, tensor-parallel collectives wait for products and products for them [off]");
   add(plan, "--overlap", flags.overlap, "LIST", "none, all, or of grad-reduce,param-gather,p2p [p2p if interleaved]");
   add(plan, "--order", flags.order, "DIMS", "neighbouring ranks first: any order, ep beside dp [tp-cp-ep-dp-pp]");
   const char* network = "How collectives are forecast";
@@ -248,6 +250,7 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   if (flags.flash_attention) {
     reader.take(read_switch(*flags.flash_attention, "--flash-attention"), spec.flash_attention);
   }
+  if (flags.blocking_tp) reader.take(read_switch(*flags.blocking_tp, "--blocking-tp"), spec.blocking_tp);
   if (flags.contention) reader.take(read_switch(*flags.contention, "--contention"), spec.contention);
   if (flags.compute_slowdown) {
     reader.take(read_switch(*flags.compute_slowdown, "--compute-slowdown"), spec.compute_slowdown);

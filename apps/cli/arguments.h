@@ -33,7 +33,7 @@ struct WorkFlags {
       inter_bandwidth;
   std::optional<std::string> tp, pp, dp, cp, ep, vpp, micro_batch, global_batch, sequence, dtype, schedule, zero,
       recompute, grad_accumulation;
-  std::optional<std::string> sequence_parallel, flash_attention, overlap, order;
+  std::optional<std::string> sequence_parallel, flash_attention, blocking_tp, overlap, order;
   std::optional<std::string> network_model, algorithm, protocol, calibration, contention, compute_slowdown;
   std::optional<std::string> kernel_calibration;
 };

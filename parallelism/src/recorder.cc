@@ -97,6 +97,17 @@ void Recorder::column_parallel_backward(const Linear& linear) {
   if (shape.tp == 1) {
     input_gradient(linear, shape.tokens);
     weight_gradient(linear, shape.tokens);
+  } else if (shape.plan->blocking_tp) {
+    // Both products, then the reduction of the input's gradient; a gathered input comes first (the autograd order of
+    // Megatron-LM before async_tensor_model_parallel_allreduce, November 2021).
+    if (shape.sequence_parallel) {
+      tensor_parallel(linear.name + ".input.all_gather", CollectiveKind::kAllGather, shape.hidden_states());
+    }
+    input_gradient(linear, shape.tokens);
+    weight_gradient(linear, shape.tokens);
+    tensor_parallel(linear.name + (shape.sequence_parallel ? ".dgrad.reduce_scatter" : ".dgrad.all_reduce"),
+                    shape.sequence_parallel ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+                    shape.hidden_states());
   } else if (shape.sequence_parallel) {
     const std::int32_t gathered = communicate(".input.all_gather", CollectiveKind::kAllGather);
     input_gradient(linear, shape.tokens);

@@ -219,6 +219,7 @@ ParallelPlan plan_of(const ScenarioSpec& spec, const Scenario* base) {
     plan.sequence_parallel = plan.tp > 1 && (base == nullptr || tp_before == 1 || plan.sequence_parallel);
   }
   plan.flash_attention = spec.flash_attention.value_or(plan.flash_attention);
+  plan.blocking_tp = spec.blocking_tp.value_or(plan.blocking_tp);
   plan.overlap_grad_reduce = spec.overlap_grad_reduce.value_or(plan.overlap_grad_reduce);
   plan.overlap_param_gather = spec.overlap_param_gather.value_or(plan.overlap_param_gather);
   // Megatron-LM overlaps messages with computation in the interleaved schedule unless told otherwise

@@ -184,6 +184,7 @@ void fields(Io& io, ParallelPlan& plan) {
   io("sequence_parallel", plan.sequence_parallel);
   io("flash_attention", plan.flash_attention);
   io.optional("grad_accumulation", plan.grad_accumulation);
+  io.optional("blocking_tp", plan.blocking_tp);
   io("overlap_grad_reduce", plan.overlap_grad_reduce);
   io("overlap_param_gather", plan.overlap_param_gather);
   io("overlap_p2p", plan.overlap_p2p);

@@ -121,6 +121,9 @@ Result<Case> case_of(const json& record, const Catalog& catalog, const std::stri
   // on 28 February (chronicles-prequel.md, "Rebalancing layers"); BLOOM was trained with it.
   if (result.title.find("BigScience") != std::string::npos) {
     const bool fp32 = result.id.find("bloom") != std::string::npos || result.id.ends_with("02-28");
+    // Its fork of Megatron-LM reduces input gradients when both products are done (layers.py, ColumnParallelLinear),
+    // and CUDA_LAUNCH_BLOCKING=1 forbids overlap (chronicles-prequel.md, "Hanging Issue"; BLOOM's README).
+    spec.blocking_tp = true;
     spec.grad_accumulation = fp32 ? GradAccumulation::kFp32 : GradAccumulation::kLow;
   }
   spec.micro_batch = record.at("micro_batch");

@@ -27,6 +27,7 @@ struct ParallelPlan {
   bool sequence_parallel = false;
   bool flash_attention = true;
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
+  bool blocking_tp = false;           // backward, no tensor-parallel collective runs beside a product
   bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
   bool overlap_param_gather = false;  // data-parallel parameter gathering beside the first forward passes
   bool overlap_p2p = false;           // a stage goes on computing while it sends
