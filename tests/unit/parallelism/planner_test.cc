@@ -145,6 +145,11 @@ TEST(Planner, TensorParallelCommunication) {
     EXPECT_DOUBLE_EQ(sums.bytes[name], 8 * states) << name;
   }
   EXPECT_EQ(sums.nodes.count("mlp.all_reduce"), 0u);
+  // Waiting for them changes when they run, not what they carry.
+  plan.blocking_tp = true;
+  EXPECT_EQ(totals(planned(model, plan, training)).bytes, sums.bytes);
+  plan.sequence_parallel = false;
+  EXPECT_EQ(totals(planned(model, plan, training)).nodes["mlp.fc1.dgrad.all_reduce"], 4 * 2);
 }
 
 // Every boundary between chunks is crossed once a microbatch and direction, by 1 / tp of the hidden states.
