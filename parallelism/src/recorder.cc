@@ -61,6 +61,10 @@ void Recorder::weight_gradient(const Linear& linear, std::int64_t rows) {
   kernel(linear.name + ".wgrad", Category::kBackward,
          Gemm{1, linear.out, linear.in, rows, GemmLayout::kTN, accumulation_epilogue()});
   accumulate(linear.name, linear.out * linear.in);
+  if (linear.bias) {
+    // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`).
+    kernel(linear.name + ".bias_gradient", Category::kBackward, Elementwise{"sum_rows", rows * linear.out, 1, 0, 1});
+  }
 }
 
 Epilogue Recorder::accumulation_epilogue() const {
