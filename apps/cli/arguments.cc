@@ -182,6 +182,10 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
   add(plan, "--recompute", flags.recompute, "WHAT", "none, selective, full [none]");
   add(plan, "--sequence-parallel", flags.sequence_parallel, "on|off", "[on with --tp]")->expected(0, 1);
   add(plan, "--flash-attention", flags.flash_attention, "on|off", "[on]");
+  add(plan, "--grad-accumulation", flags.grad_accumulation, "WHAT",
+      "fused into the products, or a kernel of its own in fp32 or low precision [fused]");
+  add(plan, "--blocking-tp", flags.blocking_tp, "on|off",
+      "backward, tensor-parallel collectives wait for products and products for them [off]");
   add(plan, "--overlap", flags.overlap, "LIST", "none, all, or of grad-reduce,param-gather,p2p [p2p if interleaved]");
   add(plan, "--order", flags.order, "DIMS", "neighbouring ranks first: any order, ep beside dp [tp-cp-ep-dp-pp]");
   const char* network = "How collectives are forecast";
@@ -232,6 +236,13 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
     }),
                 spec.recompute);
   }
+  if (flags.grad_accumulation) {
+    reader.take(
+        read_choice(*flags.grad_accumulation, "--grad-accumulation", {"fused", "fp32", "low"}).map([](std::size_t i) {
+          return static_cast<GradAccumulation>(i);
+        }),
+        spec.grad_accumulation);
+  }
   if (flags.sequence_parallel) {
     const std::string& text = *flags.sequence_parallel;
     reader.take(read_switch(text.empty() ? "on" : text, "--sequence-parallel"), spec.sequence_parallel);
@@ -239,6 +250,7 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   if (flags.flash_attention) {
     reader.take(read_switch(*flags.flash_attention, "--flash-attention"), spec.flash_attention);
   }
+  if (flags.blocking_tp) reader.take(read_switch(*flags.blocking_tp, "--blocking-tp"), spec.blocking_tp);
   if (flags.contention) reader.take(read_switch(*flags.contention, "--contention"), spec.contention);
   if (flags.compute_slowdown) {
     reader.take(read_switch(*flags.compute_slowdown, "--compute-slowdown"), spec.compute_slowdown);

@@ -32,8 +32,8 @@ struct WorkFlags {
   std::optional<std::string> from, model, gpu, cluster, nodes, gpus_per_node, intra, inter, intra_bandwidth,
       inter_bandwidth;
   std::optional<std::string> tp, pp, dp, cp, ep, vpp, micro_batch, global_batch, sequence, dtype, schedule, zero,
-      recompute;
-  std::optional<std::string> sequence_parallel, flash_attention, overlap, order;
+      recompute, grad_accumulation;
+  std::optional<std::string> sequence_parallel, flash_attention, blocking_tp, overlap, order;
   std::optional<std::string> network_model, algorithm, protocol, calibration, contention, compute_slowdown;
   std::optional<std::string> kernel_calibration;
 };

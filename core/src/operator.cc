@@ -98,8 +98,15 @@ Work work_of(const Gemm& op, DType dtype) {
   return work;
 }
 
+// A weight gradient (kTN) reduces over an expert's rows: activations and output gradients come in, a matrix of
+// weights for each expert goes out.
 Work work_of(const GroupedGemm& op, DType dtype) {
   const double rows = d(op.rows), n = d(op.n), k = d(op.k), experts = d(op.experts);
+  if (op.layout == GemmLayout::kTN) {
+    Work work{2 * rows * n * k * FLOP, elements(rows * (n + k), dtype), elements(experts * n * k, dtype)};
+    add_epilogue(work, op.epilogue, experts * n * k, k, dtype);
+    return work;
+  }
   Work work{2 * rows * n * k * FLOP, elements(rows * k + experts * k * n, dtype), elements(rows * n, dtype)};
   add_epilogue(work, op.epilogue, rows * n, n, dtype);
   return work;

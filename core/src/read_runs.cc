@@ -35,8 +35,14 @@ void read_common(JsonReader& reader, PublishedRun& run) {
   static constexpr std::array kRecompute = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
   run.plan.recompute = kRecompute[reader.choice("recompute", {"none", "selective", "full"}, Presence::kOptional,
                                                 static_cast<std::size_t>(run.plan.recompute))];
+  static constexpr std::array kAccumulation = {GradAccumulation::kFused, GradAccumulation::kFp32,
+                                               GradAccumulation::kLow};
+  run.plan.grad_accumulation =
+      kAccumulation[reader.choice("grad_accumulation", {"fused", "fp32", "low"}, Presence::kOptional,
+                                  static_cast<std::size_t>(run.plan.grad_accumulation))];
   run.plan.sequence_parallel = reader.boolean("sequence_parallel", run.plan.sequence_parallel);
   run.plan.flash_attention = reader.boolean("flash_attention", run.plan.flash_attention);
+  run.plan.blocking_tp = reader.boolean("blocking_tp", run.plan.blocking_tp);
   run.plan.overlap_grad_reduce = reader.boolean("overlap_grad_reduce", run.plan.overlap_grad_reduce);
   run.plan.overlap_param_gather = reader.boolean("overlap_param_gather", run.plan.overlap_param_gather);
   if (const std::string schedule = reader.text("schedule", Presence::kOptional); !schedule.empty()) {

@@ -15,11 +15,11 @@ namespace {
 // summed into, and an fp32 master weight with two Adam moments (docs/source/api-guide/dist_optimizer, "18 bytes", of
 // which the 12 of the optimizer are spread over the data-parallel ranks by the distributed optimizer).
 struct BytesPerParameter {
-  double weight, gradient, optimizer;
+  double weight, optimizer;  // gradients: gradient_size
 };
 BytesPerParameter bytes_per_parameter(DType dtype) {
   const bool full_precision = dtype == DType::kFp32 || dtype == DType::kTf32;
-  return full_precision ? BytesPerParameter{4, 4, 8} : BytesPerParameter{size_of(dtype) / units::B, 4, 12};
+  return full_precision ? BytesPerParameter{4, 8} : BytesPerParameter{size_of(dtype) / units::B, 12};
 }
 
 // CUDA context, cuBLAS workspace and NCCL's channel buffers of a handful of communicators. An assumption: nothing
@@ -149,7 +149,11 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
 
     StageMemory memory;
     memory.weights = parameters.total() * each.weight * units::B;
-    memory.gradients = parameters.total() * each.gradient * units::B;
+    memory.gradients = parameters.total() * gradient_size(plan, training.dtype);
+    // Apart from the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
+    if (plan.grad_accumulation == GradAccumulation::kFp32) {
+      memory.gradients += parameters.total() * each.weight * units::B;
+    }
     memory.optimizer = updated_parameters(parameters, plan) * each.optimizer * units::B;
 
     // Microbatches held at once, counted in whole stages (a chunk is 1 / vpp of one).

@@ -76,6 +76,9 @@ class StepPlanner {
   }
 
   Bytes weight_size() const { return size_of(training_.dtype); }
+  DType gradient_type() const {
+    return plan_.grad_accumulation == GradAccumulation::kLow ? training_.dtype : DType::kFp32;
+  }
 
   RankGroup data_group(std::int64_t stage, bool experts) const {
     return ns_dist::data_group(plan_, mesh_, representative(mesh_, stage), experts);
@@ -241,14 +244,22 @@ class StepPlanner {
                              dependencies);
     }
 
-    // fp32 gradients: reduce-scatter under the distributed optimizer, all-reduce without.
+    // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
     void reduce(const RankParameters& parameters, std::int64_t layer) {
       const bool sharded = p_.plan_.zero != ZeroStage::kNone;
       const CollectiveKind kind = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
       const std::string name = sharded ? "gradients.reduce_scatter" : "gradients.all_reduce";
+      // Sums are divided by the number of replicas first (Megatron-Core, param_and_grad_buffer.py: `grad_data *=
+      // gradient_scaling_factor`).
+      const auto count = static_cast<std::int64_t>(parameters.total());
+      if (count > 0) {
+        const WorkId scale = p_.builder_.intern(
+            {"gradients.scale", Category::kOptimizer, Operator{Elementwise{"scale", count, 1, 1, 1}, gradient_type()}});
+        p_.builder_.add(compute_, scale, {-1, static_cast<std::int32_t>(layer)}, pending_);
+      }
       std::vector<NodeId> dependencies = pending_;
       dependencies.push_back(p_.builder_.last_on_lane(compute_));
-      const Bytes each = size_of(DType::kFp32);
+      const Bytes each = gradient_size(p_.plan_, p_.training_.dtype);
       const NodeId dense = data_parallel(name, kind, parameters.dense * each, false, layer, dependencies);
       const NodeId experts =
           data_parallel("experts." + name, kind, parameters.experts * each, true, layer, dependencies);
@@ -261,6 +272,8 @@ class StepPlanner {
         p_.reductions_[static_cast<std::size_t>(stage_)] = reductions_;
       }
     }
+
+    DType gradient_type() const { return p_.gradient_type(); }
 
     // Updated low-precision weights, before the first use of the layer.
     void gather(const RankParameters& parameters, std::int64_t layer) {
@@ -331,8 +344,8 @@ void StepPlanner::optimize() {
     // First and last stage hold copies of the embedding and sum its gradients (Megatron-LM, embedding group).
     const std::int64_t last = plan_.pp - 1;
     const std::vector<std::pair<std::int64_t, std::size_t>> holders = {{0, 0}, {last, stages - 1}};
-    const Bytes size =
-        static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) * size_of(DType::kFp32);
+    const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) *
+                       gradient_size(plan_, training_.dtype);
     const RankGroup group{0, {{2, last * mesh_.stride("pp")}}};
     const WorkItem item{"embedding.gradients.all_reduce", Category::kDataParallel,
                         Collective{CollectiveKind::kAllReduce, size, group}};
@@ -372,6 +385,12 @@ void StepPlanner::optimize() {
     const NodeId update =
         add(stage, Stream::kCompute,
             {"optimizer.step", Category::kOptimizer, Operator{OptimizerStep{count}, training_.dtype}}, ready);
+    // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
+    const auto buffer = std::max<std::int64_t>(1, static_cast<std::int64_t>(held[s].total()));
+    add(stage, Stream::kCompute,
+        {"optimizer.zero_gradients", Category::kOptimizer,
+         Operator{Elementwise{"fill", buffer, 0, 1, 0}, gradient_type()}},
+        {update});
     if (!sharded || plan_.dp == 1 || plan_.overlap_param_gather) continue;
     const auto gather = [&](const char* name, double parameters, bool experts) {
       const RankGroup group = data_group(stage, experts);

@@ -59,7 +59,23 @@ void Recorder::input_gradient(const Linear& linear, std::int64_t rows) {
 
 void Recorder::weight_gradient(const Linear& linear, std::int64_t rows) {
   kernel(linear.name + ".wgrad", Category::kBackward,
-         Gemm{1, linear.out, linear.in, rows, GemmLayout::kTN, Epilogue::kAccumulateFp32});
+         Gemm{1, linear.out, linear.in, rows, GemmLayout::kTN, accumulation_epilogue()});
+  accumulate(linear.name, linear.out * linear.in);
+  if (linear.bias) {
+    // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`).
+    kernel(linear.name + ".bias_gradient", Category::kBackward, Elementwise{"sum_rows", rows * linear.out, 1, 0, 1});
+  }
+}
+
+Epilogue Recorder::accumulation_epilogue() const {
+  return shape_->plan->grad_accumulation == GradAccumulation::kFused ? Epilogue::kAccumulateFp32 : Epilogue::kNone;
+}
+
+void Recorder::accumulate(const std::string& name, std::int64_t parameters) {
+  if (shape_->plan->grad_accumulation == GradAccumulation::kFused) return;
+  // The product's gradient is read, the sum read and written.
+  const double sum = gradient_size(*shape_->plan, shape_->dtype) / units::B / shape_->element;
+  kernel(name + ".wgrad.accumulate", Category::kBackward, Elementwise{"add", parameters, 1 + sum, sum, 1});
 }
 
 void Recorder::enter_split_region(const std::string& name) {
@@ -85,6 +101,17 @@ void Recorder::column_parallel_backward(const Linear& linear) {
   if (shape.tp == 1) {
     input_gradient(linear, shape.tokens);
     weight_gradient(linear, shape.tokens);
+  } else if (shape.plan->blocking_tp) {
+    // Both products, then the reduction of the input's gradient; a gathered input comes first (the autograd order of
+    // Megatron-LM before async_tensor_model_parallel_allreduce, November 2021).
+    if (shape.sequence_parallel) {
+      tensor_parallel(linear.name + ".input.all_gather", CollectiveKind::kAllGather, shape.hidden_states());
+    }
+    input_gradient(linear, shape.tokens);
+    weight_gradient(linear, shape.tokens);
+    tensor_parallel(linear.name + (shape.sequence_parallel ? ".dgrad.reduce_scatter" : ".dgrad.all_reduce"),
+                    shape.sequence_parallel ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
+                    shape.hidden_states());
   } else if (shape.sequence_parallel) {
     const std::int32_t gathered = communicate(".input.all_gather", CollectiveKind::kAllGather);
     input_gradient(linear, shape.tokens);

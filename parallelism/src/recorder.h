@@ -61,6 +61,9 @@ class Recorder {
   void forward(const Linear& linear, std::int64_t rows, Epilogue epilogue);
   void input_gradient(const Linear& linear, std::int64_t rows);
   void weight_gradient(const Linear& linear, std::int64_t rows);
+  // How a weight gradient's product ends, and the kernel that adds it to the sum where the product does not.
+  Epilogue accumulation_epilogue() const;
+  void accumulate(const std::string& name, std::int64_t parameters);
 
   // Entry and exit of the region that tensor parallelism splits (Korthikanti et al. 2022, fig. 5; g and g-bar): under
   // sequence parallelism tokens are gathered before and scattered after, without it results are summed after.

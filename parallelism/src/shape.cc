@@ -99,6 +99,10 @@ RankParameters stage_rank_parameters(const Model& model, const ParallelPlan& pla
   return held;
 }
 
+Bytes gradient_size(const ParallelPlan& plan, DType dtype) {
+  return size_of(plan.grad_accumulation == GradAccumulation::kLow ? dtype : DType::kFp32);
+}
+
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan) {
   if (plan.zero == ZeroStage::kNone) return held.total();
   return held.dense / static_cast<double>(plan.dp) + held.experts / static_cast<double>(plan.dp / plan.ep);

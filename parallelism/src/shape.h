@@ -54,6 +54,8 @@ RankParameters output_rank_parameters(const Model& model, const ParallelPlan& pl
 // All that a rank of `stage` holds, whose chunks are the layers of `chunks`.
 RankParameters stage_rank_parameters(const Model& model, const ParallelPlan& plan, std::span<const LayerRange> chunks,
                                      std::int64_t stage);
+// Bytes of a summed gradient.
+Bytes gradient_size(const ParallelPlan& plan, DType dtype);
 // Of these, what the rank's optimizer updates: its share under the distributed optimizer.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 

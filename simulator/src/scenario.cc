@@ -212,12 +212,14 @@ ParallelPlan plan_of(const ScenarioSpec& spec, const Scenario* base) {
   plan.order = spec.order.value_or(plan.order);
   plan.zero = spec.zero.value_or(plan.zero);
   plan.recompute = spec.recompute.value_or(plan.recompute);
+  plan.grad_accumulation = spec.grad_accumulation.value_or(plan.grad_accumulation);
   if (spec.sequence_parallel) {
     plan.sequence_parallel = *spec.sequence_parallel;
   } else if (base == nullptr || spec.tp) {
     plan.sequence_parallel = plan.tp > 1 && (base == nullptr || tp_before == 1 || plan.sequence_parallel);
   }
   plan.flash_attention = spec.flash_attention.value_or(plan.flash_attention);
+  plan.blocking_tp = spec.blocking_tp.value_or(plan.blocking_tp);
   plan.overlap_grad_reduce = spec.overlap_grad_reduce.value_or(plan.overlap_grad_reduce);
   plan.overlap_param_gather = spec.overlap_param_gather.value_or(plan.overlap_param_gather);
   // Megatron-LM overlaps messages with computation in the interleaved schedule unless told otherwise

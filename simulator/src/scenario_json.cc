@@ -38,6 +38,10 @@ struct Names<Recompute> {
   static constexpr std::array kText = {"none", "selective", "full"};
 };
 template <>
+struct Names<GradAccumulation> {
+  static constexpr std::array kText = {"fused", "fp32", "low"};
+};
+template <>
 struct Names<ZeroStage> {
   static constexpr std::array kText = {"0", "1", "2", "3"};
 };
@@ -179,6 +183,8 @@ void fields(Io& io, ParallelPlan& plan) {
   io("recompute", plan.recompute);
   io("sequence_parallel", plan.sequence_parallel);
   io("flash_attention", plan.flash_attention);
+  io.optional("grad_accumulation", plan.grad_accumulation);
+  io.optional("blocking_tp", plan.blocking_tp);
   io("overlap_grad_reduce", plan.overlap_grad_reduce);
   io("overlap_param_gather", plan.overlap_param_gather);
   io("overlap_p2p", plan.overlap_p2p);
@@ -227,8 +233,8 @@ class Writer {
   }
   template <class T>
   void optional(std::string_view key, T& value) {
-    if constexpr (std::is_same_v<T, bool>) {
-      if (!value) return;  // as files of before have it
+    if constexpr (std::is_same_v<T, bool> || std::is_enum_v<T>) {
+      if (value == T{}) return;  // as files of before have it
     }
     (*this)(key, value);
   }

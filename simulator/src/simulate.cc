@@ -157,6 +157,7 @@ Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute
 
 Result<Simulation> simulate(const Scenario& scenario) {
   ComputeModelOptions kernels;
+  kernels.written_weights = true;
   if (scenario.kernel_calibration) {
     kernels.calibration = std::make_shared<const KernelCalibration>(*scenario.kernel_calibration);
   }

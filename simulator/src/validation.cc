@@ -27,6 +27,8 @@ ScenarioSpec spec_of(const PublishedRun& run) {
   spec.schedule = plan.schedule;
   spec.zero = plan.zero;
   spec.recompute = plan.recompute;
+  spec.grad_accumulation = plan.grad_accumulation;
+  spec.blocking_tp = plan.blocking_tp;
   spec.sequence_parallel = plan.sequence_parallel;
   spec.flash_attention = plan.flash_attention;
   spec.overlap_grad_reduce = plan.overlap_grad_reduce;

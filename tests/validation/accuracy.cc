@@ -1,6 +1,6 @@
 // The accuracy run over a collection of published training runs that is not part of the project:
 //
-//   accuracy RUNS.json [SUBSTRING of the id]
+//   accuracy RUNS.json [SUBSTRING of the id [KERNEL-CALIBRATION.json]]
 //
 // RUNS.json is an array of records {id, source{title}, model{layers, hidden, heads, ...}, n_gpus, gpus_per_node,
 // parallel{tp, pp, dp, ...}, micro_batch, global_batch, recompute, flash_attention, norm{gpu, dtype, step_time_s, ...},
@@ -49,6 +49,14 @@ Model model_of(const json& record) {
   model.norm = model.bias ? NormKind::kLayerNorm : NormKind::kRmsNorm;
   model.position = model.bias ? PositionKind::kLearned : PositionKind::kRotary;
   model.position_table = model.bias ? model.sequence : 0;
+  if (value<std::string>(record, "attention", "") == "MLA") {
+    // nope and value heads are head_dim wide (DeepSeek-V2 and -V3).
+    model.mla = LatentAttention{.q_rank = value<std::int64_t>(record, "q_lora_rank", 0),
+                                .kv_rank = record.at("kv_lora_rank"),
+                                .nope_head_dim = model.head_dim,
+                                .rope_head_dim = record.at("qk_rope_head_dim"),
+                                .v_head_dim = model.head_dim};
+  }
   if (const auto experts = value<std::int64_t>(record, "n_experts", 0); experts > 0) {
     const auto ffn = value<std::int64_t>(record, "moe_ffn_hidden", model.ffn);
     const auto shared = value<std::int64_t>(record, "shared_experts", 0);
@@ -69,7 +77,7 @@ struct Case {
   double measured_memory = 0;  // GiB as allocated by the framework, where it was published
 };
 
-Result<Case> case_of(const json& record, const Catalog& catalog) {
+Result<Case> case_of(const json& record, const Catalog& catalog, const std::string& calibration) {
   Case result;
   result.id = record.at("id");
   result.key = record.at("config_key");
@@ -95,11 +103,29 @@ Result<Case> case_of(const json& record, const Catalog& catalog) {
                                               : Recompute::kNone;
   spec.sequence_parallel = value<bool>(parallel, "sp", false) && *spec.tp > 1;
   const json& flash = record.at("flash_attention");
-  spec.flash_attention = !flash.is_boolean() || flash.get<bool>();
+  // Where a record does not say: Megatron-LM's default, without. (Zero bubble: the authors' script,
+  // examples/pretrain_zero_bubble.sh, has no --use-flash-attn, and the memory they printed holds the scores.)
+  spec.flash_attention = flash.is_boolean() && flash.get<bool>();
   const auto dtype = dtype_from_name(
       norm.at("dtype").get<std::string>().ends_with("fp8") ? "fp8" : norm.at("dtype").get<std::string>());
   if (!dtype) return fail({ErrorCode::kInvalidInput, "unknown dtype", result.id, "", "", {}});
   spec.dtype = *dtype;
+  // What the recipes switch on and the records do not say: NeMo's of DGX Cloud Benchmarking overlap gradient and
+  // parameter synchronisation and leave pipeline messages alone (nemotron4-*-synth.yaml, v24.11.1: overlap_grad_sync,
+  // overlap_param_sync, overlap_p2p_comm).
+  if (result.title.find("DGX Cloud") != std::string::npos) {
+    spec.overlap_grad_reduce = spec.overlap_param_gather = true;
+    spec.overlap_p2p = false;
+  }
+  // BigScience: DeepSpeed sums gradients in kernels of their own, in fp16 until the BF16 optimizer with fp32 sums came
+  // on 28 February (chronicles-prequel.md, "Rebalancing layers"); BLOOM was trained with it.
+  if (result.title.find("BigScience") != std::string::npos) {
+    const bool fp32 = result.id.find("bloom") != std::string::npos || result.id.ends_with("02-28");
+    // Its fork of Megatron-LM reduces input gradients when both products are done (layers.py, ColumnParallelLinear),
+    // and CUDA_LAUNCH_BLOCKING=1 forbids overlap (chronicles-prequel.md, "Hanging Issue"; BLOOM's README).
+    spec.blocking_tp = true;
+    spec.grad_accumulation = fp32 ? GradAccumulation::kFp32 : GradAccumulation::kLow;
+  }
   spec.micro_batch = record.at("micro_batch");
   spec.global_batch = record.at("global_batch");
   spec.sequence = record.at("model").at("seq");
@@ -107,6 +133,7 @@ Result<Case> case_of(const json& record, const Catalog& catalog) {
   if (!norm.at("inter_gbs_per_gpu").is_null() && record.at("n_gpus").get<std::int64_t>() > *spec.gpus_per_node) {
     spec.inter_bandwidth = norm.at("inter_gbs_per_gpu").get<double>() * units::GB / units::s;
   }
+  if (!calibration.empty()) spec.kernel_calibration = calibration;
   const Model model = model_of(record.at("model"));
   NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
   base.model = model;
@@ -124,7 +151,7 @@ void print(const std::string& name, const std::vector<double>& errors, const std
              100 * theirs.p90, 100 * theirs.max);
 }
 
-int run(const char* path, const std::string& filter) {
+int run(const char* path, const std::string& filter, const std::string& calibration) {
   std::ifstream file(path);
   const json records = json::parse(file);
   const Catalog catalog = Catalog::standard();
@@ -133,7 +160,7 @@ int run(const char* path, const std::string& filter) {
   for (const json& record : records) {
     if (!value<bool>(record, "recommended", false)) continue;
     if (!filter.empty() && record.at("id").get<std::string>().find(filter) == std::string::npos) continue;
-    auto made = case_of(record, catalog);
+    auto made = case_of(record, catalog, calibration);
     if (!made) {
       ++reasons[made.error().message];
       if (!filter.empty()) fmt::print("{}: {}\n", record.at("id").get<std::string>(), to_text(made.error()));
@@ -204,8 +231,8 @@ int run(const char* path, const std::string& filter) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print(stderr, "usage: accuracy RUNS.json [SUBSTRING]\n");
+    fmt::print(stderr, "usage: accuracy RUNS.json [SUBSTRING [KERNEL-CALIBRATION.json]]\n");
     return 2;
   }
-  return ns_dist::run(argv[1], argc > 2 ? argv[2] : "");
+  return ns_dist::run(argv[1], argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "");
 }

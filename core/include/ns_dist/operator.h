@@ -93,7 +93,8 @@ struct OptimizerStep {
   friend bool operator==(const OptimizerStep&, const OptimizerStep&) = default;
 };
 
-// Experts' GEMMs launched as one: `experts` products of (rows/experts x k) x (k x n), rows spread evenly.
+// Experts' GEMMs launched as one: `experts` products of (rows/experts x k) x (k x n), rows spread evenly; the
+// weight gradient (kTN) is `experts` products of (n x rows/experts) x (rows/experts x k).
 struct GroupedGemm {
   std::int64_t experts = 1, rows = 1, n = 1, k = 1;
   GemmLayout layout = GemmLayout::kNT;

@@ -11,6 +11,10 @@ namespace ns_dist {
 // What is kept of a layer's activations for the backward pass (Korthikanti et al. 2022, s.5): everything, everything
 // but the attention core, or only the layer's input.
 enum class Recompute { kNone, kSelective, kFull };
+// How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
+// gradient_accumulation_fusion), fp32 by a kernel of its own (without that fusion; DeepSpeed's BF16 optimizer), or in
+// the weights' own format by a kernel of its own (DeepSpeed's FP16 optimizer).
+enum class GradAccumulation { kFused, kFp32, kLow };
 enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 3 };
 
 struct ParallelPlan {
@@ -22,6 +26,8 @@ struct ParallelPlan {
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false;
   bool flash_attention = true;
+  GradAccumulation grad_accumulation = GradAccumulation::kFused;
+  bool blocking_tp = false;           // backward, no tensor-parallel collective runs beside a product
   bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
   bool overlap_param_gather = false;  // data-parallel parameter gathering beside the first forward passes
   bool overlap_p2p = false;           // a stage goes on computing while it sends

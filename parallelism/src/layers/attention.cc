@@ -32,6 +32,15 @@ void rotary(Recorder& recorder, Category category, const std::string& name) {
   recorder.kernel(name, category, Elementwise{"rotary", shape.tokens * (shape.heads + key_heads) * rotated, 1, 1, 3});
 }
 
+// Latent attention: queries and keys are put together from their parts with and without position, values made
+// contiguous (Megatron-Core, multi_latent_attention.py); the gradients are taken apart again.
+void assemble_latent(Recorder& recorder, Category category, const std::string& name) {
+  const Shape& shape = recorder.shape();
+  if (!shape.model->mla) return;
+  const auto elements = static_cast<double>(shape.tokens * shape.heads * (2 * shape.query_dim + shape.value_dim));
+  recorder.kernel(name, category, Copy{elements * shape.element * units::B});
+}
+
 Attention flash(const Shape& shape, Pass pass) {
   Attention attention;
   attention.batch = shape.micro_batch;
@@ -115,6 +124,7 @@ void attention_forward(Recorder& recorder) {
     recorder.forward(qkv, shape.tokens, qkv.bias ? Epilogue::kBias : Epilogue::kNone);
   }
   rotary(recorder, category, "attention.rotary");
+  assemble_latent(recorder, category, "attention.assemble");
   core_forward(recorder, category);
   recorder.forward(output_projection(shape), shape.tokens, Epilogue::kNone);
   recorder.leave_split_region("attention");
@@ -131,6 +141,7 @@ void attention_backward(Recorder& recorder, bool recompute_core) {
   } else {
     unfused_core_backward(recorder);
   }
+  assemble_latent(recorder, Category::kBackward, "attention.assemble.backward");
   rotary(recorder, Category::kBackward, "attention.rotary.backward");
   if (shape.model->mla) {
     const LatentProjections latent = latent_projections(shape);

@@ -61,6 +61,13 @@ void scatter(Recorder& recorder, const std::string& name) {
   }
 }
 
+// Rows come in from each rank in turn and are brought together by local expert, and back before they leave
+// (Megatron-Core, token_dispatcher.py, sort_chunks_by_idxs).
+void sort_by_expert(Recorder& recorder, const std::string& name, Category category) {
+  const Sizes size = sizes(recorder.shape());
+  if (size.local_experts > 1) recorder.kernel(name, category, Copy{size.gathered});
+}
+
 GroupedGemm grouped(const Sizes& size, std::int64_t rows, std::int64_t n, std::int64_t k, GemmLayout layout,
                     Epilogue epilogue) {
   return {size.local_experts, rows, n, k, layout, epilogue};
@@ -79,10 +86,12 @@ void moe_forward(Recorder& recorder) {
   recorder.kernel("moe.permute", category, Copy{size.exchanged});
   exchange(recorder, "moe.dispatch");
   gather(recorder, "moe.dispatch");
+  sort_by_expert(recorder, "moe.sort", category);
   recorder.kernel("moe.fc1", category, grouped(size, size.rows, up, shape.hidden, GemmLayout::kNT, Epilogue::kNone));
   activation_forward(recorder, "moe.activation", size.rows, size.ffn);
   recorder.kernel("moe.fc2", category,
                   grouped(size, size.rows, shape.hidden, size.ffn, GemmLayout::kNT, Epilogue::kNone));
+  sort_by_expert(recorder, "moe.unsort", category);
   scatter(recorder, "moe.combine");
   exchange(recorder, "moe.combine");
   recorder.kernel(
@@ -113,15 +122,19 @@ void moe_backward(Recorder& recorder) {
                   Elementwise{"weighted_sum_backward", size.routed * shape.hidden, 2, 1, 3});
   exchange(recorder, "moe.combine.backward");
   gather(recorder, "moe.combine.backward");
+  sort_by_expert(recorder, "moe.unsort.backward", Category::kBackward);
   const auto gemm = [&](std::string name, std::int64_t n, std::int64_t k, GemmLayout layout, Epilogue epilogue) {
     recorder.kernel(std::move(name), Category::kBackward, grouped(size, size.rows, n, k, layout, epilogue));
   };
   // The weight gradient contracts over an expert's rows: the same products, reduced over tokens.
   gemm("moe.fc2.dgrad", size.ffn, shape.hidden, GemmLayout::kNN, Epilogue::kNone);
-  gemm("moe.fc2.wgrad", size.ffn, shape.hidden, GemmLayout::kTN, Epilogue::kAccumulateFp32);
+  gemm("moe.fc2.wgrad", size.ffn, shape.hidden, GemmLayout::kTN, recorder.accumulation_epilogue());
+  recorder.accumulate("moe.fc2", size.local_experts * size.ffn * shape.hidden);
   activation_backward(recorder, "moe.activation", size.rows, size.ffn);
   gemm("moe.fc1.dgrad", shape.hidden, up, GemmLayout::kNN, Epilogue::kNone);
-  gemm("moe.fc1.wgrad", shape.hidden, up, GemmLayout::kTN, Epilogue::kAccumulateFp32);
+  gemm("moe.fc1.wgrad", shape.hidden, up, GemmLayout::kTN, recorder.accumulation_epilogue());
+  recorder.accumulate("moe.fc1", size.local_experts * up * shape.hidden);
+  sort_by_expert(recorder, "moe.sort.backward", Category::kBackward);
   scatter(recorder, "moe.dispatch.backward");
   exchange(recorder, "moe.dispatch.backward");
   recorder.kernel(

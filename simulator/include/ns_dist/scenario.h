@@ -55,7 +55,8 @@ struct ScenarioSpec {
   std::optional<std::string> schedule;
   std::optional<ZeroStage> zero;
   std::optional<Recompute> recompute;
-  std::optional<bool> sequence_parallel, flash_attention;
+  std::optional<GradAccumulation> grad_accumulation;
+  std::optional<bool> sequence_parallel, flash_attention, blocking_tp;
   std::optional<bool> overlap_grad_reduce, overlap_param_gather, overlap_p2p;
   std::optional<std::string> order;  // of the parallel dimensions, innermost first
   std::optional<std::string> network_model, algorithm, protocol;

@@ -25,6 +25,15 @@ TEST(OperatorWork, AccumulatingWeightGradientReadsAndWritesFp32) {
   EXPECT_DOUBLE_EQ(bytes(op), 2.0 * (64 * 16 + 16 * 32) + 8.0 * 64 * 32);
 }
 
+TEST(OperatorWork, GroupedWeightGradientWritesEachExpertsWeights) {
+  GroupedGemm grouped{.experts = 4, .rows = 64, .n = 32, .k = 16, .layout = GemmLayout::kTN};
+  EXPECT_DOUBLE_EQ(bytes({grouped, DType::kBf16}), 2.0 * (64 * 32 + 64 * 16 + 4 * 32 * 16));
+  grouped.epilogue = Epilogue::kAccumulateFp32;
+  EXPECT_DOUBLE_EQ(bytes({grouped, DType::kBf16}), 2.0 * (64 * 32 + 64 * 16) + 8.0 * 4 * 32 * 16);
+  EXPECT_DOUBLE_EQ(flops({GroupedGemm{.experts = 4, .rows = 64, .n = 32, .k = 16, .layout = GemmLayout::kTN}}),
+                   2.0 * 64 * 32 * 16);
+}
+
 // FlashAttention's own benchmark counts 4 s^2 d h b, halved when causal; s (s + 1) / 2 pairs are exact.
 TEST(OperatorWork, CausalAttentionDoesHalfTheWork) {
   Attention attention{.batch = 2,

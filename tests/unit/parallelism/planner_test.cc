@@ -145,6 +145,11 @@ TEST(Planner, TensorParallelCommunication) {
     EXPECT_DOUBLE_EQ(sums.bytes[name], 8 * states) << name;
   }
   EXPECT_EQ(sums.nodes.count("mlp.all_reduce"), 0u);
+  // Waiting for them changes when they run, not what they carry.
+  plan.blocking_tp = true;
+  EXPECT_EQ(totals(planned(model, plan, training)).bytes, sums.bytes);
+  plan.sequence_parallel = false;
+  EXPECT_EQ(totals(planned(model, plan, training)).nodes["mlp.fc1.dgrad.all_reduce"], 4 * 2);
 }
 
 // Every boundary between chunks is crossed once a microbatch and direction, by 1 / tp of the hidden states.
@@ -179,6 +184,35 @@ TEST(Planner, DataParallelCommunication) {
   const Totals sums = totals(planned(model, plan, training));
   EXPECT_DOUBLE_EQ(sums.bytes.at("gradients.all_reduce"), 4 * parameters);
   EXPECT_EQ(sums.nodes.count("weights.all_gather"), 0u);
+}
+
+// A product that does not accumulate leaves that to a kernel that reads the gradient and reads and writes the sum.
+TEST(Planner, GradientsAreSummedByTheProductsOrApart) {
+  const Model model = llama(2, 1024, 16, 16, 4096);
+  const Training training{8, 1, 1024, DType::kBf16};
+  ParallelPlan plan{.dp = 4};
+  const auto added = [&] {
+    std::map<std::string, double> bytes;
+    const ExecutionGraph graph = planned(model, plan, training);
+    for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+      const WorkItem& item = graph.work_of(NodeId{n});
+      const auto* op = std::get_if<Operator>(&item.work);
+      if (op != nullptr) bytes[item.name] += (work_of(*op).read + work_of(*op).written) / B;
+    }
+    return bytes;
+  };
+  const double weights = 1024.0 * 4096;  // of mlp.fc2; two microbatches, two layers
+  const auto fused = added();
+  EXPECT_EQ(fused.count("mlp.fc2.wgrad.accumulate"), 0u);
+  plan.grad_accumulation = GradAccumulation::kFp32;
+  auto apart = added();
+  EXPECT_DOUBLE_EQ(apart.at("mlp.fc2.wgrad.accumulate"), 4 * weights * (2 + 4 + 4));
+  EXPECT_DOUBLE_EQ(fused.at("mlp.fc2.wgrad") - apart.at("mlp.fc2.wgrad"), 4 * weights * (4 + 4 - 2));
+  const double reduced = totals(planned(model, plan, training)).bytes.at("gradients.reduce_scatter");
+  plan.grad_accumulation = GradAccumulation::kLow;
+  apart = added();
+  EXPECT_DOUBLE_EQ(apart.at("mlp.fc2.wgrad.accumulate"), 4 * weights * (2 + 2 + 2));
+  EXPECT_DOUBLE_EQ(totals(planned(model, plan, training)).bytes.at("gradients.reduce_scatter"), reduced / 2);
 }
 
 TEST(Planner, TheGraphDoesNotGrowWithReplicas) {
