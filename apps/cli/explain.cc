@@ -207,7 +207,6 @@ Result<Explanation> explain_operator(const Family& family, const Request& reques
   if (!found && found.error().where.empty()) found.error().where = "--gpu";
   NS_TRY(const Gpu gpu, std::move(found));
   ComputeModelOptions options;
-  options.written_weights = true;  // sustained is as in a step
   NS_TRY(options.mode, read_mode(request.mode));
   if (request.kernel_calibration) {
     NS_TRY(KernelCalibration calibration, load_kernel_calibration(*request.kernel_calibration));

@@ -58,11 +58,8 @@ bool on_matrix_units(const Operator& op) {
 class KernelModel final : public ComputeCost {
  public:
   KernelModel(Machine machine, std::shared_ptr<const KernelWeights> weights,
-              std::shared_ptr<const KernelCalibration> calibration, bool written_weights)
-      : machine_(std::move(machine)),
-        weights_(std::move(weights)),
-        calibration_(std::move(calibration)),
-        written_weights_(written_weights) {
+              std::shared_ptr<const KernelCalibration> calibration)
+      : machine_(std::move(machine)), weights_(std::move(weights)), calibration_(std::move(calibration)) {
     if (!weights_) return;
     // Measured GPUs are looked up in the catalog by the ids that the weights give, each once; one that is not there
     // says nothing.
@@ -108,7 +105,6 @@ class KernelModel final : public ComputeCost {
     }
     std::optional<Estimate> known = learned(op, roofline, steps);
     Estimate estimate = known ? *known : estimate_of(op, work, roofline, steps);
-    if (written_weights_ && known) charge_written_weights(estimate, op, work, steps);
     if (calibration_) calibrate(estimate, op, roofline, steps);
     if (steps.on()) steps.add("method", estimate.method);
 
@@ -128,37 +124,6 @@ class KernelModel final : public ComputeCost {
     forecast.extrapolated = estimate.extrapolated;
     forecast.power = estimate.watts * W;
     return forecast;
-  }
-
-  // Operands that toggle more bits cost more energy, and at the power limit energy is time. Ratios of sustained BF16
-  // products on written to those on uninitialised weights, same GPU, shape and power (GB200, 3,000 shapes of at least
-  // 3e10 FLOP, TensorRT-LLM's against vLLM's rows in NVIDIA aiconfigurator's system data): 1.06 where freed memory was
-  // handed out again (k < 32,768, medians by size 1.05-1.08), 1.29 where it came fresh and held zeros (k from 32,768,
-  // from 3e11 FLOP). H200 has 0.7 of the excess (kernels of over 1e13 FLOP, single runs: 1.16 against GB200's 1.23).
-  // The weights of GB200 and of GPUs without sustained rows were fitted on both kinds: half of the excess. A100 stays
-  // below its limit and was measured on written weights.
-  void charge_written_weights(Estimate& estimate, const Operator& op, const Work& work, Steps& steps) const {
-    if (machine_.mode != Mode::kSustained || op.dtype == DType::kFp32 || op.dtype == DType::kTf32) return;
-    const auto* gemm = std::get_if<Gemm>(&op.kind);
-    const auto* grouped = std::get_if<GroupedGemm>(&op.kind);
-    if (gemm == nullptr && grouped == nullptr) return;
-    if (calibration_ &&
-        std::any_of(calibration_->families.begin(), calibration_->families.end(),
-                    [&](const FamilyCalibration& f) { return f.family == family_of(op) && f.dtype == op.dtype; })) {
-      return;  // measurements of this GPU know better
-    }
-    const std::string_view architecture = machine_.gpu.architecture;
-    if (architecture != "hopper" && !architecture.starts_with("blackwell")) return;
-    const std::int64_t k = gemm != nullptr ? gemm->k : grouped->k;
-    // Small products stay below the limit: nothing at 1e9 FLOP, all of it from 3e10 (zeros: 3e11).
-    const double size = std::log10(std::max(work.flops / FLOP, 1.0));
-    const double recycled = 0.06 * std::clamp((size - 9) / 1.5, 0.0, 1.0);
-    const double zeros = k >= 32768 ? 0.23 * std::clamp(size - 10.5, 0.0, 1.0) : 0;
-    const double excess = recycled + zeros;
-    const double share = architecture == "hopper" ? 0.7 : machine_.gpu.id == "b200-sxm" ? 1.0 : 0.5;
-    const double factor = 1 + share * excess;
-    estimate.seconds *= factor, estimate.high *= factor;
-    if (steps.on()) steps.add("written_weights", factor, "operands as in training draw more power than those measured");
   }
 
   // Moves a forecast by what measurements of this GPU taught.
@@ -468,7 +433,6 @@ class KernelModel final : public ComputeCost {
   Machine machine_;
   std::shared_ptr<const KernelWeights> weights_;
   std::shared_ptr<const KernelCalibration> calibration_;
-  bool written_weights_;
   std::array<Reference, kPredictorCount> references_;
 };
 
@@ -493,8 +457,8 @@ Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const Co
     weights = std::shared_ptr<const KernelWeights>(std::shared_ptr<void>(), standard_weights());
   }
   if (options.analytic) weights.reset();
-  return std::unique_ptr<ComputeCost>(std::make_unique<KernelModel>(std::move(machine), std::move(weights),
-                                                                    options.calibration, options.written_weights));
+  return std::unique_ptr<ComputeCost>(
+      std::make_unique<KernelModel>(std::move(machine), std::move(weights), options.calibration));
 }
 
 std::string_view name_of(Mode mode) { return mode == Mode::kBurst ? "burst" : "sustained"; }

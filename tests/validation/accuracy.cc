@@ -1,6 +1,6 @@
 // The accuracy run over a collection of published training runs that is not part of the project:
 //
-//   accuracy RUNS.json [SUBSTRING of the id [KERNEL-CALIBRATION.json]]
+//   accuracy RUNS.json [SUBSTRING of the id]
 //
 // RUNS.json is an array of records {id, source{title}, model{layers, hidden, heads, ...}, n_gpus, gpus_per_node,
 // parallel{tp, pp, dp, ...}, micro_batch, global_batch, recompute, flash_attention, norm{gpu, dtype, step_time_s, ...},
@@ -77,7 +77,7 @@ struct Case {
   double measured_memory = 0;  // GiB as allocated by the framework, where it was published
 };
 
-Result<Case> case_of(const json& record, const Catalog& catalog, const std::string& calibration) {
+Result<Case> case_of(const json& record, const Catalog& catalog) {
   Case result;
   result.id = record.at("id");
   result.key = record.at("config_key");
@@ -133,7 +133,6 @@ Result<Case> case_of(const json& record, const Catalog& catalog, const std::stri
   if (!norm.at("inter_gbs_per_gpu").is_null() && record.at("n_gpus").get<std::int64_t>() > *spec.gpus_per_node) {
     spec.inter_bandwidth = norm.at("inter_gbs_per_gpu").get<double>() * units::GB / units::s;
   }
-  if (!calibration.empty()) spec.kernel_calibration = calibration;
   const Model model = model_of(record.at("model"));
   NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
   base.model = model;
@@ -151,7 +150,31 @@ void print(const std::string& name, const std::vector<double>& errors, const std
              100 * theirs.p90, 100 * theirs.max);
 }
 
-int run(const char* path, const std::string& filter, const std::string& calibration) {
+using ErrorsByTitle = std::map<std::string, std::pair<std::vector<double>, std::vector<double>>>;
+
+// Measured over forecast step, each publication with one vote: what the step's interval is made of (simulate.cc).
+void print_step_quantiles(const ErrorsByTitle& by_title) {
+  std::vector<std::pair<double, double>> ratios;  // ratio, weight
+  for (const auto& [title, errors] : by_title) {
+    if (title == "all") continue;
+    for (const double error : errors.first) {
+      ratios.emplace_back(1 / (1 + error),
+                          1 / static_cast<double>(errors.first.size()) / static_cast<double>(by_title.size() - 1));
+    }
+  }
+  std::sort(ratios.begin(), ratios.end());
+  const auto quantile = [&](double share) {
+    double sum = 0;
+    for (const auto& [ratio, weight] : ratios) {
+      if ((sum += weight) >= share) return ratio;
+    }
+    return ratios.empty() ? 1.0 : ratios.back().first;
+  };
+  fmt::print("measured over forecast, 5 and 95 % of the publications' votes: {:.3f} {:.3f}\n", quantile(0.05),
+             quantile(0.95));
+}
+
+int run(const char* path, const std::string& filter) {
   std::ifstream file(path);
   const json records = json::parse(file);
   const Catalog catalog = Catalog::standard();
@@ -160,7 +183,7 @@ int run(const char* path, const std::string& filter, const std::string& calibrat
   for (const json& record : records) {
     if (!value<bool>(record, "recommended", false)) continue;
     if (!filter.empty() && record.at("id").get<std::string>().find(filter) == std::string::npos) continue;
-    auto made = case_of(record, catalog, calibration);
+    auto made = case_of(record, catalog);
     if (!made) {
       ++reasons[made.error().message];
       if (!filter.empty()) fmt::print("{}: {}\n", record.at("id").get<std::string>(), to_text(made.error()));
@@ -202,7 +225,7 @@ int run(const char* path, const std::string& filter, const std::string& calibrat
     ++count;
     votes.push_back(std::move(vote));
   }
-  std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> by_title;
+  ErrorsByTitle by_title;
   std::size_t inside = 0;
   for (const Vote& vote : votes) {
     const auto& [sum, count] = utilisations[{vote.sample.scenario.cluster.gpu.id, vote.sample.scenario.training.dtype}];
@@ -222,6 +245,7 @@ int run(const char* path, const std::string& filter, const std::string& calibrat
              "p90", "max", "bias");
   for (const auto& [title, errors] : by_title) print(title, errors.first, errors.second);
   fmt::print("inside the 90 % interval: {} of {}\n", inside, votes.size());
+  print_step_quantiles(by_title);
   for (const auto& [reason, count] : reasons) fmt::print("not forecast, {}: {}\n", count, reason);
   return 0;
 }
@@ -231,8 +255,8 @@ int run(const char* path, const std::string& filter, const std::string& calibrat
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print(stderr, "usage: accuracy RUNS.json [SUBSTRING [KERNEL-CALIBRATION.json]]\n");
+    fmt::print(stderr, "usage: accuracy RUNS.json [SUBSTRING]\n");
     return 2;
   }
-  return ns_dist::run(argv[1], argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "");
+  return ns_dist::run(argv[1], argc > 2 ? argv[2] : "");
 }

@@ -30,9 +30,6 @@ struct ComputeModelOptions {
   std::string weights{};
   // Only tiles, waves and rooflines, nothing learned.
   bool analytic = false;
-  // Sustained products on weights that were written, as in training. The tables that the weights compiled in were
-  // fitted on took uninitialised ones on some GPUs, which draw less power and so run faster (docs/models/kernels.md).
-  bool written_weights = false;
   // What a few measurements of this GPU corrected (kernel_calibration.h).
   std::shared_ptr<const KernelCalibration> calibration = nullptr;
 };

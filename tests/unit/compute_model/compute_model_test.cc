@@ -86,21 +86,6 @@ TEST(ComputeModel, SustainedIsNotFasterThanBurst) {
   }
 }
 
-// Written operands cost energy where the board's power binds: B200 more than H200, A100 not; never in a burst.
-TEST(ComputeModel, WrittenWeightsSlowSustainedProducts) {
-  const Operator large{Gemm{.m = 8192, .n = 8192, .k = 8192}}, small{Gemm{.m = 256, .n = 256, .k = 256}};
-  const auto ratio = [](const char* id, Mode mode, const Operator& op) {
-    const Gpu gpu = *Catalog::standard().gpu(id);
-    const auto written = make_compute_model(gpu, {.mode = mode, .written_weights = true});
-    return milliseconds(**written, op) / milliseconds(*model_of(gpu, mode), op);
-  };
-  EXPECT_NEAR(ratio("b200-sxm", Mode::kSustained, large), 1.06, 1e-9);
-  EXPECT_NEAR(ratio("h200-sxm", Mode::kSustained, large), 1.042, 1e-9);
-  EXPECT_NEAR(ratio("b200-sxm", Mode::kSustained, small), 1, 1e-9);
-  EXPECT_NEAR(ratio("b200-sxm", Mode::kBurst, large), 1, 1e-9);
-  EXPECT_NEAR(ratio("a100-sxm-80gb", Mode::kSustained, large), 1, 1e-9);
-}
-
 TEST(ComputeModel, ExplainsWithTheSameForecast) {
   const auto model = model_of(h100());
   const Operator op{Gemm{.m = 4096, .n = 4096, .k = 4096}, DType::kBf16};
