@@ -110,6 +110,9 @@ class KernelModel final : public ComputeCost {
 
     Forecast forecast;
     const double latency = std::max(estimate.seconds, roofline.floor());
+    if (latency > estimate.seconds && estimate.seconds > 0) {  // physics lifts the whole interval
+      estimate.low *= latency / estimate.seconds, estimate.high *= latency / estimate.seconds;
+    }
     forecast.latency = latency * s;
     forecast.floor = roofline.floor() * s;
     const double low = estimate.low > 0 ? estimate.low : latency / estimate.spread;
@@ -132,8 +135,8 @@ class KernelModel final : public ComputeCost {
     for (const FamilyCalibration& f : calibration_->families) {
       if (f.family != family || f.dtype != op.dtype) continue;
       const auto [compute, memory] = pipe_seconds(machine_.gpu, op);
-      const double factor =
-          std::exp(correction_at(f, calibration_inputs(std::max(estimate.seconds, roofline.floor()), compute, memory)));
+      estimate.seconds = std::max(estimate.seconds, roofline.floor());  // as calibrate_kernels saw it
+      const double factor = std::exp(correction_at(f, calibration_inputs(estimate.seconds, compute, memory)));
       estimate.seconds *= factor;
       estimate.low = estimate.seconds * std::exp(f.low), estimate.high = estimate.seconds * std::exp(f.high);
       estimate.method = "corrected by measurements of this GPU";
@@ -150,9 +153,9 @@ class KernelModel final : public ComputeCost {
     for (const DType other : kAllDTypes) {
       if (machine_.peak(other) > 0) error.expected += " " + std::string(name_of(other));
     }
-    error.hint = dtype == DType::kBf16                          ? "choose fp16"
-                 : dtype == DType::kFp8 || dtype == DType::kFp4 ? "choose bf16"
-                                                                : "";
+    for (const DType other : {DType::kBf16, DType::kFp16, DType::kFp32}) {
+      if (error.hint.empty() && machine_.peak(other) > 0) error.hint = fmt::format("choose {}", name_of(other));
+    }
     return error;
   }
 
@@ -180,57 +183,102 @@ class KernelModel final : public ComputeCost {
       // Only products of two matrices were measured: a batch is one with all rows, and the analytic model gives the
       // ratio.
       const double rows = static_cast<double>(gemm->batch) * static_cast<double>(gemm->m);
-      if (gemm->batch > 1) plain.batch = 1, plain.m = static_cast<std::int64_t>(std::min(rows, 9e15));
+      if (gemm->batch > 1) plain.batch = 1, plain.m = measured_rows(rows, gemm->m);
       std::optional<Estimate> estimate = corrected({plain, op.dtype}, steps);
       if (!estimate) return std::nullopt;
+      if (machine_.mode == Mode::kSustained) slow_down(*estimate, {plain, op.dtype}, steps);
       if (gemm->batch > 1) {
         Gemm batched = *gemm;
         batched.epilogue = Epilogue::kNone;
         scale(*estimate, analytic_seconds({batched, op.dtype}) / analytic_seconds({plain, op.dtype}),
-              "measured kernels of one product; the batch by tiles and waves");
+              "measured kernels of one product; the batch by tiles and waves", rows / static_cast<double>(plain.m));
+        estimate->bound = bound_of(roofline, estimate->seconds);
       }
       add_epilogue(*estimate, op, roofline, steps);
       return estimate;
     }
     if (const auto* grouped = std::get_if<GroupedGemm>(&op.kind); grouped != nullptr && on_tensor_units(op)) {
-      const Gemm plain{.m = grouped->rows, .n = grouped->n, .k = grouped->k};
+      const double rows = static_cast<double>(grouped->rows);
+      const Gemm plain{.m = measured_rows(rows, 1), .n = grouped->n, .k = grouped->k};
       std::optional<Estimate> estimate = corrected({plain, op.dtype}, steps);
       if (!estimate) return std::nullopt;
+      if (machine_.mode == Mode::kSustained) slow_down(*estimate, {plain, op.dtype}, steps);
       scale(*estimate, analytic_seconds(op) / analytic_seconds({plain, op.dtype}),
-            "measured kernels of one product; the experts by tiles and waves");
+            "measured kernels of one product; the experts by tiles and waves", rows / static_cast<double>(plain.m));
+      estimate->bound = bound_of(roofline, estimate->seconds);
       return estimate;
     }
     if (const auto* attention = std::get_if<Attention>(&op.kind);
-        attention != nullptr && attention->pass == Pass::kBackward) {
-      Attention forward = *attention;
-      forward.pass = Pass::kForward;
-      std::optional<Estimate> estimate = corrected({forward, op.dtype}, steps);
+        attention != nullptr && (attention->pass == Pass::kBackward || op.dtype == DType::kFp8)) {
+      Operator measured{*attention, op.dtype == DType::kFp8 ? DType::kBf16 : op.dtype};
+      std::get<Attention>(measured.kind).pass = Pass::kForward;
+      std::optional<Estimate> estimate = corrected(measured, steps);
       if (!estimate) return std::nullopt;
-      scale(*estimate, analytic_seconds(op) / analytic_seconds({forward, op.dtype}),
-            "measured forward kernels; backward by published rates");
+      scale(*estimate, analytic_seconds(op) / analytic_seconds(measured),
+            attention->pass == Pass::kForward ? "measured half-precision kernels; products at the rate of FP8"
+                                              : "measured forward kernels; backward by published rates");
       return estimate;
     }
-    return corrected(op, steps);
+    std::optional<Estimate> estimate = corrected(op, steps);
+    if (estimate && machine_.mode == Mode::kSustained) slow_down(*estimate, op, steps);
+    return estimate;
+  }
+
+  // Long runs of BF16 products of at least 1e10 FLOP take 1.1-1.25 times as long as single ones on H200, B200 and
+  // GB200.
+  static constexpr double kMostSlowdown = 1.3;
+
+  // FP8 products and experts were measured in bursts alone. In long runs they slow down as BF16 products do.
+  void slow_down(Estimate& estimate, const Operator& op, Steps& steps) const {
+    Gemm like;
+    if (const auto* moe = std::get_if<MixtureOfExperts>(&op.kind)) {
+      like = {.m = moe->tokens, .n = 2 * moe->intermediate, .k = moe->hidden};
+    } else if (const auto* gemm = std::get_if<Gemm>(&op.kind); gemm != nullptr && op.dtype == DType::kFp8) {
+      like = {.m = gemm->m, .n = gemm->n, .k = gemm->k};
+    } else {
+      return;
+    }
+    Steps nobody(nullptr);
+    const auto burst = corrected({like, DType::kBf16}, nobody, Mode::kBurst);
+    const auto sustained = corrected({like, DType::kBf16}, nobody);
+    if (!burst || !sustained) return;
+    const double factor = std::clamp(sustained->seconds / burst->seconds, 1.0, kMostSlowdown);
+    estimate.seconds *= factor, estimate.low *= factor, estimate.high *= factor;
+    if (steps.on()) steps.add("sustained", factor, "as BF16 products of the size slow down in long runs");
   }
 
   std::optional<Estimate> corrected(const Operator& op, Steps& steps) const {
-    const auto predictor = predictor_of(op, machine_.gpu, machine_.mode);
+    return corrected(op, steps, machine_.mode);
+  }
+  std::optional<Estimate> corrected(const Operator& op, Steps& steps, Mode mode) const {
+    const auto predictor = predictor_of(op, machine_.gpu, mode);
     if (!predictor || !weights_->predictors[static_cast<std::size_t>(*predictor)]) return std::nullopt;
     const PredictorWeights& weights = *weights_->predictors[static_cast<std::size_t>(*predictor)];
     const Reference& reference = references_[static_cast<std::size_t>(*predictor)];
-    const Features features = features_of(*predictor, machine_, op, machine_.mode);
+    const std::size_t sort = sort_of(*predictor, op, mode);
+    const std::optional<std::size_t> speaker = reference.measured   ? reference.measured
+                                               : reference.neighbor ? std::optional(reference.neighbor->nearest.index)
+                                                                    : std::nullopt;
+    const bool only_bursts = *predictor == Predictor::kGemm && speaker && !knows(weights, *speaker, sort);
+    const Features features = features_of(*predictor, machine_, op, mode);
     Estimate estimate;
     Correction correction;
-    if (reference.measured && knows(weights, *reference.measured, *predictor, op)) {
-      correction = correct(weights, *predictor, features, *reference.measured, sort_of(*predictor, op));
+    if (reference.measured && knows(weights, *reference.measured, sort)) {
+      correction = correct(weights, *predictor, features, *reference.measured, sort);
       estimate.method = "trees over measured kernels of this GPU";
     } else {
       std::optional<NeighborFeatures> neighbor;
-      if (reference.neighbor && predictor_of(op, reference.neighbor->machine.gpu, machine_.mode) == predictor &&
-          knows(weights, reference.neighbor->nearest.index, *predictor, op)) {
+      if (reference.measured && only_bursts) {
+        neighbor = {features, *reference.measured, 1, true, true, {}};
+      } else if (reference.neighbor && predictor_of(op, reference.neighbor->machine.gpu, mode) == predictor &&
+                 (only_bursts || knows(weights, reference.neighbor->nearest.index, sort))) {
         const Neighbor& nearest = reference.neighbor->nearest;
-        neighbor = {features_of(*predictor, reference.neighbor->machine, op, machine_.mode), nearest.index,
-                    nearest.share, nearest.same_generation, reference.neighbor->machine.gpu.id == machine_.gpu.id};
+        neighbor = {features_of(*predictor, reference.neighbor->machine, op, mode),
+                    nearest.index,
+                    nearest.share,
+                    nearest.same_generation,
+                    reference.neighbor->machine.gpu.id == machine_.gpu.id,
+                    reference.neighbor->pace};
       }
       correction = correct(weights, *predictor, features, neighbor);
       const bool learned_elsewhere = !weights.transfer.network.layers.empty();
@@ -250,19 +298,26 @@ class KernelModel final : public ComputeCost {
     if (!(correction.seconds > 0) || !std::isfinite(correction.high)) return std::nullopt;  // beyond a double's range
     estimate.seconds = correction.seconds, estimate.low = correction.low, estimate.high = correction.high;
     estimate.extrapolated = correction.extrapolated;
+    if (only_bursts && mode == Mode::kSustained) {
+      // What the trees learned of long runs elsewhere, within what was seen there: a burst that found its operands in
+      // L2 says nothing of one that does not.
+      Steps nobody(nullptr);
+      if (const auto burst = corrected(op, nobody, Mode::kBurst)) {
+        const double factor = std::clamp(estimate.seconds / burst->seconds, 1.0, kMostSlowdown);
+        estimate.seconds = burst->seconds * factor;
+        estimate.low = burst->low, estimate.high = burst->high * kMostSlowdown;
+        if (steps.on()) steps.add("sustained", factor, "as measured GPUs slow down in long runs");
+      }
+    }
     estimate.watts = watts_of(weights, *predictor, features, machine_);
     if (steps.on() && estimate.watts > 0) steps.add("power_w", estimate.watts, "mean board power, run again and again");
     estimate.waves = static_cast<std::int64_t>(std::min(features.waves, 9e18));
     estimate.tile = features.tile;
-    const Roofline roofline = roofline_of(op, work_of(op));
-    estimate.bound = roofline.floor() < 0.25 * estimate.seconds && estimate.seconds < 5 * machine_.launch
-                         ? Bound::kLaunch
-                     : roofline.compute >= roofline.memory ? Bound::kCompute
-                                                           : Bound::kMemory;
+    estimate.bound = bound_of(roofline_of(op, work_of(op)), estimate.seconds);
     if (steps.on()) {
       steps.add("predictor", name_of(*predictor));
-      if (reference.measured && !knows(weights, *reference.measured, *predictor, op)) {
-        steps.add("sort", sort_name(sort_of(*predictor, op)), "none of this sort was measured on this GPU");
+      if (reference.measured && !knows(weights, *reference.measured, sort)) {
+        steps.add("sort", sort_name(*predictor, sort), "none of this sort was measured on this GPU");
       }
       const auto shape = shape_features(*predictor), gpu = gpu_features(*predictor);
       for (std::size_t f = 0; f < shape.size() + gpu.size(); ++f) {
@@ -275,6 +330,11 @@ class KernelModel final : public ComputeCost {
     return estimate;
   }
 
+  Bound bound_of(const Roofline& roofline, double seconds) const {
+    if (roofline.floor() < 0.25 * seconds && seconds < 5 * machine_.launch) return Bound::kLaunch;
+    return roofline.compute >= roofline.memory ? Bound::kCompute : Bound::kMemory;
+  }
+
   bool on_tensor_units(const Operator& op) const { return machine_.gpu.tensor[op.dtype] > FlopsPerSecond(); }
 
   double analytic_seconds(const Operator& op) const {
@@ -283,9 +343,17 @@ class KernelModel final : public ComputeCost {
     return estimate_of(op, work, roofline_of(op, work), nobody).seconds;
   }
 
-  static void scale(Estimate& estimate, double factor, std::string_view method) {
-    // The ratio is a model's: half of its distance from one widens the interval.
-    const double doubt = std::sqrt(std::max(factor, 1 / factor));
+  // Rows of one product that stands for many: no more than the tables hold, so that what was learned speaks of it, and
+  // no fewer than one of the many has.
+  static std::int64_t measured_rows(double rows, std::int64_t least) {
+    constexpr std::int64_t kMost = 32768;
+    return std::max(least, static_cast<std::int64_t>(std::min(rows, static_cast<double>(kMost))));
+  }
+
+  // By a model's ratio to another kernel, of which it is `work` times as much: half of the distance between both widens
+  // the interval.
+  static void scale(Estimate& estimate, double factor, std::string_view method, double work = 1) {
+    const double doubt = std::sqrt(std::max(factor / work, work / factor));
     estimate.seconds *= factor, estimate.low *= factor / std::min(doubt, 2.0),
         estimate.high *= factor * std::min(doubt, 2.0);
     estimate.method = method;
@@ -397,6 +465,7 @@ class KernelModel final : public ComputeCost {
     struct Near {
       Machine machine;
       Neighbor nearest;
+      Pace pace;
     };
     std::optional<std::size_t> measured;
     std::optional<Near> neighbor;
@@ -409,7 +478,7 @@ class KernelModel final : public ComputeCost {
     if (const auto index = measured_index(weights, machine_.gpu.id)) {
       const std::optional<Machine>& machine = machine_of(machine_.gpu.id);
       if (machine && !(machine->gpu == machine_.gpu)) {
-        reference.neighbor = Reference::Near{*machine, {*index, 1, true}};
+        reference.neighbor = Reference::Near{*machine, {*index, 1, true}, pace_of(machine_, *machine)};
       } else {
         reference.measured = index;
       }
@@ -425,7 +494,8 @@ class KernelModel final : public ComputeCost {
     if (auto nearest = neighbor_of(machine_, machines)) {
       Machine near = machines[nearest->index];
       nearest->index = indices[nearest->index];
-      reference.neighbor = Reference::Near{std::move(near), *nearest};
+      const Pace pace = pace_of(machine_, near);
+      reference.neighbor = Reference::Near{std::move(near), *nearest, pace};
     }
     return reference;
   }

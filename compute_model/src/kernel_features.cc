@@ -319,8 +319,8 @@ void vector_features(Writer& w, const Machine& machine, const Operator& op) {
 
 namespace {
 
-constexpr std::array<std::string_view, 8> kStreams = {"one input", "two inputs", "softmax", "layernorm",
-                                                      "rmsnorm",   "embedding",  "rope",    "gated"};
+constexpr std::array<std::string_view, 7> kStreams = {"one input", "two inputs", "softmax", "layernorm",
+                                                      "rmsnorm",   "embedding",  "rope"};
 constexpr std::size_t kWidths = kSorts / kStreams.size();  // elements of 1, 2, 4 and 8 B
 
 std::size_t stream_index(const Operator& op) {
@@ -331,19 +331,20 @@ std::size_t stream_index(const Operator& op) {
   if (std::holds_alternative<Embedding>(op.kind)) return 5;
   const auto& pointwise = std::get<Elementwise>(op.kind);
   if (pointwise.name == "rope") return 6;
-  if (pointwise.outputs < 1) return 7;
   return pointwise.inputs < 1.5 ? 0 : 1;
 }
 
 }  // namespace
 
-std::size_t sort_of(Predictor predictor, const Operator& op) {
+std::size_t sort_of(Predictor predictor, const Operator& op, Mode mode) {
+  if (predictor == Predictor::kGemm) return mode == Mode::kSustained ? 1 : 0;
   if (predictor != Predictor::kVector) return 0;
   const double width = std::log2(std::max(1.0, size_of(op.dtype) / B));
   return stream_index(op) * kWidths + std::min(kWidths - 1, static_cast<std::size_t>(width));
 }
 
-std::string sort_name(std::size_t sort) {
+std::string sort_name(Predictor predictor, std::size_t sort) {
+  if (predictor == Predictor::kGemm) return std::string(name_of(sort == 1 ? Mode::kSustained : Mode::kBurst));
   return fmt::format("{}, {} B", kStreams[sort / kWidths % kStreams.size()], 1 << sort % kWidths);
 }
 
@@ -370,8 +371,10 @@ std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Mach
     const std::array<double, 4> theirs = ratios(other);
     double distance = 0;
     for (std::size_t r = 0; r < mine.size(); ++r) distance += std::abs(mine[r] - theirs[r]);
-    const double far = distance + (machine.gpu.vendor != other.gpu.vendor ? 20 : 0) +
-                       2 * std::min(5.0, std::abs(generation(machine) - generation(other)));
+    // The same compute capability runs the same kernels.
+    const double apart = std::abs(generation(machine) - generation(other));
+    const double far =
+        distance + (machine.gpu.vendor != other.gpu.vendor ? 40 : 0) + (apart > 0 ? 20 : 0) + 2 * std::min(5.0, apart);
     if (nearest && far >= least) continue;
     least = far;
     const bool same = machine.gpu.vendor == other.gpu.vendor && generation_of(machine.gpu) == generation_of(other.gpu);
@@ -380,10 +383,25 @@ std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Mach
   return nearest;
 }
 
+Pace pace_of(const Machine& machine, const Machine& other) {
+  Pace pace{1, 1};  // launches take the same time
+  const auto add = [&](double mine, double theirs) {
+    if (!(mine > 0) || !(theirs > 0)) return;
+    pace.least = std::min(pace.least, theirs / mine), pace.most = std::max(pace.most, theirs / mine);
+  };
+  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp8}) {
+    const double mine = machine.ceiling(dtype), theirs = other.ceiling(dtype);
+    add(mine, theirs), add(mine / machine.sms, theirs / other.sms);
+  }
+  add(machine.bandwidth, other.bandwidth), add(machine.bandwidth / machine.sms, other.bandwidth / other.sms);
+  add(machine.l2_bandwidth, other.l2_bandwidth), add(machine.exponential_rate, other.exponential_rate);
+  return pace;
+}
+
 Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode) {
   Features features;
   Writer w{features};
-  const bool sustained = mode == Mode::kSustained;
+  const bool sustained = mode == Mode::kSustained && predictor == Predictor::kGemm;  // others were measured in bursts
   const double element = size_of(op.dtype) / B;
   switch (predictor) {
     case Predictor::kGemm:

@@ -22,11 +22,11 @@ enum class Predictor { kGemm, kGemmFp8, kGemmFp32, kAttention, kMoe, kVector, kC
 inline constexpr std::size_t kPredictorCount = 7;
 std::string_view name_of(Predictor predictor);  // "gemm", "gemm_fp8", ...
 
-// What sort of operator `op` is to a predictor that serves several, by number: kernels of one sort say nothing of
-// another's. Zero where the predictor serves one sort only.
-inline constexpr std::size_t kSorts = 32;
-std::size_t sort_of(Predictor predictor, const Operator& op);
-std::string sort_name(std::size_t sort);  // "softmax, 2 B"
+// What sort of kernel `op` is to a predictor that serves several, by number: streaming kernels by what they do, products
+// by mode. Kernels of one sort say little of another's. Zero where the predictor serves one sort only.
+inline constexpr std::size_t kSorts = 28;
+std::size_t sort_of(Predictor predictor, const Operator& op, Mode mode);
+std::string sort_name(Predictor predictor, std::size_t sort);  // "softmax, 2 B"
 
 // Names of the features, in order: first those of the shape, then those of the GPU.
 std::span<const std::string_view> shape_features(Predictor predictor);
@@ -54,6 +54,13 @@ struct Neighbor {
 };
 // Nothing where `measured` is empty.
 std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Machine> measured);
+
+// How much longer a kernel can take on `machine` than on `other`: the least and the most of what each pipe says, and of
+// one SM's share of it.
+struct Pace {
+  double least = 1, most = 1;
+};
+Pace pace_of(const Machine& machine, const Machine& other);
 
 // "blackwell" of "blackwell-ultra".
 std::string_view generation_of(const Gpu& gpu);

@@ -86,13 +86,15 @@ struct Sample {
   Features features;
   std::size_t gpu = 0;
   float target = 0, weight = 1;
-  float power = 0;  // ln(board power / limit), 0 where it was not measured
+  std::optional<float> power;  // ln(board power / limit)
   double seconds = 0, floor = 0;
   std::uint64_t shape = 0;
 };
 
 // Of 1000 shapes: never fitted on, so that errors on them are honest with the shipped weights, too.
 constexpr std::uint64_t kHoldOut = 100;
+
+constexpr std::ptrdiff_t kFewest = 100;  // rows that a predictor is fitted on
 
 // Quantiles of a few GPUs' residuals miss the next GPU's more often than they say; with 5 % a side they held 81-91 % of
 // a GPU left out that has a sibling.
@@ -104,10 +106,20 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash;
 }
 
-// The same shape on every GPU and in every mode has the same number, so that held-out shapes were seen nowhere.
+// The same shape on every GPU, in every mode and in every number format has the same number, whatever is done with it:
+// `add` and `mul` of as many elements are one kernel to the features. So held-out shapes were seen nowhere.
 std::uint64_t shape_of(const Operator& op) {
-  std::uint64_t hash = op.kind.index();
-  for (const char c : to_text(op)) hash = mix(hash, static_cast<unsigned char>(c));
+  Operator shape = op;
+  shape.dtype = DType::kBf16;
+  if (auto* gemm = std::get_if<Gemm>(&shape.kind)) {
+    *gemm = Gemm{.batch = gemm->batch, .m = gemm->m, .n = gemm->n, .k = gemm->k};
+  } else if (auto* pointwise = std::get_if<Elementwise>(&shape.kind)) {
+    *pointwise = Elementwise{.elements = pointwise->elements};
+  } else if (auto* norm = std::get_if<Normalization>(&shape.kind)) {
+    norm->kind = NormalizationKind::kLayerNorm;
+  }
+  std::uint64_t hash = shape.kind.index();
+  for (const char c : to_text(shape)) hash = mix(hash, static_cast<unsigned char>(c));
   return hash % 1000;
 }
 
@@ -124,11 +136,28 @@ bool contains(const std::vector<std::string>& list, std::string_view text) {
   return std::find(list.begin(), list.end(), text) != list.end();
 }
 
+Error excluded_nothing(std::string flag, const std::string& name, const Data& data) {
+  std::set<std::string> there;
+  for (const Gpu& gpu : data.gpus) there.insert(gpu.id), there.insert(gpu.architecture);
+  Error error;
+  error.message = "no row of " + name + " in these tables";
+  error.where = std::move(flag);
+  error.expected = fmt::format("one of {}", fmt::join(there, ", "));
+  error.hint = "leave the flag out, or check its spelling";
+  return error;
+}
+
 Result<Data> read_data(const KernelFitOptions& options, const std::function<Result<Gpu>(std::string_view)>& gpu_of,
                        const std::function<void(double, std::string_view)>& progress) {
   Data data;
   std::vector<std::array<Machine, 2>>& machines = data.machines;
-  std::map<std::string, std::size_t, std::less<>> ids;
+  std::map<std::string, std::size_t, std::less<>> ids;  // as tables write them
+  std::set<std::string, std::less<>> excluded;          // ids
+  for (const std::string& name : options.exclude_gpus) {
+    NS_TRY(const Gpu gpu, gpu_of(name));
+    excluded.insert(gpu.id);
+  }
+  std::set<std::string, std::less<>> left_out;  // GPUs and generations that rows were left out of
   for (const Table& entry : kTables) {
     const auto named = [&](const std::string& prefix) { return entry.name.starts_with(prefix); };
     if (std::any_of(options.exclude_tables.begin(), options.exclude_tables.end(), named)) continue;
@@ -159,16 +188,27 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
       auto found = ids.find(row.gpu);
       if (found == ids.end()) {
         NS_TRY(Gpu gpu, gpu_of(row.gpu));
-        NS_TRY(Machine burst, make_machine(gpu, Mode::kBurst));
-        NS_TRY(Machine sustained, make_machine(gpu, Mode::kSustained));
-        found = ids.emplace(std::string(row.gpu), machines.size()).first;
-        data.gpus.push_back(std::move(gpu));
-        machines.push_back({std::move(burst), std::move(sustained)});
+        const auto known =
+            std::find_if(data.gpus.begin(), data.gpus.end(), [&](const Gpu& one) { return one.id == gpu.id; });
+        found = ids.emplace(std::string(row.gpu), static_cast<std::size_t>(known - data.gpus.begin())).first;
+        if (known == data.gpus.end()) {
+          NS_TRY(Machine burst, make_machine(gpu, Mode::kBurst));
+          NS_TRY(Machine sustained, make_machine(gpu, Mode::kSustained));
+          data.gpus.push_back(std::move(gpu));
+          machines.push_back({std::move(burst), std::move(sustained)});
+        }
       }
       const std::size_t g = found->second;
-      if (contains(options.exclude_gpus, data.gpus[g].id) || contains(options.exclude_gpus, row.gpu) ||
-          contains(options.exclude_generations, data.gpus[g].architecture) ||
-          contains(options.exclude_generations, generation_of(data.gpus[g]))) {
+      const Gpu& gpu = data.gpus[g];
+      if (excluded.contains(gpu.id)) {
+        left_out.insert(gpu.id);
+        continue;
+      }
+      const auto generation =
+          std::find_if(options.exclude_generations.begin(), options.exclude_generations.end(),
+                       [&](const std::string& name) { return name == gpu.architecture || name == generation_of(gpu); });
+      if (generation != options.exclude_generations.end()) {
+        left_out.insert(*generation);
         continue;
       }
       for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
@@ -203,6 +243,12 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
       data.flagged += flagged, data.of_other_frameworks += others;
     }
   }
+  for (const std::string& name : excluded) {
+    if (!left_out.contains(name)) return fail(excluded_nothing("--exclude-gpu", name, data));
+  }
+  for (const std::string& name : options.exclude_generations) {
+    if (!left_out.contains(name)) return fail(excluded_nothing("--exclude-generation", name, data));
+  }
   if (data.tables.empty()) {
     Error error;
     error.code = ErrorCode::kNotFound;
@@ -236,7 +282,7 @@ class Fitter {
     for (const std::size_t g : present_) weights.gpus.push_back(gpus_[g].id);
     weights.sorts.assign(present_.size(), 0);
     for (const Sample& sample : samples_) {
-      weights.sorts[index_of(sample.gpu)] |= std::uint32_t{1} << sort_of(predictor_, sample.work);
+      weights.sorts[index_of(sample.gpu)] |= std::uint32_t{1} << sort_of(predictor_, sample.work, sample.mode);
     }
     const auto seen = [](const Sample& sample) { return sample.shape >= kHoldOut; };
     const auto held_out = [](const Sample& sample) { return sample.shape < kHoldOut; };
@@ -244,21 +290,23 @@ class Fitter {
     // Measured GPUs: shapes that nothing is fitted on give the intervals and the scores.
     progress_(0.0, "measured GPUs");
     weights.known = known(seen);
-    BySort by_sort;
+    BySort by_sort, even, odd;  // shapes with even and odd numbers apart
     weights.seen = intervals(weights.sorts, by_sort);
     judge(
         held_out, LeftOut::kShape,
         [&](const Sample& sample) {
-          const auto sort = sort_of(predictor_, sample.work);
+          const auto sort = sort_of(predictor_, sample.work, sample.mode);
           return correct(weights, predictor_, sample.features, index_of(sample.gpu), sort);
         },
         scores,
         [&](const Sample& sample, double forecast) {
-          by_sort[{index_of(sample.gpu), sort_of(predictor_, sample.work)}].push_back(
-              {forecast, std::log(sample.seconds / forecast)});
+          const std::pair key{index_of(sample.gpu), sort_of(predictor_, sample.work, sample.mode)};
+          const std::pair residual{forecast, std::log(sample.seconds / forecast)};
+          by_sort[key].push_back(residual);
+          (sample.shape % 2 == 0 ? even : odd)[key].push_back(residual);
         });
     weights.seen = intervals(weights.sorts, by_sort);
-    set_seen_coverage(scores, weights.sorts, by_sort);
+    set_seen_coverage(scores, weights.sorts, even, odd);
 
     // Other GPUs: each measured GPU, and each generation of several, is left out once.
     struct Trial {
@@ -324,6 +372,7 @@ class Fitter {
                     std::vector<KernelFitScore>& scores, std::map<std::size_t, Residuals>& near,
                     std::map<std::size_t, Residuals>& far) const {
     const auto keep = [&](const Sample& sample) { return !out.contains(sample.gpu) && sample.shape % 2 == 0; };
+    if (std::count_if(samples_.begin(), samples_.end(), keep) < kFewest) return;
     PredictorWeights blind;
     blind.gpus = names.gpus;
     blind.known = known(keep), blind.transfer = transfer(keep);
@@ -334,14 +383,19 @@ class Fitter {
     }
     for (const std::size_t g : out) {
       const auto nearest = neighbor_of(machines_[g][0], machines);
+      const Pace pace = nearest ? pace_of(machines_[g][0], machines[nearest->index]) : Pace{};
       const auto forecast = [&](const Sample& sample) {
         std::optional<NeighborFeatures> neighbor;
         if (nearest) {
           const std::size_t other = indices[nearest->index];
           if (predictor_of(sample.work, gpus_[other], sample.mode) == predictor_) {
             const Machine& machine = machines_[other][sample.mode == Mode::kBurst ? 0 : 1];
-            neighbor = {features_of(predictor_, machine, sample.work, sample.mode), index_of(other), nearest->share,
-                        nearest->same_generation};
+            neighbor = {features_of(predictor_, machine, sample.work, sample.mode),
+                        index_of(other),
+                        nearest->share,
+                        nearest->same_generation,
+                        false,
+                        pace};
           }
         }
         return correct(blind, predictor_, sample.features, neighbor);
@@ -373,13 +427,9 @@ class Fitter {
     return all;
   }
 
-  // Half of the held-out shapes set intervals, the other half says how often they hold.
+  // One half of the held-out shapes sets intervals, the other half says how often they hold.
   void set_seen_coverage(std::vector<KernelFitScore>& scores, const std::vector<std::uint32_t>& sorts,
-                         const BySort& residuals) const {
-    BySort first, second;
-    for (const auto& [key, some] : residuals) {
-      for (std::size_t i = 0; i < some.size(); ++i) (i % 2 == 0 ? first : second)[key].push_back(some[i]);
-    }
+                         const BySort& first, BySort& second) const {
     const std::vector<Quantiles> all = intervals(sorts, first);
     for (std::size_t g = 0, next = 0; g < sorts.size(); ++g) {
       double inside = 0, rows = 0;
@@ -450,12 +500,12 @@ class Fitter {
   // Board power of sustained kernels, by the same features without the GPU's name.
   Corrector power(std::vector<KernelFitScore>& scores) const {
     Corrector corrector;
-    const auto seen = [](const Sample& sample) { return sample.power != 0 && sample.shape >= kHoldOut; };
+    const auto seen = [](const Sample& sample) { return sample.power && sample.shape >= kHoldOut; };
     TrainingRows training = rows(seen, false);
     if (training.size() < 1000) return corrector;
     training.targets.clear();
     for (const Sample& sample : samples_) {
-      if (seen(sample)) training.targets.push_back(sample.power);
+      if (seen(sample)) training.targets.push_back(*sample.power);
     }
     set_range(corrector, training);
     TreeOptions options;
@@ -465,11 +515,11 @@ class Fitter {
       std::vector<double> errors;
       KernelFitScore score;
       for (const Sample& sample : samples_) {
-        if (sample.gpu != g || sample.power == 0 || seen(sample)) continue;
+        if (sample.gpu != g || !sample.power || seen(sample)) continue;
         const std::vector<float> values = input(sample, false);
         const std::vector<double> x(values.begin(), values.end());
         const double error =
-            std::exp(std::min(0.0, corrector.evaluate(x.data())) - static_cast<double>(sample.power)) - 1;
+            std::exp(std::min(0.0, corrector.evaluate(x.data())) - static_cast<double>(*sample.power)) - 1;
         errors.push_back(error);
       }
       if (errors.empty()) continue;
@@ -621,11 +671,11 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
     if (!weights.predictors[p]) continue;
     const PredictorWeights& part = *weights.predictors[p];
     if (std::all_of(part.sorts.begin(), part.sorts.end(), [](std::uint32_t bits) { return bits == 1; })) continue;
-    card += "\nSorts of kernels measured, others are forecast as on a GPU that was not:\n\n";
+    card += "\nSorts of kernels measured; of others, the physical estimate or another mode speaks:\n\n";
     for (std::size_t g = 0; g < part.gpus.size(); ++g) {
       std::vector<std::string> names;
       for (std::size_t sort = 0; sort < kSorts; ++sort) {
-        if ((part.sorts[g] >> sort & 1U) != 0) names.push_back(sort_name(sort));
+        if ((part.sorts[g] >> sort & 1U) != 0) names.push_back(sort_name(static_cast<Predictor>(p), sort));
       }
       card += fmt::format("- {}: {}\n", part.gpus[g], fmt::join(names, "; "));
     }
@@ -668,7 +718,7 @@ Result<KernelFit> fit_kernels(const KernelFitOptions& options,
   std::vector<std::size_t> order;
   double total = 0;
   for (std::size_t p = 0; p < kPredictorCount; ++p) {
-    if (data.samples[p].size() < 100) continue;
+    if (std::ssize(data.samples[p]) < 2 * kFewest) continue;
     order.push_back(p), total += static_cast<double>(data.samples[p].size());
   }
   std::stable_sort(order.begin(), order.end(),

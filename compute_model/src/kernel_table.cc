@@ -282,15 +282,15 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
     const auto kind = op == "layernorm" ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
     return Normalization{.kind = kind, .rows = rows(), .columns = columns()};
   }
-  const auto pointwise = [&](std::string name, double inputs, double outputs, double flops, double share) {
-    const double elements = static_cast<double>(rows()) * static_cast<double>(columns()) * share;
+  const auto pointwise = [&](std::string name, double inputs, double outputs, double flops) {
+    const double elements = static_cast<double>(rows()) * static_cast<double>(columns());
     if (!(elements < 9e18)) f.note("the number of elements is too large");
     const auto count = elements < 9e18 ? static_cast<std::int64_t>(elements) : 1;
     return Elementwise{
         .name = std::move(name), .elements = count, .inputs = inputs, .outputs = outputs, .flops_per_element = flops};
   };
-  if (op == "attn_rope") return pointwise("rope", 1, 1, 6, 1);
-  if (op == "mlp_act") return pointwise("swiglu", 1, 0.5, 5, 1);  // n columns hold gate and value
+  if (op == "attn_rope") return pointwise("rope", 1, 1, 6);
+  if (op == "mlp_act") return pointwise("swiglu", 2, 1, 5);  // gate and value in, n columns out
   if (op == "emb") {
     return Embedding{.tokens = rows(), .hidden = columns(), .vocabulary = std::int64_t{1} << 17};
   }
@@ -306,7 +306,7 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
                            f.real(kWritten, 0) * units::B};
   }
   for (const Pointwise& row : kPointwise) {
-    if (row.name == op) return pointwise(std::string(op), row.inputs, 1, row.flops, 1);
+    if (row.name == op) return pointwise(std::string(op), row.inputs, 1, row.flops);
   }
   return std::nullopt;
 }

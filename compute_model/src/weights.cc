@@ -23,8 +23,8 @@ std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::
   return static_cast<std::size_t>(found - weights.gpus.begin());
 }
 
-bool knows(const PredictorWeights& weights, std::size_t gpu, Predictor predictor, const Operator& op) {
-  return (weights.sorts[gpu] >> sort_of(predictor, op) & 1U) != 0;
+bool knows(const PredictorWeights& weights, std::size_t gpu, std::size_t sort) {
+  return (weights.sorts[gpu] >> sort & 1U) != 0;
 }
 
 namespace {
@@ -82,7 +82,10 @@ Correction correct(const PredictorWeights& weights, Predictor predictor, const F
   // Where nothing learned carries over (GPUs measured in different ways), the physical estimate stands alone.
   if (neighbor && (neighbor->itself || !weights.transfer.network.layers.empty())) {
     bool ignored = false;
-    const double carried = evaluate(weights.known, predictor, neighbor->features, neighbor->gpu, ignored);
+    double carried = evaluate(weights.known, predictor, neighbor->features, neighbor->gpu, ignored);
+    const double ratio = std::log(neighbor->features.base / features.base);
+    carried = std::clamp(carried, carried + ratio + std::log(neighbor->pace.least),
+                         carried + ratio + std::log(neighbor->pace.most));
     learned += neighbor->share * (carried - learned);
   }
   return around(features.base * std::exp(learned), neighbor && neighbor->same_generation ? weights.near : weights.far,

@@ -54,8 +54,8 @@ struct Correction {
 // Where in `weights.gpus` a GPU stands; nothing where it was not measured.
 std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::string_view gpu);
 
-// Whether kernels of the sort of `op` were measured on the `gpu`-th.
-bool knows(const PredictorWeights& weights, std::size_t gpu, Predictor predictor, const Operator& op);
+// Whether kernels of this sort were measured on the `gpu`-th.
+bool knows(const PredictorWeights& weights, std::size_t gpu, std::size_t sort);
 
 // On a GPU that was measured, the `gpu`-th, for an operator of a sort that it knows.
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu,
@@ -68,6 +68,7 @@ struct NeighborFeatures {
   double share = 0.5;
   bool same_generation = false;
   bool itself = false;  // the same GPU with another data sheet
+  Pace pace;            // bounds of what is carried over: two bases need not lie in the same regime
 };
 // On any other GPU.
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,

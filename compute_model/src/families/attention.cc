@@ -39,7 +39,6 @@ Estimate estimate_attention(const Machine& machine, const Attention& op, DType d
   for (const Share& row : kShares) {
     if (row.architecture == machine.gpu.architecture) share = row.forward;
   }
-  // Sustained clocks slow attention as they slow GEMMs, but attention draws less power: half of the loss.
   const double peak = machine.peak(dtype);
   if (op.pass == Pass::kBackward) share *= kBackwardShare;
   const double width = (static_cast<double>(op.head_dim) + static_cast<double>(op.value_dim)) / 2;
@@ -54,8 +53,12 @@ Estimate estimate_attention(const Machine& machine, const Attention& op, DType d
   const double keys_seen = pairs / (blocks * std::min(queries, kQueryBlock));
   const double padding = std::ceil(queries / kQueryBlock) * kQueryBlock / queries;
   const double ramp = (keys_seen + kKeyRamp) / keys_seen;
+  // The shares are of half precision. Shorter formats save time in the products alone: exponentials wait in between.
+  const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
+  const double products = half > 0 && half < peak ? roofline.compute * peak / half : roofline.compute;
+  const double saved = products - roofline.compute;
   const double compute =
-      roofline.compute / share * padding * ramp * (exact > 1 ? (exact + 0.5) / exact : waves / exact);
+      (products / share - saved) * padding * ramp * (exact > 1 ? (exact + 0.5) / exact : waves / exact);
   const double memory = roofline.memory * machine.bandwidth / machine.achieved_bandwidth;
 
   Estimate estimate =

@@ -116,6 +116,77 @@ TEST(ComputeModel, KernelsOfASortNobodyMeasuredOnAGpuAreForecastByPhysics) {
   EXPECT_LT(other->latency / units::s, 2 * least);
 }
 
+std::unique_ptr<ComputeCost> catalog_model(const char* id, Mode mode) {
+  const auto gpu = Catalog::standard().gpu(id);
+  EXPECT_TRUE(gpu) << id;
+  return model_of(*gpu, mode);
+}
+
+// Bursts find in L2 what long runs and smaller GPUs do not; a correction of the one is none of the other.
+TEST(ComputeModel, WhatFitsInL2OnTheMeasuredGpuDoesNotSlowAnother) {
+  for (const DType dtype : {DType::kBf16, DType::kFp8}) {
+    for (const char* id : {"l40s", "l4", "rtx-4090", "h100-sxm-80gb"}) {
+      for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
+        const auto model = catalog_model(id, mode);
+        const double from_memory =  // s, of the weights alone
+            static_cast<double>(8192) * 4096 * (size_of(dtype) / units::B) /
+            (Catalog::standard().gpu(id)->memory_bandwidth / (units::B / units::s));
+        const auto small = model->forecast({Gemm{.m = 1, .n = 8192, .k = 4096}, dtype});
+        ASSERT_TRUE(small);
+        EXPECT_LT(small->latency / units::s, 4 * from_memory + 20e-6) << id;
+        const auto large = model->forecast({Gemm{.m = 1, .n = 32768, .k = 16384}, dtype});
+        EXPECT_GT(large->latency, small->latency) << id;
+      }
+    }
+  }
+}
+
+TEST(ComputeModel, ShortFormatsAndExpertsSlowDownInLongRunsAsMeasuredProductsDo) {
+  const auto burst = catalog_model("h100-sxm-80gb", Mode::kBurst),
+             sustained = catalog_model("h100-sxm-80gb", Mode::kSustained);
+  const Operator experts{
+      MixtureOfExperts{.tokens = 4096, .hidden = 4096, .intermediate = 14336, .experts = 8, .top_k = 2}};
+  for (const Operator& op : {Operator{Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kFp8}, experts}) {
+    const double slowdown = milliseconds(*sustained, op) / milliseconds(*burst, op);
+    EXPECT_GT(slowdown, 1.05) << to_text(op);
+    EXPECT_LT(slowdown, 1.31) << to_text(op);
+  }
+}
+
+// Exponentials of B200: 16 a clock and SM, as many in FP8.
+TEST(ComputeModel, ShortFormatsSpeedUpTheProductsOfAttentionAlone) {
+  const auto model = catalog_model("b200-sxm", Mode::kBurst);
+  const Attention attention{.batch = 4,
+                            .heads = 16,
+                            .kv_heads = 16,
+                            .query_length = 8192,
+                            .key_length = 8192,
+                            .head_dim = 64,
+                            .value_dim = 64,
+                            .causal = false};
+  const double half = milliseconds(*model, {attention, DType::kBf16}),
+               fp8 = milliseconds(*model, {attention, DType::kFp8});
+  EXPECT_LT(fp8, half);
+  EXPECT_GT(fp8, 0.6 * half);
+}
+
+// Half the clock, and half the peak with it, of a GPU that nobody measured: the nearest is still of its architecture.
+TEST(ComputeModel, HalfTheClockIsNotFaster) {
+  Gpu slow = *Catalog::standard().gpu("h100-sxm-80gb");
+  const Operator op{Gemm{.m = 8192, .n = 8192, .k = 8192}};
+  const double usual = milliseconds(*model_of(slow, Mode::kBurst), op);
+  slow.boost_clock = 0.5 * slow.boost_clock;
+  slow.tensor[DType::kBf16] = 0.5 * slow.tensor[DType::kBf16];
+  EXPECT_GE(milliseconds(*model_of(slow, Mode::kBurst), op), usual);
+}
+
+TEST(ComputeModel, NamesAFormatThatTheGpuHas) {
+  const auto refused =
+      catalog_model("v100-pcie-32gb", Mode::kBurst)->forecast({Gemm{.m = 8, .n = 8, .k = 8}, DType::kFp8});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().hint, "choose fp16");
+}
+
 TEST(ComputeModel, ListsEveryFamilyOnce) {
   std::set<std::string_view> names;
   for (const OperatorFamily& family : operator_families()) names.insert(family.name);

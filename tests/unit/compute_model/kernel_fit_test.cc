@@ -139,6 +139,36 @@ TEST_F(KernelFitTest, OfSeveralFrameworksThePreferredOneIsFittedWhereItMeasured)
   EXPECT_NE(fit->card.find("rows of other frameworks: 576."), std::string::npos) << fit->card;
 }
 
+TEST_F(KernelFitTest, ExclusionsThatMatchNothingAreMistakes) {
+  options_.exclude_gpus = {"H200"};  // another name of h200-sxm
+  const auto fit = fit_kernels(options_, gpu_of);
+  ASSERT_TRUE(fit) << to_text(fit.error());
+  EXPECT_EQ(fit->card.find("| gemm | h200-sxm |"), std::string::npos);
+  for (const char* gpu : {"l40s", "nobody"}) {
+    options_.exclude_gpus = {gpu};
+    EXPECT_FALSE(fit_kernels(options_, gpu_of)) << gpu;
+  }
+  options_.exclude_gpus.clear();
+  options_.exclude_generations = {"hoper"};
+  const auto refused = fit_kernels(options_, gpu_of);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().where, "--exclude-generation");
+  EXPECT_NE(refused.error().expected.find("hopper"), std::string::npos);
+}
+
+// What `add` is measured with, `mul` of as many elements is, too.
+TEST(KernelFit, HoldsShapesOutWhateverIsDoneWithThem) {
+  int held_out = 0;
+  for (std::int64_t elements = 1000; elements < 3000; ++elements) {
+    const bool out = is_held_out({Elementwise{.name = "add", .elements = elements}, DType::kFp32});
+    EXPECT_EQ(out, is_held_out({Elementwise{.name = "relu", .elements = elements, .inputs = 1}, DType::kBf16}));
+    held_out += out ? 1 : 0;
+  }
+  EXPECT_NEAR(held_out, 200, 60);
+  const Gemm gemm{.m = 1000, .n = 1000, .k = 1000};
+  EXPECT_EQ(is_held_out({gemm, DType::kBf16}), is_held_out({gemm, DType::kFp8}));
+}
+
 TEST_F(KernelFitTest, RefusesWhatItCannotFitWithAPlace) {
   options_.tables = {"fp8"};
   auto fit = fit_kernels(options_, gpu_of);

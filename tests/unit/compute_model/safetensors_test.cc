@@ -102,7 +102,7 @@ TEST(KernelWeights, ReadWhatIsWritten) {
   EXPECT_NEAR(part->known.evaluate(low.data()), -0.25, 1e-4);  // leaves are stored in steps of 1/32767 of the largest
   EXPECT_NEAR(part->known.evaluate(high.data()), 0.5, 1e-4);
   const Operator experts{MixtureOfExperts{.tokens = 8, .hidden = 8, .intermediate = 8, .experts = 2, .top_k = 1}};
-  EXPECT_TRUE(knows(*part, 0, Predictor::kMoe, experts));
+  EXPECT_TRUE(knows(*part, 0, sort_of(Predictor::kMoe, experts, Mode::kBurst)));
   EXPECT_EQ(to_safetensors(*read), bytes);
 }
 
