@@ -22,8 +22,8 @@ enum class Predictor { kGemm, kGemmFp8, kGemmFp32, kAttention, kMoe, kVector, kC
 inline constexpr std::size_t kPredictorCount = 7;
 std::string_view name_of(Predictor predictor);  // "gemm", "gemm_fp8", ...
 
-// What sort of kernel `op` is to a predictor that serves several, by number: streaming kernels by what they do, products
-// by mode. Kernels of one sort say little of another's. Zero where the predictor serves one sort only.
+// What sort of kernel `op` is to a predictor that serves several, by number: streaming kernels by what they do,
+// products by mode. Kernels of one sort say little of another's. Zero where the predictor serves one sort only.
 inline constexpr std::size_t kSorts = 28;
 std::size_t sort_of(Predictor predictor, const Operator& op, Mode mode);
 std::string sort_name(Predictor predictor, std::size_t sort);  // "softmax, 2 B"
