@@ -63,7 +63,7 @@ struct Capacity {
 Capacity capacity_of(Predictor predictor) {
   switch (predictor) {
     case Predictor::kGemm:
-      return {250, 700, 0.17, 120, 48, 8000};
+      return {200, 850, 0.2, 120, 48, 8000};
     case Predictor::kGemmFp8:
       return {200, 450, 0.17, 120, 48, 6000};
     case Predictor::kGemmFp32:
