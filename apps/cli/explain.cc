@@ -516,7 +516,14 @@ int explain_command(int argc, const char* const* argv) {
   if (!explanation) {
     const std::string expected = fmt::format("one of {}", fmt::join(names, ", "));
     for (const Alias& alias : kAliases) names.emplace_back(alias.name);
-    const std::string near = nearest_name(request.subject, names);
+    std::string near = nearest_name(request.subject, names);
+    const std::string word = fmt::format(" {} ", request.subject);
+    for (const KernelShape& shape : kernel_shapes()) {
+      if (fmt::format(" {} ", shape.names).find(word) == std::string::npos) continue;
+      near = shape.dimensions.starts_with("m n k")                   ? "gemm"
+             : shape.names.find("rmsnorm") != std::string_view::npos ? "rmsnorm"
+                                                                     : "elementwise";
+    }
     return report_error(
         {ErrorCode::kUsage,
          request.subject.empty() ? "nothing to explain" : fmt::format("nothing is called \"{}\"", request.subject),

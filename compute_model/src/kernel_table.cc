@@ -416,6 +416,7 @@ std::string shown(const std::vector<std::string>& columns) {
   for (char& c : text) {
     if (c < ' ' || c > '~') c = c == '\t' ? ' ' : '?';
   }
+  text.erase(std::unique(text.begin(), text.end(), [](char a, char b) { return a == '?' && b == '?'; }), text.end());
   return cut ? text + " ..." : text;
 }
 

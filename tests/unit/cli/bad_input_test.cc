@@ -115,6 +115,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"explain gemm 8x8x8 --ranks 16", 2, "--ranks: says nothing of gemm; expected only with collectives"},
       {"explain all_reduce 64MiB --dtype fp8", 2, "--dtype: says nothing of all_reduce"},
       {"explain softmax 8x8 --dtype fp8_block", 2, "--dtype: \"fp8_block\""},
+      {"explain gelu 8x8", 2, "nothing is called \"gelu\".*did you mean \"elementwise\""},
       {"explain layernrm 8x8", 2, "did you mean \"layernorm\""},
       {"explain unknown mine", 2, "--flops: nothing says what it does.*--read"},
       // Fits.
