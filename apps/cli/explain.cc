@@ -231,8 +231,9 @@ Result<void> check_flags(const CLI::App& app, const std::string& subject, std::s
   };
   for (const OwnFlag& own : kOwnFlags) {
     if (app.count(own.flag) == 0) continue;
-    const bool fits =
-        own.of.empty() ? family.empty() : !family.empty() && own.of.find(fmt::format(" {} ", family)) != own.of.npos;
+    const bool fits = own.of.empty()
+                          ? family.empty()
+                          : !family.empty() && own.of.find(fmt::format(" {} ", family)) != std::string_view::npos;
     if (fits) continue;
     const std::string_view of = own.of.empty() ? "collectives" : own.of.substr(1, own.of.size() - 2);
     return refuse(own.flag, fmt::format("only with {}", of));
