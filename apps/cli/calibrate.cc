@@ -102,9 +102,20 @@ Result<std::vector<CollectiveRow>> read_rows(const Request& request, const Clust
   return rows;
 }
 
+// Measurements that contradict each other, or hold sorts of work that one correction cannot serve, teach nothing.
+void warn_if_worse(std::string_view what, double before, double after) {
+  if (!(after > before)) return;
+  std::fputs(fmt::format("ns-dist: warning: the correction of {} makes its own rows worse: {:.1f} % before, {:.1f} % "
+                         "after; do without it, or measure more rows\n",
+                         what, 100 * before, 100 * after)
+                 .c_str(),
+             stderr);
+}
+
 // A correction of collectives: what the measurements say beyond what is compiled in.
 Result<std::string> calibrate_collectives(const Request& request) {
   NS_TRY(const Cluster cluster, cluster_of(request));
+  NS_TRY_VOID(check_output(request.output, {request.collectives}));
   NS_TRY(const std::vector<CollectiveRow> rows, read_rows(request, cluster));
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
@@ -126,6 +137,7 @@ Result<std::string> calibrate_collectives(const Request& request) {
   NS_TRY(const double before, mean_error(rows, cluster, {}));
   NS_TRY(const double after, mean_error(rows, cluster, with));
   if (auto written = write_text(request.output, text); !written) return fail(written.error());
+  warn_if_worse(cluster.id, before, after);
   return fmt::format(
       "{} rows, {} curves for cluster {} in {}\n  mean error on these rows: {:.1f} % before, {:.1f} % "
       "after\n",
@@ -145,14 +157,19 @@ Result<std::string> calibrate_gpu(const Request& request) {
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu)));
+  NS_TRY_VOID(check_output(request.output, {request.kernels}));
   NS_TRY(const CsvTable table, CsvTable::read(request.kernels));
+  NS_TRY_VOID(check_kernel_columns(table, gpu.id));
   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options));
   if (auto written = write_text(request.output, to_json(calibration)); !written) return fail(written.error());
   std::string text = fmt::format("{} on {}, in {}\n", request.mode, gpu.id, request.output);
+  if (options.mode == Mode::kSustained)
+    text.insert(text.size() - 1, "; ns-dist kernels takes it with --mode sustained");
   for (const FamilyCalibration& family : calibration.families) {
     text += fmt::format(
         "  {:<16} {:<5} {:>5} rows: mean error {:.1f} % before, {:.1f} % after, each row by the others\n",
         family.family, name_of(family.dtype), family.points.size(), 100 * family.before, 100 * family.after);
+    warn_if_worse(fmt::format("{} {}", family.family, name_of(family.dtype)), family.before, family.after);
   }
   return text;
 }

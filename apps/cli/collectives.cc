@@ -36,6 +36,7 @@ std::string errors_text(const CollectiveErrorTable& table) {
 }
 
 Result<int> answer(const Request& request) {
+  NS_TRY_VOID(check_output(request.output, {request.input}));
   NS_TRY(const CsvTable table, CsvTable::read(request.input));
   std::vector<std::string> columns = table.columns();
   const auto has = [&](std::string_view name) { return table.column(name).has_value(); };
@@ -95,7 +96,7 @@ Result<int> answer(const Request& request) {
   if (request.output.empty()) {
     std::fputs(text.c_str(), stdout);
   } else {
-    if (auto written = write_text(request.output, text); !written) return fail(written.error());
+    if (auto written = write_table(request.output, text); !written) return fail(written.error());
     std::fputs(errors_text(errors).c_str(), stdout);
   }
   return report_rows(mistakes, table.row_count());

@@ -8,7 +8,9 @@
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/compute_model.h"
+#include "ns_dist/kernel_table.h"
 #include "ns_dist/simulator.h"
+#include "tables.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
@@ -18,16 +20,14 @@ using Dimensions = std::vector<std::int64_t>;
 
 struct Request {
   std::string subject, shape;
-  std::string dtype = "bf16", pass = "forward", layout = "nt", mode = "sustained";
+  std::string dtype = "bf16", pass = "forward", layout, mode = "sustained";
   std::string gpu = "h100-sxm-80gb", cluster, ranks = "8", stride = "1", nodes, window = "0", kv_heads;
   std::optional<std::string> network_model, algorithm, protocol, calibration, kernel_calibration;
-  std::string flops, read, written;
-  bool no_causal = false, rms = false;
+  std::string flops, read = "0 B", written = "0 B";
+  bool no_causal = false, rms = false, block_scaled = false, bias = false;
   double inputs = 2, outputs = 1, imbalance = 1;
   bool json = false;
 };
-
-Pass pass_of(const Request& request) { return request.pass == "backward" ? Pass::kBackward : Pass::kForward; }
 
 GemmLayout layout_of(const Request& request) {
   if (request.layout == "nn") return GemmLayout::kNN;
@@ -37,8 +37,13 @@ GemmLayout layout_of(const Request& request) {
 
 Result<OperatorKind> gemm(const Request& request, const Dimensions& d) {
   const std::size_t skip = d.size() - 3;
-  return Gemm{
-      .batch = skip == 1 ? d[0] : 1, .m = d[skip], .n = d[skip + 1], .k = d[skip + 2], .layout = layout_of(request)};
+  return Gemm{.batch = skip == 1 ? d[0] : 1,
+              .m = d[skip],
+              .n = d[skip + 1],
+              .k = d[skip + 2],
+              .layout = layout_of(request),
+              .epilogue = request.bias ? Epilogue::kBias : Epilogue::kNone,
+              .scaling = request.block_scaled ? Scaling::kBlock : Scaling::kTensor};
 }
 
 Result<OperatorKind> attention(const Request& request, const Dimensions& d) {
@@ -49,8 +54,7 @@ Result<OperatorKind> attention(const Request& request, const Dimensions& d) {
                .key_length = d[2],
                .head_dim = d[3],
                .value_dim = d[3],
-               .causal = !request.no_causal,
-               .pass = pass_of(request)};
+               .causal = !request.no_causal};
   if (!request.kv_heads.empty()) {
     NS_TRY(op.kv_heads, read_count(request.kv_heads, "--kv-heads"));
   }
@@ -58,15 +62,11 @@ Result<OperatorKind> attention(const Request& request, const Dimensions& d) {
   return op;
 }
 
-Result<OperatorKind> softmax(const Request& request, const Dimensions& d) {
-  return Softmax{.rows = d[0], .columns = d[1], .pass = pass_of(request)};
-}
+Result<OperatorKind> softmax(const Request&, const Dimensions& d) { return Softmax{.rows = d[0], .columns = d[1]}; }
 
 Result<OperatorKind> normalization(const Request& request, const Dimensions& d) {
-  return Normalization{.kind = request.rms ? NormalizationKind::kRmsNorm : NormalizationKind::kLayerNorm,
-                       .rows = d[0],
-                       .columns = d[1],
-                       .pass = pass_of(request)};
+  return Normalization{
+      .kind = request.rms ? NormalizationKind::kRmsNorm : NormalizationKind::kLayerNorm, .rows = d[0], .columns = d[1]};
 }
 
 Result<OperatorKind> elementwise(const Request& request, const Dimensions& d) {
@@ -89,12 +89,12 @@ Result<OperatorKind> elementwise(const Request& request, const Dimensions& d) {
       .elements = static_cast<std::int64_t>(elements), .inputs = request.inputs, .outputs = request.outputs};
 }
 
-Result<OperatorKind> embedding(const Request& request, const Dimensions& d) {
-  return Embedding{.tokens = d[0], .hidden = d[1], .vocabulary = d[2], .pass = pass_of(request)};
+Result<OperatorKind> embedding(const Request&, const Dimensions& d) {
+  return Embedding{.tokens = d[0], .hidden = d[1], .vocabulary = d[2]};
 }
 
-Result<OperatorKind> cross_entropy(const Request& request, const Dimensions& d) {
-  return CrossEntropy{.rows = d[0], .columns = d[1], .pass = pass_of(request)};
+Result<OperatorKind> cross_entropy(const Request&, const Dimensions& d) {
+  return CrossEntropy{.rows = d[0], .columns = d[1]};
 }
 
 Result<OperatorKind> optimizer(const Request&, const Dimensions& d) { return OptimizerStep{.parameters = d[0]}; }
@@ -107,7 +107,7 @@ Result<OperatorKind> moe(const Request&, const Dimensions& d) {
   return MixtureOfExperts{.tokens = d[0], .hidden = d[1], .intermediate = d[2], .experts = d[3], .top_k = d[4]};
 }
 
-Result<OperatorKind> convolution(const Request& request, const Dimensions& d) {
+Result<OperatorKind> convolution(const Request&, const Dimensions& d) {
   return Convolution{.batch = d[0],
                      .in_channels = d[1],
                      .in_height = d[2],
@@ -115,8 +115,7 @@ Result<OperatorKind> convolution(const Request& request, const Dimensions& d) {
                      .out_channels = d[4],
                      .kernel = d[5],
                      .stride = d[6],
-                     .padding = d[5] / 2,
-                     .pass = pass_of(request)};
+                     .padding = d[5] / 2};
 }
 
 Result<Bytes> read_bytes(std::string_view text, std::string_view flag, Bytes least) {
@@ -137,6 +136,14 @@ Result<OperatorKind> copy(const Request& request, const Dimensions&) {
 }
 
 Result<OperatorKind> unknown(const Request& request, const Dimensions&) {
+  if (request.flops.empty()) {
+    return fail({ErrorCode::kUsage,
+                 "nothing says what it does",
+                 "--flops",
+                 "its work, and the bytes it moves",
+                 "as in: explain unknown my_kernel --flops \"2 TFLOP\" --read \"1 GB\" --written \"1 GB\"",
+                 {}});
+  }
   auto flops = parse_quantity<Flops>(request.flops);
   if (!flops) {
     flops.error().code = ErrorCode::kUsage;
@@ -153,6 +160,7 @@ struct Family {
   std::string_view name, shape, example;
   std::size_t least, most;
   Result<OperatorKind> (*make)(const Request&, const Dimensions&);
+  std::int64_t largest = std::int64_t{1} << 31;  // dimension
 };
 
 constexpr std::array<Family, 13> kFamilies = {{
@@ -160,16 +168,81 @@ constexpr std::array<Family, 13> kFamilies = {{
     {"attention", "BATCHxHEADSxTOKENSxDIM", "1x32x4096x128", 4, 4, attention},
     {"softmax", "ROWSxCOLUMNS", "65536x2048", 2, 2, softmax},
     {"normalization", "ROWSxCOLUMNS", "8192x4096", 2, 2, normalization},
-    {"elementwise", "ELEMENTS, or dimensions to multiply", "8192x4096", 1, 4, elementwise},
+    {"elementwise", "ELEMENTS, or dimensions to multiply", "8192x4096", 1, 4, elementwise, 9'000'000'000'000'000},
     {"embedding", "TOKENSxHIDDENxVOCABULARY", "8192x4096x32000", 3, 3, embedding},
     {"cross_entropy", "ROWSxCOLUMNS", "8192x32000", 2, 2, cross_entropy},
-    {"optimizer", "PARAMETERS", "125000000", 1, 1, optimizer},
+    {"optimizer", "PARAMETERS", "125000000", 1, 1, optimizer, 9'000'000'000'000'000},
     {"grouped_gemm", "EXPERTSxROWSxNxK", "8x8192x14336x4096", 4, 4, grouped_gemm},
     {"moe", "TOKENSxHIDDENxFFNxEXPERTSxTOPK", "4096x4096x14336x8x2", 5, 5, moe},
     {"copy", "BYTES with unit", "64MiB", 0, 0, copy},
     {"convolution", "BATCHxINxHEIGHTxWIDTHxOUTxKERNELxSTRIDE", "32x64x56x56x64x3x1", 7, 7, convolution},
-    {"unknown", "NAME, with --flops --read --written", "my_kernel", 0, 0, unknown},
+    {"unknown", "NAME, with --flops [--read --written]", "my_kernel", 0, 0, unknown},
 }};
+
+// Names that ns-dist kernels reads too.
+struct Alias {
+  std::string_view name, family;
+};
+constexpr std::array<Alias, 8> kAliases = {{{"linear", "gemm"},
+                                            {"matmul", "gemm"},
+                                            {"bmm", "gemm"},
+                                            {"layernorm", "normalization"},
+                                            {"rmsnorm", "normalization"},
+                                            {"emb", "embedding"},
+                                            {"conv", "convolution"},
+                                            {"adam", "optimizer"}}};
+
+std::string_view family_named(std::string_view subject) {
+  for (const Alias& alias : kAliases) {
+    if (alias.name == subject) return alias.family;
+  }
+  return subject;
+}
+
+// Flags that say something of some subjects only.
+struct OwnFlag {
+  const char* flag;
+  std::string_view of;  // names of families with blanks around them; "": of any collective
+};
+constexpr std::array<OwnFlag, 18> kOwnFlags = {{{"--layout", " gemm grouped_gemm "},
+                                                {"--kv-heads", " attention "},
+                                                {"--window", " attention "},
+                                                {"--no-causal", " attention "},
+                                                {"--rms", " normalization "},
+                                                {"--inputs", " elementwise "},
+                                                {"--outputs", " elementwise "},
+                                                {"--flops", " unknown "},
+                                                {"--read", " unknown "},
+                                                {"--written", " unknown "},
+                                                {"--cluster", ""},
+                                                {"--ranks", ""},
+                                                {"--stride", ""},
+                                                {"--nodes", ""},
+                                                {"--network-model", ""},
+                                                {"--calibration", ""},
+                                                {"--algorithm", ""},
+                                                {"--protocol", ""}}};
+constexpr std::array<const char*, 4> kOperatorFlags = {"--dtype", "--mode", "--pass", "--kernel-calibration"};
+
+// Error: a flag was given that says nothing of this subject. `family` is empty for a collective.
+Result<void> check_flags(const CLI::App& app, const std::string& subject, std::string_view family) {
+  const auto refuse = [&](std::string_view flag, std::string expected) -> Result<void> {
+    return fail({ErrorCode::kUsage, "says nothing of " + subject, std::string(flag), std::move(expected), "", {}});
+  };
+  for (const OwnFlag& own : kOwnFlags) {
+    if (app.count(own.flag) == 0) continue;
+    const bool fits = own.of.empty()
+                          ? family.empty()
+                          : !family.empty() && own.of.find(fmt::format(" {} ", family)) != std::string_view::npos;
+    if (fits) continue;
+    const std::string_view of = own.of.empty() ? "collectives" : own.of.substr(1, own.of.size() - 2);
+    return refuse(own.flag, fmt::format("only with {}", of));
+  }
+  for (const char* flag : kOperatorFlags) {
+    if (family.empty() && app.count(flag) > 0) return refuse(flag, "only with operators");
+  }
+  return {};
+}
 
 constexpr std::array kCollectives = {
     CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
@@ -181,7 +254,7 @@ Result<Dimensions> read_shape(const Family& family, const std::string& shape) {
   std::string_view rest = shape;
   while (family.most > 0) {
     const std::size_t end = rest.find('x');
-    auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, std::int64_t{1} << 31);
+    auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, family.largest);
     if (!dimension) {
       dimension.error().hint = fmt::format("write {} as in: explain {} {}", family.shape, family.name, family.example);
       return fail(dimension.error());
@@ -199,10 +272,19 @@ Result<Dimensions> read_shape(const Family& family, const std::string& shape) {
                {}});
 }
 
-Result<Explanation> explain_operator(const Family& family, const Request& request) {
+Result<Explanation> explain_operator(const Family& family, Request request) {
   NS_TRY(const Dimensions dimensions, read_shape(family, request.shape));
-  NS_TRY(const OperatorKind kind, family.make(request, dimensions));
+  if (family.name == "gemm" && request.dtype == "fp8_block") request.dtype = "fp8", request.block_scaled = true;
   NS_TRY(const DType dtype, read_dtype(request.dtype, "--dtype"));
+  // What the names of ns-dist kernels say beyond their family.
+  if (request.subject == "bmm" && request.layout.empty()) request.layout = "nn";
+  if (request.subject == "rmsnorm") request.rms = true;
+  request.bias = request.subject == "linear" && dtype == DType::kFp32;
+  NS_TRY(OperatorKind kind, family.make(request, dimensions));
+  if (auto passed = set_pass(kind, request.pass == "backward" ? Pass::kBackward : Pass::kForward); !passed) {
+    passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
+    return fail(passed.error());
+  }
   auto found = Catalog::standard().gpu(request.gpu);
   if (!found && found.error().where.empty()) found.error().where = "--gpu";
   NS_TRY(const Gpu gpu, std::move(found));
@@ -210,6 +292,7 @@ Result<Explanation> explain_operator(const Family& family, const Request& reques
   NS_TRY(options.mode, read_mode(request.mode));
   if (request.kernel_calibration) {
     NS_TRY(KernelCalibration calibration, load_kernel_calibration(*request.kernel_calibration));
+    NS_TRY_VOID(check_mode(calibration.mode, options.mode));
     options.calibration = std::make_shared<const KernelCalibration>(std::move(calibration));
   }
   NS_TRY(const auto model, make_compute_model(gpu, options));
@@ -322,6 +405,12 @@ std::string subjects() {
   return text;
 }
 
+std::string aliases() {
+  std::string text;
+  for (const Alias& alias : kAliases) text += fmt::format("{}{}", text.empty() ? "" : ", ", alias.name);
+  return fmt::format("Also, as ns-dist kernels calls them: {}\n", text);
+}
+
 Error check_word(std::string_view flag, const std::string& value, const std::vector<std::string>& words) {
   return {ErrorCode::kUsage,
           fmt::format("\"{}\" is none of its values", value),
@@ -341,7 +430,9 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option("shape", request.shape, "its size, as the table below has it")->type_name("");
   const char* kernels = "Operators";
   app.add_option("--gpu", request.gpu, "ns-dist list gpus, or JSON [h100-sxm-80gb]")->type_name("ID|FILE");
-  app.add_option("--dtype", request.dtype, "fp32, tf32, fp16, bf16, fp8 [bf16]")->type_name("TYPE")->group(kernels);
+  app.add_option("--dtype", request.dtype, "fp32, tf32, fp16, bf16, fp8; of a gemm, fp8_block [bf16]")
+      ->type_name("TYPE")
+      ->group(kernels);
   app.add_option("--mode", request.mode, "burst: one kernel alone; sustained: as in a step [sustained]")
       ->type_name("WHICH")
       ->group(kernels);
@@ -364,8 +455,8 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option("--flops", request.flops, "of an unknown operator, as in \"2 TFLOP\"")
       ->type_name("WORK")
       ->group(kernels);
-  app.add_option("--read", request.read, "that it reads, as in \"64 MiB\"")->type_name("BYTES")->group(kernels);
-  app.add_option("--written", request.written, "that it writes")->type_name("BYTES")->group(kernels);
+  app.add_option("--read", request.read, "that it reads, as in \"64 MiB\" [0 B]")->type_name("BYTES")->group(kernels);
+  app.add_option("--written", request.written, "that it writes [0 B]")->type_name("BYTES")->group(kernels);
   const char* network = "Collectives";
   app.add_option("--cluster", request.cluster, "ns-dist list clusters, or JSON [the GPU's usual one]")
       ->type_name("ID|FILE")
@@ -393,7 +484,7 @@ int explain_command(int argc, const char* const* argv) {
       ->type_name("NAME")
       ->group(network);
   app.add_flag("--json", request.json, "print one JSON object");
-  app.footer("Subjects and their shapes\n" + subjects());
+  app.footer("Subjects and their shapes\n" + subjects() + aliases());
   // `explain collective all_reduce 64MiB` reads well too.
   if (argc > 0 && std::string_view(argv[0]) == "collective") --argc, ++argv;
   if (const auto done = parse(app, argc, argv)) return *done;
@@ -404,26 +495,41 @@ int explain_command(int argc, const char* const* argv) {
   if (request.mode != "burst" && request.mode != "sustained") {
     return report_error(check_word("--mode", request.mode, {"burst", "sustained"}));
   }
-  if (request.layout != "nn" && request.layout != "nt" && request.layout != "tn" && request.layout != "tt") {
+  if (!request.layout.empty() && request.layout != "nn" && request.layout != "nt" && request.layout != "tn" &&
+      request.layout != "tt") {
     return report_error(check_word("--layout", request.layout, {"nn", "nt", "tn", "tt"}));
   }
   std::vector<std::string> names;
   std::optional<Result<Explanation>> explanation;
+  const std::string_view wanted = family_named(request.subject);
   for (const Family& family : kFamilies) {
     names.emplace_back(family.name);
-    if (family.name == request.subject) explanation = explain_operator(family, request);
+    if (family.name != wanted) continue;
+    if (auto fits = check_flags(app, request.subject, family.name); !fits) return report_error(fits.error());
+    explanation = explain_operator(family, request);
   }
   for (const CollectiveKind kind : kCollectives) {
     names.emplace_back(name_of(kind));
-    if (name_of(kind) == request.subject) explanation = explain_collective(kind, request);
+    if (name_of(kind) != wanted) continue;
+    if (auto fits = check_flags(app, request.subject, ""); !fits) return report_error(fits.error());
+    explanation = explain_collective(kind, request);
   }
   if (!explanation) {
-    const std::string near = nearest_name(request.subject, names);
+    const std::string expected = fmt::format("one of {}", fmt::join(names, ", "));
+    for (const Alias& alias : kAliases) names.emplace_back(alias.name);
+    std::string near = nearest_name(request.subject, names);
+    const std::string word = fmt::format(" {} ", request.subject);
+    for (const KernelShape& shape : kernel_shapes()) {
+      if (fmt::format(" {} ", shape.names).find(word) == std::string::npos) continue;
+      near = shape.dimensions.starts_with("m n k")                   ? "gemm"
+             : shape.names.find("rmsnorm") != std::string_view::npos ? "rmsnorm"
+                                                                     : "elementwise";
+    }
     return report_error(
         {ErrorCode::kUsage,
          request.subject.empty() ? "nothing to explain" : fmt::format("nothing is called \"{}\"", request.subject),
          "explain",
-         fmt::format("one of {}", fmt::join(names, ", ")),
+         expected,
          near.empty() ? "as in: ns-dist explain gemm 8192x8192x8192" : fmt::format("did you mean \"{}\"?", near),
          {}});
   }

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,8 @@ namespace ns_dist::cli {
 namespace {
 
 constexpr std::string_view kCollectives = "collectives", kClusters = "clusters";
+constexpr std::array<std::string_view, 9> kPredictors = {"gemm",   "gemm_fp8",    "gemm_fp32",  "attention", "moe",
+                                                         "vector", "convolution", kCollectives, kClusters};
 
 struct Request {
   std::string data, output, threads;
@@ -33,7 +37,34 @@ Result<int> answer_collectives(const Request& request) {
   return kAnswered;
 }
 
+// What need not be found only after hours of fitting.
+Result<void> check(const Request& request) {
+  for (const std::string& name : request.predictors) {
+    if (std::find(kPredictors.begin(), kPredictors.end(), name) != kPredictors.end()) continue;
+    const std::string near = nearest_name(name, {kPredictors.begin(), kPredictors.end()});
+    return fail({ErrorCode::kUsage,
+                 fmt::format("\"{}\" is none of its values", name),
+                 "--predictor",
+                 fmt::format("one of {}", fmt::join(kPredictors, ", ")),
+                 near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+                 {}});
+  }
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(request.data, ignored)) {
+    const bool file = std::filesystem::exists(request.data, ignored);
+    return fail({ErrorCode::kNotFound,
+                 fmt::format("\"{}\" is {}", request.data, file ? "a file" : "not there"),
+                 "--data",
+                 "a folder of tables, CSV or CSV.gz",
+                 file ? "name the folder that it lies in" : "",
+                 {}});
+  }
+  NS_TRY_VOID(check_output(request.output, {}));
+  return {};
+}
+
 Result<int> answer(const Request& request) {
+  NS_TRY_VOID(check(request));
   if (std::any_of(request.predictors.begin(), request.predictors.end(),
                   [](const std::string& name) { return name == kCollectives || name == kClusters; })) {
     if (request.predictors.size() == 1) return answer_collectives(request);

@@ -37,12 +37,27 @@ Result<int> answer(const Request& request) {
   NS_TRY(options.model.mode, read_mode(request.mode));
   if (!request.calibration.empty()) {
     NS_TRY(KernelCalibration calibration, load_kernel_calibration(request.calibration));
+    NS_TRY_VOID(check_mode(calibration.mode, options.model.mode));
     options.model.calibration = std::make_shared<const KernelCalibration>(std::move(calibration));
   }
   options.default_gpu = request.gpu;
   NS_TRY(options.threads, read_threads(request.threads));
-  NS_TRY(const CsvTable table, CsvTable::read(request.input));
+  NS_TRY_VOID(check_output(request.output, {request.input}));
   const Catalog catalog = Catalog::standard();
+  if (!request.gpu.empty()) {
+    auto gpu = catalog.gpu(request.gpu);
+    if (!gpu && gpu.error().where.empty()) gpu.error().where = "--gpu";
+    if (!gpu) return fail(gpu.error());
+  }
+  NS_TRY(const CsvTable table, CsvTable::read(request.input));
+  NS_TRY_VOID(check_kernel_columns(table, request.gpu));
+  if (table.row_count() == 0) std::fputs(fmt::format("ns-dist: {}: no rows\n", request.input).c_str(), stderr);
+  if (const auto replaced = replaced_columns(table); !replaced.empty()) {
+    std::fputs(fmt::format("ns-dist: {}:1: new forecasts take the place of columns {}\n", request.input,
+                           fmt::join(replaced, ", "))
+                   .c_str(),
+               stderr);
+  }
   Progress progress("forecasting", table.row_count());
   NS_TRY(const KernelForecasts forecasts, forecast_kernels(
                                               table, options, [&](std::string_view id) { return catalog.gpu(id); },
@@ -51,10 +66,22 @@ Result<int> answer(const Request& request) {
   if (request.output.empty()) {
     std::fputs(to_csv(table, forecasts).c_str(), stdout);
   } else {
-    if (auto written = write_text(request.output, to_csv(table, forecasts)); !written) return fail(written.error());
+    if (auto written = write_table(request.output, to_csv(table, forecasts)); !written) return fail(written.error());
     std::fputs(errors_text(forecasts.table).c_str(), stdout);
   }
   return report_rows(forecasts.errors, table.row_count());
+}
+
+// One or two lines an operator: names, then their columns.
+std::string operators_text() {
+  constexpr std::size_t kNames = 42;
+  std::string text = "Operators and the columns of their dimensions; [ ]: may be left out\n";
+  for (const KernelShape& shape : kernel_shapes()) {
+    const std::string_view gap = shape.names.size() <= kNames ? "" : "\n  ";
+    text += fmt::format("  {}{}{:{}}  {}\n", shape.names, gap, "", kNames - (gap.empty() ? shape.names.size() : 0),
+                        shape.dimensions);
+  }
+  return text;
 }
 
 }  // namespace
@@ -63,10 +90,11 @@ int kernels_command(int argc, const char* const* argv) {
   CLI::App app{"How long do these kernels take? A CSV, plain or gzipped, in; the same with forecasts out.", "kernels"};
   set_up(app);
   Request request;
-  app.add_option("--input", request.input, "columns gpu, op, dtype and the operator's dimensions; optional latency_ms")
+  app.add_option("--input", request.input,
+                 "columns gpu, op, dtype [bf16] and the operator's dimensions; optional latency_ms, measured")
       ->type_name("CSV")
       ->required();
-  app.add_option("--output", request.output, "where the rows go [standard output]")->type_name("CSV");
+  app.add_option("--output", request.output, "where the rows go, gzipped with .gz [standard output]")->type_name("CSV");
   app.add_option("--gpu", request.gpu, "where the table names none: ns-dist list gpus")->type_name("ID|FILE");
   app.add_option("--mode", request.mode, "burst: one kernel alone; sustained: as in a step [burst]")
       ->type_name("WHICH");
@@ -74,6 +102,7 @@ int kernels_command(int argc, const char* const* argv) {
                  "corrections measured on this GPU, as ns-dist calibrate writes them")
       ->type_name("FILE");
   app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
+  app.footer(operators_text());
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());

@@ -2,13 +2,24 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "terminal.h"
 
 namespace ns_dist::cli {
+namespace {
+
+Error unwritable(const std::string& path) {
+  return {
+      ErrorCode::kInvalidInput, fmt::format("\"{}\" cannot be written", path), "--output", "a writable path", "", {}};
+}
+
+}  // namespace
 
 Progress::Progress(std::string_view what, std::size_t steps)
     : what_(what), steps_(steps), terminal_(isatty(STDERR_FILENO) == 1) {}
@@ -38,8 +49,52 @@ Result<void> write_text(const std::string& path, std::string_view text) {
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
   file.close();
   if (file) return {};
-  return fail(
-      {ErrorCode::kInvalidInput, fmt::format("\"{}\" cannot be written", path), "--output", "a writable path", "", {}});
+  return fail(unwritable(path));
+}
+
+Result<void> write_table(const std::string& path, std::string_view text) {
+  if (!path.ends_with(".gz")) return write_text(path, text);
+  constexpr std::size_t kPiece = std::size_t{1} << 30;  // gzwrite counts in int
+  const gzFile file = gzopen(path.c_str(), "wb");
+  bool good = file != nullptr;
+  while (good && !text.empty()) {
+    const auto piece = static_cast<unsigned>(std::min(text.size(), kPiece));
+    good = gzwrite(file, text.data(), piece) == static_cast<int>(piece);
+    text.remove_prefix(piece);
+  }
+  if (file != nullptr && gzclose(file) != Z_OK) good = false;
+  if (good) return {};
+  return fail(unwritable(path));
+}
+
+Result<void> check_output(const std::string& path, const std::vector<std::string>& inputs) {
+  if (path.empty()) return {};
+  std::error_code ignored;
+  for (const std::string& input : inputs) {
+    if (path != input && !std::filesystem::equivalent(path, input, ignored)) continue;
+    return fail({ErrorCode::kUsage,
+                 fmt::format("\"{}\" is the file that is read", path),
+                 "--output",
+                 "another file",
+                 "it would be overwritten",
+                 {}});
+  }
+  const auto status = std::filesystem::symlink_status(path, ignored);
+  const bool there = std::filesystem::exists(status);
+  if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status)) return {};
+  if (!std::ofstream(path, std::ios::binary | std::ios::app)) return fail(unwritable(path));
+  if (!there) std::filesystem::remove(path, ignored);
+  return {};
+}
+
+Result<void> check_mode(Mode measured, Mode asked) {
+  if (measured == asked) return {};
+  return fail({ErrorCode::kUsage,
+               fmt::format("measured on {} kernels, and {} ones are asked for", name_of(measured), name_of(asked)),
+               "--kernel-calibration",
+               fmt::format("a correction of {} kernels", name_of(asked)),
+               fmt::format("add --mode {}", name_of(measured)),
+               {}});
 }
 
 UsualCluster usual_clusters(const Catalog& catalog) {

@@ -8,6 +8,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/collective_suite.h"
+#include "ns_dist/compute_model.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist::cli {
@@ -29,6 +30,15 @@ class Progress {
 
 // Errors: the file cannot be written.
 Result<void> write_text(const std::string& path, std::string_view text);
+// The same, gzipped where the path ends in .gz.
+Result<void> write_table(const std::string& path, std::string_view text);
+
+// Before the work: errors if --output cannot be written, or is one of the files that are read. Leaves the file as it
+// is.
+Result<void> check_output(const std::string& path, const std::vector<std::string>& inputs);
+
+// Errors: a correction of kernels that were measured in another mode; which flag to add.
+Result<void> check_mode(Mode measured, Mode asked);
 
 // Clusters by GPU, for what reads tables of measurements: the GPU's usual machine. The catalog must outlive it.
 UsualCluster usual_clusters(const Catalog& catalog);

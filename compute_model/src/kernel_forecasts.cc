@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <map>
@@ -21,6 +22,14 @@ KernelErrors errors_of(std::string gpu, std::string op, std::vector<double> erro
   KernelErrors row{figures_of(std::move(errors)), std::move(gpu), std::move(op)};
   row.inside = static_cast<double>(inside) / static_cast<double>(row.rows);
   return row;
+}
+
+constexpr std::array<std::string_view, 10> kAnswerColumns = {
+    "forecast_ms", "low_ms", "high_ms", "utilization",  "bound",
+    "tile",        "waves",  "method",  "extrapolated", "forecast_power_w"};
+
+bool is_answer(std::string_view column) {
+  return std::find(kAnswerColumns.begin(), kAnswerColumns.end(), column) != kAnswerColumns.end();
 }
 
 }  // namespace
@@ -134,16 +143,33 @@ Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTabl
   return result;
 }
 
+std::vector<std::string> replaced_columns(const CsvTable& table) {
+  std::vector<std::string> replaced;
+  std::copy_if(table.columns().begin(), table.columns().end(), std::back_inserter(replaced), is_answer);
+  return replaced;
+}
+
 std::string to_csv(const CsvTable& table, const KernelForecasts& forecasts) {
+  const std::vector<std::string>& columns = table.columns();
+  std::vector<std::size_t> kept;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    if (!is_answer(columns[c])) kept.push_back(c);
+  }
   std::string out;
-  for (const std::string& column : table.columns()) out += (out.empty() ? "" : ",") + column;
-  out += ",forecast_ms,low_ms,high_ms,utilization,bound,tile,waves,method,extrapolated,forecast_power_w\n";
+  for (const std::size_t c : kept) {
+    const bool quoted = columns[c].find(',') != std::string::npos;
+    out += fmt::format("{}{}", c == kept.front() ? "" : ",", quoted ? '"' + columns[c] + '"' : columns[c]);
+  }
+  out += fmt::format(",{}\n", fmt::join(kAnswerColumns, ","));
   auto back = std::back_inserter(out);
   std::vector<std::string_view> fields;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
-    out += table.text(i);
-    table.fields(i, fields);
-    for (std::size_t missing = fields.size(); missing < table.columns().size(); ++missing) out += ',';
+    table.raw_fields(i, fields);
+    fields.resize(columns.size());
+    for (const std::size_t c : kept) {
+      if (c != kept.front()) out += ',';
+      out += fields[c];
+    }
     const Forecast& f = forecasts.forecasts[i];
     if (f.latency > Seconds()) {
       fmt::format_to(back, ",{:.6g},{:.6g},{:.6g},{:.4f},{},{},{},\"{}\",{},{}\n", f.latency / units::ms,

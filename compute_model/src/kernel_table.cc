@@ -25,13 +25,31 @@ Error error_at(std::string where, std::string message, std::string expected = ""
 
 constexpr std::size_t kLargestText = std::size_t{4} << 30;  // of an unpacked table, bytes
 
+bool is_blank(char c) { return c == ' ' || c == '\t'; }
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// Without the blanks and the quotes around it.
+std::string_view value_of(std::string_view field) {
+  field = trimmed(field);
+  if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
+  return field;
+}
+
+// Hands over the fields of a line as they stand there.
 template <class OnField>
 void split(std::string_view line, const OnField& on_field) {
   std::size_t begin = 0;
   while (true) {
+    std::size_t start = begin;
+    while (start < line.size() && is_blank(line[start])) ++start;
     std::size_t end = begin;
-    if (begin < line.size() && line[begin] == '"') {
-      end = line.find('"', begin + 1);
+    if (start < line.size() && line[start] == '"') {
+      end = line.find('"', start + 1);
       while (end != std::string_view::npos && end + 1 < line.size() && line[end + 1] == '"')
         end = line.find('"', end + 2);
       if (end == std::string_view::npos) end = line.size();
@@ -40,9 +58,7 @@ void split(std::string_view line, const OnField& on_field) {
       end = line.find(',', begin);
     }
     if (end == std::string_view::npos) end = line.size();
-    std::string_view field = line.substr(begin, end - begin);
-    if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
-    on_field(field);
+    on_field(line.substr(begin, end - begin));
     if (end >= line.size()) return;
     begin = end + 1;
   }
@@ -81,9 +97,9 @@ Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
   CsvTable table;
   table.text_ = std::move(text);
   table.where_ = std::move(where);
-  std::size_t begin = 0;
-  std::int64_t line = 0;
   const std::string_view all = table.text_;
+  std::size_t begin = all.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // spreadsheets mark UTF-8 so
+  std::int64_t line = 0;
   while (begin < all.size()) {
     std::size_t end = all.find('\n', begin);
     if (end == std::string_view::npos) end = all.size();
@@ -94,7 +110,7 @@ Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
     begin = end + 1;
   }
   if (table.rows_.empty()) return fail(error_at(table.where_, "is empty", "a header line and rows"));
-  split(table.text(0), [&](std::string_view name) { table.columns_.emplace_back(name); });
+  split(table.text(0), [&](std::string_view name) { table.columns_.emplace_back(value_of(name)); });
   table.rows_.erase(table.rows_.begin());
   std::set<std::string> seen;
   for (const std::string& name : table.columns_) {
@@ -109,7 +125,16 @@ std::optional<std::size_t> CsvTable::column(std::string_view name) const {
   return static_cast<std::size_t>(found - columns_.begin());
 }
 
-void CsvTable::fields(std::size_t row, std::vector<std::string_view>& out) const {
+std::size_t CsvTable::fields(std::size_t row, std::vector<std::string_view>& out) const {
+  out.clear();
+  std::size_t count = 0;
+  split(text(row), [&](std::string_view field) {
+    if (++count <= columns_.size()) out.push_back(value_of(field));
+  });
+  return count;
+}
+
+void CsvTable::raw_fields(std::size_t row, std::vector<std::string_view>& out) const {
   out.clear();
   split(text(row), [&](std::string_view field) {
     if (out.size() < columns_.size()) out.push_back(field);
@@ -150,6 +175,8 @@ enum Column : std::size_t {
   kFlops,
   kRead,
   kWritten,
+  kInputs,
+  kOutputs,
   kPower,
   kFramework,
   kOutlier,
@@ -157,10 +184,11 @@ enum Column : std::size_t {
   kColumnCount
 };
 constexpr std::array<std::string_view, kColumnCount> kNames = {
-    "gpu",  "op",      "dtype",      "latency_ms",    "b",       "m",         "n",          "k",        "s",
-    "h",    "h_kv",    "d",          "causal",        "window",  "pass",      "num_tokens", "hidden",   "inter",
-    "topk", "experts", "tp",         "distribution",  "cin",     "cout",      "ksize",      "isize",    "stride",
-    "pad",  "flops",   "read_bytes", "written_bytes", "power_w", "framework", "outlier",    "over_peak"};
+    "gpu",      "op",      "dtype",      "latency_ms",    "b",      "m",       "n",          "k",         "s",
+    "h",        "h_kv",    "d",          "causal",        "window", "pass",    "num_tokens", "hidden",    "inter",
+    "topk",     "experts", "tp",         "distribution",  "cin",    "cout",    "ksize",      "isize",     "stride",
+    "pad",      "flops",   "read_bytes", "written_bytes", "inputs", "outputs", "power_w",    "framework", "outlier",
+    "over_peak"};
 
 struct Pointwise {
   std::string_view name;
@@ -193,6 +221,7 @@ struct Fields {
   const std::vector<std::optional<std::size_t>>& columns;
   const std::vector<std::string_view>& values;
   std::string problem;
+  std::string_view expected = "a finite number in its range";
 
   std::string_view text(Column column) const {
     const auto& index = columns[column];
@@ -227,6 +256,65 @@ struct Fields {
   void note(std::string what) {
     if (problem.empty()) problem = std::move(what);
   }
+  // In words as people write them.
+  Pass pass() {
+    const std::string_view word = text(kPass);
+    if (word == "bwd" || word == "backward") return Pass::kBackward;
+    if (!word.empty() && word != "fwd" && word != "forward" && problem.empty()) {
+      note(fmt::format("pass is \"{}\"", word));
+      expected = "fwd, bwd or nothing";
+    }
+    return Pass::kForward;
+  }
+};
+
+constexpr std::array<KernelShape, 14> kShapes = {{
+    {"gemm linear matmul bmm", "m n k (the reduction) [b]"},
+    {"attn_pre_proj attn_post_proj mlp_up_proj mlp_down_proj", "m n k"},
+    {"grouped_gemm", "experts m (rows of all) n k"},
+    {"attention", "b s h d [h_kv causal window pass]"},
+    {"moe", "num_tokens hidden inter topk experts [tp distribution]"},
+    {"softmax cross_entropy", "b h (rows, columns; or m n) [pass]"},
+    {"layernorm rmsnorm normalization input_layernorm post_attention_layernorm", "b h [pass]"},
+    {"embedding emb", "b h (tokens, hidden) [pass]"},
+    {"elementwise", "b h [inputs outputs]"},
+    {"add sub mul div pow addu subu mulu divu powu relu tanh gelu sigmoid silu exp sqrt copy cast", "b h"},
+    {"attn_rope mlp_act", "m n"},
+    {"optimizer adam", "b (parameters)"},
+    {"conv convolution", "b cin cout ksize isize stride pad [pass]"},
+    {"unknown", "flops read_bytes [written_bytes]"},
+}};
+
+std::vector<std::string> operator_names() {
+  std::vector<std::string> names;
+  for (const KernelShape& shape : kShapes) {
+    for (std::size_t begin = 0; begin < shape.names.size();) {
+      const std::size_t end = std::min(shape.names.find(' ', begin), shape.names.size());
+      names.emplace_back(shape.names.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return names;
+}
+
+// What to write for the backward of an operator that has none of its own.
+struct InsteadOfBackward {
+  std::string operator()(const Gemm&) const {
+    return "its gradients are gemms of their own: m, k, n of the inputs and n, k, m of the weights";
+  }
+  std::string operator()(const GroupedGemm&) const {
+    return "its gradients are grouped products of their own, n and k exchanged for the inputs";
+  }
+  std::string operator()(const MixtureOfExperts&) const {
+    return "it is one call of inference; write its grouped_gemm products and pointwise kernels";
+  }
+  std::string operator()(const Elementwise&) const {
+    return "write a pointwise operator that reads the gradient too: elementwise with one input more";
+  }
+  template <class Other>
+  std::string operator()(const Other&) const {
+    return "leave the pass out";
+  }
 };
 
 std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
@@ -246,11 +334,6 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
     a.query_length = a.key_length = f.whole(kS);
     a.head_dim = a.value_dim = f.whole(kD);
     a.causal = f.whole(kCausal, 1) != 0, a.window = f.whole(kWindow, 0);
-    const std::string_view pass = f.text(kPass);
-    if (pass == "bwd" || pass == "backward") a.pass = Pass::kBackward;
-    if (!pass.empty() && pass != "fwd" && pass != "forward" && a.pass == Pass::kForward) {
-      f.note(fmt::format("pass is \"{}\"", pass));
-    }
     return a;
   }
   if (op == "moe") {
@@ -278,8 +361,10 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
   const auto rows = [&] { return f.has(kB) ? f.whole(kB) : f.whole(kM); };
   const auto columns = [&] { return f.has(kH) ? f.whole(kH) : f.whole(kN); };
   if (op == "softmax") return Softmax{.rows = rows(), .columns = columns()};
-  if (is({"layernorm", "rmsnorm", "input_layernorm", "post_attention_layernorm"})) {
-    const auto kind = op == "layernorm" ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
+  if (op == "cross_entropy") return CrossEntropy{.rows = rows(), .columns = columns()};
+  if (is({"layernorm", "normalization", "rmsnorm", "input_layernorm", "post_attention_layernorm"})) {
+    const bool mean = op == "layernorm" || op == "normalization";
+    const auto kind = mean ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
     return Normalization{.kind = kind, .rows = rows(), .columns = columns()};
   }
   const auto pointwise = [&](std::string name, double inputs, double outputs, double flops) {
@@ -291,10 +376,21 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
   };
   if (op == "attn_rope") return pointwise("rope", 1, 1, 6);
   if (op == "mlp_act") return pointwise("swiglu", 2, 1, 5);  // gate and value in, n columns out
-  if (op == "emb") {
+  if (op == "elementwise") {
+    const double inputs = f.real(kInputs, 2), outputs = f.real(kOutputs, 1);
+    for (const double streams : {inputs, outputs}) {
+      if (!(streams >= 0 && streams <= 1000)) f.note("inputs or outputs are not from 0 to 1000");
+    }
+    return pointwise("elementwise", inputs, outputs, 1);
+  }
+  if (is({"optimizer", "adam"})) return OptimizerStep{.parameters = rows()};
+  if (op == "grouped_gemm") {
+    return GroupedGemm{.experts = f.whole(kExperts), .rows = f.whole(kM), .n = f.whole(kN), .k = f.whole(kK)};
+  }
+  if (is({"emb", "embedding"})) {
     return Embedding{.tokens = rows(), .hidden = columns(), .vocabulary = std::int64_t{1} << 17};
   }
-  if (op == "conv") {
+  if (is({"conv", "convolution"})) {
     Convolution c;
     c.batch = f.whole(kB), c.in_channels = f.whole(kCin), c.out_channels = f.whole(kCout), c.kernel = f.whole(kKsize);
     c.in_height = c.in_width = f.whole(kIsize);
@@ -311,7 +407,53 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
   return std::nullopt;
 }
 
+// Of a header that nobody wrote as one: what can be shown of it.
+std::string shown(const std::vector<std::string>& columns) {
+  constexpr std::size_t kLongest = 200;
+  std::string text = fmt::format("{}", fmt::join(columns, ", "));
+  const bool cut = text.size() > kLongest;
+  if (cut) text.resize(kLongest);
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = c == '\t' ? ' ' : '?';
+  }
+  text.erase(std::unique(text.begin(), text.end(), [](char a, char b) { return a == '?' && b == '?'; }), text.end());
+  return cut ? text + " ..." : text;
+}
+
 }  // namespace
+
+std::span<const KernelShape> kernel_shapes() { return kShapes; }
+
+Result<void> check_kernel_columns(const CsvTable& table, std::string_view default_gpu) {
+  for (const Column column : {kOp, kGpu}) {
+    if (table.column(kNames[column]) || (column == kGpu && !default_gpu.empty())) continue;
+    std::string hint = fmt::format("the columns are: {}", shown(table.columns()));
+    if (table.columns().size() == 1) {
+      hint += "; separate them by commas";
+    } else if (column == kGpu) {
+      hint += "; or name one with --gpu";
+    }
+    return fail(error_at(table.where() + ":1", fmt::format("no column \"{}\"", kNames[column]),
+                         "columns gpu, op, dtype and the operator's dimensions", std::move(hint)));
+  }
+  return {};
+}
+
+Result<void> set_pass(OperatorKind& kind, Pass pass) {
+  const bool set = std::visit(
+      [&](auto& op) {
+        if constexpr (requires { op.pass; }) {
+          op.pass = pass;
+          return true;
+        } else {
+          return pass == Pass::kForward;
+        }
+      },
+      kind);
+  if (set) return {};
+  return fail(error_at("", fmt::format("{} has no backward pass", family_of({kind, DType::kBf16})), "forward",
+                       std::visit(InsteadOfBackward(), kind)));
+}
 
 std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTable& table,
                                                                      const std::vector<std::string>& order) {
@@ -340,8 +482,13 @@ KernelReader::KernelReader(const CsvTable& table, std::string default_gpu)
 
 Result<KernelRow> KernelReader::row(std::size_t index) const {
   thread_local std::vector<std::string_view> values;
-  table_->fields(index, values);
+  const std::size_t count = table_->fields(index, values);
   const auto where = [&] { return fmt::format("{}:{}", table_->where(), table_->line(index)); };
+  if (count > table_->columns().size()) {
+    return fail(error_at(where(), fmt::format("{} fields", count),
+                         fmt::format("{}, as in the header", table_->columns().size()),
+                         "put fields with commas in quotes"));
+  }
   Fields f{columns_, values, {}};
   KernelRow row;
   row.gpu = f.has(kGpu) ? f.text(kGpu) : std::string_view(default_gpu_);
@@ -356,9 +503,14 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
   auto kind = kind_of(row.op, f);
   if (!kind) {
     return fail(error_at(where(), fmt::format("operator \"{}\" is unknown", row.op),
-                         "linear, bmm, attention, moe, softmax, layernorm, rmsnorm, conv, unknown or a pointwise one"));
+                         fmt::format("one of {}", fmt::join(operator_names(), ", "))));
   }
-  if (!f.problem.empty()) return fail(error_at(where(), f.problem, "a finite number in its range"));
+  const Pass pass = f.pass();
+  if (!f.problem.empty()) return fail(error_at(where(), f.problem, std::string(f.expected)));
+  if (auto passed = set_pass(*kind, pass); !passed) {
+    passed.error().where = where();
+    return fail(passed.error());
+  }
   row.work.kind = std::move(*kind);
   if (auto valid = validate(row.work); !valid) {
     Error error = std::move(valid).error();

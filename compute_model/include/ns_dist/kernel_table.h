@@ -1,16 +1,8 @@
 // Tables of kernels: CSV files, plain or gzipped, with a header. The columns `gpu, op, dtype` and the operator's
 // dimensions say what ran; `latency_ms`, where present, is what was measured.
 //
-//   op                                          dimensions
-//   linear, gemm, matmul, bmm                   m, n, k (the reduction) and, optionally, b
-//   attention                                   b, s, h, h_kv, d, causal, window, and optionally pass (fwd, bwd)
-//   moe                                         num_tokens, hidden, inter, topk, experts, tp, distribution
-//   softmax, layernorm, rmsnorm                 b, h (rows, columns)
-//   add, mul, ... (pointwise; *u: with a scalar) b, h
-//   conv                                        b, cin, cout, ksize, isize, stride, pad
-//   attn_*_proj, mlp_*_proj                     m, n, k
-//   attn_rope, mlp_act, emb, *_layernorm        m, n
-//   unknown                                     flops, read_bytes, written_bytes
+// Which operators there are, and their dimensions, kernel_shapes() says. `pass` (fwd, bwd) is read for operators that
+// have a backward form of their own; pointwise names that end in u are of a tensor and a scalar.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,8 +37,11 @@ class CsvTable {
   std::string_view text(std::size_t row) const {
     return std::string_view(text_).substr(rows_[row].begin, rows_[row].size);
   }
-  // The fields of a row, at most as many as there are columns; quotes around a field are taken off.
-  void fields(std::size_t row, std::vector<std::string_view>& out) const;
+  // The fields of a row, at most as many as there are columns, without blanks and quotes around them. Returns how many
+  // the row has.
+  std::size_t fields(std::size_t row, std::vector<std::string_view>& out) const;
+  // The same as they stand in the text.
+  void raw_fields(std::size_t row, std::vector<std::string_view>& out) const;
 
  private:
   struct Row {
@@ -56,6 +52,19 @@ class CsvTable {
   std::vector<std::string> columns_;
   std::vector<Row> rows_;
 };
+
+// Operators of one form: names with blanks between them, and the columns of their dimensions, those that may be left
+// out in brackets.
+struct KernelShape {
+  std::string_view names, dimensions;
+};
+std::span<const KernelShape> kernel_shapes();
+
+// Makes an operator the pass that is asked for. Error: it has no backward form; what to write instead.
+Result<void> set_pass(OperatorKind& kind, Pass pass);
+
+// Error: a table without a column op, or without a column gpu where `default_gpu` is empty.
+Result<void> check_kernel_columns(const CsvTable& table, std::string_view default_gpu);
 
 struct KernelRow {
   std::string_view gpu, op;  // into the table
@@ -72,7 +81,8 @@ class KernelReader {
  public:
   // Keeps a reference to `table`. `default_gpu` stands where the table has no gpu.
   explicit KernelReader(const CsvTable& table, std::string default_gpu = "");
-  // Errors, with the row's line: an unknown operator or dtype, a missing, unreadable or non-positive dimension.
+  // Errors, with the row's line: an unknown operator or dtype, a missing, unreadable or non-positive dimension, a pass
+  // that the operator does not have, more fields than columns.
   Result<KernelRow> row(std::size_t index) const;
 
  private:
@@ -111,7 +121,11 @@ Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTabl
                                          const std::function<void(double)>& progress = {});
 
 // The table with forecast_ms, low_ms, high_ms, utilization, bound, tile, waves, method, extrapolated and
-// forecast_power_w added to each row; empty where there is no forecast.
+// forecast_power_w added to each row; empty where there is no forecast. Columns of these names, of an earlier answer,
+// are replaced.
 std::string to_csv(const CsvTable& table, const KernelForecasts& forecasts);
+
+// The columns that to_csv replaces.
+std::vector<std::string> replaced_columns(const CsvTable& table);
 
 }  // namespace ns_dist

@@ -232,6 +232,13 @@ TEST(Answers, EverySubjectOfExplainWorksAsItsExampleSays) {
   }
 }
 
+TEST(Answers, OperatorsAreAsLargeAsTheyAre) {
+  for (const char* subject : {"optimizer 405000000000", "adam 405000000000", "unknown mine --flops '2 TFLOP'",
+                              "rmsnorm 8192x4096 --pass backward", "conv 32x64x56x56x64x3x1 --pass backward"}) {
+    EXPECT_GT(json::parse(answered("explain --json " + std::string(subject)).out)["latency_s"].get<double>(), 0);
+  }
+}
+
 TEST(Answers, VersionSaysWhichBuild) {
   EXPECT_THAT(answered("version").out, ContainsRegex("^ns-dist [0-9]+\\.[0-9]+"));
 }

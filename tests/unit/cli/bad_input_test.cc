@@ -107,6 +107,22 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"explain all_reduce 64", 2, "SHAPE: \"64\" has no unit"},
       {"explain all_reduce 64MiB --ranks 1", 2, "--ranks: 1 is out of range"},
       {"explain all_reduce 64MiB --ranks 16 --algorithm rings", 1, "rings"},
+      {"explain gemm 8x8x8 --pass backward", 2, "--pass: gemm has no backward pass; .*gradients are gemms"},
+      {"explain moe 8x8x8x8x2 --pass backward", 2, "--pass: moe has no backward pass"},
+      {"explain optimizer 8 --pass backward", 2, "--pass: optimizer has no backward pass"},
+      {"explain gemm 8x8x8 --window 5", 2, "--window: says nothing of gemm; expected only with attention"},
+      {"explain softmax 8x8 --layout tt", 2, "--layout: says nothing of softmax; expected only with gemm"},
+      {"explain gemm 8x8x8 --ranks 16", 2, "--ranks: says nothing of gemm; expected only with collectives"},
+      {"explain all_reduce 64MiB --dtype fp8", 2, "--dtype: says nothing of all_reduce"},
+      {"explain softmax 8x8 --dtype fp8_block", 2, "--dtype: \"fp8_block\""},
+      {"explain gelu 8x8", 2, "nothing is called \"gelu\".*did you mean \"elementwise\""},
+      {"explain layernrm 8x8", 2, "did you mean \"layernorm\""},
+      {"explain unknown mine", 2, "--flops: nothing says what it does.*--read"},
+      // Fits.
+      {"fit --data /proc/no_such --output x", 1, "--data: \"/proc/no_such\" is not there; expected a folder"},
+      {"fit --data /dev/null --output x", 1, "--data: \"/dev/null\" is a file"},
+      {"fit --data /tmp --output x --predictor bogus", 2, "--predictor: \"bogus\".*gemm_fp8.*convolution.*clusters"},
+      {"fit --data /tmp --output no/such/weights", 1, "--output: \"no/such/weights\" cannot be written"},
   };
   for (const BadInput& input : kInputs) {
     expect_refused(input, run_command("ns-dist " + std::string(input.arguments)));

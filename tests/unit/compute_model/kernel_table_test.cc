@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 namespace ns_dist {
 namespace {
@@ -85,6 +86,87 @@ TEST(KernelTable, NamesTheLineOfABadRow) {
     EXPECT_NE(text.find("t.csv:" + std::to_string(i + 2)), std::string::npos) << text;
   }
   EXPECT_TRUE(KernelReader(csv, "h100").row(5));
+}
+
+TEST(KernelTable, TakesThePassOfWhatHasOne) {
+  const CsvTable csv = table(
+      "gpu,op,b,m,n,k,s,h,d,cin,cout,ksize,isize,stride,pad,pass\nx,softmax,2,,,,,3,,,,,,,,bwd\n"
+      "x,rmsnorm,2,,,,,3,,,,,,,,backward\nx,emb,2,,,,,3,,,,,,,,bwd\nx,attention,1,,,,64,3,64,,,,,,,bwd\n"
+      "x,conv,1,,,,,,,8,8,3,16,1,1,bwd\nx,cross_entropy,2,,,,,3,,,,,,,,bwd\nx,softmax,2,,,,,3,,,,,,,,forward\n"
+      "x,softmax,2,,,,,3,,,,,,,,sideways\nx,gemm,,8,8,8,,,,,,,,,,sideways\nx,gemm,,8,8,8,,,,,,,,,,bwd\n"
+      "x,add,2,,,,,3,,,,,,,,bwd\nx,gemm,,8,8,8,,,,,,,,,,fwd\n");
+  const KernelReader reader(csv);
+  for (std::size_t i = 0; i < 7; ++i) {
+    const auto row = reader.row(i);
+    ASSERT_TRUE(row) << to_text(row.error());
+    const Pass pass = std::visit(
+        [](const auto& op) {
+          if constexpr (requires { op.pass; }) return op.pass;
+          return Pass::kForward;
+        },
+        row->work.kind);
+    EXPECT_EQ(pass, i < 6 ? Pass::kBackward : Pass::kForward) << i;
+  }
+  const char* reasons[] = {"t.csv:9: pass is \"sideways\"; expected fwd, bwd", "t.csv:10: pass is \"sideways\"",
+                           "t.csv:11: gemm has no backward pass; expected forward; its gradients are gemms",
+                           "t.csv:12: elementwise has no backward pass"};
+  for (std::size_t i = 0; i < std::size(reasons); ++i) {
+    const auto row = reader.row(7 + i);
+    ASSERT_FALSE(row) << i;
+    EXPECT_NE(to_text(row.error()).find(reasons[i]), std::string::npos) << to_text(row.error());
+  }
+  EXPECT_TRUE(reader.row(11));
+}
+
+TEST(KernelTable, ReadsWhatSpreadsheetsWrite) {
+  const CsvTable csv =
+      table("\xEF\xBB\xBFgpu, op ,dtype, b,h\r\nx, softmax, \"fp32\" , 2,\t3 \nx,softmax,bf16,2,3,4\n");
+  EXPECT_EQ(csv.columns(), (std::vector<std::string>{"gpu", "op", "dtype", "b", "h"}));
+  const KernelReader reader(csv);
+  const auto row = reader.row(0);
+  ASSERT_TRUE(row) << to_text(row.error());
+  EXPECT_EQ(row->work, (Operator{Softmax{.rows = 2, .columns = 3}, DType::kFp32}));
+  const auto longer = reader.row(1);
+  ASSERT_FALSE(longer);
+  EXPECT_NE(to_text(longer.error()).find("t.csv:3: 6 fields; expected 5"), std::string::npos);
+}
+
+TEST(KernelTable, KnowsEveryOperatorThatItNames) {
+  for (const KernelShape& shape : kernel_shapes()) {
+    std::istringstream names{std::string(shape.names)};
+    for (std::string name; names >> name;) {
+      const CsvTable csv = table(
+          "gpu,op,b,s,h,d,m,n,k,num_tokens,hidden,inter,topk,experts,cin,cout,ksize,isize,stride,pad,flops,read_bytes\n"
+          "x," +
+          name + ",8,64,8,64,8,8,8,8,8,8,2,8,8,8,3,16,1,1,1e9,1e6\n");
+      const auto row = KernelReader(csv).row(0);
+      EXPECT_TRUE(row) << name << ": " << (row ? "" : to_text(row.error()));
+    }
+  }
+}
+
+TEST(KernelTable, SaysWhichColumnIsMissing) {
+  const auto refused = [](const std::string& text, const char* gpu) {
+    const auto checked = check_kernel_columns(table(text), gpu);
+    return checked ? "" : to_text(checked.error());
+  };
+  EXPECT_EQ(refused("gpu,op\n", ""), "");
+  EXPECT_EQ(refused("op\n", "x"), "");
+  EXPECT_NE(refused("op,m\n", "").find("t.csv:1: no column \"gpu\""), std::string::npos);
+  EXPECT_NE(refused("gpu;op;m\n", "").find("no column \"op\""), std::string::npos);
+  EXPECT_NE(refused("gpu;op;m\n", "").find("the columns are: gpu;op;m; separate them by commas"), std::string::npos);
+  EXPECT_EQ(refused("\x01\xff\x1b[31m\n", "").find('\x1b'), std::string::npos);
+}
+
+TEST(KernelTable, ReplacesEarlierAnswers) {
+  const CsvTable csv =
+      table("gpu,op,\"a,b\",forecast_ms,b,low_ms\nx,softmax, 1,9,2,8\nx,softmax\nx,softmax,1,2,3,4,5\n");
+  KernelForecasts none;
+  none.forecasts.resize(3);
+  EXPECT_EQ(to_csv(csv, none),
+            "gpu,op,\"a,b\",b,forecast_ms,low_ms,high_ms,utilization,bound,tile,waves,method,extrapolated,"
+            "forecast_power_w\nx,softmax, 1,2,,,,,,,,,,\nx,softmax,,,,,,,,,,,,\nx,softmax,1,3,,,,,,,,,,\n");
+  EXPECT_EQ(replaced_columns(csv), (std::vector<std::string>{"forecast_ms", "low_ms"}));
 }
 
 TEST(KernelTable, RefusesNoTable) {

@@ -1,0 +1,146 @@
+// Tables of kernels, as people make them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "support/run_command.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class Kernels : public ::testing::Test {
+ protected:
+  CommandResult run(const std::string& arguments) { return run_command("ns-dist " + arguments, folder_.path()); }
+  CommandResult kernels(const std::string& csv, const std::string& flags = "") {
+    write("in.csv", csv);
+    return run("kernels --input in.csv " + flags);
+  }
+  void write(const char* name, const std::string& text) {
+    std::ofstream(folder_.path() / name, std::ios::binary) << text;
+  }
+  std::string read(const char* name) { return read_text(folder_.path() / name); }
+  const std::string rows_ = "gpu,op,b,h\nh100,softmax,8192,4096\n";
+
+ private:
+  const ScratchFolder folder_;
+};
+
+TEST_F(Kernels, SaysOnceWhatIsNoTable) {
+  for (const char* csv : {"gpu;op;b;h\nh100;softmax;1;2\nh100;softmax;1;3\n", "gpu\top\nh100\tsoftmax\n",
+                          "GPU,operator\nh100,softmax\n", "\x7f\x45LF\x02\x01\n\x03\x1b[31m\n"}) {
+    const CommandResult result = kernels(csv);
+    EXPECT_EQ(result.code, 1) << csv;
+    EXPECT_THAT(result.out, IsEmpty()) << csv;
+    EXPECT_THAT(result.err, HasSubstr("in.csv:1: no column \"op\"; expected columns gpu, op")) << csv;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("\x1b"))) << csv;
+  }
+  EXPECT_THAT(kernels("op,b,h\nsoftmax,8,8\n").err, HasSubstr("no column \"gpu\""));
+  EXPECT_EQ(kernels("op,b,h\nsoftmax,8,8\n", "--gpu h100").code, 0);
+  const CommandResult empty = kernels("gpu,op\n");
+  EXPECT_EQ(empty.code, 0);
+  EXPECT_THAT(empty.err, HasSubstr("in.csv: no rows"));
+}
+
+TEST_F(Kernels, RefusesWhatItWouldSpoil) {
+  EXPECT_THAT(kernels(rows_, "--output ./in.csv").err, HasSubstr("--output: \"./in.csv\" is the file that is read"));
+  EXPECT_EQ(read("in.csv"), rows_);
+  EXPECT_EQ(kernels(rows_, "--output ./in.csv").code, 2);
+  EXPECT_THAT(kernels(rows_, "--output no/such/out.csv").err, HasSubstr("--output: \"no/such/out.csv\" cannot be"));
+  EXPECT_THAT(kernels(rows_, "--gpu nope").err, HasSubstr("--gpu: unknown GPU \"nope\""));
+}
+
+TEST_F(Kernels, AnswersItsOwnAnswer) {
+  const std::string first = kernels(rows_).out;
+  const CommandResult second = kernels(first);
+  EXPECT_EQ(second.out, first);
+  EXPECT_THAT(second.err, HasSubstr("in.csv:1: new forecasts take the place of columns forecast_ms, low_ms"));
+}
+
+TEST_F(Kernels, WritesGzip) {
+  ASSERT_EQ(kernels(rows_, "--output out.csv.gz").code, 0);
+  EXPECT_EQ(read("out.csv.gz").substr(0, 2), "\x1f\x8b");
+  EXPECT_EQ(run("kernels --input out.csv.gz").out, kernels(rows_).out);
+}
+
+TEST_F(Kernels, HelpNamesOperatorsAndColumns) {
+  const std::string help = run("kernels --help").out;
+  for (const char* words : {"num_tokens hidden inter topk", "gemm linear", "cin cout", "flops read_bytes"}) {
+    EXPECT_THAT(help, HasSubstr(words));
+  }
+  EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 40);
+  EXPECT_THAT(kernels("gpu,op\nh100,frobnicate\n").err, AllOf(HasSubstr("normalization"), HasSubstr("gelu")));
+}
+
+TEST_F(Kernels, FamiliesHaveTheSameForecastUnderBothNames) {
+  write("in.csv",
+        "gpu,op,dtype,b,h,m,n,k\nh100,normalization,bf16,8192,4096,,,\nh100,layernorm,bf16,8192,4096,,,\n"
+        "h100,gemm,fp8_block,,,4096,4096,4096\nh100,elementwise,bf16,8192,4096,,,\nh100,linear,fp32,,,512,512,512\n");
+  const std::string out = run("kernels --mode sustained --input in.csv").out;
+  std::istringstream lines(out);
+  std::vector<double> milliseconds;
+  std::string line;
+  for (std::getline(lines, line); std::getline(lines, line);) {
+    std::istringstream fields(line);
+    for (int i = 0; i < 9; ++i) std::getline(fields, line, ',');
+    milliseconds.push_back(std::stod(line));
+  }
+  ASSERT_EQ(milliseconds.size(), 5u);
+  EXPECT_EQ(milliseconds[0], milliseconds[1]);
+  const char* same[] = {"layernorm 8192x4096", "normalization 8192x4096", "gemm 4096x4096x4096 --dtype fp8_block",
+                        "elementwise 8192x4096", "linear 512x512x512 --dtype fp32"};
+  for (std::size_t i = 0; i < 5; ++i) {
+    const std::string text = run("explain --gpu h100 --json " + std::string(same[i])).out;
+    const std::size_t at = text.find("\"latency_s\": ");
+    ASSERT_NE(at, std::string::npos) << same[i];
+    EXPECT_NEAR(std::stod(text.substr(at + 13)) * 1e3 / milliseconds[i], 1, 1e-5) << same[i];
+  }
+}
+
+TEST_F(Kernels, CorrectionsSayWhichModeTheyAreOf) {
+  std::string rows = "op,dtype,m,n,k,latency_ms\n";
+  for (int i = 1; i <= 12; ++i) rows += "linear,bf16," + std::to_string(1024 * i) + ",8192,8192,1\n";
+  write("mine.csv", rows);
+  ASSERT_EQ(run("calibrate --gpu h100 --kernels mine.csv --output mine.json").code, 0);
+  const CommandResult burst = run("kernels --input mine.csv --gpu h100 --kernel-calibration mine.json");
+  EXPECT_EQ(burst.code, 2);
+  EXPECT_THAT(burst.err, ContainsRegex("--kernel-calibration: measured on sustained .*add --mode sustained"));
+  EXPECT_EQ(std::count(burst.err.begin(), burst.err.end(), '\n'), 1);
+  EXPECT_EQ(run("kernels --mode sustained --input mine.csv --gpu h100 --kernel-calibration mine.json").code, 0);
+  EXPECT_THAT(run("explain gemm 8x8x8 --mode burst --kernel-calibration mine.json").err, HasSubstr("--mode sustained"));
+  EXPECT_THAT(run("calibrate --gpu h100 --kernels mine.csv --output mine.csv").err, HasSubstr("is the file that is"));
+}
+
+TEST_F(Kernels, CorrectionsThatHarmAreWarnedOf) {
+  // The forecast itself, now a little above, now a little below: nothing to learn.
+  std::string rows = "op,dtype,m,n,k\n";
+  for (int i = 1; i <= 12; ++i) rows += "linear,bf16," + std::to_string(1024 * i) + ",8192,8192\n";
+  write("in.csv", rows);
+  std::istringstream lines(run("kernels --mode sustained --gpu h100 --input in.csv").out);
+  std::string measured = "op,dtype,m,n,k,latency_ms\n", line;
+  std::getline(lines, line);
+  for (int i = 1; i <= 12; ++i) {
+    std::getline(lines, line);
+    std::istringstream fields(line);
+    for (int f = 0; f < 6; ++f) std::getline(fields, line, ',');
+    measured += "linear,bf16," + std::to_string(1024 * i) + ",8192,8192," +
+                std::to_string(std::stod(line) * (i % 2 == 0 ? 1.05 : 1 / 1.05)) + "\n";
+  }
+  write("mine.csv", measured);
+  const CommandResult result = run("calibrate --gpu h100 --kernels mine.csv --output mine.json");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, ContainsRegex("warning: the correction of gemm bf16 makes its own rows worse")) << result.out;
+}
+
+}  // namespace
+}  // namespace ns_dist
