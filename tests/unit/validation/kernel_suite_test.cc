@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -10,6 +11,7 @@
 #include "eager.h"
 #include "error_table.h"
 #include "ns_dist/catalog.h"
+#include "recipes.h"
 #include "support/run_command.h"
 #include "support/simulator_fakes.h"
 
@@ -326,6 +328,46 @@ TEST_F(KernelSuiteFolder, AFolderWithoutTablesOrColumnsIsRefused) {
   const auto columns = check();
   ASSERT_FALSE(columns);
   EXPECT_THAT(to_text(columns.error()), HasSubstr("labels.csv:1: no column \"phase\""));
+}
+
+// The cards beside the shipped weights say the command that wrote them.
+TEST(KernelRecipes, AreThoseOfTheShippedWeights) {
+  const std::filesystem::path folder = std::filesystem::path(NS_DIST_SOURCE_DIR) / "compute_model/weights";
+  for (const KernelRecipe& recipe : kKernelRecipes) {
+    const KernelFitOptions options = fit_options(recipe);
+    std::string command = "Written by `ns-dist fit --data DIR";
+    for (const std::string& predictor : options.predictors) command += " --predictor " + predictor;
+    for (const std::string& table : options.tables) command += " --table " + table;
+    for (const std::string& framework : options.prefer_frameworks) command += " --prefer-framework " + framework;
+    EXPECT_THAT(read_text(folder / (std::string(recipe.predictor) + "-v1.md")), HasSubstr(command + "`."));
+  }
+  std::size_t cards = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().string().ends_with("-v1.md")) ++cards;
+  }
+  EXPECT_EQ(cards, kKernelRecipes.size());
+}
+
+TEST_F(KernelSuiteFolder, FitsAnewAsTheShippedWeightsWere) {
+  const auto table = [&](const std::string& name, std::initializer_list<const char*> gpus) {
+    std::string text = "gpu,op,dtype,b,m,n,k,latency_ms\n";
+    for (const char* gpu : gpus) {
+      for (int i = 1; i <= 100; ++i) {
+        text += std::string(gpu) + ",linear,fp32,1," + std::to_string(64 * i) + ",1024,512," +
+                std::to_string(0.01 * i) + "\n";
+      }
+    }
+    write("kernels/" + name + ".csv", text);
+  };
+  table("fp32_train_linear", {"p4", "v100-pcie-32gb"});
+  table("fp32_test_linear", {"l4"});
+  const auto suite = check_kernels({.data = folder_.path(), .threads = 2, .refit = true}, gpu_of, usual);
+  ASSERT_TRUE(suite) << to_text(suite.error());
+  const std::string anew = suite->markdown.substr(suite->markdown.find("## GPUs left out, fitted anew"));
+  EXPECT_THAT(anew, HasSubstr("| gemm_fp32 | p4 | GPU |"));
+  EXPECT_THAT(anew, HasSubstr("| gemm_fp32 | v100-pcie-32gb | shapes |"));
+  EXPECT_THAT(anew, ::testing::Not(HasSubstr("l4")));  // a table for tests
+  EXPECT_THAT(suite->markdown, HasSubstr("these rows set the interval"));
 }
 
 TEST_F(KernelSuiteFolder, TheCommandTellsBadRowsByItsExitCode) {
