@@ -368,6 +368,14 @@ TEST_F(KernelSuiteFolder, FitsAnewAsTheShippedWeightsWere) {
   EXPECT_THAT(anew, HasSubstr("| gemm_fp32 | v100-pcie-32gb | shapes |"));
   EXPECT_THAT(anew, ::testing::Not(HasSubstr("l4")));  // a table for tests
   EXPECT_THAT(suite->markdown, HasSubstr("these rows set the interval"));
+  // A GPU that nobody knows is told, not taken for a predictor without rows; so is a folder with nothing to fit.
+  table("bf16_moe", {"warp-drive"});
+  EXPECT_FALSE(check_kernels({.data = folder_.path(), .refit = true}, gpu_of, usual));
+  std::filesystem::remove_all(folder_.path() / "kernels");
+  table("a100_mi210_llmcompass", {"a100-sxm-80gb"});
+  const auto nothing = check_kernels({.data = folder_.path(), .refit = true}, gpu_of, usual);
+  ASSERT_FALSE(nothing);
+  EXPECT_THAT(to_text(nothing.error()), HasSubstr("no table of measured kernels"));
 }
 
 TEST_F(KernelSuiteFolder, TheCommandTellsBadRowsByItsExitCode) {
