@@ -107,7 +107,7 @@ Result<std::vector<FusedKernel>> fuse(std::span<const FusionStep> steps) {
         const bool wanted = steps[i].kept || readers[i].empty() ||
                             std::any_of(readers[i].begin(), readers[i].end(),
                                         [&](std::size_t reader) { return group[reader] != group[last]; });
-        if (wanted) fused.outputs += 1;
+        if (wanted) fused.outputs += elements_written(steps[i].op) / elements;
       }
       fused.inputs *= rereads;
       kernel.op = {fused, steps[last].op.dtype};

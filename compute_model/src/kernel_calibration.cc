@@ -58,15 +58,15 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
     const Observation& row = rows[static_cast<std::size_t>(i)];
     out.points.push_back({row.x[0], row.x[1], weights(i)});
     errors.push_back(weights(i) / inverse(i, i));
-    out.before += std::abs(std::exp(-row.residual) - 1) / static_cast<double>(count);
+    out.before += std::abs(std::exp(-residual(i)) - 1) / static_cast<double>(count);
     out.after += std::abs(std::exp(-errors.back()) - 1) / static_cast<double>(count);
   }
   std::sort(errors.begin(), errors.end());
   const double number = static_cast<double>(count), widen = 1 + 2 / number;  // few rows widen the interval
-  const auto at = [&](double q) {
-    return errors[static_cast<std::size_t>(std::clamp(std::ceil((number + 1) * q) - 1, 0.0, number - 1))];
-  };
-  out.low = std::clamp(at(0.05) * widen, -4.0, -0.01), out.high = std::clamp(at(0.95) * widen, 0.01, 4.0);
+  // Split conformal prediction, outwards on both sides.
+  const auto at = [&](double rank) { return errors[static_cast<std::size_t>(std::clamp(rank - 1, 0.0, number - 1))]; };
+  out.low = std::clamp(at(std::floor((number + 1) * 0.05)) * widen, -4.0, -0.01);
+  out.high = std::clamp(at(std::ceil((number + 1) * 0.95)) * widen, 0.01, 4.0);
   return out;
 }
 
@@ -97,6 +97,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     NS_TRY(const KernelRow row, reader.row(i));
     if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) continue;
+    if (row.doubtful) continue;
     const std::string where = fmt::format("{}:{}", table.where(), table.line(i));
     if (!row.latency_ms || !(*row.latency_ms > 0)) {
       return fail(wrong(where, "a row without a latency", "latency_ms, in milliseconds, above zero"));

@@ -36,7 +36,7 @@ Efficiency tensor_efficiency(std::string_view architecture) {
   for (const Efficiency& row : kTensorEfficiency) {
     if (row.architecture == architecture) return row;
   }
-  return {architecture, 0.72, 0.66};  // median of the rows above
+  return {architecture, 0.72, 0.66};  // somewhat below the medians of the rows above, 0.75 and 0.69: cautious
 }
 
 // What the board's power lets the tensor units do. Dynamic power is c U V^2 f for U FLOP a clock; along the part of the
@@ -45,7 +45,7 @@ Efficiency tensor_efficiency(std::string_view architecture) {
 // H200, B200, B300 and GB200 (one process, two architectures, 700 to 1,200 W: the law holds to 4 %), 1.34e-30 on A100,
 // 1.54e-30 on A40, 8.7e-31 on L40S. Boards with GDDR spend about 1.9 times as much for the same tensor work. Older
 // nodes by TSMC's published scaling, N7 -60 % from 16FF+.
-double tensor_ceiling(const Gpu& gpu, double bf16_peak) {
+double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak) {
   const double watts = gpu.board_power / W, clock = gpu.boost_clock / Hz;
   if (!(watts > 0) || !(clock > 0) || !(bf16_peak > 0) || gpu.process_nm <= 0) return bf16_peak;
   // FLOP a clock of an SM is a power of two; nominal peaks are stated at clocks somewhat below the boost clock.
@@ -55,11 +55,9 @@ double tensor_ceiling(const Gpu& gpu, double bf16_peak) {
                        : gpu.process_nm > 7 ? 8.2e-31
                        : gpu.process_nm > 5 ? 1.34e-30
                                             : 4.66e-31) *
-                      (gpu.memory_type.starts_with("GDDR") ? 1.88 : 1);
+                      (gddr ? 1.88 : 1);
   return std::min(bf16_peak, std::cbrt(units * units * watts / cost));
 }
-
-constexpr double kVectorEfficiency = 0.90;  // A100 and V100, large products
 
 // FP32 lanes that one warp scheduler feeds: 16 on Volta, Turing and GA100, which leaves every other issue slot to loads
 // and addresses; 32 on Pascal, GA10x, Ada and Hopper (CUDA C++ Programming Guide, arithmetic throughput by compute
@@ -93,15 +91,13 @@ constexpr double kVoltageRise = 0.08;
 constexpr double kIdleShare = 0.12;
 // DRAM access and transport: HBM2 3.9 pJ a bit, GDDR5 14 pJ (O'Connor et al. 2017, "Fine-grained DRAM", MICRO),
 // GDDR6 7.5 pJ (Micron), and as much again on the chip.
-double byte_joules_of(std::string_view memory_type) {
-  return memory_type.starts_with("GDDR") || memory_type.starts_with("gddr") ? 110e-12 : 60e-12;
-}
+double byte_joules_of(bool gddr) { return gddr ? 110e-12 : 60e-12; }
 
 // Share of the nominal bandwidth that long streaming kernels reach in a running model: V100 and A100 0.91-0.93, GDDR
 // with ECC 0.76-0.78 (P4, T4), P100's first HBM2 0.755, AMD 0.86. Medians over kernels of at least 0.2 ms, from
 // NeuSight's kernel data.
-double bandwidth_efficiency(const Gpu& gpu) {
-  if (gpu.memory_type.starts_with("GDDR") || gpu.memory_type.starts_with("gddr")) return 0.77;
+double bandwidth_efficiency(const Gpu& gpu, bool gddr) {
+  if (gddr) return 0.77;
   if (gpu.vendor == "amd") return 0.86;
   return gpu.architecture == "pascal" ? 0.755 : 0.91;
 }
@@ -165,6 +161,7 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   machine.mode = mode;
   machine.sms = gpu.sm_count;
   machine.l2 = gpu.l2_cache / B;
+  machine.gddr = gpu.memory_type.starts_with("GDDR") || gpu.memory_type.starts_with("gddr");
   machine.bandwidth = gpu.memory_bandwidth / (B / s);
   machine.vector_peak = gpu.vector[DType::kFp32] / (FLOP / s);
   machine.launch = kBurstLaunch + (mode == Mode::kSustained ? kStreamGap : 0);
@@ -188,15 +185,11 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
     const double peak = gpu.matrix_peak(dtype) / (FLOP / s);
     if (!(peak >= 0) || !std::isfinite(peak)) return bad("peak for " + std::string(name_of(dtype)), "a finite rate");
     const bool on_tensor_units = gpu.tensor[dtype] > FlopsPerSecond();
-    double rate = peak * (on_tensor_units ? tensor_share : kVectorEfficiency);
-    if (!on_tensor_units && usable(watts)) {
-      rate = std::min(rate, (1 - kIdleShare) * watts / flop_joules_of(gpu.process_nm));
-    }
     machine.matrix_peak[static_cast<std::size_t>(dtype)] = peak;
     const double bf16 = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
     machine.matrix_ceiling[static_cast<std::size_t>(dtype)] =
-        on_tensor_units && bf16 > 0 ? peak * tensor_ceiling(gpu, bf16) / bf16 : peak;
-    machine.matrix_rate[static_cast<std::size_t>(dtype)] = rate;
+        on_tensor_units && bf16 > 0 ? peak * tensor_ceiling(gpu, machine.gddr, bf16) / bf16 : peak;
+    if (on_tensor_units) machine.matrix_rate[static_cast<std::size_t>(dtype)] = peak * tensor_share;
     fastest = std::max(fastest, peak);
   }
   // Special function units: 16 exponentials a clock and SM since Volta (CUDA C++ programming guide, "Arithmetic
@@ -205,7 +198,10 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
   machine.exponential_rate = (gpu.architecture == "blackwell-ultra" ? 32 : 16) * clock * machine.sms;
   if (!usable(fastest)) return bad("rate", "a peak for at least one number format");
-  if (!usable(machine.vector_peak)) machine.vector_peak = fastest / 16;  // H100's and A100's ratio of BF16 to FP32
+  if (!usable(machine.vector_peak)) {  // H100's and A100's ratio of BF16 to FP32
+    const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
+    machine.vector_peak = (usable(half) ? half : fastest) / 16;
+  }
   machine.issue_share = issue_share_of(gpu);
   machine.l2_bandwidth = std::max(machine.bandwidth, kL2BytesPerClock * machine.sms * clock);
   machine.resident_bytes = kResidentShare * machine.l2 / (two_partitions(gpu) ? 2 : 1);
@@ -213,8 +209,8 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   // Matrix units fetch operands once for many products: about half of the energy is the arithmetic's.
   if (gpu.tensor[DType::kFp32] > FlopsPerSecond()) machine.matrix_energy = 0.6;
   machine.flop_joules = flop_joules_of(gpu.process_nm) * (mode == Mode::kSustained ? kSustainedJoules : 1),
-  machine.byte_joules = byte_joules_of(gpu.memory_type);
-  machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu);
+  machine.byte_joules = byte_joules_of(machine.gddr);
+  machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu, machine.gddr);
   return machine;
 }
 

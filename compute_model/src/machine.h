@@ -17,13 +17,15 @@ struct Machine {
   Gpu gpu;
   Mode mode = Mode::kSustained;
   double sms = 1;
+  bool gddr = false;              // memory on the board, not on the package
   double l2 = 0;                  // bytes
   double bandwidth = 0;           // nominal memory bandwidth
   double achieved_bandwidth = 0;  // of a long streaming kernel
   double vector_peak = 0;         // nominal, fp32 arithmetic
   double exponential_rate = 0;    // of all SMs, 1/s
   double launch = 0;              // fixed cost of a kernel: dispatch, first loads, last stores
-  // Nominal; of a large GEMM that fills the SMs evenly; what the board's power lets tensor units do (machine.cc).
+  // Nominal; of a large GEMM that fills the SMs evenly, 0 without tensor units for the format; what the board's power
+  // lets tensor units do (machine.cc).
   std::array<double, kDTypeCount> matrix_peak{}, matrix_rate{}, matrix_ceiling{};
 
   double issue_share = 1;     // of the vector peak that a matrix product's instructions leave to its products

@@ -54,7 +54,12 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
 
   Safetensors file;
   file.where_ = where;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  // Data are copied when all ranges are known not to overlap: a file asks for no more memory than it is long.
+  struct Range {
+    std::uint64_t begin, end;
+    std::string* data;
+  };
+  std::vector<Range> ranges;
   for (const auto& [name, entry] : header.items()) {
     if (!entry.is_object()) return bad(where, "header entry \"" + name + "\" is not an object");
     if (name == "__metadata__") {
@@ -82,13 +87,15 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
     const auto begin = (*offsets)[0].get<std::uint64_t>(), end = (*offsets)[1].get<std::uint64_t>();
     if (begin > end || end > data.size()) return bad(where, "tensor \"" + name + "\" leaves the file");
     if (end - begin != count * element) return bad(where, "tensor \"" + name + "\" does not fill its shape");
-    if (begin < end) ranges.emplace_back(begin, end);
-    file.tensors_[name] = {dtype->get<std::string>(), std::string(data.substr(begin, end - begin))};
+    Tensor& tensor = file.tensors_[name];
+    tensor.dtype = dtype->get<std::string>();
+    if (begin < end) ranges.push_back({begin, end, &tensor.data});
   }
-  std::sort(ranges.begin(), ranges.end());
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i].first < ranges[i - 1].second) return bad(where, "two tensors overlap");
+    if (ranges[i].begin < ranges[i - 1].end) return bad(where, "two tensors overlap");
   }
+  for (const Range& range : ranges) range.data->assign(data.substr(range.begin, range.end - range.begin));
   return file;
 }
 

@@ -14,7 +14,7 @@ namespace {
 using Matrix = Eigen::MatrixXf;
 
 struct Parameter {
-  Matrix value, gradient, first, second, average;
+  Matrix value, gradient, first, second;
   void shape(Eigen::Index rows, Eigen::Index columns) {
     value = gradient = first = second = Matrix::Zero(rows, columns);
   }
@@ -91,7 +91,6 @@ Network train(const TrainingRows& rows, const TrainingOptions& options, const st
   Eigen::RowVectorXf target(index(batch)), weight(index(batch));
   constexpr double kFirst = 0.9, kSecond = 0.99;
   double first_power = 1, second_power = 1;
-  const std::size_t average_from = options.steps * 3 / 4;
   for (std::size_t step = 0; step < options.steps; ++step) {
     for (std::size_t b = 0; b < batch; ++b) {
       if (cursor == count) {
@@ -141,8 +140,6 @@ Network train(const TrainingRows& rows, const TrainingOptions& options, const st
       p.second = static_cast<float>(kSecond) * p.second + static_cast<float>(1 - kSecond) * p.gradient.cwiseAbs2();
       if (shrink) p.value *= static_cast<float>(1 - rate * options.decay);
       p.value.array() -= scale * p.first.array() / (p.second.array().sqrt() + 1e-8F);
-      if (step == average_from) p.average = p.value;
-      if (step > average_from) p.average += 0.002F * (p.value - p.average);
     };
     for (std::size_t l = 0; l < layers; ++l) update(weights[l], true), update(biases[l], false);
     if (progress && step % std::max<std::size_t>(1, options.steps / 100) == 0) progress(done);

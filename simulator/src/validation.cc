@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "ns_dist/error_figures.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/scenario.h"
 #include "ns_dist/simulator.h"
@@ -41,31 +42,12 @@ ScenarioSpec spec_of(const PublishedRun& run) {
   return spec;
 }
 
-std::string summary_line(const char* name, const ErrorSummary& summary) {
+std::string summary_line(const char* name, const ErrorFigures& figures) {
   return fmt::format("{:<22} {:>4} runs: mean {:5.1f} %, p90 {:5.1f} %, max {:5.1f} %, bias {:+5.1f} %\n", name,
-                     summary.runs, 100 * summary.mean, 100 * summary.p90, 100 * summary.max, 100 * summary.bias);
+                     figures.rows, 100 * figures.mean, 100 * figures.p90, 100 * figures.largest, 100 * figures.bias);
 }
 
 }  // namespace
-
-ErrorSummary summarize(std::vector<double> errors) {
-  ErrorSummary summary;
-  summary.runs = errors.size();
-  if (errors.empty()) return summary;
-  for (double& error : errors) {
-    summary.bias += error;
-    error = std::abs(error);
-    summary.mean += error;
-  }
-  summary.bias /= static_cast<double>(errors.size());
-  summary.mean /= static_cast<double>(errors.size());
-  std::sort(errors.begin(), errors.end());
-  summary.max = errors.back();
-  // Nearest rank: the smallest error that at least 90 % of the runs do not exceed.
-  const auto rank = static_cast<std::size_t>(std::ceil(0.9 * static_cast<double>(errors.size())));
-  summary.p90 = errors[rank - 1];
-  return summary;
-}
 
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog) {
   std::vector<RunCheck> checks;
@@ -143,8 +125,8 @@ std::string to_markdown(std::span<const RunCheck> checks) {
                         100 * row->error(), 100 * row->baseline_error());
   }
   text += '\n';
-  text += summary_line("ns-dist", summarize(ours));
-  text += summary_line("constant utilisation", summarize(baseline));
+  text += summary_line("ns-dist", figures_of(ours));
+  text += summary_line("constant utilisation", figures_of(baseline));
   text += fmt::format("measurement inside the 90 % interval: {} of {}\n", inside, ours.size());
   if (unsupported > 0) text += fmt::format("not forecast: {}\n", unsupported);
   return text;

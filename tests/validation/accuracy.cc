@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "ns_dist/error_figures.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/scenario.h"
 #include "ns_dist/simulator.h"
@@ -144,10 +145,10 @@ Result<Case> case_of(const json& record, const Catalog& catalog) {
 }
 
 void print(const std::string& name, const std::vector<double>& errors, const std::vector<double>& baseline) {
-  const ErrorSummary ours = summarize(errors), theirs = summarize(baseline);
+  const ErrorFigures ours = figures_of(errors), theirs = figures_of(baseline);
   fmt::print("{:<34} {:>4} | {:5.1f} {:5.1f} {:5.1f} {:+6.1f} | {:5.1f} {:5.1f} {:5.1f}\n", name.substr(0, 34),
-             ours.runs, 100 * ours.mean, 100 * ours.p90, 100 * ours.max, 100 * ours.bias, 100 * theirs.mean,
-             100 * theirs.p90, 100 * theirs.max);
+             ours.rows, 100 * ours.mean, 100 * ours.p90, 100 * ours.largest, 100 * ours.bias, 100 * theirs.mean,
+             100 * theirs.p90, 100 * theirs.largest);
 }
 
 using ErrorsByTitle = std::map<std::string, std::pair<std::vector<double>, std::vector<double>>>;

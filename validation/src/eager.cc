@@ -88,7 +88,8 @@ Operator gemm(const ModelGraph& graph, const ModelNode& node, const ModelOperato
   if (batched && op.op != "BMM" && phase == ModelPhase::kForward) {
     const double flops = static_cast<double>(op.m) * static_cast<double>(op.n) * static_cast<double>(op.k);
     gemm.batch = node.output[0] * node.output[1], gemm.m = node.output[2], gemm.n = node.output[3];
-    gemm.k = std::max<std::int64_t>(1, static_cast<std::int64_t>(flops / std::max(1.0, elements_of(node.output))));
+    const double k = flops / std::max(1.0, elements_of(node.output));
+    gemm.k = static_cast<std::int64_t>(std::clamp(k, 1.0, 9e18));
   }
   if (batched) {
     // Queries by keys: the second operand is a transposed view.
@@ -336,7 +337,7 @@ bool waits(const ModelNode& node) {
          node.inputs[0][0] == node.inputs[1][0] && node.inputs[0][1] == node.inputs[1][1];
 }
 
-// The node whose memory `index` is a view of.
+// The node whose memory `index` is a view of. Only earlier nodes are followed, so that a circle of them has an end.
 const ModelNode* owner_of(const ModelGraph& graph, std::int64_t index) {
   const ModelNode* node = graph.find(index);
   const auto view = [](const ModelNode& n) {
@@ -346,7 +347,7 @@ const ModelNode* owner_of(const ModelGraph& graph, std::int64_t index) {
     const ModelNode* large = nullptr;
     for (const std::int64_t previous : node->previous) {
       const ModelNode* producer = graph.find(previous);
-      if (previous != node->index && producer != nullptr && elements_of(producer->output) > 4096) {
+      if (previous < node->index && producer != nullptr && elements_of(producer->output) > 4096) {
         large = producer;
         break;
       }

@@ -22,11 +22,11 @@ struct ErrorCount : ErrorFigures {
   double inside = 0;  // share of measurements in the 90 % interval
 };
 ErrorCount count_errors(const std::vector<const Judged*>& rows);
-// Mean error in percent of `other` over the rows that it answered; nothing when it answered none of them.
+// Mean error of `other`, a share, over the rows that it answered; nothing when it answered none of them.
 std::optional<double> mean_of_other(const std::vector<const Judged*>& rows, const std::string& other);
 
 // Rows in groups, as Markdown: one line a group, the largest mean error first, then one for all. `others` get a column
-// each, on the rows that they answered, and ours on those very rows stands beside where they answered fewer.
+// each, on the rows that they answered, which may be fewer than ours.
 class ErrorTable {
  public:
   ErrorTable(std::string title, std::vector<std::string> others = {})

@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
 
 #include "ns_dist/kernel_fit.h"
+#include "recipes.h"
 #include "sections.h"
 
 namespace ns_dist {
@@ -13,6 +19,57 @@ bool fp32_training_gpu(std::string_view id) {
       "p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-pcie-40gb", "mi100", "mi210"};
   return std::find(kFitted.begin(), kFitted.end(), id) != kFitted.end();
 }
+
+namespace {
+
+// Every predictor as the shipped weights were fitted, but for what is left out. One thread fits a predictor.
+Result<std::string> fitted_anew(const KernelSuiteOptions& options, const GpuOf& gpu_of, const Tell& tell) {
+  constexpr std::size_t kCount = kKernelRecipes.size();
+  std::mutex mutex;  // of `gpu_of`, `tell` and `shares`
+  std::array<double, kCount> shares{};
+  std::array<std::optional<Result<KernelFit>>, kCount> fits;
+  std::atomic<std::size_t> next = 0;
+  const GpuOf one_at_a_time = [&](std::string_view id) {
+    const std::scoped_lock lock(mutex);
+    return gpu_of(id);
+  };
+  const auto work = [&] {
+    for (std::size_t i = next++; i < kCount; i = next++) {
+      KernelFitOptions fit = fit_options(kKernelRecipes[i]);
+      fit.data = options.data / "kernels";
+      fit.threads = 1;
+      fits[i] = fit_kernels(fit, one_at_a_time, [&](double done, std::string_view what) {
+        const std::scoped_lock lock(mutex);
+        shares[i] = done;
+        tell(std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(kCount), what);
+      });
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned t = 1; t < std::min<unsigned>(options.threads, kCount); ++t) threads.emplace_back(work);
+    work();
+  }
+  std::string text;
+  for (const auto& fit : fits) {
+    if (!*fit) {
+      // Nothing measured for this predictor is fine as long as there is something for another.
+      const bool nothing =
+          fit->error().code == ErrorCode::kNotFound && fit->error().where == (options.data / "kernels").string();
+      if (nothing && (&fit != &fits.back() || !text.empty())) continue;
+      return fail(fit->error());
+    }
+    // The cards' tables of errors below one head.
+    const std::string& card = (*fit)->card;
+    const std::size_t head = std::min(card.find("\nErrors of forecasts"), card.size());
+    const std::size_t rule = card.find("\n| --- ", head);
+    const std::size_t rows = rule == std::string::npos ? card.size() : card.find('\n', rule + 1) + 1;
+    text += text.empty() ? card.substr(head) : card.substr(rows);
+  }
+  return "\n## GPUs left out, fitted anew\n" + text;
+}
+
+}  // namespace
 
 Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf& gpu_of, const UsualCluster& usual,
                                   const Tell& progress) {
@@ -27,13 +84,10 @@ Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf
   NS_TRY(std::string kernels,
          kernel_sections(sections, [&](double done, std::string_view what) { tell(share * done, what); }));
   if (options.refit) {
-    KernelFitOptions fit;
-    fit.data = options.data / "kernels";
-    fit.predictors = {"gemm", "gemm_fp8", "attention", "moe"};
-    fit.threads = options.threads;
-    NS_TRY(const KernelFit fitted,
-           fit_kernels(fit, gpu_of, [&](double done, std::string_view what) { tell(0.1 + 0.9 * done, what); }));
-    kernels += "\n## GPUs left out, fitted anew\n" + fitted.card.substr(fitted.card.find("\nErrors of forecasts"));
+    NS_TRY(const std::string anew, fitted_anew(options, gpu_of, [&](double done, std::string_view what) {
+             tell(share + (1 - share) * done, what);
+           }));
+    kernels += anew;
   }
   if (sections.tables == 0) {
     Error error;

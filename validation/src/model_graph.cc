@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 
@@ -24,6 +25,21 @@ std::optional<std::vector<std::int64_t>> whole_numbers(std::string_view text, ch
     text.remove_prefix(1);
   }
   return values;
+}
+
+// Far beyond any tensor of a model, and what products of two sizes and sums over a model still hold in 64 bits.
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
+constexpr double kMostElements = 1e12;
+
+bool usable(const TensorShape& shape) {
+  return std::all_of(shape.begin(), shape.end(), [](std::int64_t size) { return size <= kLargestSize; }) &&
+         elements_of(shape) <= kMostElements;
+}
+
+// Kinds whose kernels are so many rows of the last dimension: a table of rows, normalizations, products.
+bool needs_width(std::string_view kind) {
+  constexpr std::array<std::string_view, 5> kKinds = {"EMBEDDING", "VECln", "VECsoftmax", "Linear", "BMM"};
+  return std::find(kKinds.begin(), kKinds.end(), kind) != kKinds.end();
 }
 
 Error bad(const std::string& where, std::string message, std::string expected) {
@@ -80,6 +96,17 @@ Result<std::map<std::string, ModelGraph, std::less<>>> read_model_graphs(const s
                              "idx 12, shapes 4x1024;1, prev 3;7"));
       continue;
     }
+    if (!usable(*output) || !std::all_of(node.inputs.begin(), node.inputs.end(), usable)) {
+      mistakes.push_back(bad(rows.where(), fmt::format("node \"{}\" has a tensor too large to be one", node.name),
+                             fmt::format("sizes up to {}, {:g} elements", kLargestSize, kMostElements)));
+      continue;
+    }
+    if (needs_width(node.kind) && !(elements_of(*output) > 0)) {
+      mistakes.push_back(bad(rows.where(),
+                             fmt::format("node \"{}\" is {} with nothing in its output", node.name, node.kind),
+                             "an out_shape of sizes above 0, as in 4x1024"));
+      continue;
+    }
     node.output = *output, node.previous = *previous;
     graphs[std::string(rows.text("graph"))].nodes.push_back(std::move(node));
   }
@@ -88,6 +115,9 @@ Result<std::map<std::string, ModelGraph, std::less<>>> read_model_graphs(const s
                      [](const ModelNode& a, const ModelNode& b) { return a.index < b.index; });
   }
 
+  constexpr std::array kSizes = {&ModelOperator::b, &ModelOperator::m, &ModelOperator::n, &ModelOperator::k,
+                                 &ModelOperator::h};
+  constexpr std::array kCounts = {&ModelOperator::elements, &ModelOperator::in_elements, &ModelOperator::out_elements};
   NS_TRY(CsvRows ops, CsvRows::open(operators, {"graph", "idx", "phase", "op", "b", "m", "n", "k", "h", "elems"}));
   for (std::size_t i = 0; i < ops.size(); ++i) {
     ops.go_to(i);
@@ -101,6 +131,16 @@ Result<std::map<std::string, ModelGraph, std::less<>>> read_model_graphs(const s
     const std::string_view phase = ops.text("phase");
     if (auto mistake = ops.mistake()) {
       mistakes.push_back(std::move(*mistake));
+      continue;
+    }
+    const bool sizes = std::all_of(kSizes.begin(), kSizes.end(),
+                                   [&](const auto size) { return op.*size >= 0 && op.*size <= kLargestSize; });
+    const bool counts = std::all_of(kCounts.begin(), kCounts.end(),
+                                    [&](const auto count) { return op.*count >= 0 && op.*count <= kMostElements; });
+    if (!sizes || !counts) {
+      mistakes.push_back(
+          bad(ops.where(), fmt::format("operator \"{}\" has a size out of range", op.op),
+              fmt::format("b, m, n, k, h from 0 to {}, elements up to {:g}", kLargestSize, kMostElements)));
       continue;
     }
     const auto graph = graphs.find(ops.text("graph"));

@@ -40,7 +40,8 @@ struct ModelGraph {
   const ModelNode* find(std::int64_t index) const;
 };
 
-// Reads both tables; rows that cannot be read go to `mistakes`. Errors: a table that cannot be read.
+// Reads both tables; rows that cannot be read go to `mistakes`, so do tensors without elements where the kernels of a
+// node are rows of its last dimension (tables, normalizations, products). Errors: a table that cannot be read.
 Result<std::map<std::string, ModelGraph, std::less<>>> read_model_graphs(const std::filesystem::path& nodes,
                                                                          const std::filesystem::path& operators,
                                                                          std::vector<Error>& mistakes);

@@ -17,6 +17,8 @@ namespace {
 const std::vector<std::string> kOthers = {"NeuSight", "roofline", "Habitat", "micro"};
 constexpr std::array<std::string_view, 4> kOtherColumns = {"neusight", "roofline", "habitat", "micro"};
 
+constexpr std::int64_t kMostLayers = 10'000;  // models have tens to hundreds; memory is mapped layer by layer
+
 Error bad(const std::string& where, std::string message, std::string expected) {
   Error error;
   error.message = std::move(message);
@@ -55,7 +57,15 @@ class Models {
     return found == graphs_.end() ? nullptr : &found->second;
   }
 
-  std::map<std::string, std::int64_t, std::less<>> layers;  // by model
+  // How often a model's layer stands: once where no row says. Nothing where what a row says cannot be read, which is
+  // noted.
+  std::optional<std::int64_t> layers_of(std::string_view model) const {
+    const auto found = layers.find(model);
+    if (found == layers.end()) return 1;
+    return found->second > 0 ? std::optional(found->second) : std::nullopt;
+  }
+
+  std::map<std::string, std::int64_t, std::less<>> layers;  // by model; 0: unreadable
 
  private:
   Sections& sections_;
@@ -70,6 +80,12 @@ std::optional<double> measured_in(CsvRows& rows, std::string_view column, Sectio
   if (!mistake) return measured;
   sections.mistakes.push_back(std::move(*mistake));
   return std::nullopt;
+}
+
+// A row that could not be forecast.
+void note(Error error, const CsvRows& rows, Sections& sections) {
+  error.where = rows.where();
+  sections.mistakes.push_back(std::move(error));
 }
 
 // The operator graph and the GPU of a row.
@@ -88,8 +104,7 @@ std::optional<Subject> subject_of(const CsvRows& rows, std::string_view graph_na
   }
   auto device = models.device(rows.text("gpu"));
   if (!device) {
-    device.error().where = rows.where();
-    sections.mistakes.push_back(std::move(device.error()));
+    note(std::move(device).error(), rows, sections);
     return std::nullopt;
   }
   return Subject{graph, *device};
@@ -112,12 +127,28 @@ Judged judged_of(std::string label, double measured_ms, const IntervalSum& secon
   return judged;
 }
 
+using ClassSums = std::map<std::string_view, IntervalSum>;
+
+Result<ClassSums> sums_by_class(const Subject& subject, std::int64_t layers, std::size_t phases) {
+  ClassSums sums;
+  for (const ModelNode& node : subject.graph->nodes) {
+    const std::string_view node_class = class_of(node);
+    if (node_class.empty()) continue;
+    for (std::size_t phase = 0; phase < phases; ++phase) {
+      NS_TRY(const IntervalSum span, node_alone(*subject.graph, node, static_cast<ModelPhase>(phase),
+                                                subject.device->gpu.l2_cache / units::B, *subject.device->alone_clock));
+      sums[node_class].add(span, node.in_layer ? static_cast<double>(layers) : 1);
+    }
+  }
+  return sums;
+}
+
 // NeuSight's error by operator: sums of a class over a model against the sums of the nodes' measured times.
 Result<std::string> class_sums(Models& models, const std::filesystem::path& path, Sections& sections) {
   NS_TRY(CsvRows rows, CsvRows::open(path, {"gpu", "model", "phase", "seq", "batch", "cls", "label_e2e_ms"}));
   ErrorTable unseen("Class sums, GPUs that were not fitted on", kOthers), by_gpu("Class sums, by GPU", kOthers),
       published("Class sums, in and out of NeuSight's distribution", kOthers);
-  std::map<std::string, std::map<std::string_view, IntervalSum>> known;
+  std::map<std::string, ClassSums> known;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
     const auto measured = measured_in(rows, "label_e2e_ms", sections);
@@ -126,24 +157,19 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
         fmt::format("{}-{}-{}-{}", rows.text("model"), rows.text("phase"), rows.text("seq"), rows.text("batch"));
     const std::string_view gpu = rows.text("gpu"), cls = rows.text("cls");
     const auto subject = subject_of(rows, name, models, sections);
-    if (!subject) continue;
-    auto [sum, fresh] = known.try_emplace(std::string(gpu) + " " + name);
-    if (fresh) {
-      const auto layers = models.layers.find(rows.text("model"));
-      const double times = layers == models.layers.end() ? 1 : static_cast<double>(layers->second);
-      for (const ModelNode& node : subject->graph->nodes) {
-        const std::string_view node_class = class_of(node);
-        if (node_class.empty()) continue;
-        for (std::size_t phase = 0; phase < (rows.text("phase") == "train" ? kModelPhases : 1); ++phase) {
-          NS_TRY(const IntervalSum span,
-                 node_alone(*subject->graph, node, static_cast<ModelPhase>(phase),
-                            subject->device->gpu.l2_cache / units::B, *subject->device->alone_clock));
-          sum->second[node_class].add(span, node.in_layer ? times : 1);
-        }
+    const auto layers = models.layers_of(rows.text("model"));
+    if (!subject || !layers) continue;
+    const std::string key = std::string(gpu) + " " + name;
+    auto sum = known.find(key);
+    if (sum == known.end()) {
+      auto sums = sums_by_class(*subject, *layers, rows.text("phase") == "train" ? kModelPhases : 1);
+      if (!sums) {
+        note(std::move(sums).error(), rows, sections);
+        continue;
       }
+      sum = known.emplace(key, std::move(*sums)).first;
     }
-    const auto found =
-        std::find_if(sum->second.begin(), sum->second.end(), [&](const auto& part) { return part.first == cls; });
+    const auto found = sum->second.find(cls);
     if (found == sum->second.end()) {
       sections.mistakes.push_back(bad(rows.where(), fmt::format("graph \"{}\" has nothing of class \"{}\"", name, cls),
                                       "BMM, Linear, VEC, VECsoftmax or VECln"));
@@ -181,9 +207,15 @@ Result<std::string> whole_models(Models& models, const std::filesystem::path& pa
     const auto subject = subject_of(rows, name, models, sections);
     if (!subject) continue;
     const std::string_view phase = rows.text("phase");
-    const auto layers = models.layers.find(rows.text("model"));
-    NS_TRY(const StepTime step, eager_step(*subject->graph, layers == models.layers.end() ? 1 : layers->second,
-                                           phase == "train", subject->device->gpu, *subject->device->step_clock));
+    const auto layers = models.layers_of(rows.text("model"));
+    if (!layers) continue;
+    const auto forecast =
+        eager_step(*subject->graph, *layers, phase == "train", subject->device->gpu, *subject->device->step_clock);
+    if (!forecast) {
+      note(forecast.error(), rows, sections);
+      continue;
+    }
+    const StepTime& step = *forecast;
     const auto forward_ms = rows.positive("fw_ms"), backward_ms = rows.positive("bw_ms");
     if (phase == "train" && forward_ms && backward_ms) {
       parts.add(fmt::format("{} forward", gpu),
@@ -222,7 +254,7 @@ Result<std::string> several_gpus(Models& models, const std::filesystem::path& pa
     }
     const ModelGraph* graph = models.graph(rows.text("graph"));
     const auto layers = models.layers.find(rows.text("model"));
-    if (graph == nullptr || layers == models.layers.end()) {
+    if (graph == nullptr || layers == models.layers.end() || layers->second == 0) {
       sections.mistakes.push_back(bad(
           rows.where(), fmt::format("no graph \"{}\" or no layers of \"{}\"", rows.text("graph"), rows.text("model")),
           "a graph of graph_nodes and a model of labels"));
@@ -236,9 +268,7 @@ Result<std::string> several_gpus(Models& models, const std::filesystem::path& pa
                                  : distributed_step(*graph, layers->second, degrees, (*device)->gpu,
                                                     *(*device)->step_clock, **network);
     if (!span) {
-      Error error = span.error();
-      error.where = rows.where();
-      sections.mistakes.push_back(std::move(error));
+      note(span.error(), rows, sections);
       continue;
     }
     Judged judged = judged_of(fmt::format("{} {}", rows.text("gpu"), rows.text("graph")), *measured, *span);
@@ -269,8 +299,18 @@ Result<std::string> model_sections(Sections& sections) {
   NS_TRY(CsvRows rows, CsvRows::open(labels, {"model"}));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
-    const std::int64_t layers = rows.whole("num_layer", 0);
-    if (layers > 0) models.layers[std::string(rows.text("model"))] = layers;
+    const std::int64_t layers = rows.whole("num_layer", 0);  // 0 as well as nothing: not said
+    auto mistake = rows.mistake();
+    if (!mistake && (layers < 0 || layers > kMostLayers)) {
+      mistake = bad(rows.where(), fmt::format("num_layer is \"{}\"", rows.text("num_layer")),
+                    fmt::format("a whole number up to {}, or nothing", kMostLayers));
+    }
+    if (mistake) {
+      sections.mistakes.push_back(std::move(*mistake));
+      models.layers.try_emplace(std::string(rows.text("model")), 0);
+    } else if (layers > 0) {
+      models.layers[std::string(rows.text("model"))] = layers;
+    }
   }
   std::string text;
   if (!sums.empty()) {

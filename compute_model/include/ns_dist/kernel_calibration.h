@@ -42,7 +42,8 @@ struct KernelCalibration {
   friend bool operator==(const KernelCalibration&, const KernelCalibration&) = default;
 };
 
-// Reads the rows of `table` that name `gpu`, or all where it names none. Errors: a row that cannot be read or has no
+// Reads the rows of `table` that name `gpu`, or all where it names none, but none that are flagged (outlier,
+// over_peak). Errors: a row that cannot be read or has no
 // latency_ms, fewer than three rows in every family and number format.
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options);
 

@@ -23,13 +23,6 @@ struct RunCheck {
   double baseline_error() const { return baseline / measured - 1; }
 };
 
-// Relative errors: mean, 90th percentile and largest of their magnitudes, and their signed mean.
-struct ErrorSummary {
-  std::size_t runs = 0;
-  double mean = 0, p90 = 0, max = 0, bias = 0;
-};
-ErrorSummary summarize(std::vector<double> errors);
-
 // Forecasts every run. Errors: a model or cluster that the catalog does not have. A run that cannot be planned is
 // listed with the reason.
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog);

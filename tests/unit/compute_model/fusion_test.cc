@@ -37,6 +37,15 @@ TEST(Fusion, AChainReadsItsInputAndWritesItsEndOnce) {
   EXPECT_DOUBLE_EQ(chain.flops_per_element, 1 + 10 + 2);
 }
 
+TEST(Fusion, WritesWhatItsStepsWrite) {
+  // Dropout writes a byte of mask beside each of its four, a comparison a byte alone.
+  Operator dropout = pointwise(4096, 1), mask = pointwise(4096, 1);
+  std::get<Elementwise>(dropout.kind).outputs = 1.25, std::get<Elementwise>(mask.kind).outputs = 0.25;
+  const auto kernels = fused({{pointwise(4096, 1), {}, 4096}, {dropout, {0}}, {mask, {0}}});
+  ASSERT_EQ(kernels.size(), 1u);
+  EXPECT_DOUBLE_EQ(std::get<Elementwise>(kernels[0].op.kind).outputs, 1.25 + 0.25);
+}
+
 TEST(Fusion, AnOutputThatOthersReadIsWritten) {
   // x = a + b; y = f(x), which a product reads; z = g(y) in the same kernel. Residuals: x is wanted later.
   const auto kernels = fused({{pointwise(4096, 2), {}, 8192, true},

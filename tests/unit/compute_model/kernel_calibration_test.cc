@@ -50,6 +50,46 @@ TEST(KernelCalibration, AFewRowsCarryToShapesLikeThem) {
   EXPECT_EQ((*plain)->forecast(other)->latency, (*corrected)->forecast(other)->latency);
 }
 
+TEST(KernelCalibration, RowsFlaggedAsDoubtfulAreNotRead) {
+  std::string plain = measured(h100(), 1.3, 24, Mode::kSustained), flagged;
+  for (std::size_t from = 0, line = 0; from < plain.size(); ++line) {
+    const std::size_t end = plain.find('\n', from);
+    flagged += plain.substr(from, end - from) + (line == 0 ? ",outlier\n" : ",0\n");
+    from = end + 1;
+  }
+  flagged += "linear,bf16,4096,4096,4096,1000,1\n";
+  const auto table = CsvTable::parse(flagged, "measured.csv");
+  const auto calibration = calibrate_kernels(h100(), *table, {});
+  ASSERT_TRUE(calibration) << to_text(calibration.error());
+  EXPECT_EQ(*calibration, calibrated(h100(), 1.3));
+}
+
+// Of n rows the floor((n + 1) 5 %)-th and the ceil((n + 1) 95 %)-th set the interval, the first and the last of up to
+// 38: rows scattered evenly to both sides set it as wide downwards as upwards.
+TEST(KernelCalibration, TheIntervalIsAsWideDownwardsAsUpwards) {
+  const auto model = make_compute_model(h100(), {.mode = Mode::kSustained});
+  const auto low_and_high = [&](double sign) {
+    std::string text = "op,dtype,m,n,k,latency_ms\n";
+    for (int i = 0; i < 30; ++i) {
+      const Operator op{Gemm{.m = 512 * (i + 1), .n = 4096, .k = 1024}, DType::kBf16};
+      text += fmt::format("linear,bf16,{},4096,1024,{:.17g}\n", 512 * (i + 1),
+                          (*model)->forecast(op)->latency / units::ms * std::exp(sign * 0.01 * ((7 * i) % 30 - 9)));
+    }
+    const auto calibration = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
+    EXPECT_TRUE(calibration);
+    return std::pair(calibration->families[0].low, calibration->families[0].high);
+  };
+  const auto [low, high] = low_and_high(1);
+  const auto [mirrored_low, mirrored_high] = low_and_high(-1);
+  EXPECT_NEAR(low, -mirrored_high, 1e-6);
+  EXPECT_NEAR(high, -mirrored_low, 1e-6);
+}
+
+// Residuals beyond e^2 are cut before and after alike, so that one wild row does not seem to be corrected.
+TEST(KernelCalibration, WildRowsCountAlikeBeforeAndAfter) {
+  EXPECT_NEAR(calibrated(h100(), 1e6).families[0].before, 1 - std::exp(-2.0), 1e-6);
+}
+
 TEST(KernelCalibration, IsNeverFasterThanPhysics) {
   const auto corrected =
       make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibrated(h100(), 0.1))});

@@ -70,6 +70,18 @@ TEST(Safetensors, RefusesDamage) {
       "overlap");
 }
 
+// Were tensors copied as they are read, this file of 6 MB would ask for 40 GB.
+TEST(Safetensors, CopiesNothingThatOverlaps) {
+  constexpr int kTensors = 10'000, kBytes = 4 << 20;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    const std::string size = std::to_string(kBytes);
+    header += (i > 0 ? ",\"" : "\"") + std::to_string(i) + R"(":{"dtype":"U8","shape":[)" + size +
+              R"(],"data_offsets":[0,)" + size + "]}";
+  }
+  refuses(with_header(header + "}", std::string(kBytes, 'x')), "overlap");
+}
+
 // A small set of weights: one predictor, one tree with one question.
 KernelWeights small_weights() {
   constexpr Predictor kPredictor = Predictor::kMoe;

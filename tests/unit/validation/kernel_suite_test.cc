@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -10,6 +11,7 @@
 #include "eager.h"
 #include "error_table.h"
 #include "ns_dist/catalog.h"
+#include "recipes.h"
 #include "support/run_command.h"
 #include "support/simulator_fakes.h"
 
@@ -246,6 +248,75 @@ TEST_F(KernelSuiteFolder, BadGraphRowsAreNamed) {
   EXPECT_THAT(to_text(mistakes[3]), HasSubstr("o.csv:13: phase is \"sideways\""));
 }
 
+TEST_F(KernelSuiteFolder, NodesWithoutAWidthAreRefusedWhereKernelsNeedIt) {
+  write("n.csv", std::string(kNodes) +
+                     "toy-train-8-4,4,a,EMBEDDING,0,4x8,,0\n"
+                     "toy-train-8-4,5,b,VECln,0,4x8,4x0,0\n"
+                     "toy-train-8-4,6,c,Linear,0,4x8,4x8x0,0\n"
+                     "toy-train-8-4,7,d,getitem,0,4x8,0x8,0\n"
+                     "toy-train-8-4,8,e,misc,0,,4294967296x4294967296x0,0\n"
+                     "toy-train-8-4,9,f,misc,0,2000000000x2000000000,4,0\n");
+  write("o.csv", std::string(kOps) +
+                     "toy-train-8-4,2,fw,0,Linear,1,-32,128,128,,,,\n"
+                     "toy-train-8-4,2,fw,0,MEM,,,,,,1e300,,\n");
+  std::vector<Error> mistakes;
+  const auto graphs = read_model_graphs(folder_.path() / "n.csv", folder_.path() / "o.csv", mistakes);
+  ASSERT_TRUE(graphs);
+  ASSERT_EQ(mistakes.size(), 7u);
+  EXPECT_THAT(to_text(mistakes[0]), HasSubstr("n.csv:6: node \"a\" is EMBEDDING with nothing in its output"));
+  EXPECT_THAT(to_text(mistakes[1]), HasSubstr("n.csv:7: node \"b\" is VECln with nothing"));
+  EXPECT_THAT(to_text(mistakes[2]), HasSubstr("n.csv:8: node \"c\" is Linear with nothing"));
+  EXPECT_THAT(to_text(mistakes[3]), HasSubstr("n.csv:10: node \"e\" has a tensor too large"));
+  EXPECT_THAT(to_text(mistakes[4]), HasSubstr("n.csv:11: node \"f\" has a tensor too large"));
+  EXPECT_THAT(to_text(mistakes[5]), HasSubstr("o.csv:12: operator \"Linear\" has a size out of range"));
+  EXPECT_THAT(to_text(mistakes[6]), HasSubstr("o.csv:13: operator \"MEM\" has a size out of range"));
+  EXPECT_EQ(graphs->at("toy-train-8-4").nodes.back().name, "d");  // a view of nothing is a view
+}
+
+TEST_F(KernelSuiteFolder, ACircleOfViewsHasAnEnd) {
+  write("n.csv",
+        "graph,idx,name,op_name,in_layer,in_shapes,out_shape,prev\n"
+        "g,0,a,misc,0,,100x100,1\n"
+        "g,1,b,misc,0,,100x100,0\n"
+        "g,2,fc,Linear,0,100x100,100x100,1\n");
+  write("o.csv",
+        "graph,idx,phase,sub,op,b,m,n,k,h,elems,in_elems,out_elems\n"
+        "g,2,fw,0,Linear,1,100,100,100,,,,\n");
+  std::vector<Error> mistakes;
+  const auto graphs = read_model_graphs(folder_.path() / "n.csv", folder_.path() / "o.csv", mistakes);
+  ASSERT_TRUE(graphs && mistakes.empty());
+  EXPECT_EQ(mapped_by_forward(graphs->at("g"), 3).calls, 1);
+}
+
+TEST_F(KernelSuiteFolder, ABadRowLosesNoOther) {
+  // Shapes that no kernel has are found when it is forecast: a softmax of no rows.
+  write("models_fp32/graph_nodes.csv", std::string(kNodes) + "bad-train-8-4,3,softmax,VECsoftmax,0,4x8x128,4x8x128,\n");
+  write("models_fp32/graph_ops.csv", std::string(kOps) + "bad-train-8-4,3,fw,0,VECsoftmax,0,,,,128,,4096,4096\n");
+  write("models_fp32/labels.csv",
+        "gpu,graph,model,phase,option,num_layer,e2e_ms\n"
+        "l4,bad-train-8-4,bad,train,,5,1\n"
+        "l4,toy-train-8-4,toy,train,,5,1\n"
+        "l4,toy-train-8-4,deep,train,,1e15,1\n"
+        "l4,toy-train-8-4,odd,train,,many,1\n"
+        "l4,toy-train-8-4,silent,train,,0,1\n");
+  write("models_fp32/class_sums.csv",
+        "gpu,model,phase,seq,batch,cls,label_e2e_ms\n"
+        "l4,bad,train,8,4,VECsoftmax,1\n"
+        "l4,toy,train,8,4,Linear,1\n");
+  const auto suite = check();
+  ASSERT_TRUE(suite) << to_text(suite.error());
+  std::string mistakes;
+  for (const Error& mistake : suite->mistakes) mistakes += to_text(mistake) + "\n";
+  EXPECT_EQ(suite->mistakes.size(), 4u) << mistakes;
+  EXPECT_THAT(mistakes, HasSubstr("labels.csv:4: num_layer is \"1e15\""));
+  EXPECT_THAT(mistakes, HasSubstr("labels.csv:5: num_layer is \"many\""));
+  EXPECT_THAT(mistakes, HasSubstr("labels.csv:2: "));
+  EXPECT_THAT(mistakes, HasSubstr("class_sums.csv:2: "));
+  EXPECT_THAT(suite->markdown,
+              HasSubstr("| l4 training | 2 |"));  // of a model of five layers, and of one that says none
+  EXPECT_THAT(suite->markdown, HasSubstr("| Linear | 1 |"));
+}
+
 TEST_F(KernelSuiteFolder, AFolderWithoutTablesOrColumnsIsRefused) {
   const auto empty = check();
   ASSERT_FALSE(empty);
@@ -257,6 +328,54 @@ TEST_F(KernelSuiteFolder, AFolderWithoutTablesOrColumnsIsRefused) {
   const auto columns = check();
   ASSERT_FALSE(columns);
   EXPECT_THAT(to_text(columns.error()), HasSubstr("labels.csv:1: no column \"phase\""));
+}
+
+// The cards beside the shipped weights say the command that wrote them.
+TEST(KernelRecipes, AreThoseOfTheShippedWeights) {
+  const std::filesystem::path folder = std::filesystem::path(NS_DIST_SOURCE_DIR) / "compute_model/weights";
+  for (const KernelRecipe& recipe : kKernelRecipes) {
+    const KernelFitOptions options = fit_options(recipe);
+    std::string command = "Written by `ns-dist fit --data DIR";
+    for (const std::string& predictor : options.predictors) command += " --predictor " + predictor;
+    for (const std::string& table : options.tables) command += " --table " + table;
+    for (const std::string& framework : options.prefer_frameworks) command += " --prefer-framework " + framework;
+    EXPECT_THAT(read_text(folder / (std::string(recipe.predictor) + "-v1.md")), HasSubstr(command + "`."));
+  }
+  std::size_t cards = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().string().ends_with("-v1.md")) ++cards;
+  }
+  EXPECT_EQ(cards, kKernelRecipes.size());
+}
+
+TEST_F(KernelSuiteFolder, FitsAnewAsTheShippedWeightsWere) {
+  const auto table = [&](const std::string& name, std::initializer_list<const char*> gpus) {
+    std::string text = "gpu,op,dtype,b,m,n,k,latency_ms\n";
+    for (const char* gpu : gpus) {
+      for (int i = 1; i <= 100; ++i) {
+        text += std::string(gpu) + ",linear,fp32,1," + std::to_string(64 * i) + ",1024,512," +
+                std::to_string(0.01 * i) + "\n";
+      }
+    }
+    write("kernels/" + name + ".csv", text);
+  };
+  table("fp32_train_linear", {"p4", "v100-pcie-32gb"});
+  table("fp32_test_linear", {"l4"});
+  const auto suite = check_kernels({.data = folder_.path(), .threads = 2, .refit = true}, gpu_of, usual);
+  ASSERT_TRUE(suite) << to_text(suite.error());
+  const std::string anew = suite->markdown.substr(suite->markdown.find("## GPUs left out, fitted anew"));
+  EXPECT_THAT(anew, HasSubstr("| gemm_fp32 | p4 | GPU |"));
+  EXPECT_THAT(anew, HasSubstr("| gemm_fp32 | v100-pcie-32gb | shapes |"));
+  EXPECT_THAT(anew, ::testing::Not(HasSubstr("l4")));  // a table for tests
+  EXPECT_THAT(suite->markdown, HasSubstr("these rows set the interval"));
+  // A GPU that nobody knows is told, not taken for a predictor without rows; so is a folder with nothing to fit.
+  table("bf16_moe", {"warp-drive"});
+  EXPECT_FALSE(check_kernels({.data = folder_.path(), .refit = true}, gpu_of, usual));
+  std::filesystem::remove_all(folder_.path() / "kernels");
+  table("a100_mi210_llmcompass", {"a100-sxm-80gb"});
+  const auto nothing = check_kernels({.data = folder_.path(), .refit = true}, gpu_of, usual);
+  ASSERT_FALSE(nothing);
+  EXPECT_THAT(to_text(nothing.error()), HasSubstr("no table of measured kernels"));
 }
 
 TEST_F(KernelSuiteFolder, TheCommandTellsBadRowsByItsExitCode) {

@@ -2,7 +2,8 @@
 //
 // Reads a folder laid out as
 //   collectives/nccl.csv[.gz]                  inside a node: gpu, collective, ranks, gpus_per_node, bytes, dtype,
-//   latency_ms collectives/dgx.csv[.gz]                   systems of two nodes: system and the same
+//                                              latency_ms
+//   collectives/dgx.csv[.gz]                   systems of two nodes: system and the same
 //   collectives/astra_sim_analytical.csv[.gz]  runs of ASTRA-Sim's analytical backends, with their configuration
 // Files that are missing leave their sections out. The sections on sizes and GPUs that were not seen fit the model
 // again, on the folder's other rows.

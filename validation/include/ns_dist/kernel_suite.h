@@ -26,8 +26,8 @@ struct KernelSuiteOptions {
   std::filesystem::path data;
   std::string weights{};  // a safetensors file's bytes; empty: those compiled in
   unsigned threads = 1;
-  // Also fits anew without each GPU and each generation, minutes on two cores, and judges forecasts of what was left
-  // out.
+  // Also fits every predictor anew, as the shipped weights were, without each GPU and each generation, minutes on two
+  // cores, and judges forecasts of what was left out.
   bool refit = false;
 };
 
