@@ -312,7 +312,7 @@ void vector_features(Writer& w, const Machine& machine, const Operator& op) {
   w.out.base = floor + machine.memory_seconds(passes * bytes);
   const double peak = machine.vector_peak;
   w.add_log(machine.bandwidth / machine.sms / 1e9), w.add_log(peak / machine.bandwidth);
-  w.add(machine.gpu.memory_type.starts_with("GDDR") ? 1 : 0), w.add_log(machine.l2 / machine.sms / 1e6);
+  w.add(machine.gddr ? 1 : 0), w.add_log(machine.l2 / machine.sms / 1e6);
 }
 
 }  // namespace

@@ -8,9 +8,6 @@ namespace ns_dist {
 
 namespace {
 
-bool slow_memory(const Machine& machine) {
-  return machine.gpu.memory_type.starts_with("GDDR") || machine.gpu.memory_type.starts_with("gddr");
-}
 bool amd(const Machine& machine) { return machine.gpu.vendor == "amd"; }
 
 }  // namespace
@@ -23,7 +20,7 @@ double softmax_passes(const Machine& machine, double columns, Pass pass) {
   if (columns > 16384) return 1.5;
   if (amd(machine)) return columns > 1024 ? 1.95 : 1.03;
   if (pass == Pass::kBackward) return 1.1;
-  return slow_memory(machine) ? 1.05 : columns > 512 ? 1.19 : 1.04;
+  return machine.gddr ? 1.05 : columns > 512 ? 1.19 : 1.04;
 }
 
 // LayerNorm and RMSNorm: statistics first, then a second read, which a large L2 answers (A100 has 0.4 MB an SM, the
@@ -32,7 +29,7 @@ double normalization_passes(const Machine& machine, Pass pass) {
   if (pass == Pass::kBackward) return amd(machine) ? 2.8 : 1.4;
   if (amd(machine)) return 1.6;
   const bool found_again = machine.l2 / machine.sms > 200e3;
-  return (slow_memory(machine) ? 1.0 : 1.25) + (found_again ? 0 : slow_memory(machine) ? 0.37 : 0.25);
+  return (machine.gddr ? 1.0 : 1.25) + (found_again ? 0 : machine.gddr ? 0.37 : 0.25);
 }
 
 Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,

@@ -352,7 +352,7 @@ TEST_F(KernelSuiteFolder, FitsAnewAsTheShippedWeightsWere) {
   const auto table = [&](const std::string& name, std::initializer_list<const char*> gpus) {
     std::string text = "gpu,op,dtype,b,m,n,k,latency_ms\n";
     for (const char* gpu : gpus) {
-      for (int i = 1; i <= 100; ++i) {
+      for (int i = 1; i <= 300; ++i) {
         text += std::string(gpu) + ",linear,fp32,1," + std::to_string(64 * i) + ",1024,512," +
                 std::to_string(0.01 * i) + "\n";
       }
