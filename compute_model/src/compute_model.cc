@@ -323,6 +323,7 @@ class KernelModel final : public ComputeCost {
       for (std::size_t f = 0; f < shape.size() + gpu.size(); ++f) {
         steps.add(f < shape.size() ? shape[f] : gpu[f - shape.size()], features.values[f], "feature");
       }
+      if (*predictor == Predictor::kGemmFp8) steps.add("includes", "quantization of activations", "as it was measured");
       steps.add("base_s", features.base, "physical estimate that the features correct");
       steps.add("correction", correction.seconds / features.base, estimate.method);
       if (correction.extrapolated) steps.add("extrapolated", "yes", "a feature lies outside the fitted range");
