@@ -135,7 +135,7 @@ Result<std::vector<T>> Safetensors::get(const std::string& name) const {
     return bad(where_, "tensor \"" + name + "\" is " + found->second.dtype + ", not " + std::string(kTypeName<T>));
   }
   std::vector<T> values(found->second.data.size() / sizeof(T));
-  std::memcpy(values.data(), found->second.data.data(), values.size() * sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), found->second.data.data(), values.size() * sizeof(T));
   return values;
 }
 
