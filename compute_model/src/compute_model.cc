@@ -289,7 +289,9 @@ class KernelModel final : public ComputeCost {
                                                                        : "tiles, waves and clock by board power")
           : neighbor->share == 1 ? "measured kernels of the nearest GPU, scaled"
                                  : "measured kernels of the nearest GPU scaled, and a network over others";
-      if (neighbor && steps.on()) {
+      if (reference.measured && only_bursts) {
+        estimate.method = "trees over measured bursts of this GPU, slowed as long runs of others are";
+      } else if (neighbor && steps.on()) {
         steps.add("nearest_gpu", reference.neighbor->machine.gpu.id,
                   "its measured kernels are carried over by the ratio of the physical estimates");
         steps.add("nearest_share", neighbor->share, "the network speaks for the rest");

@@ -141,6 +141,19 @@ TEST(ComputeModel, WhatFitsInL2OnTheMeasuredGpuDoesNotSlowAnother) {
   }
 }
 
+TEST(ComputeModel, ExplainsLongRunsOfAGpuThatWasMeasuredInBursts) {
+  const Operator op{Gemm{.m = 4096, .n = 4096, .k = 4096}};
+  for (const char* id : {"l40s", "b300-sxm", "l4"}) {
+    const auto sustained = catalog_model(id, Mode::kSustained);
+    const auto explanation = sustained->explain(op);
+    ASSERT_TRUE(explanation) << id;
+    EXPECT_EQ(explanation->forecast.latency, sustained->forecast(op)->latency);
+    const double slowdown = milliseconds(*sustained, op) / milliseconds(*catalog_model(id, Mode::kBurst), op);
+    EXPECT_GE(slowdown, 1) << id;
+    EXPECT_LE(slowdown, 1.3 + 1e-9) << id;
+  }
+}
+
 TEST(ComputeModel, ShortFormatsAndExpertsSlowDownInLongRunsAsMeasuredProductsDo) {
   const auto burst = catalog_model("h100-sxm-80gb", Mode::kBurst),
              sustained = catalog_model("h100-sxm-80gb", Mode::kSustained);
