@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -19,8 +18,6 @@ namespace ns_dist::cli {
 namespace {
 
 constexpr std::string_view kCollectives = "collectives", kClusters = "clusters";
-constexpr std::array<std::string_view, 9> kPredictors = {"gemm",   "gemm_fp8",    "gemm_fp32",  "attention", "moe",
-                                                         "vector", "convolution", kCollectives, kClusters};
 
 struct Request {
   std::string data, output, threads;
@@ -39,13 +36,15 @@ Result<int> answer_collectives(const Request& request) {
 
 // What need not be found only after hours of fitting.
 Result<void> check(const Request& request) {
+  std::vector<std::string> known(kernel_predictors().begin(), kernel_predictors().end());
+  known.emplace_back(kCollectives), known.emplace_back(kClusters);
   for (const std::string& name : request.predictors) {
-    if (std::find(kPredictors.begin(), kPredictors.end(), name) != kPredictors.end()) continue;
-    const std::string near = nearest_name(name, {kPredictors.begin(), kPredictors.end()});
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string near = nearest_name(name, known);
     return fail({ErrorCode::kUsage,
                  fmt::format("\"{}\" is none of its values", name),
                  "--predictor",
-                 fmt::format("one of {}", fmt::join(kPredictors, ", ")),
+                 fmt::format("one of {}", fmt::join(known, ", ")),
                  near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
                  {}});
   }
@@ -108,8 +107,9 @@ int fit_command(int argc, const char* const* argv) {
       ->type_name("FILE")
       ->required();
   app.add_option("--predictor", request.predictors,
-                 "only these: gemm, gemm_fp8, gemm_fp32, attention, moe, vector, convolution; or, alone, collectives "
-                 "(of GPU families inside a node) or clusters (corrections of single clusters)")
+                 fmt::format("only these: {}; or, alone, {} (of GPU families inside a node) or {} (corrections of "
+                             "single clusters)",
+                             fmt::join(kernel_predictors(), ", "), kCollectives, kClusters))
       ->type_name("NAME");
   app.add_option("--exclude-gpu", request.exclude_gpus, "leave these out of the fit")->type_name("ID");
   app.add_option("--exclude-generation", request.exclude_generations, "leave these architectures out: hopper, ...")

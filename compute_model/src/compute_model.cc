@@ -283,12 +283,7 @@ class KernelModel final : public ComputeCost {
       correction = correct(weights, *predictor, features, neighbor);
       const bool learned_elsewhere = !weights.transfer.network.layers.empty();
       if (neighbor && !neighbor->itself && !learned_elsewhere) neighbor.reset();
-      estimate.method =
-          !neighbor              ? (learned_elsewhere                  ? "network over measured kernels of other GPUs"
-                                    : *predictor == Predictor::kVector ? "traffic over achieved bandwidth, and the launch floor"
-                                                                       : "tiles, waves and clock by board power")
-          : neighbor->share == 1 ? "measured kernels of the nearest GPU, scaled"
-                                 : "measured kernels of the nearest GPU scaled, and a network over others";
+      estimate.method = method_of(*predictor, neighbor, learned_elsewhere);
       if (reference.measured && only_bursts) {
         estimate.method = "trees over measured bursts of this GPU, slowed as long runs of others are";
       } else if (neighbor && steps.on()) {
@@ -331,6 +326,15 @@ class KernelModel final : public ComputeCost {
       if (correction.extrapolated) steps.add("extrapolated", "yes", "a feature lies outside the fitted range");
     }
     return estimate;
+  }
+
+  static std::string_view method_of(Predictor predictor, const std::optional<NeighborFeatures>& neighbor,
+                                    bool learned_elsewhere) {
+    if (neighbor && neighbor->share == 1) return "measured kernels of the nearest GPU, scaled";
+    if (neighbor) return "measured kernels of the nearest GPU scaled, and a network over others";
+    if (learned_elsewhere) return "network over measured kernels of other GPUs";
+    if (predictor == Predictor::kVector) return "traffic over achieved bandwidth, and the launch floor";
+    return "tiles, waves and clock by board power";
   }
 
   Bound bound_of(const Roofline& roofline, double seconds) const {

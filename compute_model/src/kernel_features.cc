@@ -155,11 +155,13 @@ constexpr std::array<std::string_view, 26> kConvolutionShape = [] {
 
 }  // namespace
 
-std::string_view name_of(Predictor predictor) {
-  constexpr std::array<std::string_view, kPredictorCount> kNames = {"gemm", "gemm_fp8", "gemm_fp32",  "attention",
-                                                                    "moe",  "vector",   "convolution"};
-  return kNames[static_cast<std::size_t>(predictor)];
+std::span<const std::string_view> predictor_names() {
+  static constexpr std::array<std::string_view, kPredictorCount> kNames = {
+      "gemm", "gemm_fp8", "gemm_fp32", "attention", "moe", "vector", "convolution"};
+  return kNames;
 }
+
+std::string_view name_of(Predictor predictor) { return predictor_names()[static_cast<std::size_t>(predictor)]; }
 
 std::span<const std::string_view> shape_features(Predictor predictor) {
   switch (predictor) {

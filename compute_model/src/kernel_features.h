@@ -20,7 +20,8 @@ inline constexpr std::size_t kMaxFeatures = 48;
 // One set of networks each.
 enum class Predictor { kGemm, kGemmFp8, kGemmFp32, kAttention, kMoe, kVector, kConvolution };
 inline constexpr std::size_t kPredictorCount = 7;
-std::string_view name_of(Predictor predictor);  // "gemm", "gemm_fp8", ...
+std::span<const std::string_view> predictor_names();  // in their order
+std::string_view name_of(Predictor predictor);        // "gemm", "gemm_fp8", ...
 
 // What sort of kernel `op` is to a predictor that serves several, by number: streaming kernels by what they do,
 // products by mode. Kernels of one sort say little of another's. Zero where the predictor serves one sort only.

@@ -176,13 +176,12 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     std::size_t flagged = 0, others = 0;
     std::uint64_t hash = data.hash;
     const KernelReader reader(table);
-    const auto preferred = preferred_frameworks(table, options.prefer_frameworks);
+    const PreferredFrameworks preferred(table, options.prefer_frameworks);
     for (std::size_t i = 0; i < table.row_count(); ++i) {
       for (const char c : table.text(i)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
       NS_TRY(const KernelRow row, reader.row(i));
       if (row.doubtful) ++flagged;
-      const auto wanted = preferred.find(row.gpu);
-      const bool other = wanted != preferred.end() && row.framework != wanted->second;
+      const bool other = preferred.passes_over(row);
       if (other) ++others;
       if (row.doubtful || other || !row.latency_ms) continue;
       auto found = ids.find(row.gpu);
@@ -704,6 +703,8 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
 }
 
 }  // namespace
+
+std::span<const std::string_view> kernel_predictors() { return predictor_names(); }
 
 bool is_held_out(const Operator& op) { return shape_of(op) < kHoldOut; }
 

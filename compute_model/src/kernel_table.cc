@@ -455,11 +455,9 @@ Result<void> set_pass(OperatorKind& kind, Pass pass) {
                        std::visit(InsteadOfBackward(), kind)));
 }
 
-std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTable& table,
-                                                                     const std::vector<std::string>& order) {
-  std::map<std::string, std::string, std::less<>> preferred;
+PreferredFrameworks::PreferredFrameworks(const CsvTable& table, const std::vector<std::string>& order) {
   const auto gpu = table.column("gpu"), framework = table.column("framework");
-  if (order.empty() || !gpu || !framework) return preferred;
+  if (order.empty() || !gpu || !framework) return;
   std::map<std::string, std::size_t, std::less<>> ranks;
   std::vector<std::string_view> fields;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
@@ -471,8 +469,12 @@ std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTa
     const auto [found, added] = ranks.emplace(std::string(fields[*gpu]), rank);
     if (!added) found->second = std::min(found->second, rank);
   }
-  for (const auto& [id, rank] : ranks) preferred.emplace(id, order[rank]);
-  return preferred;
+  for (const auto& [id, rank] : ranks) by_gpu_.emplace(id, order[rank]);
+}
+
+bool PreferredFrameworks::passes_over(const KernelRow& row) const {
+  const auto preferred = by_gpu_.find(row.gpu);
+  return preferred != by_gpu_.end() && preferred->second != row.framework;
 }
 
 KernelReader::KernelReader(const CsvTable& table, std::string default_gpu)

@@ -102,7 +102,9 @@ Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
     sections.mistakes.insert(sections.mistakes.end(), forecasts.errors.begin(), forecasts.errors.end());
 
     const KernelReader reader(table);
-    const auto preferred = preferred_frameworks(table, {std::string(entry.framework)});
+    std::vector<std::string> frameworks;
+    if (!entry.framework.empty()) frameworks.emplace_back(entry.framework);
+    const PreferredFrameworks preferred(table, frameworks);
     ErrorTable errors{std::string(entry.name)};
     ErrorTable others{fmt::format("{}, other frameworks than {}", entry.name, entry.framework)};
     for (std::size_t i = 0; i < table.row_count(); ++i) {
@@ -121,9 +123,7 @@ Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
       if (const auto* gemm = std::get_if<Gemm>(&row->work.kind); gemm != nullptr && entry.by_size) {
         group += std::min({gemm->m, gemm->n, gemm->k}) >= 512 ? ", m, n, k >= 512" : ", smaller";
       }
-      const auto wanted = preferred.find(row->gpu);
-      const bool other = wanted != preferred.end() && wanted->second != row->framework;
-      (other ? others : errors).add(group, std::move(judged));
+      (preferred.passes_over(*row) ? others : errors).add(group, std::move(judged));
     }
     sections.rows += errors.rows() + others.rows();
     text += errors.markdown(std::string(entry.note) + std::string(entry.fitted ? kInSample : ""), 3);

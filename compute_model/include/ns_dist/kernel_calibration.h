@@ -43,8 +43,8 @@ struct KernelCalibration {
 };
 
 // Reads the rows of `table` that name `gpu`, or all where it names none, but none that are flagged (outlier,
-// over_peak). Errors: a row that cannot be read or has no
-// latency_ms, fewer than three rows in every family and number format.
+// over_peak). Errors: a row that cannot be read or has no latency_ms, fewer than three rows in every family and number
+// format.
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options);
 
 std::string to_json(const KernelCalibration& calibration);

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,8 +40,8 @@ struct KernelFitScore {
   std::string part;  // of its rows; empty: all
   LeftOut left_out = LeftOut::kShape;
   ErrorFigures errors;
-  double covered =
-      0;  // share inside the 90 % interval; of left-out GPUs, set by the residuals of the others; not of parts
+  // Share inside the 90 % interval; of left-out GPUs, set by the residuals of the others. Not of parts.
+  double covered = 0;
   double roofline = 0;  // mean error of the best constant share of the roofline on the same rows
 };
 
@@ -49,6 +50,9 @@ struct KernelFit {
   std::string card;     // Markdown: what was fitted on what, and how well
   std::vector<KernelFitScore> scores;
 };
+
+// What KernelFitOptions::predictors may name.
+std::span<const std::string_view> kernel_predictors();
 
 // Whether `op` is of the tenth of all shapes that fit_kernels never fits on, on any GPU and in any mode: what a
 // forecast of it shows is what a new shape would.

@@ -91,10 +91,17 @@ class KernelReader {
   std::vector<std::optional<std::size_t>> columns_;
 };
 
-// Of each GPU in the table, the first framework of `order` that measured it; GPUs that none of them measured are not in
-// it. Two frameworks' rows of one GPU need not be of one kind: one may have left its weights uninitialized.
-std::map<std::string, std::string, std::less<>> preferred_frameworks(const CsvTable& table,
-                                                                     const std::vector<std::string>& order);
+// Of each GPU in a table, the first framework of `order` that measured it. Two frameworks' rows of one GPU need not be
+// of one kind: one may have left its weights uninitialized.
+class PreferredFrameworks {
+ public:
+  PreferredFrameworks(const CsvTable& table, const std::vector<std::string>& order);
+  // Whether another framework than the row's is preferred for its GPU; never where none of `order` measured it.
+  bool passes_over(const KernelRow& row) const;
+
+ private:
+  std::map<std::string, std::string, std::less<>> by_gpu_;
+};
 
 // Errors of forecasts against the measured latencies of one operator on one GPU, relative to the measured.
 struct KernelErrors : ErrorFigures {
