@@ -1,4 +1,12 @@
-// Pipeline schedules: in which order a stage runs its forward and backward passes.
+// Pipeline schedules as data: where the parts of the model lie, and in which order each stage runs its passes.
+//
+//   NS_TRY(const PipelineSchedule* schedule, pipeline_schedule("zb-h1"));
+//   NS_TRY(const ScheduleFacts facts, check(schedule->seats(shape), *schedule->orders(shape)));
+//   facts.most_live[0];                       // forward passes whose activations stage 0 holds at once
+//
+// A position is a part of the model (an embedding, some layers, a loss), counted along the model. A seat is a chunk of a
+// stage that holds a position. Nothing depends on the name of a schedule: whoever plans or times a step reads the
+// placement, the lists of passes and the traits.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +18,85 @@
 
 namespace ns_dist {
 
-enum class PassKind : std::uint8_t { kForward, kBackward };
+// kBackward computes both gradients. Schedules that split it run kInputGradient first, which the stage before waits for,
+// and kWeightGradient at any time later (Qi et al. 2023, arXiv 2401.10241, s.2: B and W).
+enum class PassKind : std::uint8_t { kForward, kBackward, kInputGradient, kWeightGradient };
+inline constexpr std::size_t kPassKindCount = 4;
 
-// One pass of one microbatch through one model chunk of a stage.
+// One pass of one microbatch through one model chunk of a stage. `beside_previous`: it runs at the same time as the pass
+// before it in the list, one computing while the other communicates (DeepSeek-V3, arXiv 2412.19437, s.3.2.1).
 struct SchedulePass {
   PassKind kind = PassKind::kForward;
   std::int32_t microbatch = 0;
   std::int32_t chunk = 0;
+  bool beside_previous = false;
   friend bool operator==(const SchedulePass&, const SchedulePass&) = default;
 };
+
+// `passes`, `repeats` times; in repeat r (from 0) every microbatch is larger by r * shift. A list of loops has a size
+// that does not depend on the number of microbatches.
+struct PassLoop {
+  std::vector<SchedulePass> passes;
+  std::int64_t repeats = 1;
+  std::int32_t shift = 1;
+  friend bool operator==(const PassLoop&, const PassLoop&) = default;
+};
+using PassList = std::vector<PassLoop>;
+
+// Every pass of `list`, in order.
+std::vector<SchedulePass> flatten(const PassList& list);
 
 struct ScheduleShape {
   std::int64_t stages = 1, microbatches = 1, chunks = 1;
 };
 
+struct Seat {
+  std::int32_t stage = 0, chunk = 0;
+  friend bool operator==(const Seat&, const Seat&) = default;
+};
+
+// seats[direction][position]. A microbatch travels in one direction: forward passes from position 0 on, backward passes
+// back. Schedules with two directions hold every position twice.
+using Seats = std::vector<std::vector<Seat>>;
+
+// Chunk after chunk around the stages (Narayanan et al. 2021, arXiv 2104.04473, fig. 4).
+Seats loop_seats(const ScheduleShape& shape);
+// Down the stages and up again: the first stage holds the first and the last position (Qi et al. 2023, fig. 6). 2 chunks.
+Seats vee_seats(const ScheduleShape& shape);
+// Two copies of the model that run towards each other (DualPipe). Chunk 0 travels down, chunk 1 up.
+Seats mirrored_seats(const ScheduleShape& shape);
+
 struct PipelineSchedule {
   std::string_view name, description;
-  // The passes of `stage`, in order. Errors: a shape that this schedule cannot run, with the nearest that it can.
-  Result<std::vector<SchedulePass>> (*order)(const ScheduleShape& shape, std::int64_t stage);
-  // Most microbatches (counted in chunks) whose activations `stage` holds at once.
-  std::int64_t (*in_flight)(const ScheduleShape& shape, std::int64_t stage);
-  // Idle share of a stage with equal passes and free communication, relative to the busy time.
-  double (*bubble)(const ScheduleShape& shape);
+  std::int64_t least_chunks = 1, most_chunks = 1;  // most_chunks 0: any number
+  bool splits_backward = false;
+  bool overlaps_messages = false;  // a stage goes on computing while it sends, unless a plan says otherwise
+  Seats (*seats)(const ScheduleShape&);
+  // One list a stage. Errors: a shape that this schedule cannot run; `where` is a field ("plan/vpp",
+  // "training/global_batch") and the hint names the nearest shape that it can run.
+  Result<std::vector<PassList>> (*orders)(const ScheduleShape&);
 };
 
 // Every schedule, in the order in which `ns-dist list schedules` shows them.
-std::span<const PipelineSchedule> pipeline_schedules();
+std::span<const PipelineSchedule* const> pipeline_schedules();
 
 Result<const PipelineSchedule*> pipeline_schedule(std::string_view name);
+
+struct ScheduleFacts {
+  std::vector<std::int64_t> most_live;  // by stage: most forward passes of which something is kept at once
+  double makespan = 0;                  // with free messages; a forward takes 1, either gradient 1, a whole backward 2
+  double bubble = 0;                    // idle share of the busiest stage's time, relative to its busy time
+};
+
+// Runs the lists. Errors: a pass that is missing or there twice, a weight gradient before its input gradient, lists that
+// wait for each other. Linear in the number of passes.
+Result<ScheduleFacts> check(const Seats& seats, std::span<const PassList> orders);
+
+// What a chunk's forward pass keeps, in bytes: until the input gradient, and from then until the weight gradient.
+struct ChunkBytes {
+  double after_forward = 0, after_input_gradient = 0;
+};
+// Most bytes that a stage holds at once. `chunks` by chunk. Does not depend on the number of repeats.
+double most_held(const PassList& list, std::span<const ChunkBytes> chunks);
 
 }  // namespace ns_dist

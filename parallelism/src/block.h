@@ -1,0 +1,84 @@
+// A block is one description of a part of the model: what its kernels and collectives are, which bytes it keeps for the
+// backward pass, and which parameters a rank holds. Kernels of any pass, memory, parameters and FLOPs are derived from
+// it. It is plain data and knows neither graphs nor ranks.
+//
+// The steps stand in forward order. The backward pass runs them in reverse.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ns_dist/collective.h"
+#include "ns_dist/execution_graph.h"
+#include "ns_dist/operator.h"
+#include "shape.h"
+
+namespace ns_dist {
+
+// Over which ranks a communication runs.
+enum class Axis : std::uint8_t { kTensor, kExpert };
+
+struct Communication {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Bytes size;
+  Axis axis = Axis::kTensor;
+  friend bool operator==(const Communication&, const Communication&) = default;
+};
+
+// A kernel or a collective, in launch order. A communication waits for the call before it, and the call after it waits
+// for the communication, with one exception in the backward pass (see BlockStep).
+struct Call {
+  std::string name;  // "mlp.fc1.dgrad"
+  std::variant<Operator, Communication> what;
+  friend bool operator==(const Call&, const Call&) = default;
+};
+
+// One differentiable operation: "attention.qkv".
+//
+// When a backward pass computes both gradients of a step, the communications at the beginning of `weight_gradient` start
+// before the first call of `input_gradient` and run beside its kernels, and those at the end of `input_gradient` run
+// beside the kernels of `weight_gradient` (Korthikanti et al. 2022, arXiv 2205.05198, s.4.2.2). With
+// ParallelPlan::blocking_tp nothing runs beside anything, and the end of `input_gradient` comes last.
+struct BlockStep {
+  std::string name;
+  std::vector<Call> forward, input_gradient, weight_gradient;
+  double kept_for_input_gradient = 0;   // bytes on this rank, kept by the forward pass until the input gradient
+  double kept_for_weight_gradient = 0;  // kept by the forward pass until the weight gradient
+  double output_gradient = 0;           // kept from the input gradient until the weight gradient, where these are apart
+  RankParameters parameters;
+  bool recomputed_selectively = false;  // selective recomputation drops what it keeps and runs `forward` again
+};
+
+struct Block {
+  std::vector<BlockStep> steps;
+};
+
+// The parts of a transformer, one file each in blocks/.
+Block attention_block(const Shape& shape);  // norm, attention, projection, residual
+Block mlp_block(const Shape& shape);        // norm, dense MLP, residual
+Block moe_block(const Shape& shape);        // norm, router, experts, shared experts, residual
+Block embedding_block(const Shape& shape);
+Block loss_block(const Shape& shape);  // final norm, logits, cross-entropy
+
+// Attention and MLP or experts.
+Block layer_block(const Shape& shape, bool moe);
+
+RankParameters parameters_of(const Block& block);
+
+// Bytes that a forward pass keeps under this recomputation: full recomputation keeps the block's input alone.
+struct KeptBytes {
+  double after_forward = 0;         // until the input gradient
+  double after_input_gradient = 0;  // of these, and of output gradients, until the weight gradient
+};
+KeptBytes kept_bytes(const Block& block, const Shape& shape);
+
+// FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
+// `recomputed`: of the steps that selective recomputation runs again.
+struct BlockFlops {
+  double forward = 0, recomputed = 0;
+};
+BlockFlops flops_of(const Block& block);
+
+}  // namespace ns_dist
