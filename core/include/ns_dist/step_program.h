@@ -1,17 +1,18 @@
 // One training step as a program: what each pipeline stage runs, with the loops of its schedule kept as loops.
 //
 // The size of a program does not depend on the number of microbatches. `expand` writes it out as an ExecutionGraph, one
-// node for each kernel and message.
+// node for each kernel, collective and message.
 //
-// An actor is a set of ranks that do the same work at the same time; it is represented by one rank. It runs its
-// instructions in order. A fragment (a layer one way) is a small graph of kernels and of collectives that the actor's
-// own kernels wait for; nothing of a fragment is left when it ends. What runs beside fragments (pipeline messages,
-// data-parallel collectives) is started on a stream of its own and awaited where it is needed.
+// An actor is a set of ranks that do the same work at the same time, represented by one rank; there is one for each
+// stage. It runs its instructions in order. A fragment (a layer one way) is a small graph of kernels and of collectives
+// that the actor's own kernels wait for; nothing of a fragment is under way when it ends. What runs beside fragments
+// (pipeline messages, data-parallel collectives) is started on a stream of its own and awaited where it is needed.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/execution_graph.h"
@@ -53,5 +54,64 @@ class WorkTable {
   std::vector<WorkItem> items_;
   std::unordered_multimap<std::size_t, WorkId> by_hash_;
 };
+
+struct Instruction {
+  enum class Kind : std::uint8_t {
+    kRun,      // runs fragment `index` `times` times on end
+    kStart,    // starts work `index` on `stream`, behind what was started there before
+    kSend,     // the same with a message, into `channel`
+    kAwait,    // waits until the first `times` works started on `stream` have ended; 0: all that were started so far
+    kReceive,  // waits for the message of its microbatch in `channel`
+    kMeet,     // waits until all actors of meeting `index` have come here; kStart and kAwait of a collective follow
+  };
+  Kind kind = Kind::kRun;
+  Stream stream = Stream::kCompute;
+  bool second = false;     // belongs to the second microbatch of its body
+  std::uint32_t index = 0;
+  std::uint32_t channel = 0;
+  std::int32_t times = 1;
+  std::int32_t layer = -1, layer_step = 0;  // of the first run, and from one to the next; -1 where it does not apply
+};
+
+// What one pass does, or two passes at the same time. Microbatches come from the call.
+struct BodyCall {
+  BodyId body{};
+  std::int32_t microbatch = -1, second = -1;  // -1: none
+};
+
+// `calls`, `repeats` times; in repeat r (from 0) every microbatch is larger by r * shift.
+struct ProgramLoop {
+  std::vector<BodyCall> calls;
+  std::int64_t repeats = 1;
+  std::int32_t shift = 0;
+};
+
+struct Actor {
+  Rank rank = 0;  // its representative
+  std::vector<ProgramLoop> loops;
+};
+
+struct StepProgram {
+  Mesh mesh;
+  std::vector<WorkItem> works;
+  std::vector<Fragment> fragments;
+  std::vector<std::vector<Instruction>> bodies;  // by BodyId
+  std::vector<Actor> actors;                     // by stage
+  std::uint32_t channels = 0;                    // each has one sending and one receiving actor
+  std::vector<std::uint32_t> meetings;           // actors of each
+
+  FragmentId add(Fragment fragment) {
+    fragments.push_back(std::move(fragment));
+    return FragmentId{static_cast<std::uint32_t>(fragments.size() - 1)};
+  }
+  // Nodes of the graph that `expand` would make.
+  std::uint64_t node_count() const;
+};
+
+// Every pass of every microbatch, written out. The program must have fewer than 2^32 nodes.
+ExecutionGraph expand(const StepProgram& program);
+
+// What `item` is for the actor with this representative: its own group.
+WorkItem work_of_actor(const WorkItem& item, Rank rank);
 
 }  // namespace ns_dist

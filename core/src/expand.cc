@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <map>
+
+#include "ns_dist/result.h"
+#include "ns_dist/step_program.h"
+
+namespace ns_dist {
+namespace {
+
+using Kind = Instruction::Kind;
+
+std::uint64_t nodes_of(const StepProgram& program, const std::vector<Instruction>& body) {
+  std::uint64_t nodes = 0;
+  for (const Instruction& instruction : body) {
+    if (instruction.kind == Kind::kRun) {
+      nodes += program.fragments[instruction.index].nodes.size() * static_cast<std::uint64_t>(instruction.times);
+    } else if (instruction.kind == Kind::kStart || instruction.kind == Kind::kSend) {
+      ++nodes;
+    }
+  }
+  return nodes;
+}
+
+class Expander {
+ public:
+  explicit Expander(const StepProgram& program)
+      : program_(program),
+        builder_(program.mesh, static_cast<std::int64_t>(program.actors.size())),
+        messages_(program.channels),
+        receivers_(program.channels),
+        points_(program.meetings.size()),
+        guests_(program.meetings.size()) {}
+
+  ExecutionGraph run() && {
+    const std::uint64_t nodes = program_.node_count();
+    NS_EXPECTS(nodes < index(kNoNode));
+    builder_.reserve(nodes, nodes / 2);
+    for (std::size_t a = 0; a < program_.actors.size(); ++a) {
+      begin(static_cast<std::int64_t>(a));
+      for (const ProgramLoop& loop : program_.actors[a].loops) {
+        for (std::int64_t repeat = 0; repeat < loop.repeats; ++repeat) {
+          const auto offset = static_cast<std::int32_t>(repeat) * loop.shift;
+          for (const BodyCall& call : loop.calls) {
+            const std::int32_t first = call.microbatch < 0 ? -1 : call.microbatch + offset;
+            const std::int32_t second = call.second < 0 ? -1 : call.second + offset;
+            for (const Instruction& instruction : program_.bodies[index(call.body)]) {
+              execute(instruction, instruction.second ? second : first);
+            }
+          }
+        }
+      }
+    }
+    for (std::uint32_t channel = 0; channel < program_.channels; ++channel) {
+      for (const auto& [microbatch, node] : receivers_[channel]) {
+        const auto message = messages_[channel].find(microbatch);
+        NS_EXPECTS(message != messages_[channel].end());
+        builder_.depend(node, message->second);
+      }
+    }
+    for (std::size_t meeting = 0; meeting < guests_.size(); ++meeting) {
+      for (const NodeId guest : guests_[meeting]) {
+        for (const NodeId point : points_[meeting]) builder_.depend(guest, point);
+      }
+    }
+    return std::move(builder_).build();
+  }
+
+ private:
+  void begin(std::int64_t actor) {
+    actor_ = actor;
+    compute_ = ExecutionGraph::lane_of(actor, Stream::kCompute);
+    works_.assign(program_.works.size(), kNoWork);
+    pending_.clear();
+    for (auto& started : started_) started.clear();
+    receiving_.clear();
+    meeting_ = -1;
+  }
+
+  void execute(const Instruction& instruction, std::int32_t microbatch) {
+    switch (instruction.kind) {
+      case Kind::kRun:
+        for (std::int32_t i = 0; i < instruction.times; ++i) {
+          const std::int32_t layer = instruction.layer < 0 ? -1 : instruction.layer + i * instruction.layer_step;
+          stamp(program_.fragments[instruction.index], {microbatch, layer});
+        }
+        return;
+      case Kind::kStart:
+      case Kind::kSend: {
+        std::vector<NodeId> dependencies = pending_;
+        const NodeId kernel = builder_.last_on_lane(compute_);
+        if (kernel != kNoNode) dependencies.push_back(kernel);
+        const NodeId node = add(instruction.stream, WorkId{instruction.index}, {microbatch, instruction.layer}, dependencies);
+        started_[static_cast<std::size_t>(instruction.stream)].push_back(node);
+        if (instruction.kind == Kind::kSend) messages_[instruction.channel].emplace(microbatch, node);
+        return;
+      }
+      case Kind::kAwait: {
+        const auto& started = started_[static_cast<std::size_t>(instruction.stream)];
+        const auto count = static_cast<std::size_t>(instruction.times);
+        if (started.empty()) return;
+        NS_EXPECTS(count <= started.size());
+        pending_.push_back(started[(count == 0 ? started.size() : count) - 1]);
+        return;
+      }
+      case Kind::kReceive:
+        receiving_.emplace_back(instruction.channel, microbatch);
+        return;
+      case Kind::kMeet: {
+        std::vector<NodeId>& points = points_[instruction.index];
+        points.insert(points.end(), pending_.begin(), pending_.end());
+        const NodeId kernel = builder_.last_on_lane(compute_);
+        if (kernel != kNoNode) points.push_back(kernel);
+        pending_.clear();
+        meeting_ = instruction.index;
+        return;
+      }
+    }
+  }
+
+  NodeId add(Stream stream, WorkId work, Origin origin, const std::vector<NodeId>& dependencies) {
+    WorkId& own = works_[index(work)];
+    if (own == kNoWork) own = builder_.intern(work_of_actor(program_.works[index(work)], program_.actors[static_cast<std::size_t>(actor_)].rank));
+    const NodeId node = builder_.add(ExecutionGraph::lane_of(actor_, stream), own, origin, dependencies);
+    // The first node behind a receive waits for the message, the first behind a meeting for all who met.
+    for (const auto& [channel, microbatch] : receiving_) receivers_[channel].emplace_back(microbatch, node);
+    receiving_.clear();
+    if (meeting_ >= 0) guests_[static_cast<std::size_t>(meeting_)].push_back(node);
+    meeting_ = -1;
+    return node;
+  }
+
+  void stamp(const Fragment& fragment, Origin origin) {
+    if (fragment.nodes.empty()) return;
+    const std::uint32_t base = builder_.node_count();
+    const NodeId previous_kernel = builder_.last_on_lane(compute_);
+    const auto resolve = [&](std::int32_t dependency, std::vector<NodeId>& into) {
+      if (dependency == kEntry) {
+        into.insert(into.end(), pending_.begin(), pending_.end());
+      } else if (dependency == kPreviousKernel) {
+        if (previous_kernel != kNoNode) into.push_back(previous_kernel);
+      } else {
+        into.push_back(NodeId{base + static_cast<std::uint32_t>(dependency)});
+      }
+    };
+    for (const FragmentNode& node : fragment.nodes) {
+      scratch_.clear();
+      for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
+        resolve(fragment.dependencies[node.first_dependency + d], scratch_);
+      }
+      add(node.stream, node.work, origin, scratch_);
+    }
+    std::vector<NodeId> exits;
+    for (const std::int32_t exit : fragment.exits) resolve(exit, exits);
+    pending_ = std::move(exits);
+  }
+
+  static constexpr WorkId kNoWork{0xffffffffu};
+
+  const StepProgram& program_;
+  ExecutionGraph::Builder builder_;
+  std::vector<std::map<std::int32_t, NodeId>> messages_;                       // by channel: microbatch, message
+  std::vector<std::vector<std::pair<std::int32_t, NodeId>>> receivers_;        // by channel: microbatch, who waits
+  std::vector<std::vector<NodeId>> points_, guests_;                           // by meeting: before it, behind it
+
+  // Of the actor.
+  std::int64_t actor_ = 0;
+  LaneId compute_{};
+  std::vector<WorkId> works_;
+  std::vector<NodeId> pending_, scratch_;
+  std::vector<NodeId> started_[kStreamCount];
+  std::vector<std::pair<std::uint32_t, std::int32_t>> receiving_;
+  std::int64_t meeting_ = -1;
+};
+
+}  // namespace
+
+std::uint64_t StepProgram::node_count() const {
+  std::vector<std::uint64_t> by_body;
+  by_body.reserve(bodies.size());
+  for (const auto& body : bodies) by_body.push_back(nodes_of(*this, body));
+  std::uint64_t nodes = 0;
+  for (const Actor& actor : actors) {
+    for (const ProgramLoop& loop : actor.loops) {
+      for (const BodyCall& call : loop.calls) nodes += by_body[index(call.body)] * static_cast<std::uint64_t>(loop.repeats);
+    }
+  }
+  return nodes;
+}
+
+ExecutionGraph expand(const StepProgram& program) { return Expander(program).run(); }
+
+WorkItem work_of_actor(const WorkItem& item, Rank rank) {
+  WorkItem own = item;
+  if (auto* collective = std::get_if<Collective>(&own.work)) collective->group = collective->group.of(rank);
+  return own;
+}
+
+}  // namespace ns_dist

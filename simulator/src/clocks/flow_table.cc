@@ -1,0 +1,140 @@
+#include "flow_table.h"
+
+#include <cmath>
+
+#include "ns_dist/fair_sharing.h"
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr double kSlowest = 0.05;  // whatever is left over, kernels make some progress
+constexpr double kFull = 1 + 1e-9;
+
+double rounded(double share) { return std::round(share * 0x1p20) * 0x1p-20; }
+
+}  // namespace
+
+FlowDemand flow_demand(const WorkItem& item, const Demand& demand) {
+  FlowDemand result;
+  result.flow = !std::holds_alternative<Operator>(item.work);
+  if (!result.flow) {
+    result.feels = demand.bound == Bound::kCompute  ? kFeelsSms
+                   : demand.bound == Bound::kMemory ? kFeelsMemory
+                                                    : kFeelsNothing;
+    return result;
+  }
+  result.sms = rounded(demand.sms);
+  result.memory = rounded(demand.memory);
+  for (std::size_t level = 0; level < demand.ports.size(); ++level) {
+    const double share = rounded(demand.ports[level]);
+    if (share > 0) result.ports.push_back({static_cast<std::uint32_t>(level), share});
+  }
+  return result;
+}
+
+void FlowTable::reset(std::size_t stages) {
+  stages_.resize(stages);
+  for (Stage& stage : stages_) {
+    stage.lanes.clear();
+    stage.kernels = {};
+    stage.changed = false;
+  }
+  flows_.assign(stages * kStreamCount, {});
+  changed_.clear();
+}
+
+void FlowTable::add(std::uint32_t lane, std::uint32_t from, std::uint32_t to, const FlowDemand* demand) {
+  flows_[lane] = {from, to, demand, 1, 1, true};
+  for (const std::uint32_t stage : {from, to}) {
+    std::vector<std::uint32_t>& lanes = stages_[stage].lanes;
+    lanes.insert(std::lower_bound(lanes.begin(), lanes.end(), lane), lane);
+    touch(stage);
+    if (from == to) break;
+  }
+}
+
+void FlowTable::remove(std::uint32_t lane) {
+  const Flow& flow = flows_[lane];
+  for (const std::uint32_t stage : {flow.from, flow.to}) {
+    std::vector<std::uint32_t>& lanes = stages_[stage].lanes;
+    lanes.erase(std::lower_bound(lanes.begin(), lanes.end(), lane));
+    touch(stage);
+    if (flow.from == flow.to) break;
+  }
+}
+
+KernelRates FlowTable::kernel_rates(const Stage& stage) const {
+  double sms = 0, memory = 0;
+  for (const std::uint32_t lane : stage.lanes) {
+    sms += flows_[lane].demand->sms;
+    memory += flows_[lane].demand->memory * flows_[lane].rate;
+  }
+  return {{1, std::max(kSlowest, 1 - sms), std::max(kSlowest, 1 - memory)}};
+}
+
+void FlowTable::share(std::uint32_t first) {
+  component_.clear();
+  reached_.clear();
+  reached_.push_back(first);
+  stages_[first].shared_at = epoch_;
+  std::size_t levels = 0;
+  for (std::size_t i = 0; i < reached_.size(); ++i) {
+    for (const std::uint32_t lane : stages_[reached_[i]].lanes) {
+      const Flow& flow = flows_[lane];
+      if (flow.from == reached_[i]) component_.push_back(lane);  // a message is listed at both of its ends
+      for (const std::uint32_t stage : {flow.from, flow.to}) {
+        if (stages_[stage].shared_at == epoch_) continue;
+        stages_[stage].shared_at = epoch_;
+        reached_.push_back(stage);
+      }
+      if (!flow.demand->ports.empty()) levels = std::max<std::size_t>(levels, flow.demand->ports.back().level + 1);
+    }
+  }
+  for (const std::uint32_t lane : component_) flows_[lane].next_rate = 1;
+  if (levels == 0 || component_.size() < 2) return;
+  std::sort(component_.begin(), component_.end());
+
+  load_.assign(reached_.size() * levels * 2, 0);
+  const auto resource = [&](std::uint32_t stage, std::uint32_t level, bool into) {
+    const auto at = static_cast<std::size_t>(std::find(reached_.begin(), reached_.end(), stage) - reached_.begin());
+    return (at * levels + level) * 2 + (into ? 1 : 0);
+  };
+  bool overloaded = false;
+  for (const std::uint32_t lane : component_) {
+    const Flow& flow = flows_[lane];
+    for (const FlowDemand::Port& port : flow.demand->ports) {
+      for (const std::size_t used : {resource(flow.from, port.level, false), resource(flow.to, port.level, true)}) {
+        load_[used] += port.share;
+        overloaded = overloaded || load_[used] > kFull;
+      }
+    }
+  }
+  if (!overloaded) return;
+
+  const BytesPerSecond one = BytesPerSecond::from_base(1);
+  std::vector<std::uint32_t> compact(load_.size(), kNone);
+  std::vector<BytesPerSecond> capacities;
+  std::vector<SharedFlow> flows(component_.size());
+  for (std::size_t i = 0; i < component_.size(); ++i) {
+    const Flow& flow = flows_[component_[i]];
+    flows[i].limit = one;
+    for (const FlowDemand::Port& port : flow.demand->ports) {
+      for (const std::size_t used : {resource(flow.from, port.level, false), resource(flow.to, port.level, true)}) {
+        if (load_[used] <= kFull) continue;
+        if (compact[used] == kNone) {
+          compact[used] = static_cast<std::uint32_t>(capacities.size());
+          capacities.push_back(one);
+        }
+        flows[i].uses.push_back({compact[used], port.share});
+      }
+    }
+  }
+  const auto fair = max_min_rates(capacities, flows);
+  NS_EXPECTS(fair.has_value());
+  for (std::size_t i = 0; i < component_.size(); ++i) {
+    flows_[component_[i]].next_rate = std::min(1.0, (*fair)[i].in_base());
+  }
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,118 @@
+// What runs beside what: flows (collectives and messages) share the ports of their stages, and take SMs and memory
+// bandwidth from the kernels there. Every event queue uses this table, so that all compute the same bits: flows are
+// taken in the order of their lanes, and only flows that are connected by a stage decide about each other.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ns_dist/cost.h"
+#include "ns_dist/execution_graph.h"
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+
+// What slows a kernel down.
+enum Feels : std::uint8_t { kFeelsNothing = 0, kFeelsSms = 1, kFeelsMemory = 2 };
+
+// A work item as the event queues see it. Shares are rounded to 2^-20, so that their sums are exact.
+struct FlowDemand {
+  struct Port {
+    std::uint32_t level = 0;
+    double share = 0;
+  };
+  std::vector<Port> ports;
+  double sms = 0, memory = 0;
+  Feels feels = kFeelsNothing;
+  bool flow = false;
+};
+FlowDemand flow_demand(const WorkItem& item, const Demand& demand);
+
+// Rates of kernels, by Feels.
+struct KernelRates {
+  double by[3] = {1, 1, 1};
+};
+
+class FlowTable {
+ public:
+  static constexpr std::uint32_t kNone = 0xffffffffu;
+
+  // Lanes are those of an ExecutionGraph with this many stages.
+  void reset(std::size_t stages);
+
+  void add(std::uint32_t lane, std::uint32_t from, std::uint32_t to, const FlowDemand* demand);
+  void remove(std::uint32_t lane);
+  double rate(std::uint32_t lane) const { return flows_[lane].rate; }
+  const KernelRates& kernels(std::uint32_t stage) const { return stages_[stage].kernels; }
+  std::span<const std::uint32_t> lanes(std::uint32_t stage) const { return stages_[stage].lanes; }
+  // Sets what a stage had at an earlier time; `add` must have been called for its flows.
+  void restore(std::uint32_t lane, double rate) { flows_[lane].rate = rate; flows_[lane].fresh = false; }
+  void restore(std::uint32_t stage, const KernelRates& kernels) { stages_[stage].kernels = kernels; }
+
+  // After all that starts and ends at one instant. Calls flow_changed(lane, old rate) for each flow that ran before and
+  // runs at another rate now, then kernels_changed(stage, old rates).
+  template <class FlowChanged, class KernelsChanged>
+  void settle(FlowChanged flow_changed, KernelsChanged kernels_changed) {
+    // Rates of flows mark more stages as changed.
+    for (std::size_t i = 0; i < changed_.size(); ++i) {
+      if (stages_[changed_[i]].shared_at == epoch_) continue;
+      share(changed_[i]);
+      for (const std::uint32_t lane : component_) {
+        Flow& flow = flows_[lane];
+        if (flow.next_rate == flow.rate) continue;
+        const double before = flow.rate;
+        flow.rate = flow.next_rate;
+        touch(flow.from);
+        touch(flow.to);
+        if (!flow.fresh) flow_changed(lane, before);
+      }
+      for (const std::uint32_t lane : component_) flows_[lane].fresh = false;
+    }
+    for (const std::uint32_t s : changed_) {
+      Stage& stage = stages_[s];
+      stage.changed = false;
+      const KernelRates before = stage.kernels;
+      stage.kernels = kernel_rates(stage);
+      if (before.by[kFeelsSms] != stage.kernels.by[kFeelsSms] ||
+          before.by[kFeelsMemory] != stage.kernels.by[kFeelsMemory]) {
+        kernels_changed(s, before);
+      }
+    }
+    changed_.clear();
+    ++epoch_;
+  }
+  bool settled() const { return changed_.empty(); }
+
+ private:
+  struct Flow {
+    std::uint32_t from = kNone, to = kNone;
+    const FlowDemand* demand = nullptr;
+    double rate = 1, next_rate = 1;
+    bool fresh = false;  // starts at this instant
+  };
+  struct Stage {
+    std::vector<std::uint32_t> lanes;  // of flows that run here, ascending
+    KernelRates kernels;
+    std::uint64_t shared_at = 0;
+    bool changed = false;
+  };
+
+  void touch(std::uint32_t stage) {
+    if (stages_[stage].changed) return;
+    stages_[stage].changed = true;
+    changed_.push_back(stage);
+  }
+  KernelRates kernel_rates(const Stage& stage) const;
+  // Fills component_ with the flows that are connected to `stage`, and their next_rate: max-min fair rates.
+  void share(std::uint32_t stage);
+
+  std::vector<Stage> stages_;
+  std::vector<Flow> flows_;  // by lane
+  std::vector<std::uint32_t> changed_, component_, reached_;
+  std::vector<double> load_;  // by resource: stage in reached_, level, direction
+  std::uint64_t epoch_ = 1;
+};
+
+}  // namespace ns_dist

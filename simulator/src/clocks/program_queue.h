@@ -1,0 +1,88 @@
+// Event-driven time of a program: the event queue without a node for every kernel.
+//
+// A fragment that runs alone on its stage always takes the same time, so it is one event. While a message or a
+// data-parallel collective runs on the stage too, its kernels and collectives are run one by one ("open"), since these
+// share ports, SMs and memory bandwidth with it.
+//
+// Loops are folded: the queue is deterministic, so when its whole state, relative to the microbatches and to the time,
+// is what it was at an earlier time, then what follows repeats until some actor leaves its loop. The queue goes that far
+// at once. Times are on a grid (grid.h), so nothing is rounded on the way, and the folded step is the unfolded one, bit
+// by bit. Where no state recurs, nothing is folded.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "clocks/flow_table.h"
+#include "clocks/grid.h"
+#include "clocks/program_costs.h"
+#include "ns_dist/step_program.h"
+
+namespace ns_dist {
+
+inline constexpr std::uint32_t kNoRecord = 0xffffffffu;
+
+// What one actor did: a fragment some times on end, or a work that ran beside. Times are those of the record's frame:
+// the first copy of whatever was folded before it.
+struct StepRecord {
+  std::uint32_t actor = 0;
+  std::uint32_t lane = 0;      // of an execution graph; kCompute: a run
+  std::uint32_t what = 0;      // FragmentId of a run, WorkId of others
+  std::int32_t times = 1;      // runs of the fragment
+  double start = 0, end = 0;   // seconds
+  std::uint32_t cause = kNoRecord;   // what ended last of all that it waited for
+  std::uint32_t spans = kNoRecord;   // of an open run: its nodes' spans, in StepHistory::spans; closed: those alone
+  std::uint32_t sequence = 0;  // among the records of the actor
+  std::uint32_t frame = 0;
+};
+
+// Records `first` to `end` stand for copies + 1 periods of `length` seconds.
+struct FoldedPeriod {
+  std::uint32_t first = 0, end = 0;
+  std::int64_t copies = 0, microbatches = 0;  // microbatches: of one period
+  double length = 0;
+  std::vector<std::uint32_t> records_of_actor;  // in one period
+};
+
+struct NodeSpan {
+  double start = 0, end = 0;
+};
+
+// All that is needed to say where the time went.
+struct StepHistory {
+  std::vector<StepRecord> records;
+  std::vector<std::vector<std::uint32_t>> by_actor;
+  std::vector<NodeSpan> spans;
+  std::vector<FoldedPeriod> periods;  // in order of time; a frame for each, and one more
+};
+
+class ProgramQueue {
+ public:
+  struct Options {
+    bool fold = true;    // go over what repeats at once
+    bool close = true;   // run a fragment that is alone on its stage as one event
+    bool record = false; // keep the history
+  };
+  ProgramQueue(const StepProgram& program, const ProgramCosts& costs, Options options);
+  ~ProgramQueue();
+
+  // The step in seconds.
+  double run();
+  const StepHistory& history() const;
+  // Spans of a fragment's nodes when it runs alone on the stage of `actor`, from its start.
+  const std::vector<NodeSpan>& alone(std::uint32_t actor, FragmentId fragment);
+  double length(std::uint32_t actor, FragmentId fragment);
+
+ private:
+  class Engine;
+  class Fragments;
+  const StepProgram& program_;
+  const ProgramCosts& costs_;
+  Options options_;
+  std::unique_ptr<Fragments> fragments_;
+  StepHistory history_;
+};
+
+}  // namespace ns_dist
