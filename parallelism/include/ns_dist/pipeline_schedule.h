@@ -4,8 +4,8 @@
 //   NS_TRY(const ScheduleFacts facts, check(schedule->seats(shape), *schedule->orders(shape)));
 //   facts.most_live[0];                       // forward passes whose activations stage 0 holds at once
 //
-// A position is a part of the model (an embedding, some layers, a loss), counted along the model. A seat is a chunk of a
-// stage that holds a position. Nothing depends on the name of a schedule: whoever plans or times a step reads the
+// A position is a part of the model (an embedding, some layers, a loss), counted along the model. A seat is a chunk of
+// a stage that holds a position. Nothing depends on the name of a schedule: whoever plans or times a step reads the
 // placement, the lists of passes and the traits.
 #pragma once
 
@@ -18,13 +18,14 @@
 
 namespace ns_dist {
 
-// kBackward computes both gradients. Schedules that split it run kInputGradient first, which the stage before waits for,
-// and kWeightGradient at any time later (Qi et al. 2023, arXiv 2401.10241, s.2: B and W).
+// kBackward computes both gradients. Schedules that split it run kInputGradient first, which the stage before waits
+// for, and kWeightGradient at any time later (Qi et al. 2023, arXiv 2401.10241, s.2: B and W).
 enum class PassKind : std::uint8_t { kForward, kBackward, kInputGradient, kWeightGradient };
 inline constexpr std::size_t kPassKindCount = 4;
 
-// One pass of one microbatch through one model chunk of a stage. `beside_previous`: it runs at the same time as the pass
-// before it in the list, one computing while the other communicates (DeepSeek-V3, arXiv 2412.19437, s.3.2.1).
+// One pass of one microbatch through one model chunk of a stage. `beside_previous`: it runs at the same time as the
+// pass before it in the list, one computing while the other communicates (DeepSeek-V3, arXiv 2412.19437, s.3.2.1). Of
+// such a pair the forward pass comes first.
 struct SchedulePass {
   PassKind kind = PassKind::kForward;
   std::int32_t microbatch = 0;
@@ -61,9 +62,11 @@ using Seats = std::vector<std::vector<Seat>>;
 
 // Chunk after chunk around the stages (Narayanan et al. 2021, arXiv 2104.04473, fig. 4).
 Seats loop_seats(const ScheduleShape& shape);
-// Down the stages and up again: the first stage holds the first and the last position (Qi et al. 2023, fig. 6). 2 chunks.
+// Down the stages and up again: the first stage holds the first and the last position (Qi et al. 2023, fig. 6). 2
+// chunks.
 Seats vee_seats(const ScheduleShape& shape);
-// Two copies of the model that run towards each other (DualPipe). Chunk 0 travels down, chunk 1 up.
+// Two copies of the model that run towards each other (DualPipe). Chunk 0 travels down, chunk 1 up; each has half of
+// the microbatches, chunk 0 the first half.
 Seats mirrored_seats(const ScheduleShape& shape);
 
 struct PipelineSchedule {
@@ -84,12 +87,15 @@ Result<const PipelineSchedule*> pipeline_schedule(std::string_view name);
 
 struct ScheduleFacts {
   std::vector<std::int64_t> most_live;  // by stage: most forward passes of which something is kept at once
-  double makespan = 0;                  // with free messages; a forward takes 1, either gradient 1, a whole backward 2
-  double bubble = 0;                    // idle share of the busiest stage's time, relative to its busy time
+  std::vector<double> idle;             // by stage: time it waits between its first and its last pass
+  // With free messages; a forward takes 1, either gradient 1, a whole backward 2, passes that run beside each other the
+  // sum of theirs (they share the GPU) and begin when all of them can.
+  double makespan = 0;
+  double bubble = 0;  // what the makespan exceeds the busiest stage's work by, relative to that work
 };
 
-// Runs the lists. Errors: a pass that is missing or there twice, a weight gradient before its input gradient, lists that
-// wait for each other. Linear in the number of passes.
+// Runs the lists. Errors: a pass that is missing or there twice, a weight gradient before its input gradient, lists
+// that wait for each other. Linear in the number of passes.
 Result<ScheduleFacts> check(const Seats& seats, std::span<const PassList> orders);
 
 // What a chunk's forward pass keeps, in bytes: until the input gradient, and from then until the weight gradient.

@@ -1,25 +1,25 @@
 // GPipe (Huang et al. 2019, arXiv 1811.06965, fig. 2c): all forwards, then all backwards in reverse.
-#include "schedules.h"
+#include "repeated_block.h"
 
-namespace ns_dist::schedules {
+namespace ns_dist {
+namespace {
 
-Result<std::vector<SchedulePass>> gpipe_order(const ScheduleShape& shape, std::int64_t) {
-  NS_TRY_VOID(one_chunk("gpipe", shape));
-  std::vector<SchedulePass> order;
-  order.reserve(static_cast<std::size_t>(2 * shape.microbatches));
-  for (std::int64_t m = 0; m < shape.microbatches; ++m) {
-    order.push_back({PassKind::kForward, static_cast<std::int32_t>(m), 0});
-  }
-  for (std::int64_t m = shape.microbatches - 1; m >= 0; --m) {
-    order.push_back({PassKind::kBackward, static_cast<std::int32_t>(m), 0});
-  }
-  return order;
+constexpr std::string_view kName = "gpipe";
+
+Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
+  NS_TRY_VOID(schedules::require_chunks(kName, shape, 1));
+  const PassList list = {schedules::run_of(PassKind::kForward, 0, 0, shape.microbatches),
+                         schedules::run_of(PassKind::kBackward, 0, shape.microbatches - 1, shape.microbatches, -1)};
+  return std::vector<PassList>(static_cast<std::size_t>(shape.stages), list);
 }
 
-std::int64_t gpipe_in_flight(const ScheduleShape& shape, std::int64_t) { return shape.microbatches; }
+}  // namespace
 
-double plain_bubble(const ScheduleShape& shape) {
-  return static_cast<double>(shape.stages - 1) / static_cast<double>(shape.microbatches);
-}
+extern constinit const PipelineSchedule kGpipe = {
+    .name = kName,
+    .description = "all forwards, then all backwards; holds every microbatch",
+    .seats = loop_seats,
+    .orders = orders,
+};
 
-}  // namespace ns_dist::schedules
+}  // namespace ns_dist

@@ -1,71 +1,72 @@
 // Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, s.2.2.2): each stage holds several model chunks and turns
-// to the next chunk after as many microbatches as there are stages. The order is Megatron-LM's
-// (core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving).
-#include <fmt/format.h>
-
+// to the next chunk after a group of microbatches. The order is Megatron-LM's (core/pipeline_parallel/schedules.py,
+// forward_backward_pipelining_with_interleaving and get_schedule_table). A group has as many microbatches as there are
+// stages, or a few more where the last group would otherwise have fewer (--microbatch-group-size-per-vp-stage).
 #include <algorithm>
 
-#include "schedules.h"
+#include "repeated_block.h"
 
-namespace ns_dist::schedules {
+namespace ns_dist {
 namespace {
 
-std::int64_t warm_up_passes(const ScheduleShape& shape, std::int64_t stage) {
-  const std::int64_t total = shape.microbatches * shape.chunks;
-  if (shape.microbatches == shape.stages) return total;
-  return std::min(total, 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * shape.stages);
+std::int64_t group_size(const ScheduleShape& shape) {
+  if (shape.microbatches <= shape.stages) return shape.microbatches;
+  std::int64_t group = shape.stages;
+  while (shape.microbatches % group != 0 && shape.microbatches % group < shape.stages) ++group;
+  return group;
 }
 
-// The k-th unit of a stage's work in one direction.
-SchedulePass unit(const ScheduleShape& shape, PassKind kind, std::int64_t k) {
-  const std::int64_t round = shape.stages * shape.chunks;
-  const std::int64_t chunk = (k % round) / shape.stages;
-  const std::int64_t microbatch = (k / round) * shape.stages + k % shape.stages;
-  return {kind, static_cast<std::int32_t>(microbatch),
-          static_cast<std::int32_t>(kind == PassKind::kForward ? chunk : shape.chunks - 1 - chunk)};
+// The k-th pass of a stage in one direction.
+SchedulePass pass_of(const ScheduleShape& shape, std::int64_t group, PassKind kind, std::int64_t k) {
+  const std::int64_t first = k / (group * shape.chunks) * group;
+  const std::int64_t size = std::min(group, shape.microbatches - first);
+  const std::int64_t in_group = k - first * shape.chunks, chunk = in_group / size;
+  return {kind, static_cast<std::int32_t>(first + in_group % size),
+          static_cast<std::int32_t>(kind == PassKind::kForward ? chunk : shape.chunks - 1 - chunk), false};
+}
+
+PassList order(const ScheduleShape& shape, std::int64_t group, std::int64_t stage) {
+  const std::int64_t total = shape.microbatches * shape.chunks, round = group * shape.chunks;
+  const std::int64_t filled = 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * group;
+  const std::int64_t warm_up = shape.microbatches <= shape.stages ? total : std::min(total, filled);
+  const auto forward = [&](std::int64_t k) { return pass_of(shape, group, PassKind::kForward, k); };
+  const auto backward = [&](std::int64_t k) { return pass_of(shape, group, PassKind::kBackward, k); };
+  PassList list;
+  std::int64_t done = 0;  // backward passes
+  for (std::int64_t k = 0; k < warm_up; ++k) schedules::append(list, {forward(k)});
+  // Rounds whose forward passes all belong to whole groups repeat.
+  const std::int64_t rounds = (shape.microbatches / group * round - warm_up) / round;
+  if (rounds > 0) {
+    PassLoop steady{{}, rounds, static_cast<std::int32_t>(group)};
+    for (; done < round; ++done) {
+      steady.passes.push_back(forward(warm_up + done));
+      steady.passes.push_back(backward(done));
+    }
+    list.push_back(std::move(steady));
+    done = rounds * round;
+  }
+  for (; warm_up + done < total; ++done) schedules::append(list, {forward(warm_up + done), backward(done)});
+  for (; done < total; ++done) schedules::append(list, {backward(done)});
+  return list;
+}
+
+Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
+  std::vector<PassList> orders;
+  for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
+    orders.push_back(order(shape, group_size(shape), stage));
+  }
+  return orders;
 }
 
 }  // namespace
 
-Result<std::vector<SchedulePass>> interleaved_order(const ScheduleShape& shape, std::int64_t stage) {
-  if (shape.chunks > 1 && shape.stages < 2) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} model chunks need a pipeline", shape.chunks),
-                 "--vpp",
-                 "pp of at least 2",
-                 "use vpp 1",
-                 {}});
-  }
-  if (shape.microbatches % shape.stages != 0) {
-    const std::int64_t up = (shape.microbatches / shape.stages + 1) * shape.stages;
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("interleaved needs microbatches in multiples of the {} stages, and there are {}",
-                             shape.stages, shape.microbatches),
-                 "--schedule",
-                 fmt::format("a global batch that gives a multiple of {} microbatches, such as {}", shape.stages, up),
-                 "or use vpp 1 with 1f1b",
-                 {}});
-  }
-  const std::int64_t total = shape.microbatches * shape.chunks;
-  const std::int64_t warm_up = warm_up_passes(shape, stage);
-  std::vector<SchedulePass> order;
-  order.reserve(static_cast<std::size_t>(2 * total));
-  std::int64_t forward = 0, backward = 0;
-  while (forward < warm_up) order.push_back(unit(shape, PassKind::kForward, forward++));
-  while (forward < total) {
-    order.push_back(unit(shape, PassKind::kForward, forward++));
-    order.push_back(unit(shape, PassKind::kBackward, backward++));
-  }
-  while (backward < total) order.push_back(unit(shape, PassKind::kBackward, backward++));
-  return order;
-}
+extern constinit const PipelineSchedule kInterleaved = {
+    .name = "interleaved",
+    .description = "1f1b over several model chunks a stage; a bubble smaller by their number",
+    .most_chunks = 0,
+    .overlaps_messages = true,
+    .seats = loop_seats,
+    .orders = orders,
+};
 
-std::int64_t interleaved_in_flight(const ScheduleShape& shape, std::int64_t stage) {
-  return std::min(shape.microbatches * shape.chunks, warm_up_passes(shape, stage) + 1);
-}
-
-double interleaved_bubble(const ScheduleShape& shape) {
-  return static_cast<double>(shape.stages - 1) / static_cast<double>(shape.microbatches * shape.chunks);
-}
-
-}  // namespace ns_dist::schedules
+}  // namespace ns_dist

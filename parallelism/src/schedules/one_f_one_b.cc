@@ -1,28 +1,30 @@
 // 1F1B (PipeDream-Flush; Narayanan et al. 2021, arXiv 2104.04473, s.2.2.1): after a warm-up of one forward for each
 // stage behind, forwards and backwards alternate, so that a stage holds at most `stages - stage` microbatches.
-#include <algorithm>
+#include "repeated_block.h"
 
-#include "schedules.h"
+namespace ns_dist {
+namespace {
 
-namespace ns_dist::schedules {
+constexpr std::string_view kName = "1f1b";
 
-Result<std::vector<SchedulePass>> one_f_one_b_order(const ScheduleShape& shape, std::int64_t stage) {
-  NS_TRY_VOID(one_chunk("1f1b", shape));
-  const std::int64_t warm_up = std::min(shape.microbatches, shape.stages - stage - 1);
-  std::vector<SchedulePass> order;
-  order.reserve(static_cast<std::size_t>(2 * shape.microbatches));
-  std::int32_t forward = 0, backward = 0;
-  while (forward < warm_up) order.push_back({PassKind::kForward, forward++, 0});
-  while (forward < shape.microbatches) {
-    order.push_back({PassKind::kForward, forward++, 0});
-    order.push_back({PassKind::kBackward, backward++, 0});
+Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
+  NS_TRY_VOID(schedules::require_chunks(kName, shape, 1));
+  std::vector<PassList> orders;
+  for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
+    const std::array<schedules::BlockPass, 2> block = {
+        {{PassKind::kForward, 0, 0}, {PassKind::kBackward, 0, shape.stages - stage - 1}}};
+    orders.push_back(schedules::repeat_block(block, shape.microbatches));
   }
-  while (backward < shape.microbatches) order.push_back({PassKind::kBackward, backward++, 0});
-  return order;
+  return orders;
 }
 
-std::int64_t one_f_one_b_in_flight(const ScheduleShape& shape, std::int64_t stage) {
-  return std::min(shape.microbatches, shape.stages - stage);
-}
+}  // namespace
 
-}  // namespace ns_dist::schedules
+extern constinit const PipelineSchedule kOneFOneB = {
+    .name = kName,
+    .description = "forwards and backwards alternate; holds at most as many microbatches as stages",
+    .seats = loop_seats,
+    .orders = orders,
+};
+
+}  // namespace ns_dist

@@ -1,0 +1,58 @@
+#include "repeated_block.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ns_dist::schedules {
+
+PassList repeat_block(std::span<const BlockPass> block, std::int64_t microbatches) {
+  std::vector<std::int64_t> borders;  // repetitions before which a pass begins or ends
+  for (const BlockPass& pass : block) {
+    borders.push_back(pass.lag);
+    borders.push_back(pass.lag + microbatches);
+  }
+  std::sort(borders.begin(), borders.end());
+  PassList list;
+  for (std::size_t i = 0; i + 1 < borders.size(); ++i) {
+    PassLoop loop{{}, borders[i + 1] - borders[i], 1};
+    if (loop.repeats == 0) continue;
+    for (const BlockPass& pass : block) {
+      const std::int64_t microbatch = borders[i] - pass.lag;
+      if (microbatch < 0 || microbatch >= microbatches) continue;
+      loop.passes.push_back({pass.kind, static_cast<std::int32_t>(microbatch), pass.chunk, false});
+    }
+    if (!loop.passes.empty()) list.push_back(std::move(loop));
+  }
+  return list;
+}
+
+PassLoop run_of(PassKind kind, std::int32_t chunk, std::int64_t first, std::int64_t count, std::int32_t shift) {
+  return {{{kind, static_cast<std::int32_t>(first), chunk, false}}, count, shift};
+}
+
+void append(PassList& list, std::vector<SchedulePass> passes) {
+  if (!list.empty() && list.back().shift == 1) {
+    PassLoop& last = list.back();
+    std::vector<SchedulePass> next = last.passes;
+    for (SchedulePass& pass : next) pass.microbatch += static_cast<std::int32_t>(last.repeats);
+    if (next == passes) {
+      ++last.repeats;
+      return;
+    }
+  }
+  list.push_back({std::move(passes), 1, 1});
+}
+
+Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shape, std::int64_t chunks) {
+  if (shape.chunks == chunks) return {};
+  return fail(
+      {ErrorCode::kInfeasible,
+       fmt::format("{} runs {} model chunk{} a stage, not {}", schedule, chunks, chunks == 1 ? "" : "s", shape.chunks),
+       "plan/vpp",
+       fmt::format("{}", chunks),
+       fmt::format("plan/vpp={}", chunks),
+       {}});
+}
+
+}  // namespace ns_dist::schedules

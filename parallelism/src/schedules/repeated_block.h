@@ -1,0 +1,49 @@
+// Helpers that several schedules share: a block of passes repeated for each microbatch, and what a schedule refuses.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/pipeline_schedule.h"
+
+namespace ns_dist::schedules {
+
+// A pass of microbatch k - lag in the k-th repetition of a block.
+struct BlockPass {
+  PassKind kind = PassKind::kForward;
+  std::int32_t chunk = 0;
+  std::int64_t lag = 0;
+};
+
+// The block repeated until each of its passes has run for each microbatch; passes of microbatches that do not exist are
+// left out (Qi et al. 2024, arXiv 2405.15362, s.2.2: a schedule is a building block repeated at a uniform interval).
+PassList repeat_block(std::span<const BlockPass> block, std::int64_t microbatches);
+
+// A run of the same pass over microbatches first, first + 1, ... (shift 1) or downwards (shift -1).
+PassLoop run_of(PassKind kind, std::int32_t chunk, std::int64_t first, std::int64_t count, std::int32_t shift = 1);
+
+// Appends passes as a loop, or as one repeat more of the last loop where they continue it.
+void append(PassList& list, std::vector<SchedulePass> passes);
+
+// An error unless the shape has `chunks` model chunks a stage.
+Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shape, std::int64_t chunks);
+
+// Least time between the starts of a microbatch's passes on neighboring stages: forward passes down and up the vee,
+// input gradients down and up.
+struct VeePace {
+  std::int64_t forward_down = 1, forward_up = 1, gradient_down = 1, gradient_up = 1;
+};
+// Splits the backward pass on vee seats. All passes take one unit, and a block of six starts every six units.
+std::vector<PassList> vee_orders(const ScheduleShape& shape, const VeePace& pace);
+
+// DualPipe's order of one rank (DeepSeek-V3, arXiv 2412.19437, fig. 5): `rank` of the `ranks` of the pipeline's first
+// half. Phase 0 enters the pipeline at rank 0, phase 1 comes back; each has `microbatches`.
+struct Phase {
+  std::int32_t chunk = 0, first_microbatch = 0;
+};
+PassList dual_order(std::int64_t ranks, std::int64_t rank, std::int64_t microbatches,
+                    const std::array<Phase, 2>& phases);
+
+}  // namespace ns_dist::schedules

@@ -1,0 +1,26 @@
+// V-Min (Qi et al. 2024, arXiv 2405.15362, s.3, fig. 3):
+#include "repeated_block.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr std::string_view kName = "v-min";
+
+Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
+  NS_TRY_VOID(schedules::require_chunks(kName, shape, 2));
+  return schedules::vee_orders(shape, {1, 1, 1, 1});
+}
+
+}  // namespace
+
+extern constinit const PipelineSchedule kVMin = {
+    .name = kName,
+    .description = "vee",
+    .least_chunks = 2,
+    .most_chunks = 2,
+    .splits_backward = true,
+    .seats = vee_seats,
+    .orders = orders,
+};
+
+}  // namespace ns_dist
