@@ -37,9 +37,9 @@ struct Call {
 
 // One differentiable operation: "attention.qkv".
 //
-// When a backward pass computes both gradients of a step, the communications at the beginning of `weight_gradient` start
-// before the first call of `input_gradient` and run beside its kernels, and those at the end of `input_gradient` run
-// beside the kernels of `weight_gradient` (Korthikanti et al. 2022, arXiv 2205.05198, s.4.2.2). With
+// When a backward pass computes both gradients of a step, the communications at the beginning of `weight_gradient`
+// start before the first call of `input_gradient` and run beside its kernels, and those at the end of `input_gradient`
+// run beside the kernels of `weight_gradient` (Korthikanti et al. 2022, arXiv 2205.05198, s.4.2.2). With
 // ParallelPlan::blocking_tp nothing runs beside anything, and the end of `input_gradient` comes last.
 struct BlockStep {
   std::string name;
@@ -53,6 +53,7 @@ struct BlockStep {
 
 struct Block {
   std::vector<BlockStep> steps;
+  double input = 0;  // bytes of the input, all that full recomputation keeps; 0: recomputation leaves the block alone
 };
 
 // The parts of a transformer, one file each in blocks/.
@@ -60,19 +61,26 @@ Block attention_block(const Shape& shape);  // norm, attention, projection, resi
 Block mlp_block(const Shape& shape);        // norm, dense MLP, residual
 Block moe_block(const Shape& shape);        // norm, router, experts, shared experts, residual
 Block embedding_block(const Shape& shape);
-Block loss_block(const Shape& shape);  // final norm, logits, cross-entropy
+// Final norm, logits, cross-entropy. A tied projection has parameters of its own where the pipeline has several stages:
+// it is a copy of the embedding's table (a stage that holds both shares one).
+Block loss_block(const Shape& shape);
 
 // Attention and MLP or experts.
 Block layer_block(const Shape& shape, bool moe);
 
 RankParameters parameters_of(const Block& block);
 
-// Bytes that a forward pass keeps under this recomputation: full recomputation keeps the block's input alone.
+// Bytes that a rank keeps for one microbatch under this recomputation.
 struct KeptBytes {
-  double after_forward = 0;         // until the input gradient
-  double after_input_gradient = 0;  // of these, and of output gradients, until the weight gradient
+  double after_forward = 0;         // until the input gradient; the whole backward pass, where it is one
+  double after_input_gradient = 0;  // inputs and output gradients, until the weight gradient
+  KeptBytes& operator+=(const KeptBytes& other) {
+    after_forward += other.after_forward;
+    after_input_gradient += other.after_input_gradient;
+    return *this;
+  }
 };
-KeptBytes kept_bytes(const Block& block, const Shape& shape);
+KeptBytes kept_bytes(const Block& block, Recompute recompute);
 
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
 // `recomputed`: of the steps that selective recomputation runs again.

@@ -7,14 +7,15 @@
 
 namespace ns_dist {
 
-// Turns calls into fragments of one program, whose work items it interns.
+// Turns calls into fragments of one program, whose work items it interns. Keeps references to `shape` and `works`.
 class FragmentMaker {
  public:
   FragmentMaker(const Shape& shape, const Mesh& mesh, WorkTable& works);
 
   // The kernels of one pass through `block`. A backward or input-gradient pass runs again what recomputation dropped.
+  // In a pass that computes one gradient alone, no communication runs beside a kernel.
   Fragment pass(const Block& block, PassKind kind) const;
-  // A kernel or a communication alone.
+  // A kernel or a communication alone. A communication of one rank is left out. `category` is that of kernels.
   Fragment of(const Call& call, Category category) const;
 
  private:
@@ -23,8 +24,8 @@ class FragmentMaker {
   WorkTable* works_;
 };
 
-// Two fragments that run at the same time: one computes while the other communicates. Kernels take turns wherever one
-// fragment waits for a communication.
+// Two fragments of one program that run at the same time: one computes while the other communicates. `first` starts.
+// A fragment hands over when its next kernel waits for a communication that was started since its turn began.
 Fragment beside(const Fragment& first, const Fragment& second);
 
 }  // namespace ns_dist

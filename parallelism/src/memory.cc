@@ -1,12 +1,13 @@
 #include "ns_dist/memory.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <span>
 
+#include "block.h"
+#include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
-#include "shape.h"
+#include "stage_parameters.h"
 
 namespace ns_dist {
 namespace {
@@ -26,152 +27,92 @@ BytesPerParameter bytes_per_parameter(DType dtype) {
 // published tells it apart; nvidia-smi shows 0.5-1.5 GiB for an idle PyTorch process with NCCL on A100 and H100.
 constexpr Bytes kFramework = 1.0 * units::GiB;
 
-// Elements kept by one transformer layer, in bytes for this rank. Korthikanti et al. 2022, s.4.1: with 2-byte elements
-// and one-byte dropout masks, attention 11 sbh + 5 as^2b, MLP 19 sbh, norms 4 sbh. `split` is what tensor parallelism
-// divides by itself; `whole` is divided only under sequence parallelism (eq. 2 against eq. 4).
-struct LayerBytes {
-  double whole = 0, split = 0, core = 0;  // core: the attention core, which selective recomputation drops
+// A forward pass keeps these bytes until its backward pass, by chunk of a stage.
+struct StageChunks {
+  std::vector<ChunkBytes> chunks;
+  double largest_layer = 0;  // everything that one layer keeps without recomputation
+  bool computes_loss = false;
 };
 
-LayerBytes layer_bytes(const Shape& shape, std::int64_t layer) {
-  const Model& model = *shape.model;
-  const auto tokens = static_cast<double>(shape.tokens), hidden = static_cast<double>(shape.hidden);
-  const double e = shape.element, mask = model.dropout ? 1 : 0;
-  LayerBytes bytes;
-  const double states = tokens * hidden;
+void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
+  chunk.after_forward += kept.after_forward * static_cast<double>(count);
+  chunk.after_input_gradient += kept.after_input_gradient * static_cast<double>(count);
+}
 
-  // Inputs of the two norms (the residual stream), inputs of the two parallel regions, dropout masks of the branches.
-  bytes.whole = 2 * states * e + 2 * states * e + 2 * states * mask;
-
-  // Queries, keys, values and the context that enters the projection; this rank's heads.
-  const auto heads = static_cast<double>(shape.heads);
-  const double kv_heads = static_cast<double>(model.mla ? shape.heads : shape.kv_heads);
-  const auto query = static_cast<double>(shape.query_dim), value = static_cast<double>(shape.value_dim);
-  bytes.split = tokens * (heads * query + kv_heads * (query + value) + heads * value) * e;
-  if (model.mla) {
-    // Latents before and after their norms: whole on every rank.
-    bytes.split += tokens * 2 * static_cast<double>(model.mla->q_rank + model.mla->kv_rank) * e;
-  }
-  if (shape.plan->flash_attention) {
-    bytes.core = tokens * heads * 4;  // log-sum-exp a row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2)
-  } else {
-    // Softmax output, dropout mask and dropout output.
-    const double scores = tokens * heads * static_cast<double>(shape.sequence);
-    bytes.core = scores * (e + mask + (model.dropout ? e : 0));
-  }
-
-  const auto mlp = [&](double rows, double ffn) {
-    // Input of the activation (twice for a gated one) and of the second projection.
-    return rows * ffn * e * (model.gated_mlp ? 3 : 2);
+std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
+                                       const KeptBytes& embedding, const KeptBytes& loss) {
+  struct Layer {
+    KeptBytes kept;
+    double all = 0;
   };
-  const auto tp = static_cast<double>(shape.tp);
-  if (is_moe_layer(model, layer)) {
-    const Experts& moe = *model.moe;
-    const double rows = tokens * static_cast<double>(moe.top_k);
-    bytes.whole += rows * hidden * e * 2;  // permuted inputs and expert outputs, for the weighted sum's gradient
-    bytes.split += mlp(rows, static_cast<double>(moe.expert_ffn) / tp);
-    bytes.split += mlp(tokens, static_cast<double>(moe.shared_experts * moe.shared_expert_ffn) / tp);
-    bytes.split += tokens * static_cast<double>(moe.experts) * 4;  // routing probabilities, fp32
-  } else {
-    bytes.split += mlp(tokens, static_cast<double>(model.ffn) / tp);
-  }
-  return bytes;
-}
+  const auto layer = [&](bool moe) {
+    const Block block = layer_block(shape, moe);
+    return Layer{kept_bytes(block, shape.plan->recompute), kept_bytes(block, Recompute::kNone).after_forward};
+  };
+  const std::int64_t dense = dense_layers(*shape.model);
+  const Layer without_experts = dense > 0 ? layer(false) : Layer{};
+  const Layer with_experts = dense < shape.model->layers ? layer(true) : Layer{};
 
-double sequence_shards(const Shape& shape) { return shape.sequence_parallel ? static_cast<double>(shape.tp) : 1; }
-
-double kept_by_layer(const Shape& shape, std::int64_t layer) {
-  const LayerBytes bytes = layer_bytes(shape, layer);
-  const double shards = sequence_shards(shape);
-  switch (shape.plan->recompute) {
-    case Recompute::kFull:
-      // The layer's input alone: 2 sbh (Korthikanti et al. 2022, table 2).
-      return static_cast<double>(shape.tokens * shape.hidden) * shape.element / shards;
-    case Recompute::kSelective:
-      return bytes.whole / shards + bytes.split;
-    case Recompute::kNone:
-      break;
-  }
-  return bytes.whole / shards + bytes.split + bytes.core;
-}
-
-}  // namespace
-
-Bytes layer_activations(const Model& model, const ParallelPlan& plan, const Training& training, std::int64_t layer) {
-  return kept_by_layer(Shape(model, plan, training), layer) * units::B;
-}
-
-Result<std::vector<std::vector<LayerRange>>> split_layers(const Model& model, const ParallelPlan& plan) {
-  const std::int64_t parts = plan.pp * plan.vpp;
-  if (parts > model.layers || (plan.vpp > 1 && model.layers % parts != 0)) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} layers do not split into pp {} x vpp {} chunks", model.layers, plan.pp, plan.vpp),
-                 "--pp",
-                 fmt::format("pp x vpp that divides {}", model.layers),
-                 "",
-                 {}});
-  }
-  const std::int64_t each = model.layers / parts, rest = model.layers % parts;
-  std::vector<std::vector<LayerRange>> stages(static_cast<std::size_t>(plan.pp));
-  std::int64_t first = 0;
-  for (std::int64_t part = 0; part < parts; ++part) {
-    // Chunk-major: part 0 .. pp-1 are the first chunks of the stages, as in Megatron.
-    const std::int64_t count = each + (part < rest ? 1 : 0);
-    stages[static_cast<std::size_t>(part % plan.pp)].push_back({first, count});
-    first += count;
+  std::vector<StageChunks> stages(static_cast<std::size_t>(shape.plan->pp));
+  const auto chunk_of = [&](const Seat& seat) -> ChunkBytes& {
+    std::vector<ChunkBytes>& chunks = stages[static_cast<std::size_t>(seat.stage)].chunks;
+    chunks.resize(std::max(chunks.size(), static_cast<std::size_t>(seat.chunk) + 1));
+    return chunks[static_cast<std::size_t>(seat.chunk)];
+  };
+  for (const std::vector<Seat>& direction : seats) {
+    for (std::size_t position = 0; position < direction.size(); ++position) {
+      const std::int64_t below = std::clamp<std::int64_t>(dense - layers[position].first, 0, layers[position].count);
+      const std::int64_t above = layers[position].count - below;
+      ChunkBytes& chunk = chunk_of(direction[position]);
+      add(chunk, without_experts.kept, below);
+      add(chunk, with_experts.kept, above);
+      double& largest = stages[static_cast<std::size_t>(direction[position].stage)].largest_layer;
+      if (below > 0) largest = std::max(largest, without_experts.all);
+      if (above > 0) largest = std::max(largest, with_experts.all);
+    }
+    add(chunk_of(direction.front()), embedding, 1);
+    // The loss follows its forward pass with its input gradient, so that one microbatch is held at a time.
+    add(chunk_of(direction.back()), {0, loss.after_input_gradient}, 1);
+    stages[static_cast<std::size_t>(direction.back().stage)].computes_loss = true;
   }
   return stages;
 }
 
+}  // namespace
+
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training) {
   NS_TRY_VOID(check_plan(model, plan, training));
-  NS_TRY(const auto stages, split_layers(model, plan));
   NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan.schedule));
+  const ScheduleShape schedule_shape{plan.pp, microbatches_of(plan, training), plan.vpp};
+  const Seats seats = schedule->seats(schedule_shape);
+  NS_TRY(const std::vector<LayerRange> layers, divide_layers(model, plan, seats));
+  NS_TRY(const std::vector<PassList> orders, schedule->orders(schedule_shape));
   const Shape shape(model, plan, training);
   const BytesPerParameter each = bytes_per_parameter(training.dtype);
-  const double shards = sequence_shards(shape);
-  const double states = static_cast<double>(shape.tokens * shape.hidden);
-  const ScheduleShape schedule_shape{plan.pp, microbatches_of(plan, training), plan.vpp};
+  const KeptBytes embedding = kept_bytes(embedding_block(shape), plan.recompute);
+  const KeptBytes loss = kept_bytes(loss_block(shape), plan.recompute);
+  const std::vector<RankParameters> held = stage_parameters(shape, seats, layers);
+  const std::vector<StageChunks> kept = kept_by_stage(shape, seats, layers, embedding, loss);
 
   MemoryBudget budget;
-  for (std::int64_t stage = 0; stage < plan.pp; ++stage) {
-    const auto& chunks = stages[static_cast<std::size_t>(stage)];
-    const RankParameters parameters = stage_rank_parameters(model, plan, chunks, stage);
-    double chunk_activations = 0, largest_layer = 0;  // bytes of one microbatch in all chunks of the stage
-    for (const LayerRange& range : chunks) {
-      for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
-        chunk_activations += kept_by_layer(shape, layer);
-        const LayerBytes whole = layer_bytes(shape, layer);
-        largest_layer = std::max(largest_layer, whole.whole / shards + whole.split + whole.core);
-      }
-    }
-    const bool is_first = stage == 0, is_last = stage == plan.pp - 1;
-
+  for (std::size_t stage = 0; stage < held.size(); ++stage) {
     StageMemory memory;
-    memory.weights = parameters.total() * each.weight * units::B;
-    memory.gradients = parameters.total() * gradient_size(plan, training.dtype);
+    memory.weights = held[stage].total() * each.weight * units::B;
+    memory.gradients = held[stage].total() * gradient_size(plan, training.dtype);
     // Apart from the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
     if (plan.grad_accumulation == GradAccumulation::kFp32) {
-      memory.gradients += parameters.total() * each.weight * units::B;
+      memory.gradients += held[stage].total() * each.weight * units::B;
     }
-    memory.optimizer = updated_parameters(parameters, plan) * each.optimizer * units::B;
+    memory.optimizer = updated_parameters(held[stage], plan) * each.optimizer * units::B;
 
-    // Microbatches held at once, counted in whole stages (a chunk is 1 / vpp of one).
-    const double in_flight =
-        static_cast<double>(schedule->in_flight(schedule_shape, stage)) / static_cast<double>(plan.vpp);
-    double activations = in_flight * chunk_activations;
+    double activations = most_held(orders[stage], kept[stage].chunks);
     // A layer that is computed again holds all its activations for a moment.
-    if (plan.recompute == Recompute::kFull) activations += largest_layer;
-    if (is_first && model.dropout) activations += in_flight * states / shards;  // mask of the embedding's dropout
-    if (is_last) {
-      // Korthikanti et al. 2022, s.4.3: norm input, projection input, fp32 logits; one microbatch at a time.
-      activations += 2 * states * shape.element / shards +
-                     4 * static_cast<double>(shape.tokens) * static_cast<double>(shape.vocabulary);
-    }
+    if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
+    if (kept[stage].computes_loss) activations += loss.after_forward;
     memory.activations = activations * units::B;
     memory.other = kFramework;
     budget.stages.push_back(memory);
-    if (memory.total() > budget.peak()) budget.peak_stage = stage;
+    if (memory.total() > budget.peak()) budget.peak_stage = static_cast<std::int64_t>(stage);
   }
   return budget;
 }

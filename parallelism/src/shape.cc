@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "ns_dist/parameters.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/result.h"
 
@@ -39,64 +38,17 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       value_dim(m.mla ? m.mla->v_head_dim : m.head_dim),
       vocabulary(padded_vocabulary(m, p.tp) / p.tp) {}
 
-bool is_moe_layer(const Model& model, std::int64_t layer) {
-  return model.moe && layer >= model.moe->first_dense_layers;
+Shape Shape::whole(const Model& model, const Training& training) {
+  static const ParallelPlan kUnsharded;
+  Shape shape(model, kUnsharded, training);
+  shape.vocabulary = model.vocabulary;
+  return shape;
 }
 
-RankParameters layer_rank_parameters(const Model& model, const ParallelPlan& plan, std::int64_t layer) {
-  const LayerParameters parameters = layer_parameters(model, layer);
-  const auto tp = static_cast<double>(plan.tp);
-  const auto hidden = static_cast<double>(model.hidden);
-  double whole = parameters.norms;  // on every tensor-parallel rank
-  double split = parameters.attention + parameters.mlp;
-  const auto keep_whole = [&](double part) {
-    whole += part;
-    split -= part;
-  };
-  if (is_moe_layer(model, layer)) keep_whole(hidden * static_cast<double>(model.moe->experts));
-  if (model.mla) {
-    const auto q_rank = static_cast<double>(model.mla->q_rank);
-    keep_whole(hidden * q_rank + q_rank);
-    keep_whole(hidden * static_cast<double>(model.mla->kv_rank + model.mla->rope_head_dim) +
-               static_cast<double>(model.mla->kv_rank));
-  } else if (model.kv_heads < plan.tp) {
-    // Key-value heads are replicated over the ranks that share them.
-    const double key_values = 2 * static_cast<double>(model.kv_heads * model.head_dim) * hidden;
-    split += key_values * (tp / static_cast<double>(model.kv_heads) - 1);
-  }
-  if (model.bias) keep_whole(2 * hidden);  // biases of the two row-parallel projections
-  return {whole + split / tp, parameters.experts / tp / static_cast<double>(plan.ep)};
-}
+bool is_moe_layer(const Model& model, std::int64_t layer) { return layer >= dense_layers(model); }
 
-RankParameters embedding_rank_parameters(const Model& model, const ParallelPlan& plan) {
-  const auto hidden = static_cast<double>(model.hidden);
-  const double norm = model.embedding_norm ? hidden * (model.norm == NormKind::kLayerNorm ? 2 : 1) : 0;
-  return {static_cast<double>(padded_vocabulary(model, plan.tp)) * hidden / static_cast<double>(plan.tp) +
-              static_cast<double>(model.position_table) * hidden + norm,
-          0};
-}
-
-RankParameters output_rank_parameters(const Model& model, const ParallelPlan& plan) {
-  const auto hidden = static_cast<double>(model.hidden);
-  const bool own_projection = !model.tied_embeddings || plan.pp > 1;
-  return {hidden * (model.norm == NormKind::kLayerNorm ? 2 : 1) +
-              (own_projection
-                   ? static_cast<double>(padded_vocabulary(model, plan.tp)) * hidden / static_cast<double>(plan.tp)
-                   : 0),
-          0};
-}
-
-RankParameters stage_rank_parameters(const Model& model, const ParallelPlan& plan, std::span<const LayerRange> chunks,
-                                     std::int64_t stage) {
-  RankParameters held;
-  for (const LayerRange& range : chunks) {
-    for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
-      held += layer_rank_parameters(model, plan, layer);
-    }
-  }
-  if (stage == 0) held += embedding_rank_parameters(model, plan);
-  if (stage == plan.pp - 1) held += output_rank_parameters(model, plan);
-  return held;
+std::int64_t dense_layers(const Model& model) {
+  return model.moe ? std::min(model.layers, model.moe->first_dense_layers) : model.layers;
 }
 
 Bytes gradient_size(const ParallelPlan& plan, DType dtype) {

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
-#include "ns_dist/memory.h"
 #include "ns_dist/mesh.h"
 #include "ns_dist/model.h"
 #include "ns_dist/parallel_plan.h"
@@ -15,6 +13,8 @@ namespace ns_dist {
 
 struct Shape {
   Shape(const Model& model, const ParallelPlan& plan, const Training& training);
+  // The whole model on one rank, the vocabulary not padded. Model-wide figures come from the blocks of this shape.
+  static Shape whole(const Model& model, const Training& training);
 
   const Model* model;
   const ParallelPlan* plan;
@@ -44,22 +44,20 @@ struct RankParameters {
     experts += other.experts;
     return *this;
   }
+  friend RankParameters operator*(const RankParameters& each, double count) {
+    return {each.dense * count, each.experts * count};
+  }
+  friend bool operator==(const RankParameters&, const RankParameters&) = default;
 };
 
-RankParameters layer_rank_parameters(const Model& model, const ParallelPlan& plan, std::int64_t layer);
-RankParameters embedding_rank_parameters(const Model& model, const ParallelPlan& plan);
-// Final norm and output projection; a tied projection counts where it is a copy (pp > 1).
-RankParameters output_rank_parameters(const Model& model, const ParallelPlan& plan);
-
-// All that a rank of `stage` holds, whose chunks are the layers of `chunks`.
-RankParameters stage_rank_parameters(const Model& model, const ParallelPlan& plan, std::span<const LayerRange> chunks,
-                                     std::int64_t stage);
 // Bytes of a summed gradient.
 Bytes gradient_size(const ParallelPlan& plan, DType dtype);
 // Of these, what the rank's optimizer updates: its share under the distributed optimizer.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 
 bool is_moe_layer(const Model& model, std::int64_t layer);
+// Layers at the bottom of the model that have no experts.
+std::int64_t dense_layers(const Model& model);
 
 // Rank 0 of a stage: tp, cp and dp coordinates 0.
 Rank representative(const Mesh& mesh, std::int64_t stage);

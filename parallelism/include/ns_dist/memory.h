@@ -25,18 +25,7 @@ struct MemoryBudget {
   Bytes peak() const { return stages.empty() ? Bytes() : stages[static_cast<std::size_t>(peak_stage)].total(); }
 };
 
-// The layers of each stage's chunks: layers_of[stage][chunk] = {first layer, count}.
-struct LayerRange {
-  std::int64_t first = 0, count = 0;
-  friend bool operator==(const LayerRange&, const LayerRange&) = default;
-};
-// Errors: schedules with several chunks need pp * vpp to divide the layers; a single chunk takes any split, the first
-// stages getting one layer more.
-Result<std::vector<std::vector<LayerRange>>> split_layers(const Model& model, const ParallelPlan& plan);
-
-// Activation bytes of one transformer layer for one microbatch on one rank (Korthikanti eq. 1, 2, 4 and table 2).
-Bytes layer_activations(const Model& model, const ParallelPlan& plan, const Training& training, std::int64_t layer);
-
+// Errors: those of check_plan and divide_layers, or a schedule that cannot run this shape.
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training);
 
 }  // namespace ns_dist

@@ -1,0 +1,58 @@
+#include "ns_dist/step_program.h"
+
+#include <bit>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+namespace ns_dist {
+namespace {
+
+// A number that tells most work items of one name apart.
+struct Size {
+  std::uint64_t operator()(const Operator& op) const { return std::visit(*this, op.kind); }
+  std::uint64_t operator()(const Collective& collective) const { return bits(collective.size / units::B); }
+  std::uint64_t operator()(const Message& message) const {
+    return bits(message.size / units::B) ^ count(message.from_stage) ^ (count(message.to_stage) << 16u);
+  }
+  std::uint64_t operator()(const Gemm& gemm) const {
+    return count(gemm.batch) ^ (count(gemm.m) * count(gemm.n) + count(gemm.k));
+  }
+  std::uint64_t operator()(const GroupedGemm& gemm) const { return count(gemm.rows) ^ (count(gemm.n) + count(gemm.k)); }
+  std::uint64_t operator()(const Elementwise& op) const { return count(op.elements); }
+  std::uint64_t operator()(const OptimizerStep& step) const { return count(step.parameters); }
+  std::uint64_t operator()(const Normalization& norm) const { return count(norm.rows); }
+  std::uint64_t operator()(const Copy& copy) const { return bits(copy.bytes / units::B); }
+  template <class Other>
+  std::uint64_t operator()(const Other&) const {
+    return 0;
+  }
+
+ private:
+  static std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value); }
+  static std::uint64_t count(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+};
+
+std::size_t hash(const WorkItem& item) {
+  constexpr std::uint64_t kMix = 0x9e3779b97f4a7c15u;
+  const std::uint64_t kind = (static_cast<std::uint64_t>(item.category) << 8u) ^ item.work.index();
+  const std::uint64_t size = std::visit(Size{}, item.work);
+  const std::uint64_t name = std::hash<std::string_view>{}(item.name);
+  return static_cast<std::size_t>(((name ^ kind) * kMix) ^ (size * kMix >> 17u));
+}
+
+}  // namespace
+
+WorkId WorkTable::intern(WorkItem item) {
+  const std::size_t key = hash(item);
+  const auto [first, last] = by_hash_.equal_range(key);
+  for (auto known = first; known != last; ++known) {
+    if (items_[index(known->second)] == item) return known->second;
+  }
+  const WorkId id{static_cast<std::uint32_t>(items_.size())};
+  items_.push_back(std::move(item));
+  by_hash_.emplace(key, id);
+  return id;
+}
+
+}  // namespace ns_dist

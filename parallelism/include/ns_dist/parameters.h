@@ -1,0 +1,19 @@
+// How many parameters a model has, by part: those of the unsharded model, its vocabulary not padded. The numbers are
+// exact; the catalog's published counts test them.
+#pragma once
+
+#include "ns_dist/model.h"
+
+namespace ns_dist {
+
+struct ModelParameters {
+  double embedding = 0;  // tokens and learned positions, and the norm after them
+  double layers = 0;
+  double final_norm = 0;
+  double output = 0;  // the untied output projection
+  double total() const { return embedding + layers + final_norm + output; }
+};
+
+ModelParameters model_parameters(const Model& model);
+
+}  // namespace ns_dist

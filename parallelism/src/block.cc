@@ -1,0 +1,66 @@
+#include "block.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace ns_dist {
+namespace {
+
+// FLOPs of matrix products and attention, 2 a multiply-add; 0 for other operators.
+double product_flops(const OperatorKind& kind) {
+  const auto product = [](auto... sizes) { return 2 * (static_cast<double>(sizes) * ...); };
+  if (const auto* gemm = std::get_if<Gemm>(&kind)) return product(gemm->batch, gemm->m, gemm->n, gemm->k);
+  if (const auto* grouped = std::get_if<GroupedGemm>(&kind)) return product(grouped->rows, grouped->n, grouped->k);
+  if (const auto* attention = std::get_if<Attention>(&kind)) {
+    const std::int64_t keys =
+        attention->window > 0 ? std::min(attention->window, attention->key_length) : attention->key_length;
+    return product(attention->batch, attention->heads, attention->query_length, keys,
+                   attention->head_dim + attention->value_dim);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Block layer_block(const Shape& shape, bool moe) {
+  Block layer = attention_block(shape);
+  Block second = moe ? moe_block(shape) : mlp_block(shape);
+  layer.steps.insert(layer.steps.end(), std::move_iterator(second.steps.begin()),
+                     std::move_iterator(second.steps.end()));
+  return layer;
+}
+
+RankParameters parameters_of(const Block& block) {
+  RankParameters parameters;
+  for (const BlockStep& step : block.steps) parameters += step.parameters;
+  return parameters;
+}
+
+KeptBytes kept_bytes(const Block& block, Recompute recompute) {
+  const bool full = recompute == Recompute::kFull && block.input > 0;
+  KeptBytes kept;
+  for (const BlockStep& step : block.steps) {
+    kept.after_input_gradient += step.kept_for_weight_gradient + step.output_gradient;
+    if (recompute == Recompute::kSelective && step.recomputed_selectively) continue;
+    kept.after_forward += step.kept_for_input_gradient + step.kept_for_weight_gradient;
+  }
+  // Korthikanti et al. 2022, table 2: 2 sbh.
+  if (full) kept.after_forward = block.input;
+  return kept;
+}
+
+BlockFlops flops_of(const Block& block) {
+  BlockFlops flops;
+  for (const BlockStep& step : block.steps) {
+    double forward = 0;
+    for (const Call& call : step.forward) {
+      if (const auto* op = std::get_if<Operator>(&call.what)) forward += product_flops(op->kind);
+    }
+    flops.forward += forward;
+    if (step.recomputed_selectively) flops.recomputed += forward;
+  }
+  return flops;
+}
+
+}  // namespace ns_dist

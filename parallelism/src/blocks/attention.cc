@@ -1,0 +1,146 @@
+// Self-attention: grouped-query with fused or unfused core, and multi-head latent attention.
+#include <string>
+#include <utility>
+
+#include "blocks/common.h"
+
+namespace ns_dist {
+namespace {
+
+using blocks::bytes_of;
+using blocks::kernel;
+using blocks::Split;
+
+// Key-value heads that this rank stores. Latent attention expands its latents to as many as there are queries.
+std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.heads : shape.kv_heads; }
+
+void grouped_query_projections(const Shape& shape, Block& block) {
+  const bool bias = shape.model->bias || shape.model->qkv_bias;
+  const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
+  block.steps.push_back(blocks::linear(shape, {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn,
+                                               "attention", bias ? Epilogue::kBias : Epilogue::kNone}));
+}
+
+// DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank, up-projections are split by
+// head. All that reads the hidden states shares their gathered copy, which kv_down keeps.
+void latent_projections(const Shape& shape, Block& block) {
+  const LatentAttention& mla = *shape.model->mla;
+  const std::int64_t tokens = shape.tokens, query = shape.heads * (mla.nope_head_dim + mla.rope_head_dim);
+  block.steps.push_back(blocks::linear(shape, {"attention.kv_down", tokens, shape.hidden,
+                                               mla.kv_rank + mla.rope_head_dim, false, Split::kColumn, "attention"}));
+  BlockStep first_query =
+      blocks::linear(shape, mla.q_rank > 0 ? blocks::Linear{"attention.q_down", tokens, shape.hidden, mla.q_rank}
+                                           : blocks::Linear{"attention.q_up", tokens, shape.hidden, query});
+  first_query.kept_for_weight_gradient = 0;
+  block.steps.push_back(std::move(first_query));
+  if (mla.q_rank > 0) {
+    block.steps.push_back(blocks::norm(shape, "attention.q_norm", tokens, mla.q_rank));
+    block.steps.push_back(blocks::linear(shape, {"attention.q_up", tokens, mla.q_rank, query}));
+  }
+  block.steps.push_back(blocks::norm(shape, "attention.kv_norm", tokens, mla.kv_rank));
+  block.steps.push_back(blocks::linear(
+      shape, {"attention.kv_up", tokens, mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim)}));
+}
+
+// Queries, keys and values as the core reads them.
+BlockStep heads(const Shape& shape) {
+  BlockStep step;
+  step.name = "attention.heads";
+  const auto add = [&](std::string_view name, const OperatorKind& kind) {
+    step.forward.push_back(kernel(shape, std::string(name), kind));
+    step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, blocks::concat(name, ".backward"), kind));
+  };
+  if (shape.model->position == PositionKind::kRotary) {
+    const std::int64_t rotated = shape.model->mla ? shape.model->mla->rope_head_dim : shape.query_dim;
+    const std::int64_t rotated_keys = shape.model->mla ? 1 : shape.kv_heads;
+    add("attention.rotary", Elementwise{"rotary", shape.tokens * (shape.heads + rotated_keys) * rotated, 1, 1, 3});
+  }
+  if (shape.model->mla) {
+    // Queries and keys are put together from their parts with and without position, and values are made contiguous
+    // (Megatron-Core, multi_latent_attention.py). The backward pass takes the gradients apart again.
+    const auto elements = static_cast<double>(shape.tokens * shape.heads * (2 * shape.query_dim + shape.value_dim));
+    add("attention.assemble", Copy{elements * shape.element * units::B});
+  }
+  step.kept_for_input_gradient = bytes_of(
+      shape, shape.tokens, shape.heads * shape.query_dim + key_heads(shape) * (shape.query_dim + shape.value_dim));
+  return step;
+}
+
+void flash_core(const Shape& shape, BlockStep& step) {
+  Attention attention;
+  attention.batch = shape.micro_batch;
+  attention.heads = shape.heads;
+  attention.kv_heads = key_heads(shape);
+  attention.query_length = attention.key_length = shape.sequence;
+  attention.head_dim = shape.query_dim;
+  attention.value_dim = shape.value_dim;
+  attention.causal = true;
+  attention.window = shape.model->sliding_window < shape.sequence ? shape.model->sliding_window : 0;
+  attention.pass = Pass::kForward;
+  step.forward.push_back(kernel(shape, "attention.flash", attention));
+  attention.pass = Pass::kBackward;
+  step.input_gradient.push_back(kernel(shape, "attention.flash.backward", attention));
+  // Log-sum-exp of each row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2).
+  step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
+}
+
+// Scores, scaled masked softmax, dropout, weighted sum (Korthikanti et al. 2022, fig. 3).
+void unfused_core(const Shape& shape, BlockStep& step) {
+  const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence;
+  const std::int64_t query = shape.query_dim, value = shape.value_dim;
+  const bool dropout = shape.model->dropout;
+  const double mask = blocks::mask_elements(shape);
+  const auto gemm = [&](const char* name, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout) {
+    return kernel(shape, name, Gemm{batch, m, n, k, layout, Epilogue::kNone});
+  };
+  std::vector<Call>& forward = step.forward;
+  forward.reserve(4);
+  forward.push_back(gemm("attention.scores", s, s, query, GemmLayout::kNT));
+  forward.push_back(kernel(shape, "attention.softmax", Softmax{batch * s, s, Pass::kForward}));
+  if (dropout) {
+    forward.push_back(kernel(shape, "attention.dropout", Elementwise{"dropout", batch * s * s, 1, 1 + mask, 2}));
+  }
+  forward.push_back(gemm("attention.context", s, value, s, GemmLayout::kNN));
+
+  std::vector<Call>& backward = step.input_gradient;
+  backward.reserve(6);
+  backward.push_back(gemm("attention.context.dprobabilities", s, s, value, GemmLayout::kNT));
+  backward.push_back(gemm("attention.context.dvalues", s, value, s, GemmLayout::kTN));
+  if (dropout) {
+    backward.push_back(
+        kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", batch * s * s, 1 + mask, 1, 1}));
+  }
+  backward.push_back(kernel(shape, "attention.softmax.backward", Softmax{batch * s, s, Pass::kBackward}));
+  backward.push_back(gemm("attention.scores.dqueries", s, query, s, GemmLayout::kNN));
+  backward.push_back(gemm("attention.scores.dkeys", s, query, s, GemmLayout::kTN));
+
+  // Softmax output, and the dropout's mask and output.
+  const double scores = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * static_cast<double>(s);
+  step.kept_for_input_gradient = scores * (shape.element + (dropout ? 1 + shape.element : 0));
+}
+
+BlockStep core(const Shape& shape) {
+  BlockStep step;
+  step.name = "attention.core";
+  step.recomputed_selectively = true;
+  shape.plan->flash_attention ? flash_core(shape, step) : unfused_core(shape, step);
+  return step;
+}
+
+}  // namespace
+
+Block attention_block(const Shape& shape) {
+  Block block;
+  block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
+  block.steps.reserve(11);
+  block.steps.push_back(blocks::branch_norm(shape, "attention"));
+  shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);
+  block.steps.push_back(heads(shape));
+  block.steps.push_back(core(shape));
+  block.steps.push_back(blocks::linear(shape, {"attention.proj", shape.tokens, shape.heads * shape.value_dim,
+                                               shape.hidden, shape.model->bias, Split::kRow, "attention"}));
+  block.steps.push_back(blocks::residual(shape, "attention"));
+  return block;
+}
+
+}  // namespace ns_dist

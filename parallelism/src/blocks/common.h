@@ -1,0 +1,68 @@
+// Steps that several blocks have: linear layers, norms, activation functions, residual branches.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "block.h"
+
+namespace ns_dist::blocks {
+
+Call kernel(const Shape& shape, std::string name, OperatorKind kind);
+
+// Appends a communication among tensor-parallel ranks; nothing when tp is 1.
+void communicate(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind, Bytes size);
+// Sums partial results over tensor-parallel ranks. Under sequence parallelism each rank keeps its part of the tokens:
+// "name.reduce_scatter", else "name.all_reduce".
+void reduce(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size);
+// Under sequence parallelism, brings the tokens of all tensor-parallel ranks together: "name.all_gather".
+void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size);
+
+// How tensor parallelism splits a linear layer (Shoeybi et al. 2019, arXiv 1909.08053, s.3): kColumn splits the outputs
+// and opens a split region, kRow splits the inputs and closes it. kLocal has no communication of its own.
+enum class Split : std::uint8_t { kLocal, kColumn, kRow };
+
+// y = x W^T + b with the sizes of this rank.
+struct Linear {
+  std::string_view name;  // "mlp.fc1"
+  std::int64_t rows = 1, in = 1, out = 1;
+  bool bias = false;
+  Split split = Split::kLocal;
+  std::string_view region = {};  // "mlp"; names the forward communication of kColumn and kRow
+  Epilogue epilogue = Epilogue::kNone;
+};
+BlockStep linear(const Shape& shape, const Linear& layer);
+
+// The gradient of `parameters` weights in `calls`: the product ends with accumulation_epilogue, or a kernel of its own
+// adds it to the sum.
+Epilogue accumulation_epilogue(const Shape& shape);
+void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters);
+
+// A normalization of `rows` x `columns` in the model's kind.
+BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns);
+// The norm at the start of a residual branch. Its backward ends with the sum of the branch's gradient and the gradient
+// that went around the branch.
+BlockStep branch_norm(const Shape& shape, std::string_view branch);
+
+// The activation function of an MLP whose width on this rank is `ffn`.
+BlockStep activation(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t ffn);
+
+// Adds a residual branch to the hidden states, with dropout where the model has it.
+BlockStep residual(const Shape& shape, std::string_view branch);
+// The backward kernel of a dropout of the hidden states, and its mask.
+void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name);
+
+// Bytes of `rows` x `columns` activations.
+inline double bytes_of(const Shape& shape, std::int64_t rows, std::int64_t columns) {
+  return static_cast<double>(rows) * static_cast<double>(columns) * shape.element;
+}
+
+// A dropout mask is one byte an element; operators count traffic in elements of their own type.
+inline double mask_elements(const Shape& shape) { return 1 / shape.element; }
+
+// "a" + "b" in one allocation.
+std::string concat(std::string_view a, std::string_view b);
+
+}  // namespace ns_dist::blocks

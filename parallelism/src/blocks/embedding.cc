@@ -1,0 +1,54 @@
+// Token and position embeddings, the table split over the vocabulary (Shoeybi et al. 2019, arXiv 1909.08053, s.3).
+#include <utility>
+
+#include "blocks/common.h"
+
+namespace ns_dist {
+namespace {
+
+BlockStep table(const Shape& shape) {
+  BlockStep step;
+  step.name = "embedding";
+  step.forward.push_back(
+      blocks::kernel(shape, "embedding", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kForward}));
+  blocks::reduce(shape, step.forward, "embedding", shape.hidden_states());
+  blocks::gather(shape, step.weight_gradient, "embedding.backward", shape.hidden_states());
+  step.weight_gradient.push_back(blocks::kernel(
+      shape, "embedding.backward", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kBackward}));
+  step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
+  step.parameters.dense = static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
+  return step;
+}
+
+}  // namespace
+
+Block embedding_block(const Shape& shape) {
+  const Model& model = *shape.model;
+  const std::int64_t elements = shape.sharded_tokens * shape.hidden;
+  Block block;
+  block.steps.reserve(4);
+  block.steps.push_back(table(shape));
+  BlockStep position;
+  position.name = "embedding.position";
+  position.parameters.dense = static_cast<double>(model.position_table) * static_cast<double>(model.hidden);
+  if (model.position == PositionKind::kLearned) {
+    position.forward.push_back(blocks::kernel(shape, position.name, Elementwise{"add", elements, 2, 1, 1}));
+  }
+  block.steps.push_back(std::move(position));
+  if (model.embedding_norm) {
+    // Memory budgets leave its input out.
+    block.steps.push_back(blocks::norm(shape, "embedding.norm", shape.sharded_tokens, shape.hidden));
+    block.steps.back().kept_for_input_gradient = 0;
+  }
+  if (model.dropout) {
+    BlockStep dropout;
+    dropout.name = "embedding.dropout";
+    dropout.forward.push_back(
+        blocks::kernel(shape, dropout.name, Elementwise{"dropout", elements, 1, 1 + blocks::mask_elements(shape), 2}));
+    blocks::dropout_backward(shape, dropout, "embedding");
+    block.steps.push_back(std::move(dropout));
+  }
+  return block;
+}
+
+}  // namespace ns_dist

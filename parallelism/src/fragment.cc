@@ -1,0 +1,246 @@
+#include "fragment.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace ns_dist {
+namespace {
+
+using Calls = std::span<const Call>;
+
+bool communicates(const Call& call) { return std::holds_alternative<Communication>(call.what); }
+
+// Nodes in the order in which a rank launches them. Kernels follow one another; a communication starts after the kernel
+// before it, and kernels wait for it where `blocking` or `wait` says so.
+class Recording {
+ public:
+  explicit Recording(std::size_t calls) {
+    fragment_.nodes.reserve(calls);
+    fragment_.dependencies.reserve(2 * calls);
+  }
+
+  void kernel(WorkId work) {
+    begin(Stream::kCompute, work);
+    for (const std::int32_t node : pending_) depend(node);
+    pending_.clear();
+    last_kernel_ = last();
+  }
+
+  // Starts a communication after the last kernel and `waits`.
+  std::int32_t start(Stream stream, WorkId work, std::span<const std::int32_t> waits) {
+    begin(stream, work);
+    for (const std::int32_t node : waits) depend(node);
+    depend(last_kernel_);
+    return last();
+  }
+  // Whatever comes next waits for the communication, and the communication for all that was pending.
+  void blocking(Stream stream, WorkId work) { pending_ = {start(stream, work, pending_)}; }
+
+  void wait(std::int32_t communication) { pending_.push_back(communication); }
+  const std::vector<std::int32_t>& pending() const { return pending_; }
+
+  Fragment take() && {
+    fragment_.exits = std::move(pending_);
+    return std::move(fragment_);
+  }
+
+ private:
+  void begin(Stream stream, WorkId work) {
+    fragment_.nodes.push_back({stream, work, static_cast<std::uint32_t>(fragment_.dependencies.size()), 0});
+  }
+  void depend(std::int32_t node) {
+    fragment_.dependencies.push_back(node);
+    ++fragment_.nodes.back().dependency_count;
+  }
+  std::int32_t last() const { return static_cast<std::int32_t>(fragment_.nodes.size()) - 1; }
+
+  Fragment fragment_;
+  std::vector<std::int32_t> pending_{kEntry};
+  std::int32_t last_kernel_ = kPreviousKernel;
+};
+
+// Records the calls of steps.
+class Writer {
+ public:
+  Writer(WorkTable& works, const RankGroup& tensor_group, const RankGroup& expert_group, std::size_t calls)
+      : works_(works), tensor_group_(tensor_group), expert_group_(expert_group), recording_(calls) {}
+
+  void run(const Call& call, Category category) {
+    if (const auto* op = std::get_if<Operator>(&call.what)) {
+      recording_.kernel(works_.intern({call.name, category, *op}));
+      return;
+    }
+    const auto& communication = std::get<Communication>(call.what);
+    if (group(communication).size() == 1) return;
+    recording_.blocking(stream(communication), work(call, communication));
+  }
+  void run(Calls calls, Category category) {
+    for (const Call& call : calls) run(call, category);
+  }
+
+  void both_gradients(const BlockStep& step, bool blocking) {
+    Calls input = step.input_gradient, weight = step.weight_gradient;
+    if (std::all_of(input.begin(), input.end(), communicates) ||
+        std::all_of(weight.begin(), weight.end(), communicates)) {
+      // There is no kernel beside which anything could run.
+      run(input, Category::kBackward);
+      run(weight, Category::kBackward);
+      return;
+    }
+    std::size_t leading = 0, trailing = 0;
+    while (communicates(weight[leading])) ++leading;
+    while (communicates(input[input.size() - 1 - trailing])) ++trailing;
+    const Calls gathers = weight.first(leading), reductions = input.last(trailing);
+    input = input.first(input.size() - trailing);
+    weight = weight.subspan(leading);
+    if (blocking) {
+      run(gathers, Category::kBackward);
+      run(input, Category::kBackward);
+      run(weight, Category::kBackward);
+      run(reductions, Category::kBackward);
+      return;
+    }
+    const std::int32_t gathered = start(gathers);
+    run(input, Category::kBackward);
+    const std::int32_t reduced = start(reductions);
+    if (gathered != kNone) recording_.wait(gathered);
+    run(weight, Category::kBackward);
+    if (reduced != kNone) recording_.wait(reduced);
+  }
+
+  Fragment take() && { return std::move(recording_).take(); }
+
+ private:
+  static constexpr std::int32_t kNone = -3;
+
+  // Starts communications one after another. Returns the last one.
+  std::int32_t start(Calls calls) {
+    std::int32_t started = kNone;
+    for (const Call& call : calls) {
+      const auto& communication = std::get<Communication>(call.what);
+      if (group(communication).size() == 1) continue;
+      const std::span<const std::int32_t> waits =
+          started == kNone ? std::span<const std::int32_t>(recording_.pending()) : std::span(&started, 1);
+      started = recording_.start(stream(communication), work(call, communication), waits);
+    }
+    return started;
+  }
+
+  const RankGroup& group(const Communication& communication) const {
+    return communication.axis == Axis::kTensor ? tensor_group_ : expert_group_;
+  }
+  static Stream stream(const Communication& communication) {
+    return communication.axis == Axis::kTensor ? Stream::kTensorParallel : Stream::kExpertParallel;
+  }
+  WorkId work(const Call& call, const Communication& communication) const {
+    const Category category =
+        communication.axis == Axis::kTensor ? Category::kTensorParallel : Category::kExpertParallel;
+    return works_.intern(
+        {call.name, category, Collective{communication.kind, communication.size, group(communication)}});
+  }
+
+  WorkTable& works_;
+  const RankGroup& tensor_group_;
+  const RankGroup& expert_group_;
+  Recording recording_;
+};
+
+// Nodes of a fragment in launch order, with their numbers in the merged fragment.
+struct Turn {
+  const Fragment* fragment;
+  std::vector<std::int32_t> merged;  // numbers of the nodes that were taken
+  std::int32_t began = 0;            // merged number at which the turn began
+
+  bool done() const { return merged.size() == fragment->nodes.size(); }
+  std::int32_t number(std::int32_t node) const { return node < 0 ? node : merged[static_cast<std::size_t>(node)]; }
+  std::span<const std::int32_t> dependencies(const FragmentNode& node) const {
+    return std::span(fragment->dependencies).subspan(node.first_dependency, node.dependency_count);
+  }
+  bool waits() const {
+    const FragmentNode& next = fragment->nodes[merged.size()];
+    if (next.stream != Stream::kCompute) return false;
+    const auto on = dependencies(next);
+    return std::any_of(on.begin(), on.end(), [&](std::int32_t node) {
+      return node >= 0 && fragment->nodes[static_cast<std::size_t>(node)].stream != Stream::kCompute &&
+             number(node) >= began;
+    });
+  }
+};
+
+}  // namespace
+
+FragmentMaker::FragmentMaker(const Shape& shape, const Mesh& mesh, WorkTable& works)
+    : shape_(&shape), tensor_group_(tensor_group(*shape.plan, mesh, 0)), works_(&works) {
+  if (shape.ep > 1) expert_group_ = expert_group(*shape.plan, mesh, 0);
+}
+
+Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {
+  const bool again = kind == PassKind::kBackward || kind == PassKind::kInputGradient;
+  const bool all_again = again && shape_->plan->recompute == Recompute::kFull && block.input > 0;
+  const bool core_again = again && shape_->plan->recompute == Recompute::kSelective;
+  std::size_t calls = 0;
+  for (const BlockStep& step : block.steps) {
+    calls += step.forward.size() + step.input_gradient.size() + step.weight_gradient.size();
+  }
+  Writer writer(*works_, tensor_group_, expert_group_, calls);
+  if (kind == PassKind::kForward || all_again) {
+    const Category category = all_again ? Category::kRecompute : Category::kForward;
+    for (const BlockStep& step : block.steps) writer.run(step.forward, category);
+  }
+  if (kind == PassKind::kForward) return std::move(writer).take();
+  for (auto step = block.steps.rbegin(); step != block.steps.rend(); ++step) {
+    if (core_again && step->recomputed_selectively) writer.run(step->forward, Category::kRecompute);
+    switch (kind) {
+      case PassKind::kForward:
+        break;
+      case PassKind::kBackward:
+        writer.both_gradients(*step, shape_->plan->blocking_tp);
+        break;
+      case PassKind::kInputGradient:
+        writer.run(step->input_gradient, Category::kBackward);
+        break;
+      case PassKind::kWeightGradient:
+        writer.run(step->weight_gradient, Category::kBackward);
+        break;
+    }
+  }
+  return std::move(writer).take();
+}
+
+Fragment FragmentMaker::of(const Call& call, Category category) const {
+  Writer writer(*works_, tensor_group_, expert_group_, 1);
+  writer.run(call, category);
+  return std::move(writer).take();
+}
+
+Fragment beside(const Fragment& first, const Fragment& second) {
+  Fragment merged;
+  merged.nodes.reserve(first.nodes.size() + second.nodes.size());
+  merged.dependencies.reserve(first.dependencies.size() + second.dependencies.size());
+  Turn turns[2] = {{&first, {}, 0}, {&second, {}, 0}};
+  for (Turn& turn : turns) turn.merged.reserve(turn.fragment->nodes.size());
+  Turn *current = &turns[0], *other = &turns[1];
+  while (!current->done() || !other->done()) {
+    if (current->done() || (current->waits() && !other->done())) {
+      std::swap(current, other);
+      current->began = static_cast<std::int32_t>(merged.nodes.size());
+    }
+    const FragmentNode& node = current->fragment->nodes[current->merged.size()];
+    const auto dependencies = static_cast<std::uint32_t>(merged.dependencies.size());
+    for (const std::int32_t on : current->dependencies(node)) merged.dependencies.push_back(current->number(on));
+    current->merged.push_back(static_cast<std::int32_t>(merged.nodes.size()));
+    merged.nodes.push_back({node.stream, node.work, dependencies, node.dependency_count});
+  }
+  for (const Turn& turn : turns) {
+    for (const std::int32_t exit : turn.fragment->exits) {
+      const std::int32_t number = turn.number(exit);
+      if (std::find(merged.exits.begin(), merged.exits.end(), number) == merged.exits.end()) {
+        merged.exits.push_back(number);
+      }
+    }
+  }
+  return merged;
+}
+
+}  // namespace ns_dist
