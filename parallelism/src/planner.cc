@@ -2,414 +2,587 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <string>
+#include <optional>
+#include <span>
 #include <utility>
 
-#include "layers/layers.h"
+#include "block.h"
+#include "fragment.h"
+#include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
-#include "recorder.h"
+#include "stage_parameters.h"
 
 namespace ns_dist {
 namespace {
 
+using Kind = Instruction::Kind;
+using Body = std::vector<Instruction>;
+
 constexpr auto kDp = Stream::kDataParallel;
 
-std::vector<std::int64_t> layers_in(const LayerRange& range, PassKind kind) {
-  std::vector<std::int64_t> layers;
-  for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) layers.push_back(layer);
-  if (kind == PassKind::kBackward) std::reverse(layers.begin(), layers.end());
-  return layers;
+// The parts of the model that a position holds.
+enum class Part : std::uint8_t { kEmbedding, kDenseLayer, kMoeLayer, kLoss };
+constexpr std::size_t kPartCount = 4;
+
+// `count` like parts on end, of layers from `layer` on.
+struct Run {
+  Part part = Part::kDenseLayer;
+  std::int64_t layer = -1, count = 1;
+};
+
+bool computes_weight_gradient(PassKind kind) {
+  return kind == PassKind::kBackward || kind == PassKind::kWeightGradient;
 }
+
+// Where a chunk of a stage stands in its direction of travel.
+struct Place {
+  std::size_t direction = 0, position = 0;
+};
 
 class StepPlanner {
  public:
-  StepPlanner(const Model& model, const ParallelPlan& plan, const Training& training,
-              std::vector<std::vector<LayerRange>> layers)
+  StepPlanner(const Model& model, const ParallelPlan& plan, const Training& training, Seats seats,
+              std::vector<LayerRange> layers)
       : model_(model),
         plan_(plan),
         training_(training),
         shape_(model, plan, training),
         mesh_(mesh_of(plan)),
+        seats_(std::move(seats)),
         layers_(std::move(layers)),
-        microbatches_(microbatches_of(plan, training)),
-        builder_(mesh_, plan.pp) {
-    const auto slots = static_cast<std::size_t>(plan.pp * plan.vpp * microbatches_);
-    for (auto& ends : passes_) ends.assign(slots, {});
+        maker_(shape_, mesh_, works_),
+        positions_(seats_.front().size()),
+        places_(static_cast<std::size_t>(plan.pp)) {
+    for (std::size_t direction = 0; direction < seats_.size(); ++direction) {
+      for (std::size_t position = 0; position < positions_; ++position) {
+        const Seat& seat = seats_[direction][position];
+        auto& chunks = places_[static_cast<std::size_t>(seat.stage)];
+        chunks.resize(std::max(chunks.size(), static_cast<std::size_t>(seat.chunk) + 1));
+        chunks[static_cast<std::size_t>(seat.chunk)] = {direction, position};
+      }
+    }
   }
 
-  Result<ExecutionGraph> run() {
-    NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan_.schedule));
-    for (std::int64_t stage = 0; stage < plan_.pp; ++stage) {
-      NS_TRY(const std::vector<SchedulePass> order, schedule->order({plan_.pp, microbatches_, plan_.vpp}, stage));
-      Stage state(*this, stage);
-      for (const SchedulePass& pass : order) state.run(pass);
-      state.reduce_gradients();
-      stage_ends_.push_back(std::move(state).finish());
+  StepProgram run(std::span<const PassList> orders) && {
+    program_.mesh = mesh_;
+    program_.channels = static_cast<std::uint32_t>(seats_.size() * positions_ * 2);
+    const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_);
+    add_meetings();
+    for (std::size_t stage = 0; stage < orders.size(); ++stage) {
+      stage_ = static_cast<std::int64_t>(stage);
+      bodies_.clear();
+      gathered_.clear();
+      Actor actor;
+      actor.rank = representative(mesh_, stage_);
+      const bool gathers = plan_.overlap_param_gather && sharded();
+      if (gathers) start_gathers(orders[stage], actor);
+      add_passes(orders[stage], gathers, plan_.overlap_grad_reduce && plan_.dp > 1, actor);
+      Body end;
+      if (plan_.dp > 1 && !plan_.overlap_grad_reduce) reduce(held[stage], -1, end);
+      optimize(held[stage], end);
+      add_body(std::move(end), actor);
+      program_.actors.push_back(std::move(actor));
     }
-    connect_stages();
-    optimize();
-    return std::move(builder_).build();
+    program_.works = std::move(works_).take();
+    return std::move(program_);
   }
 
  private:
-  // The first node of a pass waits for the message before it; its last message goes to the pass behind it.
-  struct PassEnds {
-    NodeId first = kNoNode, message = kNoNode;
-  };
-  struct StageEnd {
-    std::vector<NodeId> waits;  // before the optimizer: gradient reductions, unread messages
-  };
-
-  std::size_t slot(std::int64_t stage, std::int64_t chunk, std::int64_t microbatch) const {
-    return static_cast<std::size_t>((stage * plan_.vpp + chunk) * microbatches_ + microbatch);
-  }
-  PassEnds& ends(PassKind kind, std::int64_t stage, std::int64_t chunk, std::int64_t microbatch) {
-    return passes_[static_cast<std::size_t>(kind)][slot(stage, chunk, microbatch)];
-  }
-
-  // The chunk that is `step` (+1 or -1) further along the model; {-1, -1} beyond its ends.
-  std::pair<std::int64_t, std::int64_t> neighbour(std::int64_t stage, std::int64_t chunk, std::int64_t step) const {
-    const std::int64_t position = chunk * plan_.pp + stage + step;
-    if (position < 0 || position >= plan_.pp * plan_.vpp) return {-1, -1};
-    return {position % plan_.pp, position / plan_.pp};
-  }
-
+  bool sharded() const { return plan_.zero != ZeroStage::kNone && plan_.dp > 1; }
   Bytes weight_size() const { return size_of(training_.dtype); }
   DType gradient_type() const {
     return plan_.grad_accumulation == GradAccumulation::kLow ? training_.dtype : DType::kFp32;
   }
-
-  RankGroup data_group(std::int64_t stage, bool experts) const {
-    return ns_dist::data_group(plan_, mesh_, representative(mesh_, stage), experts);
+  const Place& place(std::int32_t chunk) const {
+    return places_[static_cast<std::size_t>(stage_)][static_cast<std::size_t>(chunk)];
   }
 
-  // The work of one stage, in launch order.
-  class Stage {
-   public:
-    Stage(StepPlanner& planner, std::int64_t stage)
-        : p_(planner),
-          stage_(stage),
-          recorder_(planner.builder_, planner.shape_, planner.mesh_, representative(planner.mesh_, stage)) {
-      compute_ = ExecutionGraph::lane_of(stage, Stream::kCompute);
-    }
+  // ---- Fragments ----
 
-    void run(const SchedulePass& pass) {
-      first_of_pass_ = kNoNode;
-      const bool forward = pass.kind == PassKind::kForward;
-      const auto [from_stage, from_chunk] = p_.neighbour(stage_, pass.chunk, forward ? -1 : 1);
-      if (from_stage >= 0) stamp(receive(pass.kind), pass.microbatch, -1);
-      forward ? run_forward(pass) : run_backward(pass);
-      PassEnds& ends = p_.ends(pass.kind, stage_, pass.chunk, pass.microbatch);
-      ends.first = first_of_pass_;
-      send(pass, ends);
-    }
-
-    void reduce_gradients() {
-      if (p_.plan_.dp == 1 || p_.plan_.overlap_grad_reduce) return;
-      reduce(stage_rank_parameters(p_.model_, p_.plan_, chunks(), stage_), -1);
-    }
-
-    StageEnd finish() && { return {std::move(pending_)}; }
-
-   private:
-    const std::vector<LayerRange>& chunks() const { return p_.layers_[static_cast<std::size_t>(stage_)]; }
-    bool is_first() const { return stage_ == 0; }
-    bool is_last() const { return stage_ == p_.plan_.pp - 1; }
-    bool starts_model(std::int64_t chunk) const { return is_first() && chunk == 0; }
-    bool ends_model(std::int64_t chunk) const { return is_last() && chunk == p_.plan_.vpp - 1; }
-
-    // Records a template the first time its key is seen.
-    template <class Record>
-    const Template& recorded(const std::string& key, Record record) {
-      const auto found = templates_.find(key);
-      if (found != templates_.end()) return found->second;
-      record(recorder_);
-      return templates_.emplace(key, recorder_.take()).first->second;
-    }
-
-    // Without sequence parallelism every tensor-parallel rank would send the same tensor: each sends its part and the
-    // receivers gather it over their faster links (Narayanan et al. 2021, s.4.1).
-    const Template& receive(PassKind kind) {
-      const bool forward = kind == PassKind::kForward;
-      return recorded(forward ? "receive.forward" : "receive.backward", [&](Recorder& r) {
-        if (!p_.shape_.sequence_parallel) {
-          r.tensor_parallel(forward ? "pipeline.forward.all_gather" : "pipeline.backward.all_gather",
-                            CollectiveKind::kAllGather, p_.shape_.hidden_states());
-        }
-      });
-    }
-
-    void run_forward(const SchedulePass& pass) {
-      const bool gathers =
-          pass.microbatch == 0 && p_.plan_.dp > 1 && p_.plan_.overlap_param_gather && p_.plan_.zero != ZeroStage::kNone;
-      if (starts_model(pass.chunk)) {
-        if (gathers) gather(embedding_rank_parameters(p_.model_, p_.plan_), -1);
-        stamp(recorded("embedding", [](Recorder& r) { layers::embedding_forward(r); }), pass.microbatch, -1);
-      }
-      for (const std::int64_t layer : layers_in(chunks()[static_cast<std::size_t>(pass.chunk)], pass.kind)) {
-        if (gathers) gather(layer_rank_parameters(p_.model_, p_.plan_, layer), layer);
-        stamp(layer_template(layer, pass.kind), pass.microbatch, layer);
-      }
-      if (ends_model(pass.chunk)) {
-        if (gathers) gather(output_rank_parameters(p_.model_, p_.plan_), -1);
-        stamp(recorded("loss", [](Recorder& r) { layers::loss_forward(r); }), pass.microbatch, -1);
+  const Block& block(Part part) {
+    std::optional<Block>& known = blocks_[static_cast<std::size_t>(part)];
+    if (!known) {
+      switch (part) {
+        case Part::kEmbedding:
+          known = embedding_block(shape_);
+          break;
+        case Part::kDenseLayer:
+          known = layer_block(shape_, false);
+          break;
+        case Part::kMoeLayer:
+          known = layer_block(shape_, true);
+          break;
+        case Part::kLoss:
+          known = loss_block(shape_);
+          break;
       }
     }
+    return *known;
+  }
 
-    void run_backward(const SchedulePass& pass) {
-      // Gradients are whole when the stage's last microbatch has passed; the schedule decides which one that is.
-      const std::int64_t done = ++backward_passes_[pass.chunk];
-      const bool reduces = done == p_.microbatches_ && p_.plan_.dp > 1 && p_.plan_.overlap_grad_reduce;
-      if (ends_model(pass.chunk)) {
-        stamp(recorded("loss.backward", [](Recorder& r) { layers::loss_backward(r); }), pass.microbatch, -1);
-        if (reduces) reduce(output_rank_parameters(p_.model_, p_.plan_), -1);
-      }
-      for (const std::int64_t layer : layers_in(chunks()[static_cast<std::size_t>(pass.chunk)], pass.kind)) {
-        stamp(layer_template(layer, pass.kind), pass.microbatch, layer);
-        if (reduces) reduce(layer_rank_parameters(p_.model_, p_.plan_, layer), layer);
-      }
-      if (starts_model(pass.chunk)) {
-        stamp(recorded("embedding.backward", [](Recorder& r) { layers::embedding_backward(r); }), pass.microbatch, -1);
-        if (reduces) reduce(embedding_rank_parameters(p_.model_, p_.plan_), -1);
-      }
-    }
+  FragmentId fragment(Part part, PassKind kind) {
+    std::optional<FragmentId>& known = fragments_[static_cast<std::size_t>(part)][static_cast<std::size_t>(kind)];
+    if (!known) known = program_.add(maker_.pass(block(part), kind));
+    return *known;
+  }
 
-    const Template& layer_template(std::int64_t layer, PassKind kind) {
-      const bool moe = is_moe_layer(p_.model_, layer);
-      const auto forward = [moe](Recorder& r) {
-        layers::attention_forward(r);
-        moe ? layers::moe_forward(r) : layers::mlp_forward(r);
-      };
-      if (kind == PassKind::kForward) return recorded(moe ? "moe layer" : "layer", forward);
-      return recorded(moe ? "moe layer.backward" : "layer.backward", [&](Recorder& r) {
-        if (p_.plan_.recompute == Recompute::kFull) {
-          r.forward_as(Category::kRecompute);
-          forward(r);
-          r.forward_as(Category::kForward);
-        }
-        moe ? layers::moe_backward(r) : layers::mlp_backward(r);
-        layers::attention_backward(r, p_.plan_.recompute == Recompute::kSelective);
-      });
-    }
+  FragmentId kernel(std::string name, OperatorKind kind, DType dtype) {
+    return program_.add(maker_.of({std::move(name), Operator{std::move(kind), dtype}}, Category::kOptimizer));
+  }
 
-    void stamp(const Template& part, std::int64_t microbatch, std::int64_t layer) {
-      const Origin origin{static_cast<std::int32_t>(microbatch), static_cast<std::int32_t>(layer)};
-      const std::uint32_t base = p_.builder_.node_count();
-      const NodeId previous_kernel = p_.builder_.last_on_lane(compute_);
-      const auto resolve = [&](std::int32_t dependency, std::vector<NodeId>& into) {
-        if (dependency == kEntry) {
-          into.insert(into.end(), pending_.begin(), pending_.end());
-        } else if (dependency == kPreviousKernel) {
-          if (previous_kernel != kNoNode) into.push_back(previous_kernel);
-        } else {
-          into.push_back(NodeId{base + static_cast<std::uint32_t>(dependency)});
-        }
-      };
-      for (const TemplateNode& node : part.nodes) {
-        scratch_.clear();
-        for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
-          resolve(part.dependencies[node.first_dependency + d], scratch_);
-        }
-        const NodeId added = p_.builder_.add(ExecutionGraph::lane_of(stage_, node.stream), node.work, origin, scratch_);
-        if (first_of_pass_ == kNoNode) first_of_pass_ = added;
-      }
-      std::vector<NodeId> exits;
-      for (const std::int32_t exit : part.exits) resolve(exit, exits);
-      pending_ = std::move(exits);
-    }
+  static Instruction run_of(FragmentId fragment, std::int64_t layer = -1, std::int64_t times = 1, std::int32_t step = 0) {
+    Instruction run;
+    run.index = index(fragment);
+    run.layer = static_cast<std::int32_t>(layer);
+    run.times = static_cast<std::int32_t>(times);
+    run.layer_step = step;
+    return run;
+  }
 
-    void send(const SchedulePass& pass, PassEnds& ends) {
-      const bool forward = pass.kind == PassKind::kForward;
-      const auto [to_stage, to_chunk] = p_.neighbour(stage_, pass.chunk, forward ? 1 : -1);
-      if (to_stage < 0 || p_.plan_.pp == 1) return;
-      const Bytes part = p_.shape_.hidden_states() / static_cast<double>(p_.shape_.tp);
-      const WorkId work = p_.builder_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send",
-                                              Category::kPipelineParallel, Message{stage_, to_stage, part}});
-      std::vector<NodeId> dependencies = pending_;
-      dependencies.push_back(p_.builder_.last_on_lane(compute_));
-      ends.message = p_.builder_.add(
-          ExecutionGraph::lane_of(stage_, forward ? Stream::kPipelineForward : Stream::kPipelineBackward), work,
-          {pass.microbatch, -1}, dependencies);
-      if (!p_.plan_.overlap_p2p) pending_.push_back(ends.message);
-    }
+  // What a position holds, from its first layer to its last.
+  std::vector<Run> runs_of(std::size_t position) const {
+    std::vector<Run> runs;
+    if (position == 0) runs.push_back({Part::kEmbedding, -1, 1});
+    const LayerRange& range = layers_[position];
+    const std::int64_t dense = std::clamp<std::int64_t>(dense_layers(model_) - range.first, 0, range.count);
+    if (dense > 0) runs.push_back({Part::kDenseLayer, range.first, dense});
+    if (range.count > dense) runs.push_back({Part::kMoeLayer, range.first + dense, range.count - dense});
+    if (position + 1 == positions_) runs.push_back({Part::kLoss, -1, 1});
+    return runs;
+  }
 
-    // A data-parallel collective on `size` bytes; returns kNoNode when there is nobody to talk to.
-    NodeId data_parallel(const std::string& name, CollectiveKind kind, Bytes size, bool experts, std::int64_t layer,
-                         const std::vector<NodeId>& dependencies) {
-      const RankGroup group = p_.data_group(stage_, experts);
-      if (group.size() == 1 || !(size > Bytes())) return kNoNode;
-      const WorkId work = p_.builder_.intern({name, Category::kDataParallel, Collective{kind, size, group}});
-      return p_.builder_.add(ExecutionGraph::lane_of(stage_, kDp), work, {-1, static_cast<std::int32_t>(layer)},
-                             dependencies);
-    }
+  // ---- Passes ----
 
-    // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
-    void reduce(const RankParameters& parameters, std::int64_t layer) {
-      const bool sharded = p_.plan_.zero != ZeroStage::kNone;
-      const CollectiveKind kind = sharded ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
-      const std::string name = sharded ? "gradients.reduce_scatter" : "gradients.all_reduce";
-      // Sums are divided by the number of replicas first (Megatron-Core, param_and_grad_buffer.py: `grad_data *=
-      // gradient_scaling_factor`).
-      const auto count = static_cast<std::int64_t>(parameters.total());
-      if (count > 0) {
-        const WorkId scale = p_.builder_.intern(
-            {"gradients.scale", Category::kOptimizer, Operator{Elementwise{"scale", count, 1, 1, 1}, gradient_type()}});
-        p_.builder_.add(compute_, scale, {-1, static_cast<std::int32_t>(layer)}, pending_);
-      }
-      std::vector<NodeId> dependencies = pending_;
-      dependencies.push_back(p_.builder_.last_on_lane(compute_));
-      const Bytes each = gradient_size(p_.plan_, p_.training_.dtype);
-      const NodeId dense = data_parallel(name, kind, parameters.dense * each, false, layer, dependencies);
-      const NodeId experts =
-          data_parallel("experts." + name, kind, parameters.experts * each, true, layer, dependencies);
-      for (const NodeId node : {dense, experts}) {
-        if (node != kNoNode) reductions_.push_back(node);
-      }
-      if (!p_.plan_.overlap_grad_reduce) {
-        pending_.insert(pending_.end(), reductions_.begin(), reductions_.end());
-      } else {
-        p_.reductions_[static_cast<std::size_t>(stage_)] = reductions_;
-      }
-    }
-
-    DType gradient_type() const { return p_.gradient_type(); }
-
-    // Updated low-precision weights, before the first use of the layer.
-    void gather(const RankParameters& parameters, std::int64_t layer) {
-      const NodeId dense = data_parallel("weights.all_gather", CollectiveKind::kAllGather,
-                                         parameters.dense * p_.weight_size(), false, layer, {});
-      const NodeId experts = data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather,
-                                           parameters.experts * p_.weight_size(), true, layer, {});
-      for (const NodeId node : {dense, experts}) {
-        if (node != kNoNode) pending_.push_back(node);
-      }
-    }
-
-    StepPlanner& p_;
-    std::int64_t stage_;
-    Recorder recorder_;
-    LaneId compute_{};
-    std::map<std::string, Template> templates_;
-    std::vector<NodeId> pending_, reductions_, scratch_;
-    std::map<std::int32_t, std::int64_t> backward_passes_;
-    NodeId first_of_pass_ = kNoNode;
+  // One pass of a body. `first`: its weights may have to be gathered. `last`: its gradients are whole afterwards.
+  struct Pass {
+    PassKind kind = PassKind::kForward;
+    std::int32_t chunk = 0;
+    bool first = false, last = false;
+    friend bool operator==(const Pass&, const Pass&) = default;
   };
 
-  void connect_stages() {
-    for (std::int64_t stage = 0; stage < plan_.pp; ++stage) {
-      for (std::int64_t chunk = 0; chunk < plan_.vpp; ++chunk) {
-        for (const PassKind kind : {PassKind::kForward, PassKind::kBackward}) {
-          const auto [from_stage, from_chunk] = neighbour(stage, chunk, kind == PassKind::kForward ? -1 : 1);
-          if (from_stage < 0 || plan_.pp == 1) continue;
-          for (std::int64_t m = 0; m < microbatches_; ++m) {
-            builder_.depend(ends(kind, stage, chunk, m).first, ends(kind, from_stage, from_chunk, m).message);
+  std::uint32_t channel(const Place& to, bool forward) const {
+    return static_cast<std::uint32_t>((to.direction * positions_ + to.position) * 2 + (forward ? 0 : 1));
+  }
+
+  // The neighbor in the direction in which the pass travels; nothing where the model ends or the stage is the same.
+  std::optional<Place> neighbor(const Pass& pass, int step) const {
+    const Place& here = place(pass.chunk);
+    const std::ptrdiff_t position =
+        static_cast<std::ptrdiff_t>(here.position) + (pass.kind == PassKind::kForward ? step : -step);
+    if (position < 0 || position >= static_cast<std::ptrdiff_t>(positions_)) return std::nullopt;
+    if (seats_[here.direction][static_cast<std::size_t>(position)].stage == stage_) return std::nullopt;
+    return Place{here.direction, static_cast<std::size_t>(position)};
+  }
+
+  // Without sequence parallelism every tensor-parallel rank would send the same tensor: each sends its part and the
+  // receivers gather it over their faster links (Narayanan et al. 2021, s.4.1).
+  void receive(const Pass& pass, bool second, Body& body) {
+    if (pass.kind == PassKind::kWeightGradient || !neighbor(pass, -1)) return;
+    const bool forward = pass.kind == PassKind::kForward;
+    Instruction receive;
+    receive.kind = Kind::kReceive;
+    receive.second = second;
+    receive.channel = channel(place(pass.chunk), forward);
+    body.push_back(receive);
+    if (shape_.sequence_parallel || shape_.tp == 1) return;
+    std::optional<FragmentId>& known = received_[forward ? 0 : 1];
+    if (!known) {
+      const char* name = forward ? "pipeline.forward.all_gather" : "pipeline.backward.all_gather";
+      known = program_.add(maker_.of(
+          {name, Communication{CollectiveKind::kAllGather, shape_.hidden_states(), Axis::kTensor}}, Category::kForward));
+    }
+    Instruction gather = run_of(*known);
+    gather.second = second;
+    body.push_back(gather);
+  }
+
+  void send(const Pass& pass, bool second, Body& body) {
+    if (pass.kind == PassKind::kWeightGradient) return;
+    const std::optional<Place> to = neighbor(pass, +1);
+    if (!to) return;
+    const bool forward = pass.kind == PassKind::kForward;
+    const std::int64_t stage = seats_[to->direction][to->position].stage;
+    Instruction send;
+    send.kind = Kind::kSend;
+    send.stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
+    send.second = second;
+    send.channel = channel(*to, forward);
+    send.index = index(works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send",
+                                      Category::kPipelineParallel,
+                                      Message{stage_, stage, shape_.hidden_states() / static_cast<double>(shape_.tp)}}));
+    body.push_back(send);
+    if (plan_.overlap_p2p) return;
+    Instruction wait;
+    wait.kind = Kind::kAwait;
+    wait.stream = send.stream;
+    wait.times = 0;
+    body.push_back(wait);
+  }
+
+  // One run, or where weights are gathered or gradients reduced layer by layer, a run for each layer.
+  void work(const Pass& pass, const Run& run, bool second, Body& body) {
+    const bool backward = pass.kind != PassKind::kForward;
+    const FragmentId id = fragment(run.part, pass.kind);
+    if (!pass.first && !pass.last) {
+      Instruction all = run_of(id, backward && run.layer >= 0 ? run.layer + run.count - 1 : run.layer, run.count,
+                               run.layer < 0 ? 0 : backward ? -1 : 1);
+      all.second = second;
+      body.push_back(all);
+      return;
+    }
+    const RankParameters parameters = parameters_of(block(run.part));
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const std::int64_t layer = run.layer < 0 ? -1 : backward ? run.layer + run.count - 1 - i : run.layer + i;
+      if (pass.first) await_gather(pass.chunk, run.part, layer, body);
+      Instruction one = run_of(id, layer);
+      one.second = second;
+      body.push_back(one);
+      if (pass.last) reduce(parameters, layer, body);
+    }
+  }
+
+  void pass(const Pass& pass, Body& body) {
+    receive(pass, false, body);
+    std::vector<Run> runs = runs_of(place(pass.chunk).position);
+    if (pass.kind != PassKind::kForward) std::reverse(runs.begin(), runs.end());
+    for (const Run& run : runs) work(pass, run, false, body);
+    send(pass, false, body);
+  }
+
+  // A forward pass beside a backward pass: layer by layer, one computes while the other communicates.
+  void pair(const Pass& first, const Pass& second, Body& body) {
+    receive(first, false, body);
+    receive(second, true, body);
+    std::vector<Run> a = runs_of(place(first.chunk).position), b = runs_of(place(second.chunk).position);
+    if (first.kind != PassKind::kForward) std::reverse(a.begin(), a.end());
+    if (second.kind != PassKind::kForward) std::reverse(b.begin(), b.end());
+    const auto is_layer = [](const Run& run) { return run.layer >= 0; };
+    std::size_t i = 0, j = 0;
+    const bool plain = !first.first && !first.last && !second.first && !second.last;
+    while (i < a.size() || j < b.size()) {
+      if (i < a.size() && (j == b.size() || !is_layer(a[i]))) {
+        work(first, a[i++], false, body);
+      } else if (j < b.size() && (i == a.size() || !is_layer(b[j]))) {
+        work(second, b[j++], true, body);
+      } else if (!plain) {
+        work(first, a[i++], false, body);
+        work(second, b[j++], true, body);
+      } else {
+        const std::int64_t both = std::min(a[i].count, b[j].count);
+        const FragmentId merged =
+            program_.add(beside(program_.fragments[index(fragment(a[i].part, first.kind))],
+                                program_.fragments[index(fragment(b[j].part, second.kind))]));
+        body.push_back(run_of(merged, a[i].layer, both, 1));
+        a[i].layer += both;
+        if (second.kind == PassKind::kForward) b[j].layer += both;
+        if ((a[i].count -= both) == 0) ++i;
+        if ((b[j].count -= both) == 0) ++j;
+      }
+    }
+    send(first, false, body);
+    send(second, true, body);
+  }
+
+  BodyId body_of(std::span<const Pass> passes) {
+    for (const auto& [known, id] : bodies_) {
+      if (std::equal(known.begin(), known.end(), passes.begin(), passes.end())) return id;
+    }
+    Body body;
+    passes.size() == 1 ? pass(passes[0], body) : pair(passes[0], passes[1], body);
+    program_.bodies.push_back(std::move(body));
+    const BodyId id{static_cast<std::uint32_t>(program_.bodies.size() - 1)};
+    bodies_.emplace_back(std::vector<Pass>(passes.begin(), passes.end()), id);
+    return id;
+  }
+
+  void add_body(Body body, Actor& actor) {
+    if (body.empty()) return;
+    program_.bodies.push_back(std::move(body));
+    actor.loops.push_back({{{BodyId{static_cast<std::uint32_t>(program_.bodies.size() - 1)}, -1, -1}}, 1, 0});
+  }
+
+  // Loops of passes become loops of bodies. The first forward pass of each chunk and its last weight gradient are taken
+  // out of their loops where they do more than the others.
+  void add_passes(const PassList& list, bool gathers, bool reduces, Actor& actor) {
+    const std::size_t chunks = places_[static_cast<std::size_t>(stage_)].size();
+    struct Spot {
+      std::size_t loop = 0, pass = 0;
+      bool found = false;
+    };
+    std::vector<Spot> firsts(chunks), lasts(chunks);
+    for (std::size_t l = 0; l < list.size(); ++l) {
+      if (list[l].repeats == 0) continue;
+      for (std::size_t p = 0; p < list[l].passes.size(); ++p) {
+        const SchedulePass& pass = list[l].passes[p];
+        const auto chunk = static_cast<std::size_t>(pass.chunk);
+        if (pass.kind == PassKind::kForward && !firsts[chunk].found) firsts[chunk] = {l, p, true};
+        if (computes_weight_gradient(pass.kind)) lasts[chunk] = {l, p, true};
+      }
+    }
+    for (std::size_t l = 0; l < list.size(); ++l) {
+      const PassLoop& loop = list[l];
+      const auto here = [l](const Spot& spot) { return spot.found && spot.loop == l; };
+      const bool has_first = gathers && std::any_of(firsts.begin(), firsts.end(), here);
+      const bool has_last = reduces && std::any_of(lasts.begin(), lasts.end(), here);
+      std::int64_t from = 0, to = loop.repeats;
+      const auto part = [&](std::int64_t begin, std::int64_t end, bool first, bool last) {
+        if (begin >= end) return;
+        ProgramLoop made;
+        made.repeats = end - begin;
+        made.shift = loop.shift;
+        const auto offset = static_cast<std::int32_t>(begin) * loop.shift;
+        for (std::size_t p = 0; p < loop.passes.size();) {
+          std::array<Pass, 2> passes;
+          std::size_t count = 0;
+          const std::size_t start = p;
+          do {
+            const SchedulePass& from_list = loop.passes[p];
+            const auto chunk = static_cast<std::size_t>(from_list.chunk);
+            passes[count++] = {from_list.kind, from_list.chunk,
+                               first && here(firsts[chunk]) && firsts[chunk].pass == p,
+                               last && here(lasts[chunk]) && lasts[chunk].pass == p};
+            ++p;
+          } while (count < 2 && p < loop.passes.size() && loop.passes[p].beside_previous);
+          const BodyId body = body_of({passes.data(), count});
+          made.calls.push_back({body, loop.passes[start].microbatch + offset,
+                                count == 2 ? loop.passes[start + 1].microbatch + offset : -1});
+        }
+        actor.loops.push_back(std::move(made));
+      };
+      if (has_first) {
+        part(0, 1, true, has_last && to == 1);
+        from = 1;
+      }
+      if (has_last && to > from) {
+        part(from, to - 1, false, false);
+        part(to - 1, to, false, true);
+      } else {
+        part(from, to, false, false);
+      }
+    }
+  }
+
+  // ---- Data parallelism ----
+
+  // A data-parallel collective on `size` bytes. Returns whether there is anybody to talk to.
+  bool data_parallel(std::string name, CollectiveKind kind, Bytes size, bool experts, std::int64_t layer, Body& body) {
+    const RankGroup group = data_group(plan_, mesh_, 0, experts);
+    if (group.size() == 1 || !(size > Bytes())) return false;
+    Instruction start;
+    start.kind = Kind::kStart;
+    start.stream = kDp;
+    start.index = index(works_.intern({std::move(name), Category::kDataParallel, Collective{kind, size, group}}));
+    start.layer = static_cast<std::int32_t>(layer);
+    body.push_back(start);
+    return true;
+  }
+
+  static Instruction await_dp(std::int64_t count = 0) {
+    Instruction wait;
+    wait.kind = Kind::kAwait;
+    wait.stream = kDp;
+    wait.times = static_cast<std::int32_t>(count);
+    return wait;
+  }
+
+  // Updated low-precision weights, in the order in which the first forward passes use them. They come as soon as the
+  // stream is free, and each layer waits for its own.
+  struct Gathered {
+    std::int32_t chunk = 0;
+    Part part = Part::kDenseLayer;
+    std::int64_t layer = -1, count = 0;  // count: collectives up to and with this one
+  };
+  void start_gathers(const PassList& list, Actor& actor) {
+    Body body;
+    std::vector<bool> seen(places_[static_cast<std::size_t>(stage_)].size(), false);
+    std::int64_t count = 0;
+    for (const PassLoop& loop : list) {
+      for (const SchedulePass& pass : loop.passes) {
+        if (pass.kind != PassKind::kForward || seen[static_cast<std::size_t>(pass.chunk)]) continue;
+        seen[static_cast<std::size_t>(pass.chunk)] = true;
+        for (const Run& run : runs_of(place(pass.chunk).position)) {
+          const RankParameters parameters = parameters_of(block(run.part));
+          for (std::int64_t i = 0; i < run.count; ++i) {
+            const std::int64_t layer = run.layer < 0 ? -1 : run.layer + i;
+            count += data_parallel("weights.all_gather", CollectiveKind::kAllGather, parameters.dense * weight_size(),
+                                   false, layer, body);
+            count += data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather,
+                                   parameters.experts * weight_size(), true, layer, body);
+            gathered_.push_back({pass.chunk, run.part, layer, count});
           }
         }
       }
     }
+    add_body(std::move(body), actor);
+  }
+  void await_gather(std::int32_t chunk, Part part, std::int64_t layer, Body& body) {
+    const auto found = std::find_if(gathered_.begin(), gathered_.end(), [&](const Gathered& gathered) {
+      return gathered.chunk == chunk && gathered.part == part && gathered.layer == layer;
+    });
+    NS_EXPECTS(found != gathered_.end());
+    if (found->count > 0) body.push_back(await_dp(found->count));
   }
 
-  // After the passes: tied embedding gradients, gradient norm over all stages, optimizer, weights to all replicas.
-  void optimize();
+  // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
+  void reduce(const RankParameters& parameters, std::int64_t layer, Body& body) {
+    const bool shards = plan_.zero != ZeroStage::kNone;
+    const CollectiveKind kind = shards ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
+    const std::string name = shards ? "gradients.reduce_scatter" : "gradients.all_reduce";
+    // Sums are divided by the number of replicas first (Megatron-Core, param_and_grad_buffer.py: `grad_data *=
+    // gradient_scaling_factor`).
+    const auto count = static_cast<std::int64_t>(parameters.total());
+    if (count > 0) {
+      const auto known = std::find_if(scales_.begin(), scales_.end(), [&](const auto& scale) { return scale.first == count; });
+      if (known == scales_.end()) {
+        scales_.emplace_back(count, kernel("gradients.scale", Elementwise{"scale", count, 1, 1, 1}, gradient_type()));
+        body.push_back(run_of(scales_.back().second, layer));
+      } else {
+        body.push_back(run_of(known->second, layer));
+      }
+    }
+    const Bytes each = gradient_size(plan_, training_.dtype);
+    data_parallel(name, kind, parameters.dense * each, false, layer, body);
+    data_parallel("experts." + name, kind, parameters.experts * each, true, layer, body);
+  }
+
+  // ---- The end of the step ----
+
+  struct Meetings {
+    std::optional<std::uint32_t> embedding, norm;
+    std::vector<std::uint32_t> mirror;  // by stage
+  };
+
+  std::uint32_t meeting(std::uint32_t actors) {
+    program_.meetings.push_back(actors);
+    return static_cast<std::uint32_t>(program_.meetings.size() - 1);
+  }
+
+  void add_meetings() {
+    const auto stages = static_cast<std::size_t>(plan_.pp);
+    first_holder_ = seats_[0].front().stage;
+    last_holder_ = seats_[0].back().stage;
+    if (model_.tied_embeddings && seats_.size() == 1 && first_holder_ != last_holder_) {
+      meetings_.embedding = meeting(2);
+    }
+    if (seats_.size() == 2) {
+      meetings_.mirror.assign(stages, 0);
+      for (std::size_t stage = 0; 2 * stage < stages; ++stage) {
+        meetings_.mirror[stage] = meetings_.mirror[stages - 1 - stage] = meeting(2);
+      }
+    }
+    if (plan_.tp > 1) norm_axes_.push_back("tp");
+    if (plan_.pp > 1) norm_axes_.push_back("pp");
+    if (sharded()) norm_axes_.push_back("dp");
+    if (!norm_axes_.empty()) meetings_.norm = meeting(static_cast<std::uint32_t>(stages));
+  }
+
+  // All actors of the meeting run a collective together.
+  void together(std::uint32_t meeting, WorkItem item, Body& body) {
+    Instruction meet;
+    meet.kind = Kind::kMeet;
+    meet.index = meeting;
+    body.push_back(meet);
+    Instruction start;
+    start.kind = Kind::kStart;
+    start.stream = kDp;
+    start.index = index(works_.intern(std::move(item)));
+    body.push_back(start);
+    body.push_back(await_dp());
+  }
+
+  RankGroup two_stages(std::int64_t first, std::int64_t last) const {
+    const std::int64_t stride = mesh_.stride("pp");
+    return {first * stride, {{2, (last - first) * stride}}};
+  }
+
+  // After the passes: gradients that several stages hold, gradient norm over all stages, optimizer, weights to all
+  // replicas.
+  void optimize(const RankParameters& held, Body& body) {
+    if (plan_.dp > 1) body.push_back(await_dp());
+    const double owned = updated_parameters(held, plan_);
+    if (!meetings_.mirror.empty()) {
+      // Both stages of a pair hold the same two parts of the model.
+      const std::int64_t other = plan_.pp - 1 - stage_;
+      const RankGroup group = two_stages(std::min(stage_, other), std::max(stage_, other));
+      together(meetings_.mirror[static_cast<std::size_t>(stage_)],
+               {"mirror.gradients.all_reduce", Category::kDataParallel,
+                Collective{CollectiveKind::kAllReduce, owned * gradient_size(plan_, training_.dtype), group}},
+               body);
+    }
+    if (meetings_.embedding && (stage_ == first_holder_ || stage_ == last_holder_)) {
+      // First and last stage hold copies of the embedding and sum its gradients (Megatron-LM, embedding group).
+      const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) *
+                         gradient_size(plan_, training_.dtype);
+      together(*meetings_.embedding,
+               {"embedding.gradients.all_reduce", Category::kDataParallel,
+                Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, last_holder_)}},
+               body);
+    }
+
+    // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
+    // clip_grads).
+    const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
+    body.push_back(run_of(kernel("optimizer.gradient_norm", Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
+    if (meetings_.norm) {
+      together(*meetings_.norm,
+               {"optimizer.gradient_norm.all_reduce", Category::kOther,
+                Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}},
+               body);
+    }
+    body.push_back(run_of(kernel("optimizer.step", OptimizerStep{count}, training_.dtype)));
+    if (sharded() && !plan_.overlap_param_gather) {
+      data_parallel("weights.all_gather", CollectiveKind::kAllGather, held.dense * weight_size(), false, -1, body);
+      data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather, held.experts * weight_size(), true, -1,
+                    body);
+    }
+    // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
+    const auto buffer = std::max<std::int64_t>(1, static_cast<std::int64_t>(held.total()));
+    body.push_back(
+        run_of(kernel("optimizer.zero_gradients", Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+  }
 
   const Model& model_;
   const ParallelPlan& plan_;
   const Training& training_;
   Shape shape_;
   Mesh mesh_;
-  std::vector<std::vector<LayerRange>> layers_;
-  std::int64_t microbatches_;
-  ExecutionGraph::Builder builder_;
-  std::array<std::vector<PassEnds>, 2> passes_;
-  std::vector<StageEnd> stage_ends_;
-  std::map<std::size_t, std::vector<NodeId>> reductions_;
+  Seats seats_;
+  std::vector<LayerRange> layers_;
+  WorkTable works_;
+  FragmentMaker maker_;
+  std::size_t positions_;
+  std::vector<std::vector<Place>> places_;  // by stage and chunk
+  StepProgram program_;
+  Meetings meetings_;
+  std::int64_t first_holder_ = 0, last_holder_ = 0;  // stages of the embedding and of the loss
+  std::vector<std::string_view> norm_axes_;
+  std::array<std::optional<Block>, kPartCount> blocks_;
+  std::array<std::array<std::optional<FragmentId>, kPassKindCount>, kPartCount> fragments_;
+  std::array<std::optional<FragmentId>, 2> received_;           // forward, backward
+  std::vector<std::pair<std::int64_t, FragmentId>> scales_;  // by parameters
+
+  // Of the stage.
+  std::int64_t stage_ = 0;
+  std::vector<std::pair<std::vector<Pass>, BodyId>> bodies_;
+  std::vector<Gathered> gathered_;
 };
-
-void StepPlanner::optimize() {
-  const auto lane = [](std::int64_t stage, Stream stream) { return ExecutionGraph::lane_of(stage, stream); };
-  const auto add = [&](std::int64_t stage, Stream stream, const WorkItem& item, const std::vector<NodeId>& waits) {
-    return builder_.add(lane(stage, stream), builder_.intern(item), {}, waits);
-  };
-  const auto stages = static_cast<std::size_t>(plan_.pp);
-  std::vector<std::vector<NodeId>> waits(stages);
-  for (std::size_t s = 0; s < stages; ++s) {
-    waits[s] = stage_ends_[s].waits;
-    const std::vector<NodeId>& reductions = reductions_[s];
-    waits[s].insert(waits[s].end(), reductions.begin(), reductions.end());
-    waits[s].push_back(builder_.last_on_lane(lane(static_cast<std::int64_t>(s), Stream::kCompute)));
-  }
-
-  if (plan_.pp > 1 && model_.tied_embeddings) {
-    // First and last stage hold copies of the embedding and sum its gradients (Megatron-LM, embedding group).
-    const std::int64_t last = plan_.pp - 1;
-    const std::vector<std::pair<std::int64_t, std::size_t>> holders = {{0, 0}, {last, stages - 1}};
-    const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) *
-                       gradient_size(plan_, training_.dtype);
-    const RankGroup group{0, {{2, last * mesh_.stride("pp")}}};
-    const WorkItem item{"embedding.gradients.all_reduce", Category::kDataParallel,
-                        Collective{CollectiveKind::kAllReduce, size, group}};
-    std::vector<NodeId> both = waits.front();
-    both.insert(both.end(), waits.back().begin(), waits.back().end());
-    for (const auto& [stage, s] : holders) waits[s] = {add(stage, kDp, item, both)};
-  }
-
-  // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
-  // clip_grads).
-  const bool sharded = plan_.zero != ZeroStage::kNone;
-  std::vector<double> owned(stages);  // parameters that this rank updates
-  std::vector<RankParameters> held(stages);
-  std::vector<NodeId> norms;
-  for (std::size_t s = 0; s < stages; ++s) {
-    held[s] = stage_rank_parameters(model_, plan_, layers_[s], static_cast<std::int64_t>(s));
-    owned[s] = updated_parameters(held[s], plan_);
-    const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned[s]));
-    norms.push_back(add(static_cast<std::int64_t>(s), Stream::kCompute,
-                        {"optimizer.gradient_norm", Category::kOptimizer,
-                         Operator{Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32}},
-                        waits[s]));
-  }
-  std::vector<std::string_view> axes;
-  if (plan_.tp > 1) axes.push_back("tp");
-  if (plan_.pp > 1) axes.push_back("pp");
-  if (sharded && plan_.dp > 1) axes.push_back("dp");
-  for (std::size_t s = 0; s < stages; ++s) {
-    const auto stage = static_cast<std::int64_t>(s);
-    std::vector<NodeId> ready = {norms[s]};
-    if (!axes.empty()) {
-      const WorkItem item{"optimizer.gradient_norm.all_reduce", Category::kOther,
-                          Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, axes)}};
-      ready = {add(stage, kDp, item, norms)};
-    }
-    const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned[s]));
-    const NodeId update =
-        add(stage, Stream::kCompute,
-            {"optimizer.step", Category::kOptimizer, Operator{OptimizerStep{count}, training_.dtype}}, ready);
-    // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
-    const auto buffer = std::max<std::int64_t>(1, static_cast<std::int64_t>(held[s].total()));
-    add(stage, Stream::kCompute,
-        {"optimizer.zero_gradients", Category::kOptimizer,
-         Operator{Elementwise{"fill", buffer, 0, 1, 0}, gradient_type()}},
-        {update});
-    if (!sharded || plan_.dp == 1 || plan_.overlap_param_gather) continue;
-    const auto gather = [&](const char* name, double parameters, bool experts) {
-      const RankGroup group = data_group(stage, experts);
-      if (group.size() == 1 || parameters <= 0) return;
-      add(stage, kDp,
-          {name, Category::kDataParallel, Collective{CollectiveKind::kAllGather, parameters * weight_size(), group}},
-          {update});
-    };
-    gather("weights.all_gather", held[s].dense, false);
-    gather("experts.weights.all_gather", held[s].experts, true);
-  }
-}
 
 }  // namespace
 
-Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training) {
+Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training) {
   NS_TRY_VOID(check_plan(model, plan, training));
-  NS_TRY(auto layers, split_layers(model, plan));
-  return StepPlanner(model, plan, training, std::move(layers)).run();
+  NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan.schedule));
+  const ScheduleShape shape{plan.pp, microbatches_of(plan, training), plan.vpp};
+  Seats seats = schedule->seats(shape);
+  NS_TRY(std::vector<LayerRange> layers, divide_layers(model, plan, seats));
+  NS_TRY(const std::vector<PassList> orders, schedule->orders(shape));
+  return StepPlanner(model, plan, training, std::move(seats), std::move(layers)).run(orders);
+}
+
+Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training) {
+  NS_TRY(const StepProgram program, plan_program(model, plan, training));
+  return expand(program);
 }
 
 }  // namespace ns_dist

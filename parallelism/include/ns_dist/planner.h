@@ -1,4 +1,4 @@
-// A model under a plan: one training step as an execution graph.
+// A model under a plan: one training step as a program, or as an execution graph.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "ns_dist/model.h"
 #include "ns_dist/parallel_plan.h"
 #include "ns_dist/result.h"
+#include "ns_dist/step_program.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -38,6 +39,9 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
 
 // The step: pipeline passes, tensor-parallel collectives, pipeline messages, gradient reduction, optimizer, parameter
 // gathering. Errors: those of check_plan, or a schedule that cannot run this shape.
+Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training);
+
+// The same, every pass of every microbatch written out.
 Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training);
 
 }  // namespace ns_dist
