@@ -1,4 +1,5 @@
-// V-Half (Qi et al. 2024, arXiv 2405.15362, s.3, fig. 3):
+// V-Half (Qi et al. 2024, arXiv 2405.15362, s.3 and fig. 3): one of two legs of the vee is traveled at half the pace,
+// so that a microbatch stays 6 units a stage: about half of 1F1B's activations, and about half of its bubble.
 #include "repeated_block.h"
 
 namespace ns_dist {
@@ -15,7 +16,7 @@ Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
 
 extern constinit const PipelineSchedule kVHalf = {
     .name = kName,
-    .description = "vee",
+    .description = "a vee of two chunks; about half of 1f1b's activations and of its bubble",
     .least_chunks = 2,
     .most_chunks = 2,
     .splits_backward = true,

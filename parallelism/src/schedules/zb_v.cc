@@ -1,4 +1,6 @@
-// ZB-V (Qi et al. 2024, arXiv 2405.15362, s.3, fig. 3):
+// ZB-V (Qi et al. 2023, arXiv 2401.10241, s.6; as a building block in Qi et al. 2024, arXiv 2405.15362, s.3): a
+// microbatch stays 12 units a stage, as many activations as 1F1B's. The passes of a block follow the uniform interval
+// from the first microbatch on, which leaves a third of 1F1B's bubble at the ends of the step.
 #include "repeated_block.h"
 
 namespace ns_dist {
@@ -15,7 +17,7 @@ Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
 
 extern constinit const PipelineSchedule kZbV = {
     .name = kName,
-    .description = "vee",
+    .description = "a vee of two chunks; 1f1b's activations on every stage, and a third of its bubble",
     .least_chunks = 2,
     .most_chunks = 2,
     .splits_backward = true,

@@ -1,0 +1,108 @@
+#include "ns_dist/layer_division.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace ns_dist {
+namespace {
+
+tl::unexpected<Error> infeasible(std::string message, std::string where, std::string expected, std::string hint) {
+  return fail({ErrorCode::kInfeasible, std::move(message), std::move(where), std::move(expected), std::move(hint), {}});
+}
+
+// How many layers each position holds; kOpen where its stage's size is not given.
+using Counts = std::vector<std::int64_t>;
+constexpr std::int64_t kOpen = -1;
+
+// Spreads `layers` over the positions of `counts` that `chosen` names; the first ones get one more.
+void spread(Counts& counts, const std::vector<std::size_t>& chosen, std::int64_t layers) {
+  const auto parts = static_cast<std::int64_t>(chosen.size());
+  for (std::int64_t i = 0; i < parts; ++i) {
+    counts[chosen[static_cast<std::size_t>(i)]] = layers / parts + (i < layers % parts ? 1 : 0);
+  }
+}
+
+// Gives the stage that holds position `at` the layers that the plan's field asks for.
+Result<void> own_size(Counts& counts, const std::vector<Seat>& seats, std::size_t at, std::int64_t layers,
+                      std::string_view field) {
+  if (layers == 0) return {};
+  std::vector<std::size_t> chosen;
+  for (std::size_t i = 0; i < seats.size(); ++i) {
+    if (seats[i].stage == seats[at].stage) chosen.push_back(i);
+  }
+  const auto chunks = static_cast<std::int64_t>(chosen.size());
+  if (layers < chunks) {
+    return infeasible(fmt::format("{} layers leave a part of the stage's {} without one", layers, chunks),
+                      std::string(field), fmt::format("at least {}", chunks), fmt::format("{}={}", field, chunks));
+  }
+  const std::int64_t given = std::accumulate(chosen.begin(), chosen.end(), std::int64_t{0},
+                                             [&](std::int64_t sum, std::size_t i) { return sum + counts[i]; });
+  if (counts[at] != kOpen && given != layers) {
+    return infeasible(fmt::format("the same stage holds the embedding and the loss, and has {} layers already", given),
+                      std::string(field), fmt::format("{}", given), fmt::format("{}={}", field, given));
+  }
+  spread(counts, chosen, layers);
+  return {};
+}
+
+// Divides what is left over the open positions. The embedding and the loss count as layers where the plan says so.
+Result<void> fill_open(Counts& counts, const Model& model, const ParallelPlan& plan) {
+  if (plan.account_embedding && counts.front() != kOpen) {
+    return infeasible("the stage of the embedding has a size of its own", "plan/account_embedding", "false",
+                      "plan/account_embedding=false");
+  }
+  if (plan.account_loss && counts.back() != kOpen) {
+    return infeasible("the stage of the loss has a size of its own", "plan/account_loss", "false",
+                      "plan/account_loss=false");
+  }
+  std::vector<std::size_t> open;
+  std::int64_t left = model.layers;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == kOpen) {
+      open.push_back(i);
+    } else {
+      left -= counts[i];
+    }
+  }
+  const std::int64_t counted = left + (plan.account_embedding ? 1 : 0) + (plan.account_loss ? 1 : 0);
+  if (counted < static_cast<std::int64_t>(open.size()) || (open.empty() && left != 0)) {
+    const char* field = plan.first_stage_layers > 0 ? "plan/first_stage_layers" : "plan/last_stage_layers";
+    return infeasible(fmt::format("stages of their own size leave {} of {} layers for {} other parts of the pipeline",
+                                  left, model.layers, open.size()),
+                      field, open.empty() ? "sizes that add up to the model" : "at least one layer for each part",
+                      fmt::format("{}=0", field));
+  }
+  if (open.empty()) return {};
+  spread(counts, open, counted);
+  if (plan.account_embedding) --counts.front();
+  if (plan.account_loss) --counts.back();
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats) {
+  NS_EXPECTS(!seats.empty() && !seats[0].empty());
+  const auto positions = static_cast<std::int64_t>(seats[0].size());
+  if (positions > model.layers) {
+    const std::int64_t chunks = std::max<std::int64_t>(1, positions / plan.pp);
+    const std::int64_t most = std::max<std::int64_t>(1, model.layers / chunks);
+    return infeasible(fmt::format("{} layers do not fill the {} parts of the pipeline", model.layers, positions),
+                      "plan/pp", fmt::format("at most {}", most), fmt::format("plan/pp={}", most));
+  }
+  Counts counts(seats[0].size(), kOpen);
+  NS_TRY_VOID(own_size(counts, seats[0], 0, plan.first_stage_layers, "plan/first_stage_layers"));
+  NS_TRY_VOID(own_size(counts, seats[0], counts.size() - 1, plan.last_stage_layers, "plan/last_stage_layers"));
+  NS_TRY_VOID(fill_open(counts, model, plan));
+  std::vector<LayerRange> ranges;
+  std::int64_t first = 0;
+  for (const std::int64_t count : counts) {
+    ranges.push_back({first, count});
+    first += count;
+  }
+  return ranges;
+}
+
+}  // namespace ns_dist

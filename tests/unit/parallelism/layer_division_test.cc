@@ -1,0 +1,112 @@
+#include "ns_dist/layer_division.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace ns_dist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Model with_layers(std::int64_t layers) {
+  Model model;
+  model.layers = layers;
+  return model;
+}
+
+ParallelPlan with_stages(std::int64_t pp, std::int64_t vpp = 1) {
+  ParallelPlan plan;
+  plan.pp = pp;
+  plan.vpp = vpp;
+  return plan;
+}
+
+Seats around(const ParallelPlan& plan) { return loop_seats({plan.pp, 1, plan.vpp}); }
+
+std::vector<std::int64_t> counts(std::int64_t layers, const ParallelPlan& plan, const Seats& seats) {
+  std::vector<std::int64_t> result;
+  const auto ranges = divide_layers(with_layers(layers), plan, seats);
+  EXPECT_TRUE(ranges) << to_text(ranges.error());
+  for (const LayerRange& range : *ranges) result.push_back(range.count);
+  return result;
+}
+
+std::string mistake(std::int64_t layers, const ParallelPlan& plan, const Seats& seats) {
+  return to_text(divide_layers(with_layers(layers), plan, seats).error());
+}
+
+TEST(LayerDivision, FirstStagesGetTheRest) {
+  const ParallelPlan plan = with_stages(4);
+  const std::vector<LayerRange> expected = {{0, 3}, {3, 3}, {6, 2}, {8, 2}};
+  EXPECT_EQ(*divide_layers(with_layers(10), plan, around(plan)), expected);
+}
+
+TEST(LayerDivision, ChunksNeedNotBeEven) {
+  const ParallelPlan plan = with_stages(2, 2);
+  EXPECT_THAT(counts(8, plan, around(plan)), ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(counts(9, plan, around(plan)), ElementsAre(3, 2, 2, 2));
+}
+
+// Megatron-LM's --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers.
+TEST(LayerDivision, EndsMayHaveTheirOwnSize) {
+  ParallelPlan plan = with_stages(4);
+  plan.first_stage_layers = 5;
+  EXPECT_THAT(counts(17, plan, around(plan)), ElementsAre(5, 4, 4, 4));
+  plan.last_stage_layers = 2;
+  EXPECT_THAT(counts(17, plan, around(plan)), ElementsAre(5, 5, 5, 2));
+}
+
+TEST(LayerDivision, AStageSpreadsItsOwnSizeOverItsChunks) {
+  ParallelPlan plan = with_stages(2, 2);
+  plan.first_stage_layers = 5;
+  EXPECT_THAT(counts(9, plan, around(plan)), ElementsAre(3, 2, 2, 2));
+}
+
+// On a vee the first stage holds the embedding and the loss.
+TEST(LayerDivision, OneStageMayHoldBothEnds) {
+  ParallelPlan plan = with_stages(2, 2);
+  plan.first_stage_layers = 2;
+  EXPECT_THAT(counts(8, plan, vee_seats({2, 1, 2})), ElementsAre(1, 3, 3, 1));
+  plan.last_stage_layers = 3;
+  EXPECT_THAT(mistake(8, plan, vee_seats({2, 1, 2})), HasSubstr("plan/last_stage_layers=2"));
+}
+
+// Megatron-LM's --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
+TEST(LayerDivision, EmbeddingAndLossMayCountAsLayers) {
+  ParallelPlan plan = with_stages(4);
+  plan.account_embedding = true;
+  EXPECT_THAT(counts(15, plan, around(plan)), ElementsAre(3, 4, 4, 4));
+  plan.account_loss = true;
+  EXPECT_THAT(counts(14, plan, around(plan)), ElementsAre(3, 4, 4, 3));
+  EXPECT_THAT(counts(126, with_stages(16), around(with_stages(16))).front(), 8);
+  plan.first_stage_layers = 3;
+  EXPECT_THAT(mistake(14, plan, around(plan)), HasSubstr("plan/account_embedding=false"));
+}
+
+// Both copies of the model are divided alike, so that one direction says it all.
+TEST(LayerDivision, TwoDirectionsHoldTheSameLayers) {
+  EXPECT_THAT(counts(10, with_stages(4, 2), mirrored_seats({4, 2, 2})), ElementsAre(3, 3, 2, 2));
+}
+
+TEST(LayerDivision, EveryPartNeedsALayer) {
+  const ParallelPlan plan = with_stages(8, 2);
+  EXPECT_THAT(mistake(12, plan, around(plan)), HasSubstr("plan/pp=6"));
+}
+
+TEST(LayerDivision, OwnSizesLeaveLayersForTheOthers) {
+  ParallelPlan plan = with_stages(4);
+  plan.first_stage_layers = 7;
+  EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("plan/first_stage_layers"));
+  plan.first_stage_layers = 9;
+  EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("leave -1 of 8 layers"));
+  plan = with_stages(1);
+  plan.first_stage_layers = 7;
+  EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("add up"));
+  plan = with_stages(2, 2);
+  plan.first_stage_layers = 1;
+  EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("at least 2"));
+}
+
+}  // namespace
+}  // namespace ns_dist
