@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -6,7 +7,6 @@
 #include "ns_dist/report.h"
 
 namespace ns_dist {
-namespace {
 
 Seconds& part_of(Breakdown& parts, Category category) {
   switch (category) {
@@ -32,6 +32,8 @@ Seconds& part_of(Breakdown& parts, Category category) {
   }
   return parts.other;
 }
+
+namespace {
 
 class Waits {
  public:
@@ -107,23 +109,42 @@ Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline) {
   return parts;
 }
 
-Interval path_interval(const ExecutionGraph& graph, const CriticalPath& path, const std::vector<Forecast>& forecasts) {
+Interval path_interval(std::span<const PathEntry> path) {
   struct Deviation {
     double below = 0, above = 0;
   };
   std::map<std::string_view, Deviation> families;
-  for (const NodeId id : path.nodes) {
-    const Forecast& forecast = forecasts[index(graph.node(id).work)];
-    Deviation& family = families[kind_of(graph.work_of(id))];
-    family.below += (forecast.latency - forecast.low).in_base();
-    family.above += (forecast.high - forecast.latency).in_base();
+  Seconds length;
+  for (const PathEntry& entry : path) {
+    const auto count = static_cast<double>(entry.count);
+    Deviation& family = families[entry.kind];
+    family.below += count * (entry.forecast.latency - entry.forecast.low).in_base();
+    family.above += count * (entry.forecast.high - entry.forecast.latency).in_base();
+    length += entry.seconds;
   }
   double below = 0, above = 0;
   for (const auto& [name, family] : families) {
     below += family.below * family.below;
     above += family.above * family.above;
   }
-  return {path.length - Seconds::from_base(std::sqrt(below)), path.length + Seconds::from_base(std::sqrt(above))};
+  return {length - Seconds::from_base(std::sqrt(below)), length + Seconds::from_base(std::sqrt(above))};
+}
+
+std::vector<Hotspot> hotspots(std::span<const PathEntry> path) {
+  std::map<std::pair<std::string_view, std::string_view>, Hotspot> by_name;
+  for (const PathEntry& entry : path) {
+    Hotspot& hotspot = by_name[{entry.name, entry.kind}];
+    hotspot.name = entry.name;
+    hotspot.kind = entry.kind;
+    hotspot.count += entry.count;
+    hotspot.seconds += entry.seconds;
+  }
+  std::vector<Hotspot> result;
+  result.reserve(by_name.size());
+  for (auto& [name, hotspot] : by_name) result.push_back(std::move(hotspot));
+  std::stable_sort(result.begin(), result.end(),
+                   [](const Hotspot& a, const Hotspot& b) { return a.seconds > b.seconds; });
+  return result;
 }
 
 }  // namespace ns_dist

@@ -28,6 +28,7 @@ class Clock {
   Seconds step(std::span<const Seconds> durations);  // of the same timeline
 
  private:
+  std::vector<Seconds> on_grid(std::span<const Seconds> durations) const;
   Seconds start_of(NodeId id, const auto& end_of) const;
 
   const ExecutionGraph& graph_;

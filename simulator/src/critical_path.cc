@@ -7,7 +7,6 @@
 #include <boost/property_map/function_property_map.hpp>
 #include <functional>
 #include <limits>
-#include <map>
 #include <utility>
 
 namespace ns_dist {
@@ -95,31 +94,6 @@ std::string_view kind_of(const WorkItem& item) {
   if (const auto* op = std::get_if<Operator>(&item.work)) return family_of(*op);
   if (const auto* collective = std::get_if<Collective>(&item.work)) return name_of(collective->kind);
   return name_of(CollectiveKind::kSendRecv);
-}
-
-std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& path, const Timeline& timeline) {
-  std::vector<std::int64_t> counts(graph.works().size());
-  std::vector<Seconds> seconds(graph.works().size());
-  for (const NodeId id : path.nodes) {
-    ++counts[index(graph.node(id).work)];
-    seconds[index(graph.node(id).work)] += timeline.spans[index(id)].end - timeline.spans[index(id)].start;
-  }
-  std::map<std::pair<std::string_view, std::string_view>, Hotspot> by_name;
-  for (std::size_t work = 0; work < counts.size(); ++work) {
-    if (counts[work] == 0) continue;
-    const WorkItem& item = graph.works()[work];
-    Hotspot& hotspot = by_name[{item.name, kind_of(item)}];
-    hotspot.name = item.name;
-    hotspot.kind = kind_of(item);
-    hotspot.count += counts[work];
-    hotspot.seconds += seconds[work];
-  }
-  std::vector<Hotspot> result;
-  result.reserve(by_name.size());
-  for (auto& [name, hotspot] : by_name) result.push_back(std::move(hotspot));
-  std::stable_sort(result.begin(), result.end(),
-                   [](const Hotspot& a, const Hotspot& b) { return a.seconds > b.seconds; });
-  return result;
 }
 
 }  // namespace ns_dist

@@ -32,9 +32,6 @@ struct Hotspot {
   Seconds seconds;
 };
 
-// The path by name and kind, with what its nodes took on the timeline, longest first; equal times by name.
-std::vector<Hotspot> hotspots(const ExecutionGraph& graph, const CriticalPath& path, const Timeline& timeline);
-
 // Operator family, name of the collective, or "send_recv": what a work item is forecast as.
 std::string_view kind_of(const WorkItem& item);
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,19 @@ struct Breakdown {
   }
 };
 
+// The part that work of this category counts as.
+Seconds& part_of(Breakdown& parts, Category category);
+
 Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline);
+
+// How often a work is on the critical path, and what it took there altogether.
+struct PathEntry {
+  std::string name;       // as in WorkItem::name
+  std::string_view kind;  // operator family or collective; static lifetime
+  Forecast forecast;      // of one of them, alone
+  std::int64_t count = 0;
+  Seconds seconds;
+};
 
 // A change and the time it saves, by simulating it. `at_most`: no change that can be made, but a limit: what would be
 // saved if a cause went away altogether.
@@ -66,12 +79,15 @@ struct Report {
   std::vector<Warning> warnings;
 };
 
+// The path by name and kind, longest first; equal times by name.
+std::vector<Hotspot> hotspots(std::span<const PathEntry> path);
+
 // The 90 % interval of the path's length. Forecasts of one operator family err together (their deviations add up);
-// families err independently (the sums add in quadrature). `forecasts` by WorkId.
+// families err independently (the sums add in quadrature).
 struct Interval {
   Seconds low, high;
 };
-Interval path_interval(const ExecutionGraph& graph, const CriticalPath& path, const std::vector<Forecast>& forecasts);
+Interval path_interval(std::span<const PathEntry> path);
 
 // One JSON object, as the interface promises it, ending in a newline.
 std::string to_json(const Report& report);

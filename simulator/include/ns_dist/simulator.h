@@ -1,27 +1,30 @@
-// When does everything happen? Durations are put on an execution graph, and time follows.
+// When does everything happen? A scenario becomes a program, its works get durations, and time follows.
 //
-//   NS_TRY(const Simulation simulation, simulate(scenario));
-//   simulation.report.step / units::s
+//   NS_TRY(const Session session, Session::make(scenario));
+//   NS_TRY(const Prediction prediction, predict(scenario, session));
+//   prediction.step / units::s
+//
+// Ask for what you need: step_time for a search, predict for where the time goes, advise for what would help, unfold for
+// every kernel of every microbatch.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "ns_dist/cost.h"
-#include "ns_dist/critical_path.h"
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/forecast.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/report.h"
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
+#include "ns_dist/session.h"
+#include "ns_dist/step_program.h"
 #include "ns_dist/timeline.h"
 #include "ns_dist/trace_sink.h"
 
 namespace ns_dist {
-
-// Each node starts when its dependencies and the node before it on its lane have ended. `durations` by WorkId.
-Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations);
 
 // What a work item takes of a GPU while it runs alone, as shares from 0 to 1.
 struct Demand {
@@ -30,6 +33,70 @@ struct Demand {
   double memory = 0;             // collectives, messages: of the memory bandwidth
   Bound bound = Bound::kLaunch;  // kernels: what slows them, kCompute: fewer SMs; kMemory: less memory bandwidth
 };
+
+// What the works of a program take. Stages whose ranks lie alike in the cluster share one row.
+struct ProgramCosts {
+  struct Row {                        // by WorkId
+    std::vector<Forecast> forecasts;  // latency: what the work takes alone
+    std::vector<Demand> demands;      // empty: nothing shares anything
+  };
+  std::vector<Row> rows;
+  std::vector<std::uint32_t> row_of_actor;
+  const Row& row(std::size_t actor) const { return rows[row_of_actor[actor]]; }
+};
+
+// How the clock went over microbatches that repeat.
+struct Folding {
+  std::int64_t period = 0;  // microbatches after which the step repeats itself; 0: it was not folded
+  std::int64_t copies = 0;  // periods that were not timed one by one
+};
+
+// One step and why it takes that long.
+struct Prediction {
+  StepProgram program;
+  ProgramCosts costs;
+  MemoryBudget memory;
+  Seconds step;
+  Folding folding;
+  Breakdown breakdown;
+  std::vector<PathEntry> critical_path;  // by work; the seconds sum to the step
+};
+
+// The step alone. Errors: a plan that contradicts its model, does not fit on the cluster, or is too large.
+Result<Seconds> step_time(const Scenario& scenario, const Session& session);
+
+// The step, where its time goes, and what it keeps in memory. Errors: as step_time.
+Result<Prediction> predict(const Scenario& scenario, const Session& session);
+
+// Changes worth more than 0.2 % of the step. First changes of the plan that fit into memory, the best of its kind,
+// largest first; when they are fewer than `most`, then limits: the step without a cause. Every saving is the difference
+// of two steps by the same clock.
+std::vector<Improvement> advise(const Scenario& scenario, const Prediction& prediction, const Session& session,
+                                std::size_t most = 3);
+
+Report report(const Scenario& scenario, const Prediction& prediction, std::vector<Improvement> improvements);
+
+// All of it. Errors: as predict.
+Result<Report> simulate(const Scenario& scenario);
+Result<Report> simulate(const Scenario& scenario, const Session& session);
+
+// Every kernel, collective and message of the step, with its time.
+struct UnfoldedStep {
+  ExecutionGraph graph;
+  std::vector<Forecast> forecasts;  // by WorkId
+  Timeline timeline;                // its step is that of step_time, bit by bit
+};
+// Errors: as step_time, and a step of more than kMostNodes nodes.
+Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session);
+inline constexpr std::uint64_t kMostNodes = 16'000'000;  // about 100 bytes each
+
+// Calls begin, span for every node, finish.
+Result<void> write_timeline(const UnfoldedStep& step, TraceSink& sink);
+
+// ---- Graphs ----
+
+// Each node starts when its dependencies and the node before it on its lane have ended. `durations` by WorkId.
+Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations);
 
 // The same, where what runs at the same time on a GPU shares it: collectives and messages the ports, max-min fairly
 // (Bertsekas and Gallager 1992, s.6.5.2); kernels run on the SMs, or with the memory bandwidth, that collectives beside
@@ -50,23 +117,5 @@ Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const 
 // What the settings say to make_network_model. Not strict: messages and all-to-alls have one algorithm, whatever the
 // reductions are told to use.
 NetworkModelOptions network_options(const NetworkSettings& settings);
-
-// One step and everything that explains it.
-struct Simulation {
-  ExecutionGraph graph;
-  std::vector<Forecast> forecasts;  // by WorkId
-  Timeline timeline;
-  CriticalPath critical_path;
-  Report report;
-};
-
-// Errors: a plan that contradicts its model, does not fit on the cluster, or is too large to be simulated.
-Result<Simulation> simulate(const Scenario& scenario);
-
-// The same with the caller's own cost models.
-Result<Simulation> simulate(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network);
-
-// Calls begin, span for every node, finish.
-Result<void> write_timeline(const Simulation& simulation, TraceSink& sink);
 
 }  // namespace ns_dist

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "clocks/grid.h"
-#include "clocks/program_costs.h"
+#include "ns_dist/simulator.h"
 #include "ns_dist/step_program.h"
 
 namespace ns_dist {

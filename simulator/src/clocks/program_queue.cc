@@ -155,8 +155,8 @@ class ProgramQueue::Engine {
     flows_.reset(actors);
   }
 
-  // The whole program. Returns the step.
-  double run(const ProgramCosts& costs) {
+  // The whole program. Returns the step, or nothing when it takes too many events.
+  std::optional<double> run(const ProgramCosts& costs) {
     arrivals_.resize(program_.channels);
     meetings_.assign(program_.meetings.size(), 0);
     receiver_.assign(program_.channels, kNone);
@@ -174,6 +174,7 @@ class ProgramQueue::Engine {
     }
     if (options_.record) history_.by_actor.resize(actors_.size());
     loop();
+    if (events_ > options_.most_events) return std::nullopt;
     for (const ActorState& actor : actors_) NS_EXPECTS(actor.mode == Mode::kDone);  // otherwise they wait for each other
     return latest_;
   }
@@ -254,10 +255,10 @@ class ProgramQueue::Engine {
       advance_all(now);
       settle(now);
     }
-    while (!heap_.empty()) {
+    while (!heap_.empty() && events_ <= options_.most_events) {
       now = heap_.time();
       latest_ = std::max(latest_, now);
-      while (!heap_.empty() && heap_.time() == now) complete(heap_.pop(), now);
+      for (; !heap_.empty() && heap_.time() == now; ++events_) complete(heap_.pop(), now);
       advance_all(now);
       settle(now);
       if (border_) now = recur(now);
@@ -912,6 +913,7 @@ class ProgramQueue::Engine {
   std::vector<std::uint32_t> meetings_;         // actors that have come
   std::vector<std::uint32_t> ready_, touched_, starting_;
   double latest_ = 0;
+  std::uint64_t events_ = 0;
   Fragments::Alone* measured_ = nullptr;
   bool border_ = false, border_done_ = false;
   std::uint64_t reference_ = kNoReference;
@@ -936,14 +938,14 @@ ProgramQueue::ProgramQueue(const StepProgram& program, const ProgramCosts& costs
 
 ProgramQueue::~ProgramQueue() = default;
 
-double ProgramQueue::run() {
+std::optional<double> ProgramQueue::run() {
   for (;;) {
     history_ = {};
     Engine engine(*this, program_.actors.size());
     engine.queue_ = this;
-    const double step = engine.run(costs_);
-    if (step <= fragments_->grid().limit()) return step;
-    fragments_->set_grid(Grid::covering(2 * step), costs_);
+    const std::optional<double> step = engine.run(costs_);
+    if (!step || *step <= fragments_->grid().limit()) return step;
+    fragments_->set_grid(Grid::covering(2 * *step), costs_);
   }
 }
 

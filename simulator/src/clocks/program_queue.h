@@ -13,11 +13,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "clocks/flow_table.h"
 #include "clocks/grid.h"
-#include "clocks/program_costs.h"
+#include "ns_dist/simulator.h"
 #include "ns_dist/step_program.h"
 
 namespace ns_dist {
@@ -63,13 +64,14 @@ class ProgramQueue {
   struct Options {
     bool fold = true;    // go over what repeats at once
     bool close = true;   // run a fragment that is alone on its stage as one event
-    bool record = false; // keep the history
+    bool record = false;  // keep the history
+    std::uint64_t most_events = ~std::uint64_t{0};  // give up behind these
   };
   ProgramQueue(const StepProgram& program, const ProgramCosts& costs, Options options);
   ~ProgramQueue();
 
-  // The step in seconds.
-  double run();
+  // The step in seconds; nothing when it takes more events than Options::most_events.
+  std::optional<double> run();
   const StepHistory& history() const;
   // Spans of a fragment's nodes when it runs alone on the stage of `actor`, from its start.
   const std::vector<NodeSpan>& alone(std::uint32_t actor, FragmentId fragment);

@@ -1,0 +1,41 @@
+// The models of one machine, made once and asked many times.
+//
+//   NS_TRY(const Session session, Session::make(scenario));
+//   NS_TRY(const Seconds step, step_time(scenario, session));
+//
+// A session remembers its forecasts. Any number of threads may ask it at once.
+#pragma once
+
+#include <memory>
+
+#include "ns_dist/cost.h"
+#include "ns_dist/forecast.h"
+#include "ns_dist/result.h"
+#include "ns_dist/scenario.h"
+
+namespace ns_dist {
+
+class Session {
+ public:
+  // The models that `scenario` asks for: its GPU, cluster, network settings and calibrations. Scenarios that differ in
+  // model, plan, training or number of nodes may share a session. Errors: those of make_compute_model and
+  // make_network_model.
+  static Result<Session> make(const Scenario& scenario);
+  // The caller's own models, which must outlive the session.
+  Session(const ComputeCost& compute, const NetworkCost& network);
+  ~Session();
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+
+  const ComputeCost& compute() const { return *compute_; }
+  const NetworkCost& network() const { return *network_; }
+
+ private:
+  Session() = default;
+  std::unique_ptr<ComputeCost> own_compute_;
+  std::unique_ptr<NetworkCost> own_network_;
+  const ComputeCost* compute_ = nullptr;
+  const NetworkCost* network_ = nullptr;
+};
+
+}  // namespace ns_dist

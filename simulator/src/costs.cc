@@ -1,0 +1,128 @@
+#include "costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ns_dist/fair_sharing.h"
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+namespace {
+
+// Ranks that far apart lie alike in the cluster: all levels but the outermost repeat.
+std::int64_t period_of(const Cluster& cluster) {
+  std::int64_t period = 1;
+  for (std::size_t i = 0; i + 1 < cluster.levels.size(); ++i) period *= std::max<std::int64_t>(1, cluster.levels[i].size);
+  return period;
+}
+
+}  // namespace
+
+// Links carry both directions at once, so a message towards a lower rank takes as long as one towards a higher rank;
+// the group is written in the order of ranks, as RankGroup::of needs it.
+Collective as_collective(const Message& message, const Mesh& mesh) {
+  const Rank stride = mesh.stride("pp");
+  const Rank first = std::min(message.from_stage, message.to_stage) * stride;
+  const Rank last = std::max(message.from_stage, message.to_stage) * stride;
+  return {CollectiveKind::kSendRecv, message.size, RankGroup{first, {{2, last - first}}}};
+}
+
+static Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const ComputeCost& compute,
+                               const NetworkCost& network) {
+  Result<Forecast> forecast;
+  if (const auto* op = std::get_if<Operator>(&item.work)) {
+    forecast = compute.forecast(*op);
+  } else if (const auto* collective = std::get_if<Collective>(&item.work)) {
+    forecast = network.forecast(*collective);
+  } else {
+    forecast = network.forecast(as_collective(std::get<Message>(item.work), mesh));
+  }
+  if (!forecast) {
+    Error error = std::move(forecast.error());
+    error.message = fmt::format("{}: {}", item.name, error.message);
+    return fail(std::move(error));
+  }
+  return forecast;
+}
+
+static Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast& forecast, const Cluster& cluster,
+                         bool contention, bool compute_slowdown) {
+  Demand demand;
+  if (std::holds_alternative<Operator>(item.work)) {
+    if (compute_slowdown) demand.bound = forecast.bound;
+    return demand;
+  }
+  const auto* collective = std::get_if<Collective>(&item.work);
+  const Collective call = collective ? *collective : as_collective(std::get<Message>(item.work), mesh);
+  NS_TRY(Footprint taken, footprint(cluster, call, forecast.latency));
+  if (contention) demand.ports = std::move(taken.ports);
+  if (compute_slowdown) {
+    demand.sms = std::min(1.0, taken.channels / static_cast<double>(cluster.gpu.sm_count));
+    demand.memory = std::min(1.0, taken.memory_traffic / cluster.gpu.memory_bandwidth);
+  }
+  return demand;
+}
+
+Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenario, const Session& session) {
+  const NetworkSettings& settings = scenario.network;
+  const bool shares = settings.contention || settings.compute_slowdown;
+  const std::int64_t period = period_of(scenario.cluster);
+  ProgramCosts costs;
+  std::vector<Rank> places;  // by row
+  for (const Actor& actor : program.actors) {
+    const Rank place = actor.rank % period;
+    const auto known = std::find(places.begin(), places.end(), place);
+    costs.row_of_actor.push_back(static_cast<std::uint32_t>(known - places.begin()));
+    if (known != places.end()) continue;
+    places.push_back(place);
+    ProgramCosts::Row& row = costs.rows.emplace_back();
+    row.forecasts.reserve(program.works.size());
+    if (shares) row.demands.reserve(program.works.size());
+    for (std::size_t w = 0; w < program.works.size(); ++w) {
+      const WorkItem& item = program.works[w];
+      // Only collectives depend on the place.
+      if (costs.rows.size() > 1 && !std::holds_alternative<Collective>(item.work)) {
+        row.forecasts.push_back(costs.rows[0].forecasts[w]);
+        if (shares) row.demands.push_back(costs.rows[0].demands[w]);
+        continue;
+      }
+      const bool moves = std::holds_alternative<Collective>(item.work) && actor.rank != 0;
+      const WorkItem own = moves ? work_of_actor(item, actor.rank) : WorkItem{};
+      const WorkItem& asked = moves ? own : item;
+      NS_TRY(const Forecast forecast, forecast_work(asked, program.mesh, session.compute(), session.network()));
+      row.forecasts.push_back(forecast);
+      if (!shares) continue;
+      NS_TRY(Demand demand, demand_of(asked, program.mesh, forecast, scenario.cluster, settings.contention,
+                                      settings.compute_slowdown));
+      row.demands.push_back(std::move(demand));
+    }
+  }
+  return costs;
+}
+
+Result<std::vector<Demand>> demands_of(const ExecutionGraph& graph, std::span<const Forecast> forecasts,
+                                       const Cluster& cluster, bool contention, bool compute_slowdown) {
+  NS_EXPECTS(forecasts.size() == graph.works().size());
+  std::vector<Demand> demands;
+  if (!contention && !compute_slowdown) return demands;
+  demands.reserve(forecasts.size());
+  for (std::size_t i = 0; i < forecasts.size(); ++i) {
+    NS_TRY(Demand demand, demand_of(graph.works()[i], graph.mesh(), forecasts[i], cluster, contention, compute_slowdown));
+    demands.push_back(std::move(demand));
+  }
+  return demands;
+}
+
+Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const ComputeCost& compute,
+                                             const NetworkCost& network) {
+  std::vector<Forecast> forecasts;
+  forecasts.reserve(graph.works().size());
+  for (const WorkItem& item : graph.works()) {
+    NS_TRY(const Forecast forecast, forecast_work(item, graph.mesh(), compute, network));
+    forecasts.push_back(forecast);
+  }
+  return forecasts;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,219 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "advice.h"
+#include "clocks/pass_clock.h"
+#include "clocks/program_queue.h"
+#include "costs.h"
+#include "ns_dist/planner.h"
+#include "ns_dist/simulator.h"
+#include "step_analysis.h"
+
+namespace ns_dist {
+namespace {
+
+// Tokens of a microbatch: products of the largest dimensions stay below 2^63.
+constexpr std::int64_t kMostTokens = 100'000'000;
+// Events of a step that does not repeat itself: some ten seconds, and 1 GB for its history.
+constexpr std::uint64_t kMostEvents = 30'000'000;
+
+// What kernels and collectives do not explain of a measured step: framework overhead, jitter between ranks, kernels
+// that the plan does not know. 5th and 95th percentile of measured over forecast step, 137 published configurations of
+// six publications (A100, H100, B200; Megatron-LM, Megatron-DeepSpeed, NeMo), each publication with one vote, as
+// `ns-dist validate --suite runs` prints them. Read off once, for all models and GPUs; in sample.
+constexpr double kShortestStep = 0.962, kLongestStep = 1.448;
+
+// The interval of the step: the path's own deviations, and what lies outside the model, as independent errors.
+Interval step_interval(Seconds step, const Interval& path) {
+  const double below = std::hypot((step - path.low) / step, 1 - kShortestStep);
+  const double above = std::hypot((path.high - step) / step, kLongestStep - 1);
+  return {max((1 - below) * step, 0.01 * step), (1 + above) * step};
+}
+
+// What check_plan cannot know: positive numbers, room on the cluster, sizes that fit into integers.
+Result<void> check_scenario(const Scenario& scenario) {
+  const Training& training = scenario.training;
+  const auto refuse = [](const char* where, std::int64_t value) {
+    return fail(
+        {ErrorCode::kInvalidInput, fmt::format("{} is not positive", value), where, "a whole number from 1", "", {}});
+  };
+  if (training.sequence < 1) return refuse("training/sequence", training.sequence);
+  if (training.micro_batch < 1) return refuse("training/micro_batch", training.micro_batch);
+  if (training.global_batch < 1) return refuse("training/global_batch", training.global_batch);
+  if (scenario.plan.vpp < 1) return refuse("plan/vpp", scenario.plan.vpp);
+  if (scenario.plan.ep < 1) return refuse("plan/ep", scenario.plan.ep);
+  if (scenario.model.layers < 1) return refuse("model, layers", scenario.model.layers);
+  NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+  const std::int64_t gpus = scenario.cluster.gpu_count();
+  if (gpus > 0 && ranks > gpus) {
+    const std::int64_t node = scenario.cluster.gpus_per_node();
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("the plan has {} ranks, the cluster {} GPUs", ranks, gpus),
+                 "machine/nodes",
+                 "tp x cp x pp x dp ranks on as many GPUs",
+                 fmt::format("write machine/nodes={}, or smaller degrees", (ranks + node - 1) / node),
+                 {}});
+  }
+  if (training.sequence > kMostTokens || training.micro_batch > kMostTokens / training.sequence) {
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("a microbatch of {} sequences of {} tokens is too large to be forecast",
+                             training.micro_batch, training.sequence),
+                 "training/micro_batch, training/sequence",
+                 fmt::format("at most {} tokens a microbatch", kMostTokens),
+                 "write a smaller training/micro_batch or training/sequence",
+                 {}});
+  }
+  return {};
+}
+
+tl::unexpected<Error> too_long(const Scenario& scenario) {
+  return fail({ErrorCode::kInfeasible,
+               fmt::format("{} microbatches are too many to be timed one by one, and this step does not repeat itself",
+                           microbatches_of(scenario.plan, scenario.training)),
+               "training/global_batch, training/micro_batch, plan/dp",
+               fmt::format("at most {} events in a step", kMostEvents),
+               "write a larger plan/dp or training/micro_batch, or a smaller training/global_batch",
+               {}});
+}
+
+// Planned and priced, not yet timed.
+struct Priced {
+  StepProgram program;
+  ProgramCosts costs;
+};
+Result<Priced> price(const Scenario& scenario, const Session& session) {
+  NS_TRY_VOID(check_scenario(scenario));
+  Priced priced;
+  NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training));
+  NS_TRY(priced.costs, costs_of(priced.program, scenario, session));
+  return priced;
+}
+
+ProgramQueue::Options queue_options(const Scenario& scenario, bool record) {
+  ProgramQueue::Options options;
+  options.fold = options.close = !scenario.settings.unfolded;
+  options.record = record;
+  options.most_events = kMostEvents;
+  return options;
+}
+
+}  // namespace
+
+Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario) {
+  if (!scenario.network.contention && !scenario.network.compute_slowdown) {
+    return PassClock(program, costs, !scenario.settings.unfolded).run() * units::s;
+  }
+  ProgramQueue queue(program, costs, queue_options(scenario, false));
+  const std::optional<double> step = queue.run();
+  if (!step) return too_long(scenario);
+  return *step * units::s;
+}
+
+Result<Seconds> step_time(const Scenario& scenario, const Session& session) {
+  NS_TRY(const Priced priced, price(scenario, session));
+  return step_of(priced.program, priced.costs, scenario);
+}
+
+Result<Prediction> predict(const Scenario& scenario, const Session& session) {
+  NS_TRY(Priced priced, price(scenario, session));
+  Prediction prediction;
+  NS_TRY(prediction.memory, memory_budget(scenario.model, scenario.plan, scenario.training));
+  prediction.program = std::move(priced.program);
+  prediction.costs = std::move(priced.costs);
+  ProgramQueue queue(prediction.program, prediction.costs, queue_options(scenario, true));
+  const std::optional<double> step = queue.run();
+  if (!step) return too_long(scenario);
+  prediction.step = *step * units::s;
+  for (const FoldedPeriod& period : queue.history().periods) {
+    if (period.copies > prediction.folding.copies) prediction.folding = {period.microbatches, period.copies};
+  }
+  StepAnalysis analysis = analyze(prediction.program, prediction.costs, queue, prediction.step);
+  prediction.breakdown = analysis.breakdown;
+  for (const PathWork& work : analysis.path) {
+    const WorkItem& item = prediction.program.works[index(work.work)];
+    prediction.critical_path.push_back(
+        {item.name, kind_of(item), prediction.costs.rows[work.row].forecasts[index(work.work)], work.count, work.seconds});
+  }
+  return prediction;
+}
+
+Report report(const Scenario& scenario, const Prediction& prediction, std::vector<Improvement> improvements) {
+  Report report;
+  report.scenario = scenario;
+  report.ranks = prediction.program.mesh.ranks();
+  report.microbatches = microbatches_of(scenario.plan, scenario.training);
+  report.nodes = prediction.program.node_count();
+  report.works = prediction.program.works.size();
+
+  const double seconds = prediction.step / units::s;
+  const Interval interval = step_interval(prediction.step, path_interval(prediction.critical_path));
+  report.step = prediction.step;
+  report.step_low = interval.low;
+  report.step_high = interval.high;
+
+  const Training& training = scenario.training;
+  const auto ranks = static_cast<double>(report.ranks);
+  report.tokens_per_second = static_cast<double>(training.global_batch * training.sequence) / seconds;
+  const StepFlops flops = step_flops(scenario.model, scenario.plan, training);
+  const FlopsPerSecond peak = scenario.cluster.gpu.matrix_peak(training.dtype);
+  report.model_flops_per_second = flops.model / units::FLOP / ranks / seconds;
+  if (peak > FlopsPerSecond()) {
+    report.mfu = flops.model / (ranks * report.step * peak);
+    report.hfu = flops.hardware / (ranks * report.step * peak);
+  }
+
+  report.memory = prediction.memory;
+  report.fits = report.memory.peak() <= scenario.cluster.gpu.memory;
+  if (!report.fits) report.remedy = memory_remedy(scenario);
+
+  report.breakdown = prediction.breakdown;
+  report.critical_path = hotspots(prediction.critical_path);
+  report.improvements = std::move(improvements);
+  report.warnings = warnings(scenario, prediction);
+  return report;
+}
+
+Result<Report> simulate(const Scenario& scenario, const Session& session) {
+  NS_TRY(const Prediction prediction, predict(scenario, session));
+  return report(scenario, prediction, advise(scenario, prediction, session));
+}
+
+Result<Report> simulate(const Scenario& scenario) {
+  NS_TRY(const Session session, Session::make(scenario));
+  return simulate(scenario, session);
+}
+
+Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session) {
+  NS_TRY(const Priced priced, price(scenario, session));
+  if (const std::uint64_t nodes = priced.program.node_count(); nodes > kMostNodes) {
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("{} kernels, collectives and messages are too many to be written one by one", nodes),
+                 "training/global_batch, training/micro_batch, plan/dp",
+                 fmt::format("at most {}", kMostNodes),
+                 "write a larger plan/dp or training/micro_batch, or a smaller training/global_batch",
+                 {}});
+  }
+  UnfoldedStep step;
+  step.graph = expand(priced.program);
+  NS_TRY(step.forecasts, forecast_works(step.graph, session.compute(), session.network()));
+  std::vector<Seconds> durations;
+  durations.reserve(step.forecasts.size());
+  for (const Forecast& forecast : step.forecasts) durations.push_back(forecast.latency);
+  NS_TRY(const std::vector<Demand> demands, demands_of(step.graph, step.forecasts, scenario.cluster,
+                                                       scenario.network.contention, scenario.network.compute_slowdown));
+  step.timeline = schedule(step.graph, durations, demands);
+  return step;
+}
+
+Result<void> write_timeline(const UnfoldedStep& step, TraceSink& sink) {
+  if (auto begun = sink.begin(step.graph); !begun) return begun;
+  const std::vector<Span>& spans = step.timeline.spans;
+  for (std::uint32_t i = 0; i < step.graph.node_count(); ++i) {
+    if (auto written = sink.span(NodeId{i}, spans[i]); !written) return written;
+  }
+  return sink.finish();
+}
+
+}  // namespace ns_dist

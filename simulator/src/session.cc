@@ -1,0 +1,43 @@
+#include "ns_dist/session.h"
+
+#include <utility>
+
+#include "ns_dist/cached_cost.h"
+#include "ns_dist/compute_model.h"
+#include "ns_dist/network_model.h"
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+
+Result<Session> Session::make(const Scenario& scenario) {
+  ComputeModelOptions kernels;
+  if (scenario.kernel_calibration) {
+    kernels.calibration = std::make_shared<const KernelCalibration>(*scenario.kernel_calibration);
+  }
+  Session session;
+  NS_TRY(auto compute, make_compute_model(scenario.cluster.gpu, kernels));
+  session.own_compute_ = make_cached_cost(std::move(compute));
+  NS_TRY(session.own_network_, make_network_model(scenario.cluster, network_options(scenario.network)));
+  session.compute_ = session.own_compute_.get();
+  session.network_ = session.own_network_.get();
+  return session;
+}
+
+Session::Session(const ComputeCost& compute, const NetworkCost& network) : compute_(&compute), network_(&network) {}
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+
+NetworkModelOptions network_options(const NetworkSettings& settings) {
+  NetworkModelOptions options;
+  options.model = settings.model;
+  options.algorithm = settings.algorithm;
+  options.protocol = settings.protocol;
+  options.strict = false;
+  if (settings.calibration) {
+    options.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*settings.calibration));
+  }
+  return options;
+}
+
+}  // namespace ns_dist
