@@ -27,6 +27,9 @@ PassLoop run_of(PassKind kind, std::int32_t chunk, std::int64_t first, std::int6
 // Appends passes as a loop, or as one repeat more of the last loop where they continue it.
 void append(PassList& list, std::vector<SchedulePass> passes);
 
+// The passes of microbatches 0 to count - 1. A part of an order that runs is an order that runs.
+PassList first_microbatches(const PassList& list, std::int64_t count);
+
 // An error unless the shape has `chunks` model chunks a stage.
 Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shape, std::int64_t chunks);
 
