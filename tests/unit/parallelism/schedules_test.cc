@@ -97,7 +97,7 @@ TEST(Schedules, ZeroBubbleDelaysWeightGradients) {
 
 // Qi et al. 2023, s.6: the last of four stages turns each microbatch around.
 TEST(Schedules, ZbVFillsTheTimeUntilTheFirstMicrobatchComesBack) {
-  EXPECT_EQ(order("zb-v", {4, 7, 2}, 0).substr(0, 50), "F0 F1 F2 F3 F4 F5 F6 F0b I0b W0b F1b I1b W1b F2b I2");
+  EXPECT_EQ(order("zb-v", {4, 7, 2}, 0).substr(0, 51), "F0 F1 F2 F3 F4 F5 F6 F0b I0b W0b F1b I1b W1b F2b I2");
   EXPECT_EQ(order("zb-v", {4, 7, 2}, 3).substr(0, 51), "F0 F0b F1 F1b F2 F2b F3 F3b I0b W0b F4 I0 W0 F4b I1");
 }
 
@@ -155,7 +155,7 @@ TEST(ScheduleFacts, ZbH2NeverIdlesBetweenFirstAndLastPass) {
   }
 }
 
-// Qi et al. 2024, table 2: peaks of 1, about 1/2 and about 1/3 of 1F1B's, which are 2 p passes of half a stage. The
+// Qi et al. 2024: peaks of 1, about 1/2 and about 1/3 of 1F1B's, which are 2 p passes of half a stage. The
 // paper adds a constant number of passes, which depends on p.
 TEST(ScheduleFacts, VeesHoldAsMuchAsTheirBuildingBlockIsLong) {
   for (const std::int64_t p : {4, 6, 8, 12, 16, 32}) {
