@@ -1,5 +1,6 @@
-// DualPipeV (DeepSeek's repository deepseek-ai/DualPipe; "cut in half", Qi et al. 2025): the first half of DualPipe's
-// stages on vee seats, so that a microbatch comes back through the second chunk instead of a second copy of the model.
+// DualPipeV (DeepSeek's repository deepseek-ai/DualPipe; after Sea AI Lab's "cut in half"): the first half of
+// DualPipe's stages on vee seats, so that a microbatch comes back through the second chunk instead of a second copy of
+// the model.
 #include "repeated_block.h"
 
 namespace ns_dist {

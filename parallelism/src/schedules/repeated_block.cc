@@ -44,6 +44,14 @@ void append(PassList& list, std::vector<SchedulePass> passes) {
   list.push_back({std::move(passes), 1, 1});
 }
 
+PassList first_microbatches(const PassList& list, std::int64_t count) {
+  PassList result;
+  for (const SchedulePass& pass : flatten(list)) {
+    if (pass.microbatch < count) append(result, {pass});
+  }
+  return result;
+}
+
 Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shape, std::int64_t chunks) {
   if (shape.chunks == chunks) return {};
   return fail(

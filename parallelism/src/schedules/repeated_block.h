@@ -18,7 +18,7 @@ struct BlockPass {
 };
 
 // The block repeated until each of its passes has run for each microbatch; passes of microbatches that do not exist are
-// left out (Qi et al. 2024, arXiv 2405.15362, s.2.2: a schedule is a building block repeated at a uniform interval).
+// left out (Qi et al. 2024, arXiv 2405.15362: a schedule is a building block repeated at a uniform interval).
 PassList repeat_block(std::span<const BlockPass> block, std::int64_t microbatches);
 
 // A run of the same pass over microbatches first, first + 1, ... (shift 1) or downwards (shift -1).
@@ -26,6 +26,9 @@ PassLoop run_of(PassKind kind, std::int32_t chunk, std::int64_t first, std::int6
 
 // Appends passes as a loop, or as one repeat more of the last loop where they continue it.
 void append(PassList& list, std::vector<SchedulePass> passes);
+
+// The passes of microbatches 0 to count - 1. A part of an order that runs is an order that runs.
+PassList first_microbatches(const PassList& list, std::int64_t count);
 
 // An error unless the shape has `chunks` model chunks a stage.
 Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shape, std::int64_t chunks);
@@ -35,7 +38,8 @@ Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shap
 struct VeePace {
   std::int64_t forward_down = 1, forward_up = 1, gradient_down = 1, gradient_up = 1;
 };
-// Splits the backward pass on vee seats. All passes take one unit, and a block of six starts every six units.
+// Forward passes, input and weight gradients on vee seats. All take one unit, and a block of six starts every six
+// units.
 std::vector<PassList> vee_orders(const ScheduleShape& shape, const VeePace& pace);
 
 // DualPipe's order of one rank (DeepSeek-V3, arXiv 2412.19437, fig. 5): `rank` of the `ranks` of the pipeline's first

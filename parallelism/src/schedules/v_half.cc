@@ -1,4 +1,4 @@
-// V-Half (Qi et al. 2024, arXiv 2405.15362, s.3 and fig. 3): one of two legs of the vee is traveled at half the pace,
+// V-Half (Qi et al. 2024, arXiv 2405.15362): one of two legs of the vee is traveled at half the pace,
 // so that a microbatch stays 6 units a stage: about half of 1F1B's activations, and about half of its bubble.
 #include "repeated_block.h"
 

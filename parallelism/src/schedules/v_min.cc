@@ -1,4 +1,4 @@
-// V-Min (Qi et al. 2024, arXiv 2405.15362, s.3 and fig. 3): each pass starts as soon as the one before it is over, so
+// V-Min (Qi et al. 2024, arXiv 2405.15362): each pass starts as soon as the one before it is over, so
 // that a microbatch stays about 4 units a stage: a third of 1F1B's activations. The price is a longer bubble.
 #include "repeated_block.h"
 

@@ -1,4 +1,4 @@
-// Schedules on vee seats from a building block (Qi et al. 2024, arXiv 2405.15362, s.2 and fig. 3): the passes of one
+// Schedules on vee seats from a building block (Qi et al. 2024, arXiv 2405.15362): the passes of one
 // microbatch, placed so that copies of the block, six units apart, never meet on a stage. The memory of a stage is the
 // time from its forward passes to its gradients, divided by six.
 #include <algorithm>

@@ -1,5 +1,5 @@
-// ZB-H1 (Qi et al. 2023, arXiv 2401.10241, s.2.1 and fig. 3): 1F1B whose weight gradients run later, so that each stage
-// has as many microbatches in flight as there are stages. Its bubble is a third of 1F1B's.
+// ZB-H1 (Qi et al. 2023, arXiv 2401.10241, s.2.1 and fig. 3 top): 1F1B whose weight gradients run later, so that each
+// stage has as many microbatches in flight as there are stages. Its bubble is a third of 1F1B's.
 #include "repeated_block.h"
 
 namespace ns_dist {

@@ -1,6 +1,6 @@
-// ZB-H2 (Qi et al. 2023, arXiv 2401.10241, s.2.2 and fig. 4): as many forward passes before the first gradient as fill
-// the time until it comes back, up to 2 stages - 1 in flight. No stage idles between its first and its last pass; the
-// bubble that is left is what stages wait for each other at both ends of the step.
+// ZB-H2 (Qi et al. 2023, arXiv 2401.10241, s.2.2 and fig. 3 bottom): as many forward passes before the first gradient
+// as fill the time until it comes back, up to 2 stages - 1 in flight. No stage idles between its first and its last
+// pass; the bubble that is left is what stages wait for each other at both ends of the step.
 #include "repeated_block.h"
 
 namespace ns_dist {
