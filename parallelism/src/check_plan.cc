@@ -58,7 +58,7 @@ Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan) {
   const auto refuse = [&](std::string message, std::string hint = "") {
     return fail({ErrorCode::kInvalidInput,
                  std::move(message),
-                 "--order",
+                 "plan/order",
                  "tp, cp, ep, dp and pp joined by \"-\", innermost first, ep beside dp",
                  hint.empty() ? "write, for example, tp-cp-ep-dp-pp" : std::move(hint),
                  {}});
@@ -117,49 +117,49 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training) {
   Checker check;
   const std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
-      {"--tp", plan.tp, kMostRanks},
-      {"--pp", plan.pp, kMostRanks},
-      {"--dp", plan.dp, kMostRanks},
-      {"--cp", plan.cp, kMostRanks},
-      {"--ep", plan.ep, kMostRanks},
-      {"--vpp", plan.vpp, kMostRanks},
-      {"--micro-batch", training.micro_batch, kMostBatch},
-      {"--global-batch", training.global_batch, kMostBatch},
-      {"--seq", training.sequence, kMostSequence}};
+      {"plan/tp", plan.tp, kMostRanks},
+      {"plan/pp", plan.pp, kMostRanks},
+      {"plan/dp", plan.dp, kMostRanks},
+      {"plan/cp", plan.cp, kMostRanks},
+      {"plan/ep", plan.ep, kMostRanks},
+      {"plan/vpp", plan.vpp, kMostRanks},
+      {"training/micro_batch", training.micro_batch, kMostBatch},
+      {"training/global_batch", training.global_batch, kMostBatch},
+      {"training/sequence", training.sequence, kMostSequence}};
   for (const auto& [flag, value, most] : counts) check.in_range(flag, value, most);
   if (!check.errors.empty()) return fail(join(std::move(check.errors)));
 
   const double ranks = static_cast<double>(plan.tp) * static_cast<double>(plan.pp) * static_cast<double>(plan.dp) *
                        static_cast<double>(plan.cp);
   if (ranks > static_cast<double>(kMostRanks)) {
-    check.fail_at("--dp", fmt::format("tp x cp x pp x dp is {:.3g} ranks", ranks),
+    check.fail_at("plan/dp", fmt::format("tp x cp x pp x dp is {:.3g} ranks", ranks),
                   fmt::format("at most {} ranks", kMostRanks));
     return fail(join(std::move(check.errors)));
   }
   if (const auto order = rank_order(plan); !order) check.errors.push_back(order.error());
-  check.divides("--tp", plan.tp, model.heads,
+  check.divides("plan/tp", plan.tp, model.heads,
                 fmt::format("tp {} does not divide the {} attention heads of {}", plan.tp, model.heads, model.name));
   if (!model.mla && model.kv_heads != model.heads && plan.tp <= model.heads && model.kv_heads % plan.tp != 0 &&
       plan.tp % model.kv_heads != 0) {
-    check.fail_at("--tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them", plan.tp,
+    check.fail_at("plan/tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them", plan.tp,
                                       model.kv_heads));
   }
   if (!model.moe || model.moe->first_dense_layers > 0) {
-    check.divides("--tp", plan.tp, model.ffn,
+    check.divides("plan/tp", plan.tp, model.ffn,
                   fmt::format("tp {} does not divide the MLP width {}", plan.tp, model.ffn));
   }
   if (plan.sequence_parallel) {
-    check.divides("--tp", plan.tp, training.sequence,
+    check.divides("plan/tp", plan.tp, training.sequence,
                   fmt::format("sequence parallelism: tp {} does not divide {} tokens", plan.tp, training.sequence));
   }
   if (plan.pp * plan.vpp > model.layers) {
-    check.fail_at("--pp",
+    check.fail_at("plan/pp",
                   fmt::format("pp {} x vpp {} stages are more than the {} layers of {}", plan.pp, plan.vpp,
                               model.layers, model.name),
                   fmt::format("pp x vpp of at most {}", model.layers));
   } else if (plan.vpp > 1 && model.layers % (plan.pp * plan.vpp) != 0) {
     check.fail_at(
-        "vpp",
+        "plan/vpp",
         fmt::format("pp {} x vpp {} does not divide the {} layers of {}", plan.pp, plan.vpp, model.layers, model.name),
         "equal model chunks for the interleaved schedule",
         "with vpp 1 stages may be uneven: the first ones get one layer more");
@@ -167,7 +167,7 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
   const std::int64_t sequences = training.micro_batch * plan.dp;
   if (training.global_batch % sequences != 0) {
     const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
-    check.fail_at("--global-batch",
+    check.fail_at("training/global_batch",
                   fmt::format("{} sequences are not divisible by micro batch {} x dp {}", training.global_batch,
                               training.micro_batch, plan.dp),
                   fmt::format("a multiple of {}", sequences),
@@ -175,28 +175,28 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
   }
   if (plan.ep > 1) {
     if (!model.moe) {
-      check.fail_at("--ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "ep 1");
+      check.fail_at("plan/ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "ep 1");
     } else {
-      check.divides("--ep", plan.ep, model.moe->experts,
+      check.divides("plan/ep", plan.ep, model.moe->experts,
                     fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name));
     }
     check.divides(
-        "ep", plan.ep, plan.dp,
+        "plan/ep", plan.ep, plan.dp,
         fmt::format("ep {} does not divide dp {}: experts are spread over data-parallel ranks", plan.ep, plan.dp));
   }
   if (model.moe) {
-    check.divides("--tp", plan.tp, model.moe->expert_ffn,
+    check.divides("plan/tp", plan.tp, model.moe->expert_ffn,
                   fmt::format("tp {} does not divide the experts' width {}", plan.tp, model.moe->expert_ffn));
   }
   if (plan.cp > 1) {
-    check.fail_at("--cp", "context parallelism is not forecast yet", "cp 1");
+    check.fail_at("plan/cp", "context parallelism is not forecast yet", "cp 1");
   }
   if (plan.zero == ZeroStage::kGradients || plan.zero == ZeroStage::kParameters) {
-    check.fail_at("--zero", fmt::format("ZeRO stage {} is not forecast yet", static_cast<int>(plan.zero)),
+    check.fail_at("plan/zero", fmt::format("ZeRO stage {} is not forecast yet", static_cast<int>(plan.zero)),
                   "0 (none) or 1 (distributed optimizer)");
   }
   if (training.dtype == DType::kFp8 || training.dtype == DType::kFp4) {
-    check.fail_at("--dtype", fmt::format("training in {} is not forecast yet", name_of(training.dtype)),
+    check.fail_at("training/dtype", fmt::format("training in {} is not forecast yet", name_of(training.dtype)),
                   "fp32, tf32, fp16 or bf16");
   }
   const auto schedule = pipeline_schedule(plan.schedule);
@@ -207,7 +207,7 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
     const double passes = 2.0 * static_cast<double>(microbatches) * static_cast<double>(plan.pp * plan.vpp);
     if (passes > static_cast<double>(kMostPasses)) {
       check.fail_at(
-          "--global-batch",
+          "training/global_batch",
           fmt::format("{} microbatches on {} stages are {:.3g} passes", microbatches, plan.pp * plan.vpp, passes),
           fmt::format("at most {} passes", kMostPasses), "use a larger micro batch or more dp");
     } else if (const auto order = (*schedule)->order({plan.pp, microbatches, plan.vpp}, 0); !order) {
