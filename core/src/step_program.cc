@@ -1,5 +1,6 @@
 #include "ns_dist/step_program.h"
 
+#include <algorithm>
 #include <bit>
 #include <functional>
 #include <string_view>
@@ -38,21 +39,37 @@ std::size_t hash(const WorkItem& item) {
   const std::uint64_t kind = (static_cast<std::uint64_t>(item.category) << 8u) ^ item.work.index();
   const std::uint64_t size = std::visit(Size{}, item.work);
   const std::uint64_t name = std::hash<std::string_view>{}(item.name);
-  return static_cast<std::size_t>(((name ^ kind) * kMix) ^ (size * kMix >> 17u));
+  const std::uint64_t mixed = (name ^ kind ^ (size * kMix >> 17u)) * kMix;
+  return static_cast<std::size_t>(mixed ^ (mixed >> 32u));
 }
 
 }  // namespace
 
-WorkId WorkTable::intern(WorkItem item) {
-  const std::size_t key = hash(item);
-  const auto [first, last] = by_hash_.equal_range(key);
-  for (auto known = first; known != last; ++known) {
-    if (items_[index(known->second)] == item) return known->second;
+void WorkTable::grow() {
+  constexpr std::size_t kLeastSlots = 256;
+  slots_.assign(std::max(kLeastSlots, 2 * slots_.size()), 0);
+  items_.reserve(slots_.size() / 2);
+  hashes_.reserve(slots_.size() / 2);
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t item = 0; item < hashes_.size(); ++item) {
+    std::size_t slot = hashes_[item] & mask;
+    while (slots_[slot] != 0) slot = (slot + 1) & mask;
+    slots_[slot] = static_cast<std::uint32_t>(item + 1);
   }
-  const WorkId id{static_cast<std::uint32_t>(items_.size())};
+}
+
+WorkId WorkTable::intern(WorkItem item) {
+  if (2 * items_.size() >= slots_.size()) grow();
+  const std::size_t key = hash(item), mask = slots_.size() - 1;
+  std::size_t slot = key & mask;
+  for (; slots_[slot] != 0; slot = (slot + 1) & mask) {
+    const std::uint32_t known = slots_[slot] - 1;
+    if (hashes_[known] == key && items_[known] == item) return WorkId{known};
+  }
   items_.push_back(std::move(item));
-  by_hash_.emplace(key, id);
-  return id;
+  hashes_.push_back(key);
+  slots_[slot] = static_cast<std::uint32_t>(items_.size());
+  return WorkId{slots_[slot] - 1};
 }
 
 }  // namespace ns_dist

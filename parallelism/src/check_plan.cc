@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/layer_division.h"
@@ -18,8 +19,6 @@ constexpr std::int64_t kMostRanks = 10'000'000;
 constexpr std::int64_t kMostBatch = 100'000'000;
 constexpr std::int64_t kMostSequence = 100'000'000;
 constexpr std::int64_t kMostMicrobatches = 10'000'000;
-// Model chunks of a pipeline: lists of passes grow with their number times the stages.
-constexpr std::int64_t kMostPositions = 100'000;
 
 struct Dimension {
   std::string_view name;
@@ -48,33 +47,11 @@ struct Checker {
     std::int64_t below = part, above = part;
     while (whole % below != 0) --below;
     while (above < whole && whole % above != 0) ++above;
-    const std::string choice =
-        above <= whole && above != below ? fmt::format("{} or {}", below, above) : fmt::format("{}", below);
-    fail_at(where, message, fmt::format("a divisor of {}", whole), fmt::format("the nearest are {}", choice));
+    const std::string choice = above <= whole && above != below ? fmt::format("{0}={1} or {0}={2}", where, below, above)
+                                                                : fmt::format("{}={}", where, below);
+    fail_at(where, message, fmt::format("a divisor of {}", whole), fmt::format("use {}", choice));
   }
 };
-
-// Whether the schedule can run this shape, and the layers can be spread over its chunks.
-void check_pipeline(const Model& model, const ParallelPlan& plan, const ScheduleShape& shape,
-                    const PipelineSchedule& schedule, std::vector<Error>& errors) {
-  if (plan.pp > model.layers || plan.pp * plan.vpp > kMostPositions) {
-    errors.push_back({ErrorCode::kInfeasible,
-                      fmt::format("pp {} x vpp {} stages are more than the {} layers of {}", plan.pp, plan.vpp,
-                                  model.layers, model.name),
-                      "plan/pp",
-                      fmt::format("pp x vpp of at most {}", model.layers),
-                      "",
-                      {}});
-    return;
-  }
-  if (auto orders = schedule.orders(shape); !orders) {
-    errors.push_back(std::move(orders.error()));
-    return;
-  }
-  if (auto layers = divide_layers(model, plan, schedule.seats(shape)); !layers) {
-    errors.push_back(std::move(layers.error()));
-  }
-}
 
 }  // namespace
 
@@ -84,7 +61,7 @@ Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan) {
                  std::move(message),
                  "plan/order",
                  "tp, cp, ep, dp and pp joined by \"-\", innermost first, ep beside dp",
-                 hint.empty() ? "write, for example, tp-cp-ep-dp-pp" : std::move(hint),
+                 hint.empty() ? "use, for example, plan/order=tp-cp-ep-dp-pp" : std::move(hint),
                  {}});
   };
   std::vector<std::string_view> order;
@@ -165,8 +142,8 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
                 fmt::format("tp {} does not divide the {} attention heads of {}", plan.tp, model.heads, model.name));
   if (!model.mla && model.kv_heads != model.heads && plan.tp <= model.heads && model.kv_heads % plan.tp != 0 &&
       plan.tp % model.kv_heads != 0) {
-    check.fail_at("plan/tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them", plan.tp,
-                                      model.kv_heads));
+    check.fail_at("plan/tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them",
+                                         plan.tp, model.kv_heads));
   }
   if (!model.moe || model.moe->first_dense_layers > 0) {
     check.divides("plan/tp", plan.tp, model.ffn,
@@ -176,6 +153,11 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
     check.divides("plan/tp", plan.tp, training.sequence,
                   fmt::format("sequence parallelism: tp {} does not divide {} tokens", plan.tp, training.sequence));
   }
+  for (const auto& [field, parts] : {std::pair{"plan/pp", plan.pp}, std::pair{"plan/vpp", plan.vpp}}) {
+    if (parts <= model.layers) continue;
+    check.fail_at(field, fmt::format("{} parts are more than the {} layers of {}", parts, model.layers, model.name),
+                  fmt::format("at most {}", model.layers), fmt::format("use {}={}", field, model.layers));
+  }
   const std::int64_t sequences = training.micro_batch * plan.dp;
   if (training.global_batch % sequences != 0) {
     const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
@@ -183,11 +165,13 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
                   fmt::format("{} sequences are not divisible by micro batch {} x dp {}", training.global_batch,
                               training.micro_batch, plan.dp),
                   fmt::format("a multiple of {}", sequences),
-                  below > 0 ? fmt::format("use {} or {}", below, above) : fmt::format("use {}", above));
+                  below > 0 ? fmt::format("use training/global_batch={} or training/global_batch={}", below, above)
+                            : fmt::format("use training/global_batch={}", above));
   }
   if (plan.ep > 1) {
     if (!model.moe) {
-      check.fail_at("plan/ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "ep 1");
+      check.fail_at("plan/ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "1",
+                    "use plan/ep=1");
     } else {
       check.divides("plan/ep", plan.ep, model.moe->experts,
                     fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name));
@@ -201,7 +185,7 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
                   fmt::format("tp {} does not divide the experts' width {}", plan.tp, model.moe->expert_ffn));
   }
   if (plan.cp > 1) {
-    check.fail_at("plan/cp", "context parallelism is not forecast yet", "cp 1");
+    check.fail_at("plan/cp", "context parallelism is not forecast yet", "1", "use plan/cp=1");
   }
   if (plan.zero == ZeroStage::kGradients || plan.zero == ZeroStage::kParameters) {
     check.fail_at("plan/zero", fmt::format("ZeRO stage {} is not forecast yet", static_cast<int>(plan.zero)),
@@ -219,9 +203,14 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
     if (microbatches > kMostMicrobatches) {
       check.fail_at("training/global_batch", fmt::format("{} microbatches", microbatches),
                     fmt::format("at most {} microbatches", kMostMicrobatches),
-                    "use a larger training/micro_batch or more plan/dp");
+                    "use a larger training/micro_batch or plan/dp");
     } else {
-      check_pipeline(model, plan, {plan.pp, microbatches, plan.vpp}, **schedule, check.errors);
+      const ScheduleShape shape{plan.pp, microbatches, plan.vpp};
+      if (const auto orders = (*schedule)->orders(shape); !orders) {
+        check.errors.push_back(orders.error());
+      } else if (const auto layers = divide_layers(model, plan, (*schedule)->seats(shape)); !layers) {
+        check.errors.push_back(layers.error());
+      }
     }
   }
   if (!check.errors.empty()) return fail(join(std::move(check.errors)));

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -51,8 +50,11 @@ class WorkTable {
   std::vector<WorkItem> take() && { return std::move(items_); }
 
  private:
+  void grow();
+
   std::vector<WorkItem> items_;
-  std::unordered_multimap<std::size_t, WorkId> by_hash_;
+  std::vector<std::size_t> hashes_;   // of the items
+  std::vector<std::uint32_t> slots_;  // a power of two: 1 + the index of an item, found by its hash and linear probing
 };
 
 struct Instruction {

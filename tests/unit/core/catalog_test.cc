@@ -1,5 +1,4 @@
-// Is the library sound? Every file of configs/ is read, its numbers are plausible, and its models have the parameters
-// that were published.
+// Is the library sound? Every file of configs/ is read, and its numbers are plausible.
 #include "ns_dist/catalog.h"
 
 #include <gmock/gmock.h>
@@ -86,24 +85,6 @@ TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {
     const auto model = catalog_.model(id);
     EXPECT_TRUE(model) << to_text(model.error());
   }
-}
-
-TEST_F(CatalogTest, ModelsHaveThePublishedParameters) {
-  int checked = 0;
-  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kModel)) {
-    const Model model = *catalog_.model(entry.id);
-    if (model.published_parameters <= 0) continue;
-    ++checked;
-    EXPECT_NEAR(model_parameters(model).total() / model.published_parameters, 1, model.published_parameters_tolerance)
-        << model.id;
-    if (model.published_active_parameters > 0) {
-      // Some publish active parameters without the input embedding, and all round them harder than totals.
-      const double active = active_parameters(model);
-      EXPECT_LE(model.published_active_parameters, active * 1.03) << model.id;
-      EXPECT_GE(model.published_active_parameters, (active - model_parameters(model).embedding) * 0.97) << model.id;
-    }
-  }
-  EXPECT_GE(checked, 40);
 }
 
 TEST_F(CatalogTest, GpusAreWhatAGpuCanBe) {

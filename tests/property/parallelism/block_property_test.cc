@@ -1,0 +1,181 @@
+// Does every block agree with itself? For random models, degrees and options: passes do the same work in one piece or
+// in two, what the backward pass reads was kept, and tensor parallelism splits what it says it splits.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "block.h"
+#include "fragment.h"
+#include "ns_dist/planner.h"
+
+namespace ns_dist {
+namespace {
+
+std::int64_t any_of(std::vector<std::int64_t> values) { return *rc::gen::elementOf(std::move(values)); }
+bool coin() { return *rc::gen::arbitrary<bool>(); }
+
+struct Question {
+  Model model;
+  ParallelPlan plan;
+  Training training;
+};
+
+Question any_question() {
+  Question q;
+  Model& model = q.model;
+  model.layers = 2;
+  model.heads = any_of({4, 8});
+  model.kv_heads = coin() ? model.heads : any_of({1, 2, 4});
+  model.head_dim = any_of({16, 64});
+  model.hidden = model.heads * model.head_dim;
+  model.ffn = any_of({1, 4}) * model.hidden;
+  model.gated_mlp = coin();
+  model.bias = coin();
+  model.qkv_bias = coin();
+  model.dropout = coin();
+  model.tied_embeddings = coin();
+  model.embedding_norm = coin();
+  model.norm = coin() ? NormKind::kLayerNorm : NormKind::kRmsNorm;
+  model.position = coin() ? PositionKind::kRotary : PositionKind::kLearned;
+  model.position_table = model.position == PositionKind::kLearned ? 128 : 0;
+  model.vocabulary = 1024;
+  if (coin()) model.moe = Experts{any_of({4, 8}), any_of({1, 2}), model.ffn, any_of({0, 1, 2}), model.ffn, 0};
+  if (coin() && coin()) model.mla = LatentAttention{any_of({0, 32}), 32, 16, 16, 16};
+  ParallelPlan& plan = q.plan;
+  plan.tp = any_of({1, 2, 4});
+  plan.dp = 4;
+  plan.ep = model.moe ? any_of({1, 2, 4}) : 1;
+  plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));
+  plan.sequence_parallel = coin();
+  plan.flash_attention = coin();
+  plan.blocking_tp = coin();
+  plan.grad_accumulation = static_cast<GradAccumulation>(any_of({0, 1, 2}));
+  q.training = {16, any_of({1, 2}), any_of({64, 128}), DType::kBf16};
+  return q;
+}
+
+std::vector<Block> blocks_of(const Question& q) {
+  const Shape shape(q.model, q.plan, q.training);
+  std::vector<Block> blocks = {embedding_block(shape), attention_block(shape), mlp_block(shape), loss_block(shape),
+                               layer_block(shape, false)};
+  if (q.model.moe) {
+    blocks.push_back(moe_block(shape));
+    blocks.push_back(layer_block(shape, true));
+  }
+  return blocks;
+}
+
+bool is_product(const Operator& op) {
+  return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<GroupedGemm>(op.kind) ||
+         std::holds_alternative<Attention>(op.kind);
+}
+
+// FLOPs of the products, and nodes, of a fragment.
+struct Sums {
+  double flops = 0;
+  std::size_t nodes = 0;
+};
+Sums sums(const Fragment& fragment, const WorkTable& works) {
+  Sums total;
+  for (const FragmentNode& node : fragment.nodes) {
+    ++total.nodes;
+    const auto* op = std::get_if<Operator>(&works.items()[index(node.work)].work);
+    if (op && is_product(*op)) total.flops += work_of(*op).flops / units::FLOP;
+  }
+  return total;
+}
+
+RC_GTEST_PROP(Blocks, TwoGradientsApartAreTheBackwardPass, ()) {
+  const Question q = any_question();
+  const Shape shape(q.model, q.plan, q.training);
+  WorkTable works;
+  const FragmentMaker make(shape, mesh_of(q.plan), works);
+  for (const Block& block : blocks_of(q)) {
+    const Sums whole = sums(make.pass(block, PassKind::kBackward), works);
+    const Sums input = sums(make.pass(block, PassKind::kInputGradient), works);
+    const Sums weight = sums(make.pass(block, PassKind::kWeightGradient), works);
+    RC_ASSERT(std::abs(input.flops + weight.flops - whole.flops) <= 1e-9 * whole.flops);
+    RC_ASSERT(input.nodes + weight.nodes == whole.nodes);
+  }
+}
+
+RC_GTEST_PROP(Blocks, DependenciesPointBack, ()) {
+  const Question q = any_question();
+  const Shape shape(q.model, q.plan, q.training);
+  WorkTable works;
+  const FragmentMaker make(shape, mesh_of(q.plan), works);
+  for (const Block& block : blocks_of(q)) {
+    const Fragment both = beside(make.pass(block, PassKind::kForward), make.pass(block, PassKind::kBackward));
+    for (std::size_t n = 0; n < both.nodes.size(); ++n) {
+      const FragmentNode& node = both.nodes[n];
+      for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
+        RC_ASSERT(both.dependencies[node.first_dependency + d] < static_cast<std::int32_t>(n));
+      }
+      const auto* collective = std::get_if<Collective>(&works.items()[index(node.work)].work);
+      RC_ASSERT((collective == nullptr) == (node.stream == Stream::kCompute));
+      if (collective) RC_ASSERT(collective->group.size() > 1);
+    }
+  }
+}
+
+bool reads_activations(const Call& call) {
+  const auto* op = std::get_if<Operator>(&call.what);
+  if (!op) return false;
+  if (const auto* pointwise = std::get_if<Elementwise>(&op->kind)) {
+    return pointwise->name.find("activation_backward") != std::string::npos || pointwise->name == "dropout_backward" ||
+           pointwise->name == "weighted_sum_backward";
+  }
+  return std::holds_alternative<Normalization>(op->kind) || std::holds_alternative<Softmax>(op->kind) ||
+         std::holds_alternative<Attention>(op->kind) || std::holds_alternative<CrossEntropy>(op->kind);
+}
+
+RC_GTEST_PROP(Blocks, WhatTheBackwardPassReadsWasKept, ()) {
+  const Question q = any_question();
+  for (const Block& block : blocks_of(q)) {
+    double first_linear = 0;
+    for (const BlockStep& step : block.steps) {
+      // Budgets leave out token ids and the input of the embedding's norm.
+      if (step.name.starts_with("embedding") && step.name != "embedding.dropout") continue;
+      for (const Call& call : step.input_gradient) {
+        if (reads_activations(call)) RC_ASSERT(step.kept_for_input_gradient > 0);
+      }
+      if (step.weight_gradient.empty()) continue;
+      RC_ASSERT(step.output_gradient > 0);
+      // Linear layers that share an input keep it once, in the first of them.
+      if (first_linear == 0) first_linear = step.kept_for_weight_gradient;
+      const bool shares = step.name == "attention.q_down" || step.name == "moe.shared.fc1" ||
+                          (step.name == "attention.q_up" && q.model.mla->q_rank == 0);
+      RC_ASSERT((step.kept_for_weight_gradient > 0) != shares);
+      RC_ASSERT(first_linear > 0);
+    }
+  }
+}
+
+RC_GTEST_PROP(Blocks, TensorParallelismSplitsTheParameters, ()) {
+  Question q = any_question();
+  q.model.kv_heads = q.model.heads;
+  q.plan.ep = 1;
+  Question whole = q;
+  whole.plan.tp = 1;
+  const std::vector<Block> parts = blocks_of(q), wholes = blocks_of(whole);
+  const auto tp = static_cast<double>(q.plan.tp);
+  for (std::size_t b = 0; b < parts.size(); ++b) {
+    const RankParameters part = parameters_of(parts[b]), all = parameters_of(wholes[b]);
+    RC_ASSERT(tp * part.dense >= all.dense);
+    RC_ASSERT(part.dense <= all.dense);
+    for (std::size_t s = 0; s < parts[b].steps.size(); ++s) {
+      const BlockStep& step = parts[b].steps[s];
+      const double each = step.parameters.total(), sum = wholes[b].steps[s].parameters.total();
+      const bool is_whole = step.name == "moe.router" || step.name == "embedding.position" ||
+                            step.name.ends_with("norm") || step.name.ends_with("_down");
+      if (is_whole) {
+        RC_ASSERT(each == sum);
+      } else {  // biases of row-parallel layers are whole
+        RC_ASSERT(tp * each >= sum);
+        RC_ASSERT(tp * each <= sum * 1.2);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,207 @@
+// Each block against closed forms: kernels, parameters, kept bytes (Korthikanti et al. 2022, arXiv 2205.05198, s.4; Qi
+// et al. 2023, arXiv 2401.10241, table 1) and FLOPs.
+#include "block.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ns_dist/planner.h"
+#include "parallelism_models.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+using ::testing::ElementsAre;
+
+std::vector<std::string> names(const std::vector<Call>& calls) {
+  std::vector<std::string> all;
+  for (const Call& call : calls) all.push_back(call.name);
+  return all;
+}
+
+const BlockStep& step(const Block& block, const std::string& name) {
+  for (const BlockStep& each : block.steps) {
+    if (each.name == name) return each;
+  }
+  ADD_FAILURE() << "no step " << name;
+  return block.steps.front();
+}
+
+double after_forward(const Block& block, Recompute recompute = Recompute::kNone) {
+  return kept_bytes(block, recompute).after_forward;
+}
+
+struct GptLayer : ::testing::Test {
+  Model model = gpt(48, 6144, 64);
+  ParallelPlan plan;
+  Training training{4, 4, 2048, DType::kFp16};
+  double s = 2048, b = 4, h = 6144, a = 64, t = 8;
+
+  GptLayer() { plan.flash_attention = false; }
+  Block layer() const { return layer_block(Shape(model, plan, training), false); }
+};
+
+TEST_F(GptLayer, Equation1NoParallelism) {
+  EXPECT_DOUBLE_EQ(after_forward(layer()), s * b * h * (34 + 5 * a * s / h));
+  const Shape shape(model, plan, training);
+  // s.4.1: attention 11 sbh + 5 as^2b and its norm 2 sbh; MLP 19 sbh and its norm 2 sbh.
+  EXPECT_DOUBLE_EQ(after_forward(attention_block(shape)), 13 * s * b * h + 5 * a * s * s * b);
+  EXPECT_DOUBLE_EQ(after_forward(mlp_block(shape)), 21 * s * b * h);
+}
+
+TEST_F(GptLayer, Equation2TensorParallel) {
+  plan.tp = 8;
+  EXPECT_DOUBLE_EQ(after_forward(layer()), s * b * h * (10 + 24 / t + 5 * a * s / (h * t)));
+}
+
+TEST_F(GptLayer, Equation4SequenceParallel) {
+  plan.tp = 8;
+  plan.sequence_parallel = true;
+  EXPECT_DOUBLE_EQ(after_forward(layer()), s * b * h / t * (34 + 5 * a * s / h));
+}
+
+TEST_F(GptLayer, Equation6SelectiveRecomputation) {
+  plan.tp = 8;
+  plan.sequence_parallel = true;
+  EXPECT_DOUBLE_EQ(after_forward(layer(), Recompute::kSelective), 34 * s * b * h / t);
+}
+
+TEST_F(GptLayer, Table2FullRecomputation) {
+  plan.tp = 8;
+  EXPECT_DOUBLE_EQ(after_forward(layer(), Recompute::kFull), 2 * s * b * h);
+}
+
+// Qi et al. 2023, table 1: 32 sbh, of which 14 are inputs of the linear layers and 18 gradients of their outputs.
+TEST_F(GptLayer, UntilTheWeightGradient) {
+  const Block block = layer();
+  double inputs = 0, gradients = 0;
+  for (const BlockStep& each : block.steps) {
+    inputs += each.kept_for_weight_gradient;
+    gradients += each.output_gradient;
+  }
+  EXPECT_DOUBLE_EQ(inputs, 14 * s * b * h);
+  EXPECT_DOUBLE_EQ(gradients, 18 * s * b * h);
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    EXPECT_DOUBLE_EQ(kept_bytes(block, recompute).after_input_gradient, 32 * s * b * h);
+  }
+}
+
+TEST_F(GptLayer, FlashAttentionKeepsOneNumberARow) {
+  plan.flash_attention = true;
+  EXPECT_DOUBLE_EQ(after_forward(layer()), 34 * s * b * h + 4 * a * s * b);
+}
+
+// Narayanan et al. 2021, eq. 2: 12 h^2 weights, 13 h biases and norms.
+TEST_F(GptLayer, Parameters) {
+  EXPECT_DOUBLE_EQ(parameters_of(layer()).dense, 12 * h * h + 13 * h);
+  plan.tp = 8;
+  EXPECT_DOUBLE_EQ(parameters_of(layer()).dense, (12 * h * h + 7 * h) / t + 6 * h);
+}
+
+// Narayanan et al. 2021, appendix: 24 bsh^2 + 4 bs^2h.
+TEST_F(GptLayer, Flops) {
+  const BlockFlops flops = flops_of(layer());
+  EXPECT_DOUBLE_EQ(flops.forward, 24 * b * s * h * h + 4 * b * s * s * h);
+  EXPECT_DOUBLE_EQ(flops.recomputed, 4 * b * s * s * h);
+  plan.flash_attention = true;
+  EXPECT_DOUBLE_EQ(flops_of(layer()).forward, flops.forward);
+  model.sliding_window = 512;
+  EXPECT_DOUBLE_EQ(flops_of(layer()).recomputed, flops.recomputed / 4);
+}
+
+TEST_F(GptLayer, CommunicationStandsWhereTheSplitRegionsBegin) {
+  plan.tp = 8;
+  plan.sequence_parallel = true;
+  const Block block = layer();
+  EXPECT_THAT(names(step(block, "mlp.fc1").forward), ElementsAre("mlp.all_gather", "mlp.fc1"));
+  EXPECT_THAT(names(step(block, "mlp.fc1").input_gradient),
+              ElementsAre("mlp.fc1.dgrad", "mlp.fc1.dgrad.reduce_scatter"));
+  EXPECT_THAT(names(step(block, "mlp.fc1").weight_gradient),
+              ElementsAre("mlp.fc1.input.all_gather", "mlp.fc1.wgrad", "mlp.fc1.bias_gradient"));
+  EXPECT_THAT(names(step(block, "mlp.fc2").forward), ElementsAre("mlp.fc2", "mlp.reduce_scatter"));
+  EXPECT_THAT(names(step(block, "mlp.fc2").input_gradient), ElementsAre("mlp.fc2.grad.all_gather", "mlp.fc2.dgrad"));
+  EXPECT_THAT(names(step(block, "attention.core").input_gradient),
+              ElementsAre("attention.context.dprobabilities", "attention.context.dvalues", "attention.dropout.backward",
+                          "attention.softmax.backward", "attention.scores.dqueries", "attention.scores.dkeys"));
+}
+
+// GQA with fewer key-value heads than ranks: each rank holds one.
+TEST(Attention, KeyValueHeadsAreReplicated) {
+  const Model model = llama(1, 512, 8, 2, 1024);
+  const ParallelPlan plan{.tp = 8};
+  const Block block = attention_block(Shape(model, plan, {1, 1, 128, DType::kBf16}));
+  EXPECT_DOUBLE_EQ(step(block, "attention.qkv").parameters.dense, 512 * 3 * 64);
+  EXPECT_DOUBLE_EQ(step(block, "attention.heads").kept_for_input_gradient, 128 * 3 * 64 * 2);
+}
+
+// DeepSeek-V2, s.2.1: down-projections and the norms of the latents are whole on every rank.
+TEST(Attention, Latent) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.mla = LatentAttention{96, 32, 16, 8, 24};
+  const ParallelPlan plan{.tp = 4};
+  const Training training{1, 1, 128, DType::kBf16};
+  const Block block = attention_block(Shape(model, plan, training));
+  const double whole = 512 * 96 + 96 + 512 * (32 + 8) + 32 + 512, split = 96 * 8 * 24 + 32 * 8 * 40 + 8 * 24 * 512;
+  EXPECT_DOUBLE_EQ(parameters_of(block).dense, whole + split / 4);
+  // Norm input, gathered input, latents before and after their norms, heads and context, log-sum-exp.
+  const double latents = 2 * (96 + 32), heads = 2 * (24 + 24 + 24 + 24);
+  EXPECT_DOUBLE_EQ(after_forward(block), 128 * (2.0 * (2 * 512 + latents + heads) + 2 * 4));
+  model.mla->q_rank = 0;
+  EXPECT_DOUBLE_EQ(parameters_of(attention_block(Shape(model, plan, training))).dense,
+                   whole - 512 * 96 - 96 + (split - 96 * 8 * 24 + 512 * 8 * 24) / 4);
+}
+
+TEST(Experts, KernelsParametersAndBytes) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 1, 128, 0};
+  const ParallelPlan plan{.tp = 2, .dp = 4, .ep = 4, .sequence_parallel = true};
+  const Shape shape(model, plan, {4, 1, 128, DType::kBf16});
+  const Block block = moe_block(shape);
+  const RankParameters parameters = parameters_of(block);
+  EXPECT_DOUBLE_EQ(parameters.experts, 3 * 512 * 256 * 2 / 2);
+  EXPECT_DOUBLE_EQ(parameters.dense, 512 + 512 * 8 + 3 * 512 * 128 / 2);
+  EXPECT_THAT(names(step(block, "moe.dispatch").forward),
+              ElementsAre("moe.permute", "moe.dispatch", "moe.dispatch.all_gather", "moe.sort"));
+  EXPECT_THAT(names(step(block, "moe.combine").input_gradient),
+              ElementsAre("moe.unpermute.backward", "moe.combine.backward", "moe.combine.backward.all_gather",
+                          "moe.unsort.backward"));
+  // On this rank's tokens: norm input, router input, permuted inputs and expert outputs. On all rows: three of an
+  // expert's width, three of the shared expert's, the probabilities in fp32.
+  EXPECT_DOUBLE_EQ(after_forward(block),
+                   64.0 * 512 * 2 * (2 + 2 * 2) + 128.0 * 2 * (2 * 3 * 128 + 3 * 64) + 128.0 * 8 * 4);
+  // Each of 256 rows passes one expert; all 128 tokens the shared one; this rank's 64 the router.
+  EXPECT_DOUBLE_EQ(flops_of(block).forward, 2 * (256.0 * 3 * 512 * 128 + 128.0 * 3 * 512 * 64 + 64.0 * 512 * 8));
+}
+
+TEST(EmbeddingAndLoss, ParametersAndBytes) {
+  Model model = gpt(2, 512, 8);
+  model.embedding_norm = true;
+  const Training training{1, 1, 128, DType::kBf16};
+  ParallelPlan plan{.tp = 2, .sequence_parallel = true};
+  const double vocabulary = 25216;  // 50257 padded to a multiple of 256, over 2 ranks
+  const auto embedding = [&] { return embedding_block(Shape(model, plan, training)); };
+  const auto loss = [&] { return loss_block(Shape(model, plan, training)); };
+  EXPECT_DOUBLE_EQ(parameters_of(embedding()).dense, (vocabulary + 2048 + 2) * 512);
+  EXPECT_DOUBLE_EQ(after_forward(embedding()), 64 * 512);  // the dropout's mask
+  EXPECT_DOUBLE_EQ(parameters_of(loss()).dense, 2 * 512);
+  plan.pp = 2;
+  EXPECT_DOUBLE_EQ(parameters_of(loss()).dense, (vocabulary + 2) * 512);
+  EXPECT_DOUBLE_EQ(after_forward(loss(), Recompute::kFull), 2 * 64 * 512 * 2 + 4 * 128 * vocabulary);
+  EXPECT_DOUBLE_EQ(flops_of(loss()).forward, 2 * 128.0 * 512 * vocabulary);
+  EXPECT_THAT(names(loss().steps.back().forward), ElementsAre("loss.cross_entropy", "loss.max.all_reduce",
+                                                              "loss.target.all_reduce", "loss.sum.all_reduce"));
+}
+
+// Narayanan et al. 2021, eq. 3, with full recomputation: 96 B s l h^2 (1 + s / 6h + V / 16lh). It counts no biases.
+TEST(StepFlops, AreThoseOfTheLiteratureWithoutBiases) {
+  const Model model = gpt(96, 12288, 96);
+  const double B = 1536, s = 2048, l = 96, h = 12288, V = 50257;
+  const double layers = 96 * B * s * l * h * h * (1 + s / (6 * h)), logits = 6 * B * s * h * V;
+  const StepFlops flops = step_flops(model, {.recompute = Recompute::kFull}, {1536, 1, 2048, DType::kBf16});
+  EXPECT_NEAR(flops.hardware / FLOP / (layers + logits), 1, 1e-12);
+  EXPECT_NEAR(flops.model / FLOP / (layers * 3 / 4 + logits), 1, 1e-12);
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,181 @@
+// What runs after what, and what runs beside what, in the passes of a layer.
+#include "fragment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "ns_dist/planner.h"
+#include "parallelism_models.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+struct Passes : ::testing::Test {
+  Model model = llama(1, 512, 8, 8, 1024);
+  ParallelPlan plan{.tp = 2, .dp = 4, .sequence_parallel = true};
+  Training training{4, 1, 128, DType::kBf16};
+  WorkTable works;
+
+  Fragment pass(PassKind kind, bool moe = false) {
+    const Shape shape(model, plan, training);
+    return FragmentMaker(shape, mesh_of(plan), works).pass(layer_block(shape, moe), kind);
+  }
+  const WorkItem& work(const FragmentNode& node) const { return works.items()[index(node.work)]; }
+  std::size_t find(const Fragment& fragment, const std::string& name) const {
+    for (std::size_t n = 0; n < fragment.nodes.size(); ++n) {
+      if (work(fragment.nodes[n]).name == name) return n;
+    }
+    ADD_FAILURE() << "no node " << name;
+    return 0;
+  }
+  // Names of what a node waits for.
+  std::vector<std::string> waits(const Fragment& fragment, const std::string& name) const {
+    const FragmentNode& node = fragment.nodes[find(fragment, name)];
+    std::vector<std::string> on;
+    for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
+      const std::int32_t dependency = fragment.dependencies[node.first_dependency + d];
+      on.push_back(dependency == kEntry            ? "entry"
+                   : dependency == kPreviousKernel ? "previous kernel"
+                                                   : work(fragment.nodes[static_cast<std::size_t>(dependency)]).name);
+    }
+    return on;
+  }
+  std::int64_t count(const Fragment& fragment, Category category) const {
+    return std::count_if(fragment.nodes.begin(), fragment.nodes.end(),
+                         [&](const FragmentNode& node) { return work(node).category == category; });
+  }
+};
+
+TEST_F(Passes, CommunicationBlocksInTheForwardPass) {
+  const Fragment forward = pass(PassKind::kForward);
+  EXPECT_THAT(waits(forward, "attention.norm"), ElementsAre("entry"));
+  EXPECT_THAT(waits(forward, "attention.all_gather"), ElementsAre("attention.norm"));
+  EXPECT_THAT(waits(forward, "attention.qkv"), ElementsAre("attention.all_gather"));
+  EXPECT_THAT(waits(forward, "attention.flash"), IsEmpty());
+  EXPECT_THAT(forward.exits, IsEmpty());
+}
+
+// Korthikanti et al. 2022, s.4.2.2.
+TEST_F(Passes, BackwardGathersBesideOneProductAndReducesBesideTheOther) {
+  const Fragment backward = pass(PassKind::kBackward);
+  EXPECT_THAT(waits(backward, "mlp.fc1.input.all_gather"), ElementsAre("mlp.activation.backward"));
+  EXPECT_THAT(waits(backward, "mlp.fc1.dgrad"), IsEmpty());
+  EXPECT_THAT(waits(backward, "mlp.fc1.dgrad.reduce_scatter"), ElementsAre("mlp.fc1.dgrad"));
+  EXPECT_THAT(waits(backward, "mlp.fc1.wgrad"), ElementsAre("mlp.fc1.input.all_gather"));
+  EXPECT_THAT(waits(backward, "mlp.norm.backward"), ElementsAre("mlp.fc1.dgrad.reduce_scatter"));
+}
+
+TEST_F(Passes, BlockingTensorParallelismReducesAfterBothProducts) {
+  plan.blocking_tp = true;
+  const Fragment backward = pass(PassKind::kBackward);
+  EXPECT_THAT(waits(backward, "mlp.fc1.dgrad"), ElementsAre("mlp.fc1.input.all_gather"));
+  EXPECT_THAT(waits(backward, "mlp.fc1.dgrad.reduce_scatter"), ElementsAre("mlp.fc1.wgrad"));
+  EXPECT_THAT(waits(backward, "mlp.norm.backward"), ElementsAre("mlp.fc1.dgrad.reduce_scatter"));
+}
+
+TEST_F(Passes, OneGradientAloneWaitsForItsCommunication) {
+  const Fragment input = pass(PassKind::kInputGradient), weight = pass(PassKind::kWeightGradient);
+  EXPECT_THAT(waits(input, "mlp.norm.backward"), ElementsAre("mlp.fc1.dgrad.reduce_scatter"));
+  EXPECT_THAT(waits(weight, "mlp.fc1.wgrad"), ElementsAre("mlp.fc1.input.all_gather"));
+  EXPECT_EQ(input.nodes.size() + weight.nodes.size(), pass(PassKind::kBackward).nodes.size());
+}
+
+TEST_F(Passes, RecomputationRunsAgainWhatWasDropped) {
+  const std::int64_t forward = count(pass(PassKind::kForward), Category::kForward);
+  EXPECT_EQ(count(pass(PassKind::kBackward), Category::kRecompute), 0);
+  plan.recompute = Recompute::kSelective;
+  const Fragment selective = pass(PassKind::kBackward);
+  EXPECT_EQ(count(selective, Category::kRecompute), 1);
+  EXPECT_EQ(find(selective, "attention.flash") + 1, find(selective, "attention.flash.backward"));
+  plan.recompute = Recompute::kFull;
+  EXPECT_EQ(count(pass(PassKind::kBackward), Category::kRecompute), forward);
+  EXPECT_EQ(count(pass(PassKind::kInputGradient), Category::kRecompute), forward);
+  EXPECT_EQ(count(pass(PassKind::kWeightGradient), Category::kRecompute), 0);
+  const Shape shape(model, plan, training);
+  EXPECT_EQ(count(FragmentMaker(shape, mesh_of(plan), works).pass(loss_block(shape), PassKind::kBackward),
+                  Category::kRecompute),
+            0);
+}
+
+TEST_F(Passes, ACallAlone) {
+  const Shape shape(model, plan, training);
+  const FragmentMaker make(shape, mesh_of(plan), works);
+  const Fragment gather = make.of(
+      {"gather", Communication{CollectiveKind::kAllGather, shape.hidden_states(), Axis::kTensor}}, Category::kForward);
+  EXPECT_THAT(gather.dependencies, ElementsAre(kEntry, kPreviousKernel));
+  EXPECT_THAT(gather.exits, ElementsAre(0));
+  EXPECT_EQ(std::get<Collective>(work(gather.nodes[0]).work).group, (RankGroup{0, {{2, 1}}}));
+  const Fragment none = make.of(
+      {"exchange", Communication{CollectiveKind::kAllToAll, shape.hidden_states(), Axis::kExpert}}, Category::kForward);
+  EXPECT_THAT(none.nodes, IsEmpty());
+  EXPECT_THAT(none.exits, ElementsAre(kEntry));
+}
+
+// Ends of the nodes when a kernel takes 1 and a communication 3.
+double length(const Fragment& fragment) {
+  std::vector<double> ends;
+  std::array<double, kStreamCount> free{};
+  for (const FragmentNode& node : fragment.nodes) {
+    double start = free[static_cast<std::size_t>(node.stream)];
+    for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
+      const std::int32_t on = fragment.dependencies[node.first_dependency + d];
+      if (on >= 0) start = std::max(start, ends[static_cast<std::size_t>(on)]);
+    }
+    ends.push_back(start + (node.stream == Stream::kCompute ? 1 : 3));
+    free[static_cast<std::size_t>(node.stream)] = ends.back();
+  }
+  return *std::max_element(ends.begin(), ends.end());
+}
+
+TEST_F(Passes, BesideHidesCommunicationBehindTheOtherPass) {
+  model.moe = Experts{8, 2, 256, 1, 128, 0};
+  plan = {.dp = 4, .ep = 4};
+  const Fragment forward = pass(PassKind::kForward, true), backward = pass(PassKind::kBackward, true);
+  const Fragment both = beside(forward, backward);
+  ASSERT_EQ(both.nodes.size(), forward.nodes.size() + backward.nodes.size());
+  // All nodes are there, each fragment's own in their order.
+  std::map<std::uint32_t, int> left;
+  for (const FragmentNode& node : both.nodes) ++left[index(node.work)];
+  for (const Fragment* part : {&forward, &backward}) {
+    for (const FragmentNode& node : part->nodes) --left[index(node.work)];
+  }
+  for (const auto& [id, surplus] : left) EXPECT_EQ(surplus, 0) << works.items()[id].name;
+  EXPECT_THAT(waits(both, "moe.fc1"), IsEmpty());
+  EXPECT_THAT(waits(both, "moe.sort"), ElementsAre("moe.dispatch"));
+  EXPECT_LT(length(both), length(forward) + length(backward));
+  // Two exchanges of each pass; all but the first and the last can hide.
+  EXPECT_LE(length(both), length(forward) + length(backward) - 6);
+}
+
+TEST_F(Passes, BesideKeepsEntriesAndExits) {
+  const Shape shape(model, plan, training);
+  const FragmentMaker make(shape, mesh_of(plan), works);
+  const Call gather{"gather", Communication{CollectiveKind::kAllGather, shape.hidden_states(), Axis::kTensor}};
+  const Fragment one = make.of(gather, Category::kForward);
+  const Fragment both = beside(one, one);
+  EXPECT_THAT(both.dependencies, ElementsAre(kEntry, kPreviousKernel, kEntry, kPreviousKernel));
+  EXPECT_THAT(both.exits, ElementsAre(0, 1));
+  EXPECT_EQ(beside(one, Fragment{{}, {}, {kEntry}}).nodes, one.nodes);
+}
+
+TEST(WorkTable, EqualWorkIsOneItem) {
+  WorkTable works;
+  const auto item = [](double bytes, Category category) {
+    return WorkItem{"copy", category, Operator{Copy{bytes * units::B}, DType::kBf16}};
+  };
+  const WorkId first = works.intern(item(1, Category::kForward));
+  EXPECT_EQ(works.intern(item(1, Category::kForward)), first);
+  EXPECT_NE(works.intern(item(2, Category::kForward)), first);
+  EXPECT_NE(works.intern(item(1, Category::kRecompute)), first);
+  EXPECT_EQ(works.items().size(), 3u);
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,34 @@
+// Do the catalog's models have the parameters that were published?
+#include "ns_dist/parameters.h"
+
+#include <gtest/gtest.h>
+
+#include "ns_dist/catalog.h"
+
+namespace ns_dist {
+namespace {
+
+TEST(Parameters, ModelsHaveThePublishedParameters) {
+  const Catalog catalog = Catalog::standard();
+  int checked = 0;
+  for (const CatalogEntry& entry : catalog.list(CatalogKind::kModel)) {
+    const Model model = *catalog.model(entry.id);
+    if (model.published_parameters <= 0) continue;
+    ++checked;
+    EXPECT_NEAR(model_parameters(model).total() / model.published_parameters, 1, model.published_parameters_tolerance)
+        << model.id;
+    if (model.published_active_parameters > 0) {
+      // One token passes top_k experts. Some publish active parameters without the input embedding, and all round them
+      // harder than totals.
+      Model visited = model;
+      visited.moe->experts = visited.moe->top_k;
+      const ModelParameters active = model_parameters(visited);
+      EXPECT_LE(model.published_active_parameters, active.total() * 1.03) << model.id;
+      EXPECT_GE(model.published_active_parameters, (active.total() - active.embedding) * 0.97) << model.id;
+    }
+  }
+  EXPECT_GE(checked, 40);
+}
+
+}  // namespace
+}  // namespace ns_dist
