@@ -21,6 +21,10 @@ struct ParallelPlan {
   std::int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
   std::int64_t vpp = 1;                  // model chunks of a pipeline stage
   std::string schedule = "1f1b";         // a name of pipeline_schedules()
+  std::int64_t first_stage_layers = 0;   // layers of the stage with the embedding; 0: as many as the others
+  std::int64_t last_stage_layers = 0;    // layers of the stage with the loss; 0: as many as the others
+  bool account_embedding = false;        // the embedding counts as a layer when layers are divided over stages
+  bool account_loss = false;             // the loss counts as a layer when layers are divided over stages
   std::string order = "tp-cp-ep-dp-pp";  // which ranks are neighbours: dimensions, innermost first (rank_order)
   ZeroStage zero = ZeroStage::kOptimizer;
   Recompute recompute = Recompute::kNone;
