@@ -5,6 +5,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,24 +25,16 @@ Result<std::int64_t> read_count(std::string_view text, std::string_view flag, st
                                 std::int64_t most = kMostOfAnything);
 Result<unsigned> read_threads(const std::string& text);  // of --threads: empty for as many as there are cores
 Result<Mode> read_mode(std::string_view text);           // of --mode: burst or sustained
-Result<bool> read_switch(std::string_view text, std::string_view flag);
 Result<DType> read_dtype(std::string_view text, std::string_view flag);
 
-// Texts of the flags that describe the work, where they were given.
+// Texts of the flags that describe the work, where they were given: one flag for each of scenario_fields(), and --from
+// and --overlap.
 struct WorkFlags {
-  std::optional<std::string> from, model, gpu, cluster, nodes, gpus_per_node, intra, inter, intra_bandwidth,
-      inter_bandwidth;
-  std::optional<std::string> tp, pp, dp, cp, ep, vpp, micro_batch, global_batch, sequence, dtype, schedule, zero,
-      recompute, grad_accumulation;
-  std::optional<std::string> sequence_parallel, flash_attention, blocking_tp, overlap, order;
-  std::optional<std::string> network_model, algorithm, protocol, calibration, contention, compute_slowdown;
-  std::optional<std::string> kernel_calibration;
+  std::map<std::string_view, std::optional<std::string>> texts;  // by field
+  std::optional<std::string> from, overlap;
 };
 
 void add_work_flags(CLI::App& app, WorkFlags& flags);
-
-// Errors: every value that cannot be read, all at once.
-Result<ScenarioSpec> read_spec(const WorkFlags& flags);
 
 // The work that the flags describe: read, looked up, sized.
 Result<Scenario> read_scenario_of(const WorkFlags& flags);

@@ -48,8 +48,8 @@ Result<int> answer(const Request& request) {
 
   const Catalog catalog = Catalog::standard();
   ScenarioSpec spec;
-  spec.network_model = request.model, spec.algorithm = request.algorithm;
-  spec.protocol = request.protocol, spec.calibration = request.calibration;
+  spec.set("network/model", request.model).set("network/algorithm", request.algorithm);
+  spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
   NS_TRY(const Scenario scenario, resolve(spec, catalog));
   NetworkModelOptions options = network_options(scenario.network);
   options.strict = true;

@@ -317,15 +317,19 @@ Result<Explanation> explain_collective(CollectiveKind kind, const Request& reque
   }
   // The machine: as many nodes as ranks that far apart need.
   ScenarioSpec spec;
-  spec.gpu = request.cluster.empty() ? std::optional(request.gpu) : std::nullopt;
-  if (!request.cluster.empty()) spec.cluster = request.cluster;
-  spec.tp = ranks * stride;
-  if (!request.nodes.empty()) {
-    NS_TRY(spec.nodes, read_count(request.nodes, "--nodes"));
-    spec.tp = 1;
+  if (request.cluster.empty()) {
+    spec.set("machine/gpu", request.gpu);
+  } else {
+    spec.set("machine/cluster", request.cluster);
   }
-  spec.network_model = request.network_model, spec.algorithm = request.algorithm;
-  spec.protocol = request.protocol, spec.calibration = request.calibration;
+  if (request.nodes.empty()) {
+    spec.set("plan/tp", ranks * stride);
+  } else {
+    NS_TRY(const std::int64_t nodes, read_count(request.nodes, "--nodes"));
+    spec.set("machine/nodes", nodes);
+  }
+  spec.set("network/model", request.network_model).set("network/algorithm", request.algorithm);
+  spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
   const std::string machine =
       fmt::format("{} x {}, {}", scenario.cluster.gpu_count() / scenario.cluster.gpus_per_node(), scenario.cluster.name,

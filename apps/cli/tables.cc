@@ -110,7 +110,7 @@ int report_rows(const std::vector<Error>& mistakes, std::size_t rows) {
   if (mistakes.empty()) return kAnswered;
   constexpr std::size_t kShown = 20;
   for (std::size_t i = 0; i < mistakes.size() && i < kShown; ++i) {
-    std::fputs(fmt::format("ns-dist: {}\n", to_text(mistakes[i])).c_str(), stderr);
+    std::fputs(fmt::format("ns-dist: {}\n", to_text(with_flags(mistakes[i]))).c_str(), stderr);
   }
   std::fputs(fmt::format("ns-dist: {} of {} rows could not be forecast{}\n", mistakes.size(), rows,
                          mistakes.size() > kShown ? fmt::format("; the first {} are above", kShown) : "")

@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "ns_dist/scenario.h"
+
 namespace ns_dist::cli {
 namespace {
 
@@ -26,14 +28,54 @@ bool speaks_utf8() {
   return false;
 }
 
+// Empty when there is no such field.
+std::string flag_of_field(std::string_view name) {
+  for (const FieldDescription& description : scenario_fields()) {
+    if (description.field.name == name) return description.flag;
+  }
+  return "";
+}
+
 std::string wrapped(bool colour, std::string_view code, std::string_view text) {
   return colour ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
 }
 
 }  // namespace
 
+std::string with_flags(std::string_view text) {
+  constexpr std::string_view kNameLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/.#-";  // a longer name or a path is no field
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t start = std::min(text.find_first_of(kNameLetters), text.size());
+    result += text.substr(0, start);
+    text.remove_prefix(start);
+    std::string_view name = text.substr(0, text.find_first_not_of(kNameLetters));
+    while (name.size() > 1 && name.ends_with('.')) name.remove_suffix(1);
+    const bool assigned = text.substr(name.size()).starts_with('=');
+    const std::string flag = name.find('/') != std::string_view::npos || assigned ? flag_of_field(name) : "";
+    result += flag.empty() ? name : flag;
+    text.remove_prefix(name.size());
+    if (!flag.empty() && assigned) {
+      result += ' ';
+      text.remove_prefix(1);
+    }
+  }
+  return result;
+}
+
+Error with_flags(Error error) {
+  const std::string flag = flag_of_field(error.where);
+  error.where = flag.empty() ? with_flags(error.where) : flag;
+  error.message = with_flags(error.message);
+  error.expected = with_flags(error.expected);
+  error.hint = with_flags(error.hint);
+  for (Error& more : error.also) more = with_flags(std::move(more));
+  return error;
+}
+
 int report_error(const Error& error) {
-  std::string text = to_text(error);
+  std::string text = to_text(with_flags(error));
   while (text.ends_with('\n')) text.pop_back();
   std::fputs(fmt::format("ns-dist: {}\n", text).c_str(), stderr);
   return error.code == ErrorCode::kUsage ? kUsage : kInputAtFault;

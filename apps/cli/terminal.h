@@ -12,7 +12,11 @@ namespace ns_dist::cli {
 
 inline constexpr int kAnswered = 0, kInputAtFault = 1, kUsage = 2, kOurBug = 70;
 
-// Prints the error on standard error and returns its exit code.
+// Libraries name fields ("plan/dp", "plan/dp=8"); a user knows flags ("--dp", "--dp 8"). Everything else stays.
+std::string with_flags(std::string_view text);
+Error with_flags(Error error);
+
+// Prints the error, with flags, on standard error and returns its exit code.
 int report_error(const Error& error);
 
 // Colours and block characters as standard output can show them.

@@ -11,10 +11,12 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ns_dist/names.h"
 #include "ns_dist/result.h"
 #include "ns_dist/units.h"
 
@@ -47,6 +49,11 @@ class JsonReader {
   // The index of the text in `names`; 0 after an error.
   std::size_t choice(std::string_view key, const std::vector<std::string_view>& names,
                      Presence presence = Presence::kRequired, std::size_t fallback = 0);
+  template <class Enum>
+  Enum enumerator(std::string_view key, Presence presence = Presence::kRequired, Enum fallback = Enum{}) {
+    const std::span<const std::string_view> names = names_of<Enum>();
+    return static_cast<Enum>(choice(key, {names.begin(), names.end()}, presence, static_cast<std::size_t>(fallback)));
+  }
   // A positive quantity with its unit.
   template <class Q>
   Q quantity(std::string_view key, Presence presence = Presence::kRequired) {

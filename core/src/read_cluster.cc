@@ -1,17 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "readers.h"
 
 namespace ns_dist {
 namespace {
-
-constexpr std::array kKinds = {FabricKind::kNvlink,     FabricKind::kNvswitch, FabricKind::kXgmi,     FabricKind::kPcie,
-                               FabricKind::kInfiniband, FabricKind::kRoce,     FabricKind::kEthernet, FabricKind::kEfa,
-                               FabricKind::kSlingshot,  FabricKind::kOmniPath};
 
 // A level with "torus": one level a dimension, the first one innermost. A unit of the level below has
 // `links_per_direction` ports to each of its two neighbours in each dimension.
@@ -61,9 +56,7 @@ Result<Fabric> read_fabric(std::string_view json, const std::string& where) {
   fabric.id = reader.text("id");
   fabric.name = reader.text("name");
   reader.texts("aliases");
-  std::vector<std::string_view> names;
-  for (const FabricKind kind : kKinds) names.push_back(name_of(kind));
-  fabric.kind = kKinds[reader.choice("kind", names)];
+  fabric.kind = reader.enumerator<FabricKind>("kind");
   fabric.bandwidth = reader.quantity<BytesPerSecond>("bandwidth");
   fabric.latency = reader.quantity<Seconds>("latency");
   check_sources(root, reader);

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <filesystem>
 
 #include "readers.h"
@@ -56,15 +55,9 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
       reader.integer("head_dim", 1, kMost, Presence::kOptional, model.heads > 0 ? model.hidden / model.heads : 0);
   model.ffn = reader.integer("ffn", 1, kMost);
   model.gated_mlp = reader.boolean("gated_mlp", false);
-  static constexpr std::array kActivations = {Activation::kGelu, Activation::kRelu, Activation::kSwiglu,
-                                              Activation::kGeglu, Activation::kSquaredRelu};
-  model.activation = kActivations[reader.choice("activation", {"gelu", "relu", "swiglu", "geglu", "squared_relu"},
-                                                Presence::kOptional)];
-  static constexpr std::array kNorms = {NormKind::kLayerNorm, NormKind::kRmsNorm};
-  model.norm = kNorms[reader.choice("norm", {"layernorm", "rmsnorm"}, Presence::kOptional)];
-  static constexpr std::array kPositions = {PositionKind::kLearned, PositionKind::kRotary, PositionKind::kAlibi,
-                                            PositionKind::kNone};
-  model.position = kPositions[reader.choice("position", {"learned", "rotary", "alibi", "none"}, Presence::kOptional)];
+  model.activation = reader.enumerator<Activation>("activation", Presence::kOptional);
+  model.norm = reader.enumerator<NormKind>("norm", Presence::kOptional);
+  model.position = reader.enumerator<PositionKind>("position", Presence::kOptional);
   model.position_table = reader.integer("position_table", 0, kMost, Presence::kOptional, 0);
   model.bias = reader.boolean("bias", true);
   model.qkv_bias = reader.boolean("qkv_bias", false);

@@ -1,56 +1,43 @@
-#include <array>
-
+#include "ns_dist/parallel_plan.h"
 #include "readers.h"
 
 namespace ns_dist {
 namespace {
 
-constexpr std::int64_t kMost = 1'000'000'000;
+void read(JsonReader& reader, const Field& field, std::int64_t& value) {
+  value = reader.integer(field.key(), field.least, kMostOfAField, Presence::kOptional);
+}
+void read(JsonReader& reader, const Field& field, bool& value) { value = reader.boolean(field.key(), value); }
+void read(JsonReader& reader, const Field& field, std::string& value) {
+  value = reader.text(field.key(), Presence::kOptional);
+}
+void read(JsonReader& reader, const Field& field, ZeroStage& value) {  // a number in these files
+  value = static_cast<ZeroStage>(reader.integer(field.key(), 0, 3, Presence::kOptional));
+}
+template <class Enum>
+requires std::is_enum_v<Enum>
+void read(JsonReader& reader, const Field& field, Enum& value) {
+  value = reader.enumerator<Enum>(field.key(), Presence::kOptional);
+}
+
+template <class Table>
+void read_fields(JsonReader& reader, std::vector<Assignment>& set) {
+  Table table;
+  visit_fields(
+      [&](const Field& field, auto& value) {
+        reader.ignore(field.key());
+        if (!reader.has(field.key())) return;
+        read(reader, field, value);
+        set.push_back({std::string(field.name), field_text(value)});
+      },
+      table);
+}
 
 // Whatever a run says for itself or its publication says for all of its runs.
 void read_common(JsonReader& reader, PublishedRun& run) {
   if (const std::string cluster = reader.text("cluster", Presence::kOptional); !cluster.empty()) run.cluster = cluster;
-  const auto degree = [&](std::string_view key, std::int64_t& value) {
-    value = reader.integer(key, 1, kMost, Presence::kOptional, value);
-  };
-  degree("tp", run.plan.tp);
-  degree("pp", run.plan.pp);
-  degree("dp", run.plan.dp);
-  degree("cp", run.plan.cp);
-  degree("ep", run.plan.ep);
-  degree("vpp", run.plan.vpp);
-  degree("micro_batch", run.training.micro_batch);
-  degree("global_batch", run.training.global_batch);
-  degree("sequence", run.training.sequence);
-  if (const std::string name = reader.text("dtype", Presence::kOptional); !name.empty()) {
-    const auto dtype = dtype_from_name(name);
-    if (dtype) {
-      run.training.dtype = *dtype;
-    } else {
-      reader.note("dtype", "\"" + name + "\" is not a number format", "fp32, tf32, fp16, bf16 or fp8");
-    }
-  }
-  run.plan.zero = static_cast<ZeroStage>(
-      reader.integer("zero", 0, 3, Presence::kOptional, static_cast<std::int64_t>(run.plan.zero)));
-  static constexpr std::array kRecompute = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
-  run.plan.recompute = kRecompute[reader.choice("recompute", {"none", "selective", "full"}, Presence::kOptional,
-                                                static_cast<std::size_t>(run.plan.recompute))];
-  static constexpr std::array kAccumulation = {GradAccumulation::kFused, GradAccumulation::kFp32,
-                                               GradAccumulation::kLow};
-  run.plan.grad_accumulation =
-      kAccumulation[reader.choice("grad_accumulation", {"fused", "fp32", "low"}, Presence::kOptional,
-                                  static_cast<std::size_t>(run.plan.grad_accumulation))];
-  run.plan.sequence_parallel = reader.boolean("sequence_parallel", run.plan.sequence_parallel);
-  run.plan.flash_attention = reader.boolean("flash_attention", run.plan.flash_attention);
-  run.plan.blocking_tp = reader.boolean("blocking_tp", run.plan.blocking_tp);
-  run.plan.overlap_grad_reduce = reader.boolean("overlap_grad_reduce", run.plan.overlap_grad_reduce);
-  run.plan.overlap_param_gather = reader.boolean("overlap_param_gather", run.plan.overlap_param_gather);
-  if (const std::string schedule = reader.text("schedule", Presence::kOptional); !schedule.empty()) {
-    run.plan.schedule = schedule;
-  } else if (run.plan.vpp > 1) {
-    run.plan.schedule = "interleaved";
-  }
-  run.plan.overlap_p2p = run.plan.schedule == "interleaved";
+  read_fields<ParallelPlan>(reader, run.set);
+  read_fields<Training>(reader, run.set);
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "ns_dist/hash.h"
+#include "scenario_fields.h"
 
 namespace ns_dist {
 namespace {
@@ -17,14 +19,19 @@ namespace {
 constexpr std::string_view kDefaultModel = "gpt3-175b";
 constexpr std::string_view kDefaultGpu = "h100-sxm-80gb";
 
+constexpr const char* kDegrees = "plan/tp, plan/cp, plan/pp, plan/dp";
+
 // The catalog knows a wrong name but not where it was written.
 template <class T>
-Result<T> from(std::string_view flag, Result<T> found) {
-  if (!found && found.error().where.empty()) found.error().where = flag;
+Result<T> from(std::string_view field, Result<T> found) {
+  if (!found && found.error().where.empty()) found.error().where = field;
   return found;
 }
 
-bool names_machine(const ScenarioSpec& spec) { return spec.gpu || spec.cluster; }
+// Names of the fields that a spec sets.
+using Given = std::set<std::string, std::less<>>;
+
+bool names_machine(const References& spec) { return spec.gpu || spec.cluster; }
 
 // GPUs of the sized levels; the product of sizes of up to 1e9 may not fit into an integer.
 double gpus_of(const Cluster& cluster) {
@@ -33,47 +40,48 @@ double gpus_of(const Cluster& cluster) {
   return gpus;
 }
 
-Result<Cluster> find_cluster(const ScenarioSpec& spec, const Catalog& catalog, const Scenario* base) {
+Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, const Scenario* base) {
   if (base != nullptr && !names_machine(spec)) return base->cluster;
   if (spec.cluster) {
-    NS_TRY(Cluster cluster, from("--cluster", catalog.cluster(*spec.cluster)));
+    NS_TRY(Cluster cluster, from("machine/cluster", catalog.cluster(*spec.cluster)));
     if (spec.gpu) {
-      NS_TRY(cluster.gpu, from("--gpu", catalog.gpu(*spec.gpu)));
+      NS_TRY(cluster.gpu, from("machine/gpu", catalog.gpu(*spec.gpu)));
     }
     return cluster;
   }
-  NS_TRY(const Gpu gpu, from("--gpu", catalog.gpu(spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu)));
+  NS_TRY(const Gpu gpu, from("machine/gpu", catalog.gpu(spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu)));
   Cluster cluster;
   if (!gpu.usual_cluster.empty()) {
     NS_TRY(cluster, catalog.cluster(gpu.usual_cluster));
   } else if (spec.intra) {
     cluster.name = fmt::format("nodes of {}", gpu.name);
   } else {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("nothing says in which machines the GPU \"{}\" is found", gpu.id),
-                 "--gpu",
-                 "a GPU with a usual cluster, or a description of the machine",
-                 "write --cluster, or --intra and --inter (ns-dist list clusters, ns-dist list fabrics)",
-                 {}});
+    return fail(
+        {ErrorCode::kInvalidInput,
+         fmt::format("nothing says in which machines the GPU \"{}\" is found", gpu.id),
+         "machine/gpu",
+         "a GPU with a usual cluster, or a description of the machine",
+         "write machine/cluster, or machine/intra and machine/inter (ns-dist list clusters, ns-dist list fabrics)",
+         {}});
   }
   cluster.gpu = gpu;
   return cluster;
 }
 
-Result<void> use_fabrics(Cluster& cluster, const ScenarioSpec& spec, const Catalog& catalog) {
+Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog& catalog) {
   if (spec.intra) {
-    NS_TRY(const Fabric fabric, from("--intra", catalog.fabric(*spec.intra)));
+    NS_TRY(const Fabric fabric, from("machine/intra", catalog.fabric(*spec.intra)));
     if (cluster.levels.empty()) cluster.levels.push_back({fabric, 8, 1, 1});
     cluster.levels.front().fabric = fabric;
   }
   if (spec.inter) {
-    NS_TRY(const Fabric fabric, from("--inter", catalog.fabric(*spec.inter)));
+    NS_TRY(const Fabric fabric, from("machine/inter", catalog.fabric(*spec.inter)));
     if (cluster.levels.empty()) {
       return fail({ErrorCode::kInvalidInput,
                    "the machine has no nodes to join",
-                   "--inter",
+                   "machine/inter",
                    "a machine with nodes",
-                   "write --intra too",
+                   "write machine/intra too",
                    {}});
     }
     if (cluster.levels.size() == 1) cluster.levels.push_back({fabric, 0, 1, 1});
@@ -87,9 +95,9 @@ Result<void> use_fabrics(Cluster& cluster, const ScenarioSpec& spec, const Catal
     if (cluster.levels.size() < 2) {
       return fail({ErrorCode::kInvalidInput,
                    "the machine has no fabric between its nodes",
-                   "--inter-bandwidth",
+                   "machine/inter_bandwidth",
                    "a machine of several nodes",
-                   "write --inter too (ns-dist list fabrics)",
+                   "write machine/inter too (ns-dist list fabrics)",
                    {}});
     }
     for (std::size_t i = 1; i < cluster.levels.size(); ++i) {
@@ -108,7 +116,7 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
                              cluster.id.empty() ? cluster.name : cluster.id),
                  std::string(where),
                  "a machine of several nodes",
-                 "write --inter (ns-dist list fabrics)",
+                 "write machine/inter (ns-dist list fabrics)",
                  {}});
   }
   std::int64_t left = nodes;
@@ -143,7 +151,7 @@ Result<void> open_for(Cluster& cluster, std::int64_t ranks) {
     const std::int64_t size = cluster.levels[i].size;
     if (nodes > size) nodes = (nodes + size - 1) / size * size;
   }
-  return set_nodes(cluster, nodes, "--tp, --cp, --pp, --dp");
+  return set_nodes(cluster, nodes, kDegrees);
 }
 
 std::string machine_text(const Cluster& cluster) {
@@ -157,7 +165,7 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
   if (gpus_of(cluster) > static_cast<double>(kMostRanks)) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("a machine of {:.3g} GPUs", gpus_of(cluster)),
-                 "--nodes",
+                 "machine/nodes",
                  fmt::format("at most {} GPUs", kMostRanks),
                  "write fewer nodes",
                  {}});
@@ -175,9 +183,9 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
   if (!dp_is_given) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)),
-                 "--nodes",
+                 "machine/nodes",
                  "whole replicas of the model on every GPU",
-                 each % node == 0 ? fmt::format("write --nodes {}, or degrees whose product divides {}",
+                 each % node == 0 ? fmt::format("write machine/nodes={}, or degrees whose product divides {}",
                                                 std::max<std::int64_t>(1, gpus / each) * each / node, gpus)
                                   : fmt::format("write degrees whose product divides {}", gpus),
                  {}});
@@ -185,85 +193,108 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
   NS_TRY(const std::int64_t ranks, rank_count(plan));
   if (ranks == gpus) return {};
   std::string hint;
-  if (gpus % each == 0) hint = fmt::format("--dp {}", gpus / each);
-  if (ranks % node == 0) hint += fmt::format("{}--nodes {}", hint.empty() ? "" : ", or ", ranks / node);
+  if (gpus % each == 0) hint = fmt::format("plan/dp={}", gpus / each);
+  if (ranks % node == 0) hint += fmt::format("{}machine/nodes={}", hint.empty() ? "" : ", or ", ranks / node);
   return fail({ErrorCode::kInfeasible,
                fmt::format("{} x dp {} = {} ranks, but {}", product, plan.dp, ranks, machine_text(cluster)),
-               "--tp, --cp, --pp, --dp",
+               kDegrees,
                "as many ranks as GPUs",
                hint.empty() ? hint : "write " + hint,
                {}});
 }
 
-ParallelPlan plan_of(const ScenarioSpec& spec, const Scenario* base) {
-  ParallelPlan plan = base != nullptr ? base->plan : ParallelPlan();
-  const std::int64_t tp_before = plan.tp;
-  plan.tp = spec.tp.value_or(plan.tp);
-  plan.pp = spec.pp.value_or(plan.pp);
-  plan.dp = spec.dp.value_or(plan.dp);
-  plan.cp = spec.cp.value_or(plan.cp);
-  plan.ep = spec.ep.value_or(plan.ep);
-  plan.vpp = spec.vpp.value_or(plan.vpp);
-  if (spec.schedule) {
-    plan.schedule = *spec.schedule;
-  } else if (base == nullptr || spec.vpp) {
-    plan.schedule = plan.vpp > 1 ? "interleaved" : "1f1b";
-  }
-  plan.order = spec.order.value_or(plan.order);
-  plan.zero = spec.zero.value_or(plan.zero);
-  plan.recompute = spec.recompute.value_or(plan.recompute);
-  plan.grad_accumulation = spec.grad_accumulation.value_or(plan.grad_accumulation);
-  if (spec.sequence_parallel) {
-    plan.sequence_parallel = *spec.sequence_parallel;
-  } else if (base == nullptr || spec.tp) {
-    plan.sequence_parallel = plan.tp > 1 && (base == nullptr || tp_before == 1 || plan.sequence_parallel);
-  }
-  plan.flash_attention = spec.flash_attention.value_or(plan.flash_attention);
-  plan.blocking_tp = spec.blocking_tp.value_or(plan.blocking_tp);
-  plan.overlap_grad_reduce = spec.overlap_grad_reduce.value_or(plan.overlap_grad_reduce);
-  plan.overlap_param_gather = spec.overlap_param_gather.value_or(plan.overlap_param_gather);
+// What a schedule says of itself.
+struct ScheduleTraits {
+  std::int64_t least_chunks = 1;
+  bool overlaps_messages = false;
+};
+ScheduleTraits traits_of(std::string_view schedule) { return {1, schedule == "interleaved"}; }
+std::string schedule_for(std::int64_t chunks) { return chunks > 1 ? "interleaved" : "1f1b"; }
+
+// What the schedule, the model chunks and the overlap of messages say of each other when not all are given. `anew`: the
+// plan has no values from before, which would hold.
+void schedule_defaults(ParallelPlan& plan, const Given& given, bool anew) {
+  const bool schedule = given.contains("plan/schedule"), chunks = given.contains("plan/vpp");
+  if (!schedule && (anew || chunks)) plan.schedule = schedule_for(plan.vpp);
+  const ScheduleTraits traits = traits_of(plan.schedule);
+  if (!chunks && schedule) plan.vpp = std::max(plan.vpp, traits.least_chunks);
   // Megatron-LM overlaps messages with computation in the interleaved schedule unless told otherwise
   // (arguments.py, --no-overlap-p2p-communication), and cannot in the others.
-  if (spec.overlap_p2p) {
-    plan.overlap_p2p = *spec.overlap_p2p;
-  } else if (base == nullptr || spec.vpp || spec.schedule) {
-    plan.overlap_p2p = plan.schedule == "interleaved";
-  }
-  return plan;
+  if (!given.contains("plan/overlap_p2p") && (anew || chunks || schedule)) plan.overlap_p2p = traits.overlaps_messages;
 }
 
-// The text of a file that a flag names.
-Result<std::string> read_text(const std::string& path, const char* flag, const char* expected) {
+// What follows from other fields; `before` is the scenario that the spec changes, if any.
+void derive_plan(ParallelPlan& plan, const Given& given, const Scenario* before) {
+  schedule_defaults(plan, given, before == nullptr);
+  if (given.contains("plan/sequence_parallel")) return;
+  if (before == nullptr) {
+    plan.sequence_parallel = plan.tp > 1;
+  } else if (given.contains("plan/tp")) {
+    plan.sequence_parallel = plan.tp > 1 && (before->plan.tp == 1 || plan.sequence_parallel);
+  }
+}
+
+// The text of a file that a field names.
+Result<std::string> read_text(const std::string& path, const char* field, const char* expected) {
   constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
   std::error_code status;
   const bool regular = std::filesystem::is_regular_file(path, status);
   const std::uintmax_t size = regular ? std::filesystem::file_size(path, status) : 0;
   std::ifstream file(path, std::ios::binary);
   if (status || !regular || !file || size > kLargest) {
-    return fail({ErrorCode::kNotFound, fmt::format("\"{}\" cannot be read", path), flag, expected, "", {}});
+    return fail({ErrorCode::kNotFound, fmt::format("\"{}\" cannot be read", path), field, expected, "", {}});
   }
   return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-Result<NetworkSettings> network_of(const ScenarioSpec& spec, const Scenario* base, std::vector<InputFile>& files) {
-  NetworkSettings network = base != nullptr ? base->network : NetworkSettings();
-  network.model = spec.network_model.value_or(network.model);
-  network.algorithm = spec.algorithm.value_or(network.algorithm);
-  network.protocol = spec.protocol.value_or(network.protocol);
-  network.contention = spec.contention.value_or(network.contention);
-  network.compute_slowdown = spec.compute_slowdown.value_or(network.compute_slowdown);
+// Replaces the corrections of collectives and of kernels by those that `spec` names.
+Result<void> use_calibrations(Scenario& scenario, const References& spec) {
   if (spec.calibration) {
-    network.calibration.reset();
+    scenario.network.calibration.reset();
     if (*spec.calibration != "none") {
-      NS_TRY(const std::string text,
-             read_text(*spec.calibration, "--calibration", "a network calibration, as ns-dist calibrate writes it"));
+      NS_TRY(const std::string text, read_text(*spec.calibration, "network/calibration",
+                                               "a network calibration, as ns-dist calibrate writes it"));
       NS_TRY(const NetworkCalibration exact, read_network_calibration(text, *spec.calibration));
       // As a report will hold it: numbers are written with four decimals.
-      NS_TRY(network.calibration, read_network_calibration(to_json(exact), *spec.calibration));
-      files.push_back({*spec.calibration, hash_text(text)});
+      NS_TRY(scenario.network.calibration, read_network_calibration(to_json(exact), *spec.calibration));
+      scenario.files.push_back({*spec.calibration, hash_text(text)});
     }
   }
-  return network;
+  if (spec.kernel_calibration) {
+    scenario.kernel_calibration.reset();
+    if (*spec.kernel_calibration != "none") {
+      InputFile file;
+      NS_TRY(scenario.kernel_calibration, load_kernel_calibration(*spec.kernel_calibration, &file));
+      scenario.files.push_back(std::move(file));
+    }
+  }
+  return {};
+}
+
+Result<void> check_stragglers(const Scenario& scenario) {
+  const std::int64_t stages = scenario.plan.pp;
+  const Stragglers& stragglers = scenario.stragglers;
+  std::vector<Error> errors;
+  if (stragglers.slow_stage >= stages) {
+    errors.push_back({ErrorCode::kInfeasible,
+                      fmt::format("there is no pipeline stage {}", stragglers.slow_stage),
+                      "stragglers/slow_rank",
+                      fmt::format("a stage from 0 to {}", stages - 1),
+                      "",
+                      {}});
+  }
+  const std::size_t speeds = stragglers.stage_speed.size();
+  if (speeds != 0 && speeds != static_cast<std::size_t>(stages)) {
+    errors.push_back({ErrorCode::kInfeasible,
+                      fmt::format("{} speed{} for {} pipeline stage{}", speeds, speeds == 1 ? "" : "s", stages,
+                                  stages == 1 ? "" : "s"),
+                      "stragglers/stage_speed",
+                      "one number for each stage",
+                      "",
+                      {}});
+  }
+  if (errors.empty()) return {};
+  return fail(join(std::move(errors)));
 }
 
 std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
@@ -282,7 +313,7 @@ std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
 
 Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file) {
   NS_TRY(const std::string text,
-         read_text(path, "--kernel-calibration", "a kernel calibration, as ns-dist calibrate writes it"));
+         read_text(path, "kernels/calibration", "a kernel calibration, as ns-dist calibrate writes it"));
   if (file != nullptr) *file = {path, hash_text(text)};
   return read_kernel_calibration(text, path);
 }
@@ -291,18 +322,14 @@ Result<std::int64_t> rank_count(const ParallelPlan& plan) {
   std::int64_t ranks = 1;
   for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp}) {
     if (degree < 1) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a degree of {}", degree),
-                   "--tp, --cp, --pp, --dp",
-                   "whole numbers from 1",
-                   "",
-                   {}});
+      return fail(
+          {ErrorCode::kInvalidInput, fmt::format("a degree of {}", degree), kDegrees, "whole numbers from 1", "", {}});
     }
     if (degree > kMostRanks / ranks) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("tp {} x cp {} x pp {} x dp {} are more than {} ranks", plan.tp, plan.cp, plan.pp,
                                plan.dp, kMostRanks),
-                   "--tp, --cp, --pp, --dp",
+                   kDegrees,
                    fmt::format("at most {} ranks", kMostRanks),
                    "write smaller degrees",
                    {}});
@@ -312,25 +339,20 @@ Result<std::int64_t> rank_count(const ParallelPlan& plan) {
   return ranks;
 }
 
-Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const Scenario* base) {
-  Scenario scenario;
-  scenario.plan = plan_of(spec, base);
-  if (base != nullptr && !spec.model) {
-    scenario.model = base->model;
-  } else {
-    NS_TRY(scenario.model, from("--model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));
+Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const Scenario* base) {
+  Scenario scenario = base != nullptr ? *base : Scenario();
+  References spec;
+  NS_TRY_VOID(assign_all(said, scenario, spec));
+  Given given;
+  for (const Assignment& assignment : said.assignments) given.insert(assignment.field);
+  derive_plan(scenario.plan, given, base);
+  if (base == nullptr || spec.model) {
+    NS_TRY(scenario.model, from("model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));
+    if (!given.contains("training/sequence")) scenario.training.sequence = scenario.model.sequence;
   }
 
-  if (base != nullptr) scenario.training = base->training;
-  Training& training = scenario.training;
-  training.global_batch = spec.global_batch.value_or(training.global_batch);
-  training.micro_batch = spec.micro_batch.value_or(training.micro_batch);
-  if (base == nullptr || spec.model) training.sequence = scenario.model.sequence;
-  training.sequence = spec.sequence.value_or(training.sequence);
-  training.dtype = spec.dtype.value_or(training.dtype);
-
   NS_TRY(Cluster cluster, find_cluster(spec, catalog, base));
-  if (auto used = use_fabrics(cluster, spec, catalog); !used) return fail(used.error());
+  NS_TRY_VOID(use_fabrics(cluster, spec, catalog));
   if (spec.gpus_per_node && !cluster.levels.empty()) cluster.levels.front().size = *spec.gpus_per_node;
   NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
   bool sized = !cluster.levels.empty() && gpus_of(cluster) > 0;
@@ -339,27 +361,19 @@ Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const
     sized = false;
   }
   if (spec.nodes) {
-    if (auto set = set_nodes(cluster, *spec.nodes, "--nodes"); !set) return fail(set.error());
+    NS_TRY_VOID(set_nodes(cluster, *spec.nodes, "machine/nodes"));
     sized = true;
   }
   const bool repeats = base != nullptr && cluster == base->cluster && rank_count(base->plan).value_or(0) == ranks;
   if (!sized) {
-    if (auto opened = open_for(cluster, ranks); !opened) return fail(opened.error());
+    NS_TRY_VOID(open_for(cluster, ranks));
   } else if (!repeats) {
-    if (auto filled = fill(cluster, scenario.plan, spec.dp.has_value()); !filled) return fail(filled.error());
+    NS_TRY_VOID(fill(cluster, scenario.plan, given.contains("plan/dp")));
   }
   scenario.cluster = std::move(cluster);
-  std::vector<InputFile> more;
-  NS_TRY(scenario.network, network_of(spec, base, more));
+  NS_TRY_VOID(check_stragglers(scenario));
   scenario.files = files_of(catalog, base);
-  if (base != nullptr) scenario.kernel_calibration = base->kernel_calibration;
-  if (spec.kernel_calibration) {
-    scenario.kernel_calibration.reset();
-    if (*spec.kernel_calibration != "none") {
-      NS_TRY(scenario.kernel_calibration, load_kernel_calibration(*spec.kernel_calibration, &more.emplace_back()));
-    }
-  }
-  scenario.files.insert(scenario.files.end(), more.begin(), more.end());
+  NS_TRY_VOID(use_calibrations(scenario, spec));
   return scenario;
 }
 

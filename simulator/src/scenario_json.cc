@@ -13,46 +13,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Names of enumerators in the order of their values, as the files of configs/ spell them.
-template <class Enum>
-struct Names;
-template <>
-struct Names<Activation> {
-  static constexpr std::array kText = {"gelu", "relu", "swiglu", "geglu", "squared_relu"};
-};
-template <>
-struct Names<NormKind> {
-  static constexpr std::array kText = {"layernorm", "rmsnorm"};
-};
-template <>
-struct Names<PositionKind> {
-  static constexpr std::array kText = {"learned", "rotary", "alibi", "none"};
-};
-template <>
-struct Names<FabricKind> {
-  static constexpr std::array kText = {"nvlink", "nvswitch", "xgmi", "pcie",      "infiniband",
-                                       "roce",   "ethernet", "efa",  "slingshot", "omni-path"};
-};
-template <>
-struct Names<Recompute> {
-  static constexpr std::array kText = {"none", "selective", "full"};
-};
-template <>
-struct Names<GradAccumulation> {
-  static constexpr std::array kText = {"fused", "fp32", "low"};
-};
-template <>
-struct Names<ZeroStage> {
-  static constexpr std::array kText = {"0", "1", "2", "3"};
-};
-template <>
-struct Names<DType> {
-  static constexpr std::array kText = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
-};
-
 // The fields of each noun, once for both directions: `io(key, field)` writes or reads. Integers are at least 0, or
 // what is said. `io.optional` reads fields that reports of earlier versions do not have: their default is what those
-// versions did.
+// versions did. `io.unless_default` leaves them out where they have that value. What users set has its own table
+// (visit_fields).
 template <class Io>
 void fields(Io& io, ScaleUpLink& link) {
   io("kind", link.kind);
@@ -107,7 +71,7 @@ void fields(Io& io, FabricLevel& level) {
   io("size", level.size);
   io("nics_per_gpu", level.nics_per_gpu);
   io("oversubscription", level.oversubscription);
-  io.optional("ring", level.ring);
+  io.unless_default("ring", level.ring);
 }
 
 template <class Io>
@@ -169,43 +133,52 @@ void fields(Io& io, Model& model) {
   io("published_active_parameters", model.published_active_parameters);
 }
 
+template <class Io, class Table>
+void table_fields(Io& io, Table& table) {
+  visit_fields(
+      [&io](const Field& field, auto& value) {
+        switch (field.in_reports) {
+          case InReports::kAlways:
+            return io(field.key(), value, field.least);
+          case InReports::kOptional:
+            return io.optional(field.key(), value);
+          case InReports::kUnlessDefault:
+            return io.unless_default(field.key(), value);
+        }
+      },
+      table);
+}
+
 template <class Io>
 void fields(Io& io, ParallelPlan& plan) {
-  io("tp", plan.tp, 1);
-  io("pp", plan.pp, 1);
-  io("dp", plan.dp, 1);
-  io("cp", plan.cp, 1);
-  io("ep", plan.ep, 1);
-  io("vpp", plan.vpp, 1);
-  io("schedule", plan.schedule);
-  io.optional("order", plan.order);
-  io("zero", plan.zero);
-  io("recompute", plan.recompute);
-  io("sequence_parallel", plan.sequence_parallel);
-  io("flash_attention", plan.flash_attention);
-  io.optional("grad_accumulation", plan.grad_accumulation);
-  io.optional("blocking_tp", plan.blocking_tp);
-  io("overlap_grad_reduce", plan.overlap_grad_reduce);
-  io("overlap_param_gather", plan.overlap_param_gather);
-  io("overlap_p2p", plan.overlap_p2p);
+  table_fields(io, plan);
 }
 
 template <class Io>
 void fields(Io& io, Training& training) {
-  io("global_batch", training.global_batch, 1);
-  io("micro_batch", training.micro_batch, 1);
-  io("sequence", training.sequence, 1);
-  io("dtype", training.dtype);
+  table_fields(io, training);
 }
 
 template <class Io>
 void fields(Io& io, NetworkSettings& network) {
-  io("model", network.model);
-  io("algorithm", network.algorithm);
-  io("protocol", network.protocol);
+  table_fields(io, network);
   io("calibration", network.calibration);
-  io("contention", network.contention);
-  io("compute_slowdown", network.compute_slowdown);
+}
+
+template <class Io>
+void fields(Io& io, SlowRank& rank) {
+  io("stage", rank.stage);
+  io("factor", rank.factor);
+}
+
+template <class Io>
+void fields(Io& io, Stragglers& stragglers) {
+  table_fields(io, stragglers);
+}
+
+template <class Io>
+void fields(Io& io, SimulationSettings& settings) {
+  table_fields(io, settings);
 }
 
 template <class Io>
@@ -221,6 +194,8 @@ void fields(Io& io, Scenario& scenario) {
   io("plan", scenario.plan);
   io("training", scenario.training);
   io.optional("network", scenario.network);
+  io.unless_default("stragglers", scenario.stragglers);
+  io.unless_default("settings", scenario.settings);
   io.optional("kernel_calibration", scenario.kernel_calibration);
   io("files", scenario.files);
 }
@@ -233,17 +208,18 @@ class Writer {
   }
   template <class T>
   void optional(std::string_view key, T& value) {
-    if constexpr (std::is_same_v<T, bool> || std::is_enum_v<T>) {
-      if (value == T{}) return;  // as files of before have it
-    }
     (*this)(key, value);
+  }
+  template <class T>
+  void unless_default(std::string_view key, T& value) {
+    if (value != T{}) (*this)(key, value);
   }
   ordered_json take() { return std::move(json_); }
 
   template <class T>
   static ordered_json of(T& value) {
     if constexpr (std::is_enum_v<T>) {
-      return Names<T>::kText.at(static_cast<std::size_t>(value));
+      return enumerator_name(value);
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
       return value;
     } else {
@@ -309,6 +285,10 @@ class Reader {
     known_.emplace(key);
     if (json_.is_object() && json_.contains(key)) (*this)(key, value);
   }
+  template <class T>
+  void unless_default(std::string_view key, T& value) {
+    optional(key, value);
+  }
 
   void reject_unknown_keys() {
     if (!json_.is_object()) return;
@@ -371,7 +351,7 @@ class Reader {
   }
   template <class T>
   std::enable_if_t<std::is_enum_v<T>> read(const ordered_json& json, const std::string& where, T& value, std::int64_t) {
-    const auto& names = Names<T>::kText;
+    const std::span<const std::string_view> names = names_of<T>();
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (json.is_string() && json.get<std::string>() == names[i]) {
         value = static_cast<T>(i);

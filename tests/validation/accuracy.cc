@@ -87,36 +87,35 @@ Result<Case> case_of(const json& record, const Catalog& catalog) {
   const json& parallel = record.at("parallel");
   result.measured = norm.at("step_time_s").get<double>() * units::s;
   ScenarioSpec spec;
-  spec.gpu = norm.at("gpu").get<std::string>();
-  spec.tp = parallel.at("tp");
-  spec.pp = parallel.at("pp");
-  spec.dp = parallel.at("dp");
-  spec.cp = value<std::int64_t>(parallel, "cp", 1);
-  spec.ep = value<std::int64_t>(parallel, "ep", 1);
-  spec.vpp = value<std::int64_t>(parallel, "vpp", 1);
+  spec.set("machine/gpu", norm.at("gpu").get<std::string>());
+  const std::int64_t tp = parallel.at("tp");
+  spec.set("plan/tp", tp);
+  for (const char* degree : {"pp", "dp"})
+    spec.set(std::string("plan/") + degree, parallel.at(degree).get<std::int64_t>());
+  spec.set("plan/cp", value<std::int64_t>(parallel, "cp", 1));
+  spec.set("plan/ep", value<std::int64_t>(parallel, "ep", 1));
+  spec.set("plan/vpp", value<std::int64_t>(parallel, "vpp", 1));
   const auto schedule = norm.at("schedule").get<std::string>();
-  if (schedule != "none") spec.schedule = schedule;
-  spec.zero = static_cast<ZeroStage>(
-      value<int>(parallel, "zero_stage", value<bool>(parallel, "distributed_optimizer", false) ? 1 : 0));
+  if (schedule != "none") spec.set("plan/schedule", schedule);
+  spec.set("plan/zero",
+           value<int>(parallel, "zero_stage", value<bool>(parallel, "distributed_optimizer", false) ? 1 : 0));
   const auto recompute = norm.at("recompute").get<std::string>();
-  spec.recompute = recompute == "full"        ? Recompute::kFull
-                   : recompute == "selective" ? Recompute::kSelective
-                                              : Recompute::kNone;
-  spec.sequence_parallel = value<bool>(parallel, "sp", false) && *spec.tp > 1;
+  spec.set("plan/recompute", recompute == "full" || recompute == "selective" ? recompute : "none");
+  spec.set("plan/sequence_parallel", value<bool>(parallel, "sp", false) && tp > 1);
   const json& flash = record.at("flash_attention");
   // Where a record does not say: Megatron-LM's default, without. (Zero bubble: the authors' script,
   // examples/pretrain_zero_bubble.sh, has no --use-flash-attn, and the memory they printed holds the scores.)
-  spec.flash_attention = flash.is_boolean() && flash.get<bool>();
+  spec.set("plan/flash_attention", flash.is_boolean() && flash.get<bool>());
   const auto dtype = dtype_from_name(
       norm.at("dtype").get<std::string>().ends_with("fp8") ? "fp8" : norm.at("dtype").get<std::string>());
   if (!dtype) return fail({ErrorCode::kInvalidInput, "unknown dtype", result.id, "", "", {}});
-  spec.dtype = *dtype;
+  spec.set("training/dtype", *dtype);
   // What the recipes switch on and the records do not say: NeMo's of DGX Cloud Benchmarking overlap gradient and
   // parameter synchronisation and leave pipeline messages alone (nemotron4-*-synth.yaml, v24.11.1: overlap_grad_sync,
   // overlap_param_sync, overlap_p2p_comm).
   if (result.title.find("DGX Cloud") != std::string::npos) {
-    spec.overlap_grad_reduce = spec.overlap_param_gather = true;
-    spec.overlap_p2p = false;
+    spec.set("plan/overlap_grad_reduce", true).set("plan/overlap_param_gather", true);
+    spec.set("plan/overlap_p2p", false);
   }
   // BigScience: DeepSpeed sums gradients in kernels of their own, in fp16 until the BF16 optimizer with fp32 sums came
   // on 28 February (chronicles-prequel.md, "Rebalancing layers"); BLOOM was trained with it.
@@ -124,15 +123,16 @@ Result<Case> case_of(const json& record, const Catalog& catalog) {
     const bool fp32 = result.id.find("bloom") != std::string::npos || result.id.ends_with("02-28");
     // Its fork of Megatron-LM reduces input gradients when both products are done (layers.py, ColumnParallelLinear),
     // and CUDA_LAUNCH_BLOCKING=1 forbids overlap (chronicles-prequel.md, "Hanging Issue"; BLOOM's README).
-    spec.blocking_tp = true;
-    spec.grad_accumulation = fp32 ? GradAccumulation::kFp32 : GradAccumulation::kLow;
+    spec.set("plan/blocking_tp", true);
+    spec.set("plan/grad_accumulation", fp32 ? GradAccumulation::kFp32 : GradAccumulation::kLow);
   }
-  spec.micro_batch = record.at("micro_batch");
-  spec.global_batch = record.at("global_batch");
-  spec.sequence = record.at("model").at("seq");
-  spec.gpus_per_node = value<std::int64_t>(record, "gpus_per_node", 8);
-  if (!norm.at("inter_gbs_per_gpu").is_null() && record.at("n_gpus").get<std::int64_t>() > *spec.gpus_per_node) {
-    spec.inter_bandwidth = norm.at("inter_gbs_per_gpu").get<double>() * units::GB / units::s;
+  spec.set("training/micro_batch", record.at("micro_batch").get<std::int64_t>());
+  spec.set("training/global_batch", record.at("global_batch").get<std::int64_t>());
+  spec.set("training/sequence", record.at("model").at("seq").get<std::int64_t>());
+  const std::int64_t node = value<std::int64_t>(record, "gpus_per_node", 8);
+  spec.set("machine/gpus_per_node", node);
+  if (!norm.at("inter_gbs_per_gpu").is_null() && record.at("n_gpus").get<std::int64_t>() > node) {
+    spec.set("machine/inter_bandwidth", norm.at("inter_gbs_per_gpu").get<double>() * units::GB / units::s);
   }
   const Model model = model_of(record.at("model"));
   NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));

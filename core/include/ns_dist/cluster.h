@@ -1,18 +1,24 @@
 // A cluster: GPUs of one kind joined by fabrics, inside out.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/gpu.h"
+#include "ns_dist/names.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
 
 enum class FabricKind { kNvlink, kNvswitch, kXgmi, kPcie, kInfiniband, kRoce, kEthernet, kEfa, kSlingshot, kOmniPath };
 
-std::string_view name_of(FabricKind kind);
+template <>
+inline constexpr std::array<std::string_view, 10> kNames<FabricKind> = {
+    "nvlink", "nvswitch", "xgmi", "pcie", "infiniband", "roce", "ethernet", "efa", "slingshot", "omni-path"};
+constexpr std::string_view name_of(FabricKind kind) { return enumerator_name(kind); }
 
 // A kind of link, as configs/fabrics/<id>.json describes it.
 struct Fabric {

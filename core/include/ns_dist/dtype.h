@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "ns_dist/names.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -16,10 +17,10 @@ inline constexpr std::size_t kDTypeCount = 7;
 inline constexpr std::array<DType, kDTypeCount> kAllDTypes = {DType::kFp64, DType::kFp32, DType::kTf32, DType::kFp16,
                                                               DType::kBf16, DType::kFp8,  DType::kFp4};
 
-constexpr std::string_view name_of(DType dtype) {
-  constexpr std::array<std::string_view, kDTypeCount> kNames = {"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"};
-  return kNames[static_cast<std::size_t>(dtype)];
-}
+template <>
+inline constexpr std::array<std::string_view, kDTypeCount> kNames<DType> = {"fp64", "fp32", "tf32", "fp16",
+                                                                            "bf16", "fp8",  "fp4"};
+constexpr std::string_view name_of(DType dtype) { return enumerator_name(dtype); }
 
 std::optional<DType> dtype_from_name(std::string_view name);
 

@@ -1,16 +1,27 @@
 // A transformer as its configuration describes it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "ns_dist/names.h"
 
 namespace ns_dist {
 
 enum class Activation { kGelu, kRelu, kSwiglu, kGeglu, kSquaredRelu };
 enum class NormKind { kLayerNorm, kRmsNorm };
 enum class PositionKind { kLearned, kRotary, kAlibi, kNone };
+template <>
+inline constexpr std::array<std::string_view, 5> kNames<Activation> = {"gelu", "relu", "swiglu", "geglu",
+                                                                       "squared_relu"};
+template <>
+inline constexpr std::array<std::string_view, 2> kNames<NormKind> = {"layernorm", "rmsnorm"};
+template <>
+inline constexpr std::array<std::string_view, 4> kNames<PositionKind> = {"learned", "rotary", "alibi", "none"};
 
 // Mixture of experts: `top_k` of `experts` process each token.
 struct Experts {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ns_dist/parallel_plan.h"
+#include "ns_dist/fields.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -12,8 +12,9 @@ namespace ns_dist {
 struct PublishedRun {
   std::string id, table;       // "175b-full"; where in the source it stands
   std::string model, cluster;  // catalog references
-  ParallelPlan plan;
-  Training training;
+  // Fields of ParallelPlan and Training that the publication tells, first for all of its runs; the last of a field
+  // holds.
+  std::vector<Assignment> set;
   Seconds step;  // measured
   friend bool operator==(const PublishedRun&, const PublishedRun&) = default;
 };

@@ -1,22 +1,26 @@
 // A question: this model, on this cluster, under this plan.
 //
 //   ScenarioSpec spec;                                         // as a user says it; what is missing has a default
-//   spec.tp = 8, spec.pp = 16;
+//   spec.set("plan/tp", 8).set("plan/pp", 16);
 //   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/cluster.h"
+#include "ns_dist/fields.h"
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/model.h"
 #include "ns_dist/network_fit.h"
 #include "ns_dist/parallel_plan.h"
+#include "ns_dist/published_run.h"
 #include "ns_dist/result.h"
 #include "ns_dist/units.h"
 
@@ -32,6 +36,76 @@ struct NetworkSettings {
   friend bool operator==(const NetworkSettings&, const NetworkSettings&) = default;
 };
 
+template <class Visitor, OrConst<NetworkSettings> T>
+void visit_fields(Visitor&& visit, T& network) {
+  visit({.name = "network/model",
+         .help = "nccl, or astra: ASTRA-Sim's formulas",
+         .values = "NAME",
+         .flag = "--network-model"},
+        network.model);
+  visit(
+      {.name = "network/algorithm", .help = "ns-dist list algorithms", .values = "NAME", .default_text = "the fastest"},
+      network.algorithm);
+  visit({.name = "network/protocol", .help = "ns-dist list protocols", .values = "NAME", .default_text = "the fastest"},
+        network.protocol);
+  visit({.name = "network/contention", .help = "what overlaps on a link shares it"}, network.contention);
+  visit({.name = "network/compute_slowdown",
+         .help = "kernels beside collectives have fewer SMs and less memory bandwidth"},
+        network.compute_slowdown);
+}
+
+// Ranks that compute slower than the GPU's forecast.
+struct Stragglers {
+  std::int64_t slow_stage = -1;     // one data-parallel replica's rank of this pipeline stage; -1: none
+  double slow_factor = 1;           // how many times as long its kernels take
+  std::vector<double> stage_speed;  // of all ranks of a stage, relative to the forecast; empty: 1 everywhere
+  friend bool operator==(const Stragglers&, const Stragglers&) = default;
+};
+
+// Two members of Stragglers that one text sets: "3:1.2".
+struct SlowRank {
+  std::int64_t stage = -1;
+  double factor = 1;
+  friend bool operator==(const SlowRank&, const SlowRank&) = default;
+};
+Result<void> read_field(const Field& field, std::string_view text, SlowRank& value);
+std::string field_text(const SlowRank& value);
+
+template <class Visitor, OrConst<Stragglers> T>
+void visit_fields(Visitor&& visit, T& stragglers) {
+  SlowRank slow{stragglers.slow_stage, stragglers.slow_factor};
+  visit({.name = "stragglers/slow_rank",
+         .help = "one replica's rank of this pipeline stage takes FACTOR times as long to compute, as in 3:1.2",
+         .values = "STAGE:FACTOR",
+         .default_text = "none",
+         .in_reports = InReports::kUnlessDefault},
+        slow);
+  if constexpr (!std::is_const_v<T>) {
+    stragglers.slow_stage = slow.stage;
+    stragglers.slow_factor = slow.factor;
+  }
+  visit({.name = "stragglers/stage_speed",
+         .help = "how fast each pipeline stage computes, 1 as the GPU's forecast, as in 1,0.9,1,1",
+         .values = "LIST",
+         .default_text = "1 everywhere",
+         .in_reports = InReports::kUnlessDefault},
+        stragglers.stage_speed);
+}
+
+// How the step is simulated.
+struct SimulationSettings {
+  bool unfolded = false;  // every microbatch is timed, whether or not the step repeats itself
+  friend bool operator==(const SimulationSettings&, const SimulationSettings&) = default;
+};
+
+template <class Visitor, OrConst<SimulationSettings> T>
+void visit_fields(Visitor&& visit, T& settings) {
+  visit({.name = "settings/unfolded",
+         .help = "time every microbatch one by one",
+         .in_reports = InReports::kUnlessDefault},
+        settings.unfolded);
+}
+
 // Everything that decides a forecast, resolved: no names to look up, no defaults left to fill in.
 struct Scenario {
   Model model;
@@ -39,31 +113,61 @@ struct Scenario {
   ParallelPlan plan;
   Training training;
   NetworkSettings network;
+  Stragglers stragglers;
+  SimulationSettings settings;
   std::optional<KernelCalibration> kernel_calibration;  // what measurements of this GPU corrected
   std::vector<InputFile> files;                         // what the nouns above were read from, for the provenance
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };
 
-// What a user says. References are catalog ids, aliases or files.
+// What a user says. Fields are those of scenario_fields(); the last assignment of a field holds.
 struct ScenarioSpec {
-  std::optional<std::string> model, gpu, cluster, intra, inter;
-  std::optional<std::int64_t> nodes, gpus_per_node;
-  std::optional<BytesPerSecond> intra_bandwidth, inter_bandwidth;  // of a GPU, one direction
-  std::optional<std::int64_t> tp, pp, dp, cp, ep, vpp;
-  std::optional<std::int64_t> micro_batch, global_batch, sequence;
-  std::optional<DType> dtype;
-  std::optional<std::string> schedule;
-  std::optional<ZeroStage> zero;
-  std::optional<Recompute> recompute;
-  std::optional<GradAccumulation> grad_accumulation;
-  std::optional<bool> sequence_parallel, flash_attention, blocking_tp;
-  std::optional<bool> overlap_grad_reduce, overlap_param_gather, overlap_p2p;
-  std::optional<std::string> order;  // of the parallel dimensions, innermost first
-  std::optional<std::string> network_model, algorithm, protocol;
-  std::optional<bool> contention, compute_slowdown;
-  std::optional<std::string> calibration;         // a file of network corrections; "none" forgets those of `base`
-  std::optional<std::string> kernel_calibration;  // the same of the GPU's kernels
+  std::vector<Assignment> assignments;
+
+  ScenarioSpec& set(std::string_view field, std::string_view text) {
+    assignments.push_back({std::string(field), std::string(text)});
+    return *this;
+  }
+  // Numbers, bool, enumerators and quantities, as their text.
+  template <class T>
+  requires(!std::convertible_to<const T&, std::string_view>) ScenarioSpec& set(std::string_view field, const T& value) {
+    if constexpr (std::integral<T> && !std::same_as<T, bool>) {
+      return set(field, std::string_view(field_text(static_cast<std::int64_t>(value))));
+    } else {
+      return set(field, std::string_view(field_text(value)));
+    }
+  }
+  // Nothing when there is no value.
+  template <class T>
+  ScenarioSpec& set(std::string_view field, const std::optional<T>& value) {
+    return value ? set(field, *value) : *this;
+  }
 };
+
+// The scenario that a published run describes.
+ScenarioSpec spec_of(const PublishedRun& run);
+
+// A field for whoever lists them: flags, bindings, documentation.
+struct FieldDescription {
+  Field field;
+  std::string flag;          // "--micro-batch"
+  std::string values;        // "N", "on|off", "none|selective|full", "ID|FILE"
+  std::string default_text;  // "1"
+  bool is_switch = false;    // "on" may be left out
+};
+
+// Every field that a ScenarioSpec can set: those of Scenario, and names that are looked up ("model", "machine/gpu").
+std::span<const FieldDescription> scenario_fields();
+
+// Sets one field of `scenario` and nothing that follows from it. Errors: no such field, or one that only `resolve` can
+// set ("machine/gpu"); a value that cannot be read. `where` is the field.
+Result<void> assign(Scenario& scenario, const Assignment& assignment);
+
+// Whether `resolve` can read every assignment. Errors: all that it cannot, at once.
+Result<void> check_values(const ScenarioSpec& spec);
+
+// "--tp 8 --recompute full", as the command line says it. Fields that do not exist are written as they are.
+std::string to_flags(std::span<const Assignment> assignments);
 
 // Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` says.
 //
@@ -71,11 +175,12 @@ struct ScenarioSpec {
 // cluster) must be filled by tp x cp x pp x dp ranks, and dp follows from it when it is not given; otherwise there are
 // as many nodes as the ranks need.
 //
-// Errors: unknown names, files with mistakes, sizes that do not match; each names the flag to change.
+// Errors: unknown names, files with mistakes, sizes that do not match; each names the field to change
+// ("machine/nodes").
 Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const Scenario* base = nullptr);
 
-// The file of --kernel-calibration; `file`, if any, becomes its path and hash. Errors: it cannot be read, or is larger
-// than 16 MiB; as read_kernel_calibration.
+// The file that kernels/calibration names; `file`, if any, becomes its path and hash. Errors: it cannot be read, or is
+// larger than 16 MiB; as read_kernel_calibration.
 Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file = nullptr);
 
 // tp x cp x pp x dp. Errors: degrees that are not positive, or more ranks than kMostRanks.

@@ -44,26 +44,26 @@ TEST(Resolve, HasTheDefaultsOfTheInterface) {
 
 TEST(Resolve, DefaultsFollowTheDegrees) {
   ScenarioSpec spec;
-  spec.tp = 8, spec.pp = 4, spec.vpp = 2;
+  spec.set("plan/tp", 8).set("plan/pp", 4).set("plan/vpp", 2);
   const Scenario scenario = resolved(spec);
   EXPECT_TRUE(scenario.plan.sequence_parallel);
   EXPECT_EQ(scenario.plan.schedule, "interleaved");
   EXPECT_TRUE(scenario.plan.overlap_p2p);
-  spec.sequence_parallel = false;
-  spec.schedule = "gpipe";
+  spec.set("plan/sequence_parallel", false);
+  spec.set("plan/schedule", "gpipe");
   EXPECT_FALSE(resolved(spec).plan.sequence_parallel);
   EXPECT_EQ(resolved(spec).plan.schedule, "gpipe");
 }
 
 TEST(Resolve, ShortNamesMeanTheCommonVariant) {
   ScenarioSpec spec;
-  spec.gpu = "h100";
+  spec.set("machine/gpu", "h100");
   EXPECT_EQ(resolved(spec).cluster.gpu.id, "h100-sxm-80gb");
 }
 
 TEST(Resolve, NodesFollowFromTheRanks) {
   ScenarioSpec spec;
-  spec.tp = 8, spec.pp = 16, spec.dp = 8;
+  spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 8);
   const Scenario scenario = resolved(spec);
   EXPECT_EQ(scenario.cluster.gpus_per_node(), 8);
   EXPECT_EQ(scenario.cluster.gpu_count(), 1024);
@@ -71,28 +71,28 @@ TEST(Resolve, NodesFollowFromTheRanks) {
 
 TEST(Resolve, ReplicasFillTheNodes) {
   ScenarioSpec spec;
-  spec.tp = 8, spec.pp = 4, spec.nodes = 16;
+  spec.set("plan/tp", 8).set("plan/pp", 4).set("machine/nodes", 16);
   EXPECT_EQ(resolved(spec).plan.dp, 4);
-  spec.gpus_per_node = 4;
+  spec.set("machine/gpus_per_node", 4);
   EXPECT_EQ(resolved(spec).plan.dp, 2);
 }
 
 TEST(Resolve, RefusesRanksThatDoNotFillTheNodes) {
   ScenarioSpec spec;
-  spec.tp = 8, spec.pp = 16, spec.dp = 7, spec.nodes = 128;
+  spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 7).set("machine/nodes", 128);
   EXPECT_THAT(refusal(spec),
               AllOf(HasSubstr("tp 8 x cp 1 x pp 16 x dp 7 = 896 ranks"), HasSubstr("128 nodes x 8 GPUs = 1024 GPUs"),
-                    HasSubstr("--dp 8"), HasSubstr("--nodes 112")));
-  spec.dp.reset();
-  spec.pp = 12;
-  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("= 96 does not divide"), HasSubstr("--nodes 120")));
+                    HasSubstr("plan/dp=8"), HasSubstr("machine/nodes=112")));
+  spec = {};
+  spec.set("plan/tp", 8).set("plan/pp", 12).set("machine/nodes", 128);
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("= 96 does not divide"), HasSubstr("machine/nodes=120")));
 }
 
 TEST(Resolve, FabricsAndBandwidthsOverrideTheMachine) {
   ScenarioSpec spec;
-  spec.nodes = 2;
-  spec.intra_bandwidth = 100 * GB / s;
-  spec.inter_bandwidth = 12.5 * GB / s;
+  spec.set("machine/nodes", 2);
+  spec.set("machine/intra_bandwidth", 100 * GB / s);
+  spec.set("machine/inter_bandwidth", 12.5 * GB / s);
   const Cluster cluster = resolved(spec).cluster;
   ASSERT_EQ(cluster.levels.size(), 2u);
   EXPECT_EQ(cluster.levels[0].bandwidth_per_gpu(), 100 * GB / s);
@@ -101,35 +101,35 @@ TEST(Resolve, FabricsAndBandwidthsOverrideTheMachine) {
 
 TEST(Resolve, EachModelBringsItsOwnSequence) {
   ScenarioSpec spec;
-  spec.model = "llama3-8b";
+  spec.set("model", "llama3-8b");
   EXPECT_EQ(resolved(spec).training.sequence, 8192);
-  spec.sequence = 4096;
+  spec.set("training/sequence", 4096);
   EXPECT_EQ(resolved(spec).training.sequence, 4096);
 }
 
 TEST(Resolve, UnknownNamesNameTheNearest) {
   ScenarioSpec spec;
-  spec.model = "gpt3-175";
-  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown model"), HasSubstr("gpt3-175b"), HasSubstr("--model")));
+  spec.set("model", "gpt3-175");
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown model"), HasSubstr("gpt3-175b"), HasSubstr("model: ")));
   spec = {};
-  spec.gpu = "h1000";
-  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown GPU"), HasSubstr("did you mean"), HasSubstr("--gpu")));
+  spec.set("machine/gpu", "h1000");
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown GPU"), HasSubstr("did you mean"), HasSubstr("machine/gpu: ")));
   spec = {};
-  spec.cluster = "dgx-h10";
-  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown cluster"), HasSubstr("--cluster")));
+  spec.set("machine/cluster", "dgx-h10");
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown cluster"), HasSubstr("machine/cluster: ")));
   spec = {};
-  spec.inter = "ib-ndrr";
-  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown fabric"), HasSubstr("ib-ndr"), HasSubstr("--inter")));
+  spec.set("machine/inter", "ib-ndrr");
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown fabric"), HasSubstr("ib-ndr"), HasSubstr("machine/inter: ")));
 }
 
 TEST(Resolve, AChangedPlanOpensTheMachineOfAReportAgain) {
   ScenarioSpec spec;
-  spec.tp = 8, spec.pp = 4, spec.dp = 2;
+  spec.set("plan/tp", 8).set("plan/pp", 4).set("plan/dp", 2);
   const Scenario base = resolved(spec);
   EXPECT_EQ(base.cluster.gpu_count(), 64);
   EXPECT_EQ(resolved({}, &base), base);
   ScenarioSpec change;
-  change.dp = 4;
+  change.set("plan/dp", 4);
   const Scenario changed = resolved(change, &base);
   EXPECT_EQ(changed.plan.tp, 8);
   EXPECT_EQ(changed.cluster.gpu_count(), 128);

@@ -1,0 +1,143 @@
+// Fields: what a user can set, by name, with a text. A struct whose members a user sets has a table beside it:
+//
+//   template <class Visitor, OrConst<ParallelPlan> Plan>
+//   void visit_fields(Visitor&& visit, Plan& plan) {
+//     visit({.name = "plan/tp", .help = "tensor-parallel ranks"}, plan.tp);
+//
+// Flags, their help, the JSON of reports and of published runs, errors and advice read these tables: a new field is a
+// member and a line.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "ns_dist/names.h"
+#include "ns_dist/result.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+// What a user says: {"plan/tp", "8"}.
+struct Assignment {
+  std::string field, text;
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+
+// Whether a report has the field.
+enum class InReports {
+  kAlways,
+  kOptional,       // written always; a report of an earlier version without it means the default
+  kUnlessDefault,  // the same, and left out where it is the type's T{}, which is its default
+};
+
+struct Field {
+  std::string_view name;                    // "plan/tp"
+  std::string_view help = "";               // without the default
+  std::string_view values = "";             // "ID|FILE"; empty: as the type says ("N", "on|off", names of enumerators)
+  std::string_view default_text = "";       // where the default depends on other fields
+  std::string_view flag = "";               // "--seq", where it is not the key with - for _
+  std::int64_t least = 1;                   // of a whole number
+  std::span<const std::string_view> names = {}; // of the enumerators that a user may choose, where these are not all
+  InReports in_reports = InReports::kAlways;
+
+  // "tp" of "plan/tp": the key of JSON objects.
+  constexpr std::string_view key() const { return name.substr(name.rfind('/') + 1); }
+};
+
+inline constexpr std::int64_t kMostOfAField = 1'000'000'000;
+
+// "--micro-batch" of "training/micro_batch".
+std::string flag_of(const Field& field);
+
+template <class T, class Struct>
+concept OrConst = std::same_as<std::remove_const_t<T>, Struct>;
+
+// Reads `text` into `value`. Errors have `where` = field.name and say what was expected.
+Result<void> read_field(const Field& field, std::string_view text, std::int64_t& value);
+Result<void> read_field(const Field& field, std::string_view text, bool& value);  // on, off; an empty text is on
+Result<void> read_field(const Field& field, std::string_view text, std::string& value);
+Result<void> read_field(const Field& field, std::string_view text, BytesPerSecond& value);  // of a link, with unit
+Result<void> read_field(const Field& field, std::string_view text,
+                        std::vector<double>& value);  // "1,0.9,1", or nothing
+template <class Enum>
+requires std::is_enum_v<Enum> Result<void> read_field(const Field& field, std::string_view text, Enum& value);
+template <class T>
+Result<void> read_field(const Field& field, std::string_view text, std::optional<T>& value) {
+  return read_field(field, text, value.emplace());
+}
+
+// The text that read_field reads back.
+std::string field_text(std::int64_t value);
+std::string field_text(bool value);
+std::string field_text(const std::string& value);
+std::string field_text(BytesPerSecond value);
+std::string field_text(const std::vector<double>& value);
+template <class Enum>
+requires std::is_enum_v<Enum> std::string field_text(Enum value) { return std::string(enumerator_name(value)); }
+template <class T>
+std::string field_text(const std::optional<T>& value) {
+  return value ? field_text(*value) : "";
+}
+
+// A whole number: digits and nothing else ("8", not "8x", "1e3", "+8" or "8.0"). Errors have no place and no hint.
+Result<std::int64_t> read_whole_number(std::string_view text, std::int64_t least, std::int64_t most);
+// The position of `text` among `names`. Errors list the names and tell the nearest, without a place.
+Result<std::size_t> read_name(std::string_view text, std::span<const std::string_view> names);
+// Above 0 and at most `most`. Errors have no place.
+Result<double> read_positive_number(std::string_view text, double most);
+
+template <class Enum>
+requires std::is_enum_v<Enum> Result<void> read_field(const Field& field, std::string_view text, Enum& value) {
+  constexpr std::span<const std::string_view> kAll = names_of<Enum>();
+  const auto chosen = read_name(text, field.names.empty() ? kAll : field.names);
+  if (!chosen) {
+    Error error = chosen.error();
+    error.where = field.name;
+    return fail(std::move(error));
+  }
+  value = static_cast<Enum>(*read_name(text, kAll));
+  return {};
+}
+
+// Sets the field of `table` that `assignment` names; nothing when there is no such field.
+template <class Table>
+std::optional<Result<void>> assign_field(Table& table, const Assignment& assignment) {
+  std::optional<Result<void>> done;
+  visit_fields(
+      [&](const Field& field, auto& value) {
+        if (field.name == assignment.field) done = read_field(field, assignment.text, value);
+      },
+      table);
+  return done;
+}
+
+// All fields of `table`, in its order.
+template <class Table>
+std::vector<Assignment> assignments_of(const Table& table) {
+  std::vector<Assignment> all;
+  visit_fields(
+      [&all](const Field& field, const auto& value) {
+        all.push_back({std::string(field.name), field_text(value)});
+      },
+      table);
+  return all;
+}
+
+// What turns `from` into `to`.
+template <class Table>
+std::vector<Assignment> differences(const Table& from, const Table& to) {
+  const std::vector<Assignment> before = assignments_of(from), after = assignments_of(to);
+  std::vector<Assignment> changes;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (after[i] != before[i]) changes.push_back(after[i]);
+  }
+  return changes;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,26 @@
+// The text of each enumerator: its only spelling, for flags, files, reports and errors alike.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+namespace ns_dist {
+
+// Specialized beside each enum, in the order of the enumerators, whose values are 0, 1, 2, ...
+template <class Enum>
+inline constexpr auto kNames = nullptr;
+
+template <class Enum>
+constexpr std::span<const std::string_view> names_of() {
+  static_assert(std::is_enum_v<Enum>);
+  return kNames<Enum>;
+}
+
+template <class Enum>
+constexpr std::string_view enumerator_name(Enum value) {
+  return names_of<Enum>()[static_cast<std::size_t>(value)];
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,129 @@
+#include "ns_dist/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "ns_dist/catalog.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr BytesPerSecond kFastest = 1000 * units::TB / units::s;
+constexpr double kFastestStage = 1000;  // relative to the GPU
+
+Error mistake(std::string message, std::string expected, std::string hint = "") {
+  return {ErrorCode::kInvalidInput, std::move(message), "", std::move(expected), std::move(hint), {}};
+}
+
+tl::unexpected<Error> fail_at(const Field& field, Error error, std::string hint = "") {
+  error.where = field.name;
+  if (!hint.empty()) error.hint = std::move(hint);
+  return fail(std::move(error));
+}
+
+std::string with_commas(std::int64_t value) {
+  std::string digits = fmt::format("{}", value);
+  for (std::size_t i = digits.size(); i > 3;) {
+    i -= 3;
+    digits.insert(i, ",");
+  }
+  return digits;
+}
+
+}  // namespace
+
+std::string flag_of(const Field& field) {
+  if (!field.flag.empty()) return std::string(field.flag);
+  std::string flag = "--" + std::string(field.key());
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+Result<std::int64_t> read_whole_number(std::string_view text, std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = status != std::errc::invalid_argument && end == text.data() + text.size();
+  if (whole && status == std::errc() && value >= least && value <= most) return value;
+  return fail(
+      mistake(whole ? fmt::format("{} is out of range", text) : fmt::format("\"{}\" is not a whole number", text),
+              fmt::format("a whole number from {} to {}", least, with_commas(most))));
+}
+
+Result<std::size_t> read_name(std::string_view text, std::span<const std::string_view> names) {
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  const std::string near = nearest_name(text, {names.begin(), names.end()});
+  return fail(mistake(fmt::format("\"{}\" is none of its values", text),
+                      fmt::format("one of {}", fmt::join(names, ", ")),
+                      near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)));
+}
+
+Result<double> read_positive_number(std::string_view text, double most) {
+  double value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status == std::errc() && end == text.data() + text.size() && value > 0 && value <= most) return value;
+  return fail(mistake(fmt::format("\"{}\" cannot be used", text), fmt::format("a number above 0, at most {}", most)));
+}
+
+Result<void> read_field(const Field& field, std::string_view text, std::int64_t& value) {
+  const auto number = read_whole_number(text, field.least, kMostOfAField);
+  if (!number) {
+    const bool out_of_range = number.error().message.ends_with("out of range");
+    return fail_at(field, number.error(),
+                   out_of_range ? "" : fmt::format("write digits only, as in {}={}", field.name, field.least + 7));
+  }
+  value = *number;
+  return {};
+}
+
+Result<void> read_field(const Field& field, std::string_view text, bool& value) {
+  static constexpr std::array<std::string_view, 2> kSwitch = {"off", "on"};
+  const auto chosen = text.empty() ? Result<std::size_t>(1) : read_name(text, kSwitch);
+  if (!chosen) return fail_at(field, chosen.error());
+  value = *chosen == 1;
+  return {};
+}
+
+Result<void> read_field(const Field&, std::string_view text, std::string& value) {
+  value = text;
+  return {};
+}
+
+Result<void> read_field(const Field& field, std::string_view text, BytesPerSecond& value) {
+  const auto parsed = parse_quantity<BytesPerSecond>(text);
+  if (!parsed) return fail_at(field, parsed.error());
+  if (!(*parsed > BytesPerSecond()) || *parsed > kFastest) {
+    return fail_at(field, mistake(fmt::format("\"{}\" is no bandwidth of a link", text),
+                                  "above 0 and at most 1000 TB/s", "write, for example, \"50 GB/s\""));
+  }
+  value = *parsed;
+  return {};
+}
+
+Result<void> read_field(const Field& field, std::string_view text, std::vector<double>& value) {
+  std::vector<double> numbers;
+  if (text.empty()) {
+    value.clear();
+    return {};
+  }
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const auto number = read_positive_number(rest.substr(0, comma), kFastestStage);
+    if (!number) return fail_at(field, number.error(), fmt::format("write, for example, {}=1,0.9,1,1", field.name));
+    numbers.push_back(*number);
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+  value = std::move(numbers);
+  return {};
+}
+
+std::string field_text(std::int64_t value) { return fmt::format("{}", value); }
+std::string field_text(bool value) { return value ? "on" : "off"; }
+std::string field_text(const std::string& value) { return value; }
+std::string field_text(BytesPerSecond value) { return to_text(value); }
+std::string field_text(const std::vector<double>& value) { return fmt::format("{}", fmt::join(value, ",")); }
+
+}  // namespace ns_dist

@@ -1,0 +1,133 @@
+#include "scenario_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ns_dist {
+namespace {
+
+template <class T>
+std::string values_of(const Field& field, const T&) {
+  if (!field.values.empty()) return std::string(field.values);
+  if constexpr (std::is_same_v<T, bool>) {
+    return "on|off";
+  } else if constexpr (std::is_enum_v<T>) {
+    return fmt::format("{}", fmt::join(field.names.empty() ? names_of<T>() : field.names, "|"));
+  } else {
+    return "N";
+  }
+}
+
+std::vector<FieldDescription> describe() {
+  std::vector<FieldDescription> all;
+  const auto add = [&all](const Field& field, const auto& value) {
+    all.push_back({field, flag_of(field), values_of(field, value),
+                   field.default_text.empty() ? field_text(value) : std::string(field.default_text),
+                   std::is_same_v<std::remove_cvref_t<decltype(value)>, bool>});
+  };
+  const References references;
+  const Scenario scenario;
+  visit_fields(add, references);
+  visit_fields(add, scenario.plan);
+  visit_fields(add, scenario.training);
+  visit_fields(add, scenario.network);
+  visit_fields(add, scenario.stragglers);
+  visit_fields(add, scenario.settings);
+  return all;
+}
+
+const FieldDescription* find(std::string_view name) {
+  for (const FieldDescription& description : scenario_fields()) {
+    if (description.field.name == name) return &description;
+  }
+  return nullptr;
+}
+
+Result<void> refuse(const Assignment& assignment) {
+  std::vector<std::string> names;
+  for (const FieldDescription& description : scenario_fields()) names.emplace_back(description.field.name);
+  const std::string near = nearest_name(assignment.field, names);
+  return fail({ErrorCode::kInvalidInput,
+               "there is no such field",
+               assignment.field,
+               "a field of scenario_fields()",
+               near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+               {}});
+}
+
+}  // namespace
+
+std::span<const FieldDescription> scenario_fields() {
+  static const std::vector<FieldDescription> kFields = describe();
+  return kFields;
+}
+
+Result<void> assign(Scenario& scenario, const Assignment& assignment) {
+  if (auto done = assign_field(scenario.plan, assignment)) return *done;
+  if (auto done = assign_field(scenario.training, assignment)) return *done;
+  if (auto done = assign_field(scenario.network, assignment)) return *done;
+  if (auto done = assign_field(scenario.stragglers, assignment)) return *done;
+  if (auto done = assign_field(scenario.settings, assignment)) return *done;
+  return refuse(assignment);
+}
+
+Result<void> assign_all(const ScenarioSpec& spec, Scenario& scenario, References& references) {
+  std::vector<Error> errors;
+  for (const Assignment& assignment : spec.assignments) {
+    const auto looked_up = assign_field(references, assignment);
+    if (auto done = looked_up ? *looked_up : assign(scenario, assignment); !done) errors.push_back(done.error());
+  }
+  if (errors.empty()) return {};
+  return fail(join(std::move(errors)));
+}
+
+Result<void> check_values(const ScenarioSpec& spec) {
+  Scenario scenario;
+  References references;
+  return assign_all(spec, scenario, references);
+}
+
+std::string to_flags(std::span<const Assignment> assignments) {
+  std::string flags;
+  for (const Assignment& assignment : assignments) {
+    const FieldDescription* description = find(assignment.field);
+    flags += fmt::format("{}{} {}", flags.empty() ? "" : " ",
+                         description != nullptr ? description->flag : assignment.field, assignment.text);
+  }
+  return flags;
+}
+
+ScenarioSpec spec_of(const PublishedRun& run) {
+  ScenarioSpec spec;
+  spec.set("model", run.model).set("machine/cluster", run.cluster);
+  spec.assignments.insert(spec.assignments.end(), run.set.begin(), run.set.end());
+  return spec;
+}
+
+Result<void> read_field(const Field& field, std::string_view text, SlowRank& value) {
+  if (text == "none") {
+    value = {};
+    return {};
+  }
+  const std::size_t colon = text.find(':');
+  const std::string_view behind = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
+  const auto stage = read_whole_number(text.substr(0, colon), 0, kMostOfAField);
+  const auto factor = read_positive_number(behind, kLargestSlowdown);
+  if (!stage || !factor || *factor < 1) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("\"{}\" is no slow rank", text),
+                 std::string(field.name),
+                 fmt::format("none, or a stage from 0 and a factor from 1 to {}", kLargestSlowdown),
+                 fmt::format("write, for example, {}=3:1.2", field.name),
+                 {}});
+  }
+  value = {*stage, *factor};
+  return {};
+}
+
+std::string field_text(const SlowRank& value) {
+  return value == SlowRank() ? "none" : fmt::format("{}:{}", value.stage, value.factor);
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,77 @@
+// What a spec names rather than writes, and how its texts are read.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ns_dist/scenario.h"
+
+namespace ns_dist {
+
+inline constexpr double kLargestSlowdown = 1000;
+
+// Catalog ids, aliases and files, and what changes the machine that they name.
+struct References {
+  std::optional<std::string> model;
+  std::optional<std::string> gpu, cluster;
+  std::optional<std::int64_t> nodes, gpus_per_node;
+  std::optional<std::string> intra, inter;
+  std::optional<BytesPerSecond> intra_bandwidth, inter_bandwidth;  // of a GPU, one direction
+  std::optional<std::string> calibration;                          // a file of network corrections, or "none"
+  std::optional<std::string> kernel_calibration;                   // the same of the GPU's kernels
+};
+
+template <class Visitor, OrConst<References> T>
+void visit_fields(Visitor&& visit, T& names) {
+  visit({.name = "model",
+         .help = "ns-dist list models, our JSON or a Hugging Face config.json",
+         .values = "ID|FILE",
+         .default_text = "gpt3-175b"},
+        names.model);
+  visit({.name = "machine/gpu",
+         .help = "ns-dist list gpus, or JSON",
+         .values = "ID|FILE",
+         .default_text = "h100-sxm-80gb"},
+        names.gpu);
+  visit({.name = "machine/cluster",
+         .help = "ns-dist list clusters, or JSON",
+         .values = "ID|FILE",
+         .default_text = "the GPU's usual machine"},
+        names.cluster);
+  visit({.name = "machine/nodes", .help = "nodes", .default_text = "as many as the plan needs"}, names.nodes);
+  visit({.name = "machine/gpus_per_node", .help = "GPUs of a node", .default_text = "the machine's own"},
+        names.gpus_per_node);
+  visit({.name = "machine/intra",
+         .help = "fabric inside a node, ns-dist list fabrics",
+         .values = "ID",
+         .default_text = "the machine's own"},
+        names.intra);
+  visit({.name = "machine/inter", .help = "fabric between nodes", .values = "ID", .default_text = "the machine's own"},
+        names.inter);
+  visit({.name = "machine/intra_bandwidth",
+         .help = "of a GPU, one direction, as in \"450 GB/s\"",
+         .values = "RATE",
+         .default_text = "the fabric's"},
+        names.intra_bandwidth);
+  visit({.name = "machine/inter_bandwidth",
+         .help = "of a GPU, one direction, as in \"50 GB/s\"",
+         .values = "RATE",
+         .default_text = "the fabric's"},
+        names.inter_bandwidth);
+  visit({.name = "network/calibration",
+         .help = "corrections measured on this cluster, as ns-dist calibrate writes them",
+         .values = "FILE|none",
+         .default_text = "none"},
+        names.calibration);
+  visit({.name = "kernels/calibration",
+         .help = "corrections measured on this GPU, as ns-dist calibrate writes them",
+         .values = "FILE|none",
+         .default_text = "none",
+         .flag = "--kernel-calibration"},
+        names.kernel_calibration);
+}
+
+// Reads every assignment. Errors: all that cannot be read, at once.
+Result<void> assign_all(const ScenarioSpec& spec, Scenario& scenario, References& references);
+
+}  // namespace ns_dist

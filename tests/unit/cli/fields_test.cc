@@ -1,0 +1,140 @@
+// A field of the table is a flag, a key of reports and of runs' files, and is refused with its flag when it is wrong.
+// Nothing here names a field: what is true of the table is true of the next field.
+#include "ns_dist/fields.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "ns_dist/scenario.h"
+#include "support/run_command.h"
+#include "support/simulator_fakes.h"
+
+namespace ns_dist {
+namespace {
+
+using nlohmann::json;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
+  return parts;
+}
+
+// Assignments of texts that the field accepts, other than its default.
+std::vector<Assignment> changes_of(const FieldDescription& description) {
+  std::vector<std::string> texts = split(description.values, '|');
+  texts.insert(texts.end(), {"2", "some text", "0:1.5", "1,0.5"});
+  std::vector<Assignment> found;
+  for (const std::string& text : texts) {
+    const Assignment assignment{std::string(description.field.name), text};
+    Scenario scenario = small_scenario();
+    if (assign(scenario, assignment) && scenario != small_scenario()) found.push_back(assignment);
+  }
+  return found;
+}
+
+// Fields that `assign` can set; the others name what `resolve` looks up.
+bool is_looked_up(const FieldDescription& description) {
+  Scenario scenario = small_scenario();
+  const auto done = assign(scenario, {std::string(description.field.name), ""});
+  return !done && done.error().message == "there is no such field";
+}
+
+TEST(Fields, AreFlagsWithHelpAndDefault) {
+  const std::string help = run_command("ns-dist simulate --help").out;
+  for (const FieldDescription& description : scenario_fields()) {
+    EXPECT_THAT(help, HasSubstr("\n  " + description.flag + " ")) << description.field.name;
+    EXPECT_FALSE(description.field.help.empty()) << description.flag;
+    EXPECT_FALSE(description.default_text.empty()) << description.flag;
+  }
+}
+
+TEST(Fields, AreKeysOfReportsAndRepeat) {
+  for (const FieldDescription& description : scenario_fields()) {
+    if (is_looked_up(description)) continue;
+    const std::vector<Assignment> changes = changes_of(description);
+    EXPECT_FALSE(changes.empty()) << description.field.name;
+    for (const Assignment& change : changes) {
+      Scenario scenario = small_scenario();
+      ASSERT_TRUE(assign(scenario, change));
+      const std::string text = write_scenario(scenario);
+      const json inputs = json::parse(text);
+      EXPECT_TRUE(inputs.contains(json::json_pointer("/" + std::string(description.field.name)))) << change.field;
+      const auto again = read_scenario(text, "report.json");
+      ASSERT_TRUE(again) << to_text(again.error());
+      EXPECT_EQ(*again, scenario) << change.field << " " << change.text;
+    }
+  }
+}
+
+TEST(Fields, AreKeysOfRunsFiles) {
+  const std::string path = std::string(NS_DIST_SOURCE_DIR) + "/configs/runs/korthikanti-2022.json";
+  const json file = json::parse(read_text(path));
+  for (const FieldDescription& description : scenario_fields()) {
+    const std::string name(description.field.name), key(description.field.key());
+    if (!name.starts_with("plan/") && !name.starts_with("training/")) continue;
+    for (const Assignment& change : changes_of(description)) {
+      Scenario scenario = small_scenario();
+      ASSERT_TRUE(assign(scenario, change));
+      json value = json::parse(write_scenario(scenario))[json::json_pointer("/" + name)];
+      if (description.values == "0|1|2|3") value = std::stoi(change.text);  // a number in these files
+      json changed = file;
+      changed["runs"][0][key] = value;
+      const auto runs = read_runs(changed.dump(), "runs.json");
+      ASSERT_TRUE(runs) << to_text(runs.error());
+      const ScenarioSpec spec = spec_of(runs->runs[0]);
+      Scenario told = small_scenario(), expected = small_scenario();
+      for (const Assignment& assignment : spec.assignments) {
+        if (assignment.field == name) ASSERT_TRUE(assign(told, assignment));
+      }
+      ASSERT_TRUE(assign(expected, change));
+      EXPECT_EQ(told, expected) << name << " " << change.text;
+    }
+  }
+}
+
+TEST(Fields, RefuseWhatTheyCannotBe) {
+  for (const FieldDescription& description : scenario_fields()) {
+    const CommandResult result = run_command("ns-dist " + description.flag + " '?'");
+    EXPECT_THAT(result.code, ::testing::AnyOf(1, 2)) << description.flag;
+    EXPECT_THAT(result.err, ContainsRegex("ns-dist: " + description.flag + ": .*[?]")) << description.flag;
+  }
+}
+
+TEST(Fields, UnknownOnesNameTheNearest) {
+  Scenario scenario = small_scenario();
+  const auto wrong = assign(scenario, {"plan/tpp", "8"});
+  ASSERT_FALSE(wrong);
+  EXPECT_THAT(to_text(wrong.error()), HasSubstr("plan/tpp: there is no such field"));
+  EXPECT_THAT(to_text(wrong.error()), HasSubstr("did you mean \"plan/tp\"?"));
+}
+
+TEST(Fields, DifferencesAreWhatMakesOnePlanTheOther) {
+  ParallelPlan from, to;
+  to.tp = 8;
+  to.recompute = Recompute::kFull;
+  to.overlap_p2p = true;
+  const std::vector<Assignment> changes = differences(from, to);
+  EXPECT_EQ(to_flags(changes), "--tp 8 --recompute full --overlap-p2p on");
+  for (const Assignment& change : changes) ASSERT_TRUE(*assign_field(from, change));
+  EXPECT_EQ(from, to);
+}
+
+TEST(Fields, StragglersMustHaveAStage) {
+  const auto refusal = [](const char* arguments) {
+    return run_command("ns-dist --tp 8 --pp 4 " + std::string(arguments)).err;
+  };
+  EXPECT_THAT(refusal("--slow-rank 4:1.2"), HasSubstr("--slow-rank: there is no pipeline stage 4; expected a stage"));
+  EXPECT_THAT(refusal("--slow-rank 1:0.5"), HasSubstr("write, for example, --slow-rank 3:1.2"));
+  EXPECT_THAT(refusal("--stage-speed 1,0.9"), HasSubstr("--stage-speed: 2 speeds for 4 pipeline stages"));
+  EXPECT_THAT(refusal("--stage-speed 1,,1,1"), HasSubstr("--stage-speed: \"\" cannot be used"));
+}
+
+}  // namespace
+}  // namespace ns_dist
