@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
+#include <string>
+#include <tuple>
 
 #include "advice.h"
-#include "clock.h"
+#include "clocks/pass_clock.h"
+#include "costs.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 
@@ -15,10 +18,23 @@ namespace {
 constexpr double kWorthwhile = 0.002;  // of the step
 
 struct Candidate {
-  std::string change, flags;
+  std::string change;
   ParallelPlan plan;
   Training training;
 };
+
+// The first schedule of the table that runs so many chunks, as when a user names none.
+bool use_chunks(ParallelPlan& plan, std::int64_t chunks) {
+  for (const PipelineSchedule* schedule : pipeline_schedules()) {
+    if (chunks < schedule->least_chunks || (schedule->most_chunks > 0 && chunks > schedule->most_chunks)) continue;
+    if (chunks > 1 && !schedule->overlaps_messages) continue;
+    plan.vpp = chunks;
+    plan.schedule = chunks == 1 ? ParallelPlan().schedule : std::string(schedule->name);
+    plan.overlap_p2p = plan.overlap_p2p || (chunks > 1 && schedule->overlaps_messages);
+    return true;
+  }
+  return false;
+}
 
 std::vector<Candidate> pipelines(const Scenario& from) {
   std::vector<Candidate> found;
@@ -28,12 +44,8 @@ std::vector<Candidate> pipelines(const Scenario& from) {
   for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
     // All divisors would be many for deep models; the smallest and those that leave few layers a chunk tell enough.
     if (layers % chunks != 0 || chunks == plan.vpp || (!found.empty() && layers / chunks > 2)) continue;
-    Candidate candidate{fmt::format("interleave {} model chunks a stage", chunks), fmt::format("--vpp {}", chunks),
-                        plan, from.training};
-    candidate.plan.vpp = chunks;
-    candidate.plan.schedule = "interleaved";
-    candidate.plan.overlap_p2p = true;
-    found.push_back(std::move(candidate));
+    Candidate candidate{fmt::format("interleave {} model chunks a stage", chunks), plan, from.training};
+    if (use_chunks(candidate.plan, chunks)) found.push_back(std::move(candidate));
   }
   return found;
 }
@@ -42,8 +54,7 @@ std::vector<Candidate> microbatches(const Scenario& from) {
   std::vector<Candidate> found;
   for (const std::int64_t size : {2 * from.training.micro_batch, from.training.micro_batch / 2}) {
     if (size < 1) continue;
-    Candidate candidate{fmt::format("microbatches of {} sequences", size), fmt::format("--micro-batch {}", size),
-                        from.plan, from.training};
+    Candidate candidate{fmt::format("microbatches of {} sequences", size), from.plan, from.training};
     candidate.training.micro_batch = size;
     found.push_back(std::move(candidate));
   }
@@ -54,9 +65,8 @@ std::vector<Candidate> recomputations(const Scenario& from) {
   std::vector<Candidate> found;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
     if (recompute >= from.plan.recompute) break;
-    const char* name = recompute == Recompute::kNone ? "none" : "selective";
     Candidate candidate{recompute == Recompute::kNone ? "keep the activations" : "recompute only the attention core",
-                        fmt::format("--recompute {}", name), from.plan, from.training};
+                        from.plan, from.training};
     candidate.plan.recompute = recompute;
     found.push_back(std::move(candidate));
   }
@@ -65,22 +75,17 @@ std::vector<Candidate> recomputations(const Scenario& from) {
 
 std::vector<Candidate> overlaps(const Scenario& from) {
   const ParallelPlan& plan = from.plan;
-  Candidate candidate{"communicate while computing", "--overlap ", plan, from.training};
+  Candidate candidate{"communicate while computing", plan, from.training};
   candidate.plan.overlap_grad_reduce |= plan.dp > 1;
   candidate.plan.overlap_param_gather |= plan.dp > 1 && plan.zero != ZeroStage::kNone;
   candidate.plan.overlap_p2p |= plan.pp > 1;
   if (candidate.plan == plan) return {};
-  std::vector<std::string> parts;
-  if (candidate.plan.overlap_grad_reduce) parts.emplace_back("grad-reduce");
-  if (candidate.plan.overlap_param_gather) parts.emplace_back("param-gather");
-  if (candidate.plan.overlap_p2p) parts.emplace_back("p2p");
-  candidate.flags += fmt::format("{}", fmt::join(parts, ","));
   return {candidate};
 }
 
 std::vector<Candidate> kernels(const Scenario& from) {
   if (from.plan.flash_attention) return {};
-  Candidate candidate{"fused attention", "--flash-attention on", from.plan, from.training};
+  Candidate candidate{"fused attention", from.plan, from.training};
   candidate.plan.flash_attention = true;
   return {candidate};
 }
@@ -89,194 +94,166 @@ std::vector<Candidate> kernels(const Scenario& from) {
 std::vector<Candidate> degrees(const Scenario& from) {
   std::vector<Candidate> found;
   const auto add = [&](std::int64_t tp, std::int64_t pp, std::int64_t dp) {
-    Candidate candidate{"divide the GPUs otherwise", fmt::format("--tp {} --pp {} --dp {}", tp, pp, dp), from.plan,
-                        from.training};
+    Candidate candidate{"divide the GPUs otherwise", from.plan, from.training};
     candidate.plan.tp = tp;
     candidate.plan.pp = pp;
     candidate.plan.dp = dp;
     candidate.plan.sequence_parallel = tp > 1 && (from.plan.sequence_parallel || from.plan.tp == 1);
-    if (pp == 1 && from.plan.pp > 1) candidate.plan.vpp = 1, candidate.plan.schedule = "1f1b";
+    if (pp == 1 && from.plan.pp > 1) use_chunks(candidate.plan, 1);
     found.push_back(std::move(candidate));
   };
   const auto [tp, pp, dp] = std::tuple(from.plan.tp, from.plan.pp, from.plan.dp);
-  if (tp % 2 == 0) add(tp / 2, pp, dp * 2), add(tp / 2, pp * 2, dp);
-  if (pp % 2 == 0) add(tp, pp / 2, dp * 2), add(tp * 2, pp / 2, dp);
-  if (dp % 2 == 0) add(tp * 2, pp, dp / 2), add(tp, pp * 2, dp / 2);
+  if (tp % 2 == 0) {
+    add(tp / 2, pp, dp * 2);
+    add(tp / 2, pp * 2, dp);
+  }
+  if (pp % 2 == 0) {
+    add(tp, pp / 2, dp * 2);
+    add(tp * 2, pp / 2, dp);
+  }
+  if (dp % 2 == 0) {
+    add(tp * 2, pp, dp / 2);
+    add(tp, pp * 2, dp / 2);
+  }
   return found;
 }
 
-class Simulator {
+class Adviser {
  public:
-  Simulator(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network)
-      : scenario_(scenario), compute_(compute), network_(network) {}
+  Adviser(const Scenario& scenario, const Prediction& prediction, const Session& session)
+      : scenario_(scenario),
+        prediction_(prediction),
+        session_(session),
+        unshared_(PassClock(prediction.program, prediction.costs).run() * units::s) {}
 
-  // Steps of the scenario's model under another plan, ready to be timed.
-  struct Trial {
-    struct Run {
-      std::unique_ptr<ExecutionGraph> graph;
-      std::vector<Forecast> forecasts;
-      std::vector<Seconds> durations;
-      std::int64_t microbatches = 0;
-    };
-    std::vector<Run> runs;  // the step, or two short ones
-    std::int64_t microbatches = 0;
+  // The best of candidates that exclude each other. It is chosen by the clock without sharing, which is fast; `saves` is
+  // what it saves by that clock.
+  struct Choice {
+    Scenario scenario;
+    Improvement improvement;
   };
-
-  // Nothing when it cannot be planned or needs more memory than there is.
-  std::optional<Trial> plan(const Candidate& candidate) const {
-    const Model& model = scenario_.model;
-    if (!check_plan(model, candidate.plan, candidate.training)) return std::nullopt;
-    const auto memory = memory_budget(model, candidate.plan, candidate.training);
-    if (!memory || memory->peak() > scenario_.cluster.gpu.memory) return std::nullopt;
-    // A full pipeline repeats itself: two short steps give the time of a microbatch, and so of any number of them.
-    Trial trial;
-    trial.microbatches = microbatches_of(candidate.plan, candidate.training);
-    const std::int64_t shorter = 2 * candidate.plan.pp, longer = 3 * candidate.plan.pp;
-    const bool whole = trial.microbatches <= longer + shorter;
-    for (const std::int64_t microbatches : whole ? std::vector{trial.microbatches} : std::vector{shorter, longer}) {
-      Training training = candidate.training;
-      training.global_batch = microbatches * training.micro_batch * candidate.plan.dp;
-      auto graph = plan_step(model, candidate.plan, training);
-      if (!graph) return std::nullopt;
-      auto forecasts = forecast_works(*graph, compute_, network_);
-      if (!forecasts) return std::nullopt;
-      std::vector<Seconds> durations;
-      for (const Forecast& forecast : *forecasts) durations.push_back(forecast.latency);
-      trial.runs.push_back({std::make_unique<ExecutionGraph>(*std::move(graph)), *std::move(forecasts),
-                            std::move(durations), microbatches});
+  std::optional<Choice> best_of(std::vector<Candidate> candidates) const {
+    std::optional<Choice> best;
+    for (Candidate& candidate : candidates) {
+      Scenario changed = scenario_;
+      changed.plan = std::move(candidate.plan);
+      changed.training = candidate.training;
+      if (!check_plan(changed.model, changed.plan, changed.training)) continue;
+      const auto memory = memory_budget(changed.model, changed.plan, changed.training);
+      if (!memory || memory->peak() > changed.cluster.gpu.memory) continue;
+      Scenario unshared = changed;
+      unshared.network.contention = unshared.network.compute_slowdown = false;
+      const auto step = step_time(unshared, session_);
+      if (!step || unshared_ - *step <= (best ? best->improvement.saves : Seconds())) continue;
+      Improvement improvement;
+      improvement.change = std::move(candidate.change);
+      improvement.set = differences(scenario_.plan, changed.plan);
+      const auto more = differences(scenario_.training, changed.training);
+      improvement.set.insert(improvement.set.end(), more.begin(), more.end());
+      improvement.saves = unshared_ - *step;
+      best = Choice{std::move(changed), std::move(improvement)};
     }
-    return trial;
+    return best;
   }
 
-  // The step; with `sharing`, what overlaps shares links, SMs and memory, which takes longer to find out.
-  std::optional<Seconds> step(const Trial& trial, bool sharing) const {
-    std::vector<Seconds> steps;
-    for (const Trial::Run& run : trial.runs) {
-      auto demands = demands_of(*run.graph, run.forecasts, scenario_.cluster, sharing && scenario_.network.contention,
-                                sharing && scenario_.network.compute_slowdown);
-      if (!demands) return std::nullopt;
-      steps.push_back(Clock(*run.graph, *std::move(demands)).step(run.durations));
+  // What the change saves when what overlaps shares. Nothing where it saves nothing.
+  std::optional<Improvement> timed(Choice choice) const {
+    const auto step = step_time(choice.scenario, session_);
+    if (!step) return std::nullopt;
+    choice.improvement.saves = prediction_.step - *step;
+    return std::move(choice.improvement);
+  }
+
+  // The step when every work takes `latency(item, forecast)`. Work that takes no time takes nothing else either.
+  template <class Latency>
+  Seconds step(Latency latency) const {
+    ProgramCosts costs = prediction_.costs;
+    for (ProgramCosts::Row& row : costs.rows) {
+      for (std::size_t w = 0; w < row.forecasts.size(); ++w) {
+        const WorkItem& item = prediction_.program.works[w];
+        row.forecasts[w].latency = latency(item, row.forecasts[w]);
+        if (row.demands.empty() || row.forecasts[w].latency > Seconds()) continue;
+        row.demands[w] = Demand{{}, 0, 0, row.demands[w].bound};
+      }
     }
-    if (steps.size() == 1) return steps.front();
-    const Trial::Run &shorter = trial.runs.front(), &longer = trial.runs.back();
-    const Seconds each =
-        (steps.back() - steps.front()) / static_cast<double>(longer.microbatches - shorter.microbatches);
-    return steps.back() + static_cast<double>(trial.microbatches - longer.microbatches) * each;
+    return step_of(prediction_.program, costs, scenario_).value_or(prediction_.step);
+  }
+
+  Improvement without(Category category, std::string change) const {
+    const Seconds rest = step([category](const WorkItem& item, const Forecast& forecast) {
+      return item.category == category ? Seconds() : forecast.latency;
+    });
+    return {std::move(change), "", prediction_.step - rest, true, {}};
+  }
+
+  // The operator family that would save most if its kernels reached their floor: the one that is above it longest on the
+  // critical path.
+  std::optional<Improvement> faster_kernels() const {
+    std::map<std::string_view, Seconds> above_floor;
+    for (const PathEntry& entry : prediction_.critical_path) {
+      const bool is_kernel = std::any_of(
+          prediction_.program.works.begin(), prediction_.program.works.end(), [&](const WorkItem& item) {
+            return std::holds_alternative<Operator>(item.work) && item.name == entry.name;
+          });
+      if (!is_kernel) continue;
+      above_floor[entry.kind] += static_cast<double>(entry.count) * (entry.forecast.latency - entry.forecast.floor);
+    }
+    const auto worst = std::max_element(above_floor.begin(), above_floor.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (worst == above_floor.end()) return std::nullopt;
+    const std::string_view family = worst->first;
+    const Seconds rest = step([family](const WorkItem& item, const Forecast& forecast) {
+      return std::holds_alternative<Operator>(item.work) && kind_of(item) == family ? forecast.floor : forecast.latency;
+    });
+    return Improvement{
+        fmt::format("{} kernels at the GPU's peak rates", family), "", prediction_.step - rest, true, {}};
   }
 
  private:
   const Scenario& scenario_;
-  const ComputeCost& compute_;
-  const NetworkCost& network_;
+  const Prediction& prediction_;
+  const Session& session_;
+  Seconds unshared_;
 };
 
-// The best of candidates that exclude each other: chosen as if nothing shared anything, its saving with sharing.
-std::optional<Improvement> best_of(const std::vector<Candidate>& candidates, const Simulator& simulator, Seconds step) {
-  std::optional<Simulator::Trial> best;
-  const Candidate* chosen = nullptr;
-  Seconds least;
-  for (const Candidate& candidate : candidates) {
-    auto trial = simulator.plan(candidate);
-    const auto alone = trial ? simulator.step(*trial, false) : std::nullopt;
-    if (!alone || (chosen && *alone >= least)) continue;
-    best = std::move(trial);
-    chosen = &candidate;
-    least = *alone;
-  }
-  if (!chosen || least >= step) return std::nullopt;
-  const auto changed = simulator.step(*best, true);
-  if (!changed) return std::nullopt;
-  return Improvement{chosen->change, chosen->flags, step - *changed, false};
-}
-
-// What would be saved if a cause went away altogether: the same graph with other durations, as if nothing shared
-// anything (communication that goes away takes nothing from what runs beside it either).
-class WhatIf {
- public:
-  WhatIf(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts, Seconds step)
-      : graph_(graph), forecasts_(forecasts), clock_(graph), step_(step) {}
-
-  // The step when every work item takes `duration(item, forecast)`.
-  template <class Duration>
-  Seconds step(Duration duration) {
-    std::vector<Seconds> durations;
-    durations.reserve(forecasts_.size());
-    for (std::size_t i = 0; i < forecasts_.size(); ++i) {
-      durations.push_back(duration(graph_.works()[i], forecasts_[i]));
-    }
-    return clock_.step(durations);
-  }
-
-  Improvement without(Category category, std::string change) {
-    const Seconds saves = step_ - step([category](const WorkItem& item, const Forecast& forecast) {
-                            return item.category == category ? Seconds() : forecast.latency;
-                          });
-    return {std::move(change), "", saves, true};
-  }
-
- private:
-  const ExecutionGraph& graph_;
-  const std::vector<Forecast>& forecasts_;
-  Clock clock_;
-  Seconds step_;
-};
-
-// The operator family that would save most if its kernels reached their floor.
-std::optional<Improvement> faster_kernels(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts,
-                                          WhatIf& what_if) {
-  std::vector<std::int64_t> counts(graph.works().size());
-  for (const GraphNode& node : graph.nodes()) ++counts[index(node.work)];
-  std::map<std::string_view, Seconds> above_floor;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    const WorkItem& item = graph.works()[i];
-    if (!std::holds_alternative<Operator>(item.work)) continue;
-    above_floor[kind_of(item)] += static_cast<double>(counts[i]) * (forecasts[i].latency - forecasts[i].floor);
-  }
-  const auto worst = std::max_element(above_floor.begin(), above_floor.end(),
-                                      [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (worst == above_floor.end()) return std::nullopt;
-  const std::string_view family = worst->first;
-  const Seconds now = what_if.step([](const WorkItem&, const Forecast& forecast) { return forecast.latency; });
-  const Seconds saves = now - what_if.step([family](const WorkItem& item, const Forecast& forecast) {
-    return std::holds_alternative<Operator>(item.work) && kind_of(item) == family ? forecast.floor : forecast.latency;
-  });
-  return Improvement{fmt::format("{} kernels at the GPU's peak rates", family), "", saves, true};
-}
-
-void sort_by_saving(std::vector<Improvement>& improvements) {
-  std::stable_sort(improvements.begin(), improvements.end(),
-                   [](const Improvement& a, const Improvement& b) { return a.saves > b.saves; });
+template <class T>
+void sort_by_saving(std::vector<T>& changes, auto saves) {
+  std::stable_sort(changes.begin(), changes.end(), [&](const T& a, const T& b) { return saves(a) > saves(b); });
 }
 
 }  // namespace
 
-std::vector<Improvement> improvements(const Scenario& scenario, const ExecutionGraph& graph,
-                                      const std::vector<Forecast>& forecasts, const ComputeCost& compute,
-                                      const NetworkCost& network, const Breakdown& parts, Seconds step) {
-  const Seconds least = kWorthwhile * step;
-  const auto worthwhile = [least](const std::optional<Improvement>& improvement) {
-    return improvement && improvement->saves > least;
-  };
-  const Simulator simulator(scenario, compute, network);
-  std::vector<Improvement> changes;
+std::vector<Improvement> advise(const Scenario& scenario, const Prediction& prediction, const Session& session,
+                                std::size_t most) {
+  const Seconds least = kWorthwhile * prediction.step;
+  const Adviser adviser(scenario, prediction, session);
+  std::vector<Adviser::Choice> choices;
   for (const auto candidates : {pipelines, microbatches, recomputations, overlaps, kernels, degrees}) {
-    if (auto best = best_of(candidates(scenario), simulator, step); worthwhile(best))
-      changes.push_back(*std::move(best));
+    if (auto best = adviser.best_of(candidates(scenario))) choices.push_back(*std::move(best));
   }
-  sort_by_saving(changes);
-  if (changes.size() >= kImprovements) return changes;
+  sort_by_saving(choices, [](const Adviser::Choice& choice) { return choice.improvement.saves; });
+  std::vector<Improvement> changes;
+  for (Adviser::Choice& choice : choices) {
+    if (changes.size() == most) break;
+    auto improvement = adviser.timed(std::move(choice));
+    if (improvement && improvement->saves > least) changes.push_back(*std::move(improvement));
+  }
+  const auto saves = [](const Improvement& improvement) { return improvement.saves; };
+  sort_by_saving(changes, saves);
+  if (changes.size() >= most) return changes;
 
-  WhatIf what_if(graph, forecasts, step);
+  const Breakdown& parts = prediction.breakdown;
   std::vector<Improvement> limits;
-  if (parts.tp_exposed > least)
-    limits.push_back(what_if.without(Category::kTensorParallel, "free tensor-parallel links"));
-  if (parts.ep_exposed > least) limits.push_back(what_if.without(Category::kExpertParallel, "free expert all-to-alls"));
-  if (parts.dp_exposed > least) limits.push_back(what_if.without(Category::kDataParallel, "free data-parallel links"));
-  if (parts.pp_exposed > least)
-    limits.push_back(what_if.without(Category::kPipelineParallel, "free pipeline messages"));
-  if (auto faster = faster_kernels(graph, forecasts, what_if)) limits.push_back(*std::move(faster));
-  std::erase_if(limits, [least](const Improvement& limit) { return limit.saves <= least; });
-  sort_by_saving(limits);
+  const auto limit = [&](Seconds exposed, Category category, const char* change) {
+    if (exposed > least) limits.push_back(adviser.without(category, change));
+  };
+  limit(parts.tp_exposed, Category::kTensorParallel, "free tensor-parallel links");
+  limit(parts.ep_exposed, Category::kExpertParallel, "free expert all-to-alls");
+  limit(parts.dp_exposed, Category::kDataParallel, "free data-parallel links");
+  limit(parts.pp_exposed, Category::kPipelineParallel, "free pipeline messages");
+  if (auto faster = adviser.faster_kernels()) limits.push_back(*std::move(faster));
+  std::erase_if(limits, [least](const Improvement& found) { return found.saves <= least; });
+  sort_by_saving(limits, saves);
   changes.insert(changes.end(), limits.begin(), limits.end());
   return changes;
 }

@@ -20,21 +20,11 @@ struct Candidate {
   double cost = 0;
 };
 
-std::string flags_for(const Scenario& scenario, const Candidate& candidate) {
-  const ParallelPlan& from = scenario.plan;
-  const ParallelPlan& to = candidate.plan;
-  std::string flags;
-  if (to.tp != from.tp) flags += fmt::format(" --tp {}", to.tp);
-  if (to.pp != from.pp) flags += fmt::format(" --pp {}", to.pp);
-  if (to.dp != from.dp) flags += fmt::format(" --dp {}", to.dp);
-  if (candidate.training.micro_batch != scenario.training.micro_batch) {
-    flags += fmt::format(" --micro-batch {}", candidate.training.micro_batch);
-  }
-  if (to.zero != from.zero) flags += fmt::format(" --zero {}", static_cast<int>(to.zero));
-  if (to.recompute != from.recompute) {
-    flags += to.recompute == Recompute::kFull ? " --recompute full" : " --recompute selective";
-  }
-  return flags.empty() ? flags : flags.substr(1);
+std::vector<Assignment> changes(const Scenario& scenario, const Candidate& candidate) {
+  std::vector<Assignment> set = differences(scenario.plan, candidate.plan);
+  const auto more = differences(scenario.training, candidate.training);
+  set.insert(set.end(), more.begin(), more.end());
+  return set;
 }
 
 // Calls `visit` for every plan that changes this one by doubling tp or pp, halving the microbatch, recomputing more or
@@ -87,7 +77,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario) {
     if (!check_plan(scenario.model, candidate.plan, candidate.training)) return;
     const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training);
     if (!memory || memory->peak() > scenario.cluster.gpu.memory) return;
-    best = MemoryRemedy{flags_for(scenario, candidate), memory->peak()};
+    best = MemoryRemedy{"", memory->peak(), changes(scenario, candidate)};
     best_cost = cost;
   });
   return best;

@@ -11,38 +11,32 @@ namespace {
 constexpr double kNegligible = 0.005;  // of the step
 constexpr double kTight = 0.92;        // of the memory: fragmentation and the framework's own buffers take the rest
 
-std::optional<Warning> extrapolated(const ExecutionGraph& graph, const std::vector<Forecast>& forecasts,
-                                    const CriticalPath& path) {
-  Seconds outside;
-  std::vector<std::size_t> works;
-  for (const NodeId id : path.nodes) {
-    const std::size_t work = index(graph.node(id).work);
-    if (!forecasts[work].extrapolated) continue;
-    outside += forecasts[work].latency;
-    works.push_back(work);
-  }
-  if (outside < kNegligible * path.length) return std::nullopt;
-  std::sort(works.begin(), works.end());
-  works.erase(std::unique(works.begin(), works.end()), works.end());
+std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
+  Seconds outside, length;
   std::vector<std::string> names;
-  names.reserve(works.size());
-  for (const std::size_t work : works) names.push_back(graph.works()[work].name);
+  for (const PathEntry& entry : path) {
+    length += entry.seconds;
+    if (!entry.forecast.extrapolated) continue;
+    outside += static_cast<double>(entry.count) * entry.forecast.latency;
+    names.push_back(entry.name);
+  }
+  if (outside < kNegligible * length) return std::nullopt;
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   constexpr std::size_t kShown = 3;
   const std::string rest = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
   names.resize(std::min(names.size(), kShown));
   return Warning{"extrapolated", fmt::format("{:.0f} % of the step is forecast outside what was fitted: {}{}",
-                                             100 * (outside / path.length), fmt::join(names, ", "), rest)};
+                                             100 * (outside / length), fmt::join(names, ", "), rest)};
 }
 
 // An algorithm or a protocol that was asked for and that no collective of the step can run.
-std::optional<Warning> unused_choice(const NetworkSettings& network, const ExecutionGraph& graph,
+std::optional<Warning> unused_choice(const NetworkSettings& network, const std::vector<WorkItem>& works,
                                      const std::vector<Forecast>& forecasts) {
   const auto unused = [&](const std::string& name, auto&& part) {
     if (name == "auto") return false;
     for (std::size_t i = 0; i < forecasts.size(); ++i) {
-      if (!std::holds_alternative<Operator>(graph.works()[i].work) && part(forecasts[i].method) == name) return false;
+      if (!std::holds_alternative<Operator>(works[i].work) && part(forecasts[i].method) == name) return false;
     }
     return true;
   };
@@ -59,16 +53,16 @@ std::optional<Warning> unused_choice(const NetworkSettings& network, const Execu
 
 }  // namespace
 
-std::vector<Warning> warnings(const Scenario& scenario, const ExecutionGraph& graph,
-                              const std::vector<Forecast>& forecasts, const CriticalPath& path,
-                              const MemoryBudget& memory) {
+std::vector<Warning> warnings(const Scenario& scenario, const Prediction& prediction) {
+  const Mesh& mesh = prediction.program.mesh;
+  const MemoryBudget& memory = prediction.memory;
   const ParallelPlan& plan = scenario.plan;
   const std::int64_t node = scenario.cluster.gpus_per_node();
-  const std::int64_t ranks = graph.mesh().ranks();
+  const std::int64_t ranks = mesh.ranks();
   const std::int64_t gpus = scenario.cluster.gpu_count();
   std::vector<Warning> found;
-  if (auto outside = extrapolated(graph, forecasts, path)) found.push_back(*std::move(outside));
-  const std::int64_t tensor_span = plan.tp * graph.mesh().stride("tp");
+  if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
+  const std::int64_t tensor_span = plan.tp * mesh.stride("tp");
   if (plan.tp > 1 && ranks > node && node % tensor_span != 0) {
     found.push_back({"tp_across_nodes",
                      tensor_span == plan.tp
@@ -76,9 +70,9 @@ std::vector<Warning> warnings(const Scenario& scenario, const ExecutionGraph& gr
                                        plan.tp, node)
                          : fmt::format("tensor parallelism crosses nodes: --tp {} lies outside of {} other ranks in "
                                        "--order {}",
-                                       plan.tp, graph.mesh().stride("tp"), plan.order)});
+                                       plan.tp, mesh.stride("tp"), plan.order)});
   }
-  if (auto unused = unused_choice(scenario.network, graph, forecasts)) found.push_back(*std::move(unused));
+  if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) found.push_back(*std::move(unused));
   if (gpus > ranks) {
     found.push_back(
         {"idle_gpus", fmt::format("{} of {} GPUs stay idle: the plan has {} ranks", gpus - ranks, gpus, ranks)});

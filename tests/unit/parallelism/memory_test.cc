@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "block.h"
 #include "ns_dist/parameters.h"
 #include "parallelism_models.h"
+#include "stage_parameters.h"
 
 namespace ns_dist {
 namespace {
@@ -44,6 +46,25 @@ TEST(Memory, StatesOfAParameter) {
   EXPECT_NEAR(states(), 18, 1e-9);
   plan.zero = ZeroStage::kOptimizer;
   EXPECT_NEAR(states(), 6 + 12.0 / 8, 1e-9);
+}
+
+// A stage that holds the first and the last position has one table; two copies of the model are counted twice.
+TEST(StageParameters, FollowTheSeats) {
+  const Model model = gpt(4, 512, 8);
+  const ParallelPlan plan{.pp = 2, .vpp = 2};
+  const Shape shape(model, plan, {4, 1, 128, DType::kBf16});
+  const double layer = parameters_of(layer_block(shape, false)).dense, table = 50304.0 * 512, norm = 2 * 512;
+  const double positions = 2048 * 512;
+  const std::vector<LayerRange> four = {{0, 1}, {1, 1}, {2, 1}, {3, 1}}, two = {{0, 2}, {2, 2}};
+  const auto loop = stage_parameters(shape, {{{0, 0}, {1, 0}, {0, 1}, {1, 1}}}, four);
+  EXPECT_EQ(loop[0], (RankParameters{2 * layer + table + positions, 0}));
+  EXPECT_EQ(loop[1], (RankParameters{2 * layer + table + norm, 0}));
+  const auto vee = stage_parameters(shape, {{{0, 0}, {1, 0}, {1, 1}, {0, 1}}}, four);
+  EXPECT_EQ(vee[0], (RankParameters{2 * layer + table + positions + norm, 0}));
+  EXPECT_EQ(vee[1], (RankParameters{2 * layer, 0}));
+  const auto mirrored = stage_parameters(shape, {{{0, 0}, {1, 0}}, {{1, 1}, {0, 1}}}, two);
+  EXPECT_EQ(mirrored[0], (RankParameters{4 * layer + table + positions + norm, 0}));
+  EXPECT_EQ(mirrored[1], mirrored[0]);
 }
 
 }  // namespace
