@@ -49,13 +49,15 @@ int export_command(int argc, const char* const* argv) {
   }
   const auto scenario = read_scenario_of(flags);
   if (!scenario) return report_error(scenario.error());
-  const auto simulation = simulate(*scenario);
-  if (!simulation) return report_error(simulation.error());
+  const auto session = Session::make(*scenario);
+  if (!session) return report_error(session.error());
+  const auto step = unfold(*scenario, *session);
+  if (!step) return report_error(step.error());
   const ExportOptions options{.directory = output,
                               .prefix = prefix,
                               .encoding = encoding == "roofline" ? TraceEncoding::kRoofline : TraceEncoding::kDurations,
                               .progress = show_progress};
-  const auto written = write_traces(simulation->graph, simulation->timeline, options);
+  const auto written = write_traces(step->graph, step->timeline, options);
   if (!written) return report_error(written.error());
   if (written->ranks > 1) {
     const auto inputs = write_astra_inputs(scenario->cluster, written->ranks, options);

@@ -10,12 +10,12 @@
 namespace ns_dist::cli {
 namespace {
 
-Result<void> write_with(std::string_view kind, const std::optional<std::string>& path, const Simulation& simulation) {
+Result<void> write_with(std::string_view kind, const std::optional<std::string>& path, const UnfoldedStep& step) {
   if (!path) return {};
   for (const TraceSinkKind& sink_kind : trace_sinks()) {
     if (sink_kind.name != kind) continue;
     NS_TRY(const auto sink, sink_kind.make(*path));
-    return write_timeline(simulation, *sink);
+    return write_timeline(step, *sink);
   }
   detail::broken_contract("a sink of trace_sinks()", __FILE__, __LINE__);
 }
@@ -38,12 +38,17 @@ int simulate_command(int argc, const char* const* argv) {
 
   const auto scenario = read_scenario_of(flags);
   if (!scenario) return report_error(scenario.error());
-  const auto simulation = simulate(*scenario);
-  if (!simulation) return report_error(simulation.error());
-  if (auto written = write_with("perfetto", trace, *simulation); !written) return report_error(written.error());
-  if (auto written = write_with("csv", csv, *simulation); !written) return report_error(written.error());
-  const Report& report = simulation->report;
-  std::fputs((json ? to_json(report) : summary(report, style_of_standard_output())).c_str(), stdout);
+  const auto session = Session::make(*scenario);
+  if (!session) return report_error(session.error());
+  const auto answer = simulate(*scenario, *session);
+  if (!answer) return report_error(answer.error());
+  if (trace || csv) {
+    const auto step = unfold(*scenario, *session);
+    if (!step) return report_error(step.error());
+    if (auto written = write_with("perfetto", trace, *step); !written) return report_error(written.error());
+    if (auto written = write_with("csv", csv, *step); !written) return report_error(written.error());
+  }
+  std::fputs((json ? to_json(*answer) : summary(*answer, style_of_standard_output())).c_str(), stdout);
   return kAnswered;
 }
 

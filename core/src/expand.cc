@@ -89,7 +89,8 @@ class Expander {
         std::vector<NodeId> dependencies = pending_;
         const NodeId kernel = builder_.last_on_lane(compute_);
         if (kernel != kNoNode) dependencies.push_back(kernel);
-        const NodeId node = add(instruction.stream, WorkId{instruction.index}, {microbatch, instruction.layer}, dependencies);
+        const NodeId node =
+            add(instruction.stream, WorkId{instruction.index}, {microbatch, instruction.layer}, dependencies);
         started_[static_cast<std::size_t>(instruction.stream)].push_back(node);
         if (instruction.kind == Kind::kSend) messages_[instruction.channel].emplace(microbatch, node);
         return;
@@ -119,7 +120,9 @@ class Expander {
 
   NodeId add(Stream stream, WorkId work, Origin origin, const std::vector<NodeId>& dependencies) {
     WorkId& own = works_[index(work)];
-    if (own == kNoWork) own = builder_.intern(work_of_actor(program_.works[index(work)], program_.actors[static_cast<std::size_t>(actor_)].rank));
+    if (own == kNoWork)
+      own = builder_.intern(
+          work_of_actor(program_.works[index(work)], program_.actors[static_cast<std::size_t>(actor_)].rank));
     const NodeId node = builder_.add(ExecutionGraph::lane_of(actor_, stream), own, origin, dependencies);
     // The first node behind a receive waits for the message, the first behind a meeting for all who met.
     for (const auto& [channel, microbatch] : receiving_) receivers_[channel].emplace_back(microbatch, node);
@@ -158,9 +161,9 @@ class Expander {
 
   const StepProgram& program_;
   ExecutionGraph::Builder builder_;
-  std::vector<std::map<std::int32_t, NodeId>> messages_;                       // by channel: microbatch, message
-  std::vector<std::vector<std::pair<std::int32_t, NodeId>>> receivers_;        // by channel: microbatch, who waits
-  std::vector<std::vector<NodeId>> points_, guests_;                           // by meeting: before it, behind it
+  std::vector<std::map<std::int32_t, NodeId>> messages_;                 // by channel: microbatch, message
+  std::vector<std::vector<std::pair<std::int32_t, NodeId>>> receivers_;  // by channel: microbatch, who waits
+  std::vector<std::vector<NodeId>> points_, guests_;                     // by meeting: before it, behind it
 
   // Of the actor.
   std::int64_t actor_ = 0;
@@ -181,7 +184,8 @@ std::uint64_t StepProgram::node_count() const {
   std::uint64_t nodes = 0;
   for (const Actor& actor : actors) {
     for (const ProgramLoop& loop : actor.loops) {
-      for (const BodyCall& call : loop.calls) nodes += by_body[index(call.body)] * static_cast<std::uint64_t>(loop.repeats);
+      for (const BodyCall& call : loop.calls)
+        nodes += by_body[index(call.body)] * static_cast<std::uint64_t>(loop.repeats);
     }
   }
   return nodes;

@@ -130,7 +130,8 @@ class StepPlanner {
     return program_.add(maker_.of({std::move(name), Operator{std::move(kind), dtype}}, Category::kOptimizer));
   }
 
-  static Instruction run_of(FragmentId fragment, std::int64_t layer = -1, std::int64_t times = 1, std::int32_t step = 0) {
+  static Instruction run_of(FragmentId fragment, std::int64_t layer = -1, std::int64_t times = 1,
+                            std::int32_t step = 0) {
     Instruction run;
     run.index = index(fragment);
     run.layer = static_cast<std::int32_t>(layer);
@@ -189,8 +190,9 @@ class StepPlanner {
     std::optional<FragmentId>& known = received_[forward ? 0 : 1];
     if (!known) {
       const char* name = forward ? "pipeline.forward.all_gather" : "pipeline.backward.all_gather";
-      known = program_.add(maker_.of(
-          {name, Communication{CollectiveKind::kAllGather, shape_.hidden_states(), Axis::kTensor}}, Category::kForward));
+      known = program_.add(
+          maker_.of({name, Communication{CollectiveKind::kAllGather, shape_.hidden_states(), Axis::kTensor}},
+                    Category::kForward));
     }
     Instruction gather = run_of(*known);
     gather.second = second;
@@ -208,9 +210,9 @@ class StepPlanner {
     send.stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
     send.second = second;
     send.channel = channel(*to, forward);
-    send.index = index(works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send",
-                                      Category::kPipelineParallel,
-                                      Message{stage_, stage, shape_.hidden_states() / static_cast<double>(shape_.tp)}}));
+    send.index =
+        index(works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
+                             Message{stage_, stage, shape_.hidden_states() / static_cast<double>(shape_.tp)}}));
     body.push_back(send);
     if (plan_.overlap_p2p) return;
     Instruction wait;
@@ -226,7 +228,9 @@ class StepPlanner {
     const FragmentId id = fragment(run.part, pass.kind);
     if (!pass.first && !pass.last) {
       Instruction all = run_of(id, backward && run.layer >= 0 ? run.layer + run.count - 1 : run.layer, run.count,
-                               run.layer < 0 ? 0 : backward ? -1 : 1);
+                               run.layer < 0 ? 0
+                               : backward    ? -1
+                                             : 1);
       all.second = second;
       body.push_back(all);
       return;
@@ -270,9 +274,8 @@ class StepPlanner {
         work(second, b[j++], true, body);
       } else {
         const std::int64_t both = std::min(a[i].count, b[j].count);
-        const FragmentId merged =
-            program_.add(beside(program_.fragments[index(fragment(a[i].part, first.kind))],
-                                program_.fragments[index(fragment(b[j].part, second.kind))]));
+        const FragmentId merged = program_.add(beside(program_.fragments[index(fragment(a[i].part, first.kind))],
+                                                      program_.fragments[index(fragment(b[j].part, second.kind))]));
         body.push_back(run_of(merged, a[i].layer, both, 1));
         a[i].layer += both;
         if (second.kind == PassKind::kForward) b[j].layer += both;
@@ -339,8 +342,7 @@ class StepPlanner {
           do {
             const SchedulePass& from_list = loop.passes[p];
             const auto chunk = static_cast<std::size_t>(from_list.chunk);
-            passes[count++] = {from_list.kind, from_list.chunk,
-                               first && here(firsts[chunk]) && firsts[chunk].pass == p,
+            passes[count++] = {from_list.kind, from_list.chunk, first && here(firsts[chunk]) && firsts[chunk].pass == p,
                                last && here(lasts[chunk]) && lasts[chunk].pass == p};
             ++p;
           } while (count < 2 && p < loop.passes.size() && loop.passes[p].beside_previous);
@@ -433,7 +435,8 @@ class StepPlanner {
     // gradient_scaling_factor`).
     const auto count = static_cast<std::int64_t>(parameters.total());
     if (count > 0) {
-      const auto known = std::find_if(scales_.begin(), scales_.end(), [&](const auto& scale) { return scale.first == count; });
+      const auto known =
+          std::find_if(scales_.begin(), scales_.end(), [&](const auto& scale) { return scale.first == count; });
       if (known == scales_.end()) {
         scales_.emplace_back(count, kernel("gradients.scale", Elementwise{"scale", count, 1, 1, 1}, gradient_type()));
         body.push_back(run_of(scales_.back().second, layer));
@@ -538,8 +541,7 @@ class StepPlanner {
     }
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer = std::max<std::int64_t>(1, static_cast<std::int64_t>(held.total()));
-    body.push_back(
-        run_of(kernel("optimizer.zero_gradients", Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+    body.push_back(run_of(kernel("optimizer.zero_gradients", Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
   }
 
   const Model& model_;
@@ -559,7 +561,7 @@ class StepPlanner {
   std::vector<std::string_view> norm_axes_;
   std::array<std::optional<Block>, kPartCount> blocks_;
   std::array<std::array<std::optional<FragmentId>, kPassKindCount>, kPartCount> fragments_;
-  std::array<std::optional<FragmentId>, 2> received_;           // forward, backward
+  std::array<std::optional<FragmentId>, 2> received_;        // forward, backward
   std::vector<std::pair<std::int64_t, FragmentId>> scales_;  // by parameters
 
   // Of the stage.

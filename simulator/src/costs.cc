@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ns_dist/fair_sharing.h"
 #include "ns_dist/simulator.h"
@@ -13,7 +14,8 @@ namespace {
 // Ranks that far apart lie alike in the cluster: all levels but the outermost repeat.
 std::int64_t period_of(const Cluster& cluster) {
   std::int64_t period = 1;
-  for (std::size_t i = 0; i + 1 < cluster.levels.size(); ++i) period *= std::max<std::int64_t>(1, cluster.levels[i].size);
+  for (std::size_t i = 0; i + 1 < cluster.levels.size(); ++i)
+    period *= std::max<std::int64_t>(1, cluster.levels[i].size);
   return period;
 }
 
@@ -29,7 +31,7 @@ Collective as_collective(const Message& message, const Mesh& mesh) {
 }
 
 static Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const ComputeCost& compute,
-                               const NetworkCost& network) {
+                                      const NetworkCost& network) {
   Result<Forecast> forecast;
   if (const auto* op = std::get_if<Operator>(&item.work)) {
     forecast = compute.forecast(*op);
@@ -46,8 +48,8 @@ static Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, co
   return forecast;
 }
 
-static Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast& forecast, const Cluster& cluster,
-                         bool contention, bool compute_slowdown) {
+static Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast& forecast,
+                                const Cluster& cluster, bool contention, bool compute_slowdown) {
   Demand demand;
   if (std::holds_alternative<Operator>(item.work)) {
     if (compute_slowdown) demand.bound = forecast.bound;
@@ -64,14 +66,23 @@ static Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Fo
   return demand;
 }
 
+// How many times as long kernels of the stage take. All replicas wait for the slowest one where gradients meet, so a
+// step with one slow rank takes as long as if the stage were slow in all of them.
+static double slowdown_of(const Stragglers& stragglers, std::size_t stage) {
+  double factor = stragglers.slow_stage == static_cast<std::int64_t>(stage) ? stragglers.slow_factor : 1;
+  if (stage < stragglers.stage_speed.size()) factor /= stragglers.stage_speed[stage];
+  return factor;
+}
+
 Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenario, const Session& session) {
   const NetworkSettings& settings = scenario.network;
   const bool shares = settings.contention || settings.compute_slowdown;
   const std::int64_t period = period_of(scenario.cluster);
   ProgramCosts costs;
-  std::vector<Rank> places;  // by row
-  for (const Actor& actor : program.actors) {
-    const Rank place = actor.rank % period;
+  std::vector<std::pair<Rank, double>> places;  // by row
+  for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {
+    const Actor& actor = program.actors[stage];
+    const std::pair place{actor.rank % period, slowdown_of(scenario.stragglers, stage)};
     const auto known = std::find(places.begin(), places.end(), place);
     costs.row_of_actor.push_back(static_cast<std::uint32_t>(known - places.begin()));
     if (known != places.end()) continue;
@@ -81,8 +92,8 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
     if (shares) row.demands.reserve(program.works.size());
     for (std::size_t w = 0; w < program.works.size(); ++w) {
       const WorkItem& item = program.works[w];
-      // Only collectives depend on the place.
-      if (costs.rows.size() > 1 && !std::holds_alternative<Collective>(item.work)) {
+      // Only collectives depend on the place, and only kernels on the speed of the stage.
+      if (costs.rows.size() > 1 && std::holds_alternative<Message>(item.work)) {
         row.forecasts.push_back(costs.rows[0].forecasts[w]);
         if (shares) row.demands.push_back(costs.rows[0].demands[w]);
         continue;
@@ -90,7 +101,10 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       const bool moves = std::holds_alternative<Collective>(item.work) && actor.rank != 0;
       const WorkItem own = moves ? work_of_actor(item, actor.rank) : WorkItem{};
       const WorkItem& asked = moves ? own : item;
-      NS_TRY(const Forecast forecast, forecast_work(asked, program.mesh, session.compute(), session.network()));
+      NS_TRY(Forecast forecast, forecast_work(asked, program.mesh, session.compute(), session.network()));
+      if (place.second != 1 && std::holds_alternative<Operator>(item.work)) {
+        for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= place.second;
+      }
       row.forecasts.push_back(forecast);
       if (!shares) continue;
       NS_TRY(Demand demand, demand_of(asked, program.mesh, forecast, scenario.cluster, settings.contention,
@@ -108,7 +122,8 @@ Result<std::vector<Demand>> demands_of(const ExecutionGraph& graph, std::span<co
   if (!contention && !compute_slowdown) return demands;
   demands.reserve(forecasts.size());
   for (std::size_t i = 0; i < forecasts.size(); ++i) {
-    NS_TRY(Demand demand, demand_of(graph.works()[i], graph.mesh(), forecasts[i], cluster, contention, compute_slowdown));
+    NS_TRY(Demand demand,
+           demand_of(graph.works()[i], graph.mesh(), forecasts[i], cluster, contention, compute_slowdown));
     demands.push_back(std::move(demand));
   }
   return demands;

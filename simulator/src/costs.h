@@ -1,9 +1,9 @@
 // What the works of a program take on a machine.
 #pragma once
 
-#include "ns_dist/simulator.h"
 #include "ns_dist/scenario.h"
 #include "ns_dist/session.h"
+#include "ns_dist/simulator.h"
 #include "ns_dist/step_program.h"
 
 namespace ns_dist {

@@ -19,9 +19,14 @@ constexpr double kWorthwhile = 0.002;  // of the step
 
 struct Candidate {
   std::string change;
+  std::vector<Assignment> set;  // what a user changes; the rest of `plan` follows from it
   ParallelPlan plan;
   Training training;
 };
+
+Assignment assignment(std::string_view field, std::int64_t value) {
+  return {std::string(field), std::to_string(value)};
+}
 
 // The first schedule of the table that runs so many chunks, as when a user names none.
 bool use_chunks(ParallelPlan& plan, std::int64_t chunks) {
@@ -44,7 +49,10 @@ std::vector<Candidate> pipelines(const Scenario& from) {
   for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
     // All divisors would be many for deep models; the smallest and those that leave few layers a chunk tell enough.
     if (layers % chunks != 0 || chunks == plan.vpp || (!found.empty() && layers / chunks > 2)) continue;
-    Candidate candidate{fmt::format("interleave {} model chunks a stage", chunks), plan, from.training};
+    Candidate candidate{fmt::format("interleave {} model chunks a stage", chunks),
+                        {assignment("plan/vpp", chunks)},
+                        plan,
+                        from.training};
     if (use_chunks(candidate.plan, chunks)) found.push_back(std::move(candidate));
   }
   return found;
@@ -54,7 +62,10 @@ std::vector<Candidate> microbatches(const Scenario& from) {
   std::vector<Candidate> found;
   for (const std::int64_t size : {2 * from.training.micro_batch, from.training.micro_batch / 2}) {
     if (size < 1) continue;
-    Candidate candidate{fmt::format("microbatches of {} sequences", size), from.plan, from.training};
+    Candidate candidate{fmt::format("microbatches of {} sequences", size),
+                        {assignment("training/micro_batch", size)},
+                        from.plan,
+                        from.training};
     candidate.training.micro_batch = size;
     found.push_back(std::move(candidate));
   }
@@ -66,8 +77,11 @@ std::vector<Candidate> recomputations(const Scenario& from) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
     if (recompute >= from.plan.recompute) break;
     Candidate candidate{recompute == Recompute::kNone ? "keep the activations" : "recompute only the attention core",
-                        from.plan, from.training};
+                        {},
+                        from.plan,
+                        from.training};
     candidate.plan.recompute = recompute;
+    candidate.set = differences(from.plan, candidate.plan);
     found.push_back(std::move(candidate));
   }
   return found;
@@ -75,18 +89,20 @@ std::vector<Candidate> recomputations(const Scenario& from) {
 
 std::vector<Candidate> overlaps(const Scenario& from) {
   const ParallelPlan& plan = from.plan;
-  Candidate candidate{"communicate while computing", plan, from.training};
+  Candidate candidate{"communicate while computing", {}, plan, from.training};
   candidate.plan.overlap_grad_reduce |= plan.dp > 1;
   candidate.plan.overlap_param_gather |= plan.dp > 1 && plan.zero != ZeroStage::kNone;
   candidate.plan.overlap_p2p |= plan.pp > 1;
   if (candidate.plan == plan) return {};
+  candidate.set = differences(plan, candidate.plan);
   return {candidate};
 }
 
 std::vector<Candidate> kernels(const Scenario& from) {
   if (from.plan.flash_attention) return {};
-  Candidate candidate{"fused attention", from.plan, from.training};
+  Candidate candidate{"fused attention", {}, from.plan, from.training};
   candidate.plan.flash_attention = true;
+  candidate.set = differences(from.plan, candidate.plan);
   return {candidate};
 }
 
@@ -94,7 +110,10 @@ std::vector<Candidate> kernels(const Scenario& from) {
 std::vector<Candidate> degrees(const Scenario& from) {
   std::vector<Candidate> found;
   const auto add = [&](std::int64_t tp, std::int64_t pp, std::int64_t dp) {
-    Candidate candidate{"divide the GPUs otherwise", from.plan, from.training};
+    Candidate candidate{"divide the GPUs otherwise",
+                        {assignment("plan/tp", tp), assignment("plan/pp", pp), assignment("plan/dp", dp)},
+                        from.plan,
+                        from.training};
     candidate.plan.tp = tp;
     candidate.plan.pp = pp;
     candidate.plan.dp = dp;
@@ -126,8 +145,8 @@ class Adviser {
         session_(session),
         unshared_(PassClock(prediction.program, prediction.costs).run() * units::s) {}
 
-  // The best of candidates that exclude each other. It is chosen by the clock without sharing, which is fast; `saves` is
-  // what it saves by that clock.
+  // The best of candidates that exclude each other. It is chosen by the clock without sharing, which is fast; `saves`
+  // is what it saves by that clock.
   struct Choice {
     Scenario scenario;
     Improvement improvement;
@@ -147,9 +166,7 @@ class Adviser {
       if (!step || unshared_ - *step <= (best ? best->improvement.saves : Seconds())) continue;
       Improvement improvement;
       improvement.change = std::move(candidate.change);
-      improvement.set = differences(scenario_.plan, changed.plan);
-      const auto more = differences(scenario_.training, changed.training);
-      improvement.set.insert(improvement.set.end(), more.begin(), more.end());
+      improvement.set = std::move(candidate.set);
       improvement.saves = unshared_ - *step;
       best = Choice{std::move(changed), std::move(improvement)};
     }
@@ -183,18 +200,17 @@ class Adviser {
     const Seconds rest = step([category](const WorkItem& item, const Forecast& forecast) {
       return item.category == category ? Seconds() : forecast.latency;
     });
-    return {std::move(change), "", prediction_.step - rest, true, {}};
+    return {std::move(change), prediction_.step - rest, true, {}};
   }
 
-  // The operator family that would save most if its kernels reached their floor: the one that is above it longest on the
-  // critical path.
+  // The operator family that would save most if its kernels reached their floor: the one that is above it longest on
+  // the critical path.
   std::optional<Improvement> faster_kernels() const {
     std::map<std::string_view, Seconds> above_floor;
     for (const PathEntry& entry : prediction_.critical_path) {
       const bool is_kernel = std::any_of(
-          prediction_.program.works.begin(), prediction_.program.works.end(), [&](const WorkItem& item) {
-            return std::holds_alternative<Operator>(item.work) && item.name == entry.name;
-          });
+          prediction_.program.works.begin(), prediction_.program.works.end(),
+          [&](const WorkItem& item) { return std::holds_alternative<Operator>(item.work) && item.name == entry.name; });
       if (!is_kernel) continue;
       above_floor[entry.kind] += static_cast<double>(entry.count) * (entry.forecast.latency - entry.forecast.floor);
     }
@@ -205,8 +221,7 @@ class Adviser {
     const Seconds rest = step([family](const WorkItem& item, const Forecast& forecast) {
       return std::holds_alternative<Operator>(item.work) && kind_of(item) == family ? forecast.floor : forecast.latency;
     });
-    return Improvement{
-        fmt::format("{} kernels at the GPU's peak rates", family), "", prediction_.step - rest, true, {}};
+    return Improvement{fmt::format("{} kernels at the GPU's peak rates", family), prediction_.step - rest, true, {}};
   }
 
  private:

@@ -22,6 +22,7 @@ struct Candidate {
 
 std::vector<Assignment> changes(const Scenario& scenario, const Candidate& candidate) {
   std::vector<Assignment> set = differences(scenario.plan, candidate.plan);
+  std::erase_if(set, [](const Assignment& each) { return each.field == "plan/sequence_parallel"; });  // follows from tp
   const auto more = differences(scenario.training, candidate.training);
   set.insert(set.end(), more.begin(), more.end());
   return set;
@@ -77,7 +78,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario) {
     if (!check_plan(scenario.model, candidate.plan, candidate.training)) return;
     const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training);
     if (!memory || memory->peak() > scenario.cluster.gpu.memory) return;
-    best = MemoryRemedy{"", memory->peak(), changes(scenario, candidate)};
+    best = MemoryRemedy{memory->peak(), changes(scenario, candidate)};
     best_cost = cost;
   });
   return best;

@@ -56,6 +56,23 @@ Result<void> check_scenario(const Scenario& scenario) {
                  fmt::format("write machine/nodes={}, or smaller degrees", (ranks + node - 1) / node),
                  {}});
   }
+  const Stragglers& stragglers = scenario.stragglers;
+  if (stragglers.slow_stage >= scenario.plan.pp) {
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("there is no stage {} in a pipeline of {}", stragglers.slow_stage, scenario.plan.pp),
+                 "stragglers/slow_rank",
+                 fmt::format("a stage from 0 to {}", scenario.plan.pp - 1),
+                 "",
+                 {}});
+  }
+  if (!stragglers.stage_speed.empty() && static_cast<std::int64_t>(stragglers.stage_speed.size()) != scenario.plan.pp) {
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("{} speeds for {} stages", stragglers.stage_speed.size(), scenario.plan.pp),
+                 "stragglers/stage_speed",
+                 fmt::format("{} numbers, one for each stage", scenario.plan.pp),
+                 "",
+                 {}});
+  }
   if (training.sequence > kMostTokens || training.micro_batch > kMostTokens / training.sequence) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("a microbatch of {} sequences of {} tokens is too large to be forecast",
@@ -133,8 +150,9 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session) {
   prediction.breakdown = analysis.breakdown;
   for (const PathWork& work : analysis.path) {
     const WorkItem& item = prediction.program.works[index(work.work)];
-    prediction.critical_path.push_back(
-        {item.name, kind_of(item), prediction.costs.rows[work.row].forecasts[index(work.work)], work.count, work.seconds});
+    prediction.critical_path.push_back({item.name, kind_of(item),
+                                        prediction.costs.rows[work.row].forecasts[index(work.work)], work.count,
+                                        work.seconds});
   }
   return prediction;
 }

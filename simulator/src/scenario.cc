@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ns_dist/hash.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "scenario_fields.h"
 
 namespace ns_dist {
@@ -203,21 +204,24 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
                {}});
 }
 
-// What a schedule says of itself.
-struct ScheduleTraits {
-  std::int64_t least_chunks = 1;
-  bool overlaps_messages = false;
-};
-ScheduleTraits traits_of(std::string_view schedule) { return {1, schedule == "interleaved"}; }
-std::string schedule_for(std::int64_t chunks) { return chunks > 1 ? "interleaved" : "1f1b"; }
+// The first schedule of the table that runs so many chunks and, where there are several, computes while it sends.
+std::string schedule_for(std::int64_t chunks) {
+  if (chunks == 1) return ParallelPlan().schedule;
+  for (const PipelineSchedule* schedule : pipeline_schedules()) {
+    if (schedule->most_chunks == 0 && schedule->overlaps_messages) return std::string(schedule->name);
+  }
+  return ParallelPlan().schedule;
+}
 
 // What the schedule, the model chunks and the overlap of messages say of each other when not all are given. `anew`: the
 // plan has no values from before, which would hold.
 void schedule_defaults(ParallelPlan& plan, const Given& given, bool anew) {
   const bool schedule = given.contains("plan/schedule"), chunks = given.contains("plan/vpp");
   if (!schedule && (anew || chunks)) plan.schedule = schedule_for(plan.vpp);
-  const ScheduleTraits traits = traits_of(plan.schedule);
-  if (!chunks && schedule) plan.vpp = std::max(plan.vpp, traits.least_chunks);
+  const auto known = pipeline_schedule(plan.schedule);
+  if (!known) return;  // the plan's own check says so
+  const PipelineSchedule& traits = **known;
+  if (!chunks && schedule) plan.vpp = traits.least_chunks;
   // Megatron-LM overlaps messages with computation in the interleaved schedule unless told otherwise
   // (arguments.py, --no-overlap-p2p-communication), and cannot in the others.
   if (!given.contains("plan/overlap_p2p") && (anew || chunks || schedule)) plan.overlap_p2p = traits.overlaps_messages;

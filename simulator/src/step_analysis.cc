@@ -76,8 +76,9 @@ Reading read(const StepProgram& program, const Fragment& fragment, std::span<con
     if (previous == kNothing) {
       reading.has_kernels = true;
       reading.first_kernel = spans[n].start - start;
-      explain(waited_for(n), start, spans[n].start,
-              [&](Category c, double seconds) { reading.lead.push_back({c, seconds}); });
+      explain(waited_for(n), start, spans[n].start, [&](Category c, double seconds) {
+        reading.lead.push_back({c, seconds});
+      });
     } else if (spans[n].start > spans[previous].end) {
       explain(waited_for(n), spans[previous].end, spans[n].start,
               [&](Category c, double seconds) { reading.inner[static_cast<std::size_t>(c)] += seconds; });
@@ -86,8 +87,9 @@ Reading read(const StepProgram& program, const Fragment& fragment, std::span<con
     previous = n;
   }
   reading.last_kernel = previous == kNothing ? 0 : spans[previous].end - start;
-  explain(exit, start + reading.last_kernel, spans[exit].end,
-          [&](Category c, double seconds) { reading.tail.push_back({c, seconds}); });
+  explain(exit, start + reading.last_kernel, spans[exit].end, [&](Category c, double seconds) {
+    reading.tail.push_back({c, seconds});
+  });
   for (std::size_t node = exit; node != kNothing; node = waited_for(node)) {
     reading.path.emplace_back(index(fragment.nodes[node].work), spans[node].end - spans[node].start);
   }

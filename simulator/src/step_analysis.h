@@ -19,8 +19,9 @@ struct PathWork {
 
 struct StepAnalysis {
   Breakdown breakdown;
-  std::vector<PathWork> path;  // the chain of works that wait for one another, from the beginning to the end of the step
-  Seconds path_length;         // equals the step
+  std::vector<PathWork>
+      path;             // the chain of works that wait for one another, from the beginning to the end of the step
+  Seconds path_length;  // equals the step
 };
 
 // `queue` has run with Options::record.

@@ -46,11 +46,13 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
       Utilisation& utilisation = utilisations[keys.back()];
       utilisation.sum += at_peak.back() / run.step;
       ++utilisation.runs;
-      const auto simulation = simulate(scenario);
+      NS_TRY(const Session session, Session::make(scenario));
+      const auto simulation = predict(scenario, session);
       if (simulation) {
-        check.forecast = simulation->report.step;
-        check.low = simulation->report.step_low;
-        check.high = simulation->report.step_high;
+        const Report answer = report(scenario, *simulation, {});
+        check.forecast = answer.step;
+        check.low = answer.step_low;
+        check.high = answer.step_high;
       } else {
         check.unsupported = simulation.error().message;
       }

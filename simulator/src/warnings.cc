@@ -64,15 +64,18 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
   const std::int64_t tensor_span = plan.tp * mesh.stride("tp");
   if (plan.tp > 1 && ranks > node && node % tensor_span != 0) {
-    found.push_back({"tp_across_nodes",
-                     tensor_span == plan.tp
-                         ? fmt::format("tensor parallelism crosses nodes: --tp {} does not fit into nodes of {} GPUs",
-                                       plan.tp, node)
-                         : fmt::format("tensor parallelism crosses nodes: --tp {} lies outside of {} other ranks in "
-                                       "--order {}",
-                                       plan.tp, mesh.stride("tp"), plan.order)});
+    found.push_back(
+        {"tp_across_nodes",
+         tensor_span == plan.tp
+             ? fmt::format("tensor parallelism crosses nodes: plan/tp={} does not fit into nodes of {} GPUs", plan.tp,
+                           node)
+             : fmt::format("tensor parallelism crosses nodes: plan/tp={} lies outside of {} other ranks in "
+                           "plan/order={}",
+                           plan.tp, mesh.stride("tp"), plan.order)});
   }
-  if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) found.push_back(*std::move(unused));
+  if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {
+    found.push_back(*std::move(unused));
+  }
   if (gpus > ranks) {
     found.push_back(
         {"idle_gpus", fmt::format("{} of {} GPUs stay idle: the plan has {} ranks", gpus - ranks, gpus, ranks)});

@@ -68,7 +68,7 @@ struct Instruction {
   };
   Kind kind = Kind::kRun;
   Stream stream = Stream::kCompute;
-  bool second = false;     // belongs to the second microbatch of its body
+  bool second = false;  // belongs to the second microbatch of its body
   std::uint32_t index = 0;
   std::uint32_t channel = 0;
   std::int32_t times = 1;

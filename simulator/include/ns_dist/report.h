@@ -46,29 +46,21 @@ struct PathEntry {
 // saved if a cause went away altogether.
 struct Improvement {
   std::string change;  // what to do
-  std::string flags;   // the flags that do it; empty where it takes more than flags
   Seconds saves;
   bool at_most = false;
-  std::vector<Assignment> set = {};  // the same as `flags`, to be assigned
+  std::vector<Assignment> set;  // what to set; empty for a limit
 };
 
 // A change of the plan that makes it fit, and what it then needs.
 struct MemoryRemedy {
-  std::string flags;
   Bytes peak;
-  std::vector<Assignment> set = {};  // the same as `flags`, to be assigned
+  std::vector<Assignment> set;
 };
 
 struct Warning {
   std::string code;  // "extrapolated", "tp_across_nodes", ...
   std::string message;
 };
-
-// The flags that make a change (`set` as the command line says it); empty where it takes more than flags.
-template <class Change>
-std::string flags_of(const Change& change) {
-  return change.set.empty() ? change.flags : to_flags(change.set);
-}
 
 struct Report {
   Scenario scenario;

@@ -4,8 +4,8 @@
 //   NS_TRY(const Prediction prediction, predict(scenario, session));
 //   prediction.step / units::s
 //
-// Ask for what you need: step_time for a search, predict for where the time goes, advise for what would help, unfold for
-// every kernel of every microbatch.
+// Ask for what you need: step_time for a search, predict for where the time goes, advise for what would help, unfold
+// for every kernel of every microbatch.
 #pragma once
 
 #include <cstdint>

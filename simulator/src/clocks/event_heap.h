@@ -64,7 +64,9 @@ class EventHeap {
     std::uint32_t lane;
   };
 
-  static bool before(const Event& a, const Event& b) { return a.time < b.time || (a.time == b.time && a.lane < b.lane); }
+  static bool before(const Event& a, const Event& b) {
+    return a.time < b.time || (a.time == b.time && a.lane < b.lane);
+  }
   void put(std::size_t at, const Event& event) {
     heap_[at] = event;
     position_[event.lane] = static_cast<std::uint32_t>(at);

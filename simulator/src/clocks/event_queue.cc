@@ -176,7 +176,8 @@ void EventQueue::settle(double now) {
           }
           const double end = spans[state.running].end / units::s;
           const double rate = before.by[nodes_[state.running].feels];
-          extend(lane, state.running, rate == rate_of(state.running) ? end : rescaled(end, rate, rate_of(state.running)));
+          extend(lane, state.running,
+                 rate == rate_of(state.running) ? end : rescaled(end, rate, rate_of(state.running)));
         }
       });
   for (const LaneIndex lane : starting_) {

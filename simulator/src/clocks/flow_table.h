@@ -48,7 +48,10 @@ class FlowTable {
   const KernelRates& kernels(std::uint32_t stage) const { return stages_[stage].kernels; }
   std::span<const std::uint32_t> lanes(std::uint32_t stage) const { return stages_[stage].lanes; }
   // Sets what a stage had at an earlier time; `add` must have been called for its flows.
-  void restore(std::uint32_t lane, double rate) { flows_[lane].rate = rate; flows_[lane].fresh = false; }
+  void restore(std::uint32_t lane, double rate) {
+    flows_[lane].rate = rate;
+    flows_[lane].fresh = false;
+  }
   void restore(std::uint32_t stage, const KernelRates& kernels) { stages_[stage].kernels = kernels; }
 
   // After all that starts and ends at one instant. Calls flow_changed(lane, old rate) for each flow that ran before and

@@ -173,8 +173,9 @@ void PassClock::advance(std::uint32_t a) {
             break;
           }
           case Kind::kAwait:
-            state.now = std::max(state.now, op.stream == 0 && op.count > 0 ? state.ends[static_cast<std::size_t>(op.count) - 1]
-                                                                          : state.free[op.stream]);
+            state.now =
+                std::max(state.now, op.stream == 0 && op.count > 0 ? state.ends[static_cast<std::size_t>(op.count) - 1]
+                                                                   : state.free[op.stream]);
             break;
           case Kind::kReceive:
             if (!take(channels_[op.index], (op.second ? call.second : call.microbatch) + offset, state.now)) return;

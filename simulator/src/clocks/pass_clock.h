@@ -1,8 +1,8 @@
 // Time of a program in which nothing shares anything: an addition and a maximum for each pass.
 //
 // Since the order on every stream is fixed and sharing only lengthens work, this step is a lower bound of the step with
-// sharing. Loops are folded as in the program queue: when the times of all actors, relative to each other, are what they
-// were some microbatches earlier, what follows repeats.
+// sharing. Loops are folded as in the program queue: when the times of all actors, relative to each other, are what
+// they were some microbatches earlier, what follows repeats.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class PassClock {
     Kind kind = Kind::kRun;
     std::uint8_t stream = 0;
     bool second = false;
-    std::int32_t count = 0;  // kAwait
+    std::int32_t count = 0;   // kAwait
     std::uint32_t index = 0;  // channel, meeting
     double seconds = 0;
   };

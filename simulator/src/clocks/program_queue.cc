@@ -175,7 +175,8 @@ class ProgramQueue::Engine {
     if (options_.record) history_.by_actor.resize(actors_.size());
     loop();
     if (events_ > options_.most_events) return std::nullopt;
-    for (const ActorState& actor : actors_) NS_EXPECTS(actor.mode == Mode::kDone);  // otherwise they wait for each other
+    for (const ActorState& actor : actors_)
+      NS_EXPECTS(actor.mode == Mode::kDone);  // otherwise they wait for each other
     return latest_;
   }
 
@@ -326,7 +327,8 @@ class ProgramQueue::Engine {
         case Kind::kStart:
         case Kind::kSend: {
           Beside& lane = beside_of(actor, instruction.stream);
-          Item item{instruction.index, instruction.kind == Kind::kSend ? instruction.channel : kNone, microbatch, kNoRecord};
+          Item item{instruction.index, instruction.kind == Kind::kSend ? instruction.channel : kNone, microbatch,
+                    kNoRecord};
           if (options_.record) {
             const bool behind = lane.last_record != kNoRecord && (lane.busy || lane.last_end >= actor.point_end);
             item.record = record(a, lane_of(a, static_cast<std::uint32_t>(instruction.stream)), item.work,
@@ -503,7 +505,8 @@ class ProgramQueue::Engine {
     open.running[stream] = kNone;
     open.next[stream] = fragment.nodes[node].next;
     ++open.completed;
-    for (std::uint32_t s = fragment.nodes[node].first_successor; s < fragment.nodes[node + std::size_t{1}].first_successor; ++s) {
+    for (std::uint32_t s = fragment.nodes[node].first_successor;
+         s < fragment.nodes[node + std::size_t{1}].first_successor; ++s) {
       const std::uint32_t successor = fragment.successors[s];
       if (--open.needed[successor] == 0) start_node_if_ready(a, successor, now);
     }
@@ -594,8 +597,9 @@ class ProgramQueue::Engine {
       return begin_open(a, now);
     }
     // What happens at this very time has not happened yet in the state that is restored.
-    const auto later = std::lower_bound(known.snapshots.begin(), known.snapshots.end(), now - start,
-                                        [](const Fragments::Snapshot& snapshot, double time) { return snapshot.time < time; });
+    const auto later =
+        std::lower_bound(known.snapshots.begin(), known.snapshots.end(), now - start,
+                         [](const Fragments::Snapshot& snapshot, double time) { return snapshot.time < time; });
     const Fragments::Snapshot& snapshot = *(later - 1);
     if (options_.record) {
       if (done > 0) {
@@ -657,7 +661,8 @@ class ProgramQueue::Engine {
         [&](std::uint32_t stage, const KernelRates& before) {
           ActorState& actor = actors_[stage];
           if (actor.mode != Mode::kOpen || actor.open.running[0] == kNone || actor.starting[0]) return;
-          const FlowDemand& demand = row_of(stage).demands[fragments_.compiled(actor.fragment).nodes[actor.open.running[0]].work];
+          const FlowDemand& demand =
+              row_of(stage).demands[fragments_.compiled(actor.fragment).nodes[actor.open.running[0]].work];
           const double rate = flows_.kernels(stage).by[demand.feels];
           if (demand.flow || rate == before.by[demand.feels]) return;
           actor.open.end[0] = rescaled(actor.open.end[0], before.by[demand.feels], rate);
@@ -808,7 +813,8 @@ class ProgramQueue::Engine {
     border.repeats.reserve(actors_.size());
     for (const ActorState& actor : actors_) border.repeats.push_back(actor.repeat);
     if (options_.record) {
-      for (const auto& records : history_.by_actor) border.records_of_actor.push_back(static_cast<std::uint32_t>(records.size()));
+      for (const auto& records : history_.by_actor)
+        border.records_of_actor.push_back(static_cast<std::uint32_t>(records.size()));
     }
     for (auto earlier = borders_.rbegin(); earlier != borders_.rend(); ++earlier) {
       if (earlier->hash != border.hash || earlier->state != border.state) continue;

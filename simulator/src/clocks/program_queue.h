@@ -5,9 +5,9 @@
 // share ports, SMs and memory bandwidth with it.
 //
 // Loops are folded: the queue is deterministic, so when its whole state, relative to the microbatches and to the time,
-// is what it was at an earlier time, then what follows repeats until some actor leaves its loop. The queue goes that far
-// at once. Times are on a grid (grid.h), so nothing is rounded on the way, and the folded step is the unfolded one, bit
-// by bit. Where no state recurs, nothing is folded.
+// is what it was at an earlier time, then what follows repeats until some actor leaves its loop. The queue goes that
+// far at once. Times are on a grid (grid.h), so nothing is rounded on the way, and the folded step is the unfolded one,
+// bit by bit. Where no state recurs, nothing is folded.
 #pragma once
 
 #include <array>
@@ -29,13 +29,13 @@ inline constexpr std::uint32_t kNoRecord = 0xffffffffu;
 // the first copy of whatever was folded before it.
 struct StepRecord {
   std::uint32_t actor = 0;
-  std::uint32_t lane = 0;      // of an execution graph; kCompute: a run
-  std::uint32_t what = 0;      // FragmentId of a run, WorkId of others
-  std::int32_t times = 1;      // runs of the fragment
-  double start = 0, end = 0;   // seconds
-  std::uint32_t cause = kNoRecord;   // what ended last of all that it waited for
-  std::uint32_t spans = kNoRecord;   // of an open run: its nodes' spans, in StepHistory::spans; closed: those alone
-  std::uint32_t sequence = 0;  // among the records of the actor
+  std::uint32_t lane = 0;           // of an execution graph; kCompute: a run
+  std::uint32_t what = 0;           // FragmentId of a run, WorkId of others
+  std::int32_t times = 1;           // runs of the fragment
+  double start = 0, end = 0;        // seconds
+  std::uint32_t cause = kNoRecord;  // what ended last of all that it waited for
+  std::uint32_t spans = kNoRecord;  // of an open run: its nodes' spans, in StepHistory::spans; closed: those alone
+  std::uint32_t sequence = 0;       // among the records of the actor
   std::uint32_t frame = 0;
 };
 
@@ -62,9 +62,9 @@ struct StepHistory {
 class ProgramQueue {
  public:
   struct Options {
-    bool fold = true;    // go over what repeats at once
-    bool close = true;   // run a fragment that is alone on its stage as one event
-    bool record = false;  // keep the history
+    bool fold = true;                               // go over what repeats at once
+    bool close = true;                              // run a fragment that is alone on its stage as one event
+    bool record = false;                            // keep the history
     std::uint64_t most_events = ~std::uint64_t{0};  // give up behind these
   };
   ProgramQueue(const StepProgram& program, const ProgramCosts& costs, Options options);
