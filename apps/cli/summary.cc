@@ -136,9 +136,8 @@ void what_would_help(Page& page, const Report& report) {
   page.heading("What would help most");
   for (std::size_t i = 0; i < std::min(kMostImprovements, report.improvements.size()); ++i) {
     const Improvement& improvement = report.improvements[i];
-    const std::string flags = to_flags(improvement.set);
-    const std::string what =
-        flags.empty() ? improvement.change : fmt::format("{}: {}", improvement.change, page.style().bold(flags));
+    const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set);
+    const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
     page.line("  {:>11}{} {}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what);
   }
 }
