@@ -90,6 +90,14 @@ std::vector<Row> rows_from(const Entries& entries) {
   return rows;
 }
 
+Result<std::vector<Row>> schedules() {
+  std::vector<Row> rows;
+  for (const PipelineSchedule* schedule : pipeline_schedules()) {
+    rows.push_back({std::string(schedule->name), std::string(schedule->description)});
+  }
+  return rows;
+}
+
 struct Listing {
   std::string_view name, summary;
   Result<std::vector<Row>> (*rows)();
@@ -100,7 +108,7 @@ constexpr std::array<Listing, 9> kListings = {{
     {"models", "what --model may name", models},
     {"clusters", "what --cluster may name", clusters},
     {"fabrics", "what --intra and --inter may name", fabrics},
-    {"schedules", "what --schedule may name", [] { return Result<std::vector<Row>>(rows_from(pipeline_schedules())); }},
+    {"schedules", "what --schedule may name", schedules},
     {"algorithms", "how collectives may run", [] { return Result<std::vector<Row>>(rows_from(network_algorithms())); }},
     {"protocols", "how collectives may move data",
      [] { return Result<std::vector<Row>>(rows_from(network_protocols())); }},

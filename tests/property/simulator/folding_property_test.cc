@@ -1,0 +1,178 @@
+// Is a folded step the unfolded one, bit by bit? The referee is the event queue over the expanded graph.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <random>
+
+#include "clocks/pass_clock.h"
+#include "clocks/program_queue.h"
+#include "ns_dist/pipeline_schedule.h"
+#include "ns_dist/planner.h"
+#include "ns_dist/simulator.h"
+#include "step_analysis.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+struct Question {
+  Model model;
+  ParallelPlan plan;
+  Training training;
+  std::uint32_t seed = 0;
+};
+
+std::int64_t one_of(const std::vector<std::int64_t>& values) { return *rc::gen::elementOf(values); }
+
+Question any_question() {
+  Question q;
+  Model& model = q.model;
+  model.id = model.name = "any";
+  model.layers = *rc::gen::inRange<std::int64_t>(1, 33);
+  model.hidden = 256;
+  model.heads = model.kv_heads = 8;
+  model.head_dim = 32;
+  model.ffn = 1024;
+  model.vocabulary = 1024;
+  model.sequence = 128;
+  model.tied_embeddings = *rc::gen::arbitrary<bool>();
+  model.dropout = *rc::gen::arbitrary<bool>();
+  if (*rc::gen::inRange(0, 4) == 0) {
+    model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512, .first_dense_layers = model.layers / 4};
+  }
+  ParallelPlan& plan = q.plan;
+  const auto schedules = pipeline_schedules();
+  const PipelineSchedule& schedule = *schedules[*rc::gen::inRange<std::size_t>(0, schedules.size())];
+  plan.schedule = schedule.name;
+  plan.pp = one_of({1, 2, 3, 4, 6, 8});
+  plan.vpp = schedule.most_chunks == 0 ? one_of({1, 2, 3}) : schedule.least_chunks;
+  plan.tp = one_of({1, 2, 4});
+  plan.dp = one_of({1, 2, 4});
+  if (model.moe && plan.dp > 1) plan.ep = one_of({1, plan.dp});
+  plan.sequence_parallel = plan.tp > 1 && *rc::gen::arbitrary<bool>();
+  plan.zero = *rc::gen::arbitrary<bool>() ? ZeroStage::kOptimizer : ZeroStage::kNone;
+  plan.recompute = static_cast<Recompute>(*rc::gen::inRange(0, 3));
+  plan.blocking_tp = *rc::gen::inRange(0, 4) == 0;
+  plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
+  plan.overlap_param_gather = *rc::gen::arbitrary<bool>();
+  plan.overlap_p2p = *rc::gen::arbitrary<bool>();
+  q.training.micro_batch = 1;
+  q.training.sequence = 128;
+  q.training.global_batch = plan.dp * *rc::gen::inRange<std::int64_t>(1, 80);
+  q.seed = *rc::gen::arbitrary<std::uint32_t>();
+  return q;
+}
+
+// Durations and demands that have nothing to do with each other.
+ProgramCosts any_costs(const StepProgram& program, std::uint32_t seed, bool shares) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> share(0, 1), log_seconds(std::log(2e-6), std::log(3e-3));
+  ProgramCosts costs;
+  costs.rows.resize(1);
+  costs.row_of_actor.assign(program.actors.size(), 0);
+  for (const WorkItem& item : program.works) {
+    Forecast& forecast = costs.rows[0].forecasts.emplace_back();
+    forecast.latency = forecast.low = forecast.high = std::exp(log_seconds(random)) * s;
+    if (random() % 40 == 0) forecast.latency = Seconds();
+    if (!shares) continue;
+    Demand& demand = costs.rows[0].demands.emplace_back();
+    if (std::holds_alternative<Operator>(item.work)) {
+      demand.bound = random() % 2 == 0 ? Bound::kCompute : Bound::kMemory;
+    } else {
+      demand.ports = {share(random), random() % 2 == 0 ? share(random) : 0};
+      demand.sms = 0.3 * share(random);
+      demand.memory = 0.4 * share(random);
+    }
+  }
+  return costs;
+}
+
+struct Referee {
+  ExecutionGraph graph;
+  std::vector<Seconds> durations;
+  std::vector<Demand> demands;
+};
+
+Referee unfolded(const StepProgram& program, const ProgramCosts& costs) {
+  Referee referee{expand(program), {}, {}};
+  for (const WorkItem& item : referee.graph.works()) {
+    std::size_t found = program.works.size();
+    for (std::size_t w = 0; w < program.works.size() && found == program.works.size(); ++w) {
+      if (program.works[w].name != item.name) continue;
+      for (const Actor& actor : program.actors) {
+        if (work_of_actor(program.works[w], actor.rank) == item) found = w;
+      }
+    }
+    RC_ASSERT(found < program.works.size());
+    referee.durations.push_back(costs.rows[0].forecasts[found].latency);
+    if (!costs.rows[0].demands.empty()) referee.demands.push_back(costs.rows[0].demands[found]);
+  }
+  return referee;
+}
+
+struct Count {
+  int plans = 0, folded = 0;
+};
+std::map<std::string, Count>& counts() {
+  static std::map<std::string, Count> all;
+  return all;
+}
+
+void expect_equal(const Breakdown& a, const Breakdown& b, Seconds step) {
+  for (std::uint32_t c = 0; c < kCategoryCount; ++c) {
+    Breakdown x = a, y = b;
+    RC_ASSERT(std::abs(part_of(x, static_cast<Category>(c)) / step - part_of(y, static_cast<Category>(c)) / step) <
+              1e-9);
+  }
+  RC_ASSERT(std::abs(a.bubble / step - b.bubble / step) < 1e-9);
+}
+
+void compare(bool shares) {
+  const Question q = any_question();
+  const auto program = plan_program(q.model, q.plan, q.training);
+  if (!program) RC_DISCARD("a plan that cannot be built");
+  const ProgramCosts costs = any_costs(*program, q.seed, shares);
+  const Referee referee = unfolded(*program, costs);
+  const Timeline timeline = schedule(referee.graph, referee.durations, referee.demands);
+  RC_ASSERT(referee.graph.node_count() == program->node_count());
+
+  for (const bool fold : {false, true}) {
+    for (const bool close : {false, true}) {
+      ProgramQueue queue(*program, costs, {.fold = fold, .close = close, .record = true});
+      const double step = *queue.run();
+      RC_ASSERT(step * s == timeline.step);
+      const StepAnalysis analysis = analyze(*program, costs, queue, step * s);
+      RC_ASSERT(std::abs(analysis.path_length / timeline.step - 1) < 1e-12);
+      RC_ASSERT(std::abs(analysis.breakdown.total() / timeline.step - 1) < 1e-9);
+      expect_equal(analysis.breakdown, breakdown(referee.graph, timeline), timeline.step);
+      if (!fold || !close) continue;
+      Count& count = counts()[q.plan.schedule];
+      ++count.plans;
+      if (!queue.history().periods.empty()) ++count.folded;
+    }
+    if (!shares) RC_ASSERT(PassClock(*program, costs, fold).run() * s == timeline.step);
+  }
+  if (shares) {
+    ProgramCosts alone = costs;
+    alone.rows[0].demands.clear();
+    RC_ASSERT(PassClock(*program, alone).run() * s <= timeline.step);
+  }
+}
+
+RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereOverlappingWorkShares, ()) { compare(true); }
+RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereNothingShares, ()) { compare(false); }
+
+// Shares of plans that fold, by schedule: run with --gtest_also_run_disabled_tests behind the properties.
+TEST(Folding, FoldsPlansOfEverySchedule) {
+  for (const auto& [name, count] : counts()) {
+    std::cout << name << ": " << count.folded << " of " << count.plans << " plans fold\n";
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist
