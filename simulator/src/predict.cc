@@ -108,10 +108,9 @@ Result<Priced> price(const Scenario& scenario, const Session& session) {
   return priced;
 }
 
-ProgramQueue::Options queue_options(const Scenario& scenario, bool record) {
+ProgramQueue::Options queue_options(const Scenario& scenario) {
   ProgramQueue::Options options;
   options.fold = options.close = !scenario.settings.unfolded;
-  options.record = record;
   options.most_events = kMostEvents;
   return options;
 }
@@ -122,7 +121,7 @@ Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, c
   if (!scenario.network.contention && !scenario.network.compute_slowdown) {
     return PassClock(program, costs, !scenario.settings.unfolded).run() * units::s;
   }
-  ProgramQueue queue(program, costs, queue_options(scenario, false));
+  ProgramQueue queue(program, costs, queue_options(scenario));
   const std::optional<double> step = queue.run();
   if (!step) return too_long(scenario);
   return *step * units::s;
@@ -139,16 +138,12 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session) {
   NS_TRY(prediction.memory, memory_budget(scenario.model, scenario.plan, scenario.training));
   prediction.program = std::move(priced.program);
   prediction.costs = std::move(priced.costs);
-  ProgramQueue queue(prediction.program, prediction.costs, queue_options(scenario, true));
-  const std::optional<double> step = queue.run();
-  if (!step) return too_long(scenario);
-  prediction.step = *step * units::s;
-  for (const FoldedPeriod& period : queue.history().periods) {
-    if (period.copies > prediction.folding.copies) prediction.folding = {period.microbatches, period.copies};
-  }
-  StepAnalysis analysis = analyze(prediction.program, prediction.costs, queue, prediction.step);
-  prediction.breakdown = analysis.breakdown;
-  for (const PathWork& work : analysis.path) {
+  const auto timed = run_and_analyze(prediction.program, prediction.costs, queue_options(scenario));
+  if (!timed) return too_long(scenario);
+  prediction.step = timed->step;
+  prediction.folding = timed->folding;
+  prediction.breakdown = timed->analysis.breakdown;
+  for (const PathWork& work : timed->analysis.path) {
     const WorkItem& item = prediction.program.works[index(work.work)];
     prediction.critical_path.push_back({item.name, kind_of(item),
                                         prediction.costs.rows[work.row].forecasts[index(work.work)], work.count,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <span>
@@ -127,13 +128,39 @@ class Analyzer {
     return std::holds_alternative<Message>(program_.works[record.what].work);
   }
 
-  // How many copies of the step the record stands for.
-  double weight(std::uint32_t id) const {
-    double copies = 1;
+  const FoldedPeriod* period_of(std::uint32_t id) const {
     for (const FoldedPeriod& period : history_.periods) {
-      if (id >= period.first && id < period.end) copies += static_cast<double>(period.copies);
+      if (id >= period.first && id < period.end) return &period;
     }
-    return copies;
+    return nullptr;
+  }
+  static std::optional<std::size_t> place(const std::vector<std::uint32_t>& records, std::uint32_t id) {
+    const auto found = std::find(records.begin(), records.end(), id);
+    if (found == records.end()) return std::nullopt;
+    return static_cast<std::size_t>(found - records.begin());
+  }
+  // The record under way at the beginning of a period that stands where `id` stands at its end, if any.
+  std::uint32_t twin_before(std::uint32_t id) const {
+    for (const FoldedPeriod& period : history_.periods) {
+      if (const auto at = place(period.under_way_after, id)) return period.under_way[*at];
+    }
+    return kNoRecord;
+  }
+
+  // How many times the record began.
+  double began(std::uint32_t id) const {
+    const FoldedPeriod* period = period_of(id);
+    return period == nullptr ? 1 : 1 + static_cast<double>(period->copies);
+  }
+  // How many times it went on as the record says.
+  double went_on(std::uint32_t id) const {
+    double times = began(id);
+    for (const FoldedPeriod& period : history_.periods) {
+      const auto copies = static_cast<double>(period.copies);
+      if (place(period.under_way, id)) times += copies;
+      if (place(period.under_way_after, id)) times -= copies;
+    }
+    return times;
   }
 
   const Reading& alone(const StepRecord& record) {
@@ -185,9 +212,33 @@ class Analyzer {
     if (from < to) bubble_ += weight * (to - from);
   }
 
+  // Accounts for what `actor` waited for from the end `from` of its last kernel to the first kernel of a run.
+  void wait(std::uint32_t actor, const StepRecord& record, const Reading& reading, double from, double weight) {
+    double to = record.start + reading.first_kernel;
+    for (const Reading::Piece& piece : reading.lead) {
+      const double seconds = std::min(piece.seconds, std::max(0.0, to - from));
+      parts_[static_cast<std::size_t>(piece.category)] += weight * seconds;
+      to -= seconds;
+    }
+    if (from < to) explain(actor, record.frame, record.cause, from, to, weight);
+  }
+
+  // When the last kernel of the actor's last run in the period ended, as of `frame`.
+  double last_computed(std::uint32_t actor, const FoldedPeriod& period, std::uint32_t frame) {
+    const std::vector<std::uint32_t>& records = history_.by_actor[actor];
+    for (auto id = std::lower_bound(records.begin(), records.end(), period.end); id != records.begin();) {
+      const StepRecord& record = history_.records[*--id];
+      if (!is_run(record) || record.times == 0) continue;
+      const Reading reading = reading_of(record);
+      if (!reading.has_kernels) continue;
+      return record.end - (reading.end - reading.last_kernel) + offsets_[frame] - offsets_[record.frame];
+    }
+    return 0;
+  }
+
   void account(std::uint32_t actor) {
     double computed = 0, busy = 0;
-    std::uint32_t frame = 0, last = kNoRecord;
+    std::uint32_t frame = 0, last = kNoRecord, before = 0;
     const auto final_frame = static_cast<std::uint32_t>(history_.periods.size());
     for (const std::uint32_t id : history_.by_actor[actor]) {
       const StepRecord& record = history_.records[id];
@@ -201,20 +252,28 @@ class Analyzer {
       if (!is_run(record) || record.times == 0) continue;
       const Reading reading = reading_of(record);
       if (!reading.has_kernels) continue;
-      const double copies = weight(id);
+      const double copies = began(id), inside = went_on(id);
       const double from = computed + offsets_[record.frame] - offsets_[frame];
-      double to = record.start + reading.first_kernel;
-      for (const Reading::Piece& piece : reading.lead) {
-        const double seconds = std::min(piece.seconds, std::max(0.0, to - from));
-        parts_[static_cast<std::size_t>(piece.category)] += copies * seconds;
-        to -= seconds;
+      // The first run of a folded period follows what was before the period; in the copies it follows the last run of
+      // the copy before.
+      const FoldedPeriod* period = period_of(id);
+      const std::uint32_t twin = twin_before(id);
+      if (twin != kNoRecord) {
+        // In the copies it went on as the run that was under way when the period began.
+        wait(actor, record, reading_of(history_.records[twin]), from, copies - 1);
+        wait(actor, record, reading, from, 1);
+      } else if (period != nullptr && before < period->first && !place(period->under_way, before)) {
+        wait(actor, record, reading, from, 1);
+        wait(actor, record, reading, last_computed(actor, *period, record.frame) - period->length, copies - 1);
+      } else {
+        wait(actor, record, reading, from, copies);
       }
-      if (from < to) explain(actor, record.frame, record.cause, from, to, copies);
+      before = id;
       const double again = record.times - 1;
-      for (std::size_t c = 0; c < kCategoryCount; ++c) parts_[c] += copies * record.times * reading.inner[c];
+      for (std::size_t c = 0; c < kCategoryCount; ++c) parts_[c] += inside * record.times * reading.inner[c];
       for (const auto* pieces : {&reading.lead, &reading.tail}) {
         for (const Reading::Piece& piece : *pieces) {
-          parts_[static_cast<std::size_t>(piece.category)] += copies * again * piece.seconds;
+          parts_[static_cast<std::size_t>(piece.category)] += inside * again * piece.seconds;
         }
       }
       computed = record.end - (reading.end - reading.last_kernel);
@@ -250,8 +309,8 @@ class Analyzer {
     for (const FoldedPeriod& period : history_.periods) copies.push_back(period.copies);
     std::vector<std::vector<std::int64_t>> closed(costs_.rows.size(),
                                                   std::vector<std::int64_t>(program_.fragments.size(), 0));
-    while (at != kNoRecord) {
-      const StepRecord& record = history_.records[at];
+    for (std::uint32_t how = at; at != kNoRecord;) {
+      const StepRecord& record = history_.records[how];
       const std::uint32_t row = costs_.row_of_actor[record.actor];
       if (!is_run(record)) {
         add(row, record.what, 1, record.end - record.start);
@@ -260,7 +319,8 @@ class Analyzer {
       } else if (record.times > 0) {
         for (const auto& [work, seconds] : reading_of(record).path) add(row, work, 1, seconds);
       }
-      at = before(at, record.cause, copies);
+      const std::uint32_t cause = history_.records[at].cause;
+      how = before(at, cause, copies, at);
     }
     for (std::uint32_t row = 0; row < closed.size(); ++row) {
       for (std::uint32_t fragment = 0; fragment < closed[row].size(); ++fragment) {
@@ -287,24 +347,28 @@ class Analyzer {
     return *known;
   }
 
-  // What record `at` waited for. Where that lies before a folded period, and copies of the period are left, it is what
-  // stands at the same place one period later.
-  std::uint32_t before(std::uint32_t at, std::uint32_t cause, std::vector<std::int64_t>& copies) const {
-    for (std::size_t p = copies.size(); cause != kNoRecord && p-- > 0;) {
+  // Goes from record `at` to what it waited for. Where that lies before a folded period, and copies of the period are
+  // left, it is what stands at the same place one period later. Returns the record that tells how it went on.
+  std::uint32_t before(std::uint32_t from, std::uint32_t cause, std::vector<std::int64_t>& copies, std::uint32_t& at) {
+    std::uint32_t how = at = cause;
+    for (std::size_t p = copies.size(); at != kNoRecord && p-- > 0;) {
       const FoldedPeriod& period = history_.periods[p];
-      while (at >= period.first && cause < period.first && copies[p] > 0) {
+      while (from >= period.first && at < period.first && copies[p] > 0) {
         --copies[p];
-        const StepRecord& record = history_.records[cause];
+        const StepRecord& record = history_.records[at];
         const auto& records = history_.by_actor[record.actor];
         const std::size_t later = record.sequence + std::size_t{period.records_of_actor[record.actor]};
         if (later >= records.size() || later == record.sequence) {
           copies[p] = 0;
           break;
         }
-        cause = records[later];
+        const std::uint32_t twin = records[later];
+        const auto same = place(period.under_way, at);
+        if (!same || period.under_way_after[*same] != twin) how = twin;
+        at = twin;
       }
     }
-    return cause;
+    return how;
   }
 
   const StepProgram& program_;
@@ -323,6 +387,27 @@ class Analyzer {
 
 StepAnalysis analyze(const StepProgram& program, const ProgramCosts& costs, ProgramQueue& queue, Seconds step) {
   return Analyzer(program, costs, queue, step.in_base()).run();
+}
+
+std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const ProgramCosts& costs,
+                                            ProgramQueue::Options options) {
+  constexpr double kRounding = 1e-9;
+  options.record = true;
+  ProgramQueue queue(program, costs, options);
+  const std::optional<double> seconds = queue.run();
+  if (!seconds) return std::nullopt;
+  AnalyzedStep result;
+  result.step = *seconds * units::s;
+  for (const FoldedPeriod& period : queue.history().periods) {
+    if (period.copies > result.folding.copies) result.folding = {period.microbatches, period.copies};
+  }
+  result.analysis = analyze(program, costs, queue, result.step);
+  const auto sums = [&](Seconds parts) { return std::abs((parts - result.step).in_base()) <= kRounding * *seconds; };
+  if (options.fold && !(sums(result.analysis.path_length) && sums(result.analysis.breakdown.total()))) {
+    options.fold = false;
+    if (auto unfolded = run_and_analyze(program, costs, options)) result.analysis = std::move(unfolded->analysis);
+  }
+  return result;
 }
 
 }  // namespace ns_dist

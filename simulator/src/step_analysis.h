@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "clocks/program_queue.h"
@@ -26,5 +27,15 @@ struct StepAnalysis {
 
 // `queue` has run with Options::record.
 StepAnalysis analyze(const StepProgram& program, const ProgramCosts& costs, ProgramQueue& queue, Seconds step);
+
+// The step and its analysis; nothing when the step takes too many events. Parts that do not sum to the step, as the
+// history of a folded step may rarely give, are read off the unfolded one instead.
+struct AnalyzedStep {
+  Seconds step;
+  Folding folding;
+  StepAnalysis analysis;
+};
+std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const ProgramCosts& costs,
+                                            ProgramQueue::Options options);
 
 }  // namespace ns_dist

@@ -242,7 +242,8 @@ class ProgramQueue::Engine {
     double time;
     std::vector<std::int64_t> repeats;  // by actor
     std::uint32_t records;
-    std::vector<std::uint32_t> records_of_actor;
+    std::vector<std::uint32_t> records_of_actor;  // by actor
+    std::vector<std::uint32_t> under_way;
   };
 
   Fragments::Row& row_of(std::uint32_t actor) { return fragments_.row(actors_[actor].row); }
@@ -813,8 +814,16 @@ class ProgramQueue::Engine {
     border.repeats.reserve(actors_.size());
     for (const ActorState& actor : actors_) border.repeats.push_back(actor.repeat);
     if (options_.record) {
-      for (const auto& records : history_.by_actor)
+      for (const auto& records : history_.by_actor) {
         border.records_of_actor.push_back(static_cast<std::uint32_t>(records.size()));
+      }
+      for (const ActorState& actor : actors_) {
+        border.under_way.push_back(actor.mode == Mode::kClosed || actor.mode == Mode::kOpen ? actor.record : kNoRecord);
+        for (const Beside& lane : actor.beside) {
+          if (lane.busy) border.under_way.push_back(lane.running.record);
+          for (const Item& item : lane.queue) border.under_way.push_back(item.record);
+        }
+      }
     }
     for (auto earlier = borders_.rbegin(); earlier != borders_.rend(); ++earlier) {
       if (earlier->hash != border.hash || earlier->state != border.state) continue;
@@ -882,6 +891,8 @@ class ProgramQueue::Engine {
       for (std::size_t a = 0; a < actors_.size(); ++a) {
         period.records_of_actor.push_back(border.records_of_actor[a] - earlier.records_of_actor[a]);
       }
+      period.under_way = earlier.under_way;
+      period.under_way_after = border.under_way;
     }
     history_.periods.push_back(std::move(period));
     borders_.clear();

@@ -143,17 +143,15 @@ void compare(bool shares) {
 
   for (const bool fold : {false, true}) {
     for (const bool close : {false, true}) {
-      ProgramQueue queue(*program, costs, {.fold = fold, .close = close, .record = true});
-      const double step = *queue.run();
-      RC_ASSERT(step * s == timeline.step);
-      const StepAnalysis analysis = analyze(*program, costs, queue, step * s);
-      RC_ASSERT(std::abs(analysis.path_length / timeline.step - 1) < 1e-12);
-      RC_ASSERT(std::abs(analysis.breakdown.total() / timeline.step - 1) < 1e-9);
-      expect_equal(analysis.breakdown, breakdown(referee.graph, timeline), timeline.step);
+      const auto answer = run_and_analyze(*program, costs, {.fold = fold, .close = close});
+      RC_ASSERT(answer->step == timeline.step);
+      RC_ASSERT(*ProgramQueue(*program, costs, {.fold = fold, .close = close}).run() * s == timeline.step);
+      RC_ASSERT(std::abs(answer->analysis.path_length / timeline.step - 1) < 1e-9);
+      expect_equal(answer->analysis.breakdown, breakdown(referee.graph, timeline), timeline.step);
       if (!fold || !close) continue;
       Count& count = counts()[q.plan.schedule];
       ++count.plans;
-      if (!queue.history().periods.empty()) ++count.folded;
+      if (answer->folding.copies > 0) ++count.folded;
     }
     if (!shares) RC_ASSERT(PassClock(*program, costs, fold).run() * s == timeline.step);
   }
