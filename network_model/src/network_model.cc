@@ -11,7 +11,7 @@
 #include "algorithms.h"
 #include "calibration.h"
 #include "links.h"
-#include "ns_dist/astra_network.h"
+#include "ns_dist/astra_formulas.h"
 #include "timing.h"
 #include "topology.h"
 
@@ -274,30 +274,9 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
                  "",
                  {}});
   }
-  NS_TRY(network::Topology topology, network::Topology::of(cluster));
+  NS_TRY(network::Topology topology, network::check_cluster(cluster));
   std::vector<Link> links;
-  for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
-    const FabricLevel& level = cluster.levels[i];
-    const double peak = level.bandwidth_per_gpu() / (units::B / units::s);
-    const double latency = level.fabric.latency / units::s;
-    if (!std::isfinite(peak) || peak <= 0) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("level {} of cluster \"{}\" gives a GPU no bandwidth", i, cluster.id),
-                   fmt::format("/levels/{}", i),
-                   "positive bandwidth, nics_per_gpu and oversubscription",
-                   "",
-                   {}});
-    }
-    if (!std::isfinite(latency) || latency < 0) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("level {} of cluster \"{}\" has a latency of {} s", i, cluster.id, latency),
-                   fmt::format("/levels/{}/fabric/latency", i),
-                   "a latency of at least zero",
-                   "",
-                   {}});
-    }
-    links.push_back(network::link_of(level, cluster.gpu));
-  }
+  for (const FabricLevel& level : cluster.levels) links.push_back(network::link_of(level, cluster.gpu));
   const auto find = [](std::span<const NetworkAlgorithm> table, const std::string& name,
                        const char* flag) -> Result<std::optional<std::size_t>> {
     if (name == "auto") return std::optional<std::size_t>();

@@ -12,7 +12,7 @@
 
 #include "csv_rows.h"
 #include "error_table.h"
-#include "ns_dist/astra_network.h"
+#include "ns_dist/astra_formulas.h"
 #include "ns_dist/collective_table.h"
 #include "ns_dist/kernel_table.h"
 
