@@ -9,7 +9,7 @@
 #include <set>
 
 #include "embedded_files.h"
-#include "json_reader.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/hash.h"
 #include "readers.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "json_reader.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/catalog.h"
 
 namespace ns_dist {
