@@ -37,7 +37,7 @@ struct Dimension {
   Int serialization(Int m) const { return truncated(static_cast<double>(m) / beta()); }
   Int hops(Int distance) const { return d->topology == AstraTopology::kSwitch ? 2 : distance; }
 
-  // Unaware: latency of the hops and one serialisation; aware: store and forward on every hop.
+  // Unaware: latency of the hops and one serialization; aware: store and forward on every hop.
   Int message(Int m, Int distance = 1) const {
     const double bytes = static_cast<double>(m);
     if (!system->congestion_aware) {
@@ -329,7 +329,7 @@ class AstraModel final : public NetworkCost {
       Int size = static_cast<Int>(bytes);
       if (collective.kind == CollectiveKind::kAllGather) size = std::max<Int>(1, size / placement.ranks);
       if (!whole && placement.tier_count > 0) {
-        // In rank order neighbours always differ in the innermost dimension that the group spans, and only that one is
+        // In rank order neighbors always differ in the innermost dimension that the group spans, and only that one is
         // charged.
         result.flat = true;
         AstraDimension ring = result.system.dimensions.front();

@@ -118,8 +118,8 @@ class NetworkModel final : public NetworkCost {
     double time = 0;  // corrected, seconds
   };
 
-  // The fastest allowed after correction. A correction grows with the time it corrects, so the fastest of the same
-  // means stays the fastest.
+  // The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
+  // before correction is the fastest after it.
   Answer answer(const Call& call) const {
     const Answer best = answer(call, allowed_);
     if (best.choice.algorithm || strict_) return best;
@@ -129,10 +129,10 @@ class NetworkModel final : public NetworkCost {
 
   Answer answer(const Call& call, const network::Allowed& allowed) const {
     Answer best;
-    for (const network::Means means : network::kAllMeans) {
-      const Choice choice = network::choose(call, allowed, means);
+    for (const network::Transport transport : network::kTransports) {
+      const Choice choice = network::choose(call, allowed, transport);
       if (!choice.algorithm) continue;
-      const Corrected* corrected = calibration_.find(call, means);
+      const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
       if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time};
     }
@@ -187,7 +187,7 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   Explanation result;
   result.subject =
       fmt::format("{} of {} between {} ranks", name_of(collective.kind), to_text(collective.size), placement.ranks);
-  // Four digits say more than a forecast knows.
+  // More than four digits would suggest an accuracy that forecasts do not have.
   const auto rounded = [](double value) {
     if (!(value > 0) || !std::isfinite(value)) return value;
     const double step = std::pow(10.0, 3 - std::floor(std::log10(value)));
