@@ -44,7 +44,7 @@ Result<void> check_magnitude(const Scenario& scenario) {
 // What kernels and collectives do not explain of a measured step: framework overhead, jitter between ranks, kernels
 // that the plan does not know. 5th and 95th percentile of measured over forecast step, 137 published configurations of
 // six publications (A100, H100, B200; Megatron-LM, Megatron-DeepSpeed, NeMo), each publication with one vote;
-// tests/validation/accuracy.cc prints them. Read off once, for all models and GPUs; in sample.
+// `ns-dist validate --suite runs --data FILE` prints them. Read off once, for all models and GPUs; in sample.
 constexpr double kShortestStep = 0.962, kLongestStep = 1.448;
 
 // The interval of the step: the path's own deviations, and what lies outside the model, as independent errors.

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <map>
 
-#include "caching_allocator.h"
-#include "eager.h"
+#include "neusight/caching_allocator.h"
+#include "neusight/eager.h"
 #include "error_table.h"
 #include "ns_dist/catalog.h"
 #include "recipes.h"
