@@ -1,4 +1,4 @@
-// What max-min fairness means, for any links and flows.
+// What max-min fairness transport, for any links and flows.
 #include "ns_dist/fair_sharing.h"
 
 #include <gtest/gtest.h>
