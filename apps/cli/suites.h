@@ -11,7 +11,7 @@
 namespace ns_dist::cli {
 
 struct SuiteRequest {
-  std::filesystem::path data;     // folder of measured data, as --data names it; empty where none was given
+  std::filesystem::path data;     // measured data, as --data names it: a folder, of runs a file; empty: none given
   std::vector<std::string> runs;  // ids or files of published runs
   unsigned threads = 1;
   bool refit = false;  // leave each GPU out in turn

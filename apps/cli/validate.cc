@@ -8,7 +8,7 @@
 
 #include "arguments.h"
 #include "commands.h"
-#include "ns_dist/validation.h"
+#include "ns_dist/run_suite.h"
 #include "suites.h"
 #include "tables.h"
 #include "terminal.h"
@@ -17,6 +17,13 @@ namespace ns_dist::cli {
 
 Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   const Catalog catalog = Catalog::standard();
+  std::error_code failed;
+  if (!request.data.empty() && !std::filesystem::is_directory(request.data, failed)) {
+    Progress progress("validating", 1);
+    NS_TRY(RunSuite suite, check_run_collection(request.data, catalog, [&](double share) { progress.share(share); }));
+    progress.done();
+    return SuiteAnswer{std::move(suite.markdown), std::move(suite.mistakes), suite.rows};
+  }
   std::vector<PublishedRuns> publications;
   std::vector<std::string> wanted = request.runs;
   if (wanted.empty()) {
@@ -38,7 +45,7 @@ namespace {
 
 // One line a suite.
 constexpr std::array kSuites = {
-    Suite{"runs", "training steps that others published (built in)", false, validate_runs},
+    Suite{"runs", "training steps that others published (built in, or --data FILE)", false, validate_runs},
     Suite{"kernels", "single kernels and whole FP32 models", true, validate_kernels},
     Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, validate_collectives},
 };
@@ -101,7 +108,8 @@ int validate_command(int argc, const char* const* argv) {
   for (const Suite& suite : kSuites)
     suites += fmt::format("{}{}: {}", suites.empty() ? "" : "; ", suite.name, suite.summary);
   app.add_option("--suite", request.suites, suites + " [runs]")->type_name("NAME");
-  app.add_option("--data", request.data, "folder of measured data")->type_name("DIR");
+  app.add_option("--data", request.data, "folder of measured data; runs: a JSON file of published runs")
+      ->type_name("DIR|FILE");
   app.add_option("--runs", request.of.runs,
                  "publications: ids of `ns-dist list runs` or JSON files (all built-in ones)")
       ->type_name("ID|FILE");

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "embedded_files.h"
-#include "json_reader.h"
 #include "ns_dist/hash.h"
+#include "ns_dist/internal/json_reader.h"
 #include "readers.h"
 
 namespace ns_dist {

@@ -1,4 +1,4 @@
-#include "json_reader.h"
+#include "ns_dist/internal/json_reader.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,6 @@
 namespace ns_dist {
 namespace {
 
-constexpr int kDeepest = 64;
-
 std::string_view type_of(const nlohmann::ordered_json& value) {
   if (value.is_null()) return "null";
   if (value.is_boolean()) return "true or false";
@@ -20,11 +18,35 @@ std::string_view type_of(const nlohmann::ordered_json& value) {
   return "an object";
 }
 
-std::string excerpt(const nlohmann::ordered_json& value) {
-  std::string text = value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  constexpr std::size_t kLongest = 40;
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  return text;
+constexpr std::size_t kLongestExcerpt = 40;
+
+// Recursion ends at kLongestExcerpt: each level of nesting adds a byte.
+void append_excerpt(const nlohmann::ordered_json& value, std::string& text) {
+  if (text.size() > kLongestExcerpt) return;
+  const bool object = value.is_object();
+  if (!object && !value.is_array()) {
+    if (value.is_string()) {
+      const std::string& all = *value.get_ptr<const std::string*>();
+      const nlohmann::ordered_json cut = all.substr(0, kLongestExcerpt);
+      text += cut.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    } else {
+      text += value.dump();
+    }
+    return;
+  }
+  text += object ? '{' : '[';
+  bool first = true;
+  for (const auto& [key, inner] : value.items()) {
+    if (text.size() > kLongestExcerpt) return;
+    if (!first) text += ',';
+    first = false;
+    if (object) {
+      append_excerpt(key.substr(0, kLongestExcerpt), text);
+      text += ':';
+    }
+    append_excerpt(inner, text);
+  }
+  text += object ? '}' : ']';
 }
 
 // A SAX pass that builds nothing: finds what nlohmann's parser lets through.
@@ -41,8 +63,8 @@ struct Strictness : nlohmann::json_sax<nlohmann::ordered_json> {
   bool string(string_t&) override { return true; }
   bool binary(binary_t&) override { return true; }
   bool deeper() {
-    if (++depth <= kDeepest) return true;
-    problem = fmt::format("nested deeper than {} levels", kDeepest);
+    if (++depth <= kDeepestJson) return true;
+    problem = fmt::format("nested deeper than {} levels", kDeepestJson);
     return false;
   }
   bool start_object(std::size_t) override {
@@ -74,7 +96,22 @@ struct Strictness : nlohmann::json_sax<nlohmann::ordered_json> {
 
 }  // namespace
 
+std::string json_excerpt(const nlohmann::ordered_json& value) {
+  std::string text;
+  append_excerpt(value, text);
+  if (text.size() > kLongestExcerpt) text = text.substr(0, kLongestExcerpt) + "...";
+  return text;
+}
+
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where) {
+  if (text.size() > kLongestJson) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{} MiB of JSON", text.size() >> 20),
+                 where,
+                 fmt::format("at most {} MiB", kLongestJson >> 20),
+                 "",
+                 {}});
+  }
   Strictness strictness;
   if (!nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &strictness)) {
     std::string place = where;
@@ -105,6 +142,8 @@ bool JsonReader::has(std::string_view key) const { return value_->is_object() &&
 
 bool JsonReader::is_null(std::string_view key) const { return has(key) && value_->find(key)->is_null(); }
 
+bool JsonReader::is_boolean(std::string_view key) const { return has(key) && value_->find(key)->is_boolean(); }
+
 std::string JsonReader::where(std::string_view key) const {
   return key.empty() ? where_ + "#" + pointer_ : fmt::format("{}#{}/{}", where_, pointer_, key);
 }
@@ -115,14 +154,14 @@ void JsonReader::note(std::string_view key, std::string message, std::string exp
 }
 
 void JsonReader::wrong_type(std::string_view key, const nlohmann::ordered_json& value, std::string_view expected) {
-  note(key, fmt::format("{} is {}", excerpt(value), type_of(value)), std::string(expected));
+  note(key, fmt::format("{} is {}", json_excerpt(value), type_of(value)), std::string(expected));
 }
 
 const nlohmann::ordered_json* JsonReader::find(std::string_view key, Presence presence) {
   known_.emplace(key);
   if (!value_->is_object()) return nullptr;
   const auto found = value_->find(key);
-  if (found != value_->end()) return &*found;
+  if (found != value_->end() && !(null_is_missing_ && found->is_null())) return &*found;
   if (presence == Presence::kRequired) note("", fmt::format("key \"{}\" is missing", key));
   return nullptr;
 }
@@ -132,7 +171,7 @@ const std::string* JsonReader::quantity_text(std::string_view key, Presence pres
   if (value == nullptr) return nullptr;
   if (value->is_string()) return value->get_ptr<const std::string*>();
   if (value->is_number()) {
-    note(key, fmt::format("{} is a bare number", excerpt(*value)), "a quantity as text with its unit",
+    note(key, fmt::format("{} is a bare number", json_excerpt(*value)), "a quantity as text with its unit",
          "write it like \"3.35 TB/s\"");
   } else {
     wrong_type(key, *value, "a quantity as text with its unit");
@@ -182,12 +221,12 @@ std::int64_t JsonReader::integer(std::string_view key, std::int64_t least, std::
   const bool whole = value->is_number_integer() ||
                      (value->is_number_float() && std::floor(value->get<double>()) == value->get<double>());
   if (!whole) {
-    note(key, fmt::format("{} is not a whole number", excerpt(*value)), expected);
+    note(key, fmt::format("{} is not a whole number", json_excerpt(*value)), expected);
     return fallback;
   }
   const double approximate = value->get<double>();
   if (approximate < static_cast<double>(least) || approximate > static_cast<double>(most)) {
-    note(key, fmt::format("{} is out of range", excerpt(*value)), expected);
+    note(key, fmt::format("{} is out of range", json_excerpt(*value)), expected);
     return fallback;
   }
   return value->is_number_integer() ? value->get<std::int64_t>() : static_cast<std::int64_t>(approximate);
@@ -203,10 +242,56 @@ double JsonReader::number(std::string_view key, double least, double most, Prese
   }
   const double number = value->get<double>();
   if (!(number >= least && number <= most)) {
-    note(key, fmt::format("{} is out of range", excerpt(*value)), expected);
+    note(key, fmt::format("{} is out of range", json_excerpt(*value)), expected);
     return fallback;
   }
   return number;
+}
+
+void JsonReader::add_numbers(const std::string& place, const nlohmann::ordered_json& values, double least, double most,
+                             std::vector<double>& all) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const nlohmann::ordered_json& value = values[i];
+    if (value.is_number() && value.get<double>() >= least && value.get<double>() <= most) {
+      all.push_back(value.get<double>());
+    } else {
+      note(fmt::format("{}/{}", place, i), fmt::format("{} is out of range", json_excerpt(value)),
+           fmt::format("a number from {} to {}", least, most));
+    }
+  }
+}
+
+std::vector<double> JsonReader::numbers(std::string_view key, double least, double most, Presence presence) {
+  std::vector<double> all;
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return all;
+  if (value->is_array()) {
+    add_numbers(std::string(key), *value, least, most, all);
+  } else {
+    wrong_type(key, *value, "an array of numbers");
+  }
+  return all;
+}
+
+std::vector<std::vector<double>> JsonReader::number_rows(std::string_view key, std::size_t width, double least,
+                                                         double most, Presence presence) {
+  std::vector<std::vector<double>> all;
+  const nlohmann::ordered_json* value = find(key, presence);
+  if (value == nullptr) return all;
+  const std::string expected = fmt::format("arrays of {} numbers", width);
+  if (!value->is_array()) {
+    wrong_type(key, *value, expected);
+    return all;
+  }
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    const std::string place = fmt::format("{}/{}", key, i);
+    if ((*value)[i].is_array() && (*value)[i].size() == width) {
+      add_numbers(place, (*value)[i], least, most, all.emplace_back());
+    } else {
+      wrong_type(place, (*value)[i], expected);
+    }
+  }
+  return all;
 }
 
 std::size_t JsonReader::choice(std::string_view key, const std::vector<std::string_view>& names, Presence presence,

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "json_reader.h"
 #include "ns_dist/catalog.h"
+#include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
 

@@ -56,18 +56,18 @@ struct Cost {
   double time() const { return latency + transfer; }
 };
 
-// Algorithms whose measured corrections have nothing in common: messages between ranks, reduction in the switch.
-enum class Means { kMessages, kSwitch };
-inline constexpr std::array<Means, 2> kAllMeans = {Means::kMessages, Means::kSwitch};
+// What carries the data: messages between ranks, or reduction in the switch. Each has measured corrections of its own.
+enum class Transport { kMessages, kSwitch };
+inline constexpr std::array<Transport, 2> kTransports = {Transport::kMessages, Transport::kSwitch};
 
 struct Algorithm {
   std::string_view name, description;
   bool automatic = true;  // NCCL may choose it; otherwise only on request
-  Means means = Means::kMessages;
+  Transport transport = Transport::kMessages;
   std::array<std::string_view, kProtocolCount> methods;  // "ring/ll", ...: Forecast::method
   bool (*applies)(const Call& call, Protocol protocol);
   Cost (*cost)(const Call& call, Protocol protocol);
-  // On a torus: its messages go between neighbours, or it counts their hops. There it may always be chosen.
+  // On a torus: its messages go between neighbors, or it counts their hops. There it may always be chosen.
   bool on_torus = false;
 };
 

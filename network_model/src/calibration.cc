@@ -28,8 +28,9 @@ Corrected mixed(const Corrected& a, const Corrected& b, double weight) {
           (1 - weight) * a.deviation_short + weight * b.deviation_short, false, true};
 }
 
-// For a family that nobody measured: the mean of the n that were and of NCCL's constants as they stand. (What families
-// have in common is about as large as what sets them apart: leaving out each says so. Hence the weight n / (n + 1).)
+// The correction of a family without measurements: the mean over the n measured families, with the weight n / (n + 1),
+// and no correction with the rest. Leaving out one family at a time showed that families share about half of their
+// differences to NCCL's constants.
 Corrected mean_of(const std::vector<const CalibrationCurve*>& curves) {
   Corrected mean = corrected_of(*curves.front(), false);
   for (std::size_t i = 1; i < curves.size(); ++i) {
@@ -37,8 +38,7 @@ Corrected mean_of(const std::vector<const CalibrationCurve*>& curves) {
   }
   const auto count = static_cast<double>(curves.size());
   mean = mixed(mean, {Correction(), 0, 0, false, true}, 1 / (count + 1));
-  // Between families the logarithm of the ratio differs by this much (standard deviation, measured by leaving out
-  // each).
+  // Standard deviation of the logarithm of the ratio between families, from leaving out one family at a time.
   constexpr double kBetweenFamilies = 0.12;
   mean.deviation = std::hypot(mean.deviation, kBetweenFamilies);
   mean.deviation_short = std::hypot(mean.deviation_short, kBetweenFamilies);
@@ -49,8 +49,8 @@ Corrected mean_of(const std::vector<const CalibrationCurve*>& curves) {
 // one die with the same clock (B200, B300 and GB200 against H200, by 1.5).
 bool has_two_dies(std::string_view family) { return family == "blackwell" || family == "cdna2"; }
 
-// GPUs without NVLink whose PCIe transfers were measured through the host's memory. Data-centre GPUs of earlier
-// generations reach each other over PCIe switches: L40S says nothing of them.
+// GPUs without NVLink whose PCIe transfers go through the host's memory, as those of the measured L40S. Data-center
+// GPUs of earlier generations reach each other over PCIe switches; the measurements do not apply to them.
 bool goes_through_host(const Gpu& gpu) {
   return !gpu.scale_up && (gpu.architecture == "ada" || family_of(gpu.architecture) == "blackwell");
 }
@@ -92,54 +92,60 @@ Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& c
   }
 }
 
-std::size_t Calibration::row(CollectiveKind kind, Means means, bool integer) {
-  return index_of(kind) * 4 + static_cast<std::size_t>(means) * 2 + (integer ? 1 : 0);
+std::size_t Calibration::row(CollectiveKind kind, Transport transport, bool integer) {
+  return index_of(kind) * 4 + static_cast<std::size_t>(transport) * 2 + (integer ? 1 : 0);
 }
 
 void Calibration::add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class) {
   const std::string_view family = family_of(cluster.gpu.architecture);
+  // The curves of this link class, by row and number of ranks.
+  std::vector<std::array<std::vector<const CalibrationCurve*>, kMostRanks + 1>> measured(kAllKinds.size() * 4);
+  for (const CalibrationCurve& curve : calibration.curves) {
+    if (curve.ranks < 2 || curve.ranks > static_cast<std::int64_t>(kMostRanks)) continue;
+    if (curve.fabric != name_of(link_class)) continue;
+    const Transport transport = curve.in_switch ? Transport::kSwitch : Transport::kMessages;
+    measured[row(curve.kind, transport, curve.integer)][static_cast<std::size_t>(curve.ranks)].push_back(&curve);
+  }
   const auto general = [](const CalibrationCurve& curve) { return curve.cluster.empty() && curve.gpu.empty(); };
-  const auto look_up = [&](CollectiveKind kind, Means means, bool integer, std::int64_t ranks) -> Corrected {
-    const auto curves_of = [&](auto&& wanted) {
-      std::vector<const CalibrationCurve*> found;
-      for (const CalibrationCurve& curve : calibration.curves) {
-        if (curve.fabric == name_of(link_class) && curve.kind == kind && curve.ranks == ranks &&
-            curve.in_switch == (means == Means::kSwitch) && curve.integer == integer && wanted(curve)) {
-          found.push_back(&curve);
-        }
-      }
-      return found;
+  // The first of these that there are: curves of this cluster, of its GPU, of its family; the mean over families.
+  const auto look_up = [&](CollectiveKind kind, Transport transport, bool integer, std::size_t ranks) -> Corrected {
+    const std::vector<const CalibrationCurve*>& curves = measured[row(kind, transport, integer)][ranks];
+    if (curves.empty()) return {};
+    const auto first = [&](auto&& wanted) -> const CalibrationCurve* {
+      const auto at = std::find_if(curves.begin(), curves.end(), [&](const auto* curve) { return wanted(*curve); });
+      return at == curves.end() ? nullptr : *at;
     };
-    auto curves = curves_of([&](const auto& curve) { return !curve.cluster.empty() && curve.cluster == cluster.id; });
-    if (curves.empty()) {
-      curves = curves_of([&](const auto& curve) { return curve.cluster.empty() && curve.gpu == cluster.gpu.id; });
-    }
-    if (curves.empty())
-      curves = curves_of([&](const auto& curve) { return general(curve) && curve.architecture == family; });
-    if (!curves.empty()) return corrected_of(*curves.front(), true);
+    const CalibrationCurve* own =
+        first([&](const auto& curve) { return !curve.cluster.empty() && curve.cluster == cluster.id; });
+    if (!own) own = first([&](const auto& curve) { return curve.cluster.empty() && curve.gpu == cluster.gpu.id; });
+    if (!own) own = first([&](const auto& curve) { return general(curve) && curve.architecture == family; });
+    if (own) return corrected_of(*own, true);
     if (link_class == LinkClass::kPcie && !goes_through_host(cluster.gpu)) return {};
-    curves = curves_of(
-        [&](const auto& curve) { return general(curve) && has_two_dies(curve.architecture) == has_two_dies(family); });
-    if (curves.empty()) curves = curves_of(general);
-    return curves.empty() ? Corrected{} : mean_of(curves);
+    std::vector<const CalibrationCurve*> others, alike;
+    for (const CalibrationCurve* curve : curves) {
+      if (!general(*curve)) continue;
+      others.push_back(curve);
+      if (has_two_dies(curve->architecture) == has_two_dies(family)) alike.push_back(curve);
+    }
+    if (!alike.empty()) return mean_of(alike);
+    return others.empty() ? Corrected{} : mean_of(others);
   };
 
   std::vector<ByRanks> table(kAllKinds.size() * 4);
   bool any = false;
   for (const CollectiveKind kind : kAllKinds) {
-    for (const Means means : kAllMeans) {
+    for (const Transport transport : kTransports) {
       for (const bool integer : {false, true}) {
-        ByRanks& by_ranks = table[row(kind, means, integer)];
+        ByRanks& by_ranks = table[row(kind, transport, integer)];
         std::size_t last = 0;
         for (std::size_t ranks = 2; ranks <= kMostRanks; ++ranks) {
-          const auto count = static_cast<std::int64_t>(ranks);
-          Corrected found = look_up(kind, means, integer, count);
-          if (!found.known && integer) found = look_up(kind, means, false, count);
-          if (!found.known && measured_like(kind) != kind) {
-            found = look_up(measured_like(kind), means, false, count);
+          Corrected found = look_up(kind, transport, integer, ranks);
+          if (!found.found && integer) found = look_up(kind, transport, false, ranks);
+          if (!found.found && measured_like(kind) != kind) {
+            found = look_up(measured_like(kind), transport, false, ranks);
             found.measured = false;
           }
-          if (!found.known) continue;
+          if (!found.found) continue;
           any = true;
           by_ranks[ranks] = found;
           for (std::size_t between = last == 0 ? 2 : last + 1; between < ranks; ++between) {
@@ -159,7 +165,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
   if (any) scale_up_[link_class == LinkClass::kNvlink ? 0 : 1] = std::move(table);
 }
 
-const Corrected* Calibration::find(const Call& call, Means means) const {
+const Corrected* Calibration::find(const Call& call, Transport transport) const {
   if (call.torus()) return nullptr;  // all that was measured goes through switches, or between all pairs
   const Tier& outermost = call.placement->tiers[call.placement->tier_count - 1];
   switch (call.link(outermost).link_class) {
@@ -168,8 +174,8 @@ const Corrected* Calibration::find(const Call& call, Means means) const {
       const auto& table = scale_up_[call.link(outermost).link_class == LinkClass::kNvlink ? 0 : 1];
       if (table.empty()) return nullptr;
       const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostRanks + 1);
-      const Corrected& found = table[row(call.kind, means, call.integer)][ranks];
-      return found.known ? &found : nullptr;
+      const Corrected& found = table[row(call.kind, transport, call.integer)][ranks];
+      return found.found ? &found : nullptr;
     }
     case LinkClass::kNetwork: {
       const Corrected* nearest = nullptr;

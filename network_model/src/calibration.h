@@ -10,13 +10,13 @@
 
 namespace ns_dist::network {
 
-// The collective whose measurements stand for `kind` where nobody measured it.
+// The fallback of `kind`: the collective whose corrections it takes where it was not measured itself.
 CollectiveKind measured_like(CollectiveKind kind);
 
 // Architectures that share their corrections: "blackwell-ultra" counts as "blackwell".
 std::string_view family_of(std::string_view architecture);
 
-// Bytes from which bandwidth decides on most machines: intervals of shorter messages are apart.
+// Bytes from which most machines are bound by bandwidth. Shorter messages have an interval of their own.
 inline constexpr double kLongMessage = 1 << 20;
 
 struct Corrected {
@@ -24,7 +24,7 @@ struct Corrected {
   double deviation = 0;        // of the logarithm of time, from kLongMessage
   double deviation_short = 0;  // below
   bool measured = false;       // on this family (or cluster), this collective and this number of ranks
-  bool known = false;          // false: nothing near enough was measured, the correction is none
+  bool found = false;          // false: no measurement applies; `correction` changes nothing
 };
 
 // The corrections of one cluster, looked up once.
@@ -33,11 +33,11 @@ class Calibration {
   Calibration() = default;
   Calibration(const NetworkCalibration& calibration, const Cluster& cluster);
 
-  // The correction for a group; null where nothing that was measured is near enough.
-  const Corrected* find(const Call& call, Means means) const;
+  // The correction of a call by `transport`; null where no measurement applies.
+  const Corrected* find(const Call& call, Transport transport) const;
 
  private:
-  static constexpr std::size_t kMostRanks = 8;  // measured; the entry beyond stands for all larger groups
+  static constexpr std::size_t kMostRanks = 8;  // of a measured group; the next entry is for all larger ones
   using ByRanks = std::array<Corrected, kMostRanks + 2>;
 
   struct Shape {
@@ -47,7 +47,7 @@ class Calibration {
   };
 
   void add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class);
-  static std::size_t row(CollectiveKind kind, Means means, bool integer);
+  static std::size_t row(CollectiveKind kind, Transport transport, bool integer);
 
   std::array<std::vector<ByRanks>, 2> scale_up_;  // NVLink, PCIe: by row; empty when the cluster has no such level
   std::vector<Shape> across_nodes_;               // of this very cluster

@@ -2,105 +2,60 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <iterator>
 
 #include "correction.h"
-#include "embedded_calibrations.h"
+#include "embedded_curves.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/network_fit.h"
 
 namespace ns_dist {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSchema = "ns-dist/network-calibration/1";
 
-std::optional<CollectiveKind> kind_named(std::string_view name) {
+// Names of all collectives, by CollectiveKind.
+std::vector<std::string_view> collective_names() {
+  std::vector<std::string_view> names;
   for (int i = 0; i <= static_cast<int>(CollectiveKind::kSendRecv); ++i) {
-    const auto kind = static_cast<CollectiveKind>(i);
-    if (name_of(kind) == name) return kind;
+    names.push_back(name_of(static_cast<CollectiveKind>(i)));
   }
-  return std::nullopt;
+  return names;
 }
 
-tl::unexpected<Error> wrong(const std::string& where, const std::string& message, const std::string& expected) {
-  return fail({ErrorCode::kInvalidInput, message, where, expected, "", {}});
-}
+std::string quoted(const std::string& text) { return Json(text).dump(); }
 
-Result<CalibrationCurve> read_curve(const Json& json, const std::string& where) {
-  constexpr std::array<std::string_view, 13> kKeys = {
-      "cluster",   "gpu",     "fabric",    "architecture", "collective", "ranks",          "ranks_per_node",
-      "in_switch", "integer", "log_ratio", "steps",        "deviation",  "deviation_short"};
-  if (!json.is_object()) return wrong(where, "not an object", "a curve");
-  for (const auto& [key, value] : json.items()) {
-    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) {
-      return wrong(where + "/" + key, fmt::format("unknown key \"{}\"", key),
-                   fmt::format("{}", fmt::join(kKeys, ", ")));
-    }
-  }
-  const auto text = [&](const char* key) { return json.contains(key) && json[key].is_string(); };
-  for (const char* key : {"fabric", "collective"}) {
-    if (!text(key)) return wrong(where + "/" + key, "no text", "a name");
-  }
+CalibrationCurve read_curve(JsonReader& reader) {
+  static const std::vector<std::string_view> kinds = collective_names();
+  constexpr std::int64_t kMostRanks = std::int64_t{1} << 48;
+  constexpr double kLargest = 12;                              // e^12: a hundred thousand times off is no measurement
+  constexpr double kLargestDeviation = 9.99, kLongest = 1e12;  // us
   CalibrationCurve curve;
-  for (const char* key : {"cluster", "gpu", "architecture"}) {
-    if (json.contains(key) && !json[key].is_string()) return wrong(where + "/" + key, "not a text", "an id");
-  }
-  curve.cluster = json.value("cluster", "");
-  curve.gpu = json.value("gpu", "");
-  curve.architecture = json.value("architecture", "");
-  curve.fabric = json["fabric"].get<std::string>();
-  const std::optional<CollectiveKind> kind = kind_named(json["collective"].get<std::string>());
-  if (!kind) return wrong(where + "/collective", "unknown collective " + json["collective"].dump(), "all_reduce, ...");
-  curve.kind = *kind;
-  for (const auto& [key, target] :
-       {std::pair("ranks", &curve.ranks), std::pair("ranks_per_node", &curve.ranks_per_node)}) {
-    if (!json.contains(key) || !json[key].is_number_integer() || json[key].get<std::int64_t>() < 1) {
-      return wrong(where + "/" + key, "not a count", "a positive integer");
-    }
-    *target = json[key].get<std::int64_t>();
-  }
-  for (const auto& [key, target] : {std::pair("in_switch", &curve.in_switch), std::pair("integer", &curve.integer)}) {
-    if (!json.contains(key)) continue;
-    if (!json[key].is_boolean()) return wrong(where + "/" + key, "not a truth value", "true or false");
-    *target = json[key].get<bool>();
-  }
-  if (json.contains("steps")) {
-    if (!json["steps"].is_array()) return wrong(where + "/steps", "not a list", "[[microseconds, height], ...]");
-    for (const Json& step : json["steps"]) {
-      const bool pair = step.is_array() && step.size() == 2 && step[0].is_number() && step[1].is_number() &&
-                        step[0].get<double>() > 0 && step[0].get<double>() < 1e12 && step[1].get<double>() > 0 &&
-                        step[1].get<double>() < 10;
-      if (!pair) return wrong(where + "/steps", "an impossible step " + step.dump(), "[microseconds, height]");
-      curve.steps.push_back({step[0].get<double>() * units::us, step[1].get<double>()});
+  curve.cluster = reader.text("cluster", Presence::kOptional);
+  curve.gpu = reader.text("gpu", Presence::kOptional);
+  curve.fabric = reader.text("fabric");
+  curve.architecture = reader.text("architecture", Presence::kOptional);
+  curve.kind = static_cast<CollectiveKind>(reader.choice("collective", kinds));
+  curve.ranks = reader.integer("ranks", 1, kMostRanks);
+  curve.ranks_per_node = reader.integer("ranks_per_node", 1, kMostRanks);
+  curve.in_switch = reader.boolean("in_switch", false);
+  curve.integer = reader.boolean("integer", false);
+  for (const std::vector<double>& step : reader.number_rows("steps", 2, 0, kLongest, Presence::kOptional)) {
+    if (step.size() == 2 && step[0] > 0 && step[1] > 0 && step[1] < 10) {
+      curve.steps.push_back({step[0] * units::us, step[1]});
+    } else {
+      reader.note("steps", "an impossible step", "[microseconds, height], both positive, heights below 10");
     }
   }
-  const bool complete = json.contains("log_ratio") && json["log_ratio"].is_array() &&
-                        json["log_ratio"].size() == network::kKnots && json.contains("deviation") &&
-                        json["deviation"].is_number();
-  if (!complete) {
-    return wrong(where + "/log_ratio", "no complete curve",
-                 fmt::format("{} numbers, and a deviation beside them", network::kKnots));
-  }
-  curve.deviation = json["deviation"].get<double>();
+  curve.deviation = reader.number("deviation", 0, kLargestDeviation);
   // Files of earlier versions have one for all sizes.
-  if (json.contains("deviation_short") && !json["deviation_short"].is_number()) {
-    return wrong(where + "/deviation_short", "no number", "0 to 10");
-  }
-  curve.deviation_short = json.value("deviation_short", curve.deviation);
-  for (const Json& value : json["log_ratio"]) {
-    constexpr double kLargest = 12;  // e^12: a hundred thousand times off is no measurement
-    if (!value.is_number() || !(std::fabs(value.get<double>()) <= kLargest)) {
-      return wrong(where + "/log_ratio", "an impossible value " + value.dump(), "a logarithm of a ratio");
-    }
-    curve.log_ratio.push_back(value.get<double>());
-  }
-  if (!(curve.deviation >= 0 && curve.deviation < 10)) return wrong(where + "/deviation", "impossible", "0 to 10");
-  if (!(curve.deviation_short >= 0 && curve.deviation_short < 10)) {
-    return wrong(where + "/deviation_short", "impossible", "0 to 10");
+  curve.deviation_short = reader.number("deviation_short", 0, kLargestDeviation, Presence::kOptional, curve.deviation);
+  curve.log_ratio = reader.numbers("log_ratio", -kLargest, kLargest);
+  if (curve.log_ratio.size() != network::kKnots) {
+    reader.note("log_ratio", fmt::format("{} values", curve.log_ratio.size()),
+                fmt::format("{} logarithms of a ratio", network::kKnots));
   }
   return curve;
 }
@@ -109,16 +64,15 @@ Result<CalibrationCurve> read_curve(const Json& json, const std::string& where) 
 
 // One curve a line, four decimals: 0.01 % of time.
 std::string to_json(const NetworkCalibration& calibration) {
-  std::string text = fmt::format("{{\n  \"schema\": \"{}\",\n  \"source\": {},\n  \"curves\": [", kSchema,
-                                 Json(calibration.source).dump());
+  std::string text =
+      fmt::format("{{\n  \"schema\": \"{}\",\n  \"source\": {},\n  \"curves\": [", kSchema, quoted(calibration.source));
   const char* separator = "\n";
   for (const CalibrationCurve& curve : calibration.curves) {
     text += separator;
     text += "    {";
-    if (!curve.cluster.empty()) text += fmt::format("\"cluster\": {}, ", Json(curve.cluster).dump());
-    if (!curve.gpu.empty()) text += fmt::format("\"gpu\": {}, ", Json(curve.gpu).dump());
-    text += fmt::format("\"fabric\": {}, \"architecture\": {}, ", Json(curve.fabric).dump(),
-                        Json(curve.architecture).dump());
+    if (!curve.cluster.empty()) text += fmt::format("\"cluster\": {}, ", quoted(curve.cluster));
+    if (!curve.gpu.empty()) text += fmt::format("\"gpu\": {}, ", quoted(curve.gpu));
+    text += fmt::format("\"fabric\": {}, \"architecture\": {}, ", quoted(curve.fabric), quoted(curve.architecture));
     text += fmt::format(
         "\"collective\": \"{}\", \"ranks\": {}, \"ranks_per_node\": {}, \"deviation\": {:.4f}, "
         "\"deviation_short\": {:.4f},\n",
@@ -144,37 +98,49 @@ std::string to_json(const NetworkCalibration& calibration) {
 }
 
 Result<NetworkCalibration> read_network_calibration(std::string_view json, const std::string& where) {
-  const Json root = Json::parse(json, nullptr, false);
-  if (root.is_discarded() || !root.is_object()) return wrong(where, "no JSON object", "a network calibration");
-  for (const auto& [key, value] : root.items()) {
-    if (key != "schema" && key != "source" && key != "curves") {
-      return wrong(where + "#/" + key, fmt::format("unknown key \"{}\"", key), "schema, source, curves");
+  NS_TRY(const Json root, parse_json(json, where));
+  std::vector<Error> errors;
+  JsonReader reader(root, where, errors);
+  if (errors.empty()) {
+    const std::string schema = reader.text("schema");
+    if (errors.empty() && schema != kSchema) {
+      reader.note("schema", "another schema", fmt::format("\"{}\"", kSchema));
     }
   }
-  if (root.value("schema", Json()) != Json(kSchema)) {
-    return wrong(where + "#/schema", "another schema", fmt::format("\"{}\"", kSchema));
-  }
-  if (!root.contains("curves") || !root["curves"].is_array()) return wrong(where + "#/curves", "no curves", "a list");
+  if (!errors.empty()) return fail(join(std::move(errors)));
   NetworkCalibration result;
-  if (root.contains("source")) {
-    if (!root["source"].is_string()) return wrong(where + "#/source", "not a text", "a sentence");
-    result.source = root["source"].get<std::string>();
-  }
-  for (std::size_t i = 0; i < root["curves"].size(); ++i) {
-    NS_TRY(CalibrationCurve curve, read_curve(root["curves"][i], fmt::format("{}#/curves/{}", where, i)));
-    result.curves.push_back(std::move(curve));
-  }
+  result.source = reader.text("source", Presence::kOptional);
+  reader.objects("curves", [&](JsonReader& curve) { result.curves.push_back(read_curve(curve)); });
+  reader.reject_unknown_keys();
+  if (!errors.empty()) return fail(join(std::move(errors)));
   return result;
 }
 
 const NetworkCalibration& builtin_network_calibration() {
   static const NetworkCalibration builtin = [] {
+    const std::vector<std::string_view> kinds = collective_names();
     NetworkCalibration all;
-    for (const EmbeddedFile& file : embedded_calibrations()) {
-      Result<NetworkCalibration> read = read_network_calibration(file.content, std::string(file.path));
-      NS_EXPECTS(read.has_value());
-      all.curves.insert(all.curves.end(), read->curves.begin(), read->curves.end());
-      all.source += (all.source.empty() ? "" : "; ") + read->source;
+    all.source = embedded_sources();
+    all.curves.reserve(embedded_curves().size());
+    for (const EmbeddedCurve& from : embedded_curves()) {
+      CalibrationCurve& curve = all.curves.emplace_back();
+      curve.cluster = from.cluster;
+      curve.gpu = from.gpu;
+      curve.fabric = from.fabric;
+      curve.architecture = from.architecture;
+      const auto kind = std::find(kinds.begin(), kinds.end(), from.collective);
+      NS_EXPECTS(kind != kinds.end());
+      curve.kind = static_cast<CollectiveKind>(kind - kinds.begin());
+      curve.ranks = from.ranks;
+      curve.ranks_per_node = from.ranks_per_node;
+      curve.in_switch = from.in_switch;
+      curve.integer = from.integer;
+      curve.log_ratio.assign(std::begin(from.log_ratio), std::end(from.log_ratio));
+      for (const EmbeddedStep& step : from.steps) {
+        if (step.height > 0) curve.steps.push_back({step.microseconds * units::us, step.height});
+      }
+      curve.deviation = from.deviation;
+      curve.deviation_short = from.deviation_short;
     }
     return all;
   }();

@@ -86,51 +86,11 @@ Result<std::vector<BytesPerSecond>> max_min_rates(std::span<const BytesPerSecond
   return result;
 }
 
-Result<std::vector<Seconds>> completion_times(std::span<const BytesPerSecond> capacities,
-                                              std::span<const SharedFlow> flows) {
-  NS_TRY(const std::vector<double> plain, checked(capacities, flows));
-  std::vector<double> left;
-  for (const SharedFlow& flow : flows) {
-    if (!(flow.size.in_base() >= 0) || flow.size.in_base() == kInfinity || !(flow.start.in_base() >= 0) ||
-        flow.start.in_base() == kInfinity) {
-      return wrong("a flow of impossible size or start", "zero or more, finite");
-    }
-    left.push_back(flow.size.in_base());
-  }
-  std::vector<std::size_t> waiting(flows.size()), active;
-  for (std::size_t f = 0; f < flows.size(); ++f) waiting[f] = f;
-  std::stable_sort(waiting.begin(), waiting.end(),
-                   [&](std::size_t a, std::size_t b) { return flows[a].start < flows[b].start; });
-  std::vector<double> rates(flows.size(), 0);
-  std::vector<Seconds> ends(flows.size());
-  double now = 0;
-  std::size_t next = 0;
-  while (next < waiting.size() || !active.empty()) {
-    if (active.empty()) now = std::max(now, flows[waiting[next]].start.in_base());
-    while (next < waiting.size() && flows[waiting[next]].start.in_base() <= now) active.push_back(waiting[next++]);
-    fill(plain, flows, active, rates);
-    double event = next < waiting.size() ? flows[waiting[next]].start.in_base() : kInfinity;
-    for (const std::size_t f : active) event = std::min(event, now + left[f] / rates[f]);
-    const double elapsed = event - now;
-    constexpr double kNothing = 1e-12;  // of the flow's size: what rounding leaves
-    std::vector<std::size_t> still;
-    for (const std::size_t f : active) {
-      left[f] = now + left[f] / rates[f] <= event ? 0 : left[f] - elapsed * rates[f];
-      if (left[f] <= kNothing * flows[f].size.in_base()) {
-        ends[f] = event * units::s;
-      } else {
-        still.push_back(f);
-      }
-    }
-    active = std::move(still);
-    now = event;
-  }
-  return ends;
-}
+namespace {
 
-Result<std::vector<Bytes>> level_loads(const Cluster& cluster, const Collective& call) {
-  NS_TRY(const network::Topology topology, network::Topology::of(cluster));
-  NS_TRY(const network::Placement placement, topology.place(call.group));
+// Share of the data that each level of the cluster carries: bytes that one GPU sends into it, by the algorithms' lower
+// bounds. Zero for levels that the group does not span.
+std::vector<Bytes> level_loads(const Cluster& cluster, const Collective& call, const network::Placement& placement) {
   std::vector<Bytes> loads(cluster.levels.size());
   const auto ranks = static_cast<double>(placement.ranks);
   for (std::size_t i = 0; i < placement.tier_count; ++i) {
@@ -166,8 +126,6 @@ Result<std::vector<Bytes>> level_loads(const Cluster& cluster, const Collective&
   return loads;
 }
 
-namespace {
-
 // GB/s: NCCL 2.30, src/graph/tuning.cc, ring LL128 bandwidth of a channel.
 double channel_bandwidth(network::Generation generation) {
   constexpr double kGigabyte = 1e9;
@@ -193,7 +151,7 @@ bool reduces(CollectiveKind kind) {
 Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seconds alone) {
   NS_TRY(const network::Topology topology, network::Topology::of(cluster));
   NS_TRY(const network::Placement placement, topology.place(call.group));
-  NS_TRY(std::vector<Bytes> loads, level_loads(cluster, call));
+  std::vector<Bytes> loads = level_loads(cluster, call, placement);
   Footprint result;
   result.ports.resize(loads.size());
   if (!(alone > Seconds())) return result;
@@ -221,31 +179,6 @@ Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seco
   }
   result.memory_traffic = (reduces(call.kind) ? 3.0 : 2.0) * sent / alone;
   return result;
-}
-
-Result<std::vector<Seconds>> concurrent_collectives(const Cluster& cluster, const NetworkCost& network,
-                                                    std::span<const TimedCollective> collectives) {
-  std::vector<BytesPerSecond> capacities;
-  for (const FabricLevel& level : cluster.levels) {
-    capacities.push_back(network::link_of(level, cluster.gpu).bandwidth * units::B / units::s);
-  }
-  // A flow is the collective's own progress: one byte a second for each second of its time alone.
-  std::vector<SharedFlow> flows;
-  for (const TimedCollective& timed : collectives) {
-    NS_TRY(const Forecast alone, network.forecast(timed.call));
-    NS_TRY(const std::vector<Bytes> loads, level_loads(cluster, timed.call));
-    SharedFlow flow;
-    flow.size = alone.latency / units::s * units::B;
-    flow.start = timed.start;
-    flow.limit = 1 * units::B / units::s;
-    for (std::size_t l = 0; l < loads.size(); ++l) {
-      // Alone it takes no longer than its forecast says, whatever the level's bandwidth.
-      const double share = alone.latency > Seconds() ? loads[l] / alone.latency / (units::B / units::s) : 0;
-      if (share > 0) flow.uses.push_back({l, std::min(share, capacities[l] / (units::B / units::s))});
-    }
-    flows.push_back(std::move(flow));
-  }
-  return completion_times(capacities, flows);
 }
 
 }  // namespace ns_dist

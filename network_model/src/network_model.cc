@@ -11,7 +11,7 @@
 #include "algorithms.h"
 #include "calibration.h"
 #include "links.h"
-#include "ns_dist/astra_network.h"
+#include "ns_dist/astra_formulas.h"
 #include "timing.h"
 #include "topology.h"
 
@@ -118,8 +118,8 @@ class NetworkModel final : public NetworkCost {
     double time = 0;  // corrected, seconds
   };
 
-  // The fastest allowed after correction. A correction grows with the time it corrects, so the fastest of the same
-  // means stays the fastest.
+  // The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
+  // before correction is the fastest after it.
   Answer answer(const Call& call) const {
     const Answer best = answer(call, allowed_);
     if (best.choice.algorithm || strict_) return best;
@@ -129,10 +129,10 @@ class NetworkModel final : public NetworkCost {
 
   Answer answer(const Call& call, const network::Allowed& allowed) const {
     Answer best;
-    for (const network::Means means : network::kAllMeans) {
-      const Choice choice = network::choose(call, allowed, means);
+    for (const network::Transport transport : network::kTransports) {
+      const Choice choice = network::choose(call, allowed, transport);
       if (!choice.algorithm) continue;
-      const Corrected* corrected = calibration_.find(call, means);
+      const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
       if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time};
     }
@@ -187,7 +187,7 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   Explanation result;
   result.subject =
       fmt::format("{} of {} between {} ranks", name_of(collective.kind), to_text(collective.size), placement.ranks);
-  // Four digits say more than a forecast knows.
+  // More than four digits would suggest an accuracy that forecasts do not have.
   const auto rounded = [](double value) {
     if (!(value > 0) || !std::isfinite(value)) return value;
     const double step = std::pow(10.0, 3 - std::floor(std::log10(value)));
@@ -274,30 +274,9 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
                  "",
                  {}});
   }
-  NS_TRY(network::Topology topology, network::Topology::of(cluster));
+  NS_TRY(network::Topology topology, network::check_cluster(cluster));
   std::vector<Link> links;
-  for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
-    const FabricLevel& level = cluster.levels[i];
-    const double peak = level.bandwidth_per_gpu() / (units::B / units::s);
-    const double latency = level.fabric.latency / units::s;
-    if (!std::isfinite(peak) || peak <= 0) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("level {} of cluster \"{}\" gives a GPU no bandwidth", i, cluster.id),
-                   fmt::format("/levels/{}", i),
-                   "positive bandwidth, nics_per_gpu and oversubscription",
-                   "",
-                   {}});
-    }
-    if (!std::isfinite(latency) || latency < 0) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("level {} of cluster \"{}\" has a latency of {} s", i, cluster.id, latency),
-                   fmt::format("/levels/{}/fabric/latency", i),
-                   "a latency of at least zero",
-                   "",
-                   {}});
-    }
-    links.push_back(network::link_of(level, cluster.gpu));
-  }
+  for (const FabricLevel& level : cluster.levels) links.push_back(network::link_of(level, cluster.gpu));
   const auto find = [](std::span<const NetworkAlgorithm> table, const std::string& name,
                        const char* flag) -> Result<std::optional<std::size_t>> {
     if (name == "auto") return std::optional<std::size_t>();

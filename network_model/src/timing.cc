@@ -9,11 +9,11 @@ bool is_allowed(const Call& call, const Allowed& allowed, std::size_t algorithm,
          (!allowed.protocol || *allowed.protocol == protocol) && algorithms()[algorithm].applies(call, protocol);
 }
 
-Choice choose(const Call& call, const Allowed& allowed, Means means) {
+Choice choose(const Call& call, const Allowed& allowed, Transport transport) {
   const std::span<const Algorithm> table = algorithms();
   Choice best;
   for (std::size_t i = 0; i < table.size(); ++i) {
-    if (table[i].means != means) continue;
+    if (table[i].transport != transport) continue;
     for (const Protocol protocol : kProtocols) {
       if (!is_allowed(call, allowed, i, protocol)) continue;
       const Cost cost = table[i].cost(call, protocol);

@@ -21,7 +21,8 @@ struct Allowed {
 
 bool is_allowed(const Call& call, const Allowed& allowed, std::size_t algorithm, Protocol protocol);
 
-// The fastest allowed of these means, the first of equals; no algorithm when none applies.
-Choice choose(const Call& call, const Allowed& allowed, Means means);
+// The fastest allowed algorithm and protocol of `transport`; of equally fast ones the first. No algorithm when none
+// applies.
+Choice choose(const Call& call, const Allowed& allowed, Transport transport);
 
 }  // namespace ns_dist::network

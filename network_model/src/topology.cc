@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace ns_dist::network {
 namespace {
@@ -183,6 +184,32 @@ void Topology::place_by_counting(const RankGroup& group, Placement& placement) c
     }
     if (tier.parts > 1) placement.tiers[placement.tier_count++] = tier;
   }
+}
+
+Result<Topology> check_cluster(const Cluster& cluster) {
+  NS_TRY(Topology topology, Topology::of(cluster));
+  for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
+    const FabricLevel& level = cluster.levels[i];
+    const double peak = level.bandwidth_per_gpu() / (units::B / units::s);
+    const double latency = level.fabric.latency / units::s;
+    if (!std::isfinite(peak) || peak <= 0) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("level {} of cluster \"{}\" gives a GPU no bandwidth", i, cluster.id),
+                   fmt::format("/levels/{}", i),
+                   "positive bandwidth, nics_per_gpu and oversubscription",
+                   "",
+                   {}});
+    }
+    if (!std::isfinite(latency) || latency < 0) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("level {} of cluster \"{}\" has a latency of {} s", i, cluster.id, latency),
+                   fmt::format("/levels/{}/fabric/latency", i),
+                   "a latency of at least zero",
+                   "",
+                   {}});
+    }
+  }
+  return topology;
 }
 
 }  // namespace ns_dist::network

@@ -50,4 +50,8 @@ class Topology {
   static constexpr std::int64_t kOpen = std::int64_t{1} << 62;
 };
 
+// The topology of a cluster on which collectives can be timed. Errors: those of Topology::of; a level without bandwidth
+// or with a negative latency.
+Result<Topology> check_cluster(const Cluster& cluster);
+
 }  // namespace ns_dist::network

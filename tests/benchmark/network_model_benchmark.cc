@@ -1,8 +1,8 @@
 // Forecasts of collectives a second on one core. Promised: 2 million.
 #include <benchmark/benchmark.h>
 
-#include "ns_dist/fair_sharing.h"
 #include "ns_dist/network_model.h"
+#include "support/completion_times.h"
 
 namespace ns_dist {
 namespace {
@@ -38,15 +38,15 @@ BENCHMARK_CAPTURE(forecasts, send_recv, CollectiveKind::kSendRecv, RankGroup{0, 
 void shared_links(benchmark::State& state) {
   const auto count = static_cast<std::size_t>(state.range(0));
   std::vector<BytesPerSecond> capacities(count, 10 * GB / s);
-  std::vector<SharedFlow> flows;
+  std::vector<test::TimedFlow> flows;
   for (std::size_t f = 0; f < count; ++f) {
-    SharedFlow flow;
+    test::TimedFlow flow;
     flow.size = static_cast<double>(f % 7 + 1) * GB;
     flow.start = static_cast<double>(f % 5) * 0.1 * s;
     flow.uses = {{f, 1}, {(f * 7 + 3) % count, 1}};
     flows.push_back(flow);
   }
-  for (auto _ : state) benchmark::DoNotOptimize(completion_times(capacities, flows));
+  for (auto _ : state) benchmark::DoNotOptimize(test::completion_times(capacities, flows));
 }
 BENCHMARK(shared_links)->Arg(10)->Arg(100);
 

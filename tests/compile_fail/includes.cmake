@@ -1,5 +1,6 @@
 cmake_minimum_required(VERSION 3.25)
 # Tries every public header of the house in ROOM: those of the rooms in ALLOWED must be found, those of others must not.
+# The same for the headers in <room>/internal/, which no public header may include.
 include(${CMAKE_CURRENT_LIST_DIR}/compile.cmake)
 
 set(allowed "")
@@ -17,6 +18,19 @@ endforeach()
 if(allowed STREQUAL "" OR foreign STREQUAL "")
   message(FATAL_ERROR "Nothing to try: found ${headers}")
 endif()
+
+file(GLOB internal RELATIVE ${SOURCE} ${SOURCE}/*/internal/ns_dist/internal/*.h)
+set(found_internal "")
+foreach(header IN LISTS internal)
+  string(REGEX MATCH "^[^/]+" owner ${header})
+  cmake_path(GET header FILENAME name)
+  if(owner IN_LIST ALLOWED)
+    string(APPEND found_internal "#if !__has_include(\"ns_dist/internal/${name}\")\n#error ${name}\n#endif\n")
+  else()
+    list(APPEND foreign internal/${name})
+  endif()
+endforeach()
+string(APPEND allowed "${found_internal}")
 
 set(file ${OUTPUT}/${ROOM}_includes.cc)
 file(WRITE ${file} "${allowed}")

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "ns_dist/error_figures.h"
-#include "ns_dist/validation.h"
+#include "ns_dist/run_suite.h"
 
 namespace ns_dist {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "csv_rows.h"
 #include "error_table.h"
-#include "ns_dist/astra_network.h"
+#include "ns_dist/astra_formulas.h"
 #include "ns_dist/collective_table.h"
 #include "ns_dist/kernel_table.h"
 
@@ -65,21 +65,9 @@ Result<Measured> read_rows(const std::filesystem::path& path) {
   return measured;
 }
 
-Result<NetworkCalibration> fit(const Rows& rows, const Machines& machines, const std::string& source,
-                               bool for_one_cluster) {
-  std::vector<Cluster> clusters;
-  std::map<std::string, std::size_t> index;
-  std::vector<CollectiveMeasurement> measurements;
-  for (const CollectiveRow& row : rows) {
-    const auto [found, added] = index.emplace(system_of(row), clusters.size());
-    if (added) {
-      NS_TRY(Cluster cluster, machines.of(row.gpu, row.cluster));
-      clusters.push_back(std::move(cluster));
-    }
-    measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks,
-                            row.size, *row.latency_ms * units::ms, row.integer});
-  }
-  return fit_network(clusters, measurements, {.source = source, .for_one_cluster = for_one_cluster});
+Result<NetworkCalibration> fit(const Rows& rows, const Machines& machines, const NetworkFitOptions& options) {
+  return fit_rows(
+      rows, [&](auto gpu, auto system) { return machines.of(gpu, system); }, options);
 }
 
 // A number from 0 to 4 for every machine, collective, group and size: the fifth that it is left out with. The smallest
@@ -106,7 +94,7 @@ Sizes sizes_of(const CollectiveRow& row) {
 constexpr const char* kConstant = "0.72 of the data sheet";
 constexpr const char* kPublished = "NCCL's constants";
 
-// Bytes over a constant utilisation of the data sheet, as NeuSight has it (Lee et al. 2025, s.5).
+// Bytes over a constant utilization of the data sheet, as NeuSight has it (Lee et al. 2025, s.5).
 std::optional<double> constant_ms(const CollectiveRow& row, const Cluster& cluster) {
   const Gpu& gpu = cluster.gpu;
   const bool across = row.gpus_per_node > 0 && row.gpus_per_node < row.ranks;
@@ -190,7 +178,7 @@ class Suite {
     suite_.markdown =
         "# Collectives\n\nErrors are of forecast over measured; bias is signed, negative where we forecast too short. "
         "`inside 90 %`: share of measurements inside our interval. Beside ours, mean errors of NCCL's published "
-        "constants alone and of a constant utilisation (0.72, NeuSight's); ASTRA-Sim's authors report about 17 % "
+        "constants alone and of a constant utilization (0.72, NeuSight's); ASTRA-Sim's authors report about 17 % "
         "against NCCL on HGX H100.\n\n" +
         suite_.markdown;
     suite_.rows += suite_.mistakes.size();
@@ -246,7 +234,7 @@ class Suite {
       Rows fitted, tested;
       for (const CollectiveRow& row : rows) (fifth_of(row) == fifth ? tested : fitted).push_back(row);
       if (fitted.empty() || tested.empty()) continue;
-      NS_TRY(NetworkCalibration calibration, fit(fitted, machines_, "", for_one_cluster));
+      NS_TRY(NetworkCalibration calibration, fit(fitted, machines_, {.for_one_cluster = for_one_cluster}));
       if (for_one_cluster) std::erase_if(tested, [](const auto& row) { return row.gpus_per_node == row.ranks; });
       NS_TRY_VOID(judge(tested, with(std::move(calibration)), into, system_of));
       tell(from + (to - from) * (fifth + 1) / 5);
@@ -270,7 +258,7 @@ class Suite {
       Rows fitted, tested;
       for (const CollectiveRow& row : rows) (row.gpu == gpu ? tested : fitted).push_back(row);
       if (fitted.empty()) continue;
-      NS_TRY(NetworkCalibration calibration, fit(fitted, machines_, "", false));
+      NS_TRY(NetworkCalibration calibration, fit(fitted, machines_, {}));
       NS_TRY_VOID(judge(tested, with(std::move(calibration)), left_out, system_of));
       tell(0.3 * ++done / static_cast<double>(gpus.size()));
     }
@@ -398,31 +386,23 @@ Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, con
 Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data, const UsualCluster& usual) {
   const Machines machines(usual);
   LearnedCalibrations learned;
-  const auto learn = [&](std::string_view name, const std::string& source,
-                         bool for_one_cluster) -> Result<NetworkCalibration> {
-    const std::filesystem::path path = table_path(data / "collectives", name);
+  const auto learn = [&](const CalibrationRecipe& recipe) -> Result<NetworkCalibration> {
+    const std::filesystem::path path = table_path(data / "collectives", recipe.table);
     if (path.empty()) {
       return fail({ErrorCode::kNotFound,
                    "no measured collectives",
                    (data / "collectives").string(),
-                   fmt::format("{}.csv or {}.csv.gz in it", name, name),
+                   fmt::format("{}.csv or {}.csv.gz in it", recipe.table, recipe.table),
                    "",
                    {}});
     }
     NS_TRY(const Measured measured, read_rows(path));
     if (!measured.mistakes.empty()) return fail(measured.mistakes.front());
-    return fit(measured.rows, machines, source, for_one_cluster);
+    return fit(measured.rows, machines,
+               {.source = std::string(recipe.source), .for_one_cluster = recipe.for_one_cluster});
   };
-  NS_TRY(learned.families,
-         learn("nccl",
-               "NCCL 2.23-2.29, one node, 2-8 ranks, 512 B - 512 MiB: A100 SXM, H200, B200, B300, GB200, L40S (NVIDIA "
-               "aiconfigurator's measurements, Apache-2.0)",
-               false));
-  NS_TRY(learned.clusters,
-         learn("dgx",
-               "NCCL all_reduce and send_recv, 2 KiB - 512 MiB, on pairs of A100 DGX (a100_dgx; its network gives a "
-               "GPU about 8 GB/s) and of servers with A100 and A40 in NVLink pairs (vidur's profiling data, MIT)",
-               true));
+  NS_TRY(learned.families, learn(kFamiliesRecipe));
+  NS_TRY(learned.clusters, learn(kClustersRecipe));
   return learned;
 }
 

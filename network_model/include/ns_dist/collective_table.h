@@ -6,7 +6,7 @@
 //   CollectiveForecaster forecaster(resolve);
 //   for each line: reader.row(fields, "rows.csv:12") -> forecaster.forecast(row) -> to_fields(answer)
 //
-// Reading and writing the lines is the caller's: this header knows columns, not files.
+// The caller reads and writes the lines; this header handles columns, not files.
 #pragma once
 
 #include <array>
@@ -41,8 +41,8 @@ struct CollectiveRow {
 class CollectiveReader {
  public:
   // Columns in any order, others are allowed: collective, ranks and bytes, and one of gpu and cluster, are needed;
-  // gpus_per_node, dtype, latency_ms and imbalance (of all_to_all) are read; `system` (as the measured data calls a
-  // cluster) stands for cluster. Errors: one of the needed columns is missing.
+  // gpus_per_node, dtype, latency_ms and imbalance (of all_to_all) are read; `system` (the name in the measured data)
+  // is read as cluster. Errors: one of the needed columns is missing.
   static Result<CollectiveReader> of(std::span<const std::string> columns, const std::string& where);
 
   // Errors, at `where`: too few fields, an unknown collective, a number that is none, ranks below 2, bytes below 1,
@@ -80,8 +80,13 @@ std::vector<std::string> to_fields(const CollectiveAnswer& answer);
 // reduce-scatter, all-to-all, gather and scatter, 1 for the others.
 double bus_bandwidth_gbs(CollectiveKind kind, std::int64_t ranks, Bytes size, Seconds latency);
 
-// The cluster that a row means: by `cluster` where it is named, otherwise the usual one of `gpu`.
+// The cluster of a row: `cluster` where the row names one, otherwise the usual one of `gpu`.
 using ClusterResolver = std::function<Result<Cluster>(std::string_view gpu, std::string_view cluster)>;
+
+// fit_network on rows, each of which has a latency; the cluster of a row is found once. Errors: those of the resolver
+// and of fit_network, and a row without latency.
+Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const ClusterResolver& resolve,
+                                    const NetworkFitOptions& options = {});
 
 // Forecasts rows; every cluster is made ready once. Not to be shared between threads.
 class CollectiveForecaster {

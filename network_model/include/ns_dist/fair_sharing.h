@@ -1,8 +1,7 @@
-// Concurrent transfers that share links: max-min fair rates, and when each transfer ends.
+// Concurrent transfers that share links: max-min fair rates, and what a collective takes of a GPU.
 //
 // Rates by progressive filling (Bertsekas and Gallager 1992, section 6.5.2): all flows grow together; when a link is
-// full, or a flow reaches its own limit, the flows it stops keep their rate and the others go on. Between two events
-// (a flow starts or ends) rates are constant.
+// full, or a flow reaches its own limit, the flows it stops keep their rate and the others go on.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +24,6 @@ struct LinkUse {
 
 struct SharedFlow {
   std::vector<LinkUse> uses;
-  Bytes size;
-  Seconds start;
   BytesPerSecond limit = BytesPerSecond::from_base(std::numeric_limits<double>::infinity());  // alone
 };
 
@@ -34,20 +31,6 @@ struct SharedFlow {
 // Errors: a capacity that is not positive, a negative share or limit, a link that is not there.
 Result<std::vector<BytesPerSecond>> max_min_rates(std::span<const BytesPerSecond> capacities,
                                                   std::span<const SharedFlow> flows);
-
-// When each flow ends. Errors as above, and a size or a start that is negative or not finite.
-Result<std::vector<Seconds>> completion_times(std::span<const BytesPerSecond> capacities,
-                                              std::span<const SharedFlow> flows);
-
-// One collective of several that overlap in time. In a training step every GPU takes part in one group of each.
-struct TimedCollective {
-  Collective call;
-  Seconds start;
-};
-
-// Share of the data that each level of the cluster carries: bytes that one GPU sends into it, by the algorithms' lower
-// bounds. Zero for levels that the group does not span. Errors: the group does not lie on the cluster.
-Result<std::vector<Bytes>> level_loads(const Cluster& cluster, const Collective& call);
 
 // What a collective takes of a GPU while it runs alone, for `alone`.
 struct Footprint {
@@ -67,11 +50,5 @@ struct Footprint {
 
 // Errors: the group does not lie on the cluster.
 Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seconds alone);
-
-// When each collective ends if they share the ports of their levels max-min fairly. A collective alone takes what
-// `network` says; together they are slowed where the bandwidth that they would need of a level exceeds what the level
-// gives. Errors: those of `network` and of the functions above.
-Result<std::vector<Seconds>> concurrent_collectives(const Cluster& cluster, const NetworkCost& network,
-                                                    std::span<const TimedCollective> collectives);
 
 }  // namespace ns_dist

@@ -1,5 +1,5 @@
-// What measurements teach the network model: by how much measured collectives differ from NCCL's published constants,
-// per fabric class, GPU architecture, collective and group shape.
+// Corrections of the network model, fitted on measurements: the ratio of measured times to those from NCCL's published
+// constants, for each fabric class, GPU architecture, collective and group shape.
 //
 //   NS_TRY(const NetworkCalibration calibration, fit_network(clusters, measurements));
 //   std::ofstream("collectives.json") << to_json(calibration);
@@ -28,7 +28,7 @@ struct CollectiveMeasurement {
   bool integer = false;  // elements are integers
 };
 
-// A step of the logarithm, as wide as a twentieth of an octave, where the modelled choice changes.
+// A step of the logarithm where the modeled choice changes; it is a twentieth of an octave wide.
 struct CalibrationStep {
   Seconds modelled;
   double height = 0;  // positive
@@ -47,8 +47,8 @@ struct CalibrationCurve {
   bool integer = false;    // for reductions of integers
   std::vector<double> log_ratio;
   std::vector<CalibrationStep> steps;
-  // Standard deviation of the logarithm of what the curve was not fitted on (each size of each machine left out), of
-  // messages from 1 MiB and below.
+  // Standard deviation of the logarithm of held-out measurements (each size of each machine held out in turn), of
+  // messages from 1 MiB, and of shorter ones.
   double deviation = 0, deviation_short = 0;
   friend bool operator==(const CalibrationCurve&, const CalibrationCurve&) = default;
 };
@@ -62,24 +62,40 @@ struct NetworkCalibration {
 struct NetworkFitOptions {
   std::string source = "";
   bool for_one_cluster = false;  // curves hold for the clusters measured (by id), not for all like them
-  // Weights of squared second differences against squared residuals of one size: of what a family's all-gathers and
-  // reduce-scatters (and each other collective) have in common, and of what sets each of them, and each GPU of the
-  // family, apart from it.
-  double smoothness = 0.03, apart = 3;
-  // What is known already, to which only a smooth difference is learned (`apart`): for a few measurements of one
-  // cluster. Null: the curves start from NCCL's constants.
+  // Weights of squared second differences against squared residuals of one size. `smoothness`: of the curve that a
+  // family's all-gathers and reduce-scatters (or another collective) share. `group_penalty`: of the difference that
+  // each collective, and each GPU of the family, adds to the shared curve.
+  double smoothness = 0.03, group_penalty = 3;
+  // A calibration to which only a smooth difference is fitted (`group_penalty`): for a few measurements of one cluster.
+  // Null: the curves start from NCCL's constants.
   const NetworkCalibration* base = nullptr;
 };
 
-// One curve per fabric class, architecture (or cluster), collective and group shape that was measured, and one for each
-// GPU where several of an architecture were. Errors: no
-// measurement, an index without a cluster, a collective that the cluster cannot run, a latency that is not positive.
+// One curve for each measured fabric class, architecture (or cluster), collective and group shape. Where several GPUs
+// of an architecture were measured, also one for each GPU. Errors: no measurement, an index without a cluster, a
+// collective that the cluster cannot run, a latency that is not positive.
 Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
                                        std::span<const CollectiveMeasurement> measurements,
                                        const NetworkFitOptions& options = {});
 
-// The group that a measurement with `ranks` ranks, `ranks_per_node` in each node, stands for: the first ranks of the
-// first nodes. Errors: ranks_per_node does not divide ranks or exceeds a node.
+// How a file of network_model/weights/ is fitted: all rows of one table of measurements.
+struct CalibrationRecipe {
+  std::string_view table;   // its name in the folder of measurements: "nccl"
+  std::string_view source;  // NetworkCalibration::source
+  bool for_one_cluster = false;
+};
+inline constexpr CalibrationRecipe kFamiliesRecipe = {
+    "nccl",
+    "NCCL 2.23-2.29, one node, 2-8 ranks, 512 B - 512 MiB: A100 SXM, H200, B200, B300, GB200, L40S (NVIDIA "
+    "aiconfigurator's measurements, Apache-2.0)"};
+inline constexpr CalibrationRecipe kClustersRecipe = {
+    "dgx",
+    "NCCL all_reduce and send_recv, 2 KiB - 512 MiB, on pairs of A100 DGX (a100_dgx; its network gives a GPU about 8 "
+    "GB/s) and of servers with A100 and A40 in NVLink pairs (vidur's profiling data, MIT)",
+    true};
+
+// The ranks of a measurement of `ranks` ranks with `ranks_per_node` in each node: the first ranks of the first nodes.
+// Errors: ranks_per_node does not divide ranks or exceeds a node.
 Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node);
 
 std::string to_json(const NetworkCalibration& calibration);
@@ -89,7 +105,7 @@ Result<NetworkCalibration> read_network_calibration(std::string_view json, const
 // What is compiled in (network_model/weights/).
 const NetworkCalibration& builtin_network_calibration();
 
-// `calibration`, and what is compiled in for all that it does not cover.
+// `calibration`, followed by what is compiled in as fallback.
 NetworkCalibration before_builtin(const NetworkCalibration& calibration);
 
 }  // namespace ns_dist

@@ -37,7 +37,7 @@ constinit const Algorithm kCollnet = {
     "collnet",
     "the network's switches reduce (SHARP); all-reduce, only where asked for, since few clusters have it",
     false,
-    Means::kMessages,
+    Transport::kMessages,
     {"collnet/ll", "collnet/ll128", "collnet/simple"},
     applies,
     cost};

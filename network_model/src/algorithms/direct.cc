@@ -16,7 +16,7 @@ bool applies(const Call& call, Protocol protocol) {
     case CollectiveKind::kGather:
     case CollectiveKind::kScatter:
     case CollectiveKind::kSendRecv:
-      return protocol != Protocol::kLl128;  // NCCL's p2p knows LL and Simple only
+      return protocol != Protocol::kLl128;  // NCCL's p2p has LL and Simple only
     default:
       return false;
   }
@@ -65,7 +65,7 @@ constinit const Algorithm kDirect = {
     "direct",
     "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
     true,
-    Means::kMessages,
+    Transport::kMessages,
     {"direct/ll", "direct/ll128", "direct/simple"},
     applies,
     cost,

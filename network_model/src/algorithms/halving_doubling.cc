@@ -16,7 +16,7 @@ bool applies(const Call& call, Protocol protocol) {
   return can_sweep(call);
 }
 
-// The largest exchanges go between neighbours: each step of a tier further out moves a smaller piece, and the pieces of
+// The largest exchanges go between neighbors: each step of a tier further out moves a smaller piece, and the pieces of
 // all members of a part cross its border at once, each through its own port.
 Cost cost(const Call& call, Protocol protocol) {
   Cost result;
@@ -38,7 +38,7 @@ constinit const Algorithm kHalvingDoubling = {
     "halving-doubling",
     "recursive halving and doubling; powers of two; only on request, NCCL has it not (Thakur et al. 2005)",
     false,
-    Means::kMessages,
+    Transport::kMessages,
     {"halving-doubling/ll", "halving-doubling/ll128", "halving-doubling/simple"},
     applies,
     cost};

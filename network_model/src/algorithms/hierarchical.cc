@@ -31,7 +31,7 @@ constinit const Algorithm kHierarchical = {
     "hierarchical",
     "a ring on each level, each on the share that the level below left; only on request (Cho et al. 2019)",
     false,
-    Means::kMessages,
+    Transport::kMessages,
     {"hierarchical/ll", "hierarchical/ll128", "hierarchical/simple"},
     applies,
     cost,

@@ -25,7 +25,7 @@ constinit const Algorithm kNvls = {
     "nvls",
     "the NVSwitch reduces and multicasts; all-reduce in one node of Hopper or later (NCCL 2.17)",
     true,
-    Means::kSwitch,
+    Transport::kSwitch,
     {"nvls/ll", "nvls/ll128", "nvls/simple"},
     applies,
     cost};

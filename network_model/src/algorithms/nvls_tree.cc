@@ -42,7 +42,7 @@ constinit const Algorithm kNvlsTree = {
     "nvls-tree",
     "the NVSwitch reduces inside each node, double trees between nodes; all-reduce (NCCL 2.18)",
     true,
-    Means::kSwitch,
+    Transport::kSwitch,
     {"nvls-tree/ll", "nvls-tree/ll128", "nvls-tree/simple"},
     applies,
     cost};

@@ -39,7 +39,7 @@ constinit const Algorithm kPat = {
     "pat",
     "parallel aggregated trees; all-gather and reduce-scatter with one GPU a node (NCCL 2.23)",
     true,
-    Means::kMessages,
+    Transport::kMessages,
     {"pat/ll", "pat/ll128", "pat/simple"},
     applies,
     cost};

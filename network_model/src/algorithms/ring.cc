@@ -76,7 +76,7 @@ constinit const Algorithm kRing = {
     "ring",
     "every rank sends to the next; n - 1 steps of reduce-scatter and of all-gather (Patarasuk and Yuan 2009)",
     true,
-    Means::kMessages,
+    Transport::kMessages,
     {"ring/ll", "ring/ll128", "ring/simple"},
     applies,
     cost,

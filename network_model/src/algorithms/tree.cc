@@ -36,7 +36,7 @@ constinit const Algorithm kTree = {
     "tree",
     "double binary tree between nodes, chain inside; all-reduce only (Sanders, Speck and Traeff 2009)",
     true,
-    Means::kMessages,
+    Transport::kMessages,
     {"tree/ll", "tree/ll128", "tree/simple"},
     applies,
     cost};

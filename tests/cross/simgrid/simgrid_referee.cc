@@ -7,16 +7,18 @@
 #include <random>
 #include <simgrid/s4u.hpp>
 
-#include "ns_dist/fair_sharing.h"
+#include "support/completion_times.h"
 
 namespace ns_dist {
 namespace {
 
 namespace sg = simgrid::s4u;
+using test::completion_times;
+using test::TimedFlow;
 
 struct Scene {
   std::vector<BytesPerSecond> capacities;
-  std::vector<SharedFlow> flows;
+  std::vector<TimedFlow> flows;
 };
 
 // Ten flows over four to seven links, each over one to three of them; starts within the first second.
@@ -27,7 +29,7 @@ Scene random_scene(unsigned seed) {
   const std::size_t links = 4 + draw(4);
   for (std::size_t l = 0; l < links; ++l) scene.capacities.push_back((1 + draw(20)) * units::GB / units::s);
   for (int f = 0; f < 10; ++f) {
-    SharedFlow flow;
+    TimedFlow flow;
     flow.size = (1 + draw(50)) * 0.1 * units::GB;
     flow.start = draw(10) * 0.1 * units::s;
     const std::size_t first = draw(static_cast<unsigned>(links)), hops = 1 + draw(3);
@@ -50,7 +52,7 @@ void build(const Scene& scene, int number, sg::NetZone* zone, std::vector<double
   }
   ends.assign(scene.flows.size(), -1);
   for (std::size_t f = 0; f < scene.flows.size(); ++f) {
-    const SharedFlow& flow = scene.flows[f];
+    const TimedFlow& flow = scene.flows[f];
     auto* from = zone->create_host(prefix + "from" + std::to_string(f), 1e9)->seal();
     auto* to = zone->create_host(prefix + "to" + std::to_string(f), 1e9)->seal();
     std::vector<sg::LinkInRoute> route;

@@ -1,4 +1,4 @@
-// What max-min fairness means, for any links and flows.
+// What max-min fairness transport, for any links and flows.
 #include "ns_dist/fair_sharing.h"
 
 #include <gtest/gtest.h>
@@ -6,14 +6,18 @@
 
 #include <cmath>
 
+#include "support/completion_times.h"
+
 namespace ns_dist {
 namespace {
 
 using namespace units;
+using test::completion_times;
+using test::TimedFlow;
 
 struct Scene {
   std::vector<BytesPerSecond> capacities;
-  std::vector<SharedFlow> flows;
+  std::vector<TimedFlow> flows;
 };
 
 Scene any_scene() {
@@ -21,7 +25,7 @@ Scene any_scene() {
   const int links = *rc::gen::inRange(1, 7), flows = *rc::gen::inRange(1, 13);
   for (int l = 0; l < links; ++l) scene.capacities.push_back(*rc::gen::inRange(1, 100) * GB / s);
   for (int f = 0; f < flows; ++f) {
-    SharedFlow flow;
+    TimedFlow flow;
     const int hops = *rc::gen::inRange(1, links + 1), first = *rc::gen::inRange(0, links);
     for (int h = 0; h < hops; ++h) {
       flow.uses.push_back({static_cast<std::size_t>((first + h) % links), *rc::gen::inRange(1, 4) * 0.5});
@@ -39,7 +43,7 @@ constexpr double kRounding = 1e-9;
 TEST(FairSharingProperty, LinksAreNotOverfullAndNobodyCouldHaveMore) {
   EXPECT_TRUE(rc::check([] {
     const Scene scene = any_scene();
-    const auto rates = max_min_rates(scene.capacities, scene.flows);
+    const auto rates = max_min_rates(scene.capacities, std::vector<SharedFlow>(scene.flows.begin(), scene.flows.end()));
     RC_ASSERT(rates.has_value());
     std::vector<double> load(scene.capacities.size(), 0);
     for (std::size_t f = 0; f < scene.flows.size(); ++f) {
@@ -74,9 +78,9 @@ TEST(FairSharingProperty, FlowsEndAfterWhatTheyNeedAlone) {
     const auto ends = completion_times(scene.capacities, scene.flows);
     RC_ASSERT(ends.has_value());
     for (std::size_t f = 0; f < scene.flows.size(); ++f) {
-      const SharedFlow& flow = scene.flows[f];
-      SharedFlow alone = flow;
-      const auto own = completion_times(scene.capacities, std::vector<SharedFlow>{alone});
+      const TimedFlow& flow = scene.flows[f];
+      TimedFlow alone = flow;
+      const auto own = completion_times(scene.capacities, std::vector<TimedFlow>{alone});
       RC_ASSERT((*ends)[f].in_base() >= (*own)[0].in_base() * (1 - kRounding));
     }
   }));
@@ -87,7 +91,7 @@ TEST(FairSharingProperty, TimeScalesWithSpeed) {
     const Scene scene = any_scene();
     Scene wider = scene;
     for (BytesPerSecond& capacity : wider.capacities) capacity *= 2;
-    for (SharedFlow& flow : wider.flows) {
+    for (TimedFlow& flow : wider.flows) {
       flow.limit *= 2;
       flow.start /= 2;
     }

@@ -4,7 +4,11 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "ns_dist/astra_formulas.h"
+#include "ns_dist/catalog.h"
+#include "ns_dist/network_model.h"
 #include "unit/chakra_io/traces.h"
 
 namespace ns_dist {
@@ -46,7 +50,7 @@ TEST(AstraInputs, LinksBetweenPairsOfGpusAreSharedOutAmongThem) {
   const std::string text = text_of_file(folder.path() / "network.yml");
   EXPECT_THAT(text, HasSubstr("topology: [ FullyConnected ]"));
   EXPECT_THAT(text, HasSubstr("npus_count: [ 4 ]"));
-  EXPECT_THAT(text, HasSubstr("bandwidth: [ 93.132"));  // 300e9 / 3 / 2^30
+  EXPECT_THAT(text, HasSubstr("bandwidth: [ 39.9138"));  // of eight GPUs, each has seven links: 300e9 / 7 / 2^30
   EXPECT_THAT(text, HasSubstr("latency: [ 1000 ]"));
 }
 
@@ -79,6 +83,61 @@ TEST(AstraInputs, RanksThatFillNoGridAreRefused) {
     ASSERT_FALSE(written) << ranks;
     EXPECT_EQ(written.error().code, ErrorCode::kInfeasible);
   }
+}
+
+// Numbers of one list of the yml, as they are written.
+std::vector<std::string> list_of(const std::string& yml, const std::string& key) {
+  const std::size_t begin = yml.find("\n" + key + ": [ ") + key.size() + 5;
+  std::istringstream items(yml.substr(begin, yml.find(" ]", begin) - begin));
+  std::vector<std::string> out;
+  for (std::string item; std::getline(items, item, ',');) out.push_back(item.substr(item.find_first_not_of(' ')));
+  return out;
+}
+
+// Whoever runs the export in ASTRA-Sim gets the network that --network-model astra computes with.
+TEST(AstraInputs, EveryClusterOfTheCatalogIsTheAstraModelsNetwork) {
+  const Catalog catalog = Catalog::standard();
+  int clusters = 0, full = 0;
+  for (const CatalogEntry& entry : catalog.list(CatalogKind::kCluster)) {
+    const Cluster cluster = *catalog.cluster(entry.id);
+    const auto model = make_network_model(cluster, {.model = "astra"});
+    ASSERT_TRUE(model) << entry.id;
+    // A node, two nodes, and all (of an open cluster, four nodes): each fills the levels that it spans.
+    const std::int64_t node = cluster.gpus_per_node(), all = cluster.gpu_count();
+    for (const std::int64_t gpus : {node, 2 * node, all > 0 ? all : 4 * node}) {
+      const auto system = to_astra(cluster, gpus);
+      if (!system) continue;
+      const ScratchFolder folder;
+      ASSERT_TRUE(write_astra_inputs(cluster, gpus, {.directory = folder.path()}));
+      const std::string yml = text_of_file(folder.path() / "network.yml");
+      const auto topology = list_of(yml, "topology"), npus = list_of(yml, "npus_count"),
+                 bandwidth = list_of(yml, "bandwidth"), latency = list_of(yml, "latency");
+      const Collective call{CollectiveKind::kAllReduce, 64 * MiB, {0, {{gpus, 1}}}};
+      const auto explained = (*model)->explain(call);
+      ASSERT_TRUE(explained) << entry.id << " " << to_text(explained.error());
+      std::size_t i = 0;
+      const bool flat = explained->forecast.method == "astra-flat/ring";  // one ring on the innermost dimension
+      for (const auto& step : explained->steps) {
+        if (step.name != "dimension") continue;
+        ASSERT_LT(i, topology.size()) << entry.id;
+        EXPECT_EQ(step.value, (flat ? std::to_string(gpus) : npus[i]) + " NPUs") << entry.id;
+        EXPECT_EQ(step.note, topology[i] + ", " + bandwidth[i] + " GiB/s, " + latency[i] + " ns a hop") << entry.id;
+        full += topology[i] == "FullyConnected" ? 1 : 0;
+        ++i;
+      }
+      EXPECT_EQ(i, flat ? 1 : topology.size()) << entry.id;
+      if (!flat) {
+        EXPECT_DOUBLE_EQ(explained->forecast.latency / ns,
+                         static_cast<double>(*astra_time_ns(*system, call.kind, 64 << 20)));
+      }
+      const auto json = nlohmann::json::parse(text_of_file(folder.path() / "system.json"));
+      EXPECT_EQ(json["local-mem-bw"], system->local_memory_gbs) << entry.id;
+      EXPECT_EQ(json["collective-optimization"], "localBWAware") << entry.id;
+      ++clusters;
+    }
+  }
+  EXPECT_GT(clusters, 50);
+  EXPECT_GT(full, 5);
 }
 
 }  // namespace

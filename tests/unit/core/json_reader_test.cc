@@ -1,4 +1,4 @@
-#include "json_reader.h"
+#include "ns_dist/internal/json_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,6 +49,36 @@ TEST(NearestName, FindsTyposAndPartsAndNothingFarOff) {
   EXPECT_EQ(nearest_name("gpt3-175", names), "gpt3-175b");
   EXPECT_EQ(nearest_name("a100-smx-80gb", names), "a100-sxm-80gb");
   EXPECT_EQ(nearest_name("zebra", names), "");
+}
+
+TEST(JsonReader, ExcerptsAreShortWhateverTheValue) {
+  const auto excerpt = [](const std::string& text) { return json_excerpt(nlohmann::ordered_json::parse(text)); };
+  EXPECT_EQ(excerpt(R"([1,2.5,"a",null,{"b":true}])"), R"([1,2.5,"a",null,{"b":true}])");
+  EXPECT_EQ(excerpt(std::string(60, '[') + std::string(60, ']')), std::string(40, '[') + "...");
+  EXPECT_EQ(excerpt("\"" + std::string(1'000'000, 'x') + "\"").size(), 43u);
+  EXPECT_LE(excerpt("{\"" + std::string(1000, 'k') + "\": 1}").size(), 43u);
+}
+
+TEST(JsonReader, NumbersAndRowsOfNumbers) {
+  const auto root = *parse_json(R"({"all": [1, 2], "some": [1, "x", 9], "rows": [[1, 2], [3], [4, 5]]})", "f.json");
+  std::vector<Error> errors;
+  JsonReader reader(root, "f.json", errors);
+  EXPECT_EQ(reader.numbers("all", 0, 5), (std::vector<double>{1, 2}));
+  EXPECT_TRUE(errors.empty());
+  EXPECT_EQ(reader.numbers("some", 0, 5), (std::vector<double>{1}));
+  ASSERT_EQ(errors.size(), 2u);
+  EXPECT_EQ(errors[0].where, "f.json#/some/1");
+  EXPECT_EQ(reader.number_rows("rows", 2, 0, 5), (std::vector<std::vector<double>>{{1, 2}, {4, 5}}));
+  EXPECT_EQ(errors.size(), 3u);
+}
+
+TEST(JsonReader, NullIsAMissingKeyOnRequest) {
+  const auto root = *parse_json(R"({"a": null})", "f.json");
+  std::vector<Error> errors;
+  JsonReader reader(root, "f.json", errors);
+  reader.treat_null_as_missing();
+  EXPECT_EQ(reader.integer("a", 1, 9, Presence::kOptional, 7), 7);
+  EXPECT_TRUE(errors.empty());
 }
 
 }  // namespace

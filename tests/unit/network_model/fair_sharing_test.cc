@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "clusters.h"
-#include "ns_dist/network_model.h"
+#include "links.h"
+#include "support/completion_times.h"
 
 namespace ns_dist {
 namespace {
 
 using namespace units;
+using test::completion_times;
+using test::TimedFlow;
 
 std::vector<double> rates(const std::vector<BytesPerSecond>& capacities, const std::vector<SharedFlow>& flows) {
   const std::vector<BytesPerSecond> shared = max_min_rates(capacities, flows).value();
@@ -17,8 +20,8 @@ std::vector<double> rates(const std::vector<BytesPerSecond>& capacities, const s
   return result;
 }
 
-SharedFlow flow(std::vector<LinkUse> uses, Bytes size = 1 * GB, Seconds start = 0 * s) {
-  SharedFlow result;
+TimedFlow flow(std::vector<LinkUse> uses, Bytes size = 1 * GB, Seconds start = 0 * s) {
+  TimedFlow result;
   result.uses = std::move(uses);
   result.size = size;
   result.start = start;
@@ -62,7 +65,7 @@ TEST(FairSharing, GapsBetweenFlowsPass) {
 }
 
 TEST(FairSharing, NothingAndLinklessFlowsEndAtOnce) {
-  EXPECT_TRUE(completion_times({}, {})->empty());
+  EXPECT_TRUE(completion_times({}, std::vector<TimedFlow>())->empty());
   const auto ends =
       completion_times(std::vector{1 * GB / s}, std::vector{flow({{0}}, 0 * GB, 2 * s), flow({}, 1 * GB)});
   ASSERT_TRUE(ends);
@@ -72,42 +75,20 @@ TEST(FairSharing, NothingAndLinklessFlowsEndAtOnce) {
 
 TEST(FairSharing, RefusesWhatCannotBe) {
   EXPECT_FALSE(max_min_rates(std::vector{0 * GB / s}, {}));
-  EXPECT_FALSE(max_min_rates(std::vector{1 * GB / s}, std::vector{flow({{1}})}));
-  EXPECT_FALSE(max_min_rates(std::vector{1 * GB / s}, std::vector{flow({{0, -1}})}));
+  EXPECT_FALSE(max_min_rates(std::vector{1 * GB / s}, std::vector<SharedFlow>{flow({{1}})}));
+  EXPECT_FALSE(max_min_rates(std::vector{1 * GB / s}, std::vector<SharedFlow>{flow({{0, -1}})}));
   EXPECT_FALSE(completion_times(std::vector{1 * GB / s}, std::vector{flow({{0}}, -1 * GB)}));
   EXPECT_FALSE(completion_times(std::vector{1 * GB / s}, std::vector{flow({{0}}, 1 * GB, -1 * s)}));
 }
 
-TEST(ConcurrentCollectives, AloneTheyTakeTheirForecast) {
+TEST(Footprint, CountsBytesIntoEachLevel) {
   const Cluster cluster = test::dgx_a100();
-  const auto network = *make_network_model(cluster);
-  const Collective call{CollectiveKind::kAllReduce, 256 * MiB, {0, {{8, 8}}}};
-  const auto ends = concurrent_collectives(cluster, *network, std::vector<TimedCollective>{{call, 1 * ms}});
-  ASSERT_TRUE(ends);
-  EXPECT_NEAR((*ends)[0] / (1 * ms + network->forecast(call)->latency), 1, 1e-9);
-}
-
-TEST(ConcurrentCollectives, SamePortsAreSharedOthersAreNot) {
-  const Cluster cluster = test::dgx_a100();
-  const auto network = *make_network_model(cluster);
-  const Collective across{CollectiveKind::kAllGather, 1 * GiB, {0, {{8, 8}}}};
-  const Collective inside{CollectiveKind::kAllGather, 1 * GiB, {0, {{8, 1}}}};
-  const double alone = network->forecast(across)->latency / s;
-  const auto both =
-      *concurrent_collectives(cluster, *network, std::vector<TimedCollective>{{across, {}}, {across, {}}});
-  EXPECT_GT(both[0] / s, 1.7 * alone);  // their latencies overlap, their bytes do not
-  EXPECT_LE(both[0] / s, 2 * alone * (1 + 1e-9));
-  const auto apart =
-      *concurrent_collectives(cluster, *network, std::vector<TimedCollective>{{across, {}}, {inside, {}}});
-  EXPECT_NEAR(apart[0] / s, alone, 1e-9 * alone);
-  EXPECT_NEAR(apart[1] / s, network->forecast(inside)->latency / s, 1e-9 * alone);
-}
-
-TEST(LevelLoads, CountBytesIntoEachLevel) {
-  const Cluster cluster = test::dgx_a100();
-  const auto loads = *level_loads(cluster, {CollectiveKind::kAllReduce, 64 * MB, {0, {{8, 1}, {4, 8}}}});
-  EXPECT_DOUBLE_EQ(loads[0] / MB, 2 * 31.0 / 32 * 64);
-  EXPECT_DOUBLE_EQ(loads[1] / MB, 2 * 3.0 / 4 * 64 / 8);
+  const auto taken = *footprint(cluster, {CollectiveKind::kAllReduce, 64 * MB, {0, {{8, 1}, {4, 8}}}}, 1 * s);
+  const auto bytes = [&](std::size_t level) {
+    return taken.ports[level] * network::link_of(cluster.levels[level], cluster.gpu).bandwidth;
+  };
+  EXPECT_NEAR(bytes(0), 2 * 31.0 / 32 * 64e6, 1e-3);
+  EXPECT_NEAR(bytes(1), 2 * 3.0 / 4 * 64e6 / 8, 1e-3);
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "clusters.h"
 #include "ns_dist/network_model.h"
@@ -200,6 +204,37 @@ TEST(NetworkFit, BuiltInCurvesAreComplete) {
   const NetworkCalibration& builtin = builtin_network_calibration();
   EXPECT_FALSE(builtin.curves.empty());
   for (const CalibrationCurve& curve : builtin.curves) EXPECT_EQ(curve.log_ratio.size(), 23u);
+}
+
+// The tables that the build makes of weights/ are what the strict reader reads there.
+TEST(NetworkFit, BuiltInCurvesAreTheFilesOfWeights) {
+  const std::filesystem::path folder = std::filesystem::path(NS_DIST_SOURCE_DIR) / "network_model" / "weights";
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  NetworkCalibration all;
+  for (const std::filesystem::path& file : files) {
+    std::ifstream in(file, std::ios::binary);
+    const auto read = read_network_calibration(std::string(std::istreambuf_iterator<char>(in), {}), file.string());
+    ASSERT_TRUE(read) << to_text(read.error());
+    all.curves.insert(all.curves.end(), read->curves.begin(), read->curves.end());
+    all.source += (all.source.empty() ? "" : "; ") + read->source;
+  }
+  EXPECT_EQ(all.curves.size(), builtin_network_calibration().curves.size());
+  EXPECT_TRUE(all == builtin_network_calibration());
+}
+
+TEST(NetworkFit, DeepNestingIsRefusedAndNotPrinted) {
+  const std::string deep(200'000, '[');
+  for (const std::string& text :
+       std::vector<std::string>{deep, "{\"schema\": " + deep + std::string(200'000, ']') + "}",
+                                R"({"schema": [[[[[[[[[[[[1]]]]]]]]]]]], "curves": []})"}) {
+    const auto read = read_network_calibration(text, "memory");
+    ASSERT_FALSE(read);
+    EXPECT_LT(to_text(read.error()).size(), 300u);
+  }
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <map>
 
-#include "caching_allocator.h"
-#include "eager.h"
 #include "error_table.h"
+#include "neusight/caching_allocator.h"
+#include "neusight/eager.h"
 #include "ns_dist/catalog.h"
 #include "recipes.h"
 #include "support/run_command.h"

@@ -1,4 +1,4 @@
-#include "ns_dist/astra_network.h"
+#include "ns_dist/astra_formulas.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "algorithms.h"
-#include "ns_dist/network_model.h"
 #include "topology.h"
 
 namespace ns_dist {
@@ -38,7 +37,7 @@ struct Dimension {
   Int serialization(Int m) const { return truncated(static_cast<double>(m) / beta()); }
   Int hops(Int distance) const { return d->topology == AstraTopology::kSwitch ? 2 : distance; }
 
-  // Unaware: latency of the hops and one serialisation; aware: store and forward on every hop.
+  // Unaware: latency of the hops and one serialization; aware: store and forward on every hop.
   Int message(Int m, Int distance = 1) const {
     const double bytes = static_cast<double>(m);
     if (!system->congestion_aware) {
@@ -233,24 +232,12 @@ Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kin
 
 namespace {
 
-AstraDimension dimension_of(const FabricLevel& level, Int npus) {
-  AstraDimension d;
-  const bool connected = level.fabric.kind == FabricKind::kNvlink || level.fabric.kind == FabricKind::kXgmi;
-  if (level.ring) {  // half of the ports to each neighbour; ASTRA-Sim counts a link
-    return {AstraTopology::kRing, npus, 0.5 * level.bandwidth_per_gpu() / (units::GiB / units::s),
-            level.fabric.latency / units::ns};
-  }
-  d.topology = connected ? AstraTopology::kFullyConnected : AstraTopology::kSwitch;
-  d.npus = npus;
-  d.bandwidth_gib = level.bandwidth_per_gpu() / (units::GiB / units::s);
-  d.latency_ns = level.fabric.latency / units::ns / (connected ? 1 : 2);
-  return d;
-}
-
 class AstraModel final : public NetworkCost {
  public:
-  AstraModel(network::Topology topology, std::vector<FabricLevel> levels)
-      : topology_(std::move(topology)), levels_(std::move(levels)) {}
+  AstraModel(network::Topology topology, const Cluster& cluster)
+      : topology_(std::move(topology)), levels_(cluster.levels) {
+    system_.local_memory_gbs = astra_local_memory(cluster.gpu);
+  }
 
   Result<Forecast> forecast(const Collective& collective) const override {
     NS_TRY(const Answer answer, this->answer(collective));
@@ -271,12 +258,13 @@ class AstraModel final : public NetworkCost {
     result.subject = fmt::format("{} of {} between {} ranks, as ASTRA-Sim's unaware backend has it",
                                  name_of(collective.kind), to_text(collective.size), collective.group.size());
     for (const AstraDimension& d : answer.system.dimensions) {
-      result.steps.push_back({"dimension", fmt::format("{} NPUs", d.npus),
-                              fmt::format("{}, {:.6g} GiB/s, {:.6g} ns a hop",
-                                          d.topology == AstraTopology::kSwitch ? "Switch"
-                                          : d.topology == AstraTopology::kRing ? "Ring"
-                                                                               : "FullyConnected",
-                                          d.bandwidth_gib, d.latency_ns)});
+      result.steps.push_back(
+          {"dimension", fmt::format("{} NPUs", d.npus),
+           fmt::format("{}, {:.9g} GiB/s, {:.9g} ns a hop", name_of(d.topology), d.bandwidth_gib, d.latency_ns)});
+    }
+    if (answer.system.local_memory_gbs > 0) {
+      result.steps.push_back({"local memory", fmt::format("{:.9g} GB/s", answer.system.local_memory_gbs),
+                              "two reads and a write for each reduction step"});
     }
     result.steps.push_back({"group", answer.flat ? "flat logical ring" : "dimension by dimension",
                             answer.flat ? "a group that is not all NPUs of its dimensions" : ""});
@@ -320,6 +308,7 @@ class AstraModel final : public NetworkCost {
                    {}});
     }
     Answer result;
+    result.system = system_;
     bool whole = true;  // fills every level from the innermost one up
     Int product = 1;
     for (std::size_t i = 0; i < placement.tier_count; ++i) {
@@ -328,7 +317,7 @@ class AstraModel final : public NetworkCost {
       whole =
           whole && tier.level == i && (level.size == 0 || level.size == tier.parts) && tier.members == tier.max_members;
       product *= tier.parts;
-      result.system.dimensions.push_back(dimension_of(level, tier.parts));
+      result.system.dimensions.push_back(astra_dimension(level, tier.parts));
     }
     whole = whole && product == placement.ranks;
     if (collective.kind == CollectiveKind::kSendRecv) {
@@ -340,7 +329,7 @@ class AstraModel final : public NetworkCost {
       Int size = static_cast<Int>(bytes);
       if (collective.kind == CollectiveKind::kAllGather) size = std::max<Int>(1, size / placement.ranks);
       if (!whole && placement.tier_count > 0) {
-        // In rank order neighbours always differ in the innermost dimension that the group spans, and only that one is
+        // In rank order neighbors always differ in the innermost dimension that the group spans, and only that one is
         // charged.
         result.flat = true;
         AstraDimension ring = result.system.dimensions.front();
@@ -357,45 +346,14 @@ class AstraModel final : public NetworkCost {
 
   network::Topology topology_;
   std::vector<FabricLevel> levels_;
+  AstraSystem system_;  // without dimensions
 };
 
 }  // namespace
 
-Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus) {
-  NS_TRY(const network::Topology topology, network::Topology::of(cluster));
-  AstraSystem system;
-  Int left = gpus;
-  for (std::size_t i = 0; i < cluster.levels.size() && left != 1; ++i) {
-    const FabricLevel& level = cluster.levels[i];
-    const bool outermost = i + 1 == cluster.levels.size();
-    const Int size = outermost || left < level.size ? left : level.size;
-    if (size < 1 || left % size != 0 || (level.size > 0 && size > level.size)) {
-      return fail({ErrorCode::kInfeasible,
-                   fmt::format("{} GPUs do not fill the levels of \"{}\"", gpus, cluster.id),
-                   "",
-                   "a multiple of the GPUs below the outermost level",
-                   "",
-                   {}});
-    }
-    if (size > 1) system.dimensions.push_back(dimension_of(level, size));
-    left /= size;
-  }
-  if (left != 1 || system.dimensions.empty()) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} GPUs do not fit \"{}\"", gpus, cluster.id),
-                 "",
-                 "at least two, at most all of its GPUs",
-                 "",
-                 {}});
-  }
-  return system;
-}
-
 Result<std::unique_ptr<NetworkCost>> make_astra_model(const Cluster& cluster) {
-  // The same checks of the cluster as for our own model.
-  NS_TRY(const std::unique_ptr<NetworkCost> checked, make_network_model(cluster));
-  NS_TRY(network::Topology topology, network::Topology::of(cluster));
-  return std::make_unique<AstraModel>(std::move(topology), cluster.levels);
+  NS_TRY(network::Topology topology, network::check_cluster(cluster));
+  return std::make_unique<AstraModel>(std::move(topology), cluster);
 }
 
 }  // namespace ns_dist

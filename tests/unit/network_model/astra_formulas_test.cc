@@ -1,4 +1,4 @@
-#include "ns_dist/astra_network.h"
+#include "ns_dist/astra_formulas.h"
 
 #include <gtest/gtest.h>
 
@@ -89,19 +89,6 @@ TEST(Astra, SaysWhereNoFormIsKnown) {
   EXPECT_FALSE(astra_time_ns(AstraSystem(), CollectiveKind::kAllReduce, kChunk));
 }
 
-TEST(Astra, ClusterKeepsItsBandwidthAndLatency) {
-  const auto system = to_astra(test::dgx_a100(), 32);
-  ASSERT_TRUE(system) << to_text(system.error());
-  ASSERT_EQ(system->dimensions.size(), 2u);
-  EXPECT_EQ(system->dimensions[0].npus, 8);
-  EXPECT_EQ(system->dimensions[1].npus, 4);
-  EXPECT_DOUBLE_EQ(system->dimensions[0].bandwidth_gib * 1073741824, 300e9);
-  EXPECT_DOUBLE_EQ(system->dimensions[0].latency_ns * 2, 600);
-  EXPECT_FALSE(to_astra(test::dgx_a100(), 12));
-  EXPECT_FALSE(to_astra(test::dgx_a100(2), 32));
-  EXPECT_FALSE(to_astra(test::dgx_a100(), 1));
-}
-
 TEST(Astra, ModelAnswersWithTheFormula) {
   const auto model = make_network_model(test::dgx_a100(), {.model = "astra"});
   ASSERT_TRUE(model);
@@ -116,53 +103,31 @@ TEST(Astra, ModelAnswersWithTheFormula) {
   EXPECT_FALSE(make_network_model(test::dgx_a100(), {.model = "astro"}));
 }
 
-TEST(AstraYml, ComesBackTheSame) {
-  AstraSystem system;
-  system.dimensions = {{AstraTopology::kFullyConnected, 8, 279.3968, 300.25, "ring"},
-                       {AstraTopology::kSwitch, 128, 23.283064365386963, 1350, "ring"}};
-  const auto read = read_network_yml(to_network_yml(system), "network.yml");
-  ASSERT_TRUE(read) << to_text(read.error());
-  EXPECT_EQ(*read, system);
-}
-
-TEST(AstraYml, ReadsBlockListsAndComments) {
-  const auto read = read_network_yml(
-      "# a ring\ntopology:\n  - Ring   # one\nnpus_count: [ 4 ]\nbandwidth: [50.0]  # GB/s\nlatency:\n- 500\n",
-      "n.yml");
-  ASSERT_TRUE(read) << to_text(read.error());
-  EXPECT_EQ(read->dimensions, (std::vector<AstraDimension>{{AstraTopology::kRing, 4, 50, 500, "ring"}}));
-}
-
-TEST(AstraYml, NamesTheLineThatIsWrong) {
-  const std::string good = "topology: [ Ring ]\nnpus_count: [ 4 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n";
-  const auto fails_at = [&](const std::string& from, const std::string& to) {
-    std::string text = good;
-    text.replace(text.find(from), from.size(), to);
-    const auto read = read_network_yml(text, "n.yml");
-    return read ? std::string("reads") : read.error().where;
-  };
-  EXPECT_EQ(fails_at("Ring", "Torus"), "n.yml:1");
-  EXPECT_EQ(fails_at("[ 4 ]", "[ 1 ]"), "n.yml:2");
-  EXPECT_EQ(fails_at("[ 4 ]", "[ 4, 2 ]"), "n.yml:2");
-  EXPECT_EQ(fails_at("50", "-50"), "n.yml:3");
-  EXPECT_EQ(fails_at("500", "nan"), "n.yml:4");
-  EXPECT_EQ(fails_at("latency", "latencies"), "n.yml:4");
-  EXPECT_EQ(fails_at("[ 500 ]", "500"), "n.yml:4");
-  EXPECT_NE(fails_at("npus_count: [ 4 ]\n", ""), "reads");
-  EXPECT_FALSE(read_network_yml("", "n.yml"));
-}
-
-TEST(AstraYml, ClusterOfANetworkIsThatNetwork) {
-  AstraSystem system;
-  system.dimensions = {{AstraTopology::kFullyConnected, 4, 100, 500, "ring"},
-                       {AstraTopology::kSwitch, 8, 25, 700, "ring"}};
-  const auto back = to_astra(from_astra(system, Gpu()), 32);
-  ASSERT_TRUE(back) << to_text(back.error());
-  for (std::size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(back->dimensions[i].topology, system.dimensions[i].topology);
-    EXPECT_DOUBLE_EQ(back->dimensions[i].bandwidth_gib, system.dimensions[i].bandwidth_gib);
-    EXPECT_DOUBLE_EQ(back->dimensions[i].latency_ns, system.dimensions[i].latency_ns);
+TEST(Astra, FullConnectionsAreOneLinkToEachPeer) {
+  // xGMI of 420 GB/s, eight GPUs: 60 GB/s a link. A ring of four of them uses the same links as one of all eight.
+  Cluster cluster = test::dgx_a100();
+  cluster.levels = {{{"xgmi", "xGMI", FabricKind::kXgmi, 420 * GB / s, 1 * us}, 8, 1, 1}};
+  const auto model = make_network_model(cluster, {.model = "astra"});
+  ASSERT_TRUE(model);
+  const double size = 840e6;
+  for (const std::int64_t ranks : {4, 8}) {
+    const auto f = (*model)->forecast({CollectiveKind::kAllReduce, size * B, {0, {{ranks, 1}}}});
+    ASSERT_TRUE(f) << to_text(f.error());
+    const auto n = static_cast<double>(ranks);
+    const double formula = 2 * (n - 1) * (1000 + size / n / 60) + (2 * (n - 1) + 1) * 10;
+    EXPECT_NEAR(f->latency / ns / formula, 1, 1e-6) << ranks;
   }
+}
+
+TEST(Astra, TorusDimensionsAreRingsOfHalfTheBandwidth) {
+  Cluster cluster = test::dgx_a100();
+  cluster.levels = {{{"xgmi", "xGMI", FabricKind::kXgmi, 900 * GB / s, 600 * ns}, 4, 1, 1}};
+  cluster.levels.front().ring = true;
+  const auto model = make_network_model(cluster, {.model = "astra"});
+  ASSERT_TRUE(model);
+  const auto f = (*model)->forecast({CollectiveKind::kReduceScatter, 1.8 * GB, {0, {{4, 1}}}});
+  ASSERT_TRUE(f) << to_text(f.error());
+  EXPECT_NEAR(f->latency / ns, 3 * (600 + 450e6 / 450) + 4 * 10, 3);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "caching_allocator.h"
+#include "neusight/caching_allocator.h"
 
 #include "ns_dist/result.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "csv_rows.h"
-#include "eager.h"
+#include "neusight/eager.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/network_model.h"
 #include "sections.h"

@@ -154,7 +154,7 @@ Result<const CollectiveForecaster::Ready*> CollectiveForecaster::ready(const Col
   auto found = ready_.find(key);
   if (found == ready_.end()) {
     Ready made;
-    // A cluster that only the calibration knows is the GPU's usual one, with corrections of its own.
+    // A cluster that is named in the calibration only is the GPU's usual one with corrections of its own.
     const NetworkCalibration& calibration =
         options_.calibration ? *options_.calibration : builtin_network_calibration();
     const bool calibrated = !row.gpu.empty() && !row.cluster.empty() &&

@@ -1,11 +1,11 @@
-#include "eager.h"
+#include "neusight/eager.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
 
-#include "caching_allocator.h"
+#include "neusight/caching_allocator.h"
 #include "ns_dist/fusion.h"
 
 namespace ns_dist {

@@ -1,4 +1,4 @@
-#include "model_graph.h"
+#include "neusight/model_graph.h"
 
 #include <fmt/format.h>
 

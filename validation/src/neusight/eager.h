@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model_graph.h"
+#include "neusight/model_graph.h"
 #include "ns_dist/cost.h"
 #include "ns_dist/gpu.h"
 #include "ns_dist/interval_sum.h"

@@ -1,8 +1,8 @@
 // Strict reading of JSON: every mistake of a file is noted with file and JSON pointer, and reading goes on, so that
-// all of them are reported at once.
+// all of them are reported at once. For the rooms of this house while it is built; never installed.
 //
-//   JsonDocument document = ...;                       // parse_json(text, "gpu.json")
-//   JsonReader reader(document.root, "gpu.json", errors);
+//   NS_TRY(const nlohmann::ordered_json root, parse_json(text, "gpu.json"));
+//   JsonReader reader(root, "gpu.json", errors);
 //   gpu.sm_count = reader.integer("sm_count", 1, 4096);
 //   reader.object("memory", [&](JsonReader& memory) { gpu.memory = memory.quantity<Bytes>("capacity"); });
 //   reader.reject_unknown_keys();
@@ -22,8 +22,17 @@
 
 namespace ns_dist {
 
-// Errors: not JSON (with line and column), a key given twice, nesting deeper than 64.
+// Limits of every JSON text that is read. What is nested deeper, or is longer, is refused before a tree of it is built:
+// printing and freeing a tree recurse. Numbers beyond a double's range are refused by the parser.
+inline constexpr int kDeepestJson = 64;
+inline constexpr std::size_t kLongestJson = std::size_t{256} << 20;  // bytes
+
+// Errors: not JSON (with line and column), a key given twice, nesting deeper than kDeepestJson, longer than
+// kLongestJson.
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where);
+
+// The beginning of `value` as JSON text, for messages: at most some 40 bytes, whatever the value's size and depth.
+std::string json_excerpt(const nlohmann::ordered_json& value);
 
 enum class Presence { kRequired, kOptional };
 
@@ -34,7 +43,8 @@ class JsonReader {
              std::string pointer = "");
 
   bool has(std::string_view key) const;
-  bool is_null(std::string_view key) const;  // there, and null
+  bool is_null(std::string_view key) const;     // there, and null
+  bool is_boolean(std::string_view key) const;  // there, and true or false
   std::size_t error_count() const { return errors_->size(); }
   std::string where(std::string_view key = "") const;  // "file#/pointer/key"
 
@@ -46,6 +56,11 @@ class JsonReader {
                        Presence presence = Presence::kRequired, std::int64_t fallback = 0);
   double number(std::string_view key, double least, double most, Presence presence = Presence::kRequired,
                 double fallback = 0);
+  // Numbers from `least` to `most`; those that are wrong are left out, after noting why.
+  std::vector<double> numbers(std::string_view key, double least, double most, Presence presence = Presence::kRequired);
+  // The same, in arrays of `width` numbers each.
+  std::vector<std::vector<double>> number_rows(std::string_view key, std::size_t width, double least, double most,
+                                               Presence presence = Presence::kRequired);
   // The index of the text in `names`; 0 after an error.
   std::size_t choice(std::string_view key, const std::vector<std::string_view>& names,
                      Presence presence = Presence::kRequired, std::size_t fallback = 0);
@@ -103,6 +118,7 @@ class JsonReader {
   void ignore(std::string_view key) { known_.emplace(key); }
   // For files of other programs: whatever else they hold is theirs.
   void accept_unknown_keys() { accept_unknown_ = true; }
+  void treat_null_as_missing() { null_is_missing_ = true; }
 
   // Notes every key that nobody asked for, with the nearest one that somebody did.
   void reject_unknown_keys();
@@ -111,13 +127,15 @@ class JsonReader {
  private:
   const nlohmann::ordered_json* find(std::string_view key, Presence presence);
   const std::string* quantity_text(std::string_view key, Presence presence);
+  void add_numbers(const std::string& place, const nlohmann::ordered_json& values, double least, double most,
+                   std::vector<double>& all);
   void wrong_type(std::string_view key, const nlohmann::ordered_json& value, std::string_view expected);
 
   const nlohmann::ordered_json* value_;
   std::string where_, pointer_;
   std::vector<Error>* errors_;
   std::set<std::string, std::less<>> known_;
-  bool accept_unknown_ = false;
+  bool accept_unknown_ = false, null_is_missing_ = false;
 };
 
 }  // namespace ns_dist

@@ -1,0 +1,31 @@
+// Fits the network model on the rows of a table.
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ns_dist/collective_table.h"
+
+namespace ns_dist {
+
+Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const ClusterResolver& resolve,
+                                    const NetworkFitOptions& options) {
+  std::vector<Cluster> clusters;
+  std::map<std::string, std::size_t> index;
+  std::vector<CollectiveMeasurement> measurements;
+  for (const CollectiveRow& row : rows) {
+    if (!row.latency_ms) {
+      return fail({ErrorCode::kInvalidInput, "a row without latency", "", "the measured time", "", {}});
+    }
+    const auto [found, added] = index.emplace(row.cluster.empty() ? row.gpu : row.cluster, clusters.size());
+    if (added) {
+      NS_TRY(Cluster cluster, resolve(row.gpu, row.cluster));
+      clusters.push_back(std::move(cluster));
+    }
+    measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks,
+                            row.size, *row.latency_ms * units::ms, row.integer});
+  }
+  return fit_network(clusters, measurements, options);
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,102 @@
+// Does a collection of published runs become the questions that its rows ask?
+#include "ns_dist/run_suite.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "published_runs.h"
+#include "support/run_command.h"
+
+namespace ns_dist {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json row() {
+  return json::parse(R"({"id": "small-1", "config_key": "a", "source": {"title": "A paper"}, "recommended": true,
+    "model": {"name": "GPT small", "layers": 4, "hidden": 1024, "heads": 16, "kv_heads": 16, "head_dim": 64,
+              "ffn_hidden": 4096, "gated_mlp": false, "vocab": 51200, "tied_embeddings": true, "seq": 1024},
+    "n_gpus": 8, "gpus_per_node": 8, "micro_batch": 1, "global_batch": 16, "flash_attention": "unknown",
+    "parallel": {"tp": 2, "pp": 1, "dp": 4, "sp": true, "cp": 1, "ep": 1, "vpp": null, "zero_stage": null,
+                 "distributed_optimizer": true, "fsdp": false},
+    "norm": {"gpu": "a100-sxm-80gb", "dtype": "bf16", "schedule": "none", "recompute": "selective",
+             "inter_gbs_per_gpu": null, "step_time_s": 0.05}, "notes": "another key"})");
+}
+
+std::filesystem::path written(const ScratchFolder& folder, const json& rows) {
+  std::filesystem::path path = folder.path() / "runs.json";
+  std::ofstream(path) << rows.dump();
+  return path;
+}
+
+std::vector<CollectedRun> read(const json& rows, std::vector<Error>& mistakes) {
+  const ScratchFolder folder;
+  auto runs = read_run_collection(written(folder, rows), mistakes);
+  EXPECT_TRUE(runs);
+  return runs ? *std::move(runs) : std::vector<CollectedRun>();
+}
+
+TEST(RunCollection, OptionsComeFromFieldsOfTheRow) {
+  json given = row();
+  given["parallel"]["overlap_grad_reduce"] = true;
+  given["parallel"]["overlap_p2p"] = false;
+  given["parallel"]["blocking_tp"] = true;
+  given["parallel"]["grad_accumulation"] = "low";
+  given["flash_attention"] = true;
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({row(), given}, mistakes);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_TRUE(mistakes.empty());
+  const ScenarioSpec &plain = runs[0].spec, &set = runs[1].spec;
+  EXPECT_EQ(plain.zero, ZeroStage::kOptimizer);
+  EXPECT_EQ(plain.vpp, 1);
+  EXPECT_EQ(plain.recompute, Recompute::kSelective);
+  EXPECT_EQ(plain.sequence_parallel, true);
+  EXPECT_EQ(plain.flash_attention, false);  // "unknown": Megatron-LM's default
+  EXPECT_FALSE(plain.overlap_grad_reduce || plain.overlap_p2p || plain.blocking_tp || plain.grad_accumulation);
+  EXPECT_EQ(set.flash_attention, true);
+  EXPECT_EQ(set.overlap_grad_reduce, true);
+  EXPECT_EQ(set.overlap_p2p, false);
+  EXPECT_EQ(set.blocking_tp, true);
+  EXPECT_EQ(set.grad_accumulation, GradAccumulation::kLow);
+  EXPECT_EQ(runs[0].publication, "A paper");
+  EXPECT_EQ(runs[0].model.norm, NormKind::kLayerNorm);
+}
+
+TEST(RunCollection, RowsWithMistakesAreNamedAndOthersGoOn) {
+  json broken = row(), other = row();
+  broken["norm"]["step_time_s"] = "fast";
+  broken["model"].erase("layers");
+  other["recommended"] = false;
+  std::vector<Error> mistakes;
+  EXPECT_EQ(read({broken, row(), other}, mistakes).size(), 1u);
+  ASSERT_EQ(mistakes.size(), 1u);
+  EXPECT_THAT(to_text(mistakes[0]), HasSubstr("runs.json#/0/norm/step_time_s"));
+  EXPECT_THAT(to_text(mistakes[0]), HasSubstr("key \"layers\" is missing"));
+  EXPECT_FALSE(read_run_collection("no/such.json", mistakes));
+}
+
+TEST(RunCollection, OneVoteAConfiguration) {
+  json slower = row(), sharded = row(), other = row();
+  slower["norm"]["step_time_s"] = 0.07;  // the same configuration: measured 0.06 together
+  sharded["parallel"]["fsdp"] = true;
+  other["config_key"] = "b";
+  other["source"]["title"] = "Another paper";
+  const ScratchFolder folder;
+  const auto suite = check_run_collection(written(folder, {row(), slower, sharded, other}), Catalog::standard(), {});
+  ASSERT_TRUE(suite) << to_text(suite.error());
+  EXPECT_EQ(suite->rows, 4u);
+  EXPECT_THAT(suite->markdown, HasSubstr("| 0.060 |"));
+  EXPECT_THAT(suite->markdown, HasSubstr("| 0.050 |"));
+  EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 1 |"));
+  EXPECT_THAT(suite->markdown, HasSubstr("| all | 2 |"));
+  EXPECT_THAT(suite->markdown, HasSubstr("each publication one vote: "));
+  EXPECT_THAT(suite->markdown, HasSubstr("not forecast, 1: fully sharded data parallelism"));
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,61 @@
+// How far off are forecasts of training steps that others measured?
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ns_dist/catalog.h"
+#include "ns_dist/published_run.h"
+#include "ns_dist/result.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+struct RunCheck {
+  std::string publication, id, gpu;
+  Seconds measured, forecast, low, high;
+  // The step under a constant utilization: the step at the mean measured model FLOP/s utilization of all runs checked
+  // on the same GPU and number format (leaving none out, which favors it).
+  Seconds baseline;
+  std::string unsupported;  // why there is no forecast; empty when there is one
+  double error() const { return forecast / measured - 1; }
+  double baseline_error() const { return baseline / measured - 1; }
+};
+
+// Forecasts every run. Errors: a model or cluster that the catalog does not have. A run that cannot be planned is
+// listed with the reason.
+Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog);
+
+// The checks as a table for people, worst first, with summaries of ours and of the baseline; Markdown.
+std::string to_markdown(std::span<const RunCheck> checks);
+
+// A collection of published runs in one JSON file, which is not part of this project.
+struct RunSuite {
+  std::string markdown;
+  std::vector<Error> mistakes;  // rows that could not be read, each with its place
+  std::size_t rows = 0;         // recommended rows of the file
+};
+
+// Forecasts every row of `file` that has `recommended`: an array of objects
+//
+//   id, config_key, source{title}, recommended,
+//   model{name, layers, hidden, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, seq, tied_embeddings, and for
+//         experts n_experts, topk, moe_ffn_hidden, shared_experts, dense_layers, and for latent attention attention,
+//         q_lora_rank, kv_lora_rank, qk_rope_head_dim},
+//   n_gpus, gpus_per_node, micro_batch, global_batch, flash_attention,
+//   parallel{tp, pp, dp, cp, ep, vpp, sp, zero_stage, distributed_optimizer, fsdp, and as in configs/runs/
+//            grad_accumulation, blocking_tp, overlap_grad_reduce, overlap_param_gather, overlap_p2p},
+//   norm{gpu, dtype, schedule, recompute, inter_gbs_per_gpu, step_time_s}
+//
+// where null is a key that is not there and other keys are ignored. Rows of one config_key have one vote: the mean of
+// their measurements against one forecast. The answer has the worst configuration first, errors by publication, the
+// same for a constant utilization of each GPU and number format (fitted on these very rows), and the 5th and 95th
+// percentile of measured over forecast step with one vote for each publication: what the step's interval is made of.
+// `progress`, if any, gets the share that is done. Errors: a file that cannot be read, or is no JSON array.
+Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+                                      const std::function<void(double)>& progress = {});
+
+}  // namespace ns_dist

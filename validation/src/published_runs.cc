@@ -1,0 +1,157 @@
+#include "published_runs.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <fstream>
+#include <iterator>
+
+#include "ns_dist/internal/json_reader.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr std::int64_t kMost = 10'000'000;  // of any count
+
+std::int64_t count(JsonReader& reader, std::string_view key, std::int64_t fallback, std::int64_t least = 1) {
+  return reader.integer(key, least, kMost, Presence::kOptional, fallback);
+}
+
+void foreign(JsonReader& reader) {
+  reader.accept_unknown_keys();
+  reader.treat_null_as_missing();
+}
+
+Model read_collected_model(JsonReader& reader) {
+  foreign(reader);
+  Model model;
+  model.id = model.name = reader.text("name");
+  model.layers = reader.integer("layers", 1, kMost);
+  model.hidden = reader.integer("hidden", 1, kMost);
+  model.heads = reader.integer("heads", 1, kMost);
+  model.kv_heads = reader.integer("kv_heads", 1, kMost);
+  model.head_dim = reader.integer("head_dim", 1, kMost);
+  model.ffn = reader.integer("ffn_hidden", 1, kMost);
+  model.gated_mlp = reader.boolean("gated_mlp", false, Presence::kRequired);
+  model.vocabulary = reader.integer("vocab", 1, kMost);
+  model.sequence = reader.integer("seq", 1, kMost);
+  model.tied_embeddings = reader.boolean("tied_embeddings", false, Presence::kRequired);
+  // Rows do not tell norm, biases and positions: GPT-like models have LayerNorm, biases and dropout, the others (gated,
+  // or with grouped queries) are Llama-like.
+  model.bias = model.dropout = !model.gated_mlp && model.kv_heads == model.heads;
+  model.norm = model.bias ? NormKind::kLayerNorm : NormKind::kRmsNorm;
+  model.position = model.bias ? PositionKind::kLearned : PositionKind::kRotary;
+  model.position_table = model.bias ? model.sequence : 0;
+  if (reader.text("attention", Presence::kOptional) == "MLA") {
+    // Nope and value heads are head_dim wide (DeepSeek-V2 and -V3).
+    model.mla = LatentAttention{.q_rank = count(reader, "q_lora_rank", 0, 0),
+                                .kv_rank = reader.integer("kv_lora_rank", 1, kMost),
+                                .nope_head_dim = model.head_dim,
+                                .rope_head_dim = reader.integer("qk_rope_head_dim", 1, kMost),
+                                .v_head_dim = model.head_dim};
+  }
+  if (const std::int64_t experts = count(reader, "n_experts", 0, 0); experts > 0) {
+    const std::int64_t ffn = count(reader, "moe_ffn_hidden", model.ffn);
+    const std::int64_t shared = count(reader, "shared_experts", 0, 0);
+    model.moe = Experts{experts, count(reader, "topk", 1), ffn,
+                        shared,  shared > 0 ? ffn : 0,     count(reader, "dense_layers", 0, 0)};
+  }
+  return model;
+}
+
+void read_parallel(JsonReader& reader, CollectedRun& run) {
+  foreign(reader);
+  ScenarioSpec& spec = run.spec;
+  spec.tp = reader.integer("tp", 1, kMost);
+  spec.pp = reader.integer("pp", 1, kMost);
+  spec.dp = reader.integer("dp", 1, kMost);
+  spec.cp = count(reader, "cp", 1);
+  spec.ep = count(reader, "ep", 1);
+  spec.vpp = count(reader, "vpp", 1);
+  const bool distributed = reader.boolean("distributed_optimizer", false);
+  spec.zero = static_cast<ZeroStage>(reader.integer("zero_stage", 0, 3, Presence::kOptional, distributed ? 1 : 0));
+  spec.sequence_parallel = reader.boolean("sp", false) && *spec.tp > 1;
+  if (reader.boolean("fsdp", false)) run.unsupported = "fully sharded data parallelism";
+  const auto option = [&](std::string_view key, std::optional<bool>& target) {
+    if (reader.is_boolean(key)) target = reader.boolean(key, false);
+  };
+  option("blocking_tp", spec.blocking_tp);
+  option("overlap_grad_reduce", spec.overlap_grad_reduce);
+  option("overlap_param_gather", spec.overlap_param_gather);
+  option("overlap_p2p", spec.overlap_p2p);
+  static constexpr std::array kAccumulation = {GradAccumulation::kFused, GradAccumulation::kFp32,
+                                               GradAccumulation::kLow};
+  if (!reader.text("grad_accumulation", Presence::kOptional).empty()) {
+    spec.grad_accumulation = kAccumulation[reader.choice("grad_accumulation", {"fused", "fp32", "low"})];
+  }
+}
+
+void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
+  foreign(reader);
+  ScenarioSpec& spec = run.spec;
+  constexpr double kLongestStep = 1e6, kFastest = 1e6;  // s, GB/s
+  run.measured = reader.number("step_time_s", 1e-6, kLongestStep) * units::s;
+  spec.gpu = reader.text("gpu");
+  if (const std::string schedule = reader.text("schedule"); schedule != "none") spec.schedule = schedule;
+  const std::string recompute = reader.text("recompute");
+  spec.recompute = recompute == "full"        ? Recompute::kFull
+                   : recompute == "selective" ? Recompute::kSelective
+                                              : Recompute::kNone;
+  const std::string dtype = reader.text("dtype");  // "bf16", "fp8", "mxfp8", ...
+  spec.dtype = dtype_from_name(dtype.ends_with("fp8") ? "fp8" : dtype);
+  if (!spec.dtype) reader.note("dtype", fmt::format("\"{}\" is not a number format", dtype));
+  const double bandwidth = reader.number("inter_gbs_per_gpu", 0, kFastest, Presence::kOptional, 0);
+  if (bandwidth > 0 && across_nodes) spec.inter_bandwidth = bandwidth * units::GB / units::s;
+}
+
+CollectedRun read_row(JsonReader& reader) {
+  CollectedRun run;
+  run.id = reader.text("id");
+  run.key = reader.text("config_key");
+  reader.object("source", [&](JsonReader& source) {
+    foreign(source);
+    run.publication = source.text("title");
+  });
+  ScenarioSpec& spec = run.spec;
+  reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model); });
+  reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, run); });
+  spec.gpus_per_node = count(reader, "gpus_per_node", 8);
+  const bool across_nodes = reader.integer("n_gpus", 1, kMost) > *spec.gpus_per_node;
+  reader.object("norm", [&](JsonReader& norm) { read_norm(norm, run, across_nodes); });
+  spec.micro_batch = reader.integer("micro_batch", 1, kMost);
+  spec.global_batch = reader.integer("global_batch", 1, kMost);
+  spec.sequence = run.model.sequence;
+  // "unknown" is Megatron-LM's default, which is without.
+  spec.flash_attention = reader.is_boolean("flash_attention") && reader.boolean("flash_attention", false);
+  return run;
+}
+
+}  // namespace
+
+Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, std::vector<Error>& mistakes) {
+  std::ifstream in(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!in) {
+    return fail({ErrorCode::kNotFound, "cannot be read", file.string(), "a JSON file of published runs", "", {}});
+  }
+  NS_TRY(const nlohmann::ordered_json root, parse_json(text, file.string()));
+  if (!root.is_array()) {
+    return fail({ErrorCode::kInvalidInput, "not an array", file.string(), "an array of published runs", "", {}});
+  }
+  std::vector<CollectedRun> runs;
+  for (std::size_t i = 0; i < root.size(); ++i) {
+    std::vector<Error> errors;
+    JsonReader reader(root[i], file.string(), errors, fmt::format("/{}", i));
+    foreign(reader);
+    if (errors.empty() && !reader.boolean("recommended", false)) continue;
+    CollectedRun run = read_row(reader);
+    if (errors.empty()) {
+      runs.push_back(std::move(run));
+    } else {
+      mistakes.push_back(join(std::move(errors)));
+    }
+  }
+  return runs;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,29 @@
+// Rows of a collection of published training runs, as questions to the simulator.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ns_dist/model.h"
+#include "ns_dist/result.h"
+#include "ns_dist/scenario.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+struct CollectedRun {
+  std::string id;
+  std::string key;          // equal for rows of one configuration
+  std::string publication;  // title of the source
+  std::string unsupported;  // what of the row cannot be forecast; empty otherwise
+  Model model;
+  ScenarioSpec spec;  // all but the model
+  Seconds measured;
+};
+
+// The recommended rows of `file`; its keys are those of check_run_collection (run_suite.h). A row with a mistake is
+// left out and noted in `mistakes`. Errors: a file that cannot be read, or is no JSON array.
+Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, std::vector<Error>& mistakes);
+
+}  // namespace ns_dist
