@@ -72,7 +72,7 @@ ordered_json reduced(const std::string& answer) {
 void expect_golden(const fs::path& path, const std::string& answer, std::string command, const fs::path& folder) {
   const ordered_json actual = reduced(answer);
   command.erase(command.rfind(" --json"), 7);
-  const CommandResult summary = run_command(command, folder);
+  const CommandResult summary = run_command("LC_ALL=C.UTF-8 " + command, folder);
   const fs::path summary_path = fs::path(path).replace_extension(".txt");
   EXPECT_EQ(summary.code, 0) << command;
   if (updating()) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <fstream>
 #include <iterator>
 
@@ -62,27 +61,23 @@ Model read_collected_model(JsonReader& reader) {
 void read_parallel(JsonReader& reader, CollectedRun& run) {
   foreign(reader);
   ScenarioSpec& spec = run.spec;
-  spec.tp = reader.integer("tp", 1, kMost);
-  spec.pp = reader.integer("pp", 1, kMost);
-  spec.dp = reader.integer("dp", 1, kMost);
-  spec.cp = count(reader, "cp", 1);
-  spec.ep = count(reader, "ep", 1);
-  spec.vpp = count(reader, "vpp", 1);
+  const std::int64_t tp = reader.integer("tp", 1, kMost);
+  spec.set("plan/tp", tp);
+  spec.set("plan/pp", reader.integer("pp", 1, kMost));
+  spec.set("plan/dp", reader.integer("dp", 1, kMost));
+  spec.set("plan/cp", count(reader, "cp", 1));
+  spec.set("plan/ep", count(reader, "ep", 1));
+  spec.set("plan/vpp", count(reader, "vpp", 1));
   const bool distributed = reader.boolean("distributed_optimizer", false);
-  spec.zero = static_cast<ZeroStage>(reader.integer("zero_stage", 0, 3, Presence::kOptional, distributed ? 1 : 0));
-  spec.sequence_parallel = reader.boolean("sp", false) && *spec.tp > 1;
+  spec.set("plan/zero", static_cast<ZeroStage>(
+                            reader.integer("zero_stage", 0, 3, Presence::kOptional, distributed ? 1 : 0)));
+  spec.set("plan/sequence_parallel", reader.boolean("sp", false) && tp > 1);
   if (reader.boolean("fsdp", false)) run.unsupported = "fully sharded data parallelism";
-  const auto option = [&](std::string_view key, std::optional<bool>& target) {
-    if (reader.is_boolean(key)) target = reader.boolean(key, false);
-  };
-  option("blocking_tp", spec.blocking_tp);
-  option("overlap_grad_reduce", spec.overlap_grad_reduce);
-  option("overlap_param_gather", spec.overlap_param_gather);
-  option("overlap_p2p", spec.overlap_p2p);
-  static constexpr std::array kAccumulation = {GradAccumulation::kFused, GradAccumulation::kFp32,
-                                               GradAccumulation::kLow};
-  if (!reader.text("grad_accumulation", Presence::kOptional).empty()) {
-    spec.grad_accumulation = kAccumulation[reader.choice("grad_accumulation", {"fused", "fp32", "low"})];
+  for (const char* key : {"blocking_tp", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"}) {
+    if (reader.is_boolean(key)) spec.set(fmt::format("plan/{}", key), reader.boolean(key, false));
+  }
+  if (reader.has("grad_accumulation") && !reader.text("grad_accumulation", Presence::kOptional).empty()) {
+    spec.set("plan/grad_accumulation", reader.enumerator<GradAccumulation>("grad_accumulation"));
   }
 }
 
@@ -91,17 +86,20 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
   ScenarioSpec& spec = run.spec;
   constexpr double kLongestStep = 1e6, kFastest = 1e6;  // s, GB/s
   run.measured = reader.number("step_time_s", 1e-6, kLongestStep) * units::s;
-  spec.gpu = reader.text("gpu");
-  if (const std::string schedule = reader.text("schedule"); schedule != "none") spec.schedule = schedule;
+  spec.set("machine/gpu", reader.text("gpu"));
+  if (const std::string schedule = reader.text("schedule"); schedule != "none") spec.set("plan/schedule", schedule);
   const std::string recompute = reader.text("recompute");
-  spec.recompute = recompute == "full"        ? Recompute::kFull
-                   : recompute == "selective" ? Recompute::kSelective
-                                              : Recompute::kNone;
+  spec.set("plan/recompute", recompute == "full"        ? Recompute::kFull
+                             : recompute == "selective" ? Recompute::kSelective
+                                                        : Recompute::kNone);
   const std::string dtype = reader.text("dtype");  // "bf16", "fp8", "mxfp8", ...
-  spec.dtype = dtype_from_name(dtype.ends_with("fp8") ? "fp8" : dtype);
-  if (!spec.dtype) reader.note("dtype", fmt::format("\"{}\" is not a number format", dtype));
+  const auto known = dtype_from_name(dtype.ends_with("fp8") ? "fp8" : dtype);
+  spec.set("training/dtype", known);
+  if (!known) reader.note("dtype", fmt::format("\"{}\" is not a number format", dtype));
   const double bandwidth = reader.number("inter_gbs_per_gpu", 0, kFastest, Presence::kOptional, 0);
-  if (bandwidth > 0 && across_nodes) spec.inter_bandwidth = bandwidth * units::GB / units::s;
+  if (bandwidth > 0 && across_nodes) {
+    spec.set("machine/inter_bandwidth", bandwidth * units::GB / units::s);
+  }
 }
 
 CollectedRun read_row(JsonReader& reader) {
@@ -115,14 +113,15 @@ CollectedRun read_row(JsonReader& reader) {
   ScenarioSpec& spec = run.spec;
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model); });
   reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, run); });
-  spec.gpus_per_node = count(reader, "gpus_per_node", 8);
-  const bool across_nodes = reader.integer("n_gpus", 1, kMost) > *spec.gpus_per_node;
+  const std::int64_t node = count(reader, "gpus_per_node", 8);
+  spec.set("machine/gpus_per_node", node);
+  const bool across_nodes = reader.integer("n_gpus", 1, kMost) > node;
   reader.object("norm", [&](JsonReader& norm) { read_norm(norm, run, across_nodes); });
-  spec.micro_batch = reader.integer("micro_batch", 1, kMost);
-  spec.global_batch = reader.integer("global_batch", 1, kMost);
-  spec.sequence = run.model.sequence;
+  spec.set("training/micro_batch", reader.integer("micro_batch", 1, kMost));
+  spec.set("training/global_batch", reader.integer("global_batch", 1, kMost));
+  spec.set("training/sequence", run.model.sequence);
   // "unknown" is Megatron-LM's default, which is without.
-  spec.flash_attention = reader.is_boolean("flash_attention") && reader.boolean("flash_attention", false);
+  spec.set("plan/flash_attention", reader.is_boolean("flash_attention") && reader.boolean("flash_attention", false));
   return run;
 }
 

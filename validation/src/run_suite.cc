@@ -15,34 +15,6 @@
 namespace ns_dist {
 namespace {
 
-ScenarioSpec spec_of(const PublishedRun& run) {
-  ScenarioSpec spec;
-  spec.model = run.model;
-  spec.cluster = run.cluster;
-  const ParallelPlan& plan = run.plan;
-  spec.tp = plan.tp;
-  spec.pp = plan.pp;
-  spec.dp = plan.dp;
-  spec.cp = plan.cp;
-  spec.ep = plan.ep;
-  spec.vpp = plan.vpp;
-  spec.schedule = plan.schedule;
-  spec.zero = plan.zero;
-  spec.recompute = plan.recompute;
-  spec.grad_accumulation = plan.grad_accumulation;
-  spec.blocking_tp = plan.blocking_tp;
-  spec.sequence_parallel = plan.sequence_parallel;
-  spec.flash_attention = plan.flash_attention;
-  spec.overlap_grad_reduce = plan.overlap_grad_reduce;
-  spec.overlap_param_gather = plan.overlap_param_gather;
-  spec.overlap_p2p = plan.overlap_p2p;
-  spec.micro_batch = run.training.micro_batch;
-  spec.global_batch = run.training.global_batch;
-  spec.sequence = run.training.sequence;
-  spec.dtype = run.training.dtype;
-  return spec;
-}
-
 std::string summary_line(const char* name, const ErrorFigures& figures) {
   return fmt::format("{:<22} {:>4} runs: mean {:5.1f} %, p90 {:5.1f} %, max {:5.1f} %, bias {:+5.1f} %\n", name,
                      figures.rows, 100 * figures.mean, 100 * figures.p90, 100 * figures.largest, 100 * figures.bias);
@@ -62,7 +34,7 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
   for (const PublishedRuns& publication : publications) {
     for (const PublishedRun& run : publication.runs) {
       NS_TRY(const Scenario scenario, resolve(spec_of(run), catalog));
-      NS_TRY(const std::int64_t ranks, rank_count(run.plan));
+      NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
       RunCheck check;
       check.publication = publication.id;
       check.id = run.id;
@@ -71,17 +43,18 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
       const FlopsPerSecond peak =
           static_cast<double>(ranks) * scenario.cluster.gpu.matrix_peak(scenario.training.dtype);
       at_peak.push_back(step_flops(scenario.model, scenario.plan, scenario.training).model / peak);
-      keys.emplace_back(check.gpu, run.training.dtype);
+      keys.emplace_back(check.gpu, scenario.training.dtype);
       Utilization& utilization = utilizations[keys.back()];
       utilization.sum += at_peak.back() / run.step;
       ++utilization.runs;
-      const auto simulation = simulate(scenario);
-      if (simulation) {
-        check.forecast = simulation->report.step;
-        check.low = simulation->report.step_low;
-        check.high = simulation->report.step_high;
+      NS_TRY(const Session session, Session::make(scenario));
+      if (const auto prediction = predict(scenario, session)) {
+        const Report answer = report(scenario, *prediction, {});
+        check.forecast = answer.step;
+        check.low = answer.step_low;
+        check.high = answer.step_high;
       } else {
-        check.unsupported = simulation.error().message;
+        check.unsupported = prediction.error().message;
       }
       checks.push_back(std::move(check));
     }
@@ -157,8 +130,9 @@ Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Cat
   NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
   base.model = vote.run->model;
   NS_TRY(const Scenario scenario, resolve(vote.run->spec, catalog, &base));
-  NS_TRY(const Simulation simulation, simulate(scenario));
-  const Report& report = simulation.report;
+  NS_TRY(const Session session, Session::make(scenario));
+  NS_TRY(const Prediction prediction, predict(scenario, session));
+  const Report report = ns_dist::report(scenario, prediction, {});
   vote.gpu = scenario.cluster.gpu.id;
   vote.dtype = scenario.training.dtype;
   vote.forecast = report.step;

@@ -16,7 +16,7 @@ namespace ns_dist {
 enum class FabricKind { kNvlink, kNvswitch, kXgmi, kPcie, kInfiniband, kRoce, kEthernet, kEfa, kSlingshot, kOmniPath };
 
 template <>
-inline constexpr std::array<std::string_view, 10> kNamesOf<FabricKind> = {
+inline constexpr std::array<std::string_view, 10> kEnumeratorNames<FabricKind> = {
     "nvlink", "nvswitch", "xgmi", "pcie", "infiniband", "roce", "ethernet", "efa", "slingshot", "omni-path"};
 constexpr std::string_view name_of(FabricKind kind) { return enumerator_name(kind); }
 

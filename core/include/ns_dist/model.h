@@ -16,12 +16,13 @@ enum class Activation { kGelu, kRelu, kSwiglu, kGeglu, kSquaredRelu };
 enum class NormKind { kLayerNorm, kRmsNorm };
 enum class PositionKind { kLearned, kRotary, kAlibi, kNone };
 template <>
-inline constexpr std::array<std::string_view, 5> kNamesOf<Activation> = {"gelu", "relu", "swiglu", "geglu",
-                                                                       "squared_relu"};
+inline constexpr std::array<std::string_view, 5> kEnumeratorNames<Activation> = {"gelu", "relu", "swiglu", "geglu",
+                                                                                 "squared_relu"};
 template <>
-inline constexpr std::array<std::string_view, 2> kNamesOf<NormKind> = {"layernorm", "rmsnorm"};
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<NormKind> = {"layernorm", "rmsnorm"};
 template <>
-inline constexpr std::array<std::string_view, 4> kNamesOf<PositionKind> = {"learned", "rotary", "alibi", "none"};
+inline constexpr std::array<std::string_view, 4> kEnumeratorNames<PositionKind> = {"learned", "rotary", "alibi",
+                                                                                   "none"};
 
 // Mixture of experts: `top_k` of `experts` process each token.
 struct Experts {

@@ -10,12 +10,12 @@ namespace ns_dist {
 
 // Specialized beside each enum, in the order of the enumerators, whose values are 0, 1, 2, ...
 template <class Enum>
-inline constexpr auto kNamesOf = nullptr;
+inline constexpr auto kEnumeratorNames = nullptr;
 
 template <class Enum>
 constexpr std::span<const std::string_view> names_of() {
   static_assert(std::is_enum_v<Enum>);
-  return kNamesOf<Enum>;
+  return kEnumeratorNames<Enum>;
 }
 
 template <class Enum>

@@ -16,16 +16,16 @@ namespace ns_dist {
 // but the attention core, or only the layer's input.
 enum class Recompute { kNone, kSelective, kFull };
 template <>
-inline constexpr std::array<std::string_view, 3> kNamesOf<Recompute> = {"none", "selective", "full"};
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<Recompute> = {"none", "selective", "full"};
 // How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
 // gradient_accumulation_fusion), fp32 by a kernel of its own (without that fusion; DeepSpeed's BF16 optimizer), or in
 // the weights' own format by a kernel of its own (DeepSpeed's FP16 optimizer).
 enum class GradAccumulation { kFused, kFp32, kLow };
 template <>
-inline constexpr std::array<std::string_view, 3> kNamesOf<GradAccumulation> = {"fused", "fp32", "low"};
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<GradAccumulation> = {"fused", "fp32", "low"};
 enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 3 };
 template <>
-inline constexpr std::array<std::string_view, 4> kNamesOf<ZeroStage> = {"0", "1", "2", "3"};
+inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {"0", "1", "2", "3"};
 
 struct ParallelPlan {
   std::int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;

@@ -75,7 +75,7 @@ template <class Visitor, OrConst<Stragglers> T>
 void visit_fields(Visitor&& visit, T& stragglers) {
   SlowRank slow{stragglers.slow_stage, stragglers.slow_factor};
   visit({.name = "stragglers/slow_rank",
-         .help = "one replica's rank of this pipeline stage takes FACTOR times as long to compute, as in 3:1.2",
+         .help = "one rank of this stage computes FACTOR times as long, as in 3:1.2",
          .values = "STAGE:FACTOR",
          .default_text = "none",
          .in_reports = InReports::kUnlessDefault},
@@ -85,7 +85,7 @@ void visit_fields(Visitor&& visit, T& stragglers) {
     stragglers.slow_factor = slow.factor;
   }
   visit({.name = "stragglers/stage_speed",
-         .help = "how fast each pipeline stage computes, 1 as the GPU's forecast, as in 1,0.9,1,1",
+         .help = "of each stage, 1 as the GPU is forecast, as in 1,0.9,1,1",
          .values = "LIST",
          .default_text = "1 everywhere",
          .in_reports = InReports::kUnlessDefault},
