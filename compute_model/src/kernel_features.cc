@@ -323,7 +323,7 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kStreams = {"one input", "two inputs", "softmax", "layernorm",
                                                       "rmsnorm",   "embedding",  "rope"};
-constexpr std::size_t kWidths = kSorts / kStreams.size();  // elements of 1, 2, 4 and 8 B
+constexpr std::size_t kWidths = kKernelClasses / kStreams.size();  // elements of 1, 2, 4 and 8 B
 
 std::size_t stream_index(const Operator& op) {
   if (std::holds_alternative<Softmax>(op.kind)) return 2;
@@ -338,16 +338,16 @@ std::size_t stream_index(const Operator& op) {
 
 }  // namespace
 
-std::size_t sort_of(Predictor predictor, const Operator& op, Mode mode) {
+std::size_t kernel_class(Predictor predictor, const Operator& op, Mode mode) {
   if (predictor == Predictor::kGemm) return mode == Mode::kSustained ? 1 : 0;
   if (predictor != Predictor::kVector) return 0;
   const double width = std::log2(std::max(1.0, size_of(op.dtype) / B));
   return stream_index(op) * kWidths + std::min(kWidths - 1, static_cast<std::size_t>(width));
 }
 
-std::string sort_name(Predictor predictor, std::size_t sort) {
-  if (predictor == Predictor::kGemm) return std::string(name_of(sort == 1 ? Mode::kSustained : Mode::kBurst));
-  return fmt::format("{}, {} B", kStreams[sort / kWidths % kStreams.size()], 1 << sort % kWidths);
+std::string kernel_class_name(Predictor predictor, std::size_t kernel_class) {
+  if (predictor == Predictor::kGemm) return std::string(name_of(kernel_class == 1 ? Mode::kSustained : Mode::kBurst));
+  return fmt::format("{}, {} B", kStreams[kernel_class / kWidths % kStreams.size()], 1 << kernel_class % kWidths);
 }
 
 std::string_view generation_of(const Gpu& gpu) {

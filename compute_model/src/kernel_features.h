@@ -23,11 +23,11 @@ inline constexpr std::size_t kPredictorCount = 7;
 std::span<const std::string_view> predictor_names();  // in their order
 std::string_view name_of(Predictor predictor);        // "gemm", "gemm_fp8", ...
 
-// What sort of kernel `op` is to a predictor that serves several, by number: streaming kernels by what they do,
-// products by mode. Kernels of one sort say little of another's. Zero where the predictor serves one sort only.
-inline constexpr std::size_t kSorts = 28;
-std::size_t sort_of(Predictor predictor, const Operator& op, Mode mode);
-std::string sort_name(Predictor predictor, std::size_t sort);  // "softmax, 2 B"
+// Number of the class of kernels that `op` belongs to, where a predictor serves several: streaming kernels by what they
+// do, products by mode. Measurements of one class teach little about another. Zero for a predictor of one class.
+inline constexpr std::size_t kKernelClasses = 28;
+std::size_t kernel_class(Predictor predictor, const Operator& op, Mode mode);
+std::string kernel_class_name(Predictor predictor, std::size_t kernel_class);  // "softmax, 2 B"
 
 // Names of the features, in order: first those of the shape, then those of the GPU.
 std::span<const std::string_view> shape_features(Predictor predictor);
