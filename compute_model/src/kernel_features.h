@@ -43,11 +43,11 @@ struct Features {
 // The predictor for `op`, or nothing when none was made for it. FP32 and streaming kernels were only measured alone,
 // with a launch floor of 12-90 us that kernels in a stream do not have: in sustained mode they have no predictor.
 std::optional<Predictor> predictor_of(const Operator& op, const Gpu& gpu, Mode mode);
-// The measured GPU that stands nearest to `machine`: the least difference of compute capability, then of the ratios
-// that the networks see. `share` is how far its measurements, scaled by the ratio of the physical estimates, speak for
-// `machine`; the network speaks for the rest. With a share of one, what is faster on the data sheet is never slower in
-// the forecast. Left-out GPUs: half beats either alone between generations; on B200 and GB200 the scaled measurements
-// alone are within 0.7 points of the best mixture, on B300 (another compute capability) within 2.
+// The measured GPU that is nearest to `machine`: the least difference of compute capability, then of the ratios that
+// the networks see. `share` is the weight of its measurements, scaled by the ratio of the physical estimates; the
+// network has the remaining weight. With a share of one, what is faster on the data sheet is never slower in the
+// forecast. Left-out GPUs: half beats either alone between generations; on B200 and GB200 the scaled measurements alone
+// are within 0.7 points of the best mixture, on B300 (another compute capability) within 2.
 struct Neighbor {
   std::size_t index = 0;
   double share = 0.5;

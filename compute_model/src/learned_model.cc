@@ -175,7 +175,7 @@ std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& 
   if (query.pending.scaled && !reference.measured && steps.on()) {
     steps.add("nearest_gpu", reference.nearest->machine.gpu.id,
               "its measured kernels are carried over by the ratio of the physical estimates");
-    steps.add("nearest_share", query.pending.share, "the network speaks for the rest");
+    steps.add("nearest_share", query.pending.share, "the network has the rest");
   }
   if (!(correction.seconds > 0) || !std::isfinite(correction.high)) return std::nullopt;
   estimate.seconds = correction.seconds;
@@ -201,8 +201,8 @@ std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& 
   if (steps.on()) {
     steps.add("predictor", name_of(query.predictor));
     if (reference.measured && !was_measured(weights, *reference.measured, query.kernel_class)) {
-      steps.add("sort", kernel_class_name(query.predictor, query.kernel_class),
-                "none of this sort was measured on this GPU");
+      steps.add("kernel_class", kernel_class_name(query.predictor, query.kernel_class),
+                "none of this class was measured on this GPU");
     }
     const auto shape = shape_features(query.predictor), gpu = gpu_features(query.predictor);
     for (std::size_t f = 0; f < shape.size() + gpu.size(); ++f) {

@@ -24,7 +24,7 @@ struct Table {
   bool burst, sustained;
 };
 
-// Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they stand for both.
+// Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they count as both.
 constexpr std::array<Table, 24> kTables = {{
     {"bf16_gemm", true, false},
     {"bf16_gemm_sustained", false, true},
@@ -355,7 +355,7 @@ class Fitter {
  private:
   using LeftOut = KernelFitScore::LeftOut;
   using Residuals = std::vector<std::pair<double, double>>;                  // forecast in s, ln(measured / forecast)
-  using ByClass = std::map<std::pair<std::size_t, std::size_t>, Residuals>;  // of each GPU and sort
+  using ByClass = std::map<std::pair<std::size_t, std::size_t>, Residuals>;  // of each GPU and kernel class
 
   std::size_t gpu_named(const std::string& id) const {
     for (const std::size_t g : present_) {
@@ -411,7 +411,7 @@ class Fitter {
     }
   }
 
-  // Each GPU's sorts have intervals of their own; sorts with few residuals take their GPU's.
+  // Each kernel class of a GPU has an interval of its own; a class with few residuals takes its GPU's.
   static std::vector<Quantiles> intervals(const std::vector<std::uint32_t>& classes, const ByClass& residuals) {
     constexpr std::size_t kEnough = 100;
     std::vector<Quantiles> all;
@@ -681,7 +681,7 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
     if (std::all_of(part.kernel_classes.begin(), part.kernel_classes.end(),
                     [](std::uint32_t bits) { return bits == 1; }))
       continue;
-    card += "\nSorts of kernels measured; of others, the physical estimate or another mode speaks:\n\n";
+    card += "\nClasses of kernels that were measured; others are forecast by physics or from another mode:\n\n";
     for (std::size_t g = 0; g < part.gpus.size(); ++g) {
       std::vector<std::string> names;
       for (std::size_t c = 0; c < kKernelClasses; ++c) {

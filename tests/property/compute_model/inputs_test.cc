@@ -1,11 +1,11 @@
 // A forecast is a function of the GPU's description, the operator and the mode: nothing else moves it.
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <rapidcheck/gtest.h>
 #include <sstream>
 
 #include "ns_dist/catalog.h"
