@@ -49,27 +49,33 @@ Result<int> answer(const Request& request) {
     if (!gpu && gpu.error().where.empty()) gpu.error().where = "--gpu";
     if (!gpu) return fail(gpu.error());
   }
-  NS_TRY(const CsvTable table, CsvTable::read(request.input));
-  NS_TRY_VOID(check_kernel_columns(table, request.gpu));
-  if (table.row_count() == 0) std::fputs(fmt::format("ns-dist: {}: no rows\n", request.input).c_str(), stderr);
-  if (const auto replaced = replaced_columns(table); !replaced.empty()) {
+  NS_TRY(CsvStream input, CsvStream::open(request.input));
+  const CsvTable& header = input.header();
+  NS_TRY_VOID(check_kernel_columns(header, request.gpu));
+  if (const auto replaced = replaced_columns(header); !replaced.empty()) {
     std::fputs(fmt::format("ns-dist: {}:1: new forecasts take the place of columns {}\n", request.input,
                            fmt::join(replaced, ", "))
                    .c_str(),
                stderr);
   }
-  Progress progress("forecasting", table.row_count());
-  NS_TRY(const KernelForecasts forecasts, forecast_kernels(
-                                              table, options, [&](std::string_view id) { return catalog.gpu(id); },
-                                              [&](double share) { progress.share(share); }));
-  progress.done();
-  if (request.output.empty()) {
-    std::fputs(to_csv(table, forecasts).c_str(), stdout);
-  } else {
-    if (auto written = write_table(request.output, to_csv(table, forecasts)); !written) return fail(written.error());
-    std::fputs(errors_text(forecasts.table).c_str(), stdout);
+  KernelForecaster forecaster(options, [&](std::string_view id) { return catalog.gpu(id); });
+  TableWriter output(request.output);
+  output.write(csv_header(header));
+  Progress progress("forecasting", 1);
+  RowMistakes mistakes;
+  while (true) {
+    NS_TRY(const CsvTable piece, input.next());
+    if (piece.row_count() == 0) break;
+    NS_TRY(KernelForecasts forecasts, forecaster.forecast(piece));
+    output.write(csv_rows(piece, forecasts));
+    mistakes.add(std::move(forecasts.errors), piece.row_count());
+    progress.share(input.share());
   }
-  return report_rows(forecasts.errors, table.row_count());
+  progress.done();
+  if (mistakes.rows() == 0) std::fputs(fmt::format("ns-dist: {}: no rows\n", request.input).c_str(), stderr);
+  NS_TRY_VOID(output.finish());
+  if (!request.output.empty()) std::fputs(errors_text(forecaster.errors()).c_str(), stdout);
+  return mistakes.report();
 }
 
 // One or two lines an operator: names, then their columns.

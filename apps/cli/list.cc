@@ -6,9 +6,9 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "list_rows.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/network_model.h"
-#include "ns_dist/parameters.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/sinks.h"
 #include "terminal.h"
@@ -16,71 +16,11 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Row {
-  std::string id, text;
-};
+using Row = ListRow;
 
-// Entries of a folder of the catalog, each with the facts that `describe(id)` finds in its file.
-template <class Describe>
-Result<std::vector<Row>> rows_of(const Catalog& catalog, CatalogKind kind, Describe describe) {
-  std::vector<Row> rows;
-  for (const CatalogEntry& entry : catalog.list(kind)) {
-    NS_TRY(std::string facts, describe(entry.id));
-    if (!entry.aliases.empty()) facts += fmt::format(" ({})", fmt::join(entry.aliases, ", "));
-    rows.push_back({entry.id, fmt::format("{}: {}", entry.name, facts)});
-  }
-  return rows;
-}
-
-// "66.9 TFLOP/s" of the best 16-bit format; older GPUs have fp16 only, the oldest neither.
-std::string peak_text(const Gpu& gpu) {
-  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
-    if (gpu.matrix_peak(dtype) > FlopsPerSecond()) {
-      return fmt::format("{:.4g} TFLOP/s {}", gpu.matrix_peak(dtype) / (units::TFLOP / units::s), name_of(dtype));
-    }
-  }
-  return "no rate";
-}
-
-Result<std::vector<Row>> gpus() {
-  const Catalog catalog = Catalog::standard();
-  return rows_of(catalog, CatalogKind::kGpu, [&](const std::string& id) -> Result<std::string> {
-    NS_TRY(const Gpu gpu, catalog.gpu(id));
-    return fmt::format("{}, {} at {}", peak_text(gpu), bytes_text(gpu.memory), to_text(gpu.memory_bandwidth));
-  });
-}
-
-Result<std::vector<Row>> models() {
-  const Catalog catalog = Catalog::standard();
-  return rows_of(catalog, CatalogKind::kModel, [&](const std::string& id) -> Result<std::string> {
-    NS_TRY(const Model model, catalog.model(id));
-    const double parameters = model_parameters(model).total();
-    const auto text =
-        parameters >= 1e9 ? fmt::format("{:.4g} B", parameters / 1e9) : fmt::format("{:.4g} M", parameters / 1e6);
-    return fmt::format("{} parameters, {} layers of {}, sequences of {}", text, model.layers, model.hidden,
-                       model.sequence);
-  });
-}
-
-Result<std::vector<Row>> clusters() {
-  const Catalog catalog = Catalog::standard();
-  return rows_of(catalog, CatalogKind::kCluster, [&](const std::string& id) -> Result<std::string> {
-    NS_TRY(const Cluster cluster, catalog.cluster(id));
-    std::string text = cluster.gpu.id;
-    for (const FabricLevel& level : cluster.levels) {
-      text +=
-          level.size > 0 ? fmt::format(", {} x {}", level.size, level.fabric.id) : fmt::format(", {}", level.fabric.id);
-    }
-    return text;
-  });
-}
-
-Result<std::vector<Row>> fabrics() {
-  const Catalog catalog = Catalog::standard();
-  return rows_of(catalog, CatalogKind::kFabric, [&](const std::string& id) -> Result<std::string> {
-    NS_TRY(const Fabric fabric, catalog.fabric(id));
-    return fmt::format("{} a port, {}", to_text(fabric.bandwidth), to_text(fabric.latency));
-  });
+template <CatalogKind kKind>
+Result<std::vector<Row>> entries() {
+  return list_rows(Catalog::standard(), kKind);
 }
 
 template <class Entries>
@@ -104,10 +44,10 @@ struct Listing {
 };
 
 constexpr std::array<Listing, 9> kListings = {{
-    {"gpus", "what --gpu may name", gpus},
-    {"models", "what --model may name", models},
-    {"clusters", "what --cluster may name", clusters},
-    {"fabrics", "what --intra and --inter may name", fabrics},
+    {"gpus", "what --gpu may name", entries<CatalogKind::kGpu>},
+    {"models", "what --model may name", entries<CatalogKind::kModel>},
+    {"clusters", "what --cluster may name", entries<CatalogKind::kCluster>},
+    {"fabrics", "what --intra and --inter may name", entries<CatalogKind::kFabric>},
     {"schedules", "what --schedule may name", schedules},
     {"algorithms", "how collectives may run", [] { return Result<std::vector<Row>>(rows_from(network_algorithms())); }},
     {"protocols", "how collectives may move data",

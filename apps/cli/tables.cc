@@ -67,6 +67,51 @@ Result<void> write_table(const std::string& path, std::string_view text) {
   return fail(unwritable(path));
 }
 
+TableWriter::TableWriter(const std::string& path) : path_(path), written_(path) {
+  if (path.empty()) return;
+  // Pieces go to a file beside it: an answer that was there stays until the new one is whole.
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  const bool is_plain = !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
+  if (is_plain && !std::filesystem::is_symlink(path, ignored)) written_ += ".part";
+  if (path.ends_with(".gz")) {
+    packed_ = gzopen(written_.c_str(), "wb");
+  } else {
+    file_ = std::fopen(written_.c_str(), "wb");
+  }
+  good_ = packed_ != nullptr || file_ != nullptr;
+}
+
+TableWriter::~TableWriter() {
+  if (packed_ == nullptr && file_ == nullptr) return;
+  if (packed_ != nullptr) gzclose(packed_);
+  if (file_ != nullptr) std::fclose(file_);
+  if (written_ != path_) std::remove(written_.c_str());
+}
+
+void TableWriter::write(std::string_view text) {
+  if (!good_ || text.empty()) return;
+  if (packed_ != nullptr) {
+    good_ = gzwrite(packed_, text.data(), static_cast<unsigned>(text.size())) == static_cast<int>(text.size());
+  } else {
+    // Standard output is checked by main().
+    const std::size_t count = std::fwrite(text.data(), 1, text.size(), path_.empty() ? stdout : file_);
+    good_ = path_.empty() || count == text.size();
+  }
+}
+
+Result<void> TableWriter::finish() {
+  if (path_.empty()) return {};
+  if (packed_ != nullptr && gzclose(packed_) != Z_OK) good_ = false;
+  if (file_ != nullptr && std::fclose(file_) != 0) good_ = false;
+  packed_ = nullptr;
+  file_ = nullptr;
+  if (written_ != path_ && good_) good_ = std::rename(written_.c_str(), path_.c_str()) == 0;
+  if (good_) return {};
+  if (written_ != path_) std::remove(written_.c_str());
+  return fail(unwritable(path_));
+}
+
 Result<void> check_output(const std::string& path, const std::vector<std::string>& inputs) {
   if (path.empty()) return {};
   std::error_code ignored;
@@ -106,17 +151,37 @@ UsualCluster usual_clusters(const Catalog& catalog) {
   };
 }
 
-int report_rows(const std::vector<Error>& mistakes, std::size_t rows) {
-  if (mistakes.empty()) return kAnswered;
-  constexpr std::size_t kShown = 20;
-  for (std::size_t i = 0; i < mistakes.size() && i < kShown; ++i) {
-    std::fputs(fmt::format("ns-dist: {}\n", to_text(with_flags(mistakes[i]))).c_str(), stderr);
+namespace {
+
+constexpr std::size_t kShownMistakes = 20;
+
+int report(const std::vector<Error>& first, std::size_t mistakes, std::size_t rows) {
+  if (mistakes == 0) return kAnswered;
+  for (std::size_t i = 0; i < first.size() && i < kShownMistakes; ++i) {
+    std::fputs(fmt::format("ns-dist: {}\n", to_text(with_flags(first[i]))).c_str(), stderr);
   }
-  std::fputs(fmt::format("ns-dist: {} of {} rows could not be forecast{}\n", mistakes.size(), rows,
-                         mistakes.size() > kShown ? fmt::format("; the first {} are above", kShown) : "")
+  std::fputs(fmt::format("ns-dist: {} of {} rows could not be forecast{}\n", mistakes, rows,
+                         mistakes > kShownMistakes ? fmt::format("; the first {} are above", kShownMistakes) : "")
                  .c_str(),
              stderr);
   return kInputAtFault;
+}
+
+}  // namespace
+
+void RowMistakes::add(std::vector<Error> mistakes, std::size_t rows) {
+  rows_ += rows;
+  mistakes_ += mistakes.size();
+  for (Error& mistake : mistakes) {
+    if (first_.size() == kShownMistakes) break;
+    first_.push_back(std::move(mistake));
+  }
+}
+
+int RowMistakes::report() const { return cli::report(first_, mistakes_, rows_); }
+
+int report_rows(const std::vector<Error>& mistakes, std::size_t rows) {
+  return report(mistakes, mistakes.size(), rows);
 }
 
 }  // namespace ns_dist::cli

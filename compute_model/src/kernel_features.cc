@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <vector>
 
 #include "families.h"
 
@@ -23,12 +24,27 @@ constexpr double kAloneFloor = 40e-6;
 // precision was timed inside running layers and has no such floor.
 constexpr double kAlonePointwise = 30e-6, kAloneSoftmax = 35e-6, kAloneNormalization = 49e-6, kAloneAmd = 0.55;
 
-// Cursor over a feature vector.
+// Names of features; those of the GPU follow those of the shape.
+struct FeatureNames {
+  std::vector<std::string_view> names;
+  std::size_t shape = 0;
+};
+
+// Writes features in order, each with its name: the one list of a predictor's features. `names` collects them where it
+// is given.
 struct Writer {
   Features& out;
+  FeatureNames* names = nullptr;
   std::size_t next = 0;
-  void add(double value) { out.values[next++] = value; }
-  void add_log(double value) { add(std::log2(std::max(value, 1e-12))); }
+
+  void add(std::string_view name, double value) {
+    out.values[next++] = value;
+    if (names != nullptr) names->names.push_back(name);
+  }
+  void add_log(std::string_view name, double value) { add(name, std::log2(std::max(value, 1e-12))); }
+  void begin_gpu() {
+    if (names != nullptr) names->shape = next;
+  }
 };
 
 // Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
@@ -48,16 +64,6 @@ double fp32_ceiling(const Machine& machine, double peak) {
   if (!(watts > 0) || nm <= 0) return peak;
   return std::min(peak, watts * (nm > 10 ? 58e9 : nm > 5 ? 145e9 : 207e9));
 }
-
-// --- matrix products ---
-
-constexpr std::array<std::string_view, 23> kGemmShape = {
-    "log_m",       "log_n",         "log_k",        "log_batch",    "log_compute_time", "log_memory_time",
-    "log_ridge",   "log_waves_128", "fit_256x128",  "fit_128x128",  "fit_128x64",       "fit_64x64",
-    "fit_192x128", "tail_256x128",  "tail_128x128", "log_bytes_l2", "log_smaller_l2",   "aligned_m",
-    "aligned_n",   "aligned_k",     "log_k_per_sm", "sustained",    "variant"};
-constexpr std::array<std::string_view, 4> kGpuRatios = {"log_power_share", "log_flops_per_clock_sm",
-                                                        "log_bytes_per_flop", "log_l2_per_sm"};
 
 struct TileFit {
   double share;  // of the padded, quantised work that is asked for: 1 is a perfect fit
@@ -94,16 +100,28 @@ void gemm_features(Writer& w, const Machine& machine, double batch, double m, do
   const TileFit narrow = best_fit(machine.sms, batch, m, n, 128, 64);
   const TileFit small = fit(machine.sms, batch, m, n, 64, 64);
   const TileFit middle = best_fit(machine.sms, batch, m, n, 192, 128);
-  w.add_log(m), w.add_log(n), w.add_log(k), w.add_log(batch);
-  w.add_log(compute / kLaunch), w.add_log(memory / kLaunch), w.add_log(compute / memory);
-  w.add_log(batch * std::ceil(m / 128) * std::ceil(n / 128) / machine.sms);
-  w.add_log(wide.share), w.add_log(square.share), w.add_log(narrow.share), w.add_log(small.share),
-      w.add_log(middle.share);
-  w.add(wide.waves <= 16 ? wide.tail : 1), w.add(square.waves <= 16 ? square.tail : 1);
-  w.add_log(bytes / machine.l2), w.add_log(batch * std::min(m, n) * k * element / machine.l2);
-  w.add(alignment(m)), w.add(alignment(n)), w.add(alignment(k));
-  w.add_log(k * std::max(1.0, 1 / square.waves) / 64);
-  w.add(sustained ? 1 : 0);
+  w.add_log("log_m", m);
+  w.add_log("log_n", n);
+  w.add_log("log_k", k);
+  w.add_log("log_batch", batch);
+  w.add_log("log_compute_time", compute / kLaunch);
+  w.add_log("log_memory_time", memory / kLaunch);
+  w.add_log("log_ridge", compute / memory);
+  w.add_log("log_waves_128", batch * std::ceil(m / 128) * std::ceil(n / 128) / machine.sms);
+  w.add_log("fit_256x128", wide.share);
+  w.add_log("fit_128x128", square.share);
+  w.add_log("fit_128x64", narrow.share);
+  w.add_log("fit_64x64", small.share);
+  w.add_log("fit_192x128", middle.share);
+  w.add("tail_256x128", wide.waves <= 16 ? wide.tail : 1);
+  w.add("tail_128x128", square.waves <= 16 ? square.tail : 1);
+  w.add_log("log_bytes_l2", bytes / machine.l2);
+  w.add_log("log_smaller_l2", batch * std::min(m, n) * k * element / machine.l2);
+  w.add("aligned_m", alignment(m));
+  w.add("aligned_n", alignment(n));
+  w.add("aligned_k", alignment(k));
+  w.add_log("log_k_per_sm", k * std::max(1.0, 1 / square.waves) / 64);
+  w.add("sustained", sustained ? 1 : 0);
   // Waves by fraction: libraries choose tiles, and split k, so that the last wave is rarely idle. On m, n, k >= 512
   // this with two constants a GPU is 7.6 % off, whole waves of one tile 30 %, with or without NeuSight's alpha - beta /
   // waves.
@@ -115,43 +133,12 @@ void gemm_features(Writer& w, const Machine& machine, double batch, double m, do
 void gpu_ratios(Writer& w, const Machine& machine, double peak, double ceiling) {
   const Gpu& gpu = machine.gpu;
   const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
-  w.add_log(ceiling / peak), w.add_log(peak / machine.sms / clock), w.add_log(machine.bandwidth / ceiling * 1e3);
-  w.add_log(machine.l2 / machine.sms / 1e6);
+  w.begin_gpu();
+  w.add_log("log_power_share", ceiling / peak);
+  w.add_log("log_flops_per_clock_sm", peak / machine.sms / clock);
+  w.add_log("log_bytes_per_flop", machine.bandwidth / ceiling * 1e3);
+  w.add_log("log_l2_per_sm", machine.l2 / machine.sms / 1e6);
 }
-
-// --- fused attention ---
-
-constexpr std::array<std::string_view, 19> kAttentionShape = {
-    "log_batch_heads",  "log_length",       "log_head_dim",    "log_group",       "causal",
-    "log_window_share", "log_compute_time", "log_memory_time", "log_ridge",       "log_waves_128",
-    "fit_128",          "fit_64",           "fit_256",         "log_kv_l2",       "log_kv_heads",
-    "aligned_head_dim", "log_key_share",    "sustained",       "log_exponentials"};
-
-// --- a whole mixture-of-experts layer ---
-
-constexpr std::array<std::string_view, 18> kMoeShape = {
-    "log_tokens",   "log_hidden",       "log_intermediate",  "log_experts", "log_top_k",
-    "skew",         "log_compute_time", "log_memory_time",   "log_ridge",   "log_rows_expert",
-    "log_active",   "fit_up_128",       "fit_down_128",      "fit_up_64",   "fit_down_64",
-    "log_waves_up", "log_weights_l2",   "log_activations_l2"};
-
-// --- kernels that stream rows ---
-
-constexpr std::array<std::string_view, 16> kVectorShape = {
-    "log_rows",     "log_columns", "log_elements",     "log_memory_time", "log_bytes_l2",     "log_rows_per_sm",
-    "inputs",       "outputs",     "flops_element",    "is_softmax",      "is_normalization", "is_rms",
-    "is_embedding", "aligned",     "log_element_size", "row_bytes_shared"};
-constexpr std::array<std::string_view, 4> kVectorGpu = {"log_bandwidth_sm", "log_flops_per_byte", "gddr",
-                                                        "log_l2_per_sm"};
-
-// --- convolution as a matrix product ---
-
-constexpr std::array<std::string_view, 26> kConvolutionShape = [] {
-  std::array<std::string_view, 26> names{};
-  for (std::size_t i = 0; i < kGemmShape.size(); ++i) names[i] = kGemmShape[i];
-  names[23] = "kernel", names[24] = "stride", names[25] = "log_input";
-  return names;
-}();
 
 }  // namespace
 
@@ -162,28 +149,6 @@ std::span<const std::string_view> predictor_names() {
 }
 
 std::string_view name_of(Predictor predictor) { return predictor_names()[static_cast<std::size_t>(predictor)]; }
-
-std::span<const std::string_view> shape_features(Predictor predictor) {
-  switch (predictor) {
-    case Predictor::kGemm:
-    case Predictor::kGemmFp8:
-    case Predictor::kGemmFp32:
-      return kGemmShape;
-    case Predictor::kAttention:
-      return kAttentionShape;
-    case Predictor::kMoe:
-      return kMoeShape;
-    case Predictor::kVector:
-      return kVectorShape;
-    case Predictor::kConvolution:
-      return kConvolutionShape;
-  }
-  return {};
-}
-
-std::span<const std::string_view> gpu_features(Predictor predictor) {
-  return predictor == Predictor::kVector ? std::span<const std::string_view>(kVectorGpu) : kGpuRatios;
-}
 
 std::optional<Predictor> predictor_of(const Operator& op, const Gpu& gpu, Mode mode) {
   const bool burst = mode == Mode::kBurst;
@@ -239,14 +204,25 @@ void attention_features(Writer& w, const Machine& machine, const Attention& op, 
   // them, so the times add up (B200 1.0, H200 and A100 0.9 of the sum, head size 128, long sequences).
   const double exponentials = work.flops / FLOP / (4 * width) / machine.exponential_rate;
   const double blocks = heads * std::ceil(length / 128);
-  w.add_log(heads), w.add_log(length), w.add_log(width), w.add_log(d(op.heads) / d(op.kv_heads)),
-      w.add(op.causal ? 1 : 0);
-  w.add_log(op.window > 0 ? std::min(1.0, d(op.window) / d(op.key_length)) : 1);
-  w.add_log(compute / kLaunch), w.add_log(memory / kLaunch), w.add_log(compute / memory);
-  w.add_log(blocks / machine.sms), w.add_log(rows(128)), w.add_log(rows(64)), w.add_log(rows(256));
-  w.add_log(d(op.batch) * d(op.kv_heads) * d(op.key_length) * 2 * width * element / machine.l2);
-  w.add_log(d(op.batch) * d(op.kv_heads)), w.add(alignment(d(op.head_dim))), w.add_log(d(op.key_length) / length);
-  w.add(sustained ? 1 : 0), w.add_log(exponentials / compute);
+  w.add_log("log_batch_heads", heads);
+  w.add_log("log_length", length);
+  w.add_log("log_head_dim", width);
+  w.add_log("log_group", d(op.heads) / d(op.kv_heads));
+  w.add("causal", op.causal ? 1 : 0);
+  w.add_log("log_window_share", op.window > 0 ? std::min(1.0, d(op.window) / d(op.key_length)) : 1);
+  w.add_log("log_compute_time", compute / kLaunch);
+  w.add_log("log_memory_time", memory / kLaunch);
+  w.add_log("log_ridge", compute / memory);
+  w.add_log("log_waves_128", blocks / machine.sms);
+  w.add_log("fit_128", rows(128));
+  w.add_log("fit_64", rows(64));
+  w.add_log("fit_256", rows(256));
+  w.add_log("log_kv_l2", d(op.batch) * d(op.kv_heads) * d(op.key_length) * 2 * width * element / machine.l2);
+  w.add_log("log_kv_heads", d(op.batch) * d(op.kv_heads));
+  w.add("aligned_head_dim", alignment(d(op.head_dim)));
+  w.add_log("log_key_share", d(op.key_length) / length);
+  w.add("sustained", sustained ? 1 : 0);
+  w.add_log("log_exponentials", exponentials / compute);
   w.out.base =
       2 * kLaunch + overlap((compute + exponentials) / std::max(rows(128), 0.25),
                             1.2 * (sustained ? memory : warm_seconds(machine, (work.read + work.written) / B)));
@@ -267,12 +243,24 @@ void moe_features(Writer& w, const Machine& machine, const MixtureOfExperts& op,
                 down = fit(machine.sms, active, rows, hidden, 128, 128);
   const TileFit up64 = fit(machine.sms, active, rows, 2 * inter, 64, 64),
                 down64 = fit(machine.sms, active, rows, hidden, 64, 64);
-  w.add_log(tokens), w.add_log(hidden), w.add_log(inter), w.add_log(experts), w.add_log(d(op.top_k)), w.add(op.skew);
-  w.add_log(compute / kLaunch), w.add_log(memory / kLaunch), w.add_log(compute / memory), w.add_log(rows),
-      w.add_log(active);
-  w.add_log(up.share), w.add_log(down.share), w.add_log(up64.share), w.add_log(down64.share);
-  w.add_log(active * std::ceil(rows / 128) * std::ceil(2 * inter / 128) / machine.sms);
-  w.add_log(weights / machine.l2), w.add_log(activations / machine.l2);
+  w.add_log("log_tokens", tokens);
+  w.add_log("log_hidden", hidden);
+  w.add_log("log_intermediate", inter);
+  w.add_log("log_experts", experts);
+  w.add_log("log_top_k", d(op.top_k));
+  w.add("skew", op.skew);
+  w.add_log("log_compute_time", compute / kLaunch);
+  w.add_log("log_memory_time", memory / kLaunch);
+  w.add_log("log_ridge", compute / memory);
+  w.add_log("log_rows_expert", rows);
+  w.add_log("log_active", active);
+  w.add_log("fit_up_128", up.share);
+  w.add_log("fit_down_128", down.share);
+  w.add_log("fit_up_64", up64.share);
+  w.add_log("fit_down_64", down64.share);
+  w.add_log("log_waves_up", active * std::ceil(rows / 128) * std::ceil(2 * inter / 128) / machine.sms);
+  w.add_log("log_weights_l2", weights / machine.l2);
+  w.add_log("log_activations_l2", activations / machine.l2);
   w.out.base = 8 * kLaunch + 1.5 * overlap(compute, memory);
   w.out.waves = up.waves + down.waves;
 }
@@ -298,12 +286,22 @@ void vector_features(Writer& w, const Machine& machine, const Operator& op) {
   const double element = size_of(op.dtype) / B, elements = s.rows * s.columns;
   const double bytes = elements * (s.inputs + s.outputs) * element;
   const double memory = bytes / machine.bandwidth;
-  w.add_log(s.rows), w.add_log(s.columns), w.add_log(elements), w.add_log(memory / kLaunch),
-      w.add_log(bytes / machine.l2);
-  w.add_log(s.rows / machine.sms), w.add(s.inputs), w.add(s.outputs), w.add(std::log2(1 + s.flops));
-  w.add(s.softmax ? 1 : 0), w.add(s.norm ? 1 : 0), w.add(s.rms ? 1 : 0), w.add(s.embedding ? 1 : 0);
-  w.add(alignment(s.columns)), w.add_log(element);
-  w.add_log(s.columns * element / std::max(1.0, machine.gpu.shared_memory_per_sm / B));
+  w.add_log("log_rows", s.rows);
+  w.add_log("log_columns", s.columns);
+  w.add_log("log_elements", elements);
+  w.add_log("log_memory_time", memory / kLaunch);
+  w.add_log("log_bytes_l2", bytes / machine.l2);
+  w.add_log("log_rows_per_sm", s.rows / machine.sms);
+  w.add("inputs", s.inputs);
+  w.add("outputs", s.outputs);
+  w.add("flops_element", std::log2(1 + s.flops));
+  w.add("is_softmax", s.softmax ? 1 : 0);
+  w.add("is_normalization", s.norm ? 1 : 0);
+  w.add("is_rms", s.rms ? 1 : 0);
+  w.add("is_embedding", s.embedding ? 1 : 0);
+  w.add("aligned", alignment(s.columns));
+  w.add_log("log_element_size", element);
+  w.add_log("row_bytes_shared", s.columns * element / std::max(1.0, machine.gpu.shared_memory_per_sm / B));
   double passes = 1;
   if (const auto* o = std::get_if<Softmax>(&op.kind)) passes = softmax_passes(machine, d(o->columns), o->pass);
   if (const auto* o = std::get_if<Normalization>(&op.kind)) passes = normalization_passes(machine, o->pass);
@@ -313,8 +311,11 @@ void vector_features(Writer& w, const Machine& machine, const Operator& op) {
   if (op.dtype != DType::kFp32) floor = 2 * kLaunch;
   w.out.base = floor + machine.memory_seconds(passes * bytes);
   const double peak = machine.vector_peak;
-  w.add_log(machine.bandwidth / machine.sms / 1e9), w.add_log(peak / machine.bandwidth);
-  w.add(machine.gddr ? 1 : 0), w.add_log(machine.l2 / machine.sms / 1e6);
+  w.begin_gpu();
+  w.add_log("log_bandwidth_sm", machine.bandwidth / machine.sms / 1e9);
+  w.add_log("log_flops_per_byte", peak / machine.bandwidth);
+  w.add("gddr", machine.gddr ? 1 : 0);
+  w.add_log("log_l2_per_sm", machine.l2 / machine.sms / 1e6);
 }
 
 }  // namespace
@@ -323,7 +324,7 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kStreams = {"one input", "two inputs", "softmax", "layernorm",
                                                       "rmsnorm",   "embedding",  "rope"};
-constexpr std::size_t kWidths = kSorts / kStreams.size();  // elements of 1, 2, 4 and 8 B
+constexpr std::size_t kWidths = kKernelClasses / kStreams.size();  // elements of 1, 2, 4 and 8 B
 
 std::size_t stream_index(const Operator& op) {
   if (std::holds_alternative<Softmax>(op.kind)) return 2;
@@ -338,16 +339,16 @@ std::size_t stream_index(const Operator& op) {
 
 }  // namespace
 
-std::size_t sort_of(Predictor predictor, const Operator& op, Mode mode) {
+std::size_t kernel_class(Predictor predictor, const Operator& op, Mode mode) {
   if (predictor == Predictor::kGemm) return mode == Mode::kSustained ? 1 : 0;
   if (predictor != Predictor::kVector) return 0;
   const double width = std::log2(std::max(1.0, size_of(op.dtype) / B));
   return stream_index(op) * kWidths + std::min(kWidths - 1, static_cast<std::size_t>(width));
 }
 
-std::string sort_name(Predictor predictor, std::size_t sort) {
-  if (predictor == Predictor::kGemm) return std::string(name_of(sort == 1 ? Mode::kSustained : Mode::kBurst));
-  return fmt::format("{}, {} B", kStreams[sort / kWidths % kStreams.size()], 1 << sort % kWidths);
+std::string kernel_class_name(Predictor predictor, std::size_t kernel_class) {
+  if (predictor == Predictor::kGemm) return std::string(name_of(kernel_class == 1 ? Mode::kSustained : Mode::kBurst));
+  return fmt::format("{}, {} B", kStreams[kernel_class / kWidths % kStreams.size()], 1 << kernel_class % kWidths);
 }
 
 std::string_view generation_of(const Gpu& gpu) {
@@ -400,9 +401,9 @@ Pace pace_of(const Machine& machine, const Machine& other) {
   return pace;
 }
 
-Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode) {
-  Features features;
-  Writer w{features};
+namespace {
+
+void write_features(Writer& w, Predictor predictor, const Machine& machine, const Operator& op, Mode mode) {
   const bool sustained = mode == Mode::kSustained && predictor == Predictor::kGemm;  // others were measured in bursts
   const double element = size_of(op.dtype) / B;
   switch (predictor) {
@@ -414,15 +415,15 @@ Features features_of(Predictor predictor, const Machine& machine, const Operator
       const double ceiling =
           predictor == Predictor::kGemmFp32 ? fp32_ceiling(machine, peak) : machine.ceiling(op.dtype);
       gemm_features(w, machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), ceiling, element, sustained);
-      w.add(predictor == Predictor::kGemmFp8 ? (gemm.scaling == Scaling::kBlock ? 1 : 0)
-            : predictor == Predictor::kGemm  ? (op.dtype == DType::kFp16 ? 1 : 0)
-                                             : (gemm.layout == GemmLayout::kNN ? 1 : 0));
+      w.add("variant", predictor == Predictor::kGemmFp8 ? (gemm.scaling == Scaling::kBlock ? 1 : 0)
+                       : predictor == Predictor::kGemm  ? (op.dtype == DType::kFp16 ? 1 : 0)
+                                                        : (gemm.layout == GemmLayout::kNN ? 1 : 0));
       if (predictor == Predictor::kGemmFp32) {
         // Tiles, issue and power as the analytic model knows them: what is left to learn carries over between GPUs.
         Steps nobody(nullptr);
-        features.base = kAloneFloor + estimate_vector_gemm(machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k),
-                                                           gemm.layout, op.dtype, Roofline{}, nobody)
-                                          .seconds;
+        w.out.base = kAloneFloor + estimate_vector_gemm(machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k),
+                                                        gemm.layout, op.dtype, Roofline{}, nobody)
+                                       .seconds;
       }
       gpu_ratios(w, machine, peak, ceiling);
       break;
@@ -446,11 +447,75 @@ Features features_of(Predictor predictor, const Machine& machine, const Operator
       gemm_features(w, machine, 1, d(conv.batch) * extent * across, d(conv.out_channels),
                     d(conv.in_channels) * d(conv.kernel) * d(conv.kernel), fp32_ceiling(machine, peak), element,
                     sustained);
-      w.add(0), w.add(d(conv.kernel)), w.add(d(conv.stride)), w.add_log(d(conv.in_height) * d(conv.in_width));
+      w.add("variant", 0);
+      w.add("kernel", d(conv.kernel));
+      w.add("stride", d(conv.stride));
+      w.add_log("log_input", d(conv.in_height) * d(conv.in_width));
       gpu_ratios(w, machine, peak, fp32_ceiling(machine, peak));
       break;
     }
   }
+}
+
+// Any operator that the predictor serves.
+Operator example_of(Predictor predictor) {
+  switch (predictor) {
+    case Predictor::kGemm:
+      return {Gemm{}, DType::kBf16};
+    case Predictor::kGemmFp8:
+      return {Gemm{}, DType::kFp8};
+    case Predictor::kGemmFp32:
+      return {Gemm{}, DType::kFp32};
+    case Predictor::kAttention:
+      return {Attention{}, DType::kBf16};
+    case Predictor::kMoe:
+      return {MixtureOfExperts{}, DType::kBf16};
+    case Predictor::kVector:
+      return {Softmax{}, DType::kFp32};
+    case Predictor::kConvolution:
+      return {Convolution{}, DType::kFp32};
+  }
+  return {};
+}
+
+// The names do not depend on the operator and the machine, so those of any are taken.
+const FeatureNames& names_of(Predictor predictor) {
+  static const std::array<FeatureNames, kPredictorCount> all = [] {
+    Gpu gpu;
+    gpu.sm_count = 1;
+    gpu.memory_bandwidth = 1 * GB / units::s;
+    gpu.l2_cache = 1 * MB;
+    for (const DType dtype : kAllDTypes) gpu.tensor[dtype] = gpu.vector[dtype] = 1 * TFLOP / units::s;
+    const auto machine = make_machine(gpu, Mode::kBurst);
+    NS_EXPECTS(machine.has_value());
+    std::array<FeatureNames, kPredictorCount> names;
+    for (std::size_t p = 0; p < kPredictorCount; ++p) {
+      const auto one = static_cast<Predictor>(p);
+      Features features;
+      Writer writer{features, &names[p]};
+      write_features(writer, one, *machine, example_of(one), Mode::kBurst);
+    }
+    return names;
+  }();
+  return all[static_cast<std::size_t>(predictor)];
+}
+
+}  // namespace
+
+std::span<const std::string_view> shape_features(Predictor predictor) {
+  const FeatureNames& names = names_of(predictor);
+  return std::span(names.names).first(names.shape);
+}
+
+std::span<const std::string_view> gpu_features(Predictor predictor) {
+  const FeatureNames& names = names_of(predictor);
+  return std::span(names.names).subspan(names.shape);
+}
+
+Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode) {
+  Features features;
+  Writer writer{features};
+  write_features(writer, predictor, machine, op, mode);
   return features;
 }
 

@@ -23,11 +23,11 @@ inline constexpr std::size_t kPredictorCount = 7;
 std::span<const std::string_view> predictor_names();  // in their order
 std::string_view name_of(Predictor predictor);        // "gemm", "gemm_fp8", ...
 
-// What sort of kernel `op` is to a predictor that serves several, by number: streaming kernels by what they do,
-// products by mode. Kernels of one sort say little of another's. Zero where the predictor serves one sort only.
-inline constexpr std::size_t kSorts = 28;
-std::size_t sort_of(Predictor predictor, const Operator& op, Mode mode);
-std::string sort_name(Predictor predictor, std::size_t sort);  // "softmax, 2 B"
+// Number of the class of kernels that `op` belongs to, where a predictor serves several: streaming kernels by what they
+// do, products by mode. Measurements of one class teach little about another. Zero for a predictor of one class.
+inline constexpr std::size_t kKernelClasses = 28;
+std::size_t kernel_class(Predictor predictor, const Operator& op, Mode mode);
+std::string kernel_class_name(Predictor predictor, std::size_t kernel_class);  // "softmax, 2 B"
 
 // Names of the features, in order: first those of the shape, then those of the GPU.
 std::span<const std::string_view> shape_features(Predictor predictor);
@@ -43,11 +43,11 @@ struct Features {
 // The predictor for `op`, or nothing when none was made for it. FP32 and streaming kernels were only measured alone,
 // with a launch floor of 12-90 us that kernels in a stream do not have: in sustained mode they have no predictor.
 std::optional<Predictor> predictor_of(const Operator& op, const Gpu& gpu, Mode mode);
-// The measured GPU that stands nearest to `machine`: the least difference of compute capability, then of the ratios
-// that the networks see. `share` is how far its measurements, scaled by the ratio of the physical estimates, speak for
-// `machine`; the network speaks for the rest. With a share of one, what is faster on the data sheet is never slower in
-// the forecast. Left-out GPUs: half beats either alone between generations; on B200 and GB200 the scaled measurements
-// alone are within 0.7 points of the best mixture, on B300 (another compute capability) within 2.
+// The measured GPU that is nearest to `machine`: the least difference of compute capability, then of the ratios that
+// the networks see. `share` is the weight of its measurements, scaled by the ratio of the physical estimates; the
+// network has the remaining weight. With a share of one, what is faster on the data sheet is never slower in the
+// forecast. Left-out GPUs: half beats either alone between generations; on B200 and GB200 the scaled measurements alone
+// are within 0.7 points of the best mixture, on B300 (another compute capability) within 2.
 struct Neighbor {
   std::size_t index = 0;
   double share = 0.5;

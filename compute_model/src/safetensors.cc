@@ -15,10 +15,6 @@ constexpr std::string_view kTypeName = "";
 template <>
 constexpr std::string_view kTypeName<float> = "F32";
 template <>
-constexpr std::string_view kTypeName<std::uint8_t> = "U8";
-template <>
-constexpr std::string_view kTypeName<std::uint16_t> = "U16";
-template <>
 constexpr std::string_view kTypeName<std::uint32_t> = "U32";
 
 std::size_t size_of_type(std::string_view dtype) {
@@ -54,10 +50,8 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
 
   Safetensors file;
   file.where_ = where;
-  // Data are copied when all ranges are known not to overlap: a file asks for no more memory than it is long.
   struct Range {
     std::uint64_t begin, end;
-    std::string* data;
   };
   std::vector<Range> ranges;
   for (const auto& [name, entry] : header.items()) {
@@ -89,13 +83,13 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
     if (end - begin != count * element) return bad(where, "tensor \"" + name + "\" does not fill its shape");
     Tensor& tensor = file.tensors_[name];
     tensor.dtype = dtype->get<std::string>();
-    if (begin < end) ranges.push_back({begin, end, &tensor.data});
+    tensor.data = data.substr(begin, end - begin);
+    if (begin < end) ranges.push_back({begin, end});
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].begin < ranges[i - 1].end) return bad(where, "two tensors overlap");
   }
-  for (const Range& range : ranges) range.data->assign(data.substr(range.begin, range.end - range.begin));
   return file;
 }
 
@@ -124,28 +118,34 @@ template <class T>
 void Safetensors::put(const std::string& name, std::span<const T> values) {
   Tensor& tensor = tensors_[name];
   tensor.dtype = kTypeName<T>;
-  tensor.data.assign(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+  tensor.data = owned_.emplace_back(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+}
+
+template <class T>
+Result<std::span<const T>> Safetensors::view(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return bad(where_, "there is no tensor \"" + name + "\"");
+  const Tensor& tensor = found->second;
+  if (tensor.dtype != kTypeName<T>) {
+    return bad(where_, "tensor \"" + name + "\" is " + tensor.dtype + ", not " + std::string(kTypeName<T>));
+  }
+  if (reinterpret_cast<std::uintptr_t>(tensor.data.data()) % alignof(T) != 0) {
+    return bad(where_, "tensor \"" + name + "\" is not aligned");
+  }
+  return std::span<const T>(reinterpret_cast<const T*>(tensor.data.data()), tensor.data.size() / sizeof(T));
 }
 
 template <class T>
 Result<std::vector<T>> Safetensors::get(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) return bad(where_, "there is no tensor \"" + name + "\"");
-  if (found->second.dtype != kTypeName<T>) {
-    return bad(where_, "tensor \"" + name + "\" is " + found->second.dtype + ", not " + std::string(kTypeName<T>));
-  }
-  std::vector<T> values(found->second.data.size() / sizeof(T));
-  if (!values.empty()) std::memcpy(values.data(), found->second.data.data(), values.size() * sizeof(T));
-  return values;
+  NS_TRY(const std::span<const T> values, view<T>(name));
+  return std::vector<T>(values.begin(), values.end());
 }
 
 template void Safetensors::put(const std::string&, std::span<const float>);
-template void Safetensors::put(const std::string&, std::span<const std::uint8_t>);
 template void Safetensors::put(const std::string&, std::span<const std::uint32_t>);
-template void Safetensors::put(const std::string&, std::span<const std::uint16_t>);
 template Result<std::vector<float>> Safetensors::get(const std::string&) const;
-template Result<std::vector<std::uint8_t>> Safetensors::get(const std::string&) const;
 template Result<std::vector<std::uint32_t>> Safetensors::get(const std::string&) const;
-template Result<std::vector<std::uint16_t>> Safetensors::get(const std::string&) const;
+template Result<std::span<const float>> Safetensors::view(const std::string&) const;
+template Result<std::span<const std::uint32_t>> Safetensors::view(const std::string&) const;
 
 }  // namespace ns_dist

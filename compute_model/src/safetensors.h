@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <span>
 #include <string>
@@ -15,7 +16,12 @@ namespace ns_dist {
 
 class Safetensors {
  public:
-  // Errors: too short, a header that is not JSON or not as the format wants it, data that overlap or leave the file.
+  Safetensors() = default;
+  Safetensors(Safetensors&&) = default;  // a copy would refer to the data of the original
+  Safetensors& operator=(Safetensors&&) = default;
+
+  // Refers to `bytes`, which must outlive it. Errors: too short, a header that is not JSON or not as the format wants
+  // it, data that overlap or leave the file.
   static Result<Safetensors> parse(std::string_view bytes, const std::string& where);
   std::string bytes() const;
 
@@ -27,14 +33,18 @@ class Safetensors {
   // Errors: no such tensor, another type.
   template <class T>
   Result<std::vector<T>> get(const std::string& name) const;
+  // The values in place. Errors: as get; data that do not lie on a multiple of their size.
+  template <class T>
+  Result<std::span<const T>> view(const std::string& name) const;
 
  private:
   struct Tensor {
     std::string dtype;
-    std::string data;
+    std::string_view data;
   };
   std::map<std::string, std::string> metadata_;
   std::map<std::string, Tensor> tensors_;
+  std::deque<std::string> owned_;  // data of put()
   std::string where_;
 };
 

@@ -1,287 +1,218 @@
 #include "trees.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
-#include <numeric>
 
 #include "ns_dist/result.h"
-#include "random.h"
-#include "trainer.h"
 
 namespace ns_dist {
 namespace {
 
-constexpr std::size_t kBins = 128;
+constexpr std::uint32_t kLeafFeature = 128;
 
-// Borders between bins of about equally many rows; at most kBins - 1, between distinct values.
-std::vector<float> borders_of(std::vector<float> values) {
-  std::sort(values.begin(), values.end());
-  std::vector<float> distinct = values;
-  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  std::vector<float> borders;
-  const auto middle = [](float a, float b) { return a + (b - a) / 2; };
-  if (distinct.size() <= kBins) {
-    for (std::size_t i = 1; i < distinct.size(); ++i) borders.push_back(middle(distinct[i - 1], distinct[i]));
-    return borders;
-  }
-  for (std::size_t bin = 1; bin < kBins; ++bin) {
-    const float value = values[values.size() * bin / kBins];
-    const auto above = std::upper_bound(distinct.begin(), distinct.end(), value);
-    if (above == distinct.end()) break;
-    const float border = middle(value, *above);
-    if (borders.empty() || border > borders.back()) borders.push_back(border);
-  }
-  return borders;
+constexpr std::uint32_t question(std::uint32_t feature, std::uint32_t border, std::uint32_t distance) {
+  return feature | border << 8 | distance << 17;
+}
+constexpr std::uint32_t leaf(std::uint32_t value) {  // of 16 bits
+  return (kLeafFeature | (value & 127)) | ((value >> 7) & 255) << 8 | (value >> 15) << 16;
+}
+constexpr std::uint32_t feature_of(std::uint32_t node) { return node & 255; }
+constexpr std::uint32_t border_of(std::uint32_t node) { return node >> 8 & 255; }
+constexpr std::uint32_t distance_of(std::uint32_t node) { return node >> 17; }
+constexpr std::uint32_t value_of(std::uint32_t node) {
+  return (node & 127) | (node >> 8 & 255) << 7 | (node >> 16 & 1) << 15;
+}
+static_assert(value_of(leaf(0xabcd)) == 0xabcd && distance_of(leaf(0xffff)) == 0);
+
+std::uint32_t next(std::uint32_t at, std::uint32_t node, const Trees::Bins& bins) {
+  return at + distance_of(node) + static_cast<std::uint32_t>(bins[feature_of(node)] > border_of(node));
 }
 
-struct Cell {
-  float gradient = 0, mass = 0, rows = 0;
+// A tree's nodes with what a walk needs, or nothing where they are no tree.
+struct Storage {
+  std::vector<std::uint32_t> nodes, roots, depths, border_counts;
+  std::vector<float> borders;
 };
 
-struct Split {
-  double gain = 0;
-  std::size_t feature = 0, bin = 0;
-};
-
-// A leaf that may still be split: its rows are a range of the order, its histogram sums them by feature and bin.
-struct Open {
-  std::size_t begin = 0, end = 0, depth = 0;
-  std::vector<Cell> histogram;
-  Split best;
-  std::size_t node = 0;  // in the tree that is grown
-};
-
-// A tree while it grows: children are added in the order of the splits.
-struct Growing {
-  int feature = -1;  // of a leaf
-  float value = 0;
-  std::size_t below = 0;  // the other child follows it
-};
-
-// Level by level, as Trees::add wants it.
-void add_tree(Trees& trees, const std::vector<Growing>& nodes) {
-  std::vector<int> feature;
-  std::vector<float> value;
-  std::vector<std::size_t> queue = {0};
-  for (std::size_t i = 0; i < queue.size(); ++i) {
-    const Growing& node = nodes[queue[i]];
-    feature.push_back(node.feature), value.push_back(node.value);
-    if (node.feature >= 0) queue.push_back(node.below), queue.push_back(node.below + 1);
+bool is_tree(const PlainTree& tree, std::size_t inputs) {
+  if (tree.feature.empty() || tree.feature.size() != tree.value.size() || tree.feature.size() > Trees::kMostNodes) {
+    return false;
   }
-  NS_EXPECTS(trees.add(feature, value));
+  std::size_t next_child = 1;
+  for (std::size_t n = 0; n < tree.feature.size(); ++n) {
+    if (n >= next_child || tree.feature[n] >= static_cast<int>(inputs) || !std::isfinite(tree.value[n])) return false;
+    if (tree.feature[n] >= 0) next_child += 2;
+  }
+  return next_child == tree.feature.size();
 }
 
 }  // namespace
 
+Trees::Trees(const Parts& parts, std::shared_ptr<const void> owner) : parts_(parts), owner_(std::move(owner)) {}
+
+std::optional<Trees> Trees::pack(std::size_t inputs, std::span<const PlainTree> trees) {
+  if (inputs > kMostFeatures) return std::nullopt;
+  std::vector<std::vector<float>> borders(inputs);
+  float largest = 1e-6F;
+  for (const PlainTree& tree : trees) {
+    if (!is_tree(tree, inputs)) return std::nullopt;
+    for (std::size_t n = 0; n < tree.feature.size(); ++n) {
+      if (tree.feature[n] < 0) {
+        largest = std::max(largest, std::abs(tree.value[n]));
+      } else {
+        borders[static_cast<std::size_t>(tree.feature[n])].push_back(tree.value[n]);
+      }
+    }
+  }
+  auto storage = std::make_shared<Storage>();
+  for (std::vector<float>& own : borders) {
+    std::sort(own.begin(), own.end());
+    own.erase(std::unique(own.begin(), own.end()), own.end());
+    if (own.size() > kMostBorders) return std::nullopt;
+    storage->borders.insert(storage->borders.end(), own.begin(), own.end());
+    storage->border_counts.push_back(static_cast<std::uint32_t>(own.size()));
+  }
+  const float step = largest / 32767;
+  for (const PlainTree& tree : trees) {
+    storage->roots.push_back(static_cast<std::uint32_t>(storage->nodes.size()));
+    std::vector<std::uint32_t> depth(tree.feature.size(), 0);
+    std::uint32_t child = 1;
+    for (std::uint32_t n = 0; n < tree.feature.size(); ++n) {
+      if (tree.feature[n] < 0) {
+        storage->nodes.push_back(leaf(static_cast<std::uint32_t>(std::lround(tree.value[n] / step) + 32768)));
+        continue;
+      }
+      const std::vector<float>& own = borders[static_cast<std::size_t>(tree.feature[n])];
+      const auto border = std::lower_bound(own.begin(), own.end(), tree.value[n]) - own.begin();
+      storage->nodes.push_back(
+          question(static_cast<std::uint32_t>(tree.feature[n]), static_cast<std::uint32_t>(border), child - n));
+      depth[child] = depth[child + 1] = depth[n] + 1;
+      child += 2;
+    }
+    storage->depths.push_back(*std::max_element(depth.begin(), depth.end()));
+  }
+  const Parts parts{storage->nodes, storage->roots, storage->depths, storage->borders, storage->border_counts, step};
+  return Trees(parts, std::move(storage));
+}
+
+bool Trees::is_sound(const Parts& parts) {
+  if (parts.border_counts.size() > kMostFeatures || parts.roots.size() != parts.depths.size()) return false;
+  if (!std::isfinite(parts.step)) return false;
+  std::size_t first_border = 0;
+  for (const std::uint32_t count : parts.border_counts) {
+    if (count > kMostBorders || count > parts.borders.size() - first_border) return false;
+    const auto own = parts.borders.subspan(first_border, count);
+    for (std::size_t b = 0; b < count; ++b) {
+      if (!std::isfinite(own[b]) || (b > 0 && !(own[b - 1] < own[b]))) return false;
+    }
+    first_border += count;
+  }
+  if (first_border != parts.borders.size()) return false;
+  std::vector<std::uint32_t> depth;
+  for (std::size_t t = 0; t < parts.roots.size(); ++t) {
+    const std::size_t begin = parts.roots[t],
+                      end = t + 1 < parts.roots.size() ? parts.roots[t + 1] : parts.nodes.size();
+    if (begin >= end || end > parts.nodes.size() || end - begin > kMostNodes || (t == 0 && begin != 0)) return false;
+    depth.assign(end - begin, 0);
+    std::uint32_t deepest = 0;
+    for (std::size_t n = begin; n < end; ++n) {
+      const std::uint32_t node = parts.nodes[n], distance = distance_of(node), feature = feature_of(node);
+      deepest = std::max(deepest, depth[n - begin]);
+      if (distance == 0) {
+        if (feature < kLeafFeature) return false;
+        continue;
+      }
+      if (feature >= parts.border_counts.size() || border_of(node) >= parts.border_counts[feature]) return false;
+      if ((node >> 16 & 1) != 0 || n + distance + 1 >= end) return false;
+      for (const std::size_t below : {n - begin + distance, n - begin + distance + 1}) {
+        depth[below] = std::max(depth[below], depth[n - begin] + 1);
+      }
+    }
+    if (deepest != parts.depths[t]) return false;
+  }
+  return !parts.roots.empty() || parts.nodes.empty();
+}
+
+double Trees::leaf_value(std::uint32_t node) const {
+  return static_cast<double>(static_cast<float>(static_cast<int>(value_of(node)) - 32768) * parts_.step);
+}
+
+void Trees::find_bins(const double* features, Bins& bins) const {
+  bins.fill(0);
+  const float* border = parts_.borders.data();
+  for (std::size_t f = 0; f < parts_.border_counts.size(); ++f) {
+    const float value = static_cast<float>(features[f]);
+    // Halves without branches: `below` borders are less than the value. A value that is not a number is below all.
+    std::uint32_t below = 0, count = parts_.border_counts[f];
+    const float* const own = border;
+    border += count;
+    while (count > 0) {
+      const std::uint32_t half = (count + 1) / 2;
+      below += value > own[below + half - 1] ? half : 0;
+      count -= half;
+    }
+    bins[f] = static_cast<std::uint8_t>(below);
+  }
+}
+
 double Trees::evaluate(const double* features) const {
+  Bins bins;
+  find_bins(features, bins);
+  return evaluate(bins);
+}
+
+double Trees::evaluate(const Bins& bins) const {
   // Walks eight trees at a time: each step waits for memory, and eight waits overlap. (Gathering eight lanes with AVX2
   // was half as fast on processors whose microcode slows gathers.)
-  constexpr std::size_t kTogether = 8, kMostFeatures = 256;
-  NS_EXPECTS(inputs < kMostFeatures);
-  std::array<float, kMostFeatures> asked;
-  for (std::size_t f = 0; f < inputs; ++f) asked[f] = static_cast<float>(features[f]);
-  asked[inputs] = -std::numeric_limits<float>::infinity();
-  const Node* const all = nodes.data();
-  const auto next = [&](const Node& node) {
-    return node.below + static_cast<std::uint32_t>(asked[node.feature] > node.threshold);
-  };
+  constexpr std::size_t kTogether = 8;
+  const std::uint32_t* const nodes = parts_.nodes.data();
+  const std::uint32_t* const roots = parts_.roots.data();
   double sum = 0;
   std::size_t begin = 0;
-  for (; begin + kTogether <= trees.size(); begin += kTogether) {
+  for (; begin + kTogether <= size(); begin += kTogether) {
     std::array<std::uint32_t, kTogether> at;
     std::uint32_t depth = 0;
     for (std::size_t i = 0; i < kTogether; ++i) {
-      at[i] = trees[begin + i].first;
-      depth = std::max(depth, trees[begin + i].depth);
+      at[i] = roots[begin + i];
+      depth = std::max(depth, parts_.depths[begin + i]);
     }
     for (; depth > 0; --depth) {
 #pragma GCC unroll 8
-      for (std::size_t i = 0; i < kTogether; ++i) at[i] = next(all[at[i]]);
+      for (std::size_t i = 0; i < kTogether; ++i) at[i] = next(at[i], nodes[at[i]], bins);
     }
-    for (const std::uint32_t leaf : at) sum += static_cast<double>(all[leaf].threshold);
+    for (const std::uint32_t end : at) sum += leaf_value(nodes[end]);
   }
-  for (; begin < trees.size(); ++begin) {
-    std::uint32_t at = trees[begin].first;
-    while (!is_leaf(all[at])) at = next(all[at]);
-    sum += static_cast<double>(all[at].threshold);
+  for (; begin < size(); ++begin) {
+    std::uint32_t at = roots[begin];
+    for (std::uint32_t depth = parts_.depths[begin]; depth > 0; --depth) at = next(at, nodes[at], bins);
+    sum += leaf_value(nodes[at]);
   }
   return sum;
 }
 
-bool Trees::add(std::span<const int> feature, std::span<const float> value) {
-  constexpr std::size_t kMostNodes = (std::size_t{1} << 24) - 1;
-  if (feature.empty() || feature.size() != value.size() || nodes.size() + feature.size() > kMostNodes) return false;
-  Tree tree{static_cast<std::uint32_t>(nodes.size()), static_cast<std::uint32_t>(feature.size()), 0};
-  std::vector<Node> made;
-  std::vector<std::uint32_t> depth(feature.size(), 0);
-  std::size_t next = 1;  // the next node without a parent
-  for (std::size_t n = 0; n < feature.size(); ++n) {
-    if (n >= next || feature[n] >= static_cast<int>(inputs) || !std::isfinite(value[n])) return false;
-    Node node;
-    node.threshold = value[n];
-    if (feature[n] < 0) {
-      node.feature = inputs & 0xff, node.below = (tree.first + n) & kMostNodes;
-    } else {
-      if (next + 2 > feature.size()) return false;
-      node.feature = static_cast<std::uint32_t>(feature[n]) & 0xff, node.below = (tree.first + next) & kMostNodes;
-      depth[next] = depth[next + 1] = depth[n] + 1;
-      tree.depth = std::max(tree.depth, depth[next]);
-      next += 2;
+void Trees::evaluate(std::span<const Bins* const> rows, std::span<double> sums) const {
+  NS_EXPECTS(rows.size() == sums.size());
+  constexpr std::size_t kTogether = 8;
+  for (std::size_t begin = 0; begin < rows.size(); begin += kBlock) {
+    const std::size_t count = std::min(kBlock, rows.size() - begin);
+    const std::size_t padded = (count + kTogether - 1) / kTogether * kTogether;
+    std::array<Bins, kBlock> block;  // side by side: a step needs no pointer to its row
+    for (std::size_t r = 0; r < padded; ++r) block[r] = *rows[begin + std::min(r, count - 1)];
+    std::array<double, kBlock> sum{};
+    for (std::size_t tree = 0; tree < size(); ++tree) {
+      // All rows walk one tree, which stays in the first cache.
+      const std::uint32_t* const nodes = parts_.nodes.data() + parts_.roots[tree];
+      for (std::size_t r = 0; r < padded; r += kTogether) {
+        std::array<std::uint32_t, kTogether> at{};
+        for (std::uint32_t depth = parts_.depths[tree]; depth > 0; --depth) {
+#pragma GCC unroll 8
+          for (std::size_t i = 0; i < kTogether; ++i) at[i] = next(at[i], nodes[at[i]], block[r + i]);
+        }
+        for (std::size_t i = 0; i < kTogether; ++i) sum[r + i] += leaf_value(nodes[at[i]]);
+      }
     }
-    made.push_back(node);
+    std::copy_n(sum.begin(), count, sums.begin() + static_cast<std::ptrdiff_t>(begin));
   }
-  if (next != feature.size()) return false;
-  nodes.insert(nodes.end(), made.begin(), made.end());
-  trees.push_back(tree);
-  return true;
-}
-
-Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::function<void(double)>& progress) {
-  const std::size_t count = rows.size(), width = rows.width;
-  Trees trees;
-  trees.inputs = width;
-  std::vector<std::vector<float>> borders(width);
-  std::vector<std::size_t> offset(width + 1, 0);
-  std::vector<std::uint8_t> bins(count * width);  // row after row
-  std::vector<std::size_t> usable;
-  for (std::size_t f = 0; f < width; ++f) {
-    std::vector<float> values(count);
-    for (std::size_t r = 0; r < count; ++r) values[r] = rows.features[r * width + f];
-    borders[f] = borders_of(values);
-    offset[f + 1] = offset[f] + borders[f].size() + 1;
-    for (std::size_t r = 0; r < count; ++r) {
-      bins[r * width + f] = static_cast<std::uint8_t>(
-          std::lower_bound(borders[f].begin(), borders[f].end(), values[r]) - borders[f].begin());
-    }
-    if (!borders[f].empty()) usable.push_back(f);
-  }
-  if (usable.empty()) return trees;
-
-  Random random(options.seed);
-  std::vector<float> residual(rows.targets), gradient(count), mass(count);
-  std::vector<std::uint32_t> order, scratch(count);
-  std::vector<std::size_t> candidates;
-  const float huber = static_cast<float>(options.huber);
-
-  const auto fill = [&](Open& leaf) {
-    leaf.histogram.assign(offset[width], Cell{});
-    for (std::size_t i = leaf.begin; i < leaf.end; ++i) {
-      const std::size_t r = order[i];
-      const std::uint8_t* bin = &bins[r * width];
-      const float g = gradient[r], m = mass[r];
-      for (const std::size_t f : candidates) {
-        Cell& cell = leaf.histogram[offset[f] + bin[f]];
-        cell.gradient += g, cell.mass += m, cell.rows += 1;
-      }
-    }
-  };
-  const auto find = [&](Open& leaf) {
-    leaf.best = Split{};
-    if (leaf.depth >= options.depth) return;
-    for (const std::size_t f : candidates) {
-      const Cell* cells = &leaf.histogram[offset[f]];
-      const std::size_t bin_count = borders[f].size() + 1;
-      double total = 0, total_mass = 0, total_rows = 0;
-      for (std::size_t b = 0; b < bin_count; ++b) {
-        total += static_cast<double>(cells[b].gradient), total_mass += static_cast<double>(cells[b].mass);
-        total_rows += static_cast<double>(cells[b].rows);
-      }
-      const double whole = total * total / (total_mass + options.ridge);
-      double low = 0, low_mass = 0, low_rows = 0;
-      for (std::size_t b = 0; b + 1 < bin_count; ++b) {
-        low += static_cast<double>(cells[b].gradient), low_mass += static_cast<double>(cells[b].mass);
-        low_rows += static_cast<double>(cells[b].rows);
-        if (low_rows < options.smallest || total_rows - low_rows < options.smallest) continue;
-        const double high = total - low, high_mass = total_mass - low_mass;
-        const double gain = low * low / (low_mass + options.ridge) + high * high / (high_mass + options.ridge) - whole;
-        if (gain > leaf.best.gain) leaf.best = {gain, f, b};
-      }
-    }
-  };
-
-  for (std::size_t tree = 0; tree < options.trees; ++tree) {
-    order.clear();
-    for (std::size_t r = 0; r < count; ++r) {
-      if (random.uniform() < options.row_share) order.push_back(static_cast<std::uint32_t>(r));
-    }
-    candidates.clear();
-    for (const std::size_t f : usable) {
-      if (random.uniform() < options.feature_share) candidates.push_back(f);
-    }
-    if (candidates.empty()) candidates.push_back(usable[random.next() % usable.size()]);
-    // Newton steps on a Huber loss: a residual beyond `huber` pulls as one at it, with the mass of its secant.
-    for (const std::size_t r : order) {
-      const float error = residual[r], weight = rows.weights[r];
-      const float secant = std::abs(error) <= huber ? 1.0F : huber / std::abs(error);
-      gradient[r] = weight * error * secant, mass[r] = weight * secant;
-    }
-    // Later trees step less: the last fifth polishes.
-    const double done = static_cast<double>(tree) / static_cast<double>(options.trees);
-    const double rate = options.rate * (done < 0.8 ? 1 : 1 - 4 * (done - 0.8));
-
-    std::vector<Open> leaves(1);
-    leaves[0].end = order.size();
-    fill(leaves[0]), find(leaves[0]);
-    std::vector<Growing> grown(1);
-    while (leaves.size() < options.leaves) {
-      std::size_t widest = 0;
-      for (std::size_t l = 1; l < leaves.size(); ++l) {
-        if (leaves[l].best.gain > leaves[widest].best.gain) widest = l;
-      }
-      const Split split = leaves[widest].best;
-      if (!(split.gain > 1e-9)) break;
-      Open& low = leaves[widest];
-      Growing& question = grown[low.node];
-      question.feature = static_cast<int>(split.feature), question.value = borders[split.feature][split.bin];
-      question.below = grown.size();
-      low.node = grown.size();
-      grown.resize(grown.size() + 2);
-      // A stable partition keeps the order of rows, so sums do not depend on how leaves were opened.
-      std::size_t low_end = low.begin, high_count = 0;
-      for (std::size_t i = low.begin; i < low.end; ++i) {
-        const std::uint32_t r = order[i];
-        if (bins[r * width + split.feature] <= split.bin)
-          order[low_end++] = r;
-        else
-          scratch[high_count++] = r;
-      }
-      std::copy_n(scratch.begin(), high_count, order.begin() + static_cast<std::ptrdiff_t>(low_end));
-      Open high;
-      high.begin = low_end, high.end = low.end, high.node = low.node + 1, high.depth = ++low.depth;
-      low.end = low_end;
-      Open& fewer = low.end - low.begin <= high.end - high.begin ? low : high;
-      Open& more = &fewer == &low ? high : low;
-      std::vector<Cell> both = std::move(low.histogram);
-      fill(fewer);
-      for (std::size_t c = 0; c < both.size(); ++c) {
-        both[c].gradient -= fewer.histogram[c].gradient, both[c].mass -= fewer.histogram[c].mass;
-        both[c].rows -= fewer.histogram[c].rows;
-      }
-      more.histogram = std::move(both);
-      find(low), find(high);
-      leaves.push_back(std::move(high));
-    }
-    for (const Open& leaf : leaves) {
-      double sum = 0, total = options.ridge;
-      for (std::size_t i = leaf.begin; i < leaf.end; ++i) {
-        sum += static_cast<double>(gradient[order[i]]), total += static_cast<double>(mass[order[i]]);
-      }
-      grown[leaf.node].value = static_cast<float>(rate * sum / total);
-    }
-    for (std::size_t r = 0; r < count; ++r) {
-      std::size_t at = 0;
-      while (grown[at].feature >= 0) {
-        const auto f = static_cast<std::size_t>(grown[at].feature);
-        at = grown[at].below + static_cast<std::size_t>(rows.features[r * width + f] > grown[at].value);
-      }
-      residual[r] -= grown[at].value;
-    }
-    add_tree(trees, grown);
-    if (progress && tree % 8 == 0) progress(done);
-  }
-  return trees;
 }
 
 }  // namespace ns_dist

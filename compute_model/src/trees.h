@@ -1,51 +1,73 @@
-// Boosted regression trees grown leaf by leaf (Friedman 2001; Ke et al. 2017, LightGBM). They learn what networks
-// smooth over: which of its kernels a library picks for a shape.
+// A forest of regression trees, in the form in which it is asked: read in place from a file of weights, or packed from
+// trees that were just grown. Trees learn what networks smooth over: which of its kernels a library picks for a shape.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace ns_dist {
 
-struct TrainingRows;
+// One tree level by level: both children of a question stand side by side and after it.
+struct PlainTree {
+  std::vector<int> feature;  // negative: a leaf
+  std::vector<float> value;  // of a question: the second child is next where features[feature] > value
+};
 
-struct Trees {
-  // A tree is its nodes level by level, so that both children of a node stand side by side: the walk goes on at
-  // nodes[below], one further where features[feature] > threshold. A leaf asks for a feature that is never larger than
-  // anything and leads to itself: walks of the same number of steps need no branch.
-  struct Node {
-    float threshold = 0;  // a leaf's value
-    std::uint32_t feature : 8 = 0, below : 24 = 0;
+// The thresholds of a feature, its borders, are few (127 of a grown forest). A row is therefore looked up once as the
+// number of borders below each feature, its bins, and a node compares two small integers.
+//
+// A node is 32 bits, from the lowest: feature 8, border 8, a bit of a leaf's value, distance to the first child 15.
+// A walk goes on at `at + distance + (bins[feature] > border)`. A leaf has distance 0 and a feature of 128 or more,
+// whose bin is 0: it leads to itself, so that walks of a fixed number of steps need no branch. The low 17 bits of a
+// leaf hold its value: 7 + 8 + 1 bits, in multiples of `step` around 32768.
+class Trees {
+ public:
+  static constexpr std::size_t kMostFeatures = 128, kMostBorders = 255, kMostNodes = std::size_t{1} << 15;  // a tree's
+  static constexpr std::size_t kBlock = 32;  // rows that walk a tree together
+  // Bins of one row by feature, zeros beyond the features.
+  using Bins = std::array<std::uint8_t, 256>;
+
+  // What a file holds. The spans' owner must live as long as the trees.
+  struct Parts {
+    std::span<const std::uint32_t> nodes;
+    std::span<const std::uint32_t> roots, depths;  // of each tree: its first node, the most questions to a leaf
+    std::span<const float> borders;                // of each feature in turn, ascending
+    std::span<const std::uint32_t> border_counts;  // of each feature
+    float step = 0;                                // of the leaves' values
   };
-  struct Tree {
-    std::uint32_t first = 0, nodes = 0, depth = 0;
-  };
 
-  std::size_t inputs = 0;
-  std::vector<Tree> trees;
-  std::vector<Node> nodes;
+  Trees() = default;
+  // Contract: is_sound(parts). `owner` keeps the spans alive; null where they live forever.
+  explicit Trees(const Parts& parts, std::shared_ptr<const void> owner = nullptr);
+  // Nothing where a tree has a node that leads out of it, a feature of `inputs` or more or a value that is not finite,
+  // or where a limit above is exceeded. Values of leaves are rounded to 1 / 32767 of the largest.
+  static std::optional<Trees> pack(std::size_t inputs, std::span<const PlainTree> trees);
+  // Whether every walk ends at a leaf of its own tree and asks for features and borders that exist.
+  static bool is_sound(const Parts& parts);
 
-  bool is_leaf(const Node& node) const { return node.feature == inputs; }
-  // `features` holds `inputs` values.
+  const Parts& parts() const { return parts_; }
+  std::size_t size() const { return parts_.roots.size(); }
+  bool empty() const { return parts_.roots.empty(); }
+  std::size_t inputs() const { return parts_.border_counts.size(); }
+
+  // `features` holds inputs() values.
+  void find_bins(const double* features, Bins& bins) const;
+  // The sum of the leaves that a row leads to.
   double evaluate(const double* features) const;
-  // Adds a tree from questions in the order of its nodes; `feature` of a leaf is negative. False where they are no
-  // tree.
-  bool add(std::span<const int> feature, std::span<const float> value);
-};
+  double evaluate(const Bins& bins) const;
+  // The same sums, bit by bit, of many rows; rows.size() is sums.size(). Half the time of one row after another.
+  void evaluate(std::span<const Bins* const> rows, std::span<double> sums) const;
 
-struct TreeOptions {
-  std::size_t trees = 400, leaves = 96;
-  std::size_t depth = 14;  // questions on the way to a leaf
-  double rate = 0.1;       // shrinkage
-  double row_share = 0.7, feature_share = 0.7;
-  double ridge = 3;      // rows' worth of zeros in every leaf
-  double smallest = 10;  // rows in a leaf
-  double huber = 0.03;   // residuals beyond it count as it
-  std::uint64_t seed = 1;
-};
+ private:
+  double leaf_value(std::uint32_t node) const;
 
-Trees grow(const TrainingRows& rows, const TreeOptions& options, const std::function<void(double)>& progress = {});
+  Parts parts_;
+  std::shared_ptr<const void> owner_;
+};
 
 }  // namespace ns_dist

@@ -1,5 +1,5 @@
-// What `fit` learned and the door reads: for each predictor, one model for the GPUs that were measured and one for all
-// others.
+// What `fit` learned, and how it corrects a physical estimate: for each predictor, one corrector for the GPUs that were
+// measured and one for all others.
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ std::size_t error_group(double seconds);
 // 5 % and 95 % quantiles of ln(measured / forecast) on rows not fitted on, by error group.
 using Quantiles = std::array<float, 2 * kErrorGroups>;
 
-// ln(latency / base) = network_share * network + trees (grown on what the network leaves).
+// ln(latency / base) = network + trees, which were grown on the network's residuals.
 struct Corrector {
   Network network;               // no layers: left out
   Trees trees;                   // no trees: left out
@@ -33,11 +34,11 @@ struct Corrector {
 };
 
 struct PredictorWeights {
-  std::vector<std::string> gpus;  // ids, in the order of the indicator features of `known`
-  Corrector known, transfer;
-  std::vector<std::uint32_t> sorts;  // of each GPU, a bit for each sort_of() that was measured there
-  std::vector<Quantiles> seen;       // of each GPU and sort measured there, in this order
-  Quantiles near{}, far{};           // of GPUs not measured, whose generation was and was not
+  std::vector<Gpu> gpus;  // data sheets of the measured GPUs, in the order of the indicator features
+  Corrector on_measured_gpu, on_other_gpu;
+  std::vector<std::uint32_t> kernel_classes;  // of each GPU, a bit for each kernel_class() that was measured there
+  std::vector<Quantiles> measured;            // of each GPU and kernel class measured there, in this order
+  Quantiles same_generation{}, other_generation{};  // of GPUs not measured, by whether their generation was
   Corrector power;  // ln(board power / limit) of kernels in sustained mode; no trees where nothing was measured
 };
 
@@ -46,44 +47,72 @@ struct KernelWeights {
   std::array<std::optional<PredictorWeights>, kPredictorCount> predictors;
 };
 
+// Index in `weights.gpus`; nothing for a GPU that was not measured.
+std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::string_view gpu);
+
+// Whether measurements of one GPU are valid on others. GPUs that were measured in different ways teach nothing that is.
+bool learned_elsewhere(const PredictorWeights& weights);
+
+// Whether kernels of this class were measured on the `gpu`-th.
+bool was_measured(const PredictorWeights& weights, std::size_t gpu, std::size_t kernel_class);
+
+// The same operator on the reference GPU, a measured one whose correction is scaled to this GPU.
+struct ReferenceFeatures {
+  Features features;
+  std::size_t gpu = 0;
+  double share = 0.5;  // of the reference GPU's correction; the corrector of other GPUs has the rest
+  bool same_generation = false;
+  bool itself = false;  // the same GPU with another data sheet
+  Pace pace;            // bounds of the scaling: the two bases need not lie in the same regime
+};
+
 struct Correction {
   double seconds = 0, low = 0, high = 0;
   bool extrapolated = false;
 };
 
-// Where in `weights.gpus` a GPU stands; nothing where it was not measured.
-std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::string_view gpu);
+// A correction that waits for the sums of its trees, so that the trees of many can be evaluated together.
+struct PendingCorrection {
+  // One evaluation of a corrector.
+  struct Term {
+    const Trees* trees = nullptr;  // null: the term is left out
+    double network = 0;            // output of the corrector's network
+    double sum = 0;                // of the trees, once evaluated
+    Trees::Bins bins;
+  };
+  Term measured, other, power;
+  double base = 0;                                          // s
+  double share = 1;                                         // of `measured`
+  bool scaled = false;                                      // `measured` is another GPU's and is bounded by its pace
+  double ratio = 0, log_least_pace = 0, log_most_pace = 0;  // ln(base on the reference GPU / base)
+  const Quantiles* quantiles = nullptr;
+  bool outside = false;  // a feature lies outside the range of the fitted rows
 
-// Whether kernels of this sort were measured on the `gpu`-th.
-bool knows(const PredictorWeights& weights, std::size_t gpu, std::size_t sort);
-
-// On a GPU that was measured, the `gpu`-th, for an operator of a sort that it knows.
-Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu,
-                   std::size_t sort);
-
-// The same operator on the nearest measured GPU; its correction is carried over, beside the network's.
-struct NeighborFeatures {
-  Features features;
-  std::size_t gpu = 0;
-  double share = 0.5;
-  bool same_generation = false;
-  bool itself = false;  // the same GPU with another data sheet
-  Pace pace;            // bounds of what is carried over: two bases need not lie in the same regime
+  Correction finish() const;
+  // Mean board power in W of a GPU with this limit; 0 where it is unknown.
+  double watts(double limit) const;
 };
-// On any other GPU.
+
+// On the `gpu`-th measured GPU, for an operator of a class that was measured there.
+void prepare_measured(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
+                      const Features& features, std::size_t gpu, std::size_t kernel_class);
+// On another GPU, by the measurements of the reference GPU and, where its share is below one, the corrector of other
+// GPUs.
+void prepare_scaled(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
+                    const Features& features, const ReferenceFeatures& reference);
+// On another GPU, by the corrector of other GPUs alone, or by the base where that has learned nothing.
+void prepare_other(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
+                   const Features& features, bool same_generation);
+// Adds the board power where it was measured.
+void prepare_power(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
+                   const Features& features);
+// Evaluates the trees of all terms. Terms of the same trees that follow each other are evaluated together.
+void evaluate(std::span<PendingCorrection* const> all);
+
+// The same at once, for `fit`.
+Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu,
+                   std::size_t kernel_class);
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
-                   const std::optional<NeighborFeatures>& neighbor);
-
-// Mean board power of the kernel in sustained mode, in W; 0 where nothing is known.
-double watts_of(const PredictorWeights& weights, Predictor predictor, const Features& features, const Machine& machine);
-
-inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/4";
-std::string to_safetensors(const KernelWeights& weights);
-// Errors: as Safetensors::parse; another schema; feature names other than this code's; trees or layers that do not fit
-// together; values that are not finite.
-Result<KernelWeights> read_kernel_weights(std::string_view bytes, const std::string& where);
-
-// The weights compiled in, read once: the predictors of all files. Null when there are none.
-const KernelWeights* standard_weights();
+                   const std::optional<ReferenceFeatures>& reference);
 
 }  // namespace ns_dist

@@ -90,6 +90,45 @@ CatalogEntry entry_of(std::string_view text, const std::string& where) {
   return entry;
 }
 
+// The same of a file whose form is known, without reading it to its end: id, name and aliases are at its beginning.
+class EntryFinder final : public nlohmann::json_sax<nlohmann::ordered_json> {
+ public:
+  CatalogEntry entry;
+
+  bool key(string_t& text) override {
+    if (depth_ == 1) key_ = text;
+    return true;
+  }
+  bool string(string_t& text) override {
+    if (depth_ == 1 && key_ == "id") entry.id = text;
+    if (depth_ == 1 && key_ == "name") entry.name = text;
+    if (depth_ == 2 && key_ == "aliases") entry.aliases.push_back(text);
+    return true;
+  }
+  bool start_object(std::size_t) override { return ++depth_ == 1 || entry.id.empty() || entry.name.empty(); }
+  bool end_object() override { return --depth_ > 0; }
+  bool start_array(std::size_t) override { return ++depth_ > 0; }
+  // Aliases come last.
+  bool end_array() override { return --depth_ != 1 || key_ != "aliases"; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  int depth_ = 0;
+  std::string key_;
+};
+
+CatalogEntry embedded_entry_of(std::string_view text) {
+  EntryFinder finder;
+  nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &finder);
+  return std::move(finder.entry);
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
@@ -147,8 +186,7 @@ Catalog Catalog::standard() {
 std::vector<CatalogEntry> Catalog::list(CatalogKind kind) const {
   std::map<std::string, CatalogEntry> entries;
   const std::string folder(name_of(kind).folder);
-  const auto take = [&](std::string_view text, const std::string& where) {
-    CatalogEntry entry = entry_of(text, where);
+  const auto take = [&](CatalogEntry entry) {
     if (!entry.id.empty()) entries.try_emplace(entry.id, std::move(entry));
   };
   for (const std::filesystem::path& root : folders_) {
@@ -159,11 +197,11 @@ std::vector<CatalogEntry> Catalog::list(CatalogKind kind) const {
     }
     std::sort(files.begin(), files.end());
     for (const std::filesystem::path& file : files) {
-      if (const auto text = read_file(file)) take(*text, file.string());
+      if (const auto text = read_file(file)) take(entry_of(*text, file.string()));
     }
   }
   for (const EmbeddedFile& file : embedded_files()) {
-    if (file.path.starts_with(folder + "/")) take(file.content, std::string(file.path));
+    if (file.path.starts_with(folder + "/")) take(embedded_entry_of(file.content));
   }
   std::vector<CatalogEntry> sorted;
   for (auto& [id, entry] : entries) sorted.push_back(std::move(entry));
@@ -241,6 +279,13 @@ Result<PublishedRuns> Catalog::runs(std::string_view reference) const {
 Result<Cluster> Catalog::cluster(std::string_view reference) const {
   NS_TRY(const Source source, find(CatalogKind::kCluster, reference));
   return read_cluster(source.text, source.path, *this);
+}
+
+bool Catalog::is_built_in() const {
+  return std::none_of(folders_.begin(), folders_.end(), [](const std::filesystem::path& folder) {
+    std::error_code status;
+    return std::filesystem::exists(folder, status);
+  });
 }
 
 std::vector<InputFile> Catalog::inputs() const {

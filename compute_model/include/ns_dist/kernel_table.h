@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,13 +45,41 @@ class CsvTable {
   void raw_fields(std::size_t row, std::vector<std::string_view>& out) const;
 
  private:
+  friend class CsvStream;
   struct Row {
     std::size_t begin = 0, size = 0;
     std::int64_t line = 0;
   };
+  void find_rows(std::int64_t lines_before);
   std::string text_, where_;
   std::vector<std::string> columns_;
   std::vector<Row> rows_;
+};
+
+// Reads a CSV file piece by piece: any number of rows in constant memory.
+class CsvStream {
+ public:
+  // Reads the header. Errors: as CsvTable::read.
+  static Result<CsvStream> open(const std::filesystem::path& path);
+  CsvStream(CsvStream&&) noexcept;
+  ~CsvStream();
+
+  const CsvTable& header() const { return header_; }  // a table without rows
+  // The next rows, a few megabytes of text; no rows at the end. Errors: cannot be unpacked or is cut short; a line of
+  // more than 64 MiB.
+  Result<CsvTable> next();
+  // How much of the file was read, from 0 to 1.
+  double share() const;
+
+ private:
+  struct File;
+  CsvStream();
+  Result<void> fill(std::size_t size);
+
+  std::unique_ptr<File> file_;
+  CsvTable header_;
+  std::string rest_;        // read, but not handed over
+  std::int64_t lines_ = 1;  // handed over, with the header
 };
 
 // Operators of one form: names with blanks between them, and the columns of their dimensions, those that may be left
@@ -112,7 +141,6 @@ struct KernelErrors : ErrorFigures {
 struct KernelForecasts {
   std::vector<Forecast> forecasts;  // by row; latency 0 where the row is in `errors`
   std::vector<Error> errors;        // in the order of the rows, each with its line
-  std::vector<KernelErrors> table;  // by GPU and operator, where latency_ms was given; then one line for all: "", ""
 };
 
 struct KernelTableOptions {
@@ -121,16 +149,35 @@ struct KernelTableOptions {
   unsigned threads = 1;
 };
 
-// Forecasts every row, on any number of threads with the same result. `progress` is told the share done, from one
-// thread at a time. Errors: weights that cannot be read. A bad row or an unknown GPU is an entry of `errors`.
+// Forecasts the rows of one table, or of the pieces of one, and keeps the models and the sums of their errors.
+class KernelForecaster {
+ public:
+  KernelForecaster(KernelTableOptions options, std::function<Result<Gpu>(std::string_view id)> gpu_of);
+  ~KernelForecaster();
+
+  // Forecasts every row, on any number of threads with the same result. Errors: weights that cannot be read. A bad row
+  // or an unknown GPU is an entry of `errors`.
+  Result<KernelForecasts> forecast(const CsvTable& piece);
+  // Of all rows so far that gave latency_ms: by GPU and operator, then one line for all: "", "". Quantiles of more than
+  // 4,096 rows are within 0.01 percentage points below 200 %, and within 0.1 % of themselves above.
+  std::vector<KernelErrors> errors() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// A whole table at once.
 Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTableOptions& options,
-                                         const std::function<Result<Gpu>(std::string_view id)>& gpu_of,
-                                         const std::function<void(double)>& progress = {});
+                                         const std::function<Result<Gpu>(std::string_view id)>& gpu_of);
 
 // The table with forecast_ms, low_ms, high_ms, utilization, bound, tile, waves, method, extrapolated and
 // forecast_power_w added to each row; empty where there is no forecast. Columns of these names, of an earlier answer,
 // are replaced.
 std::string to_csv(const CsvTable& table, const KernelForecasts& forecasts);
+// Its header and its rows alone, for tables in pieces.
+std::string csv_header(const CsvTable& table);
+std::string csv_rows(const CsvTable& table, const KernelForecasts& forecasts);
 
 // The columns that to_csv replaces.
 std::vector<std::string> replaced_columns(const CsvTable& table);

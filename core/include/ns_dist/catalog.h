@@ -36,6 +36,8 @@ class Catalog {
  public:
   // $NS_DIST_PATH, the installed share folder, the compiled-in copy.
   static Catalog standard();
+  // The compiled-in copy alone.
+  static Catalog built_in() { return {}; }
 
   // Each errs when the reference is unknown (naming the nearest), or its file has mistakes (all of them).
   Result<Gpu> gpu(std::string_view reference) const;  // also NeuSight's device JSON
@@ -47,6 +49,9 @@ class Catalog {
 
   // All entries by id, in alphabetical order.
   std::vector<CatalogEntry> list(CatalogKind kind) const;
+
+  // Whether it can read the compiled-in copy alone: no other folder exists.
+  bool is_built_in() const;
 
   // Everything this catalog has read so far, by path.
   std::vector<InputFile> inputs() const;

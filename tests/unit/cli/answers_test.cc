@@ -243,5 +243,18 @@ TEST(Answers, VersionSaysWhichBuild) {
   EXPECT_THAT(answered("version").out, ContainsRegex("^ns-dist [0-9]+\\.[0-9]+"));
 }
 
+// A folder on NS_DIST_PATH, even an empty one, makes the tool read the catalog's files.
+TEST(Answers, TheIndexOfTheCatalogSaysWhatItsFilesSay) {
+  const ScratchFolder folder;
+  for (const char* kind : {"gpus", "models", "clusters", "fabrics"}) {
+    const std::string command = std::string("ns-dist list ") + kind + " --json";
+    const CommandResult indexed = run_command(command, folder.path());
+    const CommandResult read = run_command("NS_DIST_PATH=. " + command, folder.path());
+    EXPECT_EQ(indexed.code, 0);
+    EXPECT_GT(lines_of(indexed.out), 10) << kind;
+    EXPECT_EQ(indexed.out, read.out) << kind;
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist

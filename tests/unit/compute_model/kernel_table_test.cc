@@ -8,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "compute_model_gpus.h"
+
 namespace ns_dist {
 namespace {
 
@@ -173,6 +175,57 @@ TEST(KernelTable, RefusesNoTable) {
   EXPECT_FALSE(CsvTable::parse("", "x"));
   EXPECT_FALSE(CsvTable::parse("a,b,a\n", "x"));
   EXPECT_FALSE(CsvTable::read("/nowhere/at/all.csv"));
+}
+
+// The pieces of a file of several have the rows of the whole, with their lines.
+TEST(CsvStream, HasTheRowsOfTheWholeTable) {
+  const auto path = std::filesystem::temp_directory_path() / "ns_dist_csv_stream_test.csv";
+  {
+    std::ofstream file(path);
+    file << "\ngpu,op,b,h\n";
+    for (int i = 0; i < 500'000; ++i) {
+      file << "x,softmax," << i << ",3\n";
+      if (i % 1000 == 0) file << "\r\n";
+    }
+    file << "x,softmax,1,4";  // no line break at the end
+  }
+  const auto whole = CsvTable::read(path);
+  auto stream = CsvStream::open(path);
+  ASSERT_TRUE(whole && stream);
+  EXPECT_EQ(stream->header().columns(), whole->columns());
+  EXPECT_EQ(stream->header().row_count(), 0u);
+  std::size_t row = 0, pieces = 0;
+  for (;; ++pieces) {
+    const auto piece = stream->next();
+    ASSERT_TRUE(piece);
+    if (piece->row_count() == 0) break;
+    for (std::size_t i = 0; i < piece->row_count(); ++i, ++row) {
+      ASSERT_EQ(piece->text(i), whole->text(row));
+      ASSERT_EQ(piece->line(i), whole->line(row));
+    }
+  }
+  EXPECT_EQ(row, whole->row_count());
+  EXPECT_GT(pieces, 1u);
+  std::filesystem::remove(path);
+}
+
+TEST(KernelForecaster, KeepsTheErrorsOfAllPieces) {
+  const std::string text = "gpu,op,b,h,latency_ms\nx,softmax,1024,1024,0.02\nx,softmax,1024,2048,0.02\n";
+  const auto gpu = [](std::string_view) -> Result<Gpu> { return a100(); };
+  KernelForecaster pieces({}, gpu);
+  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(pieces.forecast(table(text)));
+  KernelForecaster once({}, gpu);
+  ASSERT_TRUE(once.forecast(table(text)));
+  ASSERT_EQ(once.errors().size(), 2u);
+  ASSERT_EQ(pieces.errors().size(), 2u);
+  const KernelErrors few = once.errors().back(), many = pieces.errors().back();
+  EXPECT_EQ(many.rows, 10'000u);
+  EXPECT_NEAR(many.mean, few.mean, 1e-9);
+  EXPECT_NEAR(many.bias, few.bias, 1e-9);
+  EXPECT_NEAR(many.median, few.median, 1e-4 + 1e-3 * few.median);
+  EXPECT_NEAR(many.p90, few.p90, 1e-4 + 1e-3 * few.p90);
+  EXPECT_EQ(many.largest, few.largest);
+  EXPECT_EQ(many.inside, few.inside);
 }
 
 TEST(KernelTable, ReadsGzip) {

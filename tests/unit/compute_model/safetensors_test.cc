@@ -6,7 +6,11 @@
 #include <limits>
 #include <tuple>
 
-#include "weights.h"
+#include "compute_model_gpus.h"
+#include "data_sheet.h"
+#include "embedded_weights.h"
+#include "ns_dist/catalog.h"
+#include "weights_file.h"
 
 namespace ns_dist {
 namespace {
@@ -28,13 +32,13 @@ TEST(Safetensors, ReadsWhatItWrites) {
   Safetensors file;
   file.metadata()["who"] = "me";
   file.put<float>("b", std::vector<float>{1.5F, -2});
-  file.put<std::uint8_t>("a", std::vector<std::uint8_t>{1, 2, 3});
+  file.put<std::uint32_t>("a", std::vector<std::uint32_t>{1, 2, 3});
   const std::string bytes = file.bytes();
   const auto read = Safetensors::parse(bytes, "w");
   ASSERT_TRUE(read) << to_text(read.error());
   EXPECT_EQ(read->metadata().at("who"), "me");
   EXPECT_EQ(*read->get<float>("b"), (std::vector<float>{1.5F, -2}));
-  EXPECT_EQ(*read->get<std::uint8_t>("a"), (std::vector<std::uint8_t>{1, 2, 3}));
+  EXPECT_EQ(*read->get<std::uint32_t>("a"), (std::vector<std::uint32_t>{1, 2, 3}));
   EXPECT_EQ(read->bytes(), bytes);
   EXPECT_FALSE(read->get<float>("a"));
   EXPECT_FALSE(read->get<float>("c"));
@@ -87,17 +91,19 @@ KernelWeights small_weights() {
   constexpr Predictor kPredictor = Predictor::kMoe;
   const std::size_t shared = shape_features(kPredictor).size() + gpu_features(kPredictor).size();
   PredictorWeights part;
-  part.gpus = {"a100"};
-  part.sorts = {1};
+  part.gpus = {data_sheet_of(a100())};
+  part.kernel_classes = {1};
   const auto fill = [](Corrector& corrector, std::size_t inputs) {
-    corrector.low.assign(inputs, -100), corrector.high.assign(inputs, 100);
-    corrector.trees = {};
-    corrector.trees.inputs = inputs;
-    ASSERT_TRUE(corrector.trees.add(std::array{0, -1, -1}, std::array{0.5F, -0.25F, 0.5F}));
+    corrector.low.assign(inputs, -100);
+    corrector.high.assign(inputs, 100);
+    const auto trees = Trees::pack(inputs, std::vector<PlainTree>{{{0, -1, -1}, {0.5F, -0.25F, 0.5F}}});
+    ASSERT_TRUE(trees);
+    corrector.trees = *trees;
   };
-  fill(part.known, shared + 1), fill(part.transfer, shared);
-  part.near = part.far = {-0.05F, 0.05F, -0.05F, 0.05F, -0.05F, 0.05F};
-  part.seen = {part.near};
+  fill(part.on_measured_gpu, shared + 1);
+  fill(part.on_other_gpu, shared);
+  part.same_generation = part.other_generation = {-0.05F, 0.05F, -0.05F, 0.05F, -0.05F, 0.05F};
+  part.measured = {part.same_generation};
   KernelWeights weights;
   weights.predictors[static_cast<std::size_t>(kPredictor)] = part;
   return weights;
@@ -111,25 +117,26 @@ TEST(KernelWeights, ReadWhatIsWritten) {
   ASSERT_TRUE(part);
   std::array<double, 64> low{}, high{};
   high[0] = 1;
-  EXPECT_NEAR(part->known.evaluate(low.data()), -0.25, 1e-4);  // leaves are stored in steps of 1/32767 of the largest
-  EXPECT_NEAR(part->known.evaluate(high.data()), 0.5, 1e-4);
+  EXPECT_NEAR(part->on_measured_gpu.evaluate(low.data()), -0.25,
+              1e-4);  // leaves are stored in steps of 1/32767 of the largest
+  EXPECT_NEAR(part->on_measured_gpu.evaluate(high.data()), 0.5, 1e-4);
   const Operator experts{MixtureOfExperts{.tokens = 8, .hidden = 8, .intermediate = 8, .experts = 2, .top_k = 1}};
-  EXPECT_TRUE(knows(*part, 0, sort_of(Predictor::kMoe, experts, Mode::kBurst)));
+  EXPECT_TRUE(was_measured(*part, 0, kernel_class(Predictor::kMoe, experts, Mode::kBurst)));
   EXPECT_EQ(to_safetensors(*read), bytes);
 }
 
-TEST(KernelWeights, RefuseSortsOfOtherGpus) {
+TEST(KernelWeights, RefuseKernelClassesOfOtherGpus) {
   KernelWeights weights = small_weights();
-  weights.predictors[static_cast<std::size_t>(Predictor::kMoe)]->sorts.clear();
+  weights.predictors[static_cast<std::size_t>(Predictor::kMoe)]->kernel_classes.clear();
   const auto read = read_kernel_weights(to_safetensors(weights), "w");
   ASSERT_FALSE(read);
-  EXPECT_NE(to_text(read.error()).find("moe/sorts"), std::string::npos) << to_text(read.error());
+  EXPECT_NE(to_text(read.error()).find("moe/kernel_classes"), std::string::npos) << to_text(read.error());
 }
 
 TEST(KernelWeights, RefuseAnotherVersionAndOtherFeatures) {
   std::string bytes = to_safetensors(small_weights());
   std::string other = bytes;
-  other.replace(other.find("kernel-weights/4"), 16, "kernel-weights/9");
+  other.replace(other.find("kernel-weights/5"), 16, "kernel-weights/9");
   ASSERT_FALSE(read_kernel_weights(other, "w"));
   EXPECT_NE(to_text(read_kernel_weights(other, "w").error()).find("kernel-weights/9"), std::string::npos);
   other = bytes;
@@ -138,21 +145,55 @@ TEST(KernelWeights, RefuseAnotherVersionAndOtherFeatures) {
   EXPECT_NE(to_text(read_kernel_weights(other, "w").error()).find("other features"), std::string::npos);
 }
 
-TEST(KernelWeights, RefuseTreesThatLeadAstray) {
-  Trees trees;
-  trees.inputs = 2;
-  EXPECT_FALSE(trees.add(std::vector<int>{}, std::vector<float>{}));          // no node
-  EXPECT_FALSE(trees.add(std::array{0, -1}, std::array{0.F, 1.F}));           // a child is missing
-  EXPECT_FALSE(trees.add(std::array{2, -1, -1}, std::array{0.F, 1.F, 2.F}));  // no such feature
-  EXPECT_FALSE(trees.add(std::array{-1, -1}, std::array{1.F, 2.F}));          // two roots
-  EXPECT_FALSE(
-      trees.add(std::array{0, -1, -1}, std::array{std::numeric_limits<float>::quiet_NaN(), 1.F, 2.F}));  // not a number
-  EXPECT_TRUE(trees.trees.empty());
-  EXPECT_TRUE(trees.add(std::array{0, 1, -1, -1, -1}, std::array{0.F, 3.F, 10.F, 20.F, 30.F}));
-  for (const auto& [x, y, leaf] : {std::tuple{1., 0., 10.}, {-1., 3., 20.}, {-1., 4., 30.}}) {
-    const double features[] = {x, y};
-    EXPECT_EQ(trees.evaluate(features), leaf);
+TEST(KernelWeights, CarryTheDataSheetsOfMeasuredGpus) {
+  const std::string bytes = to_safetensors(small_weights());
+  const auto read = read_kernel_weights(bytes, "w");
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->predictors[static_cast<std::size_t>(Predictor::kMoe)]->gpus.front(), data_sheet_of(a100()));
+  std::string other = bytes;
+  other.replace(other.find("sm_count"), 8, "sm_countz");
+  EXPECT_FALSE(read_kernel_weights(other, "w"));
+}
+
+TEST(KernelWeights, WhatIsCompiledInPassesEveryCheck) {
+  for (const EmbeddedFile& file : embedded_weights()) {
+    const auto read = read_kernel_weights(file.content, std::string(file.path));
+    ASSERT_TRUE(read) << to_text(read.error());
+    EXPECT_EQ(to_safetensors(*read), file.content) << file.path;
+    std::size_t predictors = 0;
+    for (std::size_t p = 0; p < kPredictorCount; ++p) {
+      if (!read->predictors[p]) continue;
+      ++predictors;
+      const auto predictor = static_cast<Predictor>(p);
+      EXPECT_TRUE(file.path.starts_with(std::string(name_of(predictor)) + "-v"));
+      ASSERT_NE(standard_weights(predictor), nullptr);
+      EXPECT_EQ(standard_weights(predictor)->gpus, read->predictors[p]->gpus);
+    }
+    EXPECT_EQ(predictors, 1u) << file.path;
   }
+}
+
+// A measured GPU of another data sheet is forecast as that GPU scaled, so the catalog and the weights must agree.
+TEST(KernelWeights, CarryWhatTheCatalogSays) {
+  for (std::size_t p = 0; p < kPredictorCount; ++p) {
+    for (const Gpu& sheet : standard_weights(static_cast<Predictor>(p))->gpus) {
+      const auto gpu = Catalog::standard().gpu(sheet.id);
+      ASSERT_TRUE(gpu) << sheet.id;
+      EXPECT_EQ(data_sheet_of(*gpu), sheet) << sheet.id << ": write the weights anew";
+    }
+  }
+}
+
+TEST(KernelWeights, RefuseTreesThatAreNone) {
+  const auto pack = [](std::vector<int> feature, std::vector<float> value) {
+    return Trees::pack(2, std::vector<PlainTree>{{std::move(feature), std::move(value)}});
+  };
+  EXPECT_FALSE(pack({}, {}));                        // no node
+  EXPECT_FALSE(pack({0, -1}, {0.F, 1.F}));           // a child is missing
+  EXPECT_FALSE(pack({2, -1, -1}, {0.F, 1.F, 2.F}));  // no such feature
+  EXPECT_FALSE(pack({-1, -1}, {1.F, 2.F}));          // two roots
+  EXPECT_FALSE(pack({0, -1, -1}, {std::numeric_limits<float>::quiet_NaN(), 1.F, 2.F}));
+  EXPECT_TRUE(pack({0, 1, -1, -1, -1}, {0.F, 3.F, 10.F, 20.F, 30.F}));
 }
 
 TEST(KernelWeights, EveryTruncationIsAnError) {

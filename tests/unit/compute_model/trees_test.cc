@@ -1,12 +1,13 @@
 #include "trees.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "trainer.h"
+#include "learn/grow_trees.h"
 
 namespace ns_dist {
 namespace {
@@ -26,7 +27,7 @@ TrainingRows step_rows() {
 TEST(Trees, LearnAStep) {
   TreeOptions options;
   options.trees = 150, options.leaves = 4, options.huber = 10;
-  const Trees trees = grow(step_rows(), options);
+  const Trees trees = grow_trees(step_rows(), options);
   for (const double x : {0.1, 0.4, 0.6, 0.9}) {
     const double features[] = {x, 3};
     EXPECT_NEAR(trees.evaluate(features), x > 0.5 ? 1 : -1, 0.05) << x;
@@ -34,38 +35,90 @@ TEST(Trees, LearnAStep) {
 }
 
 TEST(Trees, TheSameRowsGiveTheSameTrees) {
-  const Trees one = grow(step_rows(), {}), other = grow(step_rows(), {});
-  ASSERT_EQ(one.nodes.size(), other.nodes.size());
-  for (std::size_t n = 0; n < one.nodes.size(); ++n) {
-    EXPECT_EQ(one.nodes[n].threshold, other.nodes[n].threshold);
-    EXPECT_EQ(one.nodes[n].feature, other.nodes[n].feature);
-  }
+  const Trees one = grow_trees(step_rows(), {}), other = grow_trees(step_rows(), {});
+  EXPECT_THAT(one.parts().nodes, testing::ElementsAreArray(other.parts().nodes));
+  EXPECT_THAT(one.parts().borders, testing::ElementsAreArray(other.parts().borders));
+  EXPECT_EQ(one.parts().step, other.parts().step);
 }
 
 TEST(Trees, ConstantRowsAskNothing) {
   TrainingRows rows;
   rows.width = 1;
   for (int i = 0; i < 100; ++i) rows.features.push_back(2), rows.targets.push_back(0.3F), rows.weights.push_back(1);
-  const Trees trees = grow(rows, {});
+  const Trees trees = grow_trees(rows, {});
   const double features[] = {2};
   EXPECT_TRUE(std::isfinite(trees.evaluate(features)));
-  EXPECT_TRUE(trees.nodes.empty());
+  EXPECT_TRUE(trees.parts().nodes.size() <= trees.size());
 }
 
-// At a threshold itself the answer is the lower side.
-TEST(Trees, AnswerAsTheirQuestionsSay) {
-  Trees trees;
-  trees.inputs = 2;
-  ASSERT_TRUE(trees.add(std::array{0, 1, -1, -1, -1}, std::array{0.F, 3.F, 10.F, 20.F, 30.F}));
+std::vector<PlainTree> ten_trees() {
+  std::vector<PlainTree> trees = {{{0, 1, -1, -1, -1}, {0.F, 3.F, 10.F, 20.F, 30.F}}};
   for (int t = 0; t < 9; ++t) {  // more than are walked at once
-    ASSERT_TRUE(trees.add(std::array{1, -1, -1}, std::array{static_cast<float>(t), 0.F, 100.F}));
+    trees.push_back({{1, -1, -1}, {static_cast<float>(t), 0.F, 100.F}});
   }
-  const auto at = [&](double x, double y) { return trees.evaluate(std::array{x, y}.data()); };
-  EXPECT_EQ(at(-1, -1), 20);
-  EXPECT_EQ(at(0, 3), 20 + 300);
-  EXPECT_EQ(at(0, 3.5), 30 + 400);
-  EXPECT_EQ(at(1, 100), 10 + 900);
-  EXPECT_EQ(at(std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()), 10);
+  return trees;
+}
+
+// At a threshold itself the answer is the lower side. Leaves are rounded to 1 / 32767 of the largest.
+TEST(Trees, AnswerAsTheirQuestionsSay) {
+  const auto trees = Trees::pack(2, ten_trees());
+  ASSERT_TRUE(trees);
+  const auto at = [&](double x, double y) { return trees->evaluate(std::array{x, y}.data()); };
+  EXPECT_NEAR(at(-1, -1), 20, 0.01);
+  EXPECT_NEAR(at(0, 3), 20 + 300, 0.01);
+  EXPECT_NEAR(at(0, 3.5), 30 + 400, 0.01);
+  EXPECT_NEAR(at(1, 100), 10 + 900, 0.01);
+  EXPECT_NEAR(at(std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()), 10, 0.01);
+  EXPECT_EQ(at(std::numeric_limits<double>::quiet_NaN(), -1), at(-1e9, -1));  // larger than nothing
+}
+
+TEST(Trees, ManyRowsAtOnceHaveTheSameSums) {
+  const auto trees = Trees::pack(2, ten_trees());
+  ASSERT_TRUE(trees);
+  for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{32}, std::size_t{75}}) {
+    std::vector<Trees::Bins> bins(count);
+    std::vector<const Trees::Bins*> rows;
+    std::vector<double> alone, sums(count);
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::array features{static_cast<double>(r % 5) - 2, static_cast<double>(r % 11) - 0.5};
+      trees->find_bins(features.data(), bins[r]);
+      rows.push_back(&bins[r]);
+      alone.push_back(trees->evaluate(features.data()));
+    }
+    trees->evaluate(rows, sums);
+    EXPECT_EQ(sums, alone) << count;
+  }
+}
+
+// Each is one change of a sound forest.
+TEST(Trees, NodesThatLeadAstrayAreNotSound) {
+  const auto trees = Trees::pack(2, ten_trees());
+  ASSERT_TRUE(trees);
+  const Trees::Parts sound = trees->parts();
+  ASSERT_TRUE(Trees::is_sound(sound));
+  const auto changed = [&](std::size_t node, std::uint32_t value) {
+    std::vector<std::uint32_t> nodes(sound.nodes.begin(), sound.nodes.end());
+    nodes[node] = value;
+    Trees::Parts parts = sound;
+    parts.nodes = nodes;
+    return Trees::is_sound(parts);
+  };
+  const std::uint32_t root = sound.nodes[0];
+  EXPECT_TRUE(changed(0, root));
+  EXPECT_FALSE(changed(0, root | 100U << 17));                  // out of its tree
+  EXPECT_FALSE(changed(0, (root & ~255U) | 2));                 // a feature that is not there
+  EXPECT_FALSE(changed(0, (root & ~(255U << 8)) | 200U << 8));  // a border that is not there
+  EXPECT_FALSE(changed(0, root & 0x1ffff));                     // a leaf that asks
+  EXPECT_FALSE(changed(2, sound.nodes[1]));                     // deeper than its depth says, or out of the tree
+  Trees::Parts parts = sound;
+  parts.depths = parts.depths.first(parts.depths.size() - 1);
+  EXPECT_FALSE(Trees::is_sound(parts));
+  parts = sound;
+  parts.borders = parts.borders.first(1);
+  EXPECT_FALSE(Trees::is_sound(parts));
+  parts = sound;
+  parts.step = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(Trees::is_sound(parts));
 }
 
 TEST(Network, LearnsAPlane) {

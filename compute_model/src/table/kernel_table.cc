@@ -25,6 +25,14 @@ Error error_at(std::string where, std::string message, std::string expected = ""
 
 constexpr std::size_t kLargestText = std::size_t{4} << 30;  // of an unpacked table, bytes
 
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // spreadsheets mark UTF-8 so
+
+Error unopened(const std::filesystem::path& path) {
+  Error error = error_at(path.string(), "cannot be opened");
+  error.code = ErrorCode::kNotFound;
+  return error;
+}
+
 bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
 std::string_view trimmed(std::string_view text) {
@@ -71,11 +79,7 @@ Result<CsvTable> CsvTable::read(const std::filesystem::path& path) {
     void operator()(gzFile file) const { gzclose(file); }
   };
   const std::unique_ptr<gzFile_s, Close> file(gzopen(path.c_str(), "rb"));
-  if (!file) {
-    Error error = error_at(path.string(), "cannot be opened");
-    error.code = ErrorCode::kNotFound;
-    return fail(error);
-  }
+  if (!file) return fail(unopened(path));
   std::string text;
   std::vector<char> buffer(1 << 20);
   while (true) {
@@ -93,22 +97,26 @@ Result<CsvTable> CsvTable::read(const std::filesystem::path& path) {
   return parse(std::move(text), path.string());
 }
 
-Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
-  CsvTable table;
-  table.text_ = std::move(text);
-  table.where_ = std::move(where);
-  const std::string_view all = table.text_;
-  std::size_t begin = all.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // spreadsheets mark UTF-8 so
-  std::int64_t line = 0;
+void CsvTable::find_rows(std::int64_t lines_before) {
+  const std::string_view all = text_;
+  std::size_t begin = lines_before == 0 && all.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  std::int64_t line = lines_before;
   while (begin < all.size()) {
     std::size_t end = all.find('\n', begin);
     if (end == std::string_view::npos) end = all.size();
     std::size_t size = end - begin;
     if (size > 0 && all[begin + size - 1] == '\r') --size;
     ++line;
-    if (size > 0) table.rows_.push_back({begin, size, line});
+    if (size > 0) rows_.push_back({begin, size, line});
     begin = end + 1;
   }
+}
+
+Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
+  CsvTable table;
+  table.text_ = std::move(text);
+  table.where_ = std::move(where);
+  table.find_rows(0);
   if (table.rows_.empty()) return fail(error_at(table.where_, "is empty", "a header line and rows"));
   split(table.text(0), [&](std::string_view name) { table.columns_.emplace_back(value_of(name)); });
   table.rows_.erase(table.rows_.begin());
@@ -117,6 +125,84 @@ Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
     if (!seen.insert(name).second) return fail(error_at(table.where_ + ":1", "column \"" + name + "\" appears twice"));
   }
   return table;
+}
+
+struct CsvStream::File {
+  gzFile file = nullptr;
+  double size = 0;  // bytes, packed
+  bool ended = false;
+  ~File() {
+    if (file != nullptr) gzclose(file);
+  }
+};
+
+CsvStream::CsvStream() : file_(std::make_unique<File>()) {}
+CsvStream::CsvStream(CsvStream&&) noexcept = default;
+CsvStream::~CsvStream() = default;
+
+// Until `rest_` holds a line break after `size` bytes, or the file ends.
+Result<void> CsvStream::fill(std::size_t size) {
+  const std::string& where = header_.where_;
+  while (!file_->ended && rest_.find('\n', size) == std::string::npos) {
+    constexpr std::size_t kStep = std::size_t{1} << 20, kLongestLine = std::size_t{64} << 20;
+    if (rest_.size() > size + kLongestLine) {
+      return fail(error_at(where, "has a line of more than 64 MiB", "rows, each on a line of its own"));
+    }
+    const std::size_t before = rest_.size();
+    rest_.resize(before + kStep);
+    const int count = gzread(file_->file, rest_.data() + before, static_cast<unsigned>(kStep));
+    if (count < 0) return fail(error_at(where, "cannot be unpacked", "CSV, plain or gzipped"));
+    rest_.resize(before + static_cast<std::size_t>(count));
+    file_->ended = count == 0;
+  }
+  int status = Z_OK;
+  gzerror(file_->file, &status);
+  if (status != Z_OK && status != Z_STREAM_END) return fail(error_at(where, "is cut short", "a whole gzip file"));
+  return {};
+}
+
+Result<CsvStream> CsvStream::open(const std::filesystem::path& path) {
+  CsvStream stream;
+  stream.header_.where_ = path.string();
+  stream.file_->file = gzopen(path.c_str(), "rb");
+  if (stream.file_->file == nullptr) return fail(unopened(path));
+  std::error_code unknown;
+  const auto size = std::filesystem::file_size(path, unknown);
+  if (!unknown) stream.file_->size = static_cast<double>(size);
+  // Blank lines may stand before the header.
+  while (true) {
+    NS_TRY_VOID(stream.fill(0));
+    const std::size_t end = std::min(stream.rest_.find('\n'), stream.rest_.size());
+    std::string line = stream.rest_.substr(0, end);
+    const bool is_last = end == stream.rest_.size();
+    stream.rest_.erase(0, end + (is_last ? 0 : 1));
+    if (!is_last && (line.empty() || line == "\r" || line == kByteOrderMark)) {
+      ++stream.lines_;
+      continue;
+    }
+    NS_TRY(stream.header_, CsvTable::parse(std::move(line), path.string()));
+    return stream;
+  }
+}
+
+Result<CsvTable> CsvStream::next() {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  NS_TRY_VOID(fill(kPiece));
+  const std::size_t end = file_->ended ? rest_.size() : rest_.rfind('\n') + 1;
+  CsvTable piece;
+  piece.where_ = header_.where_;
+  piece.columns_ = header_.columns_;
+  piece.text_ = rest_.substr(0, end);
+  rest_.erase(0, end);
+  piece.find_rows(lines_);
+  lines_ += std::count(piece.text_.begin(), piece.text_.end(), '\n');
+  // A piece of blank lines is not the end.
+  if (piece.rows_.empty() && !piece.text_.empty() && !(file_->ended && rest_.empty())) return next();
+  return piece;
+}
+
+double CsvStream::share() const {
+  return file_->size > 0 ? std::min(1.0, static_cast<double>(gzoffset(file_->file)) / file_->size) : 0;
 }
 
 std::optional<std::size_t> CsvTable::column(std::string_view name) const {

@@ -1,4 +1,4 @@
-#include "trainer.h"
+#include "learn/trainer.h"
 
 #include <Eigen/Dense>
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <limits>
 #include <numbers>
 
-#include "random.h"
+#include "learn/random.h"
 
 namespace ns_dist {
 namespace {

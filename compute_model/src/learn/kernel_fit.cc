@@ -11,9 +11,10 @@
 #include <set>
 #include <thread>
 
+#include "data_sheet.h"
+#include "learn/grow_trees.h"
 #include "ns_dist/kernel_table.h"
-#include "trainer.h"
-#include "weights.h"
+#include "weights_file.h"
 
 namespace ns_dist {
 namespace {
@@ -23,7 +24,7 @@ struct Table {
   bool burst, sustained;
 };
 
-// Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they stand for both.
+// Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they count as both.
 constexpr std::array<Table, 24> kTables = {{
     {"bf16_gemm", true, false},
     {"bf16_gemm_sustained", false, true},
@@ -278,34 +279,35 @@ class Fitter {
 
   PredictorWeights fit(std::vector<KernelFitScore>& scores) {
     PredictorWeights weights;
-    for (const std::size_t g : present_) weights.gpus.push_back(gpus_[g].id);
-    weights.sorts.assign(present_.size(), 0);
+    for (const std::size_t g : present_) weights.gpus.push_back(data_sheet_of(gpus_[g]));
+    weights.kernel_classes.assign(present_.size(), 0);
     for (const Sample& sample : samples_) {
-      weights.sorts[index_of(sample.gpu)] |= std::uint32_t{1} << sort_of(predictor_, sample.work, sample.mode);
+      weights.kernel_classes[index_of(sample.gpu)] |= std::uint32_t{1}
+                                                      << kernel_class(predictor_, sample.work, sample.mode);
     }
     const auto seen = [](const Sample& sample) { return sample.shape >= kHoldOut; };
     const auto held_out = [](const Sample& sample) { return sample.shape < kHoldOut; };
 
     // Measured GPUs: shapes that nothing is fitted on give the intervals and the scores.
     progress_(0.0, "measured GPUs");
-    weights.known = known(seen);
-    BySort by_sort, even, odd;  // shapes with even and odd numbers apart
-    weights.seen = intervals(weights.sorts, by_sort);
+    weights.on_measured_gpu = measured_corrector(seen);
+    ByClass by_class, even, odd;  // shapes with even and odd numbers apart
+    weights.measured = intervals(weights.kernel_classes, by_class);
     judge(
         held_out, LeftOut::kShape,
         [&](const Sample& sample) {
-          const auto sort = sort_of(predictor_, sample.work, sample.mode);
-          return correct(weights, predictor_, sample.features, index_of(sample.gpu), sort);
+          const auto own_class = kernel_class(predictor_, sample.work, sample.mode);
+          return correct(weights, predictor_, sample.features, index_of(sample.gpu), own_class);
         },
         scores,
         [&](const Sample& sample, double forecast) {
-          const std::pair key{index_of(sample.gpu), sort_of(predictor_, sample.work, sample.mode)};
+          const std::pair key{index_of(sample.gpu), kernel_class(predictor_, sample.work, sample.mode)};
           const std::pair residual{forecast, std::log(sample.seconds / forecast)};
-          by_sort[key].push_back(residual);
+          by_class[key].push_back(residual);
           (sample.shape % 2 == 0 ? even : odd)[key].push_back(residual);
         });
-    weights.seen = intervals(weights.sorts, by_sort);
-    set_seen_coverage(scores, weights.sorts, even, odd);
+    weights.measured = intervals(weights.kernel_classes, by_class);
+    set_seen_coverage(scores, weights.kernel_classes, even, odd);
 
     // Other GPUs: each measured GPU, and each generation of several, is left out once.
     struct Trial {
@@ -342,9 +344,9 @@ class Fitter {
       score.covered = coverage(side[gpu], quantiles_of(pooled(side.size() > 1 ? side : far, gpu), kTailElsewhere));
     }
     progress_(0.9, "other GPUs");
-    weights.transfer = transfer(seen);
-    weights.far = quantiles_of(pooled(far.empty() ? near : far, std::nullopt), kTailElsewhere);
-    weights.near = quantiles_of(pooled(near.empty() ? far : near, std::nullopt), kTailElsewhere);
+    weights.on_other_gpu = other_corrector(seen);
+    weights.other_generation = quantiles_of(pooled(far.empty() ? near : far, std::nullopt), kTailElsewhere);
+    weights.same_generation = quantiles_of(pooled(near.empty() ? far : near, std::nullopt), kTailElsewhere);
     weights.power = power(scores);
     progress_(1.0, "done");
     return weights;
@@ -352,8 +354,8 @@ class Fitter {
 
  private:
   using LeftOut = KernelFitScore::LeftOut;
-  using Residuals = std::vector<std::pair<double, double>>;                 // forecast in s, ln(measured / forecast)
-  using BySort = std::map<std::pair<std::size_t, std::size_t>, Residuals>;  // of each GPU and sort
+  using Residuals = std::vector<std::pair<double, double>>;                  // forecast in s, ln(measured / forecast)
+  using ByClass = std::map<std::pair<std::size_t, std::size_t>, Residuals>;  // of each GPU and kernel class
 
   std::size_t gpu_named(const std::string& id) const {
     for (const std::size_t g : present_) {
@@ -374,7 +376,8 @@ class Fitter {
     if (std::count_if(samples_.begin(), samples_.end(), keep) < kFewest) return;
     PredictorWeights blind;
     blind.gpus = names.gpus;
-    blind.known = known(keep), blind.transfer = transfer(keep);
+    blind.on_measured_gpu = measured_corrector(keep);
+    blind.on_other_gpu = other_corrector(keep);
     std::vector<Machine> machines;
     std::vector<std::size_t> indices;
     for (const std::size_t g : present_) {
@@ -384,7 +387,7 @@ class Fitter {
       const auto nearest = neighbor_of(machines_[g][0], machines);
       const Pace pace = nearest ? pace_of(machines_[g][0], machines[nearest->index]) : Pace{};
       const auto forecast = [&](const Sample& sample) {
-        std::optional<NeighborFeatures> neighbor;
+        std::optional<ReferenceFeatures> neighbor;
         if (nearest) {
           const std::size_t other = indices[nearest->index];
           if (predictor_of(sample.work, gpus_[other], sample.mode) == predictor_) {
@@ -408,18 +411,18 @@ class Fitter {
     }
   }
 
-  // Each GPU's sorts have intervals of their own; sorts with few residuals take their GPU's.
-  static std::vector<Quantiles> intervals(const std::vector<std::uint32_t>& sorts, const BySort& residuals) {
+  // Each kernel class of a GPU has an interval of its own; a class with few residuals takes its GPU's.
+  static std::vector<Quantiles> intervals(const std::vector<std::uint32_t>& classes, const ByClass& residuals) {
     constexpr std::size_t kEnough = 100;
     std::vector<Quantiles> all;
-    for (std::size_t g = 0; g < sorts.size(); ++g) {
+    for (std::size_t g = 0; g < classes.size(); ++g) {
       Residuals pool;
       for (const auto& [key, some] : residuals) {
         if (key.first == g) pool.insert(pool.end(), some.begin(), some.end());
       }
-      for (std::size_t sort = 0; sort < kSorts; ++sort) {
-        if ((sorts[g] >> sort & 1U) == 0) continue;
-        const auto own = residuals.find({g, sort});
+      for (std::size_t c = 0; c < kKernelClasses; ++c) {
+        if ((classes[g] >> c & 1U) == 0) continue;
+        const auto own = residuals.find({g, c});
         all.push_back(quantiles_of(own != residuals.end() && own->second.size() >= kEnough ? own->second : pool));
       }
     }
@@ -427,14 +430,14 @@ class Fitter {
   }
 
   // One half of the held-out shapes sets intervals, the other half says how often they hold.
-  void set_seen_coverage(std::vector<KernelFitScore>& scores, const std::vector<std::uint32_t>& sorts,
-                         const BySort& first, BySort& second) const {
-    const std::vector<Quantiles> all = intervals(sorts, first);
-    for (std::size_t g = 0, next = 0; g < sorts.size(); ++g) {
+  void set_seen_coverage(std::vector<KernelFitScore>& scores, const std::vector<std::uint32_t>& classes,
+                         const ByClass& first, ByClass& second) const {
+    const std::vector<Quantiles> all = intervals(classes, first);
+    for (std::size_t g = 0, next = 0; g < classes.size(); ++g) {
       double inside = 0, rows = 0;
-      for (std::size_t sort = 0; sort < kSorts; ++sort) {
-        if ((sorts[g] >> sort & 1U) == 0) continue;
-        const Residuals& judged = second[{g, sort}];
+      for (std::size_t c = 0; c < kKernelClasses; ++c) {
+        if ((classes[g] >> c & 1U) == 0) continue;
+        const Residuals& judged = second[{g, c}];
         inside += coverage(judged, all[next++]) * static_cast<double>(judged.size());
         rows += static_cast<double>(judged.size());
       }
@@ -483,7 +486,7 @@ class Fitter {
   }
 
   template <class Keep>
-  Corrector known(const Keep& keep) const {
+  Corrector measured_corrector(const Keep& keep) const {
     const Capacity capacity = capacity_of(predictor_);
     const TrainingRows training = rows(keep, true);
     Corrector corrector;
@@ -492,7 +495,7 @@ class Fitter {
     options.trees = scaled(capacity.known_trees), options.leaves = capacity.known_leaves,
     options.rate = capacity.known_rate;
     options.ridge = 1, options.huber = 0.05;
-    corrector.trees = grow(training, options);
+    corrector.trees = grow_trees(training, options);
     return corrector;
   }
 
@@ -509,7 +512,7 @@ class Fitter {
     set_range(corrector, training);
     TreeOptions options;
     options.trees = scaled(80), options.leaves = 64, options.rate = 0.15, options.ridge = 1, options.huber = 0.05;
-    corrector.trees = grow(training, options);
+    corrector.trees = grow_trees(training, options);
     for (const std::size_t g : present_) {
       std::vector<double> errors;
       KernelFitScore score;
@@ -531,7 +534,7 @@ class Fitter {
 
   // A network first, which is smooth in the GPU's ratios; few and small trees on what it leaves.
   template <class Keep>
-  Corrector transfer(const Keep& keep) const {
+  Corrector other_corrector(const Keep& keep) const {
     const Capacity capacity = capacity_of(predictor_);
     TrainingRows training = rows(keep, false);
     Corrector corrector;
@@ -549,7 +552,7 @@ class Fitter {
     }
     TreeOptions trees;
     trees.trees = scaled(capacity.transfer_trees), trees.leaves = capacity.transfer_leaves, trees.rate = 0.1;
-    corrector.trees = grow(training, trees);
+    corrector.trees = grow_trees(training, trees);
     return corrector;
   }
 
@@ -644,6 +647,12 @@ class Fitter {
   std::vector<std::size_t> present_;
 };
 
+std::vector<std::string> ids_of(const std::vector<Gpu>& gpus) {
+  std::vector<std::string> ids;
+  for (const Gpu& gpu : gpus) ids.push_back(gpu.id);
+  return ids;
+}
+
 std::string card_of(const KernelFitOptions& options, const Data& data, const KernelWeights& weights,
                     const std::vector<KernelFitScore>& scores) {
   std::string card = "# Kernel weights";
@@ -664,19 +673,21 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
   for (std::size_t p = 0; p < kPredictorCount; ++p) {
     if (!weights.predictors[p]) continue;
     card += fmt::format("| {} | {} | {} |\n", name_of(static_cast<Predictor>(p)),
-                        fmt::join(weights.predictors[p]->gpus, ", "), data.samples[p].size());
+                        fmt::join(ids_of(weights.predictors[p]->gpus), ", "), data.samples[p].size());
   }
   for (std::size_t p = 0; p < kPredictorCount; ++p) {
     if (!weights.predictors[p]) continue;
     const PredictorWeights& part = *weights.predictors[p];
-    if (std::all_of(part.sorts.begin(), part.sorts.end(), [](std::uint32_t bits) { return bits == 1; })) continue;
-    card += "\nSorts of kernels measured; of others, the physical estimate or another mode speaks:\n\n";
+    if (std::all_of(part.kernel_classes.begin(), part.kernel_classes.end(),
+                    [](std::uint32_t bits) { return bits == 1; }))
+      continue;
+    card += "\nClasses of kernels that were measured; others are forecast by physics or from another mode:\n\n";
     for (std::size_t g = 0; g < part.gpus.size(); ++g) {
       std::vector<std::string> names;
-      for (std::size_t sort = 0; sort < kSorts; ++sort) {
-        if ((part.sorts[g] >> sort & 1U) != 0) names.push_back(sort_name(static_cast<Predictor>(p), sort));
+      for (std::size_t c = 0; c < kKernelClasses; ++c) {
+        if ((part.kernel_classes[g] >> c & 1U) != 0) names.push_back(kernel_class_name(static_cast<Predictor>(p), c));
       }
-      card += fmt::format("- {}: {}\n", part.gpus[g], fmt::join(names, "; "));
+      card += fmt::format("- {}: {}\n", part.gpus[g].id, fmt::join(names, "; "));
     }
   }
   card +=

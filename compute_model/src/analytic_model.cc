@@ -1,0 +1,137 @@
+#include "analytic_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+}  // namespace
+
+bool on_matrix_units(const Operator& op) {
+  return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ||
+         std::holds_alternative<GroupedGemm>(op.kind) || std::holds_alternative<MixtureOfExperts>(op.kind) ||
+         std::holds_alternative<Convolution>(op.kind);
+}
+
+Roofline AnalyticModel::roofline_of(const Operator& op, const Work& work) const {
+  double peak = machine_.vector_rate(op.dtype);
+  if (on_matrix_units(op)) peak = machine_.peak(op.dtype);
+  if (std::holds_alternative<UnknownOperator>(op.kind)) peak = std::max(peak, machine_.peak(op.dtype));
+  const double bytes = (work.read + work.written) / B;
+  if (machine_.mode == Mode::kSustained) return {work.flops / FLOP / peak, bytes / machine_.bandwidth, bytes};
+  // A kernel run again and again alone finds in L2 what fits there; an SM takes 64 bytes a clock from it (Jia et al.
+  // 2018, "Dissecting the NVIDIA Volta GPU architecture via microbenchmarking", table 3.1; the same since).
+  const double clock = machine_.gpu.boost_clock / Hz;
+  const double l2_bandwidth =
+      clock > 0 ? std::max(machine_.bandwidth, machine_.sms * 64 * clock) : 4 * machine_.bandwidth;
+  return {work.flops / FLOP / peak,
+          std::max(bytes / l2_bandwidth, std::max(0.0, bytes - machine_.l2) / machine_.bandwidth), bytes};
+}
+
+Bound AnalyticModel::bound_of(const Roofline& roofline, double seconds) const {
+  if (roofline.floor() < 0.25 * seconds && seconds < 5 * machine_.launch) return Bound::kLaunch;
+  return roofline.compute >= roofline.memory ? Bound::kCompute : Bound::kMemory;
+}
+
+double AnalyticModel::seconds(const Operator& op) const {
+  Steps no_steps(nullptr);
+  const Work work = work_of(op);
+  return estimate(op, work, roofline_of(op, work), no_steps).seconds;
+}
+
+Estimate AnalyticModel::streaming(const Operator& op, const Work& work, double passes, std::string_view method,
+                                  Steps& steps) const {
+  const double traffic = passes * ((work.read + work.written) / B);
+  return estimate_streaming(machine_, traffic, work.flops / FLOP, op.dtype, method, steps);
+}
+
+Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roofline& roofline, Steps& steps) const {
+  constexpr std::string_view kStreamed = "traffic over achieved bandwidth";
+  const auto d = [](std::int64_t value) { return static_cast<double>(value); };
+  return std::visit(
+      Overloaded{
+          [&](const Gemm& o) {
+            return estimate_gemm(machine_, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, o.epilogue, op.dtype, roofline,
+                                 steps);
+          },
+          [&](const GroupedGemm& o) {
+            const double rows = std::ceil(d(o.rows) / d(o.experts));
+            if (o.layout == GemmLayout::kTN) {
+              return estimate_gemm(machine_, d(o.experts), d(o.n), d(o.k), rows, o.layout, o.epilogue, op.dtype,
+                                   roofline, steps);
+            }
+            return estimate_gemm(machine_, d(o.experts), rows, d(o.n), d(o.k), o.layout, o.epilogue, op.dtype, roofline,
+                                 steps);
+          },
+          [&](const MixtureOfExperts& o) {
+            const double chosen = std::min(d(o.experts), d(o.tokens) * d(o.top_k));
+            const double rows = std::ceil(d(o.tokens) * d(o.top_k) / chosen);
+            Estimate up = estimate_gemm(machine_, chosen, rows, 2 * d(o.intermediate), d(o.hidden), GemmLayout::kNT,
+                                        Epilogue::kNone, op.dtype, Roofline{}, steps);
+            const Estimate down = estimate_gemm(machine_, chosen, rows, d(o.hidden), d(o.intermediate), GemmLayout::kNT,
+                                                Epilogue::kNone, op.dtype, Roofline{}, steps);
+            // Permuted rows in, gated rows between the products, weighted sum out.
+            const double moved = d(o.tokens) * d(o.top_k) * (3 * d(o.hidden) + 3 * d(o.intermediate));
+            up.seconds +=
+                down.seconds + 3 * machine_.launch + moved * (size_of(op.dtype) / B) / machine_.achieved_bandwidth;
+            up.method = "two grouped products and their permutations";
+            up.spread = 1.8;
+            return up;
+          },
+          [&](const Attention& o) { return estimate_attention(machine_, o, op.dtype, roofline, steps); },
+          [&](const Softmax& o) {
+            return streaming(op, work, softmax_passes(machine_, d(o.columns), o.pass), kStreamed, steps);
+          },
+          [&](const Normalization& o) {
+            return streaming(op, work, normalization_passes(machine_, o.pass), kStreamed, steps);
+          },
+          [&](const Elementwise&) { return streaming(op, work, 1, kStreamed, steps); },
+          // Scattered rows and, backward, atomics.
+          [&](const Embedding& o) { return streaming(op, work, o.pass == Pass::kForward ? 1.2 : 2, kStreamed, steps); },
+          // Maximum, exponentials and sum are passes of their own over fp32 logits in Megatron's
+          // vocab_parallel_cross_entropy; its fused variant needs about half.
+          [&](const CrossEntropy& o) {
+            return streaming(op, work, o.pass == Pass::kForward ? 6 : 2, kStreamed, steps);
+          },
+          [&](const OptimizerStep&) { return streaming(op, work, 1, kStreamed, steps); },
+          [&](const Copy&) { return streaming(op, work, 1, kStreamed, steps); },
+          [&](const Convolution& o) {
+            const double height = std::floor((d(o.in_height) + 2 * d(o.padding) - d(o.kernel)) / d(o.stride)) + 1;
+            const double width = std::floor((d(o.in_width) + 2 * d(o.padding) - d(o.kernel)) / d(o.stride)) + 1;
+            const double rows = d(o.batch) * height * width, depth = d(o.in_channels) * d(o.kernel) * d(o.kernel);
+            Estimate e = estimate_gemm(machine_, 1, rows, d(o.out_channels), depth, GemmLayout::kNN, Epilogue::kNone,
+                                       op.dtype, Roofline{}, steps);
+            if (o.pass == Pass::kBackward) e.seconds *= 2;  // data and weight gradients, as many products each
+            e.method = "implicit matrix product";
+            e.spread = 1.6;
+            return e;
+          },
+          [&](const UnknownOperator&) {
+            // Neither tile nor kernel is known: the roofline at achieved rates, and a wide interval.
+            const double memory = roofline.memory * machine_.bandwidth / machine_.achieved_bandwidth;
+            const double compute = roofline.compute / 0.6;
+            Estimate e;
+            e.seconds = machine_.launch + overlap(compute, memory);
+            e.bound = machine_.launch > std::max(compute, memory) ? Bound::kLaunch
+                      : compute > memory                          ? Bound::kCompute
+                                                                  : Bound::kMemory;
+            e.method = "roofline of an unknown operator";
+            e.spread = 2.5;
+            e.extrapolated = true;
+            return e;
+          },
+      },
+      op.kind);
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,30 @@
+// How long an operator takes by physics alone: tiles, waves and rooflines.
+#pragma once
+
+#include "families.h"
+#include "machine.h"
+
+namespace ns_dist {
+
+// Whether `op` is made of matrix products.
+bool on_matrix_units(const Operator& op);
+
+// Contract of all functions: the operator is valid and `machine` has a rate for its number format.
+class AnalyticModel {
+ public:
+  explicit AnalyticModel(Machine machine) : machine_(std::move(machine)) {}
+
+  const Machine& machine() const { return machine_; }
+  Roofline roofline_of(const Operator& op, const Work& work) const;
+  Estimate estimate(const Operator& op, const Work& work, const Roofline& roofline, Steps& steps) const;
+  double seconds(const Operator& op) const;
+  // What limits a kernel that takes `seconds`.
+  Bound bound_of(const Roofline& roofline, double seconds) const;
+
+ private:
+  Estimate streaming(const Operator& op, const Work& work, double passes, std::string_view method, Steps& steps) const;
+
+  Machine machine_;
+};
+
+}  // namespace ns_dist

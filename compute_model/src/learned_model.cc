@@ -1,0 +1,238 @@
+#include "learned_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "weights_file.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+// Long runs of BF16 products of at least 1e10 FLOP take 1.1-1.25 times as long as single ones on H200, B200 and
+// GB200.
+constexpr double kMostSlowdown = 1.3;
+
+// Rows of one product in place of many: at most as many as the tables hold, so that the forecast does not extrapolate,
+// and at least as many as one of the many has.
+std::int64_t measured_rows(double rows, std::int64_t least) {
+  constexpr std::int64_t kMost = 32768;
+  return std::max(least, static_cast<std::int64_t>(std::min(rows, static_cast<double>(kMost))));
+}
+
+// Rows of all products that `op` consists of.
+double rows_of(const Operator& op) {
+  if (const auto* gemm = std::get_if<Gemm>(&op.kind)) {
+    return static_cast<double>(gemm->batch) * static_cast<double>(gemm->m);
+  }
+  return static_cast<double>(std::get<GroupedGemm>(op.kind).rows);
+}
+
+// Scales by a model's ratio to another kernel that does 1 / `work` of the work. Half of the distance between both
+// ratios widens the interval.
+void scale(Estimate& estimate, double factor, std::string_view method, double work = 1) {
+  const double doubt = std::min(std::sqrt(std::max(factor / work, work / factor)), 2.0);
+  estimate.seconds *= factor;
+  estimate.low *= factor / doubt;
+  estimate.high *= factor * doubt;
+  estimate.method = method;
+}
+
+}  // namespace
+
+LearnedModel::LearnedModel(const AnalyticModel& analytic, std::shared_ptr<const KernelWeights> weights)
+    : analytic_(analytic), weights_(std::move(weights)) {}
+
+const PredictorWeights* LearnedModel::weights_of(Predictor predictor) const {
+  if (!weights_) return standard_weights(predictor);
+  const auto& own = weights_->predictors[static_cast<std::size_t>(predictor)];
+  return own ? &*own : nullptr;
+}
+
+const ReferenceGpu& LearnedModel::reference_of(Predictor predictor, const PredictorWeights& weights) const {
+  LazyReference& lazy = references_[static_cast<std::size_t>(predictor)];
+  std::call_once(lazy.once, [&] { lazy.gpu = reference_gpu(weights, machine()); });
+  return lazy.gpu;
+}
+
+Operator LearnedModel::measured_like(const Operator& op) const {
+  if (const auto* gemm = std::get_if<Gemm>(&op.kind); gemm != nullptr && on_tensor_units(op)) {
+    // Only products of two matrices were measured: a batch is one product with all rows.
+    Gemm plain = *gemm;
+    plain.epilogue = Epilogue::kNone;
+    if (gemm->batch > 1) {
+      plain.batch = 1;
+      plain.m = measured_rows(rows_of(op), gemm->m);
+    }
+    return {plain, op.dtype};
+  }
+  if (const auto* grouped = std::get_if<GroupedGemm>(&op.kind); grouped != nullptr && on_tensor_units(op)) {
+    return {Gemm{.m = measured_rows(rows_of(op), 1), .n = grouped->n, .k = grouped->k}, op.dtype};
+  }
+  if (const auto* attention = std::get_if<Attention>(&op.kind)) {
+    Attention forward = *attention;
+    forward.pass = Pass::kForward;
+    return {forward, op.dtype == DType::kFp8 ? DType::kBf16 : op.dtype};
+  }
+  return op;
+}
+
+std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator& measured, const Query& query,
+                                             const Roofline& roofline, Steps& steps) const {
+  std::optional<Estimate> estimate = this->estimate(measured, query, steps);
+  if (!estimate) return std::nullopt;
+  const auto* gemm = std::get_if<Gemm>(&op.kind);
+  const auto* attention = std::get_if<Attention>(&op.kind);
+  if (gemm != nullptr && on_tensor_units(op)) {
+    if (machine().mode == Mode::kSustained) slow_down(*estimate, measured, steps);
+    if (gemm->batch > 1) {
+      Gemm batched = *gemm;
+      batched.epilogue = Epilogue::kNone;
+      scale(*estimate, analytic_.seconds({batched, op.dtype}) / analytic_.seconds(measured),
+            "measured kernels of one product; the batch by tiles and waves",
+            rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));
+      estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
+    }
+    add_epilogue(*estimate, op, roofline, steps);
+  } else if (std::holds_alternative<GroupedGemm>(op.kind) && on_tensor_units(op)) {
+    if (machine().mode == Mode::kSustained) slow_down(*estimate, measured, steps);
+    scale(*estimate, analytic_.seconds(op) / analytic_.seconds(measured),
+          "measured kernels of one product; the experts by tiles and waves",
+          rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));
+    estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
+  } else if (attention != nullptr && !(op == measured)) {
+    scale(*estimate, analytic_.seconds(op) / analytic_.seconds(measured),
+          attention->pass == Pass::kForward ? "measured half-precision kernels; products at the rate of FP8"
+                                            : "measured forward kernels; backward by published rates");
+  } else if (machine().mode == Mode::kSustained) {
+    slow_down(*estimate, op, steps);
+  }
+  return estimate;
+}
+
+// FP8 products and experts were measured in bursts alone. In long runs they slow down as BF16 products do.
+void LearnedModel::slow_down(Estimate& estimate, const Operator& op, Steps& steps) const {
+  Gemm like;
+  if (const auto* moe = std::get_if<MixtureOfExperts>(&op.kind)) {
+    like = {.m = moe->tokens, .n = 2 * moe->intermediate, .k = moe->hidden};
+  } else if (const auto* gemm = std::get_if<Gemm>(&op.kind); gemm != nullptr && op.dtype == DType::kFp8) {
+    like = {.m = gemm->m, .n = gemm->n, .k = gemm->k};
+  } else {
+    return;
+  }
+  const auto burst = estimate_at_once({like, DType::kBf16}, Mode::kBurst);
+  const auto sustained = estimate_at_once({like, DType::kBf16}, machine().mode);
+  if (!burst || !sustained) return;
+  const double factor = std::clamp(sustained->seconds / burst->seconds, 1.0, kMostSlowdown);
+  estimate.seconds *= factor;
+  estimate.low *= factor;
+  estimate.high *= factor;
+  if (steps.on()) steps.add("sustained", factor, "as BF16 products of the size slow down in long runs");
+}
+
+bool LearnedModel::ask(const Operator& op, Mode mode, Query& query) const {
+  const auto predictor = predictor_of(op, machine().gpu, mode);
+  if (!predictor) return false;
+  query.weights = weights_of(*predictor);
+  if (query.weights == nullptr) return false;
+  query.predictor = *predictor;
+  query.mode = mode;
+  query.reference = &reference_of(*predictor, *query.weights);
+  query.kernel_class = kernel_class(*predictor, op, mode);
+  const std::optional<std::size_t> reference = query.reference->index();
+  query.only_bursts =
+      *predictor == Predictor::kGemm && reference && !was_measured(*query.weights, *reference, query.kernel_class);
+  query.features = features_of(*predictor, machine(), op, mode);
+  const Case one{*query.weights,     *predictor,       op, mode, machine(), query.features, *query.reference,
+                 query.kernel_class, query.only_bursts};
+  query.source = &source_for(one);
+  query.method = query.source->method(one);
+  query.pending = {};
+  query.source->prepare(one, query.pending);
+  const double limit = machine().gpu.board_power / W;
+  if (machine().mode == Mode::kSustained && limit > 0) {
+    prepare_power(query.pending, *query.weights, *predictor, query.features);
+  }
+  return true;
+}
+
+std::optional<Estimate> LearnedModel::estimate_at_once(const Operator& op, Mode mode) const {
+  Query query;
+  if (!ask(op, mode, query)) return std::nullopt;
+  PendingCorrection* const pending = &query.pending;
+  evaluate(std::span(&pending, 1));
+  Steps no_steps(nullptr);
+  return estimate(op, query, no_steps);
+}
+
+std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& query, Steps& steps) const {
+  const PredictorWeights& weights = *query.weights;
+  const ReferenceGpu& reference = *query.reference;
+  const Correction correction = query.pending.finish();
+  Estimate estimate;
+  estimate.method = query.method;
+  if (query.pending.scaled && !reference.measured && steps.on()) {
+    steps.add("nearest_gpu", reference.nearest->machine.gpu.id,
+              "its measured kernels are carried over by the ratio of the physical estimates");
+    steps.add("nearest_share", query.pending.share, "the network has the rest");
+  }
+  if (!(correction.seconds > 0) || !std::isfinite(correction.high)) return std::nullopt;
+  estimate.seconds = correction.seconds;
+  estimate.low = correction.low;
+  estimate.high = correction.high;
+  estimate.extrapolated = correction.extrapolated;
+  if (query.only_bursts && query.mode == Mode::kSustained) {
+    // A burst may have found its operands in L2, where a long run does not. So the burst is slowed down by what the
+    // trees learned of long runs elsewhere, within the range that was seen there.
+    if (const auto burst = estimate_at_once(op, Mode::kBurst)) {
+      const double factor = std::clamp(estimate.seconds / burst->seconds, 1.0, kMostSlowdown);
+      estimate.seconds = burst->seconds * factor;
+      estimate.low = burst->low;
+      estimate.high = burst->high * kMostSlowdown;
+      if (steps.on()) steps.add("sustained", factor, "as measured GPUs slow down in long runs");
+    }
+  }
+  estimate.watts = query.pending.watts(machine().gpu.board_power / W);
+  if (steps.on() && estimate.watts > 0) steps.add("power_w", estimate.watts, "mean board power, run again and again");
+  estimate.waves = static_cast<std::int64_t>(std::min(query.features.waves, 9e18));
+  estimate.tile = query.features.tile;
+  estimate.bound = analytic_.bound_of(analytic_.roofline_of(op, work_of(op)), estimate.seconds);
+  if (steps.on()) {
+    steps.add("predictor", name_of(query.predictor));
+    if (reference.measured && !was_measured(weights, *reference.measured, query.kernel_class)) {
+      steps.add("kernel_class", kernel_class_name(query.predictor, query.kernel_class),
+                "none of this class was measured on this GPU");
+    }
+    const auto shape = shape_features(query.predictor), gpu = gpu_features(query.predictor);
+    for (std::size_t f = 0; f < shape.size() + gpu.size(); ++f) {
+      steps.add(f < shape.size() ? shape[f] : gpu[f - shape.size()], query.features.values[f], "feature");
+    }
+    if (query.predictor == Predictor::kGemmFp8) {
+      steps.add("includes", "quantization of activations", "as it was measured");
+    }
+    steps.add("base_s", query.features.base, "physical estimate that the features correct");
+    steps.add("correction", correction.seconds / query.features.base, estimate.method);
+    if (correction.extrapolated) steps.add("extrapolated", "yes", "a feature lies outside the fitted range");
+  }
+  return estimate;
+}
+
+// Adds the epilogue's traffic beyond the plain product's. Tiles finish at different times, so about half of it hides
+// behind other tiles' products.
+void LearnedModel::add_epilogue(Estimate& estimate, const Operator& op, const Roofline& roofline, Steps& steps) const {
+  const auto& gemm = std::get<Gemm>(op.kind);
+  if (gemm.epilogue == Epilogue::kNone) return;
+  Gemm plain = gemm;
+  plain.epilogue = Epilogue::kNone;
+  const Operator plain_op{plain, op.dtype};
+  const double plain_bytes = analytic_.roofline_of(plain_op, work_of(plain_op)).bytes;
+  const double excess = std::max(0.0, roofline.bytes - plain_bytes) / machine().achieved_bandwidth;
+  constexpr double kExposed = 0.5;
+  estimate.seconds += kExposed * excess;
+  estimate.low += 0.2 * excess;
+  estimate.high += excess;
+  if (steps.on()) steps.add("epilogue_s", kExposed * excess, "traffic beyond the plain product, half of it hidden");
+}
+
+}  // namespace ns_dist

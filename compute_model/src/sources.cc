@@ -1,0 +1,77 @@
+#include "sources.h"
+
+#include <algorithm>
+
+namespace ns_dist {
+namespace {
+
+// Whether the nearest GPU's measurements of this kernel can be compared with this GPU's.
+bool is_comparable(const Case& c) {
+  return c.reference.nearest && predictor_of(c.op, c.reference.nearest->machine.gpu, c.mode) == c.predictor &&
+         (c.only_bursts || was_measured(c.weights, c.reference.nearest->neighbor.index, c.kernel_class));
+}
+
+constexpr Source kMeasuredHere = {
+    "measured here",
+    [](const Case& c) {
+      return c.reference.measured && was_measured(c.weights, *c.reference.measured, c.kernel_class);
+    },
+    [](const Case& c, PendingCorrection& pending) {
+      prepare_measured(pending, c.weights, c.predictor, c.features, *c.reference.measured, c.kernel_class);
+    },
+    [](const Case&) -> std::string_view { return "trees over measured kernels of this GPU"; }};
+
+constexpr Source kBurstsSlowed = {"bursts slowed", [](const Case& c) { return c.reference.measured && c.only_bursts; },
+                                  [](const Case& c, PendingCorrection& pending) {
+                                    prepare_scaled(pending, c.weights, c.predictor, c.features,
+                                                   {c.features, *c.reference.measured, 1, true, true, {}});
+                                  },
+                                  [](const Case&) -> std::string_view {
+                                    return "trees over measured bursts of this GPU, slowed as long runs of others are";
+                                  }};
+
+constexpr Source kNearestScaled = {
+    "nearest scaled",
+    [](const Case& c) { return is_comparable(c) && (c.reference.nearest->itself || learned_elsewhere(c.weights)); },
+    [](const Case& c, PendingCorrection& pending) {
+      const ReferenceGpu::Nearest& nearest = *c.reference.nearest;
+      prepare_scaled(pending, c.weights, c.predictor, c.features,
+                     {features_of(c.predictor, nearest.machine, c.op, c.mode), nearest.neighbor.index,
+                      nearest.neighbor.share, nearest.neighbor.same_generation, nearest.itself, nearest.pace});
+    },
+    [](const Case& c) -> std::string_view {
+      return c.reference.nearest->neighbor.share == 1
+                 ? "measured kernels of the nearest GPU, scaled"
+                 : "measured kernels of the nearest GPU scaled, and a network over others";
+    }};
+
+constexpr Source kNetwork = {
+    "network", [](const Case& c) { return learned_elsewhere(c.weights); },
+    [](const Case& c, PendingCorrection& pending) {
+      prepare_other(pending, c.weights, c.predictor, c.features, false);
+    },
+    [](const Case&) -> std::string_view { return "network over measured kernels of other GPUs"; }};
+
+// The base, with the interval that measured GPUs gave it.
+constexpr Source kPhysics = {"physics", [](const Case&) { return true; },
+                             [](const Case& c, PendingCorrection& pending) {
+                               prepare_other(pending, c.weights, c.predictor, c.features,
+                                             is_comparable(c) && c.reference.nearest->neighbor.same_generation);
+                             },
+                             [](const Case& c) -> std::string_view {
+                               return c.predictor == Predictor::kVector
+                                          ? "traffic over achieved bandwidth, and the launch floor"
+                                          : "tiles, waves and clock by board power";
+                             }};
+
+constexpr std::array<Source, 5> kSources = {kMeasuredHere, kBurstsSlowed, kNearestScaled, kNetwork, kPhysics};
+
+}  // namespace
+
+std::span<const Source> correction_sources() { return kSources; }
+
+const Source& source_for(const Case& one) {
+  return *std::find_if(kSources.begin(), kSources.end(), [&](const Source& source) { return source.applies(one); });
+}
+
+}  // namespace ns_dist

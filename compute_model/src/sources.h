@@ -1,0 +1,38 @@
+// Who answers for an operator that has a predictor: the sources of a correction, tried in order.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "reference_gpu.h"
+#include "weights.h"
+
+namespace ns_dist {
+
+// What a source sees.
+struct Case {
+  const PredictorWeights& weights;
+  Predictor predictor;
+  const Operator& op;
+  Mode mode;
+  const Machine& machine;
+  const Features& features;  // of `op` on `machine`
+  const ReferenceGpu& reference;
+  std::size_t kernel_class;
+  // The reference GPU was measured, but not kernels of this class: products in long runs where it was measured in
+  // bursts.
+  bool only_bursts = false;
+};
+
+struct Source {
+  std::string_view name;
+  bool (*applies)(const Case&);
+  void (*prepare)(const Case&, PendingCorrection&);
+  std::string_view (*method)(const Case&);
+};
+
+// In the order in which they are tried; the last one always applies.
+std::span<const Source> correction_sources();
+const Source& source_for(const Case& one);
+
+}  // namespace ns_dist

@@ -1,0 +1,72 @@
+#include "sources.h"
+
+#include <gtest/gtest.h>
+
+#include "compute_model_gpus.h"
+#include "ns_dist/catalog.h"
+#include "weights_file.h"
+
+namespace ns_dist {
+namespace {
+
+// The source that answers for `op` on a GPU of the catalog.
+std::string source_of(const Gpu& gpu, const Operator& op, Mode mode) {
+  const Machine machine = *make_machine(gpu, mode);
+  const auto predictor = predictor_of(op, gpu, mode);
+  if (!predictor) return "none";
+  const PredictorWeights& weights = *standard_weights(*predictor);
+  const ReferenceGpu reference = reference_gpu(weights, machine);
+  const std::size_t own_class = kernel_class(*predictor, op, mode);
+  const Features features = features_of(*predictor, machine, op, mode);
+  const bool only_bursts =
+      *predictor == Predictor::kGemm && reference.index() && !was_measured(weights, *reference.index(), own_class);
+  return std::string(
+      source_for({weights, *predictor, op, mode, machine, features, reference, own_class, only_bursts}).name);
+}
+
+Gpu gpu_of(const char* id) { return *Catalog::standard().gpu(id); }
+
+const Operator kProduct{Gemm{.m = 4096, .n = 4096, .k = 4096}, DType::kBf16};
+
+TEST(Sources, AMeasuredGpuAnswersForItself) {
+  EXPECT_EQ(source_of(gpu_of("h200-sxm"), kProduct, Mode::kBurst), "measured here");
+  EXPECT_EQ(source_of(gpu_of("h200-sxm"), kProduct, Mode::kSustained), "measured here");
+}
+
+TEST(Sources, LongRunsOfAGpuMeasuredInBurstsAreItsBurstsSlowed) {
+  EXPECT_EQ(source_of(gpu_of("l40s"), kProduct, Mode::kBurst), "measured here");
+  EXPECT_EQ(source_of(gpu_of("l40s"), kProduct, Mode::kSustained), "bursts slowed");
+}
+
+TEST(Sources, AnotherGpuIsTheNearestOneScaled) {
+  EXPECT_EQ(source_of(gpu_of("h100-sxm-80gb"), kProduct, Mode::kBurst), "nearest scaled");
+  Gpu slower = gpu_of("h200-sxm");
+  slower.memory_bandwidth = 0.5 * slower.memory_bandwidth;
+  EXPECT_EQ(source_of(slower, kProduct, Mode::kBurst), "nearest scaled") << "another data sheet of a measured GPU";
+}
+
+// FP8 products of a GPU whose nearest measured one has none.
+TEST(Sources, WithoutAComparableGpuTheNetworkAnswers) {
+  const PredictorWeights& weights = *standard_weights(Predictor::kMoe);
+  const Operator op{MixtureOfExperts{.tokens = 64, .hidden = 1024, .intermediate = 512, .experts = 8, .top_k = 2}};
+  const Machine machine = *make_machine(h100(), Mode::kBurst);
+  const Features features = features_of(Predictor::kMoe, machine, op, Mode::kBurst);
+  const ReferenceGpu nothing;
+  EXPECT_EQ(source_for({weights, Predictor::kMoe, op, Mode::kBurst, machine, features, nothing, 0, false}).name,
+            "network");
+}
+
+// FP32 products were measured in ways that teach nothing about other GPUs.
+TEST(Sources, WhereNothingCarriesOverPhysicsAnswers) {
+  const Operator op{Gemm{.m = 4096, .n = 4096, .k = 4096}, DType::kFp32};
+  EXPECT_EQ(source_of(gpu_of("b200-sxm"), op, Mode::kBurst), "physics");
+  EXPECT_EQ(source_of(gpu_of("b200-sxm"), op, Mode::kSustained), "none");
+}
+
+TEST(Sources, AreTriedInOneOrderAndTheLastAlwaysApplies) {
+  EXPECT_EQ(correction_sources().front().name, "measured here");
+  EXPECT_EQ(correction_sources().back().name, "physics");
+}
+
+}  // namespace
+}  // namespace ns_dist
