@@ -92,10 +92,10 @@ inline PassGraph pipeline_of_passes(const PipelineSchedule& schedule, ScheduleSh
     return (static_cast<std::size_t>(kind) * positions + position) * static_cast<std::size_t>(shape.microbatches) +
            static_cast<std::size_t>(microbatch);
   };
+  const std::vector<PassList> orders = *schedule.orders(shape);
   std::vector<NodeId> nodes(2 * positions * static_cast<std::size_t>(shape.microbatches), kNoNode);
   for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
-    const std::vector<SchedulePass> order = *schedule.order(shape, stage);
-    for (const SchedulePass& pass : order) {
+    for (const SchedulePass& pass : flatten(orders[static_cast<std::size_t>(stage)])) {
       const auto position = static_cast<std::size_t>(pass.chunk * shape.stages + stage);
       nodes[slot(pass.kind, position, pass.microbatch)] =
           builder.add(ExecutionGraph::lane_of(stage, Stream::kCompute), works[static_cast<std::size_t>(pass.kind)],

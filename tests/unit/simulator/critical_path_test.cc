@@ -37,16 +37,10 @@ TEST(CriticalPath, OfNothingIsNothing) {
 }
 
 TEST(Hotspots, SumEqualNamesAndKinds) {
-  ExecutionGraph::Builder builder(Mesh::innermost_first({"pp"}, {1}), 1);
-  const WorkId big = builder.intern({"mlp", Category::kForward, Operator{Gemm{.m = 2}}});
-  const WorkId small = builder.intern({"mlp", Category::kForward, Operator{Gemm{.m = 1}}});
-  const WorkId reduce = builder.intern({"tp.all_reduce", Category::kTensorParallel, Collective{}});
-  for (const WorkId work : {big, reduce, small, big}) {
-    builder.add(ExecutionGraph::lane_of(0, Stream::kCompute), work, {}, {});
-  }
-  const ExecutionGraph graph = std::move(builder).build();
-  const std::vector<Seconds> durations = {2 * s, 1 * s, 10 * s};
-  const std::vector<Hotspot> spots = hotspots(graph, critical_path(graph, durations), schedule(graph, durations));
+  const std::vector<PathEntry> path = {{"mlp", "gemm", exactly(2 * s), 2, 4 * s},
+                                       {"tp.all_reduce", "all_reduce", exactly(10 * s), 1, 10 * s},
+                                       {"mlp", "gemm", exactly(1 * s), 1, 1 * s}};
+  const std::vector<Hotspot> spots = hotspots(path);
   ASSERT_EQ(spots.size(), 2u);
   EXPECT_EQ(spots[0].name, "tp.all_reduce");
   EXPECT_EQ(spots[0].kind, "all_reduce");
@@ -58,18 +52,13 @@ TEST(Hotspots, SumEqualNamesAndKinds) {
 
 // Two gemms err together: 1 + 1 below, 2 + 2 above. The collective errs by itself: 3 below, 3 above.
 TEST(PathInterval, AddsWithinAFamilyAndInQuadratureAcross) {
-  ExecutionGraph::Builder builder(Mesh::innermost_first({"pp"}, {1}), 1);
-  const WorkId gemm = builder.intern({"mlp", Category::kForward, Operator{Gemm{}}});
-  const WorkId reduce = builder.intern({"tp.all_reduce", Category::kTensorParallel, Collective{}});
-  for (const WorkId work : {gemm, reduce, gemm}) {
-    builder.add(ExecutionGraph::lane_of(0, Stream::kCompute), work, {}, {});
-  }
-  const ExecutionGraph graph = std::move(builder).build();
-  std::vector<Forecast> forecasts = {exactly(10 * s), exactly(20 * s)};
-  forecasts[0].low = 9 * s, forecasts[0].high = 12 * s;
-  forecasts[1].low = 17 * s, forecasts[1].high = 23 * s;
-  const std::vector<Seconds> durations = {10 * s, 20 * s};
-  const Interval interval = path_interval(graph, critical_path(graph, durations), forecasts);
+  std::vector<PathEntry> path = {{"mlp", "gemm", exactly(10 * s), 2, 20 * s},
+                                 {"tp.all_reduce", "all_reduce", exactly(20 * s), 1, 20 * s}};
+  path[0].forecast.low = 9 * s;
+  path[0].forecast.high = 12 * s;
+  path[1].forecast.low = 17 * s;
+  path[1].forecast.high = 23 * s;
+  const Interval interval = path_interval(path);
   EXPECT_NEAR(interval.low / s, 40 - std::sqrt(2.0 * 2 + 3 * 3), 1e-12);
   EXPECT_NEAR(interval.high / s, 40 + std::sqrt(4.0 * 4 + 3 * 3), 1e-12);
 }

@@ -209,7 +209,7 @@ TEST(DemandsOf, EachEffectHasItsSwitch) {
     scenario.network.compute_slowdown = slowdown;
     const auto simulation = simulate(scenario);
     EXPECT_TRUE(simulation);
-    return simulation ? simulation->report.step / s : 0;
+    return simulation ? simulation->step / s : 0;
   };
   const double alone = step(false, false);
   EXPECT_GE(step(true, false), alone);

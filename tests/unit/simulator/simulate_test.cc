@@ -29,23 +29,23 @@ FakeCompute equal_layers(const Model& model) {
   });
 }
 
-Simulation simulated(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network) {
-  auto simulation = simulate(scenario, compute, network);
-  if (!simulation) {
-    ADD_FAILURE() << to_text(simulation.error());
+Report simulated(const Scenario& scenario, const ComputeCost& compute, const NetworkCost& network) {
+  auto answer = simulate(scenario, Session(compute, network));
+  if (!answer) {
+    ADD_FAILURE() << to_text(answer.error());
     return {};
   }
-  return *std::move(simulation);
+  return *std::move(answer);
 }
 
 // (m + p - 1) (f + b) for the planner's own graph: a layer is 4 gemms and attention forward, twice that backward.
 TEST(Simulate, OneFOneBTakesWhatTheClosedFormSays) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 4;
-  const Simulation simulation = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   const double m = 16, p = 4, layers = 8 / p, forward = 5, backward = 9;
-  EXPECT_NEAR(simulation.report.step / (layers * (m + p - 1) * (forward + backward) * ms), 1, 1e-9);
-  EXPECT_NEAR(simulation.report.breakdown.bubble / simulation.report.step, (p - 1) / (m + p - 1), 1e-9);
+  EXPECT_NEAR(report.step / (layers * (m + p - 1) * (forward + backward) * ms), 1, 1e-9);
+  EXPECT_NEAR(report.breakdown.bubble / report.step, (p - 1) / (m + p - 1), 1e-9);
 }
 
 TEST(Simulate, InterleavingDividesTheBubble) {
@@ -53,15 +53,15 @@ TEST(Simulate, InterleavingDividesTheBubble) {
   scenario.plan.pp = 4;
   scenario.plan.vpp = 2;
   scenario.plan.schedule = "interleaved";
-  const Simulation simulation = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   const double m = 16, p = 4, v = 2;
-  EXPECT_NEAR(simulation.report.breakdown.bubble / simulation.report.step, ((p - 1) / v) / (m + (p - 1) / v), 1e-9);
+  EXPECT_NEAR(report.breakdown.bubble / report.step, ((p - 1) / v) / (m + (p - 1) / v), 1e-9);
 }
 
 TEST(Simulate, ReportsRatesByTheirDefinitions) {
   Scenario scenario = small_scenario();
   scenario.plan.dp = 2;
-  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork).report;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   const double seconds = report.step / s;
   const StepFlops flops = step_flops(scenario.model, scenario.plan, scenario.training);
   EXPECT_EQ(report.ranks, 2);
@@ -75,9 +75,9 @@ TEST(Simulate, ReportsRatesByTheirDefinitions) {
 // A kernel takes 1 ms whatever its size, so microbatches twice as large take half the time. Nothing else can be changed
 // on one GPU, and nothing is above its floor.
 TEST(Simulate, FindsTheChangeThatHelps) {
-  const Report report = simulated(small_scenario(), equal_layers(small_scenario().model), kFreeNetwork).report;
+  const Report report = simulated(small_scenario(), equal_layers(small_scenario().model), kFreeNetwork);
   ASSERT_EQ(report.improvements.size(), 1u);
-  EXPECT_EQ(report.improvements[0].flags, "--micro-batch 2");
+  EXPECT_EQ(report.improvements[0].set, (std::vector<Assignment>{{"training/micro_batch", "2"}}));
   EXPECT_NEAR(report.improvements[0].saves / report.step, 0.5, 1e-9);
   EXPECT_FALSE(report.improvements[0].at_most);
 }
@@ -89,7 +89,7 @@ TEST(Simulate, LimitsTellWhatACauseCosts) {
   scenario.training = {.global_batch = 1, .micro_batch = 1, .sequence = 1024, .dtype = DType::kBf16};
   scenario.network.contention = scenario.network.compute_slowdown = false;
   const FakeNetwork network([](const Collective&) { return 2 * ms; });
-  const Report report = simulated(scenario, equal_layers(scenario.model), network).report;
+  const Report report = simulated(scenario, equal_layers(scenario.model), network);
   const auto limit = std::find_if(report.improvements.begin(), report.improvements.end(),
                                   [](const Improvement& i) { return i.change == "free tensor-parallel links"; });
   ASSERT_NE(limit, report.improvements.end());
@@ -97,14 +97,54 @@ TEST(Simulate, LimitsTellWhatACauseCosts) {
   EXPECT_NEAR(limit->saves / report.breakdown.tp_exposed, 1, 1e-9);
 }
 
+// A step by the clock without sharing is at most that with sharing, and the unfolded step is the folded one.
+TEST(StepTime, IsThatOfThePrediction) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  scenario.plan.tp = 2;
+  scenario.training.global_batch = 200;
+  const auto session = Session::make(scenario);
+  ASSERT_TRUE(session);
+  const auto prediction = predict(scenario, *session);
+  ASSERT_TRUE(prediction);
+  EXPECT_EQ(*step_time(scenario, *session), prediction->step);
+  EXPECT_GT(prediction->folding.copies, 100);
+  Scenario unfolded = scenario;
+  unfolded.settings.unfolded = true;
+  EXPECT_EQ(*step_time(unfolded, *session), prediction->step);
+  Scenario alone = scenario;
+  alone.network.contention = alone.network.compute_slowdown = false;
+  EXPECT_LE(*step_time(alone, *session), prediction->step);
+}
+
+// Every stage of a slow pipeline waits for the slow one: (m + p - 1) passes of the slow stage, and the ramp.
+TEST(Simulate, ASlowRankDelaysItsPipeline) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  const FakeCompute compute = equal_layers(scenario.model);
+  const Session session(compute, kFreeNetwork);
+  const double even = *step_time(scenario, session) / ms;
+  scenario.stragglers.slow_stage = 1;
+  scenario.stragglers.slow_factor = 1.5;
+  const double pass = even / (16 + 3);
+  EXPECT_NEAR(*step_time(scenario, session) / ms, even + 16 * 0.5 * pass, 0.5 * pass);
+  Scenario speeds = scenario;
+  speeds.stragglers = {};
+  speeds.stragglers.stage_speed = {1, 1 / 1.5, 1, 1};
+  EXPECT_NEAR(*step_time(speeds, session) / *step_time(scenario, session), 1, 1e-9);
+  speeds.stragglers.stage_speed = {1, 2};
+  EXPECT_THAT(to_text(step_time(speeds, session).error()), HasSubstr("2 speeds for 4 stages"));
+}
+
 TEST(Simulate, RefusesWhatTheClusterCannotHold) {
   Scenario scenario = small_scenario();
   scenario.plan.dp = 16;
   scenario.cluster.levels.back().size = 1;
-  const auto simulation = simulate(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const FakeCompute compute = equal_layers(scenario.model);
+  const auto simulation = simulate(scenario, Session(compute, kFreeNetwork));
   ASSERT_FALSE(simulation);
   EXPECT_EQ(simulation.error().code, ErrorCode::kInfeasible);
-  EXPECT_THAT(to_text(simulation.error()), AllOf(HasSubstr("16 ranks"), HasSubstr("8 GPUs"), HasSubstr("--nodes 2")));
+  EXPECT_THAT(to_text(simulation.error()), AllOf(HasSubstr("16 ranks"), HasSubstr("8 GPUs"), HasSubstr("machine/nodes=2")));
 }
 
 TEST(Simulate, RefusesWhatCannotBeSimulated) {
@@ -112,16 +152,17 @@ TEST(Simulate, RefusesWhatCannotBeSimulated) {
   const auto refusal = [&](auto change) {
     Scenario scenario = good;
     change(scenario);
-    const auto simulation = simulate(scenario, equal_layers(scenario.model), kFreeNetwork);
+    const FakeCompute compute = equal_layers(scenario.model);
+  const auto simulation = simulate(scenario, Session(compute, kFreeNetwork));
     return simulation ? std::string("accepted") : to_text(simulation.error());
   };
-  EXPECT_THAT(refusal([](Scenario& s) { s.plan.tp = 0; }), HasSubstr("--tp"));
-  EXPECT_THAT(refusal([](Scenario& s) { s.plan.vpp = -1; }), HasSubstr("--vpp"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.plan.tp = 0; }), HasSubstr("plan/tp"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.plan.vpp = -1; }), HasSubstr("plan/vpp"));
   EXPECT_THAT(refusal([](Scenario& s) { s.plan.dp = s.plan.tp = 1'000'000'000; }), HasSubstr("at most 10000000 ranks"));
-  EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 0; }), HasSubstr("--seq"));
-  EXPECT_THAT(refusal([](Scenario& s) { s.training.micro_batch = 0; }), HasSubstr("--micro-batch"));
-  EXPECT_THAT(refusal([](Scenario& s) { s.training.global_batch = 1'000'000'000; }), HasSubstr("--global-batch"));
-  EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 1'000'000'000; }), HasSubstr("--seq"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 0; }), HasSubstr("training/sequence"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.micro_batch = 0; }), HasSubstr("training/micro_batch"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.global_batch = 1'000'000'000; }), HasSubstr("training/global_batch"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 1'000'000'000; }), HasSubstr("training/sequence"));
   EXPECT_THAT(refusal([](Scenario& s) { s.plan.schedule = "2f2b"; }), HasSubstr("2f2b"));
 }
 
@@ -130,11 +171,11 @@ TEST(Simulate, NamesThePlanThatWouldFit) {
   scenario.cluster.gpu.memory = 2.5 * GiB;
   scenario.plan.dp = 8;
   scenario.training.micro_batch = 2;
-  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork).report;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   ASSERT_FALSE(report.fits);
   ASSERT_TRUE(report.remedy);
   EXPECT_LE(report.remedy->peak, scenario.cluster.gpu.memory);
-  EXPECT_FALSE(report.remedy->flags.empty());
+  EXPECT_FALSE(report.remedy->set.empty());
 }
 
 TEST(Simulate, WarnsOfWhatDeservesIt) {
@@ -145,7 +186,7 @@ TEST(Simulate, WarnsOfWhatDeservesIt) {
   scenario.cluster.levels = {{scenario.cluster.levels[0].fabric, 2, 1, 1},
                              {scenario.cluster.levels[1].fabric, 10, 1, 1}};
   scenario.training = {.global_batch = 2, .micro_batch = 1, .sequence = 2048, .dtype = DType::kBf16};
-  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork).report;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   std::vector<std::string> codes;
   for (const Warning& warning : report.warnings) codes.push_back(warning.code);
   EXPECT_THAT(codes, ::testing::ElementsAre("tp_across_nodes", "idle_gpus", "uneven_stages", "pipeline_not_filled",
@@ -156,7 +197,7 @@ TEST(Report, HasEveryFieldThatTheInterfacePromises) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 2;
   const auto json =
-      nlohmann::json::parse(to_json(simulated(scenario, equal_layers(scenario.model), kFreeNetwork).report));
+      nlohmann::json::parse(to_json(simulated(scenario, equal_layers(scenario.model), kFreeNetwork)));
   for (const char* key : {"schema", "version", "provenance", "inputs", "step_time_s", "step_time_low_s",
                           "step_time_high_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
                           "hfu", "memory", "breakdown_s", "critical_path", "warnings"}) {
@@ -192,15 +233,19 @@ std::string file_text(const std::string& path) {
 TEST(Sinks, WriteEveryNode) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 2;
-  const Simulation simulation = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const FakeCompute compute = equal_layers(scenario.model);
+  const Session session(compute, kFreeNetwork);
+  const auto step = unfold(scenario, session);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->timeline.step, *step_time(scenario, session));
   const std::string path = ::testing::TempDir() + "ns_dist_timeline";
   for (const TraceSinkKind& kind : trace_sinks()) {
     auto sink = kind.make(path);
     ASSERT_TRUE(sink) << kind.name;
-    ASSERT_TRUE(write_timeline(simulation, **sink)) << kind.name;
+    ASSERT_TRUE(write_timeline(*step, **sink)) << kind.name;
     const std::string text = file_text(path);
     if (kind.name == "csv") {
-      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), simulation.graph.node_count() + 1);
+      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), step->graph.node_count() + 1);
       continue;
     }
     const auto json = nlohmann::json::parse(text);
@@ -213,10 +258,10 @@ TEST(Sinks, WriteEveryNode) {
       if (event["ph"] == "f") ends.insert(event["id"].get<std::int64_t>());
       if (event["ph"] == "X") last = std::max(last, event["ts"].get<double>() + event["dur"].get<double>());
     }
-    EXPECT_EQ(nodes, simulation.graph.node_count());
+    EXPECT_EQ(nodes, step->graph.node_count());
     EXPECT_EQ(starts.size(), 2u * 16);  // a message each way for each microbatch
     EXPECT_EQ(ends, starts);
-    EXPECT_NEAR(last, simulation.report.step / us, 0.01);
+    EXPECT_NEAR(last, step->timeline.step / us, 0.01);
   }
   std::remove(path.c_str());
 }
