@@ -186,7 +186,7 @@ Result<CsvStream> CsvStream::open(const std::filesystem::path& path) {
 }
 
 Result<CsvTable> CsvStream::next() {
-  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
   NS_TRY_VOID(fill(kPiece));
   const std::size_t end = file_->ended ? rest_.size() : rest_.rfind('\n') + 1;
   CsvTable piece;
