@@ -10,6 +10,7 @@
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
+#include "pipeline.h"
 
 namespace ns_dist {
 namespace {
@@ -116,7 +117,13 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 }
 
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training) {
+  NS_TRY_VOID(pipeline_of(model, plan, training));
+  return {};
+}
+
+Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training) {
   Checker check;
+  Pipeline pipeline;
   const std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
       {"plan/tp", plan.tp, kMostRanks},
       {"plan/pp", plan.pp, kMostRanks},
@@ -206,15 +213,18 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
                     "use a larger training/micro_batch or plan/dp");
     } else {
       const ScheduleShape shape{plan.pp, microbatches, plan.vpp};
-      if (const auto orders = (*schedule)->orders(shape); !orders) {
-        check.errors.push_back(orders.error());
-      } else if (const auto layers = divide_layers(model, plan, (*schedule)->seats(shape)); !layers) {
-        check.errors.push_back(layers.error());
+      if (auto orders = (*schedule)->orders(shape); !orders) {
+        check.errors.push_back(std::move(orders.error()));
+      } else {
+        pipeline.orders = *std::move(orders);
+        pipeline.seats = (*schedule)->seats(shape);
+        auto layers = divide_layers(model, plan, pipeline.seats);
+        layers ? void(pipeline.layers = *std::move(layers)) : check.errors.push_back(std::move(layers.error()));
       }
     }
   }
   if (!check.errors.empty()) return fail(join(std::move(check.errors)));
-  return {};
+  return pipeline;
 }
 
 }  // namespace ns_dist

@@ -6,7 +6,7 @@
 #include "block.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
-#include "ns_dist/planner.h"
+#include "pipeline.h"
 #include "stage_parameters.h"
 
 namespace ns_dist {
@@ -81,12 +81,8 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
 }  // namespace
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training) {
-  NS_TRY_VOID(check_plan(model, plan, training));
-  NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan.schedule));
-  const ScheduleShape schedule_shape{plan.pp, microbatches_of(plan, training), plan.vpp};
-  const Seats seats = schedule->seats(schedule_shape);
-  NS_TRY(const std::vector<LayerRange> layers, divide_layers(model, plan, seats));
-  NS_TRY(const std::vector<PassList> orders, schedule->orders(schedule_shape));
+  NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training));
+  const auto& [seats, layers, orders] = pipeline;
   const Shape shape(model, plan, training);
   const BytesPerParameter each = bytes_per_parameter(training.dtype);
   const KeptBytes embedding = kept_bytes(embedding_block(shape), plan.recompute);

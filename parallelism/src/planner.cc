@@ -10,6 +10,7 @@
 #include "fragment.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
+#include "pipeline.h"
 #include "stage_parameters.h"
 
 namespace ns_dist {
@@ -573,13 +574,8 @@ class StepPlanner {
 }  // namespace
 
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training) {
-  NS_TRY_VOID(check_plan(model, plan, training));
-  NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan.schedule));
-  const ScheduleShape shape{plan.pp, microbatches_of(plan, training), plan.vpp};
-  Seats seats = schedule->seats(shape);
-  NS_TRY(std::vector<LayerRange> layers, divide_layers(model, plan, seats));
-  NS_TRY(const std::vector<PassList> orders, schedule->orders(shape));
-  return StepPlanner(model, plan, training, std::move(seats), std::move(layers)).run(orders);
+  NS_TRY(Pipeline pipeline, pipeline_of(model, plan, training));
+  return StepPlanner(model, plan, training, std::move(pipeline.seats), std::move(pipeline.layers)).run(pipeline.orders);
 }
 
 Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training) {

@@ -157,7 +157,6 @@ class Adviser {
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
       changed.training = candidate.training;
-      if (!check_plan(changed.model, changed.plan, changed.training)) continue;
       const auto memory = memory_budget(changed.model, changed.plan, changed.training);
       if (!memory || memory->peak() > changed.cluster.gpu.memory) continue;
       Scenario unshared = changed;

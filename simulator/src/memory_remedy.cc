@@ -75,7 +75,6 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario) {
     if (!ranks) return;
     const std::tuple cost{*ranks, candidate.cost};
     if (best && cost >= best_cost) return;
-    if (!check_plan(scenario.model, candidate.plan, candidate.training)) return;
     const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training);
     if (!memory || memory->peak() > scenario.cluster.gpu.memory) return;
     best = MemoryRemedy{memory->peak(), changes(scenario, candidate)};

@@ -38,6 +38,7 @@ PassList order(const ScheduleShape& shape, std::int64_t group, std::int64_t stag
   const std::int64_t rounds = (shape.microbatches / group * round - warm_up) / round;
   if (rounds > 0) {
     PassLoop steady{{}, rounds, static_cast<std::int32_t>(group)};
+    steady.passes.reserve(static_cast<std::size_t>(2 * round));
     for (; done < round; ++done) {
       steady.passes.push_back(forward(warm_up + done));
       steady.passes.push_back(backward(done));

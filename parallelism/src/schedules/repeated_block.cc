@@ -31,17 +31,21 @@ PassLoop run_of(PassKind kind, std::int32_t chunk, std::int64_t first, std::int6
   return {{{kind, static_cast<std::int32_t>(first), chunk, false}}, count, shift};
 }
 
-void append(PassList& list, std::vector<SchedulePass> passes) {
+void append(PassList& list, std::initializer_list<SchedulePass> passes) {
   if (!list.empty() && list.back().shift == 1) {
     PassLoop& last = list.back();
-    std::vector<SchedulePass> next = last.passes;
-    for (SchedulePass& pass : next) pass.microbatch += static_cast<std::int32_t>(last.repeats);
-    if (next == passes) {
+    const auto repeats = static_cast<std::int32_t>(last.repeats);
+    const bool continues = std::equal(last.passes.begin(), last.passes.end(), passes.begin(), passes.end(),
+                                      [repeats](SchedulePass before, const SchedulePass& next) {
+                                        before.microbatch += repeats;
+                                        return before == next;
+                                      });
+    if (continues) {
       ++last.repeats;
       return;
     }
   }
-  list.push_back({std::move(passes), 1, 1});
+  list.push_back({passes, 1, 1});
 }
 
 PassList first_microbatches(const PassList& list, std::int64_t count) {
