@@ -2,6 +2,7 @@
 
 #include <array>
 #include <functional>
+#include <utility>
 
 #include "ns_dist/result.h"
 
@@ -73,6 +74,11 @@ WorkId ExecutionGraph::Builder::intern(const WorkItem& item) {
   graph_.works_.push_back(item);
   interned_.emplace_back(hash, id);
   return id;
+}
+
+WorkId ExecutionGraph::Builder::add_work(WorkItem item) {
+  graph_.works_.push_back(std::move(item));
+  return WorkId{static_cast<std::uint32_t>(graph_.works_.size() - 1)};
 }
 
 NodeId ExecutionGraph::Builder::add(LaneId lane, WorkId work, Origin origin, std::span<const NodeId> dependencies) {

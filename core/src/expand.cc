@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <map>
+#include <tuple>
+#include <utility>
 
 #include "ns_dist/result.h"
 #include "ns_dist/step_program.h"
@@ -23,15 +25,16 @@ std::uint64_t nodes_of(const StepProgram& program, const std::vector<Instruction
 
 class Expander {
  public:
-  explicit Expander(const StepProgram& program)
+  Expander(const StepProgram& program, const std::vector<std::uint32_t>& row_of_actor)
       : program_(program),
+        row_of_actor_(row_of_actor),
         builder_(program.mesh, static_cast<std::int64_t>(program.actors.size())),
         messages_(program.channels),
         receivers_(program.channels),
         points_(program.meetings.size()),
         guests_(program.meetings.size()) {}
 
-  ExecutionGraph run() && {
+  Expansion run() && {
     const std::uint64_t nodes = program_.node_count();
     NS_EXPECTS(nodes < index(kNoNode));
     builder_.reserve(nodes, nodes / 2);
@@ -62,7 +65,8 @@ class Expander {
         for (const NodeId point : points_[meeting]) builder_.depend(guest, point);
       }
     }
-    return std::move(builder_).build();
+    expansion_.graph = std::move(builder_).build();
+    return std::move(expansion_);
   }
 
  private:
@@ -120,9 +124,7 @@ class Expander {
 
   NodeId add(Stream stream, WorkId work, Origin origin, const std::vector<NodeId>& dependencies) {
     WorkId& own = works_[index(work)];
-    if (own == kNoWork)
-      own = builder_.intern(
-          work_of_actor(program_.works[index(work)], program_.actors[static_cast<std::size_t>(actor_)].rank));
+    if (own == kNoWork) own = own_work(work);
     const NodeId node = builder_.add(ExecutionGraph::lane_of(actor_, stream), own, origin, dependencies);
     // The first node behind a receive waits for the message, the first behind a meeting for all who met.
     for (const auto& [channel, microbatch] : receiving_) receivers_[channel].emplace_back(microbatch, node);
@@ -130,6 +132,21 @@ class Expander {
     if (meeting_ >= 0) guests_[static_cast<std::size_t>(meeting_)].push_back(node);
     meeting_ = -1;
     return node;
+  }
+
+  // The work item of the actor: that of its row, or for collectives of its own group.
+  WorkId own_work(WorkId work) {
+    const auto actor = static_cast<std::size_t>(actor_);
+    const std::uint32_t row = row_of_actor_.empty() ? 0 : row_of_actor_[actor];
+    WorkItem item = work_of_actor(program_.works[index(work)], program_.actors[actor].rank);
+    const auto* collective = std::get_if<Collective>(&item.work);
+    const Rank first = collective == nullptr ? 0 : collective->group.first;
+    const auto [known, is_new] = shared_.try_emplace({row, index(work), first}, kNoWork);
+    if (is_new) {
+      known->second = builder_.add_work(std::move(item));
+      expansion_.origins.push_back({row, work});
+    }
+    return known->second;
   }
 
   void stamp(const Fragment& fragment, Origin origin) {
@@ -160,10 +177,13 @@ class Expander {
   static constexpr WorkId kNoWork{0xffffffffu};
 
   const StepProgram& program_;
+  const std::vector<std::uint32_t>& row_of_actor_;
   ExecutionGraph::Builder builder_;
-  std::vector<std::map<std::int32_t, NodeId>> messages_;                 // by channel: microbatch, message
-  std::vector<std::vector<std::pair<std::int32_t, NodeId>>> receivers_;  // by channel: microbatch, who waits
-  std::vector<std::vector<NodeId>> points_, guests_;                     // by meeting: before it, behind it
+  Expansion expansion_;
+  std::map<std::tuple<std::uint32_t, std::uint32_t, Rank>, WorkId> shared_;  // by row, work, first rank of the group
+  std::vector<std::map<std::int32_t, NodeId>> messages_;                     // by channel: microbatch, message
+  std::vector<std::vector<std::pair<std::int32_t, NodeId>>> receivers_;      // by channel: microbatch, who waits
+  std::vector<std::vector<NodeId>> points_, guests_;                         // by meeting: before it, behind it
 
   // Of the actor.
   std::int64_t actor_ = 0;
@@ -191,7 +211,9 @@ std::uint64_t StepProgram::node_count() const {
   return nodes;
 }
 
-ExecutionGraph expand(const StepProgram& program) { return Expander(program).run(); }
+Expansion expand(const StepProgram& program, const std::vector<std::uint32_t>& row_of_actor) {
+  return Expander(program, row_of_actor).run();
+}
 
 WorkItem work_of_actor(const WorkItem& item, Rank rank) {
   WorkItem own = item;

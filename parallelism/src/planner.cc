@@ -580,7 +580,7 @@ Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, c
 
 Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training) {
   NS_TRY(const StepProgram program, plan_program(model, plan, training));
-  return expand(program);
+  return expand(program).graph;
 }
 
 }  // namespace ns_dist

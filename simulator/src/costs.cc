@@ -74,6 +74,31 @@ static double slowdown_of(const Stragglers& stragglers, std::size_t stage) {
   return factor;
 }
 
+// By row and work: the rank of an actor of the row that runs the work, or -1.
+static std::vector<std::vector<Rank>> users_of(const StepProgram& program,
+                                               const std::vector<std::uint32_t>& row_of_actor, std::size_t rows) {
+  std::vector<std::vector<Rank>> users(rows, std::vector<Rank>(program.works.size(), rows == 1 ? 0 : -1));
+  if (rows == 1) return users;
+  for (std::size_t a = 0; a < program.actors.size(); ++a) {
+    std::vector<Rank>& of = users[row_of_actor[a]];
+    const auto use = [&](std::uint32_t work) {
+      if (of[work] < 0) of[work] = program.actors[a].rank;
+    };
+    for (const ProgramLoop& loop : program.actors[a].loops) {
+      for (const BodyCall& call : loop.calls) {
+        for (const Instruction& instruction : program.bodies[index(call.body)]) {
+          if (instruction.kind == Instruction::Kind::kStart || instruction.kind == Instruction::Kind::kSend) {
+            use(instruction.index);
+          } else if (instruction.kind == Instruction::Kind::kRun) {
+            for (const FragmentNode& node : program.fragments[instruction.index].nodes) use(index(node.work));
+          }
+        }
+      }
+    }
+  }
+  return users;
+}
+
 Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenario, const Session& session) {
   const NetworkSettings& settings = scenario.network;
   const bool shares = settings.contention || settings.compute_slowdown;
@@ -81,35 +106,31 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {
-    const Actor& actor = program.actors[stage];
-    const std::pair place{actor.rank % period, slowdown_of(scenario.stragglers, stage)};
+    const std::pair place{program.actors[stage].rank % period, slowdown_of(scenario.stragglers, stage)};
     const auto known = std::find(places.begin(), places.end(), place);
     costs.row_of_actor.push_back(static_cast<std::uint32_t>(known - places.begin()));
-    if (known != places.end()) continue;
-    places.push_back(place);
+    if (known == places.end()) places.push_back(place);
+  }
+  const std::vector<std::vector<Rank>> users = users_of(program, costs.row_of_actor, places.size());
+  for (std::size_t r = 0; r < places.size(); ++r) {
     ProgramCosts::Row& row = costs.rows.emplace_back();
-    row.forecasts.reserve(program.works.size());
-    if (shares) row.demands.reserve(program.works.size());
+    row.forecasts.resize(program.works.size());
+    if (shares) row.demands.resize(program.works.size());
     for (std::size_t w = 0; w < program.works.size(); ++w) {
+      const Rank rank = users[r][w];
+      if (rank < 0) continue;
       const WorkItem& item = program.works[w];
-      // Only collectives depend on the place, and only kernels on the speed of the stage.
-      if (costs.rows.size() > 1 && std::holds_alternative<Message>(item.work)) {
-        row.forecasts.push_back(costs.rows[0].forecasts[w]);
-        if (shares) row.demands.push_back(costs.rows[0].demands[w]);
-        continue;
-      }
-      const bool moves = std::holds_alternative<Collective>(item.work) && actor.rank != 0;
-      const WorkItem own = moves ? work_of_actor(item, actor.rank) : WorkItem{};
+      const bool moves = std::holds_alternative<Collective>(item.work) && rank != 0;
+      const WorkItem own = moves ? work_of_actor(item, rank) : WorkItem{};
       const WorkItem& asked = moves ? own : item;
       NS_TRY(Forecast forecast, forecast_work(asked, program.mesh, session.compute(), session.network()));
-      if (place.second != 1 && std::holds_alternative<Operator>(item.work)) {
-        for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= place.second;
+      if (places[r].second != 1 && std::holds_alternative<Operator>(item.work)) {
+        for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= places[r].second;
       }
-      row.forecasts.push_back(forecast);
+      row.forecasts[w] = forecast;
       if (!shares) continue;
-      NS_TRY(Demand demand, demand_of(asked, program.mesh, forecast, scenario.cluster, settings.contention,
-                                      settings.compute_slowdown));
-      row.demands.push_back(std::move(demand));
+      NS_TRY(row.demands[w], demand_of(asked, program.mesh, forecast, scenario.cluster, settings.contention,
+                                       settings.compute_slowdown));
     }
   }
   return costs;

@@ -208,14 +208,17 @@ Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session) {
                  "write a larger plan/dp or training/micro_batch, or a smaller training/global_batch",
                  {}});
   }
+  Expansion expansion = expand(priced.program, priced.costs.row_of_actor);
   UnfoldedStep step;
-  step.graph = expand(priced.program);
-  NS_TRY(step.forecasts, forecast_works(step.graph, session.compute(), session.network()));
   std::vector<Seconds> durations;
-  durations.reserve(step.forecasts.size());
-  for (const Forecast& forecast : step.forecasts) durations.push_back(forecast.latency);
-  NS_TRY(const std::vector<Demand> demands, demands_of(step.graph, step.forecasts, scenario.cluster,
-                                                       scenario.network.contention, scenario.network.compute_slowdown));
+  std::vector<Demand> demands;
+  for (const Expansion::Origin& origin : expansion.origins) {
+    const ProgramCosts::Row& row = priced.costs.rows[origin.row];
+    step.forecasts.push_back(row.forecasts[index(origin.work)]);
+    durations.push_back(step.forecasts.back().latency);
+    if (!row.demands.empty()) demands.push_back(row.demands[index(origin.work)]);
+  }
+  step.graph = std::move(expansion.graph);
   step.timeline = schedule(step.graph, durations, demands);
   return step;
 }

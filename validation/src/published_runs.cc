@@ -69,8 +69,8 @@ void read_parallel(JsonReader& reader, CollectedRun& run) {
   spec.set("plan/ep", count(reader, "ep", 1));
   spec.set("plan/vpp", count(reader, "vpp", 1));
   const bool distributed = reader.boolean("distributed_optimizer", false);
-  spec.set("plan/zero", static_cast<ZeroStage>(
-                            reader.integer("zero_stage", 0, 3, Presence::kOptional, distributed ? 1 : 0)));
+  spec.set("plan/zero",
+           static_cast<ZeroStage>(reader.integer("zero_stage", 0, 3, Presence::kOptional, distributed ? 1 : 0)));
   spec.set("plan/sequence_parallel", reader.boolean("sp", false) && tp > 1);
   if (reader.boolean("fsdp", false)) run.unsupported = "fully sharded data parallelism";
   for (const char* key : {"blocking_tp", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"}) {

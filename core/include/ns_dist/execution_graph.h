@@ -138,6 +138,7 @@ class ExecutionGraph::Builder {
   Builder(Mesh mesh, std::int64_t stage_count);
 
   WorkId intern(const WorkItem& item);
+  WorkId add_work(WorkItem item);  // without looking for an equal one
   // `dependencies` may name nodes that are added later (their ids are counted from 0 in the order of `add`).
   NodeId add(LaneId lane, WorkId work, Origin origin, std::span<const NodeId> dependencies);
   // One more edge into a node that exists.

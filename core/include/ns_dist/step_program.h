@@ -111,7 +111,16 @@ struct StepProgram {
 };
 
 // Every pass of every microbatch, written out. The program must have fewer than 2^32 nodes.
-ExecutionGraph expand(const StepProgram& program);
+struct Expansion {
+  ExecutionGraph graph;
+  struct Origin {
+    std::uint32_t row = 0;
+    WorkId work{};  // of the program
+  };
+  std::vector<Origin> origins;  // by WorkId of the graph
+};
+// Actors of one row share their kernels' work items. `row_of_actor` may be empty: all actors are in row 0.
+Expansion expand(const StepProgram& program, const std::vector<std::uint32_t>& row_of_actor = {});
 
 // What `item` is for the actor with this representative: its own group.
 WorkItem work_of_actor(const WorkItem& item, Rank rank);

@@ -70,7 +70,7 @@ class DualOrder {
       pass.beside_previous = beside;
       if (previous) existing.push_back(pass);
     }
-    if (!existing.empty()) append(list_, std::move(existing));
+    if (!existing.empty()) append(list_, existing);
   }
   // Repeats the last loop for further microbatches of each phase.
   void lengthen(std::int64_t times) {

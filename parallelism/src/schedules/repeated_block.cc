@@ -31,7 +31,7 @@ PassLoop run_of(PassKind kind, std::int32_t chunk, std::int64_t first, std::int6
   return {{{kind, static_cast<std::int32_t>(first), chunk, false}}, count, shift};
 }
 
-void append(PassList& list, std::initializer_list<SchedulePass> passes) {
+void append(PassList& list, std::span<const SchedulePass> passes) {
   if (!list.empty() && list.back().shift == 1) {
     PassLoop& last = list.back();
     const auto repeats = static_cast<std::int32_t>(last.repeats);
@@ -45,7 +45,7 @@ void append(PassList& list, std::initializer_list<SchedulePass> passes) {
       return;
     }
   }
-  list.push_back({passes, 1, 1});
+  list.push_back({{passes.begin(), passes.end()}, 1, 1});
 }
 
 PassList first_microbatches(const PassList& list, std::int64_t count) {

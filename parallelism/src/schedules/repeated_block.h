@@ -26,7 +26,10 @@ PassList repeat_block(std::span<const BlockPass> block, std::int64_t microbatche
 PassLoop run_of(PassKind kind, std::int32_t chunk, std::int64_t first, std::int64_t count, std::int32_t shift = 1);
 
 // Appends passes as a loop, or as one repeat more of the last loop where they continue it.
-void append(PassList& list, std::initializer_list<SchedulePass> passes);
+void append(PassList& list, std::span<const SchedulePass> passes);
+inline void append(PassList& list, std::initializer_list<SchedulePass> passes) {
+  append(list, std::span(passes.begin(), passes.size()));
+}
 
 // The passes of microbatches 0 to count - 1. A part of an order that runs is an order that runs.
 PassList first_microbatches(const PassList& list, std::int64_t count);

@@ -99,18 +99,11 @@ struct Referee {
 };
 
 Referee unfolded(const StepProgram& program, const ProgramCosts& costs) {
-  Referee referee{expand(program), {}, {}};
-  for (const WorkItem& item : referee.graph.works()) {
-    std::size_t found = program.works.size();
-    for (std::size_t w = 0; w < program.works.size() && found == program.works.size(); ++w) {
-      if (program.works[w].name != item.name) continue;
-      for (const Actor& actor : program.actors) {
-        if (work_of_actor(program.works[w], actor.rank) == item) found = w;
-      }
-    }
-    RC_ASSERT(found < program.works.size());
-    referee.durations.push_back(costs.rows[0].forecasts[found].latency);
-    if (!costs.rows[0].demands.empty()) referee.demands.push_back(costs.rows[0].demands[found]);
+  Expansion expansion = expand(program);
+  Referee referee{std::move(expansion.graph), {}, {}};
+  for (const Expansion::Origin& origin : expansion.origins) {
+    referee.durations.push_back(costs.rows[0].forecasts[index(origin.work)].latency);
+    if (!costs.rows[0].demands.empty()) referee.demands.push_back(costs.rows[0].demands[index(origin.work)]);
   }
   return referee;
 }

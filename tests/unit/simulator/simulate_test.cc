@@ -117,6 +117,18 @@ TEST(StepTime, IsThatOfThePrediction) {
   EXPECT_LE(*step_time(alone, *session), prediction->step);
 }
 
+// Stages whose ranks lie unlike in the nodes have their own forecasts; collectives that only two stages run do not
+// concern the others.
+TEST(StepTime, OfStagesThatDoNotFillNodes) {
+  Scenario scenario = small_scenario();
+  scenario.plan = {.tp = 2, .pp = 4, .dp = 2, .sequence_parallel = true};
+  const auto session = Session::make(scenario);
+  const auto prediction = predict(scenario, *session);
+  ASSERT_TRUE(prediction) << to_text(prediction.error());
+  EXPECT_EQ(prediction->costs.rows.size(), 2u);
+  EXPECT_EQ(unfold(scenario, *session)->timeline.step, prediction->step);
+}
+
 // Every stage of a slow pipeline waits for the slow one: (m + p - 1) passes of the slow stage, and the ramp.
 TEST(Simulate, ASlowRankDelaysItsPipeline) {
   Scenario scenario = small_scenario();
@@ -128,6 +140,7 @@ TEST(Simulate, ASlowRankDelaysItsPipeline) {
   scenario.stragglers.slow_factor = 1.5;
   const double pass = even / (16 + 3);
   EXPECT_NEAR(*step_time(scenario, session) / ms, even + 16 * 0.5 * pass, 0.5 * pass);
+  EXPECT_EQ(unfold(scenario, session)->timeline.step, *step_time(scenario, session));
   Scenario speeds = scenario;
   speeds.stragglers = {};
   speeds.stragglers.stage_speed = {1, 1 / 1.5, 1, 1};
@@ -144,7 +157,8 @@ TEST(Simulate, RefusesWhatTheClusterCannotHold) {
   const auto simulation = simulate(scenario, Session(compute, kFreeNetwork));
   ASSERT_FALSE(simulation);
   EXPECT_EQ(simulation.error().code, ErrorCode::kInfeasible);
-  EXPECT_THAT(to_text(simulation.error()), AllOf(HasSubstr("16 ranks"), HasSubstr("8 GPUs"), HasSubstr("machine/nodes=2")));
+  EXPECT_THAT(to_text(simulation.error()),
+              AllOf(HasSubstr("16 ranks"), HasSubstr("8 GPUs"), HasSubstr("machine/nodes=2")));
 }
 
 TEST(Simulate, RefusesWhatCannotBeSimulated) {
@@ -153,7 +167,7 @@ TEST(Simulate, RefusesWhatCannotBeSimulated) {
     Scenario scenario = good;
     change(scenario);
     const FakeCompute compute = equal_layers(scenario.model);
-  const auto simulation = simulate(scenario, Session(compute, kFreeNetwork));
+    const auto simulation = simulate(scenario, Session(compute, kFreeNetwork));
     return simulation ? std::string("accepted") : to_text(simulation.error());
   };
   EXPECT_THAT(refusal([](Scenario& s) { s.plan.tp = 0; }), HasSubstr("plan/tp"));
@@ -161,7 +175,8 @@ TEST(Simulate, RefusesWhatCannotBeSimulated) {
   EXPECT_THAT(refusal([](Scenario& s) { s.plan.dp = s.plan.tp = 1'000'000'000; }), HasSubstr("at most 10000000 ranks"));
   EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 0; }), HasSubstr("training/sequence"));
   EXPECT_THAT(refusal([](Scenario& s) { s.training.micro_batch = 0; }), HasSubstr("training/micro_batch"));
-  EXPECT_THAT(refusal([](Scenario& s) { s.training.global_batch = 1'000'000'000; }), HasSubstr("training/global_batch"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.global_batch = 1'000'000'000; }),
+              HasSubstr("training/global_batch"));
   EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 1'000'000'000; }), HasSubstr("training/sequence"));
   EXPECT_THAT(refusal([](Scenario& s) { s.plan.schedule = "2f2b"; }), HasSubstr("2f2b"));
 }
@@ -196,8 +211,7 @@ TEST(Simulate, WarnsOfWhatDeservesIt) {
 TEST(Report, HasEveryFieldThatTheInterfacePromises) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 2;
-  const auto json =
-      nlohmann::json::parse(to_json(simulated(scenario, equal_layers(scenario.model), kFreeNetwork)));
+  const auto json = nlohmann::json::parse(to_json(simulated(scenario, equal_layers(scenario.model), kFreeNetwork)));
   for (const char* key : {"schema", "version", "provenance", "inputs", "step_time_s", "step_time_low_s",
                           "step_time_high_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
                           "hfu", "memory", "breakdown_s", "critical_path", "warnings"}) {
