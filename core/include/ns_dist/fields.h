@@ -37,13 +37,13 @@ enum class InReports {
 };
 
 struct Field {
-  std::string_view name;                    // "plan/tp"
-  std::string_view help = "";               // without the default
-  std::string_view values = "";             // "ID|FILE"; empty: as the type says ("N", "on|off", names of enumerators)
-  std::string_view default_text = "";       // where the default depends on other fields
-  std::string_view flag = "";               // "--seq", where it is not the key with - for _
-  std::int64_t least = 1;                   // of a whole number
-  std::span<const std::string_view> names = {}; // of the enumerators that a user may choose, where these are not all
+  std::string_view name;               // "plan/tp"
+  std::string_view help = "";          // without the default
+  std::string_view values = "";        // "ID|FILE"; empty: as the type says ("N", "on|off", names of enumerators)
+  std::string_view default_text = "";  // where the default depends on other fields
+  std::string_view flag = "";          // "--seq", where it is not the key with - for _
+  std::int64_t least = 1;              // of a whole number
+  std::span<const std::string_view> names = {};  // of the enumerators that a user may choose, where these are not all
   InReports in_reports = InReports::kAlways;
 
   // "tp" of "plan/tp": the key of JSON objects.

@@ -11,7 +11,7 @@ namespace {
 constexpr double kSlowest = 0.05;  // whatever is left over, kernels make some progress
 constexpr double kFull = 1 + 1e-9;
 
-double rounded(double share) { return std::round(share * 0x1p20) * 0x1p-20; }
+double rounded(double share) { return std::round(share * 0x1p40) * 0x1p-40; }
 
 }  // namespace
 

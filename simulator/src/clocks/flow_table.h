@@ -17,7 +17,7 @@ namespace ns_dist {
 // What slows a kernel down.
 enum Feels : std::uint8_t { kFeelsNothing = 0, kFeelsSms = 1, kFeelsMemory = 2 };
 
-// A work item as the event queues see it. Shares are rounded to 2^-20, so that their sums are exact.
+// A work item as the event queues see it. Shares are rounded to 2^-40, so that their sums are exact.
 struct FlowDemand {
   struct Port {
     std::uint32_t level = 0;

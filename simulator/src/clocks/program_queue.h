@@ -45,8 +45,8 @@ struct FoldedPeriod {
   std::int64_t copies = 0, microbatches = 0;  // microbatches: of one period
   double length = 0;
   std::vector<std::uint32_t> records_of_actor;  // in one period
-  // What was under way when the period began, and at the same places when it ended. How a record of the first goes on is
-  // how it goes on in all copies; how a record of the second goes on is seen once.
+  // What was under way when the period began, and at the same places when it ended. How a record of the first goes on
+  // is how it goes on in all copies; how a record of the second goes on is seen once.
   std::vector<std::uint32_t> under_way, under_way_after;
 };
 

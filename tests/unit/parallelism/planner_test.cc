@@ -229,21 +229,21 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   };
   const Training training{1536, 1, 2048, DType::kBf16};
   EXPECT_EQ(text({.tp = 8, .pp = 16, .dp = 8}, training), "fine");
-  EXPECT_THAT(text({.tp = 7}, training), HasSubstr("--tp: tp 7 does not divide the 96 attention heads"));
-  EXPECT_THAT(text({.tp = 7}, training), HasSubstr("the nearest are 6 or 8"));
-  EXPECT_THAT(text({.pp = 16, .vpp = 4, .schedule = "interleaved"}, training),
-              HasSubstr("does not divide the 96 layers"));
+  EXPECT_THAT(text({.tp = 7}, training), HasSubstr("plan/tp: tp 7 does not divide the 96 attention heads"));
+  EXPECT_THAT(text({.tp = 7}, training), HasSubstr("use plan/tp=6 or plan/tp=8"));
+  EXPECT_EQ(text({.pp = 16, .vpp = 4, .schedule = "interleaved"}, training), "fine");  // 64 chunks of one or two layers
+  EXPECT_THAT(text({.pp = 16, .vpp = 7, .schedule = "interleaved"}, training), HasSubstr("layers"));
   EXPECT_THAT(text({.pp = 100}, training), HasSubstr("more than the 96 layers"));
-  EXPECT_THAT(text({.dp = 7}, training), HasSubstr("use 1533 or 1540"));
+  EXPECT_THAT(text({.dp = 7}, training), HasSubstr("use training/global_batch=1533 or training/global_batch=1540"));
   EXPECT_THAT(text({.tp = 0}, training), HasSubstr("0 is out of range"));
   EXPECT_THAT(text({.pp = -3}, training), HasSubstr("-3 is out of range"));
   EXPECT_THAT(text({.dp = 4'000'000'000}, training), HasSubstr("out of range"));
   EXPECT_THAT(text({.ep = 2}, training), HasSubstr("has no experts"));
   EXPECT_THAT(text({.schedule = "zigzag"}, training), HasSubstr("unknown schedule"));
-  EXPECT_THAT(text({}, {1536, 1, 0, DType::kBf16}), HasSubstr("--seq: 0 is out of range"));
+  EXPECT_THAT(text({}, {1536, 1, 0, DType::kBf16}), HasSubstr("training/sequence: 0 is out of range"));
   const std::string both = text({.tp = 7, .dp = 7}, training);
-  EXPECT_THAT(both, HasSubstr("--tp: "));
-  EXPECT_THAT(both, HasSubstr("--global-batch: "));
+  EXPECT_THAT(both, HasSubstr("plan/tp: "));
+  EXPECT_THAT(both, HasSubstr("training/global_batch: "));
 }
 
 }  // namespace

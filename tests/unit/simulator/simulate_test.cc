@@ -129,7 +129,7 @@ TEST(StepTime, OfStagesThatDoNotFillNodes) {
   EXPECT_EQ(unfold(scenario, *session)->timeline.step, prediction->step);
 }
 
-// Every stage of a slow pipeline waits for the slow one: (m + p - 1) passes of the slow stage, and the ramp.
+// All stages wait for the slow one: it is never idle in the steady state, and the ramps are no longer than its own.
 TEST(Simulate, ASlowRankDelaysItsPipeline) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 4;
@@ -139,7 +139,9 @@ TEST(Simulate, ASlowRankDelaysItsPipeline) {
   scenario.stragglers.slow_stage = 1;
   scenario.stragglers.slow_factor = 1.5;
   const double pass = even / (16 + 3);
-  EXPECT_NEAR(*step_time(scenario, session) / ms, even + 16 * 0.5 * pass, 0.5 * pass);
+  const double slow = *step_time(scenario, session) / ms;
+  EXPECT_GT(slow, 16 * 1.5 * pass);
+  EXPECT_LE(slow, even + 16 * 0.5 * pass);
   EXPECT_EQ(unfold(scenario, session)->timeline.step, *step_time(scenario, session));
   Scenario speeds = scenario;
   speeds.stragglers = {};
