@@ -39,20 +39,30 @@ void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
   chunk.after_input_gradient += kept.after_input_gradient * static_cast<double>(count);
 }
 
-std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
-                                       const KeptBytes& embedding, const KeptBytes& loss) {
-  struct Layer {
-    KeptBytes kept;
-    double all = 0;
-  };
-  const auto layer = [&](bool moe) {
-    const Block block = layer_block(shape, moe);
-    return Layer{kept_bytes(block, shape.plan->recompute), kept_bytes(block, Recompute::kNone).after_forward};
-  };
-  const std::int64_t dense = dense_layers(*shape.model);
-  const Layer without_experts = dense > 0 ? layer(false) : Layer{};
-  const Layer with_experts = dense < shape.model->layers ? layer(true) : Layer{};
+// What a part of the model keeps and holds.
+struct PartMemory {
+  KeptBytes kept;
+  double all = 0;  // bytes kept without recomputation
+  RankParameters parameters;
+  PartMemory() = default;
+  PartMemory(const Block& block, Recompute recompute)
+      : kept(kept_bytes(block, recompute)),
+        all(kept_bytes(block, Recompute::kNone).after_forward),
+        parameters(parameters_of(block)) {}
+};
+struct ModelMemory {
+  PartMemory embedding, dense_layer, moe_layer, loss;
+  explicit ModelMemory(const Shape& shape)
+      : embedding(embedding_block(shape), shape.plan->recompute), loss(loss_block(shape), shape.plan->recompute) {
+    const std::int64_t dense = dense_layers(*shape.model);
+    if (dense > 0) dense_layer = PartMemory(layer_block(shape, false), shape.plan->recompute);
+    if (dense < shape.model->layers) moe_layer = PartMemory(layer_block(shape, true), shape.plan->recompute);
+  }
+};
 
+std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
+                                       const ModelMemory& parts) {
+  const std::int64_t dense = dense_layers(*shape.model);
   std::vector<StageChunks> stages(static_cast<std::size_t>(shape.plan->pp));
   const auto chunk_of = [&](const Seat& seat) -> ChunkBytes& {
     std::vector<ChunkBytes>& chunks = stages[static_cast<std::size_t>(seat.stage)].chunks;
@@ -64,15 +74,15 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
       const std::int64_t below = std::clamp<std::int64_t>(dense - layers[position].first, 0, layers[position].count);
       const std::int64_t above = layers[position].count - below;
       ChunkBytes& chunk = chunk_of(direction[position]);
-      add(chunk, without_experts.kept, below);
-      add(chunk, with_experts.kept, above);
+      add(chunk, parts.dense_layer.kept, below);
+      add(chunk, parts.moe_layer.kept, above);
       double& largest = stages[static_cast<std::size_t>(direction[position].stage)].largest_layer;
-      if (below > 0) largest = std::max(largest, without_experts.all);
-      if (above > 0) largest = std::max(largest, with_experts.all);
+      if (below > 0) largest = std::max(largest, parts.dense_layer.all);
+      if (above > 0) largest = std::max(largest, parts.moe_layer.all);
     }
-    add(chunk_of(direction.front()), embedding, 1);
+    add(chunk_of(direction.front()), parts.embedding.kept, 1);
     // The loss follows its forward pass with its input gradient, so that one microbatch is held at a time.
-    add(chunk_of(direction.back()), {0, loss.after_input_gradient}, 1);
+    add(chunk_of(direction.back()), {0, parts.loss.kept.after_input_gradient}, 1);
     stages[static_cast<std::size_t>(direction.back().stage)].computes_loss = true;
   }
   return stages;
@@ -85,10 +95,11 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
   const auto& [seats, layers, orders] = pipeline;
   const Shape shape(model, plan, training);
   const BytesPerParameter each = bytes_per_parameter(training.dtype);
-  const KeptBytes embedding = kept_bytes(embedding_block(shape), plan.recompute);
-  const KeptBytes loss = kept_bytes(loss_block(shape), plan.recompute);
-  const std::vector<RankParameters> held = stage_parameters(shape, seats, layers);
-  const std::vector<StageChunks> kept = kept_by_stage(shape, seats, layers, embedding, loss);
+  const ModelMemory parts(shape);
+  const std::vector<RankParameters> held = stage_parameters(
+      shape, seats, layers,
+      {parts.embedding.parameters, parts.dense_layer.parameters, parts.moe_layer.parameters, parts.loss.parameters});
+  const std::vector<StageChunks> kept = kept_by_stage(shape, seats, layers, parts);
 
   MemoryBudget budget;
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
@@ -104,7 +115,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     double activations = most_held(orders[stage], kept[stage].chunks);
     // A layer that is computed again holds all its activations for a moment.
     if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
-    if (kept[stage].computes_loss) activations += loss.after_forward;
+    if (kept[stage].computes_loss) activations += parts.loss.kept.after_forward;
     memory.activations = activations * units::B;
     memory.other = kFramework;
     budget.stages.push_back(memory);

@@ -52,6 +52,8 @@ class StepPlanner {
         seats_(std::move(seats)),
         layers_(std::move(layers)),
         maker_(shape_, mesh_, works_),
+        data_group_(data_group(plan, mesh_, 0, false)),
+        expert_data_group_(plan.ep > 1 ? data_group(plan, mesh_, 0, true) : data_group_),
         positions_(seats_.front().size()),
         places_(static_cast<std::size_t>(plan.pp)) {
     for (std::size_t direction = 0; direction < seats_.size(); ++direction) {
@@ -67,7 +69,13 @@ class StepPlanner {
   StepProgram run(std::span<const PassList> orders) && {
     program_.mesh = mesh_;
     program_.channels = static_cast<std::uint32_t>(seats_.size() * positions_ * 2);
-    const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_);
+    const std::int64_t dense = dense_layers(model_);
+    const std::vector<RankParameters> held =
+        stage_parameters(shape_, seats_, layers_,
+                         {.embedding = parameters_of(block(Part::kEmbedding)),
+                          .dense_layer = dense > 0 ? parameters_of(block(Part::kDenseLayer)) : RankParameters{},
+                          .moe_layer = dense < model_.layers ? parameters_of(block(Part::kMoeLayer)) : RankParameters{},
+                          .loss = parameters_of(block(Part::kLoss))});
     add_meetings();
     for (std::size_t stage = 0; stage < orders.size(); ++stage) {
       stage_ = static_cast<std::int64_t>(stage);
@@ -370,7 +378,7 @@ class StepPlanner {
 
   // A data-parallel collective on `size` bytes. Returns whether there is anybody to talk to.
   bool data_parallel(std::string name, CollectiveKind kind, Bytes size, bool experts, std::int64_t layer, Body& body) {
-    const RankGroup group = data_group(plan_, mesh_, 0, experts);
+    const RankGroup& group = experts ? expert_data_group_ : data_group_;
     if (group.size() == 1 || !(size > Bytes())) return false;
     Instruction start;
     start.kind = Kind::kStart;
@@ -554,6 +562,7 @@ class StepPlanner {
   std::vector<LayerRange> layers_;
   WorkTable works_;
   FragmentMaker maker_;
+  RankGroup data_group_, expert_data_group_;  // of rank 0
   std::size_t positions_;
   std::vector<std::vector<Place>> places_;  // by stage and chunk
   StepProgram program_;

@@ -2,17 +2,11 @@
 
 #include <algorithm>
 
-#include "block.h"
-
 namespace ns_dist {
 
-std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats,
-                                             std::span<const LayerRange> layers) {
+std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
+                                             const PartParameters& parts) {
   const std::int64_t dense = dense_layers(*shape.model);
-  const RankParameters embedding = parameters_of(embedding_block(shape)), loss = parameters_of(loss_block(shape));
-  const RankParameters without_experts = dense > 0 ? parameters_of(layer_block(shape, false)) : RankParameters{};
-  const RankParameters with_experts =
-      dense < shape.model->layers ? parameters_of(layer_block(shape, true)) : RankParameters{};
 
   std::vector<RankParameters> held(static_cast<std::size_t>(shape.plan->pp));
   std::vector<bool> first(held.size(), false), last(held.size(), false);
@@ -21,16 +15,16 @@ std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& se
       RankParameters& stage = held[static_cast<std::size_t>(direction[position].stage)];
       const LayerRange& range = layers[position];
       const std::int64_t below = std::clamp<std::int64_t>(dense - range.first, 0, range.count);
-      stage += without_experts * static_cast<double>(below);
-      stage += with_experts * static_cast<double>(range.count - below);
+      stage += parts.dense_layer * static_cast<double>(below);
+      stage += parts.moe_layer * static_cast<double>(range.count - below);
     }
     first[static_cast<std::size_t>(direction.front().stage)] = true;
     last[static_cast<std::size_t>(direction.back().stage)] = true;
   }
   const double table = static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
-    if (first[stage]) held[stage] += embedding;
-    if (last[stage]) held[stage] += loss;
+    if (first[stage]) held[stage] += parts.embedding;
+    if (last[stage]) held[stage] += parts.loss;
     if (first[stage] && last[stage] && shape.model->tied_embeddings && shape.plan->pp > 1) held[stage].dense -= table;
   }
   return held;

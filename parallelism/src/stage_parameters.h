@@ -10,10 +10,15 @@
 
 namespace ns_dist {
 
+// Parameters of a rank, by part of the model.
+struct PartParameters {
+  RankParameters embedding, dense_layer, moe_layer, loss;
+};
+
 // By stage: the layers of all its chunks, with the embedding where it holds the first position and the final norm and
 // output projection where it holds the last. A stage that holds both has one table for a tied projection. `layers` by
 // position.
-std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats,
-                                             std::span<const LayerRange> layers);
+std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
+                                             const PartParameters& parts);
 
 }  // namespace ns_dist

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "ns_dist/fair_sharing.h"
@@ -112,6 +113,8 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
     if (known == places.end()) places.push_back(place);
   }
   const std::vector<std::vector<Rank>> users = users_of(program, costs.row_of_actor, places.size());
+  std::vector<std::pair<std::tuple<Rank, Rank, double>, std::pair<std::size_t, std::size_t>>> messages;
+  costs.rows.reserve(places.size());
   for (std::size_t r = 0; r < places.size(); ++r) {
     ProgramCosts::Row& row = costs.rows.emplace_back();
     row.forecasts.resize(program.works.size());
@@ -120,6 +123,21 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       const Rank rank = users[r][w];
       if (rank < 0) continue;
       const WorkItem& item = program.works[w];
+      // Messages between ranks that lie alike take the same.
+      const auto* message = std::get_if<Message>(&item.work);
+      if (message != nullptr) {
+        const Collective call = as_collective(*message, program.mesh);
+        const std::tuple alike{call.group.first % period, call.group.strides.front().stride, call.size.in_base()};
+        const auto known = std::find_if(messages.begin(), messages.end(),
+                                        [&](const auto& entry) { return std::get<0>(entry) == alike; });
+        if (known != messages.end()) {
+          const auto [row_of, work] = std::get<1>(*known);
+          row.forecasts[w] = costs.rows[row_of].forecasts[work];
+          if (shares) row.demands[w] = costs.rows[row_of].demands[work];
+          continue;
+        }
+        messages.emplace_back(alike, std::pair{r, w});
+      }
       const bool moves = std::holds_alternative<Collective>(item.work) && rank != 0;
       const WorkItem own = moves ? work_of_actor(item, rank) : WorkItem{};
       const WorkItem& asked = moves ? own : item;

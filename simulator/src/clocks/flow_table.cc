@@ -78,6 +78,7 @@ void FlowTable::share(std::uint32_t first) {
   reached_.clear();
   reached_.push_back(first);
   stages_[first].shared_at = epoch_;
+  stages_[first].reached = 0;
   std::size_t levels = 0;
   for (std::size_t i = 0; i < reached_.size(); ++i) {
     for (const std::uint32_t lane : stages_[reached_[i]].lanes) {
@@ -86,6 +87,7 @@ void FlowTable::share(std::uint32_t first) {
       for (const std::uint32_t stage : {flow.from, flow.to}) {
         if (stages_[stage].shared_at == epoch_) continue;
         stages_[stage].shared_at = epoch_;
+        stages_[stage].reached = static_cast<std::uint32_t>(reached_.size());
         reached_.push_back(stage);
       }
       if (!flow.demand->ports.empty()) levels = std::max<std::size_t>(levels, flow.demand->ports.back().level + 1);
@@ -97,8 +99,7 @@ void FlowTable::share(std::uint32_t first) {
 
   load_.assign(reached_.size() * levels * 2, 0);
   const auto resource = [&](std::uint32_t stage, std::uint32_t level, bool into) {
-    const auto at = static_cast<std::size_t>(std::find(reached_.begin(), reached_.end(), stage) - reached_.begin());
-    return (at * levels + level) * 2 + (into ? 1 : 0);
+    return (stages_[stage].reached * levels + level) * 2 + (into ? 1 : 0);
   };
   bool overloaded = false;
   for (const std::uint32_t lane : component_) {

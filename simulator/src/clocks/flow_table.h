@@ -99,6 +99,7 @@ class FlowTable {
     std::vector<std::uint32_t> lanes;  // of flows that run here, ascending
     KernelRates kernels;
     std::uint64_t shared_at = 0;
+    std::uint32_t reached = 0;  // its place in reached_
     bool changed = false;
   };
 

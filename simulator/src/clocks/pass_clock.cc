@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -94,7 +95,8 @@ double PassClock::run_on_grid() {
   compile();
   states_.assign(program_.actors.size(), {});
   meetings_.assign(program_.meetings.size(), 0);
-  borders_.clear();
+  borders_.resize(kBorders);
+  border_count_ = next_border_ = 0;
   latest_ = 0;
   passes_ = 0;
   for (;;) {
@@ -250,7 +252,7 @@ void PassClock::encode(std::uint32_t reference, std::vector<double>& code) const
   }
 }
 
-bool PassClock::recur() {
+void PassClock::recur() {
   // The actor with the most repeats left is the reference.
   std::uint32_t reference = 0;
   std::int64_t most = 2;
@@ -263,44 +265,48 @@ bool PassClock::recur() {
     }
   }
   if (most == 2) {
-    borders_.clear();
-    return false;
+    border_count_ = 0;
+    return;
   }
-  Border border;
-  border.state.reserve(states_.size() * 8 + 16);
-  border.state.push_back(reference);
-  encode(reference, border.state);
+  code_.clear();
+  code_.push_back(reference);
+  encode(reference, code_);
+  std::uint64_t hash = 1469598103934665603u;
+  for (const double word : code_) hash = (hash ^ std::bit_cast<std::uint64_t>(word)) * 1099511628211u;
+  Border& border = borders_[next_border_];
+  for (std::size_t back = 1; back <= border_count_; ++back) {
+    const Border& earlier = borders_[(next_border_ + kBorders - back) % kBorders];
+    if (earlier.hash != hash || earlier.state != code_) continue;
+    repeat(earlier, states_[reference].now);
+    border_count_ = 0;
+    return;
+  }
+  border.hash = hash;
+  border.state = code_;
   border.time = states_[reference].now;
-  border.repeats.reserve(states_.size());
+  border.repeats.clear();
   for (const State& state : states_) border.repeats.push_back(state.repeat);
-  for (auto earlier = borders_.rbegin(); earlier != borders_.rend(); ++earlier) {
-    if (earlier->state != border.state) continue;
-    repeat(*earlier, border);
-    borders_.clear();
-    return true;
-  }
-  if (borders_.size() >= kBorders) borders_.erase(borders_.begin());
-  borders_.push_back(std::move(border));
-  return false;
+  next_border_ = (next_border_ + 1) % kBorders;
+  border_count_ = std::min(border_count_ + 1, kBorders - 1);
 }
 
-void PassClock::repeat(const Border& earlier, const Border& border) {
+void PassClock::repeat(const Border& earlier, double now) {
   std::int64_t copies = std::numeric_limits<std::int64_t>::max(), microbatches = 0;
   for (std::uint32_t a = 0; a < states_.size(); ++a) {
     if (states_[a].done) continue;
-    const std::int64_t went = border.repeats[a] - earlier.repeats[a];
+    const std::int64_t went = states_[a].repeat - earlier.repeats[a];
     const ProgramLoop& loop = program_.actors[a].loops[states_[a].loop];
     if (went == 0 || (microbatches != 0 && went * loop.shift != microbatches)) return;
     microbatches = went * loop.shift;
     copies = std::min(copies, (loop.repeats - 1 - states_[a].repeat) / went);
   }
   if (microbatches == 0 || copies < 1) return;
-  const double shift = static_cast<double>(copies) * (border.time - earlier.time);
+  const double shift = static_cast<double>(copies) * (now - earlier.time);
   const auto offset = static_cast<std::int32_t>(copies * microbatches);
   for (std::uint32_t a = 0; a < states_.size(); ++a) {
     State& state = states_[a];
     if (state.done) continue;
-    state.repeat += copies * (border.repeats[a] - earlier.repeats[a]);
+    state.repeat += copies * (state.repeat - earlier.repeats[a]);
     state.now += shift;
     for (double& free : state.free) free += shift;
   }

@@ -53,8 +53,9 @@ class PassClock {
     std::vector<double> ends;  // of works started on the data-parallel stream
   };
   struct Border {
+    std::uint64_t hash = 0;
     std::vector<double> state;
-    double time;
+    double time = 0;
     std::vector<std::int64_t> repeats;
   };
 
@@ -62,9 +63,9 @@ class PassClock {
   void compile();
   void advance(std::uint32_t actor);
   bool take(Channel& channel, std::int32_t microbatch, double& now);
-  bool recur();
+  void recur();
   void encode(std::uint32_t reference, std::vector<double>& state) const;
-  void repeat(const Border& earlier, const Border& border);
+  void repeat(const Border& earlier, double now);
 
   const StepProgram& program_;
   const ProgramCosts& costs_;
@@ -74,7 +75,9 @@ class PassClock {
   std::vector<State> states_;
   std::vector<Channel> channels_;
   std::vector<std::uint32_t> meetings_, ready_;
-  std::vector<Border> borders_;
+  std::vector<Border> borders_;  // a ring of those in use and free ones
+  std::size_t border_count_ = 0, next_border_ = 0;
+  std::vector<double> code_;
   double latest_ = 0;
   std::int64_t passes_ = 0;
 };

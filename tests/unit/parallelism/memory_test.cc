@@ -56,13 +56,17 @@ TEST(StageParameters, FollowTheSeats) {
   const double layer = parameters_of(layer_block(shape, false)).dense, table = 50304.0 * 512, norm = 2 * 512;
   const double positions = 2048 * 512;
   const std::vector<LayerRange> four = {{0, 1}, {1, 1}, {2, 1}, {3, 1}}, two = {{0, 2}, {2, 2}};
-  const auto loop = stage_parameters(shape, {{{0, 0}, {1, 0}, {0, 1}, {1, 1}}}, four);
+  const PartParameters parts{.embedding = parameters_of(embedding_block(shape)),
+                             .dense_layer = parameters_of(layer_block(shape, false)),
+                             .moe_layer = {},
+                             .loss = parameters_of(loss_block(shape))};
+  const auto loop = stage_parameters(shape, {{{0, 0}, {1, 0}, {0, 1}, {1, 1}}}, four, parts);
   EXPECT_EQ(loop[0], (RankParameters{2 * layer + table + positions, 0}));
   EXPECT_EQ(loop[1], (RankParameters{2 * layer + table + norm, 0}));
-  const auto vee = stage_parameters(shape, {{{0, 0}, {1, 0}, {1, 1}, {0, 1}}}, four);
+  const auto vee = stage_parameters(shape, {{{0, 0}, {1, 0}, {1, 1}, {0, 1}}}, four, parts);
   EXPECT_EQ(vee[0], (RankParameters{2 * layer + table + positions + norm, 0}));
   EXPECT_EQ(vee[1], (RankParameters{2 * layer, 0}));
-  const auto mirrored = stage_parameters(shape, {{{0, 0}, {1, 0}}, {{1, 1}, {0, 1}}}, two);
+  const auto mirrored = stage_parameters(shape, {{{0, 0}, {1, 0}}, {{1, 1}, {0, 1}}}, two, parts);
   EXPECT_EQ(mirrored[0], (RankParameters{4 * layer + table + positions + norm, 0}));
   EXPECT_EQ(mirrored[1], mirrored[0]);
 }
