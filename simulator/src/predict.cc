@@ -159,6 +159,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   report.microbatches = microbatches_of(scenario.plan, scenario.training);
   report.nodes = prediction.program.node_count();
   report.works = prediction.program.works.size();
+  report.folding = prediction.folding;
 
   const double seconds = prediction.step / units::s;
   const Interval interval = step_interval(prediction.step, path_interval(prediction.critical_path));

@@ -75,6 +75,7 @@ std::string to_json(const Report& report) {
   json["ranks"] = report.ranks;
   json["microbatches"] = report.microbatches;
   json["graph"] = {{"nodes", report.nodes}, {"works", report.works}};
+  json["folding"] = {{"period_microbatches", report.folding.period}, {"copies", report.folding.copies}};
   json["step_time_s"] = report.step / units::s;
   json["step_time_low_s"] = report.step_low / units::s;
   json["step_time_high_s"] = report.step_high / units::s;

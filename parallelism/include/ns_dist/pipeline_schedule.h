@@ -1,6 +1,6 @@
 // Pipeline schedules as data: where the parts of the model lie, and in which order each stage runs its passes.
 //
-//   NS_TRY(const PipelineSchedule* schedule, pipeline_schedule("zb-h1"));
+//   NS_TRY(const PipelineSchedule* schedule, pipeline_schedule("1f1b"));
 //   NS_TRY(const ScheduleFacts facts, check(schedule->seats(shape), *schedule->orders(shape)));
 //   facts.most_live[0];                       // forward passes whose activations stage 0 holds at once
 //

@@ -62,10 +62,17 @@ struct Warning {
   std::string message;
 };
 
+// How the clock went over microbatches that repeat.
+struct Folding {
+  std::int64_t period = 0;  // microbatches after which the step repeats itself; 0: it was not folded
+  std::int64_t copies = 0;  // periods that were not timed one by one
+};
+
 struct Report {
   Scenario scenario;
   std::int64_t ranks = 0, microbatches = 0;
-  std::size_t nodes = 0, works = 0;   // of the execution graph
+  std::size_t nodes = 0, works = 0;  // of the step, written out
+  Folding folding;
   Seconds step, step_low, step_high;  // 90 % interval
   double tokens_per_second = 0;
   double model_flops_per_second = 0;  // of a GPU

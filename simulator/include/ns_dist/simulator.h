@@ -45,12 +45,6 @@ struct ProgramCosts {
   const Row& row(std::size_t actor) const { return rows[row_of_actor[actor]]; }
 };
 
-// How the clock went over microbatches that repeat.
-struct Folding {
-  std::int64_t period = 0;  // microbatches after which the step repeats itself; 0: it was not folded
-  std::int64_t copies = 0;  // periods that were not timed one by one
-};
-
 // One step and why it takes that long.
 struct Prediction {
   StepProgram program;

@@ -27,6 +27,8 @@ class ProgramQueue::Fragments {
     std::uint32_t work = 0;
     std::uint8_t stream = 0;
     std::uint8_t needed = 0;            // edges into it from other streams
+    bool flow = false;                  // a collective
+    bool ends_piece = true;             // the next node of the stream is an event of its own
     std::uint32_t next = kNone;         // on the stream
     std::uint32_t first_successor = 0;  // on other streams; up to the next node's
   };
@@ -36,11 +38,14 @@ class ProgramQueue::Fragments {
     std::array<std::uint32_t, kFragmentStreams> first{kNone, kNone, kNone, kNone};
     std::uint32_t count = 0;
   };
-  // A fragment under way. Times are absolute, or relative to its start in a snapshot.
+  // A fragment under way. Times are absolute, or relative to its start in a snapshot. Kernels that nothing else waits
+  // for are run as one piece: running[0] is the kernel that was last seen to run.
   struct State {
     std::uint32_t completed = 0;
     std::array<std::uint32_t, kFragmentStreams> next{kNone, kNone, kNone, kNone}, running{kNone, kNone, kNone, kNone};
     std::array<double, kFragmentStreams> end{}, rate{};  // rate: of flows, in a snapshot
+    std::uint32_t last = kNone;                          // kernel of the piece
+    double kernel_end = 0;                               // of running[0]; end[0] is that of the piece
     std::vector<std::uint8_t> needed;
     KernelRates kernels;  // in a snapshot
   };
@@ -62,7 +67,7 @@ class ProgramQueue::Fragments {
 
   Fragments(const StepProgram& program, const ProgramCosts& costs) {
     compiled_.reserve(program.fragments.size());
-    for (const Fragment& fragment : program.fragments) compiled_.push_back(compile(fragment));
+    for (const Fragment& fragment : program.fragments) compiled_.push_back(compile(fragment, program.works));
     rows_.resize(costs.rows.size());
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       const ProgramCosts::Row& from = costs.rows[r];
@@ -93,7 +98,7 @@ class ProgramQueue::Fragments {
   bool shares() const { return shares_; }
 
  private:
-  static Compiled compile(const Fragment& fragment) {
+  static Compiled compile(const Fragment& fragment, const std::vector<WorkItem>& works) {
     Compiled result;
     result.count = static_cast<std::uint32_t>(fragment.nodes.size());
     NS_EXPECTS(result.count < 10'000);
@@ -115,6 +120,7 @@ class ProgramQueue::Fragments {
       node.work = index(fragment.nodes[n].work);
       node.stream = static_cast<std::uint8_t>(fragment.nodes[n].stream);
       NS_EXPECTS(node.stream < kFragmentStreams);
+      node.flow = !std::holds_alternative<Operator>(works[node.work].work);
       std::uint32_t& before = last[node.stream];
       (before == kNone ? result.first[node.stream] : result.nodes[before].next) = n;
       before = n;
@@ -130,6 +136,12 @@ class ProgramQueue::Fragments {
     }
     result.successors.resize(edges);
     for_each_edge([&](std::uint32_t from, std::uint32_t to) { result.successors[successors_of[from]++] = to; });
+    for (std::uint32_t n = 0; n < result.count; ++n) {
+      Node& node = result.nodes[n];
+      node.ends_piece = node.next == kNone || result.nodes[node.next].needed > 0 || node.flow ||
+                        result.nodes[node.next].flow ||
+                        node.first_successor != result.nodes[n + std::size_t{1}].first_successor;
+    }
     return result;
   }
 
@@ -500,8 +512,9 @@ class ProgramQueue::Engine {
     ActorState& actor = actors_[a];
     State& open = actor.open;
     const Fragments::Compiled& fragment = fragments_.compiled(actor.fragment);
+    if (stream == 0) follow(a, now, flows_.kernels(a));
     const std::uint32_t node = open.running[stream];
-    if (row_of(a).demands[fragment.nodes[node].work].flow) flows_.remove(lane_of(a, stream));
+    if (fragment.nodes[node].flow) flows_.remove(lane_of(a, stream));
     if (NodeSpan* span = span_of(actor, node)) span->end = now;
     open.running[stream] = kNone;
     open.next[stream] = fragment.nodes[node].next;
@@ -515,6 +528,39 @@ class ProgramQueue::Engine {
     if (open.completed == fragment.count) next_run(a, now);
   }
 
+  double kernel_duration(std::uint32_t a, std::uint32_t work, const KernelRates& rates) {
+    Fragments::Row& row = row_of(a);
+    const double alone = row.durations[work], rate = rates.by[row.demands[work].feels];
+    return rate == 1 ? alone : grid_.snap(alone / rate);
+  }
+
+  // Goes on to the kernel of the piece that runs at `now`. `rates` are those since the piece was last looked at.
+  void follow(std::uint32_t a, double now, const KernelRates& rates) {
+    ActorState& actor = actors_[a];
+    State& open = actor.open;
+    const std::vector<Fragments::Node>& nodes = fragments_.compiled(actor.fragment).nodes;
+    while (open.running[0] != open.last && open.kernel_end <= now) {
+      if (NodeSpan* span = span_of(actor, open.running[0])) span->end = open.kernel_end;
+      open.running[0] = nodes[open.running[0]].next;
+      if (NodeSpan* span = span_of(actor, open.running[0])) span->start = open.kernel_end;
+      ++open.completed;
+      open.kernel_end += kernel_duration(a, nodes[open.running[0]].work, rates);
+    }
+  }
+
+  // When the piece ends at the present rates, if its present kernel ends at kernel_end.
+  void set_piece_end(std::uint32_t a) {
+    State& open = actors_[a].open;
+    const std::vector<Fragments::Node>& nodes = fragments_.compiled(actors_[a].fragment).nodes;
+    double end = open.kernel_end;
+    for (std::uint32_t node = open.running[0]; node != open.last;) {
+      node = nodes[node].next;
+      end += kernel_duration(a, nodes[node].work, flows_.kernels(a));
+    }
+    open.end[0] = end;
+    heap_.set(lane_of(a, 0), end);
+  }
+
   void start_node_if_ready(std::uint32_t a, std::uint32_t node, double now) {
     ActorState& actor = actors_[a];
     State& open = actor.open;
@@ -523,8 +569,12 @@ class ProgramQueue::Engine {
     open.next[what.stream] = kNone;
     open.running[what.stream] = node;
     if (NodeSpan* span = span_of(actor, node)) span->start = now;
-    const FlowDemand& demand = row_of(a).demands[what.work];
-    if (demand.flow) flows_.add(lane_of(a, what.stream), a, a, &demand);
+    if (what.flow) flows_.add(lane_of(a, what.stream), a, a, &row_of(a).demands[what.work]);
+    if (what.stream == 0) {
+      open.last = node;
+      const std::vector<Fragments::Node>& nodes = fragments_.compiled(actor.fragment).nodes;
+      while (!nodes[open.last].ends_piece) open.last = nodes[open.last].next;
+    }
     actor.starting[what.stream] = true;
     starting_.push_back(lane_of(a, what.stream));
   }
@@ -615,6 +665,7 @@ class ProgramQueue::Engine {
     actor.mode = Mode::kOpen;
     actor.start = start;
     actor.open = snapshot.state;
+    actor.open.kernel_end += start;
     flows_.restore(a, snapshot.state.kernels);
     const Fragments::Compiled& fragment = fragments_.compiled(actor.fragment);
     std::array<bool, kFragmentStreams> due{};
@@ -623,7 +674,7 @@ class ProgramQueue::Engine {
       if (node == kNone) continue;
       actor.open.end[stream] += start;
       const FlowDemand& demand = row_of(a).demands[fragment.nodes[node].work];
-      if (demand.flow) {
+      if (fragment.nodes[node].flow) {
         flows_.add(lane_of(a, stream), a, a, &demand);
         flows_.restore(lane_of(a, stream), snapshot.state.rate[stream]);
       }
@@ -661,13 +712,14 @@ class ProgramQueue::Engine {
         },
         [&](std::uint32_t stage, const KernelRates& before) {
           ActorState& actor = actors_[stage];
-          if (actor.mode != Mode::kOpen || actor.open.running[0] == kNone || actor.starting[0]) return;
-          const FlowDemand& demand =
-              row_of(stage).demands[fragments_.compiled(actor.fragment).nodes[actor.open.running[0]].work];
-          const double rate = flows_.kernels(stage).by[demand.feels];
-          if (demand.flow || rate == before.by[demand.feels]) return;
-          actor.open.end[0] = rescaled(actor.open.end[0], before.by[demand.feels], rate);
-          heap_.set(lane_of(stage, 0), actor.open.end[0]);
+          State& open = actor.open;
+          if (actor.mode != Mode::kOpen || open.running[0] == kNone || actor.starting[0]) return;
+          follow(stage, now, before);
+          const std::uint32_t work = fragments_.compiled(actor.fragment).nodes[open.running[0]].work;
+          const Feels feels = row_of(stage).demands[work].feels;
+          const double rate = flows_.kernels(stage).by[feels];
+          if (rate != before.by[feels]) open.kernel_end = rescaled(open.kernel_end, before.by[feels], rate);
+          set_piece_end(stage);
         });
     for (const std::uint32_t lane : starting_) start_on(lane, now);
     starting_.clear();
@@ -687,9 +739,11 @@ class ProgramQueue::Engine {
       beside.starting = false;
       work = beside.running.work;
     }
-    const double alone = row_of(a).durations[work];
-    const FlowDemand& demand = row_of(a).demands[work];
-    const double rate = demand.flow ? flows_.rate(lane) : flows_.kernels(a).by[demand.feels];
+    if (stream == 0) {
+      actor.open.kernel_end = now + kernel_duration(a, work, flows_.kernels(a));
+      return set_piece_end(a);
+    }
+    const double alone = row_of(a).durations[work], rate = flows_.rate(lane);
     double& end = end_of(lane);
     end = now + (rate == 1 ? alone : grid_.snap(alone / rate));
     heap_.set(lane, end);
@@ -775,6 +829,7 @@ class ProgramQueue::Engine {
           put(actor.open.next[stream], actor.open.running[stream]);
           if (actor.open.running[stream] == kNone) continue;
           put_time(actor.open.end[stream]);
+          if (stream == 0) put_time(actor.open.kernel_end);
         }
       }
       for (const Beside& lane : actor.beside) {
@@ -805,6 +860,9 @@ class ProgramQueue::Engine {
   // Compares the state with those at earlier borders and goes over what repeats. Returns the time then.
   double recur(double now) {
     border_ = false;
+    for (std::uint32_t a = 0; a < actors_.size(); ++a) {
+      if (actors_[a].mode == Mode::kOpen && actors_[a].open.running[0] != kNone) follow(a, now, flows_.kernels(a));
+    }
     Border border;
     border.state = encode(now);
     border.hash = 1469598103934665603u;
@@ -860,6 +918,7 @@ class ProgramQueue::Engine {
       actor.start += shift;
       actor.point_end += shift;
       for (double& end : actor.open.end) end += shift;
+      actor.open.kernel_end += shift;
       move_record(actor.mode == Mode::kClosed || actor.mode == Mode::kOpen ? actor.record : kNoRecord, shift);
       for (Beside& lane : actor.beside) {
         lane.last_end += shift;
