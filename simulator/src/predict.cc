@@ -16,8 +16,8 @@ namespace {
 
 // Tokens of a microbatch: products of the largest dimensions stay below 2^63.
 constexpr std::int64_t kMostTokens = 100'000'000;
-// Events of a step that does not repeat itself: some ten seconds, and 1 GB for its history.
-constexpr std::uint64_t kMostEvents = 30'000'000;
+// Events of a step that does not repeat itself: a few seconds, and up to 1.5 GB for its history.
+constexpr std::uint64_t kMostEvents = 15'000'000;
 
 // What kernels and collectives do not explain of a measured step: framework overhead, jitter between ranks, kernels
 // that the plan does not know. 5th and 95th percentile of measured over forecast step, 137 published configurations of

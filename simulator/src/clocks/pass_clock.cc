@@ -11,7 +11,7 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::size_t kBorders = 64;
+constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
 constexpr auto kFirstBeside = static_cast<std::uint32_t>(Stream::kDataParallel);
 
 }  // namespace
@@ -268,6 +268,10 @@ void PassClock::recur() {
     border_count_ = 0;
     return;
   }
+  // A stage that runs ahead of the next one piles up messages: such a state does not recur.
+  std::size_t unread = 0;
+  for (const Channel& channel : channels_) unread += channel.arrived.size() - channel.first;
+  if (unread > kUnreadOfAnActor * states_.size()) return;
   code_.clear();
   code_.push_back(reference);
   encode(reference, code_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -367,7 +368,7 @@ class ProgramQueue::Engine {
           break;
         }
         case Kind::kReceive: {
-          std::vector<Arrival>& arrived = arrivals_[instruction.channel];
+          std::deque<Arrival>& arrived = arrivals_[instruction.channel];
           const auto found = std::find_if(arrived.begin(), arrived.end(),
                                           [&](const Arrival& arrival) { return arrival.microbatch == microbatch; });
           if (found == arrived.end()) return;
@@ -860,6 +861,10 @@ class ProgramQueue::Engine {
   // Compares the state with those at earlier borders and goes over what repeats. Returns the time then.
   double recur(double now) {
     border_ = false;
+    // A stage that runs ahead of the next one piles up messages: such a state does not recur.
+    std::size_t unread = 0;
+    for (const auto& arrived : arrivals_) unread += arrived.size();
+    if (unread > kUnreadOfAnActor * actors_.size()) return now;
     for (std::uint32_t a = 0; a < actors_.size(); ++a) {
       if (actors_[a].mode == Mode::kOpen && actors_[a].open.running[0] != kNone) follow(a, now, flows_.kernels(a));
     }
@@ -973,7 +978,7 @@ class ProgramQueue::Engine {
     }
   }
 
-  static constexpr std::size_t kBorders = 64;
+  static constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
   static constexpr std::uint64_t kNoReference = ~std::uint64_t{0};
 
   const StepProgram& program_;
@@ -984,9 +989,9 @@ class ProgramQueue::Engine {
   std::vector<ActorState> actors_;
   EventHeap heap_;  // by lane
   FlowTable flows_;
-  std::vector<std::vector<Arrival>> arrivals_;  // by channel
-  std::vector<std::uint32_t> receiver_;         // by channel
-  std::vector<std::uint32_t> meetings_;         // actors that have come
+  std::vector<std::deque<Arrival>> arrivals_;  // by channel
+  std::vector<std::uint32_t> receiver_;        // by channel
+  std::vector<std::uint32_t> meetings_;        // actors that have come
   std::vector<std::uint32_t> ready_, touched_, starting_;
   double latest_ = 0;
   std::uint64_t events_ = 0;
