@@ -108,7 +108,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.overlap_param_gather);
   visit({.name = "plan/overlap_p2p",
          .help = "a stage goes on computing while it sends",
-         .default_text = "on if interleaved"},
+         .default_text = "as the schedule does"},
         plan.overlap_p2p);
 }
 
