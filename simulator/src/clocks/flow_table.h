@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "ns_dist/cost.h"
@@ -46,7 +45,6 @@ class FlowTable {
   void remove(std::uint32_t lane);
   double rate(std::uint32_t lane) const { return flows_[lane].rate; }
   const KernelRates& kernels(std::uint32_t stage) const { return stages_[stage].kernels; }
-  std::span<const std::uint32_t> lanes(std::uint32_t stage) const { return stages_[stage].lanes; }
   // Sets what a stage had at an earlier time; `add` must have been called for its flows.
   void restore(std::uint32_t lane, double rate) {
     flows_[lane].rate = rate;
@@ -86,7 +84,6 @@ class FlowTable {
     changed_.clear();
     ++epoch_;
   }
-  bool settled() const { return changed_.empty(); }
 
  private:
   struct Flow {

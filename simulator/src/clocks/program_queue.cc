@@ -158,7 +158,8 @@ class ProgramQueue::Engine {
   using Kind = Instruction::Kind;
 
   Engine(ProgramQueue& queue, std::size_t actors)
-      : program_(queue.program_),
+      : queue_(queue),
+        program_(queue.program_),
         fragments_(*queue.fragments_),
         options_(queue.options_),
         history_(queue.history_),
@@ -981,6 +982,7 @@ class ProgramQueue::Engine {
   static constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
   static constexpr std::uint64_t kNoReference = ~std::uint64_t{0};
 
+  ProgramQueue& queue_;
   const StepProgram& program_;
   Fragments& fragments_;
   Options options_;
@@ -999,7 +1001,6 @@ class ProgramQueue::Engine {
   bool border_ = false, border_done_ = false;
   std::uint64_t reference_ = kNoReference;
   std::vector<Border> borders_;
-  ProgramQueue* queue_ = nullptr;
 
   friend class ProgramQueue;
 };
@@ -1007,8 +1008,7 @@ class ProgramQueue::Engine {
 const ProgramQueue::Fragments::Alone& ProgramQueue::Engine::alone(std::uint32_t row, std::uint32_t fragment) {
   Fragments::Alone& known = fragments_.row(row).alone[fragment];
   if (!known.known) {
-    Engine engine(*queue_, 1);
-    engine.queue_ = queue_;
+    Engine engine(queue_, 1);
     engine.measure(row, fragment, known);
   }
   return known;
@@ -1023,7 +1023,6 @@ std::optional<double> ProgramQueue::run() {
   for (;;) {
     history_ = {};
     Engine engine(*this, program_.actors.size());
-    engine.queue_ = this;
     const std::optional<double> step = engine.run(costs_);
     if (!step || *step <= fragments_->grid().limit()) return step;
     fragments_->set_grid(Grid::covering(2 * *step), costs_);
@@ -1033,15 +1032,10 @@ std::optional<double> ProgramQueue::run() {
 const StepHistory& ProgramQueue::history() const { return history_; }
 
 const std::vector<NodeSpan>& ProgramQueue::alone(std::uint32_t actor, FragmentId fragment) {
-  Engine engine(*this, 1);
-  engine.queue_ = this;
-  return engine.alone(costs_.row_of_actor[actor], index(fragment)).spans;
-}
-
-double ProgramQueue::length(std::uint32_t actor, FragmentId fragment) {
-  Engine engine(*this, 1);
-  engine.queue_ = this;
-  return engine.alone(costs_.row_of_actor[actor], index(fragment)).length;
+  const std::uint32_t row = costs_.row_of_actor[actor];
+  const Fragments::Alone& known = fragments_->row(row).alone[index(fragment)];
+  if (!known.known) Engine(*this, 1).alone(row, index(fragment));
+  return known.spans;
 }
 
 }  // namespace ns_dist

@@ -78,7 +78,6 @@ class ProgramQueue {
   const StepHistory& history() const;
   // Spans of a fragment's nodes when it runs alone on the stage of `actor`, from its start.
   const std::vector<NodeSpan>& alone(std::uint32_t actor, FragmentId fragment);
-  double length(std::uint32_t actor, FragmentId fragment);
 
  private:
   class Engine;
