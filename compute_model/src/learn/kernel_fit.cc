@@ -14,6 +14,7 @@
 #include "data_sheet.h"
 #include "learn/grow_trees.h"
 #include "ns_dist/kernel_table.h"
+#include "predictors/predictor.h"
 #include "weights_file.h"
 
 namespace ns_dist {
@@ -51,35 +52,6 @@ constexpr std::array<Table, 24> kTables = {{
     {"fp32_test_conv", true, false},
     {"fp32_train_linear_amd", true, false},
 }};
-
-// How much each predictor may learn. More rows carry more leaves.
-struct Capacity {
-  std::size_t known_trees, known_leaves;
-  double known_rate;
-  std::size_t transfer_trees, transfer_leaves, transfer_steps;
-  // Other GPUs get the base alone, nothing learned: with the few GPUs there are, a network that knew tiles, issue and
-  // power already was worse on each GPU left out (19-117 % against 13-40 %).
-  bool physical = false;
-};
-Capacity capacity_of(Predictor predictor) {
-  switch (predictor) {
-    case Predictor::kGemm:
-      return {200, 850, 0.2, 120, 48, 8000};
-    case Predictor::kGemmFp8:
-      return {200, 450, 0.17, 120, 48, 6000};
-    case Predictor::kGemmFp32:
-      return {200, 400, 0.17, 60, 32, 6000, true};
-    case Predictor::kAttention:
-      return {200, 250, 0.15, 100, 48, 6000};
-    case Predictor::kMoe:
-      return {200, 120, 0.15, 100, 32, 4000};
-    case Predictor::kVector:
-      return {200, 100, 0.15, 100, 32, 6000, true};
-    case Predictor::kConvolution:
-      return {150, 100, 0.15, 60, 32, 3000};
-  }
-  return {};
-}
 
 struct Sample {
   Operator work;
@@ -487,7 +459,7 @@ class Fitter {
 
   template <class Keep>
   Corrector measured_corrector(const Keep& keep) const {
-    const Capacity capacity = capacity_of(predictor_);
+    const Capacity capacity = kind_of(predictor_).capacity;
     const TrainingRows training = rows(keep, true);
     Corrector corrector;
     set_range(corrector, training);
@@ -535,7 +507,7 @@ class Fitter {
   // A network first, which is smooth in the GPU's ratios; few and small trees on what it leaves.
   template <class Keep>
   Corrector other_corrector(const Keep& keep) const {
-    const Capacity capacity = capacity_of(predictor_);
+    const Capacity capacity = kind_of(predictor_).capacity;
     TrainingRows training = rows(keep, false);
     Corrector corrector;
     set_range(corrector, training);

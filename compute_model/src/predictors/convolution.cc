@@ -1,0 +1,38 @@
+#include "predictors/predictor.h"
+
+namespace ns_dist {
+namespace {
+
+double d(std::int64_t value) { return static_cast<double>(value); }
+
+double extent(const Convolution& conv, std::int64_t input) {
+  return std::floor((d(input) + 2 * d(conv.padding) - d(conv.kernel)) / d(conv.stride)) + 1;
+}
+
+}  // namespace
+
+constinit const PredictorKind kConvolutionPredictor = {
+    "convolution",
+    [] {
+      return Operator{Convolution{}, DType::kFp32};
+    },
+    [](const Operator& op, const Gpu&, Mode mode) {
+      const auto* convolution = std::get_if<Convolution>(&op.kind);
+      return mode == Mode::kBurst && convolution != nullptr && convolution->pass == Pass::kForward &&
+             op.dtype == DType::kFp32;
+    },
+    [](FeatureWriter& w, const Machine& machine, const Operator& op, Mode) {
+      const auto& conv = std::get<Convolution>(op.kind);
+      const double peak = machine.peak(op.dtype), ceiling = fp32_ceiling(machine, peak);
+      gemm_features(w, machine, 1, d(conv.batch) * extent(conv, conv.in_height) * extent(conv, conv.in_width),
+                    d(conv.out_channels), d(conv.in_channels) * d(conv.kernel) * d(conv.kernel), ceiling,
+                    size_of(op.dtype) / units::B, false);
+      w.add("variant", 0);
+      w.add("kernel", d(conv.kernel));
+      w.add("stride", d(conv.stride));
+      w.add_log("log_input", d(conv.in_height) * d(conv.in_width));
+      gpu_ratios(w, machine, peak, ceiling);
+    },
+    {150, 100, 0.15, 60, 32, 3000}};
+
+}  // namespace ns_dist

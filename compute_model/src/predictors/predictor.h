@@ -1,0 +1,98 @@
+// What predictors share: how features are written, and how tiles lie on a machine.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "families.h"
+#include "kernel_features.h"
+
+namespace ns_dist {
+
+// How much a predictor may learn. More rows carry more leaves.
+struct Capacity {
+  std::size_t known_trees, known_leaves;
+  double known_rate;
+  std::size_t transfer_trees, transfer_leaves, transfer_steps;
+  // Other GPUs get the base alone, nothing learned: with the few GPUs there are, a network that knew tiles, issue and
+  // power already was worse on each GPU left out (19-117 % against 13-40 %).
+  bool physical = false;
+};
+
+// Names of features; those of the GPU follow those of the shape.
+struct FeatureNames {
+  std::vector<std::string_view> names;
+  std::size_t shape = 0;
+};
+
+// Writes features in order, each with its name: the one list of a predictor's features. `names` collects them where it
+// is given.
+struct FeatureWriter {
+  Features& out;
+  FeatureNames* names = nullptr;
+  std::size_t next = 0;
+
+  void add(std::string_view name, double value) {
+    out.values[next++] = value;
+    if (names != nullptr) names->names.push_back(name);
+  }
+  void add_log(std::string_view name, double value) { add(name, std::log2(std::max(value, 1e-12))); }
+  void begin_gpu() {
+    if (names != nullptr) names->shape = next;
+  }
+};
+
+// One predictor: which operators it serves, what it sees of them, the physical estimate that it corrects, the classes
+// of kernels that it tells apart, and how much it may learn. A new one is a file and a line in kernel_features.cc.
+struct PredictorKind {
+  std::string_view name;
+  // Any operator that it serves: the names of the features do not depend on the operator and the machine.
+  Operator (*example)();
+  bool (*serves)(const Operator& op, const Gpu& gpu, Mode mode);
+  // The features and `base`. Contract: it serves `op`.
+  void (*write)(FeatureWriter& w, const Machine& machine, const Operator& op, Mode mode);
+  Capacity capacity;
+  // Null for a predictor of one class.
+  std::size_t (*class_of)(const Operator& op, Mode mode) = nullptr;
+  std::string (*class_name)(std::size_t kernel_class) = nullptr;
+};
+
+extern const PredictorKind kGemmPredictor, kGemmFp8Predictor, kGemmFp32Predictor, kAttentionPredictor, kMoePredictor,
+    kVectorPredictor, kConvolutionPredictor;
+const PredictorKind& kind_of(Predictor predictor);
+
+constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel; trees and networks learn the rest
+
+// Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
+// 64 bytes a clock (the other half of L2's slices is a hop away since A100).
+double warm_seconds(const Machine& machine, double bytes);
+
+struct TileFit {
+  double share;  // of the padded, quantised work that is asked for: 1 is a perfect fit
+  double tail;   // filled share of the last wave
+  double waves;
+};
+TileFit tile_fit(double sms, double batch, double m, double n, double tile_m, double tile_n);
+// The better of both orientations of a tile.
+TileFit best_tile_fit(double sms, double batch, double m, double n, double a, double b);
+
+// How many of the divisors 2, 4, 8, ..., 128 divide `size`, as a share.
+double alignment(double size);
+
+// Of a product or what is computed as one. `ceiling`: FLOP/s that power allows.
+void gemm_features(FeatureWriter& w, const Machine& machine, double batch, double m, double n, double k, double ceiling,
+                   double element, bool sustained);
+// Ratios of data-sheet numbers: what power allows, how wide an SM is, how fast memory is beside it.
+void gpu_ratios(FeatureWriter& w, const Machine& machine, double peak, double ceiling);
+// FLOP/s in FP32 on vector units that board power allows.
+double fp32_ceiling(const Machine& machine, double peak);
+
+inline bool on_half_precision_units(const Operator& op, const Gpu& gpu) {
+  return gpu.tensor[op.dtype] > FlopsPerSecond() && (op.dtype == DType::kFp16 || op.dtype == DType::kBf16);
+}
+
+}  // namespace ns_dist
