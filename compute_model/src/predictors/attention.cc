@@ -45,7 +45,7 @@ void write_attention(FeatureWriter& w, const Machine& machine, const Operator& w
                                           1.2 * (warm_seconds(machine, (work.read + work.written) / B)));
   w.out.waves = std::ceil(blocks / machine.sms);
   w.out.tile = "128 queries";
-  gpu_ratios(w, machine, peak, machine.ceiling(whole.dtype));
+  gpu_ratios(w, machine, machine.peak(whole.dtype), machine.ceiling(whole.dtype));
 }
 
 }  // namespace
