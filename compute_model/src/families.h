@@ -51,6 +51,9 @@ class Steps {
   std::vector<ExplanationStep>* out_;
 };
 
+// Tiles finish at different times, so about half of an epilogue's traffic hides behind other tiles' products: weight
+// gradients of experts that add to fp32, Transformer Engine on an A100, are within 8 % so.
+inline constexpr double kExposedEpilogue = 0.5;
 Estimate estimate_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
                        Epilogue epilogue, DType dtype, const Roofline& roofline, Steps& steps);
 // The same in FP32, on vector units or AMD's FP32 matrix units, and in formats without matrix units.
@@ -58,6 +61,18 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
                               DType dtype, const Roofline& roofline, Steps& steps);
 Estimate estimate_attention(const Machine& machine, const Attention& op, DType dtype, const Roofline& roofline,
                             Steps& steps);
+// The library whose kernel runs: that of the operator, or the default of training frameworks on this GPU.
+// Transformer Engine takes cuDNN on Hopper and Blackwell and FlashAttention-2 before.
+Library library_of(const Attention& op, const Gpu& gpu);
+// Whether the library's kernel was measured on GPUs that run the same kernels.
+bool has_attention_rates(const Attention& op, const Gpu& gpu);
+// The library of a normalization: in a training step frameworks run fused kernels, as cuDNN, Transformer Engine and Apex
+// have them.
+Library library_of(const Normalization& op, Mode mode);
+// Both passes by library, in half precision.
+Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, Steps& steps);
+// The kernels that quantize `elements` half-precision values to fp8.
+double quantization_seconds(const Machine& machine, double elements, Scaling scaling);
 // A memory-bound kernel that moves `traffic` bytes and does `flops` on the vector units.
 Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,
                             Steps& steps);

@@ -12,9 +12,15 @@ namespace {
 using namespace units;
 
 // In the order of `Predictor`.
-constexpr std::array<const PredictorKind*, kPredictorCount> kKinds = {
-    &kGemmPredictor, &kGemmFp8Predictor, &kGemmFp32Predictor,   &kAttentionPredictor,
-    &kMoePredictor,  &kVectorPredictor,  &kConvolutionPredictor};
+constexpr std::array<const PredictorKind*, kPredictorCount> kKinds = {&kGemmPredictor,
+                                                                      &kGemmFp8Predictor,
+                                                                      &kGemmFp32Predictor,
+                                                                      &kAttentionPredictor,
+                                                                      &kTrainingAttentionPredictor,
+                                                                      &kNormalizationPredictor,
+                                                                      &kMoePredictor,
+                                                                      &kVectorPredictor,
+                                                                      &kConvolutionPredictor};
 
 }  // namespace
 

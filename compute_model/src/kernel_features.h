@@ -18,8 +18,18 @@ namespace ns_dist {
 inline constexpr std::size_t kMaxFeatures = 48;
 
 // One set of networks each.
-enum class Predictor { kGemm, kGemmFp8, kGemmFp32, kAttention, kMoe, kVector, kConvolution };
-inline constexpr std::size_t kPredictorCount = 7;
+enum class Predictor {
+  kGemm,
+  kGemmFp8,
+  kGemmFp32,
+  kAttention,
+  kTrainingAttention,
+  kNormalization,
+  kMoe,
+  kVector,
+  kConvolution
+};
+inline constexpr std::size_t kPredictorCount = 9;
 std::span<const std::string_view> predictor_names();  // in their order
 std::string_view name_of(Predictor predictor);        // "gemm", "gemm_fp8", ...
 
@@ -36,7 +46,8 @@ std::span<const std::string_view> gpu_features(Predictor predictor);
 struct Features {
   std::array<double, kMaxFeatures> values{};
   double base = 0;   // s
-  double waves = 0;  // of the tile in `tile`; 0 where it does not apply
+  double product_share = 1;  // of `base`: without the kernels beside the product that were measured with it
+  double waves = 0;          // of the tile in `tile`; 0 where it does not apply
   std::string_view tile = "";
 };
 

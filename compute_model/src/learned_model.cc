@@ -71,9 +71,12 @@ Operator LearnedModel::measured_like(const Operator& op) const {
     return {Gemm{.m = measured_rows(rows_of(op), 1), .n = grouped->n, .k = grouped->k}, op.dtype};
   }
   if (const auto* attention = std::get_if<Attention>(&op.kind)) {
-    Attention forward = *attention;
-    forward.pass = Pass::kForward;
-    return {forward, op.dtype == DType::kFp8 ? DType::kBf16 : op.dtype};
+    Attention like = *attention;
+    like.library = library_of(*attention, machine().gpu);
+    if (like.library == Library::kEager || like.library == Library::kCompiled) return {like, op.dtype};
+    if (predictor_of({like, op.dtype}, machine().gpu, machine().mode)) return {like, op.dtype};
+    like.pass = Pass::kForward;
+    return {like, op.dtype == DType::kFp8 ? DType::kBf16 : op.dtype};
   }
   return op;
 }
@@ -94,6 +97,11 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
             rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));
       estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
     }
+    if (op.dtype == DType::kFp8 && !gemm->quantizes) {
+      scale(*estimate, query.features.product_share, "measured products with their quantization, which is taken off",
+            query.features.product_share);
+      if (steps.on()) steps.add("product_share", query.features.product_share, "of product and quantization together");
+    }
     add_epilogue(*estimate, op, roofline, steps);
   } else if (std::holds_alternative<GroupedGemm>(op.kind) && on_tensor_units(op)) {
     if (machine().mode == Mode::kSustained) slow_down(*estimate, measured, steps);
@@ -101,7 +109,8 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
           "measured kernels of one product; the experts by tiles and waves",
           rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));
     estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
-  } else if (attention != nullptr && !(op == measured)) {
+  } else if (attention != nullptr &&
+             (attention->pass != std::get<Attention>(measured.kind).pass || op.dtype != measured.dtype)) {
     scale(*estimate, analytic_.seconds(op) / analytic_.seconds(measured),
           attention->pass == Pass::kForward ? "measured half-precision kernels; products at the rate of FP8"
                                             : "measured forward kernels; backward by published rates");
@@ -208,9 +217,6 @@ std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& 
     for (std::size_t f = 0; f < shape.size() + gpu.size(); ++f) {
       steps.add(f < shape.size() ? shape[f] : gpu[f - shape.size()], query.features.values[f], "feature");
     }
-    if (query.predictor == Predictor::kGemmFp8) {
-      steps.add("includes", "quantization of activations", "as it was measured");
-    }
     steps.add("base_s", query.features.base, "physical estimate that the features correct");
     steps.add("correction", correction.seconds / query.features.base, estimate.method);
     if (correction.extrapolated) steps.add("extrapolated", "yes", "a feature lies outside the fitted range");
@@ -228,11 +234,11 @@ void LearnedModel::add_epilogue(Estimate& estimate, const Operator& op, const Ro
   const Operator plain_op{plain, op.dtype};
   const double plain_bytes = analytic_.roofline_of(plain_op, work_of(plain_op)).bytes;
   const double excess = std::max(0.0, roofline.bytes - plain_bytes) / machine().achieved_bandwidth;
-  constexpr double kExposed = 0.5;
-  estimate.seconds += kExposed * excess;
+  estimate.seconds += kExposedEpilogue * excess;
   estimate.low += 0.2 * excess;
   estimate.high += excess;
-  if (steps.on()) steps.add("epilogue_s", kExposed * excess, "traffic beyond the plain product, half of it hidden");
+  if (steps.on())
+    steps.add("epilogue_s", kExposedEpilogue * excess, "traffic beyond the plain product, half of it hidden");
 }
 
 }  // namespace ns_dist

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "predictors/predictor.h"
+
 namespace ns_dist {
 namespace {
 
@@ -32,7 +34,10 @@ constexpr Source kBurstsSlowed = {"bursts slowed", [](const Case& c) { return c.
 
 constexpr Source kNearestScaled = {
     "nearest scaled",
-    [](const Case& c) { return is_comparable(c) && (c.reference.nearest->itself || learned_elsewhere(c.weights)); },
+    [](const Case& c) {
+      return is_comparable(c) && carries_over(c.weights, c.predictor, c.reference.nearest->itself,
+                                              c.reference.nearest->neighbor.same_generation);
+    },
     [](const Case& c, PendingCorrection& pending) {
       const ReferenceGpu::Nearest& nearest = *c.reference.nearest;
       prepare_scaled(pending, c.weights, c.predictor, c.features,
@@ -40,7 +45,7 @@ constexpr Source kNearestScaled = {
                       nearest.neighbor.share, nearest.neighbor.same_generation, nearest.itself, nearest.pace});
     },
     [](const Case& c) -> std::string_view {
-      return c.reference.nearest->neighbor.share == 1
+      return c.reference.nearest->neighbor.share == 1 || !learned_elsewhere(c.weights)
                  ? "measured kernels of the nearest GPU, scaled"
                  : "measured kernels of the nearest GPU scaled, and a network over others";
     }};
@@ -58,11 +63,7 @@ constexpr Source kPhysics = {"physics", [](const Case&) { return true; },
                                prepare_other(pending, c.weights, c.predictor, c.features,
                                              is_comparable(c) && c.reference.nearest->neighbor.same_generation);
                              },
-                             [](const Case& c) -> std::string_view {
-                               return c.predictor == Predictor::kVector
-                                          ? "traffic over achieved bandwidth, and the launch floor"
-                                          : "tiles, waves and clock by board power";
-                             }};
+                             [](const Case& c) -> std::string_view { return kind_of(c.predictor).physics; }};
 
 constexpr std::array<Source, 5> kSources = {kMeasuredHere, kBurstsSlowed, kNearestScaled, kNetwork, kPhysics};
 

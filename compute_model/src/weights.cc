@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "predictors/predictor.h"
+
 namespace ns_dist {
 
 std::size_t error_group(double seconds) { return seconds < 20e-6 ? 0 : seconds < 200e-6 ? 1 : 2; }
@@ -21,6 +23,11 @@ std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::
 }
 
 bool learned_elsewhere(const PredictorWeights& weights) { return !weights.on_other_gpu.network.layers.empty(); }
+
+bool carries_over(const PredictorWeights& weights, Predictor predictor, bool itself, bool same_generation) {
+  if (itself || learned_elsewhere(weights)) return true;
+  return same_generation && kind_of(predictor).capacity.elsewhere == Elsewhere::kSibling;
+}
 
 bool was_measured(const PredictorWeights& weights, std::size_t gpu, std::size_t kernel_class) {
   return (weights.kernel_classes[gpu] >> kernel_class & 1U) != 0;
@@ -122,14 +129,15 @@ void prepare_measured(PendingCorrection& pending, const PredictorWeights& weight
 void prepare_scaled(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
                     const Features& features, const ReferenceFeatures& reference) {
   // With a share of one, the corrector of other GPUs would have no weight. It costs as much as all the rest.
-  if (reference.share != 1) {
+  const double share = learned_elsewhere(weights) ? reference.share : 1;
+  if (share != 1) {
     prepare_term(pending.other, weights.on_other_gpu, predictor, features, std::nullopt);
   }
   pending.base = features.base;
   pending.quantiles = reference.same_generation ? &weights.same_generation : &weights.other_generation;
   pending.outside = is_outside(weights.on_other_gpu, predictor, features);
   prepare_term(pending.measured, weights.on_measured_gpu, predictor, reference.features, reference.gpu);
-  pending.share = reference.share;
+  pending.share = share;
   pending.scaled = true;
   pending.ratio = std::log(reference.features.base / features.base);
   pending.log_least_pace = std::log(reference.pace.least);
@@ -181,7 +189,7 @@ Correction correct(const PredictorWeights& weights, Predictor predictor, const F
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
                    const std::optional<ReferenceFeatures>& reference) {
   PendingCorrection pending;
-  if (reference && (reference->itself || learned_elsewhere(weights))) {
+  if (reference && carries_over(weights, predictor, reference->itself, reference->same_generation)) {
     prepare_scaled(pending, weights, predictor, features, *reference);
   } else {
     prepare_other(pending, weights, predictor, features, reference && reference->same_generation);

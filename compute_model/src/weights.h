@@ -53,6 +53,9 @@ std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::
 // Whether measurements of one GPU are valid on others. GPUs that were measured in different ways teach nothing that is.
 bool learned_elsewhere(const PredictorWeights& weights);
 
+// Whether the nearest GPU's measurements are scaled to another one: `itself` is the same GPU with another data sheet.
+bool carries_over(const PredictorWeights& weights, Predictor predictor, bool itself, bool same_generation);
+
 // Whether kernels of this class were measured on the `gpu`-th.
 bool was_measured(const PredictorWeights& weights, std::size_t gpu, std::size_t kernel_class);
 

@@ -30,11 +30,15 @@ std::string_view name_of(GemmLayout layout) {
 }
 
 std::string_view name_of(Epilogue epilogue) {
-  constexpr std::array<std::string_view, 4> kNames = {"", " +bias", " +bias+gelu", " +accumulate_fp32"};
+  constexpr std::array<std::string_view, 5> kNames = {"", " +bias", " +bias+gelu", " +accumulate_fp32", " +accumulate"};
   return kNames[static_cast<std::size_t>(epilogue)];
 }
 
 std::string_view suffix(Pass pass) { return pass == Pass::kForward ? "" : " backward"; }
+
+std::string suffix(Library library) {
+  return library == Library::kDefault ? "" : " by " + std::string(enumerator_name(library));
+}
 
 std::string number(double value) {
   std::array<char, 32> buffer{};
@@ -88,6 +92,10 @@ void add_epilogue(Work& work, Epilogue epilogue, double count, double columns, D
       work.written += elements(count, DType::kFp32) - elements(count, dtype);
       work.flops += count * FLOP;
       break;
+    case Epilogue::kAccumulate:
+      work.read += elements(count, dtype);
+      work.flops += count * FLOP;
+      break;
   }
 }
 
@@ -112,18 +120,19 @@ Work work_of(const GroupedGemm& op, DType dtype) {
   return work;
 }
 
-// Backward recomputes the scores and makes four products more: 5 against 2 (Dao 2023, FlashAttention-2, s.3.1).
+// Backward recomputes the scores and makes four products more: 5 against 2 (Dao 2023, FlashAttention-2, s.3.1), three
+// of them as wide as keys and two as wide as values.
 Work work_of(const Attention& op, DType dtype) {
   const double batch = d(op.batch), heads = d(op.heads), kv_heads = d(op.kv_heads);
   const double width = d(op.head_dim), value_width = d(op.value_dim), queries = d(op.query_length);
   const double keys = visible_keys(op);
-  const Flops forward = 2 * batch * heads * attended_pairs(op) * (width + value_width) * FLOP;
+  const double pairs = batch * heads * attended_pairs(op);
   const Bytes q = elements(batch * heads * queries * width, dtype);
   const Bytes o = elements(batch * heads * queries * value_width, dtype);
   const Bytes kv = elements(batch * kv_heads * keys * (width + value_width), dtype);
   const Bytes logsumexp = elements(batch * heads * queries, DType::kFp32);
-  if (op.pass == Pass::kForward) return {forward, q + kv, o + logsumexp};
-  return {2.5 * forward, q + kv + 2 * o + logsumexp, q + kv};
+  if (op.pass == Pass::kForward) return {2 * pairs * (width + value_width) * FLOP, q + kv, o + logsumexp};
+  return {2 * pairs * (3 * width + 2 * value_width) * FLOP, q + kv + 2 * o + logsumexp, q + kv};
 }
 
 Work work_of(const Softmax& op, DType dtype) {
@@ -295,7 +304,7 @@ std::string to_text(const Operator& op) {
           [](const Gemm& o) {
             return "gemm " + (o.batch == 1 ? "" : std::to_string(o.batch) + "x") + join_dimensions({o.m, o.n, o.k}) +
                    " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue)) +
-                   (o.scaling == Scaling::kBlock ? " block-scaled" : "");
+                   (o.scaling == Scaling::kBlock ? " block-scaled" : "") + (o.quantizes ? " with quantization" : "");
           },
           [](const Attention& o) {
             std::string t = "attention batch " + std::to_string(o.batch) + " heads " + std::to_string(o.heads);
@@ -306,14 +315,17 @@ std::string to_text(const Operator& op) {
             if (o.value_dim != o.head_dim) t += "/" + std::to_string(o.value_dim);
             if (o.causal) t += " causal";
             if (o.window > 0) t += " window " + std::to_string(o.window);
-            return t + std::string(suffix(o.pass));
+            if (o.scaling == Scaling::kBlock) t += " block-scaled";
+            t += suffix(o.pass);
+            if (o.deterministic) t += " deterministic";
+            return t + suffix(o.library);
           },
           [](const Softmax& o) {
             return "softmax " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass));
           },
           [](const Normalization& o) {
             return (o.kind == NormalizationKind::kLayerNorm ? "layernorm " : "rmsnorm ") +
-                   join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass));
+                   join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass)) + suffix(o.library);
           },
           [](const Elementwise& o) {
             return o.name + " " + std::to_string(o.elements) + " elements, " + number(o.inputs) + " in, " +

@@ -117,6 +117,7 @@ class KernelReader {
  private:
   const CsvTable* table_;
   std::string default_gpu_;
+  std::string_view operator_;  // of every row, where the table has no column for it
   std::vector<std::optional<std::size_t>> columns_;
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "families.h"
+#include "kernel_features.h"
 
 namespace ns_dist {
 namespace {
@@ -31,10 +32,152 @@ double head_share(double head_dim) { return head_dim >= 128 ? 1 : head_dim >= 64
 constexpr double kQueryBlock = 128;  // queries of an SM's block
 constexpr double kKeyRamp = 256;     // keys' worth of prologue, epilogue and mask handling a block
 
+// Time of a kernel as a sum: `launch` s, `products` times the products at the nominal half-precision peak,
+// `exponentials` times one exponential for each query and key, `wave` s for each wave of 256 queries a SM (at 1.9 GHz),
+// and `rows` clocks for each element of the queries and outputs that an SM handles.
+struct Rates {
+  Library library;
+  std::string_view generation;  // "": any
+  Pass pass;
+  bool eight_bit;      // fp8
+  bool deterministic;  // backward
+  double launch, products, exponentials, wave, rows;
+  bool ignores_window = false;  // masked blocks are computed all the same
+};
+// Non-negative least squares of the relative errors over the kernels of cuDNN frontend's benchmark (GB200, B200, H200;
+// mean error 2.4 % on H200 and 5.4-7.9 % on Blackwell) and of Transformer Engine on an A100. Rows that ran through
+// PyTorch below 1.5 ms, where the host is part of the time, were left out; so their launches are set. FlashAttention-2
+// above Ada runs instructions of Ampere, so that its rate follows clock and SMs. Ada: Ampere's backward over forward
+// (0.77) on its own forward kernels. FlashAttention-3: 650 and 550 TFLOP/s of 989 at head size 128 (Shah et al. 2024,
+// fig. 5-6).
+constexpr std::array<Rates, 15> kRates = {{
+    {Library::kCudnn, "blackwell", Pass::kForward, false, false, 4.1e-6, 1.19, 0.25, 6.5e-6, 0},
+    {Library::kCudnn, "blackwell", Pass::kBackward, false, false, 11e-6, 1.84, 0, 5.5e-6, 0.41},
+    {Library::kCudnn, "blackwell", Pass::kBackward, false, true, 20e-6, 1.49, 1.61, 14e-6, 0},
+    {Library::kCudnn, "blackwell", Pass::kForward, true, false, 8.3e-6, 0.15, 0.94, 4.9e-6, 0},
+    {Library::kCudnn, "blackwell", Pass::kBackward, true, false, 36e-6, 0.31, 2.62, 7.0e-6, 0.31, true},
+    {Library::kCudnn, "blackwell", Pass::kBackward, true, true, 89e-6, 0.41, 2.46, 8.3e-6, 0.03, true},
+    {Library::kCudnn, "hopper", Pass::kForward, false, false, 2e-6, 1.23, 0.33, 6.8e-6, 0.08},
+    {Library::kCudnn, "hopper", Pass::kBackward, false, false, 4e-6, 1.55, 0.23, 15.5e-6, 0.73},
+    {Library::kCudnn, "hopper", Pass::kBackward, false, true, 4e-6, 2.05, 0, 39e-6, 0},
+    {Library::kCudnn, "hopper", Pass::kForward, true, false, 3.2e-6, 0.92, 0, 7.3e-6, 0},
+    {Library::kCudnn, "hopper", Pass::kBackward, true, false, 4e-6, 1.65, 0, 34e-6, 0, true},
+    {Library::kFlash2, "ampere", Pass::kBackward, false, false, 10e-6, 2.08, 0, 0, 0},
+    {Library::kFlash2, "ada", Pass::kBackward, false, false, 10e-6, 2.55, 0, 0, 0},
+    {Library::kFlash2, "", Pass::kForward, false, false, 10e-6, 0, 5.14, 11e-6, 0},
+    {Library::kFlash2, "", Pass::kBackward, false, false, 10e-6, 0, 15.7, 23e-6, 0},
+}};
+constexpr double kFlash3Backward = 1.8;
+constexpr double kRampBlock = 128;  // keys that a block of queries sees beyond a causal mask's diagonal, or a window
+
+// Unfused: bytes for each query and key that all kernels together move (scores in fp32, masked ones too). PyTorch's
+// math kernels on B200, sequences of 2,048 to 8,192.
+constexpr double kEagerForward = 94, kEagerBackward = 43;
+
+// The generation whose kernels a GPU runs: those of Blackwell's workstation cards are Ada's, as neither has the large
+// matrix instructions of Hopper and B200 (CUDA C++ Programming Guide, compute capability 12.0).
+std::string_view kernels_of(const Gpu& gpu) {
+  if (gpu.vendor != "nvidia") return "";
+  return gpu.compute_capability.starts_with("12") ? "ada" : generation_of(gpu);
+}
+
+const Rates* rates_of(const Machine& machine, const Attention& op, bool eight_bit) {
+  const std::string_view generation = kernels_of(machine.gpu);
+  const bool deterministic = op.deterministic && op.pass == Pass::kBackward;
+  const Rates* found = nullptr;
+  for (const Rates& row : kRates) {
+    if (row.library != op.library || row.pass != op.pass || row.eight_bit != eight_bit) continue;
+    if (!row.generation.empty() && row.generation != generation) continue;
+    if (row.generation.empty() && ((generation != "hopper" && generation != "blackwell") || found != nullptr)) continue;
+    if (found == nullptr || row.deterministic == deterministic) found = &row;
+  }
+  return found;
+}
+
+double pairs_of(const Attention& op, bool ignores_window) {
+  const double queries = static_cast<double>(op.query_length), keys = static_cast<double>(op.key_length);
+  const double heads = static_cast<double>(op.batch) * static_cast<double>(op.heads);
+  const double window = op.window > 0 && !ignores_window ? static_cast<double>(op.window) : keys;
+  const double band = std::min(keys, window + kRampBlock);
+  if (window < keys) return heads * queries * band;
+  if (!op.causal) return heads * queries * keys;
+  const double seen = std::min(queries, keys);
+  return heads * (seen * (keys - seen) + seen * seen / 2 + seen * std::min(kRampBlock, keys) / 2);
+}
+
+// A kernel that was measured: a sum of its parts.
+Estimate estimate_by_rates(const Machine& machine, const Attention& op, const Rates& rates, Steps& steps) {
+  const double clock = machine.gpu.boost_clock / units::Hz > 0 ? machine.gpu.boost_clock / units::Hz : 1.5e9;
+  const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
+  const double width = static_cast<double>(op.head_dim), value = static_cast<double>(op.value_dim);
+  const double pairs = pairs_of(op, rates.ignores_window);
+  const double rows =
+      static_cast<double>(op.batch) * static_cast<double>(op.heads) * static_cast<double>(op.query_length);
+  const double flops = pairs * 2 * (op.pass == Pass::kForward ? width + value : 3 * width + 2 * value);
+  const double blocks = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
+                        std::ceil(static_cast<double>(op.query_length) / 256);
+  const double waves = std::max(1.0, blocks / machine.sms);
+  const double products = rates.products * flops / half,
+               exponentials = rates.exponentials * pairs / machine.exponential_rate;
+  const double ramps = rates.wave * waves * 1.9e9 / clock;
+  const double edges = rates.rows * rows * (width + value) / (machine.sms * clock);
+  Estimate estimate;
+  estimate.seconds = rates.launch + products + exponentials + ramps + edges;
+  estimate.spread = 1.25;
+  estimate.waves = static_cast<std::int64_t>(std::min(std::ceil(waves), 9e18));
+  estimate.tile = "256 queries";
+  estimate.bound = Bound::kCompute;
+  estimate.method = "products, exponentials and waves at the library's rates";
+  if (steps.on()) {
+    steps.add("library", enumerator_name(op.library));
+    steps.add("launch_s", rates.launch);
+    steps.add("products_s", products, "at the library's share of the half-precision peak");
+    steps.add("exponentials_s", exponentials, "those that the products do not hide");
+    steps.add("ramps_s", ramps, "prologue and epilogue of each wave");
+    steps.add("rows_s", edges, "queries, outputs and their gradients");
+  }
+  return estimate;
+}
+
 }  // namespace
 
-Estimate estimate_attention(const Machine& machine, const Attention& op, DType dtype, const Roofline& roofline,
+bool has_attention_rates(const Attention& op, const Gpu& gpu) {
+  const Library library = library_of(op, gpu);
+  const std::string_view generation = kernels_of(gpu);
+  const bool newer = generation == "hopper" || generation == "blackwell";
+  if (library == Library::kCudnn) return newer;
+  return library == Library::kFlash2 &&
+         (newer || (op.pass == Pass::kBackward && (generation == "ampere" || generation == "ada")));
+}
+
+Library library_of(const Attention& op, const Gpu& gpu) {
+  if (op.library != Library::kDefault) return op.library;
+  const std::string_view generation = kernels_of(gpu);
+  return generation == "hopper" || generation == "blackwell" ? Library::kCudnn : Library::kFlash2;
+}
+
+Estimate estimate_attention(const Machine& machine, const Attention& asked, DType dtype, const Roofline& roofline,
                             Steps& steps) {
+  Attention op = asked;
+  op.library = library_of(op, machine.gpu);
+  if (op.library == Library::kEager || op.library == Library::kCompiled) {
+    const double scores = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
+                          static_cast<double>(op.query_length) * static_cast<double>(op.key_length);
+    const double traffic = scores * (op.pass == Pass::kForward ? kEagerForward : kEagerBackward);
+    Estimate estimate = estimate_streaming(machine, traffic, roofline.compute * machine.peak(dtype), DType::kFp32,
+                                           "unfused: scores in memory, kernel after kernel", steps);
+    estimate.spread = 1.6;
+    return estimate;
+  }
+  if (const Rates* rates = rates_of(machine, op, dtype == DType::kFp8)) {
+    return estimate_by_rates(machine, op, *rates, steps);
+  }
+  if (op.library == Library::kFlash3 && op.pass == Pass::kBackward && generation_of(machine.gpu) == "hopper") {
+    Estimate estimate = estimate_by_rates(
+        machine, op, {Library::kFlash3, "", Pass::kBackward, false, false, 5e-6, kFlash3Backward, 0, 15e-6, 0}, steps);
+    estimate.spread = 1.3;
+    return estimate;
+  }
   double share = kOtherShare;
   for (const Share& row : kShares) {
     if (row.architecture == machine.gpu.architecture) share = row.forward;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "predictors/predictor.h"
 
 namespace ns_dist {
@@ -39,7 +41,6 @@ void write_attention(FeatureWriter& w, const Machine& machine, const Operator& w
   w.add_log("log_kv_heads", d(op.batch) * d(op.kv_heads));
   w.add("aligned_head_dim", alignment(d(op.head_dim)));
   w.add_log("log_key_share", d(op.key_length) / length);
-  w.add("sustained", 0);
   w.add_log("log_exponentials", exponentials / compute);
   w.out.base = 2 * kSmallLaunch + overlap((compute + exponentials) / std::max(rows(128), 0.25),
                                           1.2 * (warm_seconds(machine, (work.read + work.written) / B)));
@@ -48,18 +49,76 @@ void write_attention(FeatureWriter& w, const Machine& machine, const Operator& w
   gpu_ratios(w, machine, machine.peak(whole.dtype), machine.ceiling(whole.dtype));
 }
 
+// cuDNN and FlashAttention-2 as training runs them, both passes.
+void write_training_attention(FeatureWriter& w, const Machine& machine, const Operator& whole, Mode) {
+  const auto& op = std::get<Attention>(whole.kind);
+  const Work work = work_of(whole);
+  const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
+  const double heads = d(op.batch) * d(op.heads), length = d(op.query_length);
+  const double waves = heads * std::ceil(length / 256) / machine.sms;
+  w.add_log("log_batch_heads", heads);
+  w.add_log("log_length", length);
+  w.add_log("log_head_dim", d(op.head_dim));
+  w.add_log("log_value_dim", d(op.value_dim));
+  w.add_log("log_group", d(op.heads) / d(op.kv_heads));
+  w.add("causal", op.causal ? 1 : 0);
+  w.add_log("log_window_share", op.window > 0 ? std::min(1.0, d(op.window) / d(op.key_length)) : 1);
+  w.add("backward", op.pass == Pass::kBackward ? 1 : 0);
+  w.add("deterministic", op.deterministic && op.pass == Pass::kBackward ? 1 : 0);
+  w.add("eight_bit", whole.dtype == DType::kFp8 ? 1 : 0);
+  w.add("block_scaled", op.scaling == Scaling::kBlock ? 1 : 0);
+  w.add("flash_2", library_of(op, machine.gpu) == Library::kFlash2 ? 1 : 0);
+  w.add_log("log_compute_time", work.flops / FLOP / half / kSmallLaunch);
+  w.add_log("log_waves", waves);
+  w.add("last_wave", waves <= 16 ? waves - std::ceil(waves) + 1 : 1);
+  Steps nobody(nullptr);
+  const Estimate estimate = estimate_attention(machine, op, whole.dtype, Roofline{}, nobody);
+  w.out.base = estimate.seconds;
+  w.out.waves = static_cast<double>(estimate.waves);
+  w.out.tile = estimate.tile;
+  w.begin_gpu();
+}
+
 }  // namespace
 
 constinit const PredictorKind kAttentionPredictor = {
     "attention",
+    "tiles, waves and clock by board power",
     [] {
       return Operator{Attention{}, DType::kBf16};
     },
     [](const Operator& op, const Gpu& gpu, Mode) {
       const auto* attention = std::get_if<Attention>(&op.kind);
-      return attention != nullptr && attention->pass == Pass::kForward && on_half_precision_units(op, gpu);
+      if (attention == nullptr || attention->pass != Pass::kForward || !on_half_precision_units(op, gpu)) return false;
+      const Library library = library_of(*attention, gpu);
+      return library == Library::kServing || library == Library::kFlash3 ||
+             (library == Library::kFlash2 && !has_attention_rates(*attention, gpu));
     },
     write_attention,
     {200, 250, 0.15, 100, 48, 6000}};
+
+constinit const PredictorKind kTrainingAttentionPredictor = {
+    "training_attention",
+    "products, exponentials and waves at the library's rates",
+    [] {
+      return Operator{Attention{.library = Library::kCudnn}, DType::kBf16};
+    },
+    [](const Operator& op, const Gpu& gpu, Mode) {
+      const auto* attention = std::get_if<Attention>(&op.kind);
+      if (attention == nullptr || !has_attention_rates(*attention, gpu)) return false;
+      return on_half_precision_units(op, gpu) || (op.dtype == DType::kFp8 && gpu.tensor[op.dtype] > FlopsPerSecond() &&
+                                                  library_of(*attention, gpu) == Library::kCudnn);
+    },
+    write_training_attention,
+    {200, 16, 0.06, 0, 0, 0, Elsewhere::kSibling},
+    [](const Operator& op, Mode) -> std::size_t {
+      const auto& attention = std::get<Attention>(op.kind);
+      return (attention.library == Library::kFlash2 ? 4U : 0U) + (attention.pass == Pass::kBackward ? 2U : 0U) +
+             (op.dtype == DType::kFp8 ? 1U : 0U);
+    },
+    [](std::size_t kernel_class) {
+      return fmt::format("{} {}, {} B", enumerator_name((kernel_class & 4) != 0 ? Library::kFlash2 : Library::kCudnn),
+                         (kernel_class & 2) != 0 ? "backward" : "forward", (kernel_class & 1) != 0 ? 1 : 2);
+    }};
 
 }  // namespace ns_dist

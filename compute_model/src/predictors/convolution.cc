@@ -13,6 +13,7 @@ double extent(const Convolution& conv, std::int64_t input) {
 
 constinit const PredictorKind kConvolutionPredictor = {
     "convolution",
+    "tiles, waves and clock by board power",
     [] {
       return Operator{Convolution{}, DType::kFp32};
     },

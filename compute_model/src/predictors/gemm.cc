@@ -23,6 +23,7 @@ bool is_gemm(const Operator& op) { return std::holds_alternative<Gemm>(op.kind);
 
 constinit const PredictorKind kGemmPredictor = {
     "gemm",
+    "tiles, waves and clock by board power",
     [] {
       return Operator{Gemm{}, DType::kBf16};
     },
@@ -38,19 +39,25 @@ constinit const PredictorKind kGemmPredictor = {
 
 constinit const PredictorKind kGemmFp8Predictor = {
     "gemm_fp8",
+    "tiles, waves and clock by board power",
     [] {
       return Operator{Gemm{}, DType::kFp8};
     },
     [](const Operator& op, const Gpu&, Mode) { return is_gemm(op) && op.dtype == DType::kFp8; },
     [](FeatureWriter& w, const Machine& machine, const Operator& op, Mode mode) {
       const double peak = machine.peak(op.dtype), ceiling = machine.ceiling(op.dtype);
-      write_gemm(w, machine, op, mode, ceiling, std::get<Gemm>(op.kind).scaling == Scaling::kBlock ? 1 : 0);
+      const Gemm& gemm = std::get<Gemm>(op.kind);
+      write_gemm(w, machine, op, mode, ceiling, gemm.scaling == Scaling::kBlock ? 1 : 0);
+      const double product = w.out.base;
+      w.out.base += quantization_seconds(machine, d(gemm.m) * d(gemm.k), gemm.scaling);
+      w.out.product_share = product / w.out.base;
       gpu_ratios(w, machine, peak, ceiling);
     },
     {200, 450, 0.17, 120, 48, 6000}};
 
 constinit const PredictorKind kGemmFp32Predictor = {
     "gemm_fp32",
+    "tiles, waves and clock by board power",
     [] {
       return Operator{Gemm{}, DType::kFp32};
     },
@@ -68,6 +75,6 @@ constinit const PredictorKind kGemmFp32Predictor = {
                                      .seconds;
       gpu_ratios(w, machine, peak, ceiling);
     },
-    {200, 400, 0.17, 60, 32, 6000, true}};
+    {200, 400, 0.17, 60, 32, 6000, Elsewhere::kPhysics}};
 
 }  // namespace ns_dist

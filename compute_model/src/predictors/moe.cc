@@ -48,6 +48,7 @@ void write_moe(FeatureWriter& w, const Machine& machine, const Operator& whole, 
 }  // namespace
 
 constinit const PredictorKind kMoePredictor = {"moe",
+                                               "tiles, waves and clock by board power",
                                                [] {
                                                  return Operator{MixtureOfExperts{}, DType::kBf16};
                                                },

@@ -13,14 +13,17 @@
 
 namespace ns_dist {
 
+// What GPUs get that were not measured. `kNetwork`: a network over others, and the nearest one scaled. `kSibling`: the
+// nearest one of the same generation scaled, else the base alone. `kPhysics`: the base alone. With the few GPUs there
+// are, a network that knew tiles, issue and power already was worse on each GPU left out (19-117 % against 13-40 %).
+enum class Elsewhere { kNetwork, kSibling, kPhysics };
+
 // How much a predictor may learn. More rows carry more leaves.
 struct Capacity {
   std::size_t known_trees, known_leaves;
   double known_rate;
   std::size_t transfer_trees, transfer_leaves, transfer_steps;
-  // Other GPUs get the base alone, nothing learned: with the few GPUs there are, a network that knew tiles, issue and
-  // power already was worse on each GPU left out (19-117 % against 13-40 %).
-  bool physical = false;
+  Elsewhere elsewhere = Elsewhere::kNetwork;
 };
 
 // Names of features; those of the GPU follow those of the shape.
@@ -50,6 +53,7 @@ struct FeatureWriter {
 // of kernels that it tells apart, and how much it may learn. A new one is a file and a line in kernel_features.cc.
 struct PredictorKind {
   std::string_view name;
+  std::string_view physics;  // what the base alone is, as a forecast's method
   // Any operator that it serves: the names of the features do not depend on the operator and the machine.
   Operator (*example)();
   bool (*serves)(const Operator& op, const Gpu& gpu, Mode mode);
@@ -61,8 +65,8 @@ struct PredictorKind {
   std::string (*class_name)(std::size_t kernel_class) = nullptr;
 };
 
-extern const PredictorKind kGemmPredictor, kGemmFp8Predictor, kGemmFp32Predictor, kAttentionPredictor, kMoePredictor,
-    kVectorPredictor, kConvolutionPredictor;
+extern const PredictorKind kGemmPredictor, kGemmFp8Predictor, kGemmFp32Predictor, kAttentionPredictor,
+    kTrainingAttentionPredictor, kNormalizationPredictor, kMoePredictor, kVectorPredictor, kConvolutionPredictor;
 const PredictorKind& kind_of(Predictor predictor);
 
 constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel; trees and networks learn the rest

@@ -267,14 +267,73 @@ enum Column : std::size_t {
   kFramework,
   kOutlier,
   kOverPeak,
+  kQueries,
+  kKeys,
+  kHeads,
+  kKvHeads,
+  kHeadDim,
+  kValueDim,
+  kLibrary,
+  kBackend,
+  kDeterministic,
+  kLayout,
+  kAccumulate,
+  kOutDtype,
+  kGroups,
+  kMainGradDtype,
   kColumnCount
 };
-constexpr std::array<std::string_view, kColumnCount> kNames = {
-    "gpu",      "op",      "dtype",      "latency_ms",    "b",      "m",       "n",          "k",         "s",
-    "h",        "h_kv",    "d",          "causal",        "window", "pass",    "num_tokens", "hidden",    "inter",
-    "topk",     "experts", "tp",         "distribution",  "cin",    "cout",    "ksize",      "isize",     "stride",
-    "pad",      "flops",   "read_bytes", "written_bytes", "inputs", "outputs", "power_w",    "framework", "outlier",
-    "over_peak"};
+constexpr std::array<std::string_view, kColumnCount> kNames = {"gpu",
+                                                               "op",
+                                                               "dtype",
+                                                               "latency_ms",
+                                                               "b",
+                                                               "m",
+                                                               "n",
+                                                               "k",
+                                                               "s",
+                                                               "h",
+                                                               "h_kv",
+                                                               "d",
+                                                               "causal",
+                                                               "window",
+                                                               "pass",
+                                                               "num_tokens",
+                                                               "hidden",
+                                                               "inter",
+                                                               "topk",
+                                                               "experts",
+                                                               "tp",
+                                                               "distribution",
+                                                               "cin",
+                                                               "cout",
+                                                               "ksize",
+                                                               "isize",
+                                                               "stride",
+                                                               "pad",
+                                                               "flops",
+                                                               "read_bytes",
+                                                               "written_bytes",
+                                                               "inputs",
+                                                               "outputs",
+                                                               "power_w",
+                                                               "framework",
+                                                               "outlier",
+                                                               "over_peak",
+                                                               "q_len",
+                                                               "kv_len",
+                                                               "heads",
+                                                               "kv_heads",
+                                                               "d_qk",
+                                                               "d_v",
+                                                               "library",
+                                                               "backend",
+                                                               "deterministic",
+                                                               "layout",
+                                                               "accumulate",
+                                                               "out_dtype",
+                                                               "groups",
+                                                               "main_grad_dtype"};
 
 struct Pointwise {
   std::string_view name;
@@ -302,12 +361,22 @@ constexpr std::array<Pointwise, 19> kPointwise = {{{"add", 2, 1},
                                                    {"copy", 1, 0},
                                                    {"cast", 1, 0}}};
 
+// What benchmarks call the libraries.
+constexpr std::array<std::pair<std::string_view, Library>, 8> kLibraryNames = {{{"torch-cudnn", Library::kCudnn},
+                                                                                {"flash2", Library::kFlash2},
+                                                                                {"torch-flash2", Library::kFlash2},
+                                                                                {"flash3", Library::kFlash3},
+                                                                                {"torch-math", Library::kEager},
+                                                                                {"pytorch", Library::kEager},
+                                                                                {"torch_compile", Library::kCompiled},
+                                                                                {"fused", Library::kCudnn}}};
+
 // Reads one row's fields, remembering the first mistake.
 struct Fields {
   const std::vector<std::optional<std::size_t>>& columns;
   const std::vector<std::string_view>& values;
   std::string problem;
-  std::string_view expected = "a finite number in its range";
+  std::string expected = "a finite number in its range";
 
   std::string_view text(Column column) const {
     const auto& index = columns[column];
@@ -335,6 +404,39 @@ struct Fields {
     }
     return static_cast<std::int64_t>(value);
   }
+  // The first of two names of a column that the table has.
+  Column first(Column one, Column other) const { return has(one) ? one : other; }
+  std::int64_t product(std::int64_t a, std::int64_t b) {
+    std::int64_t value = 0;
+    if (__builtin_mul_overflow(a, b, &value)) note("the number of rows is too large");
+    return value;
+  }
+  // As cuBLAS counts, by columns: TN is a linear layer's forward, NN the gradient of its input, NT that of its weights.
+  GemmLayout layout() {
+    const std::string_view word = text(kLayout);
+    if (word == "TN" || word == "tn") return GemmLayout::kNT;
+    if (word == "NN" || word == "nn") return GemmLayout::kNN;
+    if (word == "NT" || word == "nt") return GemmLayout::kTN;
+    refuse(fmt::format("layout is \"{}\"", word), "TN (forward), NN (input gradient) or NT (weight gradient)");
+    return GemmLayout::kNT;
+  }
+  Epilogue accumulation(Column type) {
+    if (whole(kAccumulate, 0) == 0) return Epilogue::kNone;
+    return text(type) == "fp32" ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
+  }
+  // By our names, or by those of benchmarks.
+  Library library() {
+    const std::string_view word = text(first(kLibrary, kBackend));
+    if (word.empty() || word.starts_with("te-")) return Library::kDefault;
+    for (const auto& [name, library] : kLibraryNames) {
+      if (word == name) return library;
+    }
+    for (std::size_t i = 0; i < names_of<Library>().size(); ++i) {
+      if (word == names_of<Library>()[i]) return static_cast<Library>(i);
+    }
+    refuse(fmt::format("library is \"{}\"", word), fmt::format("one of {}", fmt::join(names_of<Library>(), ", ")));
+    return Library::kDefault;
+  }
   bool flagged(Column column) const {
     const std::string_view field = text(column);
     return !field.empty() && field != "0" && field != "0.0";
@@ -342,26 +444,29 @@ struct Fields {
   void note(std::string what) {
     if (problem.empty()) problem = std::move(what);
   }
+  void refuse(std::string what, std::string instead) {
+    if (problem.empty()) problem = std::move(what), expected = std::move(instead);
+  }
   // In words as people write them.
   Pass pass() {
     const std::string_view word = text(kPass);
     if (word == "bwd" || word == "backward") return Pass::kBackward;
-    if (!word.empty() && word != "fwd" && word != "forward" && problem.empty()) {
-      note(fmt::format("pass is \"{}\"", word));
-      expected = "fwd, bwd or nothing";
+    const bool product = word == "dgrad" || word == "wgrad";  // of grouped products, a product of its own
+    if (!word.empty() && word != "fwd" && word != "forward" && !product) {
+      refuse(fmt::format("pass is \"{}\"", word), "fwd, bwd or nothing; of grouped products fwd, dgrad or wgrad");
     }
     return Pass::kForward;
   }
 };
 
 constexpr std::array<KernelShape, 14> kShapes = {{
-    {"gemm linear matmul bmm", "m n k (the reduction) [b]"},
+    {"gemm linear matmul bmm", "m n k (the reduction) [b layout accumulate out_dtype]"},
     {"attn_pre_proj attn_post_proj mlp_up_proj mlp_down_proj", "m n k"},
-    {"grouped_gemm", "experts m (rows of all) n k"},
-    {"attention", "b s h d [h_kv causal window pass]"},
+    {"grouped_gemm", "experts m (rows of all; or groups, m rows of each) n k [pass accumulate main_grad_dtype]"},
+    {"attention", "b s h d (or q_len kv_len heads kv_heads d_qk d_v) [h_kv causal window pass library deterministic]"},
     {"moe", "num_tokens hidden inter topk experts [tp distribution]"},
     {"softmax cross_entropy", "b h (rows, columns; or m n) [pass]"},
-    {"layernorm rmsnorm normalization input_layernorm post_attention_layernorm", "b h [pass]"},
+    {"layernorm rmsnorm normalization input_layernorm post_attention_layernorm", "b h [pass library]"},
     {"embedding emb", "b h (tokens, hidden) [pass]"},
     {"elementwise", "b h [inputs outputs]"},
     {"add sub mul div pow addu subu mulu divu powu relu tanh gelu sigmoid silu exp sqrt copy cast", "b h"},
@@ -410,16 +515,23 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
   if (is({"linear", "gemm", "matmul", "bmm", "attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj"})) {
     Gemm gemm{.batch = f.whole(kB, 1), .m = f.whole(kM), .n = f.whole(kN), .k = f.whole(kK)};
     if (op == "bmm") gemm.layout = GemmLayout::kNN;
-    if (f.text(kDtype) == "fp8_block") gemm.scaling = Scaling::kBlock;
+    if (f.has(kLayout)) gemm.layout = f.layout();
+    gemm.epilogue = f.accumulation(kOutDtype);
+    const std::string_view dtype = f.text(kDtype);
+    if (dtype == "fp8_block" || dtype == "mxfp8") gemm.scaling = Scaling::kBlock;
+    if (op == "linear" && (dtype.starts_with("fp8") || dtype == "mxfp8")) gemm.quantizes = true;
     if (op == "linear" && f.text(kDtype) == "fp32") gemm.epilogue = Epilogue::kBias;
     return gemm;
   }
   if (op == "attention") {
     Attention a;
-    a.batch = f.whole(kB), a.heads = f.whole(kH), a.kv_heads = f.whole(kHkv, a.heads);
-    a.query_length = a.key_length = f.whole(kS);
-    a.head_dim = a.value_dim = f.whole(kD);
+    a.batch = f.whole(kB), a.heads = f.whole(f.first(kHeads, kH)),
+    a.kv_heads = f.whole(f.first(kKvHeads, kHkv), a.heads);
+    a.query_length = f.whole(f.first(kQueries, kS)), a.key_length = f.whole(kKeys, a.query_length);
+    a.head_dim = f.whole(f.first(kHeadDim, kD)), a.value_dim = f.whole(kValueDim, a.head_dim);
     a.causal = f.whole(kCausal, 1) != 0, a.window = f.whole(kWindow, 0);
+    a.library = f.library(), a.deterministic = f.whole(kDeterministic, 0) != 0;
+    if (f.text(kDtype) == "mxfp8") a.scaling = Scaling::kBlock;
     return a;
   }
   if (op == "moe") {
@@ -451,7 +563,7 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
   if (is({"layernorm", "normalization", "rmsnorm", "input_layernorm", "post_attention_layernorm"})) {
     const bool mean = op == "layernorm" || op == "normalization";
     const auto kind = mean ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
-    return Normalization{.kind = kind, .rows = rows(), .columns = columns()};
+    return Normalization{.kind = kind, .rows = rows(), .columns = columns(), .library = f.library()};
   }
   const auto pointwise = [&](std::string name, double inputs, double outputs, double flops) {
     const double elements = static_cast<double>(rows()) * static_cast<double>(columns());
@@ -471,7 +583,14 @@ std::optional<OperatorKind> kind_of(std::string_view op, Fields& f) {
   }
   if (is({"optimizer", "adam"})) return OptimizerStep{.parameters = rows()};
   if (op == "grouped_gemm") {
-    return GroupedGemm{.experts = f.whole(kExperts), .rows = f.whole(kM), .n = f.whole(kN), .k = f.whole(kK)};
+    GroupedGemm grouped{
+        .experts = f.whole(f.first(kGroups, kExperts)), .rows = f.whole(kM), .n = f.whole(kN), .k = f.whole(kK)};
+    if (f.has(kGroups)) grouped.rows = f.product(grouped.rows, grouped.experts);
+    const std::string_view pass = f.text(kPass);
+    if (pass == "dgrad") grouped.layout = GemmLayout::kNN, std::swap(grouped.n, grouped.k);
+    if (pass == "wgrad") grouped.layout = GemmLayout::kTN;
+    grouped.epilogue = f.accumulation(kMainGradDtype);
+    return grouped;
   }
   if (is({"emb", "embedding"})) {
     return Embedding{.tokens = rows(), .hidden = columns(), .vocabulary = std::int64_t{1} << 17};
@@ -508,11 +627,26 @@ std::string shown(const std::vector<std::string>& columns) {
 
 }  // namespace
 
+namespace {
+
+// The operator of a table that has no such column, by a column that only this operator has.
+std::string_view operator_of(const CsvTable& table) {
+  constexpr std::array<std::pair<Column, std::string_view>, 3> kTold = {
+      {{kHeads, "attention"}, {kGroups, "grouped_gemm"}, {kLayout, "gemm"}}};
+  for (const auto& [column, op] : kTold) {
+    if (table.column(kNames[column])) return op;
+  }
+  return "";
+}
+
+}  // namespace
+
 std::span<const KernelShape> kernel_shapes() { return kShapes; }
 
 Result<void> check_kernel_columns(const CsvTable& table, std::string_view default_gpu) {
   for (const Column column : {kOp, kGpu}) {
     if (table.column(kNames[column]) || (column == kGpu && !default_gpu.empty())) continue;
+    if (column == kOp && !operator_of(table).empty()) continue;
     std::string hint = fmt::format("the columns are: {}", shown(table.columns()));
     if (table.columns().size() == 1) {
       hint += "; separate them by commas";
@@ -566,6 +700,7 @@ bool PreferredFrameworks::passes_over(const KernelRow& row) const {
 KernelReader::KernelReader(const CsvTable& table, std::string default_gpu)
     : table_(&table), default_gpu_(std::move(default_gpu)) {
   for (const std::string_view name : kNames) columns_.push_back(table.column(name));
+  operator_ = operator_of(table);
 }
 
 Result<KernelRow> KernelReader::row(std::size_t index) const {
@@ -580,13 +715,13 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
   Fields f{columns_, values, {}};
   KernelRow row;
   row.gpu = f.has(kGpu) ? f.text(kGpu) : std::string_view(default_gpu_);
-  row.op = f.text(kOp);
+  row.op = f.has(kOp) ? f.text(kOp) : operator_;
   if (row.gpu.empty()) return fail(error_at(where(), "no GPU", "a gpu column", "name one with --gpu"));
   const std::string_view dtype = f.has(kDtype) ? f.text(kDtype) : std::string_view("bf16");
-  const auto known = dtype_from_name(dtype == "fp8_block" ? "fp8" : dtype);
+  const auto known = dtype_from_name(dtype == "fp8_block" || dtype == "mxfp8" ? "fp8" : dtype);
   if (!known)
     return fail(error_at(where(), fmt::format("dtype \"{}\" is unknown", dtype),
-                         "fp64, fp32, tf32, fp16, bf16, fp8, fp8_block or fp4"));
+                         "fp64, fp32, tf32, fp16, bf16, fp8, fp8_block, mxfp8 or fp4"));
   row.work.dtype = *known;
   auto kind = kind_of(row.op, f);
   if (!kind) {
@@ -605,7 +740,7 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
     error.where = where();
     return fail(error);
   }
-  if (f.has(kLatency)) {
+  if (f.has(kLatency) && f.text(kLatency) != "inf") {  // "inf": the kernel ran out of memory
     const double latency = f.real(kLatency);
     if (!f.problem.empty() || !(latency > 0)) {
       return fail(error_at(where(), fmt::format("latency_ms is \"{}\"", f.text(kLatency)), "a positive number of ms"));
@@ -619,7 +754,7 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
     }
     row.power_w = power;
   }
-  row.framework = f.text(kFramework);
+  row.framework = f.text(f.first(kFramework, kBackend));
   row.doubtful = f.flagged(kOutlier) || f.flagged(kOverPeak);
   return row;
 }

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "ns_dist/dtype.h"
+#include "ns_dist/library.h"
 #include "ns_dist/result.h"
 #include "ns_dist/units.h"
 
@@ -22,7 +23,7 @@ enum class Pass { kForward, kBackward };
 enum class GemmLayout { kNN, kNT, kTN, kTT };
 
 // What a GEMM's epilogue does to its output before it is written.
-enum class Epilogue { kNone, kBias, kBiasGelu, kAccumulateFp32 };
+enum class Epilogue { kNone, kBias, kBiasGelu, kAccumulateFp32, kAccumulate };
 
 // How fp8 operands are scaled: one factor a tensor (found and applied by a kernel of its own before the product), or
 // one for each 1x128 of A and 128x128 of B (DeepSeek-V3's recipe). Other formats are not scaled.
@@ -35,6 +36,7 @@ struct Gemm {
   GemmLayout layout = GemmLayout::kNT;
   Epilogue epilogue = Epilogue::kNone;
   Scaling scaling = Scaling::kTensor;
+  bool quantizes = false;  // fp8: the call includes the kernels that quantize A, as a framework's linear layer does
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 
@@ -44,6 +46,9 @@ struct Attention {
   bool causal = true;
   std::int64_t window = 0;
   Pass pass = Pass::kForward;
+  Library library = Library::kDefault;
+  bool deterministic = false;          // backward: gradients of queries are added up in a fixed order
+  Scaling scaling = Scaling::kTensor;  // of fp8; kBlock: one factor for 32 elements (MXFP8)
   friend bool operator==(const Attention&, const Attention&) = default;
 };
 
@@ -60,6 +65,7 @@ struct Normalization {
   NormalizationKind kind = NormalizationKind::kLayerNorm;
   std::int64_t rows = 1, columns = 1;
   Pass pass = Pass::kForward;
+  Library library = Library::kDefault;
   friend bool operator==(const Normalization&, const Normalization&) = default;
 };
 

@@ -9,6 +9,7 @@
 
 #include "ns_dist/dtype.h"
 #include "ns_dist/fields.h"
+#include "ns_dist/library.h"
 
 namespace ns_dist {
 
@@ -40,6 +41,8 @@ struct ParallelPlan {
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false;
   bool flash_attention = true;
+  Library attention_library = Library::kDefault;  // of the fused kernel
+  Library norm_library = Library::kDefault;
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   bool blocking_tp = false;           // backward, no tensor-parallel collective runs beside a product
   bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
@@ -94,6 +97,16 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .default_text = "on with plan/tp"},
         plan.sequence_parallel);
   visit({.name = "plan/flash_attention", .help = "one fused kernel that keeps no scores"}, plan.flash_attention);
+  visit({.name = "plan/attention_library",
+         .help = "whose fused attention runs",
+         .default_text = "cudnn on Hopper and Blackwell, else flash-2",
+         .in_reports = kUnlessDefault},
+        plan.attention_library);
+  visit({.name = "plan/norm_library",
+         .help = "whose normalization kernels run",
+         .default_text = "fused ones: cudnn",
+         .in_reports = kUnlessDefault},
+        plan.norm_library);
   visit({.name = "plan/grad_accumulation",
          .help = "fused into the products, or a kernel of its own in fp32 or low precision",
          .in_reports = kUnlessDefault},

@@ -76,6 +76,7 @@ void flash_core(const Shape& shape, BlockStep& step) {
   attention.value_dim = shape.value_dim;
   attention.causal = true;
   attention.window = shape.model->sliding_window < shape.sequence ? shape.model->sliding_window : 0;
+  attention.library = shape.plan->attention_library;
   attention.pass = Pass::kForward;
   step.forward.push_back(kernel(shape, "attention.flash", attention));
   attention.pass = Pass::kBackward;

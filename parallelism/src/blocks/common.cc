@@ -81,11 +81,12 @@ BlockStep linear(const Shape& shape, const Linear& layer) {
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {
   const bool layer_norm = shape.model->norm == NormKind::kLayerNorm;
   const NormalizationKind kind = layer_norm ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
+  const Library library = shape.plan->norm_library;
   BlockStep step;
   step.name = name;
-  step.forward.push_back(kernel(shape, step.name, Normalization{kind, rows, columns, Pass::kForward}));
+  step.forward.push_back(kernel(shape, step.name, Normalization{kind, rows, columns, Pass::kForward, library}));
   step.input_gradient.push_back(
-      kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward}));
+      kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
   step.parameters.dense = static_cast<double>(columns) * (layer_norm ? 2 : 1);
   return step;
