@@ -66,7 +66,7 @@ double fp32_ceiling(const Machine& machine, double peak) {
 }
 
 struct TileFit {
-  double share;  // of the padded, quantised work that is asked for: 1 is a perfect fit
+  double share;  // of the padded, quantized work that is asked for: 1 is a perfect fit
   double tail;   // filled share of the last wave
   double waves;
 };
