@@ -163,12 +163,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     const auto named = [&](const std::string& prefix) { return entry.name.starts_with(prefix); };
     if (std::any_of(options.exclude_tables.begin(), options.exclude_tables.end(), named)) continue;
     if (!options.tables.empty() && std::none_of(options.tables.begin(), options.tables.end(), named)) continue;
-    std::filesystem::path path;
-    for (const char* extension : {".csv", ".csv.gz"}) {
-      const auto candidate = options.data / (std::string(entry.name) + extension);
-      std::error_code ignored;
-      if (std::filesystem::is_regular_file(candidate, ignored)) path = candidate;
-    }
+    const std::filesystem::path path = table_path(options.data, entry.name);
     if (path.empty()) continue;
     NS_TRY(const CsvTable table, CsvTable::read(path));
     if (progress) progress(0, "reading " + std::string(entry.name));
