@@ -125,7 +125,7 @@ Result<unsigned> read_threads(const std::string& text) {
 }
 
 Result<Mode> read_mode(std::string_view text) {
-  if (const auto mode = mode_from_name(text)) return *mode;
+  if (const auto mode = enumerator_from_name<Mode>(text)) return *mode;
   return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained", "", {}});
 }
 
@@ -133,7 +133,7 @@ Result<DType> read_dtype(std::string_view text, std::string_view flag) {
   static constexpr std::span<const std::string_view> kTypes = names_of<DType>().subspan(1, 5);  // fp32 to fp8
   const auto which = read_name(text, kTypes);
   if (!which) return fail(usage(which.error().message, flag, which.error().expected, which.error().hint));
-  return *dtype_from_name(kTypes[*which]);
+  return *enumerator_from_name<DType>(kTypes[*which]);
 }
 
 void add_work_flags(CLI::App& app, WorkFlags& flags) {

@@ -33,7 +33,7 @@ Result<T> named_by(const char* flag, Result<T> found) {
 Result<Cluster> cluster_of(const Request& request) {
   if (request.gpu.empty() && request.cluster.empty()) {
     return fail({ErrorCode::kUsage,
-                 "nothing says on which machine the measurements were made",
+                 "the machine of the measurements is missing",
                  "--cluster, --gpu",
                  "a cluster, or a GPU for its usual one",
                  "add --cluster ID (ns-dist list clusters)",
@@ -61,23 +61,14 @@ Result<double> mean_error(const std::vector<CollectiveRow>& rows, const Cluster&
 
 Result<std::vector<CollectiveRow>> read_rows(const Request& request, const Cluster& cluster) {
   NS_TRY(const CsvTable table, CsvTable::read(request.collectives));
-  std::vector<std::string> columns = table.columns();
-  const auto has = [&](std::string_view name) { return table.column(name).has_value(); };
-  const bool by_flag = !has("gpu") && !has("cluster") && !has("system");
-  if (by_flag) columns.emplace_back("cluster");
-  NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, request.collectives));
+  NS_TRY(const CollectiveReader reader, CollectiveReader::of(table, "", cluster.id));
   const Catalog catalog = Catalog::standard();
   std::vector<CollectiveRow> rows;
   std::vector<Error> mistakes;
-  std::vector<std::string_view> fields;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
-    table.fields(i, fields);
-    fields.resize(table.columns().size());
-    if (by_flag) fields.push_back(cluster.id);
-    const std::string where = fmt::format("{}:{}", request.collectives, table.line(i));
-    auto row = reader.row(fields, where);
+    auto row = reader.row(i);
     const auto refuse = [&](std::string message, std::string expected) {
-      row = fail({ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}});
+      row = fail({ErrorCode::kInvalidInput, std::move(message), reader.where(i), std::move(expected), "", {}});
     };
     if (row && (!row->latency_ms || !(*row->latency_ms > 0))) {
       refuse("no latency_ms", "the measured time in milliseconds");
@@ -102,7 +93,7 @@ Result<std::vector<CollectiveRow>> read_rows(const Request& request, const Clust
   return rows;
 }
 
-// Measurements that contradict each other, or hold sorts of work that one correction cannot serve, teach nothing.
+// Measurements that contradict each other, or hold work that one correction cannot describe, make a useless correction.
 void warn_if_worse(std::string_view what, double before, double after) {
   if (!(after > before)) return;
   std::fputs(fmt::format("ns-dist: warning: the correction of {} makes its own rows worse: {:.1f} % before, {:.1f} % "
@@ -112,7 +103,7 @@ void warn_if_worse(std::string_view what, double before, double after) {
              stderr);
 }
 
-// A correction of collectives: what the measurements say beyond what is compiled in.
+// A correction of collectives: what the measurements add to the curves that are compiled in.
 Result<std::string> calibrate_collectives(const Request& request) {
   NS_TRY(const Cluster cluster, cluster_of(request));
   NS_TRY_VOID(check_output(request.output, {request.collectives}));
@@ -144,11 +135,11 @@ Result<std::string> calibrate_collectives(const Request& request) {
       rows.size(), fitted->curves.size(), cluster.id, request.output, 100 * before, 100 * after);
 }
 
-// A correction of kernels: what the measurements of one GPU say beyond the forecast for it.
+// A correction of kernels: what the measurements of one GPU add to the forecast for it.
 Result<std::string> calibrate_gpu(const Request& request) {
   if (request.gpu.empty()) {
     return fail({ErrorCode::kUsage,
-                 "nothing says on which GPU the kernels were measured",
+                 "the GPU of the measurements is missing",
                  "--gpu",
                  "a GPU",
                  "add --gpu ID (ns-dist list gpus)",

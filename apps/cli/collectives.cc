@@ -38,13 +38,9 @@ std::string errors_text(const CollectiveErrorTable& table) {
 Result<int> answer(const Request& request) {
   NS_TRY_VOID(check_output(request.output, {request.input}));
   NS_TRY(const CsvTable table, CsvTable::read(request.input));
-  std::vector<std::string> columns = table.columns();
-  const auto has = [&](std::string_view name) { return table.column(name).has_value(); };
   // A table about one machine need not repeat it in every row.
-  const bool by_flag = !has("gpu") && !has("cluster") && !has("system");
-  if (by_flag) columns.emplace_back(request.cluster.empty() ? "gpu" : "cluster");
-  const std::string machine = request.cluster.empty() ? request.gpu : request.cluster;
-  NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, request.input));
+  NS_TRY(const CollectiveReader reader,
+         CollectiveReader::of(table, request.cluster.empty() ? request.gpu : "", request.cluster));
 
   const Catalog catalog = Catalog::standard();
   ScenarioSpec spec;
@@ -73,21 +69,16 @@ Result<int> answer(const Request& request) {
   const std::string empty(collective_answer_columns().size(), ',');
   CollectiveErrorTable errors;
   std::vector<Error> mistakes;
-  std::vector<std::string_view> fields;
   Progress progress("forecasting", table.row_count());
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     progress.at(i);
-    table.fields(i, fields);
-    fields.resize(table.columns().size());
-    if (by_flag) fields.push_back(machine);
-    const std::string where = fmt::format("{}:{}", request.input, table.line(i));
-    const auto row = reader.row(fields, where);
+    const auto row = reader.row(i);
     auto answered = row ? forecaster.forecast(*row) : Result<CollectiveAnswer>(fail(row.error()));
     if (answered) {
       if (row->latency_ms) errors.add(*row, answered->forecast.latency);
       text += fmt::format("{},{}\n", table.text(i), fmt::join(to_fields(*answered), ","));
     } else {
-      if (answered.error().where.empty()) answered.error().where = where;
+      if (answered.error().where.empty()) answered.error().where = reader.where(i);
       mistakes.push_back(std::move(answered.error()));
       text += fmt::format("{}{}\n", table.text(i), empty);
     }

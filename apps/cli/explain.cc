@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/compute_model.h"
-#include "ns_dist/kernel_table.h"
+#include "ns_dist/kernel_calibration.h"
+#include "ns_dist/operator_forms.h"
 #include "ns_dist/simulator.h"
 #include "tables.h"
 #include "terminal.h"
@@ -16,107 +19,16 @@
 namespace ns_dist::cli {
 namespace {
 
-using Dimensions = std::vector<std::int64_t>;
-
 struct Request {
   std::string subject, shape;
   std::string dtype = "bf16", pass = "forward", layout, mode = "sustained";
   std::string gpu = "h100-sxm-80gb", cluster, ranks = "8", stride = "1", nodes, window = "0", kv_heads;
   std::optional<std::string> network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read = "0 B", written = "0 B";
-  bool no_causal = false, rms = false, block_scaled = false, bias = false;
+  bool no_causal = false, rms = false;
   double inputs = 2, outputs = 1, imbalance = 1;
   bool json = false;
 };
-
-GemmLayout layout_of(const Request& request) {
-  if (request.layout == "nn") return GemmLayout::kNN;
-  if (request.layout == "tn") return GemmLayout::kTN;
-  return request.layout == "tt" ? GemmLayout::kTT : GemmLayout::kNT;
-}
-
-Result<OperatorKind> gemm(const Request& request, const Dimensions& d) {
-  const std::size_t skip = d.size() - 3;
-  return Gemm{.batch = skip == 1 ? d[0] : 1,
-              .m = d[skip],
-              .n = d[skip + 1],
-              .k = d[skip + 2],
-              .layout = layout_of(request),
-              .epilogue = request.bias ? Epilogue::kBias : Epilogue::kNone,
-              .scaling = request.block_scaled ? Scaling::kBlock : Scaling::kTensor};
-}
-
-Result<OperatorKind> attention(const Request& request, const Dimensions& d) {
-  Attention op{.batch = d[0],
-               .heads = d[1],
-               .kv_heads = d[1],
-               .query_length = d[2],
-               .key_length = d[2],
-               .head_dim = d[3],
-               .value_dim = d[3],
-               .causal = !request.no_causal};
-  if (!request.kv_heads.empty()) {
-    NS_TRY(op.kv_heads, read_count(request.kv_heads, "--kv-heads"));
-  }
-  NS_TRY(op.window, read_count(request.window, "--window", 0));
-  return op;
-}
-
-Result<OperatorKind> softmax(const Request&, const Dimensions& d) { return Softmax{.rows = d[0], .columns = d[1]}; }
-
-Result<OperatorKind> normalization(const Request& request, const Dimensions& d) {
-  return Normalization{
-      .kind = request.rms ? NormalizationKind::kRmsNorm : NormalizationKind::kLayerNorm, .rows = d[0], .columns = d[1]};
-}
-
-Result<OperatorKind> elementwise(const Request& request, const Dimensions& d) {
-  for (const double streams : {request.inputs, request.outputs}) {
-    if (std::isfinite(streams) && streams >= 0 && streams <= 1000) continue;
-    return fail({ErrorCode::kUsage,
-                 fmt::format("{} is out of range", streams),
-                 "--inputs, --outputs",
-                 "a number from 0 to 1000",
-                 "",
-                 {}});
-  }
-  double elements = 1;
-  for (const std::int64_t dimension : d) elements *= static_cast<double>(dimension);
-  if (elements > 9e15) {
-    return fail(
-        {ErrorCode::kUsage, fmt::format("{:.3g} elements are too many", elements), "SHAPE", "at most 9e15", "", {}});
-  }
-  return Elementwise{
-      .elements = static_cast<std::int64_t>(elements), .inputs = request.inputs, .outputs = request.outputs};
-}
-
-Result<OperatorKind> embedding(const Request&, const Dimensions& d) {
-  return Embedding{.tokens = d[0], .hidden = d[1], .vocabulary = d[2]};
-}
-
-Result<OperatorKind> cross_entropy(const Request&, const Dimensions& d) {
-  return CrossEntropy{.rows = d[0], .columns = d[1]};
-}
-
-Result<OperatorKind> optimizer(const Request&, const Dimensions& d) { return OptimizerStep{.parameters = d[0]}; }
-
-Result<OperatorKind> grouped_gemm(const Request& request, const Dimensions& d) {
-  return GroupedGemm{.experts = d[0], .rows = d[1], .n = d[2], .k = d[3], .layout = layout_of(request)};
-}
-
-Result<OperatorKind> moe(const Request&, const Dimensions& d) {
-  return MixtureOfExperts{.tokens = d[0], .hidden = d[1], .intermediate = d[2], .experts = d[3], .top_k = d[4]};
-}
-
-Result<OperatorKind> convolution(const Request&, const Dimensions& d) {
-  return Convolution{.batch = d[0],
-                     .in_channels = d[1],
-                     .in_height = d[2],
-                     .in_width = d[3],
-                     .out_channels = d[4],
-                     .kernel = d[5],
-                     .stride = d[6],
-                     .padding = d[5] / 2};
-}
 
 Result<Bytes> read_bytes(std::string_view text, std::string_view flag, Bytes least) {
   auto bytes = parse_quantity<Bytes>(text);
@@ -130,90 +42,34 @@ Result<Bytes> read_bytes(std::string_view text, std::string_view flag, Bytes lea
   return bytes;
 }
 
-Result<OperatorKind> copy(const Request& request, const Dimensions&) {
-  NS_TRY(const Bytes bytes, read_bytes(request.shape, "SHAPE", 1 * units::B));
-  return Copy{bytes};
-}
-
-Result<OperatorKind> unknown(const Request& request, const Dimensions&) {
-  if (request.flops.empty()) {
-    return fail({ErrorCode::kUsage,
-                 "nothing says what it does",
-                 "--flops",
-                 "its work, and the bytes it moves",
-                 "as in: explain unknown my_kernel --flops \"2 TFLOP\" --read \"1 GB\" --written \"1 GB\"",
-                 {}});
+// What the command line gives of an operator, by the names of columns.
+class GivenFields final : public OperatorFields {
+ public:
+  std::string_view text(std::string_view name) const override {
+    const auto found = values_.find(name);
+    return found == values_.end() ? std::string_view() : std::string_view(found->second);
   }
-  auto flops = parse_quantity<Flops>(request.flops);
-  if (!flops) {
-    flops.error().code = ErrorCode::kUsage;
-    flops.error().where = "--flops";
-    return fail(flops.error());
-  }
-  NS_TRY(const Bytes read, read_bytes(request.read, "--read", Bytes()));
-  NS_TRY(const Bytes written, read_bytes(request.written, "--written", Bytes()));
-  return UnknownOperator{request.shape, *flops, read, written};
-}
+  void set(std::string_view name, std::string value) { values_.insert_or_assign(std::string(name), std::move(value)); }
 
-// How the shape of each operator family is written. 0 dimensions: the shape is read by the maker.
-struct Family {
-  std::string_view name, shape, example;
-  std::size_t least, most;
-  Result<OperatorKind> (*make)(const Request&, const Dimensions&);
-  std::int64_t largest = std::int64_t{1} << 31;  // dimension
+ private:
+  std::map<std::string, std::string, std::less<>> values_;
 };
 
-constexpr std::array<Family, 13> kFamilies = {{
-    {"gemm", "[BATCHx]MxNxK", "8192x8192x8192", 3, 4, gemm},
-    {"attention", "BATCHxHEADSxTOKENSxDIM", "1x32x4096x128", 4, 4, attention},
-    {"softmax", "ROWSxCOLUMNS", "65536x2048", 2, 2, softmax},
-    {"normalization", "ROWSxCOLUMNS", "8192x4096", 2, 2, normalization},
-    {"elementwise", "ELEMENTS, or dimensions to multiply", "8192x4096", 1, 4, elementwise, 9'000'000'000'000'000},
-    {"embedding", "TOKENSxHIDDENxVOCABULARY", "8192x4096x32000", 3, 3, embedding},
-    {"cross_entropy", "ROWSxCOLUMNS", "8192x32000", 2, 2, cross_entropy},
-    {"optimizer", "PARAMETERS", "125000000", 1, 1, optimizer, 9'000'000'000'000'000},
-    {"grouped_gemm", "EXPERTSxROWSxNxK", "8x8192x14336x4096", 4, 4, grouped_gemm},
-    {"moe", "TOKENSxHIDDENxFFNxEXPERTSxTOPK", "4096x4096x14336x8x2", 5, 5, moe},
-    {"copy", "BYTES with unit", "64MiB", 0, 0, copy},
-    {"convolution", "BATCHxINxHEIGHTxWIDTHxOUTxKERNELxSTRIDE", "32x64x56x56x64x3x1", 7, 7, convolution},
-    {"unknown", "NAME, with --flops [--read --written]", "my_kernel", 0, 0, unknown},
-}};
-
-// Names that ns-dist kernels reads too.
-struct Alias {
-  std::string_view name, family;
-};
-constexpr std::array<Alias, 8> kAliases = {{{"linear", "gemm"},
-                                            {"matmul", "gemm"},
-                                            {"bmm", "gemm"},
-                                            {"layernorm", "normalization"},
-                                            {"rmsnorm", "normalization"},
-                                            {"emb", "embedding"},
-                                            {"conv", "convolution"},
-                                            {"adam", "optimizer"}}};
-
-std::string_view family_named(std::string_view subject) {
-  for (const Alias& alias : kAliases) {
-    if (alias.name == subject) return alias.family;
-  }
-  return subject;
-}
-
-// Flags that say something of some subjects only.
+// Flags of some subjects only: the column that each fills. "": of any collective.
 struct OwnFlag {
   const char* flag;
-  std::string_view of;  // names of families with blanks around them; "": of any collective
+  std::string_view column;
 };
-constexpr std::array<OwnFlag, 18> kOwnFlags = {{{"--layout", " gemm grouped_gemm "},
-                                                {"--kv-heads", " attention "},
-                                                {"--window", " attention "},
-                                                {"--no-causal", " attention "},
-                                                {"--rms", " normalization "},
-                                                {"--inputs", " elementwise "},
-                                                {"--outputs", " elementwise "},
-                                                {"--flops", " unknown "},
-                                                {"--read", " unknown "},
-                                                {"--written", " unknown "},
+constexpr std::array<OwnFlag, 18> kOwnFlags = {{{"--layout", "layout"},
+                                                {"--kv-heads", "h_kv"},
+                                                {"--window", "window"},
+                                                {"--no-causal", "causal"},
+                                                {"--rms", "rms"},
+                                                {"--inputs", "inputs"},
+                                                {"--outputs", "outputs"},
+                                                {"--flops", "flops"},
+                                                {"--read", "read_bytes"},
+                                                {"--written", "written_bytes"},
                                                 {"--cluster", ""},
                                                 {"--ranks", ""},
                                                 {"--stride", ""},
@@ -224,22 +80,30 @@ constexpr std::array<OwnFlag, 18> kOwnFlags = {{{"--layout", " gemm grouped_gemm
                                                 {"--protocol", ""}}};
 constexpr std::array<const char*, 4> kOperatorFlags = {"--dtype", "--mode", "--pass", "--kernel-calibration"};
 
-// Error: a flag was given that says nothing of this subject. `family` is empty for a collective.
-Result<void> check_flags(const CLI::App& app, const std::string& subject, std::string_view family) {
+bool reads(const OperatorForm& form, std::string_view column) {
+  const std::vector<std::string_view> options = words_of(form.options);
+  return std::find(options.begin(), options.end(), column) != options.end();
+}
+
+// Error: a flag was given that this subject does not read. `form` is null for a collective.
+Result<void> check_flags(const CLI::App& app, const std::string& subject, const OperatorForm* form) {
   const auto refuse = [&](std::string_view flag, std::string expected) -> Result<void> {
-    return fail({ErrorCode::kUsage, "says nothing of " + subject, std::string(flag), std::move(expected), "", {}});
+    return fail({ErrorCode::kUsage, "is not a flag of " + subject, std::string(flag), std::move(expected), "", {}});
   };
   for (const OwnFlag& own : kOwnFlags) {
     if (app.count(own.flag) == 0) continue;
-    const bool fits = own.of.empty()
-                          ? family.empty()
-                          : !family.empty() && own.of.find(fmt::format(" {} ", family)) != std::string_view::npos;
-    if (fits) continue;
-    const std::string_view of = own.of.empty() ? "collectives" : own.of.substr(1, own.of.size() - 2);
-    return refuse(own.flag, fmt::format("only with {}", of));
+    if (own.column.empty()) {
+      if (form != nullptr) return refuse(own.flag, "only with collectives");
+    } else if (form == nullptr || !reads(*form, own.column)) {
+      std::vector<std::string_view> of;
+      for (const OperatorForm& other : operator_forms()) {
+        if (reads(other, own.column)) of.push_back(other.family);
+      }
+      return refuse(own.flag, fmt::format("only with {}", fmt::join(of, " ")));
+    }
   }
   for (const char* flag : kOperatorFlags) {
-    if (family.empty() && app.count(flag) > 0) return refuse(flag, "only with operators");
+    if (form == nullptr && app.count(flag) > 0) return refuse(flag, "only with operators");
   }
   return {};
 }
@@ -249,38 +113,109 @@ constexpr std::array kCollectives = {
     CollectiveKind::kBroadcast, CollectiveKind::kReduce,    CollectiveKind::kGather,        CollectiveKind::kScatter,
     CollectiveKind::kBarrier,   CollectiveKind::kSendRecv};
 
-Result<Dimensions> read_shape(const Family& family, const std::string& shape) {
-  Dimensions dimensions;
-  std::string_view rest = shape;
-  while (family.most > 0) {
+// Reads "8192x4096" into the columns of its dimensions.
+Result<void> read_shape(const OperatorForm& form, const std::string& shape, GivenFields& fields) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 31, kLargestAlone = 9'000'000'000'000'000;
+  const std::string example = fmt::format("as in: explain {} {}", form.family, form.example);
+  std::vector<std::string> given;
+  for (std::string_view rest = shape;;) {
     const std::size_t end = rest.find('x');
-    auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, family.largest);
+    const bool alone = end == std::string_view::npos && given.empty();
+    auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, alone ? kLargestAlone : kLargest);
     if (!dimension) {
-      dimension.error().hint = fmt::format("write {} as in: explain {} {}", family.shape, family.name, family.example);
+      dimension.error().hint = fmt::format("write {} {}", form.shape, example);
       return fail(dimension.error());
     }
-    dimensions.push_back(*dimension);
+    given.push_back(std::to_string(*dimension));
     if (end == std::string_view::npos) break;
-    rest = rest.substr(end + 1);
+    rest.remove_prefix(end + 1);
   }
-  if (dimensions.size() >= family.least && dimensions.size() <= family.most) return dimensions;
-  return fail({ErrorCode::kUsage,
-               fmt::format("\"{}\" has {} dimensions", shape, dimensions.size()),
-               "SHAPE",
-               std::string(family.shape),
-               fmt::format("as in: explain {} {}", family.name, family.example),
-               {}});
+  // Dimensions in brackets are all given, or left out and 1.
+  std::vector<std::string_view> all = words_of(form.dimensions), required = all;
+  std::erase_if(required, [](std::string_view name) { return name.starts_with('['); });
+  const std::vector<std::string_view>& names = given.size() == required.size() ? required : all;
+  if (given.size() != names.size()) {
+    return fail({ErrorCode::kUsage,
+                 fmt::format("\"{}\" has {} dimensions", shape, given.size()),
+                 "SHAPE",
+                 std::string(form.shape),
+                 example,
+                 {}});
+  }
+  for (const std::string_view name : all) {
+    if (name.starts_with('[')) fields.set(name.substr(1, name.size() - 2), "1");
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string_view name = names[i];
+    fields.set(name.starts_with('[') ? name.substr(1, name.size() - 2) : name, std::move(given[i]));
+  }
+  return {};
 }
 
-Result<Explanation> explain_operator(const Family& family, Request request) {
-  NS_TRY(const Dimensions dimensions, read_shape(family, request.shape));
-  if (family.name == "gemm" && request.dtype == "fp8_block") request.dtype = "fp8", request.block_scaled = true;
-  NS_TRY(const DType dtype, read_dtype(request.dtype, "--dtype"));
-  // What the names of ns-dist kernels say beyond their family.
-  if (request.subject == "bmm" && request.layout.empty()) request.layout = "nn";
-  if (request.subject == "rmsnorm") request.rms = true;
-  request.bias = request.subject == "linear" && dtype == DType::kFp32;
-  NS_TRY(OperatorKind kind, family.make(request, dimensions));
+// The operator of the request: its shape, and the flags that were given, by the columns that they fill.
+Result<OperatorKind> operator_of(const OperatorForm& form, const Request& request) {
+  GivenFields fields;
+  fields.set("dtype", request.dtype);
+  if (!form.dimensions.empty()) {
+    NS_TRY_VOID(read_shape(form, request.shape, fields));
+  } else if (form.family == "copy") {
+    NS_TRY(const Bytes bytes, read_bytes(request.shape, "SHAPE", 1 * units::B));
+    fields.set("bytes", fmt::format("{}", bytes / units::B));
+  } else {
+    fields.set("name", request.shape);
+  }
+  fields.set("layout", request.layout);
+  fields.set("causal", request.no_causal ? "0" : "");
+  fields.set("rms", request.rms ? "1" : "");
+  if (!request.kv_heads.empty()) {
+    NS_TRY(const std::int64_t heads, read_count(request.kv_heads, "--kv-heads"));
+    fields.set("h_kv", std::to_string(heads));
+  }
+  NS_TRY(const std::int64_t window, read_count(request.window, "--window", 0));
+  fields.set("window", std::to_string(window));
+  for (const double streams : {request.inputs, request.outputs}) {
+    if (std::isfinite(streams) && streams >= 0 && streams <= 1000) continue;
+    return fail({ErrorCode::kUsage,
+                 fmt::format("{} is out of range", streams),
+                 "--inputs, --outputs",
+                 "a number from 0 to 1000",
+                 "",
+                 {}});
+  }
+  fields.set("inputs", fmt::format("{}", request.inputs));
+  fields.set("outputs", fmt::format("{}", request.outputs));
+  if (reads(form, "flops")) {
+    if (request.flops.empty()) {
+      return fail({ErrorCode::kUsage,
+                   "the work of the kernel is missing",
+                   "--flops",
+                   "its work, and the bytes it moves",
+                   "as in: explain unknown my_kernel --flops \"2 TFLOP\" --read \"1 GB\" --written \"1 GB\"",
+                   {}});
+    }
+    auto flops = parse_quantity<Flops>(request.flops);
+    if (!flops) {
+      flops.error().code = ErrorCode::kUsage;
+      flops.error().where = "--flops";
+      return fail(flops.error());
+    }
+    NS_TRY(const Bytes read, read_bytes(request.read, "--read", Bytes()));
+    NS_TRY(const Bytes written, read_bytes(request.written, "--written", Bytes()));
+    fields.set("flops", fmt::format("{}", *flops / units::FLOP));
+    fields.set("read_bytes", fmt::format("{}", read / units::B));
+    fields.set("written_bytes", fmt::format("{}", written / units::B));
+  }
+  OperatorKind kind = form.make(fields, request.subject);
+  if (!fields.problem().empty()) {
+    return fail({ErrorCode::kUsage, fields.problem(), "SHAPE", std::string(fields.expected()), "", {}});
+  }
+  return kind;
+}
+
+Result<Explanation> explain_operator(const OperatorForm& form, const Request& request) {
+  NS_TRY(OperatorKind kind, operator_of(form, request));
+  const bool block_scaled = form.family == "gemm" && request.dtype == "fp8_block";
+  NS_TRY(const DType dtype, read_dtype(block_scaled ? "fp8" : request.dtype, "--dtype"));
   if (auto passed = set_pass(kind, request.pass == "backward" ? Pass::kBackward : Pass::kForward); !passed) {
     passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
     return fail(passed.error());
@@ -309,13 +244,13 @@ Result<Explanation> explain_collective(CollectiveKind kind, const Request& reque
   }
   if (ranks > kMostRanks / stride) {
     return fail({ErrorCode::kUsage,
-                 fmt::format("{} ranks, {} apart", ranks, stride),
+                 fmt::format("{} ranks with a stride of {}", ranks, stride),
                  "--ranks, --stride",
                  fmt::format("a machine of at most {} GPUs", kMostRanks),
                  "",
                  {}});
   }
-  // The machine: as many nodes as ranks that far apart need.
+  // The machine: as many nodes as ranks with that stride need.
   ScenarioSpec spec;
   if (request.cluster.empty()) {
     spec.set("machine/gpu", request.gpu);
@@ -396,8 +331,8 @@ std::string rendered(const Explanation& explanation, bool json) {
 
 std::string subjects() {
   std::string text;
-  for (const Family& family : kFamilies) {
-    text += fmt::format("  {:<16}{:<42}{} {}\n", family.name, family.shape, family.name, family.example);
+  for (const OperatorForm& form : operator_forms()) {
+    text += fmt::format("  {:<16}{:<42}{} {}\n", form.family, form.shape, form.family, form.example);
   }
   for (const CollectiveKind kind : kCollectives) {
     text += fmt::format("  {:<16}{:<42}{} {}\n", name_of(kind),
@@ -411,8 +346,10 @@ std::string subjects() {
 
 std::string aliases() {
   std::string text;
-  for (const Alias& alias : kAliases) text += fmt::format("{}{}", text.empty() ? "" : ", ", alias.name);
-  return fmt::format("Also, as ns-dist kernels calls them: {}\n", text);
+  for (const OperatorForm& form : operator_forms()) {
+    if (!form.aliases.empty()) text += fmt::format("  {:<16}{}\n", form.family, form.aliases);
+  }
+  return "Other names of operators\n" + text;
 }
 
 Error check_word(std::string_view flag, const std::string& value, const std::vector<std::string>& words) {
@@ -505,30 +442,21 @@ int explain_command(int argc, const char* const* argv) {
   }
   std::vector<std::string> names;
   std::optional<Result<Explanation>> explanation;
-  const std::string_view wanted = family_named(request.subject);
-  for (const Family& family : kFamilies) {
-    names.emplace_back(family.name);
-    if (family.name != wanted) continue;
-    if (auto fits = check_flags(app, request.subject, family.name); !fits) return report_error(fits.error());
-    explanation = explain_operator(family, request);
+  if (const OperatorForm* form = find_operator_form(request.subject)) {
+    if (auto fits = check_flags(app, request.subject, form); !fits) return report_error(fits.error());
+    explanation = explain_operator(*form, request);
   }
+  for (const OperatorForm& form : operator_forms()) names.emplace_back(form.family);
   for (const CollectiveKind kind : kCollectives) {
     names.emplace_back(name_of(kind));
-    if (name_of(kind) != wanted) continue;
-    if (auto fits = check_flags(app, request.subject, ""); !fits) return report_error(fits.error());
+    if (name_of(kind) != request.subject) continue;
+    if (auto fits = check_flags(app, request.subject, nullptr); !fits) return report_error(fits.error());
     explanation = explain_collective(kind, request);
   }
   if (!explanation) {
     const std::string expected = fmt::format("one of {}", fmt::join(names, ", "));
-    for (const Alias& alias : kAliases) names.emplace_back(alias.name);
-    std::string near = nearest_name(request.subject, names);
-    const std::string word = fmt::format(" {} ", request.subject);
-    for (const KernelShape& shape : kernel_shapes()) {
-      if (fmt::format(" {} ", shape.names).find(word) == std::string::npos) continue;
-      near = shape.dimensions.starts_with("m n k")                   ? "gemm"
-             : shape.names.find("rmsnorm") != std::string_view::npos ? "rmsnorm"
-                                                                     : "elementwise";
-    }
+    for (std::string& name : operator_names()) names.push_back(std::move(name));
+    const std::string near = nearest_name(request.subject, names);
     return report_error(
         {ErrorCode::kUsage,
          request.subject.empty() ? "nothing to explain" : fmt::format("nothing is called \"{}\"", request.subject),

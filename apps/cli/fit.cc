@@ -98,7 +98,7 @@ Result<int> answer(const Request& request) {
 }  // namespace
 
 int fit_command(int argc, const char* const* argv) {
-  CLI::App app{"Weights of the kernel model from measured kernels, with a card that says what they were fitted on.",
+  CLI::App app{"Weights of the kernel model from measured kernels, with a card that lists what they were fitted on.",
                "fit"};
   set_up(app);
   Request request;

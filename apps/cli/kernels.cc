@@ -78,14 +78,15 @@ Result<int> answer(const Request& request) {
   return mistakes.report();
 }
 
-// One or two lines an operator: names, then their columns.
+// Two lines an operator at most: its names, then its columns.
 std::string operators_text() {
   constexpr std::size_t kNames = 42;
   std::string text = "Operators and the columns of their dimensions; [ ]: may be left out\n";
-  for (const KernelShape& shape : kernel_shapes()) {
-    const std::string_view gap = shape.names.size() <= kNames ? "" : "\n  ";
-    text += fmt::format("  {}{}{:{}}  {}\n", shape.names, gap, "", kNames - (gap.empty() ? shape.names.size() : 0),
-                        shape.dimensions);
+  for (const OperatorForm& form : operator_forms()) {
+    const std::string names = fmt::format("{}{}{}", form.family, form.aliases.empty() ? "" : " ", form.aliases);
+    const bool short_names = names.size() <= kNames;
+    text += fmt::format("  {}{}{:{}}  {}\n", names, short_names ? "" : "\n  ", "",
+                        kNames - (short_names ? names.size() : 0), form.columns);
   }
   return text;
 }

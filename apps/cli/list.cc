@@ -7,8 +7,8 @@
 #include "arguments.h"
 #include "commands.h"
 #include "list_rows.h"
-#include "ns_dist/compute_model.h"
 #include "ns_dist/network_model.h"
+#include "ns_dist/operator_forms.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/sinks.h"
 #include "terminal.h"
@@ -27,6 +27,14 @@ template <class Entries>
 std::vector<Row> rows_from(const Entries& entries) {
   std::vector<Row> rows;
   for (const auto& entry : entries) rows.push_back({std::string(entry.name), std::string(entry.description)});
+  return rows;
+}
+
+Result<std::vector<Row>> operators() {
+  std::vector<Row> rows;
+  for (const OperatorForm& form : operator_forms()) {
+    rows.push_back({std::string(form.family), std::string(form.description)});
+  }
   return rows;
 }
 
@@ -52,8 +60,7 @@ constexpr std::array<Listing, 9> kListings = {{
     {"algorithms", "how collectives may run", [] { return Result<std::vector<Row>>(rows_from(network_algorithms())); }},
     {"protocols", "how collectives may move data",
      [] { return Result<std::vector<Row>>(rows_from(network_protocols())); }},
-    {"operators", "what kernels can be forecast",
-     [] { return Result<std::vector<Row>>(rows_from(operator_families())); }},
+    {"operators", "what kernels can be forecast", operators},
     {"sinks", "files that timelines are written to", [] { return Result<std::vector<Row>>(rows_from(trace_sinks())); }},
 }};
 

@@ -88,7 +88,8 @@ void answer(Page& page, const Report& report) {
             bytes_text(stage.activations), bytes_text(stage.other));
   if (!report.fits) {
     if (report.remedy) {
-      page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set)), bytes_text(report.remedy->peak));
+      page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario.plan)),
+                bytes_text(report.remedy->peak));
     } else {
       page.fact("", "no split over more stages or ranks of a node that was tried would fit");
     }
@@ -136,7 +137,7 @@ void what_would_help(Page& page, const Report& report) {
   page.heading("What would help most");
   for (std::size_t i = 0; i < std::min(kMostImprovements, report.improvements.size()); ++i) {
     const Improvement& improvement = report.improvements[i];
-    const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set);
+    const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario.plan);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
     page.line("  {:>11}{} {}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what);
   }

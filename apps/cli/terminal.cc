@@ -19,7 +19,7 @@ std::string_view environment(const char* name) {
   return value == nullptr ? std::string_view() : value;
 }
 
-bool speaks_utf8() {
+bool has_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string_view value = environment(name);
     if (!value.empty())
@@ -36,8 +36,8 @@ std::string flag_of_field(std::string_view name) {
   return "";
 }
 
-std::string wrapped(bool colour, std::string_view code, std::string_view text) {
-  return colour ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
+std::string wrapped(bool color, std::string_view code, std::string_view text) {
+  return color ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
 }
 
 }  // namespace
@@ -81,10 +81,10 @@ int report_error(const Error& error) {
   return error.code == ErrorCode::kUsage ? kUsage : kInputAtFault;
 }
 
-std::string Style::bold(std::string_view text) const { return wrapped(colour, "1", text); }
-std::string Style::dim(std::string_view text) const { return wrapped(colour, "2", text); }
-std::string Style::red(std::string_view text) const { return wrapped(colour, "31", text); }
-std::string Style::green(std::string_view text) const { return wrapped(colour, "32", text); }
+std::string Style::bold(std::string_view text) const { return wrapped(color, "1", text); }
+std::string Style::dim(std::string_view text) const { return wrapped(color, "2", text); }
+std::string Style::red(std::string_view text) const { return wrapped(color, "31", text); }
+std::string Style::green(std::string_view text) const { return wrapped(color, "32", text); }
 
 std::string Style::bar(double share, int width) const {
   const double filled = std::clamp(share, 0.0, 1.0) * width;
@@ -93,12 +93,12 @@ std::string Style::bar(double share, int width) const {
   static constexpr std::array<std::string_view, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const long eighths = std::lround(8 * filled);
   for (long i = 0; i < eighths / 8; ++i) text += "█";
-  return wrapped(colour, "36", text + std::string(kEighths[static_cast<std::size_t>(eighths % 8)]));
+  return wrapped(color, "36", text + std::string(kEighths[static_cast<std::size_t>(eighths % 8)]));
 }
 
 Style style_of_standard_output() {
   const bool terminal = isatty(STDOUT_FILENO) == 1;
-  return {terminal && environment("NO_COLOR").empty() && environment("TERM") != "dumb", speaks_utf8()};
+  return {terminal && environment("NO_COLOR").empty() && environment("TERM") != "dumb", has_utf8()};
 }
 
 std::string with_commas(std::int64_t value) {

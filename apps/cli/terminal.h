@@ -19,9 +19,9 @@ Error with_flags(Error error);
 // Prints the error, with flags, on standard error and returns its exit code.
 int report_error(const Error& error);
 
-// Colours and block characters as standard output can show them.
+// Colors and block characters as standard output can show them.
 struct Style {
-  bool colour = false, blocks = false;
+  bool color = false, blocks = false;
   std::string bold(std::string_view text) const;
   std::string dim(std::string_view text) const;
   std::string red(std::string_view text) const;
@@ -30,7 +30,7 @@ struct Style {
   std::string bar(double share, int width) const;
 };
 
-// No colours unless standard output is a terminal, and none with NO_COLOR (no-color.org) or TERM=dumb.
+// No colors unless standard output is a terminal, and none with NO_COLOR (no-color.org) or TERM=dumb.
 Style style_of_standard_output();
 
 // "535,903"; "5.871 s", "12.40 ms" with four significant digits; "38.2 GiB".

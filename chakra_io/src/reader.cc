@@ -71,7 +71,7 @@ class FrameReader {
             {}};
   }
 
-  // Makes errors speak of the frame that was read last.
+  // Errors name the frame that was read last.
   Error error_in_frame(std::string message) {
     --frames_;
     Error out = error(std::move(message));

@@ -7,12 +7,12 @@
 #include <deque>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <queue>
 #include <tuple>
 
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
 namespace {
@@ -538,16 +538,17 @@ Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
   };
   std::ifstream in(path, std::ios::binary);
   if (!in) return fail({ErrorCode::kNotFound, "cannot open the communicator groups", path.string(), "a file", "", {}});
-  const nlohmann::json groups = nlohmann::json::parse(in, nullptr, false);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  NS_TRY(const auto groups, parse_json(text, path.string()));
   if (!groups.is_object()) return wrong("not a JSON object", "");
   CommGroups out;
   for (const auto& [key, members] : groups.items()) {
-    const std::string pointer = "#/" + key;
+    const std::string pointer = "#/" + shortened(key);
     std::int64_t id = 0;
     const auto [end, failed] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (failed != std::errc() || end != key.data() + key.size() || id < 1) return wrong("not a group id", pointer);
     if (!members.is_array()) return wrong("not a list of ranks", pointer);
-    for (const nlohmann::json& member : members) {
+    for (const auto& member : members) {
       if (!member.is_number_unsigned() || member.get<std::uint64_t>() > std::uint64_t{1} << 31) {
         return wrong(fmt::format("not a rank: {}", member.type_name()), pointer);
       }

@@ -115,9 +115,10 @@ class Lowering {
         const bool outermost = graph_.mesh().stride("pp") * graph_.mesh().size("pp") == ranks;
         for (const Stride& stride : out.group.strides) {
           if (outermost || is_digit(stride)) continue;
-          return fail(graph_error(fmt::format("the group of \"{}\" is not the same for all ranks: {} ranks {} apart",
-                                              item.name, stride.count, stride.stride),
-                                  "pipeline stages as the outermost dimension", "write an --order that ends in pp"));
+          return fail(
+              graph_error(fmt::format("the group of \"{}\" is not the same for all ranks: {} ranks with a stride of {}",
+                                      item.name, stride.count, stride.stride),
+                          "pipeline stages as the outermost dimension", "write an --order that ends in pp"));
         }
         for (std::int64_t i = 0; i < out.group.size(); ++i) {
           const std::int64_t stage = graph_.mesh().coordinate(out.group.at(i), "pp");
@@ -136,7 +137,7 @@ class Lowering {
     return {};
   }
 
-  // Collectives of several stages: the n-th of each stage, in launch order, are one; or one node stands for all stages.
+  // Collectives of several stages: the n-th of each stage, in launch order, are one; or one node represents all stages.
   Result<void> meet_across_stages() {
     leader_.resize(graph_.node_count());
     for (std::uint32_t n = 0; n < graph_.node_count(); ++n) leader_[n] = NodeId{n};
@@ -150,7 +151,7 @@ class Lowering {
       calls[key][stage_of(NodeId{n})].push_back(NodeId{n});
     }
     for (const auto& [key, by_stage] : calls) {
-      if (by_stage.size() == 1) continue;  // one node stands for every stage
+      if (by_stage.size() == 1) continue;  // one node represents every stage
       const std::vector<NodeId>& first = by_stage.begin()->second;
       const WorkClass& work = class_of(first.front());
       for (const auto& [stage, nodes] : by_stage) {
@@ -315,7 +316,7 @@ class Lowering {
   }
 
   // For each node that is left out: the nodes that whoever waits for it has to wait for instead. Of several on one lane
-  // the last stands for all, which keeps the lists as short as there are lanes.
+  // the last represents all, which keeps the lists as short as there are lanes.
   void bridge() {
     std::vector<std::uint32_t> place(graph_.node_count(), 0);
     for (std::uint32_t i = 0; i < order_.size(); ++i) {
@@ -400,8 +401,8 @@ class Lowering {
   const ExecutionGraph& graph_;
   const Timeline& timeline_;
   std::vector<WorkClass> classes_;                                  // by WorkId
-  std::vector<NodeId> leader_;                                      // by NodeId: the node that stands for it
-  std::unordered_map<std::uint32_t, std::vector<NodeId>> members_;  // of leaders that stand for several
+  std::vector<NodeId> leader_;                                      // by NodeId: the node that represents it
+  std::unordered_map<std::uint32_t, std::vector<NodeId>> members_;  // of leaders that represent several
   std::vector<NodeId> order_;                                       // leaders
   std::vector<StageProgram> programs_;
   std::vector<std::uint32_t> ids_, receive_ids_;  // by leader: in its own (the sender's) stage, in the receiver's

@@ -115,7 +115,7 @@ class Carry {
   std::vector<double> exact_, told_;
 };
 
-// One stage's trace, serialised but for what differs between its ranks: protobuf messages may be cut anywhere between
+// One stage's trace, serialized but for what differs between its ranks: protobuf messages may be cut anywhere between
 // fields, so the attributes that name groups and peers follow as a suffix.
 struct Template {
   struct Piece {
@@ -237,7 +237,7 @@ class StageWriter {
 std::vector<std::string> suffixes_of(const StageProgram& program, const Mesh& mesh, Rank rank, std::int64_t stage,
                                      GroupIds* ids) {
   std::vector<std::string> out;
-  const auto serialise = [&out](std::vector<TraceAttribute> attributes) {
+  const auto serialize = [&out](std::vector<TraceAttribute> attributes) {
     TraceNode fields;
     fields.attributes = std::move(attributes);
     ChakraProtoMsg::Node message;
@@ -245,12 +245,12 @@ std::vector<std::string> suffixes_of(const StageProgram& program, const Mesh& me
     out.push_back(message.SerializeAsString());
   };
   for (const RankGroup& group : program.groups) {
-    serialise({{"pg_name", std::to_string(ids->id_of(group.of(rank)))}});
+    serialize({{"pg_name", std::to_string(ids->id_of(group.of(rank)))}});
   }
   for (const bool send : {true, false}) {
     for (const std::int64_t peer_stage : program.peers) {
       const Rank peer = rank + (peer_stage - stage) * mesh.stride("pp");
-      serialise({{"comm_src", send ? rank : peer}, {"comm_dst", send ? peer : rank}});
+      serialize({{"comm_src", send ? rank : peer}, {"comm_dst", send ? peer : rank}});
     }
   }
   return out;

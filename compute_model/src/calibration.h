@@ -12,7 +12,7 @@ namespace ns_dist {
 
 // Where a forecast stands: ln(forecast / 100 us), ln(compute / memory).
 std::array<double, 2> calibration_inputs(double seconds, double compute, double memory);
-// What the measurements say there of ln(measured / forecast).
+// ln(measured / forecast) there, by the measurements.
 double correction_at(const FamilyCalibration& family, const std::array<double, 2>& x);
 
 // Seconds of `op` at the nominal peak and at the nominal memory bandwidth.

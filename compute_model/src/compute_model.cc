@@ -26,22 +26,6 @@ namespace {
 
 using namespace units;
 
-constexpr std::array<OperatorFamily, 13> kFamilies = {{
-    {"gemm", "matrix products, single or batched, in every layout and with fused epilogues"},
-    {"attention", "fused (flash) attention forward and backward; grouped queries, causal, windows"},
-    {"softmax", "scaled masked softmax over rows, forward and backward"},
-    {"normalization", "LayerNorm and RMSNorm over rows, forward and backward"},
-    {"elementwise", "pointwise operators and fused chains of them"},
-    {"embedding", "rows gathered from a table, and their gradient"},
-    {"cross_entropy", "softmax cross-entropy over a slice of the vocabulary"},
-    {"optimizer", "fused Adam with fp32 state"},
-    {"grouped_gemm", "matrix products of many experts in one launch"},
-    {"moe", "a whole gated mixture-of-experts layer as one call: routing, permutation, both products"},
-    {"copy", "device-to-device copies"},
-    {"convolution", "2-D convolution as an implicit matrix product"},
-    {"unknown", "anything else, by the FLOPs and bytes that the user gives"},
-}};
-
 class KernelModel final : public BatchCost {
  public:
   KernelModel(Machine machine, std::shared_ptr<const KernelWeights> weights, bool analytic,
@@ -223,16 +207,5 @@ Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const Co
   NS_TRY(std::unique_ptr<BatchCost> model, make_batch_model(gpu, options));
   return std::unique_ptr<ComputeCost>(std::move(model));
 }
-
-std::string_view name_of(Mode mode) { return mode == Mode::kBurst ? "burst" : "sustained"; }
-
-std::optional<Mode> mode_from_name(std::string_view name) {
-  for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
-    if (name == name_of(mode)) return mode;
-  }
-  return std::nullopt;
-}
-
-std::span<const OperatorFamily> operator_families() { return kFamilies; }
 
 }  // namespace ns_dist

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
 namespace {
@@ -63,41 +63,26 @@ std::string to_json(const Gpu& sheet) {
 
 Result<Gpu> read_data_sheet(std::string_view text, std::string id, const std::string& where) {
   constexpr double kLargest = 1e30;  // of any quantity in base units
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  std::string problem = json.is_object() ? "" : "no JSON object";
+  constexpr std::int64_t kMost = 1'000'000;
+  const std::string place = fmt::format("{}: the data sheet of {}", where, shortened(id));
+  NS_TRY(const nlohmann::ordered_json root, parse_json(text, place));
+  std::vector<Error> errors;
+  JsonReader reader(root, place, errors);
   Gpu sheet;
   sheet.id = std::move(id);
   visit_fields(sheet, [&](const std::string& key, auto& value, auto unit) {
     using Value = std::remove_reference_t<decltype(value)>;
-    if (!problem.empty()) return;
-    const auto found = json.find(key);
     if constexpr (std::is_same_v<Value, std::string>) {
-      if (found == json.end() || !found->is_string()) {
-        problem = fmt::format("no text \"{}\"", key);
-      } else {
-        value = found->template get<std::string>();
-      }
+      value = reader.text(key);
     } else if constexpr (std::is_same_v<Value, int>) {
-      if (found == json.end() || !found->is_number_integer() || !(*found >= 0 && *found <= 1'000'000)) {
-        problem = fmt::format("no whole number \"{}\" from 0 to 1000000", key);
-      } else {
-        value = found->template get<int>();
-      }
-    } else if (found != json.end()) {
-      if (!found->is_number() || !(*found >= 0 && *found <= kLargest)) {
-        problem = fmt::format("\"{}\" is no number from 0 to 1e30", key);
-      } else {
-        value = found->template get<double>() * unit;
-      }
+      value = static_cast<int>(reader.integer(key, 0, kMost));
+    } else {
+      value = reader.number(key, 0, kLargest, Presence::kOptional) * unit;
     }
   });
-  if (problem.empty()) return sheet;
-  return fail({ErrorCode::kInvalidInput,
-               "the data sheet of " + sheet.id + " has " + problem,
-               where,
-               "the fields that ns-dist fit writes",
-               "write the weights anew with this version's ns-dist fit",
-               {}});
+  if (errors.empty()) return sheet;
+  errors.front().hint = "write the weights anew with this version's ns-dist fit";
+  return fail(join(std::move(errors)));
 }
 
 }  // namespace ns_dist

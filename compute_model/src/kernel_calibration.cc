@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "calibration.h"
+#include "ns_dist/internal/json_reader.h"
+#include "ns_dist/kernel_table.h"
 
 namespace ns_dist {
 namespace {
@@ -152,78 +153,35 @@ std::string to_json(const KernelCalibration& calibration) {
 }
 
 Result<KernelCalibration> read_kernel_calibration(std::string_view text, const std::string& where) {
-  const Json json = Json::parse(text, nullptr, false);
-  const std::string again = "an object as ns-dist calibrate writes it";
-  if (json.is_discarded() || !json.is_object()) return fail(wrong(where, "not a JSON object", again));
-  const auto only = [&](const Json& object, std::initializer_list<std::string_view> keys,
-                        const std::string& place) -> Result<void> {
-    for (const auto& [key, value] : object.items()) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-        return fail(wrong(place + "/" + key, "an unknown key", fmt::format("one of {}", fmt::join(keys, ", "))));
-      }
-    }
-    for (const std::string_view key : keys) {
-      if (!object.contains(key)) return fail(wrong(place, fmt::format("no \"{}\"", key), again));
-    }
-    return {};
-  };
-  NS_TRY_VOID(only(json, {"schema", "gpu", "mode", "families"}, where + "#"));
-  if (json["schema"] != kSchema) return fail(wrong(where + "#/schema", "another schema", std::string(kSchema)));
-  if (!json["gpu"].is_string()) return fail(wrong(where + "#/gpu", "no text", "the id of a GPU"));
-  const auto mode = json["mode"].is_string() ? mode_from_name(json["mode"].get<std::string>()) : std::nullopt;
-  if (!mode) return fail(wrong(where + "#/mode", "no mode", "burst or sustained"));
-  if (!json["families"].is_array()) return fail(wrong(where + "#/families", "no list", "a list of families"));
+  constexpr double kLargestLog = 5, kLargestError = 1e9, kLargestInput = 1e6;
+  NS_TRY(const Json root, parse_json(text, where));
+  std::vector<Error> errors;
+  JsonReader reader(root, where, errors);
+  reader.schema(kSchema);
+  if (!errors.empty()) return fail(join(std::move(errors)));
   KernelCalibration calibration;
-  calibration.gpu = json["gpu"].get<std::string>();
-  calibration.mode = *mode;
-  for (std::size_t i = 0; i < json["families"].size(); ++i) {
-    const Json& entry = json["families"][i];
-    const std::string place = fmt::format("{}#/families/{}", where, i);
-    if (!entry.is_object()) return fail(wrong(place, "no object", again));
-    NS_TRY_VOID(
-        only(entry, {"family", "dtype", "low", "high", "mean_error_before", "mean_error_after", "points"}, place));
-    FamilyCalibration family;
-    if (!entry["family"].is_string() ||
-        std::none_of(operator_families().begin(), operator_families().end(),
-                     [&](const OperatorFamily& known) { return entry["family"] == known.name; })) {
-      return fail(wrong(place + "/family", "no operator family", "a name of `ns-dist list operators`"));
+  calibration.gpu = reader.text("gpu");
+  calibration.mode = reader.enumerator<Mode>("mode");
+  std::vector<std::string_view> names;
+  for (const OperatorForm& known : operator_forms()) names.push_back(known.family);
+  reader.objects("families", [&](JsonReader& entry) {
+    FamilyCalibration& family = calibration.families.emplace_back();
+    family.family = names[entry.choice("family", names)];
+    family.dtype = entry.enumerator<DType>("dtype");
+    family.low = entry.number("low", -kLargestLog, 0);
+    family.high = entry.number("high", 0, kLargestLog);
+    family.before = entry.number("mean_error_before", 0, kLargestError);
+    family.after = entry.number("mean_error_after", 0, kLargestError);
+    for (const std::vector<double>& point : entry.number_rows("points", 3, -kLargestInput, kLargestInput)) {
+      if (point.size() == 3) family.points.push_back({point[0], point[1], point[2]});
     }
-    family.family = entry["family"].get<std::string>();
-    const auto dtype = entry["dtype"].is_string() ? dtype_from_name(entry["dtype"].get<std::string>()) : std::nullopt;
-    if (!dtype) return fail(wrong(place + "/dtype", "no number format", "fp32, tf32, fp16, bf16, fp8, ..."));
-    family.dtype = *dtype;
-    struct Field {
-      const char* key;
-      double* value;
-      double least, most;
-    };
-    for (const Field& field :
-         {Field{"low", &family.low, -5, 0}, Field{"high", &family.high, 0, 5},
-          Field{"mean_error_before", &family.before, 0, 1e9}, Field{"mean_error_after", &family.after, 0, 1e9}}) {
-      const Json& value = entry[field.key];
-      if (!value.is_number() || !(value.get<double>() >= field.least && value.get<double>() <= field.most)) {
-        return fail(wrong(place + "/" + field.key, "no number in range",
-                          fmt::format("from {} to {}", field.least, field.most)));
-      }
-      *field.value = value.get<double>();
+    if (family.points.empty() || family.points.size() > FamilyCalibration::kMostPoints) {
+      entry.note("points", fmt::format("{} measurements", family.points.size()),
+                 fmt::format("1 to {} of [duration, ridge, weight]", FamilyCalibration::kMostPoints));
     }
-    const Json& points = entry["points"];
-    if (!points.is_array() || points.empty() || points.size() > FamilyCalibration::kMostPoints) {
-      return fail(wrong(place + "/points", "no list of measurements",
-                        fmt::format("1 to {} of [duration, ridge, weight]", FamilyCalibration::kMostPoints)));
-    }
-    for (std::size_t n = 0; n < points.size(); ++n) {
-      const Json& point = points[n];
-      const auto number = [&](std::size_t at) {
-        return point[at].is_number() && std::abs(point[at].get<double>()) <= 1e6;
-      };
-      if (!point.is_array() || point.size() != 3 || !number(0) || !number(1) || !number(2)) {
-        return fail(wrong(fmt::format("{}/points/{}", place, n), "no measurement", "[duration, ridge, weight]"));
-      }
-      family.points.push_back({point[0].get<double>(), point[1].get<double>(), point[2].get<double>()});
-    }
-    calibration.families.push_back(std::move(family));
-  }
+  });
+  reader.reject_unknown_keys();
+  if (!errors.empty()) return fail(join(std::move(errors)));
   return calibration;
 }
 

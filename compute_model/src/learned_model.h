@@ -34,7 +34,7 @@ class LearnedModel {
   Operator measured_like(const Operator& op) const;
   // Nothing where no predictor was made for `op`.
   bool ask(const Operator& op, Query& query) const { return ask(op, machine().mode, query); }
-  // What measurements say of `op`, once the trees of `query`, which ask(measured_like(op)) gave, are evaluated.
+  // The forecast of `op` by measurements, once the trees of `query`, which ask(measured_like(op)) gave, are evaluated.
   // Nothing beyond a double's range.
   std::optional<Estimate> answer(const Operator& op, const Operator& measured, const Query& query,
                                  const Roofline& roofline, Steps& steps) const;

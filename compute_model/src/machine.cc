@@ -17,7 +17,7 @@ struct Efficiency {
 // GEMMs of at least 5e10 FLOP with m, n, k >= 512 in published kernel tables (NVIDIA aiconfigurator's system data).
 // Nominal peaks assume the boost clock, which board power does not allow to dense matrix products; sustained rows were
 // run for 0.3-1 s. A100 stays under its power limit. Without rows of their own (*), an architecture takes its
-// neighbour's figure.
+// neighbor's figure.
 constexpr std::array<Efficiency, 11> kTensorEfficiency = {{
     {"volta", 0.82, 0.80},   // *
     {"turing", 0.60, 0.55},  // * 70 W board

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <nlohmann/json.hpp>
+
+#include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
 namespace {
@@ -42,10 +43,10 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthSize);
   if (length > kLargestHeader || length > bytes.size() - kLengthSize) {
-    return bad(where, "the header is said to have " + std::to_string(length) + " bytes, more than there are");
+    return bad(where, "the header length is " + std::to_string(length) + " bytes, more than the file has");
   }
   const std::string_view text = bytes.substr(kLengthSize, length), data = bytes.substr(kLengthSize + length);
-  const auto header = nlohmann::json::parse(text, nullptr, false);
+  NS_TRY(const auto header, parse_json(text, where));
   if (!header.is_object()) return bad(where, "the header is not a JSON object");
 
   Safetensors file;
@@ -55,10 +56,10 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
   };
   std::vector<Range> ranges;
   for (const auto& [name, entry] : header.items()) {
-    if (!entry.is_object()) return bad(where, "header entry \"" + name + "\" is not an object");
+    if (!entry.is_object()) return bad(where, "header entry \"" + shortened(name) + "\" is not an object");
     if (name == "__metadata__") {
       for (const auto& [key, value] : entry.items()) {
-        if (!value.is_string()) return bad(where, "metadata \"" + key + "\" is not a text");
+        if (!value.is_string()) return bad(where, "metadata \"" + shortened(key) + "\" is not a text");
         file.metadata_[key] = value.get<std::string>();
       }
       continue;
@@ -67,20 +68,23 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
     if (dtype == entry.end() || !dtype->is_string() || shape == entry.end() || !shape->is_array() ||
         offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 || !(*offsets)[0].is_number_unsigned() ||
         !(*offsets)[1].is_number_unsigned()) {
-      return bad(where, "tensor \"" + name + "\" lacks a usable dtype, shape or data_offsets");
+      return bad(where, "tensor \"" + shortened(name) + "\" lacks a usable dtype, shape or data_offsets");
     }
     const std::size_t element = size_of_type(dtype->get_ref<const std::string&>());
-    if (element == 0) return bad(where, "tensor \"" + name + "\" has the unknown type " + dtype->get<std::string>());
+    if (element == 0)
+      return bad(where, "tensor \"" + shortened(name) + "\" has the unknown type " + json_excerpt(*dtype));
     std::uint64_t count = 1;
     for (const auto& extent : *shape) {
-      if (!extent.is_number_unsigned()) return bad(where, "tensor \"" + name + "\" has a shape that is no size");
+      if (!extent.is_number_unsigned())
+        return bad(where, "tensor \"" + shortened(name) + "\" has a shape that is no size");
       const auto size = extent.get<std::uint64_t>();
-      if (size != 0 && count > data.size() / size) return bad(where, "tensor \"" + name + "\" is larger than the file");
+      if (size != 0 && count > data.size() / size)
+        return bad(where, "tensor \"" + shortened(name) + "\" is larger than the file");
       count *= size;
     }
     const auto begin = (*offsets)[0].get<std::uint64_t>(), end = (*offsets)[1].get<std::uint64_t>();
-    if (begin > end || end > data.size()) return bad(where, "tensor \"" + name + "\" leaves the file");
-    if (end - begin != count * element) return bad(where, "tensor \"" + name + "\" does not fill its shape");
+    if (begin > end || end > data.size()) return bad(where, "tensor \"" + shortened(name) + "\" leaves the file");
+    if (end - begin != count * element) return bad(where, "tensor \"" + shortened(name) + "\" does not fill its shape");
     Tensor& tensor = file.tensors_[name];
     tensor.dtype = dtype->get<std::string>();
     tensor.data = data.substr(begin, end - begin);
@@ -127,10 +131,10 @@ Result<std::span<const T>> Safetensors::view(const std::string& name) const {
   if (found == tensors_.end()) return bad(where_, "there is no tensor \"" + name + "\"");
   const Tensor& tensor = found->second;
   if (tensor.dtype != kTypeName<T>) {
-    return bad(where_, "tensor \"" + name + "\" is " + tensor.dtype + ", not " + std::string(kTypeName<T>));
+    return bad(where_, "tensor \"" + shortened(name) + "\" is " + tensor.dtype + ", not " + std::string(kTypeName<T>));
   }
   if (reinterpret_cast<std::uintptr_t>(tensor.data.data()) % alignof(T) != 0) {
-    return bad(where_, "tensor \"" + name + "\" is not aligned");
+    return bad(where_, "tensor \"" + shortened(name) + "\" is not aligned");
   }
   return std::span<const T>(reinterpret_cast<const T*>(tensor.data.data()), tensor.data.size() / sizeof(T));
 }

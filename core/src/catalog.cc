@@ -77,7 +77,7 @@ std::filesystem::path share_folder() {
   return status ? std::filesystem::path() : self.parent_path().parent_path() / "share" / "ns_dist";
 }
 
-// What a lookup by alias and `list` need of a file, without judging the rest of it.
+// What a lookup by alias and `list` need of a file, without a check of the rest of it.
 CatalogEntry entry_of(std::string_view text, const std::string& where) {
   CatalogEntry entry;
   const auto root = parse_json(text, where);
@@ -132,8 +132,10 @@ CatalogEntry embedded_entry_of(std::string_view text) {
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
-  // Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours. Near means that at most a
+  // Optimal string alignment: insertions, deletions, substitutions and swaps of neighbors. Near means that at most a
   // third of the longer name is wrong, or that one contains the other; a common beginning wins over as near a rival.
+  constexpr std::size_t kLongestName = 200;
+  if (name.size() > kLongestName) return "";
   std::string best;
   std::size_t best_score = std::string::npos;
   const std::string wanted = lower(name);

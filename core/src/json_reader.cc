@@ -9,6 +9,11 @@
 namespace ns_dist {
 namespace {
 
+std::string range_text(double least, double most) {
+  return std::isfinite(most) ? fmt::format("a number from {} to {}", least, most)
+                             : fmt::format("a number from {}", least);
+}
+
 std::string_view type_of(const nlohmann::ordered_json& value) {
   if (value.is_null()) return "null";
   if (value.is_boolean()) return "true or false";
@@ -49,49 +54,51 @@ void append_excerpt(const nlohmann::ordered_json& value, std::string& text) {
   text += object ? '}' : ']';
 }
 
-// A SAX pass that builds nothing: finds what nlohmann's parser lets through.
-struct Strictness : nlohmann::json_sax<nlohmann::ordered_json> {
+// Builds the tree in one pass, and ends at what nlohmann's parser lets through.
+struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
+  nlohmann::ordered_json root;
+  nlohmann::detail::json_sax_dom_parser<nlohmann::ordered_json> tree{root};
   std::vector<std::set<std::string, std::less<>>> keys;
   int depth = 0;
   std::string problem;
+  std::size_t byte = 0;
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
+  bool null() override { return tree.null(); }
+  bool boolean(bool value) override { return tree.boolean(value); }
+  bool number_integer(number_integer_t value) override { return tree.number_integer(value); }
+  bool number_unsigned(number_unsigned_t value) override { return tree.number_unsigned(value); }
+  bool number_float(number_float_t value, const string_t& text) override { return tree.number_float(value, text); }
+  bool string(string_t& value) override { return tree.string(value); }
+  bool binary(binary_t& value) override { return tree.binary(value); }
   bool deeper() {
     if (++depth <= kDeepestJson) return true;
     problem = fmt::format("nested deeper than {} levels", kDeepestJson);
     return false;
   }
-  bool start_object(std::size_t) override {
+  bool start_object(std::size_t size) override {
     keys.emplace_back();
-    return deeper();
+    return deeper() && tree.start_object(size);
   }
   bool key(string_t& name) override {
-    if (keys.back().insert(name).second) return true;
-    problem = fmt::format("key \"{}\" is given twice in one object", name);
+    if (keys.back().insert(name).second) return tree.key(name);
+    problem = fmt::format("key \"{}\" is given twice in one object", shortened(name));
     return false;
   }
   bool end_object() override {
     keys.pop_back();
     --depth;
-    return true;
+    return tree.end_object();
   }
-  bool start_array(std::size_t) override { return deeper(); }
+  bool start_array(std::size_t size) override { return deeper() && tree.start_array(size); }
   bool end_array() override {
     --depth;
-    return true;
+    return tree.end_array();
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     byte = position;
     problem = error.what();
     return false;
   }
-  std::size_t byte = 0;
 };
 
 }  // namespace
@@ -103,6 +110,11 @@ std::string json_excerpt(const nlohmann::ordered_json& value) {
   return text;
 }
 
+std::string shortened(std::string_view text) {
+  constexpr std::size_t kLongest = 100;
+  return text.size() <= kLongest ? std::string(text) : std::string(text.substr(0, kLongest)) + "...";
+}
+
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where) {
   if (text.size() > kLongestJson) {
     return fail({ErrorCode::kInvalidInput,
@@ -112,24 +124,26 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
                  "",
                  {}});
   }
-  Strictness strictness;
-  if (!nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &strictness)) {
+  StrictParse parse;
+  if (!nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &parse)) {
     std::string place = where;
-    std::string message = strictness.problem;
-    if (strictness.byte > 0) {
-      const std::string_view before = text.substr(0, std::min(strictness.byte - 1, text.size()));
+    std::string message = parse.problem;
+    if (parse.byte > 0) {
+      const std::string_view before = text.substr(0, std::min(parse.byte - 1, text.size()));
       const auto line = 1 + std::count(before.begin(), before.end(), '\n');
       const std::size_t newline = before.rfind('\n');
       const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
       place += fmt::format(":{}:{}", line, column);
-      // nlohmann's text: "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..."
+      // nlohmann's text ends with the whole token that it read last: "[json.exception.parse_error.101] parse error at
+      // line 1, column 2: syntax error while ..."
       if (const std::size_t cause = message.find(": "); cause != std::string::npos) message = message.substr(cause + 2);
-      message = strictness.byte >= text.size() ? "the file ends too early (" + message + ")"
-                                               : "this is not JSON (" + message + ")";
+      message = shortened(message);
+      message = parse.byte >= text.size() ? "the file ends too early (" + message + ")"
+                                          : "this is not JSON (" + message + ")";
     }
     return fail({ErrorCode::kInvalidInput, message, place, "a JSON object", "", {}});
   }
-  return nlohmann::ordered_json::parse(text.begin(), text.end());
+  return std::move(parse.root);
 }
 
 JsonReader::JsonReader(const nlohmann::ordered_json& value, std::string where, std::vector<Error>& errors,
@@ -145,7 +159,7 @@ bool JsonReader::is_null(std::string_view key) const { return has(key) && value_
 bool JsonReader::is_boolean(std::string_view key) const { return has(key) && value_->find(key)->is_boolean(); }
 
 std::string JsonReader::where(std::string_view key) const {
-  return key.empty() ? where_ + "#" + pointer_ : fmt::format("{}#{}/{}", where_, pointer_, key);
+  return key.empty() ? where_ + "#" + pointer_ : fmt::format("{}#{}/{}", where_, pointer_, shortened(key));
 }
 
 void JsonReader::note(std::string_view key, std::string message, std::string expected, std::string hint) {
@@ -164,6 +178,18 @@ const nlohmann::ordered_json* JsonReader::find(std::string_view key, Presence pr
   if (found != value_->end() && !(null_is_missing_ && found->is_null())) return &*found;
   if (presence == Presence::kRequired) note("", fmt::format("key \"{}\" is missing", key));
   return nullptr;
+}
+
+void JsonReader::schema(std::string_view expected) {
+  const std::string given = text("schema");
+  if (!given.empty() && given != expected) {
+    note("schema", fmt::format("\"{}\" is not what is read here", shortened(given)), fmt::format("\"{}\"", expected));
+  }
+}
+
+std::string JsonReader::json(std::string_view key, Presence presence) {
+  const nlohmann::ordered_json* value = find(key, presence);
+  return value == nullptr ? "" : value->dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 const std::string* JsonReader::quantity_text(std::string_view key, Presence presence) {
@@ -217,16 +243,16 @@ std::int64_t JsonReader::integer(std::string_view key, std::int64_t least, std::
                                  std::int64_t fallback) {
   const nlohmann::ordered_json* value = find(key, presence);
   if (value == nullptr) return fallback;
-  const std::string expected = fmt::format("a whole number from {} to {}", least, most);
+  const auto expected = [&] { return fmt::format("a whole number from {} to {}", least, most); };
   const bool whole = value->is_number_integer() ||
                      (value->is_number_float() && std::floor(value->get<double>()) == value->get<double>());
   if (!whole) {
-    note(key, fmt::format("{} is not a whole number", json_excerpt(*value)), expected);
+    note(key, fmt::format("{} is not a whole number", json_excerpt(*value)), expected());
     return fallback;
   }
   const double approximate = value->get<double>();
   if (approximate < static_cast<double>(least) || approximate > static_cast<double>(most)) {
-    note(key, fmt::format("{} is out of range", json_excerpt(*value)), expected);
+    note(key, fmt::format("{} is out of range", json_excerpt(*value)), expected());
     return fallback;
   }
   return value->is_number_integer() ? value->get<std::int64_t>() : static_cast<std::int64_t>(approximate);
@@ -235,14 +261,13 @@ std::int64_t JsonReader::integer(std::string_view key, std::int64_t least, std::
 double JsonReader::number(std::string_view key, double least, double most, Presence presence, double fallback) {
   const nlohmann::ordered_json* value = find(key, presence);
   if (value == nullptr) return fallback;
-  const std::string expected = fmt::format("a number from {} to {}", least, most);
   if (!value->is_number()) {
-    wrong_type(key, *value, expected);
+    wrong_type(key, *value, range_text(least, most));
     return fallback;
   }
   const double number = value->get<double>();
   if (!(number >= least && number <= most)) {
-    note(key, fmt::format("{} is out of range", json_excerpt(*value)), expected);
+    note(key, fmt::format("{} is out of range", json_excerpt(*value)), range_text(least, most));
     return fallback;
   }
   return number;
@@ -256,7 +281,7 @@ void JsonReader::add_numbers(const std::string& place, const nlohmann::ordered_j
       all.push_back(value.get<double>());
     } else {
       note(fmt::format("{}/{}", place, i), fmt::format("{} is out of range", json_excerpt(value)),
-           fmt::format("a number from {} to {}", least, most));
+           range_text(least, most));
     }
   }
 }
@@ -298,9 +323,9 @@ std::size_t JsonReader::choice(std::string_view key, const std::vector<std::stri
                                std::size_t fallback) {
   const nlohmann::ordered_json* value = find(key, presence);
   if (value == nullptr) return fallback;
-  const std::string expected = fmt::format("one of {}", fmt::join(names, ", "));
+  const auto expected = [&] { return fmt::format("one of {}", fmt::join(names, ", ")); };
   if (!value->is_string()) {
-    wrong_type(key, *value, expected);
+    wrong_type(key, *value, expected());
     return fallback;
   }
   const std::string& given = *value->get_ptr<const std::string*>();
@@ -308,7 +333,7 @@ std::size_t JsonReader::choice(std::string_view key, const std::vector<std::stri
     if (names[i] == given) return i;
   }
   const std::string near = nearest_name(given, {names.begin(), names.end()});
-  note(key, fmt::format("\"{}\" is not known", given), expected,
+  note(key, fmt::format("\"{}\" is not known", shortened(given)), expected(),
        near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
   return fallback;
 }
@@ -326,7 +351,7 @@ void JsonReader::reject_unknown_keys() {
   for (const auto& [key, unused] : value_->items()) {
     if (known_.contains(key)) continue;
     const std::string near = nearest_name(key, known);
-    note(key, fmt::format("key \"{}\" is not known", key), "",
+    note(key, fmt::format("key \"{}\" is not known", shortened(key)), "",
          near.empty() ? fmt::format("known here: {}", fmt::join(known, ", "))
                       : fmt::format("did you mean \"{}\"?", near));
   }

@@ -24,11 +24,6 @@ double d(std::int64_t value) { return static_cast<double>(value); }
 
 Bytes elements(double count, DType dtype) { return count * size_of(dtype); }
 
-std::string_view name_of(GemmLayout layout) {
-  constexpr std::array<std::string_view, 4> kNames = {"nn", "nt", "tn", "tt"};
-  return kNames[static_cast<std::size_t>(layout)];
-}
-
 std::string_view name_of(Epilogue epilogue) {
   constexpr std::array<std::string_view, 5> kNames = {"", " +bias", " +bias+gelu", " +accumulate_fp32", " +accumulate"};
   return kNames[static_cast<std::size_t>(epilogue)];
@@ -277,25 +272,6 @@ void check(Check& c, const UnknownOperator& op) {
 std::string_view name_of(Bound bound) {
   constexpr std::array<std::string_view, 5> kNames = {"compute", "memory", "launch", "bandwidth", "latency"};
   return kNames[static_cast<std::size_t>(bound)];
-}
-
-std::string_view family_of(const Operator& op) {
-  return std::visit(Overloaded{
-                        [](const Gemm&) -> std::string_view { return "gemm"; },
-                        [](const Attention&) -> std::string_view { return "attention"; },
-                        [](const Softmax&) -> std::string_view { return "softmax"; },
-                        [](const Normalization&) -> std::string_view { return "normalization"; },
-                        [](const Elementwise&) -> std::string_view { return "elementwise"; },
-                        [](const Embedding&) -> std::string_view { return "embedding"; },
-                        [](const CrossEntropy&) -> std::string_view { return "cross_entropy"; },
-                        [](const OptimizerStep&) -> std::string_view { return "optimizer"; },
-                        [](const GroupedGemm&) -> std::string_view { return "grouped_gemm"; },
-                        [](const MixtureOfExperts&) -> std::string_view { return "moe"; },
-                        [](const Copy&) -> std::string_view { return "copy"; },
-                        [](const Convolution&) -> std::string_view { return "convolution"; },
-                        [](const UnknownOperator&) -> std::string_view { return "unknown"; },
-                    },
-                    op.kind);
 }
 
 std::string to_text(const Operator& op) {

@@ -9,7 +9,7 @@ namespace ns_dist {
 namespace {
 
 // A level with "torus": one level a dimension, the first one innermost. A unit of the level below has
-// `links_per_direction` ports to each of its two neighbours in each dimension.
+// `links_per_direction` ports to each of its two neighbors in each dimension.
 void add_torus(JsonReader& reader, FabricLevel level, std::vector<FabricLevel>& levels) {
   const std::string text = reader.text("torus");
   const double links = reader.number("links_per_direction", 1e-3, 1e4, Presence::kOptional, 1);
@@ -51,7 +51,7 @@ Result<Fabric> read_fabric(std::string_view json, const std::string& where) {
   NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);
-  read_schema(reader, "ns-dist/fabric/1");
+  reader.schema("ns-dist/fabric/1");
   Fabric fabric;
   fabric.id = reader.text("id");
   fabric.name = reader.text("name");
@@ -69,7 +69,7 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
   NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);
-  read_schema(reader, "ns-dist/cluster/1");
+  reader.schema("ns-dist/cluster/1");
   Cluster cluster;
   cluster.id = reader.text("id");
   cluster.name = reader.text("name");

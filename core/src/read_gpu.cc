@@ -7,13 +7,6 @@
 
 namespace ns_dist {
 
-void read_schema(JsonReader& reader, std::string_view expected) {
-  const std::string schema = reader.text("schema");
-  if (!schema.empty() && schema != expected) {
-    reader.note("schema", fmt::format("\"{}\" is not what is read here", schema), fmt::format("\"{}\"", expected));
-  }
-}
-
 namespace {
 
 // Pointers of all leaves that state a quantity: numbers, and texts that start with a digit.
@@ -43,7 +36,8 @@ void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
     for (const std::string& key : sources.keys()) {
       if (sources.text(key).empty()) continue;
       if (!key.starts_with("/")) {
-        sources.note(key, fmt::format("\"{}\" is not a JSON pointer", key), "a pointer like \"/memory/bandwidth\"");
+        sources.note(key, fmt::format("\"{}\" is not a JSON pointer", shortened(key)),
+                     "a pointer like \"/memory/bandwidth\"");
       }
       covered.push_back(key);
     }
@@ -58,7 +52,7 @@ void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
     }
     if (!has_source) {
       reader.note(pointer.substr(1), "this number has no source", "",
-                  fmt::format("add \"{}\" to \"sources\": where the number comes from", pointer));
+                  fmt::format("add \"{}\" to \"sources\": where the number comes from", shortened(pointer)));
     }
   }
 }
@@ -74,7 +68,7 @@ Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
     if (!errors.empty()) return fail(join(std::move(errors)));
     return gpu;
   }
-  read_schema(reader, "ns-dist/gpu/1");
+  reader.schema("ns-dist/gpu/1");
   gpu.id = reader.text("id");
   gpu.name = reader.text("name");
   gpu.aliases = reader.texts("aliases");

@@ -42,7 +42,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
     if (!errors.empty()) return fail(join(std::move(errors)));
     return model;
   }
-  read_schema(reader, "ns-dist/model/1");
+  reader.schema("ns-dist/model/1");
   model.id = reader.text("id");
   model.name = reader.text("name");
   model.aliases = reader.texts("aliases");

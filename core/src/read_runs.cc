@@ -33,7 +33,7 @@ void read_fields(JsonReader& reader, std::vector<Assignment>& set) {
       table);
 }
 
-// Whatever a run says for itself or its publication says for all of its runs.
+// The keys that a run may have, or its publication for all of its runs.
 void read_common(JsonReader& reader, PublishedRun& run) {
   if (const std::string cluster = reader.text("cluster", Presence::kOptional); !cluster.empty()) run.cluster = cluster;
   read_fields<ParallelPlan>(reader, run.set);
@@ -46,7 +46,7 @@ Result<PublishedRuns> read_runs(std::string_view json, const std::string& where)
   NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);
-  read_schema(reader, "ns-dist/runs/1");
+  reader.schema("ns-dist/runs/1");
   PublishedRuns published;
   published.id = reader.text("id");
   published.name = reader.text("name");

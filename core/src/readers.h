@@ -19,9 +19,6 @@ Model read_hugging_face(JsonReader& reader);
 bool is_neusight_device(const nlohmann::ordered_json& root);
 Gpu read_neusight_device(JsonReader& reader);
 
-// Reads "schema" and notes anything but `expected`.
-void read_schema(JsonReader& reader, std::string_view expected);
-
 // Every number and quantity of a configuration names its source: notes those that "sources" does not cover.
 void check_sources(const nlohmann::ordered_json& root, JsonReader& reader);
 

@@ -9,7 +9,7 @@
 namespace ns_dist {
 namespace {
 
-// A number that tells most work items of one name apart.
+// A number that differs between most work items of one name.
 struct Size {
   std::uint64_t operator()(const Operator& op) const { return std::visit(*this, op.kind); }
   std::uint64_t operator()(const Collective& collective) const { return bits(collective.size / units::B); }

@@ -18,7 +18,7 @@ Corrected corrected_of(const CalibrationCurve& curve, bool measured) {
   std::copy_n(curve.log_ratio.begin(), std::min(curve.log_ratio.size(), knots.size()), knots.begin());
   Correction correction(knots);
   for (const CalibrationStep& step : curve.steps) {
-    correction.add({knot_coordinate(step.modelled / units::s), step.height});
+    correction.add({knot_coordinate(step.modeled / units::s), step.height});
   }
   return {correction, curve.deviation, curve.deviation_short, measured, true};
 }

@@ -82,7 +82,7 @@ std::string to_json(const NetworkCalibration& calibration) {
     if (!curve.steps.empty()) {
       text += "     \"steps\": [";
       for (std::size_t i = 0; i < curve.steps.size(); ++i) {
-        text += fmt::format("{}[{:.2f}, {:.4f}]", i == 0 ? "" : ", ", curve.steps[i].modelled / units::us,
+        text += fmt::format("{}[{:.2f}, {:.4f}]", i == 0 ? "" : ", ", curve.steps[i].modeled / units::us,
                             curve.steps[i].height);
       }
       text += "],\n";
@@ -101,12 +101,7 @@ Result<NetworkCalibration> read_network_calibration(std::string_view json, const
   NS_TRY(const Json root, parse_json(json, where));
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);
-  if (errors.empty()) {
-    const std::string schema = reader.text("schema");
-    if (errors.empty() && schema != kSchema) {
-      reader.note("schema", "another schema", fmt::format("\"{}\"", kSchema));
-    }
-  }
+  reader.schema(kSchema);
   if (!errors.empty()) return fail(join(std::move(errors)));
   NetworkCalibration result;
   result.source = reader.text("source", Presence::kOptional);

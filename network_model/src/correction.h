@@ -1,5 +1,5 @@
-// How measured collectives differ from NCCL's own constants: the logarithm of measured over modelled time, as a
-// function of the modelled time: piecewise linear, with steps where the choice of the protocol changes (there NCCL's
+// How measured collectives differ from NCCL's own constants: the logarithm of measured over modeled time, as a
+// function of the modeled time: piecewise linear, with steps where the choice of the protocol changes (there NCCL's
 // belief about two protocols is equal, and what they really take is not). As a function of time (not of bytes) it keeps
 // every order that the model has: a faster link or a shorter message can never come out slower.
 #pragma once
@@ -27,7 +27,7 @@ class Correction {
   using Knots = std::array<double, kKnots>;
 
   Correction() : log_ratio_{} {}
-  // Slopes down are flattened where they would make a longer modelled time a shorter corrected one.
+  // Slopes down are flattened where they would make a longer modeled time a shorter corrected one.
   explicit Correction(const Knots& log_ratio);
 
   // Negative heights and steps beyond kMaxSteps are left out.

@@ -12,7 +12,7 @@ using Calls = std::span<const Call>;
 bool communicates(const Call& call) { return std::holds_alternative<Communication>(call.what); }
 
 // Nodes in the order in which a rank launches them. Kernels follow one another; a communication starts after the kernel
-// before it, and kernels wait for it where `blocking` or `wait` says so.
+// before it, and kernels wait for it with `blocking` or `wait`.
 class Recording {
  public:
   explicit Recording(std::size_t calls) {

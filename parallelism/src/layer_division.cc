@@ -47,7 +47,7 @@ Result<void> own_size(Counts& counts, const std::vector<Seat>& seats, std::size_
   return {};
 }
 
-// Divides what is left over the open positions. The embedding and the loss count as layers where the plan says so.
+// Divides what is left over the open positions. The embedding and the loss count as layers where the plan sets that.
 Result<void> fill_open(Counts& counts, const Model& model, const ParallelPlan& plan) {
   if (plan.account_embedding && counts.front() != kOpen) {
     return infeasible("the stage of the embedding has a size of its own", "plan/account_embedding", "false",

@@ -24,7 +24,7 @@ BytesPerParameter bytes_per_parameter(DType dtype) {
 }
 
 // CUDA context, cuBLAS workspace and NCCL's channel buffers of a handful of communicators. An assumption: nothing
-// published tells it apart; nvidia-smi shows 0.5-1.5 GiB for an idle PyTorch process with NCCL on A100 and H100.
+// published separates it; nvidia-smi shows 0.5-1.5 GiB for an idle PyTorch process with NCCL on A100 and H100.
 constexpr Bytes kFramework = 1.0 * units::GiB;
 
 // A forward pass keeps these bytes until its backward pass, by chunk of a stage.
@@ -106,7 +106,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     StageMemory memory;
     memory.weights = held[stage].total() * each.weight * units::B;
     memory.gradients = held[stage].total() * gradient_size(plan, training.dtype);
-    // Apart from the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
+    // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
     if (plan.grad_accumulation == GradAccumulation::kFp32) {
       memory.gradients += held[stage].total() * each.weight * units::B;
     }

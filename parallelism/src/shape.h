@@ -62,7 +62,7 @@ std::int64_t dense_layers(const Model& model);
 // Rank 0 of a stage: tp, cp and dp coordinates 0.
 Rank representative(const Mesh& mesh, std::int64_t stage);
 
-// The groups of a representative. Experts are spread over parts of the data-parallel ranks: neighbours where ep stands
+// The groups of a representative. Experts are spread over parts of the data-parallel ranks: neighbors where ep stands
 // before dp in the order, the others where it stands behind.
 RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
 RankGroup expert_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);

@@ -12,7 +12,7 @@
 namespace ns_dist {
 namespace {
 
-// Ranks that far apart lie alike in the cluster: all levels but the outermost repeat.
+// Ranks whose distance is a multiple of this lie alike in the cluster: all levels but the outermost repeat.
 std::int64_t period_of(const Cluster& cluster) {
   std::int64_t period = 1;
   for (std::size_t i = 0; i + 1 < cluster.levels.size(); ++i)
@@ -31,8 +31,8 @@ Collective as_collective(const Message& message, const Mesh& mesh) {
   return {CollectiveKind::kSendRecv, message.size, RankGroup{first, {{2, last - first}}}};
 }
 
-static Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const ComputeCost& compute,
-                                      const NetworkCost& network) {
+Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const ComputeCost& compute,
+                               const NetworkCost& network) {
   Result<Forecast> forecast;
   if (const auto* op = std::get_if<Operator>(&item.work)) {
     forecast = compute.forecast(*op);
@@ -49,8 +49,8 @@ static Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, co
   return forecast;
 }
 
-static Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast& forecast,
-                                const Cluster& cluster, bool contention, bool compute_slowdown) {
+Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast& forecast, const Cluster& cluster,
+                         bool contention, bool compute_slowdown) {
   Demand demand;
   if (std::holds_alternative<Operator>(item.work)) {
     if (compute_slowdown) demand.bound = forecast.bound;
@@ -152,31 +152,6 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
     }
   }
   return costs;
-}
-
-Result<std::vector<Demand>> demands_of(const ExecutionGraph& graph, std::span<const Forecast> forecasts,
-                                       const Cluster& cluster, bool contention, bool compute_slowdown) {
-  NS_EXPECTS(forecasts.size() == graph.works().size());
-  std::vector<Demand> demands;
-  if (!contention && !compute_slowdown) return demands;
-  demands.reserve(forecasts.size());
-  for (std::size_t i = 0; i < forecasts.size(); ++i) {
-    NS_TRY(Demand demand,
-           demand_of(graph.works()[i], graph.mesh(), forecasts[i], cluster, contention, compute_slowdown));
-    demands.push_back(std::move(demand));
-  }
-  return demands;
-}
-
-Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const ComputeCost& compute,
-                                             const NetworkCost& network) {
-  std::vector<Forecast> forecasts;
-  forecasts.reserve(graph.works().size());
-  for (const WorkItem& item : graph.works()) {
-    NS_TRY(const Forecast forecast, forecast_work(item, graph.mesh(), compute, network));
-    forecasts.push_back(forecast);
-  }
-  return forecasts;
 }
 
 }  // namespace ns_dist

@@ -8,10 +8,20 @@
 
 namespace ns_dist {
 
-// Forecasts of every work, and, where the scenario says that works share ports, SMs or memory bandwidth, what they take
+// Forecasts of every work, and, where works share ports, SMs or memory bandwidth, what they take
 // of these. Stages whose ranks lie alike in the cluster share a row. Errors: those of the session's models, with the
 // work's name.
 Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenario, const Session& session);
+
+// What one work takes alone. A message is a send and receive between the representatives of its two stages. Errors:
+// those of the models, with the work's name.
+Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const ComputeCost& compute,
+                               const NetworkCost& network);
+
+// What a work that is forecast so takes of a GPU on `cluster`: network_model's footprint. With `contention` off ports
+// are free, with `compute_slowdown` off SMs and memory are. Errors: a group that does not lie on the cluster.
+Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast& forecast, const Cluster& cluster,
+                         bool contention, bool compute_slowdown);
 
 // A message as its network model sees it: a send and receive between the representatives of its stages.
 Collective as_collective(const Message& message, const Mesh& mesh);

@@ -8,6 +8,7 @@
 #include "advice.h"
 #include "clocks/pass_clock.h"
 #include "costs.h"
+#include "ns_dist/operator_forms.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
@@ -207,10 +208,7 @@ class Adviser {
   std::optional<Improvement> faster_kernels() const {
     std::map<std::string_view, Seconds> above_floor;
     for (const PathEntry& entry : prediction_.critical_path) {
-      const bool is_kernel = std::any_of(
-          prediction_.program.works.begin(), prediction_.program.works.end(),
-          [&](const WorkItem& item) { return std::holds_alternative<Operator>(item.work) && item.name == entry.name; });
-      if (!is_kernel) continue;
+      if (find_operator_form(entry.kind) == nullptr) continue;  // a collective or a message
       above_floor[entry.kind] += static_cast<double>(entry.count) * (entry.forecast.latency - entry.forecast.floor);
     }
     const auto worst = std::max_element(above_floor.begin(), above_floor.end(),

@@ -26,7 +26,9 @@ ordered_json memory_json(const Report& report) {
                       {"total", stage.total() / units::B}});
   }
   ordered_json remedy;
-  if (report.remedy) remedy = {{"flags", to_flags(report.remedy->set)}, {"peak_bytes", report.remedy->peak / units::B}};
+  if (report.remedy)
+    remedy = {{"flags", to_flags(report.remedy->set, report.scenario.plan)},
+              {"peak_bytes", report.remedy->peak / units::B}};
   return {{"capacity_bytes", report.scenario.cluster.gpu.memory / units::B},
           {"peak_bytes", report.memory.peak() / units::B},
           {"peak_stage", report.memory.peak_stage},
@@ -59,7 +61,7 @@ std::string to_json(const Report& report) {
   for (std::size_t i = 0; i < std::min(kImprovements, report.improvements.size()); ++i) {
     const Improvement& improvement = report.improvements[i];
     improvements.push_back({{"change", improvement.change},
-                            {"flags", to_flags(improvement.set)},
+                            {"flags", to_flags(improvement.set, report.scenario.plan)},
                             {"saves_s", improvement.saves / units::s},
                             {"at_most", improvement.at_most}});
   }

@@ -59,7 +59,7 @@ Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, con
   } else {
     return fail(
         {ErrorCode::kInvalidInput,
-         fmt::format("nothing says in which machines the GPU \"{}\" is found", gpu.id),
+         fmt::format("the usual machine of the GPU \"{}\" is unknown", gpu.id),
          "machine/gpu",
          "a GPU with a usual cluster, or a description of the machine",
          "write machine/cluster, or machine/intra and machine/inter (ns-dist list clusters, ns-dist list fabrics)",
@@ -161,7 +161,7 @@ std::string machine_text(const Cluster& cluster) {
   return fmt::format("{} node{} x {} GPUs = {} GPUs", gpus / node, gpus == node ? "" : "s", node, gpus);
 }
 
-// Makes dp fill a machine of known size, or says why it cannot.
+// Makes dp fill a machine of known size. Errors: the reason why it cannot.
 Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) {
   if (gpus_of(cluster) > static_cast<double>(kMostRanks)) {
     return fail({ErrorCode::kInvalidInput,
@@ -219,7 +219,7 @@ void schedule_defaults(ParallelPlan& plan, const Given& given, bool anew) {
   const bool schedule = given.contains("plan/schedule"), chunks = given.contains("plan/vpp");
   if (!schedule && (anew || chunks)) plan.schedule = schedule_for(plan.vpp);
   const auto known = pipeline_schedule(plan.schedule);
-  if (!known) return;  // the plan's own check says so
+  if (!known) return;  // the plan's own check reports it
   const PipelineSchedule& traits = **known;
   if (!chunks && schedule) plan.vpp = traits.least_chunks;
   // Megatron-LM overlaps messages with computation in the interleaved schedule unless told otherwise

@@ -88,14 +88,31 @@ Result<void> check_values(const ScenarioSpec& spec) {
   return assign_all(spec, scenario, references);
 }
 
-std::string to_flags(std::span<const Assignment> assignments) {
+std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan) {
+  constexpr std::string_view kOverlap = "--overlap-";  // --overlap sets all of these at once
   std::string flags;
+  bool overlaps = false;
   for (const Assignment& assignment : assignments) {
     const FieldDescription* description = find(assignment.field);
-    flags += fmt::format("{}{} {}", flags.empty() ? "" : " ",
-                         description != nullptr ? description->flag : assignment.field, assignment.text);
+    const std::string flag = description != nullptr ? description->flag : assignment.field;
+    if (flag.starts_with(kOverlap)) {
+      overlaps = true;
+    } else {
+      flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", flag, assignment.text);
+    }
   }
-  return flags;
+  if (!overlaps) return flags;
+  ParallelPlan changed = plan;
+  for (const Assignment& assignment : assignments) assign_field(changed, assignment);
+  std::string which;
+  visit_fields(
+      [&](const Field& field, const auto& value) {
+        const std::string flag = flag_of(field);
+        if (!flag.starts_with(kOverlap) || field_text(value) != field_text(true)) return;
+        which += fmt::format("{}{}", which.empty() ? "" : ",", flag.substr(kOverlap.size()));
+      },
+      changed);
+  return fmt::format("{}{}--overlap {}", flags, flags.empty() ? "" : " ", which.empty() ? "none" : which);
 }
 
 ScenarioSpec spec_of(const PublishedRun& run) {

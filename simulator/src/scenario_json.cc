@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <cmath>
 #include <limits>
-#include <set>
 #include <utility>
+
+#include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
 namespace {
@@ -14,8 +13,8 @@ namespace {
 using nlohmann::ordered_json;
 
 // The fields of each noun, once for both directions: `io(key, field)` writes or reads. Integers are at least 0, or
-// what is said. `io.optional` reads fields that reports of earlier versions do not have: their default is what those
-// versions did. `io.unless_default` leaves them out where they have that value. What users set has its own table
+// the third argument. `io.optional` reads fields that reports of earlier versions do not have: their default is what
+// those versions did. `io.unless_default` leaves them out where they have that value. What users set has its own table
 // (visit_fields).
 template <class Io>
 void fields(Io& io, ScaleUpLink& link) {
@@ -254,148 +253,86 @@ class Writer {
   ordered_json json_ = ordered_json::object();
 };
 
-// For messages: short, and safe for a value of any depth.
-std::string shown(const ordered_json& json) {
-  if (json.is_object()) return "an object";
-  if (json.is_array()) return "an array";
-  const std::string text = json.dump();
-  return text.size() <= 60 ? text : text.substr(0, 57) + "...";
-}
-
-// Reads every field and notes every mistake; fields with mistakes keep their defaults.
+// Reads every field and notes every mistake; fields with mistakes keep their defaults. What has no value is written as
+// null: a quantity of zero, a calibration that was not given.
 class Reader {
  public:
-  Reader(const ordered_json& json, std::string where, std::vector<Error>& errors)
-      : json_(json), where_(std::move(where)), errors_(errors) {
-    if (!json_.is_object()) note(where_, "not an object", "{...}");
-  }
+  explicit Reader(JsonReader& json) : json_(json) {}
 
   template <class T>
   void operator()(std::string_view key, T& value, std::int64_t least = 0) {
-    known_.emplace(key);
-    if (!json_.is_object()) return;
-    const auto found = json_.find(key);
-    const std::string place = where_ + "/" + std::string(key);
-    if (found == json_.end()) return note(place, "missing", "the value that the report was written with");
-    read(*found, place, value, least);
+    if constexpr (std::is_enum_v<T>) {
+      value = json_.enumerator<T>(key, Presence::kRequired, value);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      value = json_.text(key);
+    } else if constexpr (std::is_same_v<T, bool>) {
+      value = json_.boolean(key, value, Presence::kRequired);
+    } else if constexpr (std::is_integral_v<T>) {
+      value = static_cast<T>(json_.integer(key, least, kMost, Presence::kRequired, value));
+    } else if constexpr (std::is_same_v<T, double>) {
+      value = json_.number(key, 0, std::numeric_limits<double>::infinity(), Presence::kRequired, value);
+    } else {
+      read(key, value);
+    }
   }
-
   template <class T>
   void optional(std::string_view key, T& value) {
-    known_.emplace(key);
-    if (json_.is_object() && json_.contains(key)) (*this)(key, value);
+    json_.ignore(key);
+    if (json_.has(key)) (*this)(key, value);
   }
   template <class T>
   void unless_default(std::string_view key, T& value) {
     optional(key, value);
   }
 
-  void reject_unknown_keys() {
-    if (!json_.is_object()) return;
-    for (const auto& [key, value] : json_.items()) {
-      if (known_.contains(key)) continue;
-      const std::string nearest = nearest_name(key, {known_.begin(), known_.end()});
-      note(where_ + "/" + key, "unknown key", "",
-           nearest.empty() ? "remove it" : fmt::format("did you mean \"{}\"?", nearest));
-    }
-  }
-
  private:
   static constexpr std::int64_t kMost = 1'000'000'000;
 
-  void note(std::string where, std::string message, std::string expected = "", std::string hint = "") {
-    errors_.push_back(
-        {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected), std::move(hint), {}});
-  }
-
-  void read(const ordered_json& json, const std::string& where, std::string& value, std::int64_t) {
-    if (!json.is_string()) return note(where, fmt::format("{} is not a text", shown(json)), "a text");
-    value = json.get<std::string>();
-  }
-  void read(const ordered_json& json, const std::string& where, bool& value, std::int64_t) {
-    if (!json.is_boolean())
-      return note(where, fmt::format("{} is neither true nor false", shown(json)), "true or false");
-    value = json.get<bool>();
-  }
-  template <class T>
-  std::enable_if_t<std::is_same_v<T, int> || std::is_same_v<T, std::int64_t>> read(const ordered_json& json,
-                                                                                   const std::string& where, T& value,
-                                                                                   std::int64_t least) {
-    const bool in_range = json.is_number_integer() && json.get<double>() >= static_cast<double>(least) &&
-                          json.get<double>() <= static_cast<double>(kMost);
-    if (!in_range) {
-      return note(where, fmt::format("{} cannot be used", shown(json)),
-                  fmt::format("a whole number from {} to {}", least, kMost));
-    }
-    value = json.get<T>();
-  }
-  void read(const ordered_json& json, const std::string& where, double& value, std::int64_t) {
-    if (!json.is_number() || !std::isfinite(json.get<double>()) || json.get<double>() < 0) {
-      return note(where, fmt::format("{} cannot be used", shown(json)), "a number from 0");
-    }
-    value = json.get<double>();
+  bool is_null(std::string_view key) {
+    json_.ignore(key);
+    return json_.is_null(key);
   }
   template <int T, int D, int W, int E>
-  void read(const ordered_json& json, const std::string& where, Quantity<T, D, W, E>& value, std::int64_t) {
-    if (json.is_null()) return;
-    if (!json.is_string())
-      return note(where, fmt::format("{} has no unit", shown(json)), "a text such as \"3.35 TB/s\"");
-    auto parsed = parse_quantity<Quantity<T, D, W, E>>(json.get<std::string>());
-    if (!parsed) {
-      parsed.error().where = where;
-      return errors_.push_back(std::move(parsed.error()));
-    }
-    if (*parsed < Quantity<T, D, W, E>())
-      return note(where, fmt::format("{} is negative", shown(json)), "a quantity from 0");
-    value = *parsed;
+  void read(std::string_view key, Quantity<T, D, W, E>& value) {
+    if (!is_null(key)) value = json_.quantity<Quantity<T, D, W, E>>(key);
   }
   template <class T>
-  std::enable_if_t<std::is_enum_v<T>> read(const ordered_json& json, const std::string& where, T& value, std::int64_t) {
-    const std::span<const std::string_view> names = names_of<T>();
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      if (json.is_string() && json.get<std::string>() == names[i]) {
-        value = static_cast<T>(i);
-        return;
-      }
-    }
-    note(where, fmt::format("{} is unknown", shown(json)), fmt::format("one of {}", fmt::join(names, ", ")));
+  void read(std::string_view key, std::optional<T>& value) {
+    if (!is_null(key)) (*this)(key, value.emplace());
   }
-  void read(const ordered_json& json, const std::string& where, NetworkCalibration& value, std::int64_t) {
-    auto calibration =
-        read_network_calibration(json.dump(-1, ' ', false, ordered_json::error_handler_t::replace), where);
-    if (!calibration) return errors_.push_back(std::move(calibration.error()));
-    value = *std::move(calibration);
+  void read(std::string_view key, NetworkCalibration& value) {
+    take(read_network_calibration(json_.json(key), json_.where(key)), value);
   }
-  void read(const ordered_json& json, const std::string& where, KernelCalibration& value, std::int64_t) {
-    auto calibration =
-        read_kernel_calibration(json.dump(-1, ' ', false, ordered_json::error_handler_t::replace), where);
-    if (!calibration) return errors_.push_back(std::move(calibration.error()));
-    value = *std::move(calibration);
+  void read(std::string_view key, KernelCalibration& value) {
+    take(read_kernel_calibration(json_.json(key), json_.where(key)), value);
+  }
+  void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
+  void read(std::string_view key, std::vector<double>& values) {
+    values = json_.numbers(key, 0, std::numeric_limits<double>::infinity());
   }
   template <class T>
-  void read(const ordered_json& json, const std::string& where, std::optional<T>& value, std::int64_t) {
-    if (json.is_null()) return;
-    read(json, where, value.emplace(), 0);
+  void read(std::string_view key, std::vector<T>& values) {
+    json_.objects(key, [&](JsonReader& json) { read_fields(json, values.emplace_back()); });
   }
   template <class T>
-  void read(const ordered_json& json, const std::string& where, std::vector<T>& values, std::int64_t) {
-    if (!json.is_array()) return note(where, "not an array", "[...]");
-    for (std::size_t i = 0; i < json.size(); ++i) {
-      read(json[i], fmt::format("{}/{}", where, i), values.emplace_back(), 0);
-    }
+  void read(std::string_view key, T& value) {
+    json_.object(key, [&](JsonReader& json) { read_fields(json, value); });
   }
   template <class T>
-  std::enable_if_t<std::is_class_v<T>> read(const ordered_json& json, const std::string& where, T& value,
-                                            std::int64_t) {
-    Reader reader(json, where, errors_);
+  static void read_fields(JsonReader& json, T& value) {
+    Reader reader(json);
     fields(reader, value);
-    reader.reject_unknown_keys();
+  }
+  template <class T>
+  void take(Result<T> result, T& value) {
+    if (result) {
+      value = *std::move(result);
+    } else {
+      json_.note(std::move(result.error()));
+    }
   }
 
-  const ordered_json& json_;
-  std::string where_;
-  std::vector<Error>& errors_;
-  std::set<std::string, std::less<>> known_;
+  JsonReader& json_;
 };
 
 // Rules that no single field can tell.
@@ -434,60 +371,25 @@ std::string write_scenario(const Scenario& scenario) {
   return scenario_json(scenario).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Deeper than any report; the parser itself would go on until memory ends.
-bool too_deep(std::string_view json) {
-  constexpr int kDeepest = 64;
-  int depth = 0;
-  bool in_text = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    if (in_text) {
-      if (json[i] == '\\')
-        ++i;
-      else if (json[i] == '"')
-        in_text = false;
-    } else if (json[i] == '"') {
-      in_text = true;
-    } else if (json[i] == '{' || json[i] == '[') {
-      if (++depth > kDeepest) return true;
-    } else if (json[i] == '}' || json[i] == ']') {
-      --depth;
-    }
-  }
-  return false;
-}
-
 Result<Scenario> read_scenario(std::string_view json, const std::string& where) {
-  if (too_deep(json)) {
-    return fail({ErrorCode::kInvalidInput, "nested too deeply", where, "a report of ns-dist simulate --json", "", {}});
-  }
-  ordered_json root;
-  try {
-    root = ordered_json::parse(json);
-  } catch (const ordered_json::parse_error& error) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("not JSON: {}", error.what()),
-                 where,
-                 "a report of ns-dist simulate --json",
-                 "",
-                 {}});
-  }
+  NS_TRY(const ordered_json root, parse_json(json, where));
   const bool is_report = root.is_object() && root.contains("inputs");
-  const std::string place = where + (is_report ? "#/inputs" : "#");
-  std::vector<Error> errors;
-  Scenario scenario;
   const ordered_json& inputs = is_report ? root["inputs"] : root;
+  std::vector<Error> errors;
   if (!inputs.is_object() || !inputs.contains("plan")) {
     return fail({ErrorCode::kInvalidInput,
                  "this is no report",
-                 place,
+                 where + (is_report ? "#/inputs" : "#"),
                  "a report of ns-dist simulate --json",
                  "write one with: ns-dist simulate ... --json > report.json",
                  {}});
   }
-  Reader reader(inputs, place, errors);
-  fields(reader, scenario);
+  Scenario scenario;
+  JsonReader reader(inputs, where, errors, is_report ? "/inputs" : "");
+  Reader fields_reader(reader);
+  fields(fields_reader, scenario);
   reader.reject_unknown_keys();
-  if (errors.empty()) check(scenario, place, errors);
+  if (errors.empty()) check(scenario, where + (is_report ? "#/inputs" : "#"), errors);
   if (!errors.empty()) return fail(join(std::move(errors)));
   return scenario;
 }

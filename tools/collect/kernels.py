@@ -58,9 +58,7 @@ class Skipped(Exception):
 def shapes(dtype):
     """The kernels: from microseconds to tens of milliseconds, bound by compute and by memory."""
 
-    # ns-dist reads bmm as NN and every other product as NT. TN is measured as TN and written as
-    # gemm: the forecast for bf16 and fp16 does not depend on the layout. The column layout says
-    # what ran.
+    # ns-dist reads the column layout. bmm is its name for NN, gemm for the other layouts.
     def products(number, rows):
         for layout, m, n, k in rows:
             op = "bmm" if layout == "nn" else "gemm"

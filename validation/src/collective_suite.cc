@@ -45,16 +45,12 @@ struct Measured {
 
 Result<Measured> read_rows(const std::filesystem::path& path) {
   NS_TRY(const CsvTable table, CsvTable::read(path));
-  NS_TRY(const CollectiveReader reader, CollectiveReader::of(table.columns(), path.string()));
+  NS_TRY(const CollectiveReader reader, CollectiveReader::of(table));
   Measured measured;
-  std::vector<std::string_view> fields;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
-    table.fields(i, fields);
-    fields.resize(table.columns().size());
-    const std::string where = fmt::format("{}:{}", path.string(), table.line(i));
-    auto row = reader.row(fields, where);
+    auto row = reader.row(i);
     if (row && (!row->latency_ms || !(*row->latency_ms > 0))) {
-      row = fail({ErrorCode::kInvalidInput, "no latency_ms", where, "the measured time", "", {}});
+      row = fail({ErrorCode::kInvalidInput, "no latency_ms", reader.where(i), "the measured time", "", {}});
     }
     if (row) {
       measured.rows.push_back(*std::move(row));
@@ -106,7 +102,7 @@ std::optional<double> constant_ms(const CollectiveRow& row, const Cluster& clust
   return bus * units::GB / (0.72 * peak) / units::ms;
 }
 
-// Forecasts of rows beside what was measured and what the baselines say.
+// Forecasts of rows beside what was measured and what the baselines forecast.
 class Judge {
  public:
   Judge(const Machines& machines, NetworkModelOptions options)

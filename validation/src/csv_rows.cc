@@ -7,15 +7,6 @@
 
 namespace ns_dist {
 
-std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name) {
-  for (const char* extension : {".csv", ".csv.gz"}) {
-    const auto candidate = folder / (std::string(name) + extension);
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(candidate, ignored)) return candidate;
-  }
-  return {};
-}
-
 Result<CsvRows> CsvRows::open(const std::filesystem::path& path, std::vector<std::string_view> required) {
   NS_TRY(CsvTable table, CsvTable::read(path));
   for (const std::string_view column : required) {

@@ -6,12 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "ns_dist/kernel_table.h"
+#include "ns_dist/csv_table.h"
 
 namespace ns_dist {
-
-// folder/name.csv or folder/name.csv.gz, whichever is there; empty when neither is.
-std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name);
 
 // One row at a time. A missing column is an error of the file, an unreadable field one of the row.
 class CsvRows {

@@ -10,7 +10,7 @@
 
 namespace ns_dist {
 
-// One measurement, our forecast of it with its 90 % interval, and what others said; all in one unit.
+// One measurement, our forecast of it with its 90 % interval, and the forecasts of others; all in one unit.
 struct Judged {
   std::string label;
   double measured = 0, forecast = 0, low = 0, high = 0;

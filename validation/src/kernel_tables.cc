@@ -6,6 +6,7 @@
 
 #include "csv_rows.h"
 #include "ns_dist/kernel_fit.h"
+#include "ns_dist/kernel_table.h"
 #include "sections.h"
 
 namespace ns_dist {
@@ -16,8 +17,8 @@ struct Table {
   Mode mode = Mode::kBurst;
   double least_ms = 0;   // rows below it sit on the clock's resolution
   bool fitted = false;   // only the shapes that no fit has seen are judged
-  bool by_size = false;  // products with m, n, k >= 512 apart
-  // Of a GPU that several frameworks measured, rows of others than this one are judged apart.
+  bool by_size = false;  // products with m, n, k >= 512 are judged separately
+  // Of a GPU that several frameworks measured, rows of others than this one are judged separately.
   std::string_view framework = "";
 };
 
@@ -29,7 +30,7 @@ constexpr std::string_view kHeldOut =
 constexpr std::string_view kHeldOutConvolution =
     "Not fitted on; the fit knows P4, P100, V100, T4 and A100-PCIe-80GB from other rows.";
 constexpr std::string_view kInSample =
-    " `inside 90 %` is in sample: these rows set the interval; the cards say how often it holds on the other half.";
+    " `inside 90 %` is in sample: these rows set the interval; the cards show how often it holds on the other half.";
 constexpr std::string_view kOther =
     "Not fitted on: at the same board power its kernels are up to a third faster than the fitted framework's, and its "
     "power differs by a third between neighboring shapes, as if the weights were never written.";

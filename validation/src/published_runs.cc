@@ -93,7 +93,7 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
                              : recompute == "selective" ? Recompute::kSelective
                                                         : Recompute::kNone);
   const std::string dtype = reader.text("dtype");  // "bf16", "fp8", "mxfp8", ...
-  const auto known = dtype_from_name(dtype.ends_with("fp8") ? "fp8" : dtype);
+  const auto known = enumerator_from_name<DType>(dtype.ends_with("fp8") ? "fp8" : dtype);
   spec.set("training/dtype", known);
   if (!known) reader.note("dtype", fmt::format("\"{}\" is not a number format", dtype));
   const double bandwidth = reader.number("inter_gbs_per_gpu", 0, kFastest, Presence::kOptional, 0);

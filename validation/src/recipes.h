@@ -1,4 +1,4 @@
-// What the weights that ship were fitted on, as their cards say it.
+// What the weights that ship were fitted on, as their cards list it.
 #pragma once
 
 #include <array>

@@ -133,7 +133,7 @@ struct ExportSummary {
 //
 // Collectives of one rank and messages from a stage to itself are left out, and their dependencies bridged.
 //
-// Errors: a graph that cannot be said in Chakra (an edge between stages without a message; a collective of several
+// Errors: a graph that Chakra cannot express (an edge between stages without a message; a collective of several
 // stages that they do not all run; one that the feeder cannot run: reduce, gather, scatter, barrier, send_recv); a
 // stage without work; a file that cannot be written.
 Result<ExportSummary> write_traces(const ExecutionGraph& graph, const Timeline& timeline, const ExportOptions& options);

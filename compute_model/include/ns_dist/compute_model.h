@@ -5,14 +5,14 @@
 //   forecast.latency / units::ms
 #pragma once
 
+#include <array>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
 #include "ns_dist/cost.h"
 #include "ns_dist/gpu.h"
+#include "ns_dist/names.h"
 
 namespace ns_dist {
 
@@ -21,8 +21,9 @@ struct KernelCalibration;
 // kBurst: one kernel alone at full clocks, as kernel benchmarks measure. kSustained: kernels back to back at the clock
 // that the board's power allows, as in a training step.
 enum class Mode { kBurst, kSustained };
-std::string_view name_of(Mode mode);  // "burst", "sustained"
-std::optional<Mode> mode_from_name(std::string_view name);
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<Mode> = {"burst", "sustained"};
+constexpr std::string_view name_of(Mode mode) { return enumerator_name(mode); }
 
 struct ComputeModelOptions {
   Mode mode = Mode::kSustained;
@@ -37,12 +38,5 @@ struct ComputeModelOptions {
 // The kernel model of one GPU. Errors: a GPU without multiprocessors, memory bandwidth or any rate; weights that are
 // damaged or of another version; a calibration of another GPU.
 Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options = {});
-
-struct OperatorFamily {
-  std::string_view name, description;
-};
-
-// What can be forecast, by the names that `family_of` gives.
-std::span<const OperatorFamily> operator_families();
 
 }  // namespace ns_dist

@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "ns_dist/compute_model.h"
-#include "ns_dist/kernel_table.h"
 
 namespace ns_dist {
+
+class CsvTable;
 
 // Kernels of one family and number format that last alike and stand alike between compute and memory err alike:
 // ln(measured / forecast) is a Gaussian process over ln(forecast / 100 us) and ln(compute time / memory time), whose
@@ -25,7 +26,7 @@ struct FamilyCalibration {
     double weight = 0;               // in the mean
     friend bool operator==(const Point&, const Point&) = default;
   };
-  std::string family;  // as operator_families() names it
+  std::string family;  // as operator_forms() names it
   DType dtype = DType::kBf16;
   std::vector<Point> points;      // the measurements, kMostPoints at most
   double low = -0.1, high = 0.1;  // 90 % interval of ln(measured / corrected forecast)

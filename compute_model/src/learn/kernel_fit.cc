@@ -171,11 +171,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     if (!options.tables.empty() && std::none_of(options.tables.begin(), options.tables.end(), named)) continue;
     std::filesystem::path path;
     for (const std::string_view folder : kFolders) {
-      for (const char* extension : {".csv", ".csv.gz"}) {
-        const auto candidate = options.data / folder / (std::string(entry.name) + extension);
-        std::error_code ignored;
-        if (path.empty() && std::filesystem::is_regular_file(candidate, ignored)) path = candidate;
-      }
+      if (path.empty()) path = table_path(options.data / folder, entry.name);
     }
     if (path.empty()) continue;
     NS_TRY(const CsvTable table, CsvTable::read(path));

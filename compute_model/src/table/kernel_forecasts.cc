@@ -278,8 +278,4 @@ std::string csv_rows(const CsvTable& table, const KernelForecasts& forecasts) {
   return out;
 }
 
-std::string to_csv(const CsvTable& table, const KernelForecasts& forecasts) {
-  return csv_header(table) + csv_rows(table, forecasts);
-}
-
 }  // namespace ns_dist

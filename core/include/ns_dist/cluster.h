@@ -35,7 +35,7 @@ struct FabricLevel {
   std::int64_t size = 0;        // units of the level below; 0: as many as the plan needs (outermost level only)
   double nics_per_gpu = 1;      // network ports a GPU; 1 for scale-up fabrics
   double oversubscription = 1;  // >= 1: how much narrower this level is than its GPUs' ports together
-  // A dimension of a torus: the units form a ring of direct links, half of the ports to each neighbour. Several
+  // A dimension of a torus: the units form a ring of direct links, half of the ports to each neighbor. Several
   // dimensions are several levels, the first one innermost.
   bool ring = false;
 

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstddef>
-#include <optional>
 #include <string_view>
 
 #include "ns_dist/names.h"
@@ -11,7 +10,7 @@
 
 namespace ns_dist {
 
-// kTf32 is stored as fp32. kFp8 stands for both E4M3 and E5M2.
+// kTf32 is stored as fp32. kFp8 is E4M3 or E5M2.
 enum class DType { kFp64, kFp32, kTf32, kFp16, kBf16, kFp8, kFp4 };
 inline constexpr std::size_t kDTypeCount = 7;
 inline constexpr std::array<DType, kDTypeCount> kAllDTypes = {DType::kFp64, DType::kFp32, DType::kTf32, DType::kFp16,
@@ -21,8 +20,6 @@ template <>
 inline constexpr std::array<std::string_view, kDTypeCount> kEnumeratorNames<DType> = {"fp64", "fp32", "tf32", "fp16",
                                                                                       "bf16", "fp8",  "fp4"};
 constexpr std::string_view name_of(DType dtype) { return enumerator_name(dtype); }
-
-std::optional<DType> dtype_from_name(std::string_view name);
 
 // Bytes of one stored element.
 constexpr Bytes size_of(DType dtype) {

@@ -111,7 +111,6 @@ class ExecutionGraph {
   }
   // The node before `id` on its lane, or kNoNode.
   NodeId previous_on_lane(NodeId id) const { return previous_[index(id)]; }
-  std::size_t edge_count() const { return edges_.size(); }  // across lanes; the lanes' own order is implied
 
   static std::int64_t stage_of(LaneId lane) { return index(lane) / kStreamCount; }
   static Stream stream_of(LaneId lane) { return static_cast<Stream>(index(lane) % kStreamCount); }

@@ -23,7 +23,7 @@
 
 namespace ns_dist {
 
-// What a user says: {"plan/tp", "8"}.
+// One field that a user sets: {"plan/tp", "8"}.
 struct Assignment {
   std::string field, text;
   friend bool operator==(const Assignment&, const Assignment&) = default;
@@ -39,7 +39,7 @@ enum class InReports {
 struct Field {
   std::string_view name;               // "plan/tp"
   std::string_view help = "";          // without the default
-  std::string_view values = "";        // "ID|FILE"; empty: as the type says ("N", "on|off", names of enumerators)
+  std::string_view values = "";        // "ID|FILE"; empty: from the type ("N", "on|off", names of enumerators)
   std::string_view default_text = "";  // where the default depends on other fields
   std::string_view flag = "";          // "--seq", where it is not the key with - for _
   std::int64_t least = 1;              // of a whole number
@@ -58,7 +58,7 @@ std::string flag_of(const Field& field);
 template <class T, class Struct>
 concept OrConst = std::same_as<std::remove_const_t<T>, Struct>;
 
-// Reads `text` into `value`. Errors have `where` = field.name and say what was expected.
+// Reads `text` into `value`. Errors have `where` = field.name and what was expected.
 Result<void> read_field(const Field& field, std::string_view text, std::int64_t& value);
 Result<void> read_field(const Field& field, std::string_view text, bool& value);  // on, off; an empty text is on
 Result<void> read_field(const Field& field, std::string_view text, std::string& value);

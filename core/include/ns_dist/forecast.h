@@ -1,4 +1,4 @@
-// What a model says of one operator or collective.
+// The forecast of one operator or collective.
 #pragma once
 
 #include <cstdint>

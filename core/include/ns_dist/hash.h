@@ -1,4 +1,4 @@
-// Content hashes for provenance: FNV-1a, 64 bits. They tell inputs apart; they protect against nothing.
+// Content hashes for provenance: FNV-1a, 64 bits. They distinguish inputs; they do not protect against forged ones.
 #pragma once
 
 #include <cstdint>

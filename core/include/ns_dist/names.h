@@ -1,7 +1,9 @@
 // The text of each enumerator: its only spelling, for flags, files, reports and errors alike.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -21,6 +23,13 @@ constexpr std::span<const std::string_view> names_of() {
 template <class Enum>
 constexpr std::string_view enumerator_name(Enum value) {
   return names_of<Enum>()[static_cast<std::size_t>(value)];
+}
+
+template <class Enum>
+constexpr std::optional<Enum> enumerator_from_name(std::string_view name) {
+  const std::span<const std::string_view> names = names_of<Enum>();
+  const auto found = std::find(names.begin(), names.end(), name);
+  return found == names.end() ? std::nullopt : std::optional(static_cast<Enum>(found - names.begin()));
 }
 
 }  // namespace ns_dist

@@ -4,6 +4,7 @@
 //   Work work = work_of(op);     // 1.1e12 FLOP, 402 MB
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@ enum class Pass { kForward, kBackward };
 // How A and B lie in memory (row-major unless T): the forward of a linear layer is kNT (weights n x k), its dgrad kNN
 // and its wgrad kTN.
 enum class GemmLayout { kNN, kNT, kTN, kTT };
+template <>
+inline constexpr std::array<std::string_view, 4> kEnumeratorNames<GemmLayout> = {"nn", "nt", "tn", "tt"};
+constexpr std::string_view name_of(GemmLayout layout) { return enumerator_name(layout); }
 
 // What a GEMM's epilogue does to its output before it is written.
 enum class Epilogue { kNone, kBias, kBiasGelu, kAccumulateFp32, kAccumulate };

@@ -60,7 +60,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "data-parallel replicas",
          .default_text = "1; with machine/nodes, as many as fill them"},
         plan.dp);
-  visit({.name = "plan/cp", .help = "context-parallel ranks"}, plan.cp);
+  visit({.name = "plan/cp", .help = "context-parallel ranks; more than 1 is not supported yet", .values = "1"}, plan.cp);
   visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp"}, plan.ep);
   visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
         plan.vpp);
@@ -90,7 +90,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .values = "DIMS",
          .in_reports = kOptional},
         plan.order);
-  visit({.name = "plan/zero", .help = "what replicas share: 1 optimizer, 2 gradients too, 3 weights too"}, plan.zero);
+  visit({.name = "plan/zero",
+         .help = "1: replicas share the optimizer state; 2 and 3 are not supported yet",
+         .values = "0|1"},
+        plan.zero);
   visit({.name = "plan/recompute", .help = "activations that the backward pass computes again"}, plan.recompute);
   visit({.name = "plan/sequence_parallel",
          .help = "tensor-parallel ranks share what lies between products",
@@ -138,7 +141,10 @@ void visit_fields(Visitor&& visit, T& training) {
   visit({.name = "training/micro_batch", .help = "sequences a pass"}, training.micro_batch);
   visit({.name = "training/sequence", .help = "tokens a sequence", .default_text = "the model's own", .flag = "--seq"},
         training.sequence);
-  visit({.name = "training/dtype", .help = "number format of products", .names = names_of<DType>().subspan(1, 5)},
+  visit({.name = "training/dtype",
+         .help = "number format of products; fp8 is not supported yet",
+         .values = "fp32|tf32|fp16|bf16",
+         .names = names_of<DType>().subspan(1, 5)},
         training.dtype);
 }
 

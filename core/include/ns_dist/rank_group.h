@@ -8,7 +8,7 @@ namespace ns_dist {
 
 using Rank = std::int64_t;
 
-// `count` ranks, `stride` apart.
+// `count` ranks; from one to the next, `stride`.
 struct Stride {
   std::int64_t count = 1, stride = 1;
   friend bool operator==(const Stride&, const Stride&) = default;

@@ -130,7 +130,7 @@ struct Dimension {
 };
 
 // Reads `text` as number and unit; the value comes back in base units. Errors: no number, not finite, no unit, an
-// unknown unit, another dimension than `expected`; each says what to write instead.
+// unknown unit, another dimension than `expected`; each has a hint: what to write instead.
 Result<double> parse_in_base(std::string_view text, Dimension expected);
 
 // Text that parse_in_base reads back as exactly `value`: "3.35 TB/s".

@@ -2,11 +2,10 @@
 // high_ms, algorithm, protocol, busbw_gbs, extrapolated` out. Where a row has `latency_ms`, it counts in an error
 // table.
 //
-//   NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, "rows.csv"));
+//   NS_TRY(const CsvTable table, CsvTable::read("rows.csv"));
+//   NS_TRY(const CollectiveReader reader, CollectiveReader::of(table));
 //   CollectiveForecaster forecaster(resolve);
-//   for each line: reader.row(fields, "rows.csv:12") -> forecaster.forecast(row) -> to_fields(answer)
-//
-// The caller reads and writes the lines; this header handles columns, not files.
+//   for each row: reader.row(i) -> forecaster.forecast(row) -> to_fields(answer)
 #pragma once
 
 #include <array>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "ns_dist/collective.h"
+#include "ns_dist/csv_table.h"
 #include "ns_dist/error_figures.h"
 #include "ns_dist/network_model.h"
 
@@ -42,12 +42,14 @@ class CollectiveReader {
  public:
   // Columns in any order, others are allowed: collective, ranks and bytes, and one of gpu and cluster, are needed;
   // gpus_per_node, dtype, latency_ms and imbalance (of all_to_all) are read; `system` (the name in the measured data)
-  // is read as cluster. Errors: one of the needed columns is missing.
-  static Result<CollectiveReader> of(std::span<const std::string> columns, const std::string& where);
+  // is read as cluster. A table with no column for a machine is of `gpu` or of `cluster`, if one of them is given. Keeps
+  // a reference to `table`. Errors: one of the needed columns is missing.
+  static Result<CollectiveReader> of(const CsvTable& table, std::string gpu = "", std::string cluster = "");
 
-  // Errors, at `where`: too few fields, an unknown collective, a number that is none, ranks below 2, bytes below 1,
-  // an imbalance below 1, above the ranks, or of another collective than all_to_all.
-  Result<CollectiveRow> row(std::span<const std::string_view> fields, const std::string& where) const;
+  // Errors, with the row's line: too few fields, an unknown collective, a number that is none, ranks below 2, bytes
+  // below 1, an imbalance below 1, above the ranks, or of another collective than all_to_all.
+  Result<CollectiveRow> row(std::size_t index) const;
+  std::string where(std::size_t index) const;  // "rows.csv:12"
 
  private:
   enum Column {
@@ -63,6 +65,8 @@ class CollectiveReader {
     kImbalance,
     kColumnCount
   };
+  const CsvTable* table_ = nullptr;
+  std::string gpu_, cluster_;  // of all rows
   std::array<std::optional<std::size_t>, kColumnCount> index_;
 };
 

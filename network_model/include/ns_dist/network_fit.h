@@ -30,12 +30,12 @@ struct CollectiveMeasurement {
 
 // A step of the logarithm where the modeled choice changes; it is a twentieth of an octave wide.
 struct CalibrationStep {
-  Seconds modelled;
+  Seconds modeled;
   double height = 0;  // positive
   friend bool operator==(const CalibrationStep&, const CalibrationStep&) = default;
 };
 
-// Logarithm of measured over modelled time at 23 knots of modelled time, 5 us x 2^(k/2), and steps on top.
+// Logarithm of measured over modeled time at 23 knots of modeled time, 5 us x 2^(k/2), and steps on top.
 struct CalibrationCurve {
   std::string cluster;       // id of the one cluster that it holds for; empty: all with this fabric and architecture
   std::string gpu;           // id of the one GPU that it holds for; empty: all of this architecture

@@ -18,9 +18,9 @@ namespace {
 
 using network::kKnots;
 
-// Modelled time and measured over modelled, one row.
+// Modeled time and measured over modeled, one row.
 struct Point {
-  double bytes, modelled, log_ratio;
+  double bytes, modeled, log_ratio;
   std::size_t cluster;
 };
 
@@ -69,8 +69,8 @@ Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, 
   for (const Point& point : points) rows_of_size[point.bytes] += 1;
   double first = static_cast<double>(kKnots), last = 0;
   for (const Point& point : points) {
-    first = std::min(first, network::knot_coordinate(point.modelled));
-    last = std::max(last, network::knot_coordinate(point.modelled));
+    first = std::min(first, network::knot_coordinate(point.modeled));
+    last = std::max(last, network::knot_coordinate(point.modeled));
   }
   std::erase_if(switches, [&](double position) { return position <= first || position >= last; });
 
@@ -86,7 +86,7 @@ Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, 
     };
     std::map<std::pair<std::size_t, double>, Place> bases;
     for (const Point& point : points) {
-      const double x = network::knot_coordinate(point.modelled);
+      const double x = network::knot_coordinate(point.modeled);
       const auto k = std::min(static_cast<std::size_t>(x), kKnots - 2);
       Basis basis = {{k, 1 - (x - static_cast<double>(k))}, {k + 1, x - static_cast<double>(k)}};
       for (std::size_t i = 0; i < switches.size(); ++i) {
@@ -151,7 +151,7 @@ Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, 
 
 // `shared` plus a smooth curve through the residuals of the points.
 Curve on_top_of(const Curve& shared, std::vector<Point> points, double smoothness) {
-  for (Point& point : points) point.log_ratio -= shared.correction.log_ratio(point.modelled);
+  for (Point& point : points) point.log_ratio -= shared.correction.log_ratio(point.modeled);
   Curve curve = fit_curve(points, {}, smoothness);
   for (std::size_t k = 0; k < kKnots; ++k) curve.knots[k] += shared.knots[k];
   curve.steps = shared.steps;
@@ -174,7 +174,7 @@ struct Spread {
 };
 Spread spread_of(const Curve& fitted, const std::vector<Point>& points) {
   const auto residual = [&](const Point& point) {
-    return point.log_ratio - fitted.correction.log_ratio(point.modelled);
+    return point.log_ratio - fitted.correction.log_ratio(point.modeled);
   };
   std::map<std::pair<std::size_t, double>, std::pair<double, double>> sums;  // of residuals, and how many
   for (const Point& point : points) {
@@ -263,7 +263,7 @@ CalibrationCurve curve_of(const GroupKey& key) {
   return curve;
 }
 
-// Knot coordinates of the modelled times at which the modelled choice changes, 512 B to 1 GiB.
+// Knot coordinates of the modeled times at which the modeled choice changes, 512 B to 1 GiB.
 std::vector<double> switches_of(network::Call call, network::Transport transport) {
   std::vector<double> switches;
   const char* method = nullptr;

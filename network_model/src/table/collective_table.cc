@@ -49,31 +49,36 @@ constexpr const char* kAll = "all";
 
 }  // namespace
 
-Result<CollectiveReader> CollectiveReader::of(std::span<const std::string> columns, const std::string& where) {
+Result<CollectiveReader> CollectiveReader::of(const CsvTable& table, std::string gpu, std::string cluster) {
   CollectiveReader reader;
-  for (std::size_t i = 0; i < kColumnNames.size(); ++i) {
-    const auto found = std::find(columns.begin(), columns.end(), kColumnNames[i]);
-    if (found != columns.end()) reader.index_[i] = static_cast<std::size_t>(found - columns.begin());
-  }
+  reader.table_ = &table;
+  for (std::size_t i = 0; i < kColumnNames.size(); ++i) reader.index_[i] = table.column(kColumnNames[i]);
   for (const Column needed : {kCollective, kRanks, kBytes}) {
     if (!reader.index_[needed]) {
-      return wrong(where, fmt::format("no column \"{}\"", kColumnNames[needed]),
+      return wrong(table.where(), fmt::format("no column \"{}\"", kColumnNames[needed]),
                    "gpu or cluster, collective, ranks, gpus_per_node, bytes");
     }
   }
-  if (!reader.index_[kGpu] && !reader.index_[kCluster] && !reader.index_[kSystem]) {
-    return wrong(where, "no column \"gpu\" or \"cluster\"", "one of them");
-  }
+  if (reader.index_[kGpu] || reader.index_[kCluster] || reader.index_[kSystem]) return reader;
+  if (gpu.empty() && cluster.empty()) return wrong(table.where(), "no column \"gpu\" or \"cluster\"", "one of them");
+  reader.gpu_ = std::move(gpu), reader.cluster_ = std::move(cluster);
   return reader;
 }
 
-Result<CollectiveRow> CollectiveReader::row(std::span<const std::string_view> fields, const std::string& where) const {
+std::string CollectiveReader::where(std::size_t index) const {
+  return fmt::format("{}:{}", table_->where(), table_->line(index));
+}
+
+Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
+  std::vector<std::string_view> fields;
+  table_->fields(index, fields);
+  const std::string where = this->where(index);
   const auto field = [&](Column column) -> std::string_view {
     return index_[column] && *index_[column] < fields.size() ? fields[*index_[column]] : std::string_view();
   };
   CollectiveRow row;
-  row.gpu = field(kGpu);
-  row.cluster = index_[kCluster] ? field(kCluster) : field(kSystem);
+  row.gpu = index_[kGpu] ? field(kGpu) : gpu_;
+  row.cluster = index_[kCluster] ? field(kCluster) : index_[kSystem] ? field(kSystem) : cluster_;
   if (row.gpu.empty() && row.cluster.empty()) return wrong(where, "neither a GPU nor a cluster", "one of them");
   const std::optional<CollectiveKind> kind = kind_named(field(kCollective));
   if (!kind) return wrong(where, fmt::format("unknown collective \"{}\"", field(kCollective)), all_kinds());

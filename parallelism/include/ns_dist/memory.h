@@ -1,6 +1,6 @@
 // What a plan keeps in the memory of each pipeline stage's GPUs.
 //
-// Activations follow Korthikanti et al. 2022 (arXiv 2205.05198), eq. 1-6, told apart by tensor so that grouped queries,
+// Activations follow Korthikanti et al. 2022 (arXiv 2205.05198), eq. 1-6, by tensor so that grouped queries,
 // gated MLPs, experts and flash attention are covered by the same sums.
 #pragma once
 

@@ -30,7 +30,7 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 
 // FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,
-// generalised: 2 FLOPs a multiply-add, backward twice the forward, attention scores in full as Megatron counts them);
+// generalized: 2 FLOPs a multiply-add, backward twice the forward, attention scores in full as Megatron counts them);
 // `hardware` adds what is computed again.
 struct StepFlops {
   Flops model, hardware;

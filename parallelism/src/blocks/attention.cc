@@ -57,7 +57,7 @@ BlockStep heads(const Shape& shape) {
   }
   if (shape.model->mla) {
     // Queries and keys are put together from their parts with and without position, and values are made contiguous
-    // (Megatron-Core, multi_latent_attention.py). The backward pass takes the gradients apart again.
+    // (Megatron-Core, multi_latent_attention.py). The backward pass splits the gradients again.
     const auto elements = static_cast<double>(shape.tokens * shape.heads * (2 * shape.query_dim + shape.value_dim));
     add("attention.assemble", Copy{elements * shape.element * units::B});
   }

@@ -33,7 +33,7 @@ void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, By
   if (shape.ep > 1) calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kExpert}});
 }
 
-// Rows come in from each rank in turn. They are brought together by local expert, and taken apart before they leave
+// Rows come in from each rank in turn. They are brought together by local expert, and split before they leave
 // (Megatron-Core, token_dispatcher.py, sort_chunks_by_idxs).
 void sort_by_expert(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size) {
   if (size.experts > 1) calls.push_back(kernel(shape, name, Copy{size.gathered}));

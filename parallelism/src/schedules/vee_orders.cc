@@ -1,6 +1,6 @@
 // Schedules on vee seats from a building block (Qi et al. 2024, arXiv 2405.15362): the passes of one
-// microbatch, placed so that copies of the block, six units apart, never meet on a stage. The memory of a stage is the
-// time from its forward passes to its gradients, divided by six.
+// microbatch, placed so that copies of the block, one every six units, never meet on a stage. The memory of a stage is
+// the time from its forward passes to its gradients, divided by six.
 #include <algorithm>
 
 #include "repeated_block.h"

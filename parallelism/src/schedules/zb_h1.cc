@@ -23,7 +23,7 @@ Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
 
 extern constinit const PipelineSchedule kZbH1 = {
     .name = kName,
-    .description = "1f1b with weight gradients apart; a third of its bubble, and no more memory on the first stage",
+    .description = "1f1b with separate weight gradients; a third of its bubble, and no more memory on the first stage",
     .splits_backward = true,
     .seats = loop_seats,
     .orders = orders,

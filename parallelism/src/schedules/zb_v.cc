@@ -60,7 +60,7 @@ Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
 
 extern constinit const PipelineSchedule kZbV = {
     .name = kName,
-    .description = "a vee of two chunks with weight gradients apart; 1f1b's activations, and hardly a bubble",
+    .description = "a vee of two chunks with separate weight gradients; 1f1b's activations, and hardly a bubble",
     .least_chunks = 2,
     .most_chunks = 2,
     .splits_backward = true,

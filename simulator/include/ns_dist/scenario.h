@@ -1,6 +1,6 @@
 // A question: this model, on this cluster, under this plan.
 //
-//   ScenarioSpec spec;                                         // as a user says it; what is missing has a default
+//   ScenarioSpec spec;                                         // what a user sets; the rest has defaults
 //   spec.set("plan/tp", 8).set("plan/pp", 16);
 //   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
 #pragma once
@@ -120,7 +120,7 @@ struct Scenario {
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };
 
-// What a user says. Fields are those of scenario_fields(); the last assignment of a field holds.
+// What a user sets. Fields are those of scenario_fields(); the last assignment of a field holds.
 struct ScenarioSpec {
   std::vector<Assignment> assignments;
 
@@ -166,10 +166,10 @@ Result<void> assign(Scenario& scenario, const Assignment& assignment);
 // Whether `resolve` can read every assignment. Errors: all that it cannot, at once.
 Result<void> check_values(const ScenarioSpec& spec);
 
-// "--tp 8 --recompute full", as the command line says it. Fields that do not exist are written as they are.
-std::string to_flags(std::span<const Assignment> assignments);
+// The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Fields that do not exist are written as they are.
+std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan);
 
-// Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` says.
+// Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` sets.
 //
 // The machine is the cluster that is named, or the GPU's usual one. A machine whose size is given (nodes, or a sized
 // cluster) must be filled by tp x cp x pp x dp ranks, and dp follows from it when it is not given; otherwise there are

@@ -98,17 +98,7 @@ Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> duration
 // A message takes from the ports out of its sender and into its receiver. `demands` by WorkId.
 Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations, std::span<const Demand> demands);
 
-// Demands on `cluster` of works forecast so: network_model's footprint. With `contention` off ports are free, with
-// `compute_slowdown` off SMs and memory are. Errors: a group that does not lie on the cluster.
-Result<std::vector<Demand>> demands_of(const ExecutionGraph& graph, std::span<const Forecast> forecasts,
-                                       const Cluster& cluster, bool contention, bool compute_slowdown);
-
-// What each distinct work item takes, by WorkId. A message is a send and receive between the representatives of its
-// two stages.
-Result<std::vector<Forecast>> forecast_works(const ExecutionGraph& graph, const ComputeCost& compute,
-                                             const NetworkCost& network);
-
-// What the settings say to make_network_model. Not strict: messages and all-to-alls have one algorithm, whatever the
+// The settings as options of make_network_model. Not strict: messages and all-to-alls have one algorithm, whatever the
 // reductions are told to use.
 NetworkModelOptions network_options(const NetworkSettings& settings);
 

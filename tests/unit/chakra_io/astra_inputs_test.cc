@@ -54,7 +54,7 @@ TEST(AstraInputs, LinksBetweenPairsOfGpusAreSharedOutAmongThem) {
   EXPECT_THAT(text, HasSubstr("latency: [ 1000 ]"));
 }
 
-TEST(AstraInputs, SystemHasWhatTheSimulatorLeavesUninitialised) {
+TEST(AstraInputs, SystemHasWhatTheSimulatorLeavesUninitialized) {
   const ScratchFolder folder;
   ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16, {.directory = folder.path()}));
   auto system = nlohmann::json::parse(text_of_file(folder.path() / "system.json"));

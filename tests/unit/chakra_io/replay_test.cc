@@ -220,6 +220,8 @@ TEST(CommGroups, ReadsWhatTheFeederReadsAndRefusesTheRest) {
     ASSERT_FALSE(groups) << text;
     EXPECT_THAT(groups.error().where, HasSubstr("groups.json"));
   }
+  EXPECT_THAT(read("{\"1\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}").error().message,
+              HasSubstr("nested deeper"));
   EXPECT_EQ(read_comm_groups(folder.path() / "none.json").error().code, ErrorCode::kNotFound);
 }
 

@@ -40,7 +40,7 @@ TEST(Answers, TheSummaryFitsFortyLines) {
         "--model llama2-70b --gpu a100 --tp 16 --pp 3 --nodes 6", ""}) {
     const CommandResult result = answered(job);
     EXPECT_LE(lines_of(result.out), 40) << job;
-    EXPECT_THAT(result.out, Not(HasSubstr("\033"))) << "colours in a pipe";
+    EXPECT_THAT(result.out, Not(HasSubstr("\033"))) << "colors in a pipe";
     for (const char* word : {"step time", "90 % interval", "tokens/s", "MFU", "memory", "Where the time goes"}) {
       EXPECT_THAT(result.out, HasSubstr(word)) << job;
     }
@@ -210,7 +210,8 @@ TEST(Answers, EverySubjectOfExplainWorksAsItsExampleSays) {
   int subjects = 0;
   bool table = false;
   for (std::string line; std::getline(help, line);) {
-    if (table && line.rfind("  ", 0) == 0) {
+    if (table && line.rfind("  ", 0) != 0) break;
+    if (table) {
       std::istringstream words(line);
       std::string subject, rest;
       words >> subject;

@@ -114,14 +114,14 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"explain gemm 8x8x8 --pass backward", 2, "--pass: gemm has no backward pass; .*gradients are gemms"},
       {"explain moe 8x8x8x8x2 --pass backward", 2, "--pass: moe has no backward pass"},
       {"explain optimizer 8 --pass backward", 2, "--pass: optimizer has no backward pass"},
-      {"explain gemm 8x8x8 --window 5", 2, "--window: says nothing of gemm; expected only with attention"},
-      {"explain softmax 8x8 --layout tt", 2, "--layout: says nothing of softmax; expected only with gemm"},
-      {"explain gemm 8x8x8 --ranks 16", 2, "--ranks: says nothing of gemm; expected only with collectives"},
-      {"explain all_reduce 64MiB --dtype fp8", 2, "--dtype: says nothing of all_reduce"},
+      {"explain gemm 8x8x8 --window 5", 2, "--window: is not a flag of gemm; expected only with attention"},
+      {"explain softmax 8x8 --layout tt", 2, "--layout: is not a flag of softmax; expected only with gemm"},
+      {"explain gemm 8x8x8 --ranks 16", 2, "--ranks: is not a flag of gemm; expected only with collectives"},
+      {"explain all_reduce 64MiB --dtype fp8", 2, "--dtype: is not a flag of all_reduce"},
       {"explain softmax 8x8 --dtype fp8_block", 2, "--dtype: \"fp8_block\""},
-      {"explain gelu 8x8", 2, "nothing is called \"gelu\".*did you mean \"elementwise\""},
+      {"explain geluu 8x8", 2, "nothing is called \"geluu\".*did you mean \"gelu\""},
       {"explain layernrm 8x8", 2, "did you mean \"layernorm\""},
-      {"explain unknown mine", 2, "--flops: nothing says what it does.*--read"},
+      {"explain unknown mine", 2, "--flops: the work of the kernel is missing.*--read"},
       // Fits.
       {"fit --data /proc/no_such --output x", 1, "--data: \"/proc/no_such\" is not there; expected a folder"},
       {"fit --data /dev/null --output x", 1, "--data: \"/dev/null\" is a file"},
@@ -153,7 +153,10 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   write("negative.json", replaced(model, "\"hidden\": 12288", "\"hidden\": -12288"));
   write("key.json", replaced(model, "\"layers\"", "\"layer\""));
   write("list.json", "[1, 2, 3]");
-  write("deep.json", std::string(200'000, '['));
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  write("deep.json", "{\"schema\": " + deep + ", \"inputs\": {}}");
+  write("wordy.json", "{\"schema\": \"" + std::string(1'000'000, 'x') + "\"}");
+  write("rows.csv", "gpu,op,b,h\nh100,softmax,8,8\n");
   write("binary.json", std::string("\xff\xfe\0\x01", 4));
   constexpr BadInput kInputs[] = {
       {"--gpu empty.json", 1, "empty.json:1:1"},
@@ -165,8 +168,15 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--model list.json", 1, "list.json"},
       {"--model deep.json", 1, "deep.json: nested deeper"},
       {"--gpu binary.json", 1, "binary.json:1:1"},
-      {"--from truncated.json", 1, "truncated.json: not JSON"},
-      {"--from deep.json", 1, "deep.json: nested too deeply"},
+      {"--gpu deep.json", 1, "deep.json: nested deeper"},
+      {"--cluster deep.json", 1, "deep.json: nested deeper"},
+      {"--calibration deep.json", 1, "deep.json: nested deeper"},
+      {"--kernel-calibration deep.json", 1, "deep.json: nested deeper"},
+      {"--calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
+      {"--kernel-calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
+      {"kernels --input rows.csv --kernel-calibration deep.json", 1, "deep.json: nested deeper"},
+      {"--from truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
+      {"--from deep.json", 1, "deep.json: nested deeper"},
       {"--from type.json", 1, "type.json#: this is no report"},
   };
   for (const BadInput& input : kInputs) {

@@ -116,7 +116,7 @@ TEST(Calibrate, SaysWhatIsWrongWithKernels) {
     return result.err;
   };
   const std::string header = "op,dtype,m,n,k,latency_ms\n", row = "linear,bf16,64,64,64,0.1\n";
-  EXPECT_THAT(refused(header + row, "--kernels mine.csv"), HasSubstr("--gpu: nothing says on which GPU"));
+  EXPECT_THAT(refused(header + row, "--kernels mine.csv"), HasSubstr("--gpu: the GPU of the measurements is missing"));
   EXPECT_THAT(refused(header + row, "--gpu h100 --kernels mine.csv"), HasSubstr("too few measurements"));
   EXPECT_THAT(refused(header + row + row + "linear,bf16,64,0,64,1\n", "--gpu h100 --kernels mine.csv"),
               HasSubstr("mine.csv:4"));
@@ -135,7 +135,8 @@ TEST(Calibrate, SaysWhatIsWrong) {
     return result.err;
   };
   const std::string header = "collective,ranks,bytes,latency_ms\n";
-  EXPECT_THAT(refused(header + "all_reduce,8,1024,0.1\n", ""), HasSubstr("--cluster, --gpu: nothing says on which"));
+  EXPECT_THAT(refused(header + "all_reduce,8,1024,0.1\n", ""),
+              HasSubstr("--cluster, --gpu: the machine of the measurements is missing"));
   EXPECT_THAT(refused(header + "all_reduce,8,1024,0.1\n", "--gpu h1000"), HasSubstr("--gpu: unknown GPU"));
   EXPECT_THAT(refused(header), HasSubstr("mine.csv: no rows"));
   EXPECT_THAT(refused(header + "all_reduce,8,1024,\n"), HasSubstr("mine.csv:2: no latency_ms"));

@@ -83,7 +83,7 @@ TEST(Fields, AreKeysOfRunsFiles) {
       Scenario scenario = small_scenario();
       ASSERT_TRUE(assign(scenario, change));
       json value = json::parse(write_scenario(scenario))[json::json_pointer("/" + name)];
-      if (description.values == "0|1|2|3") value = std::stoi(change.text);  // a number in these files
+      if (name == "plan/zero") value = std::stoi(change.text);  // a number in these files
       json changed = file;
       changed["runs"][0][key] = value;
       const auto runs = read_runs(changed.dump(), "runs.json");
@@ -122,7 +122,9 @@ TEST(Fields, DifferencesAreWhatMakesOnePlanTheOther) {
   to.recompute = Recompute::kFull;
   to.overlap_p2p = true;
   const std::vector<Assignment> changes = differences(from, to);
-  EXPECT_EQ(to_flags(changes), "--tp 8 --recompute full --overlap-p2p on");
+  EXPECT_EQ(to_flags(changes, from), "--tp 8 --recompute full --overlap p2p");
+  EXPECT_EQ(to_flags(std::vector{Assignment{"plan/overlap_grad_reduce", "on"}}, to), "--overlap grad-reduce,p2p");
+  EXPECT_EQ(to_flags(std::vector{Assignment{"plan/overlap_p2p", "off"}}, to), "--overlap none");
   for (const Assignment& change : changes) ASSERT_TRUE(assign_field(from, change).value());
   EXPECT_EQ(from, to);
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "compute_model_gpus.h"
+#include "ns_dist/csv_table.h"
 
 namespace ns_dist {
 namespace {

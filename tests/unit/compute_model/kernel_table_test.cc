@@ -1,12 +1,8 @@
 #include "ns_dist/kernel_table.h"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "compute_model_gpus.h"
 
@@ -134,16 +130,13 @@ TEST(KernelTable, ReadsWhatSpreadsheetsWrite) {
 }
 
 TEST(KernelTable, KnowsEveryOperatorThatItNames) {
-  for (const KernelShape& shape : kernel_shapes()) {
-    std::istringstream names{std::string(shape.names)};
-    for (std::string name; names >> name;) {
-      const CsvTable csv = table(
-          "gpu,op,b,s,h,d,m,n,k,num_tokens,hidden,inter,topk,experts,cin,cout,ksize,isize,stride,pad,flops,read_bytes\n"
-          "x," +
-          name + ",8,64,8,64,8,8,8,8,8,8,2,8,8,8,3,16,1,1,1e9,1e6\n");
-      const auto row = KernelReader(csv).row(0);
-      EXPECT_TRUE(row) << name << ": " << (row ? "" : to_text(row.error()));
-    }
+  for (const std::string& name : operator_names()) {
+    const CsvTable csv = table(
+        "gpu,op,b,s,h,d,m,n,k,num_tokens,hidden,inter,topk,experts,cin,cout,ksize,isize,stride,pad,flops,read_bytes\n"
+        "x," +
+        name + ",8,64,8,64,8,8,8,8,8,8,2,8,8,8,3,16,1,1,1e9,1e6\n");
+    const auto row = KernelReader(csv).row(0);
+    EXPECT_TRUE(row) << name << ": " << (row ? "" : to_text(row.error()));
   }
 }
 
@@ -165,48 +158,10 @@ TEST(KernelTable, ReplacesEarlierAnswers) {
       table("gpu,op,\"a,b\",forecast_ms,b,low_ms\nx,softmax, 1,9,2,8\nx,softmax\nx,softmax,1,2,3,4,5\n");
   KernelForecasts none;
   none.forecasts.resize(3);
-  EXPECT_EQ(to_csv(csv, none),
+  EXPECT_EQ(csv_header(csv) + csv_rows(csv, none),
             "gpu,op,\"a,b\",b,forecast_ms,low_ms,high_ms,utilization,bound,tile,waves,method,extrapolated,"
             "forecast_power_w\nx,softmax, 1,2,,,,,,,,,,\nx,softmax,,,,,,,,,,,,\nx,softmax,1,3,,,,,,,,,,\n");
   EXPECT_EQ(replaced_columns(csv), (std::vector<std::string>{"forecast_ms", "low_ms"}));
-}
-
-TEST(KernelTable, RefusesNoTable) {
-  EXPECT_FALSE(CsvTable::parse("", "x"));
-  EXPECT_FALSE(CsvTable::parse("a,b,a\n", "x"));
-  EXPECT_FALSE(CsvTable::read("/nowhere/at/all.csv"));
-}
-
-// The pieces of a file of several have the rows of the whole, with their lines.
-TEST(CsvStream, HasTheRowsOfTheWholeTable) {
-  const auto path = std::filesystem::temp_directory_path() / "ns_dist_csv_stream_test.csv";
-  {
-    std::ofstream file(path);
-    file << "\ngpu,op,b,h\n";
-    for (int i = 0; i < 500'000; ++i) {
-      file << "x,softmax," << i << ",3\n";
-      if (i % 1000 == 0) file << "\r\n";
-    }
-    file << "x,softmax,1,4";  // no line break at the end
-  }
-  const auto whole = CsvTable::read(path);
-  auto stream = CsvStream::open(path);
-  ASSERT_TRUE(whole && stream);
-  EXPECT_EQ(stream->header().columns(), whole->columns());
-  EXPECT_EQ(stream->header().row_count(), 0u);
-  std::size_t row = 0, pieces = 0;
-  for (;; ++pieces) {
-    const auto piece = stream->next();
-    ASSERT_TRUE(piece);
-    if (piece->row_count() == 0) break;
-    for (std::size_t i = 0; i < piece->row_count(); ++i, ++row) {
-      ASSERT_EQ(piece->text(i), whole->text(row));
-      ASSERT_EQ(piece->line(i), whole->line(row));
-    }
-  }
-  EXPECT_EQ(row, whole->row_count());
-  EXPECT_GT(pieces, 1u);
-  std::filesystem::remove(path);
 }
 
 TEST(KernelForecaster, KeepsTheErrorsOfAllPieces) {
@@ -226,20 +181,6 @@ TEST(KernelForecaster, KeepsTheErrorsOfAllPieces) {
   EXPECT_NEAR(many.p90, few.p90, 1e-4 + 1e-3 * few.p90);
   EXPECT_EQ(many.largest, few.largest);
   EXPECT_EQ(many.inside, few.inside);
-}
-
-TEST(KernelTable, ReadsGzip) {
-  const auto path = std::filesystem::temp_directory_path() / "ns_dist_kernel_table_test.csv.gz";
-  const std::string text = "gpu,op,b,h\nx,softmax,2,3\n";
-  const gzFile file = gzopen(path.c_str(), "wb");
-  ASSERT_GT(gzwrite(file, text.data(), static_cast<unsigned>(text.size())), 0);
-  gzclose(file);
-  const auto whole = CsvTable::read(path);
-  ASSERT_TRUE(whole) << to_text(whole.error());
-  EXPECT_EQ(whole->row_count(), 1u);
-  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 6);
-  EXPECT_FALSE(CsvTable::read(path)) << "a cut file";
-  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -55,8 +55,9 @@ TEST(Safetensors, ReadsForeignFiles) {
 
 TEST(Safetensors, RefusesDamage) {
   refuses("", "shorter than its header length");
-  refuses(std::string(8, '\xff'), "more than there are");
+  refuses(std::string(8, '\xff'), "more than the file has");
   refuses(with_header("[1]"), "not a JSON object");
+  refuses(with_header("{\"x\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}"), "nested deeper");
   refuses(with_header("{\"x\":3}"), "not an object");
   refuses(with_header(R"({"__metadata__":{"a":1}})"), "not a text");
   refuses(with_header(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234"), "leaves the file");

@@ -213,7 +213,7 @@ TEST_F(CatalogTest, TorusIsALevelADimension) {
   for (std::size_t i = 1; i < 4; ++i) {
     EXPECT_TRUE(torus->levels[i].ring);
     EXPECT_EQ(torus->levels[i].size, i == 3 ? 8 : 4);
-    EXPECT_DOUBLE_EQ(torus->levels[i].nics_per_gpu, 1) << "2 links to each of 2 neighbours, for 4 GPUs";
+    EXPECT_DOUBLE_EQ(torus->levels[i].nics_per_gpu, 1) << "2 links to each of 2 neighbors, for 4 GPUs";
   }
   for (const char* wrong : {"", "4x", "x4", "4x1", "4x-4", "4 x 4", "4x4x4x4x4x4x4", "99999999x2", "switch"}) {
     const auto none = read(std::string(R"({"fabric": "ib-hdr", "torus": ")") + wrong + "\"}");

@@ -172,7 +172,7 @@ TEST(Clock, SlowerSmsMakeLongerLatencies) {
   EXPECT_NEAR(seconds("ring", "ll", tiny, slow) / seconds("ring", "ll", tiny), 2, 1e-9);
 }
 
-// One GPU a node, 50 GB/s to each of its neighbours in each dimension.
+// One GPU a node, 50 GB/s to each of its neighbors in each dimension.
 Cluster torus(std::vector<std::int64_t> sizes) {
   Cluster cluster = dgx_h100();
   cluster.levels.clear();
@@ -188,7 +188,7 @@ TEST(Torus, AllReduceGoesDimensionByDimension) {
   const Collective all = call(CollectiveKind::kAllReduce, kHuge, {{16, 1}});
   const double expected = 2 * (3.0 / 4 + 3.0 / 4 / 4) * kHuge / (2 * kPort);
   EXPECT_NEAR(seconds("hierarchical", "simple", all, torus({4, 4})) / expected, 1, 1e-6);
-  // 2 x (3 + 3) neighbours, one after the other.
+  // 2 x (3 + 3) neighbors, one after the other.
   const Collective small = call(CollectiveKind::kAllReduce, kTiny, {{16, 1}});
   EXPECT_NEAR(seconds("hierarchical", "ll128", small, torus({4, 4})), (14 + 12 * 4.0 + 13) * kUs, 1e-9);
   EXPECT_LT(seconds("auto", "auto", small, torus({4, 4})), seconds("ring", "auto", small, torus({4, 4})))
@@ -214,7 +214,7 @@ TEST(Torus, AllToAllIsBoundByTheBisection) {
 }
 
 TEST(Torus, PartOfARingIsALine) {
-  // Two neighbours of a ring of four: one link there, one back.
+  // Two neighbors of a ring of four: one link there, one back.
   const Collective pair = call(CollectiveKind::kAllToAll, kHuge, {{2, 1}});
   EXPECT_NEAR(seconds("direct", "simple", pair, torus({4, 4})) / (0.5 * kHuge / kPort), 1, 1e-6);
   const Collective gather = call(CollectiveKind::kAllGather, kHuge, {{2, 1}});

@@ -16,14 +16,17 @@ Result<Cluster> resolve(std::string_view gpu, std::string_view cluster) {
   return fail({ErrorCode::kNotFound, "unknown", "", "", "", {}});
 }
 
-Result<CollectiveRow> read(const std::vector<std::string>& columns, const std::vector<std::string_view>& fields) {
-  NS_TRY(const CollectiveReader reader, CollectiveReader::of(columns, "rows.csv"));
-  return reader.row(fields, "rows.csv:2");
+CsvTable table(const std::string& text) { return *CsvTable::parse(text, "rows.csv"); }
+
+Result<CollectiveRow> read(const std::string& columns, const std::string& fields) {
+  const CsvTable rows = table(columns + "\n" + fields + "\n");
+  NS_TRY(const CollectiveReader reader, CollectiveReader::of(rows));
+  return reader.row(0);
 }
 
 TEST(CollectiveTable, ReadsTheMeasuredDatasColumns) {
-  const auto row = read({"gpu", "collective", "ranks", "gpus_per_node", "bytes", "latency_ms", "lib", "dtype"},
-                        {"a100", "all_gather", "8", "8", "1048576", "0.026", "nccl", "int8"});
+  const auto row = read("gpu,collective,ranks,gpus_per_node,bytes,latency_ms,lib,dtype",
+                        "a100,all_gather,8,8,1048576,0.026,nccl,int8");
   ASSERT_TRUE(row) << to_text(row.error());
   EXPECT_EQ(row->gpu, "a100");
   EXPECT_EQ(row->kind, CollectiveKind::kAllGather);
@@ -34,34 +37,37 @@ TEST(CollectiveTable, ReadsTheMeasuredDatasColumns) {
 }
 
 TEST(CollectiveTable, NamesWhatIsWrongAndWhere) {
-  const std::vector<std::string> columns = {"cluster", "collective", "ranks", "bytes"};
-  EXPECT_FALSE(CollectiveReader::of(std::vector<std::string>{"gpu", "collective", "ranks"}, "rows.csv"));
-  EXPECT_FALSE(CollectiveReader::of(std::vector<std::string>{"collective", "ranks", "bytes"}, "rows.csv"));
-  for (const std::vector<std::string_view>& fields : {std::vector<std::string_view>{"dgx", "all_reduce", "8"},
-                                                      {"dgx", "allreduce", "8", "1"},
-                                                      {"dgx", "all_reduce", "1", "1"},
-                                                      {"dgx", "all_reduce", "x", "1"},
-                                                      {"dgx", "all_reduce", "8", "0"},
-                                                      {"dgx", "all_reduce", "8", "nan"},
-                                                      {"", "all_reduce", "8", "1"},
-                                                      {}}) {
-    const auto row = read(columns, fields);
+  EXPECT_FALSE(CollectiveReader::of(table("gpu,collective,ranks\n")));
+  EXPECT_FALSE(CollectiveReader::of(table("collective,ranks,bytes\n")));
+  for (const char* fields : {"dgx,all_reduce,8", "dgx,allreduce,8,1", "dgx,all_reduce,1,1", "dgx,all_reduce,x,1",
+                             "dgx,all_reduce,8,0", "dgx,all_reduce,8,nan", ",all_reduce,8,1", ","}) {
+    const auto row = read("cluster,collective,ranks,bytes", fields);
     ASSERT_FALSE(row);
     EXPECT_EQ(row.error().where, "rows.csv:2");
   }
 }
 
+TEST(CollectiveTable, ATableWithoutAMachineIsOfTheOneGiven) {
+  const CsvTable rows = table("collective,ranks,bytes\nall_reduce,8,1024\n");
+  EXPECT_EQ(CollectiveReader::of(rows, "a100")->row(0)->gpu, "a100");
+  EXPECT_EQ(CollectiveReader::of(rows, "", "dgx")->row(0)->cluster, "dgx");
+  const CsvTable named = table("system,collective,ranks,bytes\nmine,all_reduce,8,1024\n");
+  const auto row = CollectiveReader::of(named, "a100")->row(0);
+  EXPECT_EQ(row->cluster, "mine");
+  EXPECT_EQ(row->gpu, "");
+}
+
 TEST(CollectiveTable, ReadsHowUnevenAnAllToAllIs) {
-  const std::vector<std::string> columns = {"cluster", "collective", "ranks", "bytes", "imbalance"};
-  const auto uneven = read(columns, {"dgx", "all_to_all", "8", "1048576", "1.5"});
+  const std::string columns = "cluster,collective,ranks,bytes,imbalance";
+  const auto uneven = read(columns, "dgx,all_to_all,8,1048576,1.5");
   ASSERT_TRUE(uneven) << to_text(uneven.error());
   EXPECT_EQ(uneven->imbalance, 1.5);
-  EXPECT_EQ(read(columns, {"dgx", "all_reduce", "8", "1048576", ""})->imbalance, 1);
-  EXPECT_TRUE(read(columns, {"dgx", "all_reduce", "8", "1048576", "1"}));
+  EXPECT_EQ(read(columns, "dgx,all_reduce,8,1048576,")->imbalance, 1);
+  EXPECT_TRUE(read(columns, "dgx,all_reduce,8,1048576,1"));
   for (const std::string_view wrong : {"0.9", "8.1", "-1", "nan", "x"}) {
-    EXPECT_FALSE(read(columns, {"dgx", "all_to_all", "8", "1048576", wrong})) << wrong;
+    EXPECT_FALSE(read(columns, "dgx,all_to_all,8,1048576," + std::string(wrong))) << wrong;
   }
-  EXPECT_FALSE(read(columns, {"dgx", "all_gather", "8", "1048576", "1.5"}));
+  EXPECT_FALSE(read(columns, "dgx,all_gather,8,1048576,1.5"));
 
   CollectiveForecaster forecaster(resolve);
   CollectiveRow row = *uneven;

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costs.h"
 #include "ns_dist/simulator.h"
 #include "support/simulator_fakes.h"
 
@@ -65,40 +66,33 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PipelineTest,
                                            Pipeline{"interleaved", 4, 8, 2}, Pipeline{"interleaved", 8, 16, 3},
                                            Pipeline{"interleaved", 2, 4, 6}));
 
-TEST(ForecastWorks, AsksForMessagesBetweenRepresentatives) {
-  ExecutionGraph::Builder builder(Mesh::innermost_first({"tp", "cp", "dp", "pp"}, {4, 1, 2, 3}), 3);
-  for (const auto& [from, to] : {std::pair<std::int64_t, std::int64_t>{1, 2}, {2, 1}}) {
-    const WorkId work = builder.intern({"send", Category::kPipelineParallel, Message{from, to, 64 * MiB}});
-    builder.add(ExecutionGraph::lane_of(from, Stream::kPipelineForward), work, {}, {});
-  }
-  const ExecutionGraph graph = std::move(builder).build();
+TEST(ForecastWork, AsksForMessagesBetweenRepresentatives) {
+  const Mesh mesh = Mesh::innermost_first({"tp", "cp", "dp", "pp"}, {4, 1, 2, 3});
   std::vector<Collective> asked;
   const FakeCompute compute([](const Operator&) { return Seconds(); });
   const FakeNetwork network([&](const Collective& collective) {
     asked.push_back(collective);
     return 1 * ms;
   });
-  const auto forecasts = forecast_works(graph, compute, network);
-  ASSERT_TRUE(forecasts);
-  EXPECT_EQ(forecasts->size(), 2u);
+  for (const Message& message : {Message{1, 2, 64 * MiB}, Message{2, 1, 64 * MiB}}) {
+    EXPECT_TRUE(forecast_work({"send", Category::kPipelineParallel, message}, mesh, compute, network));
+  }
   // A stage is 4 x 2 ranks; both directions of a link are equally fast.
   const Collective expected{CollectiveKind::kSendRecv, 64 * MiB, RankGroup{8, {{2, 8}}}};
   EXPECT_THAT(asked, ::testing::ElementsAre(expected, expected));
 }
 
-TEST(ForecastWorks, NamesTheWorkThatCannotBeForecast) {
+TEST(ForecastWork, NamesTheWorkThatCannotBeForecast) {
   class Refusing final : public ComputeCost {
     Result<Forecast> forecast(const Operator&) const override {
       return fail({ErrorCode::kInvalidInput, "no fp8 here", "", "", "", {}});
     }
     Result<Explanation> explain(const Operator&) const override { return Explanation{}; }
   };
-  GraphSketch sketch(1);
-  sketch.compute(0, 1 * s);
-  const ExecutionGraph graph = sketch.build();
-  const auto forecasts = forecast_works(graph, Refusing(), FakeNetwork([](const Collective&) { return Seconds(); }));
-  ASSERT_FALSE(forecasts);
-  EXPECT_THAT(to_text(forecasts.error()), ::testing::AllOf(HasSubstr("work0"), HasSubstr("no fp8 here")));
+  const FakeNetwork network([](const Collective&) { return Seconds(); });
+  const auto refused = forecast_work({"qkv", Category::kForward, Operator{Gemm{}}}, Mesh(), Refusing(), network);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()), ::testing::AllOf(HasSubstr("qkv"), HasSubstr("no fp8 here")));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "costs.h"
 #include "ns_dist/fair_sharing.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
@@ -203,7 +204,7 @@ TEST(Footprint, PortsCarryWhatGoesFurtherOut) {
   EXPECT_EQ(taken->ports[1], taken->ports[2]);
 }
 
-TEST(DemandsOf, EachEffectHasItsSwitch) {
+TEST(DemandOf, EachEffectHasItsSwitch) {
   Scenario scenario = small_scenario();
   scenario.plan = {.tp = 8, .pp = 1, .dp = 2, .sequence_parallel = true, .overlap_grad_reduce = true};
   const auto step = [&](bool contention, bool slowdown) {
@@ -220,7 +221,7 @@ TEST(DemandsOf, EachEffectHasItsSwitch) {
 }
 
 // Two groups that reduce over the same ports at once: gradients of experts and of everything else.
-TEST(DemandsOf, ReductionsOnTheSamePortsSlowEachOther) {
+TEST(DemandOf, ReductionsOnTheSamePortsSlowEachOther) {
   const Scenario scenario = small_scenario();
   ExecutionGraph::Builder builder(Mesh::innermost_first({"dp"}, {64}), 1);
   const Collective reduce{CollectiveKind::kAllReduce, 100 * MB, RankGroup{0, {{8, 8}}}};
@@ -230,11 +231,12 @@ TEST(DemandsOf, ReductionsOnTheSamePortsSlowEachOther) {
   builder.add(ExecutionGraph::lane_of(0, kEp), b, {}, {});
   const ExecutionGraph graph = std::move(builder).build();
   // 2 x 7/8 x 100 MB at 23.5 GB/s take 7.45 ms; a forecast of 10 ms leaves a quarter of the port to the other.
-  const std::vector<Forecast> forecasts(2, exactly(10 * ms));
-  const auto demands = demands_of(graph, forecasts, scenario.cluster, true, false);
-  ASSERT_TRUE(demands);
+  std::vector<Demand> demands;
+  for (const WorkItem& item : graph.works()) {
+    demands.push_back(*demand_of(item, graph.mesh(), exactly(10 * ms), scenario.cluster, true, false));
+  }
   const std::vector<Seconds> durations(2, 10 * ms);
-  EXPECT_NEAR(schedule(graph, durations, *demands).step / ms, 2 * 175e6 / 23.5e9 * 1e3, 1e-9);
+  EXPECT_NEAR(schedule(graph, durations, demands).step / ms, 2 * 175e6 / 23.5e9 * 1e3, 1e-9);
 }
 
 }  // namespace

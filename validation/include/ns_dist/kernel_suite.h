@@ -7,7 +7,7 @@
 //   models_fp32/distributed.csv     four GPUs: gpu, node, dp, tp, pp, graph, e2e_ms
 //   models_fp32/graph_nodes.csv[.gz], graph_ops.csv[.gz]   the operators of each graph
 // Files that are missing leave their section out. Columns neusight_*, roofline_*, habitat_*, micro_* hold what other
-// forecasters said of the same rows and are compared where present.
+// forecasters published for the same rows and are compared where present.
 #pragma once
 
 #include <filesystem>

@@ -13,7 +13,7 @@ namespace ns_dist {
 // The rules of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.1) with nothing configured and nothing cached at first:
 // sizes in steps of 512 bytes; up to 1 MiB from segments of 2 MiB, below 10 MiB from segments of 20 MiB, else a segment
 // of its own in steps of 2 MiB; the smallest free block that is large enough is taken and split where more than 1 MiB
-// (512 bytes in small segments) is left; free neighbours join.
+// (512 bytes in small segments) is left; free neighbors join.
 class CachingAllocator {
  public:
   using Block = std::size_t;
@@ -26,7 +26,7 @@ class CachingAllocator {
  private:
   struct Part {
     std::int64_t size = 0;
-    Block before = 0, after = 0;  // neighbours in the segment; kNone at its ends
+    Block before = 0, after = 0;  // neighbors in the segment; kNone at its ends
     std::size_t pool = 0;         // 0 small, 1 large
     bool free = false;
   };

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "neusight/caching_allocator.h"
-#include "ns_dist/fusion.h"
+#include "neusight/fusion.h"
 
 namespace ns_dist {
 namespace {
@@ -255,9 +255,9 @@ constexpr double kMapSecondsPerByte = 0.8e-12;
 constexpr double kTightShare = 0.8, kTightSecondsPerCall = 1.6e-3;
 // At worst mapping does not hide at all: 13 to 15 ms a GB, what those two steps took in bytes.
 constexpr double kExposedSecondsPerByte = 14e-12;
-// Counting or indexing by a mask: the CPU waits for the GPU to say how many there are, and the GPU then for the CPU.
-// What Switch Transformer's inference takes beyond its kernels on V100 and A100-PCIe-40GB, for each of its 288 (40-190
-// us).
+// Counting or indexing by a mask: the CPU waits until the GPU knows how many there are, and the GPU then waits for the
+// CPU. What Switch Transformer's inference takes beyond its kernels on V100 and A100-PCIe-40GB, for each of its 288
+// (40-190 us).
 constexpr double kWaitSeconds = 110e-6;
 constexpr double kAccumulateLeast = 20e-6;
 constexpr double kMatmulMore = 15e-6;  // torch.matmul's views and copies around a batched product
@@ -425,7 +425,7 @@ MappedMemory mapped_by_forward(const ModelGraph& graph, std::int64_t layers) {
 
 namespace {
 
-// A compiled graph lists nodes that a compiler put together; what it would still join is fuse's to say.
+// A compiled graph lists nodes that a compiler put together; `fuse` decides what it would still join.
 Result<IntervalSum> compiled_step(const ModelGraph& graph, std::int64_t layers, const Gpu& gpu, KernelClock& clock) {
   std::vector<FusionStep> steps;
   std::vector<double> times;
@@ -501,7 +501,7 @@ Result<StepTime> eager_step(const ModelGraph& graph, std::int64_t layers, bool t
 namespace {
 
 // Pointwise nodes around a tanh: a GELU spelt out, of which Megatron makes one kernel each way (bias_gelu_fusion, on by
-// default). The first of each set of nodes stands for it.
+// default). The first of each set of nodes represents it.
 std::map<std::int64_t, std::int64_t> spelt_out_gelus(const ModelGraph& graph) {
   std::map<std::int64_t, std::int64_t> first_of;
   for (const ModelNode& tanh : graph.nodes) {

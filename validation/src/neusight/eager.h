@@ -16,7 +16,7 @@ namespace ns_dist {
 // Kernels of one node in one phase, in order; empty where it only makes a view or counts on the host. fp32.
 //
 // Forward kernels follow the node's operators. Backward ones follow what PyTorch 2.1 runs, which the tables of
-// operators do not say: softmax multiplies gradient and output before its reduction (softmax_backward_cuda_out),
+// operators do not show: softmax multiplies gradient and output before its reduction (softmax_backward_cuda_out),
 // dropout scales its mask as a float tensor first (native_dropout_backward), LayerNorm has a kernel for its input and
 // one for its weights, an addition passes gradients on, division and multiplication by a scalar have one gradient.
 // `l2`: bytes of cache; a broadcast operand is read again each time unless its repeated part, and as much of
@@ -66,7 +66,7 @@ struct ParallelDegrees {
 Result<IntervalSum> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
                                      const Gpu& gpu, KernelClock& clock, const NetworkCost& network);
 
-// A whole step: every node as often as it stands for a layer, forward only or with backward. Collectives are left out.
+// A whole step: every node once for each layer that it represents, forward only or with backward. Collectives are left out.
 struct StepTime {
   IntervalSum forward, backward;  // seconds
   IntervalSum total() const {

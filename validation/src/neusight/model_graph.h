@@ -28,7 +28,7 @@ struct ModelOperator {
 struct ModelNode {
   std::int64_t index = 0;
   std::string name, kind;  // "transformer_h_0_ln_1", "VECln"
-  bool in_layer = false;   // stands for itself in every layer
+  bool in_layer = false;   // runs in every layer
   std::vector<TensorShape> inputs;
   TensorShape output;
   std::vector<std::int64_t> previous;

@@ -57,8 +57,8 @@ class Models {
     return found == graphs_.end() ? nullptr : &found->second;
   }
 
-  // How often a model's layer stands: once where no row says. Nothing where what a row says cannot be read, which is
-  // noted.
+  // How often a model's layer runs: once where no row has it. Nothing where a row has it and it cannot be read, which
+  // is noted.
   std::optional<std::int64_t> layers_of(std::string_view model) const {
     const auto found = layers.find(model);
     if (found == layers.end()) return 1;
@@ -192,7 +192,7 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
 
 Result<std::string> whole_models(Models& models, const std::filesystem::path& path, Sections& sections) {
   NS_TRY(CsvRows rows, CsvRows::open(path, {"gpu", "graph", "model", "phase", "option", "e2e_ms"}));
-  ErrorTable parts("Training steps on one GPU, forward and backward apart");
+  ErrorTable parts("Training steps on one GPU, forward and backward separately");
   ErrorTable unseen("Whole models on GPUs that were not fitted on", kOthers),
       seen("Whole models on fitted GPUs", kOthers), fused("Fused models (torch.compile)", kOthers),
       other_vendor("Whole models on AMD GPUs", kOthers);
@@ -203,7 +203,7 @@ Result<std::string> whole_models(Models& models, const std::filesystem::path& pa
     if (!measured || (!option.empty() && option != "fusion")) continue;  // out of memory; several GPUs: see there
     const std::string name(rows.text("graph"));
     const std::string_view gpu = rows.text("gpu");
-    if (rows.whole("has_graph", 1) == 0 && models.graph(name) == nullptr) continue;  // said to have none
+    if (rows.whole("has_graph", 1) == 0 && models.graph(name) == nullptr) continue;  // the table has none
     const auto subject = subject_of(rows, name, models, sections);
     if (!subject) continue;
     const std::string_view phase = rows.text("phase");
@@ -299,7 +299,7 @@ Result<std::string> model_sections(Sections& sections) {
   NS_TRY(CsvRows rows, CsvRows::open(labels, {"model"}));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
-    const std::int64_t layers = rows.whole("num_layer", 0);  // 0 as well as nothing: not said
+    const std::int64_t layers = rows.whole("num_layer", 0);  // 0 and an empty field: unknown
     auto mistake = rows.mistake();
     if (!mistake && (layers < 0 || layers > kMostLayers)) {
       mistake = bad(rows.where(), fmt::format("num_layer is \"{}\"", rows.text("num_layer")),

@@ -34,6 +34,9 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
 // The beginning of `value` as JSON text, for messages: at most some 40 bytes, whatever the value's size and depth.
 std::string json_excerpt(const nlohmann::ordered_json& value);
 
+// `text` itself where it is short, else its beginning: for messages that repeat a text of a file.
+std::string shortened(std::string_view text);
+
 enum class Presence { kRequired, kOptional };
 
 class JsonReader {
@@ -48,6 +51,8 @@ class JsonReader {
   std::size_t error_count() const { return errors_->size(); }
   std::string where(std::string_view key = "") const;  // "file#/pointer/key"
 
+  // Reads "schema" and notes anything but `expected`.
+  void schema(std::string_view expected);
   // Each returns a default when the key is missing or wrong, after noting why.
   std::string text(std::string_view key, Presence presence = Presence::kRequired);
   std::vector<std::string> texts(std::string_view key, Presence presence = Presence::kOptional);
@@ -74,14 +79,14 @@ class JsonReader {
   Q quantity(std::string_view key, Presence presence = Presence::kRequired) {
     const std::string* value = quantity_text(key, presence);
     if (value == nullptr) return Q();
-    auto parsed = parse_quantity<Q>(*value);
+    auto parsed = parse_quantity<Q>(shortened(*value));
     if (!parsed) {
       parsed.error().where = where(key);
       errors_->push_back(std::move(parsed.error()));
       return Q();
     }
     if (!(*parsed > Q())) {
-      note(key, "\"" + *value + "\" is not positive", "a quantity above zero");
+      note(key, "\"" + shortened(*value) + "\" is not positive", "a quantity above zero");
       return Q();
     }
     return *parsed;
@@ -113,7 +118,11 @@ class JsonReader {
       inner.reject_unknown_keys();
     }
   }
-  // Keys of the object at this reader that are to be taken as they are (for "sources").
+  // An error of another reader.
+  void note(Error error) { errors_->push_back(std::move(error)); }
+  // The value at `key` as JSON text, for a reader of its own; empty where it is missing.
+  std::string json(std::string_view key, Presence presence = Presence::kRequired);
+  // All keys of the object at this reader.
   std::vector<std::string> keys() const;
   void ignore(std::string_view key) { known_.emplace(key); }
   // For files of other programs: whatever else they hold is theirs.

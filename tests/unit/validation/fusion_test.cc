@@ -1,4 +1,4 @@
-#include "ns_dist/fusion.h"
+#include "neusight/fusion.h"
 
 #include <gtest/gtest.h>
 

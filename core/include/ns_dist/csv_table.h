@@ -1,0 +1,82 @@
+// Tables: CSV files with a header, plain or gzipped.
+//
+//   NS_TRY(const CsvTable table, CsvTable::read("rows.csv.gz"));
+//   for (std::size_t i = 0; i < table.row_count(); ++i) table.fields(i, fields);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/result.h"
+
+namespace ns_dist {
+
+// folder/name.csv or folder/name.csv.gz, whichever is there; empty when neither is.
+std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name);
+
+// A CSV text with its rows found. Quoted fields may hold commas; a field may not hold a line break.
+class CsvTable {
+ public:
+  // Reads a file, plain or gzipped. Errors: cannot be read, no header, a column twice.
+  static Result<CsvTable> read(const std::filesystem::path& path);
+  static Result<CsvTable> parse(std::string text, std::string where);
+
+  const std::string& where() const { return where_; }
+  const std::vector<std::string>& columns() const { return columns_; }
+  std::optional<std::size_t> column(std::string_view name) const;
+  std::size_t row_count() const { return rows_.size(); }
+  std::int64_t line(std::size_t row) const { return rows_[row].line; }
+  std::string_view text(std::size_t row) const {
+    return std::string_view(text_).substr(rows_[row].begin, rows_[row].size);
+  }
+  // The fields of a row, at most as many as there are columns, without blanks and quotes around them. Returns how many
+  // the row has.
+  std::size_t fields(std::size_t row, std::vector<std::string_view>& out) const;
+  // The same as they stand in the text.
+  void raw_fields(std::size_t row, std::vector<std::string_view>& out) const;
+
+ private:
+  friend class CsvStream;
+  struct Row {
+    std::size_t begin = 0, size = 0;
+    std::int64_t line = 0;
+  };
+  void find_rows(std::int64_t lines_before);
+  std::string text_, where_;
+  std::vector<std::string> columns_;
+  std::vector<Row> rows_;
+};
+
+// Reads a CSV file piece by piece: any number of rows in constant memory.
+class CsvStream {
+ public:
+  // Reads the header. Errors: as CsvTable::read.
+  static Result<CsvStream> open(const std::filesystem::path& path);
+  CsvStream(CsvStream&&) noexcept;
+  ~CsvStream();
+
+  const CsvTable& header() const { return header_; }  // a table without rows
+  // The next rows, a few megabytes of text; no rows at the end. Errors: cannot be unpacked or is cut short; a line of
+  // more than 64 MiB.
+  Result<CsvTable> next();
+  // How much of the file was read, from 0 to 1.
+  double share() const;
+
+ private:
+  struct File;
+  CsvStream();
+  Result<void> fill(std::size_t size);
+
+  std::unique_ptr<File> file_;
+  CsvTable header_;
+  std::string rest_;        // read, but not handed over
+  std::int64_t lines_ = 1;  // handed over, with the header
+};
+
+}  // namespace ns_dist

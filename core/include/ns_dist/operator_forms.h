@@ -1,0 +1,71 @@
+// How people write operators: one row for each kind, which tables of kernels, `ns-dist explain` and the help read.
+//
+//   if (const OperatorForm* form = find_operator_form("rmsnorm")) kind = form->make(fields, "rmsnorm");
+//
+// A new operator is one row here, beside its type, work and text in operator.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/operator.h"
+
+namespace ns_dist {
+
+// What is given of one operator, by the names of columns: a row of a table, or a shape and flags.
+class OperatorFields {
+ public:
+  virtual std::string_view text(std::string_view name) const = 0;  // empty: not given
+
+  bool has(std::string_view name) const { return !text(name).empty(); }
+  // A field that is missing without a fallback, or is no number, is noted.
+  double real(std::string_view name, std::optional<double> fallback = std::nullopt);
+  std::int64_t whole(std::string_view name, std::optional<std::int64_t> fallback = std::nullopt);
+  // The first mistake is kept.
+  void note(std::string problem, std::string_view expected = "a finite number in its range");
+  const std::string& problem() const { return problem_; }
+  std::string_view expected() const { return expected_; }
+
+ protected:
+  ~OperatorFields() = default;
+
+ private:
+  std::string problem_;
+  std::string_view expected_;
+};
+
+struct OperatorForm {
+  std::string_view family{};       // what family_of gives; the first of its names
+  std::string_view description{};  // a line for people
+  std::string_view aliases{};      // other names, with blanks between them
+  std::string_view columns{};      // dimensions in a table, for people; those that may be left out in brackets
+  // On a command line: the shape for people, the column of each of its dimensions (in brackets: 1 where they are
+  // left out), an example. A shape without dimensions is a text of its own.
+  std::string_view shape{}, dimensions{}, example{};
+  std::string_view options{};  // more columns that `make` reads
+  // What to write for the backward of an operator that has none of its own.
+  std::string_view instead_of_backward{};
+  // Makes the operator of that name in its forward pass; mistakes are noted in the fields.
+  OperatorKind (*make)(OperatorFields& fields, std::string_view name) = nullptr;
+};
+
+// In the order of OperatorKind's alternatives.
+std::span<const OperatorForm> operator_forms();
+
+// The form that has this name or alias; null where none has.
+const OperatorForm* find_operator_form(std::string_view name);
+
+// All names and aliases.
+std::vector<std::string> operator_names();
+
+// The words of a list such as `aliases`.
+std::vector<std::string_view> words_of(std::string_view list);
+
+// Makes an operator the pass that is asked for. Error: it has no backward form; what to write instead.
+Result<void> set_pass(OperatorKind& kind, Pass pass);
+
+}  // namespace ns_dist

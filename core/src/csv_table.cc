@@ -1,0 +1,232 @@
+#include "ns_dist/csv_table.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <set>
+
+namespace ns_dist {
+namespace {
+
+Error error_at(std::string where, std::string message, std::string expected = "") {
+  Error error;
+  error.message = std::move(message);
+  error.where = std::move(where);
+  error.expected = std::move(expected);
+  return error;
+}
+
+constexpr std::size_t kLargestText = std::size_t{4} << 30;  // of an unpacked table, bytes
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // spreadsheets mark UTF-8 so
+
+Error unopened(const std::filesystem::path& path) {
+  Error error = error_at(path.string(), "cannot be opened");
+  error.code = ErrorCode::kNotFound;
+  return error;
+}
+
+bool is_blank(char c) { return c == ' ' || c == '\t'; }
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// Without the blanks and the quotes around it.
+std::string_view value_of(std::string_view field) {
+  field = trimmed(field);
+  if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
+  return field;
+}
+
+// Hands over the fields of a line as they stand there.
+template <class OnField>
+void split(std::string_view line, const OnField& on_field) {
+  std::size_t begin = 0;
+  while (true) {
+    std::size_t start = begin;
+    while (start < line.size() && is_blank(line[start])) ++start;
+    std::size_t end = begin;
+    if (start < line.size() && line[start] == '"') {
+      end = line.find('"', start + 1);
+      while (end != std::string_view::npos && end + 1 < line.size() && line[end + 1] == '"')
+        end = line.find('"', end + 2);
+      if (end == std::string_view::npos) end = line.size();
+      end = line.find(',', end);
+    } else {
+      end = line.find(',', begin);
+    }
+    if (end == std::string_view::npos) end = line.size();
+    on_field(line.substr(begin, end - begin));
+    if (end >= line.size()) return;
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name) {
+  for (const char* extension : {".csv", ".csv.gz"}) {
+    const auto candidate = folder / (std::string(name) + extension);
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(candidate, ignored)) return candidate;
+  }
+  return {};
+}
+
+Result<CsvTable> CsvTable::read(const std::filesystem::path& path) {
+  struct Close {
+    void operator()(gzFile file) const { gzclose(file); }
+  };
+  const std::unique_ptr<gzFile_s, Close> file(gzopen(path.c_str(), "rb"));
+  if (!file) return fail(unopened(path));
+  std::string text;
+  std::vector<char> buffer(1 << 20);
+  while (true) {
+    const int count = gzread(file.get(), buffer.data(), static_cast<unsigned>(buffer.size()));
+    if (count < 0) return fail(error_at(path.string(), "cannot be unpacked", "CSV, plain or gzipped"));
+    if (count == 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+    if (text.size() > kLargestText)
+      return fail(error_at(path.string(), "unpacks to more than 4 GiB", "a smaller table"));
+  }
+  int status = Z_OK;
+  gzerror(file.get(), &status);
+  if (status != Z_OK && status != Z_STREAM_END)
+    return fail(error_at(path.string(), "is cut short", "a whole gzip file"));
+  return parse(std::move(text), path.string());
+}
+
+void CsvTable::find_rows(std::int64_t lines_before) {
+  const std::string_view all = text_;
+  std::size_t begin = lines_before == 0 && all.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  std::int64_t line = lines_before;
+  while (begin < all.size()) {
+    std::size_t end = all.find('\n', begin);
+    if (end == std::string_view::npos) end = all.size();
+    std::size_t size = end - begin;
+    if (size > 0 && all[begin + size - 1] == '\r') --size;
+    ++line;
+    if (size > 0) rows_.push_back({begin, size, line});
+    begin = end + 1;
+  }
+}
+
+Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
+  CsvTable table;
+  table.text_ = std::move(text);
+  table.where_ = std::move(where);
+  table.find_rows(0);
+  if (table.rows_.empty()) return fail(error_at(table.where_, "is empty", "a header line and rows"));
+  split(table.text(0), [&](std::string_view name) { table.columns_.emplace_back(value_of(name)); });
+  table.rows_.erase(table.rows_.begin());
+  std::set<std::string> seen;
+  for (const std::string& name : table.columns_) {
+    if (!seen.insert(name).second) return fail(error_at(table.where_ + ":1", "column \"" + name + "\" appears twice"));
+  }
+  return table;
+}
+
+struct CsvStream::File {
+  gzFile file = nullptr;
+  double size = 0;  // bytes, packed
+  bool ended = false;
+  ~File() {
+    if (file != nullptr) gzclose(file);
+  }
+};
+
+CsvStream::CsvStream() : file_(std::make_unique<File>()) {}
+CsvStream::CsvStream(CsvStream&&) noexcept = default;
+CsvStream::~CsvStream() = default;
+
+// Until `rest_` holds a line break after `size` bytes, or the file ends.
+Result<void> CsvStream::fill(std::size_t size) {
+  const std::string& where = header_.where_;
+  while (!file_->ended && rest_.find('\n', size) == std::string::npos) {
+    constexpr std::size_t kStep = std::size_t{1} << 20, kLongestLine = std::size_t{64} << 20;
+    if (rest_.size() > size + kLongestLine) {
+      return fail(error_at(where, "has a line of more than 64 MiB", "rows, each on a line of its own"));
+    }
+    const std::size_t before = rest_.size();
+    rest_.resize(before + kStep);
+    const int count = gzread(file_->file, rest_.data() + before, static_cast<unsigned>(kStep));
+    if (count < 0) return fail(error_at(where, "cannot be unpacked", "CSV, plain or gzipped"));
+    rest_.resize(before + static_cast<std::size_t>(count));
+    file_->ended = count == 0;
+  }
+  int status = Z_OK;
+  gzerror(file_->file, &status);
+  if (status != Z_OK && status != Z_STREAM_END) return fail(error_at(where, "is cut short", "a whole gzip file"));
+  return {};
+}
+
+Result<CsvStream> CsvStream::open(const std::filesystem::path& path) {
+  CsvStream stream;
+  stream.header_.where_ = path.string();
+  stream.file_->file = gzopen(path.c_str(), "rb");
+  if (stream.file_->file == nullptr) return fail(unopened(path));
+  std::error_code unknown;
+  const auto size = std::filesystem::file_size(path, unknown);
+  if (!unknown) stream.file_->size = static_cast<double>(size);
+  // Blank lines may stand before the header.
+  while (true) {
+    NS_TRY_VOID(stream.fill(0));
+    const std::size_t end = std::min(stream.rest_.find('\n'), stream.rest_.size());
+    std::string line = stream.rest_.substr(0, end);
+    const bool is_last = end == stream.rest_.size();
+    stream.rest_.erase(0, end + (is_last ? 0 : 1));
+    if (!is_last && (line.empty() || line == "\r" || line == kByteOrderMark)) {
+      ++stream.lines_;
+      continue;
+    }
+    NS_TRY(stream.header_, CsvTable::parse(std::move(line), path.string()));
+    return stream;
+  }
+}
+
+Result<CsvTable> CsvStream::next() {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  NS_TRY_VOID(fill(kPiece));
+  const std::size_t end = file_->ended ? rest_.size() : rest_.rfind('\n') + 1;
+  CsvTable piece;
+  piece.where_ = header_.where_;
+  piece.columns_ = header_.columns_;
+  piece.text_ = rest_.substr(0, end);
+  rest_.erase(0, end);
+  piece.find_rows(lines_);
+  lines_ += std::count(piece.text_.begin(), piece.text_.end(), '\n');
+  // A piece of blank lines is not the end.
+  if (piece.rows_.empty() && !piece.text_.empty() && !(file_->ended && rest_.empty())) return next();
+  return piece;
+}
+
+double CsvStream::share() const {
+  return file_->size > 0 ? std::min(1.0, static_cast<double>(gzoffset(file_->file)) / file_->size) : 0;
+}
+
+std::optional<std::size_t> CsvTable::column(std::string_view name) const {
+  const auto found = std::find(columns_.begin(), columns_.end(), name);
+  if (found == columns_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - columns_.begin());
+}
+
+std::size_t CsvTable::fields(std::size_t row, std::vector<std::string_view>& out) const {
+  out.clear();
+  std::size_t count = 0;
+  split(text(row), [&](std::string_view field) {
+    if (++count <= columns_.size()) out.push_back(value_of(field));
+  });
+  return count;
+}
+
+void CsvTable::raw_fields(std::size_t row, std::vector<std::string_view>& out) const {
+  out.clear();
+  split(text(row), [&](std::string_view field) {
+    if (out.size() < columns_.size()) out.push_back(field);
+  });
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,411 @@
+#include "ns_dist/operator_forms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+namespace ns_dist {
+namespace {
+
+// Rows and columns: older tables call them m and n.
+std::int64_t rows(OperatorFields& f) { return f.whole(f.has("b") ? "b" : "m"); }
+std::int64_t columns(OperatorFields& f) { return f.whole(f.has("h") ? "h" : "n"); }
+
+// In lower case as operands lie by rows; in capitals as cuBLAS names them, by columns: TN is a linear layer's forward,
+// NN the gradient of its input, NT that of its weights.
+GemmLayout layout(OperatorFields& f, GemmLayout usual) {
+  if (!f.has("layout")) return usual;
+  const std::string_view word = f.text("layout");
+  if (word == "TN") return GemmLayout::kNT;
+  if (word == "NN") return GemmLayout::kNN;
+  if (word == "NT") return GemmLayout::kTN;
+  const auto given = enumerator_from_name<GemmLayout>(word);
+  if (!given) f.note(fmt::format("layout is \"{}\"", word), "nn, nt, tn or tt; or in cuBLAS' capitals TN, NN or NT");
+  return given.value_or(usual);
+}
+
+// Whether the product adds to what is there, and in which format.
+Epilogue accumulation(OperatorFields& f, std::string_view format) {
+  if (f.whole("accumulate", 0) == 0) return Epilogue::kNone;
+  return f.text(format) == "fp32" ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
+}
+
+// By our names, or by those of benchmarks.
+Library library(OperatorFields& f) {
+  constexpr std::array<std::pair<std::string_view, Library>, 8> kBenchmarkNames = {
+      {{"torch-cudnn", Library::kCudnn},
+       {"flash2", Library::kFlash2},
+       {"torch-flash2", Library::kFlash2},
+       {"flash3", Library::kFlash3},
+       {"torch-math", Library::kEager},
+       {"pytorch", Library::kEager},
+       {"torch_compile", Library::kCompiled},
+       {"fused", Library::kCudnn}}};
+  const std::string_view word = f.text(f.has("library") ? "library" : "backend");
+  if (word.empty() || word.starts_with("te-")) return Library::kDefault;
+  for (const auto& [name, library] : kBenchmarkNames) {
+    if (word == name) return library;
+  }
+  const auto given = enumerator_from_name<Library>(word);
+  if (!given) {
+    f.note(fmt::format("library is \"{}\"", word), "default, cudnn, flash-2, flash-3, serving, compiled or eager");
+  }
+  return given.value_or(Library::kDefault);
+}
+
+bool is_scaled_by_block(std::string_view dtype) { return dtype == "fp8_block" || dtype == "mxfp8"; }
+
+OperatorKind gemm(OperatorFields& f, std::string_view name) {
+  Gemm op{.batch = f.whole("b", 1), .m = f.whole("m"), .n = f.whole("n"), .k = f.whole("k")};
+  op.layout = layout(f, name == "bmm" ? GemmLayout::kNN : GemmLayout::kNT);
+  op.epilogue = accumulation(f, "out_dtype");
+  const std::string_view dtype = f.text("dtype");
+  if (is_scaled_by_block(dtype)) op.scaling = Scaling::kBlock;
+  if (name == "linear" && dtype == "fp32") op.epilogue = Epilogue::kBias;
+  if (name == "linear" && (dtype == "fp8" || is_scaled_by_block(dtype))) op.quantizes = true;
+  return op;
+}
+
+OperatorKind attention(OperatorFields& f, std::string_view) {
+  const auto either = [&](std::string_view one, std::string_view other) { return f.has(one) ? one : other; };
+  Attention op;
+  op.batch = f.whole("b"), op.heads = f.whole(either("heads", "h"));
+  op.kv_heads = f.whole(either("kv_heads", "h_kv"), op.heads);
+  op.query_length = f.whole(either("q_len", "s")), op.key_length = f.whole("kv_len", op.query_length);
+  op.head_dim = f.whole(either("d_qk", "d")), op.value_dim = f.whole("d_v", op.head_dim);
+  op.causal = f.whole("causal", 1) != 0, op.window = f.whole("window", 0);
+  op.library = library(f), op.deterministic = f.whole("deterministic", 0) != 0;
+  if (is_scaled_by_block(f.text("dtype"))) op.scaling = Scaling::kBlock;
+  return op;
+}
+
+OperatorKind softmax(OperatorFields& f, std::string_view) { return Softmax{.rows = rows(f), .columns = columns(f)}; }
+
+OperatorKind normalization(OperatorFields& f, std::string_view name) {
+  const bool mean = (name == "layernorm" || name == "normalization") && f.whole("rms", 0) == 0;
+  const auto kind = mean ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
+  return Normalization{.kind = kind, .rows = rows(f), .columns = columns(f), .library = library(f)};
+}
+
+struct Pointwise {
+  std::string_view name;
+  double inputs, flops;
+  std::string_view kernel = name;
+};
+// Pointwise operators of PyTorch: two tensors, or a tensor and a scalar ("u"). FLOPs of transcendental functions are
+// those of their usual polynomial forms. mlp_act reads gate and value and writes n columns.
+constexpr std::array<Pointwise, 21> kPointwise = {{{"add", 2, 1},
+                                                   {"sub", 2, 1},
+                                                   {"mul", 2, 1},
+                                                   {"div", 2, 4},
+                                                   {"pow", 2, 20},
+                                                   {"addu", 1, 1},
+                                                   {"subu", 1, 1},
+                                                   {"mulu", 1, 1},
+                                                   {"divu", 1, 1},
+                                                   {"powu", 1, 20},
+                                                   {"relu", 1, 1},
+                                                   {"tanh", 1, 10},
+                                                   {"gelu", 1, 10},
+                                                   {"sigmoid", 1, 6},
+                                                   {"silu", 1, 7},
+                                                   {"exp", 1, 4},
+                                                   {"sqrt", 1, 4},
+                                                   {"copy", 1, 0},
+                                                   {"cast", 1, 0},
+                                                   {"attn_rope", 1, 6, "rope"},
+                                                   {"mlp_act", 2, 5, "swiglu"}}};
+
+OperatorKind elementwise(OperatorFields& f, std::string_view name) {
+  const auto* known =
+      std::find_if(kPointwise.begin(), kPointwise.end(), [&](const auto& row) { return row.name == name; });
+  Elementwise op;
+  if (known != kPointwise.end()) {
+    op.name = known->kernel, op.inputs = known->inputs, op.flops_per_element = known->flops;
+  } else {
+    op.inputs = f.real("inputs", op.inputs), op.outputs = f.real("outputs", op.outputs);
+    for (const double streams : {op.inputs, op.outputs}) {
+      if (!(streams >= 0 && streams <= 1000)) f.note("inputs or outputs are not from 0 to 1000");
+    }
+  }
+  constexpr double kMost = 9e18;  // of a 64-bit integer
+  const double elements = static_cast<double>(rows(f)) * static_cast<double>(columns(f));
+  if (elements < kMost) {
+    op.elements = static_cast<std::int64_t>(elements);
+  } else {
+    f.note("the number of elements is too large");
+  }
+  return op;
+}
+
+OperatorKind embedding(OperatorFields& f, std::string_view) {
+  return Embedding{.tokens = rows(f), .hidden = columns(f), .vocabulary = f.whole("vocabulary", std::int64_t{1} << 17)};
+}
+
+OperatorKind cross_entropy(OperatorFields& f, std::string_view) {
+  return CrossEntropy{.rows = rows(f), .columns = columns(f)};
+}
+
+OperatorKind optimizer(OperatorFields& f, std::string_view) { return OptimizerStep{.parameters = rows(f)}; }
+
+OperatorKind grouped_gemm(OperatorFields& f, std::string_view) {
+  GroupedGemm op{.experts = f.whole(f.has("groups") ? "groups" : "experts"),
+                 .rows = f.whole("m"),
+                 .n = f.whole("n"),
+                 .k = f.whole("k")};
+  op.layout = layout(f, GemmLayout::kNT);
+  op.epilogue = accumulation(f, "main_grad_dtype");
+  if (f.has("groups") && __builtin_mul_overflow(op.rows, op.experts, &op.rows)) {
+    f.note("the number of rows is too large");
+  }
+  const std::string_view pass = f.text("pass");
+  if (pass == "dgrad") op.layout = GemmLayout::kNN, std::swap(op.n, op.k);
+  if (pass == "wgrad") op.layout = GemmLayout::kTN;
+  return op;
+}
+
+OperatorKind moe(OperatorFields& f, std::string_view) {
+  MixtureOfExperts op{.tokens = f.whole("num_tokens"),
+                      .hidden = f.whole("hidden"),
+                      .intermediate = f.whole("inter"),
+                      .experts = f.whole("experts"),
+                      .top_k = f.whole("topk")};
+  const std::int64_t tp = f.whole("tp", 1);
+  if (tp <= 0 || op.intermediate % tp != 0) f.note(fmt::format("tp is {}, which does not divide inter", tp));
+  if (tp > 0) op.intermediate /= tp;
+  constexpr std::string_view kPowerLaw = "power_law_";
+  const std::string_view distribution = f.text("distribution");
+  if (distribution.empty() || distribution == "balanced") return op;
+  const std::string_view exponent = distribution.substr(std::min(kPowerLaw.size(), distribution.size()));
+  const auto [end, code] = std::from_chars(exponent.data(), exponent.data() + exponent.size(), op.skew);
+  if (!distribution.starts_with(kPowerLaw) || code != std::errc() || end != exponent.data() + exponent.size()) {
+    f.note(fmt::format("distribution is \"{}\"", distribution));
+  }
+  return op;
+}
+
+// In a table, copy is the pointwise operator of that name.
+OperatorKind copy(OperatorFields& f, std::string_view name) {
+  if (!f.has("bytes")) return elementwise(f, name);
+  return Copy{f.real("bytes") * units::B};
+}
+
+OperatorKind convolution(OperatorFields& f, std::string_view) {
+  Convolution op;
+  op.batch = f.whole("b"), op.in_channels = f.whole("cin"), op.out_channels = f.whole("cout");
+  op.kernel = f.whole("ksize"), op.stride = f.whole("stride");
+  op.in_height = f.whole(f.has("height") ? "height" : "isize");
+  op.in_width = f.whole(f.has("width") ? "width" : "isize");
+  op.padding = f.whole("pad", op.kernel / 2);
+  return op;
+}
+
+OperatorKind unknown(OperatorFields& f, std::string_view) {
+  return UnknownOperator{f.has("name") ? std::string(f.text("name")) : "unknown", f.real("flops") * units::FLOP,
+                         f.real("read_bytes") * units::B, f.real("written_bytes", 0) * units::B};
+}
+
+constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {{
+    {.family = "gemm",
+     .description = "matrix products, single or batched, in every layout and with fused epilogues",
+     .aliases = "linear matmul bmm attn_pre_proj attn_post_proj mlp_up_proj mlp_down_proj",
+     .columns = "m n k (the reduction) [b layout accumulate out_dtype]",
+     .shape = "[BATCHx]MxNxK",
+     .dimensions = "[b] m n k",
+     .example = "8192x8192x8192",
+     .options = "layout",
+     .instead_of_backward = "its gradients are gemms of their own: m, k, n of the inputs and n, k, m of the weights",
+     .make = gemm},
+    {.family = "attention",
+     .description = "fused (flash) attention forward and backward; grouped queries, causal, windows",
+     .columns = "b s h d (or q_len kv_len heads kv_heads d_qk d_v) [h_kv causal window pass library deterministic]",
+     .shape = "BATCHxHEADSxTOKENSxDIM",
+     .dimensions = "b h s d",
+     .example = "1x32x4096x128",
+     .options = "h_kv causal window library deterministic",
+     .make = attention},
+    {.family = "softmax",
+     .description = "scaled masked softmax over rows, forward and backward",
+     .columns = "b h (rows, columns; or m n) [pass]",
+     .shape = "ROWSxCOLUMNS",
+     .dimensions = "b h",
+     .example = "65536x2048",
+     .make = softmax},
+    {.family = "normalization",
+     .description = "LayerNorm and RMSNorm over rows, forward and backward",
+     .aliases = "layernorm rmsnorm input_layernorm post_attention_layernorm",
+     .columns = "b h [rms pass library]",
+     .shape = "ROWSxCOLUMNS",
+     .dimensions = "b h",
+     .example = "8192x4096",
+     .options = "rms library",
+     .make = normalization},
+    {.family = "elementwise",
+     .description = "pointwise operators and fused chains of them",
+     .aliases =
+         "add sub mul div pow addu subu mulu divu powu relu tanh gelu sigmoid silu exp sqrt cast attn_rope mlp_act",
+     .columns = "b h (or m n) [inputs outputs]",
+     .shape = "ELEMENTS or ROWSxCOLUMNS",
+     .dimensions = "b [h]",
+     .example = "8192x4096",
+     .options = "inputs outputs",
+     .instead_of_backward = "write a pointwise operator that reads the gradient too: elementwise with one input more",
+     .make = elementwise},
+    {.family = "embedding",
+     .description = "rows gathered from a table, and their gradient",
+     .aliases = "emb",
+     .columns = "b h (tokens, hidden) [vocabulary pass]",
+     .shape = "TOKENSxHIDDENxVOCABULARY",
+     .dimensions = "b h vocabulary",
+     .example = "8192x4096x32000",
+     .make = embedding},
+    {.family = "cross_entropy",
+     .description = "softmax cross-entropy over a slice of the vocabulary",
+     .columns = "b h (rows, columns) [pass]",
+     .shape = "ROWSxCOLUMNS",
+     .dimensions = "b h",
+     .example = "8192x32000",
+     .make = cross_entropy},
+    {.family = "optimizer",
+     .description = "fused Adam with fp32 state",
+     .aliases = "adam",
+     .columns = "b (parameters)",
+     .shape = "PARAMETERS",
+     .dimensions = "b",
+     .example = "125000000",
+     .instead_of_backward = "leave the pass out",
+     .make = optimizer},
+    {.family = "grouped_gemm",
+     .description = "matrix products of many experts in one launch",
+     .columns = "experts m (rows of all; or groups, m rows of each) n k [layout pass accumulate main_grad_dtype]",
+     .shape = "EXPERTSxROWSxNxK",
+     .dimensions = "experts m n k",
+     .example = "8x8192x14336x4096",
+     .options = "layout",
+     .instead_of_backward = "its gradients are grouped products of their own, n and k exchanged for the inputs",
+     .make = grouped_gemm},
+    {.family = "moe",
+     .description = "a whole gated mixture-of-experts layer as one call: routing, permutation, both products",
+     .columns = "num_tokens hidden inter topk experts [tp distribution]",
+     .shape = "TOKENSxHIDDENxFFNxEXPERTSxTOPK",
+     .dimensions = "num_tokens hidden inter experts topk",
+     .example = "4096x4096x14336x8x2",
+     .instead_of_backward = "it is one call of inference; write its grouped_gemm products and pointwise kernels",
+     .make = moe},
+    {.family = "copy",
+     .description = "device-to-device copies",
+     .columns = "b h (or m n)",
+     .shape = "BYTES with unit",
+     .example = "64MiB",
+     .instead_of_backward = "leave the pass out",
+     .make = copy},
+    {.family = "convolution",
+     .description = "2-D convolution as an implicit matrix product",
+     .aliases = "conv",
+     .columns = "b cin cout ksize isize stride [pad pass]",
+     .shape = "BATCHxINxHEIGHTxWIDTHxOUTxKERNELxSTRIDE",
+     .dimensions = "b cin height width cout ksize stride",
+     .example = "32x64x56x56x64x3x1",
+     .make = convolution},
+    {.family = "unknown",
+     .description = "anything else, by the FLOPs and bytes that the user gives",
+     .columns = "flops read_bytes [written_bytes]",
+     .shape = "NAME, with --flops [--read --written]",
+     .example = "my_kernel",
+     .options = "flops read_bytes written_bytes",
+     .instead_of_backward = "leave the pass out",
+     .make = unknown},
+}};
+
+}  // namespace
+
+double OperatorFields::real(std::string_view name, std::optional<double> fallback) {
+  const std::string_view field = text(name);
+  if (field.empty() && fallback) return *fallback;
+  double value = 0;
+  const auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), value);
+  if (field.empty() || code != std::errc() || end != field.data() + field.size() || !std::isfinite(value)) {
+    note(field.empty() ? fmt::format("no {}", name) : fmt::format("{} is \"{}\"", name, field));
+    return 0;
+  }
+  return value;
+}
+
+std::int64_t OperatorFields::whole(std::string_view name, std::optional<std::int64_t> fallback) {
+  std::optional<double> real_fallback;
+  if (fallback) real_fallback = static_cast<double>(*fallback);
+  const double value = real(name, real_fallback);
+  if (!(std::abs(value) <= 9e15) || value != std::floor(value)) {  // data frames write 8192 as 8192.0
+    note(fmt::format("{} is \"{}\"", name, text(name)));
+    return 0;
+  }
+  return static_cast<std::int64_t>(value);
+}
+
+void OperatorFields::note(std::string problem, std::string_view expected) {
+  if (!problem_.empty()) return;
+  problem_ = std::move(problem);
+  expected_ = expected;
+}
+
+std::span<const OperatorForm> operator_forms() { return kForms; }
+
+std::vector<std::string_view> words_of(std::string_view list) {
+  std::vector<std::string_view> words;
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(' '), list.size());
+    words.push_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return words;
+}
+
+const OperatorForm* find_operator_form(std::string_view name) {
+  for (const OperatorForm& form : kForms) {
+    if (form.family == name) return &form;
+    for (std::string_view rest = form.aliases; !rest.empty();) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      if (rest.substr(0, end) == name) return &form;
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> operator_names() {
+  std::vector<std::string> names;
+  for (const OperatorForm& form : kForms) {
+    names.emplace_back(form.family);
+    for (const std::string_view alias : words_of(form.aliases)) names.emplace_back(alias);
+  }
+  return names;
+}
+
+std::string_view family_of(const Operator& op) { return kForms[op.kind.index()].family; }
+
+Result<void> set_pass(OperatorKind& kind, Pass pass) {
+  const bool set = std::visit(
+      [&](auto& op) {
+        if constexpr (requires { op.pass; }) {
+          op.pass = pass;
+          return true;
+        } else {
+          return pass == Pass::kForward;
+        }
+      },
+      kind);
+  if (set) return {};
+  const OperatorForm& form = kForms[kind.index()];
+  return fail({ErrorCode::kInvalidInput,
+               fmt::format("{} has no backward pass", form.family),
+               "",
+               "forward",
+               std::string(form.instead_of_backward),
+               {}});
+}
+
+}  // namespace ns_dist
