@@ -21,7 +21,7 @@ namespace {
 
 struct Request {
   std::string subject, shape;
-  std::string dtype = "bf16", pass = "forward", layout, mode = "sustained";
+  std::string dtype = "bf16", pass = "forward", layout, library, value_dim, mode = "sustained";
   std::string gpu = "h100-sxm-80gb", cluster, ranks = "8", stride = "1", nodes, window = "0", kv_heads;
   std::optional<std::string> network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read = "0 B", written = "0 B";
@@ -60,24 +60,12 @@ struct OwnFlag {
   const char* flag;
   std::string_view column;
 };
-constexpr std::array<OwnFlag, 18> kOwnFlags = {{{"--layout", "layout"},
-                                                {"--kv-heads", "h_kv"},
-                                                {"--window", "window"},
-                                                {"--no-causal", "causal"},
-                                                {"--rms", "rms"},
-                                                {"--inputs", "inputs"},
-                                                {"--outputs", "outputs"},
-                                                {"--flops", "flops"},
-                                                {"--read", "read_bytes"},
-                                                {"--written", "written_bytes"},
-                                                {"--cluster", ""},
-                                                {"--ranks", ""},
-                                                {"--stride", ""},
-                                                {"--nodes", ""},
-                                                {"--network-model", ""},
-                                                {"--calibration", ""},
-                                                {"--algorithm", ""},
-                                                {"--protocol", ""}}};
+constexpr std::array<OwnFlag, 20> kOwnFlags = {
+    {{"--layout", "layout"},   {"--library", "library"},  {"--value-dim", "d_v"},   {"--kv-heads", "h_kv"},
+     {"--window", "window"},   {"--no-causal", "causal"}, {"--rms", "rms"},         {"--inputs", "inputs"},
+     {"--outputs", "outputs"}, {"--flops", "flops"},      {"--read", "read_bytes"}, {"--written", "written_bytes"},
+     {"--cluster", ""},        {"--ranks", ""},           {"--stride", ""},         {"--nodes", ""},
+     {"--network-model", ""},  {"--calibration", ""},     {"--algorithm", ""},      {"--protocol", ""}}};
 constexpr std::array<const char*, 4> kOperatorFlags = {"--dtype", "--mode", "--pass", "--kernel-calibration"};
 
 bool reads(const OperatorForm& form, std::string_view column) {
@@ -171,6 +159,21 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const Request& reques
     NS_TRY(const std::int64_t heads, read_count(request.kv_heads, "--kv-heads"));
     fields.set("h_kv", std::to_string(heads));
   }
+  if (!request.value_dim.empty()) {
+    NS_TRY(const std::int64_t dimension, read_count(request.value_dim, "--value-dim"));
+    fields.set("d_v", std::to_string(dimension));
+  }
+  if (!request.library.empty()) {
+    if (!enumerator_from_name<Library>(request.library)) {
+      return fail({ErrorCode::kUsage,
+                   fmt::format("\"{}\" is unknown", request.library),
+                   "--library",
+                   fmt::format("{}", fmt::join(names_of<Library>(), ", ")),
+                   "",
+                   {}});
+    }
+    fields.set("library", request.library);
+  }
   NS_TRY(const std::int64_t window, read_count(request.window, "--window", 0));
   fields.set("window", std::to_string(window));
   for (const double streams : {request.inputs, request.outputs}) {
@@ -214,7 +217,8 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const Request& reques
 
 Result<Explanation> explain_operator(const OperatorForm& form, const Request& request) {
   NS_TRY(OperatorKind kind, operator_of(form, request));
-  const bool block_scaled = form.family == "gemm" && request.dtype == "fp8_block";
+  const bool block_scaled = (form.family == "gemm" || form.family == "attention") &&
+                            (request.dtype == "fp8_block" || request.dtype == "mxfp8");
   NS_TRY(const DType dtype, read_dtype(block_scaled ? "fp8" : request.dtype, "--dtype"));
   if (auto passed = set_pass(kind, request.pass == "backward" ? Pass::kBackward : Pass::kForward); !passed) {
     passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
@@ -371,7 +375,8 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option("shape", request.shape, "its size, as the table below has it")->type_name("");
   const char* kernels = "Operators";
   app.add_option("--gpu", request.gpu, "ns-dist list gpus, or JSON [h100-sxm-80gb]")->type_name("ID|FILE");
-  app.add_option("--dtype", request.dtype, "fp32, tf32, fp16, bf16, fp8; of a gemm, fp8_block [bf16]")
+  app.add_option("--dtype", request.dtype,
+                 "fp32, tf32, fp16, bf16, fp8; of gemm and attention, fp8_block and mxfp8 [bf16]")
       ->type_name("TYPE")
       ->group(kernels);
   app.add_option("--mode", request.mode, "burst: one kernel alone; sustained: as in a step [sustained]")
@@ -380,6 +385,13 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option("--pass", request.pass, "forward, backward [forward]")->type_name("WHICH")->group(kernels);
   app.add_option("--layout", request.layout, "nn, nt, tn, tt of a gemm's operands [nt]")
       ->type_name("LAYOUT")
+      ->group(kernels);
+  app.add_option("--library", request.library,
+                 "default, cudnn, flash-2, flash-3, serving, compiled, eager: whose attention or normalization")
+      ->type_name("NAME")
+      ->group(kernels);
+  app.add_option("--value-dim", request.value_dim, "of attention's values [as of its keys]")
+      ->type_name("N")
       ->group(kernels);
   app.add_option("--kv-heads", request.kv_heads, "heads of keys and values [as many as heads]")
       ->type_name("N")
