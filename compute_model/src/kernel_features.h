@@ -1,7 +1,7 @@
 // What the networks see of an operator on a machine, and the physical estimate that their output corrects.
 //
-// A network answers ln(latency / base). Shape features describe how the operator uses the machine: work over peak, tiles
-// over SMs, bytes over L2. GPU features are ratios of data-sheet numbers that carry over to GPUs never measured.
+// A network answers ln(latency / base). Shape features describe how the operator uses the machine: work over peak,
+// tiles over SMs, bytes over L2. GPU features are ratios of data-sheet numbers that carry over to GPUs never measured.
 #pragma once
 
 #include <array>
@@ -67,8 +67,8 @@ struct Neighbor {
 // Nothing where `measured` is empty.
 std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Machine> measured);
 
-// How much longer a kernel can take on `machine` than on `other`: the least and the most of the ratios of each pipe, and of
-// one SM's share of it.
+// How much longer a kernel can take on `machine` than on `other`: the least and the most of the ratios of each pipe,
+// and of one SM's share of it.
 struct Pace {
   double least = 1, most = 1;
 };

@@ -46,7 +46,7 @@ struct BlockStep {
   std::vector<Call> forward, input_gradient, weight_gradient;
   double kept_for_input_gradient = 0;   // bytes on this rank, kept by the forward pass until the input gradient
   double kept_for_weight_gradient = 0;  // kept by the forward pass until the weight gradient
-  double output_gradient = 0;           // kept from the input gradient until the weight gradient, where these are separate
+  double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
   RankParameters parameters;
   bool recomputed_selectively = false;  // selective recomputation drops what it keeps and runs `forward` again
 };

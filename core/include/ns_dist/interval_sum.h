@@ -11,8 +11,8 @@ struct IntervalEstimate {
 // The sum of forecasts whose errors are partly one and the same. Part i of half-width u_i errs by
 // u_i (share g + sqrt(1 - share^2) e_i), where g is common to all (a GPU that runs hot, a rate that is off) and e_i its
 // own, both as wide as a single interval. The sum's half-width is then sqrt((share U)^2 + (1 - share^2) Q) with
-// U = sum of u_i and Q = sum of u_i^2; below and above separately. share = 1 adds the ends, share = 0 adds in quadrature,
-// and a sum of one part keeps its interval. All in one unit.
+// U = sum of u_i and Q = sum of u_i^2; below and above separately. share = 1 adds the ends, share = 0 adds in
+// quadrature, and a sum of one part keeps its interval. All in one unit.
 class IntervalSum {
  public:
   void add(const IntervalEstimate& part, double times = 1);  // `times` of one thing err as one

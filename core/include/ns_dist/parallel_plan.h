@@ -60,7 +60,8 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "data-parallel replicas",
          .default_text = "1; with machine/nodes, as many as fill them"},
         plan.dp);
-  visit({.name = "plan/cp", .help = "context-parallel ranks; more than 1 is not supported yet", .values = "1"}, plan.cp);
+  visit({.name = "plan/cp", .help = "context-parallel ranks; more than 1 is not supported yet", .values = "1"},
+        plan.cp);
   visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp"}, plan.ep);
   visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
         plan.vpp);

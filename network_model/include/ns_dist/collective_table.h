@@ -42,8 +42,8 @@ class CollectiveReader {
  public:
   // Columns in any order, others are allowed: collective, ranks and bytes, and one of gpu and cluster, are needed;
   // gpus_per_node, dtype, latency_ms and imbalance (of all_to_all) are read; `system` (the name in the measured data)
-  // is read as cluster. A table with no column for a machine is of `gpu` or of `cluster`, if one of them is given. Keeps
-  // a reference to `table`. Errors: one of the needed columns is missing.
+  // is read as cluster. A table with no column for a machine is of `gpu` or of `cluster`, if one of them is given.
+  // Keeps a reference to `table`. Errors: one of the needed columns is missing.
   static Result<CollectiveReader> of(const CsvTable& table, std::string gpu = "", std::string cluster = "");
 
   // Errors, with the row's line: too few fields, an unknown collective, a number that is none, ranks below 2, bytes

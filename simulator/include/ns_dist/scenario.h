@@ -166,7 +166,8 @@ Result<void> assign(Scenario& scenario, const Assignment& assignment);
 // Whether `resolve` can read every assignment. Errors: all that it cannot, at once.
 Result<void> check_values(const ScenarioSpec& spec);
 
-// The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Fields that do not exist are written as they are.
+// The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Fields that do not exist are written as they
+// are.
 std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan);
 
 // Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` sets.

@@ -162,7 +162,7 @@ TEST(ReadScenario, TellsEveryMistakeAndItsPlace) {
   const std::string text = to_text(scenario.error());
   EXPECT_THAT(text, HasSubstr("report.json#/model/layers"));
   EXPECT_THAT(text, HasSubstr("report.json#/plan/pp"));
-  EXPECT_THAT(text, HasSubstr("report.json#/training/micro_batch: missing"));
+  EXPECT_THAT(text, HasSubstr("report.json#/training: key \"micro_batch\" is missing"));
   EXPECT_THAT(text, HasSubstr("did you mean \"micro_batch\"?"));
   EXPECT_THAT(text, HasSubstr("report.json#/cluster/gpu/memory"));
 }

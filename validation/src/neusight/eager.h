@@ -66,7 +66,8 @@ struct ParallelDegrees {
 Result<IntervalSum> distributed_step(const ModelGraph& graph, std::int64_t layers, const ParallelDegrees& degrees,
                                      const Gpu& gpu, KernelClock& clock, const NetworkCost& network);
 
-// A whole step: every node once for each layer that it represents, forward only or with backward. Collectives are left out.
+// A whole step: every node once for each layer that it represents, forward only or with backward. Collectives are left
+// out.
 struct StepTime {
   IntervalSum forward, backward;  // seconds
   IntervalSum total() const {
