@@ -71,8 +71,6 @@ bool has_attention_rates(const Attention& op, const Gpu& gpu);
 Library library_of(const Normalization& op, Mode mode);
 // Both passes by library, in half precision.
 Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, Steps& steps);
-// The kernels that quantize `elements` half-precision values to fp8.
-double quantization_seconds(const Machine& machine, double elements, Scaling scaling);
 // A memory-bound kernel that moves `traffic` bytes and does `flops` on the vector units.
 Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,
                             Steps& steps);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "predictors/predictor.h"
 
@@ -77,10 +78,12 @@ std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Mach
     const std::array<double, 4> theirs = ratios(other);
     double distance = 0;
     for (std::size_t r = 0; r < mine.size(); ++r) distance += std::abs(mine[r] - theirs[r]);
-    // The same compute capability runs the same kernels.
+    // The same compute capability runs the same kernels; how tensor units are fed comes next.
     const double apart = std::abs(generation(machine) - generation(other));
-    const double far =
-        distance + (machine.gpu.vendor != other.gpu.vendor ? 40 : 0) + (apart > 0 ? 20 : 0) + 2 * std::min(5.0, apart);
+    const bool fed_alike =
+        machine.persistent_kernels == other.persistent_kernels && machine.tensor_memory == other.tensor_memory;
+    const double far = distance + (machine.gpu.vendor != other.gpu.vendor ? 40 : 0) + (apart > 0 ? 20 : 0) +
+                       (fed_alike ? 0 : 10) + 2 * std::min(5.0, apart);
     if (nearest && far >= least) continue;
     least = far;
     const bool same = machine.gpu.vendor == other.gpu.vendor && generation_of(machine.gpu) == generation_of(other.gpu);
@@ -96,8 +99,10 @@ Pace pace_of(const Machine& machine, const Machine& other) {
     pace.least = std::min(pace.least, theirs / mine), pace.most = std::max(pace.most, theirs / mine);
   };
   for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp8}) {
-    const double mine = machine.ceiling(dtype), theirs = other.ceiling(dtype);
-    add(mine, theirs), add(mine / machine.sms, theirs / other.sms);
+    for (const auto& [mine, theirs] :
+         {std::pair{machine.ceiling(dtype), other.ceiling(dtype)}, std::pair{machine.peak(dtype), other.peak(dtype)}}) {
+      add(mine, theirs), add(mine / machine.sms, theirs / other.sms);
+    }
   }
   add(machine.bandwidth, other.bandwidth), add(machine.bandwidth / machine.sms, other.bandwidth / other.sms);
   add(machine.l2_bandwidth, other.l2_bandwidth), add(machine.exponential_rate, other.exponential_rate);

@@ -10,10 +10,6 @@ namespace {
 
 using namespace units;
 
-// Long runs of BF16 products of at least 1e10 FLOP take 1.1-1.25 times as long as single ones on H200, B200 and
-// GB200.
-constexpr double kMostSlowdown = 1.3;
-
 // Rows of one product in place of many: at most as many as the tables hold, so that the forecast does not extrapolate,
 // and at least as many as one of the many has.
 std::int64_t measured_rows(double rows, std::int64_t least) {
@@ -88,7 +84,6 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
   const auto* gemm = std::get_if<Gemm>(&op.kind);
   const auto* attention = std::get_if<Attention>(&op.kind);
   if (gemm != nullptr && on_tensor_units(op)) {
-    if (machine().mode == Mode::kSustained) slow_down(*estimate, measured, steps);
     if (gemm->batch > 1) {
       Gemm batched = *gemm;
       batched.epilogue = Epilogue::kNone;
@@ -104,7 +99,6 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
     }
     add_epilogue(*estimate, op, roofline, steps);
   } else if (std::holds_alternative<GroupedGemm>(op.kind) && on_tensor_units(op)) {
-    if (machine().mode == Mode::kSustained) slow_down(*estimate, measured, steps);
     scale(*estimate, analytic_.seconds(op) / analytic_.seconds(measured),
           "measured kernels of one product; the experts by tiles and waves",
           rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));
@@ -114,39 +108,39 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
     scale(*estimate, analytic_.seconds(op) / analytic_.seconds(measured),
           attention->pass == Pass::kForward ? "measured half-precision kernels; products at the rate of FP8"
                                             : "measured forward kernels; backward by published rates");
-  } else if (machine().mode == Mode::kSustained) {
-    slow_down(*estimate, op, steps);
   }
   return estimate;
 }
 
-// FP8 products and experts were measured in bursts alone. In long runs they slow down as BF16 products do.
-void LearnedModel::slow_down(Estimate& estimate, const Operator& op, Steps& steps) const {
+// FP8 products and experts were measured in bursts alone, half-precision products on some GPUs. In long runs they slow
+// down as BF16 products of their size do on the GPUs that were measured in both modes. Asked of the reference GPU, so
+// that what a better data sheet saves stays saved.
+void LearnedModel::ask_slowdown(const Operator& op, Query& query) const {
   Gemm like;
   if (const auto* moe = std::get_if<MixtureOfExperts>(&op.kind)) {
     like = {.m = moe->tokens, .n = 2 * moe->intermediate, .k = moe->hidden};
-  } else if (const auto* gemm = std::get_if<Gemm>(&op.kind); gemm != nullptr && op.dtype == DType::kFp8) {
+  } else if (const auto* gemm = std::get_if<Gemm>(&op.kind);
+             gemm != nullptr && (op.dtype == DType::kFp8 || query.only_bursts)) {
     like = {.m = gemm->m, .n = gemm->n, .k = gemm->k};
   } else {
     return;
   }
-  const auto burst = estimate_at_once({like, DType::kBf16}, Mode::kBurst);
-  const auto sustained = estimate_at_once({like, DType::kBf16}, machine().mode);
-  if (!burst || !sustained) return;
-  const double factor = std::clamp(sustained->seconds / burst->seconds, 1.0, kMostSlowdown);
-  estimate.seconds *= factor;
-  estimate.low *= factor;
-  estimate.high *= factor;
-  if (steps.on()) steps.add("sustained", factor, "as BF16 products of the size slow down in long runs");
+  const PredictorWeights* const weights = weights_of(Predictor::kGemm);
+  if (weights == nullptr) return;
+  const ReferenceGpu& reference = reference_of(Predictor::kGemm, *weights);
+  const Machine& one = reference.nearest ? reference.nearest->machine : machine();
+  const Operator product{like, one.gpu.tensor[DType::kBf16] > FlopsPerSecond() ? DType::kBf16 : DType::kFp16};
+  prepare_slowdown(query.pending, *weights, Predictor::kGemm,
+                   features_of(Predictor::kGemm, one, product, Mode::kSustained));
 }
 
-bool LearnedModel::ask(const Operator& op, Mode mode, Query& query) const {
+bool LearnedModel::ask(const Operator& op, Query& query) const {
+  const Mode mode = machine().mode;
   const auto predictor = predictor_of(op, machine().gpu, mode);
   if (!predictor) return false;
   query.weights = weights_of(*predictor);
   if (query.weights == nullptr) return false;
   query.predictor = *predictor;
-  query.mode = mode;
   query.reference = &reference_of(*predictor, *query.weights);
   query.kernel_class = kernel_class(*predictor, op, mode);
   const std::optional<std::size_t> reference = query.reference->index();
@@ -163,16 +157,8 @@ bool LearnedModel::ask(const Operator& op, Mode mode, Query& query) const {
   if (machine().mode == Mode::kSustained && limit > 0) {
     prepare_power(query.pending, *query.weights, *predictor, query.features);
   }
+  if (machine().mode == Mode::kSustained) ask_slowdown(op, query);
   return true;
-}
-
-std::optional<Estimate> LearnedModel::estimate_at_once(const Operator& op, Mode mode) const {
-  Query query;
-  if (!ask(op, mode, query)) return std::nullopt;
-  PendingCorrection* const pending = &query.pending;
-  evaluate(std::span(&pending, 1));
-  Steps no_steps(nullptr);
-  return estimate(op, query, no_steps);
 }
 
 std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& query, Steps& steps) const {
@@ -191,16 +177,13 @@ std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& 
   estimate.low = correction.low;
   estimate.high = correction.high;
   estimate.extrapolated = correction.extrapolated;
-  if (query.only_bursts && query.mode == Mode::kSustained) {
-    // A burst may have found its operands in L2, where a long run does not. So the burst is slowed down by what the
-    // trees learned of long runs elsewhere, within the range that was seen there.
-    if (const auto burst = estimate_at_once(op, Mode::kBurst)) {
-      const double factor = std::clamp(estimate.seconds / burst->seconds, 1.0, kMostSlowdown);
-      estimate.seconds = burst->seconds * factor;
-      estimate.low = burst->low;
-      estimate.high = burst->high * kMostSlowdown;
-      if (steps.on()) steps.add("sustained", factor, "as measured GPUs slow down in long runs");
-    }
+  if (query.pending.slowdown.trees != nullptr) {
+    const double factor = query.pending.slowdown_factor();
+    estimate.seconds *= factor;
+    // Of half-precision products nothing says that this GPU slows down, nor that it does not slow down by more.
+    estimate.low *= query.only_bursts ? 1 : factor;
+    estimate.high *= query.only_bursts ? kMostSlowdown : factor;
+    if (steps.on()) steps.add("sustained", factor, "as BF16 products of the size slow down in long runs");
   }
   estimate.watts = query.pending.watts(machine().gpu.board_power / W);
   if (steps.on() && estimate.watts > 0) steps.add("power_w", estimate.watts, "mean board power, run again and again");

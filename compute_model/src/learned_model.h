@@ -19,7 +19,6 @@ class LearnedModel {
   // One forecast of a predictor between its features and its estimate, while its trees are evaluated.
   struct Query {
     Predictor predictor = Predictor::kGemm;
-    Mode mode = Mode::kBurst;
     Features features;
     std::size_t kernel_class = 0;
     bool only_bursts = false;
@@ -33,7 +32,7 @@ class LearnedModel {
   // The operator among those that were measured whose forecast `op` is derived from; often `op` itself.
   Operator measured_like(const Operator& op) const;
   // Nothing where no predictor was made for `op`.
-  bool ask(const Operator& op, Query& query) const { return ask(op, machine().mode, query); }
+  bool ask(const Operator& op, Query& query) const;
   // The forecast of `op` by measurements, once the trees of `query`, which ask(measured_like(op)) gave, are evaluated.
   // Nothing beyond a double's range.
   std::optional<Estimate> answer(const Operator& op, const Operator& measured, const Query& query,
@@ -44,10 +43,8 @@ class LearnedModel {
   bool on_tensor_units(const Operator& op) const { return machine().gpu.tensor[op.dtype] > FlopsPerSecond(); }
   const PredictorWeights* weights_of(Predictor predictor) const;
   const ReferenceGpu& reference_of(Predictor predictor, const PredictorWeights& weights) const;
-  bool ask(const Operator& op, Mode mode, Query& query) const;
   std::optional<Estimate> estimate(const Operator& op, const Query& query, Steps& steps) const;
-  std::optional<Estimate> estimate_at_once(const Operator& op, Mode mode) const;
-  void slow_down(Estimate& estimate, const Operator& op, Steps& steps) const;
+  void ask_slowdown(const Operator& op, Query& query) const;
   void add_epilogue(Estimate& estimate, const Operator& op, const Roofline& roofline, Steps& steps) const;
 
   struct LazyReference {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 namespace ns_dist {
 namespace {
@@ -39,35 +40,53 @@ Efficiency tensor_efficiency(std::string_view architecture) {
   return {architecture, 0.72, 0.66};  // somewhat below the medians of the rows above, 0.75 and 0.69: cautious
 }
 
+constexpr double kLeastVoltageShare = 0.68;  // of the boost clock, boards with GDDR
+
 // What the board's power lets the tensor units do. Dynamic power is c U V^2 f for U FLOP a clock; along the part of the
 // curve where voltage follows frequency that is c U f^3, so that f = (P / (c U))^(1/3) and the rate U f = U^(2/3)
 // (P / c)^(1/3). c is W s^3 per FLOP a clock, in BF16, large GEMMs of published kernel tables: 4.5e-31 to 5.0e-31 on
-// H200, B200, B300 and GB200 (one process, two architectures, 700 to 1,200 W: the law holds to 4 %), 1.34e-30 on A100,
-// 1.54e-30 on A40, 8.7e-31 on L40S. Boards with GDDR spend about 1.9 times as much for the same tensor work. Older
-// nodes by TSMC's published scaling, N7 -60 % from 16FF+.
+// H100, H200, B200, B300 and GB200 (one process, two architectures, 700 to 1,200 W: the law holds to 4 %), 1.34e-30 on
+// A100, 8.7e-31 on L40S, which differs from the others in more than GDDR: its tensor units are fed from registers.
+// Older nodes by TSMC's published scaling, N7 -60 % from 16FF+. Dies on boards with GDDR boost a quarter higher in the
+// same process, so that their limits hold them where the voltage is at its least and the clock follows power itself.
+// Below 0.68 of the boost clock, by the base clocks that data sheets print: A10 and A40, the same die, 885 and 1,305
+// MHz with 2.08 and 3.57 W a SM; L40S and RTX PRO 6000, 1,110 and 1,590 MHz with 2.46 and 3.19 W. On boards with HBM no
+// such range was measured: GB200 has a sixth more power a FLOP than B200 and runs 4 % faster, in bursts and for long.
 double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak) {
   const double watts = gpu.board_power / W, clock = gpu.boost_clock / Hz;
   if (!(watts > 0) || !(clock > 0) || !(bf16_peak > 0) || gpu.process_nm <= 0) return bf16_peak;
   // FLOP a clock of an SM is a power of two; nominal peaks are stated at clocks somewhat below the boost clock.
   const double per_sm = std::exp2(std::round(std::log2(bf16_peak / clock / gpu.sm_count)));
   const double units = per_sm * gpu.sm_count;
-  const double cost = (gpu.process_nm > 10  ? 3.3e-30
-                       : gpu.process_nm > 7 ? 8.2e-31
-                       : gpu.process_nm > 5 ? 1.34e-30
-                                            : 4.66e-31) *
-                      (gddr ? 1.88 : 1);
-  return std::min(bf16_peak, std::cbrt(units * units * watts / cost));
+  if (!gddr) {
+    const double cost = gpu.process_nm > 10  ? 3.3e-30
+                        : gpu.process_nm > 7 ? 8.2e-31
+                        : gpu.process_nm > 5 ? 1.34e-30
+                                             : 4.66e-31;
+    return std::min(bf16_peak, std::cbrt(units * units * watts / cost));
+  }
+  // Joule a FLOP at the least voltage, the whole board's. At 4 nm L40S, at its limit. At 8 nm a bound: A40 reaches 0.80
+  // of its peak with its largest products, which are its fastest. At 12 nm the constant of the other boards times 1.88,
+  // at T4's clock.
+  const double joules = gpu.process_nm > 10 ? 2.6e-12 : gpu.process_nm > 5 ? 1.50e-12 : 1.70e-12;
+  const double least = kLeastVoltageShare * clock, linear = watts / (units * joules);
+  return std::min(bf16_peak, units * (linear <= least ? linear : std::cbrt(linear * least * least)));
 }
 
 // FP32 lanes that one warp scheduler feeds: 16 on Volta, Turing and GA100, which leaves every other issue slot to loads
-// and addresses; 32 on Pascal, GA10x, Ada and Hopper (CUDA C++ Programming Guide, arithmetic throughput by compute
-// capability), where they compete. Shares: medians of the largest tiles in NeuSight's FP32 training tables, A100 0.90,
-// V100 0.93, P100 0.85. AMD: of the FP32 matrix peak, MI100 and MI210, large single products (0.66-0.68).
+// and addresses; 32 on Pascal, GA10x, Ada, Hopper and Blackwell (CUDA C++ Programming Guide, arithmetic throughput by
+// compute capability). Shares: medians of the largest tiles in NeuSight's FP32 training tables, A100 0.90, V100 0.93,
+// P100 0.85, whose schedulers issue a load beside a product. cuBLAS runs the kernels written for A100 on what came
+// after it: with twice as many lanes the products take half of the cycles, what A100 waits for takes as many as there,
+// and loads no longer hide behind products: four of them (16 bytes each) for the 64 products of a thread's 8 x 8 tile.
+// AMD: of the FP32 matrix peak, MI100 and MI210, large single products (0.66-0.68).
 double issue_share_of(const Gpu& gpu) {
+  constexpr double kAmpere = 0.90, kLoads = 4.0 / 64;
+  constexpr double kAmpereKernelsOn32Lanes = 1 / (1 + 2 * (1 / kAmpere - 1) + kLoads);  // 0.778
   if (gpu.vendor == "amd") return 0.68;
-  if (gpu.architecture == "ampere") return gpu.compute_capability == "8.0" ? 0.90 : 0.85;
+  if (gpu.architecture == "pascal") return 0.85;
   if (gpu.architecture == "volta" || gpu.architecture == "turing") return 0.93;
-  return 0.85;
+  return gpu.compute_capability == "8.0" ? kAmpere : kAmpereKernelsOn32Lanes;
 }
 
 // Joules of an FP32 multiply-add's half on the vector units at the lowest voltage, registers and caches included. 16
@@ -102,8 +121,9 @@ double bandwidth_efficiency(const Gpu& gpu, bool gddr) {
   return gpu.architecture == "pascal" ? 0.755 : 0.91;
 }
 
-// A100 and Hopper keep two L2 partitions, each a copy of what its SMs read (NVIDIA A100 white paper, "L2 cache").
-bool two_partitions(const Gpu& gpu) { return gpu.compute_capability == "8.0" || gpu.compute_capability == "9.0"; }
+// A100 keeps two L2 partitions, each a copy of what its SMs read (NVIDIA A100 white paper, "L2 cache"; its layer norms
+// are 4.4 % off with the half, 6.3 % with all of it). No data sheet says so of later GPUs.
+bool two_partitions(const Gpu& gpu) { return gpu.compute_capability == "8.0"; }
 constexpr double kResidentShare = 0.7;   // L2 is never wholly one tensor's
 constexpr double kL2BytesPerClock = 32;  // an SM's 64, half of them from the far side
 
@@ -148,7 +168,7 @@ PoweredTime Machine::powered(double compute, double memory, double flops, double
     const double seconds = energy(low) / budget;
     return {seconds, std::min(low, compute / seconds)};
   }
-  for (int step = 0; step < 12; ++step) {
+  for (int step = 0; step < 24; ++step) {
     const double middle = (low + high) / 2;
     (energy(middle) > budget * overlap_of(compute / middle, memory) ? high : low) = middle;
   }
@@ -160,6 +180,9 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   machine.gpu = gpu;
   machine.mode = mode;
   machine.sms = gpu.sm_count;
+  const double capability = gpu.vendor == "nvidia" ? std::strtod(gpu.compute_capability.c_str(), nullptr) : 0;
+  machine.persistent_kernels = capability >= 9 && capability < 12;
+  machine.tensor_memory = capability >= 10 && capability < 12;
   machine.l2 = gpu.l2_cache / B;
   machine.gddr = gpu.memory_type.starts_with("GDDR") || gpu.memory_type.starts_with("gddr");
   machine.bandwidth = gpu.memory_bandwidth / (B / s);

@@ -17,7 +17,10 @@ struct Machine {
   Gpu gpu;
   Mode mode = Mode::kSustained;
   double sms = 1;
-  bool gddr = false;              // memory on the board, not on the package
+  bool gddr = false;  // memory on the board, not on the package
+  // Tensor units fed by a warp group from shared memory (compute capability 9.x, 10.x and 11.x) rather than by single
+  // warps from registers; with accumulators in a memory of their own (10.x, 11.x).
+  bool persistent_kernels = false, tensor_memory = false;
   double l2 = 0;                  // bytes
   double bandwidth = 0;           // nominal memory bandwidth
   double achieved_bandwidth = 0;  // of a long streaming kernel

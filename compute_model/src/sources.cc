@@ -23,10 +23,17 @@ constexpr Source kMeasuredHere = {
     },
     [](const Case&) -> std::string_view { return "trees over measured kernels of this GPU"; }};
 
+// Where only bursts were measured, they are forecast; the slowdown of long runs is applied to that. A burst may have
+// found its operands in L2, where a long run does not.
+Features features_here(const Case& c) {
+  return c.only_bursts ? features_of(c.predictor, c.machine, c.op, Mode::kBurst) : c.features;
+}
+
 constexpr Source kBurstsSlowed = {"bursts slowed", [](const Case& c) { return c.reference.measured && c.only_bursts; },
                                   [](const Case& c, PendingCorrection& pending) {
-                                    prepare_scaled(pending, c.weights, c.predictor, c.features,
-                                                   {c.features, *c.reference.measured, 1, true, true, {}});
+                                    prepare_measured(pending, c.weights, c.predictor, features_here(c),
+                                                     *c.reference.measured,
+                                                     kernel_class(c.predictor, c.op, Mode::kBurst));
                                   },
                                   [](const Case&) -> std::string_view {
                                     return "trees over measured bursts of this GPU, slowed as long runs of others are";
@@ -40,8 +47,9 @@ constexpr Source kNearestScaled = {
     },
     [](const Case& c, PendingCorrection& pending) {
       const ReferenceGpu::Nearest& nearest = *c.reference.nearest;
-      prepare_scaled(pending, c.weights, c.predictor, c.features,
-                     {features_of(c.predictor, nearest.machine, c.op, c.mode), nearest.neighbor.index,
+      const Mode mode = c.only_bursts ? Mode::kBurst : c.mode;
+      prepare_scaled(pending, c.weights, c.predictor, features_here(c),
+                     {features_of(c.predictor, nearest.machine, c.op, mode), nearest.neighbor.index,
                       nearest.neighbor.share, nearest.neighbor.same_generation, nearest.itself, nearest.pace});
     },
     [](const Case& c) -> std::string_view {

@@ -59,6 +59,19 @@ bool is_outside(const Corrector& corrector, Predictor predictor, const Features&
   return outside;
 }
 
+// One and the octaves by which this GPU's ratios lie outside those of the fitted GPUs: a GPU like none of them is
+// missed by more than the next one of a kind. Where nothing was learned the base does not extrapolate.
+double widening_of(const Corrector& corrector, Predictor predictor, const Features& features) {
+  double octaves = 0;
+  if (corrector.network.layers.empty()) return 1;
+  for (std::size_t f = shape_features(predictor).size(); f < shared_features(predictor); ++f) {
+    const double value = features.values[f];
+    octaves +=
+        std::max({0.0, static_cast<double>(corrector.low[f]) - value, value - static_cast<double>(corrector.high[f])});
+  }
+  return 1 + std::min(octaves, 2.0);
+}
+
 // Features are clamped to the range of the fitted rows. `gpu` sets that GPU's indicator feature.
 void prepare_term(Term& term, const Corrector& corrector, Predictor predictor, const Features& features,
                   std::optional<std::size_t> gpu) {
@@ -77,13 +90,14 @@ void prepare_term(Term& term, const Corrector& corrector, Predictor predictor, c
 
 double logarithm_of(const Term& term) { return std::clamp(term.network + term.sum, -4.0, 4.0); }
 
-Correction around(double seconds, const Quantiles& quantiles, bool extrapolated) {
+Correction around(double seconds, const Quantiles& quantiles, double widening, bool extrapolated) {
   Correction correction;
+  correction.widening = widening;
   correction.seconds = seconds;
   correction.extrapolated = extrapolated;
   const std::size_t group = error_group(seconds);
-  correction.low = seconds * std::exp(static_cast<double>(quantiles[2 * group]));
-  correction.high = seconds * std::exp(static_cast<double>(quantiles[2 * group + 1]));
+  correction.low = seconds * std::exp(widening * static_cast<double>(quantiles[2 * group]));
+  correction.high = seconds * std::exp(widening * static_cast<double>(quantiles[2 * group + 1]));
   if (extrapolated) {  // nothing was measured there: the interval is widened by half of itself
     correction.low /= std::sqrt(seconds / correction.low);
     correction.high *= std::sqrt(correction.high / seconds);
@@ -136,8 +150,10 @@ void prepare_scaled(PendingCorrection& pending, const PredictorWeights& weights,
   pending.base = features.base;
   pending.quantiles = reference.same_generation ? &weights.same_generation : &weights.other_generation;
   pending.outside = is_outside(weights.on_other_gpu, predictor, features);
+  if (!reference.itself) pending.widening = widening_of(weights.on_other_gpu, predictor, features);
   prepare_term(pending.measured, weights.on_measured_gpu, predictor, reference.features, reference.gpu);
   pending.share = share;
+  if (share != 1) pending.trust = kind_of(predictor).capacity.trust;
   pending.scaled = true;
   pending.ratio = std::log(reference.features.base / features.base);
   pending.log_least_pace = std::log(reference.pace.least);
@@ -149,6 +165,7 @@ void prepare_other(PendingCorrection& pending, const PredictorWeights& weights, 
   pending.base = features.base;
   pending.quantiles = same_generation ? &weights.same_generation : &weights.other_generation;
   pending.outside = is_outside(weights.on_other_gpu, predictor, features);
+  pending.widening = widening_of(weights.on_other_gpu, predictor, features);
   prepare_term(pending.other, weights.on_other_gpu, predictor, features, std::nullopt);
 }
 
@@ -157,8 +174,16 @@ void prepare_power(PendingCorrection& pending, const PredictorWeights& weights, 
   if (!weights.power.trees.empty()) prepare_term(pending.power, weights.power, predictor, features, std::nullopt);
 }
 
+void prepare_slowdown(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
+                      const Features& features) {
+  if (!weights.slowdown.trees.empty()) {
+    prepare_term(pending.slowdown, weights.slowdown, predictor, features, std::nullopt);
+  }
+}
+
 void evaluate(std::span<PendingCorrection* const> all) {
-  for (const auto member : {&PendingCorrection::measured, &PendingCorrection::other, &PendingCorrection::power}) {
+  for (const auto member : {&PendingCorrection::measured, &PendingCorrection::other, &PendingCorrection::power,
+                            &PendingCorrection::slowdown}) {
     evaluate(all, member);
   }
 }
@@ -172,7 +197,12 @@ Correction PendingCorrection::finish() const {
     }
     learned += share * (logarithm - learned);
   }
-  return around(base * std::exp(learned), *quantiles, outside);
+  learned *= trust;
+  return around(base * std::exp(learned), *quantiles, widening, outside);
+}
+
+double PendingCorrection::slowdown_factor() const {
+  return slowdown.trees == nullptr ? 1 : std::clamp(std::exp(logarithm_of(slowdown)), 1.0, kMostSlowdown);
 }
 
 double PendingCorrection::watts(double limit) const {

@@ -33,6 +33,9 @@ struct Corrector {
   double evaluate(const double* features) const;
 };
 
+// Long runs of BF16 products of at least 1e10 FLOP take 1.1-1.25 times as long as single ones on H200, B200 and GB200.
+inline constexpr double kMostSlowdown = 1.3;
+
 struct PredictorWeights {
   std::vector<Gpu> gpus;  // data sheets of the measured GPUs, in the order of the indicator features
   Corrector on_measured_gpu, on_other_gpu;
@@ -40,6 +43,8 @@ struct PredictorWeights {
   std::vector<Quantiles> measured;            // of each GPU and kernel class measured there, in this order
   Quantiles same_generation{}, other_generation{};  // of GPUs not measured, by whether their generation was
   Corrector power;  // ln(board power / limit) of kernels in sustained mode; no trees where nothing was measured
+  // ln(long run / burst) of the same kernel; no trees where nothing was measured in both modes.
+  Corrector slowdown;
 };
 
 struct KernelWeights {
@@ -71,6 +76,7 @@ struct ReferenceFeatures {
 
 struct Correction {
   double seconds = 0, low = 0, high = 0;
+  double widening = 1;  // that is in the interval for the GPU's sake
   bool extrapolated = false;
 };
 
@@ -83,15 +89,19 @@ struct PendingCorrection {
     double sum = 0;                // of the trees, once evaluated
     Trees::Bins bins;
   };
-  Term measured, other, power;
+  Term measured, other, power, slowdown;
   double base = 0;                                          // s
   double share = 1;                                         // of `measured`
+  double trust = 1;                                         // share of what was learned that is believed
   bool scaled = false;                                      // `measured` is another GPU's and is bounded by its pace
   double ratio = 0, log_least_pace = 0, log_most_pace = 0;  // ln(base on the reference GPU / base)
   const Quantiles* quantiles = nullptr;
   bool outside = false;  // a feature lies outside the range of the fitted rows
+  double widening = 1;   // of the interval, in logarithms: how far this GPU's ratios lie outside those of fitted GPUs
 
   Correction finish() const;
+  // Long run over burst, from one on.
+  double slowdown_factor() const;
   // Mean board power in W of a GPU with this limit; 0 where it is unknown.
   double watts(double limit) const;
 };
@@ -109,6 +119,9 @@ void prepare_other(PendingCorrection& pending, const PredictorWeights& weights, 
 // Adds the board power where it was measured.
 void prepare_power(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
                    const Features& features);
+// Adds how much a product slows down in long runs; `features` are of the product in sustained mode.
+void prepare_slowdown(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
+                      const Features& features);
 // Evaluates the trees of all terms. Terms of the same trees that follow each other are evaluated together.
 void evaluate(std::span<PendingCorrection* const> all);
 

@@ -199,6 +199,10 @@ Result<KernelWeights> read(std::string_view bytes, const std::string& where, con
       NS_TRY(part.power, get(file, name + "/power", shared, text(name + "/power/layers"),
                              text(name + "/power/trees") != "0", where, owner, check));
     }
+    if (weights.metadata.contains(name + "/slowdown/trees")) {
+      NS_TRY(part.slowdown, get(file, name + "/slowdown", shared, text(name + "/slowdown/layers"),
+                                text(name + "/slowdown/trees") != "0", where, owner, check));
+    }
     weights.predictors[p] = std::move(part);
   }
   return weights;
@@ -238,6 +242,7 @@ std::string to_safetensors(const KernelWeights& weights) {
     file.put<float>(name + "/quantiles/same_generation", part.same_generation);
     file.put<float>(name + "/quantiles/other_generation", part.other_generation);
     if (!part.power.trees.empty()) describe("power", part.power);
+    if (!part.slowdown.trees.empty()) describe("slowdown", part.slowdown);
   }
   return file.bytes();
 }

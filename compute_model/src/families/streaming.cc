@@ -32,18 +32,6 @@ double normalization_passes(const Machine& machine, Pass pass) {
   return (machine.gddr ? 1.0 : 1.25) + (found_again ? 0 : machine.gddr ? 0.37 : 0.25);
 }
 
-// One factor a tensor: the largest value is found first, then values are read again and written, 5 bytes an element in
-// all; one factor for each 1x128: 3 bytes. Conversions: 4 elements a clock and SM up to Hopper, 9 on Blackwell. Medians
-// of products with n <= 128, which are all quantization, in published tables (NVIDIA aiconfigurator's system data):
-// within 10 % on H100, H200, B200, B300, GB200 and L40S.
-double quantization_seconds(const Machine& machine, double elements, Scaling scaling) {
-  const double clock = machine.gpu.boost_clock / units::Hz > 0 ? machine.gpu.boost_clock / units::Hz : 1.5e9;
-  const double rate = (machine.gpu.architecture.starts_with("blackwell") ? 9 : 4) * machine.sms * clock;
-  const double bytes = scaling == Scaling::kBlock ? 3 : 5;
-  const int kernels = scaling == Scaling::kBlock ? 1 : 3;
-  return kernels * 2e-6 + bytes * elements / machine.achieved_bandwidth + elements / rate;
-}
-
 Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,
                             Steps& steps) {
   // Pointwise code reaches about half of the vector peak: it counts fused multiply-adds as two and has few of them.

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "data_sheet.h"
 #include "learn/grow_trees.h"
@@ -315,12 +316,12 @@ class Fitter {
     weights.on_measured_gpu = measured_corrector(seen);
     ByClass by_class, even, odd;  // shapes with even and odd numbers apart
     weights.measured = intervals(weights.kernel_classes, by_class);
-    const std::vector<double> blind = forecasts_of_new_shapes(weights);
-    judge([&](const Sample& sample) { return blind[position_of(sample)] > 0; }, LeftOut::kShape,
+    const std::vector<Correction> blind = forecasts_of_new_shapes(weights);
+    judge([&](const Sample& sample) { return blind[position_of(sample)].seconds > 0; }, LeftOut::kShape,
           [&](const Sample& sample) { return blind[position_of(sample)]; }, scores,
-          [&](const Sample& sample, double forecast) {
+          [&](const Sample& sample, const Correction& forecast) {
             const std::pair key{index_of(sample.gpu), kernel_class(predictor_, sample.work, sample.mode)};
-            const std::pair residual{forecast, std::log(sample.seconds / forecast)};
+            const std::pair residual{forecast.seconds, std::log(sample.seconds / forecast.seconds)};
             by_class[key].push_back(residual);
             (sample.shape % 2 == 0 ? even : odd)[key].push_back(residual);
           });
@@ -366,13 +367,14 @@ class Fitter {
     weights.other_generation = quantiles_of(pooled(far.empty() ? near : far, std::nullopt), kTailElsewhere);
     weights.same_generation = quantiles_of(pooled(near.empty() ? far : near, std::nullopt), kTailElsewhere);
     weights.power = power(scores);
+    weights.slowdown = slowdown(scores);
     progress_(1.0, "done");
     return weights;
   }
 
  private:
   using LeftOut = KernelFitScore::LeftOut;
-  using Residuals = std::vector<std::pair<double, double>>;                  // forecast in s, ln(measured / forecast)
+  using Residuals = std::vector<std::pair<double, double>>;  // forecast in s, ln(measured / forecast) over widening
   using ByClass = std::map<std::pair<std::size_t, std::size_t>, Residuals>;  // of each GPU and kernel class
 
   std::size_t gpu_named(const std::string& id) const {
@@ -391,16 +393,16 @@ class Fitter {
   // With few rows a tenth of the shapes says little: all rows are judged, and whole GPUs are left out with all of them.
   bool has_few_rows() const { return samples_.size() < 5000; }
 
-  // Of each row of a measured GPU by a fit that did not see its shape; 0 for rows that are not judged. With few rows
+  // Of each row of a measured GPU by a fit that did not see its shape; 0 s for rows that are not judged. With few rows
   // each fifth of the shapes is left out in turn.
-  std::vector<double> forecasts_of_new_shapes(const PredictorWeights& shipped) const {
-    std::vector<double> forecasts(samples_.size(), 0.0);
+  std::vector<Correction> forecasts_of_new_shapes(const PredictorWeights& shipped) const {
+    std::vector<Correction> forecasts(samples_.size());
     const auto forecast = [&](const PredictorWeights& weights, const auto& is_new) {
       for (const Sample& sample : samples_) {
         if (!is_new(sample)) continue;
         const auto own_class = kernel_class(predictor_, sample.work, sample.mode);
         forecasts[position_of(sample)] =
-            correct(weights, predictor_, sample.features, index_of(sample.gpu), own_class).seconds;
+            correct(weights, predictor_, sample.features, index_of(sample.gpu), own_class);
       }
     };
     if (!has_few_rows()) {
@@ -451,13 +453,13 @@ class Fitter {
                         pace};
           }
         }
-        return correct(blind, predictor_, sample.features, neighbor).seconds;
+        return correct(blind, predictor_, sample.features, neighbor);
       };
       Residuals own;
       judge([&](const Sample& sample) { return sample.gpu == g && (all || sample.shape % 4 == 1); }, kind, forecast,
             scores,
-            [&](const Sample& sample, double seconds) {
-              own.push_back({seconds, std::log(sample.seconds / seconds)});
+            [&](const Sample& sample, const Correction& other) {
+              own.push_back({other.seconds, std::log(sample.seconds / other.seconds) / other.widening});
             });
       (nearest && nearest->same_generation ? near : far)[g] = std::move(own);
     }
@@ -584,6 +586,56 @@ class Fitter {
     return corrector;
   }
 
+  // Long runs over bursts of the same product and GPU, by the same features without the GPU's name. Rows with a power
+  // reading are long runs; those timed inside running layers stand for both modes and say nothing.
+  Corrector slowdown(std::vector<KernelFitScore>& scores) const {
+    Corrector corrector;
+    if (predictor_ != Predictor::kGemm) return corrector;
+    const auto product_of = [](const Sample& sample) {
+      const Gemm& gemm = std::get<Gemm>(sample.work.kind);
+      return std::tuple{sample.gpu, sample.work.dtype, gemm.m, gemm.n, gemm.k};
+    };
+    std::map<std::tuple<std::size_t, DType, std::int64_t, std::int64_t, std::int64_t>, double> bursts;
+    for (const Sample& sample : samples_) {
+      if (sample.mode == Mode::kBurst) bursts[product_of(sample)] = sample.seconds;
+    }
+    const auto target_of = [&](const Sample& sample) -> std::optional<float> {
+      if (!sample.power) return std::nullopt;
+      const auto burst = bursts.find(product_of(sample));
+      if (burst == bursts.end()) return std::nullopt;
+      return static_cast<float>(std::log(sample.seconds / burst->second));
+    };
+    TrainingRows training;
+    training.width = shared_;
+    for (const Sample& sample : samples_) {
+      const auto target = target_of(sample);
+      if (!target || sample.shape < kHoldOut) continue;
+      const std::vector<float> values = input(sample, false);
+      training.features.insert(training.features.end(), values.begin(), values.end());
+      training.targets.push_back(*target), training.weights.push_back(sample.weight);
+    }
+    if (training.size() < 1000) return corrector;
+    set_range(corrector, training);
+    TreeOptions options;
+    options.trees = scaled(80), options.leaves = 64, options.rate = 0.15, options.ridge = 1, options.huber = 0.05;
+    corrector.trees = grow_trees(training, options);
+    for (const std::size_t g : present_) {
+      std::vector<double> errors;
+      for (const Sample& sample : samples_) {
+        const auto target = sample.gpu == g && sample.shape < kHoldOut ? target_of(sample) : std::nullopt;
+        if (!target) continue;
+        const std::vector<float> values = input(sample, false);
+        const std::vector<double> x(values.begin(), values.end());
+        errors.push_back(std::exp(corrector.evaluate(x.data()) - static_cast<double>(*target)) - 1);
+      }
+      if (errors.empty()) continue;
+      KernelFitScore score;
+      score.predictor = "gemm slowdown", score.gpu = gpus_[g].id, score.errors = figures_of(std::move(errors));
+      scores.push_back(score);
+    }
+    return corrector;
+  }
+
   // A network first, which is smooth in the GPU's ratios; few and small trees on what it leaves.
   template <class Keep>
   Corrector other_corrector(const Keep& keep) const {
@@ -646,7 +698,7 @@ class Fitter {
     return residuals.empty() ? 0 : static_cast<double>(inside) / static_cast<double>(residuals.size());
   }
 
-  // `tell` hears each row's forecast in s.
+  // `tell` hears each row's forecast.
   template <class Keep, class Forecast, class Tell>
   void judge(const Keep& keep, LeftOut kind, const Forecast& forecast_of, std::vector<KernelFitScore>& scores,
              const Tell& tell) const {
@@ -654,8 +706,9 @@ class Fitter {
       Errors all, large;
       for (const Sample& sample : samples_) {
         if (sample.gpu != g || !keep(sample)) continue;
-        const double forecast = forecast_of(sample);
-        tell(sample, forecast);
+        const Correction correction = forecast_of(sample);
+        const double forecast = correction.seconds;
+        tell(sample, correction);
         all.add(forecast, sample);
         const auto* gemm = std::get_if<Gemm>(&sample.work.kind);
         const bool is_large = gemm != nullptr && std::min({gemm->m, gemm->n, gemm->k}) >= 512;

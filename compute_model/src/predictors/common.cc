@@ -1,8 +1,60 @@
+#include <limits>
+
 #include "predictors/predictor.h"
 
 namespace ns_dist {
 
 using namespace units;
+
+namespace {
+
+struct Tile {
+  double m, n;
+  double efficiency;  // of an SM's rate: small tiles load more for each product
+};
+
+// Both orientations of each are tried.
+constexpr std::array<Tile, 5> kTiles = {
+    {{256, 128, 1.00}, {128, 128, 0.90}, {256, 64, 0.78}, {128, 64, 0.75}, {64, 64, 0.60}}};
+
+}  // namespace
+
+double tensor_seconds(const Machine& machine, double batch, double m, double n, double k, DType dtype, double ceiling,
+                      bool sustained) {
+  constexpr double kLaunchAndDrain = 2.5e-6;
+  constexpr double kSplitDepth = 256;  // least k that a part of a split product keeps
+  const double element = size_of(dtype) / units::B;
+  // k steps' worth of first loads and last stores around a tile's products.
+  const double ramp = (machine.persistent_kernels ? machine.tensor_memory ? 64 : 256 : 200) * 2 / element;
+  const double hidden = machine.persistent_kernels ? 1.0 : 0.1;  // of the last wave's idle part
+  const double per_sm = machine.peak(dtype) / machine.sms;
+  double tiles_alone = std::numeric_limits<double>::infinity();
+  const auto consider = [&](double tile_m, double tile_n, double efficiency) {
+    const double exact = batch * std::ceil(m / tile_m) * std::ceil(n / tile_n) / machine.sms, whole = std::ceil(exact);
+    const double waves = std::max(1.0, whole - hidden * (whole - exact));
+    const double split = exact < 0.5 ? std::max(1.0, std::min(std::floor(1 / exact), std::floor(k / kSplitDepth))) : 1;
+    tiles_alone = std::min(tiles_alone, waves * 2 * tile_m * tile_n * (k / split + ramp) / (per_sm * efficiency));
+  };
+  for (const Tile& tile : kTiles) {
+    consider(tile.m, tile.n, tile.efficiency);
+    if (tile.m != tile.n) consider(tile.n, tile.m, tile.efficiency);
+  }
+  const double powered = 2 * batch * m * n * k / (1.05 * ceiling);
+  const double larger = std::max(tiles_alone, powered), ratio = std::min(tiles_alone, powered) / larger;
+  const double square = ratio * ratio;
+  const double compute = larger * std::cbrt(std::sqrt(1 + square * square * square));  // a norm of order 6
+  // An SM keeps few bytes in flight: what L2 holds arrives at 10 bytes a clock.
+  const double bandwidth = machine.bandwidth * (machine.gddr ? 0.80 : 0.87);
+  const double bytes = batch * (m * k + n * k + m * n) * element;
+  double memory = bytes / bandwidth;
+  if (!sustained) {
+    const double clock = machine.gpu.boost_clock / units::Hz > 0 ? machine.gpu.boost_clock / units::Hz : 1.5e9;
+    const double resident = std::min(1.0, 0.16 * machine.l2 / std::max(bytes, 1.0));
+    memory = bytes * ((1 - resident) / bandwidth + resident / std::max(bandwidth, machine.sms * 10 * clock));
+  }
+  const double slower = std::max(compute, memory), share = std::min(compute, memory) / slower;
+  return kLaunchAndDrain + slower * std::cbrt(1 + share * share * share);
+}
 
 // Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
 // 64 bytes a clock (the other half of L2's slices is a hop away since A100). 0.7: L2 is never wholly one kernel's.

@@ -24,6 +24,8 @@ struct Capacity {
   double known_rate;
   std::size_t transfer_trees, transfer_leaves, transfer_steps;
   Elsewhere elsewhere = Elsewhere::kNetwork;
+  // Share of what was learned on GPUs of other compute capability that is believed: the better the base, the less.
+  double trust = 1;
 };
 
 // Names of features; those of the GPU follow those of the shape.
@@ -74,6 +76,16 @@ constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel; trees and networ
 // Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
 // 64 bytes a clock (the other half of L2's slices is a hop away since A100).
 double warm_seconds(const Machine& machine, double bytes);
+
+// Half-precision and FP8 products on tensor units, before anything is learned. An SM computes tile after tile at the
+// nominal rate; power caps what all SMs do together, whether or not the last wave fills them; memory and L2 feed both.
+// So a product that leaves SMs idle is slow where nothing else limits (A100: whole waves), and loses nothing where
+// power does (H200, B200). Kernels that wait for warps (compute capability 8.x, 12.x) run whole waves; those of Hopper
+// and Blackwell (9.x, 10.x) are persistent and split what is left over. The constants are common to all GPUs: minimum
+// of the mean error on samples of published tables of A100, A40, H100, H200, B200, B300, GB200 and L40S, each
+// generation judged with the bias of the others; it is flat, 10 % in any of them changes the error by 0.1.
+double tensor_seconds(const Machine& machine, double batch, double m, double n, double k, DType dtype, double ceiling,
+                      bool sustained);
 
 struct TileFit {
   double share;  // of the padded, quantised work that is asked for: 1 is a perfect fit

@@ -39,7 +39,7 @@ TEST(Sources, LongRunsOfAGpuMeasuredInBurstsAreItsBurstsSlowed) {
 }
 
 TEST(Sources, AnotherGpuIsTheNearestOneScaled) {
-  EXPECT_EQ(source_of(gpu_of("h100-sxm-80gb"), kProduct, Mode::kBurst), "nearest scaled");
+  EXPECT_EQ(source_of(gpu_of("h800-sxm-80gb"), kProduct, Mode::kBurst), "nearest scaled");
   Gpu slower = gpu_of("h200-sxm");
   slower.memory_bandwidth = 0.5 * slower.memory_bandwidth;
   EXPECT_EQ(source_of(slower, kProduct, Mode::kBurst), "nearest scaled") << "another data sheet of a measured GPU";

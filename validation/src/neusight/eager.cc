@@ -251,7 +251,7 @@ constexpr double kForwardDispatch = 20e-6, kBackwardDispatch = 12e-6, kAccumulat
 constexpr double kMapSecondsPerByte = 0.8e-12;
 // Where weights, gradients and mapped segments fill this much of memory, calls fail: PyTorch waits for the GPU, gives
 // its cache back and calls again, 1.4 and 1.8 ms for each call on MI210 (gpt2_large and gpt3_xl training), whatever its
-// size. Untouched below a share of 0.67 there.
+// size. Untouched below a share of 0.67 there. AMD's driver alone was measured to need it.
 constexpr double kTightShare = 0.8, kTightSecondsPerCall = 1.6e-3;
 // At worst mapping does not hide at all: 13 to 15 ms a GB, what those two steps took in bytes.
 constexpr double kExposedSecondsPerByte = 14e-12;
@@ -490,7 +490,8 @@ Result<StepTime> eager_step(const ModelGraph& graph, std::int64_t layers, bool t
   }
   if (training) {
     const MappedMemory mapped = mapped_by_forward(graph, layers);
-    const bool tight = mapped.bytes + 2 * weight_bytes(graph, layers) > kTightShare * (gpu.memory / units::B);
+    const bool tight =
+        gpu.vendor == "amd" && mapped.bytes + 2 * weight_bytes(graph, layers) > kTightShare * (gpu.memory / units::B);
     const double seconds =
         tight ? kTightSecondsPerCall * static_cast<double>(mapped.calls) : kMapSecondsPerByte * mapped.bytes;
     step.forward.add({seconds, 0.4 * seconds, tight ? 1.6 * seconds : kExposedSecondsPerByte * mapped.bytes});
