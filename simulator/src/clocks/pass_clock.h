@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "clocks/grid.h"
@@ -25,14 +26,20 @@ class PassClock {
  private:
   using Kind = Instruction::Kind;
   static constexpr std::uint32_t kBesideStreams = 3;  // data parallel and both directions of the pipeline
+  static constexpr std::uint32_t kNone = 0xffffffffu;
 
+  // kRun: waits for a message, runs, and sends one; any of the three may be missing. Others: as the instruction.
   struct Op {
     Kind kind = Kind::kRun;
     std::uint8_t stream = 0;
-    bool second = false;
-    std::int32_t count = 0;   // kAwait
-    std::uint32_t index = 0;  // channel, meeting
-    double seconds = 0;
+    bool receives_second = false, sends_second = false;  // the second microbatch of the body
+    std::uint32_t from = kNone, to = kNone;              // channels; kMeet: from is the meeting
+    std::int32_t count = 0;                              // kAwait
+    double seconds = 0, message = 0;                     // of the run, of what is started
+  };
+  struct Ops {  // of a body: a part of ops_
+    std::uint32_t first = 0, end = 0;
+    bool known = false;
   };
   struct Arrival {
     std::int32_t microbatch;
@@ -42,18 +49,20 @@ class PassClock {
     std::vector<Arrival> arrived;
     std::size_t first = 0;  // of `arrived` that has not been read
     std::uint32_t receiver = 0;
+    bool take(std::int32_t microbatch, double& now);
   };
   struct State {
     double now = 0;
     double free[kBesideStreams] = {};  // when the stream is free again
     std::uint32_t loop = 0, call = 0, op = 0;
+    std::uint32_t awaits = kNone;  // the channel from which it needs a message
     std::int64_t repeat = 0;
     std::int64_t budget = 0;  // repeats that it may begin
     bool at_meeting = false, waiting = false, done = false;
     std::vector<double> ends;  // of works started on the data-parallel stream
   };
   struct Border {
-    std::uint64_t hash = 0;
+    double key = 0;
     std::vector<double> state;
     double time = 0;
     std::vector<std::int64_t> repeats;
@@ -62,8 +71,10 @@ class PassClock {
   double run_on_grid();
   void compile();
   void advance(std::uint32_t actor);
-  bool take(Channel& channel, std::int32_t microbatch, double& now);
+  bool run(std::uint32_t actor, std::span<const BodyCall> calls, std::int32_t offset);
+  bool meet(std::uint32_t actor, std::uint32_t meeting);
   void recur();
+  double key(std::uint32_t reference) const;
   void encode(std::uint32_t reference, std::vector<double>& state) const;
   void repeat(const Border& earlier, double now);
 
@@ -71,18 +82,15 @@ class PassClock {
   const ProgramCosts& costs_;
   bool fold_;
   Grid grid_;
-  std::vector<std::vector<Op>> ops_;  // by BodyId
+  std::vector<Op> ops_;
+  std::vector<Ops> bodies_;  // by BodyId
   std::vector<State> states_;
   std::vector<Channel> channels_;
   std::vector<std::uint32_t> meetings_, ready_;
   std::vector<Border> borders_;  // a ring of those in use and free ones
   std::size_t border_count_ = 0, next_border_ = 0;
-  std::vector<double> code_;
-  double latest_ = 0;
+  std::size_t unread_ = 0;  // messages
   std::int64_t passes_ = 0;
 };
-
-// What a fragment takes when nothing shares anything. `durations` by WorkId, seconds.
-double fragment_length(const Fragment& fragment, const std::vector<double>& durations);
 
 }  // namespace ns_dist
