@@ -42,8 +42,8 @@ double fragment_length(const Fragment& fragment, Duration duration, std::vector<
 
 }  // namespace
 
-PassClock::PassClock(const StepProgram& program, const ProgramCosts& costs, bool fold)
-    : program_(program), costs_(costs), fold_(fold) {}
+PassClock::PassClock(const StepProgram& program, const ProgramCosts& costs, bool fold, const CallOrder* order)
+    : program_(program), costs_(costs), fold_(fold), order_(order) {}
 
 void PassClock::compile() {
   std::vector<std::vector<double>> lengths(costs_.rows.size(), std::vector<double>(program_.fragments.size(), -1));
@@ -120,7 +120,8 @@ double PassClock::run_on_grid() {
   meetings_.assign(program_.meetings.size(), 0);
   borders_.resize(kBorders);
   unread_ = 0;
-  std::int64_t compared = 0;  // passes until the last border
+  if (order_ != nullptr) run_in_order();
+  std::int64_t compared = passes_;  // passes until the last border
   border_count_ = next_border_ = 0;
   passes_ = 0;
   for (;;) {
@@ -148,6 +149,43 @@ double PassClock::run_on_grid() {
     for (const double free : state.free) latest = std::max(latest, free);
   }
   return latest;
+}
+
+inline void PassClock::start_or_await(const Op& op, State& state, double& now) {
+  double& free = state.free[op.stream];
+  if (op.kind == Kind::kStart) {
+    free = std::max(free, now) + op.message;
+    if (op.stream == 0) state.ends.push_back(free);
+  } else {
+    now = std::max(now, op.stream == 0 && op.count > 0 ? state.ends[static_cast<std::size_t>(op.count) - 1] : free);
+  }
+}
+
+void PassClock::run_in_order() {
+  std::vector<double> messages(channels_.size() * order_->microbatches);
+  const auto message = [&](std::uint32_t channel, std::int32_t microbatch) -> double& {
+    return messages[channel * order_->microbatches + static_cast<std::size_t>(microbatch)];
+  };
+  for (const auto& [a, call] : order_->calls) {
+    State& state = states_[a];
+    const Ops& body = bodies_[index(call.body)];
+    double now = state.now;
+    for (const Op *op = ops_.data() + body.first, *end = ops_.data() + body.end; op != end; ++op) {
+      if (op->kind != Kind::kRun) {
+        start_or_await(*op, state, now);
+        continue;
+      }
+      if (op->from != kNone) now = std::max(now, message(op->from, op->receives_second ? call.second : call.microbatch));
+      now += op->seconds;
+      if (op->to == kNone) continue;
+      double& free = state.free[op->stream];
+      free = std::max(free, now) + op->message;
+      message(op->to, op->sends_second ? call.second : call.microbatch) = free;
+    }
+    state.now = now;
+  }
+  passes_ += static_cast<std::int64_t>(order_->calls.size());
+  for (std::uint32_t a = 0; a < states_.size(); ++a) states_[a].loop = order_->loops[a];
 }
 
 // Reads the message of `microbatch`, if it has arrived. `now` becomes the time at which both are there.
@@ -210,15 +248,9 @@ bool PassClock::run(std::uint32_t a, std::span<const BodyCall> calls, std::int32
     const Op *const first = ops_.data() + body.first, *const end = ops_.data() + body.end;
     for (const Op* op = first + std::exchange(op_of_call, 0); op != end; ++op) {
       switch (op->kind) {
-        case Kind::kStart: {
-          double& free = state.free[op->stream];
-          free = std::max(free, now) + op->message;
-          if (op->stream == 0) state.ends.push_back(free);
-          break;
-        }
+        case Kind::kStart:
         case Kind::kAwait:
-          now = std::max(now, op->stream == 0 && op->count > 0 ? state.ends[static_cast<std::size_t>(op->count) - 1]
-                                                               : state.free[op->stream]);
+          start_or_await(*op, state, now);
           break;
         case Kind::kMeet:
           leave(c, op, first);

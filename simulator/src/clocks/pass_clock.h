@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "clocks/call_order.h"
 #include "clocks/grid.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/step_program.h"
@@ -17,7 +18,8 @@ namespace ns_dist {
 
 class PassClock {
  public:
-  PassClock(const StepProgram& program, const ProgramCosts& costs, bool fold = true);
+  // With an `order` of its calls the program is run in that order, without folding.
+  PassClock(const StepProgram& program, const ProgramCosts& costs, bool fold = true, const CallOrder* order = nullptr);
 
   // The step in seconds.
   double run();
@@ -70,6 +72,8 @@ class PassClock {
 
   double run_on_grid();
   void compile();
+  void run_in_order();
+  static void start_or_await(const Op& op, State& state, double& now);
   void advance(std::uint32_t actor);
   bool run(std::uint32_t actor, std::span<const BodyCall> calls, std::int32_t offset);
   bool meet(std::uint32_t actor, std::uint32_t meeting);
@@ -81,6 +85,7 @@ class PassClock {
   const StepProgram& program_;
   const ProgramCosts& costs_;
   bool fold_;
+  const CallOrder* order_;
   Grid grid_;
   std::vector<Op> ops_;
   std::vector<Ops> bodies_;  // by BodyId
