@@ -50,6 +50,7 @@ class StepPlanner {
   StepProgram run() && {
     program_.mesh = mesh_;
     program_.channels = static_cast<std::uint32_t>(seats_.size() * positions_ * 2);
+    messages_.resize(program_.channels);
     const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_, parts_);
     add_meetings();
     for (std::size_t stage = 0; stage < passes_.stages.size(); ++stage) {
@@ -84,8 +85,15 @@ class StepPlanner {
     return parts_[part].passes[static_cast<std::size_t>(kind)].value();
   }
 
-  FragmentId kernel(std::string name, OperatorKind kind, DType dtype) {
-    return program_.add(maker_.of({std::move(name), Operator{std::move(kind), dtype}}, Category::kOptimizer));
+  // A kernel over `count` parameters. Those of one name differ only in their count.
+  FragmentId kernel(std::string_view name, std::int64_t count, OperatorKind kind, DType dtype) {
+    for (const auto& [known, parameters, id] : kernels_) {
+      if (parameters == count && known == name) return id;
+    }
+    const FragmentId id =
+        program_.add(maker_.of({std::string(name), Operator{std::move(kind), dtype}}, Category::kOptimizer));
+    kernels_.push_back({name, count, id});
+    return id;
   }
 
   static Instruction run_of(FragmentId fragment, std::int64_t layer = -1, std::int64_t times = 1,
@@ -160,9 +168,13 @@ class StepPlanner {
     send.stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
     send.second = second;
     send.channel = channel(*to, forward);
-    send.index =
-        index(works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
-                             Message{stage_, stage, shape_.hidden_states() / static_cast<double>(shape_.tp)}}));
+    std::optional<WorkId>& message = messages_[send.channel];
+    if (!message) {
+      message =
+          works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
+                         Message{stage_, stage, shape_.hidden_states() / static_cast<double>(shape_.tp)}});
+    }
+    send.index = index(*message);
     body.push_back(send);
     if (plan_.overlap_p2p) return;
     Instruction wait;
@@ -300,14 +312,8 @@ class StepPlanner {
     // gradient_scaling_factor`).
     const auto count = static_cast<std::int64_t>(parameters.total());
     if (count > 0) {
-      const auto known =
-          std::find_if(scales_.begin(), scales_.end(), [&](const auto& scale) { return scale.first == count; });
-      if (known == scales_.end()) {
-        scales_.emplace_back(count, kernel("gradients.scale", Elementwise{"scale", count, 1, 1, 1}, gradient_type()));
-        body.push_back(run_of(scales_.back().second, layer));
-      } else {
-        body.push_back(run_of(known->second, layer));
-      }
+      body.push_back(
+          run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
     }
     const Bytes each = gradient_size(plan_, training_.dtype);
     data_parallel(name, kind, parameters.dense * each, false, layer, body);
@@ -391,14 +397,15 @@ class StepPlanner {
     // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
     // clip_grads).
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
-    body.push_back(run_of(kernel("optimizer.gradient_norm", Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
+    body.push_back(
+        run_of(kernel("optimizer.gradient_norm", count, Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
     if (meetings_.norm) {
       together(*meetings_.norm,
                {"optimizer.gradient_norm.all_reduce", Category::kOther,
                 Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}},
                body);
     }
-    body.push_back(run_of(kernel("optimizer.step", OptimizerStep{count}, training_.dtype)));
+    body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, training_.dtype)));
     if (sharded() && !plan_.overlap_param_gather) {
       data_parallel("weights.all_gather", CollectiveKind::kAllGather, held.dense * weight_size(), false, -1, body);
       data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather, held.experts * weight_size(), true, -1,
@@ -406,7 +413,8 @@ class StepPlanner {
     }
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer = std::max<std::int64_t>(1, static_cast<std::int64_t>(held.total()));
-    body.push_back(run_of(kernel("optimizer.zero_gradients", Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+    body.push_back(run_of(
+        kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
   }
 
   const Model& model_;
@@ -427,7 +435,13 @@ class StepPlanner {
   std::int64_t first_holder_ = 0, last_holder_ = 0;  // stages of the embedding and of the loss
   std::vector<std::string_view> norm_axes_;
   std::array<std::optional<FragmentId>, 2> received_;        // forward, backward
-  std::vector<std::pair<std::int64_t, FragmentId>> scales_;  // by parameters
+  struct Kernel {
+    std::string_view name;
+    std::int64_t count = 0;
+    FragmentId id{};
+  };
+  std::vector<Kernel> kernels_;
+  std::vector<std::optional<WorkId>> messages_;  // by channel
 
   // Of the stage.
   std::int64_t stage_ = 0;
