@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <span>
 
+#include "model_parts.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
-#include "model_parts.h"
 #include "pipeline.h"
 #include "stage_parameters.h"
 

@@ -67,9 +67,8 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
 // Of the fields that a search varies.
 std::uint64_t PartsKey::hash() const {
   std::uint64_t hash = 0;
-  for (const std::int64_t field :
-       {plan.tp, plan.pp, plan.dp, plan.ep, static_cast<std::int64_t>(plan.recompute), training.micro_batch,
-        training.sequence, model->layers, model->hidden}) {
+  for (const std::int64_t field : {plan.tp, plan.pp, plan.dp, plan.ep, static_cast<std::int64_t>(plan.recompute),
+                                   training.micro_batch, training.sequence, model->layers, model->hidden}) {
     hash = (hash ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }

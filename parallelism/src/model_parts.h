@@ -23,8 +23,8 @@ inline constexpr std::size_t kPartCount = 4;
 // One part. A model without such layers has none of their parameters, bytes and passes.
 struct ModelPart {
   RankParameters parameters;
-  KeptBytes kept;                     // under the plan's recomputation
-  double kept_without_recompute = 0;  // bytes after the forward pass
+  KeptBytes kept;                                                // under the plan's recomputation
+  double kept_without_recompute = 0;                             // bytes after the forward pass
   std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has
 };
 

@@ -413,8 +413,8 @@ class StepPlanner {
     }
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer = std::max<std::int64_t>(1, static_cast<std::int64_t>(held.total()));
-    body.push_back(run_of(
-        kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+    body.push_back(
+        run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
   }
 
   const Model& model_;
@@ -434,7 +434,7 @@ class StepPlanner {
   Meetings meetings_;
   std::int64_t first_holder_ = 0, last_holder_ = 0;  // stages of the embedding and of the loss
   std::vector<std::string_view> norm_axes_;
-  std::array<std::optional<FragmentId>, 2> received_;        // forward, backward
+  std::array<std::optional<FragmentId>, 2> received_;  // forward, backward
   struct Kernel {
     std::string_view name;
     std::int64_t count = 0;

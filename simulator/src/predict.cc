@@ -10,6 +10,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
+#include "stragglers.h"
 
 namespace ns_dist {
 namespace {
@@ -56,23 +57,7 @@ Result<void> check_scenario(const Scenario& scenario) {
                  fmt::format("write machine/nodes={}, or smaller degrees", (ranks + node - 1) / node),
                  {}});
   }
-  const Stragglers& stragglers = scenario.stragglers;
-  if (stragglers.slow_stage >= scenario.plan.pp) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("there is no stage {} in a pipeline of {}", stragglers.slow_stage, scenario.plan.pp),
-                 "stragglers/slow_rank",
-                 fmt::format("a stage from 0 to {}", scenario.plan.pp - 1),
-                 "",
-                 {}});
-  }
-  if (!stragglers.stage_speed.empty() && static_cast<std::int64_t>(stragglers.stage_speed.size()) != scenario.plan.pp) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} speeds for {} stages", stragglers.stage_speed.size(), scenario.plan.pp),
-                 "stragglers/stage_speed",
-                 fmt::format("{} numbers, one for each stage", scenario.plan.pp),
-                 "",
-                 {}});
-  }
+  NS_TRY_VOID(check_stragglers(scenario));
   if (training.sequence > kMostTokens || training.micro_batch > kMostTokens / training.sequence) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("a microbatch of {} sequences of {} tokens is too large to be forecast",

@@ -63,8 +63,7 @@ void PassClock::compile() {
         body.first = static_cast<std::uint32_t>(ops_.size());
         for (const Instruction& instruction : program_.bodies[index(call.body)]) {
           const auto op_of = [&](bool joins) -> Op& { return joins ? ops_.back() : ops_.emplace_back(); };
-          const bool behind_run =
-              ops_.size() > body.first && ops_.back().kind == Kind::kRun && ops_.back().to == kNone;
+          const bool behind_run = ops_.size() > body.first && ops_.back().kind == Kind::kRun && ops_.back().to == kNone;
           switch (instruction.kind) {
             case Kind::kReceive: {
               Op& op = op_of(false);
@@ -175,7 +174,8 @@ void PassClock::run_in_order() {
         start_or_await(*op, state, now);
         continue;
       }
-      if (op->from != kNone) now = std::max(now, message(op->from, op->receives_second ? call.second : call.microbatch));
+      if (op->from != kNone)
+        now = std::max(now, message(op->from, op->receives_second ? call.second : call.microbatch));
       now += op->seconds;
       if (op->to == kNone) continue;
       double& free = state.free[op->stream];
