@@ -117,11 +117,13 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 }
 
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training) {
-  NS_TRY_VOID(pipeline_of(model, plan, training));
+  PlanMemory memory;
+  NS_TRY_VOID(pipeline_of(model, plan, training, memory));
   return {};
 }
 
-Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training) {
+Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training,
+                             PlanMemory& memory) {
   Checker check;
   Pipeline pipeline;
   const std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
@@ -212,13 +214,15 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                     fmt::format("at most {} microbatches", kMostMicrobatches),
                     "use a larger training/micro_batch or plan/dp");
     } else {
-      const ScheduleShape shape{plan.pp, microbatches, plan.vpp};
-      if (auto orders = (*schedule)->orders(shape); !orders) {
-        check.errors.push_back(std::move(orders.error()));
+      const PassesKey key{.schedule = *schedule,
+                          .shape = {plan.pp, microbatches, plan.vpp},
+                          .gathers = plan.overlap_param_gather && shards_optimizer(plan),
+                          .reduces = plan.overlap_grad_reduce && plan.dp > 1};
+      if (auto passes = stage_passes(key, memory); !passes) {
+        check.errors.push_back(std::move(passes.error()));
       } else {
-        pipeline.orders = *std::move(orders);
-        pipeline.seats = (*schedule)->seats(shape);
-        auto layers = divide_layers(model, plan, pipeline.seats);
+        pipeline.passes = *std::move(passes);
+        auto layers = divide_layers(model, plan, pipeline.passes->seats);
         layers ? void(pipeline.layers = *std::move(layers)) : check.errors.push_back(std::move(layers.error()));
       }
     }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "block.h"
+#include "model_parts.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "pipeline.h"
@@ -39,29 +39,9 @@ void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
   chunk.after_input_gradient += kept.after_input_gradient * static_cast<double>(count);
 }
 
-// What a part of the model keeps and holds.
-struct PartMemory {
-  KeptBytes kept;
-  double all = 0;  // bytes kept without recomputation
-  RankParameters parameters;
-  PartMemory() = default;
-  PartMemory(const Block& block, Recompute recompute)
-      : kept(kept_bytes(block, recompute)),
-        all(kept_bytes(block, Recompute::kNone).after_forward),
-        parameters(parameters_of(block)) {}
-};
-struct ModelMemory {
-  PartMemory embedding, dense_layer, moe_layer, loss;
-  explicit ModelMemory(const Shape& shape)
-      : embedding(embedding_block(shape), shape.plan->recompute), loss(loss_block(shape), shape.plan->recompute) {
-    const std::int64_t dense = dense_layers(*shape.model);
-    if (dense > 0) dense_layer = PartMemory(layer_block(shape, false), shape.plan->recompute);
-    if (dense < shape.model->layers) moe_layer = PartMemory(layer_block(shape, true), shape.plan->recompute);
-  }
-};
-
 std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
-                                       const ModelMemory& parts) {
+                                       const ModelParts& parts) {
+  const ModelPart &dense_layer = parts[Part::kDenseLayer], &moe_layer = parts[Part::kMoeLayer];
   const std::int64_t dense = dense_layers(*shape.model);
   std::vector<StageChunks> stages(static_cast<std::size_t>(shape.plan->pp));
   const auto chunk_of = [&](const Seat& seat) -> ChunkBytes& {
@@ -74,15 +54,15 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
       const std::int64_t below = std::clamp<std::int64_t>(dense - layers[position].first, 0, layers[position].count);
       const std::int64_t above = layers[position].count - below;
       ChunkBytes& chunk = chunk_of(direction[position]);
-      add(chunk, parts.dense_layer.kept, below);
-      add(chunk, parts.moe_layer.kept, above);
+      add(chunk, dense_layer.kept, below);
+      add(chunk, moe_layer.kept, above);
       double& largest = stages[static_cast<std::size_t>(direction[position].stage)].largest_layer;
-      if (below > 0) largest = std::max(largest, parts.dense_layer.all);
-      if (above > 0) largest = std::max(largest, parts.moe_layer.all);
+      if (below > 0) largest = std::max(largest, dense_layer.kept_without_recompute);
+      if (above > 0) largest = std::max(largest, moe_layer.kept_without_recompute);
     }
-    add(chunk_of(direction.front()), parts.embedding.kept, 1);
+    add(chunk_of(direction.front()), parts[Part::kEmbedding].kept, 1);
     // The loss follows its forward pass with its input gradient, so that one microbatch is held at a time.
-    add(chunk_of(direction.back()), {0, parts.loss.kept.after_input_gradient}, 1);
+    add(chunk_of(direction.back()), {0, parts[Part::kLoss].kept.after_input_gradient}, 1);
     stages[static_cast<std::size_t>(direction.back().stage)].computes_loss = true;
   }
   return stages;
@@ -91,35 +71,39 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
 }  // namespace
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training) {
-  NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training));
-  const auto& [seats, layers, orders] = pipeline;
+  PlanMemory memory;
+  return memory_budget(model, plan, training, memory);
+}
+
+Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training,
+                                   PlanMemory& memory) {
+  NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training, memory));
+  const Seats& seats = pipeline.passes->seats;
   const Shape shape(model, plan, training);
   const BytesPerParameter each = bytes_per_parameter(training.dtype);
-  const ModelMemory parts(shape);
-  const std::vector<RankParameters> held = stage_parameters(
-      shape, seats, layers,
-      {parts.embedding.parameters, parts.dense_layer.parameters, parts.moe_layer.parameters, parts.loss.parameters});
-  const std::vector<StageChunks> kept = kept_by_stage(shape, seats, layers, parts);
+  const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
+  const std::vector<RankParameters> held = stage_parameters(shape, seats, pipeline.layers, *parts);
+  const std::vector<StageChunks> kept = kept_by_stage(shape, seats, pipeline.layers, *parts);
 
   MemoryBudget budget;
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
-    StageMemory memory;
-    memory.weights = held[stage].total() * each.weight * units::B;
-    memory.gradients = held[stage].total() * gradient_size(plan, training.dtype);
+    StageMemory used;
+    used.weights = held[stage].total() * each.weight * units::B;
+    used.gradients = held[stage].total() * gradient_size(plan, training.dtype);
     // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
     if (plan.grad_accumulation == GradAccumulation::kFp32) {
-      memory.gradients += held[stage].total() * each.weight * units::B;
+      used.gradients += held[stage].total() * each.weight * units::B;
     }
-    memory.optimizer = updated_parameters(held[stage], plan) * each.optimizer * units::B;
+    used.optimizer = updated_parameters(held[stage], plan) * each.optimizer * units::B;
 
-    double activations = most_held(orders[stage], kept[stage].chunks);
+    double activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
     // A layer that is computed again holds all its activations for a moment.
     if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
-    if (kept[stage].computes_loss) activations += parts.loss.kept.after_forward;
-    memory.activations = activations * units::B;
-    memory.other = kFramework;
-    budget.stages.push_back(memory);
-    if (memory.total() > budget.peak()) budget.peak_stage = static_cast<std::int64_t>(stage);
+    if (kept[stage].computes_loss) activations += (*parts)[Part::kLoss].kept.after_forward;
+    used.activations = activations * units::B;
+    used.other = kFramework;
+    budget.stages.push_back(used);
+    if (used.total() > budget.peak()) budget.peak_stage = static_cast<std::int64_t>(stage);
   }
   return budget;
 }

@@ -1,21 +1,26 @@
 // The pipeline of a plan: its schedule, and what that makes of this number of stages and microbatches.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "ns_dist/layer_division.h"
-#include "ns_dist/pipeline_schedule.h"
+#include "ns_dist/plan_memory.h"
 #include "ns_dist/planner.h"
+#include "stage_passes.h"
 
 namespace ns_dist {
 
 struct Pipeline {
-  Seats seats;
+  std::shared_ptr<const StagePasses> passes;
   std::vector<LayerRange> layers;  // by position
-  std::vector<PassList> orders;    // by stage
 };
 
 // Errors: those of check_plan, which asks for nothing else.
-Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training);
+Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training,
+                             PlanMemory& memory);
+
+// Whether the ranks of a data-parallel group hold different parts of what the optimizer updates.
+inline bool shards_optimizer(const ParallelPlan& plan) { return plan.zero != ZeroStage::kNone && plan.dp > 1; }
 
 }  // namespace ns_dist

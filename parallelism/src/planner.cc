@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <span>
 #include <utility>
 
-#include "block.h"
 #include "fragment.h"
+#include "model_parts.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "pipeline.h"
@@ -21,122 +20,80 @@ using Body = std::vector<Instruction>;
 
 constexpr auto kDp = Stream::kDataParallel;
 
-// The parts of the model that a position holds.
-enum class Part : std::uint8_t { kEmbedding, kDenseLayer, kMoeLayer, kLoss };
-constexpr std::size_t kPartCount = 4;
-
 // `count` like parts on end, of layers from `layer` on.
 struct Run {
   Part part = Part::kDenseLayer;
   std::int64_t layer = -1, count = 1;
 };
 
-bool computes_weight_gradient(PassKind kind) {
-  return kind == PassKind::kBackward || kind == PassKind::kWeightGradient;
-}
-
-// Where a chunk of a stage stands in its direction of travel.
-struct Place {
-  std::size_t direction = 0, position = 0;
-};
-
 class StepPlanner {
  public:
-  StepPlanner(const Model& model, const ParallelPlan& plan, const Training& training, Seats seats,
-              std::vector<LayerRange> layers)
+  StepPlanner(const Model& model, const ParallelPlan& plan, const Training& training, const Pipeline& pipeline,
+              const ModelParts& parts)
       : model_(model),
         plan_(plan),
         training_(training),
         shape_(model, plan, training),
         mesh_(mesh_of(plan)),
-        seats_(std::move(seats)),
-        layers_(std::move(layers)),
+        passes_(*pipeline.passes),
+        seats_(passes_.seats),
+        layers_(pipeline.layers),
+        parts_(parts),
+        works_(parts.works),
         maker_(shape_, mesh_, works_),
         data_group_(data_group(plan, mesh_, 0, false)),
         expert_data_group_(plan.ep > 1 ? data_group(plan, mesh_, 0, true) : data_group_),
-        positions_(seats_.front().size()),
-        places_(static_cast<std::size_t>(plan.pp)) {
-    for (std::size_t direction = 0; direction < seats_.size(); ++direction) {
-      for (std::size_t position = 0; position < positions_; ++position) {
-        const Seat& seat = seats_[direction][position];
-        auto& chunks = places_[static_cast<std::size_t>(seat.stage)];
-        chunks.resize(std::max(chunks.size(), static_cast<std::size_t>(seat.chunk) + 1));
-        chunks[static_cast<std::size_t>(seat.chunk)] = {direction, position};
-      }
-    }
+        positions_(passes_.positions()) {
+    program_.fragments = parts.fragments;
   }
 
-  StepProgram run(std::span<const PassList> orders) && {
+  StepProgram run() && {
     program_.mesh = mesh_;
     program_.channels = static_cast<std::uint32_t>(seats_.size() * positions_ * 2);
-    const std::int64_t dense = dense_layers(model_);
-    const std::vector<RankParameters> held =
-        stage_parameters(shape_, seats_, layers_,
-                         {.embedding = parameters_of(block(Part::kEmbedding)),
-                          .dense_layer = dense > 0 ? parameters_of(block(Part::kDenseLayer)) : RankParameters{},
-                          .moe_layer = dense < model_.layers ? parameters_of(block(Part::kMoeLayer)) : RankParameters{},
-                          .loss = parameters_of(block(Part::kLoss))});
+    messages_.resize(program_.channels);
+    const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_, parts_);
     add_meetings();
-    for (std::size_t stage = 0; stage < orders.size(); ++stage) {
+    for (std::size_t stage = 0; stage < passes_.stages.size(); ++stage) {
       stage_ = static_cast<std::int64_t>(stage);
-      bodies_.clear();
       gathered_.clear();
-      Actor actor;
-      actor.rank = representative(mesh_, stage_);
-      const bool gathers = plan_.overlap_param_gather && sharded();
-      if (gathers) start_gathers(orders[stage], actor);
-      add_passes(orders[stage], gathers, plan_.overlap_grad_reduce && plan_.dp > 1, actor);
-      Body end;
+      program_.actors.push_back({representative(mesh_, stage_), passes_of_stage().loops});
+      if (plan_.overlap_param_gather && sharded()) start_gathers(add_body());
+      for (const StagePasses::Body& passes : passes_of_stage().bodies) {
+        passes.second ? pair(passes.pass, *passes.second, add_body()) : pass(passes.pass, add_body());
+      }
+      Body& end = add_body();
       if (plan_.dp > 1 && !plan_.overlap_grad_reduce) reduce(held[stage], -1, end);
       optimize(held[stage], end);
-      add_body(std::move(end), actor);
-      program_.actors.push_back(std::move(actor));
     }
     program_.works = std::move(works_).take();
     return std::move(program_);
   }
 
  private:
-  bool sharded() const { return plan_.zero != ZeroStage::kNone && plan_.dp > 1; }
+  bool sharded() const { return shards_optimizer(plan_); }
   Bytes weight_size() const { return size_of(training_.dtype); }
   DType gradient_type() const {
     return plan_.grad_accumulation == GradAccumulation::kLow ? training_.dtype : DType::kFp32;
   }
-  const Place& place(std::int32_t chunk) const {
-    return places_[static_cast<std::size_t>(stage_)][static_cast<std::size_t>(chunk)];
-  }
+  const StagePasses::Stage& passes_of_stage() const { return passes_.stages[static_cast<std::size_t>(stage_)]; }
+  const Place& place(std::int32_t chunk) const { return passes_of_stage().places[static_cast<std::size_t>(chunk)]; }
+  Body& add_body() { return program_.bodies.emplace_back(); }
 
   // ---- Fragments ----
 
-  const Block& block(Part part) {
-    std::optional<Block>& known = blocks_[static_cast<std::size_t>(part)];
-    if (!known) {
-      switch (part) {
-        case Part::kEmbedding:
-          known = embedding_block(shape_);
-          break;
-        case Part::kDenseLayer:
-          known = layer_block(shape_, false);
-          break;
-        case Part::kMoeLayer:
-          known = layer_block(shape_, true);
-          break;
-        case Part::kLoss:
-          known = loss_block(shape_);
-          break;
-      }
+  FragmentId fragment(Part part, PassKind kind) const {
+    return parts_[part].passes[static_cast<std::size_t>(kind)].value();
+  }
+
+  // A kernel over `count` parameters. Those of one name differ only in their count.
+  FragmentId kernel(std::string_view name, std::int64_t count, OperatorKind kind, DType dtype) {
+    for (const auto& [known, parameters, id] : kernels_) {
+      if (parameters == count && known == name) return id;
     }
-    return *known;
-  }
-
-  FragmentId fragment(Part part, PassKind kind) {
-    std::optional<FragmentId>& known = fragments_[static_cast<std::size_t>(part)][static_cast<std::size_t>(kind)];
-    if (!known) known = program_.add(maker_.pass(block(part), kind));
-    return *known;
-  }
-
-  FragmentId kernel(std::string name, OperatorKind kind, DType dtype) {
-    return program_.add(maker_.of({std::move(name), Operator{std::move(kind), dtype}}, Category::kOptimizer));
+    const FragmentId id =
+        program_.add(maker_.of({std::string(name), Operator{std::move(kind), dtype}}, Category::kOptimizer));
+    kernels_.push_back({name, count, id});
+    return id;
   }
 
   static Instruction run_of(FragmentId fragment, std::int64_t layer = -1, std::int64_t times = 1,
@@ -163,20 +120,12 @@ class StepPlanner {
 
   // ---- Passes ----
 
-  // One pass of a body. `first`: its weights may have to be gathered. `last`: its gradients are whole afterwards.
-  struct Pass {
-    PassKind kind = PassKind::kForward;
-    std::int32_t chunk = 0;
-    bool first = false, last = false;
-    friend bool operator==(const Pass&, const Pass&) = default;
-  };
-
   std::uint32_t channel(const Place& to, bool forward) const {
     return static_cast<std::uint32_t>((to.direction * positions_ + to.position) * 2 + (forward ? 0 : 1));
   }
 
   // The neighbor in the direction in which the pass travels; nothing where the model ends or the stage is the same.
-  std::optional<Place> neighbor(const Pass& pass, int step) const {
+  std::optional<Place> neighbor(const StagePass& pass, int step) const {
     const Place& here = place(pass.chunk);
     const std::ptrdiff_t position =
         static_cast<std::ptrdiff_t>(here.position) + (pass.kind == PassKind::kForward ? step : -step);
@@ -187,7 +136,7 @@ class StepPlanner {
 
   // Without sequence parallelism every tensor-parallel rank would send the same tensor: each sends its part and the
   // receivers gather it over their faster links (Narayanan et al. 2021, s.4.1).
-  void receive(const Pass& pass, bool second, Body& body) {
+  void receive(const StagePass& pass, bool second, Body& body) {
     if (pass.kind == PassKind::kWeightGradient || !neighbor(pass, -1)) return;
     const bool forward = pass.kind == PassKind::kForward;
     Instruction receive;
@@ -208,7 +157,7 @@ class StepPlanner {
     body.push_back(gather);
   }
 
-  void send(const Pass& pass, bool second, Body& body) {
+  void send(const StagePass& pass, bool second, Body& body) {
     if (pass.kind == PassKind::kWeightGradient) return;
     const std::optional<Place> to = neighbor(pass, +1);
     if (!to) return;
@@ -219,9 +168,13 @@ class StepPlanner {
     send.stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
     send.second = second;
     send.channel = channel(*to, forward);
-    send.index =
-        index(works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
-                             Message{stage_, stage, shape_.hidden_states() / static_cast<double>(shape_.tp)}}));
+    std::optional<WorkId>& message = messages_[send.channel];
+    if (!message) {
+      message =
+          works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
+                         Message{stage_, stage, shape_.hidden_states() / static_cast<double>(shape_.tp)}});
+    }
+    send.index = index(*message);
     body.push_back(send);
     if (plan_.overlap_p2p) return;
     Instruction wait;
@@ -232,7 +185,7 @@ class StepPlanner {
   }
 
   // One run, or where weights are gathered or gradients reduced layer by layer, a run for each layer.
-  void work(const Pass& pass, const Run& run, bool second, Body& body) {
+  void work(const StagePass& pass, const Run& run, bool second, Body& body) {
     const bool backward = pass.kind != PassKind::kForward;
     const FragmentId id = fragment(run.part, pass.kind);
     if (!pass.first && !pass.last) {
@@ -244,7 +197,7 @@ class StepPlanner {
       body.push_back(all);
       return;
     }
-    const RankParameters parameters = parameters_of(block(run.part));
+    const RankParameters parameters = parts_[run.part].parameters;
     for (std::int64_t i = 0; i < run.count; ++i) {
       const std::int64_t layer = run.layer < 0 ? -1 : backward ? run.layer + run.count - 1 - i : run.layer + i;
       if (pass.first) await_gather(pass.chunk, run.part, layer, body);
@@ -255,7 +208,7 @@ class StepPlanner {
     }
   }
 
-  void pass(const Pass& pass, Body& body) {
+  void pass(const StagePass& pass, Body& body) {
     receive(pass, false, body);
     std::vector<Run> runs = runs_of(place(pass.chunk).position);
     if (pass.kind != PassKind::kForward) std::reverse(runs.begin(), runs.end());
@@ -264,7 +217,7 @@ class StepPlanner {
   }
 
   // A forward pass beside a backward pass: layer by layer, one computes while the other communicates.
-  void pair(const Pass& first, const Pass& second, Body& body) {
+  void pair(const StagePass& first, const StagePass& second, Body& body) {
     receive(first, false, body);
     receive(second, true, body);
     std::vector<Run> a = runs_of(place(first.chunk).position), b = runs_of(place(second.chunk).position);
@@ -294,84 +247,6 @@ class StepPlanner {
     }
     send(first, false, body);
     send(second, true, body);
-  }
-
-  BodyId body_of(std::span<const Pass> passes) {
-    for (const auto& [known, id] : bodies_) {
-      if (std::equal(known.begin(), known.end(), passes.begin(), passes.end())) return id;
-    }
-    Body body;
-    passes.size() == 1 ? pass(passes[0], body) : pair(passes[0], passes[1], body);
-    program_.bodies.push_back(std::move(body));
-    const BodyId id{static_cast<std::uint32_t>(program_.bodies.size() - 1)};
-    bodies_.emplace_back(std::vector<Pass>(passes.begin(), passes.end()), id);
-    return id;
-  }
-
-  void add_body(Body body, Actor& actor) {
-    if (body.empty()) return;
-    program_.bodies.push_back(std::move(body));
-    actor.loops.push_back({{{BodyId{static_cast<std::uint32_t>(program_.bodies.size() - 1)}, -1, -1}}, 1, 0});
-  }
-
-  // Loops of passes become loops of bodies. The first forward pass of each chunk and its last weight gradient are taken
-  // out of their loops where they do more than the others.
-  void add_passes(const PassList& list, bool gathers, bool reduces, Actor& actor) {
-    const std::size_t chunks = places_[static_cast<std::size_t>(stage_)].size();
-    struct Spot {
-      std::size_t loop = 0, pass = 0;
-      bool found = false;
-    };
-    std::vector<Spot> firsts(chunks), lasts(chunks);
-    for (std::size_t l = 0; l < list.size(); ++l) {
-      if (list[l].repeats == 0) continue;
-      for (std::size_t p = 0; p < list[l].passes.size(); ++p) {
-        const SchedulePass& pass = list[l].passes[p];
-        const auto chunk = static_cast<std::size_t>(pass.chunk);
-        if (pass.kind == PassKind::kForward && !firsts[chunk].found) firsts[chunk] = {l, p, true};
-        if (computes_weight_gradient(pass.kind)) lasts[chunk] = {l, p, true};
-      }
-    }
-    for (std::size_t l = 0; l < list.size(); ++l) {
-      const PassLoop& loop = list[l];
-      const auto here = [l](const Spot& spot) { return spot.found && spot.loop == l; };
-      const bool has_first = gathers && std::any_of(firsts.begin(), firsts.end(), here);
-      const bool has_last = reduces && std::any_of(lasts.begin(), lasts.end(), here);
-      std::int64_t from = 0, to = loop.repeats;
-      const auto part = [&](std::int64_t begin, std::int64_t end, bool first, bool last) {
-        if (begin >= end) return;
-        ProgramLoop made;
-        made.repeats = end - begin;
-        made.shift = loop.shift;
-        const auto offset = static_cast<std::int32_t>(begin) * loop.shift;
-        for (std::size_t p = 0; p < loop.passes.size();) {
-          std::array<Pass, 2> passes;
-          std::size_t count = 0;
-          const std::size_t start = p;
-          do {
-            const SchedulePass& from_list = loop.passes[p];
-            const auto chunk = static_cast<std::size_t>(from_list.chunk);
-            passes[count++] = {from_list.kind, from_list.chunk, first && here(firsts[chunk]) && firsts[chunk].pass == p,
-                               last && here(lasts[chunk]) && lasts[chunk].pass == p};
-            ++p;
-          } while (count < 2 && p < loop.passes.size() && loop.passes[p].beside_previous);
-          const BodyId body = body_of({passes.data(), count});
-          made.calls.push_back({body, loop.passes[start].microbatch + offset,
-                                count == 2 ? loop.passes[start + 1].microbatch + offset : -1});
-        }
-        actor.loops.push_back(std::move(made));
-      };
-      if (has_first) {
-        part(0, 1, true, has_last && to == 1);
-        from = 1;
-      }
-      if (has_last && to > from) {
-        part(from, to - 1, false, false);
-        part(to - 1, to, false, true);
-      } else {
-        part(from, to, false, false);
-      }
-    }
   }
 
   // ---- Data parallelism ----
@@ -404,28 +279,21 @@ class StepPlanner {
     Part part = Part::kDenseLayer;
     std::int64_t layer = -1, count = 0;  // count: collectives up to and with this one
   };
-  void start_gathers(const PassList& list, Actor& actor) {
-    Body body;
-    std::vector<bool> seen(places_[static_cast<std::size_t>(stage_)].size(), false);
+  void start_gathers(Body& body) {
     std::int64_t count = 0;
-    for (const PassLoop& loop : list) {
-      for (const SchedulePass& pass : loop.passes) {
-        if (pass.kind != PassKind::kForward || seen[static_cast<std::size_t>(pass.chunk)]) continue;
-        seen[static_cast<std::size_t>(pass.chunk)] = true;
-        for (const Run& run : runs_of(place(pass.chunk).position)) {
-          const RankParameters parameters = parameters_of(block(run.part));
-          for (std::int64_t i = 0; i < run.count; ++i) {
-            const std::int64_t layer = run.layer < 0 ? -1 : run.layer + i;
-            count += data_parallel("weights.all_gather", CollectiveKind::kAllGather, parameters.dense * weight_size(),
-                                   false, layer, body);
-            count += data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather,
-                                   parameters.experts * weight_size(), true, layer, body);
-            gathered_.push_back({pass.chunk, run.part, layer, count});
-          }
+    for (const std::int32_t chunk : passes_of_stage().chunks) {
+      for (const Run& run : runs_of(place(chunk).position)) {
+        const RankParameters& parameters = parts_[run.part].parameters;
+        for (std::int64_t i = 0; i < run.count; ++i) {
+          const std::int64_t layer = run.layer < 0 ? -1 : run.layer + i;
+          count += data_parallel("weights.all_gather", CollectiveKind::kAllGather, parameters.dense * weight_size(),
+                                 false, layer, body);
+          count += data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather,
+                                 parameters.experts * weight_size(), true, layer, body);
+          gathered_.push_back({chunk, run.part, layer, count});
         }
       }
     }
-    add_body(std::move(body), actor);
   }
   void await_gather(std::int32_t chunk, Part part, std::int64_t layer, Body& body) {
     const auto found = std::find_if(gathered_.begin(), gathered_.end(), [&](const Gathered& gathered) {
@@ -444,14 +312,8 @@ class StepPlanner {
     // gradient_scaling_factor`).
     const auto count = static_cast<std::int64_t>(parameters.total());
     if (count > 0) {
-      const auto known =
-          std::find_if(scales_.begin(), scales_.end(), [&](const auto& scale) { return scale.first == count; });
-      if (known == scales_.end()) {
-        scales_.emplace_back(count, kernel("gradients.scale", Elementwise{"scale", count, 1, 1, 1}, gradient_type()));
-        body.push_back(run_of(scales_.back().second, layer));
-      } else {
-        body.push_back(run_of(known->second, layer));
-      }
+      body.push_back(
+          run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
     }
     const Bytes each = gradient_size(plan_, training_.dtype);
     data_parallel(name, kind, parameters.dense * each, false, layer, body);
@@ -535,14 +397,15 @@ class StepPlanner {
     // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
     // clip_grads).
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
-    body.push_back(run_of(kernel("optimizer.gradient_norm", Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
+    body.push_back(
+        run_of(kernel("optimizer.gradient_norm", count, Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
     if (meetings_.norm) {
       together(*meetings_.norm,
                {"optimizer.gradient_norm.all_reduce", Category::kOther,
                 Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}},
                body);
     }
-    body.push_back(run_of(kernel("optimizer.step", OptimizerStep{count}, training_.dtype)));
+    body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, training_.dtype)));
     if (sharded() && !plan_.overlap_param_gather) {
       data_parallel("weights.all_gather", CollectiveKind::kAllGather, held.dense * weight_size(), false, -1, body);
       data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather, held.experts * weight_size(), true, -1,
@@ -550,7 +413,8 @@ class StepPlanner {
     }
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer = std::max<std::int64_t>(1, static_cast<std::int64_t>(held.total()));
-    body.push_back(run_of(kernel("optimizer.zero_gradients", Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+    body.push_back(
+        run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
   }
 
   const Model& model_;
@@ -558,33 +422,43 @@ class StepPlanner {
   const Training& training_;
   Shape shape_;
   Mesh mesh_;
-  Seats seats_;
-  std::vector<LayerRange> layers_;
+  const StagePasses& passes_;
+  const Seats& seats_;
+  const std::vector<LayerRange>& layers_;
+  const ModelParts& parts_;
   WorkTable works_;
   FragmentMaker maker_;
   RankGroup data_group_, expert_data_group_;  // of rank 0
   std::size_t positions_;
-  std::vector<std::vector<Place>> places_;  // by stage and chunk
   StepProgram program_;
   Meetings meetings_;
   std::int64_t first_holder_ = 0, last_holder_ = 0;  // stages of the embedding and of the loss
   std::vector<std::string_view> norm_axes_;
-  std::array<std::optional<Block>, kPartCount> blocks_;
-  std::array<std::array<std::optional<FragmentId>, kPassKindCount>, kPartCount> fragments_;
-  std::array<std::optional<FragmentId>, 2> received_;        // forward, backward
-  std::vector<std::pair<std::int64_t, FragmentId>> scales_;  // by parameters
+  std::array<std::optional<FragmentId>, 2> received_;  // forward, backward
+  struct Kernel {
+    std::string_view name;
+    std::int64_t count = 0;
+    FragmentId id{};
+  };
+  std::vector<Kernel> kernels_;
+  std::vector<std::optional<WorkId>> messages_;  // by channel
 
   // Of the stage.
   std::int64_t stage_ = 0;
-  std::vector<std::pair<std::vector<Pass>, BodyId>> bodies_;
   std::vector<Gathered> gathered_;
 };
 
 }  // namespace
 
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training) {
-  NS_TRY(Pipeline pipeline, pipeline_of(model, plan, training));
-  return StepPlanner(model, plan, training, std::move(pipeline.seats), std::move(pipeline.layers)).run(pipeline.orders);
+  PlanMemory memory;
+  return plan_program(model, plan, training, memory);
+}
+
+Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training,
+                                 PlanMemory& memory) {
+  NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training, memory));
+  return StepPlanner(model, plan, training, pipeline, *model_parts(model, plan, training, memory)).run();
 }
 
 Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training) {

@@ -19,6 +19,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario);
 std::vector<Warning> warnings(const Scenario& scenario, const Prediction& prediction);
 
 // The step of a program that is planned and priced. Errors: too many events.
-Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario);
+Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario,
+                        const Session& session);
 
 }  // namespace ns_dist

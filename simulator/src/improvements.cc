@@ -158,7 +158,7 @@ class Adviser {
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
       changed.training = candidate.training;
-      const auto memory = memory_budget(changed.model, changed.plan, changed.training);
+      const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
       if (!memory || memory->peak() > changed.cluster.gpu.memory) continue;
       Scenario unshared = changed;
       unshared.network.contention = unshared.network.compute_slowdown = false;
@@ -193,7 +193,7 @@ class Adviser {
         row.demands[w] = Demand{{}, 0, 0, row.demands[w].bound};
       }
     }
-    return step_of(prediction_.program, costs, scenario_).value_or(prediction_.step);
+    return step_of(prediction_.program, costs, scenario_, session_).value_or(prediction_.step);
   }
 
   Improvement without(Category category, std::string change) const {

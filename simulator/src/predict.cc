@@ -10,6 +10,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
+#include "stragglers.h"
 
 namespace ns_dist {
 namespace {
@@ -56,23 +57,7 @@ Result<void> check_scenario(const Scenario& scenario) {
                  fmt::format("write machine/nodes={}, or smaller degrees", (ranks + node - 1) / node),
                  {}});
   }
-  const Stragglers& stragglers = scenario.stragglers;
-  if (stragglers.slow_stage >= scenario.plan.pp) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("there is no stage {} in a pipeline of {}", stragglers.slow_stage, scenario.plan.pp),
-                 "stragglers/slow_rank",
-                 fmt::format("a stage from 0 to {}", scenario.plan.pp - 1),
-                 "",
-                 {}});
-  }
-  if (!stragglers.stage_speed.empty() && static_cast<std::int64_t>(stragglers.stage_speed.size()) != scenario.plan.pp) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} speeds for {} stages", stragglers.stage_speed.size(), scenario.plan.pp),
-                 "stragglers/stage_speed",
-                 fmt::format("{} numbers, one for each stage", scenario.plan.pp),
-                 "",
-                 {}});
-  }
+  NS_TRY_VOID(check_stragglers(scenario));
   if (training.sequence > kMostTokens || training.micro_batch > kMostTokens / training.sequence) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("a microbatch of {} sequences of {} tokens is too large to be forecast",
@@ -103,7 +88,7 @@ struct Priced {
 Result<Priced> price(const Scenario& scenario, const Session& session) {
   NS_TRY_VOID(check_scenario(scenario));
   Priced priced;
-  NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training));
+  NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training, session.plans()));
   NS_TRY(priced.costs, costs_of(priced.program, scenario, session));
   return priced;
 }
@@ -117,9 +102,11 @@ ProgramQueue::Options queue_options(const Scenario& scenario) {
 
 }  // namespace
 
-Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario) {
+Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario,
+                        const Session& session) {
   if (!scenario.network.contention && !scenario.network.compute_slowdown) {
-    return PassClock(program, costs, !scenario.settings.unfolded).run() * units::s;
+    const std::shared_ptr<const CallOrder> order = session.orders().of(program);
+    return PassClock(program, costs, !scenario.settings.unfolded, order.get()).run() * units::s;
   }
   ProgramQueue queue(program, costs, queue_options(scenario));
   const std::optional<double> step = queue.run();
@@ -129,13 +116,13 @@ Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, c
 
 Result<Seconds> step_time(const Scenario& scenario, const Session& session) {
   NS_TRY(const Priced priced, price(scenario, session));
-  return step_of(priced.program, priced.costs, scenario);
+  return step_of(priced.program, priced.costs, scenario, session);
 }
 
 Result<Prediction> predict(const Scenario& scenario, const Session& session) {
   NS_TRY(Priced priced, price(scenario, session));
   Prediction prediction;
-  NS_TRY(prediction.memory, memory_budget(scenario.model, scenario.plan, scenario.training));
+  NS_TRY(prediction.memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
   prediction.program = std::move(priced.program);
   prediction.costs = std::move(priced.costs);
   const auto timed = run_and_analyze(prediction.program, prediction.costs, queue_options(scenario));

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cached_network.h"
+#include "clocks/call_order.h"
 #include "ns_dist/cached_cost.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/network_model.h"
@@ -17,13 +19,18 @@ Result<Session> Session::make(const Scenario& scenario) {
   Session session;
   NS_TRY(auto compute, make_compute_model(scenario.cluster.gpu, kernels));
   session.own_compute_ = make_cached_cost(std::move(compute));
-  NS_TRY(session.own_network_, make_network_model(scenario.cluster, network_options(scenario.network)));
+  NS_TRY(auto network, make_network_model(scenario.cluster, network_options(scenario.network)));
+  session.own_network_ = make_cached_network(std::move(network));
   session.compute_ = session.own_compute_.get();
   session.network_ = session.own_network_.get();
   return session;
 }
 
-Session::Session(const ComputeCost& compute, const NetworkCost& network) : compute_(&compute), network_(&network) {}
+Session::Session() : orders_(std::make_unique<CallOrders>()) {}
+Session::Session(const ComputeCost& compute, const NetworkCost& network) : Session() {
+  compute_ = &compute;
+  network_ = &network;
+}
 Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;

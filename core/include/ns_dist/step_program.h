@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,9 +89,26 @@ struct ProgramLoop {
   std::int32_t shift = 0;
 };
 
+// The loops of an actor. Programs with the same calls and messages may share them.
+class ProgramLoops {
+ public:
+  ProgramLoops() : ProgramLoops(std::vector<ProgramLoop>()) {}
+  explicit ProgramLoops(std::vector<ProgramLoop> loops)
+      : loops_(std::make_shared<const std::vector<ProgramLoop>>(std::move(loops))) {}
+
+  auto begin() const { return loops_->begin(); }
+  auto end() const { return loops_->end(); }
+  std::size_t size() const { return loops_->size(); }
+  const ProgramLoop& operator[](std::size_t i) const { return (*loops_)[i]; }
+  const void* identity() const { return loops_.get(); }  // equal where they are shared
+
+ private:
+  std::shared_ptr<const std::vector<ProgramLoop>> loops_;
+};
+
 struct Actor {
   Rank rank = 0;  // its representative
-  std::vector<ProgramLoop> loops;
+  ProgramLoops loops;
 };
 
 struct StepProgram {

@@ -9,6 +9,7 @@
 
 #include "ns_dist/model.h"
 #include "ns_dist/parallel_plan.h"
+#include "ns_dist/plan_memory.h"
 #include "ns_dist/result.h"
 #include "ns_dist/units.h"
 
@@ -27,5 +28,7 @@ struct MemoryBudget {
 
 // Errors: those of check_plan and divide_layers, or a schedule that cannot run this shape.
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training);
+Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training,
+                                   PlanMemory& memory);
 
 }  // namespace ns_dist

@@ -49,6 +49,7 @@ std::vector<SchedulePass> flatten(const PassList& list);
 
 struct ScheduleShape {
   std::int64_t stages = 1, microbatches = 1, chunks = 1;
+  friend bool operator==(const ScheduleShape&, const ScheduleShape&) = default;
 };
 
 struct Seat {

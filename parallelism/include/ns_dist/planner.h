@@ -9,6 +9,7 @@
 #include "ns_dist/mesh.h"
 #include "ns_dist/model.h"
 #include "ns_dist/parallel_plan.h"
+#include "ns_dist/plan_memory.h"
 #include "ns_dist/result.h"
 #include "ns_dist/step_program.h"
 #include "ns_dist/units.h"
@@ -40,6 +41,8 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
 // The step: pipeline passes, tensor-parallel collectives, pipeline messages, gradient reduction, optimizer, parameter
 // gathering. Errors: those of check_plan, or a schedule that cannot run this shape.
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training);
+Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training,
+                                 PlanMemory& memory);
 
 // The same, every pass of every microbatch written out.
 Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training);

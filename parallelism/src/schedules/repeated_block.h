@@ -43,8 +43,20 @@ struct VeePace {
   std::int64_t forward_down = 1, forward_up = 1, gradient_down = 1, gradient_up = 1;
 };
 // Forward passes, input and weight gradients on vee seats. All take one unit, and a block of six starts every six
-// units.
-std::vector<PassList> vee_orders(const ScheduleShape& shape, const VeePace& pace);
+// units. Errors: other than two chunks.
+Result<std::vector<PassList>> vee_orders(std::string_view schedule, const ScheduleShape& shape, const VeePace& pace);
+
+// A schedule of two chunks on vee seats that splits backward passes.
+constexpr PipelineSchedule vee_schedule(std::string_view name, std::string_view description,
+                                        Result<std::vector<PassList>> (*orders)(const ScheduleShape&)) {
+  return {.name = name,
+          .description = description,
+          .least_chunks = 2,
+          .most_chunks = 2,
+          .splits_backward = true,
+          .seats = vee_seats,
+          .orders = orders};
+}
 
 // DualPipe's order of one rank (DeepSeek-V3, arXiv 2412.19437, fig. 5): `rank` of the `ranks` of the pipeline's first
 // half. Phase 0 enters the pipeline at rank 0, phase 1 comes back; each has `microbatches`.

@@ -8,20 +8,12 @@ namespace {
 constexpr std::string_view kName = "v-half";
 
 Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  NS_TRY_VOID(schedules::require_chunks(kName, shape, 2));
-  return schedules::vee_orders(shape, {1, 2, 1, 2});
+  return schedules::vee_orders(kName, shape, {1, 2, 1, 2});
 }
 
 }  // namespace
 
-extern constinit const PipelineSchedule kVHalf = {
-    .name = kName,
-    .description = "a vee of two chunks; about half of 1f1b's activations and of its bubble",
-    .least_chunks = 2,
-    .most_chunks = 2,
-    .splits_backward = true,
-    .seats = vee_seats,
-    .orders = orders,
-};
+extern constinit const PipelineSchedule kVHalf =
+    schedules::vee_schedule(kName, "a vee of two chunks; about half of 1f1b's activations and of its bubble", orders);
 
 }  // namespace ns_dist

@@ -58,14 +58,7 @@ Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
 
 }  // namespace
 
-extern constinit const PipelineSchedule kZbV = {
-    .name = kName,
-    .description = "a vee of two chunks with separate weight gradients; 1f1b's activations, and hardly a bubble",
-    .least_chunks = 2,
-    .most_chunks = 2,
-    .splits_backward = true,
-    .seats = vee_seats,
-    .orders = orders,
-};
+extern constinit const PipelineSchedule kZbV = schedules::vee_schedule(
+    kName, "a vee of two chunks with weight gradients apart; 1f1b's activations, and hardly a bubble", orders);
 
 }  // namespace ns_dist

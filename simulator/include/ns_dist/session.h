@@ -3,17 +3,20 @@
 //   NS_TRY(const Session session, Session::make(scenario));
 //   NS_TRY(const Seconds step, step_time(scenario, session));
 //
-// A session remembers its forecasts. Any number of threads may ask it at once.
+// A session remembers its forecasts, and what plans have in common. Any number of threads may ask it at once.
 #pragma once
 
 #include <memory>
 
 #include "ns_dist/cost.h"
 #include "ns_dist/forecast.h"
+#include "ns_dist/plan_memory.h"
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
 
 namespace ns_dist {
+
+class CallOrders;
 
 class Session {
  public:
@@ -29,13 +32,17 @@ class Session {
 
   const ComputeCost& compute() const { return *compute_; }
   const NetworkCost& network() const { return *network_; }
+  PlanMemory& plans() const { return plans_; }
+  CallOrders& orders() const { return *orders_; }
 
  private:
-  Session() = default;
+  Session();
   std::unique_ptr<ComputeCost> own_compute_;
   std::unique_ptr<NetworkCost> own_network_;
   const ComputeCost* compute_ = nullptr;
   const NetworkCost* network_ = nullptr;
+  mutable PlanMemory plans_;
+  std::unique_ptr<CallOrders> orders_;
 };
 
 }  // namespace ns_dist

@@ -37,15 +37,39 @@ void FlowTable::reset(std::size_t stages) {
   stages_.resize(stages);
   for (Stage& stage : stages_) {
     stage.lanes.clear();
+    stage.load.clear();
+    stage.overloaded = 0;
     stage.kernels = {};
     stage.changed = false;
   }
   flows_.assign(stages * kStreamCount, {});
   changed_.clear();
+  overloaded_ = slowed_ = 0;
+}
+
+// Sums of shares are exact, so that a port is where it was when all that was added is gone.
+void FlowTable::load(const Flow& flow, double sign) {
+  const std::vector<FlowDemand::Port>& ports = flow.demand->ports;
+  if (ports.empty()) return;
+  for (const std::size_t into : {0u, 1u}) {
+    Stage& stage = stages_[into == 0 ? flow.from : flow.to];
+    if (const std::size_t ends = 2 * (ports.back().level + std::size_t{1}); stage.load.size() < ends) {
+      stage.load.resize(ends);
+    }
+    for (const FlowDemand::Port& port : ports) {
+      double& load = stage.load[port.level * std::size_t{2} + into];
+      const bool before = load > kFull;
+      load += sign * port.share;
+      const bool after = load > kFull;
+      if (before == after) continue;
+      after ? (++stage.overloaded, ++overloaded_) : (--stage.overloaded, --overloaded_);
+    }
+  }
 }
 
 void FlowTable::add(std::uint32_t lane, std::uint32_t from, std::uint32_t to, const FlowDemand* demand) {
-  flows_[lane] = {from, to, demand, 1, 1, true};
+  flows_[lane] = {from, to, demand, 1, 1, epoch_};
+  load(flows_[lane], 1);
   for (const std::uint32_t stage : {from, to}) {
     std::vector<std::uint32_t>& lanes = stages_[stage].lanes;
     lanes.insert(std::lower_bound(lanes.begin(), lanes.end(), lane), lane);
@@ -56,6 +80,8 @@ void FlowTable::add(std::uint32_t lane, std::uint32_t from, std::uint32_t to, co
 
 void FlowTable::remove(std::uint32_t lane) {
   const Flow& flow = flows_[lane];
+  load(flow, -1);
+  set_rate(flows_[lane], 1);
   for (const std::uint32_t stage : {flow.from, flow.to}) {
     std::vector<std::uint32_t>& lanes = stages_[stage].lanes;
     lanes.erase(std::lower_bound(lanes.begin(), lanes.end(), lane));
@@ -80,8 +106,12 @@ void FlowTable::share(std::uint32_t first) {
   stages_[first].shared_at = epoch_;
   stages_[first].reached = 0;
   std::size_t levels = 0;
+  bool overloaded = false;
   for (std::size_t i = 0; i < reached_.size(); ++i) {
-    for (const std::uint32_t lane : stages_[reached_[i]].lanes) {
+    const Stage& here = stages_[reached_[i]];
+    overloaded = overloaded || here.overloaded > 0;
+    levels = std::max(levels, (here.load.size() + 1) / 2);
+    for (const std::uint32_t lane : here.lanes) {
       const Flow& flow = flows_[lane];
       if (flow.from == reached_[i]) component_.push_back(lane);  // a message is listed at both of its ends
       for (const std::uint32_t stage : {flow.from, flow.to}) {
@@ -90,44 +120,30 @@ void FlowTable::share(std::uint32_t first) {
         stages_[stage].reached = static_cast<std::uint32_t>(reached_.size());
         reached_.push_back(stage);
       }
-      if (!flow.demand->ports.empty()) levels = std::max<std::size_t>(levels, flow.demand->ports.back().level + 1);
     }
   }
   for (const std::uint32_t lane : component_) flows_[lane].next_rate = 1;
-  if (levels == 0 || component_.size() < 2) return;
+  if (!overloaded) return;
   std::sort(component_.begin(), component_.end());
 
-  load_.assign(reached_.size() * levels * 2, 0);
-  const auto resource = [&](std::uint32_t stage, std::uint32_t level, bool into) {
-    return (stages_[stage].reached * levels + level) * 2 + (into ? 1 : 0);
-  };
-  bool overloaded = false;
-  for (const std::uint32_t lane : component_) {
-    const Flow& flow = flows_[lane];
-    for (const FlowDemand::Port& port : flow.demand->ports) {
-      for (const std::size_t used : {resource(flow.from, port.level, false), resource(flow.to, port.level, true)}) {
-        load_[used] += port.share;
-        overloaded = overloaded || load_[used] > kFull;
-      }
-    }
-  }
-  if (!overloaded) return;
-
   const BytesPerSecond one = BytesPerSecond::from_base(1);
-  std::vector<std::uint32_t> compact(load_.size(), kNone);
+  std::vector<std::uint32_t> compact(reached_.size() * levels * 2, kNone);
   std::vector<BytesPerSecond> capacities;
   std::vector<SharedFlow> flows(component_.size());
   for (std::size_t i = 0; i < component_.size(); ++i) {
     const Flow& flow = flows_[component_[i]];
     flows[i].limit = one;
     for (const FlowDemand::Port& port : flow.demand->ports) {
-      for (const std::size_t used : {resource(flow.from, port.level, false), resource(flow.to, port.level, true)}) {
-        if (load_[used] <= kFull) continue;
-        if (compact[used] == kNone) {
-          compact[used] = static_cast<std::uint32_t>(capacities.size());
+      for (const bool into : {false, true}) {
+        const Stage& stage = stages_[into ? flow.to : flow.from];
+        const std::size_t at = port.level * std::size_t{2} + (into ? 1 : 0);
+        if (stage.load[at] <= kFull) continue;
+        std::uint32_t& used = compact[stage.reached * levels * 2 + at];
+        if (used == kNone) {
+          used = static_cast<std::uint32_t>(capacities.size());
           capacities.push_back(one);
         }
-        flows[i].uses.push_back({compact[used], port.share});
+        flows[i].uses.push_back({used, port.share});
       }
     }
   }

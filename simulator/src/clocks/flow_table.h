@@ -47,8 +47,8 @@ class FlowTable {
   const KernelRates& kernels(std::uint32_t stage) const { return stages_[stage].kernels; }
   // Sets what a stage had at an earlier time; `add` must have been called for its flows.
   void restore(std::uint32_t lane, double rate) {
-    flows_[lane].rate = rate;
-    flows_[lane].fresh = false;
+    set_rate(flows_[lane], rate);
+    flows_[lane].started = 0;
   }
   void restore(std::uint32_t stage, const KernelRates& kernels) { stages_[stage].kernels = kernels; }
 
@@ -56,20 +56,19 @@ class FlowTable {
   // runs at another rate now, then kernels_changed(stage, old rates).
   template <class FlowChanged, class KernelsChanged>
   void settle(FlowChanged flow_changed, KernelsChanged kernels_changed) {
-    // Rates of flows mark more stages as changed.
-    for (std::size_t i = 0; i < changed_.size(); ++i) {
+    // Rates of flows mark more stages as changed. While all flows run alone, none of them changes.
+    for (std::size_t i = 0; i < changed_.size() && (overloaded_ > 0 || slowed_ > 0); ++i) {
       if (stages_[changed_[i]].shared_at == epoch_) continue;
       share(changed_[i]);
       for (const std::uint32_t lane : component_) {
         Flow& flow = flows_[lane];
         if (flow.next_rate == flow.rate) continue;
         const double before = flow.rate;
-        flow.rate = flow.next_rate;
+        set_rate(flow, flow.next_rate);
         touch(flow.from);
         touch(flow.to);
-        if (!flow.fresh) flow_changed(lane, before);
+        if (flow.started != epoch_) flow_changed(lane, before);
       }
-      for (const std::uint32_t lane : component_) flows_[lane].fresh = false;
     }
     for (const std::uint32_t s : changed_) {
       Stage& stage = stages_[s];
@@ -90,10 +89,12 @@ class FlowTable {
     std::uint32_t from = kNone, to = kNone;
     const FlowDemand* demand = nullptr;
     double rate = 1, next_rate = 1;
-    bool fresh = false;  // starts at this instant
+    std::uint64_t started = 0;  // the epoch
   };
   struct Stage {
     std::vector<std::uint32_t> lanes;  // of flows that run here, ascending
+    std::vector<double> load;          // of its ports: of each level, out and in
+    std::uint32_t overloaded = 0;      // ports
     KernelRates kernels;
     std::uint64_t shared_at = 0;
     std::uint32_t reached = 0;  // its place in reached_
@@ -106,13 +107,19 @@ class FlowTable {
     changed_.push_back(stage);
   }
   KernelRates kernel_rates(const Stage& stage) const;
+  // Adds a flow's shares to the loads of its ports, or takes them away.
+  void load(const Flow& flow, double sign);
   // Fills component_ with the flows that are connected to `stage`, and their next_rate: max-min fair rates.
   void share(std::uint32_t stage);
+  void set_rate(Flow& flow, double rate) {
+    slowed_ += (rate != 1 ? 1u : 0u) - (flow.rate != 1 ? 1u : 0u);
+    flow.rate = rate;
+  }
 
   std::vector<Stage> stages_;
   std::vector<Flow> flows_;  // by lane
   std::vector<std::uint32_t> changed_, component_, reached_;
-  std::vector<double> load_;  // by resource: stage in reached_, level, direction
+  std::uint32_t overloaded_ = 0, slowed_ = 0;  // ports, flows
   std::uint64_t epoch_ = 1;
 };
 

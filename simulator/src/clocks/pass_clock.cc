@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
 #include <utility>
 
@@ -12,13 +11,20 @@ namespace ns_dist {
 namespace {
 
 constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
+constexpr std::size_t kPassesOfAnActor = 8;  // at least, between two borders: comparing states takes time, too
 constexpr auto kFirstBeside = static_cast<std::uint32_t>(Stream::kDataParallel);
 
-}  // namespace
+// Among those that run beside fragments.
+std::uint8_t stream_of(const Instruction& instruction) {
+  if (instruction.stream == Stream::kCompute) return 0;
+  return static_cast<std::uint8_t>(static_cast<std::uint32_t>(instruction.stream) - kFirstBeside);
+}
 
-double fragment_length(const Fragment& fragment, const std::vector<double>& durations) {
+// What a fragment takes when nothing shares anything. `duration` of a WorkId, in seconds; `ends` is room to work in.
+template <class Duration>
+double fragment_length(const Fragment& fragment, Duration duration, std::vector<double>& ends) {
   std::array<double, kStreamCount> streams{};
-  std::vector<double> ends(fragment.nodes.size());
+  ends.resize(fragment.nodes.size());
   double length = 0;
   for (std::size_t n = 0; n < fragment.nodes.size(); ++n) {
     const FragmentNode& node = fragment.nodes[n];
@@ -28,56 +34,72 @@ double fragment_length(const Fragment& fragment, const std::vector<double>& dura
       const std::int32_t on = fragment.dependencies[node.first_dependency + d];
       if (on >= 0) start = std::max(start, ends[static_cast<std::size_t>(on)]);
     }
-    stream = ends[n] = start + durations[index(node.work)];
+    stream = ends[n] = start + duration(index(node.work));
     length = std::max(length, stream);
   }
   return length;
 }
 
-PassClock::PassClock(const StepProgram& program, const ProgramCosts& costs, bool fold)
-    : program_(program), costs_(costs), fold_(fold) {}
+}  // namespace
+
+PassClock::PassClock(const StepProgram& program, const ProgramCosts& costs, bool fold, const CallOrder* order)
+    : program_(program), costs_(costs), fold_(fold), order_(order) {}
 
 void PassClock::compile() {
-  std::vector<std::vector<double>> durations(costs_.rows.size());
-  for (std::size_t r = 0; r < durations.size(); ++r) {
-    durations[r].reserve(program_.works.size());
-    for (const Forecast& forecast : costs_.rows[r].forecasts) {
-      durations[r].push_back(grid_.snap(forecast.latency / units::s));
-    }
-  }
   std::vector<std::vector<double>> lengths(costs_.rows.size(), std::vector<double>(program_.fragments.size(), -1));
-  ops_.assign(program_.bodies.size(), {});
+  std::vector<double> ends;
+  ops_.clear();
+  bodies_.assign(program_.bodies.size(), {});
   channels_.assign(program_.channels, {});
   for (std::uint32_t a = 0; a < program_.actors.size(); ++a) {
-    const std::uint32_t row = costs_.row_of_actor[a];
+    const ProgramCosts::Row& row = costs_.row(a);
+    std::vector<double>& lengths_of_row = lengths[costs_.row_of_actor[a]];
+    const auto duration = [&](std::uint32_t work) { return grid_.snap(row.forecasts[work].latency / units::s); };
     for (const ProgramLoop& loop : program_.actors[a].loops) {
       for (const BodyCall& call : loop.calls) {
-        std::vector<Op>& ops = ops_[index(call.body)];
-        if (!ops.empty()) continue;
+        Ops& body = bodies_[index(call.body)];
+        if (body.known) continue;
+        body.known = true;
+        body.first = static_cast<std::uint32_t>(ops_.size());
         for (const Instruction& instruction : program_.bodies[index(call.body)]) {
-          Op op;
-          op.kind = instruction.kind;
-          op.second = instruction.second;
-          op.index = instruction.kind == Kind::kMeet ? instruction.index : instruction.channel;
-          op.count = instruction.times;
-          if (instruction.stream != Stream::kCompute) {
-            op.stream = static_cast<std::uint8_t>(static_cast<std::uint32_t>(instruction.stream) - kFirstBeside);
-          }
-          if (instruction.kind == Kind::kRun) {
-            double& length = lengths[row][instruction.index];
-            if (length < 0) length = fragment_length(program_.fragments[instruction.index], durations[row]);
-            op.seconds = instruction.times * length;
-            if (!ops.empty() && ops.back().kind == Kind::kRun) {
-              ops.back().seconds += op.seconds;
-              continue;
+          const auto op_of = [&](bool joins) -> Op& { return joins ? ops_.back() : ops_.emplace_back(); };
+          const bool behind_run = ops_.size() > body.first && ops_.back().kind == Kind::kRun && ops_.back().to == kNone;
+          switch (instruction.kind) {
+            case Kind::kReceive: {
+              Op& op = op_of(false);
+              op.from = instruction.channel;
+              op.receives_second = instruction.second;
+              channels_[instruction.channel].receiver = a;
+              break;
             }
-          } else if (instruction.kind == Kind::kStart || instruction.kind == Kind::kSend) {
-            op.seconds = durations[row][instruction.index];
-          } else if (instruction.kind == Kind::kReceive) {
-            channels_[instruction.channel].receiver = a;
+            case Kind::kRun: {
+              double& length = lengths_of_row[instruction.index];
+              if (length < 0) length = fragment_length(program_.fragments[instruction.index], duration, ends);
+              op_of(behind_run).seconds += instruction.times * length;
+              break;
+            }
+            case Kind::kSend: {
+              Op& op = op_of(behind_run);
+              op.to = instruction.channel;
+              op.sends_second = instruction.second;
+              op.stream = stream_of(instruction);
+              op.message = duration(instruction.index);
+              break;
+            }
+            case Kind::kStart:
+            case Kind::kAwait:
+            case Kind::kMeet: {
+              Op& op = op_of(false);
+              op.kind = instruction.kind;
+              op.stream = stream_of(instruction);
+              op.from = instruction.index;
+              op.count = instruction.times;
+              if (instruction.kind == Kind::kStart) op.message = duration(instruction.index);
+              break;
+            }
           }
-          ops.push_back(op);
         }
+        body.end = static_cast<std::uint32_t>(ops_.size());
       }
     }
   }
@@ -96,15 +118,17 @@ double PassClock::run_on_grid() {
   states_.assign(program_.actors.size(), {});
   meetings_.assign(program_.meetings.size(), 0);
   borders_.resize(kBorders);
+  unread_ = 0;
+  if (order_ != nullptr) run_in_order();
+  std::int64_t compared = passes_;  // passes until the last border
   border_count_ = next_border_ = 0;
-  latest_ = 0;
   passes_ = 0;
   for (;;) {
-    bool moved = false, all_done = true;
     for (std::uint32_t a = 0; a < states_.size(); ++a) {
-      if (states_[a].done) continue;
-      ++states_[a].budget;
-      ready_.push_back(a);
+      State& state = states_[a];
+      if (state.done) continue;
+      ++state.budget;
+      if (state.awaits == kNone && !state.at_meeting) ready_.push_back(a);
     }
     const std::int64_t before = passes_;
     while (!ready_.empty()) {
@@ -112,30 +136,74 @@ double PassClock::run_on_grid() {
       ready_.pop_back();
       advance(a);
     }
-    for (const State& state : states_) all_done = all_done && state.done;
-    if (all_done) return latest_;
-    moved = passes_ != before;
-    NS_EXPECTS(moved);  // otherwise actors wait for each other
-    if (fold_) recur();
+    if (std::all_of(states_.begin(), states_.end(), [](const State& state) { return state.done; })) break;
+    NS_EXPECTS(passes_ != before);  // otherwise actors wait for each other
+    if (!fold_ || static_cast<std::size_t>(passes_ - compared) < kPassesOfAnActor * states_.size()) continue;
+    compared = passes_;
+    recur();
+  }
+  double latest = 0;
+  for (const State& state : states_) {
+    latest = std::max(latest, state.now);
+    for (const double free : state.free) latest = std::max(latest, free);
+  }
+  return latest;
+}
+
+inline void PassClock::start_or_await(const Op& op, State& state, double& now) {
+  double& free = state.free[op.stream];
+  if (op.kind == Kind::kStart) {
+    free = std::max(free, now) + op.message;
+    if (op.stream == 0) state.ends.push_back(free);
+  } else {
+    now = std::max(now, op.stream == 0 && op.count > 0 ? state.ends[static_cast<std::size_t>(op.count) - 1] : free);
   }
 }
 
-// Reads the message of `microbatch`, if it has arrived.
-bool PassClock::take(Channel& channel, std::int32_t microbatch, double& now) {
-  for (std::size_t i = channel.first; i < channel.arrived.size(); ++i) {
-    if (channel.arrived[i].microbatch != microbatch) continue;
-    now = std::max(now, channel.arrived[i].time);
-    if (i == channel.first) {
-      if (++channel.first == channel.arrived.size()) {
-        channel.arrived.clear();
-        channel.first = 0;
+void PassClock::run_in_order() {
+  std::vector<double> messages(channels_.size() * order_->microbatches);
+  const auto message = [&](std::uint32_t channel, std::int32_t microbatch) -> double& {
+    return messages[channel * order_->microbatches + static_cast<std::size_t>(microbatch)];
+  };
+  for (const auto& [a, call] : order_->calls) {
+    State& state = states_[a];
+    const Ops& body = bodies_[index(call.body)];
+    double now = state.now;
+    for (const Op *op = ops_.data() + body.first, *end = ops_.data() + body.end; op != end; ++op) {
+      if (op->kind != Kind::kRun) {
+        start_or_await(*op, state, now);
+        continue;
       }
-    } else {
-      channel.arrived.erase(channel.arrived.begin() + static_cast<std::ptrdiff_t>(i));
+      if (op->from != kNone)
+        now = std::max(now, message(op->from, op->receives_second ? call.second : call.microbatch));
+      now += op->seconds;
+      if (op->to == kNone) continue;
+      double& free = state.free[op->stream];
+      free = std::max(free, now) + op->message;
+      message(op->to, op->sends_second ? call.second : call.microbatch) = free;
     }
+    state.now = now;
+  }
+  passes_ += static_cast<std::int64_t>(order_->calls.size());
+  for (std::uint32_t a = 0; a < states_.size(); ++a) states_[a].loop = order_->loops[a];
+}
+
+// Reads the message of `microbatch`, if it has arrived. `now` becomes the time at which both are there.
+inline bool PassClock::Channel::take(std::int32_t microbatch, double& now) {
+  if (first == arrived.size()) return false;
+  if (arrived[first].microbatch == microbatch) {
+    now = std::max(now, arrived[first].time);
+    if (++first < arrived.size()) return true;
+    arrived.clear();
+    first = 0;
     return true;
   }
-  return false;
+  const auto found = std::find_if(arrived.begin() + static_cast<std::ptrdiff_t>(first), arrived.end(),
+                                  [&](const Arrival& arrival) { return arrival.microbatch == microbatch; });
+  if (found == arrived.end()) return false;
+  now = std::max(now, found->time);
+  arrived.erase(found);
+  return true;
 }
 
 void PassClock::advance(std::uint32_t a) {
@@ -153,68 +221,7 @@ void PassClock::advance(std::uint32_t a) {
       state.waiting = false;
     }
     const auto offset = static_cast<std::int32_t>(state.repeat) * loop.shift;
-    for (; state.call < loop.calls.size(); ++state.call, state.op = 0) {
-      const BodyCall& call = loop.calls[state.call];
-      const std::vector<Op>& ops = ops_[index(call.body)];
-      for (; state.op < ops.size(); ++state.op) {
-        const Op& op = ops[state.op];
-        switch (op.kind) {
-          case Kind::kRun:
-            state.now += op.seconds;
-            break;
-          case Kind::kStart:
-          case Kind::kSend: {
-            double& free = state.free[op.stream];
-            free = std::max(free, state.now) + op.seconds;
-            if (op.stream == 0) state.ends.push_back(free);
-            if (op.kind == Kind::kSend) {
-              channels_[op.index].arrived.push_back({(op.second ? call.second : call.microbatch) + offset, free});
-              ready_.push_back(channels_[op.index].receiver);
-            }
-            latest_ = std::max(latest_, free);
-            break;
-          }
-          case Kind::kAwait:
-            state.now =
-                std::max(state.now, op.stream == 0 && op.count > 0 ? state.ends[static_cast<std::size_t>(op.count) - 1]
-                                                                   : state.free[op.stream]);
-            break;
-          case Kind::kReceive:
-            if (!take(channels_[op.index], (op.second ? call.second : call.microbatch) + offset, state.now)) return;
-            break;
-          case Kind::kMeet: {
-            if (!state.at_meeting) {
-              state.at_meeting = true;
-              ++meetings_[op.index];
-            }
-            if (meetings_[op.index] < program_.meetings[op.index]) return;
-            meetings_[op.index] = 0;
-            double latest = 0;
-            const auto meets = [&](const State& guest, std::uint32_t b) {
-              if (!guest.at_meeting) return false;
-              const std::vector<Op>& its = ops_[index(program_.actors[b].loops[guest.loop].calls[guest.call].body)];
-              return its[guest.op].index == op.index;
-            };
-            for (std::uint32_t b = 0; b < states_.size(); ++b) {
-              if (meets(states_[b], b)) latest = std::max(latest, states_[b].now);
-            }
-            for (std::uint32_t b = 0; b < states_.size(); ++b) {
-              State& guest = states_[b];
-              if (!meets(guest, b)) continue;
-              guest.at_meeting = false;
-              guest.now = latest;
-              if (b == a) continue;
-              ++guest.op;
-              ready_.push_back(b);
-            }
-            break;
-          }
-        }
-      }
-      ++passes_;
-    }
-    latest_ = std::max(latest_, state.now);
-    state.call = 0;
+    if (!run(a, loop.calls, offset)) return;
     if (++state.repeat < loop.repeats) {
       state.waiting = true;
       continue;
@@ -222,21 +229,120 @@ void PassClock::advance(std::uint32_t a) {
     state.repeat = 0;
     ++state.loop;
   }
-  latest_ = std::max(latest_, state.now);
   state.done = true;
+}
+
+// The rest of the calls. Returns whether it came to the end.
+bool PassClock::run(std::uint32_t a, std::span<const BodyCall> calls, std::int32_t offset) {
+  State& state = states_[a];
+  double now = state.now;
+  std::uint32_t op_of_call = state.op;
+  const auto leave = [&](std::size_t call, const Op* op, const Op* first) {
+    state.now = now;
+    state.call = static_cast<std::uint32_t>(call);
+    state.op = static_cast<std::uint32_t>(op - first);
+  };
+  for (std::size_t c = state.call; c < calls.size(); ++c) {
+    const BodyCall& call = calls[c];
+    const Ops& body = bodies_[index(call.body)];
+    const Op *const first = ops_.data() + body.first, *const end = ops_.data() + body.end;
+    for (const Op* op = first + std::exchange(op_of_call, 0); op != end; ++op) {
+      switch (op->kind) {
+        case Kind::kStart:
+        case Kind::kAwait:
+          start_or_await(*op, state, now);
+          break;
+        case Kind::kMeet:
+          leave(c, op, first);
+          if (!meet(a, op->from)) return false;
+          now = state.now;
+          break;
+        case Kind::kRun:
+        case Kind::kReceive:
+        case Kind::kSend:
+          if (op->from != kNone) {
+            const std::int32_t microbatch = (op->receives_second ? call.second : call.microbatch) + offset;
+            if (!channels_[op->from].take(microbatch, now)) {
+              state.awaits = op->from;
+              leave(c, op, first);
+              return false;
+            }
+            --unread_;
+          }
+          now += op->seconds;
+          if (op->to == kNone) break;
+          double& free = state.free[op->stream];
+          free = std::max(free, now) + op->message;
+          Channel& channel = channels_[op->to];
+          channel.arrived.push_back({(op->sends_second ? call.second : call.microbatch) + offset, free});
+          ++unread_;
+          State& receiver = states_[channel.receiver];
+          if (receiver.awaits != op->to) break;
+          receiver.awaits = kNone;
+          ready_.push_back(channel.receiver);
+          break;
+      }
+    }
+    ++passes_;
+  }
+  state.now = now;
+  state.call = state.op = 0;
+  return true;
+}
+
+// Whether all actors of the meeting have come. They go on at the time of the last one.
+bool PassClock::meet(std::uint32_t a, std::uint32_t meeting) {
+  if (!states_[a].at_meeting) {
+    states_[a].at_meeting = true;
+    ++meetings_[meeting];
+  }
+  if (meetings_[meeting] < program_.meetings[meeting]) return false;
+  meetings_[meeting] = 0;
+  const auto meets = [&](std::uint32_t b) {
+    const State& guest = states_[b];
+    if (!guest.at_meeting) return false;
+    const BodyId its = program_.actors[b].loops[guest.loop].calls[guest.call].body;
+    return ops_[bodies_[index(its)].first + guest.op].from == meeting;
+  };
+  double latest = 0;
+  for (std::uint32_t b = 0; b < states_.size(); ++b) {
+    if (meets(b)) latest = std::max(latest, states_[b].now);
+  }
+  for (std::uint32_t b = 0; b < states_.size(); ++b) {
+    if (!meets(b)) continue;
+    State& guest = states_[b];
+    guest.at_meeting = false;
+    guest.now = latest;
+    if (b == a) continue;
+    ++guest.op;
+    ready_.push_back(b);
+  }
+  return true;
+}
+
+// Equal for equal states, and hardly ever for others: how far the actors are apart.
+double PassClock::key(std::uint32_t reference) const {
+  const double zero = states_[reference].now;
+  double sum = reference;
+  for (const State& state : states_) {
+    if (!state.done) sum += state.now - zero;
+  }
+  return sum;
 }
 
 // The state relative to the time of `reference`; what no longer matters is left out.
 void PassClock::encode(std::uint32_t reference, std::vector<double>& code) const {
+  code.resize(1 + states_.size() * 7 + unread_ * 3);
+  double* next = code.data();
   const double zero = states_[reference].now;
-  for (std::uint32_t a = 0; a < states_.size(); ++a) {
-    const State& state = states_[a];
-    code.push_back(state.loop);
+  *next++ = reference;
+  for (const State& state : states_) {
+    *next++ = state.loop;
     if (state.done) continue;
-    code.push_back(state.call);
-    code.push_back(state.op * 4.0 + (state.waiting ? 2 : 0) + (state.at_meeting ? 1 : 0));
-    code.push_back(state.now - zero);
-    for (const double free : state.free) code.push_back(std::max(0.0, free - state.now));
+    *next++ = state.call;
+    *next++ = state.op * 4.0 + (state.waiting ? 2 : 0) + (state.at_meeting ? 1 : 0);
+    *next++ = state.now - zero;
+    for (const double free : state.free) *next++ = std::max(0.0, free - state.now);
   }
   for (std::size_t c = 0; c < channels_.size(); ++c) {
     const Channel& channel = channels_[c];
@@ -245,49 +351,41 @@ void PassClock::encode(std::uint32_t reference, std::vector<double>& code) const
     const Actor& actor = program_.actors[channel.receiver];
     const auto base = receiver.done ? 0 : static_cast<std::int32_t>(receiver.repeat) * actor.loops[receiver.loop].shift;
     for (std::size_t i = channel.first; i < channel.arrived.size(); ++i) {
-      code.push_back(static_cast<double>(c));
-      code.push_back(channel.arrived[i].microbatch - base);
-      code.push_back(std::max(0.0, channel.arrived[i].time - receiver.now));
+      *next++ = static_cast<double>(c);
+      *next++ = channel.arrived[i].microbatch - base;
+      *next++ = std::max(0.0, channel.arrived[i].time - receiver.now);
     }
   }
+  code.resize(static_cast<std::size_t>(next - code.data()));
 }
 
 void PassClock::recur() {
-  // The actor with the most repeats left is the reference.
+  // The actor with the most repeats left is the reference. Every actor must have one left that can be gone over.
   std::uint32_t reference = 0;
   std::int64_t most = 2;
   for (std::uint32_t a = 0; a < states_.size(); ++a) {
     if (states_[a].done) continue;
     const std::int64_t left = program_.actors[a].loops[states_[a].loop].repeats - states_[a].repeat;
+    if (left < 2) return;
     if (left > most) {
       most = left;
       reference = a;
     }
   }
-  if (most == 2) {
-    border_count_ = 0;
-    return;
-  }
+  if (most == 2) return;
   // A stage that runs ahead of the next one piles up messages: such a state does not recur.
-  std::size_t unread = 0;
-  for (const Channel& channel : channels_) unread += channel.arrived.size() - channel.first;
-  if (unread > kUnreadOfAnActor * states_.size()) return;
-  code_.clear();
-  code_.push_back(reference);
-  encode(reference, code_);
-  std::uint64_t hash = 1469598103934665603u;
-  for (const double word : code_) hash = (hash ^ std::bit_cast<std::uint64_t>(word)) * 1099511628211u;
+  if (unread_ > kUnreadOfAnActor * states_.size()) return;
   Border& border = borders_[next_border_];
+  border.key = key(reference);
+  encode(reference, border.state);
+  border.time = states_[reference].now;
   for (std::size_t back = 1; back <= border_count_; ++back) {
     const Border& earlier = borders_[(next_border_ + kBorders - back) % kBorders];
-    if (earlier.hash != hash || earlier.state != code_) continue;
-    repeat(earlier, states_[reference].now);
+    if (earlier.key != border.key || earlier.state != border.state) continue;
+    repeat(earlier, border.time);
     border_count_ = 0;
     return;
   }
-  border.hash = hash;
-  border.state = code_;
-  border.time = states_[reference].now;
   border.repeats.clear();
   for (const State& state : states_) border.repeats.push_back(state.repeat);
   next_border_ = (next_border_ + 1) % kBorders;

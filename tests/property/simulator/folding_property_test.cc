@@ -158,6 +158,13 @@ void compare(bool shares) {
     }
     if (!shares) RC_ASSERT(PassClock(*program, costs, fold).run() * s == timeline.step);
   }
+  if (!shares) {
+    CallOrders orders;
+    RC_ASSERT(orders.of(*program) == nullptr);
+    const auto order = orders.of(*program);
+    RC_ASSERT(order != nullptr);
+    RC_ASSERT(PassClock(*program, costs, true, order.get()).run() * s == timeline.step);
+  }
   if (shares) {
     ProgramCosts alone = costs;
     alone.rows[0].demands.clear();

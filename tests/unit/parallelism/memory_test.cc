@@ -56,10 +56,9 @@ TEST(StageParameters, FollowTheSeats) {
   const double layer = parameters_of(layer_block(shape, false)).dense, table = 50304.0 * 512, norm = 2 * 512;
   const double positions = 2048 * 512;
   const std::vector<LayerRange> four = {{0, 1}, {1, 1}, {2, 1}, {3, 1}}, two = {{0, 2}, {2, 2}};
-  const PartParameters parts{.embedding = parameters_of(embedding_block(shape)),
-                             .dense_layer = parameters_of(layer_block(shape, false)),
-                             .moe_layer = {},
-                             .loss = parameters_of(loss_block(shape))};
+  PlanMemory memory;
+  const std::shared_ptr<const ModelParts> known = model_parts(model, plan, {4, 1, 128, DType::kBf16}, memory);
+  const ModelParts& parts = *known;
   const auto loop = stage_parameters(shape, {{{0, 0}, {1, 0}, {0, 1}, {1, 1}}}, four, parts);
   EXPECT_EQ(loop[0], (RankParameters{2 * layer + table + positions, 0}));
   EXPECT_EQ(loop[1], (RankParameters{2 * layer + table + norm, 0}));

@@ -246,5 +246,52 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_THAT(both, HasSubstr("training/global_batch: "));
 }
 
+// A plan that differs from `plan` in its field number `field` alone; the same plan behind the last field.
+ParallelPlan with_other_field(ParallelPlan plan, int field) {
+  int at = 0;
+  visit_fields(
+      [&]<class T>(const Field& what, T& value) {
+        if (at++ != field) return;
+        if constexpr (std::is_same_v<T, bool>) {
+          value = !value;
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          value = what.key() == "order" ? "dp-tp-pp" : "zb-h1";
+        } else if constexpr (std::is_enum_v<T>) {
+          value = static_cast<T>(value == T{} ? 1 : 0);
+        } else {
+          value = value == 0 ? 3 : 2 * value;
+        }
+      },
+      plan);
+  return plan;
+}
+
+// Whatever the memory has seen before, the program is the one that is made without it.
+TEST(PlanMemory, ChangesNoProgramWhicheverFieldDiffers) {
+  Model model = llama(16, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 4};
+  const Training training{64, 1, 512, DType::kBf16};
+  PlanMemory memory;
+  int feasible = 0;
+  for (const std::int64_t ep : {1, 2}) {
+    const ParallelPlan base{.tp = 2, .pp = 2, .dp = 4, .ep = ep, .sequence_parallel = true};
+    for (int field = 0; field < 30; ++field) {
+      for (const ParallelPlan& plan : {with_other_field(base, field), base}) {
+        const auto remembered = plan_program(model, plan, training, memory);
+        const auto fresh = plan_program(model, plan, training);
+        ASSERT_EQ(remembered.has_value(), fresh.has_value());
+        if (!fresh) continue;
+        ++feasible;
+        EXPECT_EQ(remembered->works, fresh->works) << field;
+        EXPECT_EQ(remembered->fragments, fresh->fragments) << field;
+        EXPECT_EQ(totals(expand(*remembered).graph).nodes, totals(expand(*fresh).graph).nodes) << field;
+        const auto budget = memory_budget(model, plan, training, memory);
+        EXPECT_EQ(budget->peak(), memory_budget(model, plan, training)->peak()) << field;
+      }
+    }
+  }
+  EXPECT_GT(feasible, 100);
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
@@ -129,6 +131,38 @@ TEST(StepTime, OfStagesThatDoNotFillNodes) {
   EXPECT_EQ(unfold(scenario, *session)->timeline.step, prediction->step);
 }
 
+// A session remembers parts of plans; a plan's step does not depend on what was asked before, or by whom.
+TEST(Simulate, ASessionThatRemembersGivesTheSameSteps) {
+  std::vector<Scenario> scenarios;
+  for (const std::int64_t pp : {1, 2, 4}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      for (const bool shares : {false, true}) {
+        Scenario scenario = small_scenario();
+        scenario.plan.pp = pp;
+        scenario.plan.recompute = recompute;
+        scenario.network.contention = scenario.network.compute_slowdown = shares;
+        scenarios.push_back(std::move(scenario));
+      }
+    }
+  }
+  std::vector<Seconds> steps;
+  for (const Scenario& scenario : scenarios) steps.push_back(*step_time(scenario, *Session::make(scenario)));
+  const auto session = Session::make(scenarios.front());
+  std::vector<std::thread> threads;
+  std::atomic<int> different = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 3; ++round) {
+        for (std::size_t i = 0; i < scenarios.size(); ++i) {
+          if (*step_time(scenarios[i], *session) != steps[i]) ++different;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(different, 0);
+}
+
 // All stages wait for the slow one: it is never idle in the steady state, and the ramps are no longer than its own.
 TEST(Simulate, ASlowRankDelaysItsPipeline) {
   Scenario scenario = small_scenario();
@@ -148,7 +182,7 @@ TEST(Simulate, ASlowRankDelaysItsPipeline) {
   speeds.stragglers.stage_speed = {1, 1 / 1.5, 1, 1};
   EXPECT_NEAR(*step_time(speeds, session) / *step_time(scenario, session), 1, 1e-9);
   speeds.stragglers.stage_speed = {1, 2};
-  EXPECT_THAT(to_text(step_time(speeds, session).error()), HasSubstr("2 speeds for 4 stages"));
+  EXPECT_THAT(to_text(step_time(speeds, session).error()), HasSubstr("2 speeds for 4 pipeline stages"));
 }
 
 TEST(Simulate, RefusesWhatTheClusterCannotHold) {

@@ -1,0 +1,27 @@
+// What plans have in common, made once: the kernels of a layer, the loops of a schedule.
+//
+//   PlanMemory memory;
+//   for (const ParallelPlan& plan : plans) plan_program(model, plan, training, memory);
+//
+// A memory changes no answer. It is bounded, and any number of threads may use it at once.
+#pragma once
+
+#include <memory>
+
+namespace ns_dist {
+
+class PlanMemory {
+ public:
+  PlanMemory();
+  ~PlanMemory();
+  PlanMemory(PlanMemory&&) noexcept;
+  PlanMemory& operator=(PlanMemory&&) noexcept;
+
+  class Contents;  // of the planner
+  Contents& contents() const { return *contents_; }
+
+ private:
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace ns_dist

@@ -1,0 +1,165 @@
+#include "stage_passes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan_memory.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr std::size_t kMostCalls = 8'192;
+
+bool computes_weight_gradient(PassKind kind) {
+  return kind == PassKind::kBackward || kind == PassKind::kWeightGradient;
+}
+
+// Loops of passes become loops of bodies. The first forward pass of each chunk and its last weight gradient are taken
+// out of their loops where they do more than the others.
+class LoopMaker {
+ public:
+  LoopMaker(const PassesKey& key, std::uint32_t first_body, StagePasses::Stage& stage)
+      : key_(key), next_body_(first_body), stage_(stage), firsts_(stage.places.size()), lasts_(stage.places.size()) {}
+
+  // Returns the number of the body behind those of the stage.
+  std::uint32_t run(const PassList& list) && {
+    find_ends(list);
+    if (key_.gathers) add_single();
+    first_body_ = next_body_;
+    for (std::size_t l = 0; l < list.size(); ++l) add(list[l], l);
+    next_body_ = first_body_ + static_cast<std::uint32_t>(stage_.bodies.size());
+    add_single();
+    stage_.loops = ProgramLoops(std::move(loops_));
+    return next_body_;
+  }
+
+ private:
+  struct Spot {
+    std::size_t loop = 0, pass = 0;
+    bool found = false;
+    bool is(std::size_t l, std::size_t p) const { return found && loop == l && pass == p; }
+  };
+
+  void find_ends(const PassList& list) {
+    for (std::size_t l = 0; l < list.size(); ++l) {
+      if (list[l].repeats == 0) continue;
+      for (std::size_t p = 0; p < list[l].passes.size(); ++p) {
+        const SchedulePass& pass = list[l].passes[p];
+        const auto chunk = static_cast<std::size_t>(pass.chunk);
+        if (pass.kind == PassKind::kForward && !firsts_[chunk].found) {
+          firsts_[chunk] = {l, p, true};
+          stage_.chunks.push_back(pass.chunk);
+        }
+        if (computes_weight_gradient(pass.kind)) lasts_[chunk] = {l, p, true};
+      }
+    }
+  }
+
+  void add_single() { loops_.push_back({{{BodyId{next_body_++}, -1, -1}}, 1, 0}); }
+
+  void add(const PassLoop& loop, std::size_t l) {
+    const auto here = [l](const Spot& spot) { return spot.found && spot.loop == l; };
+    const bool has_first = key_.gathers && std::any_of(firsts_.begin(), firsts_.end(), here);
+    const bool has_last = key_.reduces && std::any_of(lasts_.begin(), lasts_.end(), here);
+    std::int64_t from = 0;
+    const std::int64_t to = loop.repeats;
+    if (has_first) {
+      add_part(loop, l, 0, 1, true, has_last && to == 1);
+      from = 1;
+    }
+    if (has_last && to > from) {
+      add_part(loop, l, from, to - 1, false, false);
+      add_part(loop, l, to - 1, to, false, true);
+    } else {
+      add_part(loop, l, from, to, false, false);
+    }
+  }
+
+  // Repeats `begin` to `end` - 1 of loop `l`.
+  void add_part(const PassLoop& loop, std::size_t l, std::int64_t begin, std::int64_t end, bool first, bool last) {
+    if (begin >= end) return;
+    ProgramLoop made;
+    made.repeats = end - begin;
+    made.shift = loop.shift;
+    made.calls.reserve(loop.passes.size());
+    const auto offset = static_cast<std::int32_t>(begin) * loop.shift;
+    const auto pass_at = [&](std::size_t p) {
+      const SchedulePass& pass = loop.passes[p];
+      const auto chunk = static_cast<std::size_t>(pass.chunk);
+      return StagePass{pass.kind, pass.chunk, first && firsts_[chunk].is(l, p), last && lasts_[chunk].is(l, p)};
+    };
+    for (std::size_t p = 0; p < loop.passes.size(); ++p) {
+      StagePasses::Body body{pass_at(p), std::nullopt};
+      BodyCall call{{}, loop.passes[p].microbatch + offset, -1};
+      if (p + 1 < loop.passes.size() && loop.passes[p + 1].beside_previous) {
+        ++p;
+        body.second = pass_at(p);
+        call.second = loop.passes[p].microbatch + offset;
+      }
+      call.body = id_of(body);
+      made.calls.push_back(call);
+    }
+    loops_.push_back(std::move(made));
+  }
+
+  BodyId id_of(const StagePasses::Body& body) {
+    std::vector<StagePasses::Body>& bodies = stage_.bodies;
+    auto known = std::find(bodies.begin(), bodies.end(), body);
+    if (known == bodies.end()) known = bodies.insert(bodies.end(), body);
+    return BodyId{first_body_ + static_cast<std::uint32_t>(known - bodies.begin())};
+  }
+
+  const PassesKey& key_;
+  std::uint32_t next_body_, first_body_ = 0;
+  StagePasses::Stage& stage_;
+  std::vector<Spot> firsts_, lasts_;  // by chunk
+  std::vector<ProgramLoop> loops_;
+};
+
+StagePasses make_passes(const PassesKey& key, std::vector<PassList> orders) {
+  StagePasses made;
+  made.seats = key.schedule->seats(key.shape);
+  made.orders = std::move(orders);
+  made.stages.resize(made.orders.size());
+  for (std::size_t direction = 0; direction < made.seats.size(); ++direction) {
+    for (std::size_t position = 0; position < made.positions(); ++position) {
+      const Seat& seat = made.seats[direction][position];
+      std::vector<Place>& places = made.stages[static_cast<std::size_t>(seat.stage)].places;
+      places.resize(std::max(places.size(), static_cast<std::size_t>(seat.chunk) + 1));
+      places[static_cast<std::size_t>(seat.chunk)] = {direction, position};
+    }
+  }
+  std::uint32_t next_body = 0;
+  for (std::size_t stage = 0; stage < made.stages.size(); ++stage) {
+    next_body = LoopMaker(key, next_body, made.stages[stage]).run(made.orders[stage]);
+  }
+  return made;
+}
+
+}  // namespace
+
+bool StagePasses::too_large() const {
+  std::size_t calls = 0;
+  for (const Stage& stage : stages) {
+    for (const ProgramLoop& loop : stage.loops) calls += loop.calls.size();
+  }
+  return calls > kMostCalls;
+}
+
+std::uint64_t PassesKey::hash() const {
+  std::uint64_t hash = (gathers ? 1u : 0u) + (reduces ? 2u : 0u);
+  for (const std::int64_t field : {shape.stages, shape.microbatches, shape.chunks}) {
+    hash = (hash ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+Result<std::shared_ptr<const StagePasses>> stage_passes(const PassesKey& key, PlanMemory& memory) {
+  return memory.contents().passes.find_or_make(key, [&]() -> Result<StagePasses> {
+    NS_TRY(std::vector<PassList> orders, key.schedule->orders(key.shape));
+    return make_passes(key, std::move(orders));
+  });
+}
+
+}  // namespace ns_dist
