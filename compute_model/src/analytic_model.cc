@@ -99,7 +99,7 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
           },
           [&](const Normalization& o) {
             const bool half = op.dtype == DType::kFp16 || op.dtype == DType::kBf16;
-            if (half && library_of(o, machine_.mode) != Library::kServing) {
+            if (half && library_of(o) != Library::kServing) {
               return estimate_normalization(machine_, o, op.dtype, steps);
             }
             return streaming(op, work, normalization_passes(machine_, o.pass), kStreamed, steps);

@@ -66,9 +66,9 @@ Estimate estimate_attention(const Machine& machine, const Attention& op, DType d
 Library library_of(const Attention& op, const Gpu& gpu);
 // Whether the library's kernel was measured on GPUs that run the same kernels.
 bool has_attention_rates(const Attention& op, const Gpu& gpu);
-// The library of a normalization: in a training step frameworks run fused kernels, as cuDNN, Transformer Engine and Apex
-// have them.
-Library library_of(const Normalization& op, Mode mode);
+// The library of a normalization: in a training step frameworks run fused kernels, as cuDNN, Transformer Engine and
+// Apex have them.
+Library library_of(const Normalization& op);
 // Both passes by library, in half precision.
 Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, Steps& steps);
 // A memory-bound kernel that moves `traffic` bytes and does `flops` on the vector units.

@@ -16,11 +16,13 @@ struct KernelRecipe {
   std::string_view framework{};              // the one whose rows are read of a GPU that several have measured
 };
 
-inline constexpr std::array<KernelRecipe, 7> kKernelRecipes = {{
+inline constexpr std::array<KernelRecipe, 9> kKernelRecipes = {{
     {"gemm", {}, "trtllm"},
     {"gemm_fp8"},
     {"gemm_fp32", {"fp32_train"}},
     {"attention"},
+    {"training_attention"},
+    {"normalization"},
     {"moe"},
     {"vector", {"fp32_train", "fp16_layer_ops"}},
     {"convolution"},

@@ -28,13 +28,10 @@ constexpr std::array<Rates, 6> kRates = {{
 
 }  // namespace
 
-Library library_of(const Normalization& op, Mode mode) {
-  if (op.library != Library::kDefault) return op.library;
-  return mode == Mode::kSustained ? Library::kCudnn : Library::kServing;
-}
+Library library_of(const Normalization& op) { return op.library == Library::kDefault ? Library::kCudnn : op.library; }
 
 Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, Steps& steps) {
-  const Library library = library_of(op, machine.mode);
+  const Library library = library_of(op);
   const Rates* rates = &kRates.front();
   for (const Rates& row : kRates) {
     if (row.pass == op.pass && (row.library == library || rates->pass != op.pass)) rates = &row;

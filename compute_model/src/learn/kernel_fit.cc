@@ -84,9 +84,9 @@ void set_library(Operator& op) {
 }
 
 // The library that the row's `default` stands for.
-void resolve_library(Operator& op, const Gpu& gpu, Mode mode) {
+void resolve_library(Operator& op, const Gpu& gpu) {
   if (auto* attention = std::get_if<Attention>(&op.kind)) attention->library = library_of(*attention, gpu);
-  if (auto* norm = std::get_if<Normalization>(&op.kind)) norm->library = library_of(*norm, mode);
+  if (auto* norm = std::get_if<Normalization>(&op.kind)) norm->library = library_of(*norm);
 }
 
 struct Sample {
@@ -232,7 +232,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
         const Machine& machine = machines[g][mode == Mode::kBurst ? 0 : 1];
         Sample sample;
         sample.work = row.work, sample.mode = mode;
-        resolve_library(sample.work, data.gpus[g], mode);
+        resolve_library(sample.work, data.gpus[g]);
         sample.features = features_of(*predictor, machine, sample.work, mode);
         sample.gpu = g;
         sample.seconds = *row.latency_ms * 1e-3;
@@ -401,8 +401,7 @@ class Fitter {
       for (const Sample& sample : samples_) {
         if (!is_new(sample)) continue;
         const auto own_class = kernel_class(predictor_, sample.work, sample.mode);
-        forecasts[position_of(sample)] =
-            correct(weights, predictor_, sample.features, index_of(sample.gpu), own_class);
+        forecasts[position_of(sample)] = correct(weights, predictor_, sample.features, index_of(sample.gpu), own_class);
       }
     };
     if (!has_few_rows()) {

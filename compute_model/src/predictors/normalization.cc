@@ -9,9 +9,9 @@ using namespace units;
 
 double d(std::int64_t value) { return static_cast<double>(value); }
 
-void write_normalization(FeatureWriter& w, const Machine& machine, const Operator& whole, Mode mode) {
+void write_normalization(FeatureWriter& w, const Machine& machine, const Operator& whole, Mode) {
   const auto& op = std::get<Normalization>(whole.kind);
-  const Library library = library_of(op, mode);
+  const Library library = library_of(op);
   const bool backward = op.pass == Pass::kBackward;
   const double bytes = d(op.rows) * d(op.columns) * (backward ? 3 : 2) * (size_of(whole.dtype) / B);
   w.add_log("log_rows", d(op.rows));
@@ -35,17 +35,17 @@ constinit const PredictorKind kNormalizationPredictor = {
     [] {
       return Operator{Normalization{.library = Library::kCudnn}, DType::kBf16};
     },
-    [](const Operator& op, const Gpu& gpu, Mode mode) {
+    [](const Operator& op, const Gpu& gpu, Mode) {
       const auto* norm = std::get_if<Normalization>(&op.kind);
       if (norm == nullptr || !on_half_precision_units(op, gpu)) return false;
-      const Library library = library_of(*norm, mode);
+      const Library library = library_of(*norm);
       return library == Library::kCudnn || library == Library::kCompiled || library == Library::kEager;
     },
     write_normalization,
     {150, 5, 0.06, 0, 0, 0, Elsewhere::kSibling},
-    [](const Operator& op, Mode mode) -> std::size_t {
+    [](const Operator& op, Mode) -> std::size_t {
       const auto& norm = std::get<Normalization>(op.kind);
-      const Library library = library_of(norm, mode);
+      const Library library = library_of(norm);
       return 2 * (library == Library::kCompiled ? 1U
                   : library == Library::kEager  ? 2U
                                                 : 0U) +

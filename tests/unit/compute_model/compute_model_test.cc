@@ -173,8 +173,8 @@ TEST(ComputeModel, ShortFormatsSpeedUpTheProductsOfAttentionAlone) {
                             .kv_heads = 16,
                             .query_length = 8192,
                             .key_length = 8192,
-                            .head_dim = 64,
-                            .value_dim = 64,
+                            .head_dim = 128,
+                            .value_dim = 128,
                             .causal = false};
   const double half = milliseconds(*model, {attention, DType::kBf16}),
                fp8 = milliseconds(*model, {attention, DType::kFp8});
