@@ -168,8 +168,8 @@ Estimate estimate_attention(const Machine& machine, const Attention& asked, DTyp
     const double scores = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
                           static_cast<double>(op.query_length) * static_cast<double>(op.key_length);
     const double traffic = scores * (op.pass == Pass::kForward ? kEagerForward : kEagerBackward);
-    Estimate estimate = estimate_streaming(machine, traffic, roofline.compute * machine.peak(dtype), DType::kFp32,
-                                           "unfused: scores in memory, kernel after kernel", steps);
+    Estimate estimate =
+        estimate_streaming(machine, traffic, 0, DType::kFp32, "unfused: scores in memory, kernel after kernel", steps);
     estimate.spread = 1.6;
     return estimate;
   }

@@ -51,6 +51,24 @@ TEST(KernelCalibration, AFewRowsCarryToShapesLikeThem) {
   EXPECT_EQ((*plain)->forecast(other)->latency, (*corrected)->forecast(other)->latency);
 }
 
+// Attention and experts run on the same units at the same clock; what is bound by memory does not.
+TEST(KernelCalibration, ProductsCorrectWhatRunsOnMatrixUnitsAndWasNotMeasured) {
+  const KernelCalibration calibration = calibrated(h100(), 1.3);
+  const auto plain = make_compute_model(h100());
+  const auto corrected =
+      make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibration)});
+  Attention attention{.batch = 1, .heads = 32, .kv_heads = 8, .query_length = 4096, .key_length = 4096};
+  attention.head_dim = attention.value_dim = 128, attention.pass = Pass::kBackward;
+  for (const Operator& op : {Operator{attention, DType::kBf16},
+                             Operator{GroupedGemm{.experts = 8, .rows = 16384, .n = 4096, .k = 4096}, DType::kBf16}}) {
+    const Forecast before = *(*plain)->forecast(op), after = *(*corrected)->forecast(op);
+    EXPECT_NEAR(after.latency / before.latency, 1.3, 0.06) << to_text(op);
+    EXPECT_EQ(after.method, "corrected as measured products of this GPU are");
+  }
+  const Operator norm{Normalization{.rows = 8192, .columns = 8192}, DType::kBf16};
+  EXPECT_EQ((*plain)->forecast(norm)->latency, (*corrected)->forecast(norm)->latency);
+}
+
 TEST(KernelCalibration, RowsFlaggedAsDoubtfulAreNotRead) {
   std::string plain = measured(h100(), 1.3, 24, Mode::kSustained), flagged;
   for (std::size_t from = 0, line = 0; from < plain.size(); ++line) {
