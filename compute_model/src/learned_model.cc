@@ -35,6 +35,10 @@ void scale(Estimate& estimate, double factor, std::string_view method, double wo
   estimate.method = method;
 }
 
+// Of the interval, in logarithms, where no GPU of this vendor was fitted. Best products of MI300X, MI325X and MI355X
+// that others published are 25, 19 and 0 % slower than forecast.
+constexpr double kOtherVendor = 1.7;
+
 }  // namespace
 
 LearnedModel::LearnedModel(const AnalyticModel& analytic, std::shared_ptr<const KernelWeights> weights)
@@ -153,6 +157,11 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   query.method = query.source->method(one);
   query.pending = {};
   query.source->prepare(one, query.pending);
+  const auto& nearest = query.reference->nearest;
+  if (nearest && nearest->machine.gpu.vendor != machine().gpu.vendor) {
+    query.pending.widening *= kOtherVendor;
+    query.pending.outside = true;
+  }
   const double limit = machine().gpu.board_power / W;
   if (machine().mode == Mode::kSustained && limit > 0) {
     prepare_power(query.pending, *query.weights, *predictor, query.features);

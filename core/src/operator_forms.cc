@@ -88,11 +88,7 @@ OperatorKind softmax(OperatorFields& f, std::string_view) { return Softmax{.rows
 OperatorKind normalization(OperatorFields& f, std::string_view name) {
   const bool mean = (name == "layernorm" || name == "normalization") && f.whole("rms", 0) == 0;
   const auto kind = mean ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
-  const bool serving =
-      name == "input_layernorm" || name == "post_attention_layernorm";  // an inference framework's names
-  Normalization op{.kind = kind, .rows = rows(f), .columns = columns(f), .library = library(f)};
-  if (serving && op.library == Library::kDefault) op.library = Library::kServing;
-  return op;
+  return Normalization{.kind = kind, .rows = rows(f), .columns = columns(f), .library = library(f)};
 }
 
 struct Pointwise {

@@ -20,6 +20,7 @@ struct Table {
   bool by_size = false;  // products with m, n, k >= 512 are judged separately
   // Of a GPU that several frameworks measured, rows of others than this one are judged separately.
   std::string_view framework = "";
+  std::string_view folder = "kernels";
 };
 
 constexpr std::string_view kLlmCompass = "a100_mi210_llmcompass";
@@ -34,7 +35,10 @@ constexpr std::string_view kInSample =
 constexpr std::string_view kOther =
     "Not fitted on: at the same board power its kernels are up to a third faster than the fitted framework's, and its "
     "power differs by a third between neighboring shapes, as if the weights were never written.";
-constexpr std::array<Table, 24> kTables = {{
+constexpr std::string_view kTraining = "kernels_training";
+constexpr std::string_view kTrainingMachines =
+    "Products of training, back to back. Not fitted on: this B200 is slower than those of other tables.";
+constexpr std::array<Table, 28> kTables = {{
     {"fp32_test_linear", kHeldOut},
     {"fp32_test_bmm", kHeldOut},
     {"fp32_test_elementwise", kHeldOut},
@@ -62,7 +66,25 @@ constexpr std::array<Table, 24> kTables = {{
     {"bf16_attention", kFitted, Mode::kBurst, 0, true},
     {"bf16_moe", kFitted, Mode::kBurst, 0, true},
     {"fp32_test_conv", kHeldOutConvolution},
+    {"attention",
+     "Both passes by library; shapes that were not fitted on. Rows that ran through PyTorch have the host in them "
+     "below "
+     "1.5 ms, and Transformer Engine's B200 is slower than others: neither was fitted on.",
+     Mode::kSustained, 0, true, false, "", kTraining},
+    {"norms", "Both passes by library. Fitted on: the card has each fifth of the shapes left out.", Mode::kSustained, 0,
+     false, false, "", kTraining},
+    {"gemm_layouts", kTrainingMachines, Mode::kSustained, 0, false, false, "", kTraining},
+    {"grouped_gemm", kTrainingMachines, Mode::kSustained, 0, false, false, "", kTraining},
 }};
+
+bool is_backward(const Operator& op) {
+  return std::visit(
+      [](const auto& kind) {
+        if constexpr (requires { kind.pass; }) return kind.pass == Pass::kBackward;
+        return false;
+      },
+      op.kind);
+}
 
 // LLMCompass' rows as kernels: half precision, a GELU by its elements. Rows of other things (layers, collectives)
 // become empty lines, so that lines keep their numbers.
@@ -87,10 +109,9 @@ Result<CsvTable> read_llmcompass(const std::filesystem::path& path) {
 
 Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
   std::string text;
-  const auto folder = sections.options.data / "kernels";
   for (std::size_t t = 0; t < kTables.size(); ++t) {
     const Table& entry = kTables[t];
-    const std::filesystem::path path = table_path(folder, entry.name);
+    const std::filesystem::path path = table_path(sections.options.data / entry.folder, entry.name);
     if (path.empty()) continue;
     ++sections.tables;
     tell(0.05 + 0.95 * static_cast<double>(t) / static_cast<double>(kTables.size()), entry.name);
@@ -120,6 +141,7 @@ Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
       judged.forecast = forecast.latency / units::ms, judged.low = forecast.low / units::ms,
       judged.high = forecast.high / units::ms;
       std::string group = std::string(row->gpu) + " " + std::string(row->op);
+      if (is_backward(row->work)) group += " backward";
       if (!row->framework.empty()) group += " by " + std::string(row->framework);
       if (const auto* gemm = std::get_if<Gemm>(&row->work.kind); gemm != nullptr && entry.by_size) {
         group += std::min({gemm->m, gemm->n, gemm->k}) >= 512 ? ", m, n, k >= 512" : ", smaller";

@@ -40,6 +40,8 @@ struct KernelRow {
 class KernelReader {
  public:
   // Keeps a reference to `table`. `default_gpu` stands where the table has no gpu.
+  // In a table that has no column `library` or `backend`, forward attention and normalization are those of inference
+  // frameworks (Library::kServing), as in published tables.
   explicit KernelReader(const CsvTable& table, std::string default_gpu = "");
   // Errors, with the row's line: an unknown operator or dtype, a missing, unreadable or non-positive dimension, a pass
   // that the operator does not have, more fields than columns.
@@ -49,6 +51,7 @@ class KernelReader {
   const CsvTable* table_;
   std::string default_gpu_;
   std::string_view operator_;  // of every row, where the table has no column for it
+  bool names_library_ = false;
 };
 
 // Of each GPU in a table, the first framework of `order` that measured it. Two frameworks' rows of one GPU need not be

@@ -77,12 +77,6 @@ constexpr std::array<Table, 26> kTables = {{
 // What `fit` looks through for a table, below the folder that it is given.
 constexpr std::array<std::string_view, 3> kFolders = {"", "kernels", "kernels_training"};
 
-// Tables without a library hold what inference frameworks call.
-void set_library(Operator& op) {
-  if (auto* attention = std::get_if<Attention>(&op.kind)) attention->library = Library::kServing;
-  if (auto* norm = std::get_if<Normalization>(&op.kind)) norm->library = Library::kServing;
-}
-
 // The library that the row's `default` stands for.
 void resolve_library(Operator& op, const Gpu& gpu) {
   if (auto* attention = std::get_if<Attention>(&op.kind)) attention->library = library_of(*attention, gpu);
@@ -187,7 +181,6 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     std::uint64_t hash = data.hash;
     const KernelReader reader(table);
     const PreferredFrameworks preferred(table, options.prefer_frameworks);
-    const bool names_library = table.column("library") || table.column("backend");
     for (std::size_t i = 0; i < table.row_count(); ++i) {
       for (const char c : table.text(i)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
       NS_TRY(KernelRow row, reader.row(i));
@@ -197,7 +190,6 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
       const bool other = preferred.passes_over(row);
       if (other) ++others;
       if (row.doubtful || other) continue;
-      if (!names_library) set_library(row.work);
       auto found = ids.find(row.gpu);
       if (found == ids.end()) {
         NS_TRY(Gpu gpu, gpu_of(row.gpu));

@@ -65,6 +65,12 @@ std::string_view operator_of(const CsvTable& table) {
   return "";
 }
 
+// What published tables without a library hold: the kernels of inference frameworks.
+void set_serving(OperatorKind& kind) {
+  if (auto* attention = std::get_if<Attention>(&kind)) attention->library = Library::kServing;
+  if (auto* norm = std::get_if<Normalization>(&kind)) norm->library = Library::kServing;
+}
+
 // Of a header that nobody wrote as one: what can be shown of it.
 std::string shown(const std::vector<std::string>& columns) {
   constexpr std::size_t kLongest = 200;
@@ -119,7 +125,10 @@ bool PreferredFrameworks::passes_over(const KernelRow& row) const {
 }
 
 KernelReader::KernelReader(const CsvTable& table, std::string default_gpu)
-    : table_(&table), default_gpu_(std::move(default_gpu)), operator_(operator_of(table)) {}
+    : table_(&table),
+      default_gpu_(std::move(default_gpu)),
+      operator_(operator_of(table)),
+      names_library_(table.column("library") || table.column("backend")) {}
 
 Result<KernelRow> KernelReader::row(std::size_t index) const {
   thread_local std::vector<std::string_view> values;
@@ -153,6 +162,7 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
     passed.error().where = where();
     return fail(passed.error());
   }
+  if (!names_library_ && pass == Pass::kForward) set_serving(row.work.kind);
   if (auto valid = validate(row.work); !valid) {
     Error error = std::move(valid).error();
     error.where = where();
