@@ -45,13 +45,24 @@ Corrected mean_of(const std::vector<const CalibrationCurve*>& curves) {
   return mean;
 }
 
+// GPUs without NVLink whose route over PCIe nobody measured: their transfers go directly, as NCCL's constants have it,
+// or through the host's memory as on the measured L40S, up to 14 times slower. The forecast lies between the two in
+// logarithms, and the interval holds both.
+Corrected of_unknown_route(const CalibrationCurve& through_host) {
+  Corrected between = mixed({Correction(), 0, 0, false, true}, corrected_of(through_host, false), 0.5);
+  constexpr double kRoute = 0.8;  // half of ln(13.8), the most that the host costs, at 90 %
+  between.deviation = std::hypot(between.deviation, kRoute);
+  between.deviation_short = std::hypot(between.deviation_short, kRoute);
+  return between;
+}
+
 // GPUs of two dies, whose traffic crosses between the dies on its way: their small collectives are slower than those of
 // one die with the same clock (B200, B300 and GB200 against H200, by 1.5).
 bool has_two_dies(std::string_view family) { return family == "blackwell" || family == "cdna2"; }
 
-// GPUs without NVLink whose PCIe transfers go through the host's memory, as those of the measured L40S. Data-center
+// GPUs without NVLink whose PCIe transfers may go through the host's memory, as those of the measured L40S. Data-center
 // GPUs of earlier generations reach each other over PCIe switches; the measurements do not apply to them.
-bool goes_through_host(const Gpu& gpu) {
+bool may_go_through_host(const Gpu& gpu) {
   return !gpu.scale_up && (gpu.architecture == "ada" || family_of(gpu.architecture) == "blackwell");
 }
 
@@ -120,7 +131,9 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
     if (!own) own = first([&](const auto& curve) { return curve.cluster.empty() && curve.gpu == cluster.gpu.id; });
     if (!own) own = first([&](const auto& curve) { return general(curve) && curve.architecture == family; });
     if (own) return corrected_of(*own, true);
-    if (link_class == LinkClass::kPcie && !goes_through_host(cluster.gpu)) return {};
+    if (link_class == LinkClass::kPcie) {
+      return may_go_through_host(cluster.gpu) ? of_unknown_route(*curves.front()) : Corrected{};
+    }
     std::vector<const CalibrationCurve*> others, alike;
     for (const CalibrationCurve* curve : curves) {
       if (!general(*curve)) continue;

@@ -86,7 +86,7 @@ struct CalibrationRecipe {
 };
 inline constexpr CalibrationRecipe kFamiliesRecipe = {
     "nccl",
-    "NCCL 2.23-2.29, one node, 2-8 ranks, 512 B - 512 MiB: A100 SXM, H200, B200, B300, GB200, L40S (NVIDIA "
+    "NCCL 2.23-2.29, one node, 2-8 ranks, 512 B - 512 MiB: A100 SXM, H100, H200, B200, B300, GB200, L40S (NVIDIA "
     "aiconfigurator's measurements, Apache-2.0)"};
 inline constexpr CalibrationRecipe kClustersRecipe = {
     "dgx",

@@ -435,6 +435,10 @@ std::vector<CalibrationCurve> curves_of_groups(const Groups& groups, std::span<c
   std::vector<CalibrationCurve> curves;
   for (const auto& [key, group] : groups) {
     CalibrationCurve curve = curve_of(key);
+    // Whether PCIe transfers go through the host is a server's own: such a curve holds for no other GPU.
+    if (key.fabric == network::name_of(network::LinkClass::kPcie) && key.cluster.empty() && !group.points.empty()) {
+      curve.gpu = machines[group.points.front().cluster].cluster->gpu.id;
+    }
     const Curve fitted = on_top_of(pooled.at(pool_of(key)), group.points, options.group_penalty);
     describe(curve, fitted, group.points);
     curves.push_back(curve);
