@@ -35,6 +35,13 @@ void scale(Estimate& estimate, double factor, std::string_view method, double wo
   estimate.method = method;
 }
 
+// FP8 products were measured together with the kernels that quantize their activations.
+void take_off_quantization(Estimate& estimate, const Features& features, Steps& steps) {
+  if (features.product_share == 1) return;
+  scale(estimate, features.product_share, "measured products with their quantization, which is taken off");
+  if (steps.on()) steps.add("product_share", features.product_share, "of product and quantization together");
+}
+
 // Of the interval, in logarithms, where no GPU of this vendor was fitted. Best products of MI300X, MI325X and MI355X
 // that others published are 25, 19 and 0 % slower than forecast.
 constexpr double kOtherVendor = 1.7;
@@ -96,13 +103,10 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
             rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));
       estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
     }
-    if (op.dtype == DType::kFp8 && !gemm->quantizes) {
-      scale(*estimate, query.features.product_share, "measured products with their quantization, which is taken off",
-            query.features.product_share);
-      if (steps.on()) steps.add("product_share", query.features.product_share, "of product and quantization together");
-    }
+    if (!gemm->quantizes) take_off_quantization(*estimate, query.features, steps);
     add_epilogue(*estimate, op, roofline, steps);
   } else if (std::holds_alternative<GroupedGemm>(op.kind) && on_tensor_units(op)) {
+    take_off_quantization(*estimate, query.features, steps);
     scale(*estimate, analytic_.seconds(op) / analytic_.seconds(measured),
           "measured kernels of one product; the experts by tiles and waves",
           rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));

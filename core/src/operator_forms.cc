@@ -35,7 +35,7 @@ Epilogue accumulation(OperatorFields& f, std::string_view format) {
 }
 
 // By our names, or by those of benchmarks.
-Library library(OperatorFields& f) {
+Library library(OperatorFields& f, std::span<const std::string_view> known) {
   constexpr std::array<std::pair<std::string_view, Library>, 8> kBenchmarkNames = {
       {{"torch-cudnn", Library::kCudnn},
        {"flash2", Library::kFlash2},
@@ -51,8 +51,10 @@ Library library(OperatorFields& f) {
     if (word == name) return library;
   }
   const auto given = enumerator_from_name<Library>(word);
-  if (!given) {
-    f.note(fmt::format("library is \"{}\"", word), "default, cudnn, flash-2, flash-3, serving, compiled or eager");
+  if (!given || std::find(known.begin(), known.end(), word) == known.end()) {
+    f.note(fmt::format("library is \"{}\"", word), known.size() == attention_libraries().size()
+                                                       ? "default, serving, cudnn, eager, compiled, flash-2 or flash-3"
+                                                       : "default, serving, cudnn, eager or compiled");
   }
   return given.value_or(Library::kDefault);
 }
@@ -78,7 +80,7 @@ OperatorKind attention(OperatorFields& f, std::string_view) {
   op.query_length = f.whole(either("q_len", "s")), op.key_length = f.whole("kv_len", op.query_length);
   op.head_dim = f.whole(either("d_qk", "d")), op.value_dim = f.whole("d_v", op.head_dim);
   op.causal = f.whole("causal", 1) != 0, op.window = f.whole("window", 0);
-  op.library = library(f), op.deterministic = f.whole("deterministic", 0) != 0;
+  op.library = library(f, attention_libraries()), op.deterministic = f.whole("deterministic", 0) != 0;
   if (is_scaled_by_block(f.text("dtype"))) op.scaling = Scaling::kBlock;
   return op;
 }
@@ -88,7 +90,8 @@ OperatorKind softmax(OperatorFields& f, std::string_view) { return Softmax{.rows
 OperatorKind normalization(OperatorFields& f, std::string_view name) {
   const bool mean = (name == "layernorm" || name == "normalization") && f.whole("rms", 0) == 0;
   const auto kind = mean ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
-  return Normalization{.kind = kind, .rows = rows(f), .columns = columns(f), .library = library(f)};
+  return Normalization{
+      .kind = kind, .rows = rows(f), .columns = columns(f), .library = library(f, normalization_libraries())};
 }
 
 struct Pointwise {

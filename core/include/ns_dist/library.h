@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string_view>
 
 #include "ns_dist/names.h"
@@ -11,9 +12,12 @@ namespace ns_dist {
 // Who wrote a kernel that several libraries offer. `kDefault`: what training frameworks call on that GPU. `kServing`:
 // what inference frameworks call (of attention FlashAttention-2 on Ampere and Ada, FlashAttention-3 on Hopper,
 // TensorRT-LLM's on Blackwell). `kCompiled`: torch.compile. `kEager`: PyTorch, one kernel for each step of the formula.
-enum class Library { kDefault, kCudnn, kFlash2, kFlash3, kServing, kCompiled, kEager };
+// Those of normalization come first.
+enum class Library { kDefault, kServing, kCudnn, kEager, kCompiled, kFlash2, kFlash3 };
 template <>
-inline constexpr std::array<std::string_view, 7> kEnumeratorNames<Library> = {
-    "default", "cudnn", "flash-2", "flash-3", "serving", "compiled", "eager"};
+inline constexpr std::array<std::string_view, 7> kEnumeratorNames<Library> = {"default",  "serving", "cudnn",  "eager",
+                                                                              "compiled", "flash-2", "flash-3"};
+constexpr std::span<const std::string_view> attention_libraries() { return names_of<Library>(); }
+constexpr std::span<const std::string_view> normalization_libraries() { return names_of<Library>().first(5); }
 
 }  // namespace ns_dist

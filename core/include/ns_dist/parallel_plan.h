@@ -104,11 +104,13 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/attention_library",
          .help = "whose fused attention runs",
          .default_text = "cudnn on Hopper and Blackwell, else flash-2",
+         .names = attention_libraries(),
          .in_reports = kUnlessDefault},
         plan.attention_library);
   visit({.name = "plan/norm_library",
          .help = "whose normalization kernels run",
          .default_text = "fused ones: cudnn",
+         .names = normalization_libraries(),
          .in_reports = kUnlessDefault},
         plan.norm_library);
   visit({.name = "plan/grad_accumulation",
