@@ -218,15 +218,15 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   // Special function units: 16 exponentials a clock and SM since Volta (CUDA C++ programming guide, "Arithmetic
   // instructions"), twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer
   // acceleration).
-  const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
-  machine.exponential_rate = (gpu.architecture == "blackwell-ultra" ? 32 : 16) * clock * machine.sms;
+  machine.clock_rate = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
+  machine.exponential_rate = (gpu.architecture == "blackwell-ultra" ? 32 : 16) * machine.clock_rate * machine.sms;
   if (!usable(fastest)) return bad("rate", "a peak for at least one number format");
   if (!usable(machine.vector_peak)) {  // H100's and A100's ratio of BF16 to FP32
     const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
     machine.vector_peak = (usable(half) ? half : fastest) / 16;
   }
   machine.issue_share = issue_share_of(gpu);
-  machine.l2_bandwidth = std::max(machine.bandwidth, kL2BytesPerClock * machine.sms * clock);
+  machine.l2_bandwidth = std::max(machine.bandwidth, kL2BytesPerClock * machine.sms * machine.clock_rate);
   machine.resident_bytes = kResidentShare * machine.l2 / (two_partitions(gpu) ? 2 : 1);
   if (usable(watts)) machine.watts = watts, machine.idle_watts = kIdleShare * watts;
   // Matrix units fetch operands once for many products: about half of the energy is the arithmetic's.

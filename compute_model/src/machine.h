@@ -25,6 +25,7 @@ struct Machine {
   double bandwidth = 0;           // nominal memory bandwidth
   double achieved_bandwidth = 0;  // of a long streaming kernel
   double vector_peak = 0;         // nominal, fp32 arithmetic
+  double clock_rate = 0;          // boost, Hz; 1.5 GHz where the data sheet has none
   double exponential_rate = 0;    // of all SMs, 1/s
   double launch = 0;              // fixed cost of a kernel: dispatch, first loads, last stores
   // Nominal; of a large GEMM that fills the SMs evenly, 0 without tensor units for the format; what the board's power

@@ -43,6 +43,7 @@ struct Rates {
   bool deterministic;  // backward
   double launch, products, exponentials, wave, rows;
   bool ignores_window = false;  // masked blocks are computed all the same
+  double spread = 1.25;         // of the interval
 };
 // Non-negative least squares of the relative errors over the kernels of cuDNN frontend's benchmark (GB200, B200, H200;
 // mean error 2.4 % on H200 and 5.4-7.9 % on Blackwell) and of Transformer Engine on an A100. Rows that ran through
@@ -50,7 +51,7 @@ struct Rates {
 // above Ada runs instructions of Ampere, so that its rate follows clock and SMs. Ada: Ampere's backward over forward
 // (0.77) on its own forward kernels. FlashAttention-3: 650 and 550 TFLOP/s of 989 at head size 128 (Shah et al. 2024,
 // fig. 5-6).
-constexpr std::array<Rates, 15> kRates = {{
+constexpr std::array<Rates, 17> kRates = {{
     {Library::kCudnn, "blackwell", Pass::kForward, false, false, 4.1e-6, 1.19, 0.25, 6.5e-6, 0},
     {Library::kCudnn, "blackwell", Pass::kBackward, false, false, 11e-6, 1.84, 0, 5.5e-6, 0.41},
     {Library::kCudnn, "blackwell", Pass::kBackward, false, true, 20e-6, 1.49, 1.61, 14e-6, 0},
@@ -66,11 +67,12 @@ constexpr std::array<Rates, 15> kRates = {{
     {Library::kFlash2, "ada", Pass::kBackward, false, false, 10e-6, 2.55, 0, 0, 0},
     {Library::kFlash2, "", Pass::kForward, false, false, 10e-6, 0, 5.14, 11e-6, 0},
     {Library::kFlash2, "", Pass::kBackward, false, false, 10e-6, 0, 15.7, 23e-6, 0},
+    {Library::kFlash3, "hopper", Pass::kBackward, false, false, 5e-6, 1.8, 0, 15e-6, 0, false, 1.3},
+    {Library::kFlash3, "hopper", Pass::kBackward, true, false, 5e-6, 1.8, 0, 15e-6, 0, false, 1.3},
 }};
 // A forward kernel is never faster than its exponentials: of one for each query and key in FP8 on Blackwell, where
 // little else is left.
 constexpr double kLeastExponentials = 0.94;
-constexpr double kFlash3Backward = 1.8;
 constexpr double kRampBlock = 128;  // keys that a block of queries sees beyond a causal mask's diagonal, or a window
 
 // Unfused: bytes for each query and key that all kernels together move (scores in fp32, masked ones too). PyTorch's
@@ -110,7 +112,6 @@ double pairs_of(const Attention& op, bool ignores_window) {
 
 // A kernel that was measured: a sum of its parts.
 Estimate estimate_by_rates(const Machine& machine, const Attention& op, const Rates& rates, Steps& steps) {
-  const double clock = machine.gpu.boost_clock / units::Hz > 0 ? machine.gpu.boost_clock / units::Hz : 1.5e9;
   const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
   const double width = static_cast<double>(op.head_dim), value = static_cast<double>(op.value_dim);
   const double pairs = pairs_of(op, rates.ignores_window);
@@ -122,12 +123,12 @@ Estimate estimate_by_rates(const Machine& machine, const Attention& op, const Ra
   const double waves = std::max(1.0, blocks / machine.sms);
   const double products = rates.products * flops / half,
                exponentials = rates.exponentials * pairs / machine.exponential_rate;
-  const double ramps = rates.wave * waves * 1.9e9 / clock;
-  const double edges = rates.rows * rows * (width + value) / (machine.sms * clock);
+  const double ramps = rates.wave * waves * 1.9e9 / machine.clock_rate;
+  const double edges = rates.rows * rows * (width + value) / (machine.sms * machine.clock_rate);
   Estimate estimate;
   const double least = op.pass == Pass::kForward ? kLeastExponentials * pairs / machine.exponential_rate : 0;
   estimate.seconds = rates.launch + std::max(products + exponentials, least) + ramps + edges;
-  estimate.spread = 1.25;
+  estimate.spread = rates.spread;
   estimate.waves = static_cast<std::int64_t>(std::min(std::ceil(waves), 9e18));
   estimate.tile = "256 queries";
   estimate.bound = Bound::kCompute;
@@ -175,12 +176,6 @@ Estimate estimate_attention(const Machine& machine, const Attention& asked, DTyp
   }
   if (const Rates* rates = rates_of(machine, op, dtype == DType::kFp8)) {
     return estimate_by_rates(machine, op, *rates, steps);
-  }
-  if (op.library == Library::kFlash3 && op.pass == Pass::kBackward && generation_of(machine.gpu) == "hopper") {
-    Estimate estimate = estimate_by_rates(
-        machine, op, {Library::kFlash3, "", Pass::kBackward, false, false, 5e-6, kFlash3Backward, 0, 15e-6, 0}, steps);
-    estimate.spread = 1.3;
-    return estimate;
   }
   double share = kOtherShare;
   for (const Share& row : kShares) {

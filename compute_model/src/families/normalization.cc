@@ -36,12 +36,11 @@ Estimate estimate_normalization(const Machine& machine, const Normalization& op,
   for (const Rates& row : kRates) {
     if (row.pass == op.pass && (row.library == library || rates->pass != op.pass)) rates = &row;
   }
-  const double clock = machine.gpu.boost_clock / units::Hz > 0 ? machine.gpu.boost_clock / units::Hz : 1.5e9;
   const double rows = static_cast<double>(op.rows), columns = static_cast<double>(op.columns);
   const double bytes = rows * columns * (op.pass == Pass::kForward ? 2 : 3) * (size_of(dtype) / units::B);
   const double memory = rates->passes * machine.memory_seconds(bytes);
-  const double work = (rates->row * rows + rates->element * rows * columns) / (machine.sms * clock);
-  const double depth = rates->column * columns / clock;  // a row's columns are reduced by one block
+  const double work = (rates->row * rows + rates->element * rows * columns) / (machine.sms * machine.clock_rate);
+  const double depth = rates->column * columns / machine.clock_rate;  // a row's columns are reduced by one block
   Estimate estimate;
   estimate.seconds =
       rates->launch + (machine.mode == Mode::kSustained ? machine.launch - 2e-6 : 0) + memory + work + depth;

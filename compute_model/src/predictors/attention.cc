@@ -7,8 +7,6 @@ namespace {
 
 using namespace units;
 
-double d(std::int64_t value) { return static_cast<double>(value); }
-
 void write_attention(FeatureWriter& w, const Machine& machine, const Operator& whole, Mode) {
   const Attention& op = std::get<Attention>(whole.kind);
   const Work work = work_of(whole);

@@ -48,9 +48,9 @@ double tensor_seconds(const Machine& machine, double batch, double m, double n, 
   const double bytes = batch * (m * k + n * k + m * n) * element;
   double memory = bytes / bandwidth;
   if (!sustained) {
-    const double clock = machine.gpu.boost_clock / units::Hz > 0 ? machine.gpu.boost_clock / units::Hz : 1.5e9;
     const double resident = std::min(1.0, 0.16 * machine.l2 / std::max(bytes, 1.0));
-    memory = bytes * ((1 - resident) / bandwidth + resident / std::max(bandwidth, machine.sms * 10 * clock));
+    memory =
+        bytes * ((1 - resident) / bandwidth + resident / std::max(bandwidth, machine.sms * 10 * machine.clock_rate));
   }
   const double slower = std::max(compute, memory), share = std::min(compute, memory) / slower;
   return kLaunchAndDrain + slower * std::cbrt(1 + share * share * share);
@@ -59,8 +59,7 @@ double tensor_seconds(const Machine& machine, double batch, double m, double n, 
 // Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
 // 64 bytes a clock (the other half of L2's slices is a hop away since A100). 0.7: L2 is never wholly one kernel's.
 double warm_seconds(const Machine& machine, double bytes) {
-  const double clock = machine.gpu.boost_clock / Hz > 0 ? machine.gpu.boost_clock / Hz : 1.5e9;
-  const double l2_bandwidth = std::max(machine.bandwidth, machine.sms * 32 * clock);
+  const double l2_bandwidth = std::max(machine.bandwidth, machine.sms * 32 * machine.clock_rate);
   const double resident = std::min(1.0, 0.7 * machine.l2 / std::max(bytes, 1.0));
   return bytes * ((1 - resident) / machine.bandwidth + resident / l2_bandwidth);
 }
@@ -123,19 +122,13 @@ void gemm_features(FeatureWriter& w, const Machine& machine, double batch, doubl
   w.add("aligned_k", alignment(k));
   w.add_log("log_k_per_sm", k * std::max(1.0, 1 / square.waves) / 64);
   w.add("sustained", sustained ? 1 : 0);
-  // Waves by fraction: libraries choose tiles, and split k, so that the last wave is rarely idle. On m, n, k >= 512
-  // this with two constants a GPU is 7.6 % off, whole waves of one tile 30 %, with or without NeuSight's alpha - beta /
-  // waves.
-  w.out.base = kSmallLaunch + 1.15 * overlap(flops / ceiling, sustained ? memory : warm_seconds(machine, bytes));
   w.out.waves = square.waves;
 }
 
 void gpu_ratios(FeatureWriter& w, const Machine& machine, double peak, double ceiling) {
-  const Gpu& gpu = machine.gpu;
-  const double clock = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
   w.begin_gpu();
   w.add_log("log_power_share", ceiling / peak);
-  w.add_log("log_flops_per_clock_sm", peak / machine.sms / clock);
+  w.add_log("log_flops_per_clock_sm", peak / machine.sms / machine.clock_rate);
   w.add_log("log_bytes_per_flop", machine.bandwidth / ceiling * 1e3);
   w.add_log("log_l2_per_sm", machine.l2 / machine.sms / 1e6);
 }

@@ -3,8 +3,6 @@
 namespace ns_dist {
 namespace {
 
-double d(std::int64_t value) { return static_cast<double>(value); }
-
 double extent(const Convolution& conv, std::int64_t input) {
   return std::floor((d(input) + 2 * d(conv.padding) - d(conv.kernel)) / d(conv.stride)) + 1;
 }
@@ -25,9 +23,13 @@ constinit const PredictorKind kConvolutionPredictor = {
     [](FeatureWriter& w, const Machine& machine, const Operator& op, Mode) {
       const auto& conv = std::get<Convolution>(op.kind);
       const double peak = machine.peak(op.dtype), ceiling = fp32_ceiling(machine, peak);
-      gemm_features(w, machine, 1, d(conv.batch) * extent(conv, conv.in_height) * extent(conv, conv.in_width),
-                    d(conv.out_channels), d(conv.in_channels) * d(conv.kernel) * d(conv.kernel), ceiling,
-                    size_of(op.dtype) / units::B, false);
+      // As the matrix product that it is. Waves by fraction: libraries choose tiles, and split k, so that the last wave
+      // is rarely idle.
+      const double m = d(conv.batch) * extent(conv, conv.in_height) * extent(conv, conv.in_width);
+      const double n = d(conv.out_channels), k = d(conv.in_channels) * d(conv.kernel) * d(conv.kernel);
+      const double element = size_of(op.dtype) / units::B, bytes = (m * k + n * k + m * n) * element;
+      gemm_features(w, machine, 1, m, n, k, ceiling, element, false);
+      w.out.base = kSmallLaunch + 1.15 * overlap(2 * m * n * k / ceiling, warm_seconds(machine, bytes));
       w.add("variant", 0);
       w.add("kernel", d(conv.kernel));
       w.add("stride", d(conv.stride));

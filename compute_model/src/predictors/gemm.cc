@@ -7,8 +7,6 @@
 namespace ns_dist {
 namespace {
 
-double d(std::int64_t value) { return static_cast<double>(value); }
-
 // What every FP32 product measured alone carries: launches one by one, each awaited. Medians of the smallest products
 // (below 2e7 FLOP) of NeuSight's training tables.
 constexpr double kAloneFloor = 40e-6;
@@ -28,9 +26,8 @@ void write_gemm(FeatureWriter& w, const Machine& machine, const Operator& op, Mo
 double quantization_seconds(const Machine& machine, double m, double k, Scaling scaling) {
   const bool block = scaling == Scaling::kBlock;
   const double bytes = (block ? 5 : 7) * m * k;
-  const double clock = machine.gpu.boost_clock / units::Hz > 0 ? machine.gpu.boost_clock / units::Hz : 1.5e9;
   const double resident = std::min(1.0, 0.6 * machine.l2 / std::max(bytes, 1.0)), bandwidth = 0.87 * machine.bandwidth;
-  const double found = std::max(bandwidth, machine.sms * (block ? 10 : 20) * clock);
+  const double found = std::max(bandwidth, machine.sms * (block ? 10 : 20) * machine.clock_rate);
   return (block ? 3.5e-6 : 11e-6) + bytes * ((1 - resident) / bandwidth + resident / found);
 }
 

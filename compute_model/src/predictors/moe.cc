@@ -5,8 +5,6 @@ namespace {
 
 using namespace units;
 
-double d(std::int64_t value) { return static_cast<double>(value); }
-
 void write_moe(FeatureWriter& w, const Machine& machine, const Operator& whole, Mode) {
   const MixtureOfExperts& op = std::get<MixtureOfExperts>(whole.kind);
   const DType dtype = whole.dtype;

@@ -7,8 +7,6 @@ namespace {
 
 using namespace units;
 
-double d(std::int64_t value) { return static_cast<double>(value); }
-
 void write_normalization(FeatureWriter& w, const Machine& machine, const Operator& whole, Mode) {
   const auto& op = std::get<Normalization>(whole.kind);
   const Library library = library_of(op);

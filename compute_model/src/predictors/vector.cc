@@ -7,8 +7,6 @@ namespace {
 
 using namespace units;
 
-double d(std::int64_t value) { return static_cast<double>(value); }
-
 // The same of FP32 streams below 2e5 elements: pointwise ones, softmax, normalization; on AMD about half. Half
 // precision was timed inside running layers and has no such floor.
 constexpr double kAlonePointwise = 30e-6, kAloneSoftmax = 35e-6, kAloneNormalization = 49e-6, kAloneAmd = 0.55;
