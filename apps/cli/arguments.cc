@@ -24,9 +24,11 @@ struct Section {
   const char* heading;
 };
 constexpr Section kSections[] = {{"model", "What is trained"},
+                                 {"framework", "What is trained"},
                                  {"training", "What is trained"},
                                  {"machine", "On what"},
                                  {"plan", "How it is spread: ranks = tp x cp x pp x dp"},
+                                 {"host", "What launches kernels"},
                                  {"network", "How collectives are forecast"},
                                  {"kernels", "How kernels are forecast"},
                                  {"stragglers", "Ranks that are slower than others"},
@@ -41,22 +43,40 @@ void add_field_flag(CLI::App& app, WorkFlags& flags, const FieldDescription& des
       ->group(heading);
 }
 
-// --overlap sets three fields at once.
-constexpr std::string_view kOverlaps[] = {"plan/overlap_grad_reduce", "plan/overlap_param_gather", "plan/overlap_p2p"};
-constexpr std::string_view kOverlapNames[] = {"grad-reduce", "param-gather", "p2p"};
+// --overlap sets at once all fields whose flags begin with it.
+struct Overlap {
+  std::string_view field;
+  std::string_view name;  // "grad-reduce"
+};
+const std::vector<Overlap>& overlaps() {
+  static const std::vector<Overlap> kAll = [] {
+    constexpr std::string_view kBegin = "--overlap-";
+    std::vector<Overlap> all;
+    for (const FieldDescription& description : scenario_fields()) {
+      const std::string_view flag = description.flag;
+      if (flag.starts_with(kBegin)) all.push_back({description.field.name, flag.substr(kBegin.size())});
+    }
+    return all;
+  }();
+  return kAll;
+}
 
 Result<void> read_overlap(const std::string& text, ScenarioSpec& spec) {
-  for (const std::string_view field : kOverlaps) spec.set(field, text == "all");
+  std::vector<std::string_view> names;
+  for (const Overlap& overlap : overlaps()) {
+    spec.set(overlap.field, text == "all");
+    names.push_back(overlap.name);
+  }
   if (text == "none" || text == "all") return {};
   std::string_view rest = text;
   while (true) {
     const std::size_t comma = rest.find(',');
-    const auto which = read_name(rest.substr(0, comma), kOverlapNames);
+    const auto which = read_name(rest.substr(0, comma), names);
     if (!which) {
-      return fail(usage(which.error().message, "--overlap", "none, all, or some of grad-reduce,param-gather,p2p",
-                        which.error().hint));
+      return fail(usage(which.error().message, "--overlap",
+                        fmt::format("none, all, or some of {}", fmt::join(names, ",")), which.error().hint));
     }
-    spec.set(kOverlaps[*which], true);
+    spec.set(overlaps()[*which].field, true);
     if (comma == std::string_view::npos) return {};
     rest = rest.substr(comma + 1);
   }
@@ -143,8 +163,9 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
       if (name.substr(0, name.find('/')) == section.group) add_field_flag(app, flags, description, section.heading);
     }
     if (section.group == "plan") {
-      app.add_option("--overlap", flags.overlap,
-                     "the last three at once: none, all, or of grad-reduce,param-gather,p2p")
+      std::string names;
+      for (const Overlap& overlap : overlaps()) names += fmt::format("{}{}", names.empty() ? "" : ",", overlap.name);
+      app.add_option("--overlap", flags.overlap, fmt::format("all of these at once: none, all, or some of {}", names))
           ->type_name("LIST")
           ->group(section.heading);
     }

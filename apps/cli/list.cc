@@ -51,11 +51,12 @@ struct Listing {
   Result<std::vector<Row>> (*rows)();
 };
 
-constexpr std::array<Listing, 9> kListings = {{
+constexpr std::array<Listing, 10> kListings = {{
     {"gpus", "what --gpu may name", entries<CatalogKind::kGpu>},
     {"models", "what --model may name", entries<CatalogKind::kModel>},
     {"clusters", "what --cluster may name", entries<CatalogKind::kCluster>},
     {"fabrics", "what --intra and --inter may name", entries<CatalogKind::kFabric>},
+    {"frameworks", "what --framework may name", entries<CatalogKind::kFramework>},
     {"schedules", "what --schedule may name", schedules},
     {"algorithms", "how collectives may run", [] { return Result<std::vector<Row>>(rows_from(network_algorithms())); }},
     {"protocols", "how collectives may move data",

@@ -67,6 +67,13 @@ Result<std::vector<ListRow>> fabrics(const Catalog& catalog) {
   });
 }
 
+Result<std::vector<ListRow>> frameworks(const Catalog& catalog) {
+  return rows_of(catalog, CatalogKind::kFramework, [&](const std::string& id) -> Result<std::string> {
+    NS_TRY(const Framework framework, catalog.framework(id));
+    return framework.name;
+  });
+}
+
 }  // namespace
 
 Result<std::vector<ListRow>> read_list_rows(const Catalog& catalog, CatalogKind kind) {
@@ -79,6 +86,8 @@ Result<std::vector<ListRow>> read_list_rows(const Catalog& catalog, CatalogKind 
       return clusters(catalog);
     case CatalogKind::kFabric:
       return fabrics(catalog);
+    case CatalogKind::kFramework:
+      return frameworks(catalog);
     case CatalogKind::kRuns:
       break;
   }

@@ -17,7 +17,7 @@ struct ListRow {
 };
 
 inline constexpr std::array kListedKinds = {CatalogKind::kGpu, CatalogKind::kModel, CatalogKind::kCluster,
-                                            CatalogKind::kFabric};
+                                            CatalogKind::kFabric, CatalogKind::kFramework};
 
 // Reads every file of the kind. Errors: those of a file.
 Result<std::vector<ListRow>> read_list_rows(const Catalog& catalog, CatalogKind kind);

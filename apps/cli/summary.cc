@@ -64,10 +64,11 @@ void describe(Page& page, const Report& report) {
   if (plan.ep > 1) degrees += fmt::format(", ep {}", plan.ep);
   if (plan.vpp > 1) degrees += fmt::format(", vpp {}", plan.vpp);
   page.line("  {}; global batch {} of {} tokens, micro-batch {}, {}", degrees, with_commas(training.global_batch),
-            with_commas(training.sequence), training.micro_batch, name_of(training.dtype));
+            with_commas(training.sequence), training.micro_batch, enumerator_name(training.precision));
   page.line("  {} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}", plan.schedule,
             static_cast<int>(plan.zero), text_of(plan.recompute), plan.sequence_parallel ? "on" : "off",
             plan.flash_attention ? "on" : "off");
+  page.line("  defaults of {}", scenario.framework);
 }
 
 void answer(Page& page, const Report& report) {

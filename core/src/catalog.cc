@@ -28,6 +28,8 @@ KindName name_of(CatalogKind kind) {
       return {"fabrics", "fabric", "fabrics"};
     case CatalogKind::kCluster:
       return {"clusters", "cluster", "clusters"};
+    case CatalogKind::kFramework:
+      return {"frameworks", "framework", "frameworks"};
     case CatalogKind::kRuns:
       return {"runs", "publication", "runs"};
     case CatalogKind::kModel:
@@ -271,6 +273,11 @@ Result<Fabric> Catalog::fabric(std::string_view reference) const {
 Result<Model> Catalog::model(std::string_view reference) const {
   NS_TRY(const Source source, find(CatalogKind::kModel, reference));
   return read_model(source.text, source.path);
+}
+
+Result<Framework> Catalog::framework(std::string_view reference) const {
+  NS_TRY(const Source source, find(CatalogKind::kFramework, reference));
+  return read_framework(source.text, source.path);
 }
 
 Result<PublishedRuns> Catalog::runs(std::string_view reference) const {

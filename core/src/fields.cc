@@ -102,6 +102,17 @@ Result<void> read_field(const Field& field, std::string_view text, BytesPerSecon
   return {};
 }
 
+Result<void> read_field(const Field& field, std::string_view text, Seconds& value) {
+  const auto parsed = parse_quantity<Seconds>(text);
+  if (!parsed) return fail_at(field, parsed.error());
+  if (*parsed < Seconds() || *parsed > 1.0 * units::s) {
+    return fail_at(field,
+                   mistake(fmt::format("\"{}\" is out of range", text), "0 s to 1 s", "write, for example, \"4 us\""));
+  }
+  value = *parsed;
+  return {};
+}
+
 Result<void> read_field(const Field& field, std::string_view text, std::vector<double>& value) {
   std::vector<double> numbers;
   if (text.empty()) {
@@ -124,6 +135,7 @@ std::string field_text(std::int64_t value) { return fmt::format("{}", value); }
 std::string field_text(bool value) { return value ? "on" : "off"; }
 std::string field_text(const std::string& value) { return value; }
 std::string field_text(BytesPerSecond value) { return to_text(value); }
+std::string field_text(Seconds value) { return to_text(value); }
 std::string field_text(const std::vector<double>& value) { return fmt::format("{}", fmt::join(value, ",")); }
 
 }  // namespace ns_dist

@@ -37,20 +37,21 @@ RankParameters parameters_of(const Block& block) {
   return parameters;
 }
 
-KeptBytes kept_bytes(const Block& block, Recompute recompute) {
+KeptBytes kept_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
   const bool full = recompute == Recompute::kFull && block.input > 0;
+  const ModuleSet dropped = recompute == Recompute::kSelective ? modules : 0;
   KeptBytes kept;
   for (const BlockStep& step : block.steps) {
     kept.after_input_gradient += step.kept_for_weight_gradient + step.output_gradient;
-    if (recompute == Recompute::kSelective && step.recomputed_selectively) continue;
-    kept.after_forward += step.kept_for_input_gradient + step.kept_for_weight_gradient;
+    if ((step.drops_for_input_gradient & dropped) == 0) kept.after_forward += step.kept_for_input_gradient;
+    if ((step.drops_for_weight_gradient & dropped) == 0) kept.after_forward += step.kept_for_weight_gradient;
   }
   // Korthikanti et al. 2022, table 2: 2 sbh.
   if (full) kept.after_forward = block.input;
   return kept;
 }
 
-BlockFlops flops_of(const Block& block) {
+BlockFlops flops_of(const Block& block, ModuleSet modules) {
   BlockFlops flops;
   for (const BlockStep& step : block.steps) {
     double forward = 0;
@@ -58,7 +59,7 @@ BlockFlops flops_of(const Block& block) {
       if (const auto* op = std::get_if<Operator>(&call.what)) forward += product_flops(op->kind);
     }
     flops.forward += forward;
-    if (step.recomputed_selectively) flops.recomputed += forward;
+    if ((step.again & modules) != 0) flops.recomputed += forward;
   }
   return flops;
 }

@@ -18,17 +18,18 @@
 namespace ns_dist {
 
 // Over which ranks a communication runs.
-enum class Axis : std::uint8_t { kTensor, kExpert };
+enum class Axis : std::uint8_t { kTensor, kExpert, kExpertTensor, kContext, kContextPair };
 
 struct Communication {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes size;
   Axis axis = Axis::kTensor;
+  std::int32_t beside = 0;  // kernels that follow and run beside it; what comes behind them waits for it
   friend bool operator==(const Communication&, const Communication&) = default;
 };
 
 // A kernel or a collective, in launch order. A communication waits for the call before it, and the call after it waits
-// for the communication, with one exception in the backward pass (see BlockStep).
+// for the communication unless it runs beside it, with one more exception in the backward pass (see BlockStep).
 struct Call {
   std::string name;  // "mlp.fc1.dgrad"
   std::variant<Operator, Communication> what;
@@ -48,7 +49,9 @@ struct BlockStep {
   double kept_for_weight_gradient = 0;  // kept by the forward pass until the weight gradient
   double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
   RankParameters parameters;
-  bool recomputed_selectively = false;  // selective recomputation drops what it keeps and runs `forward` again
+  // Selective recomputation of any of these modules runs `forward` again, drops what is kept for the input gradient, or
+  // drops what is kept for the weight gradient (the step before computes it again).
+  ModuleSet again = 0, drops_for_input_gradient = 0, drops_for_weight_gradient = 0;
 };
 
 struct Block {
@@ -80,13 +83,14 @@ struct KeptBytes {
     return *this;
   }
 };
-KeptBytes kept_bytes(const Block& block, Recompute recompute);
+KeptBytes kept_bytes(const Block& block, Recompute recompute,
+                     ModuleSet modules = set_of(RecomputeModule::kCoreAttention));
 
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
-// `recomputed`: of the steps that selective recomputation runs again.
+// `recomputed`: of the steps that selective recomputation of `modules` runs again.
 struct BlockFlops {
   double forward = 0, recomputed = 0;
 };
-BlockFlops flops_of(const Block& block);
+BlockFlops flops_of(const Block& block, ModuleSet modules = set_of(RecomputeModule::kCoreAttention));
 
 }  // namespace ns_dist

@@ -11,6 +11,7 @@
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "pipeline.h"
+#include "shape.h"
 
 namespace ns_dist {
 namespace {
@@ -53,6 +54,37 @@ struct Checker {
     fail_at(where, message, fmt::format("a divisor of {}", whole), fmt::format("use {}", choice));
   }
 };
+
+void check_context(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
+  if (plan.cp == 1) return;
+  // Each rank has a part from the beginning of the sequence and one from its end.
+  check.divides("plan/cp", 2 * plan.cp, training.sequence,
+                fmt::format("cp {} does not divide {} tokens into two parts a rank", plan.cp, training.sequence));
+  if (!plan.flash_attention) {
+    check.fail_at("plan/flash_attention", "context parallelism needs attention that is computed in parts", "true",
+                  "use plan/flash_attention=true");
+  }
+  if (plan.cp_comm == ContextExchange::kAllToAll) {
+    check.divides("plan/cp", plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp),
+                  fmt::format("cp {} does not divide the {} heads of a tensor-parallel rank, which a2a exchanges",
+                              plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp)));
+  }
+}
+
+// What ranks share: experts, and what ZeRO spreads.
+void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check) {
+  check.divides("plan/etp", expert_tp(plan), plan.tp, fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp));
+  if (model.moe && expert_tp(plan) < plan.tp && !plan.sequence_parallel) {
+    check.fail_at("plan/etp", "ranks that share an expert's tokens need sequence parallelism",
+                  fmt::format("{}", plan.tp), "use plan/sequence_parallel=true");
+  }
+  if (plan.shard == 0) return;
+  check.divides("plan/shard", plan.shard, plan.dp * plan.cp,
+                fmt::format("{} ranks are no whole part of dp {} x cp {}", plan.shard, plan.dp, plan.cp));
+  if (plan.zero == ZeroStage::kNone) {
+    check.fail_at("plan/shard", "nothing is shared under ZeRO 0", "0", "use plan/zero=1, or leave plan/shard out");
+  }
+}
 
 }  // namespace
 
@@ -126,7 +158,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                              PlanMemory& memory) {
   Checker check;
   Pipeline pipeline;
-  const std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
+  std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
       {"plan/tp", plan.tp, kMostRanks},
       {"plan/pp", plan.pp, kMostRanks},
       {"plan/dp", plan.dp, kMostRanks},
@@ -136,6 +168,8 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
       {"training/micro_batch", training.micro_batch, kMostBatch},
       {"training/global_batch", training.global_batch, kMostBatch},
       {"training/sequence", training.sequence, kMostSequence}};
+  if (plan.etp != 0) counts.emplace_back("plan/etp", plan.etp, kMostRanks);
+  if (plan.shard != 0) counts.emplace_back("plan/shard", plan.shard, kMostRanks);
   for (const auto& [flag, value, most] : counts) check.in_range(flag, value, most);
   if (!check.errors.empty()) return fail(join(std::move(check.errors)));
 
@@ -185,25 +219,17 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
       check.divides("plan/ep", plan.ep, model.moe->experts,
                     fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name));
     }
-    check.divides(
-        "plan/ep", plan.ep, plan.dp,
-        fmt::format("ep {} does not divide dp {}: experts are spread over data-parallel ranks", plan.ep, plan.dp));
+    const std::int64_t over = plan.dp * plan.cp * std::max<std::int64_t>(1, plan.tp / expert_tp(plan));
+    check.divides("plan/ep", plan.ep, over,
+                  fmt::format("ep {} does not divide the {} ranks over which experts are spread (dp x cp x tp / etp)",
+                              plan.ep, over));
   }
   if (model.moe) {
-    check.divides("plan/tp", plan.tp, model.moe->expert_ffn,
-                  fmt::format("tp {} does not divide the experts' width {}", plan.tp, model.moe->expert_ffn));
+    check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn,
+                  fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn));
   }
-  if (plan.cp > 1) {
-    check.fail_at("plan/cp", "context parallelism is not forecast yet", "1", "use plan/cp=1");
-  }
-  if (plan.zero == ZeroStage::kGradients || plan.zero == ZeroStage::kParameters) {
-    check.fail_at("plan/zero", fmt::format("ZeRO stage {} is not forecast yet", static_cast<int>(plan.zero)),
-                  "0 (none) or 1 (distributed optimizer)");
-  }
-  if (training.dtype == DType::kFp8 || training.dtype == DType::kFp4) {
-    check.fail_at("training/dtype", fmt::format("training in {} is not forecast yet", name_of(training.dtype)),
-                  "fp32, tf32, fp16 or bf16");
-  }
+  check_context(model, plan, training, check);
+  check_sharing(model, plan, check);
   const auto schedule = pipeline_schedule(plan.schedule);
   if (!schedule) {
     check.errors.push_back(schedule.error());
@@ -216,8 +242,8 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
     } else {
       const PassesKey key{.schedule = *schedule,
                           .shape = {plan.pp, microbatches, plan.vpp},
-                          .gathers = plan.overlap_param_gather && shards_optimizer(plan),
-                          .reduces = plan.overlap_grad_reduce && plan.dp > 1};
+                          .gathers = plan.overlap_param_gather && gathers_weights_once(plan),
+                          .reduces = plan.overlap_grad_reduce && reduces_gradients_once(plan)};
       if (auto passes = stage_passes(key, memory); !passes) {
         check.errors.push_back(std::move(passes.error()));
       } else {

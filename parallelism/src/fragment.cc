@@ -63,17 +63,26 @@ class Recording {
 // Records the calls of steps.
 class Writer {
  public:
-  Writer(WorkTable& works, const RankGroup& tensor_group, const RankGroup& expert_group, std::size_t calls)
-      : works_(works), tensor_group_(tensor_group), expert_group_(expert_group), recording_(calls) {}
+  Writer(WorkTable& works, const std::array<RankGroup, 5>& groups, std::size_t calls, bool blocking)
+      : works_(works), groups_(groups), recording_(calls), blocking_(blocking) {}
 
   void run(const Call& call, Category category) {
     if (const auto* op = std::get_if<Operator>(&call.what)) {
       recording_.kernel(works_.intern({call.name, category, *op}));
+      for (Beside& other : beside_) {
+        if (--other.kernels == 0) recording_.wait(other.node);
+      }
+      std::erase_if(beside_, [](const Beside& other) { return other.kernels == 0; });
       return;
     }
     const auto& communication = std::get<Communication>(call.what);
     if (group(communication).size() == 1) return;
-    recording_.blocking(stream(communication), work(call, communication));
+    if (communication.beside == 0 || blocking_) {
+      recording_.blocking(stream(communication), work(call, communication));
+      return;
+    }
+    const std::int32_t node = recording_.start(stream(communication), work(call, communication), recording_.pending());
+    beside_.push_back({node, communication.beside});
   }
   void run(Calls calls, Category category) {
     for (const Call& call : calls) run(call, category);
@@ -109,10 +118,16 @@ class Writer {
     if (reduced != kNone) recording_.wait(reduced);
   }
 
-  Fragment take() && { return std::move(recording_).take(); }
+  Fragment take() && {
+    for (const Beside& other : beside_) recording_.wait(other.node);
+    return std::move(recording_).take();
+  }
 
  private:
   static constexpr std::int32_t kNone = -3;
+  struct Beside {
+    std::int32_t node = 0, kernels = 0;  // communication, and kernels that may still run beside it
+  };
 
   // Starts communications one after another. Returns the last one.
   std::int32_t start(Calls calls) {
@@ -128,22 +143,36 @@ class Writer {
   }
 
   const RankGroup& group(const Communication& communication) const {
-    return communication.axis == Axis::kTensor ? tensor_group_ : expert_group_;
+    return groups_[static_cast<std::size_t>(communication.axis)];
   }
-  static Stream stream(const Communication& communication) {
-    return communication.axis == Axis::kTensor ? Stream::kTensorParallel : Stream::kExpertParallel;
+  struct Lane {
+    Stream stream;
+    Category category;
+  };
+  static Lane lane(Axis axis) {
+    switch (axis) {
+      case Axis::kTensor:
+      case Axis::kExpertTensor:
+        break;
+      case Axis::kExpert:
+        return {Stream::kExpertParallel, Category::kExpertParallel};
+      case Axis::kContext:
+      case Axis::kContextPair:
+        return {Stream::kContextParallel, Category::kContextParallel};
+    }
+    return {Stream::kTensorParallel, Category::kTensorParallel};
   }
+  static Stream stream(const Communication& communication) { return lane(communication.axis).stream; }
   WorkId work(const Call& call, const Communication& communication) const {
-    const Category category =
-        communication.axis == Axis::kTensor ? Category::kTensorParallel : Category::kExpertParallel;
-    return works_.intern(
-        {call.name, category, Collective{communication.kind, communication.size, group(communication)}});
+    return works_.intern({call.name, lane(communication.axis).category,
+                          Collective{communication.kind, communication.size, group(communication)}});
   }
 
   WorkTable& works_;
-  const RankGroup& tensor_group_;
-  const RankGroup& expert_group_;
+  const std::array<RankGroup, 5>& groups_;
   Recording recording_;
+  std::vector<Beside> beside_;
+  bool blocking_;
 };
 
 // Nodes of a fragment in launch order, with their numbers in the merged fragment.
@@ -170,27 +199,34 @@ struct Turn {
 
 }  // namespace
 
-FragmentMaker::FragmentMaker(const Shape& shape, const Mesh& mesh, WorkTable& works)
-    : shape_(&shape), tensor_group_(tensor_group(*shape.plan, mesh, 0)), works_(&works) {
-  if (shape.ep > 1) expert_group_ = expert_group(*shape.plan, mesh, 0);
+FragmentMaker::FragmentMaker(const Shape& shape, const Mesh& mesh, WorkTable& works) : shape_(&shape), works_(&works) {
+  const ParallelPlan& plan = *shape.plan;
+  const auto set = [&](Axis axis, RankGroup group) { groups_[static_cast<std::size_t>(axis)] = std::move(group); };
+  set(Axis::kTensor, tensor_group(plan, mesh, 0));
+  if (shape.ep > 1) set(Axis::kExpert, expert_group(plan, mesh, 0));
+  set(Axis::kExpertTensor, expert_tensor_group(plan, mesh, 0));
+  if (shape.cp == 1) return;
+  set(Axis::kContext, context_group(plan, mesh, 0));
+  set(Axis::kContextPair, context_pair(plan, mesh, 0));
 }
 
 Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {
   const bool again = kind == PassKind::kBackward || kind == PassKind::kInputGradient;
   const bool all_again = again && shape_->plan->recompute == Recompute::kFull && block.input > 0;
-  const bool core_again = again && shape_->plan->recompute == Recompute::kSelective;
+  const ModuleSet modules =
+      again && shape_->plan->recompute == Recompute::kSelective ? shape_->plan->recompute_modules : 0;
   std::size_t calls = 0;
   for (const BlockStep& step : block.steps) {
     calls += step.forward.size() + step.input_gradient.size() + step.weight_gradient.size();
   }
-  Writer writer(*works_, tensor_group_, expert_group_, calls);
+  Writer writer(*works_, groups_, calls, shape_->plan->blocking_tp);
   if (kind == PassKind::kForward || all_again) {
     const Category category = all_again ? Category::kRecompute : Category::kForward;
     for (const BlockStep& step : block.steps) writer.run(step.forward, category);
   }
   if (kind == PassKind::kForward) return std::move(writer).take();
   for (auto step = block.steps.rbegin(); step != block.steps.rend(); ++step) {
-    if (core_again && step->recomputed_selectively) writer.run(step->forward, Category::kRecompute);
+    if ((step->again & modules) != 0) writer.run(step->forward, Category::kRecompute);
     switch (kind) {
       case PassKind::kForward:
         break;
@@ -209,7 +245,7 @@ Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {
 }
 
 Fragment FragmentMaker::of(const Call& call, Category category) const {
-  Writer writer(*works_, tensor_group_, expert_group_, 1);
+  Writer writer(*works_, groups_, 1, shape_->plan->blocking_tp);
   writer.run(call, category);
   return std::move(writer).take();
 }

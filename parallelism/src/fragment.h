@@ -1,6 +1,8 @@
 // From blocks to the fragments that an actor runs.
 #pragma once
 
+#include <array>
+
 #include "block.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/step_program.h"
@@ -20,7 +22,7 @@ class FragmentMaker {
 
  private:
   const Shape* shape_;
-  RankGroup tensor_group_, expert_group_;
+  std::array<RankGroup, 5> groups_;  // by Axis
   WorkTable* works_;
 };
 

@@ -1,6 +1,7 @@
 #include "ns_dist/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "model_parts.h"
@@ -18,9 +19,11 @@ namespace {
 struct BytesPerParameter {
   double weight, optimizer;  // gradients: gradient_size
 };
-BytesPerParameter bytes_per_parameter(DType dtype) {
+BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments) {
+  constexpr std::array<double, 3> kMoments = {8, 4, 2};  // both
+  const double state = kMoments[static_cast<std::size_t>(moments)];
   const bool full_precision = dtype == DType::kFp32 || dtype == DType::kTf32;
-  return full_precision ? BytesPerParameter{4, 8} : BytesPerParameter{size_of(dtype) / units::B, 12};
+  return full_precision ? BytesPerParameter{4, state} : BytesPerParameter{size_of(dtype) / units::B, 4 + state};
 }
 
 // CUDA context, cuBLAS workspace and NCCL's channel buffers of a handful of communicators. An assumption: nothing
@@ -30,7 +33,8 @@ constexpr Bytes kFramework = 1.0 * units::GiB;
 // A forward pass keeps these bytes until its backward pass, by chunk of a stage.
 struct StageChunks {
   std::vector<ChunkBytes> chunks;
-  double largest_layer = 0;  // everything that one layer keeps without recomputation
+  double largest_layer = 0;       // everything that one layer keeps without recomputation
+  double largest_parameters = 0;  // of one layer on a rank
   bool computes_loss = false;
 };
 
@@ -41,8 +45,6 @@ void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
 
 std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                        const ModelParts& parts) {
-  const ModelPart &dense_layer = parts[Part::kDenseLayer], &moe_layer = parts[Part::kMoeLayer];
-  const std::int64_t dense = dense_layers(*shape.model);
   std::vector<StageChunks> stages(static_cast<std::size_t>(shape.plan->pp));
   const auto chunk_of = [&](const Seat& seat) -> ChunkBytes& {
     std::vector<ChunkBytes>& chunks = stages[static_cast<std::size_t>(seat.stage)].chunks;
@@ -51,14 +53,14 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
   };
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
-      const std::int64_t below = std::clamp<std::int64_t>(dense - layers[position].first, 0, layers[position].count);
-      const std::int64_t above = layers[position].count - below;
       ChunkBytes& chunk = chunk_of(direction[position]);
-      add(chunk, dense_layer.kept, below);
-      add(chunk, moe_layer.kept, above);
-      double& largest = stages[static_cast<std::size_t>(direction[position].stage)].largest_layer;
-      if (below > 0) largest = std::max(largest, dense_layer.kept_without_recompute);
-      if (above > 0) largest = std::max(largest, moe_layer.kept_without_recompute);
+      StageChunks& stage = stages[static_cast<std::size_t>(direction[position].stage)];
+      for (const LayerRun& run : layer_runs(*shape.model, *shape.plan, layers[position])) {
+        const ModelPart& part = parts[run.part];
+        add(chunk, part.kept, run.count);
+        stage.largest_layer = std::max(stage.largest_layer, part.kept_without_recompute);
+        stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
+      }
     }
     add(chunk_of(direction.front()), parts[Part::kEmbedding].kept, 1);
     // The loss follows its forward pass with its input gradient, so that one microbatch is held at a time.
@@ -66,6 +68,31 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
     stages[static_cast<std::size_t>(direction.back().stage)].computes_loss = true;
   }
   return stages;
+}
+
+// Weights, gradients and optimizer state of `held` parameters.
+void add_state(const Shape& shape, const RankParameters& held, double largest_parameters, StageMemory& used) {
+  const ParallelPlan& plan = *shape.plan;
+  const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state);
+  const double updated = updated_parameters(held, plan);
+  // Ranks that share weights or gradients hold their part, and all of the layers under way.
+  constexpr double kLayersUnderWay = 2;
+  const double whole = std::min(held.total(), kLayersUnderWay * largest_parameters);
+  const double stored_weights = shards_weights(plan) ? updated + whole : held.total();
+  used.weights = stored_weights * each.weight * units::B;
+  if (held.quantized > 0) {
+    // Operands of the products, plain and transposed, beside the stored weights or instead of them.
+    const double operands = 2 * shape.product_element - (plan.fp8_params ? each.weight : 0);
+    used.weights += stored_weights * (held.quantized / held.total()) * operands * units::B;
+  }
+  if (shards_gradients(plan)) {
+    used.gradients = updated * gradient_size(plan, shape.dtype) + whole * each.weight * units::B;
+  } else {
+    used.gradients = held.total() * gradient_size(plan, shape.dtype);
+    // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
+    if (plan.grad_accumulation == GradAccumulation::kFp32) used.gradients += held.total() * each.weight * units::B;
+  }
+  used.optimizer = updated * each.optimizer * units::B;
 }
 
 }  // namespace
@@ -80,7 +107,6 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
   NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training, memory));
   const Seats& seats = pipeline.passes->seats;
   const Shape shape(model, plan, training);
-  const BytesPerParameter each = bytes_per_parameter(training.dtype);
   const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
   const std::vector<RankParameters> held = stage_parameters(shape, seats, pipeline.layers, *parts);
   const std::vector<StageChunks> kept = kept_by_stage(shape, seats, pipeline.layers, *parts);
@@ -88,13 +114,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
   MemoryBudget budget;
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
     StageMemory used;
-    used.weights = held[stage].total() * each.weight * units::B;
-    used.gradients = held[stage].total() * gradient_size(plan, training.dtype);
-    // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
-    if (plan.grad_accumulation == GradAccumulation::kFp32) {
-      used.gradients += held[stage].total() * each.weight * units::B;
-    }
-    used.optimizer = updated_parameters(held[stage], plan) * each.optimizer * units::B;
+    add_state(shape, held[stage], kept[stage].largest_parameters, used);
 
     double activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
     // A layer that is computed again holds all its activations for a moment.

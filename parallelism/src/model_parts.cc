@@ -19,7 +19,14 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.last_stage_layers = kDefault.last_stage_layers;
   key.plan.account_embedding = kDefault.account_embedding;
   key.plan.account_loss = kDefault.account_loss;
-  key.plan.zero = kDefault.zero;
+  // Of ZeRO, only whether gradients are accumulated in the products.
+  key.plan.zero = shards_gradients(plan) ? ZeroStage::kGradients : kDefault.zero;
+  key.plan.shard = kDefault.shard;
+  key.plan.reshard = kDefault.reshard;
+  key.plan.prefetch = kDefault.prefetch;
+  key.plan.fp8_params = kDefault.fp8_params;
+  key.plan.optimizer_state = kDefault.optimizer_state;
+  key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
   key.plan.overlap_grad_reduce = kDefault.overlap_grad_reduce;
   key.plan.overlap_param_gather = kDefault.overlap_param_gather;
   key.plan.overlap_p2p = kDefault.overlap_p2p;
@@ -27,8 +34,8 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   const auto schedule = pipeline_schedule(plan.schedule);
   key.splits_backward = schedule && (*schedule)->splits_backward;
   key.plan.schedule = kDefault.schedule;
-  // The ranks of a tensor-parallel group are neighbors, whatever the other degrees are, where tp comes first.
-  if (plan.ep == 1 && plan.order.starts_with("tp")) {
+  // Tensor- and context-parallel ranks are neighbors, whatever the other degrees are, where these come first.
+  if (plan.ep == 1 && plan.order.starts_with(plan.cp == 1 ? "tp" : "tp-cp")) {
     key.plan.dp = 1;
     key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
   }
@@ -39,11 +46,11 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
   const Shape shape(model, key.plan, key.training);
   const std::int64_t dense = dense_layers(model);
   ModelParts made;
-  const FragmentMaker maker(shape, mesh_of(key.plan), made.works);
-  const auto add = [&](Part part, const Block& block) {
+  const auto add = [&](Part part, const Block& block, const Shape& own) {
+    const FragmentMaker maker(own, mesh_of(key.plan), made.works);
     ModelPart& added = made.parts[static_cast<std::size_t>(part)];
     added.parameters = parameters_of(block);
-    added.kept = kept_bytes(block, key.plan.recompute);
+    added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.kept_without_recompute = kept_bytes(block, Recompute::kNone).after_forward;
     const auto add_pass = [&](PassKind kind) {
       added.passes[static_cast<std::size_t>(kind)] = FragmentId{static_cast<std::uint32_t>(made.fragments.size())};
@@ -55,20 +62,41 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
     add_pass(PassKind::kInputGradient);
     add_pass(PassKind::kWeightGradient);
   };
-  add(Part::kEmbedding, embedding_block(shape));
-  if (dense > 0) add(Part::kDenseLayer, layer_block(shape, false));
-  if (dense < model.layers) add(Part::kMoeLayer, layer_block(shape, true));
-  add(Part::kLoss, loss_block(shape));
+  add(Part::kEmbedding, embedding_block(shape), shape);
+  if (dense > 0) add(Part::kDenseLayer, layer_block(shape, false), shape);
+  if (dense < model.layers) add(Part::kMoeLayer, layer_block(shape, true), shape);
+  add(Part::kLoss, loss_block(shape), shape);
+  if (!keeps_some_layers(key.plan)) return made;
+  ParallelPlan keeping = key.plan;
+  keeping.recompute = Recompute::kNone;
+  const Shape kept(model, keeping, key.training);
+  if (dense > 0) add(Part::kKeptDenseLayer, layer_block(kept, false), kept);
+  if (dense < model.layers) add(Part::kKeptMoeLayer, layer_block(kept, true), kept);
   return made;
 }
 
 }  // namespace
 
+std::vector<LayerRun> layer_runs(const Model& model, const ParallelPlan& plan, const LayerRange& range) {
+  const std::int64_t dense = std::clamp<std::int64_t>(dense_layers(model) - range.first, 0, range.count);
+  const std::int64_t again = keeps_some_layers(plan) ? std::min(plan.recompute_layers, range.count) : range.count;
+  std::vector<LayerRun> runs;
+  const auto add = [&](Part part, std::int64_t from, std::int64_t to) {
+    if (to > from) runs.push_back({part, range.first + from, to - from});
+  };
+  add(Part::kDenseLayer, 0, std::min(dense, again));
+  add(Part::kKeptDenseLayer, std::min(dense, again), dense);
+  add(Part::kMoeLayer, dense, std::max(dense, again));
+  add(Part::kKeptMoeLayer, std::max(dense, again), range.count);
+  return runs;
+}
+
 // Of the fields that a search varies.
 std::uint64_t PartsKey::hash() const {
   std::uint64_t hash = 0;
-  for (const std::int64_t field : {plan.tp, plan.pp, plan.dp, plan.ep, static_cast<std::int64_t>(plan.recompute),
-                                   training.micro_batch, training.sequence, model->layers, model->hidden}) {
+  for (const std::int64_t field :
+       {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, static_cast<std::int64_t>(plan.recompute), training.micro_batch,
+        training.sequence, model->layers, model->hidden}) {
     hash = (hash ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "block.h"
+#include "ns_dist/layer_division.h"
 #include "ns_dist/parallel_plan.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/plan_memory.h"
@@ -16,9 +17,23 @@
 
 namespace ns_dist {
 
-// The parts of the model that a position holds.
-enum class Part : std::uint8_t { kEmbedding, kDenseLayer, kMoeLayer, kLoss };
-inline constexpr std::size_t kPartCount = 4;
+// The parts of the model that a position holds. The last two keep their activations where only some layers of a
+// position are recomputed.
+enum class Part : std::uint8_t { kEmbedding, kDenseLayer, kMoeLayer, kLoss, kKeptDenseLayer, kKeptMoeLayer };
+inline constexpr std::size_t kPartCount = 6;
+
+// `count` like parts on end, of layers from `layer` on.
+struct LayerRun {
+  Part part = Part::kDenseLayer;
+  std::int64_t layer = -1, count = 1;
+};
+// Layers of one position.
+std::vector<LayerRun> layer_runs(const Model& model, const ParallelPlan& plan, const LayerRange& range);
+
+// Whether full recomputation leaves out some layers of a position.
+constexpr bool keeps_some_layers(const ParallelPlan& plan) {
+  return plan.recompute == Recompute::kFull && plan.recompute_layers > 0;
+}
 
 // One part. A model without such layers has none of their parameters, bytes and passes.
 struct ModelPart {

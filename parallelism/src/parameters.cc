@@ -5,7 +5,7 @@
 namespace ns_dist {
 
 ModelParameters model_parameters(const Model& model) {
-  const Shape shape = Shape::whole(model, {1, 1, 1, DType::kBf16});
+  const Shape shape = Shape::whole(model, {1, 1, 1, Precision::kBf16});
   const std::int64_t dense = dense_layers(model), with_experts = model.layers - dense;
   ModelParameters parameters;
   parameters.embedding = parameters_of(embedding_block(shape)).total();

@@ -7,6 +7,7 @@
 #include "ns_dist/layer_division.h"
 #include "ns_dist/plan_memory.h"
 #include "ns_dist/planner.h"
+#include "shape.h"
 #include "stage_passes.h"
 
 namespace ns_dist {
@@ -21,6 +22,14 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                              PlanMemory& memory);
 
 // Whether the ranks of a data-parallel group hold different parts of what the optimizer updates.
-inline bool shards_optimizer(const ParallelPlan& plan) { return plan.zero != ZeroStage::kNone && plan.dp > 1; }
+inline bool shards_optimizer(const ParallelPlan& plan) {
+  return plan.zero != ZeroStage::kNone && replicas(plan, false) > 1;
+}
+// Whether weights are gathered once a step, before the first forward passes; and gradients reduced once, behind the
+// last backward passes.
+inline bool gathers_weights_once(const ParallelPlan& plan) { return shards_optimizer(plan) && !shards_weights(plan); }
+inline bool reduces_gradients_once(const ParallelPlan& plan) {
+  return replicas(plan, false) > 1 && !shards_gradients(plan);
+}
 
 }  // namespace ns_dist

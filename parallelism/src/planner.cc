@@ -20,11 +20,7 @@ using Body = std::vector<Instruction>;
 
 constexpr auto kDp = Stream::kDataParallel;
 
-// `count` like parts on end, of layers from `layer` on.
-struct Run {
-  Part part = Part::kDenseLayer;
-  std::int64_t layer = -1, count = 1;
-};
+using Run = LayerRun;
 
 class StepPlanner {
  public:
@@ -41,8 +37,7 @@ class StepPlanner {
         parts_(parts),
         works_(parts.works),
         maker_(shape_, mesh_, works_),
-        data_group_(data_group(plan, mesh_, 0, false)),
-        expert_data_group_(plan.ep > 1 ? data_group(plan, mesh_, 0, true) : data_group_),
+        replicas_{replica_groups(plan, mesh_, 0, false), replica_groups(plan, mesh_, 0, true)},
         positions_(passes_.positions()) {
     program_.fragments = parts.fragments;
   }
@@ -57,12 +52,12 @@ class StepPlanner {
       stage_ = static_cast<std::int64_t>(stage);
       gathered_.clear();
       program_.actors.push_back({representative(mesh_, stage_), passes_of_stage().loops});
-      if (plan_.overlap_param_gather && sharded()) start_gathers(add_body());
+      if (plan_.overlap_param_gather && gathers_weights_once(plan_)) start_gathers(add_body());
       for (const StagePasses::Body& passes : passes_of_stage().bodies) {
         passes.second ? pair(passes.pass, *passes.second, add_body()) : pass(passes.pass, add_body());
       }
       Body& end = add_body();
-      if (plan_.dp > 1 && !plan_.overlap_grad_reduce) reduce(held[stage], -1, end);
+      if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) reduce(held[stage], -1, end);
       optimize(held[stage], end);
     }
     program_.works = std::move(works_).take();
@@ -71,9 +66,13 @@ class StepPlanner {
 
  private:
   bool sharded() const { return shards_optimizer(plan_); }
-  Bytes weight_size() const { return size_of(training_.dtype); }
   DType gradient_type() const {
-    return plan_.grad_accumulation == GradAccumulation::kLow ? training_.dtype : DType::kFp32;
+    return plan_.grad_accumulation == GradAccumulation::kLow ? shape_.dtype : DType::kFp32;
+  }
+  // Of a weight as it is gathered, the mean of `held`.
+  Bytes weight_size(const RankParameters& held) const {
+    const double quantized = plan_.fp8_params && held.total() > 0 ? held.quantized / held.total() : 0;
+    return (shape_.element * (1 - quantized) + shape_.product_element * quantized) * units::B;
   }
   const StagePasses::Stage& passes_of_stage() const { return passes_.stages[static_cast<std::size_t>(stage_)]; }
   const Place& place(std::int32_t chunk) const { return passes_of_stage().places[static_cast<std::size_t>(chunk)]; }
@@ -110,10 +109,8 @@ class StepPlanner {
   std::vector<Run> runs_of(std::size_t position) const {
     std::vector<Run> runs;
     if (position == 0) runs.push_back({Part::kEmbedding, -1, 1});
-    const LayerRange& range = layers_[position];
-    const std::int64_t dense = std::clamp<std::int64_t>(dense_layers(model_) - range.first, 0, range.count);
-    if (dense > 0) runs.push_back({Part::kDenseLayer, range.first, dense});
-    if (range.count > dense) runs.push_back({Part::kMoeLayer, range.first + dense, range.count - dense});
+    const std::vector<Run> layers = layer_runs(model_, plan_, layers_[position]);
+    runs.insert(runs.end(), layers.begin(), layers.end());
     if (position + 1 == positions_) runs.push_back({Part::kLoss, -1, 1});
     return runs;
   }
@@ -212,8 +209,155 @@ class StepPlanner {
     receive(pass, false, body);
     std::vector<Run> runs = runs_of(place(pass.chunk).position);
     if (pass.kind != PassKind::kForward) std::reverse(runs.begin(), runs.end());
-    for (const Run& run : runs) work(pass, run, false, body);
+    if (shards_gradients(plan_)) {
+      sharded_runs(pass, runs, false, body);
+    } else {
+      for (const Run& run : runs) work(pass, run, false, body);
+    }
     send(pass, false, body);
+  }
+
+  // ---- Weights and gradients that replicas share (ZeRO 2 and 3) ----
+  //
+  // Each layer runs beside the gathering of the next one's weights, and backward beside the reduction of the gradients
+  // of the one before (Zhao et al. 2023, arXiv 2304.11277, s.3.3). Embedding and loss are one unit, gathered when a
+  // forward pass begins and kept until its backward pass, as PyTorch's FSDP does with the root module.
+
+  std::vector<WorkId> gathers_of(const RankParameters& parameters) {
+    std::vector<WorkId> works;
+    for (const bool experts : {false, true}) {
+      const RankGroup& group = replicas_[experts ? 1 : 0].sharing;
+      const Bytes size = (experts ? parameters.experts : parameters.dense) * weight_size(parameters);
+      if (group.size() == 1 || !(size > Bytes())) continue;
+      works.push_back(works_.intern({experts ? "experts.weights.all_gather" : "weights.all_gather",
+                                     Category::kDataParallel, Collective{CollectiveKind::kAllGather, size, group}}));
+    }
+    return works;
+  }
+  std::vector<WorkId> reductions_of(const RankParameters& parameters) {
+    std::vector<WorkId> works;
+    for (const bool experts : {false, true}) {
+      const Bytes size = (experts ? parameters.experts : parameters.dense) * gradient_size(plan_, shape_.dtype);
+      for (WorkItem& item : reduction_items(experts, size)) works.push_back(works_.intern(std::move(item)));
+    }
+    return works;
+  }
+
+  // A pass through one part, and what runs beside it: gathering of one part's weights, reduction of another's
+  // gradients.
+  FragmentId beside_collectives(std::optional<FragmentId> kernels, std::optional<Part> gathers,
+                                std::optional<Part> reduces) {
+    for (const Sharded& known : sharded_) {
+      if (known.kernels == kernels && known.gathers == gathers && known.reduces == reduces) return known.made;
+    }
+    Fragment made;
+    const auto add = [&](Stream stream, WorkId work, std::initializer_list<std::int32_t> after) {
+      const auto first = static_cast<std::uint32_t>(made.dependencies.size());
+      made.dependencies.insert(made.dependencies.end(), after.begin(), after.end());
+      made.nodes.push_back({stream, work, first, static_cast<std::uint32_t>(after.size())});
+      return static_cast<std::int32_t>(made.nodes.size() - 1);
+    };
+    std::int32_t last_kernel = kPreviousKernel, collective = kEntry;
+    if (gathers) {
+      for (const WorkId work : gathers_of(parts_[*gathers].parameters)) {
+        collective = add(Stream::kShardedWeights, work, {kEntry, kPreviousKernel});
+      }
+    }
+    std::int64_t share = 0;
+    if (reduces) {
+      const RankParameters& parameters = parts_[*reduces].parameters;
+      share = std::max<std::int64_t>(1, static_cast<std::int64_t>(updated_parameters(parameters, plan_)));
+      // Gradients of many tensors become one buffer.
+      const Bytes buffer = parameters.total() * size_of(shape_.dtype);
+      last_kernel = add(Stream::kCompute,
+                        works_.intern({"gradients.pack", Category::kBackward, Operator{Copy{buffer}, shape_.dtype}}),
+                        {kEntry, kPreviousKernel});
+      for (const WorkId work : reductions_of(parameters)) {
+        collective = add(Stream::kShardedWeights, work, {kEntry, last_kernel});
+      }
+    }
+    if (kernels) append(program_.fragments[index(*kernels)], last_kernel, made);
+    if (reduces) {
+      const double sum = size_of(gradient_type()) / size_of(shape_.dtype);
+      add(Stream::kCompute,
+          works_.intern({"gradients.accumulate", Category::kBackward,
+                         Operator{Elementwise{"add", share, 2 * sum, sum, 1}, shape_.dtype}}),
+          {collective});
+    } else if (collective != kEntry) {
+      made.exits.push_back(collective);
+    }
+    if (made.exits.empty()) made.exits.push_back(kEntry);
+    const FragmentId id = program_.add(std::move(made));
+    sharded_.push_back({kernels, gathers, reduces, id});
+    return id;
+  }
+
+  // The nodes of `from` behind those of `made`; `last_kernel` is the one before them.
+  static void append(const Fragment& from, std::int32_t last_kernel, Fragment& made) {
+    const auto base = static_cast<std::int32_t>(made.nodes.size());
+    const auto moved = [&](std::int32_t on) {
+      if (on >= 0) return on + base;
+      return on == kPreviousKernel ? last_kernel : on;
+    };
+    for (const FragmentNode& node : from.nodes) {
+      const auto first = static_cast<std::uint32_t>(made.dependencies.size());
+      for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
+        made.dependencies.push_back(moved(from.dependencies[node.first_dependency + d]));
+      }
+      made.nodes.push_back({node.stream, node.work, first, node.dependency_count});
+    }
+    for (const std::int32_t exit : from.exits) {
+      const std::int32_t on = moved(exit);
+      if (std::find(made.exits.begin(), made.exits.end(), on) == made.exits.end()) made.exits.push_back(on);
+    }
+  }
+
+  void sharded_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Body& body) {
+    const bool forward = pass.kind == PassKind::kForward, reduces = computes_weight_gradient(pass.kind);
+    const bool gathers = shards_weights(plan_) && (forward || plan_.reshard);
+    std::vector<Run> layers;  // one each
+    for (const Run& run : runs) {
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        const std::int64_t layer = run.layer < 0 ? -1 : forward ? run.layer + i : run.layer + run.count - 1 - i;
+        layers.push_back({run.part, layer, 1});
+      }
+    }
+    const auto gathered = [&](std::size_t i) -> std::optional<Part> {
+      if (!gathers || i >= layers.size() || layers[i].layer < 0) return std::nullopt;
+      return layers[i].part;
+    };
+    const auto emit = [&](FragmentId id, std::int64_t layer) {
+      if (!body.empty() && body.back().kind == Kind::kRun && body.back().index == index(id) && layer >= 0 &&
+          body.back().layer >= 0) {
+        ++body.back().times;
+        body.back().layer_step = forward ? 1 : -1;
+        return;
+      }
+      Instruction run = run_of(id, layer);
+      run.second = second;
+      body.push_back(run);
+    };
+    if (forward && gathers) {
+      for (const Run& run : layers) {
+        if (run.layer < 0) emit(beside_collectives(std::nullopt, run.part, std::nullopt), -1);
+      }
+    }
+    if (const auto first = gathered(0); first && plan_.prefetch > 0) {
+      emit(beside_collectives(std::nullopt, first, std::nullopt), -1);
+    }
+    std::optional<Part> to_reduce;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const Run& run = layers[i];
+      if (pass.first && !shards_weights(plan_)) await_gather(pass.chunk, run.part, run.layer, body);
+      std::optional<Part> next = gathered(i + 1);
+      if (plan_.prefetch == 0) {
+        if (const auto own = gathered(i)) emit(beside_collectives(std::nullopt, own, std::nullopt), -1);
+        next.reset();
+      }
+      emit(beside_collectives(fragment(run.part, pass.kind), next, to_reduce), run.layer);
+      if (reduces) to_reduce = run.part;
+    }
+    if (to_reduce) emit(beside_collectives(std::nullopt, std::nullopt, to_reduce), -1);
   }
 
   // A forward pass beside a backward pass: layer by layer, one computes while the other communicates.
@@ -225,6 +369,13 @@ class StepPlanner {
     if (second.kind != PassKind::kForward) std::reverse(b.begin(), b.end());
     const auto is_layer = [](const Run& run) { return run.layer >= 0; };
     std::size_t i = 0, j = 0;
+    if (shards_gradients(plan_)) {
+      sharded_runs(first, a, false, body);
+      sharded_runs(second, b, true, body);
+      send(first, false, body);
+      send(second, true, body);
+      return;
+    }
     const bool plain = !first.first && !first.last && !second.first && !second.last;
     while (i < a.size() || j < b.size()) {
       if (i < a.size() && (j == b.size() || !is_layer(a[i]))) {
@@ -251,17 +402,47 @@ class StepPlanner {
 
   // ---- Data parallelism ----
 
-  // A data-parallel collective on `size` bytes. Returns whether there is anybody to talk to.
-  bool data_parallel(std::string name, CollectiveKind kind, Bytes size, bool experts, std::int64_t layer, Body& body) {
-    const RankGroup& group = experts ? expert_data_group_ : data_group_;
-    if (group.size() == 1 || !(size > Bytes())) return false;
+  // Starts a collective.
+  void start(WorkItem item, std::int64_t layer, Body& body) {
     Instruction start;
     start.kind = Kind::kStart;
     start.stream = kDp;
-    start.index = index(works_.intern({std::move(name), Category::kDataParallel, Collective{kind, size, group}}));
+    start.index = index(works_.intern(std::move(item)));
     start.layer = static_cast<std::int32_t>(layer);
     body.push_back(start);
-    return true;
+  }
+
+  // Gathers `parameters` on all ranks that share them. Returns the number of collectives.
+  std::int64_t gather(const RankParameters& parameters, std::int64_t layer, Body& body) {
+    std::int64_t count = 0;
+    for (const bool experts : {false, true}) {
+      const RankGroup& group = replicas_[experts ? 1 : 0].sharing;
+      const Bytes size = (experts ? parameters.experts : parameters.dense) * weight_size(parameters);
+      if (group.size() == 1 || !(size > Bytes())) continue;
+      start({experts ? "experts.weights.all_gather" : "weights.all_gather", Category::kDataParallel,
+             Collective{CollectiveKind::kAllGather, size, group}},
+            layer, body);
+      ++count;
+    }
+    return count;
+  }
+
+  // What sums gradients of `size` over all replicas: each rank gets its share, or all of it where nothing is shared.
+  // Where only some replicas share, their shares are summed over the others.
+  std::vector<WorkItem> reduction_items(bool experts, Bytes size) const {
+    const auto& [sharing, copies] = replicas_[experts ? 1 : 0];
+    const std::string name = experts ? "experts.gradients" : "gradients";
+    std::vector<WorkItem> items;
+    if (!(size > Bytes())) return items;
+    if (sharing.size() > 1) {
+      items.push_back({name + ".reduce_scatter", Category::kDataParallel,
+                       Collective{CollectiveKind::kReduceScatter, size, sharing}});
+    }
+    if (copies.size() > 1) {
+      items.push_back({name + ".all_reduce", Category::kDataParallel,
+                       Collective{CollectiveKind::kAllReduce, size / static_cast<double>(sharing.size()), copies}});
+    }
+    return items;
   }
 
   static Instruction await_dp(std::int64_t count = 0) {
@@ -286,10 +467,7 @@ class StepPlanner {
         const RankParameters& parameters = parts_[run.part].parameters;
         for (std::int64_t i = 0; i < run.count; ++i) {
           const std::int64_t layer = run.layer < 0 ? -1 : run.layer + i;
-          count += data_parallel("weights.all_gather", CollectiveKind::kAllGather, parameters.dense * weight_size(),
-                                 false, layer, body);
-          count += data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather,
-                                 parameters.experts * weight_size(), true, layer, body);
+          count += gather(parameters, layer, body);
           gathered_.push_back({chunk, run.part, layer, count});
         }
       }
@@ -305,9 +483,6 @@ class StepPlanner {
 
   // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
   void reduce(const RankParameters& parameters, std::int64_t layer, Body& body) {
-    const bool shards = plan_.zero != ZeroStage::kNone;
-    const CollectiveKind kind = shards ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
-    const std::string name = shards ? "gradients.reduce_scatter" : "gradients.all_reduce";
     // Sums are divided by the number of replicas first (Megatron-Core, param_and_grad_buffer.py: `grad_data *=
     // gradient_scaling_factor`).
     const auto count = static_cast<std::int64_t>(parameters.total());
@@ -315,9 +490,12 @@ class StepPlanner {
       body.push_back(
           run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
     }
-    const Bytes each = gradient_size(plan_, training_.dtype);
-    data_parallel(name, kind, parameters.dense * each, false, layer, body);
-    data_parallel("experts." + name, kind, parameters.experts * each, true, layer, body);
+    const Bytes each = gradient_size(plan_, shape_.dtype);
+    for (const bool experts : {false, true}) {
+      for (WorkItem& item : reduction_items(experts, (experts ? parameters.experts : parameters.dense) * each)) {
+        start(std::move(item), layer, body);
+      }
+    }
   }
 
   // ---- The end of the step ----
@@ -347,7 +525,10 @@ class StepPlanner {
     }
     if (plan_.tp > 1) norm_axes_.push_back("tp");
     if (plan_.pp > 1) norm_axes_.push_back("pp");
-    if (sharded()) norm_axes_.push_back("dp");
+    if (sharded()) {
+      if (plan_.cp > 1) norm_axes_.push_back("cp");
+      if (plan_.dp > 1) norm_axes_.push_back("dp");
+    }
     if (!norm_axes_.empty()) meetings_.norm = meeting(static_cast<std::uint32_t>(stages));
   }
 
@@ -373,7 +554,7 @@ class StepPlanner {
   // After the passes: gradients that several stages hold, gradient norm over all stages, optimizer, weights to all
   // replicas.
   void optimize(const RankParameters& held, Body& body) {
-    if (plan_.dp > 1) body.push_back(await_dp());
+    if (reduces_gradients_once(plan_)) body.push_back(await_dp());
     const double owned = updated_parameters(held, plan_);
     if (!meetings_.mirror.empty()) {
       // Both stages of a pair hold the same two parts of the model.
@@ -381,13 +562,13 @@ class StepPlanner {
       const RankGroup group = two_stages(std::min(stage_, other), std::max(stage_, other));
       together(meetings_.mirror[static_cast<std::size_t>(stage_)],
                {"mirror.gradients.all_reduce", Category::kDataParallel,
-                Collective{CollectiveKind::kAllReduce, owned * gradient_size(plan_, training_.dtype), group}},
+                Collective{CollectiveKind::kAllReduce, owned * gradient_size(plan_, shape_.dtype), group}},
                body);
     }
     if (meetings_.embedding && (stage_ == first_holder_ || stage_ == last_holder_)) {
       // First and last stage hold copies of the embedding and sum its gradients (Megatron-LM, embedding group).
       const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) *
-                         gradient_size(plan_, training_.dtype);
+                         gradient_size(plan_, shape_.dtype);
       together(*meetings_.embedding,
                {"embedding.gradients.all_reduce", Category::kDataParallel,
                 Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, last_holder_)}},
@@ -405,14 +586,18 @@ class StepPlanner {
                 Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}},
                body);
     }
-    body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, training_.dtype)));
-    if (sharded() && !plan_.overlap_param_gather) {
-      data_parallel("weights.all_gather", CollectiveKind::kAllGather, held.dense * weight_size(), false, -1, body);
-      data_parallel("experts.weights.all_gather", CollectiveKind::kAllGather, held.experts * weight_size(), true, -1,
-                    body);
+    body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, shape_.dtype)));
+    // Operands of the next step's products, plain and transposed, or the share that is gathered.
+    const double operands = held.quantized * (shards_weights(plan_) || plan_.fp8_params ? owned / held.total() : 1);
+    if (const auto elements = static_cast<std::int64_t>(operands); elements > 0) {
+      const double written = 2 * shape_.product_element / shape_.element;
+      body.push_back(run_of(kernel("optimizer.quantize_weights", elements,
+                                   Elementwise{"quantize", elements, 1, written, 2}, shape_.dtype)));
     }
+    if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) gather(held, -1, body);
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
-    const auto buffer = std::max<std::int64_t>(1, static_cast<std::int64_t>(held.total()));
+    const auto buffer =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
     body.push_back(
         run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
   }
@@ -428,7 +613,7 @@ class StepPlanner {
   const ModelParts& parts_;
   WorkTable works_;
   FragmentMaker maker_;
-  RankGroup data_group_, expert_data_group_;  // of rank 0
+  std::array<ReplicaGroups, 2> replicas_;  // of rank 0: of layers without experts, of experts
   std::size_t positions_;
   StepProgram program_;
   Meetings meetings_;
@@ -441,6 +626,12 @@ class StepPlanner {
     FragmentId id{};
   };
   std::vector<Kernel> kernels_;
+  struct Sharded {
+    std::optional<FragmentId> kernels;
+    std::optional<Part> gathers, reduces;
+    FragmentId made{};
+  };
+  std::vector<Sharded> sharded_;
   std::vector<std::optional<WorkId>> messages_;  // by channel
 
   // Of the stage.

@@ -1,6 +1,8 @@
 #include "shape.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "ns_dist/planner.h"
 #include "ns_dist/result.h"
@@ -21,16 +23,20 @@ std::int64_t padded_vocabulary(const Model& model, std::int64_t tp) {
 Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
     : model(&m),
       plan(&p),
-      dtype(training.dtype),
-      element(size_of(training.dtype) / units::B),
+      dtype(storage_type(training.precision)),
+      precision(training.precision),
+      element(size_of(dtype) / units::B),
+      product_element(size_of(product_type(training.precision)) / units::B),
       tp(p.tp),
+      cp(p.cp),
       dp(p.dp),
       ep(p.ep),
+      etp(expert_tp(p)),
       sequence_parallel(p.sequence_parallel && p.tp > 1),
       micro_batch(training.micro_batch),
       sequence(training.sequence),
       hidden(m.hidden),
-      tokens(training.micro_batch * training.sequence),
+      tokens(training.micro_batch * training.sequence / p.cp),
       sharded_tokens(sequence_parallel ? tokens / p.tp : tokens),
       heads(m.heads / p.tp),
       kv_heads(std::max<std::int64_t>(1, m.kv_heads / p.tp)),
@@ -57,7 +63,18 @@ Bytes gradient_size(const ParallelPlan& plan, DType dtype) {
 
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan) {
   if (plan.zero == ZeroStage::kNone) return held.total();
-  return held.dense / static_cast<double>(plan.dp) + held.experts / static_cast<double>(plan.dp / plan.ep);
+  return held.dense / static_cast<double>(sharing_replicas(plan, false)) +
+         held.experts / static_cast<double>(sharing_replicas(plan, true));
+}
+
+std::int64_t replicas(const ParallelPlan& plan, bool experts) {
+  const std::int64_t all = plan.dp * plan.cp;
+  return experts ? all * plan.tp / expert_tp(plan) / plan.ep : all;
+}
+
+std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts) {
+  const std::int64_t all = replicas(plan, experts);
+  return plan.shard == 0 ? all : std::gcd(plan.shard, all);
 }
 
 Rank representative(const Mesh& mesh, std::int64_t stage) {
@@ -68,7 +85,22 @@ RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank represen
   return {representative, {{plan.tp, mesh.stride("tp")}}};
 }
 
+RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
+  return {representative, {{plan.cp, mesh.stride("cp")}}};
+}
+
+RankGroup context_pair(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
+  return {representative, {{2, mesh.stride("cp") * (plan.cp % 2 == 0 ? plan.cp / 2 : 1)}}};
+}
+
+RankGroup expert_tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
+  return {representative, {{expert_tp(plan), mesh.stride("tp")}}};
+}
+
 namespace {
+
+// Digits of rank numbers, innermost first.
+using Digits = std::vector<Stride>;
 
 bool experts_are_neighbours(const ParallelPlan& plan) {
   const auto order = rank_order(plan);
@@ -76,17 +108,61 @@ bool experts_are_neighbours(const ParallelPlan& plan) {
   return std::find(order->begin(), order->end(), "ep") < std::find(order->begin(), order->end(), "dp");
 }
 
+// Takes `ranks` out of `digits`, innermost or outermost first; what is left stays.
+Digits take(Digits& digits, std::int64_t ranks, bool innermost) {
+  Digits taken;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    Stride& digit = digits[innermost ? i : digits.size() - 1 - i];
+    const std::int64_t part = std::gcd(ranks, digit.count);
+    if (part == 1) continue;
+    const std::int64_t rest = digit.count / part;
+    taken.push_back({part, innermost ? digit.stride : digit.stride * rest});
+    digit = {rest, innermost ? digit.stride * part : digit.stride};
+    ranks /= part;
+  }
+  std::erase_if(digits, [](const Stride& digit) { return digit.count == 1; });
+  if (!innermost) std::reverse(taken.begin(), taken.end());
+  return taken;
+}
+
+// Context- and data-parallel ranks, in the order of the mesh; with `experts` also the tensor-parallel ranks of others.
+Digits replica_digits(const ParallelPlan& plan, const Mesh& mesh, bool experts) {
+  Digits digits;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.name == "cp" || axis.name == "dp") digits.push_back({axis.size, axis.stride});
+    if (axis.name == "tp" && experts) digits.push_back({axis.size / expert_tp(plan), axis.stride * expert_tp(plan)});
+  }
+  std::erase_if(digits, [](const Stride& digit) { return digit.count == 1; });
+  return digits;
+}
+
+Digits copy_digits(const ParallelPlan& plan, const Mesh& mesh, bool experts) {
+  Digits digits = replica_digits(plan, mesh, experts);
+  if (experts) take(digits, plan.ep, experts_are_neighbours(plan));
+  return digits;
+}
+
+RankGroup group_of(Rank representative, Digits digits) {
+  if (digits.empty()) digits.push_back({1, 1});
+  return {representative, std::move(digits)};
+}
+
 }  // namespace
 
 RankGroup expert_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
-  const std::int64_t step = experts_are_neighbours(plan) ? 1 : plan.dp / plan.ep;
-  return {representative, {{plan.ep, mesh.stride("dp") * step}}};
+  Digits digits = replica_digits(plan, mesh, true);
+  return group_of(representative, take(digits, plan.ep, experts_are_neighbours(plan)));
 }
 
 RankGroup data_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts) {
-  if (!experts) return {representative, {{plan.dp, mesh.stride("dp")}}};
-  const std::int64_t step = experts_are_neighbours(plan) ? plan.ep : 1;
-  return {representative, {{plan.dp / plan.ep, mesh.stride("dp") * step}}};
+  return group_of(representative, copy_digits(plan, mesh, experts));
+}
+
+ReplicaGroups replica_groups(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts) {
+  Digits digits = copy_digits(plan, mesh, experts);
+  const std::int64_t sharing = plan.zero == ZeroStage::kNone ? 1 : sharing_replicas(plan, experts);
+  Digits taken = take(digits, sharing, true);
+  return {group_of(representative, std::move(taken)), group_of(representative, std::move(digits))};
 }
 
 }  // namespace ns_dist

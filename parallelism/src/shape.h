@@ -18,34 +18,38 @@ struct Shape {
 
   const Model* model;
   const ParallelPlan* plan;
-  DType dtype;
-  double element;  // bytes of a stored activation or weight
-  std::int64_t tp, dp, ep;
+  DType dtype;             // of activations and weights in memory
+  Precision precision;     // of the layers' products
+  double element;          // bytes of a stored activation or weight
+  double product_element;  // bytes of an operand of the layers' products
+  std::int64_t tp, cp, dp, ep, etp;
   bool sequence_parallel;  // false when tp is 1
   std::int64_t micro_batch, sequence, hidden;
-  std::int64_t tokens;           // of a microbatch
+  std::int64_t tokens;           // of a microbatch, on this context-parallel rank
   std::int64_t sharded_tokens;   // tokens / tp under sequence parallelism: norms, residuals, dropouts
   std::int64_t heads, kv_heads;  // of this rank; fewer key-value heads than ranks are replicated
   std::int64_t query_dim, value_dim;
   std::int64_t vocabulary;  // of this rank: padded to a multiple of 128 tp, as Megatron does
 
-  // Bytes of a microbatch's hidden states: all tokens.
+  // Bytes of a microbatch's hidden states: all tokens of this context-parallel rank.
   Bytes hidden_states() const { return static_cast<double>(tokens * hidden) * element * units::B; }
 };
 
 // Model parameters on one rank of a stage. Split over tp: matrices; whole on every rank: norms, routers, latent
 // down-projections.
 struct RankParameters {
-  double dense = 0;    // reduced over all data-parallel ranks
-  double experts = 0;  // reduced over the data-parallel ranks with the same experts
+  double dense = 0;      // reduced over all data- and context-parallel ranks
+  double experts = 0;    // reduced over the ranks with the same experts
+  double quantized = 0;  // of both: operands of products that run in another format than weights are stored in
   double total() const { return dense + experts; }
   RankParameters& operator+=(const RankParameters& other) {
     dense += other.dense;
     experts += other.experts;
+    quantized += other.quantized;
     return *this;
   }
   friend RankParameters operator*(const RankParameters& each, double count) {
-    return {each.dense * count, each.experts * count};
+    return {each.dense * count, each.experts * count, each.quantized * count};
   }
   friend bool operator==(const RankParameters&, const RankParameters&) = default;
 };
@@ -55,6 +59,13 @@ Bytes gradient_size(const ParallelPlan& plan, DType dtype);
 // Of these, what the rank's optimizer updates: its share under the distributed optimizer.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 
+// Tensor-parallel ranks of an expert.
+constexpr std::int64_t expert_tp(const ParallelPlan& plan) { return plan.etp == 0 ? plan.tp : plan.etp; }
+// Ranks with the same parameters, of layers without experts or of experts.
+std::int64_t replicas(const ParallelPlan& plan, bool experts);
+// Of these, ranks that share one copy of what ZeRO spreads.
+std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts);
+
 bool is_moe_layer(const Model& model, std::int64_t layer);
 // Layers at the bottom of the model that have no experts.
 std::int64_t dense_layers(const Model& model);
@@ -62,11 +73,22 @@ std::int64_t dense_layers(const Model& model);
 // Rank 0 of a stage: tp, cp and dp coordinates 0.
 Rank representative(const Mesh& mesh, std::int64_t stage);
 
-// The groups of a representative. Experts are spread over parts of the data-parallel ranks: neighbors where ep stands
-// before dp in the order, the others where it stands behind.
+// The groups of a representative.
 RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
+RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
+// Two neighbors of the ring of context-parallel ranks whose link is its slowest: in the halves of the group.
+RankGroup context_pair(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
+RankGroup expert_tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
+// Experts are spread over the ranks of a stage that are not tensor-parallel ranks of one expert: tp / etp, cp and dp.
+// They take neighbors where ep is before dp in the order, the ranks farthest apart where it is behind (Megatron-Core,
+// parallel_state.py, expert_decoder_rank_generator).
 RankGroup expert_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
 // Ranks that hold copies of the same parameters.
 RankGroup data_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts);
+// Neighbors among them that share one copy of what ZeRO spreads, and one rank of each such set.
+struct ReplicaGroups {
+  RankGroup sharing, copies;
+};
+ReplicaGroups replica_groups(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts);
 
 }  // namespace ns_dist

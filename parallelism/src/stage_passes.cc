@@ -10,10 +10,6 @@ namespace {
 
 constexpr std::size_t kMostCalls = 8'192;
 
-bool computes_weight_gradient(PassKind kind) {
-  return kind == PassKind::kBackward || kind == PassKind::kWeightGradient;
-}
-
 // Loops of passes become loops of bodies. The first forward pass of each chunk and its last weight gradient are taken
 // out of their loops where they do more than the others.
 class LoopMaker {

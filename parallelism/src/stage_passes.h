@@ -15,6 +15,10 @@
 
 namespace ns_dist {
 
+constexpr bool computes_weight_gradient(PassKind kind) {
+  return kind == PassKind::kBackward || kind == PassKind::kWeightGradient;
+}
+
 // One pass of a body. `first`: its weights may have to be gathered. `last`: its gradients are whole afterwards.
 struct StagePass {
   PassKind kind = PassKind::kForward;

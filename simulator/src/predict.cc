@@ -7,6 +7,7 @@
 #include "clocks/pass_clock.h"
 #include "clocks/program_queue.h"
 #include "costs.h"
+#include "host_waits.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
@@ -90,6 +91,7 @@ Result<Priced> price(const Scenario& scenario, const Session& session) {
   Priced priced;
   NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training, session.plans()));
   NS_TRY(priced.costs, costs_of(priced.program, scenario, session));
+  add_host_waits(scenario.host, priced.program, priced.costs);
   return priced;
 }
 
@@ -158,7 +160,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   const auto ranks = static_cast<double>(report.ranks);
   report.tokens_per_second = static_cast<double>(training.global_batch * training.sequence) / seconds;
   const StepFlops flops = step_flops(scenario.model, scenario.plan, training);
-  const FlopsPerSecond peak = scenario.cluster.gpu.matrix_peak(training.dtype);
+  const FlopsPerSecond peak = scenario.cluster.gpu.matrix_peak(product_type(training.precision));
   report.model_flops_per_second = flops.model / units::FLOP / ranks / seconds;
   if (peak > FlopsPerSecond()) {
     report.mfu = flops.model / (ranks * report.step * peak);

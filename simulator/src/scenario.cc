@@ -20,6 +20,7 @@ namespace {
 // The job that Narayanan et al. 2021 (s.5.1, table 1) made the yardstick.
 constexpr std::string_view kDefaultModel = "gpt3-175b";
 constexpr std::string_view kDefaultGpu = "h100-sxm-80gb";
+constexpr std::string_view kDefaultFramework = "megatron-core";
 
 constexpr const char* kDegrees = "plan/tp, plan/cp, plan/pp, plan/dp";
 
@@ -276,6 +277,21 @@ Result<void> use_calibrations(Scenario& scenario, const References& spec) {
   return {};
 }
 
+// The defaults of the framework, for all that the spec does not set.
+Result<void> use_framework(const Framework& framework, Scenario& scenario, Given& given) {
+  scenario.framework = framework.id;
+  for (const Assignment& assignment : framework.set) {
+    if (given.contains(assignment.field)) continue;
+    if (auto done = assign(scenario, assignment); !done) {
+      Error error = done.error();
+      error.where = fmt::format("framework {}: {}", framework.id, assignment.field);
+      return fail(std::move(error));
+    }
+  }
+  for (const Assignment& assignment : framework.set) given.insert(assignment.field);
+  return {};
+}
+
 std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
   std::map<std::string, std::string> by_path;
   if (base != nullptr) {
@@ -324,6 +340,12 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   NS_TRY_VOID(assign_all(said, scenario, spec));
   Given given;
   for (const Assignment& assignment : said.assignments) given.insert(assignment.field);
+  if (base == nullptr || spec.framework) {
+    NS_TRY(
+        const Framework framework,
+        from("framework", catalog.framework(spec.framework ? std::string_view(*spec.framework) : kDefaultFramework)));
+    NS_TRY_VOID(use_framework(framework, scenario, given));
+  }
   derive_plan(scenario.plan, given, base);
   if (base == nullptr || spec.model) {
     NS_TRY(scenario.model, from("model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));

@@ -31,6 +31,7 @@ std::vector<FieldDescription> describe() {
   visit_fields(add, references);
   visit_fields(add, scenario.plan);
   visit_fields(add, scenario.training);
+  visit_fields(add, scenario.host);
   visit_fields(add, scenario.network);
   visit_fields(add, scenario.stragglers);
   visit_fields(add, scenario.settings);
@@ -66,6 +67,7 @@ std::span<const FieldDescription> scenario_fields() {
 Result<void> assign(Scenario& scenario, const Assignment& assignment) {
   if (auto done = assign_field(scenario.plan, assignment)) return *done;
   if (auto done = assign_field(scenario.training, assignment)) return *done;
+  if (auto done = assign_field(scenario.host, assignment)) return *done;
   if (auto done = assign_field(scenario.network, assignment)) return *done;
   if (auto done = assign_field(scenario.stragglers, assignment)) return *done;
   if (auto done = assign_field(scenario.settings, assignment)) return *done;

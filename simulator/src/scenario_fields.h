@@ -13,6 +13,7 @@ inline constexpr double kLargestSlowdown = 1000;
 // Catalog ids, aliases and files, and what changes the machine that they name.
 struct References {
   std::optional<std::string> model;
+  std::optional<std::string> framework;
   std::optional<std::string> gpu, cluster;
   std::optional<std::int64_t> nodes, gpus_per_node;
   std::optional<std::string> intra, inter;
@@ -28,6 +29,11 @@ void visit_fields(Visitor&& visit, T& names) {
          .values = "ID|FILE",
          .default_text = "gpt3-175b"},
         names.model);
+  visit({.name = "framework",
+         .help = "whose defaults hold, ns-dist list frameworks, or JSON",
+         .values = "ID|FILE",
+         .default_text = "megatron-core"},
+        names.framework);
   visit({.name = "machine/gpu",
          .help = "ns-dist list gpus, or JSON",
          .values = "ID|FILE",

@@ -159,6 +159,11 @@ void fields(Io& io, Training& training) {
 }
 
 template <class Io>
+void fields(Io& io, Host& host) {
+  table_fields(io, host);
+}
+
+template <class Io>
 void fields(Io& io, NetworkSettings& network) {
   table_fields(io, network);
   io("calibration", network.calibration);
@@ -192,6 +197,8 @@ void fields(Io& io, Scenario& scenario) {
   io("cluster", scenario.cluster);
   io("plan", scenario.plan);
   io("training", scenario.training);
+  io.optional("framework", scenario.framework);
+  io.optional("host", scenario.host);
   io.optional("network", scenario.network);
   io.unless_default("stragglers", scenario.stragglers);
   io.unless_default("settings", scenario.settings);
@@ -219,6 +226,8 @@ class Writer {
   static ordered_json of(T& value) {
     if constexpr (std::is_enum_v<T>) {
       return enumerator_name(value);
+    } else if constexpr (std::is_same_v<T, Recomputation>) {
+      return field_text(value);
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
       return value;
     } else {
@@ -305,6 +314,11 @@ class Reader {
   }
   void read(std::string_view key, KernelCalibration& value) {
     take(read_kernel_calibration(json_.json(key), json_.where(key)), value);
+  }
+  void read(std::string_view key, Recomputation& value) {
+    if (const auto done = read_field({.name = key}, json_.text(key), value); !done) {
+      json_.note(key, done.error().message, done.error().expected, done.error().hint);
+    }
   }
   void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
   void read(std::string_view key, std::vector<double>& values) {

@@ -41,9 +41,9 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
       check.gpu = scenario.cluster.gpu.id;
       check.measured = run.step;
       const FlopsPerSecond peak =
-          static_cast<double>(ranks) * scenario.cluster.gpu.matrix_peak(scenario.training.dtype);
+          static_cast<double>(ranks) * scenario.cluster.gpu.matrix_peak(product_type(scenario.training.precision));
       at_peak.push_back(step_flops(scenario.model, scenario.plan, scenario.training).model / peak);
-      keys.emplace_back(check.gpu, scenario.training.dtype);
+      keys.emplace_back(check.gpu, product_type(scenario.training.precision));
       Utilization& utilization = utilizations[keys.back()];
       utilization.sum += at_peak.back() / run.step;
       ++utilization.runs;
@@ -134,12 +134,13 @@ Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Cat
   NS_TRY(const Prediction prediction, predict(scenario, session));
   const Report report = ns_dist::report(scenario, prediction, {});
   vote.gpu = scenario.cluster.gpu.id;
-  vote.dtype = scenario.training.dtype;
+  vote.dtype = product_type(scenario.training.precision);
   vote.forecast = report.step;
   vote.low = report.step_low;
   vote.high = report.step_high;
-  vote.at_peak = step_flops(scenario.model, scenario.plan, scenario.training).model /
-                 (static_cast<double>(report.ranks) * scenario.cluster.gpu.matrix_peak(scenario.training.dtype));
+  vote.at_peak =
+      step_flops(scenario.model, scenario.plan, scenario.training).model /
+      (static_cast<double>(report.ranks) * scenario.cluster.gpu.matrix_peak(product_type(scenario.training.precision)));
   return vote;
 }
 

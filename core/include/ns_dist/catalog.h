@@ -12,13 +12,14 @@
 #include <vector>
 
 #include "ns_dist/cluster.h"
+#include "ns_dist/framework.h"
 #include "ns_dist/model.h"
 #include "ns_dist/published_run.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
 
-enum class CatalogKind { kGpu, kFabric, kCluster, kModel, kRuns };
+enum class CatalogKind { kGpu, kFabric, kCluster, kModel, kFramework, kRuns };
 
 struct CatalogEntry {
   std::string id, name;
@@ -44,7 +45,7 @@ class Catalog {
   Result<Fabric> fabric(std::string_view reference) const;
   Result<Cluster> cluster(std::string_view reference) const;
   Result<Model> model(std::string_view reference) const;  // also a Hugging Face config.json
-
+  Result<Framework> framework(std::string_view reference) const;
   Result<PublishedRuns> runs(std::string_view reference) const;
 
   // All entries by id, in alphabetical order.
@@ -70,6 +71,7 @@ class Catalog {
 Result<Gpu> read_gpu(std::string_view json, const std::string& where);
 Result<Model> read_model(std::string_view json, const std::string& where);
 Result<Fabric> read_fabric(std::string_view json, const std::string& where);
+Result<Framework> read_framework(std::string_view json, const std::string& where);
 Result<PublishedRuns> read_runs(std::string_view json, const std::string& where);
 
 // The candidate nearest to `name` by edit distance, or empty when none is near.

@@ -40,12 +40,13 @@ enum class Stream : std::uint8_t {
   kTensorParallel,
   kExpertParallel,
   kContextParallel,
+  kShardedWeights,  // ZeRO 2 and 3: weights gathered and gradients reduced layer by layer
   kDataParallel,
   kPipelineForward,
   kPipelineBackward
 };
-inline constexpr std::uint32_t kStreamCount = 7;
-std::string_view name_of(Stream stream);  // "compute", "tp", "ep", "cp", "dp", "pp_forward", "pp_backward"
+inline constexpr std::uint32_t kStreamCount = 8;
+std::string_view name_of(Stream stream);  // "compute", "tp", "ep", "cp", "fsdp", "dp", "pp_forward", "pp_backward"
 
 // What a node's time is counted as.
 enum class Category : std::uint8_t {

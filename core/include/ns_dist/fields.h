@@ -63,6 +63,7 @@ Result<void> read_field(const Field& field, std::string_view text, std::int64_t&
 Result<void> read_field(const Field& field, std::string_view text, bool& value);  // on, off; an empty text is on
 Result<void> read_field(const Field& field, std::string_view text, std::string& value);
 Result<void> read_field(const Field& field, std::string_view text, BytesPerSecond& value);  // of a link, with unit
+Result<void> read_field(const Field& field, std::string_view text, Seconds& value);         // at most 1 s, with unit
 Result<void> read_field(const Field& field, std::string_view text,
                         std::vector<double>& value);  // "1,0.9,1", or nothing
 template <class Enum>
@@ -77,6 +78,7 @@ std::string field_text(std::int64_t value);
 std::string field_text(bool value);
 std::string field_text(const std::string& value);
 std::string field_text(BytesPerSecond value);
+std::string field_text(Seconds value);
 std::string field_text(const std::vector<double>& value);
 template <class Enum>
 requires std::is_enum_v<Enum> std::string field_text(Enum value) { return std::string(enumerator_name(value)); }

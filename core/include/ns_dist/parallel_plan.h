@@ -10,14 +10,46 @@
 #include "ns_dist/dtype.h"
 #include "ns_dist/fields.h"
 #include "ns_dist/library.h"
+#include "ns_dist/precision.h"
 
 namespace ns_dist {
 
 // What is kept of a layer's activations for the backward pass (Korthikanti et al. 2022, s.5): everything, everything
-// but the attention core, or only the layer's input.
+// but some modules, or only the layer's input.
 enum class Recompute { kNone, kSelective, kFull };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<Recompute> = {"none", "selective", "full"};
+// Modules that selective recomputation runs again, with Megatron-Core's names (transformer_config.py,
+// recompute_modules).
+enum class RecomputeModule { kCoreAttention, kNorm, kMlp, kMoeActivation, kMoe, kSharedExperts, kLatentUpProjection };
+template <>
+inline constexpr std::array<std::string_view, 7> kEnumeratorNames<RecomputeModule> = {
+    "core_attn", "layernorm", "mlp", "moe_act", "moe", "shared_experts", "mla_up_proj"};
+// A set of enumerators.
+using ModuleSet = std::uint32_t;
+constexpr ModuleSet set_of(RecomputeModule module) { return ModuleSet{1} << static_cast<unsigned>(module); }
+
+// Three members of ParallelPlan that one text sets: "none", "selective", "selective:core_attn,mlp", "full", "full:4".
+struct Recomputation {
+  Recompute recompute = Recompute::kNone;
+  ModuleSet modules = set_of(RecomputeModule::kCoreAttention);
+  std::int64_t layers = 0;
+  friend bool operator==(const Recomputation&, const Recomputation&) = default;
+};
+Result<void> read_field(const Field& field, std::string_view text, Recomputation& value);
+std::string field_text(const Recomputation& value);
+
+// How context-parallel ranks bring queries and keys together: keys and values travel around a ring, each part beside
+// the attention of the part before it (Liu et al. 2023, arXiv 2310.01889); all keys and values are gathered first
+// (Llama 3, arXiv 2407.21783, s.3.3.2); or heads and tokens are exchanged, so that each rank has all tokens of some
+// heads (Jacobs et al. 2023, arXiv 2309.14509, DeepSpeed-Ulysses).
+enum class ContextExchange { kRing, kAllGather, kAllToAll };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ContextExchange> = {"p2p", "all-gather", "a2a"};
+// Format of the optimizer's two moments. 8 bits: one factor a block (Dettmers et al. 2021, arXiv 2110.02861).
+enum class MomentType { kFp32, kBf16, k8Bit };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MomentType> = {"fp32", "bf16", "8bit"};
 // How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
 // gradient_accumulation_fusion), fp32 by a kernel of its own (without that fusion; DeepSpeed's BF16 optimizer), or in
 // the weights' own format by a kernel of its own (DeepSpeed's FP16 optimizer).
@@ -37,19 +69,36 @@ struct ParallelPlan {
   bool account_embedding = false;        // the embedding counts as a layer when layers are divided over stages
   bool account_loss = false;             // the loss counts as a layer when layers are divided over stages
   std::string order = "tp-cp-ep-dp-pp";  // which ranks are neighbors: dimensions, innermost first (rank_order)
+  std::int64_t etp = 0;                  // tensor-parallel ranks of an expert; 0: as many as tp
+  ContextExchange cp_comm = ContextExchange::kRing;
   ZeroStage zero = ZeroStage::kOptimizer;
+  std::int64_t shard = 0;     // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
+  bool reshard = true;        // ZeRO 3: the backward pass gathers weights again
+  std::int64_t prefetch = 1;  // ZeRO 3: layers whose weights are gathered ahead
   Recompute recompute = Recompute::kNone;
+  ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
+  std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
   bool sequence_parallel = false;
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
+  bool fused_kernels = true;  // elementwise operations of a layer are fused; off: a kernel for each
+  bool fp8_params = false;    // weights are gathered and kept in the format of products
+  MomentType optimizer_state = MomentType::kFp32;
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   bool blocking_tp = false;           // backward, no tensor-parallel collective runs beside a product
   bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
   bool overlap_param_gather = false;  // data-parallel parameter gathering beside the first forward passes
   bool overlap_p2p = false;           // a stage goes on computing while it sends
+  bool overlap_tp = false;            // tensor-parallel collectives run in parts beside their products
+  bool overlap_ep = false;            // shared experts compute while tokens travel
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
 };
+
+// Whether replicas share the sum of the gradients: each pass reduces its own.
+constexpr bool shards_gradients(const ParallelPlan& plan) { return plan.zero >= ZeroStage::kGradients; }
+// Whether replicas share the weights: each pass gathers them layer by layer.
+constexpr bool shards_weights(const ParallelPlan& plan) { return plan.zero == ZeroStage::kParameters; }
 
 template <class Visitor, OrConst<ParallelPlan> Plan>
 void visit_fields(Visitor&& visit, Plan& plan) {
@@ -60,9 +109,18 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "data-parallel replicas",
          .default_text = "1; with machine/nodes, as many as fill them"},
         plan.dp);
-  visit({.name = "plan/cp", .help = "context-parallel ranks; more than 1 is not supported yet", .values = "1"},
-        plan.cp);
-  visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp"}, plan.ep);
+  visit({.name = "plan/cp", .help = "context-parallel ranks"}, plan.cp);
+  visit({.name = "plan/cp_comm",
+         .help = "keys and values around a ring, gathered, or exchanged for heads",
+         .in_reports = kUnlessDefault},
+        plan.cp_comm);
+  visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp x cp (x tp / etp)"}, plan.ep);
+  visit({.name = "plan/etp",
+         .help = "tensor-parallel ranks of an expert; 0: as many as tp",
+         .default_text = "tp",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.etp);
   visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
         plan.vpp);
   visit({.name = "plan/schedule",
@@ -91,11 +149,30 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .values = "DIMS",
          .in_reports = kOptional},
         plan.order);
-  visit({.name = "plan/zero",
-         .help = "1: replicas share the optimizer state; 2 and 3 are not supported yet",
-         .values = "0|1"},
+  visit({.name = "plan/zero", .help = "replicas share the optimizer state (1), gradients (2), weights (3, FSDP)"},
         plan.zero);
-  visit({.name = "plan/recompute", .help = "activations that the backward pass computes again"}, plan.recompute);
+  visit({.name = "plan/shard",
+         .help = "replicas that share one copy of what ZeRO spreads (HSDP); 0: all",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.shard);
+  visit({.name = "plan/reshard", .help = "ZeRO 3: weights are freed after the forward pass", .in_reports = kOptional},
+        plan.reshard);
+  visit({.name = "plan/prefetch",
+         .help = "ZeRO 3: layers whose weights are gathered ahead",
+         .least = 0,
+         .in_reports = kOptional},
+        plan.prefetch);
+  Recomputation again{plan.recompute, plan.recompute_modules, plan.recompute_layers};
+  visit({.name = "plan/recompute",
+         .help = "activations that the backward pass computes again: of modules, or of so many layers a chunk",
+         .values = "none|selective[:MODULES]|full[:LAYERS]"},
+        again);
+  if constexpr (!std::is_const_v<Plan>) {
+    plan.recompute = again.recompute;
+    plan.recompute_modules = again.modules;
+    plan.recompute_layers = again.layers;
+  }
   visit({.name = "plan/sequence_parallel",
          .help = "tensor-parallel ranks share what lies between products",
          .default_text = "on with plan/tp"},
@@ -113,6 +190,16 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .names = normalization_libraries(),
          .in_reports = kUnlessDefault},
         plan.norm_library);
+  visit({.name = "plan/fused_kernels",
+         .help = "elementwise operations of a layer are fused; off: a kernel for each",
+         .in_reports = kOptional},
+        plan.fused_kernels);
+  visit({.name = "plan/fp8_params",
+         .help = "weights are gathered and kept in the format of products",
+         .in_reports = kUnlessDefault},
+        plan.fp8_params);
+  visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kUnlessDefault},
+        plan.optimizer_state);
   visit({.name = "plan/grad_accumulation",
          .help = "fused into the products, or a kernel of its own in fp32 or low precision",
          .in_reports = kUnlessDefault},
@@ -129,12 +216,18 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "a stage goes on computing while it sends",
          .default_text = "as the schedule does"},
         plan.overlap_p2p);
+  visit({.name = "plan/overlap_tp",
+         .help = "tensor-parallel collectives run in parts beside their products",
+         .in_reports = kUnlessDefault},
+        plan.overlap_tp);
+  visit({.name = "plan/overlap_ep", .help = "shared experts compute while tokens travel", .in_reports = kUnlessDefault},
+        plan.overlap_ep);
 }
 
 struct Training {
   std::int64_t global_batch = 1536, micro_batch = 1;  // sequences
   std::int64_t sequence = 2048;                       // tokens
-  DType dtype = DType::kBf16;
+  Precision precision = Precision::kBf16;
   friend bool operator==(const Training&, const Training&) = default;
 };
 
@@ -144,11 +237,8 @@ void visit_fields(Visitor&& visit, T& training) {
   visit({.name = "training/micro_batch", .help = "sequences a pass"}, training.micro_batch);
   visit({.name = "training/sequence", .help = "tokens a sequence", .default_text = "the model's own", .flag = "--seq"},
         training.sequence);
-  visit({.name = "training/dtype",
-         .help = "number format of products; fp8 is not supported yet",
-         .values = "fp32|tf32|fp16|bf16",
-         .names = names_of<DType>().subspan(1, 5)},
-        training.dtype);
+  visit({.name = "training/dtype", .help = "number format of products; from fp8 on, all else stays in bf16"},
+        training.precision);
 }
 
 }  // namespace ns_dist

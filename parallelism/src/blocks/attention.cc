@@ -1,4 +1,5 @@
 // Self-attention: grouped-query with fused or unfused core, and multi-head latent attention.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -61,12 +62,14 @@ BlockStep heads(const Shape& shape) {
     const auto elements = static_cast<double>(shape.tokens * shape.heads * (2 * shape.query_dim + shape.value_dim));
     add("attention.assemble", Copy{elements * shape.element * units::B});
   }
+  if (shape.model->mla) step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kLatentUpProjection);
   step.kept_for_input_gradient = bytes_of(
       shape, shape.tokens, shape.heads * shape.query_dim + key_heads(shape) * (shape.query_dim + shape.value_dim));
   return step;
 }
 
-void flash_core(const Shape& shape, BlockStep& step) {
+// The fused core of one rank.
+Attention fused_attention(const Shape& shape) {
   Attention attention;
   attention.batch = shape.micro_batch;
   attention.heads = shape.heads;
@@ -77,10 +80,114 @@ void flash_core(const Shape& shape, BlockStep& step) {
   attention.causal = true;
   attention.window = shape.model->sliding_window < shape.sequence ? shape.model->sliding_window : 0;
   attention.library = shape.plan->attention_library;
+  return attention;
+}
+
+void add_core(const Shape& shape, BlockStep& step, Attention attention) {
   attention.pass = Pass::kForward;
   step.forward.push_back(kernel(shape, "attention.flash", attention));
   attention.pass = Pass::kBackward;
   step.input_gradient.push_back(kernel(shape, "attention.flash.backward", attention));
+}
+
+// ---- Context parallelism ----
+//
+// Each rank holds two parts of the sequence, one from its beginning and one from its end, so that all ranks have the
+// same work under a causal mask (Brandon et al. 2023, arXiv 2311.09431; Megatron-Core, get_batch_on_this_cp_rank).
+
+// Keys and values of this rank, bytes.
+Bytes keys_and_values(const Shape& shape) {
+  return bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim)) * units::B;
+}
+
+// One attention for each rank's keys: first the rank's own, then those that arrive from the neighbor while the one
+// before is computed. Of later ones half is masked: all queries see half of the keys, or half of the queries see all.
+// Backward, gradients of keys and values travel with them (Liu et al. 2023, arXiv 2310.01889).
+void ring_core(const Shape& shape, BlockStep& step) {
+  const std::int64_t local = shape.sequence / shape.cp;
+  Attention own = fused_attention(shape);
+  own.query_length = own.key_length = local;
+  own.window = own.window < local ? own.window : 0;
+  Attention other = own;
+  other.key_length = std::max<std::int64_t>(1, local / 2);
+  other.causal = false;
+  other.window = 0;
+  const auto send = [&](std::vector<Call>& calls, const char* name, Bytes size, std::int32_t beside) {
+    calls.push_back({name, Communication{CollectiveKind::kSendRecv, size, Axis::kContextPair, beside}});
+  };
+  const std::int64_t outputs = shape.tokens * shape.heads * shape.value_dim;
+  const auto keys = static_cast<std::int64_t>(keys_and_values(shape) / units::B / shape.element);
+  BlockStep one;
+  for (std::int64_t part = 0; part < shape.cp; ++part) {
+    const bool last = part + 1 == shape.cp;
+    one = {};
+    add_core(shape, one, part == 0 ? own : other);
+    if (!last) send(step.forward, "attention.ring", keys_and_values(shape), 1);
+    step.forward.push_back(std::move(one.forward.front()));
+    // Results of the parts are weighted by their sums of exponentials.
+    if (part > 0) {
+      step.forward.push_back(kernel(shape, "attention.ring.merge", Elementwise{"merge", outputs, 2, 1, 4}));
+    }
+    // Keys and values go around once, their gradients once more behind them.
+    send(step.input_gradient, "attention.ring.backward", keys_and_values(shape) * (part == 0 || last ? 1.0 : 2.0), 1);
+    step.input_gradient.push_back(std::move(one.input_gradient.front()));
+    if (part > 0) {
+      step.input_gradient.push_back(kernel(shape, "attention.ring.add", Elementwise{"add", keys, 2, 1, 1}));
+    }
+  }
+}
+
+// Queries of this rank against the keys of all ranks. Under a causal mask they see half of them.
+void gathered_core(const Shape& shape, BlockStep& step) {
+  const Bytes all = keys_and_values(shape) * static_cast<double>(shape.cp);
+  const auto communicate = [&](std::vector<Call>& calls, const char* name, CollectiveKind kind) {
+    calls.push_back({name, Communication{kind, all, Axis::kContext}});
+  };
+  Attention attention = fused_attention(shape);
+  attention.query_length = shape.sequence / shape.cp;
+  attention.key_length = std::max<std::int64_t>(1, (shape.sequence + attention.query_length) / 2);
+  if (attention.window > 0) attention.key_length = std::min(attention.key_length, attention.window);
+  attention.window = 0;
+  attention.causal = false;
+  communicate(step.forward, "attention.keys.all_gather", CollectiveKind::kAllGather);
+  communicate(step.input_gradient, "attention.keys.backward.all_gather", CollectiveKind::kAllGather);
+  add_core(shape, step, attention);
+  communicate(step.input_gradient, "attention.keys.backward.reduce_scatter", CollectiveKind::kReduceScatter);
+}
+
+// Each rank has all tokens of its part of the heads.
+void exchanged_core(const Shape& shape, BlockStep& step) {
+  Attention attention = fused_attention(shape);
+  attention.heads = shape.heads / shape.cp;
+  attention.kv_heads = std::max<std::int64_t>(1, attention.kv_heads / shape.cp);
+  const Bytes queries = bytes_of(shape, shape.tokens, shape.heads * shape.query_dim) * units::B;
+  const Bytes outputs = bytes_of(shape, shape.tokens, shape.heads * shape.value_dim) * units::B;
+  const auto exchange = [&](std::vector<Call>& calls, const char* name, Bytes size) {
+    calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kContext}});
+  };
+  exchange(step.forward, "attention.heads.all_to_all", queries + keys_and_values(shape));
+  exchange(step.input_gradient, "attention.output.backward.all_to_all", outputs);
+  add_core(shape, step, attention);
+  exchange(step.forward, "attention.output.all_to_all", outputs);
+  exchange(step.input_gradient, "attention.heads.backward.all_to_all", queries + keys_and_values(shape));
+}
+
+void flash_core(const Shape& shape, BlockStep& step) {
+  if (shape.cp == 1) {
+    add_core(shape, step, fused_attention(shape));
+  } else {
+    switch (shape.plan->cp_comm) {
+      case ContextExchange::kRing:
+        ring_core(shape, step);
+        break;
+      case ContextExchange::kAllGather:
+        gathered_core(shape, step);
+        break;
+      case ContextExchange::kAllToAll:
+        exchanged_core(shape, step);
+        break;
+    }
+  }
   // Log-sum-exp of each row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2).
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
 }
@@ -123,9 +230,18 @@ void unfused_core(const Shape& shape, BlockStep& step) {
 BlockStep core(const Shape& shape) {
   BlockStep step;
   step.name = "attention.core";
-  step.recomputed_selectively = true;
+  step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kCoreAttention);
   shape.plan->flash_attention ? flash_core(shape, step) : unfused_core(shape, step);
   return step;
+}
+
+// What selective recomputation of modules other than the core computes again.
+void mark_modules(Block& block) {
+  constexpr ModuleSet kNorm = set_of(RecomputeModule::kNorm), kUp = set_of(RecomputeModule::kLatentUpProjection);
+  block.steps[1].drops_for_weight_gradient = kNorm;  // the projection behind the norm, whose input all others share
+  for (BlockStep& step : block.steps) {
+    if (step.name == "attention.q_up" || step.name == "attention.kv_up") step.again |= kUp;
+  }
 }
 
 }  // namespace
@@ -141,6 +257,7 @@ Block attention_block(const Shape& shape) {
   block.steps.push_back(blocks::linear(shape, {"attention.proj", shape.tokens, shape.heads * shape.value_dim,
                                                shape.hidden, shape.model->bias, Split::kRow, "attention"}));
   block.steps.push_back(blocks::residual(shape, "attention"));
+  mark_modules(block);
   return block;
 }
 

@@ -34,36 +34,108 @@ void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name,
 }
 
 Epilogue accumulation_epilogue(const Shape& shape) {
-  return shape.plan->grad_accumulation == GradAccumulation::kFused ? Epilogue::kAccumulateFp32 : Epilogue::kNone;
+  return shape.plan->grad_accumulation == GradAccumulation::kFused && !shards_gradients(*shape.plan)
+             ? Epilogue::kAccumulateFp32
+             : Epilogue::kNone;
 }
 
 void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters) {
-  if (shape.plan->grad_accumulation == GradAccumulation::kFused) return;
+  // Where replicas share the gradients, each adds up its share once they are reduced.
+  if (shape.plan->grad_accumulation == GradAccumulation::kFused || shards_gradients(*shape.plan)) return;
   // The product's gradient is read, the sum is read and written.
   const double sum = gradient_size(*shape.plan, shape.dtype) / units::B / shape.element;
   calls.push_back(kernel(shape, concat(name, ".wgrad.accumulate"), Elementwise{"add", parameters, 1 + sum, sum, 1}));
 }
 
+void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements, bool fused) {
+  if (!is_quantized(shape)) return;
+  const double written = shape.product_element / shape.element;
+  calls.push_back(kernel(shape, concat(name, ".quantize"),
+                         fused ? Elementwise{"transpose", elements, written, written, 0}
+                               : Elementwise{"quantize", elements, 1, 2 * written, 2}));
+}
+
+namespace {
+
+// Collectives around a product that overlap it in parts, one for each rank: all parts but one run beside the product.
+// (TransformerEngine's userbuffers, ring exchange; PyTorch's async tensor parallelism.)
+bool overlaps_products(const Shape& shape) { return shape.plan->overlap_tp && shape.sequence_parallel; }
+
+void communicate_beside_product(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind,
+                                Bytes size) {
+  const auto ranks = static_cast<double>(shape.tp);
+  calls.push_back({std::move(name), Communication{kind, size * ((ranks - 1) / ranks), Axis::kTensor, 1}});
+}
+
+// `product` between what is gathered before it and what is reduced behind it.
+struct Around {
+  std::string_view gathers = {}, reduces = {};  // names; empty: nothing
+  Bytes gathered;
+};
+void add_product(const Shape& shape, std::vector<Call>& calls, Call product, const Around& around) {
+  const auto ranks = static_cast<double>(shape.tp);
+  const bool beside = overlaps_products(shape);
+  const double exposed = beside ? 1 / ranks : 1;
+  if (!around.gathers.empty()) gather(shape, calls, around.gathers, around.gathered * exposed);
+  if (beside && !around.gathers.empty()) {
+    communicate_beside_product(shape, calls, concat(around.gathers, ".all_gather"), CollectiveKind::kAllGather,
+                               around.gathered);
+  }
+  if (beside && !around.reduces.empty()) {
+    communicate_beside_product(shape, calls, concat(around.reduces, ".reduce_scatter"), CollectiveKind::kReduceScatter,
+                               shape.hidden_states());
+  }
+  calls.push_back(std::move(product));
+  if (!around.reduces.empty()) reduce(shape, calls, around.reduces, shape.hidden_states() * exposed);
+}
+
+}  // namespace
+
 BlockStep linear(const Shape& shape, const Linear& layer) {
-  const auto& [name, rows, in, out, bias, split, region, epilogue] = layer;
+  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized] = layer;
+  const bool quantized = is_quantized(shape) && !unquantized;
+  const double operand = quantized ? shape.product_element : shape.element;  // bytes
+  const auto product = [&](std::string text, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout,
+                           Epilogue end) {
+    Gemm gemm{1, m, n, k, layout, end};
+    if (!quantized) return kernel(shape, std::move(text), gemm);
+    // 8-bit products of Hopper need both operands with the reduced dimension innermost.
+    gemm.layout = GemmLayout::kNT;
+    gemm.scaling = scaling_of(shape.precision);
+    return Call{std::move(text), Operator{gemm, product_type(shape.precision)}};
+  };
+  const std::int64_t held_rows = split == Split::kColumn ? shape.sharded_tokens : rows;
+  const std::int64_t gradient_rows = split == Split::kRow ? shape.sharded_tokens : rows;
+  // What is gathered has the products' format.
+  const Bytes gathered = shape.hidden_states() * (operand / shape.element);
   BlockStep step;
   step.name = name;
 
-  step.forward.reserve(2);
-  if (split == Split::kColumn) gather(shape, step.forward, region, shape.hidden_states());
-  step.forward.push_back(kernel(shape, step.name, Gemm{1, rows, out, in, GemmLayout::kNT, epilogue}));
-  if (split == Split::kRow) reduce(shape, step.forward, region, shape.hidden_states());
+  step.forward.reserve(4);
+  if (quantized) {
+    quantize(shape, step.forward, name, held_rows * in,
+             split == Split::kColumn && shape.precision != Precision::kFp8Block);
+  }
+  Around forward;
+  forward.gathered = gathered;
+  if (split == Split::kColumn) forward.gathers = region;
+  if (split == Split::kRow) forward.reduces = region;
+  add_product(shape, step.forward, product(step.name, rows, out, in, GemmLayout::kNT, epilogue), forward);
 
-  step.input_gradient.reserve(2);
-  if (split == Split::kRow) gather(shape, step.input_gradient, concat(name, ".grad"), shape.hidden_states());
-  const std::string dgrad = concat(name, ".dgrad");
-  step.input_gradient.push_back(kernel(shape, dgrad, Gemm{1, rows, in, out, GemmLayout::kNN, Epilogue::kNone}));
+  step.input_gradient.reserve(4);
+  if (quantized) quantize(shape, step.input_gradient, concat(name, ".grad"), gradient_rows * out, false);
+  const std::string dgrad = concat(name, ".dgrad"), grad = concat(name, ".grad");
+  Around backward;
+  backward.gathered = gathered;
+  if (split == Split::kRow) backward.gathers = grad;
+  add_product(shape, step.input_gradient, product(dgrad, rows, in, out, GemmLayout::kNN, Epilogue::kNone), backward);
+  // Runs beside the weight gradient's product.
   if (split == Split::kColumn) reduce(shape, step.input_gradient, dgrad, shape.hidden_states());
 
   step.weight_gradient.reserve(3);
-  if (split == Split::kColumn) gather(shape, step.weight_gradient, concat(name, ".input"), shape.hidden_states());
+  if (split == Split::kColumn) gather(shape, step.weight_gradient, concat(name, ".input"), gathered);
   step.weight_gradient.push_back(
-      kernel(shape, concat(name, ".wgrad"), Gemm{1, out, in, rows, GemmLayout::kTN, accumulation_epilogue(shape)}));
+      product(concat(name, ".wgrad"), out, in, rows, GemmLayout::kTN, accumulation_epilogue(shape)));
   accumulate(shape, step.weight_gradient, name, out * in);
   if (bias) {
     // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`).
@@ -72,9 +144,11 @@ BlockStep linear(const Shape& shape, const Linear& layer) {
   }
 
   // Column-parallel layers keep this rank's part of the input and gather it again.
-  step.kept_for_weight_gradient = bytes_of(shape, split == Split::kColumn ? shape.sharded_tokens : rows, in);
+  const double held = static_cast<double>(held_rows) * static_cast<double>(in);
+  step.kept_for_weight_gradient = held * operand;
   step.output_gradient = bytes_of(shape, rows, out);
   step.parameters.dense = static_cast<double>(in) * static_cast<double>(out) + (bias ? static_cast<double>(out) : 0);
+  if (quantized) step.parameters.quantized = static_cast<double>(in) * static_cast<double>(out);
   return step;
 }
 
@@ -94,6 +168,7 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
 
 BlockStep branch_norm(const Shape& shape, std::string_view branch) {
   BlockStep step = norm(shape, concat(branch, ".norm"), shape.sharded_tokens, shape.hidden);
+  step.again = set_of(RecomputeModule::kNorm);
   step.input_gradient.push_back(kernel(shape, concat(branch, ".residual.backward"),
                                        Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
   return step;
@@ -103,13 +178,23 @@ BlockStep activation(const Shape& shape, std::string_view name, std::int64_t row
   const bool gated = shape.model->gated_mlp;
   BlockStep step;
   step.name = name;
-  step.forward.push_back(
-      kernel(shape, step.name,
-             Elementwise{gated ? "gated_activation" : "bias_activation", rows * ffn, gated ? 2.0 : 1.0, 1, 10}));
-  step.input_gradient.push_back(kernel(shape, concat(name, ".backward"),
-                                       Elementwise{gated ? "gated_activation_backward" : "bias_activation_backward",
-                                                   rows * ffn, gated ? 3.0 : 2.0, gated ? 2.0 : 1.0, 20}));
-  step.kept_for_input_gradient = bytes_of(shape, rows, gated ? 2 * ffn : ffn);
+  const auto add = [&](std::vector<Call>& calls, std::string_view suffix, const char* what, double inputs,
+                       double outputs, double flops) {
+    calls.push_back(kernel(shape, concat(name, suffix), Elementwise{what, rows * ffn, inputs, outputs, flops}));
+  };
+  if (shape.plan->fused_kernels || !gated) {
+    add(step.forward, "", gated ? "gated_activation" : "bias_activation", gated ? 2 : 1, 1, 10);
+    add(step.input_gradient, ".backward", gated ? "gated_activation_backward" : "bias_activation_backward",
+        gated ? 3 : 2, gated ? 2 : 1, 20);
+  } else {
+    // The activation of one half, then its product with the other; backward, two products and the derivative.
+    add(step.forward, "", "activation", 1, 1, 8);
+    add(step.forward, ".gate", "multiply", 2, 1, 1);
+    add(step.input_gradient, ".gate.backward", "multiply", 2, 1, 1);
+    add(step.input_gradient, ".gate.backward", "multiply", 2, 1, 1);
+    add(step.input_gradient, ".backward", "activation_backward", 2, 1, 16);
+  }
+  step.kept_for_input_gradient = bytes_of(shape, rows, gated ? (shape.plan->fused_kernels ? 2 : 3) * ffn : ffn);
   return step;
 }
 
@@ -124,13 +209,20 @@ BlockStep residual(const Shape& shape, std::string_view branch) {
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
   BlockStep step;
   step.name = concat(branch, ".residual");
-  if (shape.model->dropout) {
-    step.forward.push_back(kernel(shape, concat(branch, ".dropout_add"),
-                                  Elementwise{"bias_dropout_add", elements, 2, 1 + mask_elements(shape), 4}));
-    dropout_backward(shape, step, branch);
-  } else {
-    step.forward.push_back(kernel(shape, concat(branch, ".add"), Elementwise{"add", elements, 2, 1, 1}));
+  const auto add = [&](std::string_view name, const Elementwise& what) {
+    step.forward.push_back(kernel(shape, concat(branch, name), what));
+  };
+  if (!shape.model->dropout) {
+    add(".add", Elementwise{"add", elements, 2, 1, 1});
+    return step;
   }
+  if (shape.plan->fused_kernels) {
+    add(".dropout_add", Elementwise{"bias_dropout_add", elements, 2, 1 + mask_elements(shape), 4});
+  } else {
+    add(".dropout", Elementwise{"dropout", elements, 1, 1 + mask_elements(shape), 3});
+    add(".add", Elementwise{"add", elements, 2, 1, 1});
+  }
+  dropout_backward(shape, step, branch);
   return step;
 }
 

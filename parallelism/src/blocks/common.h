@@ -32,8 +32,16 @@ struct Linear {
   Split split = Split::kLocal;
   std::string_view region = {};  // "mlp"; names the forward communication of kColumn and kRow
   Epilogue epilogue = Epilogue::kNone;
+  bool unquantized = false;  // runs in the storage format under every precision
 };
 BlockStep linear(const Shape& shape, const Linear& layer);
+
+// Whether the layers' products run in another format than activations are stored in.
+inline bool is_quantized(const Shape& shape) { return quantizes(shape.precision); }
+// Appends a kernel that casts `elements` to the products' format, for the forward product and, transposed or with
+// factors along the other axis, for the weight gradient; nothing without quantization. `fused`: the kernel before
+// writes the first of the two.
+void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements, bool fused);
 
 // The gradient of `parameters` weights in `calls`: the product ends with accumulation_epilogue, or a kernel of its own
 // adds it to the sum.

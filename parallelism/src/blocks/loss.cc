@@ -8,8 +8,8 @@ namespace ns_dist {
 namespace {
 
 BlockStep logits(const Shape& shape) {
-  BlockStep step = blocks::linear(
-      shape, {"loss.logits", shape.tokens, shape.hidden, shape.vocabulary, false, blocks::Split::kColumn, "loss"});
+  BlockStep step = blocks::linear(shape, {"loss.logits", shape.tokens, shape.hidden, shape.vocabulary, false,
+                                          blocks::Split::kColumn, "loss", Epilogue::kNone, true});
   // A tied projection is the embedding's table, or a copy of it on another stage.
   if (shape.model->tied_embeddings && shape.plan->pp == 1) step.parameters = {};
   return step;

@@ -18,6 +18,10 @@ Block mlp_block(const Shape& shape) {
   block.steps.push_back(blocks::activation(shape, "mlp.activation", tokens, ffn));
   block.steps.push_back(blocks::linear(shape, {"mlp.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "mlp"}));
   block.steps.push_back(blocks::residual(shape, "mlp"));
+  constexpr ModuleSet kMlp = set_of(RecomputeModule::kMlp);
+  block.steps[1].drops_for_weight_gradient = set_of(RecomputeModule::kNorm);
+  block.steps[1].again = block.steps[2].again = block.steps[3].again = kMlp;
+  block.steps[2].drops_for_input_gradient = block.steps[3].drops_for_weight_gradient = kMlp;
   return block;
 }
 

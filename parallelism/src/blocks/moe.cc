@@ -1,5 +1,6 @@
 // Mixture of experts with token dispatch by all-to-all (Megatron-Core's all-to-all dispatcher): route, permute,
 // exchange over the expert-parallel group, gather over the tensor-parallel group, grouped GEMMs, and back.
+#include <algorithm>
 #include <utility>
 
 #include "blocks/common.h"
@@ -15,9 +16,9 @@ using blocks::Split;
 struct LocalExperts {
   explicit LocalExperts(const Shape& shape)
       : routed(shape.sharded_tokens * shape.model->moe->top_k),
-        rows(shape.tokens * shape.model->moe->top_k),
+        rows((shape.etp == shape.tp ? shape.tokens : shape.sharded_tokens * shape.etp) * shape.model->moe->top_k),
         experts(shape.model->moe->experts / shape.ep),
-        ffn(shape.model->moe->expert_ffn / shape.tp),
+        ffn(shape.model->moe->expert_ffn / shape.etp),
         exchanged(bytes_of(shape, routed, shape.hidden) * units::B),
         gathered(bytes_of(shape, rows, shape.hidden) * units::B) {}
 
@@ -29,8 +30,22 @@ struct LocalExperts {
   Bytes gathered;        // over the tensor-parallel group
 };
 
-void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, Bytes size) {
-  if (shape.ep > 1) calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kExpert}});
+// Among the ranks of one expert: under sequence parallelism each has its own tokens.
+void gather_rows(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size) {
+  if (shape.etp == 1 || !shape.sequence_parallel) return;
+  calls.push_back(
+      {blocks::concat(name, ".all_gather"), Communication{CollectiveKind::kAllGather, size, Axis::kExpertTensor}});
+}
+void reduce_rows(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size) {
+  if (shape.etp == 1) return;
+  const bool scatter = shape.sequence_parallel;
+  calls.push_back({blocks::concat(name, scatter ? ".reduce_scatter" : ".all_reduce"),
+                   Communication{scatter ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, size,
+                                 Axis::kExpertTensor}});
+}
+
+void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, Bytes size, std::int32_t beside = 0) {
+  if (shape.ep > 1) calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kExpert, beside}});
 }
 
 // Rows come in from each rank in turn. They are brought together by local expert, and split before they leave
@@ -51,23 +66,42 @@ BlockStep top_k(const Shape& shape) {
   return step;
 }
 
-// From tokens to rows of experts.
-BlockStep dispatch(const Shape& shape, const LocalExperts& size) {
+// Kernels of `steps`, of the forward and of the backward pass.
+struct KernelCounts {
+  std::int32_t forward = 0, backward = 0;
+};
+KernelCounts kernels_of(const std::vector<BlockStep>& steps) {
+  const auto count = [](const std::vector<Call>& calls) {
+    return static_cast<std::int32_t>(std::count_if(
+        calls.begin(), calls.end(), [](const Call& call) { return std::holds_alternative<Operator>(call.what); }));
+  };
+  KernelCounts kernels;
+  for (const BlockStep& step : steps) {
+    kernels.forward += count(step.forward);
+    kernels.backward += count(step.input_gradient) + count(step.weight_gradient);
+  }
+  return kernels;
+}
+
+// From tokens to rows of experts: two steps. What is between them runs beside the exchange, `between` kernels.
+BlockStep send_rows(const Shape& shape, const LocalExperts& size, std::int32_t between) {
   BlockStep step;
   step.name = "moe.dispatch";
-  step.forward.reserve(4);
   step.forward.push_back(kernel(shape, "moe.permute", Copy{size.exchanged}));
-  exchange(shape, step.forward, "moe.dispatch", size.exchanged);
-  blocks::gather(shape, step.forward, "moe.dispatch", size.gathered);
-  sort_by_expert(shape, step.forward, "moe.sort", size);
-
-  step.input_gradient.reserve(4);
-  sort_by_expert(shape, step.input_gradient, "moe.sort.backward", size);
-  blocks::reduce(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
-  exchange(shape, step.input_gradient, "moe.dispatch.backward", size.exchanged);
+  exchange(shape, step.forward, "moe.dispatch", size.exchanged, between);
   step.input_gradient.push_back(
       kernel(shape, "moe.permute.backward",
              Elementwise{"sum", size.routed * shape.hidden, 1, 1 / static_cast<double>(shape.model->moe->top_k), 1}));
+  return step;
+}
+BlockStep receive_rows(const Shape& shape, const LocalExperts& size, std::int32_t between) {
+  BlockStep step;
+  step.name = "moe.receive";
+  gather_rows(shape, step.forward, "moe.dispatch", size.gathered);
+  sort_by_expert(shape, step.forward, "moe.sort", size);
+  sort_by_expert(shape, step.input_gradient, "moe.sort.backward", size);
+  reduce_rows(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
+  exchange(shape, step.input_gradient, "moe.dispatch.backward", size.exchanged, between);
   return step;
 }
 
@@ -77,7 +111,7 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   step.name = "moe.combine";
   step.forward.reserve(4);
   sort_by_expert(shape, step.forward, "moe.unsort", size);
-  blocks::reduce(shape, step.forward, "moe.combine", size.gathered);
+  reduce_rows(shape, step.forward, "moe.combine", size.gathered);
   exchange(shape, step.forward, "moe.combine", size.exchanged);
   step.forward.push_back(kernel(
       shape, "moe.unpermute",
@@ -87,7 +121,7 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   step.input_gradient.push_back(kernel(shape, "moe.unpermute.backward",
                                        Elementwise{"weighted_sum_backward", size.routed * shape.hidden, 2, 1, 3}));
   exchange(shape, step.input_gradient, "moe.combine.backward", size.exchanged);
-  blocks::gather(shape, step.input_gradient, "moe.combine.backward", size.gathered);
+  gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered);
   sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size);
   // The experts' outputs, for the gradient of the routing weights.
   step.kept_for_input_gradient = bytes_of(shape, size.routed, shape.hidden);
@@ -99,39 +133,60 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
                          std::int64_t out, std::int64_t input_rows) {
   BlockStep step;
   step.name = name;
+  const bool quantized = blocks::is_quantized(shape);
   const auto gemm = [&](std::string text, std::int64_t n, std::int64_t k, GemmLayout layout, Epilogue epilogue) {
-    return kernel(shape, std::move(text), GroupedGemm{size.experts, size.rows, n, k, layout, epilogue});
+    return Call{std::move(text), Operator{GroupedGemm{size.experts, size.rows, n, k, layout, epilogue},
+                                          quantized ? product_type(shape.precision) : shape.dtype}};
   };
+  blocks::quantize(shape, step.forward, name, size.rows * in, false);
+  blocks::quantize(shape, step.input_gradient, blocks::concat(name, ".grad"), size.rows * out, false);
   step.forward.push_back(gemm(step.name, out, in, GemmLayout::kNT, Epilogue::kNone));
   step.input_gradient.push_back(gemm(blocks::concat(name, ".dgrad"), in, out, GemmLayout::kNN, Epilogue::kNone));
   // The weight gradient contracts over an expert's rows: the same products, reduced over tokens.
   step.weight_gradient.push_back(
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
-  step.kept_for_weight_gradient = bytes_of(shape, input_rows, in);
+  step.kept_for_weight_gradient =
+      static_cast<double>(input_rows) * static_cast<double>(in) * (quantized ? shape.product_element : shape.element);
   step.output_gradient = bytes_of(shape, size.rows, out);
   step.parameters.experts = static_cast<double>(size.experts) * (static_cast<double>(in) * static_cast<double>(out) +
                                                                  (shape.model->bias ? static_cast<double>(out) : 0));
+  if (quantized) step.parameters.quantized = step.parameters.experts;
   return step;
 }
 
 // Experts that all tokens pass, as one MLP.
-void shared_experts(const Shape& shape, Block& block) {
+std::vector<BlockStep> shared_experts(const Shape& shape) {
   const Experts& moe = *shape.model->moe;
-  if (moe.shared_experts == 0) return;
+  std::vector<BlockStep> steps;
+  if (moe.shared_experts == 0) return steps;
   const std::int64_t ffn = moe.shared_experts * moe.shared_expert_ffn / shape.tp, tokens = shape.tokens;
   const std::int64_t up = shape.model->gated_mlp ? 2 * ffn : ffn;
   const bool bias = shape.model->bias;
-  block.steps.push_back(
+  steps.push_back(
       blocks::linear(shape, {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared"}));
-  block.steps.back().kept_for_weight_gradient = 0;  // the router keeps the same input
-  block.steps.push_back(blocks::activation(shape, "moe.shared.activation", tokens, ffn));
-  block.steps.push_back(
+  steps.back().kept_for_weight_gradient = 0;  // the router keeps the same input
+  steps.push_back(blocks::activation(shape, "moe.shared.activation", tokens, ffn));
+  steps.push_back(
       blocks::linear(shape, {"moe.shared.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "moe.shared"}));
-  BlockStep add;
-  add.name = "moe.shared.add";
-  add.forward.push_back(kernel(shape, add.name, Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
-  block.steps.push_back(std::move(add));
+  return steps;
+}
+
+// What selective recomputation computes again.
+void mark_modules(Block& block) {
+  constexpr ModuleSet kActivation = set_of(RecomputeModule::kMoeActivation), kMoe = set_of(RecomputeModule::kMoe),
+                      kShared = set_of(RecomputeModule::kSharedExperts);
+  for (BlockStep& step : block.steps) {
+    const std::string_view name = step.name;
+    if (name == "moe.router") step.drops_for_weight_gradient |= set_of(RecomputeModule::kNorm);
+    if (name == "moe.activation") step.again |= kActivation;
+    if (name == "moe.fc2") step.drops_for_weight_gradient |= kActivation;
+    const ModuleSet module = name.starts_with("moe.shared.") ? kShared : kMoe;
+    if (name == "moe.norm" || name == "moe.router" || name == "moe.residual") continue;
+    step.again |= module;
+    step.drops_for_input_gradient |= module;
+    if (name != "moe.shared.fc1") step.drops_for_weight_gradient |= module;
+  }
 }
 
 }  // namespace
@@ -139,20 +194,39 @@ void shared_experts(const Shape& shape, Block& block) {
 Block moe_block(const Shape& shape) {
   const LocalExperts size(shape);
   const std::int64_t up = shape.model->gated_mlp ? 2 * size.ffn : size.ffn;
+  const std::vector<BlockStep> shared = shared_experts(shape);
+  const bool beside = shape.plan->overlap_ep && shape.ep > 1 && !shared.empty();
+  const KernelCounts between = beside ? kernels_of(shared) : KernelCounts{};
   Block block;
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
-  block.steps.reserve(13);
+  block.steps.reserve(15);
   block.steps.push_back(blocks::branch_norm(shape, "moe"));
-  block.steps.push_back(
-      blocks::linear(shape, {"moe.router", shape.sharded_tokens, shape.hidden, shape.model->moe->experts}));
+  block.steps.push_back(blocks::linear(shape, {"moe.router",
+                                               shape.sharded_tokens,
+                                               shape.hidden,
+                                               shape.model->moe->experts,
+                                               false,
+                                               Split::kLocal,
+                                               {},
+                                               Epilogue::kNone,
+                                               true}));
   block.steps.push_back(top_k(shape));
-  block.steps.push_back(dispatch(shape, size));
+  block.steps.push_back(send_rows(shape, size, between.forward));
+  if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
+  block.steps.push_back(receive_rows(shape, size, between.backward));
   block.steps.push_back(grouped_linear(shape, size, "moe.fc1", shape.hidden, up, size.routed));
   block.steps.push_back(blocks::activation(shape, "moe.activation", size.rows, size.ffn));
   block.steps.push_back(grouped_linear(shape, size, "moe.fc2", size.ffn, shape.hidden, size.rows));
   block.steps.push_back(combine(shape, size));
-  shared_experts(shape, block);
+  if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
+  if (!shared.empty()) {
+    BlockStep add;
+    add.name = "moe.shared.add";
+    add.forward.push_back(kernel(shape, add.name, Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
+    block.steps.push_back(std::move(add));
+  }
   block.steps.push_back(blocks::residual(shape, "moe"));
+  mark_modules(block);
   return block;
 }
 

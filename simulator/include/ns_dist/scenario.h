@@ -92,6 +92,24 @@ void visit_fields(Visitor&& visit, T& stragglers) {
         stragglers.stage_speed);
 }
 
+// The program that launches kernels. A kernel starts when its launch has ended: where kernels are shorter than their
+// launches, the GPU waits for the host.
+struct Host {
+  Seconds launch_cost = 4.5 * units::us;  // of one kernel, operator and framework together
+  bool cuda_graphs = false;               // a recorded graph launches kernels: the GPU never waits
+  bool blocking_launches = false;         // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
+  friend bool operator==(const Host&, const Host&) = default;
+};
+
+template <class Visitor, OrConst<Host> T>
+void visit_fields(Visitor&& visit, T& host) {
+  visit({.name = "host/launch_cost", .help = "host time that one kernel takes, as in \"4.5 us\"", .values = "TIME"},
+        host.launch_cost);
+  visit({.name = "host/cuda_graphs", .help = "a recorded graph launches the kernels"}, host.cuda_graphs);
+  visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
+        host.blocking_launches);
+}
+
 // How the step is simulated.
 struct SimulationSettings {
   bool unfolded = false;  // every microbatch is timed, whether or not the step repeats itself
@@ -112,6 +130,8 @@ struct Scenario {
   Cluster cluster;  // its outermost level may stay open (size 0): as many nodes as the plan needs
   ParallelPlan plan;
   Training training;
+  std::string framework;  // whose defaults the plan and the host have
+  Host host;
   NetworkSettings network;
   Stragglers stragglers;
   SimulationSettings settings;

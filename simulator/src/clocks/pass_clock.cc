@@ -1,10 +1,10 @@
 #include "clocks/pass_clock.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 
+#include "clocks/fragment_length.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
@@ -18,26 +18,6 @@ constexpr auto kFirstBeside = static_cast<std::uint32_t>(Stream::kDataParallel);
 std::uint8_t stream_of(const Instruction& instruction) {
   if (instruction.stream == Stream::kCompute) return 0;
   return static_cast<std::uint8_t>(static_cast<std::uint32_t>(instruction.stream) - kFirstBeside);
-}
-
-// What a fragment takes when nothing shares anything. `duration` of a WorkId, in seconds; `ends` is room to work in.
-template <class Duration>
-double fragment_length(const Fragment& fragment, Duration duration, std::vector<double>& ends) {
-  std::array<double, kStreamCount> streams{};
-  ends.resize(fragment.nodes.size());
-  double length = 0;
-  for (std::size_t n = 0; n < fragment.nodes.size(); ++n) {
-    const FragmentNode& node = fragment.nodes[n];
-    double& stream = streams[static_cast<std::size_t>(node.stream)];
-    double start = stream;
-    for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
-      const std::int32_t on = fragment.dependencies[node.first_dependency + d];
-      if (on >= 0) start = std::max(start, ends[static_cast<std::size_t>(on)]);
-    }
-    stream = ends[n] = start + duration(index(node.work));
-    length = std::max(length, stream);
-  }
-  return length;
 }
 
 }  // namespace

@@ -14,8 +14,15 @@ namespace ns_dist {
 namespace {
 
 constexpr std::uint32_t kNone = 0xffffffffu;
-constexpr std::uint32_t kFragmentStreams = 4;  // compute, tensor, expert and context parallel: the first streams
-static_assert(static_cast<std::uint32_t>(Stream::kContextParallel) + 1 == kFragmentStreams);
+constexpr std::uint32_t kFragmentStreams =
+    5;  // compute, tensor, expert and context parallel, shared weights: the first
+static_assert(static_cast<std::uint32_t>(Stream::kShardedWeights) + 1 == kFragmentStreams);
+
+constexpr std::array<std::uint32_t, kFragmentStreams> nothing_on_streams() {
+  std::array<std::uint32_t, kFragmentStreams> none{};
+  none.fill(kNone);
+  return none;
+}
 
 std::uint32_t lane_of(std::uint32_t actor, std::uint32_t stream) { return actor * kStreamCount + stream; }
 
@@ -36,14 +43,14 @@ class ProgramQueue::Fragments {
   struct Compiled {
     std::vector<Node> nodes;  // and one behind the last
     std::vector<std::uint32_t> successors;
-    std::array<std::uint32_t, kFragmentStreams> first{kNone, kNone, kNone, kNone};
+    std::array<std::uint32_t, kFragmentStreams> first = nothing_on_streams();
     std::uint32_t count = 0;
   };
   // A fragment under way. Times are absolute, or relative to its start in a snapshot. Kernels that nothing else waits
   // for are run as one piece: running[0] is the kernel that was last seen to run.
   struct State {
     std::uint32_t completed = 0;
-    std::array<std::uint32_t, kFragmentStreams> next{kNone, kNone, kNone, kNone}, running{kNone, kNone, kNone, kNone};
+    std::array<std::uint32_t, kFragmentStreams> next = nothing_on_streams(), running = nothing_on_streams();
     std::array<double, kFragmentStreams> end{}, rate{};  // rate: of flows, in a snapshot
     std::uint32_t last = kNone;                          // kernel of the piece
     double kernel_end = 0;                               // of running[0]; end[0] is that of the piece
@@ -104,7 +111,7 @@ class ProgramQueue::Fragments {
     result.count = static_cast<std::uint32_t>(fragment.nodes.size());
     NS_EXPECTS(result.count < 10'000);
     result.nodes.resize(result.count + std::size_t{1});
-    std::array<std::uint32_t, kFragmentStreams> last{kNone, kNone, kNone, kNone};
+    std::array<std::uint32_t, kFragmentStreams> last = nothing_on_streams();
     std::vector<std::uint32_t> successors_of(result.count + std::size_t{1}, 0);
     const auto for_each_edge = [&](auto visit) {
       for (std::uint32_t n = 0; n < result.count; ++n) {

@@ -1,0 +1,18 @@
+// A training framework: what it sets of a plan and of its host by default. configs/frameworks/<id>.json.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ns_dist/fields.h"
+
+namespace ns_dist {
+
+struct Framework {
+  std::string id, name;
+  std::vector<std::string> aliases;  // words under which publications name it
+  std::vector<Assignment> set;       // fields of a scenario; what a user sets comes after
+  friend bool operator==(const Framework&, const Framework&) = default;
+};
+
+}  // namespace ns_dist

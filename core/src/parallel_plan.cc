@@ -1,0 +1,78 @@
+#include "ns_dist/parallel_plan.h"
+
+#include <fmt/format.h>
+
+namespace ns_dist {
+namespace {
+
+constexpr std::string_view kExpected = "none, selective, selective:MODULE,MODULE..., full, or full:LAYERS";
+
+tl::unexpected<Error> refuse(const Field& field, std::string message, std::string hint) {
+  return fail({ErrorCode::kInvalidInput,
+               std::move(message),
+               std::string(field.name),
+               std::string(kExpected),
+               std::move(hint),
+               {}});
+}
+
+Result<ModuleSet> read_modules(const Field& field, std::string_view text) {
+  ModuleSet modules = 0;
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    const auto module = read_name(text.substr(0, comma), names_of<RecomputeModule>());
+    if (!module) {
+      return refuse(field, module.error().message,
+                    fmt::format("the modules are {}", fmt::join(names_of<RecomputeModule>(), ", ")));
+    }
+    modules |= set_of(static_cast<RecomputeModule>(*module));
+    if (comma == std::string_view::npos) return modules;
+    text = text.substr(comma + 1);
+  }
+}
+
+}  // namespace
+
+Result<void> read_field(const Field& field, std::string_view text, Recomputation& value) {
+  const std::size_t colon = text.find(':');
+  const auto kind = read_name(text.substr(0, colon), names_of<Recompute>());
+  if (!kind) return refuse(field, kind.error().message, kind.error().hint);
+  Recomputation read{static_cast<Recompute>(*kind)};
+  if (colon != std::string_view::npos) {
+    const std::string_view detail = text.substr(colon + 1);
+    switch (read.recompute) {
+      case Recompute::kNone:
+        return refuse(field, "nothing is recomputed under none", fmt::format("write {}=none", field.name));
+      case Recompute::kSelective: {
+        NS_TRY(read.modules, read_modules(field, detail));
+        break;
+      }
+      case Recompute::kFull: {
+        const auto layers = read_whole_number(detail, 1, kMostOfAField);
+        if (!layers)
+          return refuse(field, layers.error().message, fmt::format("write, for example, {}=full:4", field.name));
+        read.layers = *layers;
+        break;
+      }
+    }
+  }
+  value = read;
+  return {};
+}
+
+std::string field_text(const Recomputation& value) {
+  std::string text(enumerator_name(value.recompute));
+  if (value.recompute == Recompute::kFull && value.layers > 0) text += fmt::format(":{}", value.layers);
+  if (value.recompute != Recompute::kSelective || value.modules == Recomputation().modules) return text;
+  char before = ':';
+  for (std::size_t i = 0; i < names_of<RecomputeModule>().size(); ++i) {
+    const auto module = static_cast<RecomputeModule>(i);
+    if ((value.modules & set_of(module)) == 0) continue;
+    text += before;
+    text += enumerator_name(module);
+    before = ',';
+  }
+  return text;
+}
+
+}  // namespace ns_dist

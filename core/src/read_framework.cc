@@ -1,0 +1,23 @@
+#include "readers.h"
+
+namespace ns_dist {
+
+Result<Framework> read_framework(std::string_view json, const std::string& where) {
+  NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
+  std::vector<Error> errors;
+  JsonReader reader(root, where, errors);
+  reader.schema("ns-dist/framework/1");
+  Framework framework;
+  framework.id = reader.text("id");
+  framework.name = reader.text("name");
+  framework.aliases = reader.texts("aliases");
+  reader.objects("set", [&](JsonReader& inner) {
+    framework.set.push_back({inner.text("field"), inner.text("value")});
+    if (inner.text("source").empty()) inner.note("source", "a default without its source");
+  });
+  reader.reject_unknown_keys();
+  if (!errors.empty()) return fail(join(std::move(errors)));
+  return framework;
+}
+
+}  // namespace ns_dist

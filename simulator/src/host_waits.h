@@ -1,0 +1,13 @@
+// Where the GPU waits for the host.
+#pragma once
+
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+
+// A host launches one kernel or collective of a fragment after the other. Where that takes longer than the fragment,
+// the GPU waits: a work "host.launches" with what is missing ends the fragment. Launches that block add their time to
+// every fragment.
+void add_host_waits(const Host& host, StepProgram& program, ProgramCosts& costs);
+
+}  // namespace ns_dist
