@@ -8,6 +8,7 @@
 
 #include "ns_dist/fair_sharing.h"
 #include "ns_dist/simulator.h"
+#include "training_clock.h"
 
 namespace ns_dist {
 namespace {
@@ -104,6 +105,8 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const NetworkSettings& settings = scenario.network;
   const bool shares = settings.contention || settings.compute_slowdown;
   const std::int64_t period = period_of(scenario.cluster);
+  // Measurements of this very GPU have its clocks.
+  const double clock = scenario.kernel_calibration ? 1 : training_slowdown(scenario.cluster.gpu);
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {
@@ -142,8 +145,9 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       const WorkItem own = moves ? work_of_actor(item, rank) : WorkItem{};
       const WorkItem& asked = moves ? own : item;
       NS_TRY(Forecast forecast, forecast_work(asked, program.mesh, session.compute(), session.network()));
-      if (places[r].second != 1 && std::holds_alternative<Operator>(item.work)) {
-        for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= places[r].second;
+      if (const auto* op = std::get_if<Operator>(&item.work)) {
+        const double longer = places[r].second * (is_matrix_kernel(*op) ? clock : 1);
+        for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
       }
       row.forecasts[w] = forecast;
       if (!shares) continue;

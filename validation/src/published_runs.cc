@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
+#include <span>
 
 #include "ns_dist/internal/json_reader.h"
 
@@ -69,10 +71,12 @@ void read_parallel(JsonReader& reader, CollectedRun& run) {
   spec.set("plan/ep", count(reader, "ep", 1));
   spec.set("plan/vpp", count(reader, "vpp", 1));
   const bool distributed = reader.boolean("distributed_optimizer", false);
-  spec.set("plan/zero",
-           static_cast<ZeroStage>(reader.integer("zero_stage", 0, 3, Presence::kOptional, distributed ? 1 : 0)));
+  const bool sharded = reader.boolean("fsdp", false);
+  spec.set("plan/zero", static_cast<ZeroStage>(reader.integer("zero_stage", 0, 3, Presence::kOptional,
+                                                              sharded       ? 3
+                                                              : distributed ? 1
+                                                                            : 0)));
   spec.set("plan/sequence_parallel", reader.boolean("sp", false) && tp > 1);
-  if (reader.boolean("fsdp", false)) run.unsupported = "fully sharded data parallelism";
   for (const char* key : {"blocking_tp", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"}) {
     if (reader.is_boolean(key)) spec.set(fmt::format("plan/{}", key), reader.boolean(key, false));
   }
@@ -93,7 +97,7 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
                              : recompute == "selective" ? Recompute::kSelective
                                                         : Recompute::kNone);
   const std::string dtype = reader.text("dtype");  // "bf16", "fp8", "mxfp8", ...
-  const auto known = enumerator_from_name<DType>(dtype.ends_with("fp8") ? "fp8" : dtype);
+  const auto known = enumerator_from_name<Precision>(dtype);
   spec.set("training/dtype", known);
   if (!known) reader.note("dtype", fmt::format("\"{}\" is not a number format", dtype));
   const double bandwidth = reader.number("inter_gbs_per_gpu", 0, kFastest, Presence::kOptional, 0);
@@ -102,15 +106,47 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
   }
 }
 
-CollectedRun read_row(JsonReader& reader) {
+// The framework that a row names: what it says of itself first, then its publication's title. Of several names the
+// longest holds; nothing where none is named.
+const Framework* framework_of(std::span<const Framework> frameworks, std::initializer_list<std::string_view> texts) {
+  for (const std::string_view text : texts) {
+    const Framework* found = nullptr;
+    std::size_t longest = 0;
+    for (const Framework& framework : frameworks) {
+      for (const std::string& alias : framework.aliases) {
+        if (alias.size() <= longest || text.find(alias) == std::string_view::npos) continue;
+        longest = alias.size();
+        found = &framework;
+      }
+    }
+    if (found != nullptr) return found;
+  }
+  return nullptr;
+}
+
+// Layers that fill the pipeline only together with the embedding and the loss: Megatron-LM counts these as layers then
+// (account_for_embedding_in_pipeline_split).
+void count_ends(CollectedRun& run, std::int64_t positions) {
+  const std::int64_t layers = run.model.layers;
+  if (layers % positions == 0 || (layers + 2) % positions != 0) return;
+  run.spec.set("plan/account_embedding", true).set("plan/account_loss", true);
+}
+
+CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks) {
   CollectedRun run;
   run.id = reader.text("id");
   run.key = reader.text("config_key");
+  std::string table;
   reader.object("source", [&](JsonReader& source) {
     foreign(source);
     run.publication = source.text("title");
+    table = source.text("table", Presence::kOptional);
   });
   ScenarioSpec& spec = run.spec;
+  const std::string notes = reader.text("notes", Presence::kOptional);
+  if (const Framework* framework = framework_of(frameworks, {table, notes, run.publication})) {
+    spec.set("framework", framework->id);
+  }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model); });
   reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, run); });
   const std::int64_t node = count(reader, "gpus_per_node", 8);
@@ -120,14 +156,26 @@ CollectedRun read_row(JsonReader& reader) {
   spec.set("training/micro_batch", reader.integer("micro_batch", 1, kMost));
   spec.set("training/global_batch", reader.integer("global_batch", 1, kMost));
   spec.set("training/sequence", run.model.sequence);
-  // "unknown" is Megatron-LM's default, which is without.
-  spec.set("plan/flash_attention", reader.is_boolean("flash_attention") && reader.boolean("flash_attention", false));
+  // Where the row does not tell, the framework's default holds.
+  if (reader.is_boolean("flash_attention")) {
+    spec.set("plan/flash_attention", reader.boolean("flash_attention", false));
+  }
+  reader.object("parallel", [&](JsonReader& parallel) {
+    foreign(parallel);
+    count_ends(run, count(parallel, "pp", 1) * count(parallel, "vpp", 1));
+  });
   return run;
 }
 
 }  // namespace
 
-Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, std::vector<Error>& mistakes) {
+Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+                                                      std::vector<Error>& mistakes) {
+  std::vector<Framework> frameworks;
+  for (const CatalogEntry& entry : catalog.list(CatalogKind::kFramework)) {
+    NS_TRY(Framework framework, catalog.framework(entry.id));
+    frameworks.push_back(std::move(framework));
+  }
   std::ifstream in(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) {
@@ -143,7 +191,7 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     JsonReader reader(root[i], file.string(), errors, fmt::format("/{}", i));
     foreign(reader);
     if (errors.empty() && !reader.boolean("recommended", false)) continue;
-    CollectedRun run = read_row(reader);
+    CollectedRun run = read_row(reader, frameworks);
     if (errors.empty()) {
       runs.push_back(std::move(run));
     } else {

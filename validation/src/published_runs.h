@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ns_dist/catalog.h"
 #include "ns_dist/model.h"
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
@@ -24,6 +25,7 @@ struct CollectedRun {
 
 // The recommended rows of `file`; its keys are those of check_run_collection (run_suite.h). A row with a mistake is
 // left out and noted in `mistakes`. Errors: a file that cannot be read, or is no JSON array.
-Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, std::vector<Error>& mistakes);
+Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+                                                      std::vector<Error>& mistakes);
 
 }  // namespace ns_dist

@@ -222,7 +222,7 @@ std::string collection_markdown(std::vector<Vote> votes, const std::map<std::str
 Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
                                       const std::function<void(double)>& progress) {
   RunSuite suite;
-  NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, suite.mistakes));
+  NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes));
   suite.rows = runs.size() + suite.mistakes.size();
   std::map<std::string, int> reasons;  // why there is no forecast, and of how many rows or configurations
   std::map<std::string, std::vector<const CollectedRun*>> by_key;

@@ -49,9 +49,10 @@ struct Rates {
 // mean error 2.4 % on H200 and 5.4-7.9 % on Blackwell) and of Transformer Engine on an A100. Rows that ran through
 // PyTorch below 1.5 ms, where the host is part of the time, were left out; so their launches are set. FlashAttention-2
 // above Ada runs instructions of Ampere, so that its rate follows clock and SMs. Ada: Ampere's backward over forward
-// (0.77) on its own forward kernels. FlashAttention-3: 650 and 550 TFLOP/s of 989 at head size 128 (Shah et al. 2024,
+// (0.77) on its own forward kernels. FlashAttention-1: 115 and 85 TFLOP/s on A100, causal, head size 128, in its Triton
+// version (Dao 2023, arXiv 2307.08691, fig. 5 and 6: between 1.3 and 2.5 times as long as FlashAttention-2). FlashAttention-3: 650 and 550 TFLOP/s of 989 at head size 128 (Shah et al. 2024,
 // fig. 5-6).
-constexpr std::array<Rates, 17> kRates = {{
+constexpr std::array<Rates, 23> kRates = {{
     {Library::kCudnn, "blackwell", Pass::kForward, false, false, 4.1e-6, 1.19, 0.25, 6.5e-6, 0},
     {Library::kCudnn, "blackwell", Pass::kBackward, false, false, 11e-6, 1.84, 0, 5.5e-6, 0.41},
     {Library::kCudnn, "blackwell", Pass::kBackward, false, true, 20e-6, 1.49, 1.61, 14e-6, 0},
@@ -69,6 +70,12 @@ constexpr std::array<Rates, 17> kRates = {{
     {Library::kFlash2, "", Pass::kBackward, false, false, 10e-6, 0, 15.7, 23e-6, 0},
     {Library::kFlash3, "hopper", Pass::kBackward, false, false, 5e-6, 1.8, 0, 15e-6, 0, false, 1.3},
     {Library::kFlash3, "hopper", Pass::kBackward, true, false, 5e-6, 1.8, 0, 15e-6, 0, false, 1.3},
+    {Library::kFlash1, "ampere", Pass::kForward, false, false, 10e-6, 2.71, 0, 0, 0, false, 1.4},
+    {Library::kFlash1, "ampere", Pass::kBackward, false, false, 10e-6, 3.67, 0, 0, 0, false, 1.4},
+    {Library::kFlash1, "ada", Pass::kForward, false, false, 10e-6, 2.71, 0, 0, 0, false, 1.5},
+    {Library::kFlash1, "ada", Pass::kBackward, false, false, 10e-6, 3.67, 0, 0, 0, false, 1.5},
+    {Library::kFlash1, "", Pass::kForward, false, false, 10e-6, 0, 9.3, 11e-6, 0, false, 1.5},
+    {Library::kFlash1, "", Pass::kBackward, false, false, 10e-6, 0, 27.7, 23e-6, 0, false, 1.5},
 }};
 // A forward kernel is never faster than its exponentials: of one for each query and key in FP8 on Blackwell, where
 // little else is left.

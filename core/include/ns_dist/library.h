@@ -11,12 +11,12 @@ namespace ns_dist {
 
 // Who wrote a kernel that several libraries offer. `kDefault`: what training frameworks call on that GPU. `kServing`:
 // what inference frameworks call (of attention FlashAttention-2 on Ampere and Ada, FlashAttention-3 on Hopper,
-// TensorRT-LLM's on Blackwell). `kCompiled`: torch.compile. `kEager`: PyTorch, one kernel for each step of the formula.
+// TensorRT-LLM's on Blackwell). `kFlash1`: FlashAttention of 2022, in CUDA or Triton. `kCompiled`: torch.compile. `kEager`: PyTorch, one kernel for each step of the formula.
 // Those of normalization come first.
-enum class Library { kDefault, kServing, kCudnn, kEager, kCompiled, kFlash2, kFlash3 };
+enum class Library { kDefault, kServing, kCudnn, kEager, kCompiled, kFlash2, kFlash3, kFlash1 };
 template <>
-inline constexpr std::array<std::string_view, 7> kEnumeratorNames<Library> = {"default",  "serving", "cudnn",  "eager",
-                                                                              "compiled", "flash-2", "flash-3"};
+inline constexpr std::array<std::string_view, 8> kEnumeratorNames<Library> = {
+    "default", "serving", "cudnn", "eager", "compiled", "flash-2", "flash-3", "flash-1"};
 constexpr std::span<const std::string_view> attention_libraries() { return names_of<Library>(); }
 constexpr std::span<const std::string_view> normalization_libraries() { return names_of<Library>().first(5); }
 

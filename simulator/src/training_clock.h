@@ -1,0 +1,19 @@
+// How much slower matrix products run in training than in a benchmark.
+#pragma once
+
+#include "ns_dist/execution_graph.h"
+#include "ns_dist/gpu.h"
+
+namespace ns_dist {
+
+// How many times as long products take on the data of a training run as in a benchmark that repeats them: their power
+// grows with the bits that toggle, and where the board's power is short the clock falls. The shortage grows with the
+// nominal rate for each watt of the board: none on an A100 (0.78 TFLOP/s a watt), `kExponent` from there on. The
+// exponent is the one that makes forecasts of published steps on H100 (DGX Cloud, Megatron-Bridge: dense models, bf16
+// and fp8) and on B200 unbiased at the same time; steps on A100 have none of it. 1 where no rate or power is known.
+double training_slowdown(const Gpu& gpu);
+
+// Whether the clock of the tensor cores decides what it takes.
+bool is_matrix_kernel(const Operator& op);
+
+}  // namespace ns_dist
