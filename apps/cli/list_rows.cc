@@ -70,7 +70,11 @@ Result<std::vector<ListRow>> fabrics(const Catalog& catalog) {
 Result<std::vector<ListRow>> frameworks(const Catalog& catalog) {
   return rows_of(catalog, CatalogKind::kFramework, [&](const std::string& id) -> Result<std::string> {
     NS_TRY(const Framework framework, catalog.framework(id));
-    return framework.name;
+    std::string text;
+    for (const Assignment& assignment : framework.set) {
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", assignment.field, assignment.text);
+    }
+    return text;
   });
 }
 

@@ -10,7 +10,7 @@ Result<Framework> read_framework(std::string_view json, const std::string& where
   Framework framework;
   framework.id = reader.text("id");
   framework.name = reader.text("name");
-  framework.aliases = reader.texts("aliases");
+  framework.named_as = reader.texts("named_as");
   reader.objects("set", [&](JsonReader& inner) {
     framework.set.push_back({inner.text("field"), inner.text("value")});
     if (inner.text("source").empty()) inner.note("source", "a default without its source");

@@ -106,14 +106,14 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
   }
 }
 
-// The framework that a row names: what it says of itself first, then its publication's title. Of several names the
+// The framework that a row names: its table first, then its title, then its notes. Of several names the
 // longest holds; nothing where none is named.
 const Framework* framework_of(std::span<const Framework> frameworks, std::initializer_list<std::string_view> texts) {
   for (const std::string_view text : texts) {
     const Framework* found = nullptr;
     std::size_t longest = 0;
     for (const Framework& framework : frameworks) {
-      for (const std::string& alias : framework.aliases) {
+      for (const std::string& alias : framework.named_as) {
         if (alias.size() <= longest || text.find(alias) == std::string_view::npos) continue;
         longest = alias.size();
         found = &framework;
@@ -144,7 +144,7 @@ CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks)
   });
   ScenarioSpec& spec = run.spec;
   const std::string notes = reader.text("notes", Presence::kOptional);
-  if (const Framework* framework = framework_of(frameworks, {table, notes, run.publication})) {
+  if (const Framework* framework = framework_of(frameworks, {table, run.publication, notes})) {
     spec.set("framework", framework->id);
   }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model); });
