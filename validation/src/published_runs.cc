@@ -132,6 +132,19 @@ void count_ends(CollectedRun& run, std::int64_t positions) {
   run.spec.set("plan/account_embedding", true).set("plan/account_loss", true);
 }
 
+// "NVLink3 600 GB/s bidir (4 NVLinks per pair) + NVSwitch": links that join a GPU to its neighbor in a ring, where a row
+// tells that these are not all of them. Zero otherwise.
+BytesPerSecond pair_bandwidth(std::string_view text) {
+  constexpr std::string_view kPerPair = " NVLinks per pair";
+  constexpr BytesPerSecond kLink = 25.0 * units::GB / units::s;  // NVLink 2 to 4, one direction
+  const std::size_t end = text.find(kPerPair);
+  if (end == std::string_view::npos) return {};
+  std::size_t begin = end;
+  while (begin > 0 && text[begin - 1] >= '0' && text[begin - 1] <= '9') --begin;
+  const auto links = read_whole_number(text.substr(begin, end - begin), 1, 18);
+  return links ? static_cast<double>(*links) * kLink : BytesPerSecond();
+}
+
 CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks) {
   CollectedRun run;
   run.id = reader.text("id");
@@ -149,6 +162,10 @@ CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks)
   }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model); });
   reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, run); });
+  if (const BytesPerSecond pair = pair_bandwidth(reader.text("intra_node_link", Presence::kOptional));
+      pair > BytesPerSecond()) {
+    spec.set("machine/intra_bandwidth", pair);
+  }
   const std::int64_t node = count(reader, "gpus_per_node", 8);
   spec.set("machine/gpus_per_node", node);
   const bool across_nodes = reader.integer("n_gpus", 1, kMost) > node;
