@@ -82,8 +82,9 @@ struct ParallelPlan {
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
-  bool fused_kernels = true;  // elementwise operations of a layer are fused; off: a kernel for each
-  bool fp8_params = false;    // weights are gathered and kept in the format of products
+  bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
+  bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
+  bool fp8_params = false;         // weights are gathered and kept in the format of products
   MomentType optimizer_state = MomentType::kFp32;
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   bool blocking_tp = false;           // backward, no tensor-parallel collective runs beside a product
@@ -194,6 +195,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "elementwise operations of a layer are fused; off: a kernel for each",
          .in_reports = kOptional},
         plan.fused_kernels);
+  visit({.name = "plan/fused_permutation",
+         .help = "tokens go to experts and back in one kernel each way",
+         .in_reports = kUnlessDefault},
+        plan.fused_permutation);
   visit({.name = "plan/fp8_params",
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kUnlessDefault},

@@ -89,9 +89,11 @@ BlockStep send_rows(const Shape& shape, const LocalExperts& size, std::int32_t b
   step.name = "moe.dispatch";
   step.forward.push_back(kernel(shape, "moe.permute", Copy{size.exchanged}));
   exchange(shape, step.forward, "moe.dispatch", size.exchanged, between);
-  step.input_gradient.push_back(
-      kernel(shape, "moe.permute.backward",
-             Elementwise{"sum", size.routed * shape.hidden, 1, 1 / static_cast<double>(shape.model->moe->top_k), 1}));
+  const double once = 1 / static_cast<double>(shape.model->moe->top_k);  // writes of a token, for each of its rows
+  const std::int64_t elements = size.routed * shape.hidden;
+  step.input_gradient.push_back(kernel(shape, "moe.permute.backward",
+                                       shape.plan->fused_permutation ? Elementwise{"sum", elements, 1, once, 1}
+                                                                     : Elementwise{"index_add", elements, 2, 1, 1}));
   return step;
 }
 BlockStep receive_rows(const Shape& shape, const LocalExperts& size, std::int32_t between) {
@@ -113,13 +115,28 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   sort_by_expert(shape, step.forward, "moe.unsort", size);
   reduce_rows(shape, step.forward, "moe.combine", size.gathered);
   exchange(shape, step.forward, "moe.combine", size.exchanged);
-  step.forward.push_back(kernel(
-      shape, "moe.unpermute",
-      Elementwise{"weighted_sum", size.routed * shape.hidden, 1, 1 / static_cast<double>(shape.model->moe->top_k), 2}));
+  const double once = 1 / static_cast<double>(shape.model->moe->top_k);
+  const std::int64_t elements = size.routed * shape.hidden;
+  // Unfused: rows times their weights, added to their tokens one by one; backward, the gradient of each row, its
+  // product with the weight, and the gradient of the weight (Megatron-Core, moe_utils.py, unpermute).
+  const auto add = [&](std::vector<Call>& calls, const char* name, const Elementwise& what) {
+    calls.push_back(kernel(shape, name, what));
+  };
+  if (shape.plan->fused_permutation) {
+    add(step.forward, "moe.unpermute", {"weighted_sum", elements, 1, once, 2});
+  } else {
+    add(step.forward, "moe.unpermute.scale", {"multiply", elements, 1, 1, 1});
+    add(step.forward, "moe.unpermute", {"index_add", elements, 2, 1, 1});
+  }
 
   step.input_gradient.reserve(4);
-  step.input_gradient.push_back(kernel(shape, "moe.unpermute.backward",
-                                       Elementwise{"weighted_sum_backward", size.routed * shape.hidden, 2, 1, 3}));
+  if (shape.plan->fused_permutation) {
+    add(step.input_gradient, "moe.unpermute.backward", {"weighted_sum_backward", elements, 2, 1, 3});
+  } else {
+    add(step.input_gradient, "moe.unpermute.backward", {"index_select", elements, 1, 1, 0});
+    add(step.input_gradient, "moe.unpermute.scale.backward", {"multiply", elements, 1, 1, 1});
+    add(step.input_gradient, "moe.unpermute.weights.backward", {"multiply_sum", elements, 2, 0, 2});
+  }
   exchange(shape, step.input_gradient, "moe.combine.backward", size.exchanged);
   gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered);
   sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size);
