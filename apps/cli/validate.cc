@@ -18,9 +18,14 @@ namespace ns_dist::cli {
 Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   const Catalog catalog = Catalog::standard();
   std::error_code failed;
-  if (!request.data.empty() && !std::filesystem::is_directory(request.data, failed)) {
+  // Of a folder, the collection in it.
+  std::filesystem::path collection = request.data;
+  if (std::filesystem::is_directory(collection, failed)) collection /= "published_runs.json";
+  const bool folder_of_others =
+      std::filesystem::is_directory(request.data, failed) && !std::filesystem::exists(collection, failed);
+  if (!request.data.empty() && !folder_of_others) {
     Progress progress("validating", 1);
-    NS_TRY(RunSuite suite, check_run_collection(request.data, catalog, [&](double share) { progress.share(share); }));
+    NS_TRY(RunSuite suite, check_run_collection(collection, catalog, [&](double share) { progress.share(share); }));
     progress.done();
     return SuiteAnswer{std::move(suite.markdown), std::move(suite.mistakes), suite.rows};
   }

@@ -132,8 +132,8 @@ void count_ends(CollectedRun& run, std::int64_t positions) {
   run.spec.set("plan/account_embedding", true).set("plan/account_loss", true);
 }
 
-// "NVLink3 600 GB/s bidir (4 NVLinks per pair) + NVSwitch": links that join a GPU to its neighbor in a ring, where a row
-// tells that these are not all of them. Zero otherwise.
+// "NVLink3 600 GB/s bidir (4 NVLinks per pair) + NVSwitch": links that join a GPU to its neighbor in a ring, where a
+// row tells that these are not all of them. Zero otherwise.
 BytesPerSecond pair_bandwidth(std::string_view text) {
   constexpr std::string_view kPerPair = " NVLinks per pair";
   constexpr BytesPerSecond kLink = 25.0 * units::GB / units::s;  // NVLink 2 to 4, one direction
@@ -173,6 +173,24 @@ CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks)
   spec.set("training/micro_batch", reader.integer("micro_batch", 1, kMost));
   spec.set("training/global_batch", reader.integer("global_batch", 1, kMost));
   spec.set("training/sequence", run.model.sequence);
+  run.work =
+      fmt::format("{}, {} layers of {}, {} tokens; {} GPUs; batch {}", run.model.name, run.model.layers,
+                  run.model.hidden, run.model.sequence, count(reader, "n_gpus", 1), count(reader, "global_batch", 1));
+  for (const Assignment& assignment : spec.assignments) {
+    if (assignment.field == "machine/gpu" || assignment.field == "training/dtype") run.work += "; " + assignment.text;
+  }
+  reader.object(
+      "measured",
+      [&](JsonReader& measured) {
+        foreign(measured);
+        constexpr double kLargest = 1e6;
+        run.memory = measured.number("memory_gib_per_gpu", 0, kLargest, Presence::kOptional, 0) * units::GiB;
+        if (!(run.memory > Bytes())) {
+          run.memory = measured.number("memory_gb_per_gpu", 0, kLargest, Presence::kOptional, 0) * units::GB;
+        }
+        run.memory_kind = measured.text("memory_kind", Presence::kOptional);
+      },
+      Presence::kOptional);
   // Where the row does not tell, the framework's default holds.
   if (reader.is_boolean("flash_attention")) {
     spec.set("plan/flash_attention", reader.boolean("flash_attention", false));

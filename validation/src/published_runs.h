@@ -17,10 +17,12 @@ struct CollectedRun {
   std::string id;
   std::string key;          // equal for rows of one configuration
   std::string publication;  // title of the source
-  std::string unsupported;  // what of the row cannot be forecast; empty otherwise
+  std::string work;         // model, GPUs, batch and number format: equal for rows that differ in the plan alone
   Model model;
   ScenarioSpec spec;  // all but the model
   Seconds measured;
+  Bytes memory;             // measured, of the fullest GPU; zero where the row has none
+  std::string memory_kind;  // "allocated", "nvidia-smi", ...
 };
 
 // The recommended rows of `file`; its keys are those of check_run_collection (run_suite.h). A row with a mistake is

@@ -114,14 +114,14 @@ struct Vote {
   std::string gpu;
   DType dtype = DType::kBf16;
   Seconds measured, forecast, low, high, at_peak;
+  Bytes memory;  // forecast, of the fullest stage
   double baseline_error = 0;
   double error() const { return forecast / measured - 1; }
+  double ratio() const { return measured / forecast; }
   bool inside() const { return low <= measured && measured <= high; }
 };
 
-struct Errors {
-  std::vector<double> ours, baseline;
-};
+using Votes = std::vector<const Vote*>;
 
 Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Catalog& catalog) {
   Vote vote;
@@ -138,6 +138,7 @@ Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Cat
   vote.forecast = report.step;
   vote.low = report.step_low;
   vote.high = report.step_high;
+  vote.memory = report.memory.peak();
   vote.at_peak =
       step_flops(scenario.model, scenario.plan, scenario.training).model /
       (static_cast<double>(report.ranks) * scenario.cluster.gpu.matrix_peak(product_type(scenario.training.precision)));
@@ -156,13 +157,21 @@ void add_baselines(std::vector<Vote>& votes) {
   }
 }
 
-// The ratio of measured to forecast step below which `share` of the publications' votes lie.
-double step_quantile(const std::map<std::string, Errors>& by_publication, double share) {
+std::map<std::string, Votes> by_publication(const std::vector<Vote>& votes) {
+  std::map<std::string, Votes> publications;
+  for (const Vote& vote : votes) publications[vote.run->publication].push_back(&vote);
+  return publications;
+}
+
+// The ratio of measured to forecast step below which `share` of the publications' votes lie, one vote each; those of
+// `left_out` do not count.
+double step_quantile(const std::map<std::string, Votes>& publications, double share, const std::string& left_out = "") {
   std::vector<std::pair<double, double>> ratios;  // ratio, weight
-  for (const auto& [title, errors] : by_publication) {
-    for (const double error : errors.ours) {
-      ratios.emplace_back(1 / (1 + error),
-                          1 / static_cast<double>(errors.ours.size()) / static_cast<double>(by_publication.size()));
+  const std::size_t count = publications.size() - publications.count(left_out);
+  for (const auto& [title, votes] : publications) {
+    if (title == left_out) continue;
+    for (const Vote* vote : votes) {
+      ratios.emplace_back(vote->ratio(), 1 / static_cast<double>(votes.size()) / static_cast<double>(count));
     }
   }
   std::sort(ratios.begin(), ratios.end());
@@ -173,11 +182,132 @@ double step_quantile(const std::map<std::string, Errors>& by_publication, double
   return ratios.empty() ? 1.0 : ratios.back().first;
 }
 
-std::string error_line(const std::string& name, const Errors& errors) {
-  const ErrorFigures ours = figures_of(errors.ours), constant = figures_of(errors.baseline);
-  return fmt::format("| {} | {} | {:.1f} | {:.1f} | {:.1f} | {:+.1f} | {:.1f} | {:.1f} | {:.1f} |\n", name, ours.rows,
-                     100 * ours.mean, 100 * ours.p90, 100 * ours.largest, 100 * ours.bias, 100 * constant.mean,
-                     100 * constant.p90, 100 * constant.largest);
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+// Pairs of configurations that differ in the plan alone, and of these the ones whose faster plan the forecast names.
+struct Ranking {
+  int pairs = 0, right = 0;
+};
+Ranking ranking_of(const Votes& votes) {
+  constexpr double kLeast = 0.03;  // apart, of the measured step
+  Ranking ranking;
+  for (std::size_t i = 0; i < votes.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const Vote &a = *votes[i], &b = *votes[j];
+      if (a.run->work != b.run->work) continue;
+      const double measured = a.measured / b.measured;
+      if (std::abs(measured - 1) <= kLeast) continue;
+      ++ranking.pairs;
+      if ((measured < 1) == (a.forecast < b.forecast)) ++ranking.right;
+    }
+  }
+  return ranking;
+}
+
+std::string error_line(const std::string& name, const Votes& votes) {
+  std::vector<double> errors, baseline, sizes, widths;
+  std::size_t inside = 0;
+  for (const Vote* vote : votes) {
+    errors.push_back(vote->error());
+    baseline.push_back(vote->baseline_error);
+    sizes.push_back(std::abs(vote->error()));
+    widths.push_back((vote->high - vote->low) / vote->forecast / 2);
+    if (vote->inside()) ++inside;
+  }
+  const ErrorFigures ours = figures_of(errors), constant = figures_of(baseline);
+  return fmt::format(
+      "| {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:+.1f} | {:.0f} | {:.0f} | {:.1f} | {:.1f} | {:.1f} |\n", name,
+      ours.rows, 100 * ours.mean, 100 * median(sizes), 100 * ours.p90, 100 * ours.largest, 100 * ours.bias,
+      100.0 * static_cast<double>(inside) / static_cast<double>(votes.size()), 100 * median(widths),
+      100 * constant.mean, 100 * constant.p90, 100 * constant.largest);
+}
+
+std::string error_table(const std::map<std::string, Votes>& publications, const Votes& all) {
+  std::string text =
+      "\nSteps, one vote a configuration, %; inside: of the 90 % interval; half-width: the median.\n\n"
+      "| publication | runs | mean | median | p90 | max | bias | inside | half-width | constant utilization: mean | "
+      "p90 | max |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+  std::vector<std::pair<double, std::string>> lines;
+  double mean = 0, bias = 0;
+  for (const auto& [title, votes] : publications) {
+    std::vector<double> errors;
+    for (const Vote* vote : votes) errors.push_back(vote->error());
+    const ErrorFigures figures = figures_of(errors);
+    lines.emplace_back(-figures.mean, error_line(title, votes));
+    mean += figures.mean / static_cast<double>(publications.size());
+    bias += figures.bias / static_cast<double>(publications.size());
+  }
+  std::stable_sort(lines.begin(), lines.end());
+  for (const auto& [order, line] : lines) text += line;
+  if (all.empty()) return text;
+  text += error_line("all", all);
+  text += fmt::format("\neach publication one vote: mean {:.1f} %, bias {:+.1f} %\n", 100 * mean, 100 * bias);
+  return text;
+}
+
+// How often an interval made of the other publications' ratios holds a publication's measurement.
+std::string left_out_text(const std::map<std::string, Votes>& publications) {
+  std::string text =
+      fmt::format("measured over forecast, 5th and 95th percentile, each publication one vote: {:.3f} {:.3f}\n",
+                  step_quantile(publications, 0.05), step_quantile(publications, 0.95));
+  if (publications.size() < 2) return text;
+  std::size_t inside = 0, count = 0;
+  std::vector<double> widths;
+  for (const auto& [title, votes] : publications) {
+    const double low = step_quantile(publications, 0.05, title), high = step_quantile(publications, 0.95, title);
+    widths.push_back((high - low) / 2);
+    for (const Vote* vote : votes) inside += low <= vote->ratio() && vote->ratio() <= high ? 1U : 0U;
+    count += votes.size();
+  }
+  text += fmt::format("the same of the other publications holds {} of {} measurements; half-width {:.0f} % (median)\n",
+                      inside, count, 100 * median(widths));
+  return text;
+}
+
+std::string ranking_table(const std::map<std::string, Votes>& publications) {
+  std::string text =
+      "\nPairs that differ in the plan alone and by more than 3 %: the faster one is named in\n\n"
+      "| publication | pairs | right | % |\n|---|---:|---:|---:|\n";
+  Ranking all;
+  const auto add = [&text](const std::string& name, const Ranking& ranking) {
+    text += fmt::format("| {} | {} | {} | {:.0f} |\n", name, ranking.pairs, ranking.right,
+                        100.0 * ranking.right / std::max(1, ranking.pairs));
+  };
+  for (const auto& [title, votes] : publications) {
+    const Ranking ranking = ranking_of(votes);
+    if (ranking.pairs == 0) continue;
+    add(title, ranking);
+    all.pairs += ranking.pairs;
+    all.right += ranking.right;
+  }
+  if (all.pairs == 0) return "";
+  add("all", all);
+  return text;
+}
+
+std::string memory_table(const std::map<std::string, Votes>& publications) {
+  std::map<std::pair<std::string, std::string>, std::vector<double>> errors;  // publication, kind
+  for (const auto& [title, votes] : publications) {
+    for (const Vote* vote : votes) {
+      if (vote->run->memory > Bytes())
+        errors[{title, vote->run->memory_kind}].push_back(vote->memory / vote->run->memory - 1);
+    }
+  }
+  if (errors.empty()) return "";
+  std::string text =
+      "\nMemory of the fullest GPU, %.\n\n"
+      "| publication | what was measured | runs | mean | p90 | max | bias |\n|---|---|---:|---:|---:|---:|---:|\n";
+  for (const auto& [key, values] : errors) {
+    const ErrorFigures figures = figures_of(values);
+    text += fmt::format("| {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {:+.1f} |\n", key.first, key.second, figures.rows,
+                        100 * figures.mean, 100 * figures.p90, 100 * figures.largest, 100 * figures.bias);
+  }
+  return text;
 }
 
 std::string collection_markdown(std::vector<Vote> votes, const std::map<std::string, int>& reasons) {
@@ -187,33 +317,19 @@ std::string collection_markdown(std::vector<Vote> votes, const std::map<std::str
   std::string text =
       "| run | GPU | measured s | forecast s | 90 % interval s | error | constant utilization |\n"
       "|---|---|---:|---:|---:|---:|---:|\n";
-  std::map<std::string, Errors> by_publication;
-  Errors all;
-  std::size_t inside = 0;
+  Votes all;
   for (const Vote& vote : votes) {
     text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.2f} to {:.2f} | {:+.1f} % | {:+.1f} % |\n", vote.run->id,
                         vote.gpu, vote.measured / units::s, vote.forecast / units::s, vote.low / units::s,
                         vote.high / units::s, 100 * vote.error(), 100 * vote.baseline_error);
-    if (vote.inside()) ++inside;
-    for (Errors* errors : {&by_publication[vote.run->publication], &all}) {
-      errors->ours.push_back(vote.error());
-      errors->baseline.push_back(vote.baseline_error);
-    }
+    all.push_back(&vote);
   }
-  std::vector<std::pair<std::string, const Errors*>> worst_first;
-  for (const auto& [title, errors] : by_publication) worst_first.emplace_back(title, &errors);
-  std::stable_sort(worst_first.begin(), worst_first.end(), [](const auto& a, const auto& b) {
-    return figures_of(a.second->ours).mean > figures_of(b.second->ours).mean;
-  });
-  text +=
-      "\n| publication | runs | mean % | p90 % | max % | bias % | constant utilization: mean % | p90 % | max % |\n"
-      "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
-  for (const auto& [title, errors] : worst_first) text += error_line(title, *errors);
-  text += error_line("all", all);
-  text += fmt::format("\nmeasurement inside the 90 % interval: {} of {}\n", inside, votes.size());
-  text += fmt::format("measured over forecast, 5th and 95th percentile, each publication one vote: {:.3f} {:.3f}\n",
-                      step_quantile(by_publication, 0.05), step_quantile(by_publication, 0.95));
+  const std::map<std::string, Votes> publications = by_publication(votes);
+  text += error_table(publications, all);
+  text += left_out_text(publications);
   for (const auto& [reason, count] : reasons) text += fmt::format("not forecast, {}: {}\n", count, reason);
+  text += ranking_table(publications);
+  text += memory_table(publications);
   return text;
 }
 
@@ -224,15 +340,9 @@ Result<RunSuite> check_run_collection(const std::filesystem::path& file, const C
   RunSuite suite;
   NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes));
   suite.rows = runs.size() + suite.mistakes.size();
-  std::map<std::string, int> reasons;  // why there is no forecast, and of how many rows or configurations
+  std::map<std::string, int> reasons;  // why there is no forecast, and of how many configurations
   std::map<std::string, std::vector<const CollectedRun*>> by_key;
-  for (const CollectedRun& run : runs) {
-    if (run.unsupported.empty()) {
-      by_key[run.key].push_back(&run);
-    } else {
-      ++reasons[run.unsupported];
-    }
-  }
+  for (const CollectedRun& run : runs) by_key[run.key].push_back(&run);
   std::vector<Vote> votes;
   std::size_t done = 0;
   for (const auto& [key, rows] : by_key) {

@@ -60,7 +60,7 @@ Question any_question() {
   plan.overlap_p2p = coin();
   plan.blocking_tp = coin();
   plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 3));
-  q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}), DType::kBf16};
+  q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}), Precision::kBf16};
   return q;
 }
 

@@ -66,7 +66,7 @@ std::vector<Case> cases() {
 TEST(PlannedStep, EveryRankRunsItToItsEnd) {
   for (const Case& each : cases()) {
     SCOPED_TRACE(each.name);
-    const Training training{.global_batch = 8 * each.plan.dp, .micro_batch = 1, .sequence = 32, .dtype = DType::kBf16};
+    const Training training{.global_batch = 8 * each.plan.dp, .micro_batch = 1, .sequence = 32, .precision = Precision::kBf16};
     const auto graph = plan_step(small_model(each.tied), each.plan, training);
     ASSERT_TRUE(graph) << to_text(graph.error());
     // Durations that differ from work to work, so that streams race.
@@ -123,7 +123,7 @@ TEST(PlannedStep, ReplayAgreesWithTheTimelineWhereStreamsDoNotOverlap) {
   plan.tp = 2;
   plan.pp = 1;
   plan.sequence_parallel = false;  // all-reduces beside weight gradients: two slots, as on the GPU
-  const Training training{.global_batch = 4, .micro_batch = 1, .sequence = 32, .dtype = DType::kBf16};
+  const Training training{.global_batch = 4, .micro_batch = 1, .sequence = 32, .precision = Precision::kBf16};
   const auto graph = plan_step(small_model(true), plan, training);
   ASSERT_TRUE(graph) << to_text(graph.error());
   const auto duration = [&](NodeId node) { return (1 + (index(graph->node(node).work) * 37) % 11) * units::us; };

@@ -35,7 +35,7 @@ double after_forward(const Block& block, Recompute recompute = Recompute::kNone)
 struct GptLayer : ::testing::Test {
   Model model = gpt(48, 6144, 64);
   ParallelPlan plan;
-  Training training{4, 4, 2048, DType::kFp16};
+  Training training{4, 4, 2048, Precision::kFp16};
   double s = 2048, b = 4, h = 6144, a = 64, t = 8;
 
   GptLayer() { plan.flash_attention = false; }
@@ -130,7 +130,7 @@ TEST_F(GptLayer, CommunicationStandsWhereTheSplitRegionsBegin) {
 TEST(Attention, KeyValueHeadsAreReplicated) {
   const Model model = llama(1, 512, 8, 2, 1024);
   const ParallelPlan plan{.tp = 8};
-  const Block block = attention_block(Shape(model, plan, {1, 1, 128, DType::kBf16}));
+  const Block block = attention_block(Shape(model, plan, {1, 1, 128, Precision::kBf16}));
   EXPECT_DOUBLE_EQ(step(block, "attention.qkv").parameters.dense, 512 * 3 * 64);
   EXPECT_DOUBLE_EQ(step(block, "attention.heads").kept_for_input_gradient, 128 * 3 * 64 * 2);
 }
@@ -140,7 +140,7 @@ TEST(Attention, Latent) {
   Model model = llama(1, 512, 8, 8, 1024);
   model.mla = LatentAttention{96, 32, 16, 8, 24};
   const ParallelPlan plan{.tp = 4};
-  const Training training{1, 1, 128, DType::kBf16};
+  const Training training{1, 1, 128, Precision::kBf16};
   const Block block = attention_block(Shape(model, plan, training));
   const double whole = 512 * 96 + 96 + 512 * (32 + 8) + 32 + 512, split = 96 * 8 * 24 + 32 * 8 * 40 + 8 * 24 * 512;
   EXPECT_DOUBLE_EQ(parameters_of(block).dense, whole + split / 4);
@@ -156,7 +156,7 @@ TEST(Experts, KernelsParametersAndBytes) {
   Model model = llama(1, 512, 8, 8, 1024);
   model.moe = Experts{8, 2, 256, 1, 128, 0};
   const ParallelPlan plan{.tp = 2, .dp = 4, .ep = 4, .sequence_parallel = true};
-  const Shape shape(model, plan, {4, 1, 128, DType::kBf16});
+  const Shape shape(model, plan, {4, 1, 128, Precision::kBf16});
   const Block block = moe_block(shape);
   const RankParameters parameters = parameters_of(block);
   EXPECT_DOUBLE_EQ(parameters.experts, 3 * 512 * 256 * 2 / 2);
@@ -177,7 +177,7 @@ TEST(Experts, KernelsParametersAndBytes) {
 TEST(EmbeddingAndLoss, ParametersAndBytes) {
   Model model = gpt(2, 512, 8);
   model.embedding_norm = true;
-  const Training training{1, 1, 128, DType::kBf16};
+  const Training training{1, 1, 128, Precision::kBf16};
   ParallelPlan plan{.tp = 2, .sequence_parallel = true};
   const double vocabulary = 25216;  // 50257 padded to a multiple of 256, over 2 ranks
   const auto embedding = [&] { return embedding_block(Shape(model, plan, training)); };
@@ -198,7 +198,7 @@ TEST(StepFlops, AreThoseOfTheLiteratureWithoutBiases) {
   const Model model = gpt(96, 12288, 96);
   const double B = 1536, s = 2048, l = 96, h = 12288, V = 50257;
   const double layers = 96 * B * s * l * h * h * (1 + s / (6 * h)), logits = 6 * B * s * h * V;
-  const StepFlops flops = step_flops(model, {.recompute = Recompute::kFull}, {1536, 1, 2048, DType::kBf16});
+  const StepFlops flops = step_flops(model, {.recompute = Recompute::kFull}, {1536, 1, 2048, Precision::kBf16});
   EXPECT_NEAR(flops.hardware / FLOP / (layers + logits), 1, 1e-12);
   EXPECT_NEAR(flops.model / FLOP / (layers * 3 / 4 + logits), 1, 1e-12);
 }

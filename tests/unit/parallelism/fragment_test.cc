@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 struct Passes : ::testing::Test {
   Model model = llama(1, 512, 8, 8, 1024);
   ParallelPlan plan{.tp = 2, .dp = 4, .sequence_parallel = true};
-  Training training{4, 1, 128, DType::kBf16};
+  Training training{4, 1, 128, Precision::kBf16};
   WorkTable works;
 
   Fragment pass(PassKind kind, bool moe = false) {

@@ -23,7 +23,7 @@ TEST(Memory, FirstStageHoldsAsManyLayersAsTheModel) {
                           .recompute = Recompute::kSelective,
                           .sequence_parallel = true,
                           .flash_attention = false};
-  const Training training{64, 1, 2048, DType::kFp16};
+  const Training training{64, 1, 2048, Precision::kFp16};
   const auto budget = memory_budget(model, plan, training);
   ASSERT_TRUE(budget) << to_text(budget.error());
   const double sbh = 2048.0 * 12288, layer = 34 * sbh / 8, in_flight = 1 + 7.0 / (8 * 3);
@@ -37,7 +37,7 @@ TEST(Memory, FirstStageHoldsAsManyLayersAsTheModel) {
 TEST(Memory, StatesOfAParameter) {
   const Model model = gpt(24, 2048, 16);
   ParallelPlan plan{.dp = 8, .zero = ZeroStage::kNone};
-  Training training{64, 1, 2048, DType::kBf16};
+  Training training{64, 1, 2048, Precision::kBf16};
   const double padded = model_parameters(model).total() + (50304 - 50257) * 2048.0;
   const auto states = [&] {
     const StageMemory memory = memory_budget(model, plan, training)->stages[0];
@@ -52,12 +52,12 @@ TEST(Memory, StatesOfAParameter) {
 TEST(StageParameters, FollowTheSeats) {
   const Model model = gpt(4, 512, 8);
   const ParallelPlan plan{.pp = 2, .vpp = 2};
-  const Shape shape(model, plan, {4, 1, 128, DType::kBf16});
+  const Shape shape(model, plan, {4, 1, 128, Precision::kBf16});
   const double layer = parameters_of(layer_block(shape, false)).dense, table = 50304.0 * 512, norm = 2 * 512;
   const double positions = 2048 * 512;
   const std::vector<LayerRange> four = {{0, 1}, {1, 1}, {2, 1}, {3, 1}}, two = {{0, 2}, {2, 2}};
   PlanMemory memory;
-  const std::shared_ptr<const ModelParts> known = model_parts(model, plan, {4, 1, 128, DType::kBf16}, memory);
+  const std::shared_ptr<const ModelParts> known = model_parts(model, plan, {4, 1, 128, Precision::kBf16}, memory);
   const ModelParts& parts = *known;
   const auto loop = stage_parameters(shape, {{{0, 0}, {1, 0}, {0, 1}, {1, 1}}}, four, parts);
   EXPECT_EQ(loop[0], (RankParameters{2 * layer + table + positions, 0}));

@@ -48,7 +48,7 @@ ExecutionGraph planned(const Model& model, const ParallelPlan& plan, const Train
 TEST(RankOrder, DecidesWhichRanksAreNeighbours) {
   Model model = llama(4, 512, 8, 8, 1024);
   model.moe = Experts{8, 2, 1024, 0, 0, 0};
-  const Training training{32, 1, 512, DType::kBf16};
+  const Training training{32, 1, 512, Precision::kBf16};
   struct Case {
     const char* order;
     std::int64_t tp, pp, dp, expert, expert_data;  // strides
@@ -101,7 +101,7 @@ TEST(Planner, FlopsOfTheGraphAreTheModels) {
         ParallelPlan{.pp = 2, .vpp = 2, .schedule = "interleaved", .flash_attention = false},
         ParallelPlan{.pp = 2, .recompute = Recompute::kFull, .flash_attention = false},
         ParallelPlan{.tp = 2, .recompute = Recompute::kSelective, .flash_attention = false}}) {
-    const Training training{8, 2, 512, DType::kBf16};
+    const Training training{8, 2, 512, Precision::kBf16};
     const Totals sums = totals(planned(model, plan, training));
     const double ranks = static_cast<double>(plan.tp);
     EXPECT_NEAR(sums.gemm_flops * ranks / (step_flops(model, plan, training).hardware / FLOP), 1, 1e-9)
@@ -114,7 +114,7 @@ TEST(Planner, FlopsOfTheGraphAreTheModels) {
 // s.4.2.2).
 TEST(Planner, TensorParallelCommunication) {
   const Model model = gpt(4, 1024, 16);
-  const Training training{2, 1, 1024, DType::kBf16};
+  const Training training{2, 1, 1024, Precision::kBf16};
   const double states = 1024.0 * 1024 * 2;
   ParallelPlan plan{.tp = 4};
   Totals sums = totals(planned(model, plan, training));
@@ -142,7 +142,7 @@ TEST(Planner, TensorParallelCommunication) {
 // Every boundary between chunks is crossed once a microbatch and direction, by 1 / tp of the hidden states.
 TEST(Planner, PipelineMessages) {
   const Model model = gpt(8, 1024, 16);
-  const Training training{8, 1, 1024, DType::kBf16};
+  const Training training{8, 1, 1024, Precision::kBf16};
   for (const auto& [plan, crossings] :
        {std::pair{ParallelPlan{.tp = 2, .pp = 4, .dp = 2}, 3},
         std::pair{ParallelPlan{.tp = 2, .pp = 4, .dp = 2, .vpp = 2, .schedule = "interleaved"}, 7}}) {
@@ -157,7 +157,7 @@ TEST(Planner, PipelineMessages) {
 // bytes whether overlapped or not.
 TEST(Planner, DataParallelCommunication) {
   const Model model = llama(4, 1024, 16, 16, 4096);
-  const Training training{8, 1, 1024, DType::kBf16};
+  const Training training{8, 1, 1024, Precision::kBf16};
   const double parameters = 4 * (4 * 1024.0 * 1024 + 3 * 1024.0 * 4096 + 2 * 1024) + 2 * 32000.0 * 1024 + 1024;
   ParallelPlan plan{.dp = 4};
   for (const bool overlap : {false, true}) {
@@ -176,7 +176,7 @@ TEST(Planner, DataParallelCommunication) {
 // A product that does not accumulate leaves that to a kernel that reads the gradient and reads and writes the sum.
 TEST(Planner, GradientsAreSummedByTheProductsOrApart) {
   const Model model = llama(2, 1024, 16, 16, 4096);
-  const Training training{8, 1, 1024, DType::kBf16};
+  const Training training{8, 1, 1024, Precision::kBf16};
   ParallelPlan plan{.dp = 4};
   const auto added = [&] {
     std::map<std::string, double> bytes;
@@ -205,7 +205,7 @@ TEST(Planner, GradientsAreSummedByTheProductsOrApart) {
 TEST(Planner, TheGraphDoesNotGrowWithReplicas) {
   const Model model = gpt(8, 1024, 16);
   const auto nodes = [&](std::int64_t dp) {
-    return planned(model, {.tp = 2, .pp = 2, .dp = dp}, {8 * dp, 1, 1024, DType::kBf16}).node_count();
+    return planned(model, {.tp = 2, .pp = 2, .dp = dp}, {8 * dp, 1, 1024, Precision::kBf16}).node_count();
   };
   EXPECT_EQ(nodes(2), nodes(4096));
 }
@@ -213,7 +213,7 @@ TEST(Planner, TheGraphDoesNotGrowWithReplicas) {
 TEST(Planner, ExpertsAreReachedByAllToAll) {
   Model model = llama(4, 1024, 16, 8, 4096);
   model.moe = Experts{8, 2, 2048, 1, 2048, 1};
-  const Training training{8, 1, 1024, DType::kBf16};
+  const Training training{8, 1, 1024, Precision::kBf16};
   const Totals sums = totals(planned(model, {.dp = 4, .ep = 4}, training));
   // Two microbatches, three layers with experts; 1024 tokens to two experts each.
   EXPECT_EQ(sums.nodes.at("moe.dispatch"), 6);
@@ -227,7 +227,7 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
     const auto checked = check_plan(model, plan, training);
     return checked ? std::string("fine") : to_text(checked.error());
   };
-  const Training training{1536, 1, 2048, DType::kBf16};
+  const Training training{1536, 1, 2048, Precision::kBf16};
   EXPECT_EQ(text({.tp = 8, .pp = 16, .dp = 8}, training), "fine");
   EXPECT_THAT(text({.tp = 7}, training), HasSubstr("plan/tp: tp 7 does not divide the 96 attention heads"));
   EXPECT_THAT(text({.tp = 7}, training), HasSubstr("use plan/tp=6 or plan/tp=8"));
@@ -240,7 +240,7 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_THAT(text({.dp = 4'000'000'000}, training), HasSubstr("out of range"));
   EXPECT_THAT(text({.ep = 2}, training), HasSubstr("has no experts"));
   EXPECT_THAT(text({.schedule = "zigzag"}, training), HasSubstr("unknown schedule"));
-  EXPECT_THAT(text({}, {1536, 1, 0, DType::kBf16}), HasSubstr("training/sequence: 0 is out of range"));
+  EXPECT_THAT(text({}, {1536, 1, 0, Precision::kBf16}), HasSubstr("training/sequence: 0 is out of range"));
   const std::string both = text({.tp = 7, .dp = 7}, training);
   EXPECT_THAT(both, HasSubstr("plan/tp: "));
   EXPECT_THAT(both, HasSubstr("training/global_batch: "));
@@ -256,6 +256,9 @@ ParallelPlan with_other_field(ParallelPlan plan, int field) {
           value = !value;
         } else if constexpr (std::is_same_v<T, std::string>) {
           value = what.key() == "order" ? "dp-tp-pp" : "zb-h1";
+        } else if constexpr (std::is_same_v<T, Recomputation>) {
+          value = {value.recompute == Recompute::kFull ? Recompute::kSelective : Recompute::kFull,
+                   set_of(RecomputeModule::kMlp), 1};
         } else if constexpr (std::is_enum_v<T>) {
           value = static_cast<T>(value == T{} ? 1 : 0);
         } else {
@@ -270,7 +273,7 @@ ParallelPlan with_other_field(ParallelPlan plan, int field) {
 TEST(PlanMemory, ChangesNoProgramWhicheverFieldDiffers) {
   Model model = llama(16, 512, 8, 8, 1024);
   model.moe = Experts{8, 2, 1024, 0, 0, 4};
-  const Training training{64, 1, 512, DType::kBf16};
+  const Training training{64, 1, 512, Precision::kBf16};
   PlanMemory memory;
   int feasible = 0;
   for (const std::int64_t ep : {1, 2}) {

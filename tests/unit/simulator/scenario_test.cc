@@ -33,7 +33,7 @@ TEST(Resolve, HasTheDefaultsOfTheInterface) {
   EXPECT_EQ(scenario.training.micro_batch, 1);
   EXPECT_EQ(scenario.training.global_batch, 1536);
   EXPECT_EQ(scenario.training.sequence, 2048);
-  EXPECT_EQ(scenario.training.dtype, DType::kBf16);
+  EXPECT_EQ(scenario.training.precision, Precision::kBf16);
   EXPECT_EQ(scenario.plan.zero, ZeroStage::kOptimizer);
   EXPECT_EQ(scenario.plan.recompute, Recompute::kNone);
   EXPECT_EQ(scenario.plan.schedule, "1f1b");

@@ -88,7 +88,7 @@ TEST(Simulate, LimitsTellWhatACauseCosts) {
   Scenario scenario = small_scenario();
   scenario.plan.tp = 2;
   scenario.plan.sequence_parallel = true;
-  scenario.training = {.global_batch = 1, .micro_batch = 1, .sequence = 1024, .dtype = DType::kBf16};
+  scenario.training = {.global_batch = 1, .micro_batch = 1, .sequence = 1024, .precision = Precision::kBf16};
   scenario.network.contention = scenario.network.compute_slowdown = false;
   const FakeNetwork network([](const Collective&) { return 2 * ms; });
   const Report report = simulated(scenario, equal_layers(scenario.model), network);
@@ -236,7 +236,7 @@ TEST(Simulate, WarnsOfWhatDeservesIt) {
   scenario.plan.tp = 4;
   scenario.cluster.levels = {{scenario.cluster.levels[0].fabric, 2, 1, 1},
                              {scenario.cluster.levels[1].fabric, 10, 1, 1}};
-  scenario.training = {.global_batch = 2, .micro_batch = 1, .sequence = 2048, .dtype = DType::kBf16};
+  scenario.training = {.global_batch = 2, .micro_batch = 1, .sequence = 2048, .precision = Precision::kBf16};
   const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   std::vector<std::string> codes;
   for (const Warning& warning : report.warnings) codes.push_back(warning.code);
