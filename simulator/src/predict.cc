@@ -11,6 +11,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
+#include "step_interval.h"
 #include "stragglers.h"
 
 namespace ns_dist {
@@ -20,19 +21,6 @@ namespace {
 constexpr std::int64_t kMostTokens = 100'000'000;
 // Events of a step that does not repeat itself: a few seconds, and up to 1.5 GB for its history.
 constexpr std::uint64_t kMostEvents = 15'000'000;
-
-// What kernels and collectives do not explain of a measured step: framework overhead, jitter between ranks, kernels
-// that the plan does not know. 5th and 95th percentile of measured over forecast step, 137 published configurations of
-// six publications (A100, H100, B200; Megatron-LM, Megatron-DeepSpeed, NeMo), each publication with one vote, as
-// `ns-dist validate --suite runs` prints them. Read off once, for all models and GPUs; in sample.
-constexpr double kShortestStep = 0.962, kLongestStep = 1.448;
-
-// The interval of the step: the path's own deviations, and what lies outside the model, as independent errors.
-Interval step_interval(Seconds step, const Interval& path) {
-  const double below = std::hypot((step - path.low) / step, 1 - kShortestStep);
-  const double above = std::hypot((path.high - step) / step, kLongestStep - 1);
-  return {max((1 - below) * step, 0.01 * step), (1 + above) * step};
-}
 
 // What check_plan cannot know: positive numbers, room on the cluster, sizes that fit into integers.
 Result<void> check_scenario(const Scenario& scenario) {
@@ -151,7 +139,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   report.folding = prediction.folding;
 
   const double seconds = prediction.step / units::s;
-  const Interval interval = step_interval(prediction.step, path_interval(prediction.critical_path));
+  const Interval interval = step_interval(scenario, prediction.step, path_interval(prediction.critical_path));
   report.step = prediction.step;
   report.step_low = interval.low;
   report.step_high = interval.high;
