@@ -95,6 +95,8 @@ class Expander {
         if (kernel != kNoNode) dependencies.push_back(kernel);
         const NodeId node =
             add(instruction.stream, WorkId{instruction.index}, {microbatch, instruction.layer}, dependencies);
+        enter(node);
+        entered();
         started_[static_cast<std::size_t>(instruction.stream)].push_back(node);
         if (instruction.kind == Kind::kSend) messages_[instruction.channel].emplace(microbatch, node);
         return;
@@ -126,12 +128,17 @@ class Expander {
     WorkId& own = works_[index(work)];
     if (own == kNoWork) own = own_work(work);
     const NodeId node = builder_.add(ExecutionGraph::lane_of(actor_, stream), own, origin, dependencies);
-    // The first node behind a receive waits for the message, the first behind a meeting for all who met.
-    for (const auto& [channel, microbatch] : receiving_) receivers_[channel].emplace_back(microbatch, node);
-    receiving_.clear();
-    if (meeting_ >= 0) guests_[static_cast<std::size_t>(meeting_)].push_back(node);
-    meeting_ = -1;
     return node;
+  }
+
+  // Nodes that begin what follows a receive wait for the message, those behind a meeting for all who met.
+  void enter(NodeId node) {
+    for (const auto& [channel, microbatch] : receiving_) receivers_[channel].emplace_back(microbatch, node);
+    if (meeting_ >= 0) guests_[static_cast<std::size_t>(meeting_)].push_back(node);
+  }
+  void entered() {
+    receiving_.clear();
+    meeting_ = -1;
   }
 
   // The work item of the actor: that of its row, or for collectives of its own group.
@@ -164,11 +171,16 @@ class Expander {
     };
     for (const FragmentNode& node : fragment.nodes) {
       scratch_.clear();
+      bool enters = false;
       for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
-        resolve(fragment.dependencies[node.first_dependency + d], scratch_);
+        const std::int32_t on = fragment.dependencies[node.first_dependency + d];
+        enters = enters || on == kEntry;
+        resolve(on, scratch_);
       }
-      add(node.stream, node.work, origin, scratch_);
+      const NodeId added = add(node.stream, node.work, origin, scratch_);
+      if (enters) enter(added);
     }
+    entered();
     std::vector<NodeId> exits;
     for (const std::int32_t exit : fragment.exits) resolve(exit, exits);
     pending_ = std::move(exits);

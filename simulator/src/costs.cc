@@ -106,8 +106,10 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const bool shares = settings.contention || settings.compute_slowdown;
   const std::int64_t period = period_of(scenario.cluster);
   // Measurements of this very GPU have its clocks.
-  const double clock =
-      (scenario.kernel_calibration ? 1 : training_slowdown(scenario.cluster.gpu)) * slowest_of(program.mesh.ranks());
+  const double clock = !session.has_own_models()
+                           ? 1
+                           : (scenario.kernel_calibration ? 1 : training_slowdown(scenario.cluster.gpu)) *
+                                 slowest_of(program.mesh.ranks());
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {

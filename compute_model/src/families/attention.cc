@@ -50,8 +50,8 @@ struct Rates {
 // PyTorch below 1.5 ms, where the host is part of the time, were left out; so their launches are set. FlashAttention-2
 // above Ada runs instructions of Ampere, so that its rate follows clock and SMs. Ada: Ampere's backward over forward
 // (0.77) on its own forward kernels. FlashAttention-1: 115 and 85 TFLOP/s on A100, causal, head size 128, in its Triton
-// version (Dao 2023, arXiv 2307.08691, fig. 5 and 6: between 1.3 and 2.5 times as long as FlashAttention-2). FlashAttention-3: 650 and 550 TFLOP/s of 989 at head size 128 (Shah et al. 2024,
-// fig. 5-6).
+// version (Dao 2023, arXiv 2307.08691, fig. 5 and 6: between 1.3 and 2.5 times as long as FlashAttention-2).
+// FlashAttention-3: 650 and 550 TFLOP/s of 989 at head size 128 (Shah et al. 2024, fig. 5-6).
 constexpr std::array<Rates, 23> kRates = {{
     {Library::kCudnn, "blackwell", Pass::kForward, false, false, 4.1e-6, 1.19, 0.25, 6.5e-6, 0},
     {Library::kCudnn, "blackwell", Pass::kBackward, false, false, 11e-6, 1.84, 0, 5.5e-6, 0.41},

@@ -11,7 +11,7 @@ namespace ns_dist {
 struct Framework {
   std::string id, name;
   std::vector<std::string> named_as;  // words under which publications name it
-  std::vector<Assignment> set;       // fields of a scenario; what a user sets comes after
+  std::vector<Assignment> set;        // fields of a scenario; what a user sets comes after
   friend bool operator==(const Framework&, const Framework&) = default;
 };
 

@@ -11,8 +11,8 @@ namespace ns_dist {
 
 // Who wrote a kernel that several libraries offer. `kDefault`: what training frameworks call on that GPU. `kServing`:
 // what inference frameworks call (of attention FlashAttention-2 on Ampere and Ada, FlashAttention-3 on Hopper,
-// TensorRT-LLM's on Blackwell). `kFlash1`: FlashAttention of 2022, in CUDA or Triton. `kCompiled`: torch.compile. `kEager`: PyTorch, one kernel for each step of the formula.
-// Those of normalization come first.
+// TensorRT-LLM's on Blackwell). `kFlash1`: FlashAttention of 2022, in CUDA or Triton. `kCompiled`: torch.compile.
+// `kEager`: PyTorch, one kernel for each step of the formula. Those of normalization come first.
 enum class Library { kDefault, kServing, kCudnn, kEager, kCompiled, kFlash2, kFlash3, kFlash1 };
 template <>
 inline constexpr std::array<std::string_view, 8> kEnumeratorNames<Library> = {

@@ -24,7 +24,8 @@ class Session {
   // model, plan, training or number of nodes may share a session. Errors: those of make_compute_model and
   // make_network_model.
   static Result<Session> make(const Scenario& scenario);
-  // The caller's own models, which must outlive the session.
+  // The caller's own models, which must outlive the session. What they forecast is taken as it is: the clocks of a
+  // training run (docs/models/parallelism.md) are theirs to know.
   Session(const ComputeCost& compute, const NetworkCost& network);
   ~Session();
   Session(Session&&) noexcept;
@@ -32,6 +33,7 @@ class Session {
 
   const ComputeCost& compute() const { return *compute_; }
   const NetworkCost& network() const { return *network_; }
+  bool has_own_models() const { return own_compute_ != nullptr; }  // those of `make`
   PlanMemory& plans() const { return plans_; }
   CallOrders& orders() const { return *orders_; }
 

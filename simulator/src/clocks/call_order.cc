@@ -112,15 +112,18 @@ class Ordering {
 
 std::shared_ptr<const CallOrder> CallOrders::of(const StepProgram& program) {
   const ProgramLoops& loops = program.actors.front().loops;
+  // Programs with the same loops differ in whether their last bodies meet.
+  const bool meets = !program.meetings.empty();
   const auto find = [&] {
-    return std::find_if(entries_.begin(), entries_.end(),
-                        [&](const Entry& entry) { return entry.loops.identity() == loops.identity(); });
+    return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+      return entry.loops.identity() == loops.identity() && entry.meets == meets;
+    });
   };
   {
     const std::scoped_lock guard(lock_);
     const auto entry = find();
     if (entry == entries_.end()) {
-      entries_.push_back({loops, false, nullptr});
+      entries_.push_back({loops, meets, false, nullptr});
       if (entries_.size() > kMostEntries) forget_oldest();
       return nullptr;
     }
@@ -129,7 +132,7 @@ std::shared_ptr<const CallOrder> CallOrders::of(const StepProgram& program) {
   auto order = Ordering(program).run();
   const std::scoped_lock guard(lock_);
   if (const auto entry = find(); entry != entries_.end() && !entry->known) {
-    *entry = {loops, true, order};
+    *entry = {loops, meets, true, order};
     if (order != nullptr) calls_ += order->calls.size();
     while (calls_ > kMostCallsOfAll) forget_oldest();
   }

@@ -33,6 +33,7 @@ class CallOrders {
  private:
   struct Entry {
     ProgramLoops loops;
+    bool meets = false;
     bool known = false;
     std::shared_ptr<const CallOrder> order;
   };

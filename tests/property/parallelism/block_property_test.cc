@@ -44,6 +44,10 @@ Question any_question() {
   plan.tp = any_of({1, 2, 4});
   plan.dp = 4;
   plan.ep = model.moe ? any_of({1, 2, 4}) : 1;
+  plan.cp = any_of({1, 1, 2});
+  plan.cp_comm = static_cast<ContextExchange>(any_of({0, 1, 2}));
+  plan.zero = static_cast<ZeroStage>(any_of({1, 2, 3}));
+  plan.overlap_tp = coin();
   plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));
   plan.sequence_parallel = coin();
   plan.flash_attention = coin();

@@ -51,7 +51,17 @@ Question any_question() {
   plan.ep = any_of({1, 1, 2, 4});
   plan.vpp = any_of({1, 1, 2});
   plan.schedule = plan.vpp > 1 ? "interleaved" : (coin() ? "1f1b" : "gpipe");
-  plan.zero = coin() ? ZeroStage::kOptimizer : ZeroStage::kNone;
+  plan.cp = any_of({1, 1, 2, 4});
+  plan.cp_comm = static_cast<ContextExchange>(any_of({0, 1, 2}));
+  plan.etp = any_of({0, 0, 1, 2});
+  plan.zero = static_cast<ZeroStage>(any_of({0, 1, 2, 3}));
+  plan.shard = coin() && coin() ? any_of({1, 2}) : 0;
+  plan.reshard = coin();
+  plan.prefetch = any_of({0, 1});
+  plan.recompute_layers = any_of({0, 1});
+  plan.recompute_modules = static_cast<ModuleSet>(*rc::gen::inRange(1, 128));
+  plan.overlap_tp = coin();
+  plan.overlap_ep = coin();
   plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));
   plan.sequence_parallel = coin();
   plan.flash_attention = coin();
@@ -60,7 +70,8 @@ Question any_question() {
   plan.overlap_p2p = coin();
   plan.blocking_tp = coin();
   plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 3));
-  q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}), Precision::kBf16};
+  q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}),
+                Precision::kBf16};
   return q;
 }
 

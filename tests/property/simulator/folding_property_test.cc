@@ -60,7 +60,17 @@ Question any_question() {
   plan.dp = one_of({1, 2, 4});
   if (model.moe && plan.dp > 1) plan.ep = one_of({1, plan.dp});
   plan.sequence_parallel = plan.tp > 1 && *rc::gen::arbitrary<bool>();
-  plan.zero = *rc::gen::arbitrary<bool>() ? ZeroStage::kOptimizer : ZeroStage::kNone;
+  plan.cp = one_of({1, 1, 2, 4});
+  plan.cp_comm = static_cast<ContextExchange>(*rc::gen::inRange(0, 3));
+  plan.zero = static_cast<ZeroStage>(*rc::gen::inRange(0, 4));
+  if (plan.zero != ZeroStage::kNone && *rc::gen::inRange(0, 3) == 0) plan.shard = plan.dp;
+  plan.reshard = *rc::gen::arbitrary<bool>();
+  plan.prefetch = *rc::gen::inRange(0, 2);
+  plan.recompute_layers = *rc::gen::inRange(0, 3);
+  plan.recompute_modules = static_cast<ModuleSet>(*rc::gen::inRange(1, 128));
+  plan.overlap_tp = *rc::gen::inRange(0, 3) == 0;
+  plan.overlap_ep = *rc::gen::arbitrary<bool>();
+  q.training.precision = *rc::gen::inRange(0, 3) == 0 ? Precision::kFp8 : Precision::kBf16;
   plan.recompute = static_cast<Recompute>(*rc::gen::inRange(0, 3));
   plan.blocking_tp = *rc::gen::inRange(0, 4) == 0;
   plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
@@ -137,6 +147,10 @@ void expect_equal(Breakdown a, Breakdown b, Seconds step) {
 
 void compare(bool shares) {
   const Question q = any_question();
+  for (const Assignment& field : differences(ParallelPlan(), q.plan))
+    RC_LOG() << field.field << "=" << field.text << " ";
+  RC_LOG() << q.model.layers << " layers, experts " << q.model.moe.has_value() << ", batch " << q.training.global_batch
+           << ", " << enumerator_name(q.training.precision) << "\n";
   const auto program = plan_program(q.model, q.plan, q.training);
   if (!program) return;  // a shape that the schedule cannot run
   const ProgramCosts costs = any_costs(*program, q.seed, shares);

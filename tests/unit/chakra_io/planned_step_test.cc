@@ -66,7 +66,8 @@ std::vector<Case> cases() {
 TEST(PlannedStep, EveryRankRunsItToItsEnd) {
   for (const Case& each : cases()) {
     SCOPED_TRACE(each.name);
-    const Training training{.global_batch = 8 * each.plan.dp, .micro_batch = 1, .sequence = 32, .precision = Precision::kBf16};
+    const Training training{
+        .global_batch = 8 * each.plan.dp, .micro_batch = 1, .sequence = 32, .precision = Precision::kBf16};
     const auto graph = plan_step(small_model(each.tied), each.plan, training);
     ASSERT_TRUE(graph) << to_text(graph.error());
     // Durations that differ from work to work, so that streams race.

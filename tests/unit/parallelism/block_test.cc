@@ -161,9 +161,14 @@ TEST(Experts, KernelsParametersAndBytes) {
   const RankParameters parameters = parameters_of(block);
   EXPECT_DOUBLE_EQ(parameters.experts, 3 * 512 * 256 * 2 / 2);
   EXPECT_DOUBLE_EQ(parameters.dense, 512 + 512 * 8 + 3 * 512 * 128 / 2);
-  EXPECT_THAT(names(step(block, "moe.dispatch").forward),
-              ElementsAre("moe.permute", "moe.dispatch", "moe.dispatch.all_gather", "moe.sort"));
+  EXPECT_THAT(names(step(block, "moe.dispatch").forward), ElementsAre("moe.permute", "moe.dispatch"));
+  EXPECT_THAT(names(step(block, "moe.receive").forward), ElementsAre("moe.dispatch.all_gather", "moe.sort"));
   EXPECT_THAT(names(step(block, "moe.combine").input_gradient),
+              ElementsAre("moe.unpermute.backward", "moe.unpermute.scale.backward", "moe.unpermute.weights.backward",
+                          "moe.combine.backward", "moe.combine.backward.all_gather", "moe.unsort.backward"));
+  ParallelPlan fused = plan;
+  fused.fused_permutation = true;
+  EXPECT_THAT(names(step(moe_block(Shape(model, fused, {4, 1, 128, Precision::kBf16})), "moe.combine").input_gradient),
               ElementsAre("moe.unpermute.backward", "moe.combine.backward", "moe.combine.backward.all_gather",
                           "moe.unsort.backward"));
   // On this rank's tokens: norm input, router input, permuted inputs and expert outputs. On all rows: three of an

@@ -1,0 +1,252 @@
+// Context parallelism, shared weights and gradients, experts' own tensor parallelism, 8-bit products and recomputed
+// modules against closed forms.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "block.h"
+#include "ns_dist/memory.h"
+#include "ns_dist/parameters.h"
+#include "ns_dist/planner.h"
+#include "parallelism_models.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+using ::testing::HasSubstr;
+
+const BlockStep& step(const Block& block, const std::string& name) {
+  for (const BlockStep& each : block.steps) {
+    if (each.name == name) return each;
+  }
+  ADD_FAILURE() << "no step " << name;
+  return block.steps.front();
+}
+
+// Multiply-adds of queries and keys, heads in full.
+double pairs(const std::vector<Call>& calls) {
+  double sum = 0;
+  for (const Call& call : calls) {
+    const auto* op = std::get_if<Operator>(&call.what);
+    const auto* attention = op != nullptr ? std::get_if<Attention>(&op->kind) : nullptr;
+    if (attention == nullptr) continue;
+    const double all = static_cast<double>(attention->batch * attention->heads) *
+                       static_cast<double>(attention->query_length * attention->key_length);
+    sum += attention->causal ? all / 2 : all;
+  }
+  return sum;
+}
+
+double sent(const std::vector<Call>& calls, CollectiveKind kind) {
+  double bytes = 0;
+  for (const Call& call : calls) {
+    const auto* communication = std::get_if<Communication>(&call.what);
+    if (communication != nullptr && communication->kind == kind) bytes += communication->size / B;
+  }
+  return bytes;
+}
+
+struct Context : ::testing::Test {
+  Model model = llama(2, 4096, 32, 8, 14336);
+  Training training{8, 1, 8192, Precision::kBf16};
+  double s = 8192, heads = 32, kv = 2 * 8 * 128 * 2;  // bytes of a token's keys and values
+
+  BlockStep core(std::int64_t cp, ContextExchange how) const {
+    const ParallelPlan plan{.cp = cp, .cp_comm = how};
+    return step(attention_block(Shape(model, plan, training)), "attention.core");
+  }
+};
+
+// A causal mask leaves s^2 / 2 pairs; each rank has its share of them, whichever way keys travel.
+TEST_F(Context, DividesTheWorkEvenly) {
+  for (const std::int64_t cp : {2, 4, 8}) {
+    const double share = heads * s * s / 2 / static_cast<double>(cp);
+    EXPECT_NEAR(pairs(core(cp, ContextExchange::kRing).forward) / share, 1, 1e-12) << cp;
+    EXPECT_NEAR(pairs(core(cp, ContextExchange::kRing).input_gradient) / share, 1, 1e-12) << cp;
+    EXPECT_NEAR(pairs(core(cp, ContextExchange::kAllToAll).forward) / share, 1, 1e-12) << cp;
+    // The diagonal blocks are computed in full: one part in cp more.
+    EXPECT_NEAR(pairs(core(cp, ContextExchange::kAllGather).forward) / share, 1 + 1.0 / static_cast<double>(cp), 1e-12);
+  }
+}
+
+// Liu et al. 2023 (arXiv 2310.01889): keys and values of a rank go to cp - 1 others, and back with their gradients.
+TEST_F(Context, SendsKeysAndValuesAround) {
+  const double own = s / 4 * kv;
+  EXPECT_DOUBLE_EQ(sent(core(4, ContextExchange::kRing).forward, CollectiveKind::kSendRecv), 3 * own);
+  EXPECT_DOUBLE_EQ(sent(core(4, ContextExchange::kRing).input_gradient, CollectiveKind::kSendRecv),
+                   (1 + 2 + 2 + 1) * own);
+  EXPECT_DOUBLE_EQ(sent(core(4, ContextExchange::kAllGather).forward, CollectiveKind::kAllGather), 4 * own);
+  // Jacobs et al. 2023 (arXiv 2309.14509): queries, keys and values to the ranks of their heads, and outputs back.
+  const double queries = s / 4 * heads * 128 * 2;
+  EXPECT_DOUBLE_EQ(sent(core(4, ContextExchange::kAllToAll).forward, CollectiveKind::kAllToAll), 2 * queries + own);
+}
+
+TEST_F(Context, RefusesWhatItCannotDivide) {
+  const auto error_of = [&](const ParallelPlan& plan) {
+    const auto checked = check_plan(model, plan, training);
+    return checked ? std::string() : to_text(checked.error());
+  };
+  EXPECT_EQ(error_of({.cp = 4}), "");
+  EXPECT_THAT(error_of({.cp = 3}), HasSubstr("cp 3 does not divide 8192 tokens into two parts a rank"));
+  EXPECT_THAT(error_of({.cp = 2, .flash_attention = false}), HasSubstr("plan/flash_attention"));
+  EXPECT_THAT(error_of({.tp = 8, .cp = 8, .cp_comm = ContextExchange::kAllToAll}),
+              HasSubstr("does not divide the 4 heads"));
+}
+
+struct Traffic {
+  std::map<std::string, double> bytes;
+  std::map<std::string, int> count;
+};
+Traffic traffic_of(const Model& model, const ParallelPlan& plan, const Training& training) {
+  const auto graph = plan_step(model, plan, training);
+  EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
+  Traffic traffic;
+  for (std::uint32_t n = 0; graph && n < graph->node_count(); ++n) {
+    const WorkItem& item = graph->work_of(NodeId{n});
+    ++traffic.count[item.name];
+    if (const auto* collective = std::get_if<Collective>(&item.work)) traffic.bytes[item.name] += collective->size / B;
+  }
+  return traffic;
+}
+
+double padded_parameters(const Model& model) {
+  const double table =
+      static_cast<double>(model.hidden) * static_cast<double>((model.vocabulary + 127) / 128 * 128 - model.vocabulary);
+  return model_parameters(model).total() + table * (model.tied_embeddings ? 1 : 2);
+}
+
+// Rajbhandari et al. 2020 (arXiv 1910.02054), s.7: weights are gathered for the forward and the backward pass,
+// gradients reduced once; here in each of the microbatches, embedding and head once.
+TEST(SharedWeights, MoveThreeTimesTheModel) {
+  const Model model = llama(4, 512, 8, 8, 1024);
+  const Training training{32, 2, 256, Precision::kBf16};
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters};
+  const double microbatches = 2, all = padded_parameters(model),
+               layers = 4 * parameters_of(layer_block(Shape(model, plan, training), false)).total();
+  Traffic traffic = traffic_of(model, plan, training);
+  EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * microbatches * (all + layers), 1);
+  EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * microbatches * all, 1);
+  plan.reshard = false;
+  EXPECT_NEAR(traffic_of(model, plan, training).bytes["weights.all_gather"], 2 * microbatches * all, 1);
+  plan.zero = ZeroStage::kGradients;
+  traffic = traffic_of(model, plan, training);
+  EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
+  EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * microbatches * all, 1);
+  // In sets of 4: each set scatters, then rank i of one set sums with rank i of the other.
+  plan.shard = 4;
+  traffic = traffic_of(model, plan, training);
+  EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * microbatches * all, 1);
+  EXPECT_NEAR(traffic.bytes["gradients.all_reduce"], 4 * microbatches * all / 4, 1);
+}
+
+// Bytes a parameter with 8 replicas: weights 2, gradients 4, optimizer 12, whichever are shared; and two layers under
+// way.
+TEST(SharedWeights, LeaveAnEighthOfTheState) {
+  const Model model = llama(64, 512, 8, 8, 1024);
+  const Training training{32, 1, 256, Precision::kBf16};
+  const double layer = parameters_of(layer_block(Shape(model, ParallelPlan{}, training), false)).total();
+  const auto state = [&](ZeroStage zero) {
+    const StageMemory memory = memory_budget(model, {.dp = 8, .zero = zero}, training)->stages[0];
+    return (memory.weights + memory.gradients + memory.optimizer) / B;
+  };
+  const double all = padded_parameters(model);
+  EXPECT_NEAR(state(ZeroStage::kOptimizer), all * (6 + 12 / 8.0), 1);
+  EXPECT_NEAR(state(ZeroStage::kGradients), all * (2 + 16 / 8.0) + 2 * layer * 2, 1);
+  EXPECT_NEAR(state(ZeroStage::kParameters), all * 18 / 8.0 + 2 * layer * 4, 1);
+}
+
+// 16 experts over the 8 ranks of tp 2 x dp 4, one rank each: neighbors first, tensor-parallel ranks among them.
+TEST(ExpertTensorParallelism, TakesTheRanksOfOneStage) {
+  Model model = llama(2, 512, 8, 8, 1024);
+  model.moe = Experts{16, 2, 256, 0, 0, 0};
+  const Training training{16, 1, 256, Precision::kBf16};
+  ParallelPlan plan{.tp = 2, .dp = 4, .ep = 8, .etp = 1, .sequence_parallel = true};
+  const auto graph = plan_step(model, plan, training);
+  ASSERT_TRUE(graph) << to_text(graph.error());
+  const auto works = graph->works();
+  const auto exchange =
+      std::find_if(works.begin(), works.end(), [](const WorkItem& item) { return item.name == "moe.dispatch"; });
+  ASSERT_NE(exchange, works.end());
+  const RankGroup& group = std::get<Collective>(exchange->work).group;
+  ASSERT_EQ(group.size(), 8);
+  for (std::int64_t i = 0; i < 8; ++i) EXPECT_EQ(group.at(i), i);
+  EXPECT_DOUBLE_EQ(parameters_of(moe_block(Shape(model, plan, training))).experts, 2 * 3 * 512 * 256);
+  plan.etp = 2;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("over which experts are spread"));
+  plan.etp = 1;
+  plan.sequence_parallel = false;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("need sequence parallelism"));
+}
+
+TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
+  const Model model = llama(2, 512, 8, 8, 1024);
+  const ParallelPlan plan{.tp = 2, .sequence_parallel = true};
+  const Block whole = layer_block(Shape(model, plan, {8, 1, 256, Precision::kBf16}), false);
+  const Block eight = layer_block(Shape(model, plan, {8, 1, 256, Precision::kFp8}), false);
+  const auto gathered = [](const Block& block) {
+    return sent(step(block, "mlp.fc1").forward, CollectiveKind::kAllGather);
+  };
+  EXPECT_DOUBLE_EQ(gathered(eight), gathered(whole) / 2);
+  EXPECT_DOUBLE_EQ(step(eight, "mlp.fc2").kept_for_weight_gradient,
+                   step(whole, "mlp.fc2").kept_for_weight_gradient / 2);
+  int products = 0, casts = 0;
+  for (const BlockStep& each : eight.steps) {
+    for (const std::vector<Call>* calls : {&each.forward, &each.input_gradient, &each.weight_gradient}) {
+      for (const Call& call : *calls) {
+        const auto* op = std::get_if<Operator>(&call.what);
+        if (op == nullptr) continue;
+        if (std::holds_alternative<Gemm>(op->kind)) {
+          ++products;
+          EXPECT_EQ(op->dtype, DType::kFp8) << call.name;
+        } else {
+          EXPECT_EQ(op->dtype, DType::kBf16) << call.name;
+        }
+        if (call.name.ends_with(".quantize")) ++casts;
+      }
+    }
+  }
+  EXPECT_EQ(products, 4 * 3);
+  EXPECT_EQ(casts, 4 * 2);  // each layer's input and its output's gradient
+  EXPECT_DOUBLE_EQ(parameters_of(eight).quantized, 512 * (512 * 3 + 512 + 3 * 1024) / 2.0);
+  // The loss's logits stay as they are.
+  const Block loss = loss_block(Shape(model, plan, {8, 1, 256, Precision::kFp8}));
+  EXPECT_EQ(std::get<Operator>(step(loss, "loss.logits").forward.back().what).dtype, DType::kBf16);
+}
+
+TEST(Recomputation, OfModulesDropsWhatTheyCompute) {
+  const Model model = llama(2, 512, 8, 8, 1024);
+  const ParallelPlan plan;
+  const Block block = layer_block(Shape(model, plan, {8, 1, 256, Precision::kBf16}), false);
+  const auto dropped = [&](RecomputeModule module) {
+    return kept_bytes(block, Recompute::kNone).after_forward -
+           kept_bytes(block, Recompute::kSelective, set_of(module)).after_forward;
+  };
+  const double tokens = 256;
+  EXPECT_DOUBLE_EQ(dropped(RecomputeModule::kNorm), 2 * tokens * 512 * 2);        // inputs of qkv and fc1
+  EXPECT_DOUBLE_EQ(dropped(RecomputeModule::kMlp), tokens * (2 + 1) * 1024 * 2);  // of the activation and of fc2
+  EXPECT_DOUBLE_EQ(dropped(RecomputeModule::kCoreAttention), tokens * 8 * 4);     // log-sum-exp
+}
+
+TEST(Recomputation, OfSomeLayersKeepsTheOthers) {
+  const Model model = llama(8, 512, 8, 8, 1024);
+  const Training training{8, 1, 256, Precision::kBf16};
+  const auto activations = [&](Recompute recompute, std::int64_t layers) {
+    return memory_budget(model, {.pp = 2, .recompute = recompute, .recompute_layers = layers}, training)
+        ->stages[0]
+        .activations;
+  };
+  const Bytes none = activations(Recompute::kNone, 0), one = activations(Recompute::kFull, 1),
+              three = activations(Recompute::kFull, 3), all = activations(Recompute::kFull, 0);
+  EXPECT_LT(all, three);
+  EXPECT_LT(three, one);
+  EXPECT_LT(one, none);
+  const StepFlops flops = step_flops(model, {.pp = 2, .recompute = Recompute::kFull, .recompute_layers = 1}, training);
+  const StepFlops whole = step_flops(model, {.pp = 2, .recompute = Recompute::kFull}, training);
+  EXPECT_NEAR((flops.hardware - flops.model) / (whole.hardware - whole.model), 1.0 / 4, 1e-12);
+}
+
+}  // namespace
+}  // namespace ns_dist
