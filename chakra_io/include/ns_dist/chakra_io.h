@@ -87,9 +87,9 @@ struct TraceNode {
   friend bool operator==(const TraceNode&, const TraceNode&) = default;
 };
 
-// Reads one trace node by node in constant memory. Errors, each with file, byte offset and number of the node: a file
-// that ends inside a frame, a frame that is no node or longer than 64 MiB, a compressed file; and whatever error
-// `visit` returns.
+// Reads one trace, plain or gzipped, node by node in constant memory. Errors, each with file, byte offset (of what was
+// packed) and number of the node: a file that ends inside a frame, a frame that is no node or longer than 64 MiB, JSON;
+// from a stream, a compressed one; and whatever error `visit` returns.
 Result<void> read_trace(const std::filesystem::path& path, const std::function<Result<void>(TraceNode&&)>& visit);
 Result<void> read_trace(std::istream& in, const std::string& where,
                         const std::function<Result<void>(TraceNode&&)>& visit);
@@ -159,24 +159,82 @@ struct TraceProblem {
   friend bool operator==(const TraceProblem&, const TraceProblem&) = default;
 };
 
+// `rank` cannot go on in its node before rank `on` does.
+struct TraceWait {
+  Rank rank = 0;
+  std::uint64_t node = 0;
+  Rank on = 0;
+  std::string what;  // "collective number 3 of group 1", "a message with tag 7"
+  friend bool operator==(const TraceWait&, const TraceWait&) = default;
+};
+
 struct ReplayReport {
   std::int64_t finished = 0;             // ranks that ran all of their nodes
+  std::uint64_t nodes = 0;               // of all ranks
+  std::vector<bool> complete;            // by rank: it ran all of its nodes
   std::vector<std::uint64_t> finish_ns;  // by rank: end of the last node that ended
-  std::vector<TraceProblem> problems;    // by rank and node; at most kMostProblems of a rank
+  // By rank: while a kernel ran; while a collective, send or memory transfer held its slot, waiting included.
+  std::vector<std::uint64_t> kernel_ns, communication_ns;
+  std::vector<TraceProblem> problems;  // by rank and node; at most kMostProblems of a rank
+  std::vector<TraceWait> deadlock;     // ranks in a circle, each waits for the next one and the last for the first
   bool ok() const { return problems.empty() && finished == static_cast<std::int64_t>(finish_ns.size()); }
 
   static constexpr int kMostProblems = 8;
 };
 
+// What a network answers, ns. Ranks of a collective are ascending; `times` holds when each one starts, and becomes when
+// each one ends. `bytes` is the trace's comm_size.
+struct ReplayNetwork {
+  std::function<Result<std::int64_t>(Rank from, Rank to, std::int64_t bytes)> message;
+  std::function<Result<void>(CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,
+                             std::span<std::int64_t> times)>
+      collective;
+};
+
+// A node that ended; views hold during the call.
+struct ReplayedNode {
+  Rank rank = 0;
+  std::uint64_t id = 0;
+  std::string_view name;
+  TraceNodeType type = TraceNodeType::kInvalid;
+  bool cpu = false;
+  std::uint64_t start_ns = 0, end_ns = 0;
+};
+
+struct ReplayOptions {
+  // Kernels by their work: the larger of num_ops / peak_tflops and tensor_size / local_memory_gbs (10^9 bytes/s),
+  // truncated to ns. Otherwise by their recorded microseconds, 0 taken for 1 ns.
+  bool roofline = false;
+  double peak_tflops = 0, local_memory_gbs = 0;
+  bool replay_only = false;    // every node takes its recorded microseconds, and nobody waits for a peer
+  ReplayNetwork network = {};  // empty: communication takes its recorded microseconds once its ranks have met
+  std::function<void(const ReplayedNode&)> visit = {};    // may be empty
+  std::function<void(std::int64_t files)> progress = {};  // after each file that was read; may be empty
+};
+
+// The files of a run, by rank.
+struct TraceSet {
+  std::filesystem::path prefix;  // without ".<rank>.et"
+  std::vector<std::filesystem::path> files;
+};
+
+// Finds <prefix>.<rank>.et or .et.gz from rank 0 on; `where` is the prefix, or a folder with one prefix in it.
+// Errors: no trace, several prefixes, a rank that is missing or is there twice.
+Result<TraceSet> find_traces(const std::filesystem::path& where);
+
 // Runs traces by the feeder's rules: a node is ready when its data and control dependencies have ended; of a rank's
 // ready nodes the lowest id starts first; one kernel, one CPU operator and one collective, send or memory transfer at a
 // time, receives without limit; a send is eager and meets the receive of equal tag, source, destination and size, first
 // in, first out; a group's collectives meet in the order in which each member starts them and must agree in type and
-// size. Kernels take their duration (by `encoding`), and so do collectives and messages once their ranks have met: the
-// network's own time is for ASTRA-Sim to say.
+// size.
 //
 // What would hang, stop or be lost there is a problem here: of the nodes that can never run, those that the others wait
-// for. Memory: about 100 bytes a node. Errors: files that cannot be read.
+// for. Memory: about 110 bytes a node. Errors: files that cannot be read; those of the network.
+Result<ReplayReport> replay(const TraceSet& traces, const CommGroups& groups, const ReplayOptions& options);
+Result<ReplayReport> replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
+                            const ReplayOptions& options);
+
+// The same without a network, kernels by the encoding that write_traces used.
 Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ranks, const CommGroups& groups,
                             TraceEncoding encoding = TraceEncoding::kDurations);
 ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
