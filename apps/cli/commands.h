@@ -14,6 +14,7 @@ struct Command {
 
 int simulate_command(int argc, const char* const* argv);
 int export_command(int argc, const char* const* argv);
+int lint_command(int argc, const char* const* argv);
 int replay_command(int argc, const char* const* argv);
 int explain_command(int argc, const char* const* argv);
 int kernels_command(int argc, const char* const* argv);
@@ -24,11 +25,12 @@ int list_command(int argc, const char* const* argv);
 int validate_command(int argc, const char* const* argv);
 int version_command(int argc, const char* const* argv);
 
-inline constexpr std::array<Command, 11> kCommands = {{
+inline constexpr std::array<Command, 12> kCommands = {{
     {"simulate", "what does one step of this training plan take, does it fit, where does the time go?",
      simulate_command},
     {"export", "the plan as Chakra traces, one file a rank, and the inputs ASTRA-Sim needs beside them",
      export_command},
+    {"lint", "what is wrong with these Chakra traces, rank by rank, node by node?", lint_command},
     {"replay", "these Chakra traces on our clock, by ASTRA-Sim's rules; who waits for whom where it would hang",
      replay_command},
     {"explain", "how did a number come about: one operator on a GPU, one collective on a cluster", explain_command},

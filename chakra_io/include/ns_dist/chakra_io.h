@@ -240,4 +240,31 @@ Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ra
 ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
                     TraceEncoding encoding = TraceEncoding::kDurations);
 
+// ---- Lint ----
+
+struct LintOptions {
+  std::int64_t splits = 1;                                // preferred-dataset-splits of the system json
+  std::int64_t npus = 0;                                  // of the network yml; 0: not known
+  std::size_t dimensions = 0;                             // of the network yml; 0: not known
+  bool roofline = false;                                  // kernels need num_ops and tensor_size
+  std::uint64_t most_nodes_to_run = 20'000'000;           // 0: traces are read and not run
+  std::function<void(std::int64_t files)> progress = {};  // after each file; may be empty
+};
+
+struct LintReport {
+  std::uint64_t nodes = 0, kernels = 0, collectives = 0, sends = 0, receives = 0, others = 0;
+  // What ASTRA-Sim would stop at, hang in, or lose; by rank, at most ReplayReport::kMostProblems of a rank.
+  std::vector<TraceProblem> problems;
+  std::uint64_t problem_count = 0;  // with those that are not listed
+  std::vector<TraceWait> deadlock;  // as in ReplayReport
+  std::vector<std::string> notes;   // what is odd, but runs
+  bool ran = false;                 // the traces were run, so a hang would have been found
+};
+
+// What is wrong with these traces? Each file is read once, in memory of some 30 bytes a node of one rank: framing, ids,
+// dependencies that are missing or go in a circle, what the feeder refuses in a node; then across ranks: messages
+// without their other end, members of a group whose collectives differ. Traces without a problem are run once without a
+// network (replay), for the hangs that only show then. Errors: none of the files can be opened.
+Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options = {});
+
 }  // namespace ns_dist
