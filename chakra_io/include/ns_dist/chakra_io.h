@@ -14,6 +14,7 @@
 #include <functional>
 #include <iosfwd>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -113,6 +114,12 @@ struct ExportOptions {
   std::filesystem::path directory;  // made when it is missing
   std::string prefix = "trace";
   TraceEncoding encoding = TraceEncoding::kDurations;
+  // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
+  // category.
+  bool operators = true;
+  // Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|" between them. No
+  // rank ends at another time, but for the microseconds of kernels below half a microsecond.
+  bool merge_kernels = false;
   std::function<void(std::int64_t files, std::int64_t of)> progress = {};  // after each file; may be empty
 };
 
@@ -121,6 +128,51 @@ struct ExportSummary {
   std::uint64_t nodes = 0, kernels = 0, collectives = 0, sends = 0, receives = 0, bytes = 0;  // of all files
   std::int64_t groups = 0;
   std::filesystem::path comm_groups;  // the communicator groups' file
+};
+
+// An export whose size is known before it is written. Graph and timeline must outlive it.
+class TraceExport {
+ public:
+  // Errors: those of write_traces that lie in the graph; a prefix that is no beginning of a file name.
+  static Result<TraceExport> prepare(const ExecutionGraph& graph, const Timeline& timeline,
+                                     const ExportOptions& options);
+  TraceExport(TraceExport&&) noexcept;
+  TraceExport& operator=(TraceExport&&) noexcept;
+  ~TraceExport();
+
+  // Numbers are exact; bytes are those of one rank of each stage, times the ranks of the stage.
+  const ExportSummary& expected() const;
+  // Into `directory`, instead of that of the options.
+  Result<ExportSummary> write(const std::filesystem::path& directory);
+
+ private:
+  struct Prepared;
+  explicit TraceExport(std::unique_ptr<Prepared> prepared);
+  std::unique_ptr<Prepared> prepared_;
+};
+
+// Files that appear in a folder when all of them are written, or not at all. Until then they lie in a folder beside it,
+// or, where the folder is there already, in one inside of it.
+class ExportFolder {
+ public:
+  // Errors: a folder that cannot be made; without `force`, a folder with files that are no export's, or with traces of
+  // ranks beyond `ranks`.
+  static Result<ExportFolder> open(const std::filesystem::path& directory, const std::string& prefix,
+                                   std::int64_t ranks, bool force);
+  ExportFolder(ExportFolder&& other) noexcept;
+  ExportFolder& operator=(ExportFolder&&) = delete;
+  ~ExportFolder();  // without commit: removes what was written
+
+  const std::filesystem::path& staging() const { return staging_; }
+  std::uint64_t free_bytes() const;  // of the file system
+  // Writes `manifest` last, as manifest.json. Traces of earlier exports beyond `ranks` go.
+  Result<void> commit(const std::string& manifest);
+
+ private:
+  ExportFolder() = default;
+  std::filesystem::path directory_, staging_;
+  std::vector<std::filesystem::path> stale_;
+  bool inside_ = false;
 };
 
 // Writes the trace of every rank of the mesh, and comm_groups.json beside them. The work of a pipeline stage is that of

@@ -263,5 +263,46 @@ RC_GTEST_PROP(ChakraIo, ABrokenStepIsAlwaysFound, ()) {
   RC_ASSERT(!replay(written->traces, written->groups).ok());
 }
 
+// Chains of kernels that become one node: no rank ends, and no collective or message starts or ends, at another time.
+RC_GTEST_PROP(ChakraIo, MergedKernelsChangeNoTime, ()) {
+  const RandomStep step = step_gen();
+  // At least a nanosecond each: shorter ones would all be rounded up to one.
+  const Timeline timeline =
+      timeline_of(step.graph, [](NodeId node) { return (1 + (index(node) * 7919U) % 1000) * units::ns; });
+  using Event = std::tuple<Rank, std::string, TraceNodeType, std::uint64_t, std::uint64_t>;
+  const auto events_of = [&](bool merge, std::uint64_t* nodes, ReplayReport* report) {
+    const ScratchFolder folder;
+    ExportOptions options;
+    options.directory = folder.path();
+    options.encoding = TraceEncoding::kRoofline;
+    options.merge_kernels = merge;
+    const auto written = write_traces(step.graph, timeline, options);
+    RC_ASSERT(written.has_value());
+    *nodes = written->nodes;
+    std::vector<Event> events;
+    ReplayOptions replayed;
+    replayed.roofline = true;
+    replayed.peak_tflops = 1;
+    replayed.local_memory_gbs = 1e9;
+    replayed.visit = [&events](const ReplayedNode& node) {
+      if (node.type == TraceNodeType::kCompute) return;
+      events.emplace_back(node.rank, node.name, node.type, node.start_ns, node.end_ns);
+    };
+    const auto result = replay(*find_traces(folder.path()), *read_comm_groups(written->comm_groups), replayed);
+    RC_ASSERT(result.has_value());
+    *report = *result;
+    std::sort(events.begin(), events.end());
+    return events;
+  };
+  std::uint64_t nodes = 0, merged_nodes = 0;
+  ReplayReport plain, merged;
+  const std::vector<Event> events = events_of(false, &nodes, &plain);
+  RC_ASSERT(events_of(true, &merged_nodes, &merged) == events);
+  RC_ASSERT(merged.ok());
+  RC_ASSERT(merged.finish_ns == plain.finish_ns);
+  RC_ASSERT(merged.kernel_ns == plain.kernel_ns);
+  RC_ASSERT(merged_nodes <= nodes);
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -157,5 +157,39 @@ TEST(Traces, LintFindsNothingInExportsAndMistakesInDamage) {
   EXPECT_THAT(missing.err, HasSubstr("nothing_here: no traces here"));
 }
 
+TEST(Traces, MergedKernelsEndAtTheSameTimes) {
+  const ScratchFolder folder;
+  const std::string work = "export --model gpt2 --tp 2 --pp 2 --dp 2 --global-batch 4 --encoding roofline --output ";
+  answered(work + "plain", folder.path());
+  answered(work + "merged --merge-kernels", folder.path());
+  const json plain = json::parse(answered("replay plain --json", folder.path()).out);
+  const json merged = json::parse(answered("replay merged --json", folder.path()).out);
+  EXPECT_EQ(plain["ranks"], merged["ranks"]);
+  EXPECT_LT(merged["nodes"].get<int>(), 0.8 * plain["nodes"].get<int>());
+  const json manifest = json::parse(read_text(folder.path() / "merged" / "manifest.json"));
+  EXPECT_EQ(manifest["nodes"], merged["nodes"]);
+  EXPECT_EQ(manifest["ranks"], 8);
+}
+
+TEST(Traces, ExportTouchesNoForeignFolder) {
+  const ScratchFolder folder;
+  const std::string work = "export --model gpt2 --global-batch 2 --output t ";
+  answered(work + "--dp 2", folder.path());
+  answered(work + "--dp 2", folder.path());  // the same again
+  const auto refused = [&](const std::string& arguments, int code, const char* message) {
+    const CommandResult result = run_command("ns-dist " + arguments, folder.path());
+    EXPECT_EQ(result.code, code) << arguments;
+    EXPECT_THAT(result.err, ContainsRegex(message)) << arguments;
+  };
+  refused(work, 1, "t: holds traces up to rank 1, and this plan has 1 ranks.*--force");
+  refused(work + "--dp 2 --prefix ../x", 2, "--prefix: \"../x\" is no beginning");
+  refused(work + "--dp 2 --prefix ''", 2, "--prefix");
+  std::ofstream(folder.path() / "t" / "thesis.tex") << "mine";
+  refused(work + "--dp 2", 1, "t: holds files that are no export's: thesis.tex.*--force");
+  EXPECT_THAT(answered(work + "--force", folder.path()).out, HasSubstr("ASTRA-Sim runs two ranks or more"));
+  EXPECT_EQ(read_text(folder.path() / "t" / "thesis.tex"), "mine");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "trace.1.et"));
+}
+
 }  // namespace
 }  // namespace ns_dist
