@@ -9,12 +9,14 @@
 // compressed, frames of a varint length and a protobuf message (proto/et_def.proto).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -318,5 +320,43 @@ struct LintReport {
 // without their other end, members of a group whose collectives differ. Traces without a problem are run once without a
 // network (replay), for the hangs that only show then. Errors: none of the files can be opened.
 Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options = {});
+
+// ---- Annotate ----
+
+// How a kernel's new duration came about.
+enum class AnnotateWay : std::uint8_t {
+  kOperator,  // our attribute ns_dist_op
+  kPytorch,   // the PyTorch operator that launched it, by its name, input shapes and types
+  kRatio,     // the recorded duration times a ratio
+  kKept,      // as recorded
+};
+inline constexpr std::size_t kAnnotateWays = 4;
+std::string_view name_of(AnnotateWay way);
+
+struct AnnotateModel {
+  // Of the new GPU, ns; nothing where it cannot be told.
+  std::function<std::optional<double>(const Operator& op)> forecast;
+  // New over recorded duration of a kernel of which only its work is known, FLOP and bytes (0: not known). May be
+  // empty.
+  std::function<std::optional<double>(double flops, double bytes)> ratio = {};
+};
+
+struct AnnotateShare {
+  std::uint64_t kernels = 0;
+  double recorded_ns = 0, new_ns = 0;
+};
+
+struct AnnotateReport {
+  std::uint64_t nodes = 0;
+  std::array<AnnotateShare, kAnnotateWays> ways{};  // by AnnotateWay
+};
+
+// Writes the trace `from` as `to`, plain or gzipped by the name, with durations of its GPU kernels by `model`. Frames
+// are patched: duration_micros, and our ns_dist_duration_ns and num_ops where these tell the time too; every other byte
+// stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times.
+// Durations are whole microseconds, whose remainder is carried along each stream (attribute tid). Errors: those of
+// read_trace; a file that cannot be written; one and the same file.
+Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
+                                const AnnotateModel& model);
 
 }  // namespace ns_dist

@@ -304,5 +304,36 @@ RC_GTEST_PROP(ChakraIo, MergedKernelsChangeNoTime, ()) {
   RC_ASSERT(merged_nodes <= nodes);
 }
 
+// A model that answers what was recorded changes no byte, and any model changes no more than times.
+RC_GTEST_PROP(ChakraIo, AnnotatingPatchesTimesAndNothingElse, ()) {
+  std::vector<TraceNode> nodes;
+  const int count = pick(0, 6);
+  for (int i = 0; i < count; ++i) {
+    nodes.push_back(node_gen());
+    nodes.back().duration_micros %= 1'000'000'000'000;
+    if (pick(0, 2) == 0) nodes.back().type = TraceNodeType::kCompute;
+    if (pick(0, 2) == 0) nodes.back().attributes.push_back({"is_cpu_op", pick(0, 2) == 0});
+  }
+  const ScratchFolder folder;
+  const auto bytes_of = [&](const char* name) {
+    std::ifstream in(folder.path() / name, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(in), {}};
+  };
+  RC_ASSERT(write_trace(folder.path() / "in.et", nodes).has_value());
+  AnnotateModel model;
+  model.forecast = [](const Operator&) { return std::optional<double>(); };
+  model.ratio = [](double, double) { return std::optional<double>(1); };
+  RC_ASSERT(annotate(folder.path() / "in.et", folder.path() / "same.et", model).has_value());
+  RC_ASSERT(bytes_of("same.et") == bytes_of("in.et"));
+  model.ratio = [](double, double) { return std::optional<double>(2.5); };
+  RC_ASSERT(annotate(folder.path() / "in.et", folder.path() / "other.et", model).has_value());
+  std::vector<TraceNode> other = *read_trace(folder.path() / "other.et");
+  RC_ASSERT(other.size() == nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    other[i].duration_micros = nodes[i].duration_micros;
+    RC_ASSERT(other[i] == nodes[i]);
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -191,5 +191,42 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "trace.1.et"));
 }
 
+// Traces of one GPU become those of another: what an export for that GPU says.
+TEST(Traces, AnnotateGivesTheStepOfTheOtherGpu) {
+  const ScratchFolder folder;
+  const std::string work = "export --model gpt2 --tp 2 --global-batch 2 --cluster dgx-a100 --merge-kernels ";
+  const std::string kernels = std::string(kAstra) + "--encoding roofline ";
+  answered(work + kernels + "--output old", folder.path());
+  const CommandResult result = answered("annotate old --gpu h100 --output new", folder.path());
+  EXPECT_THAT(result.out, ContainsRegex("operator attribute +[0-9,]+ +100.0 %"));
+  answered("export --model gpt2 --tp 2 --global-batch 2 --gpu h100 --merge-kernels" + kernels + "--output h100",
+           folder.path());
+  const json ours = json::parse(answered("replay h100 --json", folder.path()).out)["ranks"];
+  const json annotated = json::parse(answered("replay new --json", folder.path()).out)["ranks"];
+  for (std::size_t rank = 0; rank < 2; ++rank) {  // each kernel is told in whole nanoseconds
+    EXPECT_NEAR(annotated[rank]["kernel_ns"].get<double>() / ours[rank]["kernel_ns"].get<double>(), 1, 1e-5);
+  }
+  EXPECT_THAT(answered("lint new", folder.path()).out, HasSubstr("nothing wrong"));
+
+  // One file, gzipped; a GPU whose attributes are gone scales by the rooflines.
+  answered(work + kernels + "--no-operators --output plain", folder.path());
+  const json ways = json::parse(
+      answered("annotate plain/trace.0.et --gpu h100 --recorded-on a100 --json --output one.et.gz", folder.path()).out);
+  EXPECT_GT(ways["ways"]["ratio of rooflines"]["kernels"].get<int>(), 0);
+  EXPECT_EQ(ways["ways"]["operator attribute"]["kernels"], 0);
+  const auto refused = [&](const std::string& arguments, int code, const char* message) {
+    const CommandResult refusal = run_command("ns-dist annotate " + arguments, folder.path());
+    EXPECT_EQ(refusal.code, code) << arguments;
+    EXPECT_THAT(refusal.err, ContainsRegex(message)) << arguments;
+    EXPECT_THAT(refusal.out, IsEmpty()) << arguments;
+  };
+  refused("old --output x", 2, "--gpu is required");
+  refused("old --gpu h1000 --output x", 1, "--gpu: unknown GPU");
+  refused("old --gpu h100 --recorded-on a1000 --output x", 1, "--recorded-on: unknown GPU");
+  refused("nothing --gpu h100 --output x", 1, "nothing: no traces here");
+  refused("old/trace.0.et --gpu h100 --output old/trace.0.et", 2, "old/trace.0.et");
+  refused("old/network.yml --gpu h100 --output x.et", 1, "old/network.yml, byte");
+}
+
 }  // namespace
 }  // namespace ns_dist
