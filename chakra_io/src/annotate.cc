@@ -120,6 +120,7 @@ class Annotation {
           ns = *ratio * kernel.recorded_ns;
         }
       }
+      if (ns && !std::isfinite(*ns)) ns.reset();
       if (!ns) way = AnnotateWay::kKept;
       AnnotateShare& share = report_.ways[static_cast<std::size_t>(way)];
       ++share.kernels;

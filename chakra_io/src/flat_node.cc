@@ -1,6 +1,7 @@
 #include "flat_node.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "trace_file.h"
@@ -20,6 +21,13 @@ std::int64_t low_32(std::uint64_t value) { return static_cast<std::int32_t>(stat
 bool is_utf8(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   for (std::size_t i = 0; i < text.size();) {
+    if (std::uint64_t eight = 0; text.size() - i >= sizeof(eight)) {  // most texts are ASCII
+      std::memcpy(&eight, text.data() + i, sizeof(eight));
+      if ((eight & 0x8080808080808080U) == 0) {
+        i += sizeof(eight);
+        continue;
+      }
+    }
     const unsigned char lead = byte(i);
     if (lead < 0x80) {
       ++i;
