@@ -301,7 +301,8 @@ class Lint {
   }
 
   void compare_collectives() {
-    for (const auto& [id, sequences] : sequences_) {
+    for (const auto& [id, of_ranks] : sequences_) {
+      const std::vector<Sequence>& sequences = of_ranks;  // clang 14 captures no structured bindings
       const std::vector<Rank>& members = members_.at(id).sorted;
       std::vector<Rank> silent = members;
       std::erase_if(silent, [&](Rank rank) {
