@@ -14,6 +14,9 @@ struct Command {
 
 int simulate_command(int argc, const char* const* argv);
 int export_command(int argc, const char* const* argv);
+int annotate_command(int argc, const char* const* argv);
+int lint_command(int argc, const char* const* argv);
+int replay_command(int argc, const char* const* argv);
 int explain_command(int argc, const char* const* argv);
 int kernels_command(int argc, const char* const* argv);
 int collectives_command(int argc, const char* const* argv);
@@ -23,11 +26,14 @@ int list_command(int argc, const char* const* argv);
 int validate_command(int argc, const char* const* argv);
 int version_command(int argc, const char* const* argv);
 
-inline constexpr std::array<Command, 10> kCommands = {{
+inline constexpr std::array<Command, 13> kCommands = {{
     {"simulate", "what does one step of this training plan take, does it fit, where does the time go?",
      simulate_command},
     {"export", "the plan as Chakra traces, one file a rank, and the inputs ASTRA-Sim needs beside them",
      export_command},
+    {"annotate", "kernel durations of somebody's Chakra traces for another GPU", annotate_command},
+    {"lint", "what is wrong with these Chakra traces, rank by rank, node by node?", lint_command},
+    {"replay", "these Chakra traces by ASTRA-Sim's rules: how long, or who waits for whom?", replay_command},
     {"explain", "how did a number come about: one operator on a GPU, one collective on a cluster", explain_command},
     {"kernels", "how long do these operators take on these GPUs? a CSV of them", kernels_command},
     {"collectives", "how long do these collectives take on these clusters? a CSV of them", collectives_command},

@@ -2,9 +2,12 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "arguments.h"
 #include "commands.h"
+#include "ns_dist/astra_network.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/simulator.h"
 #include "terminal.h"
@@ -18,6 +21,51 @@ void show_progress(std::int64_t files, std::int64_t of) {
   std::fputs(fmt::format("\r{} of {} traces{}", files, of, files == of ? "\n" : "").c_str(), stderr);
 }
 
+std::string manifest_of(const ExportSummary& written, const UnfoldedStep& step, const ExportOptions& options) {
+  const nlohmann::ordered_json out = {
+      {"schema", "ns-dist/traces/1"},
+      {"prefix", options.prefix},
+      {"ranks", written.ranks},
+      {"encoding", options.encoding == TraceEncoding::kRoofline ? "roofline" : "durations"},
+      {"merged_kernels", options.merge_kernels},
+      {"operators", options.operators},
+      {"nodes", written.nodes},
+      {"bytes", written.bytes},
+      {"groups", written.groups},
+      {"step_time_s", step.timeline.step / units::s}};
+  return out.dump(1) + "\n";
+}
+
+// Everything that can be known is checked before the first byte is written; the folder is whole or not there.
+Result<ExportSummary> write_export(const Scenario& scenario, const UnfoldedStep& step, const ExportOptions& options,
+                                   bool force) {
+  NS_TRY(TraceExport traces, TraceExport::prepare(step.graph, step.timeline, options));
+  const ExportSummary& expected = traces.expected();
+  if (expected.ranks > 1) NS_TRY_VOID(to_astra(scenario.cluster, expected.ranks));
+  NS_TRY(ExportFolder folder, ExportFolder::open(options.directory, options.prefix, expected.ranks, force));
+  const std::string size = bytes_text(static_cast<double>(expected.bytes) * units::B);
+  if (folder.free_bytes() < expected.bytes + expected.bytes / 64) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{} traces of {} do not fit: {} are free", with_commas(expected.ranks), size,
+                             bytes_text(static_cast<double>(folder.free_bytes()) * units::B)),
+                 options.directory.string(),
+                 "a file system with room",
+                 "write --merge-kernels, --no-operators or a smaller --global-batch",
+                 {}});
+  }
+  if (isatty(STDERR_FILENO) == 1) {
+    std::fputs(fmt::format("writing {} traces, {}\n", with_commas(expected.ranks), size).c_str(), stderr);
+  }
+  NS_TRY(const ExportSummary written, traces.write(folder.staging()));
+  if (written.ranks > 1) {
+    ExportOptions beside = options;
+    beside.directory = folder.staging();
+    NS_TRY_VOID(write_astra_inputs(scenario.cluster, written.ranks, beside));
+  }
+  NS_TRY_VOID(folder.commit(manifest_of(written, step, options)));
+  return written;
+}
+
 }  // namespace
 
 int export_command(int argc, const char* const* argv) {
@@ -27,6 +75,7 @@ int export_command(int argc, const char* const* argv) {
   WorkFlags flags;
   add_work_flags(app, flags);
   std::string output, prefix = "trace", encoding = "durations";
+  bool force = false, merge = false, no_operators = false;
   const char* group = "What comes back";
   app.add_option("--output", output, "folder for the files; made when it is missing")
       ->type_name("DIR")
@@ -37,8 +86,21 @@ int export_command(int argc, const char* const* argv) {
                  "how durations are told: durations (microseconds), roofline (to the nanosecond) [durations]")
       ->type_name("HOW")
       ->group(group);
+  app.add_flag("--merge-kernels", merge, "chains of kernels with nothing between them become one node each")
+      ->group(group);
+  app.add_flag("--no-operators", no_operators, "leave out each kernel's operator: smaller files")->group(group);
+  app.add_flag("--force", force, "write into a folder with other files; traces of more ranks in it are removed")
+      ->group(group);
   if (const auto done = parse(app, argc, argv)) return *done;
 
+  if (prefix.empty() || prefix == "." || prefix == ".." || prefix.find('/') != std::string::npos) {
+    return report_error({ErrorCode::kUsage,
+                         fmt::format("\"{}\" is no beginning of a file name", prefix),
+                         "--prefix",
+                         "a name without \"/\"",
+                         "the folder is --output",
+                         {}});
+  }
   if (encoding != "durations" && encoding != "roofline") {
     return report_error({ErrorCode::kUsage,
                          fmt::format("\"{}\" is none of its values", encoding),
@@ -53,16 +115,15 @@ int export_command(int argc, const char* const* argv) {
   if (!session) return report_error(session.error());
   const auto step = unfold(*scenario, *session);
   if (!step) return report_error(step.error());
-  const ExportOptions options{.directory = output,
-                              .prefix = prefix,
-                              .encoding = encoding == "roofline" ? TraceEncoding::kRoofline : TraceEncoding::kDurations,
-                              .progress = show_progress};
-  const auto written = write_traces(step->graph, step->timeline, options);
+  ExportOptions options;
+  options.directory = output;
+  options.prefix = prefix;
+  options.encoding = encoding == "roofline" ? TraceEncoding::kRoofline : TraceEncoding::kDurations;
+  options.operators = !no_operators;
+  options.merge_kernels = merge;
+  options.progress = show_progress;
+  const auto written = write_export(*scenario, *step, options, force);
   if (!written) return report_error(written.error());
-  if (written->ranks > 1) {
-    const auto inputs = write_astra_inputs(scenario->cluster, written->ranks, options);
-    if (!inputs) return report_error(inputs.error());
-  }
   std::fputs(fmt::format("{} traces in {}: {} nodes, {}\n"
                          "  {} kernels, {} collectives in {} groups, {} sends, {} receives\n",
                          with_commas(written->ranks), output, with_commas(static_cast<std::int64_t>(written->nodes)),
@@ -73,6 +134,9 @@ int export_command(int argc, const char* const* argv) {
                          with_commas(static_cast<std::int64_t>(written->receives)))
                  .c_str(),
              stdout);
+  if (written->ranks == 1) {
+    std::fputs("  ASTRA-Sim runs two ranks or more: no network was written beside this one\n", stdout);
+  }
   return kAnswered;
 }
 

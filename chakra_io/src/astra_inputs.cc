@@ -18,17 +18,24 @@ std::string system_json(const AstraSystem& system, const Gpu& gpu, TraceEncoding
     if (peak == FlopsPerSecond()) peak = gpu.matrix_peak(dtype);
   }
   const bool roofline = encoding == TraceEncoding::kRoofline;
-  std::string algorithms;
-  for (const AstraDimension& d : system.dimensions) {
-    algorithms += fmt::format("{}\"{}\"", algorithms.empty() ? "" : ", ", d.algorithm);
-  }
-  return fmt::format(R"({{
+  const auto algorithms_of = [&](CollectiveKind kind) {
+    std::string list;
+    for (const AstraDimension& d : system.dimensions) {
+      list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", d.algorithm.of(kind));
+    }
+    return list;
+  };
+  // A roofline of no memory bandwidth would make every kernel endless. This one takes the nanoseconds of a kernel from
+  // num_ops alone, and adds nothing to messages below 1 GB.
+  constexpr double kUnbounded = 1e9;
+  return fmt::format(
+      R"({{
   "scheduling-policy": "FIFO",
   "collective-optimization": "{1}",
   "all-reduce-implementation": [{0}],
-  "all-gather-implementation": [{0}],
-  "reduce-scatter-implementation": [{0}],
-  "all-to-all-implementation": [{0}],
+  "all-gather-implementation": [{8}],
+  "reduce-scatter-implementation": [{9}],
+  "all-to-all-implementation": [{10}],
   "preferred-dataset-splits": {2},
   "active-chunks-per-dimension": {3},
   "endpoint-delay": {4},
@@ -37,9 +44,10 @@ std::string system_json(const AstraSystem& system, const Gpu& gpu, TraceEncoding
   "roofline-enabled": {7}
 }}
 )",
-                     algorithms, system.local_bandwidth_aware ? "localBWAware" : "baseline", system.splits,
-                     system.active_chunks, system.endpoint_delay_ns, system.local_memory_gbs,
-                     roofline ? 1.0 : peak / (units::TFLOP / units::s), roofline ? 1 : 0);
+      algorithms_of(CollectiveKind::kAllReduce), system.local_bandwidth_aware ? "localBWAware" : "baseline",
+      system.splits, system.active_chunks, system.endpoint_delay_ns, roofline ? kUnbounded : system.local_memory_gbs,
+      roofline ? 1.0 : peak / (units::TFLOP / units::s), roofline ? 1 : 0, algorithms_of(CollectiveKind::kAllGather),
+      algorithms_of(CollectiveKind::kReduceScatter), algorithms_of(CollectiveKind::kAllToAll));
 }
 
 std::string readme(std::int64_t ranks, const ExportOptions& options, const AstraSystem& system) {
@@ -63,7 +71,9 @@ Good to know:
 - It opens traces for writing, and ignores a group file whose path contains the word "empty".
 - {3}
 - Collectives and sends of a rank run one at a time there; streams that overlap on a GPU do not.
-- The congestion-unaware network charges a message between nodes only its innermost differing dimension.
+- The congestion-unaware network charges a message only the innermost dimension in which its two ranks differ.
+- All-to-alls are direct exchanges; on a Switch each message of one has the whole port. On a network of several dimensions
+  an all-to-all of some ranks is a ring there, whatever `system.json` says.
 {4}{5})",
       ranks, options.prefix, ranks + 64,
       options.encoding == TraceEncoding::kRoofline

@@ -6,22 +6,25 @@
 #include <charconv>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
 #include <queue>
+#include <string>
 #include <tuple>
+#include <unordered_map>
 
+#include "flat_node.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/internal/json_reader.h"
+#include "rules.h"
 
 namespace ns_dist {
 namespace {
 
 using Nanoseconds = std::uint64_t;
 using NodeIndex = std::uint32_t;  // into a rank's nodes, by ascending id
-constexpr std::array<std::string_view, 10> kCollectiveNames = {
-    "ALL_REDUCE", "REDUCE",         "ALL_GATHER",           "GATHER", "SCATTER", "BROADCAST",
-    "ALL_TO_ALL", "REDUCE_SCATTER", "REDUCE_SCATTER_BLOCK", "BARRIER"};
+using namespace chakra;
 
 enum class State : std::uint8_t { kWaiting, kReady, kRunning, kEnded };
 enum class Slot : std::uint8_t { kKernel, kCpu, kCommunication, kNone };
@@ -29,7 +32,7 @@ constexpr std::size_t kSlots = 3;
 
 struct Node {
   std::uint64_t id = 0;
-  Nanoseconds duration = 0;
+  Nanoseconds duration = 0, start = 0;
   std::int64_t size = 0, group = 0;
   std::uint32_t tag = 0, name = 0, waiting = 0;
   std::int32_t peer = 0;
@@ -54,7 +57,7 @@ struct RankState {
   std::array<Ready, kSlots> ready;
   std::array<bool, kSlots> busy{};
   std::size_t ended = 0;
-  Nanoseconds finish = 0;
+  Nanoseconds finish = 0, kernels = 0, communication = 0;
   int problems = 0;
 };
 
@@ -65,74 +68,93 @@ struct Arrival {
 
 // A channel of messages: equal tag, source, destination and size.
 using ChannelKey = std::tuple<std::uint32_t, Rank, Rank, std::int64_t>;
+struct ChannelHash {
+  std::size_t operator()(const ChannelKey& key) const {
+    const auto& [tag, from, to, size] = key;
+    std::uint64_t hash = tag;
+    for (const std::int64_t part : {from, to, size}) {
+      hash = (hash ^ static_cast<std::uint64_t>(part)) * 0x9e3779b97f4a7c15U;
+      hash ^= hash >> 29U;
+    }
+    return hash;
+  }
+};
 struct Channel {
   std::deque<NodeIndex> sent, receiving;  // ended sends and started receives that have not met
 };
 
-struct Group {
-  std::vector<Rank> sorted;
+struct Group : GroupMembers {
   std::vector<std::uint64_t> started;  // by place in sorted: collectives begun so far
   struct Meeting {
     std::vector<Arrival> arrived;
     bool agree = true;
   };
   std::map<std::uint64_t, Meeting> meetings;  // by running number
-
-  std::optional<std::size_t> place_of(Rank rank) const {
-    const auto found = std::lower_bound(sorted.begin(), sorted.end(), rank);
-    if (found == sorted.end() || *found != rank) return std::nullopt;
-    return static_cast<std::size_t>(found - sorted.begin());
-  }
 };
 
 class Replay {
  public:
-  Replay(std::int64_t ranks, const CommGroups& groups, TraceEncoding encoding)
-      : ranks_(static_cast<std::size_t>(ranks)), encoding_(encoding) {
-    for (const auto& [id, members] : groups) groups_[id].sorted = members;
-    if (!groups_.contains(0)) {  // no group, or group "0": all ranks
-      for (Rank rank = 0; rank < ranks; ++rank) groups_[0].sorted.push_back(rank);
-    }
-    for (auto& [id, group] : groups_) {
-      std::sort(group.sorted.begin(), group.sorted.end());
-      group.started.resize(group.sorted.size());
+  Replay(std::int64_t ranks, const CommGroups& groups, const ReplayOptions& options)
+      : ranks_(static_cast<std::size_t>(ranks)), members_(members_of(groups, ranks)), options_(options) {
+    for (const auto& [id, members] : members_) {
+      static_cast<GroupMembers&>(groups_[id]) = members;
+      groups_[id].started.resize(members.sorted.size());
     }
   }
 
-  void add(Rank rank, const TraceNode& in) {
+  void add(Rank rank, const FlatNode& in) {
     RankState& state = of(rank);
     Node node;
     node.id = in.id;
-    node.type = in.type;
-    const auto [found, added] = name_ids_.try_emplace(in.name, static_cast<std::uint32_t>(names_.size()));
-    if (added) names_.push_back(&found->first);
-    node.name = found->second;
+    node.name = name_of_node(in.name);
     node.duration = std::max<Nanoseconds>(1, std::min(in.duration_micros, kLongestMicros) * 1000);
-    for (const auto& deps : {in.data_deps, in.ctrl_deps}) {
-      state.parents.insert(state.parents.end(), deps.begin(), deps.end());
-    }
+    state.parents.insert(state.parents.end(), in.parents.begin(), in.parents.end());
     state.parent_offsets.push_back(state.parents.size());
-    if (const Result<void> checked = check(rank, in, &node); !checked) {
+    const bool roofline = options_.roofline && !options_.replay_only;
+    if (const Result<NodeFacts> facts = check_node(in, rank, rank_count(), roofline, members_); !facts) {
       node.broken = true;
-      report(rank, node, checked.error().message);
+      report(rank, node, facts.error().message);
+    } else {
+      node.type = facts->type;
+      node.cpu = facts->cpu;
+      node.collective = facts->collective;
+      node.size = facts->size;
+      node.group = facts->group;
+      node.tag = facts->tag;
+      node.peer = static_cast<std::int32_t>(facts->peer);
+      if (node.type == TraceNodeType::kCompute && roofline && !node.cpu) {
+        // As Roofline.cc and Workload.cc compute it, in doubles.
+        const auto work = static_cast<double>(in.num_ops.value), size = static_cast<double>(in.tensor_size.value);
+        const double perf = std::min(options_.local_memory_gbs * 1e9 * (work / size), options_.peak_tflops * 1e12);
+        constexpr double kLongest = 1e18;
+        const double time = work / perf * 1e9;
+        node.duration = time < kLongest ? static_cast<Nanoseconds>(time) : static_cast<Nanoseconds>(kLongest);
+        if (!(time < kLongest)) report(rank, node, "its roofline makes it endless: peak-perf or local-mem-bw is 0");
+      }
     }
     state.nodes.push_back(node);
   }
 
-  ReplayReport run() {
+  Result<ReplayReport> run() {
     for (Rank rank = 0; rank < rank_count(); ++rank) link(rank);
     for (Rank rank = 0; rank < rank_count(); ++rank) dispatch(rank);
-    while (!events_.empty()) {
+    while (!events_.empty() && !failure_) {
       const Event event = events_.top();
       events_.pop();
       now_ = event.at;
       end(event.rank, event.node);
     }
+    if (failure_) return fail(*failure_);
     explain();
     ReplayReport out;
+    find_deadlock(&out);
     for (const RankState& state : ranks_) {
+      out.nodes += state.nodes.size();
       out.finish_ns.push_back(state.finish);
-      if (!state.nodes.empty() && state.ended == state.nodes.size()) ++out.finished;
+      out.kernel_ns.push_back(state.kernels);
+      out.communication_ns.push_back(state.communication);
+      out.complete.push_back(!state.nodes.empty() && state.ended == state.nodes.size());
+      out.finished += out.complete.back() ? 1 : 0;
     }
     std::stable_sort(problems_.begin(), problems_.end(), [](const TraceProblem& a, const TraceProblem& b) {
       return std::tie(a.rank, a.node) < std::tie(b.rank, b.node);
@@ -143,7 +165,6 @@ class Replay {
 
  private:
   static constexpr std::uint64_t kLongestMicros = std::uint64_t{1} << 50;  // 35 years; sums stay in 64 bits of ns
-  static constexpr std::int64_t kTags = 500'000'000;                       // the feeder takes tags modulo this
 
   struct Event {
     Nanoseconds at;
@@ -160,109 +181,6 @@ class Replay {
   void report(Rank rank, const Node& node, std::string message) {
     if (of(rank).problems++ >= ReplayReport::kMostProblems) return;
     problems_.push_back({rank, node.id, *names_[node.name], std::move(message)});
-  }
-
-  // ---- What a node must have ----
-
-  static tl::unexpected<Error> wrong(std::string message) {
-    return fail({ErrorCode::kInvalidInput, std::move(message), "", "", "", {}});
-  }
-
-  static Result<std::optional<std::int64_t>> integer(const TraceNode& node, const char* name) {
-    const TraceValue* value = node.attribute(name);
-    if (value == nullptr) return std::nullopt;
-    if (const auto* number = std::get_if<std::int64_t>(value)) return *number;
-    if (const auto* flag = std::get_if<bool>(value)) return *flag ? 1 : 0;
-    if (const auto* number = std::get_if<std::uint64_t>(value)) {
-      return static_cast<std::int64_t>(std::min(*number, std::uint64_t{1} << 62));
-    }
-    return wrong(fmt::format("attribute {} is no integer; the feeder aborts", name));
-  }
-
-  static Result<std::int64_t> required(const TraceNode& node, const char* name, std::int64_t least, std::int64_t most) {
-    NS_TRY(const std::optional<std::int64_t> value, integer(node, name));
-    if (!value) return wrong(fmt::format("attribute {} is missing", name));
-    if (*value >= least && *value <= most) return *value;
-    return wrong(fmt::format("attribute {} is {}, expected {} to {}", name, *value, least, most));
-  }
-
-  Result<void> check(Rank rank, const TraceNode& in, Node* node) {
-    constexpr std::int64_t kMost = std::int64_t{1} << 62;
-    NS_TRY(const std::optional<std::int64_t> cpu, integer(in, "is_cpu_op"));
-    node->cpu = cpu.value_or(0) != 0;
-    switch (in.type) {
-      case TraceNodeType::kCompute:
-        if (encoding_ == TraceEncoding::kRoofline && !node->cpu) {
-          // Without a size the feeder skips the node and forgets who waits for it.
-          NS_TRY([[maybe_unused]] const std::int64_t size, required(in, "tensor_size", 1, kMost));
-          NS_TRY(const std::int64_t work, required(in, "num_ops", 1, kMost));
-          node->duration = static_cast<Nanoseconds>(static_cast<double>(work) / 1e12 * 1e9);
-        }
-        return {};
-      case TraceNodeType::kMemLoad:
-      case TraceNodeType::kMemStore:
-        return {};
-      case TraceNodeType::kInvalid:
-        return wrong("an INVALID_NODE: the feeder skips it and forgets who waits for it");
-      case TraceNodeType::kMetadata:
-        return wrong("a METADATA_NODE: the feeder aborts");
-      case TraceNodeType::kSend:
-      case TraceNodeType::kReceive:
-      case TraceNodeType::kCollective:
-        break;
-    }
-    if (node->cpu) return wrong("communication with is_cpu_op: the feeder refuses it");
-    NS_TRY(node->size, required(in, "comm_size", 1, kMost));
-    if (in.type == TraceNodeType::kCollective) return check_collective(rank, in, node);
-    const bool send = in.type == TraceNodeType::kSend;
-    const char* own = send ? "comm_src" : "comm_dst";
-    NS_TRY(const std::int64_t tag, required(in, "comm_tag", 0, kTags - 1));
-    NS_TRY(const std::int64_t peer, required(in, send ? "comm_dst" : "comm_src", 0, rank_count() - 1));
-    NS_TRY(const std::optional<std::int64_t> self, integer(in, own));
-    if (peer == rank) return wrong("a message to itself: the feeder aborts");
-    if (self.value_or(rank) != rank) return wrong(fmt::format("attribute {} is another rank", own));
-    node->tag = static_cast<std::uint32_t>(tag);
-    node->peer = static_cast<std::int32_t>(peer);
-    return {};
-  }
-
-  Result<void> check_collective(Rank rank, const TraceNode& in, Node* node) {
-    NS_TRY(const std::int64_t kind,
-           required(in, "comm_type", 0, static_cast<std::int64_t>(kCollectiveNames.size()) - 1));
-    node->collective = static_cast<TraceCollective>(kind);
-    switch (node->collective) {
-      case TraceCollective::kAllReduce:
-      case TraceCollective::kAllGather:
-      case TraceCollective::kAllToAll:
-      case TraceCollective::kReduceScatter:
-        break;
-      case TraceCollective::kBroadcast:
-        return {};  // each rank for itself, for its duration
-      case TraceCollective::kReduce:
-      case TraceCollective::kGather:
-      case TraceCollective::kScatter:
-      case TraceCollective::kReduceScatterBlock:
-      case TraceCollective::kBarrier:
-        return wrong(
-            fmt::format("{} is not supported by the feeder", kCollectiveNames[static_cast<std::size_t>(kind)]));
-    }
-    if (const TraceValue* value = in.attribute("pg_name")) {
-      const auto* text = std::get_if<std::string>(value);
-      if (text == nullptr) return wrong("attribute pg_name is no string; the feeder aborts");
-      const auto [end, failed] = std::from_chars(text->data(), text->data() + text->size(), node->group);
-      if (!text->empty() && (failed != std::errc() || end != text->data() + text->size())) {
-        return wrong(fmt::format("attribute pg_name is \"{}\", expected a decimal integer", *text));
-      }
-    }
-    const auto found = groups_.find(node->group);
-    if (found == groups_.end()) return wrong(fmt::format("group {} is not defined", node->group));
-    const std::vector<Rank>& members = found->second.sorted;
-    if (!found->second.place_of(rank)) return wrong(fmt::format("the rank is no member of group {}", node->group));
-    if (members.size() < 2) return wrong(fmt::format("group {} has one member: the feeder hangs", node->group));
-    if (std::adjacent_find(members.begin(), members.end()) != members.end()) {
-      return wrong(fmt::format("group {} lists a rank twice: the feeder hangs", node->group));
-    }
-    return {};
   }
 
   // ---- The graph of a rank ----
@@ -383,19 +301,36 @@ class Replay {
   }
 
   void schedule(Rank rank, NodeIndex node, Nanoseconds after) { events_.push({now_ + after, order_++, rank, node}); }
+  void schedule_at(Rank rank, NodeIndex node, Nanoseconds at) {
+    events_.push({std::max(now_, at), order_++, rank, node});
+  }
 
   void start(Rank rank, NodeIndex index) {
     Node& node = at(rank, index);
     node.state = State::kRunning;
-    if (node.type == TraceNodeType::kReceive) {
+    node.start = now_;
+    if (options_.replay_only) {
+      schedule(rank, index, node.duration);
+    } else if (node.type == TraceNodeType::kReceive) {
       Channel& channel = channels_[{node.tag, node.peer, rank, node.size}];
       channel.receiving.push_back(index);
       match(rank, &channel);
     } else if (node.type == TraceNodeType::kCollective && node.collective != TraceCollective::kBroadcast) {
       meet(rank, index);
+    } else if (node.type == TraceNodeType::kSend && options_.network.message) {
+      const Result<std::int64_t> time = options_.network.message(rank, node.peer, node.size);
+      if (!time) return stop(time.error(), rank, node);
+      schedule(rank, index, static_cast<Nanoseconds>(*time));
     } else {
       schedule(rank, index, node.duration);
     }
+  }
+
+  void stop(Error error, Rank rank, const Node& node) {
+    if (failure_) return;
+    error.message = fmt::format("node {} ({}): {}", node.id, *names_[node.name], error.message);
+    if (error.where.empty()) error.where = fmt::format("rank {}", rank);
+    failure_ = std::move(error);
   }
 
   void match(Rank receiver, Channel* channel) {
@@ -417,6 +352,11 @@ class Replay {
     }
     meeting.arrived.push_back({rank, index});
     if (!meeting.agree || meeting.arrived.size() < group.sorted.size()) return;
+    if (options_.network.collective) {
+      price(group, meeting, node);
+      group.meetings.erase(number);
+      return;
+    }
     Nanoseconds duration = 0;
     for (const Arrival& arrival : meeting.arrived) {
       duration = std::max(duration, at(arrival.rank, arrival.node).duration);
@@ -425,14 +365,48 @@ class Replay {
     group.meetings.erase(number);
   }
 
+  // All have come: when does each one end?
+  void price(const Group& group, const Group::Meeting& meeting, const Node& node) {
+    times_.assign(group.sorted.size(), 0);
+    const std::uint64_t base = at(meeting.arrived.front().rank, meeting.arrived.front().node).start;  // the earliest
+    for (const Arrival& arrival : meeting.arrived) {
+      times_[*group.place_of(arrival.rank)] = static_cast<std::int64_t>(at(arrival.rank, arrival.node).start - base);
+    }
+    const Result<void> priced =
+        options_.network.collective(kind_of(node.collective), node.size, group.sorted, std::span(times_));
+    if (!priced) return stop(priced.error(), meeting.arrived.back().rank, node);
+    for (const Arrival& arrival : meeting.arrived) {
+      schedule_at(arrival.rank, arrival.node,
+                  base + static_cast<Nanoseconds>(std::max<std::int64_t>(0, times_[*group.place_of(arrival.rank)])));
+    }
+  }
+
+  static CollectiveKind kind_of(TraceCollective collective) {
+    switch (collective) {
+      case TraceCollective::kAllGather:
+        return CollectiveKind::kAllGather;
+      case TraceCollective::kReduceScatter:
+        return CollectiveKind::kReduceScatter;
+      case TraceCollective::kAllToAll:
+        return CollectiveKind::kAllToAll;
+      default:
+        return CollectiveKind::kAllReduce;  // check_node lets no other pass
+    }
+  }
+
   void end(Rank rank, NodeIndex index) {
     RankState& state = of(rank);
     Node& node = state.nodes[index];
+    if (node.slot() == Slot::kKernel) state.kernels += now_ - node.start;
+    if (node.slot() == Slot::kCommunication) state.communication += now_ - node.start;
+    if (options_.visit) {
+      options_.visit({rank, node.id, *names_[node.name], node.type, node.cpu, node.start, now_});
+    }
     node.state = State::kEnded;
     ++state.ended;
     state.finish = now_;
     if (node.slot() != Slot::kNone) state.busy[static_cast<std::size_t>(node.slot())] = false;
-    if (node.type == TraceNodeType::kSend) {
+    if (node.type == TraceNodeType::kSend && !options_.replay_only) {
       Channel& channel = channels_[{node.tag, rank, node.peer, node.size}];
       channel.sent.push_back(index);
       match(node.peer, &channel);
@@ -445,8 +419,21 @@ class Replay {
 
   // ---- Why not everything ended ----
 
+  // `waiter` cannot go on before `on` does.
+  struct Wait {
+    Rank on = 0;
+    std::uint64_t node = 0;
+    std::string what;
+  };
+
   void explain() {
+    std::vector<ChannelKey> keys;  // in an order that does not depend on the hash
     for (const auto& [key, channel] : channels_) {
+      if (!channel.sent.empty() || !channel.receiving.empty()) keys.push_back(key);
+    }
+    std::sort(keys.begin(), keys.end());
+    for (const ChannelKey& key : keys) {
+      const Channel& channel = channels_.at(key);
       const auto& [tag, from, to, size] = key;
       for (const NodeIndex index : channel.sent) {
         report(from, at(from, index), fmt::format("rank {} never receives it (tag {}, {} bytes)", to, tag, size));
@@ -455,12 +442,62 @@ class Replay {
         report(to, at(to, index),
                fmt::format("it waits for a message from rank {} (tag {}, {} bytes){}", from, tag, size,
                            why_not_sent(from, to, tag, size)));
+        waits_[to].push_back({from, at(to, index).id, fmt::format("a message with tag {}", tag)});
       }
     }
     for (const auto& [id, group] : groups_) {
       for (const auto& [number, meeting] : group.meetings) {
         const std::string absent = absent_from(group, meeting);
-        for (const Arrival& arrival : meeting.arrived) explain_meeting(arrival, id, number, meeting, absent);
+        for (const Arrival& arrival : meeting.arrived) {
+          explain_meeting(arrival, id, number, meeting, absent);
+          wait_for_absent(arrival, id, number, group, meeting);
+        }
+      }
+    }
+  }
+
+  void wait_for_absent(const Arrival& arrival, std::int64_t id, std::uint64_t number, const Group& group,
+                       const Group::Meeting& meeting) {
+    std::vector<Wait>& waits = waits_[arrival.rank];
+    for (const Rank rank : group.sorted) {
+      const auto is_rank = [rank](const Arrival& other) { return other.rank == rank; };
+      if (std::any_of(meeting.arrived.begin(), meeting.arrived.end(), is_rank)) continue;
+      waits.push_back(
+          {rank, at(arrival.rank, arrival.node).id, fmt::format("collective number {} of group {}", number + 1, id)});
+    }
+  }
+
+  // Ranks that wait for each other in a circle.
+  void find_deadlock(ReplayReport* out) const {
+    enum class Mark : std::uint8_t { kNew, kOpen, kDone };
+    std::map<Rank, Mark> marks;
+    struct Step {
+      Rank rank;
+      std::size_t next;
+    };
+    for (const auto& [first, unused] : waits_) {
+      if (marks[first] != Mark::kNew) continue;
+      std::vector<Step> path = {{first, 0}};
+      marks[first] = Mark::kOpen;
+      while (!path.empty()) {
+        const auto waits = waits_.find(path.back().rank);
+        if (waits == waits_.end() || path.back().next == waits->second.size()) {
+          marks[path.back().rank] = Mark::kDone;
+          path.pop_back();
+          continue;
+        }
+        const Rank on = waits->second[path.back().next++].on;
+        if (marks[on] == Mark::kNew) {
+          marks[on] = Mark::kOpen;
+          path.push_back({on, 0});
+        } else if (marks[on] == Mark::kOpen) {
+          const auto begin = std::find_if(path.begin(), path.end(), [on](const Step& s) { return s.rank == on; });
+          for (auto step = begin; step != path.end(); ++step) {
+            const Wait& wait = waits_.at(step->rank)[step->next - 1];
+            out->deadlock.push_back({step->rank, wait.node, wait.on, wait.what});
+          }
+          return;
+        }
       }
     }
   }
@@ -513,12 +550,29 @@ class Replay {
            fmt::format("collective number {} of group {}, {}, {}", number + 1, group, text_of(node), why));
   }
 
+  std::uint32_t name_of_node(std::string_view name) {
+    const auto found = name_ids_.find(name);
+    if (found != name_ids_.end()) return found->second;
+    const auto added = name_ids_.emplace(std::string(name), static_cast<std::uint32_t>(names_.size())).first;
+    names_.push_back(&added->first);
+    return added->second;
+  }
+
+  struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+
   std::vector<RankState> ranks_;
-  TraceEncoding encoding_;
+  std::map<std::int64_t, GroupMembers> members_;
+  const ReplayOptions& options_;
   std::map<std::int64_t, Group> groups_;
-  std::map<ChannelKey, Channel> channels_;
+  std::unordered_map<ChannelKey, Channel, ChannelHash> channels_;
+  std::map<Rank, std::vector<Wait>> waits_;
+  std::vector<std::int64_t> times_;
+  std::optional<Error> failure_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::map<std::string, std::uint32_t> name_ids_;
+  std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>> name_ids_;
   std::vector<const std::string*> names_;
   std::vector<TraceProblem> problems_;
   Nanoseconds now_ = 0;
@@ -559,27 +613,53 @@ Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
   return out;
 }
 
-Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ranks, const CommGroups& groups,
-                            TraceEncoding encoding) {
-  if (ranks < 1) return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks", ranks), "", "at least one", "", {}});
-  Replay run(ranks, groups, encoding);
-  for (Rank rank = 0; rank < ranks; ++rank) {
-    const auto keep = [&run, rank](TraceNode&& node) -> Result<void> {
-      run.add(rank, node);
-      return {};
-    };
-    const std::filesystem::path path = prefix.string() + fmt::format(".{}.et", rank);
-    NS_TRY_VOID(read_trace(path, keep));
+namespace {
+
+ReplayOptions options_of(TraceEncoding encoding) {
+  ReplayOptions options;
+  options.roofline = encoding == TraceEncoding::kRoofline;
+  options.peak_tflops = 1;  // as write_astra_inputs says
+  options.local_memory_gbs = 1e9;
+  return options;
+}
+
+}  // namespace
+
+Result<ReplayReport> replay(const TraceSet& traces, const CommGroups& groups, const ReplayOptions& options) {
+  if (traces.files.empty()) return fail({ErrorCode::kInvalidInput, "no traces", "", "at least one", "", {}});
+  Replay run(static_cast<std::int64_t>(traces.files.size()), groups, options);
+  FlatNode node;
+  for (std::size_t rank = 0; rank < traces.files.size(); ++rank) {
+    const auto add = [&](const FlatNode& read) { run.add(static_cast<Rank>(rank), read); };
+    NS_TRY_VOID(read_flat(traces.files[rank], &node, add));
+    if (options.progress) options.progress(static_cast<std::int64_t>(rank) + 1);
   }
   return run.run();
 }
 
-ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups, TraceEncoding encoding) {
-  Replay run(static_cast<std::int64_t>(traces.size()), groups, encoding);
+Result<ReplayReport> replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
+                            const ReplayOptions& options) {
+  Replay run(static_cast<std::int64_t>(traces.size()), groups, options);
+  FlatNode flat;
   for (std::size_t rank = 0; rank < traces.size(); ++rank) {
-    for (const TraceNode& node : traces[rank]) run.add(static_cast<Rank>(rank), node);
+    for (const TraceNode& node : traces[rank]) {
+      flatten(node, &flat);
+      run.add(static_cast<Rank>(rank), flat);
+    }
   }
   return run.run();
+}
+
+Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ranks, const CommGroups& groups,
+                            TraceEncoding encoding) {
+  if (ranks < 1) return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks", ranks), "", "at least one", "", {}});
+  TraceSet traces{prefix, {}};
+  for (Rank rank = 0; rank < ranks; ++rank) traces.files.emplace_back(prefix.string() + fmt::format(".{}.et", rank));
+  return replay(traces, groups, options_of(encoding));
+}
+
+ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups, TraceEncoding encoding) {
+  return *replay(traces, groups, options_of(encoding));  // without a network nothing can fail
 }
 
 }  // namespace ns_dist

@@ -433,4 +433,46 @@ Result<std::vector<StageProgram>> lower(const ExecutionGraph& graph, const Timel
   return Lowering(graph, timeline).run();
 }
 
+void merge_kernels(const ExecutionGraph& graph, StageProgram* program) {
+  const std::vector<Operation>& all = program->operations;
+  std::vector<std::uint32_t> successors(all.size(), 0);
+  const LaneId* lane = nullptr;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const std::uint32_t id : program->dependencies(i)) ++successors[id - 1];
+    if (all[i].after != 0) ++successors[all[i].after - 1];
+    if (all[i].role != Role::kKernel) continue;
+    const LaneId& own = graph.node(all[i].node).lane;
+    if (lane != nullptr && *lane != own) return;
+    lane = &own;
+  }
+  StageProgram out;
+  out.groups = std::move(program->groups);
+  out.peers = std::move(program->peers);
+  out.offsets.push_back(0);
+  std::vector<std::uint32_t> new_id(all.size(), 0);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::span<const std::uint32_t> on = program->dependencies(i);
+    if (all[i].role == Role::kKernel && on.size() == 1 && all[on[0] - 1].role == Role::kKernel &&
+        successors[on[0] - 1] == 1) {
+      const std::uint32_t head = new_id[on[0] - 1];
+      Operation& operation = out.operations[head - 1];
+      if (operation.chain == 0) {
+        out.chains.push_back({operation.node});
+        operation.chain = static_cast<std::uint32_t>(out.chains.size());
+      }
+      out.chains[operation.chain - 1].push_back(all[i].node);
+      new_id[i] = head;
+      continue;
+    }
+    out.operations.push_back(all[i]);
+    new_id[i] = static_cast<std::uint32_t>(out.operations.size());
+    if (all[i].after != 0) out.operations.back().after = new_id[all[i].after - 1];
+    const std::size_t begin = out.depends_on.size();
+    for (const std::uint32_t id : on) out.depends_on.push_back(new_id[id - 1]);
+    std::sort(out.depends_on.begin() + static_cast<std::ptrdiff_t>(begin), out.depends_on.end());
+    out.offsets.push_back(out.depends_on.size());
+  }
+  *program = std::move(out);
+}
+
 }  // namespace ns_dist::chakra

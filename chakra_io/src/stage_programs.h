@@ -18,6 +18,8 @@ struct Operation {
   std::uint32_t slot = 0;   // into StageProgram::groups or ::peers
   std::uint32_t tag = 0;    // of a message: unlike that of any other between the same two stages
   std::uint32_t after = 0;  // id of the collective or message before it in the rank's chain; 0: none
+  std::uint32_t chain =
+      0;  // into StageProgram::chains, counted from 1: the kernels that it stands for; 0: `node` alone
 };
 
 struct StageProgram {
@@ -26,6 +28,7 @@ struct StageProgram {
   std::vector<std::uint32_t> depends_on;  // ids of what each operation needs, ascending
   std::vector<RankGroup> groups;          // groups of the stage's representative, in order of first use
   std::vector<std::int64_t> peers;        // stages that messages go to or come from, in order of first use
+  std::vector<std::vector<NodeId>> chains;
 
   std::span<const std::uint32_t> dependencies(std::size_t operation) const {
     return {depends_on.data() + offsets[operation], depends_on.data() + offsets[operation + 1]};
@@ -40,5 +43,10 @@ RankGroup canonical(const RankGroup& group);
 
 // Errors: those of write_traces that lie in the graph.
 Result<std::vector<StageProgram>> lower(const ExecutionGraph& graph, const Timeline& timeline);
+
+// Makes one operation of each chain of kernels with nothing between them: a kernel that waits for one other alone,
+// which nothing else waits for. A stage with kernels on several lanes stays as it is: there another kernel could run
+// between two of a chain. Then no other operation starts or ends at another time.
+void merge_kernels(const ExecutionGraph& graph, StageProgram* program);
 
 }  // namespace ns_dist::chakra

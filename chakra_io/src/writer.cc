@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "ns_dist/operator_text.h"
 #include "stage_programs.h"
 #include "wire.h"
 
@@ -145,10 +146,11 @@ int suffix_of(const StageProgram& program, const Operation& operation) {
 
 class StageWriter {
  public:
-  StageWriter(const ExecutionGraph& graph, const Timeline& timeline, TraceEncoding encoding)
+  StageWriter(const ExecutionGraph& graph, const Timeline& timeline, const ExportOptions& options)
       : graph_(graph),
         timeline_(timeline),
-        encoding_(encoding),
+        encoding_(options.encoding),
+        operators_(options.operators),
         carry_us_(graph.lane_count()),
         carry_ns_(graph.lane_count()) {}
 
@@ -176,12 +178,21 @@ class StageWriter {
     const Operation& operation = program.operations[i];
     const GraphNode& node = graph_.node(operation.node);
     const WorkItem& item = graph_.work_of(operation.node);
-    const Span& span = timeline_.spans[index(operation.node)];
-    const double exact_ns = std::max(0.0, (span.end - span.start) / units::ns);
+    const std::span<const NodeId> chain = operation.chain == 0
+                                              ? std::span<const NodeId>(&operation.node, 1)
+                                              : std::span<const NodeId>(program.chains[operation.chain - 1]);
+    double exact_ns = 0;
+    for (const NodeId each : chain) {
+      const Span& span = timeline_.spans[index(each)];
+      exact_ns += std::max(0.0, (span.end - span.start) / units::ns);
+    }
 
     TraceNode out;
     out.id = i + 1;
     out.name = item.name;
+    if (chain.size() > 1) {
+      out.name += fmt::format(" .. {} ({} kernels)", graph_.work_of(chain.back()).name, chain.size());
+    }
     if (node.origin.layer >= 0) out.name += fmt::format(" layer={}", node.origin.layer);
     if (node.origin.microbatch >= 0) out.name += fmt::format(" microbatch={}", node.origin.microbatch);
     for (const std::uint32_t id : program.dependencies(i)) out.data_deps.push_back(id);
@@ -197,15 +208,29 @@ class StageWriter {
     }
     out.duration_micros = static_cast<std::uint64_t>(carry_us_.next(node.lane, exact_ns * 1e-3, 1e-3));
     add("ns_dist_duration_ns", exact_ns);  // ours; nobody else reads it
-    if (const auto* op = std::get_if<Operator>(&item.work)) {
+    if (std::holds_alternative<Operator>(item.work)) {
       out.type = TraceNodeType::kCompute;
+      if (operators_) {  // ours, too
+        std::string specs;
+        for (const NodeId each : chain) {
+          specs += (specs.empty() ? "" : "|") + to_spec(std::get<Operator>(graph_.work_of(each).work));
+        }
+        add("ns_dist_op", std::move(specs));
+        add("ns_dist_pass", std::string(name_of(item.category)));
+      }
       if (encoding_ == TraceEncoding::kRoofline) {
         // trunc(num_ops / 1e12 * 1e9) ns: the 500 keep the product clear of the edge. The feeder asserts at 0 ns.
         const std::int64_t ns = std::max<std::int64_t>(1, carry_ns_.next(node.lane, exact_ns, 1));
         add("num_ops", std::min(ns, std::int64_t{1} << 52) * 1000 + 500);
         add("tensor_size", std::int64_t{1});
       } else {
-        const Work work = work_of(*op);
+        Work work;
+        for (const NodeId each : chain) {
+          const Work one = work_of(std::get<Operator>(graph_.work_of(each).work));
+          work.flops += one.flops;
+          work.read += one.read;
+          work.written += one.written;
+        }
         add("num_ops", whole_bytes(work.flops / units::FLOP));  // not 0: its roofline would divide by it
         add("tensor_size", whole_bytes((work.read + work.written) / units::B));
       }
@@ -231,6 +256,7 @@ class StageWriter {
   const ExecutionGraph& graph_;
   const Timeline& timeline_;
   TraceEncoding encoding_;
+  bool operators_;
   Carry carry_us_, carry_ns_;
 };
 
@@ -331,40 +357,103 @@ Result<void> write_trace(const std::filesystem::path& path, std::span<const Trac
   return {};
 }
 
-Result<ExportSummary> write_traces(const ExecutionGraph& graph, const Timeline& timeline,
-                                   const ExportOptions& options) {
-  NS_TRY(const std::vector<StageProgram> programs, lower(graph, timeline));
-  std::error_code failed;
-  std::filesystem::create_directories(options.directory, failed);
-  if (failed) return fail(cannot_write(options.directory));
-
-  const Mesh& mesh = graph.mesh();
-  ExportSummary summary;
-  summary.ranks = mesh.ranks();
+struct TraceExport::Prepared {
+  const ExecutionGraph* graph = nullptr;
+  const Timeline* timeline = nullptr;
+  ExportOptions options;
+  std::vector<StageProgram> programs;
   GroupIds ids;
-  for (Rank rank = 0; rank < summary.ranks; ++rank) {  // ids in the order of ranks, whatever the order of writing
-    const auto& groups = programs[static_cast<std::size_t>(mesh.coordinate(rank, "pp"))].groups;
-    for (const RankGroup& group : groups) ids.id_of(group.of(rank));
-  }
-  summary.groups = static_cast<std::int64_t>(ids.groups().size());
-  summary.comm_groups = options.directory / "comm_groups.json";
-  NS_TRY_VOID(write_groups(summary.comm_groups, ids.groups()));
+  ExportSummary expected;
+};
 
-  StageWriter writer(graph, timeline, options.encoding);
-  std::int64_t files = 0;
+TraceExport::TraceExport(std::unique_ptr<Prepared> prepared) : prepared_(std::move(prepared)) {}
+TraceExport::TraceExport(TraceExport&&) noexcept = default;
+TraceExport& TraceExport::operator=(TraceExport&&) noexcept = default;
+TraceExport::~TraceExport() = default;
+const ExportSummary& TraceExport::expected() const { return prepared_->expected; }
+
+Result<TraceExport> TraceExport::prepare(const ExecutionGraph& graph, const Timeline& timeline,
+                                         const ExportOptions& options) {
+  if (options.prefix.empty() || options.prefix == "." || options.prefix == ".." ||
+      options.prefix.find_first_of(std::string("/\0", 2)) != std::string::npos) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("\"{}\" is no beginning of a file name", options.prefix),
+                 "prefix",
+                 "a name without \"/\"",
+                 "the folder is named by itself",
+                 {}});
+  }
+  auto out = std::make_unique<Prepared>();
+  out->graph = &graph;
+  out->timeline = &timeline;
+  out->options = options;
+  NS_TRY(out->programs, lower(graph, timeline));
+  if (options.merge_kernels) {
+    for (StageProgram& program : out->programs) merge_kernels(graph, &program);
+  }
+  const Mesh& mesh = graph.mesh();
+  ExportSummary& expected = out->expected;
+  expected.ranks = mesh.ranks();
+  for (Rank rank = 0; rank < expected.ranks; ++rank) {  // ids in the order of ranks, whatever the order of writing
+    const auto& groups = out->programs[static_cast<std::size_t>(mesh.coordinate(rank, "pp"))].groups;
+    for (const RankGroup& group : groups) out->ids.id_of(group.of(rank));
+  }
+  expected.groups = static_cast<std::int64_t>(out->ids.groups().size());
+  StageWriter writer(graph, timeline, options);
+  const auto ranks = static_cast<std::uint64_t>(expected.ranks / graph.stage_count());
   for (std::int64_t stage = 0; stage < graph.stage_count(); ++stage) {
-    const StageProgram& program = programs[static_cast<std::size_t>(stage)];
-    count(program, static_cast<std::uint64_t>(summary.ranks / graph.stage_count()), &summary);
+    const StageProgram& program = out->programs[static_cast<std::size_t>(stage)];
+    count(program, ranks, &expected);
+    const std::vector<std::string> suffixes = suffixes_of(program, mesh, representative(mesh, stage), stage, &out->ids);
+    std::uint64_t bytes = 0;
+    const Template trace = writer.make(program);
+    std::size_t begin = 0;
+    std::string length;
+    for (const Template::Piece& piece : trace.pieces) {
+      bytes += piece.end - begin;
+      if (piece.suffix >= 0) {
+        const std::size_t suffix = suffixes[static_cast<std::size_t>(piece.suffix)].size();
+        length.clear();
+        append_varint(piece.end - begin + suffix, &length);
+        bytes += suffix + length.size();
+      }
+      begin = piece.end;
+    }
+    expected.bytes += ranks * bytes;
+  }
+  return TraceExport(std::move(out));
+}
+
+Result<ExportSummary> TraceExport::write(const std::filesystem::path& directory) {
+  Prepared& p = *prepared_;
+  std::error_code failed;
+  std::filesystem::create_directories(directory, failed);
+  if (failed) return fail(cannot_write(directory));
+  const Mesh& mesh = p.graph->mesh();
+  ExportSummary summary = p.expected;
+  summary.bytes = 0;
+  summary.comm_groups = directory / "comm_groups.json";
+  NS_TRY_VOID(write_groups(summary.comm_groups, p.ids.groups()));
+  StageWriter writer(*p.graph, *p.timeline, p.options);
+  std::int64_t files = 0;
+  for (std::int64_t stage = 0; stage < p.graph->stage_count(); ++stage) {
+    const StageProgram& program = p.programs[static_cast<std::size_t>(stage)];
     const Template trace = writer.make(program);
     for (Rank rank = 0; rank < summary.ranks; ++rank) {
       if (mesh.coordinate(rank, "pp") != stage) continue;
-      const std::filesystem::path path = options.directory / fmt::format("{}.{}.et", options.prefix, rank);
-      NS_TRY(const std::uint64_t bytes, write_rank(path, trace, suffixes_of(program, mesh, rank, stage, &ids)));
+      const std::filesystem::path path = directory / fmt::format("{}.{}.et", p.options.prefix, rank);
+      NS_TRY(const std::uint64_t bytes, write_rank(path, trace, suffixes_of(program, mesh, rank, stage, &p.ids)));
       summary.bytes += bytes;
-      if (options.progress) options.progress(++files, summary.ranks);
+      if (p.options.progress) p.options.progress(++files, summary.ranks);
     }
   }
   return summary;
+}
+
+Result<ExportSummary> write_traces(const ExecutionGraph& graph, const Timeline& timeline,
+                                   const ExportOptions& options) {
+  NS_TRY(TraceExport traces, TraceExport::prepare(graph, timeline, options));
+  return traces.write(options.directory);
 }
 
 }  // namespace ns_dist

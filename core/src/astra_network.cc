@@ -5,6 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
 namespace {
@@ -73,28 +78,42 @@ AstraDimension astra_dimension(const FabricLevel& level, std::int64_t npus) {
   return d;
 }
 
-double astra_local_memory(const Gpu& gpu) { return rounded(gpu.memory_bandwidth / (units::GB / units::s)); }
+const std::string& AstraAlgorithms::of(CollectiveKind kind) const {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return all_gather;
+    case CollectiveKind::kReduceScatter:
+      return reduce_scatter;
+    case CollectiveKind::kAllToAll:
+      return all_to_all;
+    default:
+      return all_reduce;
+  }
+}
+
+std::int64_t AstraSystem::npus() const {
+  std::int64_t count = 1;
+  for (const AstraDimension& d : dimensions) count *= d.npus;
+  return count;
+}
 
 Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus) {
   AstraSystem system;
-  system.local_memory_gbs = astra_local_memory(cluster.gpu);
   std::int64_t left = gpus;
-  for (std::size_t i = 0; i < cluster.levels.size() && left > 1; ++i) {
-    const FabricLevel& level = cluster.levels[i];
-    const bool outermost = i + 1 == cluster.levels.size();
+  bool even = true;
+  const FabricLevel* outermost = nullptr;  // that is spanned
+  for (const FabricLevel& level : cluster.levels) {
+    if (left <= 1) break;
     const std::int64_t size = level.size == 0 || left < level.size ? left : level.size;
-    if (size < 1 || left % size != 0 || (outermost && size < left)) {
-      return fail({ErrorCode::kInfeasible,
-                   fmt::format("{} GPUs do not fill the levels of \"{}\" evenly", gpus, cluster.id),
-                   cluster.id,
-                   fmt::format("a multiple of {} at level {} ({}), at most all GPUs", size, i, level.fabric.name),
-                   "ASTRA-Sim's network is a grid: choose a plan whose ranks fill whole nodes",
-                   {}});
+    if (size < 1) break;
+    even = even && left % size == 0;
+    if (size > 1) {
+      system.dimensions.push_back(astra_dimension(level, size));
+      outermost = &level;
     }
-    if (size > 1) system.dimensions.push_back(astra_dimension(level, size));
-    left /= size;
+    left = (left + size - 1) / size;
   }
-  if (left != 1 || system.dimensions.empty()) {
+  if (left != 1 || outermost == nullptr) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("no network joins {} GPU(s) of \"{}\"", gpus, cluster.id),
                  cluster.id,
@@ -102,6 +121,8 @@ Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus) {
                  "",
                  {}});
   }
+  if (!even) system.dimensions = {astra_dimension(*outermost, gpus)};
+  for (AstraDimension& d : system.dimensions) d.algorithm.all_to_all = "direct";
   return system;
 }
 
@@ -114,6 +135,188 @@ std::string to_network_yml(const AstraSystem& system) {
       list_of(system, [](const auto& d) { return d.npus; }),
       list_of(system, [](const auto& d) { return fmt::format("{:.9g}", d.bandwidth_gib); }),
       list_of(system, [](const auto& d) { return fmt::format("{:.9g}", d.latency_ns); }));
+}
+
+namespace {
+
+constexpr std::size_t kMostDimensions = 16;
+constexpr std::int64_t kMostNpus = std::int64_t{1} << 32;
+
+Error yml_error(std::string message, const std::string& where, std::string expected) {
+  return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}};
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+std::string_view unquoted(std::string_view text) {
+  text = trimmed(text);
+  if (text.size() >= 2 && (text.front() == '"' || text.front() == '\'') && text.back() == text.front()) {
+    text = text.substr(1, text.size() - 2);
+  }
+  return text;
+}
+
+using Lists = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+// The lists of a yml: "key: [ a, b ]", or "key:" and items "- a". A bracket may close on a later line.
+Result<Lists> read_lists(std::string_view text, const std::string& where) {
+  Lists lists;
+  std::vector<std::string>* open = nullptr;  // takes items
+  bool bracket = false;
+  const auto add_items = [&](std::string_view items) {
+    const std::size_t close = items.find(']');
+    if (close != std::string_view::npos) bracket = false;
+    items = items.substr(0, close);
+    while (!items.empty()) {
+      const std::size_t comma = items.find(',');
+      if (const std::string_view item = unquoted(items.substr(0, comma)); !item.empty()) open->emplace_back(item);
+      items = comma == std::string_view::npos ? std::string_view() : items.substr(comma + 1);
+    }
+  };
+  int number = 0;
+  while (!text.empty()) {
+    ++number;
+    const std::size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+    line = trimmed(line.substr(0, line.find('#')));
+    if (line.empty() || line == "---") continue;
+    if (bracket) {
+      add_items(line);
+      continue;
+    }
+    if (line.front() == '-') {
+      if (open == nullptr) {
+        return fail(yml_error("an item without a list", fmt::format("{}:{}", where, number), "key: [ a, b ]"));
+      }
+      open->emplace_back(unquoted(line.substr(1)));
+      continue;
+    }
+    const std::size_t colon = line.find(':');
+    if (colon == std::string_view::npos) {
+      return fail(yml_error(fmt::format("\"{}\" is no \"key: value\"", shortened(line)),
+                            fmt::format("{}:{}", where, number), "key: [ a, b ]"));
+    }
+    open = &lists[std::string(unquoted(line.substr(0, colon)))];
+    open->clear();
+    const std::string_view value = trimmed(line.substr(colon + 1));
+    if (value.empty()) continue;
+    bracket = value.front() == '[';
+    add_items(bracket ? value.substr(1) : value);
+  }
+  if (bracket) return fail(yml_error("a list is not closed", where, "\"]\" at its end"));
+  return lists;
+}
+
+Result<double> number_in(const std::string& text, double least, double most, const std::string& where) {
+  double value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc() || end != text.data() + text.size() || !(value >= least) || !(value <= most)) {
+    return fail(yml_error(fmt::format("\"{}\" is out of range", shortened(text)), where,
+                          fmt::format("a number from {} to {}", least, most)));
+  }
+  return value;
+}
+
+Result<std::vector<AstraDimension>> read_network(std::string_view text, const std::string& where) {
+  NS_TRY(const Lists lists, read_lists(text, where));
+  const auto list_at = [&](const char* key) -> Result<const std::vector<std::string>*> {
+    const auto found = lists.find(key);
+    if (found == lists.end() || found->second.empty()) {
+      return fail(yml_error(fmt::format("the list \"{}\" is missing", key), where,
+                            "topology, npus_count, bandwidth and latency, one value for each dimension"));
+    }
+    return &found->second;
+  };
+  NS_TRY(const auto* topology, list_at("topology"));
+  NS_TRY(const auto* npus, list_at("npus_count"));
+  NS_TRY(const auto* bandwidth, list_at("bandwidth"));
+  NS_TRY(const auto* latency, list_at("latency"));
+  if (topology->size() != npus->size() || topology->size() != bandwidth->size() ||
+      topology->size() != latency->size() || topology->size() > kMostDimensions) {
+    return fail(yml_error(fmt::format("topology, npus_count, bandwidth and latency have {}, {}, {} and {} values",
+                                      topology->size(), npus->size(), bandwidth->size(), latency->size()),
+                          where, fmt::format("as many of each, at most {}", kMostDimensions)));
+  }
+  std::vector<AstraDimension> dimensions(topology->size());
+  std::int64_t all = 1;
+  for (std::size_t i = 0; i < dimensions.size(); ++i) {
+    AstraDimension& d = dimensions[i];
+    const auto place = [&](const char* key) { return fmt::format("{}#/{}/{}", where, key, i); };
+    bool known = false;
+    for (const AstraTopology t : {AstraTopology::kRing, AstraTopology::kFullyConnected, AstraTopology::kSwitch}) {
+      if ((*topology)[i] != name_of(t)) continue;
+      d.topology = t;
+      known = true;
+    }
+    if (!known) {
+      return fail(yml_error(fmt::format("topology \"{}\"", shortened((*topology)[i])), place("topology"),
+                            "Ring, FullyConnected or Switch"));
+    }
+    NS_TRY(const double count, number_in((*npus)[i], 2, 1e7, place("npus_count")));
+    if (count != std::floor(count)) {
+      return fail(yml_error(fmt::format("{} NPUs", count), place("npus_count"), "a whole number"));
+    }
+    d.npus = static_cast<std::int64_t>(count);
+    NS_TRY(d.bandwidth_gib, number_in((*bandwidth)[i], 1e-9, 1e9, place("bandwidth")));
+    NS_TRY(d.latency_ns, number_in((*latency)[i], 0, 1e12, place("latency")));
+    all *= d.npus;
+    if (all > kMostNpus) return fail(yml_error("more than 2^32 NPUs", place("npus_count"), "fewer"));
+  }
+  return dimensions;
+}
+
+}  // namespace
+
+Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::string& yml_where,
+                                      std::string_view system_json, const std::string& json_where) {
+  AstraSystem system;
+  NS_TRY(system.dimensions, read_network(network_yml, yml_where));
+  NS_TRY(const nlohmann::ordered_json root, parse_json(system_json, json_where));
+  if (!root.is_object()) return fail(yml_error("not a JSON object", json_where, "an object of settings"));
+  std::vector<Error> errors;
+  JsonReader reader(root, json_where, errors);
+  reader.accept_unknown_keys();
+  constexpr double kAny = 1e18;
+  system.splits = reader.integer("preferred-dataset-splits", 1, 1'000'000);
+  system.active_chunks = reader.integer("active-chunks-per-dimension", 1, 1'000'000, Presence::kOptional, 1);
+  system.endpoint_delay_ns = reader.integer("endpoint-delay", 0, 1'000'000'000, Presence::kOptional, 10);
+  system.local_memory_gbs = reader.number("local-mem-bw", 0, kAny, Presence::kOptional, 0);
+  system.peak_tflops = reader.number("peak-perf", 0, kAny, Presence::kOptional, 0);
+  system.roofline = reader.integer("roofline-enabled", 0, 1, Presence::kOptional, 0) == 1;
+  system.replay_only = reader.integer("replay-only", 0, 1, Presence::kOptional, 0) == 1;
+  const std::string optimization = reader.text("collective-optimization", Presence::kOptional);
+  if (!optimization.empty() && optimization != "localBWAware" && optimization != "baseline") {
+    reader.note("collective-optimization", "\"" + shortened(optimization) + "\" is unknown",
+                "localBWAware or baseline");
+  }
+  system.local_bandwidth_aware = optimization != "baseline";
+  const std::pair<const char*, std::string AstraAlgorithms::*> lists[] = {
+      {"all-reduce-implementation", &AstraAlgorithms::all_reduce},
+      {"all-gather-implementation", &AstraAlgorithms::all_gather},
+      {"reduce-scatter-implementation", &AstraAlgorithms::reduce_scatter},
+      {"all-to-all-implementation", &AstraAlgorithms::all_to_all}};
+  for (const auto& [key, member] : lists) {
+    const std::vector<std::string> names = reader.texts(key);
+    if (names.size() > system.dimensions.size()) {
+      reader.note(key, fmt::format("{} algorithms for {} dimensions", names.size(), system.dimensions.size()),
+                  "one for each dimension of the network");
+      continue;
+    }
+    for (std::size_t i = 0; i < system.dimensions.size(); ++i) {
+      system.dimensions[i].algorithm.*member = i < names.size() ? names[i] : "";
+    }
+    if (const std::string custom = std::string(key) + "-custom"; reader.has(custom)) {
+      reader.note(custom, "collectives written as traces are not supported", std::string("only ") + key);
+    }
+  }
+  if (!errors.empty()) return fail(join(std::move(errors)));
+  return system;
 }
 
 }  // namespace ns_dist

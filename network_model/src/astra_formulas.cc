@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numeric>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -35,7 +38,10 @@ struct Dimension {
   Int n() const { return d->npus; }
   double beta() const { return d->bandwidth_gib * kGib / 1e9; }  // B/ns
   Int serialization(Int m) const { return truncated(static_cast<double>(m) / beta()); }
-  Int hops(Int distance) const { return d->topology == AstraTopology::kSwitch ? 2 : distance; }
+  Int hops(Int distance) const {
+    if (d->topology == AstraTopology::kSwitch) return 2;
+    return d->topology == AstraTopology::kRing ? distance : 1;
+  }
 
   // Unaware: latency of the hops and one serialization; aware: store and forward on every hop.
   Int message(Int m, Int distance = 1) const {
@@ -51,8 +57,8 @@ struct Dimension {
     return 3 * truncated(static_cast<double>(m) / system->local_memory_gbs);
   }
 
-  // What one chunk of `c` bytes takes in this dimension.
-  Result<Int> chunk(CollectiveKind kind, Int c) const;
+  // What one chunk of `c` bytes takes in this dimension by `algorithm`.
+  Result<Int> chunk(CollectiveKind kind, const std::string& algorithm, Int c) const;
   Int ring(CollectiveKind kind, Int c) const;
   Result<Int> direct(CollectiveKind kind, Int c, Int window) const;
   Result<Int> halving_doubling(CollectiveKind kind, Int c) const;
@@ -122,19 +128,26 @@ Result<Int> Dimension::halving_doubling(CollectiveKind kind, Int c) const {
   return time;
 }
 
-Result<Int> Dimension::chunk(CollectiveKind kind, Int c) const {
-  if (d->algorithm == "ring") return ring(kind, c);
-  if (d->algorithm == "halvingDoubling") return halving_doubling(kind, c);
-  constexpr std::string_view kDirect = "direct";
-  if (d->algorithm.compare(0, kDirect.size(), kDirect) == 0) {
-    Int window = 0;
-    const char* begin = d->algorithm.data() + kDirect.size();
-    const char* end = d->algorithm.data() + d->algorithm.size();
-    const auto [stop, error] = std::from_chars(begin, end, window);
-    if (begin == end || (error == std::errc() && stop == end && window > 0)) return direct(kind, c, window);
-  }
+constexpr std::string_view kDirect = "direct";
+
+// The window of "direct<window>", 0 for "direct" itself; nothing for other texts.
+std::optional<Int> window_of(const std::string& algorithm) {
+  if (algorithm.compare(0, kDirect.size(), kDirect) != 0) return std::nullopt;
+  Int window = 0;
+  const char* begin = algorithm.data() + kDirect.size();
+  const char* end = algorithm.data() + algorithm.size();
+  if (begin == end) return 0;
+  const auto [stop, error] = std::from_chars(begin, end, window);
+  if (error != std::errc() || stop != end || window < 1) return std::nullopt;
+  return window;
+}
+
+Result<Int> Dimension::chunk(CollectiveKind kind, const std::string& algorithm, Int c) const {
+  if (algorithm == "ring") return ring(kind, c);
+  if (algorithm == "halvingDoubling") return halving_doubling(kind, c);
+  if (const auto window = window_of(algorithm)) return direct(kind, c, *window);
   return fail({ErrorCode::kInvalidInput,
-               fmt::format("algorithm \"{}\"", d->algorithm),
+               fmt::format("algorithm \"{}\"", algorithm),
                "",
                "ring, direct, direct<window> or halvingDoubling",
                "",
@@ -146,37 +159,45 @@ bool runs(CollectiveKind kind) {
          kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll;
 }
 
-// One chunk through all dimensions: reduce-scatter and all-to-all go up, all-gather down; what a phase leaves is what
-// the next one gets.
-Result<Int> through_dimensions(const std::vector<Dimension>& dims, CollectiveKind kind, Int c, bool local_aware) {
-  Int time = 0, size = c;
-  const auto up = [&](std::size_t last, CollectiveKind phase) -> Result<Int> {
-    Int sum = 0;
-    for (std::size_t i = 0; i < last; ++i) {
-      NS_TRY(const Int t, dims[i].chunk(phase, size));
-      sum += t;
-      if (phase == CollectiveKind::kReduceScatter) size /= dims[i].n();
-    }
-    return sum;
-  };
-  const auto down = [&](std::size_t first) -> Result<Int> {
-    Int sum = 0;
-    for (std::size_t i = first; i-- > 0;) {
-      NS_TRY(const Int t, dims[i].chunk(CollectiveKind::kAllGather, size));
-      sum += t;
-      size *= dims[i].n();
-    }
-    return sum;
-  };
-  if (kind == CollectiveKind::kAllGather) return down(dims.size());
-  if (kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll || !local_aware) {
-    return up(dims.size(), kind);
+// A part of a collective that runs in one dimension.
+struct Phase {
+  std::size_t dimension = 0;
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Int size = 0;  // of the chunk that goes in
+};
+
+// One chunk through all dimensions that have an algorithm: reduce-scatter and all-to-all go up, all-gather down; what a
+// phase leaves is what the next one gets.
+std::vector<Phase> phases_of(const std::vector<Dimension>& all, CollectiveKind kind, Int c, bool local_aware) {
+  std::vector<std::size_t> dims;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].d->algorithm.of(kind).empty()) dims.push_back(i);
   }
-  NS_TRY(const Int scattered, up(dims.size() - 1, CollectiveKind::kReduceScatter));
-  NS_TRY(const Int reduced, dims.back().chunk(CollectiveKind::kAllReduce, size));
-  NS_TRY(const Int gathered, down(dims.size() - 1));
-  time = scattered + reduced + gathered;
-  return time;
+  std::vector<Phase> phases;
+  Int size = c;
+  const auto up = [&](std::size_t last, CollectiveKind phase) {
+    for (std::size_t i = 0; i < last; ++i) {
+      phases.push_back({dims[i], phase, size});
+      if (phase == CollectiveKind::kReduceScatter) size /= all[dims[i]].n();
+    }
+  };
+  const auto down = [&](std::size_t first) {
+    for (std::size_t i = first; i-- > 0;) {
+      phases.push_back({dims[i], CollectiveKind::kAllGather, size});
+      size *= all[dims[i]].n();
+    }
+  };
+  if (dims.empty()) return phases;
+  if (kind == CollectiveKind::kAllGather) {
+    down(dims.size());
+  } else if (kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll || !local_aware) {
+    up(dims.size(), kind);
+  } else {
+    up(dims.size() - 1, CollectiveKind::kReduceScatter);
+    phases.push_back({dims.back(), CollectiveKind::kAllReduce, size});
+    down(dims.size() - 1);
+  }
+  return phases;
 }
 
 Result<std::vector<Dimension>> dimensions_of(const AstraSystem& system) {
@@ -199,8 +220,15 @@ Result<std::vector<Dimension>> dimensions_of(const AstraSystem& system) {
 
 }  // namespace
 
-Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kind, std::int64_t comm_size) {
-  NS_TRY(const std::vector<Dimension> dims, dimensions_of(system));
+namespace {
+
+// How a buffer is cut: `rounds` times a chunk of `size` bytes, one after another.
+struct Chunks {
+  Int size = 0, rounds = 1, count = 1;
+};
+
+// `npus`: those of the whole network, also for a group of fewer.
+Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int comm_size, Int npus) {
   if (!runs(kind)) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("ASTRA-Sim runs no {}", name_of(kind)),
@@ -213,30 +241,274 @@ Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kin
     return fail(
         {ErrorCode::kInvalidInput, "sizes, splits and active chunks below one", "", "positive numbers", "", {}});
   }
-  Int npus = 1;
-  for (const Dimension& dimension : dims) npus *= dimension.n();
   Int size = comm_size, c = size / system.splits;
   if (kind != CollectiveKind::kAllGather && c < npus) {
     c = npus;
     size = system.splits * c;
   }
   if (c < 1) return no_form("an all-gather of fewer bytes than splits (it never ends)");
-  const Int chunks = ceil_div(size, c);
-  if (dims.size() > 1 && chunks > 1) return no_form("several chunks on several dimensions");
-  if (system.congestion_aware && (dims.size() > 1 || (chunks > 1 && system.active_chunks > 1))) {
+  const Int count = ceil_div(size, c);
+  return Chunks{c, ceil_div(count, system.active_chunks), count};
+}
+
+Error no_algorithm(CollectiveKind kind) {
+  return {ErrorCode::kInvalidInput,
+          fmt::format("the system has no algorithm for {}", name_of(kind)),
+          "",
+          "one for each dimension of the network",
+          "",
+          {}};
+}
+
+}  // namespace
+
+Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kind, std::int64_t comm_size) {
+  NS_TRY(const std::vector<Dimension> dims, dimensions_of(system));
+  NS_TRY(const Chunks chunks, chunks_of(system, kind, comm_size, system.npus()));
+  const std::vector<Phase> phases = phases_of(dims, kind, chunks.size, system.local_bandwidth_aware);
+  if (phases.empty()) return fail(no_algorithm(kind));
+  if (phases.size() > 1 && chunks.count > 1) return no_form("several chunks on several dimensions");
+  if (system.congestion_aware && (dims.size() > 1 || (chunks.count > 1 && system.active_chunks > 1))) {
     return no_form("several dimensions or active chunks with congestion");
   }
-  NS_TRY(const Int one, through_dimensions(dims, kind, c, system.local_bandwidth_aware));
-  return ceil_div(chunks, system.active_chunks) * one;
+  Int one = 0;
+  for (const Phase& phase : phases) {
+    const Dimension& dimension = dims[phase.dimension];
+    NS_TRY(const Int time, dimension.chunk(phase.kind, dimension.d->algorithm.of(kind), phase.size));
+    one += time;
+  }
+  return chunks.rounds * one;
+}
+
+// ---- Groups, and ranks that start at different times ----
+
+namespace {
+
+// Latest start plus the messages on the way, over every way of `steps` steps around the ring that ends at each rank. In
+// a step a message goes to the next rank, or a rank that has its message already goes on at once. A way that passes the
+// start's rank again carries `steps` messages at most: those of as many whole laps as fit.
+//
+// hop[i]: the message from the i-th rank to the next one.
+std::vector<Int> around_ring(std::span<const Int> start, std::span<const Int> hop, Int steps) {
+  const auto n = static_cast<Int>(start.size());
+  const Int laps = steps / n, rest = steps % n;
+  std::vector<Int> way(static_cast<std::size_t>(2 * n) + 1, 0);  // messages from rank 0 to the i-th, two laps long
+  for (Int i = 0; i < 2 * n; ++i)
+    way[static_cast<std::size_t>(i) + 1] = way[static_cast<std::size_t>(i)] + hop[static_cast<std::size_t>(i % n)];
+  const Int lap = way[static_cast<std::size_t>(n)];
+  std::vector<Int> latest(start.size(), std::numeric_limits<Int>::min());
+  // The largest start - way among the origins `least` to `most` ranks back: a sliding maximum.
+  const auto slide = [&](Int least, Int most, Int whole_laps) {
+    std::deque<Int> candidates;
+    const auto value = [&](Int i) { return start[static_cast<std::size_t>(i % n)] - way[static_cast<std::size_t>(i)]; };
+    Int next = 0;
+    for (Int r = n; r < 2 * n; ++r) {
+      for (next = std::max(next, r - most); next <= r - least; ++next) {
+        while (!candidates.empty() && value(candidates.back()) <= value(next)) candidates.pop_back();
+        candidates.push_back(next);
+      }
+      while (!candidates.empty() && candidates.front() < r - most) candidates.pop_front();
+      if (candidates.empty()) continue;
+      Int& best = latest[static_cast<std::size_t>(r - n)];
+      best = std::max(best, value(candidates.front()) + way[static_cast<std::size_t>(r)] + whole_laps * lap);
+    }
+  };
+  slide(0, rest, laps);
+  if (laps > 0 && rest < n - 1) slide(rest + 1, n - 1, laps - 1);
+  return latest;
+}
+
+// Steps of a ring: messages that follow each other, and how many of them are reduced.
+struct RingSteps {
+  Int steps = 0, reductions = 0;
+};
+RingSteps ring_steps(CollectiveKind kind, Int n) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return {2 * (n - 1), n - 1};
+    case CollectiveKind::kReduceScatter:
+      return {n - 1, n - 1};
+    case CollectiveKind::kAllToAll:
+      return {n * (n - 1) / 2, 0};
+    default:
+      return {n - 1, 0};
+  }
+}
+
+Int message_size(CollectiveKind kind, Int c, Int n) { return kind == CollectiveKind::kAllGather ? c : c / n; }
+
+bool all_equal(std::span<const Int> values) {
+  return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end();
+}
+
+// Members that exchange a chunk with each other: what a message takes between any two of them.
+struct Exchange {
+  const Dimension* dimension = nullptr;  // whose reductions and delays hold
+  Int members = 0;
+  std::function<Int(Int from, Int to, Int bytes)> message;  // by place in the group
+
+  // Moves the members' times from the start of one chunk to its end.
+  Result<void> run(CollectiveKind kind, const std::string& algorithm, Int c, std::span<Int> time) const {
+    const Int m = message_size(kind, c, members), e = dimension->delay, reduction = dimension->reduction(m);
+    if (algorithm == "ring") {
+      const RingSteps ring = ring_steps(kind, members);
+      std::vector<Int> hop;
+      for (Int i = 0; i < members; ++i) hop.push_back(message(i, (i + 1) % members, m));
+      const Int fixed = (ring.steps + 1) * e + ring.reductions * reduction;
+      if (all_equal(hop) && all_equal(time)) {
+        for (Int& t : time) t += ring.steps * hop.front() + fixed;
+        return {};
+      }
+      const std::vector<Int> latest = around_ring(time, hop, ring.steps);
+      for (std::size_t i = 0; i < time.size(); ++i) time[i] = latest[i] + fixed;
+      return {};
+    }
+    const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
+    if (window_of(algorithm) == 0 && !all_equal(time)) {
+      if (kind == CollectiveKind::kAllReduce && dimension->d->topology == AstraTopology::kRing && members > 3) {
+        return no_form("a direct all-reduce on a ring of more than three");
+      }
+      for (Int& t : time) t += e;
+      meet(m, e + (reduces ? reduction : 0), time);
+      if (kind == CollectiveKind::kAllReduce) meet(m, e, time);
+      return {};
+    }
+    // Without a form of its own for ranks that start at different times: from the latest start.
+    NS_TRY(const Int whole, dimension->chunk(kind, algorithm, c));
+    const Int latest = *std::max_element(time.begin(), time.end());
+    for (Int& t : time) t = latest + whole;
+    return {};
+  }
+
+ private:
+  // Every member gets a message of each other one, and goes on `after` the last.
+  void meet(Int m, Int after, std::span<Int> time) const {
+    std::vector<Int> next(time.begin(), time.end());
+    for (Int to = 0; to < members; ++to) {
+      Int& latest = next[static_cast<std::size_t>(to)];
+      for (Int from = 0; from < members; ++from) {
+        if (from != to) latest = std::max(latest, time[static_cast<std::size_t>(from)] + message(from, to, m));
+      }
+    }
+    for (std::size_t i = 0; i < time.size(); ++i) time[i] = next[i] + after;
+  }
+};
+
+// Groups of fewer ranks than the network have this endpoint delay, whatever the system says.
+constexpr Int kGroupDelay = 10;
+
+}  // namespace
+
+Result<AstraNetwork> AstraNetwork::make(AstraSystem system) {
+  NS_TRY_VOID(dimensions_of(system));
+  if (system.congestion_aware) return no_form("groups and messages of the congestion-aware backend");
+  AstraNetwork network;
+  network.system_ = std::move(system);
+  return network;
+}
+
+// The lowest dimension in which the two differ, and how far they are apart on it.
+std::pair<std::size_t, std::int64_t> AstraNetwork::charged(Rank from, Rank to) const {
+  for (std::size_t i = 0; i < system_.dimensions.size(); ++i) {
+    const Int n = system_.dimensions[i].npus;
+    if (const Int apart = std::abs(to % n - from % n); apart != 0) return {i, std::min(apart, n - apart)};
+    from /= n;
+    to /= n;
+  }
+  return {0, 0};
+}
+
+Result<std::int64_t> AstraNetwork::message_ns(Rank from, Rank to, std::int64_t bytes) const {
+  const Int npus = system_.npus();
+  if (from < 0 || to < 0 || from >= npus || to >= npus || from == to || bytes < 0) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("a message of {} bytes from rank {} to rank {}", bytes, from, to),
+                 "",
+                 fmt::format("two ranks from 0 to {}", npus - 1),
+                 "",
+                 {}});
+  }
+  const auto [dimension, distance] = charged(from, to);
+  return Dimension{&system_.dimensions[dimension], &system_, 0}.message(bytes, distance);
+}
+
+Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members,
+                                      std::span<std::int64_t> times) const {
+  const Int npus = system_.npus(), n = static_cast<Int>(members.size());
+  if (n < 2 || times.size() != members.size() || members.front() < 0 || members.back() >= npus ||
+      std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) != members.end()) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("a group of {} ranks", n),
+                 "",
+                 fmt::format("at least two different ranks from 0 to {}, ascending", npus - 1),
+                 "",
+                 {}});
+  }
+  if (n == npus && all_equal(times)) {
+    NS_TRY(const Int duration, astra_time_ns(system_, kind, comm_size));
+    for (Int& t : times) t += duration;
+    return {};
+  }
+  NS_TRY(const Chunks chunks, chunks_of(system_, kind, comm_size, npus));
+  NS_TRY(const std::vector<Dimension> dims, dimensions_of(system_));
+  if (n == npus) {
+    const std::vector<Phase> phases = phases_of(dims, kind, chunks.size, system_.local_bandwidth_aware);
+    if (phases.empty()) return fail(no_algorithm(kind));
+    if (phases.size() > 1 && chunks.count > 1) return no_form("several chunks on several dimensions");
+    for (Int round = 0; round < chunks.rounds; ++round) {
+      for (const Phase& phase : phases) NS_TRY_VOID(run_phase(kind, phase.dimension, phase.kind, phase.size, times));
+    }
+    return {};
+  }
+  // One flat logical ring. Where the system has an algorithm for several dimensions, it is not used.
+  Int listed = 0;
+  for (const AstraDimension& d : system_.dimensions) listed += d.algorithm.of(kind).empty() ? 0 : 1;
+  if (listed == 0) return fail(no_algorithm(kind));
+  static const std::string kRing = "ring";
+  const std::string& algorithm = listed > 1 ? kRing : system_.dimensions.front().algorithm.of(kind);
+  AstraDimension flat = system_.dimensions[charged(members[0], members[1]).first];
+  flat.npus = n;
+  const Dimension dimension{&flat, &system_, kGroupDelay};
+  const Exchange exchange{&dimension, n, [&](Int from, Int to, Int bytes) {
+                            const auto [at, distance] =
+                                charged(members[static_cast<std::size_t>(from)], members[static_cast<std::size_t>(to)]);
+                            return dims[at].message(bytes, distance);
+                          }};
+  for (Int round = 0; round < chunks.rounds; ++round) {
+    NS_TRY_VOID(exchange.run(kind, algorithm, chunks.size, times));
+  }
+  return {};
+}
+
+// One phase of a collective of all NPUs: every line of the dimension exchanges for itself.
+Result<void> AstraNetwork::run_phase(CollectiveKind kind, std::size_t at, CollectiveKind phase, std::int64_t size,
+                                     std::span<std::int64_t> times) const {
+  const Dimension dimension{&system_.dimensions[at], &system_, system_.endpoint_delay_ns};
+  const Int n = dimension.n();
+  const Exchange exchange{&dimension, n, [&](Int from, Int to, Int bytes) {
+                            const Int apart = std::abs(to - from);
+                            return dimension.message(bytes, std::min(apart, n - apart));
+                          }};
+  Int below = 1;
+  for (std::size_t i = 0; i < at; ++i) below *= system_.dimensions[i].npus;
+  std::vector<Int> line(static_cast<std::size_t>(n));
+  const auto npus = static_cast<Int>(times.size());
+  for (Int first = 0; first < npus; ++first) {
+    if (first / below % n != 0) continue;
+    for (Int i = 0; i < n; ++i) line[static_cast<std::size_t>(i)] = times[static_cast<std::size_t>(first + i * below)];
+    NS_TRY_VOID(exchange.run(phase, dimension.d->algorithm.of(kind), size, line));
+    for (Int i = 0; i < n; ++i) times[static_cast<std::size_t>(first + i * below)] = line[static_cast<std::size_t>(i)];
+  }
+  return {};
 }
 
 namespace {
 
 class AstraModel final : public NetworkCost {
  public:
-  AstraModel(network::Topology topology, const Cluster& cluster)
-      : topology_(std::move(topology)), levels_(cluster.levels) {
-    system_.local_memory_gbs = astra_local_memory(cluster.gpu);
+  AstraModel(network::Topology topology, const Cluster& cluster, Int ranks)
+      : topology_(std::move(topology)), cluster_(cluster), ranks_(ranks > 0 ? ranks : cluster.gpu_count()) {
+    for (const FabricLevel& level : cluster.levels) links_.push_back(network::link_of(level, Gpu()));
   }
 
   Result<Forecast> forecast(const Collective& collective) const override {
@@ -247,7 +519,9 @@ class AstraModel final : public NetworkCost {
     forecast.low = forecast.high = forecast.latency;
     forecast.bound = forecast.floor > 0.5 * forecast.latency ? Bound::kBandwidth : Bound::kLatency;
     forecast.utilization = forecast.latency > Seconds() ? forecast.floor / forecast.latency : 1;
-    forecast.method = answer.flat ? "astra-flat/ring" : "astra/ring";
+    const bool direct = collective.kind == CollectiveKind::kAllToAll && answer.direct;
+    forecast.method =
+        answer.flat ? (direct ? "astra-flat/direct" : "astra-flat/ring") : (direct ? "astra/direct" : "astra/ring");
     return forecast;
   }
 
@@ -257,17 +531,13 @@ class AstraModel final : public NetworkCost {
     Explanation result;
     result.subject = fmt::format("{} of {} between {} ranks, as ASTRA-Sim's unaware backend has it",
                                  name_of(collective.kind), to_text(collective.size), collective.group.size());
-    for (const AstraDimension& d : answer.system.dimensions) {
+    for (const AstraDimension& d : answer.dimensions) {
       result.steps.push_back(
           {"dimension", fmt::format("{} NPUs", d.npus),
            fmt::format("{}, {:.9g} GiB/s, {:.9g} ns a hop", name_of(d.topology), d.bandwidth_gib, d.latency_ns)});
     }
-    if (answer.system.local_memory_gbs > 0) {
-      result.steps.push_back({"local memory", fmt::format("{:.9g} GB/s", answer.system.local_memory_gbs),
-                              "two reads and a write for each reduction step"});
-    }
     result.steps.push_back({"group", answer.flat ? "flat logical ring" : "dimension by dimension",
-                            answer.flat ? "a group that is not all NPUs of its dimensions" : ""});
+                            answer.flat ? "a group of fewer ranks than the network" : ""});
     result.forecast = forecast;
     return result;
   }
@@ -276,9 +546,22 @@ class AstraModel final : public NetworkCost {
   struct Answer {
     Int nanoseconds = 0;
     double floor = 0;
-    bool flat = false;
-    AstraSystem system;
+    bool flat = false, direct = false;
+    std::vector<AstraDimension> dimensions;  // that are charged
   };
+
+  // The network of the plan; of an open cluster without a plan, as many whole units as hold the group.
+  Result<AstraNetwork> network_for(const RankGroup& group) const {
+    Int ranks = ranks_;
+    if (ranks == 0) {
+      Int unit = 1, last = group.first;
+      for (std::size_t i = 0; i + 1 < cluster_.levels.size(); ++i) unit *= cluster_.levels[i].size;
+      for (const Stride& stride : group.strides) last += (stride.count - 1) * stride.stride;
+      ranks = std::max<Int>(2, ceil_div(last + 1, unit) * unit);
+    }
+    NS_TRY(AstraSystem system, to_astra(cluster_, ranks));
+    return AstraNetwork::make(std::move(system));
+  }
 
   Result<Answer> answer(const Collective& collective) const {
     const double bytes = collective.size / units::B;
@@ -299,61 +582,63 @@ class AstraModel final : public NetworkCost {
                    {}});
     }
     NS_TRY(const network::Placement placement, topology_.place(collective.group));
-    if (placement.ranks < 2) {
+    constexpr Int kMostRanks = Int{1} << 24;
+    if (placement.ranks < 2 || placement.ranks > kMostRanks) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of one rank", name_of(collective.kind)),
+                   fmt::format("a {} of {} ranks", name_of(collective.kind), placement.ranks),
                    "",
-                   "a group of at least two ranks",
+                   fmt::format("a group of 2 to {} ranks", kMostRanks),
                    "",
                    {}});
     }
+    NS_TRY(const AstraNetwork network, network_for(collective.group));
+    // As a trace counts it: whole bytes, rounded up; of an all-gather, a rank's own shard.
+    const double shards = collective.kind == CollectiveKind::kAllGather ? static_cast<double>(placement.ranks) : 1;
+    const Int size = static_cast<Int>(std::max(1.0, std::ceil(bytes / shards)));
     Answer result;
-    result.system = system_;
-    bool whole = true;  // fills every level from the innermost one up
-    Int product = 1;
-    for (std::size_t i = 0; i < placement.tier_count; ++i) {
-      const network::Tier& tier = placement.tiers[i];
-      const FabricLevel& level = levels_[tier.level];
-      whole =
-          whole && tier.level == i && (level.size == 0 || level.size == tier.parts) && tier.members == tier.max_members;
-      product *= tier.parts;
-      result.system.dimensions.push_back(astra_dimension(level, tier.parts));
-    }
-    whole = whole && product == placement.ranks;
+    const std::vector<AstraDimension>& dimensions = network.system().dimensions;
+    std::vector<Rank> members;
+    for (Int i = 0; i < placement.ranks; ++i) members.push_back(collective.group.at(i));
     if (collective.kind == CollectiveKind::kSendRecv) {
-      // Charged on the lowest dimension in which the two differ.
-      const Dimension dimension{&result.system.dimensions.front(), &result.system, 0};
-      result.nanoseconds = dimension.message(static_cast<Int>(bytes));
+      NS_TRY(result.nanoseconds, network.message_ns(members.front(), members.back(), size));
+      result.dimensions = {dimensions[network.charged(members.front(), members.back()).first]};
     } else {
-      // The trace's all-gather counts a rank's own shard.
-      Int size = static_cast<Int>(bytes);
-      if (collective.kind == CollectiveKind::kAllGather) size = std::max<Int>(1, size / placement.ranks);
-      if (!whole && placement.tier_count > 0) {
-        // In rank order neighbors always differ in the innermost dimension that the group spans, and only that one is
-        // charged.
-        result.flat = true;
-        AstraDimension ring = result.system.dimensions.front();
-        ring.npus = placement.ranks;
-        result.system.dimensions = {ring};
+      std::sort(members.begin(), members.end());  // the order of its rings
+      std::vector<Int> times(members.size(), 0);
+      NS_TRY_VOID(network.collective(collective.kind, size, members, times));
+      result.nanoseconds = *std::max_element(times.begin(), times.end());
+      result.flat = placement.ranks < network.system().npus();
+      result.direct = !result.flat || dimensions.size() == 1;
+      result.dimensions = dimensions;
+      if (result.flat) {
+        std::vector<std::size_t> used;
+        for (std::size_t i = 0; i < members.size(); ++i) {
+          const std::size_t at = network.charged(members[i], members[(i + 1) % members.size()]).first;
+          if (std::find(used.begin(), used.end(), at) == used.end()) used.push_back(at);
+        }
+        std::sort(used.begin(), used.end());
+        result.dimensions.clear();
+        for (const std::size_t at : used) {
+          result.dimensions.push_back(dimensions[at]);
+          result.dimensions.back().npus = placement.ranks;
+        }
       }
-      NS_TRY(result.nanoseconds, astra_time_ns(result.system, collective.kind, size));
     }
-    std::vector<network::Link> links;
-    for (const FabricLevel& level : levels_) links.push_back(network::link_of(level, Gpu()));
-    result.floor = network::bandwidth_bound({collective.kind, bytes, false, 1, &placement, links.data()});
+    result.floor = network::bandwidth_bound({collective.kind, bytes, false, 1, &placement, links_.data()});
     return result;
   }
 
   network::Topology topology_;
-  std::vector<FabricLevel> levels_;
-  AstraSystem system_;  // without dimensions
+  Cluster cluster_;
+  Int ranks_ = 0;  // 0: of an open cluster, without a plan
+  std::vector<network::Link> links_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<NetworkCost>> make_astra_model(const Cluster& cluster) {
+Result<std::unique_ptr<NetworkCost>> make_astra_model(const Cluster& cluster, std::int64_t ranks) {
   NS_TRY(network::Topology topology, network::check_cluster(cluster));
-  return std::make_unique<AstraModel>(std::move(topology), cluster);
+  return std::make_unique<AstraModel>(std::move(topology), cluster, ranks);
 }
 
 }  // namespace ns_dist

@@ -264,7 +264,7 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
                    fmt::format("leave out {}, or --network-model astra", flag),
                    {}});
     }
-    return make_astra_model(cluster);
+    return make_astra_model(cluster, options.ranks);
   }
   if (options.model != "nccl") {
     return fail({ErrorCode::kNotFound,

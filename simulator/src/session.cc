@@ -19,7 +19,9 @@ Result<Session> Session::make(const Scenario& scenario) {
   Session session;
   NS_TRY(auto compute, make_compute_model(scenario.cluster.gpu, kernels));
   session.own_compute_ = make_cached_cost(std::move(compute));
-  NS_TRY(auto network, make_network_model(scenario.cluster, network_options(scenario.network)));
+  NetworkModelOptions collectives = network_options(scenario.network);
+  NS_TRY(collectives.ranks, rank_count(scenario.plan));
+  NS_TRY(auto network, make_network_model(scenario.cluster, collectives));
   session.own_network_ = make_cached_network(std::move(network));
   session.compute_ = session.own_compute_.get();
   session.network_ = session.own_network_.get();

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -27,6 +29,25 @@ void write_and_read(const std::vector<ns_dist::TraceNode>& nodes) {
   }
 }
 
+// The bytes as two files: a report of lint or a reason, and what annotate writes is read again.
+void lint_and_annotate(const std::uint8_t* data, std::size_t size) {
+  static const std::filesystem::path prefix =
+      std::filesystem::temp_directory_path() / ("ns_dist_lint_fuzz_" + std::to_string(::getpid()));
+  const ns_dist::TraceSet traces{prefix, {prefix.string() + ".0.et", prefix.string() + ".1.et"}};
+  for (const std::filesystem::path& file : traces.files) {
+    std::ofstream(file, std::ios::binary) << std::string(reinterpret_cast<const char*>(data), size);
+  }
+  const auto report = ns_dist::lint(traces, {{1, {0, 1}}}, {.splits = 4, .roofline = size % 2 == 0});
+  NS_EXPECTS(report.has_value());
+  NS_EXPECTS(report->problem_count >= report->problems.size());
+  ns_dist::AnnotateModel model;
+  model.forecast = [](const ns_dist::Operator&) { return std::optional<double>(1e300); };
+  model.ratio = [](double flops, double bytes) { return std::optional<double>(flops / bytes); };
+  const std::filesystem::path out = prefix.string() + ".out";
+  if (ns_dist::annotate(traces.files[0], out, model)) NS_EXPECTS(ns_dist::read_trace(out).has_value());
+  for (const std::filesystem::path& file : {traces.files[0], traces.files[1], out}) std::filesystem::remove(file);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -43,5 +64,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const ns_dist::ReplayReport report = ns_dist::replay(traces, {{1, {0, 1}}}, encoding);
     NS_EXPECTS(report.ok() || !report.problems.empty());  // nothing hangs without a reason
   }
+  lint_and_annotate(data, size);
   return 0;
 }

@@ -9,11 +9,14 @@
 // compressed, frames of a varint length and a protobuf message (proto/et_def.proto).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
 #include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -87,9 +90,9 @@ struct TraceNode {
   friend bool operator==(const TraceNode&, const TraceNode&) = default;
 };
 
-// Reads one trace node by node in constant memory. Errors, each with file, byte offset and number of the node: a file
-// that ends inside a frame, a frame that is no node or longer than 64 MiB, a compressed file; and whatever error
-// `visit` returns.
+// Reads one trace, plain or gzipped, node by node in constant memory. Errors, each with file, byte offset (of what was
+// packed) and number of the node: a file that ends inside a frame, a frame that is no node or longer than 64 MiB, JSON;
+// from a stream, a compressed one; and whatever error `visit` returns.
 Result<void> read_trace(const std::filesystem::path& path, const std::function<Result<void>(TraceNode&&)>& visit);
 Result<void> read_trace(std::istream& in, const std::string& where,
                         const std::function<Result<void>(TraceNode&&)>& visit);
@@ -113,6 +116,12 @@ struct ExportOptions {
   std::filesystem::path directory;  // made when it is missing
   std::string prefix = "trace";
   TraceEncoding encoding = TraceEncoding::kDurations;
+  // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
+  // category.
+  bool operators = true;
+  // Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|" between them. No
+  // rank ends at another time, but for the microseconds of kernels below half a microsecond.
+  bool merge_kernels = false;
   std::function<void(std::int64_t files, std::int64_t of)> progress = {};  // after each file; may be empty
 };
 
@@ -121,6 +130,51 @@ struct ExportSummary {
   std::uint64_t nodes = 0, kernels = 0, collectives = 0, sends = 0, receives = 0, bytes = 0;  // of all files
   std::int64_t groups = 0;
   std::filesystem::path comm_groups;  // the communicator groups' file
+};
+
+// An export whose size is known before it is written. Graph and timeline must outlive it.
+class TraceExport {
+ public:
+  // Errors: those of write_traces that lie in the graph; a prefix that is no beginning of a file name.
+  static Result<TraceExport> prepare(const ExecutionGraph& graph, const Timeline& timeline,
+                                     const ExportOptions& options);
+  TraceExport(TraceExport&&) noexcept;
+  TraceExport& operator=(TraceExport&&) noexcept;
+  ~TraceExport();
+
+  // Numbers are exact; bytes are those of one rank of each stage, times the ranks of the stage.
+  const ExportSummary& expected() const;
+  // Into `directory`, instead of that of the options.
+  Result<ExportSummary> write(const std::filesystem::path& directory);
+
+ private:
+  struct Prepared;
+  explicit TraceExport(std::unique_ptr<Prepared> prepared);
+  std::unique_ptr<Prepared> prepared_;
+};
+
+// Files that appear in a folder when all of them are written, or not at all. Until then they lie in a folder beside it,
+// or, where the folder is there already, in one inside of it.
+class ExportFolder {
+ public:
+  // Errors: a folder that cannot be made; without `force`, a folder with files that are no export's, or with traces of
+  // ranks beyond `ranks`.
+  static Result<ExportFolder> open(const std::filesystem::path& directory, const std::string& prefix,
+                                   std::int64_t ranks, bool force);
+  ExportFolder(ExportFolder&& other) noexcept;
+  ExportFolder& operator=(ExportFolder&&) = delete;
+  ~ExportFolder();  // without commit: removes what was written
+
+  const std::filesystem::path& staging() const { return staging_; }
+  std::uint64_t free_bytes() const;  // of the file system
+  // Writes `manifest` last, as manifest.json. Traces of earlier exports beyond `ranks` go.
+  Result<void> commit(const std::string& manifest);
+
+ private:
+  ExportFolder() = default;
+  std::filesystem::path directory_, staging_;
+  std::vector<std::filesystem::path> stale_;
+  bool inside_ = false;
 };
 
 // Writes the trace of every rank of the mesh, and comm_groups.json beside them. The work of a pipeline stage is that of
@@ -159,27 +213,150 @@ struct TraceProblem {
   friend bool operator==(const TraceProblem&, const TraceProblem&) = default;
 };
 
+// `rank` cannot go on in its node before rank `on` does.
+struct TraceWait {
+  Rank rank = 0;
+  std::uint64_t node = 0;
+  Rank on = 0;
+  std::string what;  // "collective number 3 of group 1", "a message with tag 7"
+  friend bool operator==(const TraceWait&, const TraceWait&) = default;
+};
+
 struct ReplayReport {
   std::int64_t finished = 0;             // ranks that ran all of their nodes
+  std::uint64_t nodes = 0;               // of all ranks
+  std::vector<bool> complete;            // by rank: it ran all of its nodes
   std::vector<std::uint64_t> finish_ns;  // by rank: end of the last node that ended
-  std::vector<TraceProblem> problems;    // by rank and node; at most kMostProblems of a rank
+  // By rank: while a kernel ran; while a collective, send or memory transfer held its slot, waiting included.
+  std::vector<std::uint64_t> kernel_ns, communication_ns;
+  std::vector<TraceProblem> problems;  // by rank and node; at most kMostProblems of a rank
+  std::vector<TraceWait> deadlock;     // ranks in a circle, each waits for the next one and the last for the first
   bool ok() const { return problems.empty() && finished == static_cast<std::int64_t>(finish_ns.size()); }
 
   static constexpr int kMostProblems = 8;
 };
 
+// What a network answers, ns. Ranks of a collective are ascending; `times` holds when each one starts, and becomes when
+// each one ends. `bytes` is the trace's comm_size.
+struct ReplayNetwork {
+  std::function<Result<std::int64_t>(Rank from, Rank to, std::int64_t bytes)> message;
+  std::function<Result<void>(CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,
+                             std::span<std::int64_t> times)>
+      collective;
+};
+
+// A node that ended; views hold during the call.
+struct ReplayedNode {
+  Rank rank = 0;
+  std::uint64_t id = 0;
+  std::string_view name;
+  TraceNodeType type = TraceNodeType::kInvalid;
+  bool cpu = false;
+  std::uint64_t start_ns = 0, end_ns = 0;
+};
+
+struct ReplayOptions {
+  // Kernels by their work: the larger of num_ops / peak_tflops and tensor_size / local_memory_gbs (10^9 bytes/s),
+  // truncated to ns. Otherwise by their recorded microseconds, 0 taken for 1 ns.
+  bool roofline = false;
+  double peak_tflops = 0, local_memory_gbs = 0;
+  bool replay_only = false;    // every node takes its recorded microseconds, and nobody waits for a peer
+  ReplayNetwork network = {};  // empty: communication takes its recorded microseconds once its ranks have met
+  std::function<void(const ReplayedNode&)> visit = {};    // may be empty
+  std::function<void(std::int64_t files)> progress = {};  // after each file that was read; may be empty
+};
+
+// The files of a run, by rank.
+struct TraceSet {
+  std::filesystem::path prefix;  // without ".<rank>.et"
+  std::vector<std::filesystem::path> files;
+};
+
+// Finds <prefix>.<rank>.et or .et.gz from rank 0 on; `where` is the prefix, or a folder with one prefix in it.
+// Errors: no trace, several prefixes, a rank that is missing or is there twice.
+Result<TraceSet> find_traces(const std::filesystem::path& where);
+
 // Runs traces by the feeder's rules: a node is ready when its data and control dependencies have ended; of a rank's
 // ready nodes the lowest id starts first; one kernel, one CPU operator and one collective, send or memory transfer at a
 // time, receives without limit; a send is eager and meets the receive of equal tag, source, destination and size, first
 // in, first out; a group's collectives meet in the order in which each member starts them and must agree in type and
-// size. Kernels take their duration (by `encoding`), and so do collectives and messages once their ranks have met: the
-// network's own time is for ASTRA-Sim to say.
+// size.
 //
 // What would hang, stop or be lost there is a problem here: of the nodes that can never run, those that the others wait
-// for. Memory: about 100 bytes a node. Errors: files that cannot be read.
+// for. Memory: about 110 bytes a node. Errors: files that cannot be read; those of the network.
+Result<ReplayReport> replay(const TraceSet& traces, const CommGroups& groups, const ReplayOptions& options);
+Result<ReplayReport> replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
+                            const ReplayOptions& options);
+
+// The same without a network, kernels by the encoding that write_traces used.
 Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ranks, const CommGroups& groups,
                             TraceEncoding encoding = TraceEncoding::kDurations);
 ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
                     TraceEncoding encoding = TraceEncoding::kDurations);
+
+// ---- Lint ----
+
+struct LintOptions {
+  std::int64_t splits = 1;                                // preferred-dataset-splits of the system json
+  std::int64_t npus = 0;                                  // of the network yml; 0: not known
+  std::size_t dimensions = 0;                             // of the network yml; 0: not known
+  bool roofline = false;                                  // kernels need num_ops and tensor_size
+  std::uint64_t most_nodes_to_run = 20'000'000;           // 0: traces are read and not run
+  std::function<void(std::int64_t files)> progress = {};  // after each file; may be empty
+};
+
+struct LintReport {
+  std::uint64_t nodes = 0, kernels = 0, collectives = 0, sends = 0, receives = 0, others = 0;
+  // What ASTRA-Sim would stop at, hang in, or lose; by rank, at most ReplayReport::kMostProblems of a rank.
+  std::vector<TraceProblem> problems;
+  std::uint64_t problem_count = 0;  // with those that are not listed
+  std::vector<TraceWait> deadlock;  // as in ReplayReport
+  std::vector<std::string> notes;   // what is odd, but runs
+  bool ran = false;                 // the traces were run, so a hang would have been found
+};
+
+// What is wrong with these traces? Each file is read once, in memory of some 30 bytes a node of one rank: framing, ids,
+// dependencies that are missing or go in a circle, what the feeder refuses in a node; then across ranks: messages
+// without their other end, members of a group whose collectives differ. Traces without a problem are run once without a
+// network (replay), for the hangs that only show then. Errors: none of the files can be opened.
+Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options = {});
+
+// ---- Annotate ----
+
+// How a kernel's new duration came about.
+enum class AnnotateWay : std::uint8_t {
+  kOperator,  // our attribute ns_dist_op
+  kPytorch,   // the PyTorch operator that launched it, by its name, input shapes and types
+  kRatio,     // the recorded duration times a ratio
+  kKept,      // as recorded
+};
+inline constexpr std::size_t kAnnotateWays = 4;
+std::string_view name_of(AnnotateWay way);
+
+struct AnnotateModel {
+  // Of the new GPU, ns; nothing where it cannot be told.
+  std::function<std::optional<double>(const Operator& op)> forecast;
+  // New over recorded duration of a kernel of which only its work is known, FLOP and bytes (0: not known). May be
+  // empty.
+  std::function<std::optional<double>(double flops, double bytes)> ratio = {};
+};
+
+struct AnnotateShare {
+  std::uint64_t kernels = 0;
+  double recorded_ns = 0, new_ns = 0;
+};
+
+struct AnnotateReport {
+  std::uint64_t nodes = 0;
+  std::array<AnnotateShare, kAnnotateWays> ways{};  // by AnnotateWay
+};
+
+// Writes the trace `from` as `to`, plain or gzipped by the name, with durations of its GPU kernels by `model`. Frames
+// are patched: duration_micros, and our ns_dist_duration_ns and num_ops where these tell the time too; every other byte
+// stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times.
+// Durations are whole microseconds, whose remainder is carried along each stream (attribute tid). Errors: those of
+// read_trace; a file that cannot be written; one and the same file.
+Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
+                                const AnnotateModel& model);
 
 }  // namespace ns_dist

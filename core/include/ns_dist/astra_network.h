@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ns_dist/cluster.h"
+#include "ns_dist/collective.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
@@ -18,13 +19,28 @@ enum class AstraTopology { kRing, kFullyConnected, kSwitch };
 
 std::string_view name_of(AstraTopology topology);  // "Ring", ... as the network yml spells them
 
-// One dimension of the network yml, with its algorithm from the system json; dimension 0 has the lowest rank stride.
+// The algorithm of each collective in one dimension, as the system json spells it: "ring", "direct", "direct<window>",
+// "halvingDoubling"; empty where a list of the system json is too short to reach the dimension.
+struct AstraAlgorithms {
+  std::string all_reduce = "ring", all_gather = "ring", reduce_scatter = "ring", all_to_all = "ring";
+
+  AstraAlgorithms() = default;
+  AstraAlgorithms(const char* all) : AstraAlgorithms(std::string(all)) {}  // NOLINT: one text means all four
+  AstraAlgorithms(const std::string& all)                                  // NOLINT
+      : all_reduce(all), all_gather(all), reduce_scatter(all), all_to_all(all) {}
+
+  // Of the four that ASTRA-Sim runs; the others count as all-reduce.
+  const std::string& of(CollectiveKind kind) const;
+  friend bool operator==(const AstraAlgorithms&, const AstraAlgorithms&) = default;
+};
+
+// One dimension of the network yml, with its algorithms from the system json; dimension 0 has the lowest rank stride.
 struct AstraDimension {
   AstraTopology topology = AstraTopology::kRing;
   std::int64_t npus = 2;
-  double bandwidth_gib = 50;       // of one link in one direction, GiB/s; the yml calls it GB/s
-  double latency_ns = 500;         // of one hop; a message through a switch makes two
-  std::string algorithm = "ring";  // "ring", "direct", "direct<window>", "halvingDoubling"
+  double bandwidth_gib = 50;  // of one link in one direction, GiB/s; the yml calls it GB/s
+  double latency_ns = 500;    // of one hop; a message through a switch makes two
+  AstraAlgorithms algorithm;
   friend bool operator==(const AstraDimension&, const AstraDimension&) = default;
 };
 
@@ -36,6 +52,12 @@ struct AstraSystem {
   double local_memory_gbs = 0;        // local-mem-bw, GB/s of 10^9 bytes; 0: reductions take no time
   bool local_bandwidth_aware = true;  // collective-optimization: localBWAware or baseline
   bool congestion_aware = false;      // backend
+  // How kernels are timed: by their recorded microseconds, or by the smaller of peak and memory bound.
+  bool roofline = false;
+  double peak_tflops = 0;    // peak-perf
+  bool replay_only = false;  // every node, communication too, takes its recorded microseconds
+
+  std::int64_t npus() const;
   friend bool operator==(const AstraSystem&, const AstraSystem&) = default;
 };
 
@@ -48,16 +70,25 @@ struct AstraSystem {
 // Switch (all others): a GPU's bandwidth at its port, and half of the latency for each of the two hops.
 AstraDimension astra_dimension(const FabricLevel& level, std::int64_t npus);
 
-// local-mem-bw of a system of such GPUs, GB/s: each reduction step reads its two operands from the GPU's memory and
-// writes one result, before the next step starts.
-double astra_local_memory(const Gpu& gpu);
-
-// The first `gpus` GPUs of the cluster, one dimension for each level with more than one unit. Collectives run as
-// rings. Errors: fewer than two GPUs, more than the cluster has, or a number
-// that fills no whole units of a level.
+// The first `gpus` GPUs of the cluster, one dimension for each level with more than one unit. All-to-alls are direct
+// exchanges, the other collectives run as rings.
+//
+// A number of GPUs that fills no whole units of a level is one dimension, that of the outermost level which it spans:
+// ASTRA-Sim's network is a grid. Then messages inside a node are charged as those between nodes.
+//
+// local_memory_gbs is 0: with a memory bandwidth, ASTRA-Sim adds three passes over local memory to each reducing step
+// of a collective, one after another with its messages. GPUs reduce while they receive. Errors: fewer than two GPUs, or
+// more than the cluster has.
 Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus);
 
 // The network yml of `system`: topology, npus_count, bandwidth, latency.
 std::string to_network_yml(const AstraSystem& system);
+
+// Reads what ASTRA-Sim reads: a network yml (its four lists, in brackets or as items) and a system json. Numbers that
+// the system json leaves out take ASTRA-Sim's defaults. `yml_where` and `json_where` name the files.
+// Errors: lists that are missing or differ in length, an unknown topology, numbers out of their range, no JSON,
+// preferred-dataset-splits missing (ASTRA-Sim divides by zero), collectives of custom traces, which are not supported.
+Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::string& yml_where,
+                                      std::string_view system_json, const std::string& json_where);
 
 }  // namespace ns_dist

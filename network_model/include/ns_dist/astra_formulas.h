@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 
 #include "ns_dist/astra_network.h"
 #include "ns_dist/cluster.h"
@@ -23,10 +25,40 @@ namespace ns_dist {
 // does not run.
 Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kind, std::int64_t comm_size);
 
-// Collectives as ASTRA-Sim's unaware backend times them on the network that to_astra gives: groups that fill the
-// levels that they span run dimension by dimension, every other group as one flat ring. A ring uses one link of a GPU
-// at a time, so on a FullyConnected dimension it leaves the other links idle, there as here.
-// Errors: as make_network_model; at forecast: collectives that ASTRA-Sim does not run.
-Result<std::unique_ptr<NetworkCost>> make_astra_model(const Cluster& cluster);
+// Messages and collectives of any ranks, as ASTRA-Sim's unaware backend times them. Collectives of all NPUs run
+// dimension by dimension. Those of fewer run as one flat ring in the order of ranks, with the system's algorithm where
+// the network has one dimension. A message is charged the lowest dimension in which its two ranks differ, and no other.
+// A ring uses one link of a GPU at a time, so on a FullyConnected dimension it leaves the other links idle, there as
+// here.
+class AstraNetwork {
+ public:
+  // Errors: those of astra_time_ns that lie in the system; the congestion-aware backend.
+  static Result<AstraNetwork> make(AstraSystem system);
+
+  const AstraSystem& system() const { return system_; }
+
+  // Errors: ranks that the network does not have, or one and the same.
+  Result<std::int64_t> message_ns(Rank from, Rank to, std::int64_t bytes) const;
+
+  // `times`: when each member starts; becomes when each one ends, ns. Members are ascending. Ranks that wait send what
+  // has arrived in the meantime at once, so a collective ends sooner after its latest start than it takes alone. With
+  // halvingDoubling or a window, all end as if all had started with the latest.
+  // Errors: those of astra_time_ns; a group below two, not ascending, or outside the network.
+  Result<void> collective(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members,
+                          std::span<std::int64_t> times) const;
+
+  // The dimension that pays for a message, and the distance of the two on it.
+  std::pair<std::size_t, std::int64_t> charged(Rank from, Rank to) const;
+
+ private:
+  Result<void> run_phase(CollectiveKind kind, std::size_t dimension, CollectiveKind phase, std::int64_t size,
+                         std::span<std::int64_t> times) const;
+  AstraSystem system_;
+};
+
+// Collectives of `ranks` ranks (0: as many as the cluster has GPUs) as AstraNetwork times them on the network that
+// to_astra gives. Errors: as make_network_model; at forecast: those of to_astra, collectives that ASTRA-Sim does not
+// run.
+Result<std::unique_ptr<NetworkCost>> make_astra_model(const Cluster& cluster, std::int64_t ranks = 0);
 
 }  // namespace ns_dist

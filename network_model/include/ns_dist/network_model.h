@@ -4,6 +4,7 @@
 //   network->forecast({CollectiveKind::kAllReduce, 64 * MiB, RankGroup{0, {{8, 1}}}});
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@ namespace ns_dist {
 
 struct NetworkModelOptions {
   std::string model = "nccl";      // or "astra": ASTRA-Sim's unaware formulas, which know no other option
+  std::int64_t ranks = 0;          // of the plan; only "astra" asks: a group of all is no group of some. 0: all GPUs
   std::string algorithm = "auto";  // a name of network_algorithms(), or "auto": the fastest one
   std::string protocol = "auto";   // a name of network_protocols(), or "auto": the fastest one
   bool strict = true;              // false: collectives that these cannot do take the fastest of all

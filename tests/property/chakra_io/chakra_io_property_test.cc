@@ -263,5 +263,77 @@ RC_GTEST_PROP(ChakraIo, ABrokenStepIsAlwaysFound, ()) {
   RC_ASSERT(!replay(written->traces, written->groups).ok());
 }
 
+// Chains of kernels that become one node: no rank ends, and no collective or message starts or ends, at another time.
+RC_GTEST_PROP(ChakraIo, MergedKernelsChangeNoTime, ()) {
+  const RandomStep step = step_gen();
+  // At least a nanosecond each: shorter ones would all be rounded up to one.
+  const Timeline timeline =
+      timeline_of(step.graph, [](NodeId node) { return (1 + (index(node) * 7919U) % 1000) * units::ns; });
+  using Event = std::tuple<Rank, std::string, TraceNodeType, std::uint64_t, std::uint64_t>;
+  const auto events_of = [&](bool merge, std::uint64_t* nodes, ReplayReport* report) {
+    const ScratchFolder folder;
+    ExportOptions options;
+    options.directory = folder.path();
+    options.encoding = TraceEncoding::kRoofline;
+    options.merge_kernels = merge;
+    const auto written = write_traces(step.graph, timeline, options);
+    RC_ASSERT(written.has_value());
+    *nodes = written->nodes;
+    std::vector<Event> events;
+    ReplayOptions replayed;
+    replayed.roofline = true;
+    replayed.peak_tflops = 1;
+    replayed.local_memory_gbs = 1e9;
+    replayed.visit = [&events](const ReplayedNode& node) {
+      if (node.type == TraceNodeType::kCompute) return;
+      events.emplace_back(node.rank, node.name, node.type, node.start_ns, node.end_ns);
+    };
+    const auto result = replay(*find_traces(folder.path()), *read_comm_groups(written->comm_groups), replayed);
+    RC_ASSERT(result.has_value());
+    *report = *result;
+    std::sort(events.begin(), events.end());
+    return events;
+  };
+  std::uint64_t nodes = 0, merged_nodes = 0;
+  ReplayReport plain, merged;
+  const std::vector<Event> events = events_of(false, &nodes, &plain);
+  RC_ASSERT(events_of(true, &merged_nodes, &merged) == events);
+  RC_ASSERT(merged.ok());
+  RC_ASSERT(merged.finish_ns == plain.finish_ns);
+  RC_ASSERT(merged.kernel_ns == plain.kernel_ns);
+  RC_ASSERT(merged_nodes <= nodes);
+}
+
+// A model that answers what was recorded changes no byte, and any model changes no more than times.
+RC_GTEST_PROP(ChakraIo, AnnotatingPatchesTimesAndNothingElse, ()) {
+  std::vector<TraceNode> nodes;
+  const int count = pick(0, 6);
+  for (int i = 0; i < count; ++i) {
+    nodes.push_back(node_gen());
+    nodes.back().duration_micros %= 1'000'000'000'000;
+    if (pick(0, 2) == 0) nodes.back().type = TraceNodeType::kCompute;
+    if (pick(0, 2) == 0) nodes.back().attributes.push_back({"is_cpu_op", pick(0, 2) == 0});
+  }
+  const ScratchFolder folder;
+  const auto bytes_of = [&](const char* name) {
+    std::ifstream in(folder.path() / name, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(in), {}};
+  };
+  RC_ASSERT(write_trace(folder.path() / "in.et", nodes).has_value());
+  AnnotateModel model;
+  model.forecast = [](const Operator&) { return std::optional<double>(); };
+  model.ratio = [](double, double) { return std::optional<double>(1); };
+  RC_ASSERT(annotate(folder.path() / "in.et", folder.path() / "same.et", model).has_value());
+  RC_ASSERT(bytes_of("same.et") == bytes_of("in.et"));
+  model.ratio = [](double, double) { return std::optional<double>(2.5); };
+  RC_ASSERT(annotate(folder.path() / "in.et", folder.path() / "other.et", model).has_value());
+  std::vector<TraceNode> other = *read_trace(folder.path() / "other.et");
+  RC_ASSERT(other.size() == nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    other[i].duration_micros = nodes[i].duration_micros;
+    RC_ASSERT(other[i] == nodes[i]);
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -207,6 +207,110 @@ TEST(Replay, RooflineTimesComeFromWork) {
   EXPECT_THAT(problem_of(replay(Traces{{node}}, {}, TraceEncoding::kRoofline), 0), HasSubstr("tensor_size is missing"));
 }
 
+TEST(Replay, FindsTheRanksThatWaitInACircle) {
+  // Rank 0 is in a collective with rank 1, which waits for a message of rank 2, which waits for one of rank 0, whose
+  // send waits for the slot that the collective has. Rank 3 waits for nobody.
+  const Traces traces = {{collective(1, "1", 8), send(2, 2, 8, 7)},
+                         {receive(1, 2, 8, 9), collective(2, "1", 8, {1})},
+                         {receive(1, 0, 8, 7), send(2, 1, 8, 9, {1})},
+                         {kernel(1, 1)}};
+  const ReplayReport report = replay(traces, kPair);
+  EXPECT_EQ(report.complete, (std::vector<bool>{false, false, false, true}));
+  ASSERT_EQ(report.deadlock.size(), 3U);
+  EXPECT_EQ(report.deadlock[0], (TraceWait{0, 1, 1, "collective number 1 of group 1"}));
+  EXPECT_EQ(report.deadlock[1], (TraceWait{1, 1, 2, "a message with tag 9"}));
+  EXPECT_EQ(report.deadlock[2], (TraceWait{2, 1, 0, "a message with tag 7"}));
+  EXPECT_THAT(replay(Traces{{receive(1, 1, 8, 7)}, {kernel(1, 1)}}, {}).deadlock, testing::IsEmpty());
+}
+
+// A network that tells what it was asked.
+TEST(Replay, TheNetworkTimesMessagesAndCollectives) {
+  ReplayOptions options;
+  options.network.message = [](Rank from, Rank to, std::int64_t bytes) -> Result<std::int64_t> {
+    return 1000 * (to - from) + bytes;
+  };
+  options.network.collective = [](CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,
+                                  std::span<std::int64_t> times) -> Result<void> {
+    EXPECT_EQ(kind, CollectiveKind::kAllGather);
+    EXPECT_EQ(bytes, 8);
+    EXPECT_EQ(std::vector<Rank>(ranks.begin(), ranks.end()), (std::vector<Rank>{0, 1}));
+    EXPECT_EQ(std::vector<std::int64_t>(times.begin(), times.end()), (std::vector<std::int64_t>{0, 5000}));
+    times[0] = 7000;
+    times[1] = 6000;
+    return {};
+  };
+  const Traces traces = {
+      {collective(1, "1", 8, {}, TraceCollective::kAllGather), send(2, 1, 500, 3, {1})},
+      {kernel(1, 5), collective(2, "1", 8, {1}, TraceCollective::kAllGather), receive(3, 0, 500, 3)}};
+  std::vector<ReplayedNode> seen;
+  options.visit = [&seen](const ReplayedNode& node) { seen.push_back(node); };
+  const Result<ReplayReport> report = replay(traces, {{1, {1, 0}}}, options);
+  ASSERT_TRUE(report) << to_text(report.error());
+  EXPECT_TRUE(report->ok()) << text_of(*report);
+  EXPECT_THAT(report->finish_ns, ElementsAre(8500U, 8500U));
+  EXPECT_THAT(report->kernel_ns, ElementsAre(0U, 5000U));
+  EXPECT_THAT(report->communication_ns, ElementsAre(8500U, 1000U));  // receives hold no slot
+  EXPECT_EQ(report->nodes, 5U);
+  ASSERT_EQ(seen.size(), 5U);
+  EXPECT_EQ(seen[1].rank, 1);
+  EXPECT_EQ(seen[1].start_ns, 5000U);
+  EXPECT_EQ(seen[1].end_ns, 6000U);
+
+  options.network.message = [](Rank, Rank, std::int64_t) -> Result<std::int64_t> {
+    return fail({ErrorCode::kInvalidInput, "no such link", "", "", "", {}});
+  };
+  EXPECT_THAT(to_text(replay(traces, kPair, options).error()), HasSubstr("rank 0: node 2 (message): no such link"));
+}
+
+TEST(Replay, ReplayOnlyTakesEveryNodesOwnTime) {
+  ReplayOptions options;
+  options.replay_only = true;
+  const Result<ReplayReport> report =
+      replay(Traces{{kernel(1, 3), receive(2, 1, 8, 7, {1})}, {kernel(1, 0)}}, {}, options);
+  ASSERT_TRUE(report);
+  EXPECT_THAT(report->finish_ns, ElementsAre(4000U, 1U));
+}
+
+TEST(Replay, TheRooflineIsTheSmallerOfPeakAndMemory) {
+  TraceNode node = kernel(1, 99);
+  node.attributes = {{"num_ops", std::int64_t{4'000'000}}, {"tensor_size", std::int64_t{1'000'000}}};
+  ReplayOptions options;
+  options.roofline = true;
+  options.peak_tflops = 2;
+  options.local_memory_gbs = 1000;
+  EXPECT_THAT(replay(Traces{{node}}, {}, options)->finish_ns, ElementsAre(2000U));  // 4e6 / 2e12
+  options.local_memory_gbs = 100;
+  EXPECT_THAT(replay(Traces{{node}}, {}, options)->finish_ns, ElementsAre(10000U));  // 1e6 / 1e11
+  options.local_memory_gbs = 0;
+  EXPECT_THAT(problem_of(*replay(Traces{{node}}, {}, options), 0), HasSubstr("endless"));
+}
+
+TEST(TraceSets, AreFoundByFolderAndByPrefix) {
+  const ScratchFolder folder;
+  const auto make = [&](const char* name) { ASSERT_TRUE(write_trace(folder.path() / name, {})); };
+  EXPECT_EQ(find_traces(folder.path()).error().code, ErrorCode::kNotFound);
+  make("a.0.et");
+  make("a.1.et.gz");
+  make("a.2.et");
+  make("a.x.et");   // no rank
+  make("a.01.et");  // no rank either
+  const auto found = find_traces(folder.path());
+  ASSERT_TRUE(found) << to_text(found.error());
+  EXPECT_EQ(found->prefix, folder.path() / "a");
+  ASSERT_EQ(found->files.size(), 3U);
+  EXPECT_EQ(found->files[1], folder.path() / "a.1.et.gz");
+  EXPECT_EQ(find_traces(folder.path() / "a")->files, found->files);
+  make("a.1.et");
+  EXPECT_THAT(find_traces(folder.path()).error().message, HasSubstr("rank 1 is there twice"));
+  std::filesystem::remove(folder.path() / "a.1.et");
+  std::filesystem::remove(folder.path() / "a.1.et.gz");
+  EXPECT_THAT(find_traces(folder.path()).error().message, HasSubstr("rank 1 is missing"));
+  make("b.0.et");
+  EXPECT_THAT(find_traces(folder.path()).error().message, HasSubstr("2 prefixes"));
+  EXPECT_TRUE(find_traces(folder.path() / "b"));
+  EXPECT_FALSE(find_traces(folder.path() / "none" / "c"));
+}
+
 TEST(CommGroups, ReadsWhatTheFeederReadsAndRefusesTheRest) {
   const ScratchFolder folder;
   const auto read = [&](const std::string& text) {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 
+#include "ns_dist/operator_text.h"
 #include "unit/chakra_io/traces.h"
 
 namespace ns_dist {
@@ -358,6 +359,114 @@ TEST(Writer, ProtocDecodesEveryFrame) {
       ++frames;
     }
     EXPECT_EQ(frames, 1 + written->traces[static_cast<std::size_t>(rank)].size());
+  }
+}
+
+TEST(Writer, KernelsCarryTheirOperatorAndPass) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(1, 1, 1));
+  const Operator gemm{Gemm{1, 4, 8, 16}, DType::kFp32}, copy{Copy{64 * B}, DType::kBf16};
+  step.add(0, Stream::kCompute, {"gemm", Category::kBackward, gemm});
+  step.add(0, Stream::kCompute, {"copy", Category::kOptimizer, copy});
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  EXPECT_EQ(*operator_from_spec(attribute_as<std::string>(written->traces[0][0], "ns_dist_op")), gemm);
+  EXPECT_EQ(attribute_as<std::string>(written->traces[0][0], "ns_dist_pass"), "backward");
+  EXPECT_EQ(*operator_from_spec(attribute_as<std::string>(written->traces[0][1], "ns_dist_op")), copy);
+}
+
+// Two kernels, one that a collective waits for too, and two after the collective.
+TEST(Writer, MergesKernelsWithNothingBetweenThem) {
+  const ScratchFolder folder;
+  StepBuilder step(mesh_of(2, 1, 1));
+  step.kernel(0, "a", {}, 1000);
+  step.kernel(0, "b", {}, 2000);
+  const NodeId c = step.kernel(0, "c", {}, 3000);
+  const NodeId reduce = step.collective(0, Stream::kTensorParallel, CollectiveKind::kAllReduce, 64 * B, {"tp"}, {c});
+  step.kernel(0, "d", {}, 4000);
+  step.kernel(0, "e", {reduce}, 5000);
+  step.kernel(0, "f", {}, 6000);
+  const ExecutionGraph graph = std::move(step.builder).build();
+  const Timeline timeline = timeline_of(graph, [&](NodeId node) { return step.durations[index(node)]; });
+  ExportOptions options;
+  options.directory = folder.path();
+  options.merge_kernels = true;
+  auto traces = TraceExport::prepare(graph, timeline, options);
+  ASSERT_TRUE(traces) << to_text(traces.error());
+  const auto written = traces->write(folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  EXPECT_EQ(written->bytes, traces->expected().bytes);
+  EXPECT_EQ(written->nodes, traces->expected().nodes);
+  const std::vector<TraceNode> nodes = *read_trace(folder.path() / "trace.0.et");
+  std::map<std::string, std::uint64_t> micros;
+  for (const TraceNode& node : nodes) micros[node.name] = node.duration_micros;
+  // c has two successors, the collective and d; e waits for two.
+  EXPECT_EQ(micros, (std::map<std::string, std::uint64_t>{
+                        {"a .. c (3 kernels)", 6}, {"collective", 1}, {"d", 4}, {"e .. f (2 kernels)", 11}}));
+  const TraceNode* chain = find(nodes, "a .. c (3 kernels)");
+  ASSERT_NE(chain, nullptr);
+  EXPECT_EQ(attribute_as<double>(*chain, "ns_dist_duration_ns"), 6000);
+  EXPECT_EQ(integer_of(*chain, "num_ops"), 3 * 2 * 4 * 8 * 16);
+  const std::string one = to_spec({Gemm{1, 4, 8, 16}, DType::kFp32});
+  EXPECT_EQ(attribute_as<std::string>(*chain, "ns_dist_op"), one + "|" + one + "|" + one);
+}
+
+TEST(ExportFolders, AreWholeOrNotThere) {
+  const ScratchFolder scratch;
+  const std::filesystem::path target = scratch.path() / "out";
+  const auto entries = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(scratch.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  };
+  {
+    auto folder = ExportFolder::open(target, "trace", 2, false);
+    ASSERT_TRUE(folder) << to_text(folder.error());
+    EXPECT_GT(folder->free_bytes(), 0U);
+    std::ofstream(folder->staging() / "trace.0.et") << "x";
+    EXPECT_FALSE(std::filesystem::exists(target));
+  }
+  EXPECT_THAT(entries(), IsEmpty());  // given up: nothing is left
+  {
+    auto folder = ExportFolder::open(target, "trace", 2, false);
+    std::ofstream(folder->staging() / "trace.0.et") << "x";
+    std::ofstream(folder->staging() / "trace.1.et") << "x";
+    ASSERT_TRUE(folder->commit("{}"));
+  }
+  EXPECT_THAT(entries(), ElementsAre("out"));
+  EXPECT_TRUE(std::filesystem::exists(target / "manifest.json"));
+  // Again, with fewer ranks.
+  const auto fewer = ExportFolder::open(target, "trace", 1, false);
+  ASSERT_FALSE(fewer);
+  EXPECT_THAT(fewer.error().message, HasSubstr("traces up to rank 1"));
+  std::ofstream(target / "notes.txt") << "mine";
+  const auto foreign = ExportFolder::open(target, "trace", 2, false);
+  ASSERT_FALSE(foreign);
+  EXPECT_THAT(foreign.error().message, HasSubstr("notes.txt"));
+  {
+    auto forced = ExportFolder::open(target, "trace", 1, true);
+    ASSERT_TRUE(forced) << to_text(forced.error());
+    std::ofstream(forced->staging() / "trace.0.et") << "new";
+    ASSERT_TRUE(forced->commit("{}"));
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(target))
+    names.push_back(entry.path().filename().string());
+  EXPECT_THAT(names, testing::UnorderedElementsAre("manifest.json", "notes.txt", "trace.0.et"));
+  EXPECT_EQ(ExportFolder::open(target / "notes.txt", "trace", 1, true).error().code, ErrorCode::kInvalidInput);
+}
+
+TEST(Writer, RefusesPrefixesThatLeaveTheFolder) {
+  StepBuilder step(mesh_of(1, 1, 1));
+  step.kernel(0, "a");
+  const ExecutionGraph graph = std::move(step.builder).build();
+  const Timeline timeline = timeline_of(graph, [](NodeId) { return 1 * units::us; });
+  for (const char* prefix : {"", "../x", "a/b", ".", ".."}) {
+    ExportOptions options;
+    options.prefix = prefix;
+    EXPECT_FALSE(TraceExport::prepare(graph, timeline, options)) << prefix;
   }
 }
 

@@ -33,10 +33,84 @@ TEST(AstraNetwork, ClusterKeepsItsBandwidthAndLatency) {
   EXPECT_EQ(system->dimensions[0].topology, AstraTopology::kSwitch);
   EXPECT_NEAR(system->dimensions[0].bandwidth_gib * 1073741824, 300e9, 3000);
   EXPECT_DOUBLE_EQ(system->dimensions[0].latency_ns * 2, 600);
-  EXPECT_DOUBLE_EQ(system->local_memory_gbs, 2039);
-  EXPECT_FALSE(to_astra(dgx_a100(), 12));
+  // ASTRA-Sim would add three passes over a memory of such a bandwidth to each step of a reduction.
+  EXPECT_EQ(system->local_memory_gbs, 0);
+  EXPECT_TRUE(system->local_bandwidth_aware);
+  for (const AstraDimension& d : system->dimensions) {
+    EXPECT_EQ(d.algorithm.of(CollectiveKind::kAllReduce), "ring");
+    EXPECT_EQ(d.algorithm.of(CollectiveKind::kAllToAll), "direct");
+  }
   EXPECT_FALSE(to_astra(dgx_a100(2), 32));
   EXPECT_FALSE(to_astra(dgx_a100(), 1));
+}
+
+// ASTRA-Sim's network is a grid: 12 ranks on nodes of eight are none.
+TEST(AstraNetwork, RanksThatDoNotFillNodesAreOneDimension) {
+  const auto system = to_astra(dgx_a100(), 12);
+  ASSERT_TRUE(system) << to_text(system.error());
+  ASSERT_EQ(system->dimensions.size(), 1u);
+  EXPECT_EQ(system->dimensions[0].npus, 12);
+  EXPECT_NEAR(system->dimensions[0].bandwidth_gib * 1073741824, 25e9, 300);  // between nodes
+  EXPECT_EQ(to_astra(dgx_a100(), 6)->dimensions[0].latency_ns, 300);         // in one node
+}
+
+TEST(AstraNetwork, ReadsWhatItWrites) {
+  const auto system = to_astra(dgx_a100(), 32);
+  ASSERT_TRUE(system);
+  const auto read = read_astra_system(to_network_yml(*system), "network.yml",
+                                      R"({"preferred-dataset-splits": 1, "collective-optimization": "localBWAware",
+                                          "all-reduce-implementation": ["ring", "ring"],
+                                          "all-gather-implementation": ["ring", "ring"],
+                                          "reduce-scatter-implementation": ["ring", "ring"],
+                                          "all-to-all-implementation": ["direct", "direct"]})",
+                                      "system.json");
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(*read, *system);
+}
+
+TEST(AstraNetwork, ReadsOtherSpellingsOfTheYml) {
+  const auto read = read_astra_system(
+      "# a comment\n---\ntopology:\n  - \"Ring\"\n  - FullyConnected # here\nnpus_count: [ 4,\n  2 ]\r\nbandwidth: "
+      "[50,1e1]\nlatency: [ 500, 7.5 ]\nother: 3\n",
+      "n.yml", R"({"preferred-dataset-splits": 2, "local-mem-bw": 1600, "roofline-enabled": 1, "peak-perf": 900.5,
+                   "all-reduce-implementation": ["direct4"], "endpoint-delay": 3, "unknown": []})",
+      "s.json");
+  ASSERT_TRUE(read) << to_text(read.error());
+  ASSERT_EQ(read->dimensions.size(), 2u);
+  EXPECT_EQ(read->dimensions[1].topology, AstraTopology::kFullyConnected);
+  EXPECT_EQ(read->npus(), 8);
+  EXPECT_EQ(read->dimensions[1].bandwidth_gib, 10);
+  EXPECT_EQ(read->dimensions[0].algorithm.all_reduce, "direct4");
+  EXPECT_EQ(read->dimensions[1].algorithm.all_reduce, "");  // the list reaches one dimension
+  EXPECT_TRUE(read->roofline);
+  EXPECT_EQ(read->splits, 2);
+}
+
+TEST(AstraNetwork, WrongFilesAreRefusedWithTheirPlace) {
+  const std::string yml = "topology: [ Ring ]\nnpus_count: [ 4 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n";
+  const std::string json = R"({"preferred-dataset-splits": 1})";
+  const auto text = [](const std::string& y, const std::string& j) {
+    const auto read = read_astra_system(y, "n.yml", j, "s.json");
+    return read ? std::string("accepted") : to_text(read.error());
+  };
+  EXPECT_EQ(text(yml, json), "accepted");
+  EXPECT_THAT(text("topology: [ Mesh ]\nnpus_count: [ 4 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n", json),
+              HasSubstr("n.yml#/topology/0: topology \"Mesh\"; expected Ring, FullyConnected or Switch"));
+  EXPECT_THAT(text("topology: [ Ring ]\n", json), HasSubstr("\"npus_count\" is missing"));
+  EXPECT_THAT(text(yml + "bandwidth: [ 1, 2 ]\n", json), HasSubstr("1, 1, 2 and 1 values"));
+  EXPECT_THAT(text(yml + "npus_count: [ 1 ]\n", json), HasSubstr("n.yml#/npus_count/0"));
+  EXPECT_THAT(text(yml + "latency: [ nan ]\n", json), HasSubstr("n.yml#/latency/0"));
+  EXPECT_THAT(text(yml + "latency: [ 5\n", json), HasSubstr("not closed"));
+  EXPECT_THAT(text("[ 5 ]\n", json), HasSubstr("n.yml:1"));
+  EXPECT_THAT(text("- 5\n", json), HasSubstr("n.yml:1"));
+  EXPECT_THAT(text("", json), HasSubstr("\"topology\" is missing"));
+  EXPECT_THAT(text(yml, "{}"), HasSubstr("preferred-dataset-splits"));
+  EXPECT_THAT(text(yml, "{"), HasSubstr("s.json"));
+  EXPECT_THAT(text(yml, "[]"), HasSubstr("s.json"));
+  EXPECT_THAT(text(yml, R"({"preferred-dataset-splits": 1, "all-reduce-implementation": ["ring", "ring"]})"),
+              HasSubstr("2 algorithms for 1 dimensions"));
+  EXPECT_THAT(text(yml, R"({"preferred-dataset-splits": 1, "all-reduce-implementation-custom": ["x"]})"),
+              HasSubstr("not supported"));
 }
 
 TEST(AstraNetwork, FullConnectionsShareOutAGpusBandwidth) {

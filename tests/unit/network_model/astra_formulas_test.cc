@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "clusters.h"
 #include "ns_dist/network_model.h"
 
@@ -128,6 +133,146 @@ TEST(Astra, TorusDimensionsAreRingsOfHalfTheBandwidth) {
   const auto f = (*model)->forecast({CollectiveKind::kReduceScatter, 1.8 * GB, {0, {{4, 1}}}});
   ASSERT_TRUE(f) << to_text(f.error());
   EXPECT_NEAR(f->latency / ns, 3 * (600 + 450e6 / 450) + 4 * 10, 3);
+}
+
+// Nodes of eight and the network between them; all of 16 ranks.
+AstraNetwork two_nodes(const std::string& all_to_all = "direct") {
+  AstraSystem system;
+  system.dimensions = {{AstraTopology::kSwitch, 8, 100, 250.2, "ring"},
+                       {AstraTopology::kSwitch, 2, 10, 1000.2, "ring"}};
+  for (AstraDimension& d : system.dimensions) d.algorithm.all_to_all = all_to_all;
+  return *AstraNetwork::make(system);
+}
+
+// The simulator charges a message only the lowest dimension in which its ranks differ: from rank 4 to rank 8 that is
+// the node's, though they are in different nodes.
+TEST(AstraNetworkTimes, MessagesPayTheLowestDimensionInWhichRanksDiffer) {
+  const AstraNetwork network = two_nodes();
+  const std::int64_t bytes = 100 * kChunk / 1000;
+  EXPECT_EQ(*network.message_ns(0, 4, bytes), 500 + 1'000'000);
+  EXPECT_EQ(*network.message_ns(4, 8, bytes), 500 + 1'000'000);
+  EXPECT_EQ(*network.message_ns(4, 12, bytes), 2000 + 10'000'000);
+  EXPECT_FALSE(network.message_ns(4, 16, bytes));
+  EXPECT_FALSE(network.message_ns(4, 4, bytes));
+  const auto model = make_network_model(test::dgx_a100(), {.model = "astra", .ranks = 16});
+  ASSERT_TRUE(model);
+  const auto time = [&](Rank first, std::int64_t stride) {
+    return (*model)->forecast({CollectiveKind::kSendRecv, 64 * MiB, {first, {{2, stride}}}})->latency;
+  };
+  EXPECT_EQ(time(4, 4), time(0, 4));
+  EXPECT_GT(time(4, 8), 2 * time(4, 4));
+}
+
+TEST(AstraNetworkTimes, MessagesOnARingCountItsHops) {
+  AstraSystem system = one(AstraTopology::kRing, 8, "ring");
+  const AstraNetwork network = *AstraNetwork::make(system);
+  EXPECT_EQ(*network.message_ns(1, 2, kChunk), 100 + 1'000'000'000);
+  EXPECT_EQ(*network.message_ns(1, 5, kChunk), 400 + 1'000'000'000);
+  EXPECT_EQ(*network.message_ns(7, 0, kChunk), 100 + 1'000'000'000);  // the short way
+}
+
+TEST(AstraNetworkTimes, AllToAllOfAllRanksIsDirectAndOfSomeARing) {
+  const AstraNetwork network = two_nodes();
+  const auto alone = [](const AstraNetwork& on, CollectiveKind kind, const std::vector<Rank>& members) {
+    std::vector<std::int64_t> times(members.size(), 0);
+    EXPECT_TRUE(on.collective(kind, 800 * kChunk / 1000, members, times));
+    EXPECT_EQ(times.front(), times.back());
+    return times.front();
+  };
+  std::vector<Rank> all, node;
+  for (Rank rank = 0; rank < 16; ++rank) (rank < 8 ? node : all).push_back(rank);
+  all.insert(all.begin(), node.begin(), node.end());
+  // Up the dimensions: a message of an eighth, then one of a half, each with two delays.
+  EXPECT_NEAR(static_cast<double>(alone(network, CollectiveKind::kAllToAll, all)),
+              (500 + 1'000'000 + 20) + (2000 + 40'000'000 + 20), 3);
+  // The simulator takes a ring for a group on a network of several dimensions: 28 messages of an eighth.
+  EXPECT_NEAR(static_cast<double>(alone(network, CollectiveKind::kAllToAll, node)), 28 * 1'000'500 + 29 * 10, 30);
+  AstraSystem flat = one(AstraTopology::kSwitch, 16, "ring");
+  flat.dimensions[0].algorithm.all_to_all = "direct";
+  EXPECT_NEAR(static_cast<double>(alone(*AstraNetwork::make(flat), CollectiveKind::kAllToAll, node)), 100'000'200 + 20,
+              3);
+}
+
+// Two of three levels are a group of some ranks: one flat ring, whatever they fill.
+TEST(AstraNetworkTimes, AGroupThatFillsInnerLevelsIsFlat) {
+  Cluster cluster = test::dgx_a100();
+  cluster.levels = {{{"a", "a", FabricKind::kNvswitch, 300 * GB / s, 1 * us}, 4, 1, 1},
+                    {{"b", "b", FabricKind::kInfiniband, 50 * GB / s, 2 * us}, 2, 1, 1},
+                    {{"c", "c", FabricKind::kInfiniband, 25 * GB / s, 3 * us}, 2, 1, 1}};
+  const Collective call{CollectiveKind::kAllReduce, 1 * GB, {0, {{8, 1}}}};
+  const auto method = [&](std::int64_t ranks) {
+    return (*make_network_model(cluster, {.model = "astra", .ranks = ranks}))->forecast(call)->method;
+  };
+  EXPECT_EQ(method(16), "astra-flat/ring");
+  EXPECT_EQ(method(8), "astra/ring");
+}
+
+// Ring and direct exchange message by message: a rank sends when it has got, what has arrived waits for it.
+std::vector<std::int64_t> message_by_message(const AstraNetwork& network, CollectiveKind kind, bool ring,
+                                             std::int64_t size, const std::vector<Rank>& members,
+                                             const std::vector<std::int64_t>& start) {
+  const auto n = static_cast<std::int64_t>(members.size());
+  const std::int64_t m = kind == CollectiveKind::kAllGather ? size : size / n, delay = 10;
+  const bool reduce = kind == CollectiveKind::kAllReduce;
+  const std::int64_t steps = !ring                               ? (reduce ? 2 : 1)
+                             : reduce                            ? 2 * (n - 1)
+                             : kind == CollectiveKind::kAllToAll ? n * (n - 1) / 2
+                                                                 : n - 1;
+  std::vector<std::int64_t> sends = start;
+  for (std::int64_t& t : sends) t += delay;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    std::vector<std::int64_t> got = sends;
+    for (std::size_t to = 0; to < members.size(); ++to) {
+      for (std::size_t from = 0; from < members.size(); ++from) {
+        if (from == to || (ring && (from + 1) % members.size() != to)) continue;
+        got[to] = std::max(got[to], sends[from] + *network.message_ns(members[from], members[to], m));
+      }
+    }
+    for (std::size_t i = 0; i < got.size(); ++i) sends[i] = got[i] + delay;
+  }
+  return sends;
+}
+
+TEST(AstraNetworkTimes, RanksThatComeLateFindMessagesWaiting) {
+  const std::vector<std::vector<Rank>> groups = {{0, 1}, {0, 8}, {2, 3, 4, 5}, {1, 5, 9, 13}, {0, 1, 2, 8, 9}, {7, 8}};
+  std::uint64_t seed = 1;
+  const auto random = [&seed] { return static_cast<std::int64_t>((seed = seed * 6364136223846793005U + 1) >> 44); };
+  for (const std::string algorithm : {"ring", "direct"}) {
+    AstraSystem system = one(AstraTopology::kSwitch, 16, algorithm);
+    const AstraNetwork networks[] = {*AstraNetwork::make(system), two_nodes()};
+    for (const AstraNetwork& network : networks) {
+      const bool ring = algorithm == "ring" || network.system().dimensions.size() > 1;
+      for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                        CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll}) {
+        for (const auto& members : groups) {
+          for (int round = 0; round < 8; ++round) {
+            std::vector<std::int64_t> times;
+            for (std::size_t i = 0; i < members.size(); ++i) times.push_back(round == 0 ? 0 : random() % (3 << 18));
+            const std::vector<std::int64_t> expected = message_by_message(network, kind, ring, 1 << 24, members, times);
+            ASSERT_TRUE(network.collective(kind, 1 << 24, members, times));
+            EXPECT_EQ(times, expected) << algorithm << " " << name_of(kind) << " of " << members.size();
+          }
+        }
+      }
+    }
+  }
+}
+
+// The dimensions one after another, each line for itself, is the closed form where all start together.
+TEST(AstraNetworkTimes, AllRanksWithOneLatecomerEndNoLaterThanAllLate) {
+  const AstraNetwork network = two_nodes();
+  std::vector<Rank> all;
+  for (Rank rank = 0; rank < 16; ++rank) all.push_back(rank);
+  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                    CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll}) {
+    const std::int64_t alone = *astra_time_ns(network.system(), kind, 1 << 24);
+    std::vector<std::int64_t> times(16, 0);
+    times[5] = 1;  // not all equal: the way of ranks that start at different times
+    ASSERT_TRUE(network.collective(kind, 1 << 24, all, times));
+    const std::int64_t last = *std::max_element(times.begin(), times.end());
+    EXPECT_GE(last, alone) << name_of(kind);
+    EXPECT_LE(last, alone + 1) << name_of(kind);
+  }
 }
 
 }  // namespace

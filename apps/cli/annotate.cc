@@ -1,0 +1,192 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "arguments.h"
+#include "commands.h"
+#include "ns_dist/catalog.h"
+#include "ns_dist/chakra_io.h"
+#include "ns_dist/compute_model.h"
+#include "tables.h"
+#include "terminal.h"
+#include "trace_inputs.h"
+
+namespace ns_dist::cli {
+namespace {
+
+struct Request {
+  std::string traces, output, gpu, recorded_on, mode = "sustained";
+  bool force = false, json = false;
+};
+
+// Products of fp32 inputs run as fp32; convolutions as TF32 where the GPU has it, which is PyTorch's default.
+Operator as_pytorch_runs(const Operator& op, const Gpu& gpu) {
+  Operator out = op;
+  if (std::holds_alternative<Convolution>(op.kind) && op.dtype == DType::kFp32 &&
+      gpu.tensor[DType::kTf32] > FlopsPerSecond()) {
+    out.dtype = DType::kTf32;
+  }
+  return out;
+}
+
+// Shortest time of that work: half-precision matrix rate, or memory. Without work: what memory moves.
+double roofline_seconds(const Gpu& gpu, double flops, double bytes) {
+  FlopsPerSecond peak;
+  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
+    if (peak == FlopsPerSecond()) peak = gpu.matrix_peak(dtype);
+  }
+  if (!(bytes > 0)) return 1 / (gpu.memory_bandwidth / (units::B / units::s));
+  return std::max(flops / (peak / (units::FLOP / units::s)), bytes / (gpu.memory_bandwidth / (units::B / units::s)));
+}
+
+void add(const AnnotateReport& one, AnnotateReport* all) {
+  all->nodes += one.nodes;
+  for (std::size_t way = 0; way < kAnnotateWays; ++way) {
+    all->ways[way].kernels += one.ways[way].kernels;
+    all->ways[way].recorded_ns += one.ways[way].recorded_ns;
+    all->ways[way].new_ns += one.ways[way].new_ns;
+  }
+}
+
+std::string summary_text(const AnnotateReport& report, const std::string& output, std::size_t files) {
+  double recorded = 0, now = 0;
+  for (const AnnotateShare& share : report.ways) {
+    recorded += share.recorded_ns;
+    now += share.new_ns;
+  }
+  std::string text =
+      fmt::format("{} {} in {}: {} nodes\n\n  {:<20} {:>12} {:>9} {:>14} {:>14}\n", files,
+                  files == 1 ? "trace" : "traces", output, with_commas(static_cast<std::int64_t>(report.nodes)),
+                  "duration from", "kernels", "of time", "recorded, ms", "now, ms");
+  for (std::size_t way = 0; way < kAnnotateWays; ++way) {
+    const AnnotateShare& share = report.ways[way];
+    text += fmt::format("  {:<20} {:>12} {:>7.1f} % {:>14.3f} {:>14.3f}\n", name_of(static_cast<AnnotateWay>(way)),
+                        with_commas(static_cast<std::int64_t>(share.kernels)),
+                        recorded > 0 ? 100 * share.recorded_ns / recorded : 0.0, share.recorded_ns * 1e-6,
+                        share.new_ns * 1e-6);
+  }
+  return text + fmt::format("  {:<20} {:>12} {:>9} {:>14.3f} {:>14.3f}\n", "all", "", "", recorded * 1e-6, now * 1e-6);
+}
+
+std::string json_text(const AnnotateReport& report, const Gpu& gpu) {
+  nlohmann::ordered_json ways = nlohmann::ordered_json::object();
+  for (std::size_t way = 0; way < kAnnotateWays; ++way) {
+    const AnnotateShare& share = report.ways[way];
+    ways[std::string(name_of(static_cast<AnnotateWay>(way)))] = {
+        {"kernels", share.kernels}, {"recorded_ms", share.recorded_ns * 1e-6}, {"now_ms", share.new_ns * 1e-6}};
+  }
+  const nlohmann::ordered_json out = {
+      {"schema", "ns-dist/annotate/1"}, {"gpu", gpu.id}, {"nodes", report.nodes}, {"ways", std::move(ways)}};
+  return out.dump(1) + "\n";
+}
+
+Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* flag) {
+  auto gpu = catalog.gpu(id);
+  if (!gpu && gpu.error().where.empty()) gpu.error().where = flag;
+  return gpu;
+}
+
+Result<AnnotateReport> annotate_folder(const Request& request, const AnnotateModel& model, std::size_t* files) {
+  NS_TRY(const TraceSet traces, find_traces(request.traces));
+  *files = traces.files.size();
+  NS_TRY(ExportFolder folder, ExportFolder::open(request.output, traces.prefix.filename().string(),
+                                                 static_cast<std::int64_t>(*files), request.force));
+  AnnotateReport report;
+  Progress progress("annotating", *files);
+  for (std::size_t rank = 0; rank < *files; ++rank) {
+    const std::filesystem::path& from = traces.files[rank];
+    NS_TRY(const AnnotateReport one, annotate(from, folder.staging() / from.filename(), model));
+    add(one, &report);
+    progress.at(rank + 1);
+  }
+  progress.done();
+  for (const char* beside : {"comm_groups.json", "network.yml", "system.json", "remote_memory.json"}) {
+    const std::filesystem::path from = traces.prefix.parent_path() / beside;
+    std::error_code failed;
+    if (std::filesystem::exists(from, failed)) std::filesystem::copy_file(from, folder.staging() / beside, failed);
+    if (failed) {
+      return fail({ErrorCode::kInvalidInput, "cannot be copied", from.string(), "a readable file", "", {}});
+    }
+  }
+  const nlohmann::ordered_json manifest = {{"schema", "ns-dist/traces/1"},
+                                           {"prefix", traces.prefix.filename().string()},
+                                           {"ranks", *files},
+                                           {"nodes", report.nodes},
+                                           {"annotated_for", request.gpu}};
+  NS_TRY_VOID(folder.commit(manifest.dump(1) + "\n"));
+  return report;
+}
+
+Result<int> answer(const Request& request) {
+  ComputeModelOptions options;
+  NS_TRY(options.mode, read_mode(request.mode));
+  const Catalog catalog = Catalog::standard();
+  NS_TRY(const Gpu gpu, find_gpu(catalog, request.gpu, "--gpu"));
+  std::optional<Gpu> old;
+  if (!request.recorded_on.empty()) {
+    NS_TRY(old, find_gpu(catalog, request.recorded_on, "--recorded-on"));
+  }
+  NS_TRY(const std::unique_ptr<ComputeCost> kernels, make_compute_model(gpu, options));
+  AnnotateModel model;
+  model.forecast = [&](const Operator& op) -> std::optional<double> {
+    const Result<Forecast> forecast = kernels->forecast(as_pytorch_runs(op, gpu));
+    if (!forecast) return std::nullopt;
+    return forecast->latency / units::ns;
+  };
+  if (old) {
+    model.ratio = [&](double flops, double bytes) -> std::optional<double> {
+      return roofline_seconds(gpu, flops, bytes) / roofline_seconds(*old, flops, bytes);
+    };
+  }
+  std::error_code failed;
+  std::size_t files = 1;
+  AnnotateReport report;
+  if (std::filesystem::is_regular_file(request.traces, failed)) {
+    NS_TRY_VOID(check_output(request.output, {request.traces}));
+    NS_TRY(report, annotate(request.traces, request.output, model));
+  } else {
+    NS_TRY(report, annotate_folder(request, model, &files));
+  }
+  std::fputs((request.json ? json_text(report, gpu) : summary_text(report, request.output, files)).c_str(), stdout);
+  return kAnswered;
+}
+
+}  // namespace
+
+int annotate_command(int argc, const char* const* argv) {
+  CLI::App app{
+      "Kernel durations of Chakra traces for another GPU: by our own attributes, or PyTorch's operators with their\n"
+      "shapes, or the ratio of rooflines. All other bytes of the traces stay as they are.",
+      "annotate"};
+  set_up(app);
+  Request request;
+  app.add_option("TRACES", request.traces, "one trace; or a folder or PREFIX of PREFIX.RANK.et, plain or .et.gz")
+      ->type_name("")
+      ->required();
+  app.add_option("--gpu", request.gpu, "the GPU whose durations are written: ns-dist list gpus, or JSON")
+      ->type_name("ID|FILE")
+      ->required();
+  app.add_option("--output", request.output, "a file for one trace (gzipped with .gz), a folder for several")
+      ->type_name("PATH")
+      ->required();
+  app.add_option("--recorded-on", request.recorded_on,
+                 "the GPU of the recorded durations; kernels that are told no other way scale by the rooflines of both "
+                 "[they keep their duration]")
+      ->type_name("ID|FILE");
+  app.add_option("--mode", request.mode, "sustained: as in a step; burst: one kernel alone [sustained]")
+      ->type_name("WHICH");
+  app.add_flag("--force", request.force, "write into a folder with other files");
+  app.add_flag("--json", request.json, "print one JSON object");
+  if (const auto done = parse(app, argc, argv)) return *done;
+  const auto answered = answer(request);
+  return answered ? *answered : report_error(answered.error());
+}
+
+}  // namespace ns_dist::cli

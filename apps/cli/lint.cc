@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "arguments.h"
+#include "commands.h"
+#include "ns_dist/astra_network.h"
+#include "ns_dist/chakra_io.h"
+#include "tables.h"
+#include "terminal.h"
+#include "trace_inputs.h"
+
+namespace ns_dist::cli {
+namespace {
+
+struct Request {
+  std::string traces, groups, network, system;
+  bool no_run = false, json = false;
+};
+
+// Splits, NPUs and roofline, where the files are there.
+Result<LintOptions> options_of(const Request& request, const TraceSet& traces) {
+  LintOptions options;
+  if (request.no_run) options.most_nodes_to_run = 0;
+  const std::filesystem::path folder = traces.prefix.parent_path();
+  const std::filesystem::path yml =
+      request.network.empty() ? folder / "network.yml" : std::filesystem::path(request.network);
+  const std::filesystem::path json =
+      request.system.empty() ? folder / "system.json" : std::filesystem::path(request.system);
+  std::error_code failed;
+  const bool asked = !request.network.empty() || !request.system.empty();
+  if (!asked && (!std::filesystem::exists(yml, failed) || !std::filesystem::exists(json, failed))) return options;
+  NS_TRY(const std::string network_text, read_file(yml, "ASTRA-Sim's network yml"));
+  NS_TRY(const std::string system_text, read_file(json, "ASTRA-Sim's system json"));
+  NS_TRY(const AstraSystem system, read_astra_system(network_text, yml.string(), system_text, json.string()));
+  options.splits = system.splits;
+  options.npus = system.npus();
+  options.dimensions = system.dimensions.size();
+  options.roofline = system.roofline;
+  return options;
+}
+
+std::string text_of(const TraceProblem& p) {
+  std::string where = fmt::format("rank {}", p.rank);
+  if (p.node != 0 || !p.name.empty()) where += fmt::format(", node {}", p.node);
+  if (!p.name.empty()) where += fmt::format(" ({})", p.name);
+  return fmt::format("{}: {}\n", where, p.message);
+}
+
+std::string summary_text(const TraceSet& traces, const LintReport& report, double seconds) {
+  constexpr std::size_t kMost = 40;
+  const auto commas = [](std::uint64_t n) { return with_commas(static_cast<std::int64_t>(n)); };
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kMost, report.problems.size()); ++i) text += text_of(report.problems[i]);
+  const std::size_t shown = std::min<std::size_t>(kMost, report.problems.size());
+  if (report.problem_count > shown) text += fmt::format("and {} more\n", commas(report.problem_count - shown));
+  for (const TraceWait& wait : report.deadlock) {
+    text +=
+        fmt::format("in a circle: rank {} waits for rank {} (node {}, {})\n", wait.rank, wait.on, wait.node, wait.what);
+  }
+  for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
+  text += fmt::format("{}: {} ranks, {} nodes ({} kernels, {} collectives, {} sends, {} receives), ",
+                      traces.prefix.string(), traces.files.size(), commas(report.nodes), commas(report.kernels),
+                      commas(report.collectives), commas(report.sends), commas(report.receives));
+  if (report.problem_count == 0) {
+    text += report.ran ? "nothing wrong; every rank runs to its end\n" : "nothing wrong; not run\n";
+  } else {
+    text += fmt::format("{} {}\n", commas(report.problem_count), report.problem_count == 1 ? "mistake" : "mistakes");
+  }
+  return text + fmt::format("{:.2f} s, {:.1f} million nodes/s\n", seconds,
+                            static_cast<double>(report.nodes) / std::max(seconds, 1e-9) * 1e-6);
+}
+
+std::string json_text(const TraceSet& traces, const LintReport& report, double seconds) {
+  nlohmann::ordered_json problems = nlohmann::ordered_json::array(), deadlock = problems;
+  for (const TraceProblem& p : report.problems) {
+    problems.push_back({{"rank", p.rank}, {"node", p.node}, {"name", p.name}, {"message", p.message}});
+  }
+  for (const TraceWait& w : report.deadlock) {
+    deadlock.push_back({{"rank", w.rank}, {"node", w.node}, {"on", w.on}, {"what", w.what}});
+  }
+  const nlohmann::ordered_json out = {{"schema", "ns-dist/lint/1"},
+                                      {"traces", traces.prefix.string()},
+                                      {"ranks", traces.files.size()},
+                                      {"nodes", report.nodes},
+                                      {"kernels", report.kernels},
+                                      {"collectives", report.collectives},
+                                      {"sends", report.sends},
+                                      {"receives", report.receives},
+                                      {"ran", report.ran},
+                                      {"problem_count", report.problem_count},
+                                      {"problems", std::move(problems)},
+                                      {"deadlock", std::move(deadlock)},
+                                      {"notes", report.notes},
+                                      {"seconds", seconds}};
+  return out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Result<int> answer(const Request& request) {
+  NS_TRY(const TraceSet traces, find_traces(request.traces));
+  NS_TRY(const CommGroups groups, groups_beside(traces, request.groups));
+  NS_TRY(LintOptions options, options_of(request, traces));
+  Progress progress("reading", traces.files.size());
+  options.progress = [&](std::int64_t files) { progress.at(static_cast<std::size_t>(files)); };
+  const auto begin = std::chrono::steady_clock::now();
+  NS_TRY(const LintReport report, lint(traces, groups, options));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  progress.done();
+  std::fputs((request.json ? json_text(traces, report, seconds) : summary_text(traces, report, seconds)).c_str(),
+             stdout);
+  return report.problem_count == 0 ? kAnswered : kInputAtFault;
+}
+
+}  // namespace
+
+int lint_command(int argc, const char* const* argv) {
+  CLI::App app{
+      "What is wrong with these Chakra traces: what would ASTRA-Sim stop at, hang in or lose? Exit code 1 where\n"
+      "something is wrong; notes alone are not.",
+      "lint"};
+  set_up(app);
+  Request request;
+  app.add_option("TRACES", request.traces, "folder, or PREFIX of PREFIX.RANK.et, plain or .et.gz")
+      ->type_name("")
+      ->required();
+  app.add_option("--groups", request.groups, "communicator groups [comm_groups.json beside the traces, if it is there]")
+      ->type_name("FILE");
+  app.add_option("--network", request.network,
+                 "ASTRA-Sim's network yml [network.yml beside the traces, if it is there]")
+      ->type_name("FILE");
+  app.add_option("--system", request.system, "ASTRA-Sim's system json [system.json beside the traces, if it is there]")
+      ->type_name("FILE");
+  app.add_flag(
+      "--no-run", request.no_run,
+      "read only; hangs that show when ranks wait for each other are not found [up to 20 million nodes are run]");
+  app.add_flag("--json", request.json, "print one JSON object");
+  if (const auto done = parse(app, argc, argv)) return *done;
+  const auto answered = answer(request);
+  return answered ? *answered : report_error(answered.error());
+}
+
+}  // namespace ns_dist::cli

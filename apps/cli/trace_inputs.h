@@ -1,0 +1,20 @@
+// What the commands on traces read beside them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ns_dist/astra_network.h"
+#include "ns_dist/chakra_io.h"
+#include "ns_dist/result.h"
+
+namespace ns_dist::cli {
+
+// A whole file. Errors: it cannot be read, or is larger than 256 MiB.
+Result<std::string> read_file(const std::filesystem::path& path, const std::string& what);
+
+// The communicator groups of `traces`: those of `path`; where it is empty, of comm_groups.json beside them, if it is
+// there. ASTRA-Sim takes a path that holds the word "empty" for none.
+Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path);
+
+}  // namespace ns_dist::cli

@@ -1,0 +1,358 @@
+// Durations for another GPU, written into the frames of a trace; whatever else they hold stays byte for byte.
+#include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "flat_node.h"
+#include "ns_dist/chakra_io.h"
+#include "ns_dist/operator_text.h"
+#include "pytorch_operators.h"
+#include "trace_file.h"
+#include "wire.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace chakra;
+
+constexpr double kLongestNs = 1e18;
+
+// ---- What is known of a kernel ----
+
+struct Kernel {
+  std::size_t index = 0;  // of the node in the file
+  double recorded_ns = 0;
+  std::string spec;            // ns_dist_op
+  std::uint64_t launcher = 0;  // its first data dependency
+  bool has_launcher = false;
+  std::int64_t lane = 0;        // tid
+  double flops = 0, bytes = 0;  // num_ops, tensor_size; 0: not known
+  bool roofline = false;        // its time is told in num_ops
+};
+
+struct Launcher {
+  std::string call;  // the same of all nodes of one call of the operator
+  std::optional<Operator> op;
+};
+
+std::optional<double> number_at(const TraceNode& node, const char* name) {
+  const TraceValue* value = node.attribute(name);
+  if (value == nullptr) return std::nullopt;
+  if (const auto* number = std::get_if<std::int64_t>(value)) return static_cast<double>(*number);
+  if (const auto* natural = std::get_if<std::uint64_t>(value)) return static_cast<double>(*natural);
+  if (const auto* real = std::get_if<double>(value)) return *real;
+  if (const auto* flag = std::get_if<bool>(value)) return *flag ? 1 : 0;
+  return std::nullopt;
+}
+
+std::string text_at(const TraceNode& node, const char* name) {
+  const TraceValue* value = node.attribute(name);
+  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  return text == nullptr ? std::string() : *text;
+}
+
+// "aten::mm" of "aten::mm(Tensor self, Tensor mat2) -> Tensor", or of a name "aten::mm(1)".
+std::string operator_name(const TraceNode& node) {
+  std::string text = text_at(node, "op_schema");
+  if (text.empty()) text = node.name;
+  text = text.substr(0, text.find('('));
+  const std::size_t colons = text.find("::");  // an overload is written as aten::add.Tensor
+  if (colons == std::string::npos) return "";
+  return text.substr(0, text.find('.', colons));
+}
+
+class Annotation {
+ public:
+  explicit Annotation(const AnnotateModel& model) : model_(model) {}
+
+  Result<void> read(const std::filesystem::path& path) {
+    std::size_t index = 0;
+    NS_TRY_VOID(read_trace(path, [&](TraceNode&& node) -> Result<void> {
+      look_at(index++, node);
+      return {};
+    }));
+    new_ns_.assign(index, std::numeric_limits<double>::quiet_NaN());
+    lanes_.assign(index, 0);
+    roofline_.assign(index, false);
+    return {};
+  }
+
+  void price() {
+    struct Call {
+      double recorded = 0, kernels = 0;
+    };
+    std::map<std::string, Call> calls;
+    const auto launcher_of = [&](const Kernel& kernel) -> const Launcher* {
+      if (!kernel.has_launcher || !kernel.spec.empty()) return nullptr;
+      const auto found = launchers_.find(kernel.launcher);
+      return found == launchers_.end() || !found->second.op ? nullptr : &found->second;
+    };
+    for (const Kernel& kernel : kernels_) {
+      const Launcher* launcher = launcher_of(kernel);
+      if (launcher == nullptr) continue;
+      calls[launcher->call].recorded += kernel.recorded_ns;
+      calls[launcher->call].kernels += 1;
+    }
+    for (const Kernel& kernel : kernels_) {
+      std::optional<double> ns;
+      AnnotateWay way = AnnotateWay::kOperator;
+      if (!kernel.spec.empty()) ns = forecast_specs(kernel.spec);
+      if (const Launcher* launcher = launcher_of(kernel); !ns && launcher != nullptr) {
+        way = AnnotateWay::kPytorch;
+        const Call& call = calls.at(launcher->call);
+        if (const std::optional<double> whole = forecast(to_spec(*launcher->op), *launcher->op)) {
+          ns = *whole * (call.recorded > 0 ? kernel.recorded_ns / call.recorded : 1 / call.kernels);
+        }
+      }
+      if (!ns && model_.ratio && kernel.recorded_ns > 0) {
+        way = AnnotateWay::kRatio;
+        if (const std::optional<double> ratio = model_.ratio(kernel.flops, kernel.bytes)) {
+          ns = *ratio * kernel.recorded_ns;
+        }
+      }
+      if (ns && !std::isfinite(*ns)) ns.reset();
+      if (!ns) way = AnnotateWay::kKept;
+      AnnotateShare& share = report_.ways[static_cast<std::size_t>(way)];
+      ++share.kernels;
+      share.recorded_ns += kernel.recorded_ns;
+      share.new_ns += ns.value_or(kernel.recorded_ns);
+      if (ns) new_ns_[kernel.index] = std::clamp(*ns, 0.0, kLongestNs);
+      lanes_[kernel.index] = kernel.lane;
+      roofline_[kernel.index] = kernel.roofline;
+    }
+  }
+
+  Result<void> write(const std::filesystem::path& from, const std::filesystem::path& to) {
+    NS_TRY(const std::unique_ptr<ByteSource> source, source_of(from));
+    FrameReader frames(*source, from.string());
+    const bool packed = to.extension() == ".gz";
+    const auto close = [](gzFile file) {
+      if (file != nullptr) gzclose(file);
+    };
+    // "T": as it is, without packing.
+    std::unique_ptr<gzFile_s, decltype(close)> out(gzopen(to.c_str(), packed ? "wb6" : "wbT"), close);
+    const auto cannot = [&] {
+      return fail({ErrorCode::kInvalidInput, "cannot write", to.string(), "a writable place with room left", "", {}});
+    };
+    if (out == nullptr) return cannot();
+    const auto put = [&](std::string_view bytes) {
+      return gzwrite(out.get(), bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size());
+    };
+    std::string_view frame;
+    NS_TRY([[maybe_unused]] const bool metadata, frames.next(&frame));
+    if (!put(frames.raw())) return cannot();
+    std::string patched, whole;
+    for (std::size_t index = 0;; ++index) {
+      NS_TRY(const bool more, frames.next(&frame));
+      if (!more) break;
+      if (index < new_ns_.size() && std::isfinite(new_ns_[index]) && patch(frame, index, &patched)) {
+        whole.clear();
+        append_varint(patched.size(), &whole);
+        whole += patched;
+        if (!put(whole)) return cannot();
+      } else if (!put(frames.raw())) {
+        return cannot();
+      }
+    }
+    if (gzclose(out.release()) != Z_OK) return cannot();
+    return {};
+  }
+
+  const AnnotateReport& report() const { return report_; }
+
+ private:
+  void look_at(std::size_t index, const TraceNode& node) {
+    ++report_.nodes;
+    if (node.type != TraceNodeType::kCompute) return;
+    if (number_at(node, "is_cpu_op").value_or(0) != 0) {
+      Launcher launcher;
+      const std::string name = operator_name(node);
+      launcher.op = pytorch_operator(name, node.inputs);
+      if (!launcher.op) return;
+      // A call is cut into "aten::mm(0)", "aten::mm(1)", ... where it launches kernels; they share PyTorch's rf_id.
+      const auto record = number_at(node, "rf_id");
+      launcher.call = record ? fmt::format("{} {}", name, *record) : fmt::format("node {}", node.id);
+      launchers_[node.id] = std::move(launcher);
+      return;
+    }
+    Kernel kernel;
+    kernel.index = index;
+    kernel.recorded_ns = static_cast<double>(node.duration_micros) * 1000;
+    kernel.spec = text_at(node, "ns_dist_op");
+    kernel.lane = static_cast<std::int64_t>(std::clamp(number_at(node, "tid").value_or(0), -1e9, 1e9));
+    kernel.has_launcher = !node.data_deps.empty();
+    if (kernel.has_launcher) kernel.launcher = node.data_deps.front();
+    kernel.flops = number_at(node, "num_ops").value_or(0);
+    kernel.bytes = number_at(node, "tensor_size").value_or(0);
+    if (const auto exact = number_at(node, "ns_dist_duration_ns")) {
+      kernel.recorded_ns = *exact >= 0 && *exact < kLongestNs ? *exact : 0;
+      kernel.roofline = kernel.bytes == 1 && std::fmod(kernel.flops, 1000) == 500;
+    }
+    kernels_.push_back(std::move(kernel));
+  }
+
+  std::optional<double> forecast(const std::string& spec, const Operator& op) {
+    const auto [found, added] = known_.try_emplace(spec);
+    if (added) found->second = model_.forecast(op);
+    return found->second;
+  }
+
+  // Of all operators of a chain, or nothing.
+  std::optional<double> forecast_specs(std::string_view specs) {
+    double sum = 0;
+    while (true) {
+      const std::size_t bar = specs.find('|');
+      const std::string spec(specs.substr(0, bar));
+      const auto known = known_.find(spec);
+      std::optional<double> ns;
+      if (known != known_.end()) {
+        ns = known->second;
+      } else {
+        const Result<Operator> op = operator_from_spec(spec);
+        ns = op ? forecast(spec, *op) : std::nullopt;
+      }
+      if (!ns) return std::nullopt;
+      sum += *ns;
+      if (bar == std::string_view::npos) return sum;
+      specs.remove_prefix(bar + 1);
+    }
+  }
+
+  // Whole units of a lane's time, so that the running total is never off by more than half a unit.
+  std::uint64_t carried(std::map<std::int64_t, double>* remainders, std::int64_t lane, double exact) {
+    double& rest = (*remainders)[lane];
+    const double whole = std::max(0.0, std::round(exact + rest));
+    rest = std::clamp(exact + rest - whole, -1e6, 1e6);
+    return static_cast<std::uint64_t>(whole);
+  }
+
+  static void append_field(std::uint32_t number, std::uint32_t type, std::string* out) {
+    append_varint((std::uint64_t{number} << 3U) | type, out);
+  }
+
+  // False where nothing changes. Field 7 is the duration, field 10 an attribute.
+  bool patch(std::string_view frame, std::size_t index, std::string* out) {
+    const double ns = new_ns_[index];
+    const std::uint64_t micros = carried(&micros_rest_, lanes_[index], ns * 1e-3);
+    std::int64_t work = 0;
+    if (roofline_[index]) {
+      const std::uint64_t whole = std::max<std::uint64_t>(1, carried(&ns_rest_, lanes_[index], ns));
+      work = static_cast<std::int64_t>(std::min<std::uint64_t>(whole, std::uint64_t{1} << 52)) * 1000 + 500;
+    }
+    out->clear();
+    bool changed = false, placed = false;
+    WireReader reader(frame);
+    WireField field;
+    const auto duration = [&] {
+      append_field(7, 0, out);
+      append_varint(micros, out);
+    };
+    while (reader.next(&field)) {
+      const std::string_view bytes = frame.substr(field.begin, field.end - field.begin);
+      if (field.number == 7 && field.type == 0) {
+        // The last of several holds; all say the same afterwards.
+        placed = true;
+        if (field.value == micros) {
+          out->append(bytes);
+        } else {
+          changed = true;
+          duration();
+        }
+      } else if (field.number == 10 && field.type == 2) {
+        changed = patch_attribute(field.bytes, bytes, ns, work, out) || changed;
+      } else {
+        out->append(bytes);
+      }
+    }
+    if (!reader.ok()) return false;
+    if (!placed && micros != 0) {
+      changed = true;
+      duration();
+    }
+    return changed;
+  }
+
+  // Ours that tell the time: ns_dist_duration_ns, and num_ops where that is the time.
+  bool patch_attribute(std::string_view message, std::string_view whole, double ns, std::int64_t work,
+                       std::string* out) {
+    std::string_view name;
+    WireReader reader(message);
+    WireField field;
+    while (reader.next(&field)) {
+      if (field.number == 1 && field.type == 2) name = field.bytes;
+    }
+    const bool exact = name == "ns_dist_duration_ns", told = work != 0 && name == "num_ops";
+    if (!exact && !told) {
+      out->append(whole);
+      return false;
+    }
+    std::string attribute;
+    bool changed = false;
+    WireReader again(message);
+    while (again.next(&field)) {
+      if (exact && field.number == 3 && field.type == 1) {  // double_val
+        const auto bits = std::bit_cast<std::uint64_t>(ns);
+        changed = changed || field.value != bits;
+        append_field(3, 1, &attribute);
+        for (unsigned shift = 0; shift < 64; shift += 8) attribute += static_cast<char>((bits >> shift) & 0xffU);
+      } else if (told && field.number == 9 && field.type == 0) {  // int64_val
+        changed = changed || field.value != static_cast<std::uint64_t>(work);
+        append_field(9, 0, &attribute);
+        append_varint(static_cast<std::uint64_t>(work), &attribute);
+      } else {
+        attribute.append(message.substr(field.begin, field.end - field.begin));
+      }
+    }
+    if (!changed) {
+      out->append(whole);
+      return false;
+    }
+    append_field(10, 2, out);
+    append_varint(attribute.size(), out);
+    *out += attribute;
+    return true;
+  }
+
+  const AnnotateModel& model_;
+  AnnotateReport report_;
+  std::vector<Kernel> kernels_;
+  std::unordered_map<std::uint64_t, Launcher> launchers_;  // by node
+  std::unordered_map<std::string, std::optional<double>> known_;
+  std::vector<double> new_ns_;       // by node; NaN: as it is
+  std::vector<std::int64_t> lanes_;  // by node
+  std::vector<bool> roofline_;       // by node
+  std::map<std::int64_t, double> micros_rest_, ns_rest_;
+};
+
+}  // namespace
+
+std::string_view name_of(AnnotateWay way) {
+  constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator", "ratio of rooflines", "kept"};
+  return kNames[static_cast<std::size_t>(way)];
+}
+
+Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
+                                const AnnotateModel& model) {
+  const google::protobuf::LogSilencer silent;
+  std::error_code failed;
+  if (std::filesystem::equivalent(from, to, failed)) {
+    return fail({ErrorCode::kInvalidInput, "is the trace that is read", to.string(), "another file", "", {}});
+  }
+  Annotation annotation(model);
+  NS_TRY_VOID(annotation.read(from));
+  annotation.price();
+  NS_TRY_VOID(annotation.write(from, to));
+  return annotation.report();
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,450 @@
+// What would stop ASTRA-Sim, read from the files one rank after another.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "flat_node.h"
+#include "ns_dist/chakra_io.h"
+#include "rules.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace chakra;
+
+std::uint64_t mixed(std::uint64_t value) {  // finalizer of SplitMix64 (Steele, Lea and Flood 2014)
+  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
+  value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
+  return value ^ (value >> 31U);
+}
+
+// The collectives that one rank has in one group, in the order of ids.
+struct Sequence {
+  Rank rank = 0;
+  std::uint64_t count = 0, ordered = 0, sum = 0;  // hashes with and without the order
+};
+
+std::uint64_t hash_of(const NodeFacts& node) {
+  return mixed(static_cast<std::uint64_t>(node.size) * 16 + static_cast<std::uint64_t>(node.collective) + 1);
+}
+
+// Sends less receives from one rank to another.
+struct Pair {
+  std::int64_t count = 0;
+  std::uint64_t sum = 0;
+};
+
+std::uint64_t message_hash(std::uint32_t tag, std::int64_t size) {
+  return mixed(mixed(static_cast<std::uint64_t>(size)) + tag + 1);
+}
+
+std::string text_of(const NodeFacts& node) {
+  return fmt::format("{} of {} bytes", kCollectiveNames[static_cast<std::size_t>(node.collective)], node.size);
+}
+
+class Lint {
+ public:
+  Lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options)
+      : traces_(traces), groups_(groups), options_(options), members_(members_of(groups, rank_count())) {}
+
+  Result<LintReport> run() {
+    look_around();
+    std::size_t opened = 0;
+    for (Rank rank = 0; rank < rank_count(); ++rank) {
+      const Result<void> read = read_rank(rank);
+      if (read || read.error().code != ErrorCode::kNotFound) ++opened;
+      if (!read) report({rank, 0, "", to_text(read.error())});
+      if (options_.progress) options_.progress(rank + 1);
+    }
+    if (opened == 0) {
+      return fail({ErrorCode::kNotFound,
+                   "none of the traces can be opened",
+                   traces_.prefix.string(),
+                   "readable files",
+                   "",
+                   {}});
+    }
+    if (whole_) {
+      compare_collectives();
+      compare_messages();
+    }
+    if (lonely_ * 10 > report_.kernels && lonely_ > static_cast<std::uint64_t>(rank_count())) {
+      note(fmt::format("{} of {} kernels have no successor: nothing keeps the order of their streams", lonely_,
+                       report_.kernels));
+    }
+    if (report_.problem_count == 0) NS_TRY_VOID(run_traces());
+    std::stable_sort(report_.problems.begin(), report_.problems.end(),
+                     [](const TraceProblem& a, const TraceProblem& b) {
+                       return std::pair(a.rank, a.node) < std::pair(b.rank, b.node);
+                     });
+    return std::move(report_);
+  }
+
+ private:
+  Rank rank_count() const { return static_cast<Rank>(traces_.files.size()); }
+  void note(std::string text) { report_.notes.push_back(std::move(text)); }
+
+  void report(TraceProblem problem) {
+    ++report_.problem_count;
+    if (problems_of_[problem.rank]++ < ReplayReport::kMostProblems) report_.problems.push_back(std::move(problem));
+  }
+
+  // ---- Files ----
+
+  void look_around() {
+    if (options_.npus > 0 && options_.npus != rank_count()) {
+      note(fmt::format("the network has {} NPUs, and there are traces of {} ranks", options_.npus, rank_count()));
+    }
+    if (options_.dimensions > 4) {
+      note(fmt::format("the network has {} dimensions: ASTRA-Sim hangs in collectives of all ranks beyond 4",
+                       options_.dimensions));
+    }
+    for (const std::filesystem::path& file : traces_.files) {
+      if (file.extension() == ".gz") {
+        note("ASTRA-Sim's feeder does not read gzipped traces: unpack them with gunzip");
+        break;
+      }
+    }
+    for (const std::filesystem::path& file : traces_.files) {
+      if (::access(file.c_str(), R_OK) == 0 && ::access(file.c_str(), W_OK) != 0) {
+        note(fmt::format("{} cannot be written: ASTRA-Sim opens traces for writing", file.string()));
+        break;
+      }
+    }
+    for (const auto& [id, members] : groups_) {
+      for (const Rank member : members) {
+        if (member < rank_count()) continue;
+        note(fmt::format("group {} holds rank {}, which has no trace", id, member));
+        break;
+      }
+    }
+  }
+
+  // ---- One rank ----
+
+  Result<void> read_rank(Rank rank) {
+    ids_.clear();
+    parents_.clear();
+    parent_ends_.clear();
+    is_kernel_.clear();
+    bool ascending = true, backward = true;
+    const auto add = [&](const FlatNode& node) {
+      ascending = ascending && (ids_.empty() || ids_.back() < node.id);
+      for (const std::uint64_t parent : node.parents) backward = backward && parent < node.id;
+      ids_.push_back(node.id);
+      parents_.insert(parents_.end(), node.parents.begin(), node.parents.end());
+      parent_ends_.push_back(parents_.size());
+      check(rank, node);
+    };
+    const Result<void> read = read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add);
+    report_.nodes += ids_.size();
+    whole_ = whole_ && read.has_value();
+    if (!read) return read;
+    if (ids_.empty()) report({rank, 0, "", "the trace has no node; the feeder needs at least one"});
+    check_dependencies(rank, ascending, backward);
+    return {};
+  }
+
+  void check(Rank rank, const FlatNode& node) {
+    is_kernel_.push_back(false);
+    const Result<NodeFacts> facts = check_node(node, rank, rank_count(), options_.roofline, members_);
+    if (!facts) {
+      ++report_.others;
+      broken_ = true;
+      return report({rank, node.id, std::string(node.name), facts.error().message});
+    }
+    switch (facts->type) {
+      case TraceNodeType::kCompute:
+        ++report_.kernels;
+        is_kernel_.back() = !facts->cpu;
+        break;
+      case TraceNodeType::kCollective: {
+        ++report_.collectives;
+        if (facts->collective == TraceCollective::kBroadcast) break;
+        if (facts->collective == TraceCollective::kAllGather && facts->size < options_.splits) {
+          report({rank, node.id, std::string(node.name),
+                  fmt::format("an all-gather of {} bytes, fewer than the {} splits: it never ends", facts->size,
+                              options_.splits)});
+        }
+        std::vector<Sequence>& sequences = sequences_[facts->group];
+        if (sequences.empty() || sequences.back().rank != rank) sequences.push_back({rank, 0, 0, 0});
+        Sequence& sequence = sequences.back();
+        const std::uint64_t hash = hash_of(*facts);
+        ++sequence.count;
+        sequence.sum += hash;
+        sequence.ordered = mixed(sequence.ordered + hash);
+        break;
+      }
+      case TraceNodeType::kSend: {
+        ++report_.sends;
+        Pair& pair = pairs_[{rank, facts->peer}];
+        ++pair.count;
+        pair.sum += message_hash(facts->tag, facts->size);
+        break;
+      }
+      case TraceNodeType::kReceive: {
+        ++report_.receives;
+        Pair& pair = pairs_[{facts->peer, rank}];
+        --pair.count;
+        pair.sum -= message_hash(facts->tag, facts->size);
+        break;
+      }
+      default:
+        ++report_.others;
+        break;
+    }
+  }
+
+  // `order`: places in ids_ by ascending id; empty where they ascend already.
+  std::size_t place_of(std::uint64_t id, const std::vector<std::uint32_t>& order) const {
+    if (order.empty()) {
+      if (!ids_.empty() && id >= ids_.front() && id - ids_.front() < ids_.size() && ids_[id - ids_.front()] == id) {
+        return id - ids_.front();  // ids without gaps
+      }
+      const auto found = std::lower_bound(ids_.begin(), ids_.end(), id);
+      return found == ids_.end() || *found != id ? ids_.size() : static_cast<std::size_t>(found - ids_.begin());
+    }
+    const auto found = std::lower_bound(order.begin(), order.end(), id,
+                                        [&](std::uint32_t at, std::uint64_t v) { return ids_[at] < v; });
+    return found == order.end() || ids_[*found] != id ? ids_.size() : *found;
+  }
+
+  void check_dependencies(Rank rank, bool ascending, bool backward) {
+    std::vector<std::uint32_t> order;
+    if (!ascending) {
+      order.resize(ids_.size());
+      for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+      std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return ids_[a] < ids_[b]; });
+      for (std::size_t i = 1; i < order.size(); ++i) {
+        if (ids_[order[i - 1]] != ids_[order[i]]) continue;
+        report({rank, ids_[order[i]], "", "another node has the same id; the feeder keeps one of them"});
+      }
+    }
+    std::vector<bool> has_successor(ids_.size(), false);
+    std::size_t begin = 0;
+    bool dangling = false;
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      for (std::size_t p = begin; p < parent_ends_[i]; ++p) {
+        const std::size_t place = place_of(parents_[p], order);
+        if (place < ids_.size()) {
+          has_successor[place] = true;
+        } else {
+          dangling = true;
+          report({rank, ids_[i], "", fmt::format("it waits for node {}, which is not there", parents_[p])});
+        }
+        parents_[p] = place;
+      }
+      begin = parent_ends_[i];
+    }
+    for (std::size_t i = 0; i < ids_.size(); ++i) lonely_ += is_kernel_[i] && !has_successor[i] ? 1U : 0U;
+    if (!backward && !dangling) find_cycle(rank);
+  }
+
+  // parents_ are places by now. Depth first, with a stack of its own.
+  void find_cycle(Rank rank) {
+    enum : std::uint8_t { kNew, kOpen, kDone };
+    std::vector<std::uint8_t> mark(ids_.size(), kNew);
+    const auto first_parent = [&](std::size_t i) { return i == 0 ? 0 : parent_ends_[i - 1]; };
+    struct Step {
+      std::size_t node, next;
+    };
+    std::vector<Step> path;
+    for (std::size_t start = 0; start < ids_.size(); ++start) {
+      if (mark[start] != kNew) continue;
+      mark[start] = kOpen;
+      path.push_back({start, first_parent(start)});
+      while (!path.empty()) {
+        Step& step = path.back();
+        if (step.next == parent_ends_[step.node]) {
+          mark[step.node] = kDone;
+          path.pop_back();
+          continue;
+        }
+        const std::size_t parent = parents_[step.next++];
+        if (mark[parent] == kNew) {
+          mark[parent] = kOpen;
+          path.push_back({parent, first_parent(parent)});
+        } else if (mark[parent] == kOpen) {
+          const auto begin = std::find_if(path.begin(), path.end(), [&](const Step& s) { return s.node == parent; });
+          constexpr std::ptrdiff_t kNamed = 8;
+          std::string text;
+          for (auto at = begin; at != path.end() && at - begin < kNamed; ++at)
+            text += fmt::format("{} after ", ids_[at->node]);
+          if (path.end() - begin > kNamed) text += "... after ";
+          return report({rank, ids_[parent], "", fmt::format("it waits for itself: {}{}", text, ids_[parent])});
+        }
+      }
+    }
+  }
+
+  // ---- Across ranks ----
+
+  // The n-th collective that `rank` has in `group`, and its node; empty where there are fewer.
+  std::vector<std::pair<std::uint64_t, NodeFacts>> collectives_of(Rank rank, std::int64_t group) {
+    std::vector<std::pair<std::uint64_t, NodeFacts>> out;
+    const auto add = [&](const FlatNode& node) {
+      const Result<NodeFacts> facts = check_node(node, rank, rank_count(), options_.roofline, members_);
+      if (!facts || facts->type != TraceNodeType::kCollective || facts->group != group) return;
+      if (facts->collective != TraceCollective::kBroadcast) out.emplace_back(node.id, *facts);
+    };
+    if (!read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add)) out.clear();
+    std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    return out;
+  }
+
+  void compare_collectives() {
+    for (const auto& [id, of_ranks] : sequences_) {
+      const std::vector<Sequence>& sequences = of_ranks;  // clang 14 captures no structured bindings
+      const std::vector<Rank>& members = members_.at(id).sorted;
+      std::vector<Rank> silent = members;
+      std::erase_if(silent, [&](Rank rank) {
+        return std::any_of(sequences.begin(), sequences.end(), [rank](const Sequence& s) { return s.rank == rank; });
+      });
+      if (!silent.empty() && !broken_) {
+        report({sequences.front().rank, 0, "",
+                fmt::format("{} collectives of group {}: rank {}, a member, has none of them{}",
+                            sequences.front().count, id, silent.front(),
+                            silent.size() > 1 ? fmt::format(", nor have {} other members", silent.size() - 1) : "")});
+      }
+      const Sequence& first = sequences.front();
+      for (const Sequence& other : sequences) {
+        if (other.count == first.count && other.ordered == first.ordered) continue;
+        if (other.count == first.count && other.sum == first.sum) {
+          note(fmt::format("group {}: rank {} numbers its collectives in another order than rank {}", id, other.rank,
+                           first.rank));
+        } else if (!broken_) {
+          explain_collectives(id, first.rank, other.rank);
+        }
+        break;  // one pair of ranks tells enough
+      }
+    }
+  }
+
+  void explain_collectives(std::int64_t id, Rank a, Rank b) {
+    const auto left = collectives_of(a, id), right = collectives_of(b, id);
+    std::size_t i = 0;
+    while (i < std::min(left.size(), right.size()) && left[i].second.collective == right[i].second.collective &&
+           left[i].second.size == right[i].second.size) {
+      ++i;
+    }
+    if (i < left.size() && i < right.size()) {
+      return report(
+          {b, right[i].first, "",
+           fmt::format("collective number {} of group {}, {}, meets {} (rank {}, node {}): type and size must "
+                       "agree",
+                       i + 1, id, text_of(right[i].second), text_of(left[i].second), a, left[i].first)});
+    }
+    const bool more = left.size() > right.size();
+    const auto& longer = more ? left : right;
+    if (longer.empty()) return;
+    report({more ? a : b, longer[i].first, "",
+            fmt::format("collective number {} of group {}, {}: rank {} has {} of that group, rank {} has {}", i + 1, id,
+                        text_of(longer[i].second), a, left.size(), b, right.size())});
+  }
+
+  void compare_messages() {
+    std::vector<std::pair<Rank, Rank>> wrong;
+    for (const auto& [key, pair] : pairs_) {
+      if (pair.count != 0 || pair.sum != 0) wrong.push_back(key);
+    }
+    std::sort(wrong.begin(), wrong.end());
+    constexpr std::size_t kExplained = 20;
+    for (std::size_t i = 0; i < wrong.size(); ++i) {
+      if (i < kExplained) {
+        explain_messages(wrong[i].first, wrong[i].second);
+      } else {
+        report({wrong[i].first, 0, "", fmt::format("messages to rank {} and its receives differ", wrong[i].second)});
+      }
+    }
+  }
+
+  using Channels = std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<std::uint64_t>>;  // (tag, size): nodes
+  Channels channels(Rank rank, TraceNodeType type, Rank peer) {
+    Channels out;
+    const auto add = [&](const FlatNode& node) {
+      const Result<NodeFacts> facts = check_node(node, rank, rank_count(), options_.roofline, members_);
+      if (facts && facts->type == type && facts->peer == peer) out[{facts->tag, facts->size}].push_back(node.id);
+    };
+    if (!read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add)) out.clear();
+    return out;
+  }
+
+  void explain_messages(Rank from, Rank to) {
+    const Channels sends = channels(from, TraceNodeType::kSend, to),
+                   receives = channels(to, TraceNodeType::kReceive, from);
+    const auto other_size = [](const Channels& all, std::uint32_t tag, std::int64_t size) -> std::string {
+      for (auto it = all.lower_bound({tag, 0}); it != all.end() && it->first.first == tag; ++it) {
+        if (it->first.second == size) continue;
+        return fmt::format("; node {} there has this tag with {} bytes, and sizes must agree", it->second.front(),
+                           it->first.second);
+      }
+      return "";
+    };
+    const auto lacking = [&](const Channels& here, const Channels& there, Rank rank, Rank peer, const char* what) {
+      for (const auto& [key, nodes] : here) {
+        const auto found = there.find(key);
+        const std::size_t met = found == there.end() ? 0 : found->second.size();
+        if (nodes.size() <= met) continue;
+        report({rank, nodes[met], "",
+                fmt::format("rank {} {} (tag {}, {} bytes){}", peer, what, key.first, key.second,
+                            other_size(there, key.first, key.second))});
+      }
+    };
+    lacking(sends, receives, from, to, "never receives it");
+    lacking(receives, sends, to, from, "never sends it");
+  }
+
+  // ---- Does it hang? ----
+
+  Result<void> run_traces() {
+    if (report_.nodes > options_.most_nodes_to_run) {
+      if (options_.most_nodes_to_run > 0) note(fmt::format("{} nodes were read and not run", report_.nodes));
+      return {};
+    }
+    ReplayOptions options;
+    options.replay_only = false;
+    NS_TRY(ReplayReport replayed, replay(traces_, groups_, options));
+    for (TraceProblem& problem : replayed.problems) report(std::move(problem));
+    report_.deadlock = std::move(replayed.deadlock);
+    report_.ran = true;
+    return {};
+  }
+
+  const TraceSet& traces_;
+  const CommGroups& groups_;
+  const LintOptions& options_;
+  std::map<std::int64_t, GroupMembers> members_;
+  LintReport report_;
+  std::map<Rank, int> problems_of_;
+  std::map<std::int64_t, std::vector<Sequence>> sequences_;  // by group
+  struct PairHash {
+    std::size_t operator()(const std::pair<Rank, Rank>& key) const {
+      return mixed(static_cast<std::uint64_t>(key.first) * 0x9e3779b97f4a7c15U +
+                   static_cast<std::uint64_t>(key.second));
+    }
+  };
+  std::unordered_map<std::pair<Rank, Rank>, Pair, PairHash> pairs_;  // sender, receiver
+  std::uint64_t lonely_ = 0;                                         // kernels without successor
+  bool whole_ = true, broken_ = false;
+  // Of the rank that is read.
+  FlatNode node_;
+  std::vector<std::uint64_t> ids_, parents_;
+  std::vector<std::size_t> parent_ends_;
+  std::vector<bool> is_kernel_;
+};
+
+}  // namespace
+
+Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options) {
+  return Lint(traces, groups, options).run();
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,44 @@
+// What ASTRA-Sim's feeder demands of a node by itself.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "flat_node.h"
+
+namespace ns_dist::chakra {
+
+inline constexpr std::array<std::string_view, 10> kCollectiveNames = {
+    "ALL_REDUCE", "REDUCE",         "ALL_GATHER",           "GATHER", "SCATTER", "BROADCAST",
+    "ALL_TO_ALL", "REDUCE_SCATTER", "REDUCE_SCATTER_BLOCK", "BARRIER"};
+inline constexpr std::int64_t kTags = 500'000'000;  // the feeder takes tags modulo this
+
+struct GroupMembers {
+  std::vector<Rank> sorted;
+  bool repeated = false;  // a rank is listed twice
+
+  std::optional<std::size_t> place_of(Rank rank) const;
+};
+
+// By id; 0 is all ranks.
+std::map<std::int64_t, GroupMembers> members_of(const CommGroups& groups, std::int64_t ranks);
+
+// What of a node matters to its run.
+struct NodeFacts {
+  TraceNodeType type = TraceNodeType::kInvalid;
+  bool cpu = false;
+  TraceCollective collective = TraceCollective::kAllReduce;
+  std::int64_t size = 0, group = 0;  // of communication
+  std::uint32_t tag = 0;             // of messages
+  Rank peer = 0;
+};
+
+// Errors have only a message: what is wrong with the node, and what the feeder does about it.
+Result<NodeFacts> check_node(const FlatNode& node, Rank rank, std::int64_t ranks, bool roofline,
+                             const std::map<std::int64_t, GroupMembers>& groups);
+
+}  // namespace ns_dist::chakra

@@ -1,0 +1,87 @@
+// Which files belong together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ns_dist/chakra_io.h"
+
+namespace ns_dist {
+namespace {
+
+struct TraceName {
+  std::string stem;
+  Rank rank = 0;
+};
+
+// "trace.12.et" or "trace.12.et.gz".
+std::optional<TraceName> name_of_trace(std::string_view name) {
+  if (name.ends_with(".gz")) name.remove_suffix(3);
+  if (!name.ends_with(".et")) return std::nullopt;
+  name.remove_suffix(3);
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view digits = name.substr(dot + 1);
+  TraceName out{std::string(name.substr(0, dot)), 0};
+  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), out.rank);
+  constexpr Rank kMost = 100'000'000;
+  const bool canonical = !digits.empty() && (digits == "0" || digits.front() != '0');
+  if (failed != std::errc() || end != digits.data() + digits.size() || !canonical || out.rank < 0 || out.rank > kMost) {
+    return std::nullopt;
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<TraceSet> find_traces(const std::filesystem::path& where) {
+  std::error_code failed;
+  const bool folder = std::filesystem::is_directory(where, failed);
+  const std::filesystem::path in = folder ? where : where.has_parent_path() ? where.parent_path() : ".";
+  const auto error = [&](ErrorCode code, std::string message, std::string expected) {
+    return fail({code, std::move(message), where.string(), std::move(expected), "", {}});
+  };
+  std::map<std::string, std::map<Rank, std::filesystem::path>> found;  // by prefix
+  std::filesystem::directory_iterator entries(in, failed);
+  if (failed) {
+    return error(ErrorCode::kNotFound, "no such folder or prefix", "a folder of traces, or PREFIX of PREFIX.0.et");
+  }
+  for (const auto& entry : entries) {
+    const auto name = name_of_trace(entry.path().filename().string());
+    if (!name || (!folder && name->stem != where.filename().string())) continue;
+    const auto [place, added] = found[name->stem].emplace(name->rank, entry.path());
+    if (added) continue;
+    return error(ErrorCode::kInvalidInput,
+                 fmt::format("rank {} is there twice: {} and {}", name->rank, place->second.filename().string(),
+                             entry.path().filename().string()),
+                 "one file a rank");
+  }
+  if (found.empty()) {
+    return error(ErrorCode::kNotFound, "no traces here", "PREFIX.0.et, PREFIX.1.et, ..., plain or .et.gz");
+  }
+  if (found.size() > 1) {
+    std::vector<std::string> names;
+    for (const auto& [stem, files] : found) names.push_back((in / stem).string());
+    constexpr std::size_t kNamed = 4;
+    const bool more = names.size() > kNamed;
+    names.resize(std::min(names.size(), kNamed));
+    return error(ErrorCode::kInvalidInput, fmt::format("{} prefixes in the folder", found.size()),
+                 fmt::format("one of them: {}{}", fmt::join(names, ", "), more ? ", ..." : ""));
+  }
+  TraceSet out{in / found.begin()->first, {}};
+  if (!folder) out.prefix = where;
+  for (const auto& [rank, path] : found.begin()->second) {
+    if (rank != static_cast<Rank>(out.files.size())) {
+      return error(ErrorCode::kNotFound, fmt::format("the trace of rank {} is missing", out.files.size()),
+                   fmt::format("a file for each rank from 0 to {}", found.begin()->second.rbegin()->first));
+    }
+    out.files.push_back(path);
+  }
+  return out;
+}
+
+}  // namespace ns_dist

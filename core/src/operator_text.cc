@@ -1,0 +1,273 @@
+#include "ns_dist/operator_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace ns_dist {
+namespace {
+
+constexpr std::array<std::string_view, 5> kEpilogues = {"none", "bias", "bias_gelu", "accumulate_fp32", "accumulate"};
+constexpr std::array<std::string_view, 2> kScalings = {"tensor", "block"};
+constexpr std::array<std::string_view, 2> kPasses = {"forward", "backward"};
+constexpr std::array<std::string_view, 2> kNormalizations = {"layernorm", "rmsnorm"};
+
+// One overload for each kind, with `visit(name, member)` for each member, and its kind's name.
+template <class T>
+struct KindName;
+#define NS_KIND(type, text)                         \
+  template <>                                       \
+  struct KindName<type> {                           \
+    static constexpr std::string_view kText = text; \
+  }
+NS_KIND(Gemm, "gemm");
+NS_KIND(Attention, "attention");
+NS_KIND(Softmax, "softmax");
+NS_KIND(Normalization, "normalization");
+NS_KIND(Elementwise, "elementwise");
+NS_KIND(Embedding, "embedding");
+NS_KIND(CrossEntropy, "cross_entropy");
+NS_KIND(OptimizerStep, "optimizer");
+NS_KIND(GroupedGemm, "grouped_gemm");
+NS_KIND(MixtureOfExperts, "moe");
+NS_KIND(Copy, "copy");
+NS_KIND(Convolution, "convolution");
+NS_KIND(UnknownOperator, "unknown");
+#undef NS_KIND
+
+template <class Visit>
+void members(Gemm& o, Visit&& v) {
+  v("batch", o.batch), v("m", o.m), v("n", o.n), v("k", o.k), v("layout", o.layout), v("epilogue", o.epilogue);
+  v("scaling", o.scaling), v("quantizes", o.quantizes);
+}
+template <class Visit>
+void members(Attention& o, Visit&& v) {
+  v("batch", o.batch), v("heads", o.heads), v("kv_heads", o.kv_heads), v("query_length", o.query_length);
+  v("key_length", o.key_length), v("head_dim", o.head_dim), v("value_dim", o.value_dim), v("causal", o.causal);
+  v("window", o.window), v("pass", o.pass), v("library", o.library), v("deterministic", o.deterministic);
+  v("scaling", o.scaling);
+}
+template <class Visit>
+void members(Softmax& o, Visit&& v) {
+  v("rows", o.rows), v("columns", o.columns), v("pass", o.pass);
+}
+template <class Visit>
+void members(Normalization& o, Visit&& v) {
+  v("kind", o.kind), v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
+}
+template <class Visit>
+void members(Elementwise& o, Visit&& v) {
+  v("name", o.name), v("elements", o.elements), v("inputs", o.inputs), v("outputs", o.outputs);
+  v("flops_per_element", o.flops_per_element);
+}
+template <class Visit>
+void members(Embedding& o, Visit&& v) {
+  v("tokens", o.tokens), v("hidden", o.hidden), v("vocabulary", o.vocabulary), v("pass", o.pass);
+}
+template <class Visit>
+void members(CrossEntropy& o, Visit&& v) {
+  v("rows", o.rows), v("columns", o.columns), v("pass", o.pass);
+}
+template <class Visit>
+void members(OptimizerStep& o, Visit&& v) {
+  v("parameters", o.parameters);
+}
+template <class Visit>
+void members(GroupedGemm& o, Visit&& v) {
+  v("experts", o.experts), v("rows", o.rows), v("n", o.n), v("k", o.k), v("layout", o.layout);
+  v("epilogue", o.epilogue);
+}
+template <class Visit>
+void members(MixtureOfExperts& o, Visit&& v) {
+  v("tokens", o.tokens), v("hidden", o.hidden), v("intermediate", o.intermediate), v("experts", o.experts);
+  v("top_k", o.top_k), v("skew", o.skew);
+}
+template <class Visit>
+void members(Copy& o, Visit&& v) {
+  v("bytes", o.bytes);
+}
+template <class Visit>
+void members(Convolution& o, Visit&& v) {
+  v("batch", o.batch), v("in_channels", o.in_channels), v("in_height", o.in_height), v("in_width", o.in_width);
+  v("out_channels", o.out_channels), v("kernel", o.kernel), v("stride", o.stride), v("padding", o.padding);
+  v("pass", o.pass);
+}
+template <class Visit>
+void members(UnknownOperator& o, Visit&& v) {
+  v("name", o.name), v("flops", o.flops), v("read", o.read), v("written", o.written);
+}
+
+// ---- Values ----
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte <= ' ' || byte == 0x7f || c == '%' || c == '|' || c == '=') {
+      out += fmt::format("%{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+bool unescape(std::string_view text, std::string* out) {
+  out->clear();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      *out += text[i];
+      continue;
+    }
+    unsigned byte = 0;
+    if (text.size() - i < 3) return false;
+    const auto [end, failed] = std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16);
+    if (failed != std::errc() || end != text.data() + i + 3) return false;
+    *out += static_cast<char>(byte);
+    i += 2;
+  }
+  return true;
+}
+
+std::string text_of(std::int64_t value) { return std::to_string(value); }
+std::string text_of(double value) { return fmt::format("{}", value); }
+std::string text_of(bool value) { return value ? "1" : "0"; }
+std::string text_of(const std::string& value) { return escaped(value); }
+std::string text_of(Bytes value) { return text_of(value / units::B); }
+std::string text_of(Flops value) { return text_of(value / units::FLOP); }
+template <class Enum>
+constexpr auto names_for() {
+  if constexpr (std::is_same_v<Enum, Epilogue>) {
+    return std::span<const std::string_view>(kEpilogues);
+  } else if constexpr (std::is_same_v<Enum, Scaling>) {
+    return std::span<const std::string_view>(kScalings);
+  } else if constexpr (std::is_same_v<Enum, Pass>) {
+    return std::span<const std::string_view>(kPasses);
+  } else if constexpr (std::is_same_v<Enum, NormalizationKind>) {
+    return std::span<const std::string_view>(kNormalizations);
+  } else {
+    return names_of<Enum>();
+  }
+}
+template <class Enum>
+requires std::is_enum_v<Enum> std::string text_of(Enum value) {
+  return std::string(names_for<Enum>()[static_cast<std::size_t>(value)]);
+}
+
+template <class Number>
+bool read_number(std::string_view text, Number* out) {
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return failed == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+bool read(std::string_view text, std::int64_t* out) { return read_number(text, out); }
+bool read(std::string_view text, double* out) { return read_number(text, out) && std::isfinite(*out); }
+bool read(std::string_view text, bool* out) {
+  *out = text == "1";
+  return text == "1" || text == "0";
+}
+bool read(std::string_view text, std::string* out) { return unescape(text, out); }
+bool read(std::string_view text, Bytes* out) {
+  double value = 0;
+  if (!read(text, &value)) return false;
+  *out = value * units::B;
+  return true;
+}
+bool read(std::string_view text, Flops* out) {
+  double value = 0;
+  if (!read(text, &value)) return false;
+  *out = value * units::FLOP;
+  return true;
+}
+template <class Enum>
+requires std::is_enum_v<Enum>
+bool read(std::string_view text, Enum* out) {
+  const auto names = names_for<Enum>();
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) return false;
+  *out = static_cast<Enum>(found - names.begin());
+  return true;
+}
+
+template <std::size_t... Is>
+bool make_kind(std::string_view name, OperatorKind* out, std::index_sequence<Is...>) {
+  return (
+      (name == KindName<std::variant_alternative_t<Is, OperatorKind>>::kText ? (out->emplace<Is>(), true) : false) ||
+      ...);
+}
+
+tl::unexpected<Error> wrong(std::string message, std::string expected) {
+  return fail({ErrorCode::kInvalidInput, std::move(message), "", std::move(expected), "", {}});
+}
+
+}  // namespace
+
+std::string to_spec(const Operator& op) {
+  Operator copy = op;
+  std::string out;
+  std::visit(
+      [&]<class Kind>(Kind& kind) {
+        out = fmt::format("{} dtype={}", KindName<Kind>::kText, name_of(op.dtype));
+        Kind usual;
+        std::vector<std::string> defaults;
+        members(usual, [&](std::string_view, const auto& value) { defaults.push_back(text_of(value)); });
+        std::size_t i = 0;
+        members(kind, [&](std::string_view name, const auto& value) {
+          const std::string text = text_of(value);
+          if (text != defaults[i++]) out += fmt::format(" {}={}", name, text);
+        });
+      },
+      copy.kind);
+  return out;
+}
+
+Result<Operator> operator_from_spec(std::string_view spec) {
+  const auto word = [&spec] {
+    const std::size_t end = spec.find(' ');
+    const std::string_view first = spec.substr(0, end);
+    spec = end == std::string_view::npos ? std::string_view() : spec.substr(end + 1);
+    return first;
+  };
+  Operator op;
+  const std::string_view kind = word();
+  if (!make_kind(kind, &op.kind, std::make_index_sequence<std::variant_size_v<OperatorKind>>())) {
+    return wrong(fmt::format("unknown operator \"{}\"", kind.substr(0, 40)), "gemm, attention, elementwise, ...");
+  }
+  while (!spec.empty()) {
+    const std::string_view assignment = word();
+    const std::size_t equals = assignment.find('=');
+    const std::string_view name = assignment.substr(0, equals);
+    const std::string_view value =
+        equals == std::string_view::npos ? std::string_view() : assignment.substr(equals + 1);
+    bool known = false, good = false;
+    if (name == "dtype") {
+      known = true;
+      good = read(value, &op.dtype);
+    } else {
+      std::visit(
+          [&](auto& one) {
+            members(one, [&](std::string_view member, auto& to) {
+              if (member != name) return;
+              known = true;
+              good = read(value, &to);
+            });
+          },
+          op.kind);
+    }
+    if (!known) return wrong(fmt::format("{} has no \"{}\"", kind, name.substr(0, 40)), "its members");
+    if (!good) {
+      return wrong(fmt::format("{}={} of {}", name, value.substr(0, 40), kind), "a value of its range");
+    }
+  }
+  NS_TRY_VOID(validate(op));
+  return op;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,200 @@
+// Are durations patched, and does everything else stay byte for byte?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <tuple>
+
+#include "ns_dist/operator_text.h"
+#include "pytorch_operators.h"
+#include "unit/chakra_io/traces.h"
+#include "wire.h"
+
+namespace ns_dist {
+namespace {
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TraceNode kernel(std::uint64_t id, std::uint64_t micros) {
+  TraceNode node;
+  node.id = id;
+  node.name = "kernel";
+  node.type = TraceNodeType::kCompute;
+  node.duration_micros = micros;
+  return node;
+}
+
+AnnotateModel constant(double ns) {
+  return {.forecast = [ns](const Operator&) -> std::optional<double> { return ns; }};
+}
+
+std::vector<TraceNode> annotated(const std::vector<TraceNode>& nodes, const AnnotateModel& model,
+                                 AnnotateReport* report = nullptr) {
+  const ScratchFolder folder;
+  EXPECT_TRUE(write_trace(folder.path() / "in.et", nodes));
+  const auto done = annotate(folder.path() / "in.et", folder.path() / "out.et", model);
+  EXPECT_TRUE(done) << to_text(done.error());
+  if (report != nullptr && done) *report = *done;
+  return *read_trace(folder.path() / "out.et");
+}
+
+TEST(Annotate, OurAttributeIsForecast) {
+  TraceNode node = kernel(1, 5);
+  node.attributes = {{"ns_dist_duration_ns", 5000.0},
+                     {"ns_dist_op", to_spec({Gemm{.m = 8, .n = 8, .k = 8}}) + "|" + to_spec({Copy{8 * units::B}})},
+                     {"other", 1.5}};
+  AnnotateReport report;
+  const auto out = annotated({node, kernel(2, 9)}, constant(3200), &report);
+  ASSERT_EQ(out.size(), 2U);
+  EXPECT_EQ(out[0].duration_micros, 6U);  // two operators of 3.2 us
+  EXPECT_EQ(attribute_as<double>(out[0], "ns_dist_duration_ns"), 6400);
+  EXPECT_EQ(attribute_as<double>(out[0], "other"), 1.5);
+  EXPECT_EQ(out[1], kernel(2, 9));
+  EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kOperator)].kernels, 1U);
+  EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kKept)].recorded_ns, 9000);
+}
+
+TEST(Annotate, TheRooflineEncodingIsToldAgain) {
+  TraceNode node = kernel(1, 5);
+  node.attributes = {{"ns_dist_duration_ns", 5000.0},
+                     {"ns_dist_op", to_spec({Copy{8 * units::B}})},
+                     {"num_ops", std::int64_t{5'000'500}},
+                     {"tensor_size", std::int64_t{1}}};
+  const auto out = annotated({node}, constant(1234));
+  EXPECT_EQ(integer_of(out[0], "num_ops"), 1'234'500);
+  EXPECT_EQ(integer_of(out[0], "tensor_size"), 1);
+}
+
+TEST(Annotate, RemaindersAreCarriedAlongAStream) {
+  std::vector<TraceNode> nodes;
+  for (std::uint64_t id = 1; id <= 1000; ++id) {
+    nodes.push_back(kernel(id, 0));
+    nodes.back().attributes = {{"ns_dist_op", to_spec({Copy{8 * units::B}})},
+                               {"tid", static_cast<std::int64_t>(id % 2)}};
+  }
+  std::uint64_t total = 0;
+  for (const TraceNode& node : annotated(nodes, constant(333))) total += node.duration_micros;
+  EXPECT_NEAR(static_cast<double>(total), 333, 1.1);
+}
+
+// One call that launched two kernels: forecast once, shared out by recorded time.
+TEST(Annotate, KernelsOfOnePytorchCallShareItsForecast) {
+  TraceNode call = kernel(1, 50);
+  call.name = "aten::mm(0)";
+  call.inputs = {"[[1], [2]]", "[[64, 32], [32, 16]]", "['Tensor(float)', 'Tensor(float)']"};
+  call.attributes = {{"is_cpu_op", true},
+                     {"op_schema", std::string("aten::mm(Tensor self, Tensor mat2) -> Tensor")},
+                     {"rf_id", std::int64_t{7}}};
+  TraceNode second = call;
+  second.id = 2;
+  second.name = "aten::mm(1)";
+  TraceNode a = kernel(3, 30), b = kernel(4, 10), c = kernel(5, 20);
+  a.data_deps = {1};
+  b.data_deps = {2};
+  AnnotateModel model = constant(8000);
+  model.forecast = [](const Operator& op) -> std::optional<double> {
+    EXPECT_EQ(op, (Operator{Gemm{.m = 64, .n = 16, .k = 32, .layout = GemmLayout::kNN}, DType::kFp32}));
+    return 8000;
+  };
+  model.ratio = [](double flops, double bytes) -> std::optional<double> {
+    EXPECT_EQ(flops, 0);
+    EXPECT_EQ(bytes, 0);
+    return 0.5;
+  };
+  AnnotateReport report;
+  const auto out = annotated({call, second, a, b, c}, model, &report);
+  EXPECT_EQ(out[0], call);  // CPU operators stay
+  EXPECT_EQ(out[2].duration_micros, 6U);
+  EXPECT_EQ(out[3].duration_micros, 2U);
+  EXPECT_EQ(out[4].duration_micros, 10U);
+  EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kPytorch)].kernels, 2U);
+  EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kPytorch)].new_ns, 8000);
+  EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kRatio)].kernels, 1U);
+}
+
+// What the format does not know yet, odd lengths of numbers, and the metadata.
+TEST(Annotate, UnknownFieldsAndMetadataSurvive) {
+  const ScratchFolder folder;
+  const std::string metadata =
+      std::string("\x0a\x03") + "9.9" + "\x52\x02" + "ab";  // version, and a field 10 of tomorrow
+  std::string node;
+  node += std::string("\x08\x81\x00", 3);      // id 1, in two bytes
+  node += "\x18\x04";                          // COMP_NODE
+  node += std::string("\x38\x8a\x80\x00", 4);  // duration 10, in three bytes
+  node += std::string("\xf8\x06\x2a", 3);      // field 111: 42
+  std::string attribute = std::string("\x0a\x0a") + "ns_dist_op";
+  const std::string spec = to_spec({Copy{8 * units::B}});
+  attribute += std::string("\xea\x01", 2) + static_cast<char>(spec.size()) + spec;  // field 29, string
+  node += "\x52" + std::string(1, static_cast<char>(attribute.size())) + attribute;
+  const auto framed = [](const std::string& message) {
+    std::string out;
+    chakra::append_varint(message.size(), &out);
+    return out + message;
+  };
+  std::ofstream(folder.path() / "in.et", std::ios::binary) << framed(metadata) + framed(node);
+  ASSERT_TRUE(annotate(folder.path() / "in.et", folder.path() / "same.et", constant(10'000)));
+  EXPECT_EQ(bytes_of(folder.path() / "same.et"), bytes_of(folder.path() / "in.et"));
+  ASSERT_TRUE(annotate(folder.path() / "in.et", folder.path() / "other.et", constant(20'000)));
+  std::string expected = node;
+  expected.replace(expected.find(std::string("\x38\x8a\x80\x00", 4)), 4, "\x38\x14");
+  EXPECT_EQ(bytes_of(folder.path() / "other.et"), framed(metadata) + framed(expected));
+}
+
+TEST(Annotate, GzipsByTheName) {
+  const ScratchFolder folder;
+  std::vector<TraceNode> nodes(100, kernel(1, 3));
+  ASSERT_TRUE(write_trace(folder.path() / "in.et", nodes));
+  ASSERT_TRUE(annotate(folder.path() / "in.et", folder.path() / "out.et.gz", constant(1)));
+  EXPECT_EQ(bytes_of(folder.path() / "out.et.gz").substr(0, 2), "\x1f\x8b");
+  ASSERT_TRUE(annotate(folder.path() / "out.et.gz", folder.path() / "again.et", constant(1)));
+  EXPECT_EQ(bytes_of(folder.path() / "again.et"), bytes_of(folder.path() / "in.et"));
+  EXPECT_FALSE(annotate(folder.path() / "in.et", folder.path() / "in.et", constant(1)));
+  EXPECT_FALSE(annotate(folder.path() / "none.et", folder.path() / "x.et", constant(1)));
+  EXPECT_FALSE(annotate(folder.path() / "in.et", folder.path() / "no" / "x.et", constant(1)));
+}
+
+TEST(PytorchOperators, ProductsConvolutionsAndPointwise) {
+  using chakra::pytorch_operator;
+  const auto op = [](const char* name, const char* shapes, const char* types = "['Tensor(c10::BFloat16)']",
+                     const char* values = "[]") {
+    return pytorch_operator(name, {values, shapes, types});
+  };
+  EXPECT_EQ(*op("aten::addmm", "[[16], [64, 32], [32, 16], [], []]"),
+            (Operator{Gemm{.m = 64, .n = 16, .k = 32}, DType::kBf16}));
+  EXPECT_EQ(*op("aten::bmm", "[[8, 64, 32], [8, 32, 16]]"),
+            (Operator{Gemm{.batch = 8, .m = 64, .n = 16, .k = 32, .layout = GemmLayout::kNN}, DType::kBf16}));
+  EXPECT_EQ(*op("aten::linear", "[[4, 8, 32], [16, 32], [16]]"),
+            (Operator{Gemm{.m = 32, .n = 16, .k = 32}, DType::kBf16}));
+  EXPECT_EQ(*op("aten::conv2d", "[[2, 3, 224, 224], [64, 3, 7, 7], [], [], [], [], []]", "['Tensor(float)']",
+                "[[1, 2, 'cuda:0'], [3], '<None>', [2, 2], [3, 3], [1, 1], 1]"),
+            (Operator{Convolution{2, 3, 224, 224, 64, 7, 2, 3}, DType::kFp32}));
+  EXPECT_EQ(
+      std::get<Convolution>(op("aten::convolution_backward", "[[2, 64, 112, 112], [2, 3, 224, 224], [64, 3, 7, 7]]",
+                               "['Tensor(float)']", "[[1], [2], [3], [0], [2, 2], [3, 3]]")
+                                ->kind)
+          .pass,
+      Pass::kBackward);
+  EXPECT_EQ(*op("aten::add_", "[[64, 64], [64, 64], []]"), (Operator{Elementwise{"add", 4096, 2, 1, 1}, DType::kBf16}));
+  EXPECT_EQ(std::get<Normalization>(op("aten::native_layer_norm", "[[2, 8, 32], [], [32], [32], []]")->kind).rows, 16);
+  for (const auto& [name, shapes, types] :
+       {std::tuple{"aten::mm", "[[64, 32], [31, 16]]", "['Tensor(float)']"},
+        {"aten::mm", "[]", "['Tensor(float)']"},
+        {"aten::mm", "[[64, 32], [32, 16]]", "['Tensor(long int)']"},
+        {"aten::mm", "[[64, -3], [32, 16]]", "['Tensor(float)']"},
+        {"aten::mm", "[[0, 32], [32, 16]]", "['Tensor(float)']"},
+        {"aten::mm", "[[[[[", "['Tensor(float)']"},
+        {"aten::nothing", "[[1]]", "['Tensor(float)']"},
+        {"mm", "[[1, 1], [1, 1]]", "['Tensor(float)']"},
+        {"aten::add", "[[1099511627776, 1099511627776]]", "['Tensor(float)']"},
+        {"aten::conv2d", "[[2, 3, 224, 224], [64, 3, 7, 7]]", "['Tensor(float)']"}}) {
+    EXPECT_FALSE(pytorch_operator(name, {"", shapes, types})) << name << shapes << types;
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,232 @@
+// The commands on Chakra traces: is what we export what others read, and does it take the time that we say?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support/run_command.h"
+
+namespace ns_dist {
+namespace {
+
+using nlohmann::json;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CommandResult answered(const std::string& arguments, const std::filesystem::path& folder) {
+  CommandResult result = run_command("ns-dist " + arguments, folder);
+  EXPECT_EQ(result.code, 0) << arguments << "\n" << result.err;
+  EXPECT_THAT(result.err, IsEmpty()) << arguments;
+  return result;
+}
+
+const char* const kAstra = " --network-model astra --contention off --compute-slowdown off ";
+
+// Exports need no touching: without overlap, what ASTRA-Sim's rules make of the files is the step of the astra model.
+TEST(Traces, TheReplayOfAnExportIsTheStepOfTheAstraModel) {
+  const char* plans[] = {
+      "--tp 4 --pp 2 --dp 2 --global-batch 4",                                     // two levels
+      "--tp 2 --pp 4 --dp 2 --global-batch 4",                                     // messages that cross a node's edge
+      "--tp 4 --global-batch 2",                                                   // a part of a node
+      "--tp 4 --dp 3 --global-batch 3",                                            // ranks that fill no nodes
+      "--tp 4 --dp 2 --global-batch 2 --gpu mi300x",                               // FullyConnected
+      "--tp 4 --dp 4 --global-batch 4 --cluster frontier",                         // and a network
+      "--tp 4 --dp 4 --zero 0 --global-batch 4 --cluster a100-pcie-80gb-bridged",  // three levels
+      "--tp 2 --pp 2 --dp 4 --global-batch 8 --cluster a100-pcie-80gb-bridged",    //
+      "--tp 2 --pp 2 --dp 4 --global-batch 8 --order pp-ep-dp-cp-tp",              // pipelines innermost
+      "--tp 4 --pp 4 --global-batch 4 --schedule gpipe --sequence-parallel off",   //
+  };
+  for (const std::string plan : plans) {
+    const ScratchFolder folder;
+    const std::string work = "--model gpt2 " + plan + kAstra;
+    const double step = json::parse(answered(work + "--json", folder.path()).out)["step_time_s"];
+    answered("export " + work + "--encoding roofline --output traces", folder.path());
+    const json replayed = json::parse(answered("replay traces --json", folder.path()).out);
+    EXPECT_NEAR(replayed["step_time_s"].get<double>() / step, 1, 1e-6) << plan;
+    answered("export " + work + "--output micros", folder.path());  // whole microseconds
+    EXPECT_NEAR(
+        json::parse(answered("replay micros/trace --json", folder.path()).out)["step_time_s"].get<double>() / step, 1,
+        1e-3)
+        << plan;
+  }
+}
+
+TEST(Traces, ReplaySpeaksAsAstraSimDoes) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --dp 2 --global-batch 2 --output t", folder.path());
+  const CommandResult result = answered(
+      "replay --workload-configuration=t/trace --system-configuration=t/system.json "
+      "--network-configuration=t/network.yml --comm-group-configuration=t/comm_groups.json "
+      "--remote-memory-configuration=t/remote_memory.json",
+      folder.path());
+  const json ranks = json::parse(answered("replay t --json", folder.path()).out)["ranks"];
+  for (const json& rank : ranks) {
+    const auto finish = rank["finish_ns"].get<std::int64_t>();
+    EXPECT_THAT(result.out, HasSubstr("sys[" + rank["rank"].dump() + "] finished, " + std::to_string(finish) +
+                                      " cycles, exposed communication " +
+                                      std::to_string(finish - rank["kernel_ns"].get<std::int64_t>()) + " cycles.\n"));
+  }
+}
+
+TEST(Traces, ReplayWritesTimelines) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --pp 2 --global-batch 2 --output t", folder.path());
+  const json report = json::parse(answered("replay t --json --csv t.csv --trace t.json", folder.path()).out);
+  const std::string csv = read_text(folder.path() / "t.csv");
+  EXPECT_EQ(csv.substr(0, csv.find('\n')), "rank,node,name,type,start_ns,end_ns");
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), report["nodes"].get<std::int64_t>() + 1);
+  double latest = 0;
+  std::int64_t spans = 0;
+  const json timeline = json::parse(read_text(folder.path() / "t.json"));
+  for (const json& event : timeline["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    ++spans;
+    latest = std::max(latest, event["ts"].get<double>() + event["dur"].get<double>());
+  }
+  EXPECT_EQ(spans, report["nodes"].get<std::int64_t>());
+  EXPECT_NEAR(latest * 1e-6, report["step_time_s"].get<double>(), 2e-9);
+}
+
+TEST(Traces, ReplayNamesWhatIsMissing) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --output t", folder.path());
+  const auto refused = [&](const std::string& arguments, int code, const char* message) {
+    const CommandResult result = run_command("ns-dist replay " + arguments, folder.path());
+    EXPECT_EQ(result.code, code) << arguments << "\n" << result.err;
+    EXPECT_THAT(result.err, ContainsRegex(message)) << arguments;
+    EXPECT_THAT(result.out, IsEmpty()) << arguments;
+  };
+  refused("", 2, "the traces are missing");
+  refused("t --workload-configuration t/trace", 2, "named twice");
+  refused("nothing", 1, "nothing: no ");
+  refused("t --network no.yml", 1, "no.yml: cannot be read.*--network.*--recorded");
+  refused("t --system t/network.yml", 1, "t/network.yml");
+  refused("t --csv no/such/folder.csv", 1, "no/such/folder.csv");
+  std::ofstream(folder.path() / "four.yml") << "topology: [Ring]\nnpus_count: [4]\nbandwidth: [1]\nlatency: [1]\n";
+  refused("t --network four.yml", 1, "the network has 4 NPUs, and there are traces of 2 ranks");
+  std::filesystem::remove(folder.path() / "t" / "trace.1.et");
+  std::ofstream(folder.path() / "one.yml") << "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]\n";
+  refused("t --recorded", 1, "rank 0, node [0-9]+ .*no member|cannot|group|waits");
+}
+
+// A rank that has other collectives than its peer: ASTRA-Sim ends with exit code 0 and says nothing.
+TEST(Traces, ReplaySaysWhoWaitsForWhom) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --output a", folder.path());
+  answered("export --model gpt2 --tp 2 --global-batch 4 --output b", folder.path());
+  std::filesystem::copy_file(folder.path() / "b" / "trace.1.et", folder.path() / "a" / "trace.1.et",
+                             std::filesystem::copy_options::overwrite_existing);
+  const CommandResult result = run_command("ns-dist replay a", folder.path());
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, IsEmpty());
+  EXPECT_THAT(result.err, ContainsRegex("a/trace: [01] of 2 ranks run to their end\n  rank [01], node [0-9]+ "));
+  EXPECT_THAT(result.err, ContainsRegex("collective number [0-9]+ of group 1"));
+  const json report = json::parse(run_command("ns-dist replay a --json", folder.path()).out);
+  EXPECT_LT(report["finished"].get<int>(), 2);
+  EXPECT_FALSE(report["problems"].empty());
+}
+
+TEST(Traces, LintFindsNothingInExportsAndMistakesInDamage) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --pp 2 --dp 2 --global-batch 4 --overlap all --output t", folder.path());
+  EXPECT_THAT(answered("lint t", folder.path()).out, HasSubstr("nothing wrong; every rank runs to its end"));
+  const json whole = json::parse(answered("lint t/trace --json --no-run", folder.path()).out);
+  EXPECT_EQ(whole["problem_count"], 0);
+  EXPECT_EQ(whole["notes"].size(), 0u);
+  EXPECT_EQ(whole["ran"], false);
+  // Gzipped ones are read, too.
+  ASSERT_EQ(run_command("gzip t/trace.3.et", folder.path()).code, 0);
+  const json packed = json::parse(answered("lint t --json", folder.path()).out);
+  EXPECT_EQ(packed["problem_count"], 0);
+  EXPECT_EQ(packed["nodes"], whole["nodes"]);
+  EXPECT_THAT(packed["notes"].dump(), HasSubstr("gunzip"));
+  ASSERT_EQ(run_command("gunzip t/trace.3.et.gz", folder.path()).code, 0);
+
+  std::filesystem::resize_file(folder.path() / "t" / "trace.5.et",
+                               std::filesystem::file_size(folder.path() / "t" / "trace.5.et") - 5);
+  const CommandResult cut = run_command("ns-dist lint t", folder.path());
+  EXPECT_EQ(cut.code, 1);
+  EXPECT_THAT(cut.out, ContainsRegex("rank 5: t/trace.5.et, byte [0-9]+: the file ends [0-9]+ bytes into a frame"));
+  std::ofstream(folder.path() / "t" / "comm_groups.json") << "{\"1\": [0]}";
+  EXPECT_THAT(run_command("ns-dist lint t", folder.path()).out, ContainsRegex("rank 0, node [0-9]+ .*group 1 has one"));
+  const CommandResult missing = run_command("ns-dist lint nothing_here", folder.path());
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("nothing_here: no traces here"));
+}
+
+TEST(Traces, MergedKernelsEndAtTheSameTimes) {
+  const ScratchFolder folder;
+  const std::string work = "export --model gpt2 --tp 2 --pp 2 --dp 2 --global-batch 4 --encoding roofline --output ";
+  answered(work + "plain", folder.path());
+  answered(work + "merged --merge-kernels", folder.path());
+  const json plain = json::parse(answered("replay plain --json", folder.path()).out);
+  const json merged = json::parse(answered("replay merged --json", folder.path()).out);
+  EXPECT_EQ(plain["ranks"], merged["ranks"]);
+  EXPECT_LT(merged["nodes"].get<int>(), 0.8 * plain["nodes"].get<int>());
+  const json manifest = json::parse(read_text(folder.path() / "merged" / "manifest.json"));
+  EXPECT_EQ(manifest["nodes"], merged["nodes"]);
+  EXPECT_EQ(manifest["ranks"], 8);
+}
+
+TEST(Traces, ExportTouchesNoForeignFolder) {
+  const ScratchFolder folder;
+  const std::string work = "export --model gpt2 --global-batch 2 --output t ";
+  answered(work + "--dp 2", folder.path());
+  answered(work + "--dp 2", folder.path());  // the same again
+  const auto refused = [&](const std::string& arguments, int code, const char* message) {
+    const CommandResult result = run_command("ns-dist " + arguments, folder.path());
+    EXPECT_EQ(result.code, code) << arguments;
+    EXPECT_THAT(result.err, ContainsRegex(message)) << arguments;
+  };
+  refused(work, 1, "t: holds traces up to rank 1, and this plan has 1 ranks.*--force");
+  refused(work + "--dp 2 --prefix ../x", 2, "--prefix: \"../x\" is no beginning");
+  refused(work + "--dp 2 --prefix ''", 2, "--prefix");
+  std::ofstream(folder.path() / "t" / "thesis.tex") << "mine";
+  refused(work + "--dp 2", 1, "t: holds files that are no export's: thesis.tex.*--force");
+  EXPECT_THAT(answered(work + "--force", folder.path()).out, HasSubstr("ASTRA-Sim runs two ranks or more"));
+  EXPECT_EQ(read_text(folder.path() / "t" / "thesis.tex"), "mine");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "trace.1.et"));
+}
+
+// Traces of one GPU become those of another: what an export for that GPU says.
+TEST(Traces, AnnotateGivesTheStepOfTheOtherGpu) {
+  const ScratchFolder folder;
+  const std::string work = "export --model gpt2 --tp 2 --global-batch 2 --cluster dgx-a100 --merge-kernels ";
+  const std::string kernels = std::string(kAstra) + "--encoding roofline ";
+  answered(work + kernels + "--output old", folder.path());
+  const CommandResult result = answered("annotate old --gpu h100 --output new", folder.path());
+  EXPECT_THAT(result.out, ContainsRegex("operator attribute +[0-9,]+ +100.0 %"));
+  answered("export --model gpt2 --tp 2 --global-batch 2 --gpu h100 --merge-kernels" + kernels + "--output h100",
+           folder.path());
+  const json ours = json::parse(answered("replay h100 --json", folder.path()).out)["ranks"];
+  const json annotated = json::parse(answered("replay new --json", folder.path()).out)["ranks"];
+  for (std::size_t rank = 0; rank < 2; ++rank) {  // each kernel is told in whole nanoseconds
+    EXPECT_NEAR(annotated[rank]["kernel_ns"].get<double>() / ours[rank]["kernel_ns"].get<double>(), 1, 1e-5);
+  }
+  EXPECT_THAT(answered("lint new", folder.path()).out, HasSubstr("nothing wrong"));
+
+  // One file, gzipped; a GPU whose attributes are gone scales by the rooflines.
+  answered(work + kernels + "--no-operators --output plain", folder.path());
+  const json ways = json::parse(
+      answered("annotate plain/trace.0.et --gpu h100 --recorded-on a100 --json --output one.et.gz", folder.path()).out);
+  EXPECT_GT(ways["ways"]["ratio of rooflines"]["kernels"].get<int>(), 0);
+  EXPECT_EQ(ways["ways"]["operator attribute"]["kernels"], 0);
+  const auto refused = [&](const std::string& arguments, int code, const char* message) {
+    const CommandResult refusal = run_command("ns-dist annotate " + arguments, folder.path());
+    EXPECT_EQ(refusal.code, code) << arguments;
+    EXPECT_THAT(refusal.err, ContainsRegex(message)) << arguments;
+    EXPECT_THAT(refusal.out, IsEmpty()) << arguments;
+  };
+  refused("old --output x", 2, "--gpu is required");
+  refused("old --gpu h1000 --output x", 1, "--gpu: unknown GPU");
+  refused("old --gpu h100 --recorded-on a1000 --output x", 1, "--recorded-on: unknown GPU");
+  refused("nothing --gpu h100 --output x", 1, "nothing: no traces here");
+  refused("old/trace.0.et --gpu h100 --output old/trace.0.et", 2, "old/trace.0.et");
+  refused("old/network.yml --gpu h100 --output x.et", 1, "old/network.yml, byte");
+}
+
+}  // namespace
+}  // namespace ns_dist
