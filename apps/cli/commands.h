@@ -13,6 +13,7 @@ struct Command {
 };
 
 int simulate_command(int argc, const char* const* argv);
+int search_command(int argc, const char* const* argv);
 int export_command(int argc, const char* const* argv);
 int explain_command(int argc, const char* const* argv);
 int kernels_command(int argc, const char* const* argv);
@@ -23,9 +24,10 @@ int list_command(int argc, const char* const* argv);
 int validate_command(int argc, const char* const* argv);
 int version_command(int argc, const char* const* argv);
 
-inline constexpr std::array<Command, 10> kCommands = {{
+inline constexpr std::array<Command, 11> kCommands = {{
     {"simulate", "what does one step of this training plan take, does it fit, where does the time go?",
      simulate_command},
+    {"search", "which plan is best on this cluster, and how large must the cluster be?", search_command},
     {"export", "the plan as Chakra traces, one file a rank, and the inputs ASTRA-Sim needs beside them",
      export_command},
     {"explain", "how did a number come about: one operator on a GPU, one collective on a cluster", explain_command},

@@ -10,6 +10,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
+#include "step_difference.h"
 #include "stragglers.h"
 
 namespace ns_dist {
@@ -112,6 +113,17 @@ Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, c
   const std::optional<double> step = queue.run();
   if (!step) return too_long(scenario);
   return *step * units::s;
+}
+
+Interval step_difference(const Prediction& from, const Prediction& to) {
+  const Seconds difference = to.step - from.step;
+  const Interval paths = path_difference(from.critical_path, to.critical_path);
+  // What lies outside the model lengthens both steps in the same proportion.
+  const double longer = (difference > Seconds() ? kLongestStep : kShortestStep) - 1;
+  const double shorter = (difference > Seconds() ? kShortestStep : kLongestStep) - 1;
+  const double below = std::hypot(paths.low / units::s, shorter * (difference / units::s));
+  const double above = std::hypot(paths.high / units::s, longer * (difference / units::s));
+  return {difference - below * units::s, difference + above * units::s};
 }
 
 Result<Seconds> step_time(const Scenario& scenario, const Session& session) {
