@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "advice.h"
 #include "costs.h"
 #include "ns_dist/memory.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "search_space.h"
@@ -25,6 +27,8 @@ using Texts = std::vector<std::string>;
 constexpr double kForever = std::numeric_limits<double>::infinity();
 // Bounds are sums in another order than the clock's.
 constexpr double kRounding = 1e-9;
+// Memory or network time of two plans that are no different to a user.
+constexpr double kAlike = 1.01;
 
 // Calls work(i, worker) for each i below `count`, on `threads` threads.
 template <class Work>
@@ -56,9 +60,10 @@ struct Found {
   std::uint64_t seen = 0, bounded = 0;
   double least_memory = kForever;
 
-  void refuse(const Error& error, std::uint32_t group, std::uint32_t leaf) {
+  // Notes that `count` plans from `leaf` of `group` on are impossible.
+  void refuse(const Error& error, std::uint32_t group, std::uint32_t leaf, std::uint64_t count) {
     const std::string reason = error.where.substr(0, error.where.find(','));
-    ++infeasible[reason];
+    infeasible[reason] += count;
     const std::tuple place{group, leaf};
     const auto [known, is_new] = examples.try_emplace(reason, place, error.message);
     if (!is_new && place < known->second.first) known->second = {place, error.message};
@@ -68,7 +73,8 @@ struct Found {
 int kinds_of(const ParallelPlan& plan) {
   int kinds = 0;
   for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp}) kinds += degree > 1 ? 1 : 0;
-  if (plan.schedule != ParallelPlan().schedule && plan.vpp == 1) ++kinds;
+  const auto schedule = pipeline_schedule(plan.schedule);
+  if (schedule && (*schedule)->splits_backward) ++kinds;
   if (plan.recompute != Recompute::kNone) ++kinds;
   return kinds;
 }
@@ -151,7 +157,8 @@ double network_time(const StepProgram& program, const ProgramCosts& costs) {
 class Search {
  public:
   Search(const SearchSpace& space, const Session& session, const SearchOptions& options)
-      : space_(space.contents()), session_(session), options_(options), base_(space.base()) {
+      : space_(space.contents()), session_(session), options_(options), base_(space.base()), alone_(space.base()) {
+    alone_.network.contention = alone_.network.compute_slowdown = false;
     const Training& training = base_.training;
     tokens_ = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
   }
@@ -170,9 +177,10 @@ class Search {
   }
 
  private:
-  struct Group {
-    double bound = 0;
-    std::uint32_t id = 0;
+  // Groups that lie side by side and have the same shape of the pipeline: the loops of their schedules are made once.
+  struct Family {
+    std::uint32_t first = 0, end = 0;
+    double bound = 0;  // the least of its groups
   };
 
   bool stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
@@ -184,13 +192,21 @@ class Search {
     std::unordered_map<std::string, std::uint32_t> ids;
     Scenario scenario = base_;
     Texts texts;
-    space_.walk(0, space_.groups, scenario, texts, [&](const Scenario&, const Texts& chosen) {
+    std::array<std::int64_t, 4> last{};
+    space_.walk(0, space_.groups, scenario, texts, [&](const Scenario& each, const Texts& chosen) {
       for (const std::string& text : chosen) {
         const auto [known, is_new] = ids.try_emplace(text, static_cast<std::uint32_t>(texts_.size()));
         if (is_new) texts_.push_back(text);
         chosen_.push_back(known->second);
       }
-      groups_.push_back({0, static_cast<std::uint32_t>(groups_.size())});
+      const ParallelPlan& plan = each.plan;
+      const std::array shape{plan.tp, plan.pp, plan.dp, microbatches_of(plan, each.training)};
+      const auto group = static_cast<std::uint32_t>(bounds_.size());
+      if (families_.empty() || shape != last) families_.push_back({group, group, 0});
+      last = shape;
+      families_.back().end = group + 1;
+      bounds_.push_back(0);
+      too_large_.push_back(0);
       return true;
     });
   }
@@ -203,8 +219,8 @@ class Search {
 
   // Calls visit(scenario, leaf) for the plans of a group until it returns false.
   template <class Visit>
-  void for_each_leaf(std::uint32_t group, const Visit& visit) const {
-    Scenario scenario = base_;
+  void for_each_leaf(const Scenario& base, std::uint32_t group, const Visit& visit) const {
+    Scenario scenario = base;
     Texts texts = texts_of(group);
     space_.apply(scenario, texts);
     std::uint32_t leaf = 0;
@@ -212,9 +228,9 @@ class Search {
                 [&](const Scenario& each, const Texts&) { return visit(each, leaf++); });
   }
 
-  Scenario scenario_of(const Plan& plan) const {
+  Scenario scenario_of(const Plan& plan, const Scenario& base) const {
     Scenario found;
-    for_each_leaf(plan.group, [&](const Scenario& each, std::uint32_t leaf) {
+    for_each_leaf(base, plan.group, [&](const Scenario& each, std::uint32_t leaf) {
       if (leaf == plan.leaf) found = each;
       return leaf != plan.leaf;
     });
@@ -239,65 +255,151 @@ class Search {
     return seconds * (tokens_ / (static_cast<double>(training.global_batch) * static_cast<double>(training.sequence)));
   }
 
-  static Scenario unshared(const Scenario& scenario) {
-    Scenario alone = scenario;
-    alone.network.contention = alone.network.compute_slowdown = false;
-    return alone;
-  }
-
   // The bound of each group, from the first of its plans that can be built: 0 where there is none, so that all of them
   // are looked at and their mistakes counted.
   void bound_groups() {
-    in_parallel(groups_.size(), options_.threads, [&](std::size_t i, unsigned) {
-      if (stop()) return;
-      for_each_leaf(groups_[i].id, [&](const Scenario& scenario, std::uint32_t) {
-        const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
-        if (!program) return true;
-        const auto costs = costs_of(*program, unshared(scenario), session_);
-        if (costs) groups_[i].bound = scaled(scenario, kernel_bound(*program, *costs));
-        return false;
-      });
+    in_parallel(families_.size(), options_.threads, [&](std::size_t i, unsigned) {
+      Family& family = families_[i];
+      family.bound = kForever;
+      for (std::uint32_t group = family.first; group < family.end && !stop(); ++group) {
+        for_each_leaf(alone_, group, [&](const Scenario& scenario, std::uint32_t) {
+          const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
+          if (!program) return true;
+          const Bytes capacity = scenario.cluster.gpu.memory;
+          if (const auto one = held(scenario); one && *one > capacity) {
+            if (const Bytes least = least_held(group, *one); least > capacity) {
+              bounds_[group] = kForever;
+              too_large_[group] = least / units::B;
+              return false;
+            }
+          }
+          const auto costs = costs_of(*program, scenario, session_);
+          if (costs) bounds_[group] = scaled(scenario, kernel_bound(*program, *costs));
+          return false;
+        });
+        family.bound = std::min(family.bound, bounds_[group]);
+      }
     });
-    std::sort(groups_.begin(), groups_.end(),
-              [](const Group& a, const Group& b) { return std::tie(a.bound, a.id) < std::tie(b.bound, b.id); });
+    std::sort(families_.begin(), families_.end(),
+              [](const Family& a, const Family& b) { return std::tie(a.bound, a.first) < std::tie(b.bound, b.first); });
+  }
+
+  // What some stage holds, activations aside: nothing where the plan cannot be built.
+  std::optional<Bytes> held(const Scenario& scenario) const {
+    const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
+    if (!memory) return std::nullopt;
+    Bytes all;
+    for (const StageMemory& stage : memory->stages) {
+      all = all + stage.weights + stage.gradients + stage.optimizer + stage.other;
+    }
+    return (1 - kRounding) / static_cast<double>(memory->stages.size()) * all;
+  }
+
+  // The same for every plan of a group of which one plan holds too much. How much the stages hold together depends on
+  // where the parts of the model lie: how many copies there are, and whether the first part and the last one share a
+  // stage. One plan of each kind is asked, with few microbatches, since their number does not matter here.
+  Bytes least_held(std::uint32_t group, Bytes least) const {
+    std::vector<std::pair<std::size_t, bool>> known;
+    Scenario scenario = alone_;
+    Texts texts = texts_of(group);
+    space_.apply(scenario, texts);
+    const std::int64_t batch = scenario.training.global_batch;
+    space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario& each, const Texts&) {
+      const auto schedule = pipeline_schedule(each.plan.schedule);
+      if (!schedule) return true;
+      const std::int64_t few = 4 * each.plan.pp;
+      const Seats seats = (*schedule)->seats({each.plan.pp, few, each.plan.vpp});
+      const std::pair place{seats.size(), seats.front().front().stage == seats.front().back().stage};
+      if (std::find(known.begin(), known.end(), place) != known.end()) return true;
+      scenario.training.global_batch = few * each.training.micro_batch * each.plan.dp;
+      const auto found = held(scenario);
+      scenario.training.global_batch = batch;
+      if (!found) return true;
+      known.push_back(place);
+      least = min(least, *found);
+      return true;
+    });
+    return least;
   }
 
   // ---- Plans ----
 
+  // The plans of a group. Those that differ in levels behind `budgets` hold the same, and have the same step when
+  // data-parallel collectives take no time; this bound is asked first.
   void look_at(std::uint32_t group, double limit, Found& found) const {
-    for_each_leaf(group, [&](const Scenario& scenario, std::uint32_t leaf) {
-      ++found.seen;
+    Scenario scenario = alone_;
+    Texts texts = texts_of(group);
+    space_.apply(scenario, texts);
+    std::uint32_t leaf = 0;
+    space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario&, const Texts&) {
+      const std::uint32_t first = leaf;
+      Scenario& below = scenario;
+      space_.walk(space_.budgets, space_.levels.size(), below, texts, [&](const Scenario&, const Texts&) {
+        ++leaf;
+        return true;
+      });
+      found.seen += leaf - first;
       const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
       if (!memory) {
-        found.refuse(memory.error(), group, leaf);
+        found.refuse(memory.error(), group, first, leaf - first);
         return true;
       }
-      const double peak = memory->peak() / units::B;
       if (memory->peak() > scenario.cluster.gpu.memory) {
-        found.refuse({ErrorCode::kInfeasible,
-                      fmt::format("{:.1f} GiB of {:.1f} GiB", memory->peak() / units::GiB,
-                                  scenario.cluster.gpu.memory / units::GiB),
-                      "memory",
-                      "",
-                      "",
-                      {}},
-                     group, leaf);
-        found.least_memory = std::min(found.least_memory, peak);
+        found.refuse(too_large(memory->peak(), scenario.cluster.gpu.memory), group, first, leaf - first);
+        found.least_memory = std::min(found.least_memory, memory->peak() / units::B);
         return true;
       }
-      const auto step = step_time(unshared(scenario), session_);
-      if (!step) {
-        found.refuse(step.error(), group, leaf);
+      std::uint32_t at = first;
+      bool asked = false;
+      space_.walk(space_.budgets, space_.levels.size(), below, texts, [&](const Scenario& each, const Texts&) {
+        const std::uint32_t here = at++;
+        auto program = plan_program(each.model, each.plan, each.training, session_.plans());
+        auto costs = program ? costs_of(*program, each, session_) : Result<ProgramCosts>(fail(program.error()));
+        if (!costs) {
+          found.refuse(costs.error(), group, here, 1);
+          return true;
+        }
+        if (!asked && leaf - first > 1) {
+          asked = true;
+          if (step_alone(*program, without_data_parallel(*program, *costs), each) > limit) {
+            found.bounded += leaf - here;
+            return false;
+          }
+        }
+        const double bound = step_alone(*program, *costs, each);
+        if (bound > limit) {
+          ++found.bounded;
+          return true;
+        }
+        found.plans.push_back({bound, -1, 0, memory->peak() / units::B, group, here, kinds_of(each.plan)});
         return true;
-      }
-      const double bound = scaled(scenario, *step / units::s) * (1 - kRounding);
-      if (bound > limit) {
-        ++found.bounded;
-        return true;
-      }
-      found.plans.push_back({bound, -1, 0, peak, group, leaf, kinds_of(scenario.plan)});
+      });
       return !stop();
     });
+  }
+
+  static Error too_large(Bytes peak, Bytes capacity) {
+    return {ErrorCode::kInfeasible,
+            fmt::format("{:.1f} GiB of {:.1f} GiB", peak / units::GiB, capacity / units::GiB),
+            "memory",
+            "",
+            "",
+            {}};
+  }
+
+  static ProgramCosts without_data_parallel(const StepProgram& program, ProgramCosts costs) {
+    for (ProgramCosts::Row& row : costs.rows) {
+      for (std::size_t w = 0; w < row.forecasts.size(); ++w) {
+        if (program.works[w].category == Category::kDataParallel) row.forecasts[w].latency = Seconds();
+      }
+    }
+    return costs;
+  }
+
+  // A lower bound of the step: the clock without sharing.
+  double step_alone(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario) const {
+    const auto step = step_of(program, costs, scenario, session_);
+    return step ? scaled(scenario, *step / units::s) * (1 - kRounding) : 0;
   }
 
   void take(Found found) {
@@ -315,21 +417,34 @@ class Search {
   // Rounds of groups, the lowest bound first. Limits change between rounds only, so that the result does not depend on
   // the number of threads.
   void look_at_groups() {
-    std::size_t first = 0, round = 4;
-    while (first < groups_.size() && groups_[first].bound <= limit() && !stop()) {
-      const std::size_t end = std::min(groups_.size(), first + round);
+    for (std::uint32_t group = 0; group < too_large_.size(); ++group) {
+      if (too_large_[group] == 0) continue;
+      Scenario scenario = alone_;
+      space_.apply(scenario, texts_of(group));
+      Found found;
+      found.seen = static_cast<std::uint64_t>(space_.count(space_.groups, scenario));
+      found.refuse(too_large(too_large_[group] * units::B, scenario.cluster.gpu.memory), group, 0, found.seen);
+      found.least_memory = too_large_[group];
+      take(std::move(found));
+    }
+    std::size_t first = 0, round = 2;
+    while (first < families_.size() && families_[first].bound <= limit() && !stop()) {
+      const std::size_t end = std::min(families_.size(), first + round);
       std::vector<Found> found(std::max(1U, options_.threads));
       const double limit_now = limit();
       in_parallel(end - first, options_.threads, [&](std::size_t i, unsigned worker) {
-        if (!stop()) look_at(groups_[first + i].id, limit_now, found[worker]);
+        const Family& family = families_[first + i];
+        for (std::uint32_t group = family.first; group < family.end && !stop(); ++group) {
+          if (too_large_[group] == 0 && bounds_[group] <= limit_now) look_at(group, limit_now, found[worker]);
+        }
       });
       const std::size_t before = near_.size();
       for (Found& each : found) take(std::move(each));
       time_the_best(before);
       forget_slow();
       first = end;
-      round = std::min<std::size_t>(2 * round, 64);
-      if (options_.progress) options_.progress(static_cast<double>(first) / static_cast<double>(groups_.size()));
+      round = std::min<std::size_t>(2 * round, 16);
+      if (options_.progress) options_.progress(static_cast<double>(first) / static_cast<double>(families_.size()));
     }
     (stop() ? result_.unseen : result_.skipped) = result_.plans - seen_;
     if (least_memory_ < kForever) result_.least_memory = least_memory_ * units::B;
@@ -345,7 +460,7 @@ class Search {
     std::erase_if(plans, [](const Plan* plan) { return plan->step >= 0; });
     in_parallel(plans.size(), options_.threads, [&](std::size_t i, unsigned) {
       if (stop()) return;
-      const Scenario scenario = scenario_of(*plans[i]);
+      const Scenario scenario = scenario_of(*plans[i], base_);
       const auto step = step_time(scenario, session_);
       plans[i]->step = step ? scaled(scenario, *step / units::s) : kForever;
     });
@@ -443,16 +558,28 @@ class Search {
       for (Plan& plan : near_) all.push_back(&plan);
       add(fastest(std::move(all)), "fastest");
     }
-    add(least([](const Plan& plan) { return plan.kinds; }), "simplest to run");
-    add(least([](const Plan& plan) { return plan.memory; }), "most memory headroom");
+    // A plan that was chosen already is as good where its value is: no twins.
+    const auto add_least = [&](const auto& key, std::string why) {
+      const Plan* found = least(key);
+      if (found == nullptr) return;
+      for (const auto& [chosen, reasons] : chosen_plans_) {
+        const Plan& known = *std::find_if(near_.begin(), near_.end(), [&, &plan = chosen](const Plan& each) {
+          return each.group == plan.group && each.leaf == plan.leaf;
+        });
+        if (key(known) <= kAlike * key(*found)) return add(&known, std::move(why));
+      }
+      add(found, std::move(why));
+    };
+    add_least([](const Plan& plan) { return static_cast<double>(plan.kinds); }, "simplest to run");
+    add_least([](const Plan& plan) { return plan.memory; }, "most memory headroom");
     in_parallel(near_.size(), options_.threads, [&](std::size_t i, unsigned) {
-      const Scenario scenario = scenario_of(near_[i]);
+      const Scenario scenario = scenario_of(near_[i], alone_);
       const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
       if (!program) return;
-      const auto costs = costs_of(*program, unshared(scenario), session_);
+      const auto costs = costs_of(*program, scenario, session_);
       if (costs) near_[i].network = scaled(scenario, network_time(*program, *costs));
     });
-    add(least([](const Plan& plan) { return plan.network; }), "least network time");
+    add_least([](const Plan& plan) { return plan.network; }, "least network time");
     for (auto& [plan, why] : chosen_plans_) {  // those that were copied before
       for (const Plan& each : near_) {
         if (each.group == plan.group && each.leaf == plan.leaf) plan.network = each.network;
@@ -494,7 +621,7 @@ class Search {
                      [](const auto& a, const auto& b) { return a.first.step < b.first.step; });
     std::optional<Prediction> best;
     for (auto& [plan, why] : chosen_plans_) {
-      const Scenario scenario = scenario_of(plan);
+      const Scenario scenario = scenario_of(plan, base_);
       NS_TRY(Prediction prediction, predict(scenario, session_));
       SearchAnswer answer;
       answer.why = why;
@@ -519,11 +646,14 @@ class Search {
   const Session& session_;
   const SearchOptions& options_;
   const Scenario& base_;
+  Scenario alone_;  // the same, and nothing shares anything
   double tokens_ = 0;
 
   std::vector<std::string> texts_;     // each once
   std::vector<std::uint32_t> chosen_;  // of each group, its texts
-  std::vector<Group> groups_;
+  std::vector<double> bounds_;         // of each group
+  std::vector<double> too_large_;      // of each group: bytes that all of its plans hold, where these are too many
+  std::vector<Family> families_;
   std::vector<Plan> near_;  // plans that may be answers
   double best_ = kForever, least_memory_ = kForever;
   std::uint64_t seen_ = 0;

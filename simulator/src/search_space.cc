@@ -129,27 +129,29 @@ Texts param_gather_overlap(const Scenario& scenario, std::int64_t) {
 }
 
 // The table: a line for each field that a search varies, outermost first, and over which values. Fields that change the
-// kernels of a step (their shapes or their number) come before those that change only when and where they run.
+// kernels of a step (their shapes or their number) come first, then those that change what a stage holds, then those
+// that change only when data-parallel collectives run.
+enum class Changes { kKernels, kMemory, kDataParallel };
 struct Searched {
   std::string_view field;
   Texts (*values)(const Scenario&, std::int64_t gpus);
-  bool kernels;                                // it changes the kernels of a step
+  Changes changes;
   std::array<std::string_view, 4> needs = {};  // the fields before it that `values` reads
 };
 constexpr Searched kSearched[] = {
-    {"plan/tp", tensor_parallel, true},
-    {"plan/cp", context_parallel, true, {"plan/tp", "training/sequence"}},
-    {"plan/pp", pipeline_stages, true, {"plan/tp", "plan/cp"}},
-    {"plan/dp", replicas, true, {"plan/tp", "plan/cp", "plan/pp"}},
-    {"plan/ep", expert_parallel, true, {"plan/dp"}},
-    {"training/micro_batch", micro_batches, true, {"plan/dp", "training/global_batch"}},
-    {"plan/sequence_parallel", sequence_parallel, true, {"plan/tp"}},
-    {"plan/zero", zero_stages, true, {"plan/dp", "plan/cp"}},
-    {"plan/recompute", recomputations, true},
-    {"plan/schedule", schedules, false, {"plan/pp"}},
-    {"plan/vpp", model_chunks, false, {"plan/pp", "plan/schedule"}},
-    {"plan/overlap_grad_reduce", grad_reduce_overlap, false, {"plan/dp", "plan/cp"}},
-    {"plan/overlap_param_gather", param_gather_overlap, false, {"plan/dp", "plan/cp", "plan/zero"}},
+    {"plan/tp", tensor_parallel, Changes::kKernels},
+    {"plan/cp", context_parallel, Changes::kKernels, {"plan/tp", "training/sequence"}},
+    {"plan/pp", pipeline_stages, Changes::kKernels, {"plan/tp", "plan/cp"}},
+    {"plan/dp", replicas, Changes::kKernels, {"plan/tp", "plan/cp", "plan/pp"}},
+    {"plan/ep", expert_parallel, Changes::kKernels, {"plan/dp"}},
+    {"training/micro_batch", micro_batches, Changes::kKernels, {"plan/dp", "training/global_batch"}},
+    {"plan/sequence_parallel", sequence_parallel, Changes::kKernels, {"plan/tp"}},
+    {"plan/zero", zero_stages, Changes::kKernels, {"plan/dp", "plan/cp"}},
+    {"plan/recompute", recomputations, Changes::kKernels},
+    {"plan/schedule", schedules, Changes::kMemory, {"plan/pp"}},
+    {"plan/vpp", model_chunks, Changes::kMemory, {"plan/pp", "plan/schedule"}},
+    {"plan/overlap_grad_reduce", grad_reduce_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp"}},
+    {"plan/overlap_param_gather", param_gather_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp", "plan/zero"}},
 };
 
 constexpr std::string_view kDegrees[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
@@ -162,22 +164,6 @@ bool gives(const SearchRequest& request, std::string_view field) {
   const auto named = [field](const auto& each) { return each.field == field; };
   return std::any_of(request.fixed.assignments.begin(), request.fixed.assignments.end(), named) ||
          std::any_of(request.listed.begin(), request.listed.end(), named);
-}
-
-// The plans that the levels from `first` on have, when those above have their values in `scenario`. Levels that no
-// later one reads multiply.
-double count(const SearchSpace::Contents& space, std::size_t first, Scenario& scenario) {
-  if (first == space.levels.size()) return 1;
-  const SearchSpace::Contents::Level& level = space.levels[first];
-  const Texts values = space.values(level, scenario);
-  double plans = 0;
-  for (const std::string& text : values) {
-    if (!space.set(scenario, level, text)) continue;
-    const double below = count(space, first + 1, scenario);
-    if (!level.is_read) return static_cast<double>(values.size()) * below;
-    plans += below;
-  }
-  return plans;
 }
 
 // What to write fewer values of: the fields with most of them.
@@ -207,7 +193,7 @@ Error no_product(std::string_view where, std::int64_t gpus) {
 
 Result<void> check_size(SearchSpace::Contents& space) {
   Scenario scenario = space.base;
-  const double plans = count(space, 0, scenario);
+  const double plans = space.count(0, scenario);
   if (plans > kMostPlans) {
     return fail({ErrorCode::kUsage,
                  fmt::format("the search has {:.3g} plans", plans),
@@ -326,6 +312,20 @@ bool SearchSpace::Contents::set(Scenario& scenario, const Level& level, const st
   return ranks && *ranks == gpus;
 }
 
+double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const {
+  if (first == levels.size()) return 1;
+  const Level& level = levels[first];
+  const Texts all = values(level, scenario);
+  double plans = 0;
+  for (const std::string& text : all) {
+    if (!set(scenario, level, text)) continue;
+    const double below = count(first + 1, scenario);
+    if (!level.is_read) return static_cast<double>(all.size()) * below;
+    plans += below;
+  }
+  return plans;
+}
+
 void SearchSpace::Contents::finish(Scenario& scenario) const {
   if (!follows_schedule) return;
   const auto schedule = pipeline_schedule(scenario.plan.schedule);
@@ -431,7 +431,8 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
       }
     }
     space->levels.push_back(std::move(level));
-    if (searched.kernels) space->groups = space->levels.size();
+    if (searched.changes == Changes::kKernels) space->groups = space->levels.size();
+    if (searched.changes != Changes::kDataParallel) space->budgets = space->levels.size();
   }
   space->follows_schedule = !gives(request, kOverlapP2p);
   space->fixed = std::move(request.fixed);
@@ -447,6 +448,7 @@ SearchSpace::SearchSpace(SearchSpace&&) noexcept = default;
 SearchSpace& SearchSpace::operator=(SearchSpace&&) noexcept = default;
 
 const Scenario& SearchSpace::base() const { return contents_->base; }
+const Scenario* SearchSpace::from() const { return contents_->from.get(); }
 std::int64_t SearchSpace::gpus() const { return contents_->gpus; }
 std::uint64_t SearchSpace::size() const { return contents_->size; }
 

@@ -24,6 +24,7 @@ class SearchSpace::Contents {
   std::int64_t gpus = 0;
   std::vector<Level> levels;
   std::size_t groups = 0;         // levels that decide the kernels
+  std::size_t budgets = 0;        // and those that decide what a stage holds
   bool follows_schedule = false;  // overlap_p2p is what the schedule does
   std::uint64_t size = 0;
   ScenarioSpec fixed;
@@ -52,6 +53,9 @@ class SearchSpace::Contents {
   }
   // Gives the first levels these values.
   void apply(Scenario& scenario, const std::vector<std::string>& texts) const;
+  // The plans that the levels from `first` on have, when those above have their values in `scenario`. Levels that no
+  // later one reads multiply.
+  double count(std::size_t first, Scenario& scenario) const;
   // False where the degrees then are not those of the cluster.
   bool set(Scenario& scenario, const Level& level, const std::string& text) const;
 

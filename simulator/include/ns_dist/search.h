@@ -65,6 +65,7 @@ class SearchSpace {
 
   // The machine, the model and all that does not vary.
   const Scenario& base() const;
+  const Scenario* from() const;  // of the request; none: nullptr
   std::int64_t gpus() const;
   // Plans, valid or not. Products of degrees that are not the number of GPUs are no plans of the space.
   std::uint64_t size() const;
