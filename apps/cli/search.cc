@@ -4,14 +4,23 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "arguments.h"
 #include "commands.h"
+#include "ns_dist/planner.h"
+#include "ns_dist/sensitivity.h"
+#include "ns_dist/simulator.h"
+#include "ns_dist/time_to_train.h"
 #include "search_output.h"
 #include "tables.h"
 
@@ -31,11 +40,14 @@ struct Flags {
   WorkFlags work;
   std::string gpus, threads, csv;
   std::string within = "10";
-  bool json = false;
+  std::optional<std::string> tokens, deadline, between_failures, checkpoint, storage, restart, prices;
+  bool json = false, sensitivity = false;
 };
 
 // Flags whose values are tried one machine after the other, not within one space.
 constexpr std::string_view kMachines[] = {"model", "machine/gpu", "machine/cluster", "machine/nodes"};
+
+constexpr std::int64_t kMostSearched = std::int64_t{1} << 20;  // GPUs, for a deadline
 
 bool is_machine(std::string_view field) {
   return std::find(std::begin(kMachines), std::end(kMachines), field) != std::end(kMachines);
@@ -144,6 +156,23 @@ Result<std::vector<SearchRequest>> read_requests(const Flags& flags) {
   return sized;
 }
 
+// Errors: a file that cannot be read, or is larger than 16 MiB.
+Result<std::string> read_file(const std::string& path, std::string_view flag, std::string_view expected) {
+  constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
+  std::error_code status;
+  const bool regular = std::filesystem::is_regular_file(path, status);
+  std::ifstream file(path, std::ios::binary);
+  if (!regular || !file || std::filesystem::file_size(path, status) > kLargest || status) {
+    return fail({ErrorCode::kNotFound,
+                 fmt::format("\"{}\" cannot be read", path),
+                 std::string(flag),
+                 std::string(expected),
+                 "",
+                 {}});
+  }
+  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 Result<double> read_share(const std::string& text, std::string_view flag) {
   const std::string digits = text.ends_with('%') ? text.substr(0, text.size() - 1) : text;
   const auto percent = read_positive_number(digits, 1000);
@@ -156,6 +185,167 @@ Result<double> read_share(const std::string& text, std::string_view flag) {
                  {}});
   }
   return *percent / 100;
+}
+
+// "15T", "300B", "2.5e11": a number of tokens.
+Result<double> read_tokens(const std::string& text) {
+  constexpr std::string_view kLetters = "KMBT";
+  double scale = 1;
+  std::string digits = text;
+  if (const std::size_t letter = text.empty() ? std::string::npos : kLetters.find(text.back());
+      letter != std::string::npos) {
+    scale = std::pow(1000.0, static_cast<double>(letter + 1));
+    digits.pop_back();
+  }
+  const auto number = read_positive_number(digits, 1e18);
+  if (number && *number * scale <= 1e18) return *number * scale;
+  return fail({ErrorCode::kUsage,
+               fmt::format("\"{}\" is no number of tokens", text),
+               "--tokens",
+               "a number above 0, with K, M, B or T behind it for thousands to trillions",
+               "write, for example, --tokens 15T",
+               {}});
+}
+
+// "30d", "12 h", "90 min", "600 s".
+Result<Seconds> read_duration(const std::string& text, std::string_view flag) {
+  struct Unit {
+    std::string_view name;
+    double seconds;
+  };
+  constexpr Unit kUnits[] = {{"min", 60}, {"w", 7 * 86'400.0}, {"d", 86'400}, {"h", 3600}, {"s", 1}};
+  for (const Unit& unit : kUnits) {
+    if (!text.ends_with(unit.name)) continue;
+    std::string digits = text.substr(0, text.size() - unit.name.size());
+    while (digits.ends_with(' ')) digits.pop_back();
+    const auto number = read_positive_number(digits, 1e12);
+    if (number) return *number * unit.seconds * units::s;
+    break;
+  }
+  return fail({ErrorCode::kUsage,
+               fmt::format("\"{}\" is no duration", text),
+               std::string(flag),
+               "a number above 0 with its unit: s, min, h, d or w",
+               fmt::format("write, for example, {} 30d", flag),
+               {}});
+}
+
+Result<SearchGoals> read_goals(const Flags& flags) {
+  SearchGoals goals;
+  goals.from = flags.work.from;
+  if (flags.tokens) {
+    NS_TRY(goals.tokens, read_tokens(*flags.tokens));
+  }
+  if (flags.deadline) {
+    NS_TRY(goals.deadline, read_duration(*flags.deadline, "--deadline"));
+  }
+  if (flags.between_failures) {
+    NS_TRY(goals.reliability.gpu_time_between_failures,
+           read_duration(*flags.between_failures, "--time-between-failures"));
+  }
+  if (flags.checkpoint) {
+    NS_TRY(goals.reliability.checkpoint, read_duration(*flags.checkpoint, "--checkpoint-time"));
+  }
+  if (flags.restart) {
+    NS_TRY(goals.reliability.restart, read_duration(*flags.restart, "--restart-time"));
+  }
+  if (flags.storage) {
+    auto bandwidth = parse_quantity<BytesPerSecond>(*flags.storage);
+    if (bandwidth && *bandwidth > BytesPerSecond()) {
+      goals.reliability.storage_bandwidth = *bandwidth;
+    } else {
+      return fail({ErrorCode::kUsage,
+                   fmt::format("\"{}\" is no bandwidth", *flags.storage),
+                   "--storage-bandwidth",
+                   "above 0, with its unit",
+                   "write, for example, --storage-bandwidth \"2 TB/s\"",
+                   {}});
+    }
+  }
+  const bool trains = flags.deadline || flags.between_failures || flags.checkpoint || flags.restart || flags.storage;
+  if (trains && !flags.tokens) {
+    return fail({ErrorCode::kUsage,
+                 "the length of the training is not given",
+                 "--tokens",
+                 "a number of tokens",
+                 "write, for example, --tokens 15T",
+                 {}});
+  }
+  if (flags.prices) {
+    NS_TRY(const std::string text, read_file(*flags.prices, "--prices", "a file of prices"));
+    NS_TRY(goals.prices, read_prices(text, *flags.prices));
+  }
+  return goals;
+}
+
+// Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.
+Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog) {
+  SearchRequest smallest = request;
+  NS_TRY(const std::int64_t node, [&]() -> Result<std::int64_t> {
+    ScenarioSpec spec;
+    for (const Assignment& each : request.fixed.assignments) {
+      if (is_machine(each.field) || each.field.starts_with("machine/")) spec.assignments.push_back(each);
+    }
+    NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
+    return machine.cluster.gpus_per_node();
+  }());
+  smallest.gpus = node;
+  NS_TRY(const SearchSpace space, SearchSpace::make(std::move(smallest), catalog));
+  const Scenario& base = space.base();
+  const double tokens = static_cast<double>(base.training.global_batch) * static_cast<double>(base.training.sequence);
+  const Flops each = 1 / tokens * step_flops(base.model, base.plan, base.training).model;
+  const FlopsPerSecond peak = base.cluster.gpu.matrix_peak(base.training.dtype);
+  const double least = peak > FlopsPerSecond() ? *goals.tokens * each / (peak * *goals.deadline) : 1;
+  std::int64_t gpus = node;
+  while (static_cast<double>(gpus) < least && gpus < kMostSearched) gpus *= 2;
+  return gpus;
+}
+
+// Searches one machine after the other.
+class Searcher {
+ public:
+  Searcher(const Catalog& catalog, const SearchOptions& options, bool sensitivity)
+      : catalog_(catalog), options_(options), sensitivity_(sensitivity) {}
+
+  Result<void> add(SearchRequest request) {
+    NS_TRY(const SearchSpace space, SearchSpace::make(std::move(request), catalog_));
+    return add(space);
+  }
+  Result<void> add(const SearchSpace& space) {
+    Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), space.base().cluster.gpu.id), 0);
+    options_.progress = [&](double share) { progress.share(share); };
+    NS_TRY(const Session session, Session::make(space.base()));
+    auto result = search(space, session, options_);
+    progress.done();
+    if (!result) return fail(std::move(result.error()));
+    SearchCase found{space.base(), space.gpus(), *std::move(result), {}};
+    if (sensitivity_ && !found.result.answers.empty()) {
+      NS_TRY(found.sensitivity, sensitivities(found.result.answers.front().report.scenario));
+    }
+    cases_.push_back(std::move(found));
+    return {};
+  }
+  const std::vector<SearchCase>& cases() const { return cases_; }
+
+ private:
+  const Catalog& catalog_;
+  SearchOptions options_;
+  bool sensitivity_;
+  std::vector<SearchCase> cases_;
+};
+
+// Larger and larger clusters until one is in time.
+Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
+                                  Searcher& searcher) {
+  NS_TRY(std::int64_t gpus, first_size(request, goals, catalog));
+  for (; gpus <= kMostSearched && !interrupted; gpus *= 2) {
+    SearchRequest sized = request;
+    sized.gpus = gpus;
+    NS_TRY_VOID(searcher.add(std::move(sized)));
+    const auto time = training_of(searcher.cases().back(), goals);
+    if (time && time->total <= *goals.deadline) break;
+  }
+  return {};
 }
 
 }  // namespace
@@ -175,8 +365,32 @@ int search_command(int argc, const char* const* argv) {
       ->type_name("PERCENT")
       ->group(what);
   app.add_option("--threads", flags.threads, "threads [one a core]")->type_name("N")->group(what);
+  const char* long_run = "The whole training";
+  app.add_option("--tokens", flags.tokens, "tokens of the whole training, as in 15T: how long does it take?")
+      ->type_name("N")
+      ->group(long_run);
+  app.add_option("--deadline", flags.deadline, "as in 30d: which cluster is in time? Without --gpus: the least one")
+      ->type_name("TIME")
+      ->group(long_run);
+  app.add_option("--prices", flags.prices, "what a GPU costs for an hour, JSON: what does it cost?")
+      ->type_name("FILE")
+      ->group(long_run);
+  app.add_option("--time-between-failures", flags.between_failures, "of one GPU and its share of the rest [50676 h]")
+      ->type_name("TIME")
+      ->group(long_run);
+  app.add_option("--storage-bandwidth", flags.storage, "of the cluster, for checkpoints [122 MB/s for each GPU]")
+      ->type_name("RATE")
+      ->group(long_run);
+  app.add_option("--checkpoint-time", flags.checkpoint, "to write one [weights and optimizer / bandwidth]")
+      ->type_name("TIME")
+      ->group(long_run);
+  app.add_option("--restart-time", flags.restart, "from a failure to the next step [10 min]")
+      ->type_name("TIME")
+      ->group(long_run);
   app.add_flag("--json", flags.json, "print one JSON object")->group(group);
   app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(group);
+  app.add_flag("--sensitivity", flags.sensitivity, "what does 1 % more of each part of the machine change?")
+      ->group(group);
   add_work_flags(app, flags.work);
   describe(app);
   if (const auto done = parse(app, argc, argv)) return *done;
@@ -190,41 +404,46 @@ int search_command(int argc, const char* const* argv) {
   options.within = *within;
   auto requests = read_requests(flags);
   if (!requests) return report_error(requests.error());
+  const auto goals = read_goals(flags);
+  if (!goals) return report_error(goals.error());
   if (auto writable = check_output(flags.csv, {}); !writable) return report_error(writable.error());
 
   const Catalog catalog = Catalog::standard();
-  std::vector<SearchSpace> spaces;
-  for (SearchRequest& request : *requests) {
-    auto space = SearchSpace::make(std::move(request), catalog);
-    if (!space) return report_error(space.error());
-    spaces.push_back(*std::move(space));
-  }
   std::signal(SIGINT, on_interrupt);
   options.stop = &interrupted;
-  std::vector<SearchCase> cases;
-  for (const SearchSpace& space : spaces) {
-    if (interrupted) break;
-    Progress progress(fmt::format("{} GPUs", with_commas(space.gpus())), 0);
-    options.progress = [&](double share) { progress.share(share); };
-    const auto session = Session::make(space.base());
-    if (!session) return report_error(session.error());
-    auto result = search(space, *session, options);
-    progress.done();
-    if (!result) return report_error(result.error());
-    cases.push_back({space.base(), space.gpus(), *std::move(result)});
+  Searcher searcher(catalog, options, flags.sensitivity);
+  const bool sized = !flags.gpus.empty() || flags.work.texts.at("machine/nodes");
+  if (goals->deadline && !sized) {
+    for (const SearchRequest& request : *requests) {
+      if (auto done = search_until_in_time(request, *goals, catalog, searcher); !done) {
+        return report_error(done.error());
+      }
+    }
+  } else {
+    std::vector<SearchSpace> spaces;  // all are checked before the first is searched
+    for (SearchRequest& request : *requests) {
+      auto space = SearchSpace::make(std::move(request), catalog);
+      if (!space) return report_error(space.error());
+      spaces.push_back(*std::move(space));
+    }
+    for (const SearchSpace& space : spaces) {
+      if (interrupted) break;
+      if (auto done = searcher.add(space); !done) return report_error(done.error());
+    }
   }
+  const std::vector<SearchCase>& cases = searcher.cases();
   if (!flags.csv.empty()) {
-    if (auto written = write_text(flags.csv, search_csv(cases, flags.work.from)); !written) {
+    if (auto written = write_text(flags.csv, search_csv(cases, *goals)); !written) {
       return report_error(written.error());
     }
   }
   std::string page;
   if (flags.json) {
-    page = search_json(cases, flags.work.from);
+    page = search_json(cases, *goals);
   } else if (cases.size() == 1) {
-    page = search_summary(cases.front(), flags.work.from, style_of_standard_output());
+    page = search_summary(cases.front(), *goals, style_of_standard_output());
   } else {
-    page = search_table(cases, flags.work.from, style_of_standard_output());
+    page = search_table(cases, *goals, style_of_standard_output());
   }
   std::fputs(page.c_str(), stdout);
   return kAnswered;

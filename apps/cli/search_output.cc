@@ -79,16 +79,79 @@ void add_reasons(std::string& page, const SearchResult& result) {
   }
 }
 
-ordered_json answer_json(const SearchAnswer& answer, const std::optional<std::string>& from) {
+std::string long_time(Seconds time) {
+  const double hours = time / units::s / 3600;
+  return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
+}
+
+std::optional<double> price_of(const SearchCase& found, const SearchGoals& goals) {
+  if (!goals.prices) return std::nullopt;
+  const auto known = goals.prices->gpu_hour.find(found.base.cluster.gpu.id);
+  return known == goals.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
+}
+
+// Of the whole training, or of a billion tokens where its length is not given.
+std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals) {
+  const auto price = price_of(found, goals);
+  if (!price || found.result.answers.empty()) return std::nullopt;
+  if (const auto time = training_of(found, goals)) return *price * time->gpu_hours;
+  const double tokens_per_second = found.result.answers.front().report.tokens_per_second;
+  return *price * static_cast<double>(found.gpus) * 1e9 / tokens_per_second / 3600;
+}
+
+std::string cost_text(double cost) {
+  return cost < 1e4 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
+}
+
+// Whether no other case is faster with no more GPUs (or cost, where both are known), or as fast with fewer.
+bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const double speed = one.result.answers.front().report.tokens_per_second;
+  for (const SearchCase& other : cases) {
+    if (&other == &one || other.result.answers.empty()) continue;
+    const auto cost = cost_of(one, goals), other_cost = cost_of(other, goals);
+    const bool by_cost = cost && other_cost;
+    const double price = by_cost ? *cost : static_cast<double>(one.gpus);
+    const double other_price = by_cost ? *other_cost : static_cast<double>(other.gpus);
+    const double other_speed = other.result.answers.front().report.tokens_per_second;
+    if (other_speed >= speed && other_price <= price && (other_speed > speed || other_price < price)) return false;
+  }
+  return true;
+}
+
+bool in_time(const SearchCase& found, const SearchGoals& goals) {
+  const auto time = training_of(found, goals);
+  return time && goals.deadline && time->total <= *goals.deadline;
+}
+
+ordered_json training_json(const TrainingTime& time) {
+  return {{"tokens", time.tokens},
+          {"steps", time.steps},
+          {"seconds", time.total / units::s},
+          {"low_s", time.low / units::s},
+          {"high_s", time.high / units::s},
+          {"without_failures_s", time.without_failures / units::s},
+          {"goodput", time.goodput},
+          {"time_between_failures_s", time.time_between_failures / units::s},
+          {"checkpoint_s", time.checkpoint / units::s},
+          {"checkpoint_interval_s", time.interval / units::s},
+          {"gpu_hours", time.gpu_hours}};
+}
+
+ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
   ordered_json json;
   json["why"] = joined(answer.why);
-  json["command"] = command_of(answer, from);
+  json["command"] = command_of(answer, goals.from);
   json["behind_s"] = answer.behind / units::s;
   json["behind_low_s"] = answer.behind_low / units::s;
   json["behind_high_s"] = answer.behind_high / units::s;
   json["headroom_bytes"] = (answer.report.scenario.cluster.gpu.memory - answer.report.memory.peak()) / units::B;
   json["network_s"] = answer.network / units::s;
   json["kinds_of_parallelism"] = answer.kinds;
+  if (goals.tokens) {
+    if (const auto time = time_to_train(answer.report, *goals.tokens, goals.reliability)) {
+      json["training"] = training_json(*time);
+    }
+  }
   json.update(ordered_json::parse(to_json(answer.report)));
   return json;
 }
@@ -102,7 +165,13 @@ std::string command_of(const SearchAnswer& answer, const std::optional<std::stri
                      to_flags(assignments, answer.report.scenario.plan));
 }
 
-std::string search_summary(const SearchCase& found, const std::optional<std::string>& from, const Style& style) {
+std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals) {
+  if (!goals.tokens || found.result.answers.empty()) return std::nullopt;
+  const auto time = time_to_train(found.result.answers.front().report, *goals.tokens, goals.reliability);
+  return time ? std::optional(*time) : std::nullopt;
+}
+
+std::string search_summary(const SearchCase& found, const SearchGoals& goals, const Style& style) {
   const Scenario& base = found.base;
   const SearchResult& result = found.result;
   std::string page = style.bold(fmt::format("{} on {} x {} ({})", base.model.name, with_commas(found.gpus),
@@ -124,36 +193,84 @@ std::string search_summary(const SearchCase& found, const std::optional<std::str
     page += fmt::format("  MFU {:.1f} %, {} of {} ({:.1f} GiB free), network {}\n", 100 * report.mfu,
                         bytes_text(report.memory.peak()), bytes_text(base.cluster.gpu.memory), headroom(report),
                         duration_text(answer.network));
-    page += fmt::format("  {}\n", command_of(answer, from));
+    page += fmt::format("  {}\n", command_of(answer, goals.from));
+  }
+  if (const auto time = training_of(found, goals)) {
+    page += fmt::format("\n{}\n", style.bold(fmt::format("{:.4g} tokens with the fastest", time->tokens)));
+    page += fmt::format("  {} (90 % interval {} to {}): {} steps, {} without failures{}\n",
+                        style.bold(long_time(time->total)), long_time(time->low), long_time(time->high),
+                        with_commas(static_cast<std::int64_t>(time->steps)), long_time(time->without_failures),
+                        !goals.deadline         ? ""
+                        : in_time(found, goals) ? ", " + style.green("in time")
+                                                : ", " + style.red("too late"));
+    page += fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {} every {}\n", 100 * time->goodput,
+                        long_time(time->time_between_failures), duration_text(time->checkpoint),
+                        duration_text(time->interval));
+    page += fmt::format("  {} GPU-hours\n", with_commas(static_cast<std::int64_t>(time->gpu_hours)));
+  }
+  if (const auto cost = cost_of(found, goals)) {
+    page += fmt::format("  {} {}{}\n", cost_text(*cost), goals.prices->currency, goals.tokens ? "" : " for 1e9 tokens");
+  }
+  if (!found.sensitivity.empty()) {
+    page += fmt::format("\n{}\n", style.bold("What 1 % more of it changes, with the fastest plan"));
+    for (const Sensitivity& each : found.sensitivity) {
+      page += fmt::format("  {:<44}{:>8.3f} % of the step\n", each.name, 100 * each.change);
+    }
   }
   add_reasons(page, result);
   return page;
 }
 
-std::string search_table(const std::vector<SearchCase>& cases, const std::optional<std::string>& from,
-                         const Style& style) {
-  std::string page = style.bold(fmt::format("{:<18}{:>8}  {:>9}  {:>14}  {:>6}  {:>9}  {}", "GPU", "GPUs", "step",
-                                            "tokens/s", "MFU", "memory", "plan")) +
-                     "\n";
-  const SearchAnswer* best = nullptr;
+std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
+  const bool has_prices = std::any_of(cases.begin(), cases.end(),
+                                      [&](const SearchCase& each) { return price_of(each, goals).has_value(); });
+  std::string heading =
+      fmt::format("{:<19}{:>7}  {:>9}  {:>12}  {:>6}  {:>8}", "GPU", "GPUs", "step", "tokens/s", "MFU", "memory");
+  if (goals.tokens) heading += fmt::format("  {:>8}  {:>7}", "training", "goodput");
+  if (has_prices) heading += fmt::format("  {:>12}", goals.prices->currency + (goals.tokens ? "" : "/1e9"));
+  std::string page;
+  std::vector<std::string> models;
   for (const SearchCase& each : cases) {
-    page += fmt::format("{:<18}{:>8}  ", each.base.cluster.gpu.id, with_commas(each.gpus));
+    if (std::find(models.begin(), models.end(), each.base.model.name) == models.end())
+      models.push_back(each.base.model.name);
+  }
+  page += style.bold(joined(models)) + "\n" + style.bold(heading + "  plan") + "\n";
+  const SearchCase *fastest = nullptr, *cheapest = nullptr, *least = nullptr;
+  for (const SearchCase& each : cases) {
+    page += fmt::format("{:<19}{:>7}  ", each.base.cluster.gpu.id, with_commas(each.gpus));
     if (each.result.answers.empty()) {
       page += no_plan(each) + "\n";
       continue;
     }
-    const SearchAnswer& answer = each.result.answers.front();
-    const Report& report = answer.report;
-    page += fmt::format("{:>9}  {:>14}  {:>4.1f} %  {:>9}  {}\n", duration_text(report.step),
+    const Report& report = each.result.answers.front().report;
+    page += fmt::format("{:>9}  {:>12}  {:>4.1f} %  {:>8}", duration_text(report.step),
                         with_commas(static_cast<std::int64_t>(report.tokens_per_second)), 100 * report.mfu,
-                        bytes_text(report.memory.peak()), degrees(report.scenario.plan));
-    if (best == nullptr || report.tokens_per_second > best->report.tokens_per_second) best = &answer;
+                        bytes_text(report.memory.peak()));
+    if (const auto time = training_of(each, goals)) {
+      page += fmt::format("  {:>8}  {:>5.1f} %", long_time(time->total), 100 * time->goodput);
+    }
+    const auto cost = cost_of(each, goals);
+    if (has_prices) page += fmt::format("  {:>12}", cost ? cost_text(*cost) : "no price");
+    page += fmt::format("  {}{}\n", degrees(report.scenario.plan), on_front(each, cases, goals) ? " *" : "");
+    const auto speed = [](const SearchCase& one) { return one.result.answers.front().report.tokens_per_second; };
+    if (fastest == nullptr || speed(each) > speed(*fastest)) fastest = &each;
+    if (cost && (cheapest == nullptr || *cost < *cost_of(*cheapest, goals))) cheapest = &each;
+    if (in_time(each, goals) && (least == nullptr || each.gpus < least->gpus)) least = &each;
   }
-  if (best != nullptr) page += fmt::format("\n{}\n  {}\n", style.bold("The fastest"), command_of(*best, from));
+  page += fmt::format("  * no other line is faster with {}\n", has_prices ? "no higher cost" : "no more GPUs");
+  const auto show = [&](const SearchCase* found, std::string_view what) {
+    if (found == nullptr) return;
+    page += fmt::format("\n{}: {} x {}\n  {}\n", style.bold(what), with_commas(found->gpus), found->base.cluster.gpu.id,
+                        command_of(found->result.answers.front(), goals.from));
+  };
+  show(fastest, "The fastest");
+  show(cheapest, "The cheapest");
+  show(least, "The fewest GPUs that are in time");
+  if (goals.deadline && least == nullptr) page += "\n" + style.red("No cluster of these is in time") + "\n";
   return page;
 }
 
-std::string search_json(const std::vector<SearchCase>& cases, const std::optional<std::string>& from) {
+std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
   ordered_json json;
   json["schema"] = "ns-dist/search/1";
   json["version"] = version();
@@ -183,7 +300,31 @@ std::string search_json(const std::vector<SearchCase>& cases, const std::optiona
     return a->report.tokens_per_second > b->report.tokens_per_second;
   });
   json["plans"] = ordered_json::array();
-  for (const SearchAnswer* answer : answers) json["plans"].push_back(answer_json(*answer, from));
+  for (const SearchAnswer* answer : answers) json["plans"].push_back(answer_json(*answer, goals));
+  json["table"] = ordered_json::array();
+  for (const SearchCase& each : cases) {
+    ordered_json row = {{"model", each.base.model.id}, {"gpu", each.base.cluster.gpu.id}, {"gpus", each.gpus}};
+    row["plans"] = each.result.answers.size();
+    if (!each.result.answers.empty()) {
+      const Report& report = each.result.answers.front().report;
+      row["step_time_s"] = report.step / units::s;
+      row["tokens_per_s"] = report.tokens_per_second;
+      row["mfu"] = report.mfu;
+      row["on_front"] = on_front(each, cases, goals);
+      if (const auto time = training_of(each, goals)) row["training"] = training_json(*time);
+      if (goals.deadline) row["in_time"] = in_time(each, goals);
+      if (const auto cost = cost_of(each, goals)) row["cost"] = *cost;
+    }
+    if (!each.sensitivity.empty()) {
+      row["sensitivity"] = ordered_json::array();
+      for (const Sensitivity& one : each.sensitivity) {
+        row["sensitivity"].push_back({{"what", one.name}, {"step_share", one.change}});
+      }
+    }
+    json["table"].push_back(std::move(row));
+  }
+  if (goals.prices)
+    json["cost"] = {{"currency", goals.prices->currency}, {"of", goals.tokens ? "training" : "1e9 tokens"}};
   json["space"] = plans;
   json["evaluated"] = evaluated;
   json["left_out"] = {{"by_step_without_sharing", bounded}, {"by_kernels", skipped}, {"not_looked_at", unseen}};
@@ -194,7 +335,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const std::optiona
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-std::string search_csv(const std::vector<SearchCase>& cases, const std::optional<std::string>& from) {
+std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
   std::string text =
       "gpu,gpus,why,step_time_s,step_time_low_s,step_time_high_s,behind_s,behind_low_s,behind_high_s,tokens_per_s,mfu,"
       "memory_bytes,network_s,kinds_of_parallelism,tp,cp,pp,dp,ep,vpp,schedule,micro_batch,zero,recompute,command\n";
@@ -202,7 +343,7 @@ std::string search_csv(const std::vector<SearchCase>& cases, const std::optional
     for (const SearchAnswer& answer : each.result.answers) {
       const Report& report = answer.report;
       const ParallelPlan& plan = report.scenario.plan;
-      std::string command = command_of(answer, from), escaped;
+      std::string command = command_of(answer, goals.from), escaped;
       for (const char c : command) escaped += c == '"' ? std::string("\"\"") : std::string(1, c);
       text += fmt::format(
           "{},{},\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
