@@ -7,9 +7,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +19,7 @@
 #include "ns_dist/simulator.h"
 #include "ns_dist/time_to_train.h"
 #include "search_output.h"
+#include "sweep.h"
 #include "tables.h"
 
 namespace ns_dist::cli {
@@ -38,7 +36,7 @@ extern "C" void on_interrupt(int) {
 
 struct Flags {
   WorkFlags work;
-  std::string gpus, threads, csv;
+  std::string gpus, threads, csv, sweep, output;
   std::string within = "10";
   std::optional<std::string> tokens, deadline, between_failures, checkpoint, storage, restart, prices;
   bool json = false, sensitivity = false;
@@ -154,23 +152,6 @@ Result<std::vector<SearchRequest>> read_requests(const Flags& flags) {
     }
   }
   return sized;
-}
-
-// Errors: a file that cannot be read, or is larger than 16 MiB.
-Result<std::string> read_file(const std::string& path, std::string_view flag, std::string_view expected) {
-  constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
-  std::error_code status;
-  const bool regular = std::filesystem::is_regular_file(path, status);
-  std::ifstream file(path, std::ios::binary);
-  if (!regular || !file || std::filesystem::file_size(path, status) > kLargest || status) {
-    return fail({ErrorCode::kNotFound,
-                 fmt::format("\"{}\" cannot be read", path),
-                 std::string(flag),
-                 std::string(expected),
-                 "",
-                 {}});
-  }
-  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 Result<double> read_share(const std::string& text, std::string_view flag) {
@@ -389,6 +370,13 @@ int search_command(int argc, const char* const* argv) {
       ->group(long_run);
   app.add_flag("--json", flags.json, "print one JSON object")->group(group);
   app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(group);
+  app.add_option("--sweep", flags.sweep, "forecast every combination of a file's values, one JSON line each")
+      ->type_name("FILE")
+      ->group("A table instead of a search");
+  app.add_option("--output", flags.output,
+                 "of a sweep; where the file is there, the sweep goes on behind its last line")
+      ->type_name("FILE")
+      ->group("A table instead of a search");
   app.add_flag("--sensitivity", flags.sensitivity, "what does 1 % more of each part of the machine change?")
       ->group(group);
   add_work_flags(app, flags.work);
@@ -402,11 +390,26 @@ int search_command(int argc, const char* const* argv) {
   const auto within = read_share(flags.within, "--within");
   if (!within) return report_error(within.error());
   options.within = *within;
+  if (flags.sweep.empty() != flags.output.empty()) {
+    return report_error({ErrorCode::kUsage,
+                         "a sweep has two files",
+                         flags.sweep.empty() ? "--sweep" : "--output",
+                         "what to forecast and where to write it",
+                         "write --sweep FILE.json --output FILE.jsonl",
+                         {}});
+  }
+  if (!flags.sweep.empty()) {
+    std::signal(SIGINT, on_interrupt);
+    return sweep(flags.sweep, flags.output, flags.work, options.threads, interrupted);
+  }
   auto requests = read_requests(flags);
   if (!requests) return report_error(requests.error());
   const auto goals = read_goals(flags);
   if (!goals) return report_error(goals.error());
-  if (auto writable = check_output(flags.csv, {}); !writable) return report_error(writable.error());
+  if (auto writable = check_output(flags.csv, {}); !writable) {
+    writable.error().where = "--csv";
+    return report_error(writable.error());
+  }
 
   const Catalog catalog = Catalog::standard();
   std::signal(SIGINT, on_interrupt);

@@ -81,6 +81,7 @@ void add_reasons(std::string& page, const SearchResult& result) {
 
 std::string long_time(Seconds time) {
   const double hours = time / units::s / 3600;
+  if (hours < 1) return duration_text(time);
   return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
 }
 
@@ -203,9 +204,9 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
                         !goals.deadline         ? ""
                         : in_time(found, goals) ? ", " + style.green("in time")
                                                 : ", " + style.red("too late"));
-    page += fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {} every {}\n", 100 * time->goodput,
-                        long_time(time->time_between_failures), duration_text(time->checkpoint),
-                        duration_text(time->interval));
+    page +=
+        fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {} every {}\n", 100 * time->goodput,
+                    long_time(time->time_between_failures), duration_text(time->checkpoint), long_time(time->interval));
     page += fmt::format("  {} GPU-hours\n", with_commas(static_cast<std::int64_t>(time->gpu_hours)));
   }
   if (const auto cost = cost_of(found, goals)) {

@@ -397,6 +397,13 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     }
     return given;
   };
+  for (const std::string& name : values_given("plan/schedule")) {
+    NS_TRY_VOID([&]() -> Result<void> {
+      NS_TRY(const PipelineSchedule* known, pipeline_schedule(name));
+      (void)known;
+      return {};
+    }());
+  }
   const auto names = searched_fields();
   for (const FieldValues& listed : request.listed) {
     if (!can_be_searched(listed.field)) {

@@ -21,7 +21,14 @@ bool compute(Cluster& cluster, double factor) {
   for (RateTable* rates : {&cluster.gpu.tensor, &cluster.gpu.vector}) {
     for (const DType dtype : kAllDTypes) (*rates)[dtype] = factor * (*rates)[dtype];
   }
+  cluster.gpu.base_clock = factor * cluster.gpu.base_clock;
+  cluster.gpu.boost_clock = factor * cluster.gpu.boost_clock;
   return true;
+}
+
+bool board_power(Cluster& cluster, double factor) {
+  cluster.gpu.board_power = factor * cluster.gpu.board_power;
+  return cluster.gpu.board_power > Watts();
 }
 
 bool memory_bandwidth(Cluster& cluster, double factor) {
@@ -47,7 +54,8 @@ bool latency(Cluster& cluster, double factor) {
   return !cluster.levels.empty();
 }
 
-constexpr Part kParts[] = {{"compute rates of the GPU", compute},
+constexpr Part kParts[] = {{"clock and peak rates of the GPU", compute},
+                           {"board power of the GPU", board_power},
                            {"memory bandwidth of the GPU", memory_bandwidth},
                            {"bandwidth inside nodes", inside},
                            {"bandwidth between nodes", between},
