@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,13 +26,19 @@
 namespace ns_dist::cli {
 namespace {
 
-// Set by an interrupt; a second one ends the program.
+// Set by an interrupt. One that comes a second later, or after that, ends the program; `timeout` sends two at once.
 std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<std::time_t> interrupted_at{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::time_t>::is_always_lock_free);
 
 extern "C" void on_interrupt(int) {
-  interrupted.store(true);
-  std::signal(SIGINT, SIG_DFL);
+  const std::time_t now = std::time(nullptr);
+  if (!interrupted.exchange(true)) {
+    interrupted_at = now;
+  } else if (now > interrupted_at) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+  }
 }
 
 struct Flags {
@@ -399,6 +406,13 @@ int search_command(int argc, const char* const* argv) {
                          {}});
   }
   if (!flags.sweep.empty()) {
+    for (const char* name :
+         {"--gpus", "--within", "--tokens", "--deadline", "--prices", "--time-between-failures", "--storage-bandwidth",
+          "--checkpoint-time", "--restart-time", "--json", "--csv", "--sensitivity"}) {
+      if (app.get_option(name)->count() == 0) continue;
+      return report_error(
+          {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out", {}});
+    }
     std::signal(SIGINT, on_interrupt);
     return sweep(flags.sweep, flags.output, flags.work, options.threads, interrupted);
   }

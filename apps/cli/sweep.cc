@@ -84,16 +84,19 @@ Result<std::vector<FieldValues>> read_sweep(const std::string& text, const std::
         values.values.push_back(text_of(each));
       } else if (auto list = read_values(*field, text_of(each)); !list) {
         list.error().where = where;
+        list.error().code = ErrorCode::kInvalidInput;
         errors.push_back(std::move(list.error()));
       } else {
         values = *std::move(list);
       }
     }
-    ScenarioSpec spec;
-    for (const std::string& each : values.values) spec.set(*field, std::string_view(each));
-    if (auto readable = check_values(spec); !readable) {
-      readable.error().where = where;
-      errors.push_back(std::move(readable.error()));
+    if (value.is_array()) {
+      ScenarioSpec spec;
+      for (const std::string& each : values.values) spec.set(*field, std::string_view(each));
+      if (auto readable = check_values(spec); !readable) {
+        readable.error().where = where;
+        errors.push_back(std::move(readable.error()));
+      }
     }
     fields.push_back(std::move(values));
   }
@@ -168,7 +171,7 @@ class Rows {
     ScenarioSpec spec = fixed_;
     spec.assignments.insert(spec.assignments.end(), set.begin(), set.end());
     NS_TRY(Scenario scenario, resolve(spec, catalog_, base_ ? &*base_ : nullptr));
-    std::string machine;
+    std::string machine = fmt::format("{}\n", scenario.cluster.gpu_count());
     for (const Assignment& each : set) {
       if (!each.field.starts_with("plan/") && !each.field.starts_with("training/")) machine += each.text + "\n";
     }

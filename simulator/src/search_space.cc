@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "ns_dist/pipeline_schedule.h"
@@ -251,11 +252,9 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
     return fail({ErrorCode::kUsage, std::move(message), std::string(field), std::move(expected), std::move(hint), {}});
   };
   FieldValues found{std::string(field), {}};
+  std::set<std::string> known;
   const auto add = [&](std::string value) {
-    if (std::find(found.values.begin(), found.values.end(), value) == found.values.end() ||
-        found.values.size() > 1000) {
-      found.values.push_back(std::move(value));
-    }
+    if (known.insert(value).second) found.values.push_back(std::move(value));
   };
   for (std::string_view rest = text;;) {
     const std::size_t comma = rest.find(',');
@@ -444,7 +443,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   space->follows_schedule = !gives(request, kOverlapP2p);
   space->fixed = std::move(request.fixed);
   space->from = std::move(request.from);
-  space->catalog = &catalog;
+  space->catalog.emplace(catalog);
   NS_TRY_VOID(check_size(*space));
   return SearchSpace(std::move(space));
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,7 +30,7 @@ class SearchSpace::Contents {
   std::uint64_t size = 0;
   ScenarioSpec fixed;
   std::shared_ptr<const Scenario> from;
-  const Catalog* catalog = nullptr;
+  std::optional<Catalog> catalog;
 
   std::vector<std::string> values(const Level& level, const Scenario& scenario) const;
   // Calls visit(scenario, texts) for every choice of the levels [first, last); `scenario` has those above. Ends early,
