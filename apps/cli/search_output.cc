@@ -38,8 +38,8 @@ std::string behind_text(const SearchAnswer& answer) {
 }
 
 std::string counts(const SearchResult& result) {
-  std::string text = fmt::format("{} plans in {:.1f} s: {} timed", with_commas(static_cast<std::int64_t>(result.plans)),
-                                 result.seconds, with_commas(static_cast<std::int64_t>(result.evaluated)));
+  std::string text = fmt::format("{} plans: {} timed", with_commas(static_cast<std::int64_t>(result.plans)),
+                                 with_commas(static_cast<std::int64_t>(result.evaluated)));
   const std::uint64_t slow = result.bounded + result.skipped;
   if (slow > 0) text += fmt::format(", {} slower by a lower bound", with_commas(static_cast<std::int64_t>(slow)));
   std::uint64_t impossible = 0;

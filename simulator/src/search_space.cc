@@ -111,11 +111,15 @@ Texts model_chunks(const Scenario& scenario, std::int64_t) {
   if (!schedule) return {"1"};
   const std::int64_t layers = scenario.model.layers / scenario.plan.pp;
   const bool even = scenario.model.layers % scenario.plan.pp == 0;
-  const std::int64_t least = (*schedule)->least_chunks;
-  const std::int64_t most = (*schedule)->most_chunks > 0 ? (*schedule)->most_chunks : std::max(least, layers);
+  const std::int64_t least = (*schedule)->least_chunks, most = (*schedule)->most_chunks;
   Texts all;
-  for (std::int64_t chunks = least; chunks <= most; ++chunks) {
-    if (chunks == least || !even || layers % chunks == 0) all.push_back(std::to_string(chunks));
+  if (most > 0) {
+    for (std::int64_t chunks = least; chunks <= most; ++chunks) all.push_back(std::to_string(chunks));
+    return all;
+  }
+  // With one chunk, a schedule of any number of chunks is 1f1b or gpipe.
+  for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
+    if (!even || layers % chunks == 0) all.push_back(std::to_string(chunks));
   }
   return all;
 }
