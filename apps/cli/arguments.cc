@@ -156,7 +156,7 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
     }
   }
   app.add_option("--from", flags.from,
-                 "the work of a report written with --json; other flags change it. FILE#2: the second plan of a search")
+                 "the work of a report, or with FILE#2 of a search's second plan; flags change it")
       ->type_name("REPORT")
       ->group("Again");
 }

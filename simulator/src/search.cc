@@ -75,7 +75,7 @@ int kinds_of(const ParallelPlan& plan) {
   for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp}) kinds += degree > 1 ? 1 : 0;
   const auto schedule = pipeline_schedule(plan.schedule);
   if (schedule && (*schedule)->splits_backward) ++kinds;
-  if (plan.recompute != Recompute::kNone) ++kinds;
+  if (field_text(plan.recompute) != field_text(ParallelPlan().recompute)) ++kinds;
   return kinds;
 }
 
@@ -598,13 +598,23 @@ class Search {
     }
     const std::size_t fixed = all.size();
     for (std::size_t i = 0; i < texts.size(); ++i) all.push_back({space_.levels[i].field, texts[i]});
-    const auto repeats = [&](const std::vector<Assignment>& assignments) {
+    const auto resolved = [&](const std::vector<Assignment>& assignments) {
       ScenarioSpec spec;
       spec.assignments = assignments;
-      const auto again = resolve(spec, *space_.catalog, space_.from.get());
+      return resolve(spec, *space_.catalog, space_.from.get());
+    };
+    const auto repeats = [&](const std::vector<Assignment>& assignments) {
+      const auto again = resolved(assignments);
       return again && again->plan == scenario.plan && again->training == scenario.training &&
              again->cluster == scenario.cluster;
     };
+    if (!repeats(all)) {  // fields that follow from others, and that the search left as they were
+      NS_TRY(const Scenario again, resolved(all));
+      for (const auto& changes :
+           {differences(again.plan, scenario.plan), differences(again.training, scenario.training)}) {
+        all.insert(all.end(), changes.begin(), changes.end());
+      }
+    }
     NS_EXPECTS(repeats(all));
     for (std::size_t i = all.size(); i-- > fixed;) {
       const bool is_degree = all[i].field == "plan/tp" || all[i].field == "plan/pp" || all[i].field == "plan/dp";

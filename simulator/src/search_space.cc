@@ -22,14 +22,16 @@ const FieldDescription* find(std::string_view name) {
   return nullptr;
 }
 
-// The choices that help shows, as in "none|selective|full"; nothing where it shows a placeholder, as in "N".
+// The choices that help shows, as in "none|selective|full", without what may follow them, as in "full[:LAYERS]";
+// nothing where it shows a placeholder, as in "N".
 Texts choices(std::string_view field) {
   Texts all;
   std::string_view rest = find(field)->values;
   if (rest.empty() || (rest.front() >= 'A' && rest.front() <= 'Z')) return {};
   for (;;) {
     const std::size_t bar = rest.find('|');
-    all.emplace_back(rest.substr(0, bar));
+    const std::string_view choice = rest.substr(0, bar);
+    all.emplace_back(choice.substr(0, choice.find('[')));
     if (bar == std::string_view::npos) return all;
     rest.remove_prefix(bar + 1);
   }
@@ -93,10 +95,7 @@ Texts zero_stages(const Scenario& scenario, std::int64_t) {
   return scenario.plan.dp * scenario.plan.cp > 1 ? choices("plan/zero") : Texts{field_text(ParallelPlan().zero)};
 }
 
-Texts recomputations(const Scenario&, std::int64_t) {
-  const auto names = names_of<Recompute>();
-  return {names.begin(), names.end()};
-}
+Texts recomputations(const Scenario&, std::int64_t) { return choices("plan/recompute"); }
 
 Texts schedules(const Scenario& scenario, std::int64_t) {
   if (scenario.plan.pp == 1) return {ParallelPlan().schedule};
