@@ -102,7 +102,13 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   return fail(std::move(all));
 }
 
-Result<Scenario> read_base(const std::string& path) {
+Result<Scenario> read_base(std::string path) {
+  std::size_t plan = 1;  // of a search's answer
+  if (const std::size_t mark = path.rfind('#'); mark != std::string::npos && !std::filesystem::exists(path)) {
+    NS_TRY(const std::int64_t number, read_count(std::string_view(path).substr(mark + 1), "--from", 1, 1'000));
+    plan = static_cast<std::size_t>(number);
+    path.resize(mark);
+  }
   constexpr std::uintmax_t kLargest = std::uintmax_t{64} << 20;
   std::error_code status;
   const std::uintmax_t size =
@@ -117,7 +123,7 @@ Result<Scenario> read_base(const std::string& path) {
                  {}});
   }
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return read_scenario(text, path);
+  return read_scenario(text, path, plan);
 }
 
 std::vector<std::string> flags_of(const CLI::App& app) {
@@ -170,9 +176,22 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
           ->group(section.heading);
     }
   }
-  app.add_option("--from", flags.from, "the work of a report written with --json; other flags change it")
+  app.add_option("--from", flags.from,
+                 "the work of a report, or with FILE#2 of a search's second plan; flags change it")
       ->type_name("REPORT")
       ->group("Again");
+}
+
+Result<ScenarioSpec> read_overlap_of(const WorkFlags& flags) {
+  ScenarioSpec spec;
+  if (flags.overlap) NS_TRY_VOID(read_overlap(*flags.overlap, spec));
+  return spec;
+}
+
+Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags) {
+  if (!flags.from) return std::optional<Scenario>();
+  NS_TRY(Scenario base, read_base(*flags.from));
+  return std::optional<Scenario>(std::move(base));
 }
 
 Result<Scenario> read_scenario_of(const WorkFlags& flags) {

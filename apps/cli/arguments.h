@@ -36,6 +36,12 @@ struct WorkFlags {
 
 void add_work_flags(CLI::App& app, WorkFlags& flags);
 
+// What --overlap sets; nothing where it was not given. Errors: an unknown name.
+Result<ScenarioSpec> read_overlap_of(const WorkFlags& flags);
+// The work of the report that --from names; of "FILE#2" the second plan of a search's answer. Nothing where it was not
+// given. Errors: a file that cannot be read, or that is no report.
+Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags);
+
 // The work that the flags describe: read, looked up, sized.
 Result<Scenario> read_scenario_of(const WorkFlags& flags);
 

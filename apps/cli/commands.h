@@ -13,6 +13,7 @@ struct Command {
 };
 
 int simulate_command(int argc, const char* const* argv);
+int search_command(int argc, const char* const* argv);
 int export_command(int argc, const char* const* argv);
 int annotate_command(int argc, const char* const* argv);
 int lint_command(int argc, const char* const* argv);
@@ -26,9 +27,10 @@ int list_command(int argc, const char* const* argv);
 int validate_command(int argc, const char* const* argv);
 int version_command(int argc, const char* const* argv);
 
-inline constexpr std::array<Command, 13> kCommands = {{
+inline constexpr std::array<Command, 14> kCommands = {{
     {"simulate", "what does one step of this training plan take, does it fit, where does the time go?",
      simulate_command},
+    {"search", "which plan is best on this cluster, and how large must the cluster be?", search_command},
     {"export", "the plan as Chakra traces, one file a rank, and the inputs ASTRA-Sim needs beside them",
      export_command},
     {"annotate", "kernel durations of somebody's Chakra traces for another GPU", annotate_command},

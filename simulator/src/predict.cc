@@ -11,6 +11,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
+#include "step_difference.h"
 #include "step_interval.h"
 #include "stragglers.h"
 
@@ -102,6 +103,18 @@ Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, c
   const std::optional<double> step = queue.run();
   if (!step) return too_long(scenario);
   return *step * units::s;
+}
+
+Interval step_difference(const Prediction& from, const Prediction& to) {
+  const Seconds difference = to.step - from.step;
+  const Interval paths = path_difference(from.critical_path, to.critical_path);
+  // What lies outside the model lengthens both steps in the same proportion.
+  const Unexplained rest = unexplained({});
+  const double longer = difference > Seconds() ? rest.above : rest.below;
+  const double shorter = difference > Seconds() ? rest.below : rest.above;
+  const double below = std::hypot(paths.low / units::s, shorter * (difference / units::s));
+  const double above = std::hypot(paths.high / units::s, longer * (difference / units::s));
+  return {difference - below * units::s, difference + above * units::s};
 }
 
 Result<Seconds> step_time(const Scenario& scenario, const Session& session) {

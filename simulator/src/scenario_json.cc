@@ -385,8 +385,19 @@ std::string write_scenario(const Scenario& scenario) {
   return scenario_json(scenario).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-Result<Scenario> read_scenario(std::string_view json, const std::string& where) {
-  NS_TRY(const ordered_json root, parse_json(json, where));
+Result<Scenario> read_scenario(std::string_view json, const std::string& where, std::size_t plan) {
+  NS_TRY(ordered_json root, parse_json(json, where));
+  if (root.is_object() && root.contains("plans") && root["plans"].is_array()) {
+    if (plan > root["plans"].size()) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("the search has {} plans", root["plans"].size()),
+                   where + "#/plans",
+                   fmt::format("{} plans or more", plan),
+                   "",
+                   {}});
+    }
+    root = ordered_json(root["plans"][plan - 1]);
+  }
   const bool is_report = root.is_object() && root.contains("inputs");
   const ordered_json& inputs = is_report ? root["inputs"] : root;
   std::vector<Error> errors;

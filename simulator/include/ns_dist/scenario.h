@@ -212,7 +212,8 @@ inline constexpr std::int64_t kMostRanks = 10'000'000;  // a hundred times the l
 // The scenario as JSON, in the format of the report's `inputs`; numbers are written without loss.
 std::string write_scenario(const Scenario& scenario);
 
-// Reads a scenario back from a report, or from its `inputs` alone; `where` names the file in errors.
-Result<Scenario> read_scenario(std::string_view json, const std::string& where);
+// Reads a scenario back from a report, from its `inputs` alone, or from one of the plans (from 1) of a search's answer;
+// `where` names the file in errors.
+Result<Scenario> read_scenario(std::string_view json, const std::string& where, std::size_t plan = 1);
 
 }  // namespace ns_dist

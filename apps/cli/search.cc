@@ -1,0 +1,469 @@
+#include "ns_dist/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "commands.h"
+#include "ns_dist/planner.h"
+#include "ns_dist/sensitivity.h"
+#include "ns_dist/simulator.h"
+#include "ns_dist/time_to_train.h"
+#include "search_output.h"
+#include "sweep.h"
+#include "tables.h"
+
+namespace ns_dist::cli {
+namespace {
+
+// Set by an interrupt. One that comes a second later, or after that, ends the program; `timeout` sends two at once.
+std::atomic<bool> interrupted{false};
+std::atomic<std::time_t> interrupted_at{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::time_t>::is_always_lock_free);
+
+extern "C" void on_interrupt(int) {
+  const std::time_t now = std::time(nullptr);
+  if (!interrupted.exchange(true)) {
+    interrupted_at = now;
+  } else if (now > interrupted_at) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
+  }
+}
+
+struct Flags {
+  WorkFlags work;
+  std::string gpus, threads, csv, sweep, output;
+  std::string within = "10";
+  std::optional<std::string> tokens, deadline, between_failures, checkpoint, storage, restart, prices;
+  bool json = false, sensitivity = false;
+};
+
+// Flags whose values are tried one machine after the other, not within one space.
+constexpr std::string_view kMachines[] = {"model", "machine/gpu", "machine/cluster", "machine/nodes"};
+
+constexpr std::int64_t kMostSearched = std::int64_t{1} << 20;  // GPUs, for a deadline
+
+bool is_machine(std::string_view field) {
+  return std::find(std::begin(kMachines), std::end(kMachines), field) != std::end(kMachines);
+}
+
+void describe(CLI::App& app) {
+  const auto searched = searched_fields();
+  for (const FieldDescription& description : scenario_fields()) {
+    const std::string_view name = description.field.name;
+    CLI::Option* option = app.get_option(description.flag);
+    if (std::find(searched.begin(), searched.end(), name) != searched.end()) {
+      option->description(fmt::format("{} [every value]", with_flags(description.field.help)));
+    }
+  }
+}
+
+// "256", "256,512", "256..16384": each twice the one before.
+Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
+  std::vector<std::int64_t> sizes;
+  for (std::string_view rest = text; !text.empty();) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view item = rest.substr(0, comma);
+    const std::size_t dots = item.find("..");
+    NS_TRY(const std::int64_t first, read_count(item.substr(0, dots), "--gpus", 1, kMostRanks));
+    sizes.push_back(first);
+    if (dots != std::string_view::npos) {
+      NS_TRY(const std::int64_t last, read_count(item.substr(dots + 2), "--gpus", 1, kMostRanks));
+      if (last < first) {
+        return fail({ErrorCode::kUsage,
+                     fmt::format("the range {} is empty", item),
+                     "--gpus",
+                     "the smaller number first",
+                     fmt::format("write {}..{}", last, first),
+                     {}});
+      }
+      while (sizes.back() * 2 <= last) sizes.push_back(sizes.back() * 2);
+    }
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  return sizes;
+}
+
+// One request for each machine that the flags describe. Errors: every value that cannot be read, all at once.
+Result<std::vector<SearchRequest>> read_requests(const Flags& flags) {
+  SearchRequest common;
+  std::vector<FieldValues> machines;
+  std::vector<Error> errors;
+  for (const FieldDescription& description : scenario_fields()) {
+    const std::string_view field = description.field.name;
+    const auto& text = flags.work.texts.at(field);
+    if (!text) continue;
+    if (!can_be_searched(field) && !is_machine(field)) {
+      ScenarioSpec one;
+      one.set(field, std::string_view(*text));
+      if (auto readable = check_values(one); !readable) {
+        readable.error().code = ErrorCode::kUsage;
+        errors.push_back(std::move(readable.error()));
+      }
+      common.fixed.set(field, std::string_view(*text));
+      continue;
+    }
+    auto values =
+        text->empty() ? Result<FieldValues>(FieldValues{std::string(field), {"on"}}) : read_values(field, *text);
+    if (!values) {
+      errors.push_back(std::move(values.error()));
+    } else if (is_machine(field)) {
+      machines.push_back(*std::move(values));
+    } else if (values->values.size() > 1) {
+      common.listed.push_back(*std::move(values));
+    } else {
+      common.fixed.set(field, std::string_view(values->values.front()));
+    }
+  }
+  if (const auto overlap = read_overlap_of(flags.work); !overlap) {
+    errors.push_back(overlap.error());
+  } else {
+    common.fixed.assignments.insert(common.fixed.assignments.end(), overlap->assignments.begin(),
+                                    overlap->assignments.end());
+  }
+  auto sizes = read_sizes(flags.gpus);
+  if (!sizes) errors.push_back(sizes.error());
+  if (!errors.empty()) return fail(join(std::move(errors)));
+  NS_TRY(auto base, read_base_of(flags.work));
+  if (base) common.from = std::make_shared<const Scenario>(*std::move(base));
+
+  std::vector<SearchRequest> requests = {std::move(common)};
+  for (const FieldValues& machine : machines) {
+    std::vector<SearchRequest> more;
+    for (const SearchRequest& request : requests) {
+      for (const std::string& value : machine.values) {
+        more.push_back(request);
+        more.back().fixed.set(machine.field, std::string_view(value));
+      }
+    }
+    requests = std::move(more);
+  }
+  if (sizes->empty()) return requests;
+  std::vector<SearchRequest> sized;
+  for (const SearchRequest& request : requests) {
+    for (const std::int64_t gpus : *sizes) {
+      sized.push_back(request);
+      sized.back().gpus = gpus;
+    }
+  }
+  return sized;
+}
+
+Result<double> read_share(const std::string& text, std::string_view flag) {
+  const std::string digits = text.ends_with('%') ? text.substr(0, text.size() - 1) : text;
+  const auto percent = read_positive_number(digits, 1000);
+  if (!percent) {
+    return fail({ErrorCode::kUsage,
+                 percent.error().message,
+                 std::string(flag),
+                 "a percentage above 0",
+                 fmt::format("write, for example, {} 10", flag),
+                 {}});
+  }
+  return *percent / 100;
+}
+
+// "15T", "300B", "2.5e11": a number of tokens.
+Result<double> read_tokens(const std::string& text) {
+  constexpr std::string_view kLetters = "KMBT";
+  double scale = 1;
+  std::string digits = text;
+  if (const std::size_t letter = text.empty() ? std::string::npos : kLetters.find(text.back());
+      letter != std::string::npos) {
+    scale = std::pow(1000.0, static_cast<double>(letter + 1));
+    digits.pop_back();
+  }
+  const auto number = read_positive_number(digits, 1e18);
+  if (number && *number * scale <= 1e18) return *number * scale;
+  return fail({ErrorCode::kUsage,
+               fmt::format("\"{}\" is no number of tokens", text),
+               "--tokens",
+               "a number above 0, with K, M, B or T behind it for thousands to trillions",
+               "write, for example, --tokens 15T",
+               {}});
+}
+
+// "30d", "12 h", "90 min", "600 s".
+Result<Seconds> read_duration(const std::string& text, std::string_view flag) {
+  struct Unit {
+    std::string_view name;
+    double seconds;
+  };
+  constexpr Unit kUnits[] = {{"min", 60}, {"w", 7 * 86'400.0}, {"d", 86'400}, {"h", 3600}, {"s", 1}};
+  for (const Unit& unit : kUnits) {
+    if (!text.ends_with(unit.name)) continue;
+    std::string digits = text.substr(0, text.size() - unit.name.size());
+    while (digits.ends_with(' ')) digits.pop_back();
+    const auto number = read_positive_number(digits, 1e12);
+    if (number) return *number * unit.seconds * units::s;
+    break;
+  }
+  return fail({ErrorCode::kUsage,
+               fmt::format("\"{}\" is no duration", text),
+               std::string(flag),
+               "a number above 0 with its unit: s, min, h, d or w",
+               fmt::format("write, for example, {} 30d", flag),
+               {}});
+}
+
+Result<SearchGoals> read_goals(const Flags& flags) {
+  SearchGoals goals;
+  goals.from = flags.work.from;
+  if (flags.tokens) {
+    NS_TRY(goals.tokens, read_tokens(*flags.tokens));
+  }
+  if (flags.deadline) {
+    NS_TRY(goals.deadline, read_duration(*flags.deadline, "--deadline"));
+  }
+  if (flags.between_failures) {
+    NS_TRY(goals.reliability.gpu_time_between_failures,
+           read_duration(*flags.between_failures, "--time-between-failures"));
+  }
+  if (flags.checkpoint) {
+    NS_TRY(goals.reliability.checkpoint, read_duration(*flags.checkpoint, "--checkpoint-time"));
+  }
+  if (flags.restart) {
+    NS_TRY(goals.reliability.restart, read_duration(*flags.restart, "--restart-time"));
+  }
+  if (flags.storage) {
+    auto bandwidth = parse_quantity<BytesPerSecond>(*flags.storage);
+    if (bandwidth && *bandwidth > BytesPerSecond()) {
+      goals.reliability.storage_bandwidth = *bandwidth;
+    } else {
+      return fail({ErrorCode::kUsage,
+                   fmt::format("\"{}\" is no bandwidth", *flags.storage),
+                   "--storage-bandwidth",
+                   "above 0, with its unit",
+                   "write, for example, --storage-bandwidth \"2 TB/s\"",
+                   {}});
+    }
+  }
+  const bool trains = flags.deadline || flags.between_failures || flags.checkpoint || flags.restart || flags.storage;
+  if (trains && !flags.tokens) {
+    return fail({ErrorCode::kUsage,
+                 "the length of the training is not given",
+                 "--tokens",
+                 "a number of tokens",
+                 "write, for example, --tokens 15T",
+                 {}});
+  }
+  if (flags.prices) {
+    NS_TRY(const std::string text, read_file(*flags.prices, "--prices", "a file of prices"));
+    NS_TRY(goals.prices, read_prices(text, *flags.prices));
+  }
+  return goals;
+}
+
+// Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.
+Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog) {
+  SearchRequest smallest = request;
+  NS_TRY(const std::int64_t node, [&]() -> Result<std::int64_t> {
+    ScenarioSpec spec;
+    for (const Assignment& each : request.fixed.assignments) {
+      if (is_machine(each.field) || each.field.starts_with("machine/")) spec.assignments.push_back(each);
+    }
+    NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
+    return machine.cluster.gpus_per_node();
+  }());
+  smallest.gpus = node;
+  NS_TRY(const SearchSpace space, SearchSpace::make(std::move(smallest), catalog));
+  const Scenario& base = space.base();
+  const double tokens = static_cast<double>(base.training.global_batch) * static_cast<double>(base.training.sequence);
+  const Flops each = 1 / tokens * step_flops(base.model, base.plan, base.training).model;
+  const FlopsPerSecond peak = base.cluster.gpu.matrix_peak(product_type(base.training.precision));
+  const double least = peak > FlopsPerSecond() ? *goals.tokens * each / (peak * *goals.deadline) : 1;
+  std::int64_t gpus = node;
+  while (static_cast<double>(gpus) < least && gpus < kMostSearched) gpus *= 2;
+  return gpus;
+}
+
+// Searches one machine after the other.
+class Searcher {
+ public:
+  Searcher(const Catalog& catalog, const SearchOptions& options, bool sensitivity)
+      : catalog_(catalog), options_(options), sensitivity_(sensitivity) {}
+
+  Result<void> add(SearchRequest request) {
+    NS_TRY(const SearchSpace space, SearchSpace::make(std::move(request), catalog_));
+    return add(space);
+  }
+  Result<void> add(const SearchSpace& space) {
+    Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), space.base().cluster.gpu.id), 0);
+    options_.progress = [&](double share) { progress.share(share); };
+    NS_TRY(const Session session, Session::make(space.base()));
+    auto result = search(space, session, options_);
+    progress.done();
+    if (!result) return fail(std::move(result.error()));
+    SearchCase found{space.base(), space.gpus(), *std::move(result), {}};
+    if (sensitivity_ && !found.result.answers.empty()) {
+      NS_TRY(found.sensitivity, sensitivities(found.result.answers.front().report.scenario));
+    }
+    cases_.push_back(std::move(found));
+    return {};
+  }
+  const std::vector<SearchCase>& cases() const { return cases_; }
+
+ private:
+  const Catalog& catalog_;
+  SearchOptions options_;
+  bool sensitivity_;
+  std::vector<SearchCase> cases_;
+};
+
+// Larger and larger clusters until one is in time.
+Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
+                                  Searcher& searcher) {
+  NS_TRY(std::int64_t gpus, first_size(request, goals, catalog));
+  for (; gpus <= kMostSearched && !interrupted; gpus *= 2) {
+    SearchRequest sized = request;
+    sized.gpus = gpus;
+    NS_TRY_VOID(searcher.add(std::move(sized)));
+    const auto time = training_of(searcher.cases().back(), goals);
+    if (time && time->total <= *goals.deadline) break;
+  }
+  return {};
+}
+
+}  // namespace
+
+int search_command(int argc, const char* const* argv) {
+  CLI::App app{
+      "Which plan is best on this cluster? Flags of the plan and of the training take lists and ranges, as in\n"
+      "--tp 1,2,4,8 --micro-batch 1..8; every value of what is not given is tried.",
+      "search"};
+  set_up(app);
+  Flags flags;
+  const char *what = "What is searched", *group = "What comes back";
+  app.add_option("--gpus", flags.gpus, "size of the cluster; 256..16384: each twice the one before")
+      ->type_name("LIST")
+      ->group(what);
+  app.add_option("--within", flags.within, "other answers are at most so much slower than the fastest [10]")
+      ->type_name("PERCENT")
+      ->group(what);
+  app.add_option("--threads", flags.threads, "threads [one a core]")->type_name("N")->group(what);
+  const char* long_run = "The whole training";
+  app.add_option("--tokens", flags.tokens, "tokens of the whole training, as in 15T: how long does it take?")
+      ->type_name("N")
+      ->group(long_run);
+  app.add_option("--deadline", flags.deadline, "as in 30d: which cluster is in time? Without --gpus: the least one")
+      ->type_name("TIME")
+      ->group(long_run);
+  app.add_option("--prices", flags.prices, "what a GPU costs for an hour, JSON: what does it cost?")
+      ->type_name("FILE")
+      ->group(long_run);
+  app.add_option("--time-between-failures", flags.between_failures, "of one GPU and its share of the rest [50676 h]")
+      ->type_name("TIME")
+      ->group(long_run);
+  app.add_option("--storage-bandwidth", flags.storage, "of the cluster, for checkpoints [122 MB/s for each GPU]")
+      ->type_name("RATE")
+      ->group(long_run);
+  app.add_option("--checkpoint-time", flags.checkpoint, "to write one [weights and optimizer / bandwidth]")
+      ->type_name("TIME")
+      ->group(long_run);
+  app.add_option("--restart-time", flags.restart, "from a failure to the next step [10 min]")
+      ->type_name("TIME")
+      ->group(long_run);
+  app.add_flag("--json", flags.json, "print one JSON object")->group(group);
+  app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(group);
+  app.add_option("--sweep", flags.sweep, "forecast every combination of a file's values, one JSON line each")
+      ->type_name("FILE")
+      ->group("A table instead of a search");
+  app.add_option("--output", flags.output,
+                 "of a sweep; where the file is there, the sweep goes on behind its last line")
+      ->type_name("FILE")
+      ->group("A table instead of a search");
+  app.add_flag("--sensitivity", flags.sensitivity, "what does 1 % more of each part of the machine change?")
+      ->group(group);
+  add_work_flags(app, flags.work);
+  describe(app);
+  if (const auto done = parse(app, argc, argv)) return *done;
+
+  SearchOptions options;
+  const auto threads = read_threads(flags.threads);
+  if (!threads) return report_error(threads.error());
+  options.threads = *threads;
+  const auto within = read_share(flags.within, "--within");
+  if (!within) return report_error(within.error());
+  options.within = *within;
+  if (flags.sweep.empty() != flags.output.empty()) {
+    return report_error({ErrorCode::kUsage,
+                         "a sweep has two files",
+                         flags.sweep.empty() ? "--sweep" : "--output",
+                         "what to forecast and where to write it",
+                         "write --sweep FILE.json --output FILE.jsonl",
+                         {}});
+  }
+  if (!flags.sweep.empty()) {
+    for (const char* name :
+         {"--gpus", "--within", "--tokens", "--deadline", "--prices", "--time-between-failures", "--storage-bandwidth",
+          "--checkpoint-time", "--restart-time", "--json", "--csv", "--sensitivity"}) {
+      if (app.get_option(name)->count() == 0) continue;
+      return report_error(
+          {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out", {}});
+    }
+    std::signal(SIGINT, on_interrupt);
+    return sweep(flags.sweep, flags.output, flags.work, options.threads, interrupted);
+  }
+  auto requests = read_requests(flags);
+  if (!requests) return report_error(requests.error());
+  const auto goals = read_goals(flags);
+  if (!goals) return report_error(goals.error());
+  if (auto writable = check_output(flags.csv, {}); !writable) {
+    writable.error().where = "--csv";
+    return report_error(writable.error());
+  }
+
+  const Catalog catalog = Catalog::standard();
+  std::signal(SIGINT, on_interrupt);
+  options.stop = &interrupted;
+  Searcher searcher(catalog, options, flags.sensitivity);
+  const bool sized = !flags.gpus.empty() || flags.work.texts.at("machine/nodes");
+  if (goals->deadline && !sized) {
+    for (const SearchRequest& request : *requests) {
+      if (auto done = search_until_in_time(request, *goals, catalog, searcher); !done) {
+        return report_error(done.error());
+      }
+    }
+  } else {
+    std::vector<SearchSpace> spaces;  // all are checked before the first is searched
+    for (SearchRequest& request : *requests) {
+      auto space = SearchSpace::make(std::move(request), catalog);
+      if (!space) return report_error(space.error());
+      spaces.push_back(*std::move(space));
+    }
+    for (const SearchSpace& space : spaces) {
+      if (interrupted) break;
+      if (auto done = searcher.add(space); !done) return report_error(done.error());
+    }
+  }
+  const std::vector<SearchCase>& cases = searcher.cases();
+  if (!flags.csv.empty()) {
+    if (auto written = write_text(flags.csv, search_csv(cases, *goals)); !written) {
+      return report_error(written.error());
+    }
+  }
+  std::string page;
+  if (flags.json) {
+    page = search_json(cases, *goals);
+  } else if (cases.size() == 1) {
+    page = search_summary(cases.front(), *goals, style_of_standard_output());
+  } else {
+    page = search_table(cases, *goals, style_of_standard_output());
+  }
+  std::fputs(page.c_str(), stdout);
+  return kAnswered;
+}
+
+}  // namespace ns_dist::cli

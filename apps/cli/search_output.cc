@@ -1,0 +1,361 @@
+#include "search_output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "ns_dist/version.h"
+
+namespace ns_dist::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kMostReasons = 6;
+
+// In single quotes where the shell would read it otherwise.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/:,+=@%-";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
+
+double headroom(const Report& report) {
+  return (report.scenario.cluster.gpu.memory - report.memory.peak()) / units::GiB;
+}
+
+std::string behind_text(const SearchAnswer& answer) {
+  if (answer.behind == Seconds()) return "";
+  const double step = (answer.report.step - answer.behind) / units::s;
+  return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", 100 * (answer.behind / units::s) / step,
+                     100 * (answer.behind_low / units::s) / step, 100 * (answer.behind_high / units::s) / step);
+}
+
+std::string counts(const SearchResult& result) {
+  std::string text = fmt::format("{} plans: {} timed", with_commas(static_cast<std::int64_t>(result.plans)),
+                                 with_commas(static_cast<std::int64_t>(result.evaluated)));
+  const std::uint64_t slow = result.bounded + result.skipped;
+  if (slow > 0) text += fmt::format(", {} slower by a lower bound", with_commas(static_cast<std::int64_t>(slow)));
+  std::uint64_t impossible = 0;
+  for (const auto& [reason, count] : result.infeasible) impossible += count;
+  if (impossible > 0) text += fmt::format(", {} not possible", with_commas(static_cast<std::int64_t>(impossible)));
+  if (result.unseen > 0) {
+    text += fmt::format(", {} not looked at", with_commas(static_cast<std::int64_t>(result.unseen)));
+  }
+  return text;
+}
+
+std::string degrees(const ParallelPlan& plan) {
+  std::string text = fmt::format("tp {} pp {} dp {}", plan.tp, plan.pp, plan.dp);
+  if (plan.cp > 1) text += fmt::format(" cp {}", plan.cp);
+  if (plan.ep > 1) text += fmt::format(" ep {}", plan.ep);
+  if (plan.vpp > 1) text += fmt::format(" vpp {}", plan.vpp);
+  return text;
+}
+
+std::string no_plan(const SearchCase& found) {
+  if (found.result.interrupted) return "interrupted before a plan was timed";
+  if (!found.result.least_memory) return "no plan is possible";
+  return fmt::format("no plan fits into memory: the least needs {} of {}", bytes_text(*found.result.least_memory),
+                     bytes_text(found.base.cluster.gpu.memory));
+}
+
+void add_reasons(std::string& page, const SearchResult& result) {
+  if (result.infeasible.empty()) return;
+  std::vector<std::pair<std::string, std::uint64_t>> reasons(result.infeasible.begin(), result.infeasible.end());
+  std::stable_sort(reasons.begin(), reasons.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  page += "\nNot possible\n";
+  for (std::size_t i = 0; i < std::min(kMostReasons, reasons.size()); ++i) {
+    const auto example = result.examples.find(reasons[i].first);
+    page += fmt::format("  {:>11}  {}{}\n", with_commas(static_cast<std::int64_t>(reasons[i].second)),
+                        with_flags(reasons[i].first),
+                        example == result.examples.end() ? "" : ", as in: " + with_flags(example->second));
+  }
+}
+
+std::string long_time(Seconds time) {
+  const double hours = time / units::s / 3600;
+  if (hours < 1) return duration_text(time);
+  return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
+}
+
+std::optional<double> price_of(const SearchCase& found, const SearchGoals& goals) {
+  if (!goals.prices) return std::nullopt;
+  const auto known = goals.prices->gpu_hour.find(found.base.cluster.gpu.id);
+  return known == goals.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
+}
+
+// Of the whole training, or of a billion tokens where its length is not given.
+std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals) {
+  const auto price = price_of(found, goals);
+  if (!price || found.result.answers.empty()) return std::nullopt;
+  if (const auto time = training_of(found, goals)) return *price * time->gpu_hours;
+  const double tokens_per_second = found.result.answers.front().report.tokens_per_second;
+  return *price * static_cast<double>(found.gpus) * 1e9 / tokens_per_second / 3600;
+}
+
+std::string cost_text(double cost) {
+  return cost < 1e4 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
+}
+
+// Whether no other case is faster with no more GPUs (or cost, where both are known), or as fast with fewer.
+bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const double speed = one.result.answers.front().report.tokens_per_second;
+  for (const SearchCase& other : cases) {
+    if (&other == &one || other.result.answers.empty()) continue;
+    const auto cost = cost_of(one, goals), other_cost = cost_of(other, goals);
+    const bool by_cost = cost && other_cost;
+    const double price = by_cost ? *cost : static_cast<double>(one.gpus);
+    const double other_price = by_cost ? *other_cost : static_cast<double>(other.gpus);
+    const double other_speed = other.result.answers.front().report.tokens_per_second;
+    if (other_speed >= speed && other_price <= price && (other_speed > speed || other_price < price)) return false;
+  }
+  return true;
+}
+
+bool in_time(const SearchCase& found, const SearchGoals& goals) {
+  const auto time = training_of(found, goals);
+  return time && goals.deadline && time->total <= *goals.deadline;
+}
+
+ordered_json training_json(const TrainingTime& time) {
+  return {{"tokens", time.tokens},
+          {"steps", time.steps},
+          {"seconds", time.total / units::s},
+          {"low_s", time.low / units::s},
+          {"high_s", time.high / units::s},
+          {"without_failures_s", time.without_failures / units::s},
+          {"goodput", time.goodput},
+          {"time_between_failures_s", time.time_between_failures / units::s},
+          {"checkpoint_s", time.checkpoint / units::s},
+          {"checkpoint_interval_s", time.interval / units::s},
+          {"gpu_hours", time.gpu_hours}};
+}
+
+ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
+  ordered_json json;
+  json["why"] = joined(answer.why);
+  json["command"] = command_of(answer, goals.from);
+  json["behind_s"] = answer.behind / units::s;
+  json["behind_low_s"] = answer.behind_low / units::s;
+  json["behind_high_s"] = answer.behind_high / units::s;
+  json["headroom_bytes"] = (answer.report.scenario.cluster.gpu.memory - answer.report.memory.peak()) / units::B;
+  json["network_s"] = answer.network / units::s;
+  json["kinds_of_parallelism"] = answer.kinds;
+  if (goals.tokens) {
+    if (const auto time = time_to_train(answer.report, *goals.tokens, goals.reliability)) {
+      json["training"] = training_json(*time);
+    }
+  }
+  json.update(ordered_json::parse(to_json(answer.report)));
+  return json;
+}
+
+}  // namespace
+
+std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from) {
+  std::vector<Assignment> assignments = answer.assignments;
+  for (Assignment& each : assignments) each.text = shell_word(each.text);
+  return fmt::format("ns-dist{} {}", from ? " --from " + shell_word(*from) : "",
+                     to_flags(assignments, answer.report.scenario.plan));
+}
+
+std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals) {
+  if (!goals.tokens || found.result.answers.empty()) return std::nullopt;
+  const auto time = time_to_train(found.result.answers.front().report, *goals.tokens, goals.reliability);
+  return time ? std::optional(*time) : std::nullopt;
+}
+
+std::string search_summary(const SearchCase& found, const SearchGoals& goals, const Style& style) {
+  const Scenario& base = found.base;
+  const SearchResult& result = found.result;
+  std::string page = style.bold(fmt::format("{} on {} x {} ({})", base.model.name, with_commas(found.gpus),
+                                            base.cluster.gpu.name, base.cluster.gpu.id)) +
+                     "\n";
+  page += fmt::format("  global batch {} of {} tokens, {}\n", with_commas(base.training.global_batch),
+                      with_commas(base.training.sequence), enumerator_name(base.training.precision));
+  page += fmt::format("  {}{}\n", result.interrupted ? style.red("interrupted; ") : "", counts(result));
+  if (result.answers.empty()) {
+    page += fmt::format("\n  {}\n", style.red(no_plan(found)));
+  }
+  for (const SearchAnswer& answer : result.answers) {
+    const Report& report = answer.report;
+    page += fmt::format("\n{}\n", style.bold(joined(answer.why)));
+    const std::string behind = behind_text(answer);
+    page += fmt::format("  {}  (90 % interval {} to {}){}\n", style.bold(duration_text(report.step)),
+                        duration_text(report.step_low), duration_text(report.step_high),
+                        behind.empty() ? "" : fmt::format(", {} of the fastest", behind));
+    page += fmt::format("  MFU {:.1f} %, {} of {} ({:.1f} GiB free), network {}\n", 100 * report.mfu,
+                        bytes_text(report.memory.peak()), bytes_text(base.cluster.gpu.memory), headroom(report),
+                        duration_text(answer.network));
+    page += fmt::format("  {}\n", command_of(answer, goals.from));
+  }
+  if (const auto time = training_of(found, goals)) {
+    page += fmt::format("\n{}\n", style.bold(fmt::format("{:.4g} tokens with the fastest", time->tokens)));
+    page += fmt::format("  {} (90 % interval {} to {}): {} steps, {} without failures{}\n",
+                        style.bold(long_time(time->total)), long_time(time->low), long_time(time->high),
+                        with_commas(static_cast<std::int64_t>(time->steps)), long_time(time->without_failures),
+                        !goals.deadline         ? ""
+                        : in_time(found, goals) ? ", " + style.green("in time")
+                                                : ", " + style.red("too late"));
+    page +=
+        fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {} every {}\n", 100 * time->goodput,
+                    long_time(time->time_between_failures), duration_text(time->checkpoint), long_time(time->interval));
+    page += fmt::format("  {} GPU-hours\n", with_commas(static_cast<std::int64_t>(time->gpu_hours)));
+  }
+  if (const auto cost = cost_of(found, goals)) {
+    page += fmt::format("  {} {}{}\n", cost_text(*cost), goals.prices->currency, goals.tokens ? "" : " for 1e9 tokens");
+  }
+  if (!found.sensitivity.empty()) {
+    page += fmt::format("\n{}\n", style.bold("What 1 % more of it changes, with the fastest plan"));
+    for (const Sensitivity& each : found.sensitivity) {
+      page += fmt::format("  {:<44}{:>8.3f} % of the step\n", each.name, 100 * each.change);
+    }
+  }
+  add_reasons(page, result);
+  return page;
+}
+
+std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
+  const bool has_prices = std::any_of(cases.begin(), cases.end(),
+                                      [&](const SearchCase& each) { return price_of(each, goals).has_value(); });
+  std::string heading =
+      fmt::format("{:<19}{:>7}  {:>9}  {:>12}  {:>6}  {:>8}", "GPU", "GPUs", "step", "tokens/s", "MFU", "memory");
+  if (goals.tokens) heading += fmt::format("  {:>8}  {:>7}", "training", "goodput");
+  if (has_prices) heading += fmt::format("  {:>12}", goals.prices->currency + (goals.tokens ? "" : "/1e9"));
+  std::string page;
+  std::vector<std::string> models;
+  for (const SearchCase& each : cases) {
+    if (std::find(models.begin(), models.end(), each.base.model.name) == models.end())
+      models.push_back(each.base.model.name);
+  }
+  page += style.bold(joined(models)) + "\n" + style.bold(heading + "  plan") + "\n";
+  const SearchCase *fastest = nullptr, *cheapest = nullptr, *least = nullptr;
+  for (const SearchCase& each : cases) {
+    page += fmt::format("{:<19}{:>7}  ", each.base.cluster.gpu.id, with_commas(each.gpus));
+    if (each.result.answers.empty()) {
+      page += no_plan(each) + "\n";
+      continue;
+    }
+    const Report& report = each.result.answers.front().report;
+    page += fmt::format("{:>9}  {:>12}  {:>4.1f} %  {:>8}", duration_text(report.step),
+                        with_commas(static_cast<std::int64_t>(report.tokens_per_second)), 100 * report.mfu,
+                        bytes_text(report.memory.peak()));
+    if (const auto time = training_of(each, goals)) {
+      page += fmt::format("  {:>8}  {:>5.1f} %", long_time(time->total), 100 * time->goodput);
+    }
+    const auto cost = cost_of(each, goals);
+    if (has_prices) page += fmt::format("  {:>12}", cost ? cost_text(*cost) : "no price");
+    page += fmt::format("  {}{}\n", degrees(report.scenario.plan), on_front(each, cases, goals) ? " *" : "");
+    const auto speed = [](const SearchCase& one) { return one.result.answers.front().report.tokens_per_second; };
+    if (fastest == nullptr || speed(each) > speed(*fastest)) fastest = &each;
+    if (cost && (cheapest == nullptr || *cost < *cost_of(*cheapest, goals))) cheapest = &each;
+    if (in_time(each, goals) && (least == nullptr || each.gpus < least->gpus)) least = &each;
+  }
+  page += fmt::format("  * no other line is faster with {}\n", has_prices ? "no higher cost" : "no more GPUs");
+  const auto show = [&](const SearchCase* found, std::string_view what) {
+    if (found == nullptr) return;
+    page += fmt::format("\n{}: {} x {}\n  {}\n", style.bold(what), with_commas(found->gpus), found->base.cluster.gpu.id,
+                        command_of(found->result.answers.front(), goals.from));
+  };
+  show(fastest, "The fastest");
+  show(cheapest, "The cheapest");
+  show(least, "The fewest GPUs that are in time");
+  if (goals.deadline && least == nullptr) page += "\n" + style.red("No cluster of these is in time") + "\n";
+  return page;
+}
+
+std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  ordered_json json;
+  json["schema"] = "ns-dist/search/1";
+  json["version"] = version();
+  std::uint64_t plans = 0, evaluated = 0, bounded = 0, skipped = 0, unseen = 0;
+  double seconds = 0;
+  bool interrupted = false;
+  ordered_json infeasible = ordered_json::object(), examples = ordered_json::object();
+  std::vector<const SearchAnswer*> answers;
+  for (const SearchCase& each : cases) {
+    const SearchResult& result = each.result;
+    plans += result.plans;
+    evaluated += result.evaluated;
+    bounded += result.bounded;
+    skipped += result.skipped;
+    unseen += result.unseen;
+    seconds += result.seconds;
+    interrupted |= result.interrupted;
+    for (const auto& [reason, count] : result.infeasible) {
+      infeasible[reason] = infeasible.value(reason, std::uint64_t{0}) + count;
+    }
+    for (const auto& [reason, example] : result.examples) {
+      if (!examples.contains(reason)) examples[reason] = example;
+    }
+    for (const SearchAnswer& answer : result.answers) answers.push_back(&answer);
+  }
+  std::stable_sort(answers.begin(), answers.end(), [](const SearchAnswer* a, const SearchAnswer* b) {
+    return a->report.tokens_per_second > b->report.tokens_per_second;
+  });
+  json["plans"] = ordered_json::array();
+  for (const SearchAnswer* answer : answers) json["plans"].push_back(answer_json(*answer, goals));
+  json["table"] = ordered_json::array();
+  for (const SearchCase& each : cases) {
+    ordered_json row = {{"model", each.base.model.id}, {"gpu", each.base.cluster.gpu.id}, {"gpus", each.gpus}};
+    row["plans"] = each.result.answers.size();
+    if (!each.result.answers.empty()) {
+      const Report& report = each.result.answers.front().report;
+      row["step_time_s"] = report.step / units::s;
+      row["tokens_per_s"] = report.tokens_per_second;
+      row["mfu"] = report.mfu;
+      row["on_front"] = on_front(each, cases, goals);
+      if (const auto time = training_of(each, goals)) row["training"] = training_json(*time);
+      if (goals.deadline) row["in_time"] = in_time(each, goals);
+      if (const auto cost = cost_of(each, goals)) row["cost"] = *cost;
+    }
+    if (!each.sensitivity.empty()) {
+      row["sensitivity"] = ordered_json::array();
+      for (const Sensitivity& one : each.sensitivity) {
+        row["sensitivity"].push_back({{"what", one.name}, {"step_share", one.change}});
+      }
+    }
+    json["table"].push_back(std::move(row));
+  }
+  if (goals.prices)
+    json["cost"] = {{"currency", goals.prices->currency}, {"of", goals.tokens ? "training" : "1e9 tokens"}};
+  json["space"] = plans;
+  json["evaluated"] = evaluated;
+  json["left_out"] = {{"by_step_without_sharing", bounded}, {"by_kernels", skipped}, {"not_looked_at", unseen}};
+  json["infeasible"] = infeasible;
+  json["infeasible_examples"] = examples;
+  json["interrupted"] = interrupted;
+  json["seconds"] = seconds;
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  std::string text =
+      "gpu,gpus,why,step_time_s,step_time_low_s,step_time_high_s,behind_s,behind_low_s,behind_high_s,tokens_per_s,mfu,"
+      "memory_bytes,network_s,kinds_of_parallelism,tp,cp,pp,dp,ep,vpp,schedule,micro_batch,zero,recompute,command\n";
+  for (const SearchCase& each : cases) {
+    for (const SearchAnswer& answer : each.result.answers) {
+      const Report& report = answer.report;
+      const ParallelPlan& plan = report.scenario.plan;
+      std::string command = command_of(answer, goals.from), escaped;
+      for (const char c : command) escaped += c == '"' ? std::string("\"\"") : std::string(1, c);
+      text += fmt::format(
+          "{},{},\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
+          each.base.cluster.gpu.id, each.gpus, joined(answer.why), report.step / units::s, report.step_low / units::s,
+          report.step_high / units::s, answer.behind / units::s, answer.behind_low / units::s,
+          answer.behind_high / units::s, report.tokens_per_second, report.mfu, report.memory.peak() / units::B,
+          answer.network / units::s, answer.kinds, plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp, plan.schedule,
+          report.scenario.training.micro_batch, enumerator_name(plan.zero), field_text(plan.recompute), escaped);
+    }
+  }
+  return text;
+}
+
+}  // namespace ns_dist::cli

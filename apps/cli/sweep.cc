@@ -1,0 +1,327 @@
+#include "sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "ns_dist/hash.h"
+#include "ns_dist/search.h"
+#include "ns_dist/simulator.h"
+#include "ns_dist/version.h"
+#include "tables.h"
+#include "terminal.h"
+
+namespace ns_dist::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kMostRows = 1e8;
+constexpr std::size_t kRowsAtOnce = 64;
+constexpr std::size_t kMostSessions = 64;
+constexpr const char* kExpected =
+    "an object of fields and values, as in {\"tp\": [1, 2, 4], \"micro-batch\": \"1..8\"}";
+
+Error mistake(const std::string& where, std::string message, std::string hint = "") {
+  return {ErrorCode::kInvalidInput, std::move(message), where, kExpected, std::move(hint), {}};
+}
+
+// "tp", "micro-batch" and "plan/tp" are fields.
+std::optional<std::string> field_of(const std::string& key) {
+  for (const FieldDescription& description : scenario_fields()) {
+    if (key == description.field.name || "--" + key == description.flag) return std::string(description.field.name);
+  }
+  return std::nullopt;
+}
+
+std::string text_of(const ordered_json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+Result<std::vector<FieldValues>> read_sweep(const std::string& text, const std::string& path) {
+  ordered_json root;
+  try {
+    root = ordered_json::parse(text);
+  } catch (const ordered_json::exception& error) {
+    return fail(mistake(path, fmt::format("this is no JSON: {}", error.what())));
+  }
+  if (!root.is_object() || root.empty()) return fail(mistake(path + "#", "there are no fields"));
+  std::vector<FieldValues> fields;
+  std::vector<Error> errors;
+  std::vector<std::string> names;
+  for (const FieldDescription& description : scenario_fields()) names.push_back(description.flag.substr(2));
+  for (const auto& [key, value] : root.items()) {
+    const std::string where = path + "#/" + key;
+    const auto field = field_of(key);
+    if (!field) {
+      const std::string near = nearest_name(key, names);
+      errors.push_back(
+          mistake(where, "there is no such field", near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)));
+      continue;
+    }
+    if (std::any_of(fields.begin(), fields.end(), [&](const FieldValues& each) { return each.field == *field; })) {
+      errors.push_back(mistake(where, "the field is there twice"));
+      continue;
+    }
+    FieldValues values{*field, {}};
+    if (value.is_array() && value.empty()) errors.push_back(mistake(where, "there are no values"));
+    for (const ordered_json& each : value.is_array() ? value : ordered_json::array({value})) {
+      if (!each.is_primitive() || each.is_null()) {
+        errors.push_back(mistake(where, fmt::format("{} is no value", each.dump())));
+      } else if (value.is_array()) {
+        values.values.push_back(text_of(each));
+      } else if (auto list = read_values(*field, text_of(each)); !list) {
+        list.error().where = where;
+        list.error().code = ErrorCode::kInvalidInput;
+        errors.push_back(std::move(list.error()));
+      } else {
+        values = *std::move(list);
+      }
+    }
+    if (value.is_array()) {
+      ScenarioSpec spec;
+      for (const std::string& each : values.values) spec.set(*field, std::string_view(each));
+      if (auto readable = check_values(spec); !readable) {
+        readable.error().where = where;
+        errors.push_back(std::move(readable.error()));
+      }
+    }
+    fields.push_back(std::move(values));
+  }
+  if (!errors.empty()) return fail(join(std::move(errors)));
+  double rows = 1;
+  for (const FieldValues& each : fields) rows *= static_cast<double>(each.values.size());
+  if (rows > kMostRows) {
+    const auto most = std::max_element(fields.begin(), fields.end(), [](const FieldValues& a, const FieldValues& b) {
+      return a.values.size() < b.values.size();
+    });
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("the sweep has {:.3g} rows", rows),
+                 path,
+                 fmt::format("at most {:.0e}", kMostRows),
+                 fmt::format("write fewer values of {} ({} values)", most->field, most->values.size()),
+                 {}});
+  }
+  return fields;
+}
+
+// Forecasts of rows. Any number of threads may ask at once.
+class Rows {
+ public:
+  Rows(std::vector<FieldValues> fields, ScenarioSpec fixed, std::optional<Scenario> base)
+      : fields_(std::move(fields)), fixed_(std::move(fixed)), base_(std::move(base)), catalog_(Catalog::standard()) {}
+
+  std::size_t count() const {
+    std::size_t rows = 1;
+    for (const FieldValues& each : fields_) rows *= each.values.size();
+    return rows;
+  }
+
+  // The last field varies fastest.
+  std::vector<Assignment> assignments(std::size_t row) const {
+    std::vector<Assignment> set;
+    for (std::size_t i = fields_.size(); i-- > 0;) {
+      const std::size_t size = fields_[i].values.size();
+      set.push_back({fields_[i].field, fields_[i].values[row % size]});
+      row /= size;
+    }
+    std::reverse(set.begin(), set.end());
+    return set;
+  }
+
+  std::string line(std::size_t row) {
+    const std::vector<Assignment> set = assignments(row);
+    ordered_json json;
+    json["row"] = row;
+    json["set"] = ordered_json::object();
+    for (const Assignment& each : set) json["set"][each.field] = each.text;
+    const auto answer = forecast(set);
+    if (!answer) {
+      json["error"] = to_text(with_flags(answer.error()));
+    } else {
+      const Bytes capacity = answer->second;
+      const Report& report = answer->first;
+      json["ranks"] = report.ranks;
+      json["step_time_s"] = report.step / units::s;
+      json["step_time_low_s"] = report.step_low / units::s;
+      json["step_time_high_s"] = report.step_high / units::s;
+      json["tokens_per_s"] = report.tokens_per_second;
+      json["mfu"] = report.mfu;
+      json["memory_peak_bytes"] = report.memory.peak() / units::B;
+      json["fits"] = report.memory.peak() <= capacity;
+    }
+    return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  }
+
+ private:
+  // The report, and the memory of a GPU.
+  Result<std::pair<Report, Bytes>> forecast(const std::vector<Assignment>& set) {
+    ScenarioSpec spec = fixed_;
+    spec.assignments.insert(spec.assignments.end(), set.begin(), set.end());
+    NS_TRY(Scenario scenario, resolve(spec, catalog_, base_ ? &*base_ : nullptr));
+    std::string machine = fmt::format("{}\n", scenario.cluster.gpu_count());
+    for (const Assignment& each : set) {
+      if (!each.field.starts_with("plan/") && !each.field.starts_with("training/")) machine += each.text + "\n";
+    }
+    NS_TRY(const std::shared_ptr<const Session> session, session_for(machine, scenario));
+    NS_TRY(const Prediction prediction, predict(scenario, *session));
+    const Bytes capacity = scenario.cluster.gpu.memory;
+    scenario.cluster.gpu.memory = max(capacity, prediction.memory.peak());  // no remedy is asked for
+    return std::pair{report(scenario, prediction, {}), capacity};
+  }
+
+  Result<std::shared_ptr<const Session>> session_for(const std::string& machine, const Scenario& scenario) {
+    const std::scoped_lock guard(lock_);
+    if (const auto known = sessions_.find(machine); known != sessions_.end()) return known->second;
+    NS_TRY(Session made, Session::make(scenario));
+    if (sessions_.size() >= kMostSessions) sessions_.clear();
+    return sessions_[machine] = std::make_shared<const Session>(std::move(made));
+  }
+
+  std::vector<FieldValues> fields_;
+  ScenarioSpec fixed_;
+  std::optional<Scenario> base_;
+  Catalog catalog_;
+  std::mutex lock_;
+  std::map<std::string, std::shared_ptr<const Session>> sessions_;
+};
+
+// The first line of the output.
+std::string heading(const std::string& sweep, const ScenarioSpec& fixed, const std::optional<std::string>& base,
+                    std::size_t rows) {
+  std::string all = sweep + "\n";
+  for (const Assignment& each : fixed.assignments) all += each.field + "=" + each.text + "\n";
+  if (base) all += *base;
+  return ordered_json{{"schema", "ns-dist/sweep/1"}, {"version", version()}, {"sweep", hash_text(all)}, {"rows", rows}}
+             .dump() +
+         "\n";
+}
+
+// How many rows of the sweep the file has; what follows its last whole line is cut off. Errors: another sweep's file.
+Result<std::size_t> finished_rows(const std::string& path, const std::string& heading) {
+  const auto refuse = [&](std::string message) {
+    return fail({ErrorCode::kInvalidInput,
+                 std::move(message),
+                 path,
+                 "a new file, or one of the same sweep and version",
+                 "write another --output, or remove the file",
+                 {}});
+  };
+  std::error_code status;
+  if (!std::filesystem::exists(path, status)) return std::size_t{0};
+  if (!std::filesystem::is_regular_file(path, status)) return refuse("this is no file");
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  std::uintmax_t whole = 0;
+  std::size_t lines = 0;
+  while (std::getline(file, line) && !file.eof()) {  // at the end of the file: without its end of line
+    if (lines == 0 ? line + "\n" != heading : !line.starts_with(fmt::format("{{\"row\":{},", lines - 1))) {
+      return refuse(fmt::format("line {} is not of this sweep", lines + 1));
+    }
+    whole += line.size() + 1;
+    ++lines;
+  }
+  if (lines == 0 && !heading.starts_with(line)) return refuse("line 1 is not of this sweep");
+  file.close();
+  std::filesystem::resize_file(path, whole, status);
+  if (status) return refuse("the file cannot be written");
+  return lines == 0 ? 0 : lines - 1;
+}
+
+}  // namespace
+
+Result<std::string> read_file(const std::string& path, std::string_view flag, std::string_view expected) {
+  constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
+  std::error_code status;
+  const bool regular = std::filesystem::is_regular_file(path, status);
+  std::ifstream file(path, std::ios::binary);
+  if (!regular || !file || std::filesystem::file_size(path, status) > kLargest || status) {
+    return fail({ErrorCode::kNotFound,
+                 fmt::format("\"{}\" cannot be read", path),
+                 std::string(flag),
+                 std::string(expected),
+                 "",
+                 {}});
+  }
+  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+int sweep(const std::string& input, const std::string& output, const WorkFlags& flags, unsigned threads,
+          const std::atomic<bool>& stop) {
+  const auto text = read_file(input, "--sweep", "a sweep, JSON");
+  if (!text) return report_error(text.error());
+  auto fields = read_sweep(*text, input);
+  if (!fields) return report_error(fields.error());
+  ScenarioSpec fixed;
+  for (const FieldDescription& description : scenario_fields()) {
+    fixed.set(description.field.name, flags.texts.at(description.field.name));
+  }
+  const auto overlap = read_overlap_of(flags);
+  if (!overlap) return report_error(overlap.error());
+  fixed.assignments.insert(fixed.assignments.end(), overlap->assignments.begin(), overlap->assignments.end());
+  if (auto readable = check_values(fixed); !readable) {
+    readable.error().code = ErrorCode::kUsage;
+    return report_error(readable.error());
+  }
+  auto base = read_base_of(flags);
+  if (!base) return report_error(base.error());
+  const std::optional<std::string> base_text = *base ? std::optional(write_scenario(**base)) : std::nullopt;
+
+  Rows rows(*std::move(fields), fixed, *std::move(base));
+  const std::size_t count = rows.count();
+  const std::string first_line = heading(*text, fixed, base_text, count);
+  const auto finished = finished_rows(output, first_line);
+  if (!finished) return report_error(finished.error());
+  std::error_code status;
+  const bool is_new = !std::filesystem::exists(output, status) || std::filesystem::file_size(output, status) == 0;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(output.c_str(), "ab"), std::fclose);
+  const auto append = [&](const std::string& lines) {
+    return file && std::fwrite(lines.data(), 1, lines.size(), file.get()) == lines.size() &&
+           std::fflush(file.get()) == 0;
+  };
+  const Error unwritable{
+      ErrorCode::kInvalidInput, fmt::format("\"{}\" cannot be written", output), "--output", "a writable path", "", {}};
+  if (!append(is_new ? first_line : "")) return report_error(unwritable);
+
+  Progress progress("rows", count);
+  std::size_t done = *finished;
+  while (done < count && !stop) {
+    const std::size_t end = std::min(count, done + kRowsAtOnce);
+    std::vector<std::string> lines(end - done);
+    std::atomic<std::size_t> next{done};
+    const auto work = [&] {
+      for (std::size_t row = next++; row < end; row = next++) lines[row - done] = rows.line(row);
+    };
+    {
+      std::vector<std::jthread> others;
+      for (unsigned i = 1; i < threads; ++i) others.emplace_back(work);
+      work();
+    }
+    std::string all;
+    for (const std::string& line : lines) all += line;
+    if (!append(all)) return report_error(unwritable);
+    done = end;
+    progress.at(done);
+  }
+  progress.done();
+  std::fputs(fmt::format("{} of {} rows in {}{}\n", with_commas(static_cast<std::int64_t>(done)),
+                         with_commas(static_cast<std::int64_t>(count)), output,
+                         done < count ? "; the same command goes on from here" : "")
+                 .c_str(),
+             stdout);
+  return kAnswered;
+}
+
+}  // namespace ns_dist::cli

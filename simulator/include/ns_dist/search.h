@@ -1,0 +1,119 @@
+// Which plan is best on this cluster? Every plan of a space is looked at; none that could be the best is left out.
+//
+//   NS_TRY(const SearchSpace space, SearchSpace::make({.fixed = spec, .gpus = 256}, Catalog::standard()));
+//   NS_TRY(const Session session, Session::make(space.base()));
+//   NS_TRY(const SearchResult result, search(space, session));
+//   result.answers.front().report.step / units::s
+//
+// A plan is timed exactly as `simulate` times it. Plans are left out without being timed where they do not fit into
+// memory, or where a lower bound of their step is above the best step: first the kernels of all microbatches divided by
+// the number of stages, then the step without sharing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/catalog.h"
+#include "ns_dist/report.h"
+#include "ns_dist/result.h"
+#include "ns_dist/scenario.h"
+#include "ns_dist/session.h"
+#include "ns_dist/units.h"
+
+namespace ns_dist {
+
+// A field and the values that a search tries, as read_field reads them.
+struct FieldValues {
+  std::string field;
+  std::vector<std::string> values;
+  friend bool operator==(const FieldValues&, const FieldValues&) = default;
+};
+
+// "8", "1,2,4,8", "1..8", "1,2,4..6": the values that a text lists. Ranges are of whole numbers. Errors: an empty list
+// or range, a range of more than kMostValues numbers, a value that the field cannot have; `where` is the field.
+Result<FieldValues> read_values(std::string_view field, std::string_view text);
+inline constexpr std::int64_t kMostValues = 100'000;
+
+// The fields of which a search tries every value unless they are given, outermost first.
+std::vector<std::string_view> searched_fields();
+// Whether a search may try several values of a field in one space: those of the plan and of the training.
+bool can_be_searched(std::string_view field);
+
+struct SearchRequest {
+  ScenarioSpec fixed;                    // fields with one value; those of searched_fields() are then not searched
+  std::vector<FieldValues> listed;       // fields of which these values are tried
+  std::optional<std::int64_t> gpus;      // size of the cluster; otherwise machine/nodes, or that of a sized cluster
+  std::shared_ptr<const Scenario> from;  // the work of a report; its degrees and the other searched fields are free
+};
+
+// The plans of one model on one machine.
+class SearchSpace {
+ public:
+  // Errors: those of resolve; a machine of unknown size; GPUs that do not fill nodes; a space of more than kMostPlans
+  // plans, with their number and the fields to narrow; a space without any plan.
+  static Result<SearchSpace> make(SearchRequest request, const Catalog& catalog);
+  ~SearchSpace();
+  SearchSpace(SearchSpace&&) noexcept;
+  SearchSpace& operator=(SearchSpace&&) noexcept;
+
+  // The machine, the model and all that does not vary.
+  const Scenario& base() const;
+  const Scenario* from() const;  // of the request; none: nullptr
+  std::int64_t gpus() const;
+  // Plans, valid or not. Products of degrees that are not the number of GPUs are no plans of the space.
+  std::uint64_t size() const;
+  // Calls `visit` for every plan, in the order of the space, until it returns false. Most of them are found to be
+  // invalid by check_plan only.
+  void for_each(const std::function<bool(const Scenario&)>& visit) const;
+
+  class Contents;
+  const Contents& contents() const { return *contents_; }
+
+ private:
+  explicit SearchSpace(std::unique_ptr<Contents> contents);
+  std::unique_ptr<Contents> contents_;
+};
+inline constexpr double kMostPlans = 1e8;
+
+struct SearchOptions {
+  unsigned threads = 1;
+  double within = 0.10;                       // answers other than the fastest are at most this much slower than it
+  std::function<void(double)> progress = {};  // share done, 0 to 1; called from one thread
+  const std::atomic<bool>* stop = nullptr;    // set it to end early with the best so far
+};
+
+struct SearchAnswer {
+  std::vector<std::string> why;             // "fastest", "most memory headroom", ...
+  Report report;                            // as `simulate` reports the plan
+  std::vector<Assignment> assignments;      // the least that repeats it, with what the request fixed
+  Seconds behind, behind_low, behind_high;  // its step less that of the first answer, with a 90 % interval
+  Seconds network;  // what collectives and messages of the busiest stage take alone, hidden or not
+  int kinds = 0;    // kinds of parallelism: degrees above 1, and model chunks
+};
+
+struct SearchResult {
+  std::vector<SearchAnswer> answers;  // fastest first; empty where no plan fits
+  std::uint64_t plans = 0;            // of the space
+  std::uint64_t evaluated = 0;        // timed exactly
+  std::uint64_t bounded = 0;          // left out, because the step without sharing is too long
+  std::uint64_t skipped = 0;          // left out, because their kernels take too long; not checked for memory
+  std::uint64_t unseen = 0;           // not looked at, when interrupted
+  std::map<std::string, std::uint64_t> infeasible;  // by reason: "memory", or the field at fault
+  std::map<std::string, std::string> examples;      // of each reason, the first in the order of the space
+  std::optional<Bytes> least_memory;                // of the plans that do not fit
+  bool interrupted = false;
+  double seconds = 0;  // that the search took
+};
+
+// Errors: those of the answers' forecasts, which no plan of a checked space should have. No plan that fits is no error:
+// `answers` is empty. The result does not depend on the number of threads.
+Result<SearchResult> search(const SearchSpace& space, const Session& session, const SearchOptions& options = {});
+
+}  // namespace ns_dist

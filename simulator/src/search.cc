@@ -1,0 +1,681 @@
+#include "ns_dist/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <thread>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "advice.h"
+#include "costs.h"
+#include "ns_dist/memory.h"
+#include "ns_dist/pipeline_schedule.h"
+#include "ns_dist/planner.h"
+#include "ns_dist/simulator.h"
+#include "search_space.h"
+#include "step_difference.h"
+
+namespace ns_dist {
+namespace {
+
+using Texts = std::vector<std::string>;
+constexpr double kForever = std::numeric_limits<double>::infinity();
+// Bounds are sums in another order than the clock's.
+constexpr double kRounding = 1e-9;
+// Memory or network time of two plans that are no different to a user.
+constexpr double kAlike = 1.01;
+
+// Calls work(i, worker) for each i below `count`, on `threads` threads.
+template <class Work>
+void in_parallel(std::size_t count, unsigned threads, const Work& work) {
+  std::atomic<std::size_t> next{0};
+  const auto run = [&](unsigned worker) {
+    for (std::size_t i = next++; i < count; i = next++) work(i, worker);
+  };
+  std::vector<std::jthread> others;
+  for (unsigned worker = 1; worker < std::min<std::size_t>(threads, count); ++worker) others.emplace_back(run, worker);
+  run(0);
+}
+
+// A plan that may be an answer. Times are seconds for as many tokens as the base scenario trains in a step.
+struct Plan {
+  double bound = 0;  // the step without sharing
+  double step = -1;  // -1: not timed yet; kForever: it cannot be timed
+  double network = 0;
+  double memory = 0;  // bytes
+  std::uint32_t group = 0, leaf = 0;
+  int kinds = 0;
+};
+
+// What one worker found.
+struct Found {
+  std::vector<Plan> plans;
+  std::map<std::string, std::uint64_t> infeasible;
+  std::map<std::string, std::pair<std::tuple<std::uint32_t, std::uint32_t>, std::string>> examples;
+  std::uint64_t seen = 0, bounded = 0;
+  double least_memory = kForever;
+
+  // Notes that `count` plans from `leaf` of `group` on are impossible.
+  void refuse(const Error& error, std::uint32_t group, std::uint32_t leaf, std::uint64_t count) {
+    const std::string reason = error.where.substr(0, error.where.find(','));
+    infeasible[reason] += count;
+    const std::tuple place{group, leaf};
+    const auto [known, is_new] = examples.try_emplace(reason, place, error.message);
+    if (!is_new && place < known->second.first) known->second = {place, error.message};
+  }
+};
+
+int kinds_of(const ParallelPlan& plan) {
+  int kinds = 0;
+  for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp}) kinds += degree > 1 ? 1 : 0;
+  const auto schedule = pipeline_schedule(plan.schedule);
+  if (schedule && (*schedule)->splits_backward) ++kinds;
+  if (field_text(plan.recompute) != field_text(ParallelPlan().recompute)) ++kinds;
+  return kinds;
+}
+
+bool is_kernel_of_a_pass(const WorkItem& item) {
+  return std::holds_alternative<Operator>(item.work) &&
+         (item.category == Category::kForward || item.category == Category::kBackward ||
+          item.category == Category::kRecompute);
+}
+
+// Sums over the runs of an actor in one step: each(instruction, times).
+template <class Each>
+void for_each_instruction(const StepProgram& program, const Actor& actor, const Each& each) {
+  for (const ProgramLoop& loop : actor.loops) {
+    for (const BodyCall& call : loop.calls) {
+      for (const Instruction& instruction : program.bodies[index(call.body)]) {
+        each(instruction, static_cast<double>(loop.repeats));
+      }
+    }
+  }
+}
+
+// Kernels of the passes of all microbatches, in all stages, divided by the stages: some stage computes at least so
+// long. This does not depend on the schedule, nor on what overlaps.
+double kernel_bound(const StepProgram& program, const ProgramCosts& costs) {
+  std::vector<double> of_work(program.works.size(), 0);
+  for (std::size_t w = 0; w < of_work.size(); ++w) {
+    if (!is_kernel_of_a_pass(program.works[w])) continue;
+    double least = kForever;  // stages may have different speeds
+    for (const ProgramCosts::Row& row : costs.rows) {
+      const double seconds = row.forecasts[w].latency / units::s;
+      if (seconds > 0) least = std::min(least, seconds);
+    }
+    if (least < kForever) of_work[w] = least;
+  }
+  std::vector<double> of_fragment;
+  for (const Fragment& fragment : program.fragments) {
+    double sum = 0;
+    for (const FragmentNode& node : fragment.nodes) sum += of_work[index(node.work)];
+    of_fragment.push_back(sum);
+  }
+  double all = 0;
+  for (const Actor& actor : program.actors) {
+    for_each_instruction(program, actor, [&](const Instruction& instruction, double repeats) {
+      if (instruction.kind == Instruction::Kind::kRun)
+        all += repeats * instruction.times * of_fragment[instruction.index];
+    });
+  }
+  return all / static_cast<double>(program.actors.size()) * (1 - kRounding);
+}
+
+// What collectives and messages of the busiest stage take alone.
+double network_time(const StepProgram& program, const ProgramCosts& costs) {
+  double most = 0;
+  for (std::size_t a = 0; a < program.actors.size(); ++a) {
+    const std::vector<Forecast>& forecasts = costs.row(a).forecasts;
+    std::vector<double> of_fragment;
+    for (const Fragment& fragment : program.fragments) {
+      double sum = 0;
+      for (const FragmentNode& node : fragment.nodes) {
+        if (!std::holds_alternative<Operator>(program.works[index(node.work)].work)) {
+          sum += forecasts[index(node.work)].latency / units::s;
+        }
+      }
+      of_fragment.push_back(sum);
+    }
+    double sum = 0;
+    for_each_instruction(program, program.actors[a], [&](const Instruction& instruction, double repeats) {
+      if (instruction.kind == Instruction::Kind::kRun)
+        sum += repeats * instruction.times * of_fragment[instruction.index];
+      if (instruction.kind == Instruction::Kind::kStart || instruction.kind == Instruction::Kind::kSend) {
+        sum += repeats * (forecasts[instruction.index].latency / units::s);
+      }
+    });
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+class Search {
+ public:
+  Search(const SearchSpace& space, const Session& session, const SearchOptions& options)
+      : space_(space.contents()), session_(session), options_(options), base_(space.base()), alone_(space.base()) {
+    alone_.network.contention = alone_.network.compute_slowdown = false;
+    const Training& training = base_.training;
+    tokens_ = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
+  }
+
+  Result<SearchResult> run() {
+    const auto start = std::chrono::steady_clock::now();
+    result_.plans = space_.size;
+    collect_groups();
+    bound_groups();
+    look_at_groups();
+    choose();
+    NS_TRY_VOID(answer());
+    result_.interrupted = stop();
+    result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::move(result_);
+  }
+
+ private:
+  // Groups that lie side by side and have the same shape of the pipeline: the loops of their schedules are made once.
+  struct Family {
+    std::uint32_t first = 0, end = 0;
+    double bound = 0;  // the least of its groups
+  };
+
+  bool stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
+  double limit() const { return best_ * (1 + options_.within); }
+
+  // ---- Groups: plans with the same kernels ----
+
+  void collect_groups() {
+    std::unordered_map<std::string, std::uint32_t> ids;
+    Scenario scenario = base_;
+    Texts texts;
+    std::array<std::int64_t, 4> last{};
+    space_.walk(0, space_.groups, scenario, texts, [&](const Scenario& each, const Texts& chosen) {
+      for (const std::string& text : chosen) {
+        const auto [known, is_new] = ids.try_emplace(text, static_cast<std::uint32_t>(texts_.size()));
+        if (is_new) texts_.push_back(text);
+        chosen_.push_back(known->second);
+      }
+      const ParallelPlan& plan = each.plan;
+      const std::array shape{plan.tp, plan.pp, plan.dp, microbatches_of(plan, each.training)};
+      const auto group = static_cast<std::uint32_t>(bounds_.size());
+      if (families_.empty() || shape != last) families_.push_back({group, group, 0});
+      last = shape;
+      families_.back().end = group + 1;
+      bounds_.push_back(0);
+      too_large_.push_back(0);
+      return true;
+    });
+  }
+
+  Texts texts_of(std::uint32_t group) const {
+    Texts texts;
+    for (std::size_t i = 0; i < space_.groups; ++i) texts.push_back(texts_[chosen_[group * space_.groups + i]]);
+    return texts;
+  }
+
+  // Calls visit(scenario, leaf) for the plans of a group until it returns false.
+  template <class Visit>
+  void for_each_leaf(const Scenario& base, std::uint32_t group, const Visit& visit) const {
+    Scenario scenario = base;
+    Texts texts = texts_of(group);
+    space_.apply(scenario, texts);
+    std::uint32_t leaf = 0;
+    space_.walk(space_.groups, space_.levels.size(), scenario, texts,
+                [&](const Scenario& each, const Texts&) { return visit(each, leaf++); });
+  }
+
+  Scenario scenario_of(const Plan& plan, const Scenario& base) const {
+    Scenario found;
+    for_each_leaf(base, plan.group, [&](const Scenario& each, std::uint32_t leaf) {
+      if (leaf == plan.leaf) found = each;
+      return leaf != plan.leaf;
+    });
+    return found;
+  }
+
+  Texts texts_of(const Plan& plan) const {
+    Scenario scenario = base_;
+    Texts texts = texts_of(plan.group), found;
+    space_.apply(scenario, texts);
+    std::uint32_t leaf = 0;
+    space_.walk(space_.groups, space_.levels.size(), scenario, texts, [&](const Scenario&, const Texts& each) {
+      if (leaf == plan.leaf) found = each;
+      return leaf++ != plan.leaf;
+    });
+    return found;
+  }
+
+  // Seconds for the tokens of the base scenario.
+  double scaled(const Scenario& scenario, double seconds) const {
+    const Training& training = scenario.training;
+    return seconds * (tokens_ / (static_cast<double>(training.global_batch) * static_cast<double>(training.sequence)));
+  }
+
+  // The bound of each group, from the first of its plans that can be built: 0 where there is none, so that all of them
+  // are looked at and their mistakes counted.
+  void bound_groups() {
+    in_parallel(families_.size(), options_.threads, [&](std::size_t i, unsigned) {
+      Family& family = families_[i];
+      family.bound = kForever;
+      for (std::uint32_t group = family.first; group < family.end && !stop(); ++group) {
+        for_each_leaf(alone_, group, [&](const Scenario& scenario, std::uint32_t) {
+          const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
+          if (!program) return true;
+          const Bytes capacity = scenario.cluster.gpu.memory;
+          if (const auto one = held(scenario); one && *one > capacity) {
+            if (const Bytes least = least_held(group, *one); least > capacity) {
+              bounds_[group] = kForever;
+              too_large_[group] = least / units::B;
+              return false;
+            }
+          }
+          const auto costs = costs_of(*program, scenario, session_);
+          if (costs) bounds_[group] = scaled(scenario, kernel_bound(*program, *costs));
+          return false;
+        });
+        family.bound = std::min(family.bound, bounds_[group]);
+      }
+    });
+    std::sort(families_.begin(), families_.end(),
+              [](const Family& a, const Family& b) { return std::tie(a.bound, a.first) < std::tie(b.bound, b.first); });
+  }
+
+  // What some stage holds, activations aside: nothing where the plan cannot be built.
+  std::optional<Bytes> held(const Scenario& scenario) const {
+    const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
+    if (!memory) return std::nullopt;
+    Bytes all;
+    for (const StageMemory& stage : memory->stages) {
+      all = all + stage.weights + stage.gradients + stage.optimizer + stage.other;
+    }
+    return (1 - kRounding) / static_cast<double>(memory->stages.size()) * all;
+  }
+
+  // The same for every plan of a group of which one plan holds too much. How much the stages hold together depends on
+  // where the parts of the model lie: how many copies there are, and whether the first part and the last one share a
+  // stage. One plan of each kind is asked, with few microbatches, since their number does not matter here.
+  Bytes least_held(std::uint32_t group, Bytes least) const {
+    std::vector<std::pair<std::size_t, bool>> known;
+    Scenario scenario = alone_;
+    Texts texts = texts_of(group);
+    space_.apply(scenario, texts);
+    const std::int64_t batch = scenario.training.global_batch;
+    space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario& each, const Texts&) {
+      const auto schedule = pipeline_schedule(each.plan.schedule);
+      if (!schedule) return true;
+      const std::int64_t few = 4 * each.plan.pp;
+      const Seats seats = (*schedule)->seats({each.plan.pp, few, each.plan.vpp});
+      const std::pair place{seats.size(), seats.front().front().stage == seats.front().back().stage};
+      if (std::find(known.begin(), known.end(), place) != known.end()) return true;
+      scenario.training.global_batch = few * each.training.micro_batch * each.plan.dp;
+      const auto found = held(scenario);
+      scenario.training.global_batch = batch;
+      if (!found) return true;
+      known.push_back(place);
+      least = min(least, *found);
+      return true;
+    });
+    return least;
+  }
+
+  // ---- Plans ----
+
+  // The plans of a group. Those that differ in levels behind `budgets` hold the same, and have the same step when
+  // data-parallel collectives take no time; this bound is asked first.
+  void look_at(std::uint32_t group, double limit, Found& found) const {
+    Scenario scenario = alone_;
+    Texts texts = texts_of(group);
+    space_.apply(scenario, texts);
+    std::uint32_t leaf = 0;
+    space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario&, const Texts&) {
+      const std::uint32_t first = leaf;
+      Scenario& below = scenario;
+      space_.walk(space_.budgets, space_.levels.size(), below, texts, [&](const Scenario&, const Texts&) {
+        ++leaf;
+        return true;
+      });
+      found.seen += leaf - first;
+      const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
+      if (!memory) {
+        found.refuse(memory.error(), group, first, leaf - first);
+        return true;
+      }
+      if (memory->peak() > scenario.cluster.gpu.memory) {
+        found.refuse(too_large(memory->peak(), scenario.cluster.gpu.memory), group, first, leaf - first);
+        found.least_memory = std::min(found.least_memory, memory->peak() / units::B);
+        return true;
+      }
+      std::uint32_t at = first;
+      bool asked = false;
+      space_.walk(space_.budgets, space_.levels.size(), below, texts, [&](const Scenario& each, const Texts&) {
+        const std::uint32_t here = at++;
+        auto program = plan_program(each.model, each.plan, each.training, session_.plans());
+        auto costs = program ? costs_of(*program, each, session_) : Result<ProgramCosts>(fail(program.error()));
+        if (!costs) {
+          found.refuse(costs.error(), group, here, 1);
+          return true;
+        }
+        if (!asked && leaf - first > 1) {
+          asked = true;
+          if (step_alone(*program, without_data_parallel(*program, *costs), each) > limit) {
+            found.bounded += leaf - here;
+            return false;
+          }
+        }
+        const double bound = step_alone(*program, *costs, each);
+        if (bound > limit) {
+          ++found.bounded;
+          return true;
+        }
+        found.plans.push_back({bound, -1, 0, memory->peak() / units::B, group, here, kinds_of(each.plan)});
+        return true;
+      });
+      return !stop();
+    });
+  }
+
+  static Error too_large(Bytes peak, Bytes capacity) {
+    return {ErrorCode::kInfeasible,
+            fmt::format("{:.1f} GiB of {:.1f} GiB", peak / units::GiB, capacity / units::GiB),
+            "memory",
+            "",
+            "",
+            {}};
+  }
+
+  static ProgramCosts without_data_parallel(const StepProgram& program, ProgramCosts costs) {
+    for (ProgramCosts::Row& row : costs.rows) {
+      for (std::size_t w = 0; w < row.forecasts.size(); ++w) {
+        if (program.works[w].category == Category::kDataParallel) row.forecasts[w].latency = Seconds();
+      }
+    }
+    return costs;
+  }
+
+  // A lower bound of the step: the clock without sharing.
+  double step_alone(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario) const {
+    const auto step = step_of(program, costs, scenario, session_);
+    return step ? scaled(scenario, *step / units::s) * (1 - kRounding) : 0;
+  }
+
+  void take(Found found) {
+    for (const auto& [reason, count] : found.infeasible) result_.infeasible[reason] += count;
+    for (auto& [reason, example] : found.examples) {
+      const auto [known, is_new] = examples_.try_emplace(reason, example);
+      if (!is_new && example.first < known->second.first) known->second = example;
+    }
+    seen_ += found.seen;
+    result_.bounded += found.bounded;
+    least_memory_ = std::min(least_memory_, found.least_memory);
+    near_.insert(near_.end(), found.plans.begin(), found.plans.end());
+  }
+
+  // Rounds of groups, the lowest bound first. Limits change between rounds only, so that the result does not depend on
+  // the number of threads.
+  void look_at_groups() {
+    for (std::uint32_t group = 0; group < too_large_.size(); ++group) {
+      if (too_large_[group] == 0) continue;
+      Scenario scenario = alone_;
+      space_.apply(scenario, texts_of(group));
+      Found found;
+      found.seen = static_cast<std::uint64_t>(space_.count(space_.groups, scenario));
+      found.refuse(too_large(too_large_[group] * units::B, scenario.cluster.gpu.memory), group, 0, found.seen);
+      found.least_memory = too_large_[group];
+      take(std::move(found));
+    }
+    std::size_t first = 0, round = 2;
+    while (first < families_.size() && families_[first].bound <= limit() && !stop()) {
+      const std::size_t end = std::min(families_.size(), first + round);
+      std::vector<Found> found(std::max(1U, options_.threads));
+      const double limit_now = limit();
+      in_parallel(end - first, options_.threads, [&](std::size_t i, unsigned worker) {
+        const Family& family = families_[first + i];
+        for (std::uint32_t group = family.first; group < family.end && !stop(); ++group) {
+          if (too_large_[group] == 0 && bounds_[group] <= limit_now) look_at(group, limit_now, found[worker]);
+        }
+      });
+      const std::size_t before = near_.size();
+      for (Found& each : found) take(std::move(each));
+      time_the_best(before);
+      forget_slow();
+      first = end;
+      round = std::min<std::size_t>(2 * round, 16);
+      if (options_.progress) options_.progress(static_cast<double>(first) / static_cast<double>(families_.size()));
+    }
+    (stop() ? result_.unseen : result_.skipped) = result_.plans - seen_;
+    if (least_memory_ < kForever) result_.least_memory = least_memory_ * units::B;
+    for (const auto& [reason, example] : examples_) result_.examples[reason] = example.second;
+  }
+
+  static bool before(const Plan& a, const Plan& b) {
+    return std::tie(a.bound, a.kinds, a.group, a.leaf) < std::tie(b.bound, b.kinds, b.group, b.leaf);
+  }
+
+  // Times plans in parallel, those that are not timed yet.
+  void time(std::vector<Plan*> plans) {
+    std::erase_if(plans, [](const Plan* plan) { return plan->step >= 0; });
+    in_parallel(plans.size(), options_.threads, [&](std::size_t i, unsigned) {
+      if (stop()) return;
+      const Scenario scenario = scenario_of(*plans[i], base_);
+      const auto step = step_time(scenario, session_);
+      plans[i]->step = step ? scaled(scenario, *step / units::s) : kForever;
+    });
+    for (const Plan* plan : plans) {
+      if (plan->step >= 0) ++result_.evaluated;
+      if (plan->step >= 0) best_ = std::min(best_, plan->step);
+    }
+  }
+
+  // Of the plans from `from` on, times those whose bound is below the best step, a few at a time.
+  void time_the_best(std::size_t from) {
+    std::sort(near_.begin() + static_cast<std::ptrdiff_t>(from), near_.end(), before);
+    std::size_t size = 4;
+    for (std::size_t at = from; at < near_.size() && near_[at].bound <= best_ && !stop();) {
+      std::vector<Plan*> batch;
+      for (; at < near_.size() && batch.size() < size && near_[at].bound <= best_; ++at) batch.push_back(&near_[at]);
+      time(std::move(batch));
+      size = std::min<std::size_t>(2 * size, 32);
+    }
+  }
+
+  void forget_slow() {
+    std::erase_if(near_, [&](const Plan& plan) { return plan.bound > limit() || plan.step > limit(); });
+  }
+
+  // ---- Answers ----
+
+  // The plan with the least key(plan) among those within the limit; of equal keys the fastest.
+  template <class Key>
+  const Plan* least(const Key& key) {
+    std::vector<Plan*> order;
+    for (Plan& plan : near_) order.push_back(&plan);
+    std::sort(order.begin(), order.end(), [&](const Plan* a, const Plan* b) {
+      const auto key_a = key(*a), key_b = key(*b);
+      return key_a != key_b ? key_a < key_b : before(*a, *b);
+    });
+    for (std::size_t first = 0; first < order.size() && !stop();) {
+      std::size_t end = first + 1;
+      while (end < order.size() && key(*order[end]) == key(*order[first])) ++end;
+      const Plan* best = fastest(
+          {order.begin() + static_cast<std::ptrdiff_t>(first), order.begin() + static_cast<std::ptrdiff_t>(end)});
+      if (best != nullptr) return best;
+      first = end;
+    }
+    return nullptr;
+  }
+
+  // Of plans in the order of their bounds, the fastest that is within the limit.
+  const Plan* fastest(std::vector<Plan*> plans) {
+    double best = limit();
+    for (std::size_t at = 0; at < plans.size() && plans[at]->bound <= best;) {
+      std::vector<Plan*> batch;
+      for (; at < plans.size() && batch.size() < 16 && plans[at]->bound <= best; ++at) batch.push_back(plans[at]);
+      time(batch);
+      for (const Plan* plan : batch) {
+        if (plan->step >= 0) best = std::min(best, plan->step);
+      }
+      if (stop()) break;
+    }
+    const Plan* found = nullptr;
+    for (const Plan* plan : plans) {
+      if (plan->step < 0 || plan->step > best) continue;
+      const auto rank = [](const Plan& each) {
+        return std::tie(each.step, each.kinds, each.memory, each.group, each.leaf);
+      };
+      if (found == nullptr || rank(*plan) < rank(*found)) found = plan;
+    }
+    return found;
+  }
+
+  void choose() {
+    std::sort(near_.begin(), near_.end(), before);
+    if (best_ == kForever) return;
+    const auto add = [&](const Plan* plan, std::string why) {
+      if (plan == nullptr) return;
+      const auto same = std::find_if(chosen_plans_.begin(), chosen_plans_.end(), [&](const auto& each) {
+        return each.first.group == plan->group && each.first.leaf == plan->leaf;
+      });
+      if (same != chosen_plans_.end()) {
+        same->second.push_back(std::move(why));
+      } else {
+        chosen_plans_.push_back({*plan, {std::move(why)}});
+      }
+    };
+    if (stop()) {
+      const Plan* best = nullptr;
+      for (const Plan& plan : near_) {
+        if (plan.step >= 0 && (best == nullptr || plan.step < best->step)) best = &plan;
+      }
+      add(best, "fastest so far");
+      return;
+    }
+    {
+      std::vector<Plan*> all;
+      for (Plan& plan : near_) all.push_back(&plan);
+      add(fastest(std::move(all)), "fastest");
+    }
+    // A plan that was chosen already is as good where its value is: no twins.
+    const auto add_least = [&](const auto& key, std::string why) {
+      const Plan* found = least(key);
+      if (found == nullptr) return;
+      for (const auto& [chosen, reasons] : chosen_plans_) {
+        const Plan& known = *std::find_if(near_.begin(), near_.end(), [&, &plan = chosen](const Plan& each) {
+          return each.group == plan.group && each.leaf == plan.leaf;
+        });
+        if (key(known) <= kAlike * key(*found)) return add(&known, std::move(why));
+      }
+      add(found, std::move(why));
+    };
+    add_least([](const Plan& plan) { return static_cast<double>(plan.kinds); }, "simplest to run");
+    add_least([](const Plan& plan) { return plan.memory; }, "most memory headroom");
+    in_parallel(near_.size(), options_.threads, [&](std::size_t i, unsigned) {
+      const Scenario scenario = scenario_of(near_[i], alone_);
+      const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
+      if (!program) return;
+      const auto costs = costs_of(*program, scenario, session_);
+      if (costs) near_[i].network = scaled(scenario, network_time(*program, *costs));
+    });
+    add_least([](const Plan& plan) { return plan.network; }, "least network time");
+    for (auto& [plan, why] : chosen_plans_) {  // those that were copied before
+      for (const Plan& each : near_) {
+        if (each.group == plan.group && each.leaf == plan.leaf) plan.network = each.network;
+      }
+    }
+  }
+
+  // The assignments that repeat a plan, without those that say what follows anyway.
+  Result<std::vector<Assignment>> assignments_of(const Plan& plan, const Scenario& scenario) const {
+    const Texts texts = texts_of(plan);
+    std::vector<Assignment> all;
+    for (const Assignment& each : space_.fixed.assignments) {
+      const bool varies = std::any_of(space_.levels.begin(), space_.levels.end(),
+                                      [&](const auto& level) { return level.field == each.field; });
+      if (!varies) all.push_back(each);
+    }
+    const std::size_t fixed = all.size();
+    for (std::size_t i = 0; i < texts.size(); ++i) all.push_back({space_.levels[i].field, texts[i]});
+    const auto resolved = [&](const std::vector<Assignment>& assignments) {
+      ScenarioSpec spec;
+      spec.assignments = assignments;
+      return resolve(spec, *space_.catalog, space_.from.get());
+    };
+    const auto repeats = [&](const std::vector<Assignment>& assignments) {
+      const auto again = resolved(assignments);
+      return again && again->plan == scenario.plan && again->training == scenario.training &&
+             again->cluster == scenario.cluster;
+    };
+    if (!repeats(all)) {  // fields that follow from others, and that the search left as they were
+      NS_TRY(const Scenario again, resolved(all));
+      for (const auto& changes :
+           {differences(again.plan, scenario.plan), differences(again.training, scenario.training)}) {
+        all.insert(all.end(), changes.begin(), changes.end());
+      }
+    }
+    NS_EXPECTS(repeats(all));
+    for (std::size_t i = all.size(); i-- > fixed;) {
+      const bool is_degree = all[i].field == "plan/tp" || all[i].field == "plan/pp" || all[i].field == "plan/dp";
+      if (is_degree && all[i].text != "1") continue;
+      std::vector<Assignment> fewer = all;
+      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+      if (repeats(fewer)) all = std::move(fewer);
+    }
+    return all;
+  }
+
+  Result<void> answer() {
+    std::stable_sort(chosen_plans_.begin(), chosen_plans_.end(),
+                     [](const auto& a, const auto& b) { return a.first.step < b.first.step; });
+    std::optional<Prediction> best;
+    for (auto& [plan, why] : chosen_plans_) {
+      const Scenario scenario = scenario_of(plan, base_);
+      NS_TRY(Prediction prediction, predict(scenario, session_));
+      SearchAnswer answer;
+      answer.why = why;
+      answer.report = report(scenario, prediction, advise(scenario, prediction, session_));
+      NS_TRY(answer.assignments, assignments_of(plan, scenario));
+      answer.network = plan.network * units::s;
+      answer.kinds = plan.kinds;
+      if (best) {
+        const Interval difference = step_difference(*best, prediction);
+        answer.behind = prediction.step - best->step;
+        answer.behind_low = difference.low;
+        answer.behind_high = difference.high;
+      } else {
+        best = std::move(prediction);
+      }
+      result_.answers.push_back(std::move(answer));
+    }
+    return {};
+  }
+
+  const SearchSpace::Contents& space_;
+  const Session& session_;
+  const SearchOptions& options_;
+  const Scenario& base_;
+  Scenario alone_;  // the same, and nothing shares anything
+  double tokens_ = 0;
+
+  std::vector<std::string> texts_;     // each once
+  std::vector<std::uint32_t> chosen_;  // of each group, its texts
+  std::vector<double> bounds_;         // of each group
+  std::vector<double> too_large_;      // of each group: bytes that all of its plans hold, where these are too many
+  std::vector<Family> families_;
+  std::vector<Plan> near_;  // plans that may be answers
+  double best_ = kForever, least_memory_ = kForever;
+  std::uint64_t seen_ = 0;
+  std::map<std::string, std::pair<std::tuple<std::uint32_t, std::uint32_t>, std::string>> examples_;
+  std::vector<std::pair<Plan, std::vector<std::string>>> chosen_plans_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+Result<SearchResult> search(const SearchSpace& space, const Session& session, const SearchOptions& options) {
+  return Search(space, session, options).run();
+}
+
+}  // namespace ns_dist

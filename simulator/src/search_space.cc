@@ -1,0 +1,479 @@
+#include "search_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "ns_dist/pipeline_schedule.h"
+#include "ns_dist/planner.h"
+
+namespace ns_dist {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+const FieldDescription* find(std::string_view name) {
+  for (const FieldDescription& description : scenario_fields()) {
+    if (description.field.name == name) return &description;
+  }
+  return nullptr;
+}
+
+// The choices that help shows, as in "none|selective|full", without what may follow them, as in "full[:LAYERS]";
+// nothing where it shows a placeholder, as in "N".
+Texts choices(std::string_view field) {
+  Texts all;
+  std::string_view rest = find(field)->values;
+  if (rest.empty() || (rest.front() >= 'A' && rest.front() <= 'Z')) return {};
+  for (;;) {
+    const std::size_t bar = rest.find('|');
+    const std::string_view choice = rest.substr(0, bar);
+    all.emplace_back(choice.substr(0, choice.find('[')));
+    if (bar == std::string_view::npos) return all;
+    rest.remove_prefix(bar + 1);
+  }
+}
+
+// Divisors of `whole` up to `most` that `use` accepts.
+template <class Use>
+Texts divisors(std::int64_t whole, std::int64_t most, const Use& use) {
+  Texts all;
+  for (std::int64_t each = 1; each <= std::min(whole, most); ++each) {
+    if (whole % each == 0 && use(each)) all.push_back(std::to_string(each));
+  }
+  return all;
+}
+
+// ---- What a search varies when nothing is said: values by field. `scenario` has the fields that come before. ----
+
+Texts tensor_parallel(const Scenario& scenario, std::int64_t gpus) {
+  const Model& model = scenario.model;
+  return divisors(gpus, model.heads, [&](std::int64_t tp) {
+    return model.heads % tp == 0 && (model.mla || model.kv_heads % tp == 0 || tp % model.kv_heads == 0);
+  });
+}
+
+Texts context_parallel(const Scenario& scenario, std::int64_t gpus) {
+  const std::int64_t left = gpus / scenario.plan.tp, sequence = scenario.training.sequence;
+  if (gpus % scenario.plan.tp != 0) return {"1"};
+  return divisors(left, left, [&](std::int64_t cp) { return cp == 1 || sequence % (2 * cp) == 0; });
+}
+
+Texts pipeline_stages(const Scenario& scenario, std::int64_t gpus) {
+  const std::int64_t others = scenario.plan.tp * scenario.plan.cp;
+  if (gpus % others != 0) return {};
+  return divisors(gpus / others, scenario.model.layers, [](std::int64_t) { return true; });
+}
+
+Texts replicas(const Scenario& scenario, std::int64_t gpus) {
+  const ParallelPlan& plan = scenario.plan;
+  const std::int64_t others = plan.tp * plan.cp * plan.pp;
+  return gpus % others == 0 ? Texts{std::to_string(gpus / others)} : Texts{};
+}
+
+// As many as tp (0), or one.
+Texts expert_tensor_parallel(const Scenario& scenario, std::int64_t) {
+  return scenario.model.moe && scenario.plan.tp > 1 ? Texts{"0", "1"} : Texts{"0"};
+}
+
+Texts expert_parallel(const Scenario& scenario, std::int64_t) {
+  if (!scenario.model.moe) return {"1"};
+  const ParallelPlan& plan = scenario.plan;
+  const std::int64_t experts = scenario.model.moe->experts;
+  const std::int64_t ranks = plan.dp * plan.cp * (plan.etp > 0 ? plan.tp / plan.etp : 1);
+  return divisors(ranks, experts, [&](std::int64_t ep) { return experts % ep == 0; });
+}
+
+Texts micro_batches(const Scenario& scenario, std::int64_t) {
+  const std::int64_t batch = scenario.training.global_batch, dp = scenario.plan.dp;
+  if (batch % dp != 0) return {"1"};  // check_plan says why there is none
+  return divisors(batch / dp, batch, [](std::int64_t) { return true; });
+}
+
+Texts sequence_parallel(const Scenario& scenario, std::int64_t) {
+  return scenario.plan.tp > 1 ? Texts{"on", "off"} : Texts{"off"};
+}
+
+Texts zero_stages(const Scenario& scenario, std::int64_t) {
+  return scenario.plan.dp * scenario.plan.cp > 1 ? choices("plan/zero") : Texts{field_text(ParallelPlan().zero)};
+}
+
+Texts recomputations(const Scenario&, std::int64_t) { return choices("plan/recompute"); }
+
+Texts schedules(const Scenario& scenario, std::int64_t) {
+  if (scenario.plan.pp == 1) return {ParallelPlan().schedule};
+  Texts all;
+  for (const PipelineSchedule* schedule : pipeline_schedules()) all.emplace_back(schedule->name);
+  return all;
+}
+
+// Chunks with equally many layers; where the layers of a stage are not equally many, any number.
+Texts model_chunks(const Scenario& scenario, std::int64_t) {
+  const auto schedule = pipeline_schedule(scenario.plan.schedule);
+  if (!schedule) return {"1"};
+  const std::int64_t layers = scenario.model.layers / scenario.plan.pp;
+  const bool even = scenario.model.layers % scenario.plan.pp == 0;
+  const std::int64_t least = (*schedule)->least_chunks, most = (*schedule)->most_chunks;
+  Texts all;
+  if (most > 0) {
+    for (std::int64_t chunks = least; chunks <= most; ++chunks) all.push_back(std::to_string(chunks));
+    return all;
+  }
+  // With one chunk, a schedule of any number of chunks is 1f1b or gpipe.
+  for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
+    if (!even || layers % chunks == 0) all.push_back(std::to_string(chunks));
+  }
+  return all;
+}
+
+Texts grad_reduce_overlap(const Scenario& scenario, std::int64_t) {
+  return scenario.plan.dp * scenario.plan.cp > 1 ? Texts{"on", "off"} : Texts{"off"};
+}
+
+Texts param_gather_overlap(const Scenario& scenario, std::int64_t) {
+  const bool gathers = scenario.plan.dp * scenario.plan.cp > 1 && scenario.plan.zero != ZeroStage::kNone;
+  return gathers ? Texts{"on", "off"} : Texts{"off"};
+}
+
+// The table: a line for each field that a search varies, outermost first, and over which values. Fields that change the
+// kernels of a step (their shapes or their number) come first, then those that change what a stage holds, then those
+// that change only when data-parallel collectives run.
+enum class Changes { kKernels, kMemory, kDataParallel };
+struct Searched {
+  std::string_view field;
+  Texts (*values)(const Scenario&, std::int64_t gpus);
+  Changes changes;
+  std::array<std::string_view, 4> needs = {};  // the fields before it that `values` reads
+};
+constexpr Searched kSearched[] = {
+    {"plan/tp", tensor_parallel, Changes::kKernels},
+    {"plan/cp", context_parallel, Changes::kKernels, {"plan/tp", "training/sequence"}},
+    {"plan/pp", pipeline_stages, Changes::kKernels, {"plan/tp", "plan/cp"}},
+    {"plan/dp", replicas, Changes::kKernels, {"plan/tp", "plan/cp", "plan/pp"}},
+    {"plan/etp", expert_tensor_parallel, Changes::kKernels, {"plan/tp"}},
+    {"plan/ep", expert_parallel, Changes::kKernels, {"plan/tp", "plan/cp", "plan/dp", "plan/etp"}},
+    {"training/micro_batch", micro_batches, Changes::kKernels, {"plan/dp", "training/global_batch"}},
+    {"plan/sequence_parallel", sequence_parallel, Changes::kKernels, {"plan/tp"}},
+    {"plan/zero", zero_stages, Changes::kKernels, {"plan/dp", "plan/cp"}},
+    {"plan/recompute", recomputations, Changes::kKernels},
+    {"plan/schedule", schedules, Changes::kMemory, {"plan/pp"}},
+    {"plan/vpp", model_chunks, Changes::kMemory, {"plan/pp", "plan/schedule"}},
+    {"plan/overlap_grad_reduce", grad_reduce_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp"}},
+    {"plan/overlap_param_gather", param_gather_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp", "plan/zero"}},
+};
+
+constexpr std::string_view kDegrees[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
+bool is_degree(std::string_view field) {
+  return std::find(std::begin(kDegrees), std::end(kDegrees), field) != std::end(kDegrees);
+}
+constexpr std::string_view kOverlapP2p = "plan/overlap_p2p";
+
+bool gives(const SearchRequest& request, std::string_view field) {
+  const auto named = [field](const auto& each) { return each.field == field; };
+  return std::any_of(request.fixed.assignments.begin(), request.fixed.assignments.end(), named) ||
+         std::any_of(request.listed.begin(), request.listed.end(), named);
+}
+
+// What to write fewer values of: the fields with most of them.
+std::string narrow(const SearchSpace::Contents& space) {
+  std::vector<std::pair<std::size_t, std::string>> sizes;
+  for (const SearchSpace::Contents::Level& level : space.levels) {
+    if (!level.given.empty()) sizes.emplace_back(level.given.size(), level.field);
+  }
+  std::sort(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  if (sizes.empty() || sizes.front().first == 1)
+    return "give some of plan/schedule, plan/recompute and training/micro_batch one value";
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, sizes.size()) && sizes[i].first > 1; ++i) {
+    text += fmt::format("{}{} ({} values)", i == 0 ? "" : ", ", sizes[i].second, sizes[i].first);
+  }
+  return "write fewer values of " + text;
+}
+
+Error no_product(std::string_view where, std::int64_t gpus) {
+  return {ErrorCode::kInfeasible,
+          fmt::format("no product of the degrees that may be tried is {} GPUs", gpus),
+          std::string(where),
+          fmt::format("tp x cp x pp x dp = {}", gpus),
+          fmt::format("give divisors of {}, or leave it out", gpus),
+          {}};
+}
+
+Result<void> check_size(SearchSpace::Contents& space) {
+  Scenario scenario = space.base;
+  const double plans = space.count(0, scenario);
+  if (plans > kMostPlans) {
+    return fail({ErrorCode::kUsage,
+                 fmt::format("the search has {:.3g} plans", plans),
+                 "",
+                 fmt::format("at most {:.0e}", kMostPlans),
+                 narrow(space),
+                 {}});
+  }
+  if (plans == 0) {
+    return fail(no_product("plan/tp, plan/cp, plan/pp, plan/dp", space.gpus));
+  }
+  space.size = static_cast<std::uint64_t>(plans);
+  return {};
+}
+
+// The request's fields without those that levels set, with a machine of known size.
+Result<ScenarioSpec> base_spec(const SearchRequest& request) {
+  ScenarioSpec spec;
+  bool nodes = false;
+  for (const Assignment& assignment : request.fixed.assignments) {
+    nodes |= assignment.field == "machine/nodes";
+    if (is_degree(assignment.field)) continue;
+    if (assignment.field == "plan/ep" || assignment.field == "plan/etp" || assignment.field.starts_with("stragglers/"))
+      continue;
+    spec.assignments.push_back(assignment);
+  }
+  for (const std::string_view degree : kDegrees) {
+    if (degree != "plan/dp") spec.set(degree, 1);
+  }
+  spec.set("plan/ep", 1);
+  if (nodes && request.gpus) {
+    return fail({ErrorCode::kUsage,
+                 "the number of GPUs is given twice",
+                 "--gpus, machine/nodes",
+                 "one of them",
+                 "leave machine/nodes out",
+                 {}});
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::vector<std::string_view> searched_fields() {
+  std::vector<std::string_view> names;
+  for (const Searched& searched : kSearched) names.push_back(searched.field);
+  return names;
+}
+
+bool can_be_searched(std::string_view field) {
+  return find(field) != nullptr && (field.starts_with("plan/") || field.starts_with("training/"));
+}
+
+Result<FieldValues> read_values(std::string_view field, std::string_view text) {
+  const auto refuse = [&](std::string message, std::string expected, std::string hint) {
+    return fail({ErrorCode::kUsage, std::move(message), std::string(field), std::move(expected), std::move(hint), {}});
+  };
+  FieldValues found{std::string(field), {}};
+  std::set<std::string> known;
+  const auto add = [&](std::string value) {
+    if (known.insert(value).second) found.values.push_back(std::move(value));
+  };
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view item = rest.substr(0, comma);
+    const std::size_t dots = item.find("..");
+    if (item.empty()) {
+      return refuse(fmt::format("\"{}\" has an empty value", text), "values with a comma between them",
+                    "write, for example, 1,2,4");
+    }
+    if (dots == std::string_view::npos) {
+      add(std::string(item));
+    } else {
+      const auto first = read_whole_number(item.substr(0, dots), 0, kMostOfAField);
+      const auto last = read_whole_number(item.substr(dots + 2), 0, kMostOfAField);
+      if (!first || !last) {
+        return refuse(fmt::format("\"{}\" is no range", item), "whole numbers on both sides of ..",
+                      "write, for example, 1..8");
+      }
+      if (*first > *last) {
+        return refuse(fmt::format("the range {} is empty", item), "the smaller number first",
+                      fmt::format("write {}..{}", *last, *first));
+      }
+      if (*last - *first >= kMostValues) {
+        return refuse(fmt::format("{} has {} values", item, *last - *first + 1),
+                      fmt::format("at most {} values of a field", kMostValues), "write a shorter range");
+      }
+      for (std::int64_t value = *first; value <= *last; ++value) add(std::to_string(value));
+    }
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  ScenarioSpec spec;
+  // A range has values of one kind: its ends tell whether they can be read.
+  const std::size_t count = found.values.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i < 100 || i + 1 == count) spec.set(field, std::string_view(found.values[i]));
+  }
+  if (auto readable = check_values(spec); !readable) {
+    readable.error().code = ErrorCode::kUsage;
+    return fail(std::move(readable.error()));
+  }
+  return found;
+}
+
+std::vector<std::string> SearchSpace::Contents::values(const Level& level, const Scenario& scenario) const {
+  return level.given.empty() ? level.free(scenario, gpus) : level.given;
+}
+
+bool SearchSpace::Contents::set(Scenario& scenario, const Level& level, const std::string& text) const {
+  const auto done = assign(scenario, {level.field, text});
+  NS_EXPECTS(done.has_value());
+  if (level.field != "plan/dp") return true;
+  const auto ranks = rank_count(scenario.plan);
+  return ranks && *ranks == gpus;
+}
+
+double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const {
+  if (first == levels.size()) return 1;
+  const Level& level = levels[first];
+  const Texts all = values(level, scenario);
+  double plans = 0;
+  for (const std::string& text : all) {
+    if (!set(scenario, level, text)) continue;
+    const double below = count(first + 1, scenario);
+    if (!level.is_read) return static_cast<double>(all.size()) * below;
+    plans += below;
+  }
+  return plans;
+}
+
+void SearchSpace::Contents::finish(Scenario& scenario) const {
+  if (!follows_schedule) return;
+  const auto schedule = pipeline_schedule(scenario.plan.schedule);
+  if (schedule) scenario.plan.overlap_p2p = (*schedule)->overlaps_messages;
+}
+
+void SearchSpace::Contents::apply(Scenario& scenario, const std::vector<std::string>& texts) const {
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const bool fills = set(scenario, levels[i], texts[i]);
+    NS_EXPECTS(fills);
+  }
+}
+
+Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& catalog) {
+  auto space = std::make_unique<Contents>();
+  NS_TRY(ScenarioSpec spec, base_spec(request));
+  const bool has_nodes = gives(request, "machine/nodes");
+  if (!has_nodes) {
+    // A sized machine is filled with replicas; an open one has one rank.
+    NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
+    const std::int64_t node = std::max<std::int64_t>(1, machine.cluster.gpus_per_node());
+    std::int64_t gpus = 0;
+    const bool names_machine = gives(request, "machine/gpu") || gives(request, "machine/cluster");
+    if (request.gpus) {
+      gpus = *request.gpus;
+    } else if (request.from && !names_machine) {
+      NS_TRY(gpus, rank_count(request.from->plan));
+    } else {
+      gpus = machine.plan.dp > 1 ? machine.plan.dp : 0;
+    }
+    if (gpus == 0) {
+      return fail({ErrorCode::kUsage,
+                   "the size of the cluster is not given",
+                   "--gpus, machine/nodes",
+                   "a number of GPUs, or of nodes",
+                   "write, for example, --gpus 256",
+                   {}});
+    }
+    if (gpus < node) {
+      spec.set("machine/gpus_per_node", gpus);
+      request.fixed.set("machine/gpus_per_node", gpus);
+    } else if (gpus % node != 0) {
+      return fail({ErrorCode::kUsage,
+                   fmt::format("{} GPUs do not fill nodes of {}", gpus, node),
+                   "--gpus",
+                   fmt::format("a multiple of {}", node),
+                   fmt::format("write {} or {}", gpus / node * node, (gpus / node + 1) * node),
+                   {}});
+    }
+    const std::int64_t nodes = gpus < node ? 1 : gpus / node;
+    spec.set("machine/nodes", nodes);
+    request.fixed.set("machine/nodes", nodes);
+  }
+  NS_TRY(space->base, resolve(spec, catalog, request.from.get()));
+  NS_TRY(space->gpus, rank_count(space->base.plan));
+  for (const Assignment& assignment : request.fixed.assignments) {
+    if (!assignment.field.starts_with("stragglers/")) continue;
+    NS_TRY_VOID(assign(space->base, assignment));
+  }
+
+  // Levels: listed fields that are in no table come first, since free values may depend on them.
+  const auto values_given = [&](std::string_view field) {
+    Texts given;
+    for (const Assignment& each : request.fixed.assignments) {
+      if (each.field == field) given = {each.text};
+    }
+    for (const FieldValues& each : request.listed) {
+      if (each.field == field) given = each.values;
+    }
+    return given;
+  };
+  for (const std::string& name : values_given("plan/schedule")) {
+    NS_TRY_VOID([&]() -> Result<void> {
+      NS_TRY(const PipelineSchedule* known, pipeline_schedule(name));
+      (void)known;
+      return {};
+    }());
+  }
+  const auto names = searched_fields();
+  for (const FieldValues& listed : request.listed) {
+    if (!can_be_searched(listed.field)) {
+      return fail({ErrorCode::kUsage,
+                   "a list of values is not tried in one search",
+                   listed.field,
+                   "one value",
+                   "lists are for fields of the plan and of the training",
+                   {}});
+    }
+    if (listed.values.empty()) {
+      return fail({ErrorCode::kUsage, "there is no value to try", listed.field, "one value or more", "", {}});
+    }
+    if (std::find(names.begin(), names.end(), listed.field) == names.end()) {
+      space->levels.push_back({listed.field, listed.values, nullptr, false});
+    }
+  }
+  for (const Searched& searched : kSearched) {
+    Contents::Level level{std::string(searched.field), values_given(searched.field), searched.values,
+                          searched.field == "plan/dp"};
+    if (is_degree(searched.field)) {  // what does not divide the GPUs is in no product
+      const bool given = !level.given.empty();
+      std::erase_if(level.given, [&](const std::string& text) {
+        const auto degree = read_whole_number(text, 1, kMostOfAField);
+        return !degree || space->gpus % *degree != 0;
+      });
+      if (given && level.given.empty()) return fail(no_product(searched.field, space->gpus));
+    }
+    if (level.given.empty() || searched.field == "plan/dp") {
+      for (Contents::Level& before : space->levels) {
+        before.is_read |= std::find(searched.needs.begin(), searched.needs.end(), before.field) != searched.needs.end();
+      }
+    }
+    space->levels.push_back(std::move(level));
+    if (searched.changes == Changes::kKernels) space->groups = space->levels.size();
+    if (searched.changes != Changes::kDataParallel) space->budgets = space->levels.size();
+  }
+  space->follows_schedule = !gives(request, kOverlapP2p);
+  space->fixed = std::move(request.fixed);
+  space->from = std::move(request.from);
+  space->catalog.emplace(catalog);
+  NS_TRY_VOID(check_size(*space));
+  return SearchSpace(std::move(space));
+}
+
+SearchSpace::SearchSpace(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
+SearchSpace::~SearchSpace() = default;
+SearchSpace::SearchSpace(SearchSpace&&) noexcept = default;
+SearchSpace& SearchSpace::operator=(SearchSpace&&) noexcept = default;
+
+const Scenario& SearchSpace::base() const { return contents_->base; }
+const Scenario* SearchSpace::from() const { return contents_->from.get(); }
+std::int64_t SearchSpace::gpus() const { return contents_->gpus; }
+std::uint64_t SearchSpace::size() const { return contents_->size; }
+
+void SearchSpace::for_each(const std::function<bool(const Scenario&)>& visit) const {
+  Scenario scenario = contents_->base;
+  Texts texts;
+  contents_->walk(0, contents_->levels.size(), scenario, texts,
+                  [&](const Scenario& each, const Texts&) { return visit(each); });
+}
+
+}  // namespace ns_dist

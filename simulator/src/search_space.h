@@ -1,0 +1,67 @@
+// The plans of a search as a tree: one level for each field that varies. Levels above `groups` decide which kernels a
+// step runs; those below only when and where.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/search.h"
+
+namespace ns_dist {
+
+class SearchSpace::Contents {
+ public:
+  struct Level {
+    std::string field;
+    std::vector<std::string> given;  // values of the request; empty: `free`
+    std::vector<std::string> (*free)(const Scenario&, std::int64_t gpus) = nullptr;
+    bool is_read = false;  // values of a later level depend on it
+  };
+
+  Scenario base;
+  std::int64_t gpus = 0;
+  std::vector<Level> levels;
+  std::size_t groups = 0;         // levels that decide the kernels
+  std::size_t budgets = 0;        // and those that decide what a stage holds
+  bool follows_schedule = false;  // overlap_p2p is what the schedule does
+  std::uint64_t size = 0;
+  ScenarioSpec fixed;
+  std::shared_ptr<const Scenario> from;
+  std::optional<Catalog> catalog;
+
+  std::vector<std::string> values(const Level& level, const Scenario& scenario) const;
+  // Calls visit(scenario, texts) for every choice of the levels [first, last); `scenario` has those above. Ends early,
+  // and returns false, where `visit` does.
+  template <class Visit>
+  bool walk(std::size_t first, std::size_t last, Scenario& scenario, std::vector<std::string>& texts,
+            const Visit& visit) const {
+    if (first == last) {
+      finish(scenario);
+      return visit(scenario, texts);
+    }
+    const Level& level = levels[first];
+    for (std::string& text : values(level, scenario)) {
+      if (!set(scenario, level, text)) continue;
+      texts.push_back(std::move(text));
+      const bool go_on = walk(first + 1, last, scenario, texts, visit);
+      texts.pop_back();
+      if (!go_on) return false;
+    }
+    return true;
+  }
+  // Gives the first levels these values.
+  void apply(Scenario& scenario, const std::vector<std::string>& texts) const;
+  // The plans that the levels from `first` on have, when those above have their values in `scenario`. Levels that no
+  // later one reads multiply.
+  double count(std::size_t first, Scenario& scenario) const;
+  // False where the degrees then are not those of the cluster.
+  bool set(Scenario& scenario, const Level& level, const std::string& text) const;
+
+ private:
+  void finish(Scenario& scenario) const;
+};
+
+}  // namespace ns_dist

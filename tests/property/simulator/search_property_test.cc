@@ -1,0 +1,175 @@
+// A search leaves plans out; what it answers is what timing every plan answers.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "ns_dist/memory.h"
+#include "ns_dist/search.h"
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+namespace {
+
+// Small models on small machines, so that hundreds of spaces can be timed plan by plan. Times are those of a real GPU.
+Scenario small_work() {
+  static const Scenario kBase = *resolve(ScenarioSpec().set("plan/dp", 16), Catalog::standard());
+  Scenario scenario = kBase;
+  Model& model = scenario.model;
+  model.layers = *rc::gen::element<std::int64_t>(4, 6, 8);
+  model.heads = model.kv_heads = 8;
+  model.head_dim = *rc::gen::element<std::int64_t>(64, 128);
+  model.hidden = model.heads * model.head_dim;
+  model.ffn = 4 * model.hidden;
+  model.vocabulary = *rc::gen::element<std::int64_t>(1024, 32'000);
+  model.tied_embeddings = *rc::gen::arbitrary<bool>();
+  if (*rc::gen::inRange(0, 4) == 0) {
+    model.moe = Experts{};
+    model.moe->experts = 4;
+    model.moe->top_k = 2;
+    model.moe->expert_ffn = model.ffn / 2;
+  }
+  scenario.training.sequence = 1024;
+  scenario.training.global_batch = *rc::gen::element<std::int64_t>(8, 12, 16, 24);
+  scenario.network.contention = *rc::gen::inRange(0, 5) > 0;
+  scenario.network.compute_slowdown = scenario.network.contention;
+  if (*rc::gen::inRange(0, 4) == 0) {
+    scenario.stragglers.slow_stage = 0;
+    scenario.stragglers.slow_factor = 1.3;
+  }
+  // So little memory that some plans do not fit.
+  scenario.cluster.gpu.memory = *rc::gen::element(1.3, 1.6, 2.0, 4.0, 80.0) * units::GiB;
+  scenario.cluster.levels.front().size = *rc::gen::element<std::int64_t>(2, 4, 8);
+  return scenario;
+}
+
+SearchRequest small_request(Scenario work) {
+  SearchRequest request;
+  request.gpus = *rc::gen::element<std::int64_t>(4, 8, 16);
+  work.plan.dp = *request.gpus;
+  request.from = std::make_shared<const Scenario>(std::move(work));
+  const auto some = [](std::vector<std::string> values) {
+    const auto count = static_cast<std::size_t>(*rc::gen::inRange<int>(1, static_cast<int>(values.size()) + 1));
+    std::vector<std::string> chosen;
+    while (chosen.size() < count) {
+      const std::string value = *rc::gen::elementOf(values);
+      if (std::find(chosen.begin(), chosen.end(), value) == chosen.end()) chosen.push_back(value);
+    }
+    return chosen;
+  };
+  const auto list = [&](std::string_view field, std::vector<std::string> values) {
+    request.listed.push_back({std::string(field), some(std::move(values))});
+  };
+  list("training/micro_batch", {"1", "2", "3"});
+  if (*rc::gen::inRange(0, 3) > 0) {
+    list("plan/schedule", {"1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "v-min", "dualpipe", "dualpipe-v"});
+  }
+  if (*rc::gen::arbitrary<bool>()) list("plan/recompute", {"none", "selective", "full"});
+  if (*rc::gen::arbitrary<bool>()) list("plan/tp", {"1", "2", "4"});
+  if (*rc::gen::inRange(0, 4) == 0) list("plan/overlap_p2p", {"on", "off"});
+  if (*rc::gen::inRange(0, 4) == 0) list("plan/order", {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"});
+  if (*rc::gen::inRange(0, 4) == 0) list("training/global_batch", {"8", "16", "24"});
+  return request;
+}
+
+struct Timed {
+  double step = 0, memory = 0;
+};
+
+void compare_with_all_plans() {
+  const auto space = SearchSpace::make(small_request(small_work()), Catalog::standard());
+  RC_PRE(space.has_value());
+  RC_PRE(space->size() <= 1500);
+  const auto session = Session::make(space->base());
+  RC_ASSERT(session.has_value());
+  const Training& training = space->base().training;
+
+  std::vector<Timed> all;
+  std::uint64_t impossible = 0, seen = 0;
+  space->for_each([&](const Scenario& scenario) {
+    ++seen;
+    const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training);
+    const auto step = step_time(scenario, *session);
+    if (!memory || memory->peak() > scenario.cluster.gpu.memory || !step) {
+      ++impossible;
+      return true;
+    }
+    Scenario alone = scenario;
+    alone.network.contention = alone.network.compute_slowdown = false;
+    RC_ASSERT(*step_time(alone, *session) <= *step);  // a lower bound
+    const double tokens =
+        static_cast<double>(scenario.training.global_batch) / static_cast<double>(training.global_batch);
+    all.push_back({*step / units::s / tokens, memory->peak() / units::B});
+    return true;
+  });
+  RC_ASSERT(seen == space->size());
+  RC_TAG(all.empty() ? "nothing fits" : impossible > 0 ? "some fit" : "all fit");
+
+  const SearchOptions options{.threads = static_cast<unsigned>(*rc::gen::inRange(1, 4)), .within = 0.2};
+  const auto result = search(*space, *session, options);
+  RC_ASSERT(result.has_value());
+  RC_ASSERT(result->plans == seen);
+  std::uint64_t refused = 0;
+  for (const auto& [reason, count] : result->infeasible) refused += count;
+  RC_ASSERT(refused <= impossible);
+  RC_ASSERT(refused + result->bounded + result->skipped <= seen);
+  RC_ASSERT(result->answers.empty() == all.empty());
+  if (all.empty()) {
+    RC_ASSERT(refused == seen);
+    return;
+  }
+  double best = std::numeric_limits<double>::infinity(), least = best;
+  for (const Timed& plan : all) best = std::min(best, plan.step);
+  for (const Timed& plan : all) {
+    if (plan.step <= 1.2 * best) least = std::min(least, plan.memory);
+  }
+  const auto scaled = [&](const SearchAnswer& answer) {
+    const double tokens =
+        static_cast<double>(answer.report.scenario.training.global_batch) / static_cast<double>(training.global_batch);
+    return answer.report.step / units::s / tokens;
+  };
+  RC_ASSERT(scaled(result->answers.front()) == best);
+  for (const SearchAnswer& answer : result->answers) {
+    RC_ASSERT(answer.report.fits);
+    RC_ASSERT(scaled(answer) <= 1.2 * best);
+    if (std::find(answer.why.begin(), answer.why.end(), "most memory headroom") != answer.why.end()) {
+      RC_ASSERT(answer.report.memory.peak() / units::B <= 1.01 * least);
+    }
+    // It repeats.
+    ScenarioSpec spec;
+    spec.assignments = answer.assignments;
+    const auto again = resolve(spec, Catalog::standard(), space->from());
+    RC_ASSERT(again.has_value());
+    RC_ASSERT(again->plan == answer.report.scenario.plan);
+    RC_ASSERT(*step_time(*again, *session) == answer.report.step);
+  }
+}
+
+// Two spaces a case: 200 in all.
+RC_GTEST_PROP(Search, TheBestOfASearchIsTheBestOfAllPlans, ()) {
+  compare_with_all_plans();
+  compare_with_all_plans();
+}
+
+RC_GTEST_PROP(Search, DoesNotDependOnTheNumberOfThreads, ()) {
+  const auto space = SearchSpace::make(small_request(small_work()), Catalog::standard());
+  RC_PRE(space.has_value());
+  RC_PRE(space->size() <= 1000);
+  const auto session = Session::make(space->base());
+  const auto one = search(*space, *session, {.threads = 1}), three = search(*space, *session, {.threads = 3});
+  RC_ASSERT(one.has_value() && three.has_value());
+  RC_ASSERT(one->answers.size() == three->answers.size());
+  for (std::size_t i = 0; i < one->answers.size(); ++i) {
+    RC_ASSERT(one->answers[i].assignments == three->answers[i].assignments);
+    RC_ASSERT(one->answers[i].why == three->answers[i].why);
+  }
+  RC_ASSERT(one->evaluated == three->evaluated);
+  RC_ASSERT(one->bounded == three->bounded);
+  RC_ASSERT(one->infeasible == three->infeasible);
+  RC_ASSERT(one->examples == three->examples);
+}
+
+}  // namespace
+}  // namespace ns_dist

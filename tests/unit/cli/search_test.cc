@@ -1,0 +1,220 @@
+// What the interface promises of `ns-dist search`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "support/run_command.h"
+
+namespace ns_dist {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+// Few plans, so that tests are quick.
+constexpr const char* kSmall = "--model gpt3-13b --gpus 16 --schedule 1f1b,interleaved --micro-batch 1,2";
+
+json searched(const std::string& arguments, const std::filesystem::path& folder) {
+  const CommandResult result = run_command("ns-dist search " + arguments + " --json", folder);
+  EXPECT_EQ(result.code, 0) << result.err;
+  return json::parse(result.out);
+}
+json searched(const std::string& arguments) { return searched(arguments, std::filesystem::temp_directory_path()); }
+
+TEST(SearchCommand, JsonHasEveryPromisedField) {
+  const json found = searched(kSmall);
+  for (const char* key : {"schema", "version", "plans", "infeasible", "evaluated", "seconds", "space", "table"}) {
+    EXPECT_TRUE(found.contains(key)) << key;
+  }
+  ASSERT_FALSE(found["plans"].empty());
+  double before = 0;
+  for (const json& plan : found["plans"]) {
+    for (const char* key : {"why", "command", "behind_s", "step_time_s", "step_time_low_s", "step_time_high_s", "mfu",
+                            "memory", "breakdown_s", "inputs", "critical_path", "warnings"}) {
+      EXPECT_TRUE(plan.contains(key)) << key;
+    }
+    EXPECT_GE(plan["step_time_s"], before) << "the best first";
+    before = plan["step_time_s"];
+    EXPECT_TRUE(plan["memory"]["fits"]);
+  }
+  EXPECT_THAT(found["plans"][0]["why"].get<std::string>(), HasSubstr("fastest"));
+}
+
+// Every answer repeats: by its command, and by --from.
+TEST(SearchCommand, EveryAnswerRepeats) {
+  const ScratchFolder folder;
+  const std::string save = std::string("ns-dist search ") + kSmall + " --inter-bandwidth '25 GB/s' --json > found.json";
+  ASSERT_EQ(run_command(save, folder.path()).code, 0);
+  const json found = json::parse(read_text(folder.path() / "found.json"));
+  ASSERT_GE(found["plans"].size(), 2u);
+  for (std::size_t i = 0; i < found["plans"].size(); ++i) {
+    const std::string command = found["plans"][i]["command"];
+    for (const std::string& again :
+         {command + " --json", "ns-dist --from found.json#" + std::to_string(i + 1) + " --json"}) {
+      const CommandResult result = run_command(again, folder.path());
+      ASSERT_EQ(result.code, 0) << again << "\n" << result.err;
+      EXPECT_EQ(json::parse(result.out)["step_time_s"], found["plans"][i]["step_time_s"]) << again;
+      EXPECT_EQ(json::parse(result.out)["inputs"], found["plans"][i]["inputs"]) << again;
+    }
+  }
+  EXPECT_EQ(run_command("ns-dist --from found.json#99", folder.path()).code, 1);
+}
+
+TEST(SearchCommand, TheNumberOfThreadsChangesNothing) {
+  const std::string job = std::string(kSmall) + " --threads ";
+  json one = searched(job + "1"), three = searched(job + "3");
+  for (json* each : {&one, &three}) each->erase("seconds");
+  EXPECT_EQ(one, three);
+}
+
+TEST(SearchCommand, SizesGpusAndPricesMakeATable) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100-sxm-80gb": 2}})";
+  const std::string job =
+      "ns-dist search --model llama3-8b --gpu h100,a100 --gpus 8..16 --global-batch 256 --schedule 1f1b --micro-batch "
+      "1 "
+      "--tokens 1T --prices prices.json";
+  const CommandResult table = run_command(job, folder.path());
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* word : {"h100-sxm-80gb", "a100-sxm-80gb", "no price", "XYZ", "goodput", "The cheapest", " *"}) {
+    EXPECT_THAT(table.out, HasSubstr(word));
+  }
+  const json found = json::parse(run_command(job + " --json --csv found.csv", folder.path()).out);
+  ASSERT_EQ(found["table"].size(), 4u);
+  for (const json& row : found["table"]) {
+    const bool priced = row["gpu"] == "h100-sxm-80gb";
+    EXPECT_EQ(row.contains("cost"), priced);
+    if (priced) {
+      EXPECT_NEAR(row["cost"].get<double>(), 2 * row["training"]["gpu_hours"].get<double>(), 1e-6);
+    }
+  }
+  const std::string csv = read_text(folder.path() / "found.csv");
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + static_cast<std::ptrdiff_t>(found["plans"].size()));
+}
+
+TEST(SearchCommand, ADeadlineFindsTheLeastCluster) {
+  const std::string job =
+      "--model gpt3-13b --tokens 300B --schedule 1f1b --micro-batch 1,2 --recompute none --deadline ";
+  const json found = searched(job + "20d");
+  const json& table = found["table"];
+  ASSERT_GE(table.size(), 1u);
+  EXPECT_TRUE(table.back()["in_time"]);
+  EXPECT_LE(table.back()["training"]["seconds"].get<double>(), 20 * 86400);
+  for (std::size_t i = 0; i + 1 < table.size(); ++i) EXPECT_FALSE(table[i].value("in_time", false));
+  const std::string half = std::to_string(table.back()["gpus"].get<int>() / 2);
+  EXPECT_FALSE(searched(job + "20d --gpus " + half)["table"][0].value("in_time", false));
+}
+
+TEST(SearchCommand, SensitivityIsSorted) {
+  const json found = searched(std::string(kSmall) + " --sensitivity");
+  const json& rows = found["table"][0]["sensitivity"];
+  ASSERT_GE(rows.size(), 5u);
+  double before = 1;
+  for (const json& row : rows) {
+    const double change = row["step_share"];
+    EXPECT_LE(std::abs(change), before);
+    EXPECT_GT(change, -0.011) << "1 % of one part saves no more than 1 %";
+    before = std::abs(change);
+  }
+  EXPECT_LT(rows[0]["step_share"].get<double>(), 0);
+}
+
+TEST(SearchCommand, AnInterruptPrintsTheBestSoFar) {
+  const CommandResult result =
+      run_command("timeout --preserve-status -s INT 1 ns-dist search --gpu a100 --gpus 1024 --json");
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json found = json::parse(result.out);
+  EXPECT_TRUE(found["interrupted"]);
+  EXPECT_GT(found["left_out"]["not_looked_at"].get<double>(), 0);
+}
+
+TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
+  struct Case {
+    const char *arguments, *says;
+    int code;
+  };
+  for (const Case& each :
+       {Case{"", "--gpus", 2}, Case{"--gpus 12", "write 8 or 16", 2}, Case{"--gpus 16 --tp 1,2,x", "--tp", 2},
+        Case{"--gpus 16 --tp 8..1", "write 1..8", 2}, Case{"--gpus 16 --tpp 2", "did you mean --tp", 2},
+        Case{"--gpus 256 --micro-batch 1..9999 --vpp 1..9999 --global-batch 1..9999", "--micro-batch (9999 values)", 2},
+        Case{"--gpus 16 --tp 3", "16 GPUs", 1}, Case{"--gpus 16 --schedule x", "--schedule", 1},
+        Case{"--gpus 16 --deadline 3d", "--tokens", 2}, Case{"--gpus 16 --tokens 3X", "--tokens", 2},
+        Case{"--gpus 16 --tokens 1T --deadline 3x", "--deadline", 2}, Case{"--gpus 16 --within 0", "--within", 2},
+        Case{"--gpus 16 --csv /no/where", "--csv", 1}, Case{"--gpus 16 --prices /no/where", "--prices", 1},
+        Case{"--nodes 2 --gpus 16", "twice", 2}, Case{"--gpus 8 --model x,gpt3-13b", "--model", 1},
+        Case{"--sweep x", "--output", 2}, Case{"--gpus 8 --sweep x --output y", "--gpus", 2}}) {
+    const CommandResult result = run_command(std::string("ns-dist search ") + each.arguments);
+    EXPECT_EQ(result.code, each.code) << each.arguments << "\n" << result.err;
+    EXPECT_THAT(result.err, HasSubstr(each.says)) << each.arguments;
+    EXPECT_EQ(result.out, "") << each.arguments;
+  }
+}
+
+// Killed at any byte, a sweep goes on without losing or repeating a row.
+TEST(SweepCommand, GoesOnAfterAKill) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "sweep.json")
+      << R"({"tp": [1, 3], "plan/pp": [1, 2, 3], "micro-batch": "1..3", "dp": 4})";
+  const std::string job = "ns-dist search --sweep sweep.json --output rows.jsonl --model gpt3-13b --global-batch 24";
+  ASSERT_EQ(run_command(job, folder.path()).code, 0);
+  const std::string whole = read_text(folder.path() / "rows.jsonl");
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), 19);
+  EXPECT_THAT(whole, HasSubstr("\"error\":\"--tp")) << "3 does not divide 40 heads: the row is answered, too";
+  for (const double share : {0.0, 0.001, 0.01, 0.3, 0.5, 0.77, 0.999, 1.0}) {
+    const auto bytes = static_cast<std::size_t>(share * static_cast<double>(whole.size()));
+    std::ofstream(folder.path() / "rows.jsonl", std::ios::binary) << whole.substr(0, bytes);
+    ASSERT_EQ(run_command(job, folder.path()).code, 0) << bytes;
+    EXPECT_EQ(read_text(folder.path() / "rows.jsonl"), whole) << bytes;
+  }
+  const CommandResult other = run_command(job + " --seq 1024", folder.path());
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr("not of this sweep"));
+  EXPECT_EQ(read_text(folder.path() / "rows.jsonl"), whole);
+}
+
+TEST(SweepCommand, RowsAreWhatSimulateAnswers) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "sweep.json") << R"({"gpu": ["a100", "h100"], "micro-batch": [1, 2]})";
+  ASSERT_EQ(
+      run_command("ns-dist search --sweep sweep.json --output rows.jsonl --model gpt3-13b --tp 8", folder.path()).code,
+      0);
+  std::istringstream lines(read_text(folder.path() / "rows.jsonl"));
+  std::string line;
+  std::getline(lines, line);
+  int rows = 0;
+  for (; std::getline(lines, line); ++rows) {
+    const json row = json::parse(line);
+    const std::string set = " --gpu " + row["set"]["machine/gpu"].get<std::string>() + " --micro-batch " +
+                            row["set"]["training/micro_batch"].get<std::string>();
+    const json answer = json::parse(run_command("ns-dist --model gpt3-13b --tp 8 --json" + set).out);
+    for (const char* key : {"step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s", "mfu"}) {
+      EXPECT_EQ(row[key], answer[key]) << key << set;
+    }
+    EXPECT_EQ(row["fits"], answer["memory"]["fits"]);
+    EXPECT_EQ(row["memory_peak_bytes"], answer["memory"]["peak_bytes"]);
+  }
+  EXPECT_EQ(rows, 4);
+}
+
+TEST(SweepCommand, BadSweepsSaySoBeforeTheyStart) {
+  const ScratchFolder folder;
+  struct Case {
+    const char *text, *says;
+  };
+  for (const Case& each : {Case{"{}", "no fields"}, Case{"[1]", "no fields"}, Case{"{", "no JSON"},
+                           Case{R"({"tpp": 1})", "did you mean \"tp\""}, Case{R"({"tp": []})", "no values"},
+                           Case{R"({"tp": "4..1"})", "write 1..4"}, Case{R"({"tp": [0]})", "bad.json#/tp"},
+                           Case{R"({"tp": {}})", "no value"}, Case{R"({"tp": 1, "plan/tp": 2})", "twice"},
+                           Case{R"({"tp": "1..99999", "pp": "1..99999"})", "1e+10 rows"}}) {
+    std::ofstream(folder.path() / "bad.json") << each.text;
+    const CommandResult result = run_command("ns-dist search --sweep bad.json --output rows.jsonl", folder.path());
+    EXPECT_EQ(result.code, 1) << each.text;
+    EXPECT_THAT(result.err, HasSubstr(each.says)) << each.text;
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "rows.jsonl"));
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist

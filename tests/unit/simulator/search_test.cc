@@ -1,0 +1,168 @@
+#include "ns_dist/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+SearchRequest request(std::int64_t gpus, std::string_view model = "gpt3-13b") {
+  SearchRequest made;
+  made.fixed.set("model", model);
+  made.gpus = gpus;
+  return made;
+}
+
+Result<SearchSpace> space(SearchRequest request) { return SearchSpace::make(std::move(request), Catalog::standard()); }
+
+TEST(SearchValues, ListsAndRanges) {
+  EXPECT_THAT(read_values("plan/tp", "8")->values, ElementsAre("8"));
+  EXPECT_THAT(read_values("plan/tp", "1,2,4..6")->values, ElementsAre("1", "2", "4", "5", "6"));
+  EXPECT_THAT(read_values("plan/recompute", "none,full")->values, ElementsAre("none", "full"));
+  EXPECT_THAT(read_values("plan/tp", "2,1..3")->values, ElementsAre("2", "1", "3"));
+}
+
+TEST(SearchValues, MistakesNameTheFieldAndWhatToWrite) {
+  struct Case {
+    const char *field, *text, *says;
+  };
+  for (const Case& each : {Case{"plan/tp", "8..1", "write 1..8"}, Case{"plan/tp", "1,,2", "empty value"},
+                           Case{"plan/tp", "", "empty value"}, Case{"plan/tp", "1..x", "1..x"},
+                           Case{"plan/tp", "0..4", "plan/tp"}, Case{"plan/tp", "1..1000000000", "at most"},
+                           Case{"plan/recompute", "none,nothing", "nothing"}, Case{"plan/tpp", "1", "no such field"}}) {
+    const auto refused = read_values(each.field, each.text);
+    ASSERT_FALSE(refused.has_value()) << each.text;
+    EXPECT_EQ(refused.error().where, each.field);
+    EXPECT_THAT(to_text(refused.error()), HasSubstr(each.says));
+  }
+}
+
+// The table names fields of scenario_fields() that a search may vary, each once.
+TEST(SearchSpace, SearchedFieldsAreFields) {
+  std::set<std::string_view> known, seen;
+  for (const FieldDescription& description : scenario_fields()) known.insert(description.field.name);
+  for (const std::string_view field : searched_fields()) {
+    EXPECT_TRUE(known.contains(field)) << field;
+    EXPECT_TRUE(can_be_searched(field)) << field;
+    EXPECT_TRUE(seen.insert(field).second) << field;
+  }
+  EXPECT_FALSE(can_be_searched("machine/gpu"));
+  EXPECT_FALSE(can_be_searched("plan/nothing"));
+}
+
+TEST(SearchSpace, PlansUseEveryGpuAndAreCounted) {
+  const auto found = space(request(16));
+  ASSERT_TRUE(found.has_value());
+  std::uint64_t plans = 0;
+  found->for_each([&](const Scenario& scenario) {
+    const ParallelPlan& plan = scenario.plan;
+    EXPECT_EQ(plan.tp * plan.cp * plan.pp * plan.dp, 16);
+    return ++plans < 100'000;
+  });
+  EXPECT_EQ(plans, found->size());
+  EXPECT_EQ(found->gpus(), 16);
+}
+
+TEST(SearchSpace, WhatIsGivenIsNotVaried) {
+  SearchRequest some = request(16);
+  some.fixed.set("plan/tp", 2).set("plan/schedule", "1f1b").set("training/micro_batch", 1);
+  some.listed.push_back({"plan/recompute", {"none", "full"}});
+  const auto found = space(std::move(some));
+  ASSERT_TRUE(found.has_value());
+  std::set<std::string> recomputations;
+  found->for_each([&](const Scenario& scenario) {
+    EXPECT_EQ(scenario.plan.tp, 2);
+    EXPECT_EQ(scenario.plan.schedule, "1f1b");
+    EXPECT_EQ(scenario.plan.vpp, 1);
+    EXPECT_EQ(scenario.training.micro_batch, 1);
+    recomputations.insert(field_text(scenario.plan.recompute));
+    return true;
+  });
+  EXPECT_THAT(recomputations, ElementsAre("full", "none"));
+}
+
+// The machine: nodes of the GPU's usual machine; less than a node is a smaller node.
+TEST(SearchSpace, TheMachineHasAsManyGpus) {
+  EXPECT_EQ(space(request(4))->base().cluster.gpu_count(), 4);
+  EXPECT_EQ(space(request(24))->base().cluster.gpu_count(), 24);
+  SearchRequest nodes = request(0);
+  nodes.gpus.reset();
+  nodes.fixed.set("machine/nodes", 3);
+  EXPECT_EQ(space(std::move(nodes))->gpus(), 24);
+  SearchRequest none = request(0);
+  none.gpus.reset();
+  EXPECT_THAT(to_text(space(std::move(none)).error()), HasSubstr("--gpus"));
+  EXPECT_THAT(to_text(space(request(12)).error()), HasSubstr("write 8 or 16"));
+}
+
+TEST(SearchSpace, SaysThatItIsTooLargeBeforeItStarts) {
+  SearchRequest large = request(256);
+  const auto range = read_values("training/micro_batch", "1..10000");
+  large.listed.push_back(*range);
+  large.listed.push_back({"plan/vpp", range->values});
+  const auto refused = space(std::move(large));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("plans; expected at most 1e+08"));
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("training/micro_batch (10000 values)"));
+
+  SearchRequest empty = request(16);
+  empty.listed.push_back({"plan/tp", {"3", "5"}});
+  EXPECT_THAT(to_text(space(std::move(empty)).error()), HasSubstr("16 GPUs"));
+}
+
+TEST(SearchSpace, UnknownSchedulesAreRefused) {
+  SearchRequest unknown = request(16);
+  unknown.fixed.set("plan/schedule", "1f2b");
+  EXPECT_THAT(to_text(space(std::move(unknown)).error()), HasSubstr("did you mean \"1f1b\""));
+}
+
+TEST(SearchTest, NothingFitsIsAnAnswer) {
+  const auto found = space(request(4, "gpt3-175b"));
+  const auto session = Session::make(found->base());
+  const auto result = search(*found, *session);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_TRUE(result->answers.empty());
+  EXPECT_EQ(result->infeasible.at("memory"), result->plans);
+  ASSERT_TRUE(result->least_memory.has_value());
+  EXPECT_GT(*result->least_memory, found->base().cluster.gpu.memory);
+}
+
+TEST(SearchTest, StopsWhenItIsTold) {
+  const auto found = space(request(16));
+  const auto session = Session::make(found->base());
+  const std::atomic<bool> stop{true};
+  const auto result = search(*found, *session, {.stop = &stop});
+  ASSERT_TRUE(result.has_value());
+  EXPECT_TRUE(result->interrupted);
+  EXPECT_EQ(result->unseen, result->plans);
+}
+
+// The difference of two equal plans is 0, and an interval of a difference holds it.
+TEST(SearchTest, DifferencesAreSmallerThanTheSteps) {
+  SearchRequest some = request(16);
+  some.fixed.set("plan/schedule", "1f1b");
+  const auto found = space(std::move(some));
+  const auto session = Session::make(found->base());
+  const auto result = search(*found, *session, {.within = 0.3});
+  ASSERT_TRUE(result.has_value());
+  ASSERT_GE(result->answers.size(), 2u);
+  EXPECT_EQ(result->answers.front().behind, Seconds());
+  for (std::size_t i = 1; i < result->answers.size(); ++i) {
+    const SearchAnswer& answer = result->answers[i];
+    EXPECT_EQ(answer.behind, answer.report.step - result->answers.front().report.step);
+    EXPECT_LE(answer.behind_low, answer.behind);
+    EXPECT_GE(answer.behind_high, answer.behind);
+    EXPECT_LT(answer.behind_high - answer.behind_low, answer.report.step_high - answer.report.step_low);
+  }
+}
+
+}  // namespace
+}  // namespace ns_dist
