@@ -14,6 +14,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/compute_model.h"
+#include "ns_dist/training_clock.h"
 #include "tables.h"
 #include "terminal.h"
 #include "trace_inputs.h"
@@ -135,10 +136,14 @@ Result<int> answer(const Request& request) {
   }
   NS_TRY(const std::unique_ptr<ComputeCost> kernels, make_compute_model(gpu, options));
   AnnotateModel model;
+  std::int64_t ranks = 1;
   model.forecast = [&](const Operator& op) -> std::optional<double> {
-    const Result<Forecast> forecast = kernels->forecast(as_pytorch_runs(op, gpu));
+    const Operator run = as_pytorch_runs(op, gpu);
+    const Result<Forecast> forecast = kernels->forecast(run);
     if (!forecast) return std::nullopt;
-    return forecast->latency / units::ns;
+    // A benchmark is one kernel at full clocks; a step has the clocks of training.
+    const double longer = options.mode == Mode::kSustained ? training_factor(run, gpu, false, ranks) : 1;
+    return longer * (forecast->latency / units::ns);
   };
   if (old) {
     model.ratio = [&](double flops, double bytes) -> std::optional<double> {
@@ -152,6 +157,7 @@ Result<int> answer(const Request& request) {
     NS_TRY_VOID(check_output(request.output, {request.traces}));
     NS_TRY(report, annotate(request.traces, request.output, model));
   } else {
+    if (const auto found = find_traces(request.traces)) ranks = static_cast<std::int64_t>(found->files.size());
     NS_TRY(report, annotate_folder(request, model, &files));
   }
   std::fputs((request.json ? json_text(report, gpu) : summary_text(report, request.output, files)).c_str(), stdout);

@@ -70,7 +70,9 @@ int run(int argc, const char* const* argv) {
 int main(int argc, char** argv) {
   try {
     const int code = run(argc, argv);
-    if (std::fflush(stdout) == 0) return code;
+    // A write before the last one may have failed, too.
+    const bool written = std::ferror(stdout) == 0;
+    if (std::fflush(stdout) == 0 && written) return code;
     std::fputs("ns-dist: standard output cannot be written\n", stderr);
     return kInputAtFault;
   } catch (const std::bad_alloc&) {

@@ -10,7 +10,7 @@
 namespace ns_dist {
 namespace {
 
-constexpr BytesPerSecond kFastest = 1000 * units::TB / units::s;
+constexpr BytesPerSecond kFastest = 1000 * units::TB / units::s, kSlowest = 1 * units::MB / units::s;
 constexpr double kFastestStage = 1000;  // relative to the GPU
 
 Error mistake(std::string message, std::string expected, std::string hint = "") {
@@ -94,9 +94,9 @@ Result<void> read_field(const Field&, std::string_view text, std::string& value)
 Result<void> read_field(const Field& field, std::string_view text, BytesPerSecond& value) {
   const auto parsed = parse_quantity<BytesPerSecond>(text);
   if (!parsed) return fail_at(field, parsed.error());
-  if (!(*parsed > BytesPerSecond()) || *parsed > kFastest) {
-    return fail_at(field, mistake(fmt::format("\"{}\" is no bandwidth of a link", text),
-                                  "above 0 and at most 1000 TB/s", "write, for example, \"50 GB/s\""));
+  if (!(*parsed >= kSlowest) || *parsed > kFastest) {
+    return fail_at(field, mistake(fmt::format("\"{}\" is no bandwidth of a link", text), "1 MB/s to 1000 TB/s",
+                                  "write, for example, \"50 GB/s\""));
   }
   value = *parsed;
   return {};

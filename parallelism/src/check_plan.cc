@@ -58,8 +58,13 @@ struct Checker {
 void check_context(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
   if (plan.cp == 1) return;
   // Each rank has a part from the beginning of the sequence and one from its end.
-  check.divides("plan/cp", 2 * plan.cp, training.sequence,
-                fmt::format("cp {} does not divide {} tokens into two parts a rank", plan.cp, training.sequence));
+  if (training.sequence % 2 != 0) {
+    check.fail_at("training/sequence", fmt::format("{} tokens have no two equal parts", training.sequence),
+                  "an even number of tokens");
+  } else {
+    check.divides("plan/cp", plan.cp, training.sequence / 2,
+                  fmt::format("cp {} does not divide {} tokens into two parts a rank", plan.cp, training.sequence));
+  }
   if (!plan.flash_attention) {
     check.fail_at("plan/flash_attention", "context parallelism needs attention that is computed in parts", "true",
                   "use plan/flash_attention=true");

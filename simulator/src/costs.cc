@@ -8,7 +8,7 @@
 
 #include "ns_dist/fair_sharing.h"
 #include "ns_dist/simulator.h"
-#include "training_clock.h"
+#include "ns_dist/training_clock.h"
 
 namespace ns_dist {
 namespace {
@@ -105,11 +105,6 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const NetworkSettings& settings = scenario.network;
   const bool shares = settings.contention || settings.compute_slowdown;
   const std::int64_t period = period_of(scenario.cluster);
-  // Measurements of this very GPU have its clocks.
-  const double clock = !session.has_own_models()
-                           ? 1
-                           : (scenario.kernel_calibration ? 1 : training_slowdown(scenario.cluster.gpu)) *
-                                 slowest_of(program.mesh.ranks());
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {
@@ -149,7 +144,11 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       const WorkItem& asked = moves ? own : item;
       NS_TRY(Forecast forecast, forecast_work(asked, program.mesh, session.compute(), session.network()));
       if (const auto* op = std::get_if<Operator>(&item.work)) {
-        const double longer = places[r].second * (is_matrix_kernel(*op) ? clock : 1);
+        const double clock = session.has_own_models()
+                                 ? training_factor(*op, scenario.cluster.gpu, scenario.kernel_calibration.has_value(),
+                                                   program.mesh.ranks())
+                                 : 1;
+        const double longer = places[r].second * clock;
         for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
       }
       row.forecasts[w] = forecast;

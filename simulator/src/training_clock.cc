@@ -1,4 +1,4 @@
-#include "training_clock.h"
+#include "ns_dist/training_clock.h"
 
 #include <algorithm>
 #include <cmath>

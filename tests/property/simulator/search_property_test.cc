@@ -63,6 +63,10 @@ SearchRequest small_request(Scenario work) {
     request.listed.push_back({std::string(field), some(std::move(values))});
   };
   list("training/micro_batch", {"1", "2", "3"});
+  list("plan/cp", *rc::gen::inRange(0, 4) == 0 ? std::vector<std::string>{"1", "2"} : std::vector<std::string>{"1"});
+  list("plan/zero",
+       *rc::gen::inRange(0, 4) == 0 ? std::vector<std::string>{"1", "2", "3"} : std::vector<std::string>{"1"});
+  list("plan/etp", {"0"});
   if (*rc::gen::inRange(0, 3) > 0) {
     list("plan/schedule", {"1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "v-min", "dualpipe", "dualpipe-v"});
   }

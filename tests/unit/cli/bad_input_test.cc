@@ -70,8 +70,8 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--inter-bandwidth 50", 2, "--inter-bandwidth: \"50\" has no unit.*TB/s"},
       {"--inter-bandwidth '50 GB'", 2, "--inter-bandwidth: \"50 GB\".*bandwidth"},
       {"--intra-bandwidth 'nan GB/s'", 2, "--intra-bandwidth"},
-      {"--intra-bandwidth '0 GB/s'", 2, "--intra-bandwidth: \"0 GB/s\".*above 0"},
-      {"--intra-bandwidth '-5 GB/s'", 2, "--intra-bandwidth: \"-5 GB/s\".*above 0"},
+      {"--intra-bandwidth '0 GB/s'", 2, "--intra-bandwidth: \"0 GB/s\".*1 MB/s"},
+      {"--intra-bandwidth '-5 GB/s'", 2, "--intra-bandwidth: \"-5 GB/s\".*1 MB/s"},
       {"--intra-bandwidth '1e300 GB/s'", 2, "--intra-bandwidth"},
       // Words.
       {"--dtype fp12", 2, "--dtype: \"fp12\".*fp32, tf32, fp16, bf16, fp8"},

@@ -1,8 +1,10 @@
 // How much slower matrix products run in training than in a benchmark.
 #pragma once
 
-#include "ns_dist/execution_graph.h"
+#include <cstdint>
+
 #include "ns_dist/gpu.h"
+#include "ns_dist/operator.h"
 
 namespace ns_dist {
 
@@ -21,5 +23,11 @@ double slowest_of(std::int64_t ranks);
 
 // Whether the clock of the tensor cores decides what it takes.
 bool is_matrix_kernel(const Operator& op);
+
+// How many times as long a kernel takes in a run of `ranks` GPUs as the compute model says. `calibrated`: measurements
+// of this very GPU have its clocks.
+inline double training_factor(const Operator& op, const Gpu& gpu, bool calibrated, std::int64_t ranks) {
+  return is_matrix_kernel(op) ? (calibrated ? 1 : training_slowdown(gpu)) * slowest_of(ranks) : 1;
+}
 
 }  // namespace ns_dist
