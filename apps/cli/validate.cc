@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -15,19 +17,33 @@
 
 namespace ns_dist::cli {
 
+// A file of published runs, or those of a folder in the order of their names; none where the folder holds other data.
+static Result<std::vector<std::filesystem::path>> run_collections(const std::filesystem::path& data) {
+  std::error_code failed;
+  if (!std::filesystem::is_directory(data, failed)) return std::vector{data};
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(data, failed)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   const Catalog catalog = Catalog::standard();
-  std::error_code failed;
-  // Of a folder, the collection in it.
-  std::filesystem::path collection = request.data;
-  if (std::filesystem::is_directory(collection, failed)) collection /= "published_runs.json";
-  const bool folder_of_others =
-      std::filesystem::is_directory(request.data, failed) && !std::filesystem::exists(collection, failed);
-  if (!request.data.empty() && !folder_of_others) {
-    Progress progress("validating", 1);
-    NS_TRY(RunSuite suite, check_run_collection(collection, catalog, [&](double share) { progress.share(share); }));
-    progress.done();
-    return SuiteAnswer{std::move(suite.markdown), std::move(suite.mistakes), suite.rows};
+  if (!request.data.empty()) {
+    NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
+    SuiteAnswer all;
+    for (const std::filesystem::path& collection : collections) {
+      Progress progress("validating", 1);
+      NS_TRY(RunSuite suite, check_run_collection(collection, catalog, [&](double share) { progress.share(share); }));
+      progress.done();
+      if (collections.size() > 1) all.markdown += fmt::format("{}\n\n", collection.filename().string());
+      all.markdown += suite.markdown + (collections.size() > 1 ? "\n" : "");
+      all.mistakes.insert(all.mistakes.end(), suite.mistakes.begin(), suite.mistakes.end());
+      all.rows += suite.rows;
+    }
+    if (!collections.empty()) return all;
   }
   std::vector<PublishedRuns> publications;
   std::vector<std::string> wanted = request.runs;

@@ -107,7 +107,7 @@ Result<void> read_field(const Field& field, std::string_view text, Seconds& valu
   if (!parsed) return fail_at(field, parsed.error());
   if (*parsed < Seconds() || *parsed > 1.0 * units::s) {
     return fail_at(field,
-                   mistake(fmt::format("\"{}\" is out of range", text), "0 s to 1 s", "write, for example, \"4 us\""));
+                   mistake(fmt::format("\"{}\" is out of range", text), "0 s to 1 s", "write, for example, \"60 us\""));
   }
   value = *parsed;
   return {};

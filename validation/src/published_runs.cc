@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
@@ -202,6 +204,66 @@ CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks)
   return run;
 }
 
+using nlohmann::ordered_json;
+
+// The member, or null.
+ordered_json member(const ordered_json& object, const char* key) {
+  return object.is_object() && object.contains(key) ? object[key] : ordered_json();
+}
+
+// "A100-SXM4 (80GB not stated)": the first word, without the number of the socket's generation.
+std::string gpu_of(const ordered_json& text) {
+  if (!text.is_string()) return "";
+  std::string gpu = text.get<std::string>();
+  gpu = gpu.substr(0, gpu.find(' '));
+  std::transform(gpu.begin(), gpu.end(), gpu.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (const std::size_t socket = gpu.find("sxm"); socket != std::string::npos) gpu.resize(socket + 3);
+  return gpu;
+}
+
+// A sweep of one publication, whose rows have only what differs, as rows of a collection: an object with `source`,
+// `gpu`, `gpus_per_node`, `common` and `rows`. What is missing is noticed when the rows are read.
+ordered_json rows_of_sweep(const ordered_json& sweep) {
+  const ordered_json common = member(sweep, "common"), rows = member(sweep, "rows");
+  ordered_json all = ordered_json::array();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const ordered_json& row = rows[i];
+    const ordered_json hidden = member(row, "hidden"), heads = member(row, "heads");
+    const bool known = hidden.is_number_integer() && heads.is_number_integer() && heads.get<std::int64_t>() > 0;
+    const std::string id = fmt::format("row-{}", i);
+    all.push_back({{"id", id},
+                   {"config_key", id},
+                   {"recommended", true},
+                   {"source", {{"title", member(sweep, "source")}}},
+                   {"notes", member(common, "framework")},
+                   {"model",
+                    {{"name", fmt::format("{} layers of {}", member(row, "layers").dump(), hidden.dump())},
+                     {"layers", member(row, "layers")},
+                     {"hidden", hidden},
+                     {"heads", heads},
+                     {"kv_heads", heads},
+                     {"head_dim", known ? ordered_json(hidden.get<std::int64_t>() / heads.get<std::int64_t>()) : heads},
+                     {"ffn_hidden", hidden.is_number_integer() ? ordered_json(4 * hidden.get<std::int64_t>()) : hidden},
+                     {"gated_mlp", member(common, "gated_mlp")},
+                     {"vocab", member(common, "vocab")},
+                     {"seq", member(row, "seq")},
+                     {"tied_embeddings", true}}},
+                   {"gpus_per_node", member(sweep, "gpus_per_node")},
+                   {"n_gpus", member(row, "n_gpus")},
+                   {"micro_batch", member(row, "mbs")},
+                   {"global_batch", member(row, "gbs")},
+                   {"flash_attention", member(common, "flash_attention")},
+                   {"parallel", {{"tp", member(row, "tp")}, {"pp", member(row, "pp")}, {"dp", member(row, "dp")}}},
+                   {"norm",
+                    {{"gpu", gpu_of(member(sweep, "gpu"))},
+                     {"dtype", member(common, "precision").dump().find("fp16") != std::string::npos ? "fp16" : "bf16"},
+                     {"schedule", member(common, "schedule")},
+                     {"recompute", member(common, "recompute")},
+                     {"step_time_s", member(row, "iteration_time_s")}}}});
+  }
+  return all;
+}
+
 }  // namespace
 
 Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
@@ -216,9 +278,15 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
   if (!in) {
     return fail({ErrorCode::kNotFound, "cannot be read", file.string(), "a JSON file of published runs", "", {}});
   }
-  NS_TRY(const nlohmann::ordered_json root, parse_json(text, file.string()));
+  NS_TRY(ordered_json root, parse_json(text, file.string()));
+  if (root.is_object() && member(root, "rows").is_array()) root = rows_of_sweep(root);
   if (!root.is_array()) {
-    return fail({ErrorCode::kInvalidInput, "not an array", file.string(), "an array of published runs", "", {}});
+    return fail({ErrorCode::kInvalidInput,
+                 "not an array",
+                 file.string(),
+                 "an array of published runs, or a sweep with its rows",
+                 "",
+                 {}});
   }
   std::vector<CollectedRun> runs;
   for (std::size_t i = 0; i < root.size(); ++i) {

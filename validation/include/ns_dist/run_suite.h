@@ -50,11 +50,13 @@ struct RunSuite {
 //            grad_accumulation, blocking_tp, overlap_grad_reduce, overlap_param_gather, overlap_p2p},
 //   norm{gpu, dtype, schedule, recompute, inter_gbs_per_gpu, step_time_s}
 //
-// where null is a key that is not there and other keys are ignored. Rows of one config_key have one vote: the mean of
-// their measurements against one forecast. The answer has the worst configuration first, errors by publication, the
-// same for a constant utilization of each GPU and number format (fitted on these very rows), and the 5th and 95th
-// percentile of measured over forecast step with one vote for each publication: what the step's interval is made of.
-// `progress`, if any, gets the share that is done. Errors: a file that cannot be read, or is no JSON array.
+// or a sweep of one publication: an object with source, gpu, gpus_per_node, common{vocab, gated_mlp, recompute,
+// flash_attention, precision, schedule, framework} and rows[{n_gpus, gbs, mbs, hidden, heads, layers, seq, tp, dp, pp,
+// iteration_time_s}]; where null is a key that is not there and other keys are ignored. Rows of one config_key have one
+// vote: the mean of their measurements against one forecast. The answer has the worst configuration first, errors by
+// publication, the same for a constant utilization of each GPU and number format (fitted on these very rows), and the
+// 5th and 95th percentile of measured over forecast step with one vote for each publication: what the step's interval
+// is made of. `progress`, if any, gets the share that is done. Errors: a file that cannot be read, or is no JSON array.
 Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
                                       const std::function<void(double)>& progress = {});
 
