@@ -215,7 +215,9 @@ std::vector<CatalogEntry> Catalog::list(CatalogKind kind) const {
 Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view reference) const {
   const KindName kind_name = name_of(kind);
   const auto remember = [&](std::string path, std::string text) {
-    read_[path] = hash_text(text);
+    std::string hash = hash_text(text);
+    const std::scoped_lock guard(reads_->lock);
+    reads_->hashes[path] = std::move(hash);
     return Source{std::move(path), std::move(text)};
   };
   if (reference.empty()) {
@@ -299,7 +301,8 @@ bool Catalog::is_built_in() const {
 
 std::vector<InputFile> Catalog::inputs() const {
   std::vector<InputFile> all;
-  for (const auto& [path, hash] : read_) all.push_back({path, hash});
+  const std::scoped_lock guard(reads_->lock);
+  for (const auto& [path, hash] : reads_->hashes) all.push_back({path, hash});
   return all;
 }
 

@@ -7,6 +7,8 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,7 +66,12 @@ class Catalog {
   Result<Source> find(CatalogKind kind, std::string_view reference) const;
 
   std::vector<std::filesystem::path> folders_;
-  mutable std::map<std::string, std::string> read_;
+  // What was read; threads may look up at the same time. Copies share it.
+  struct Reads {
+    std::mutex lock;
+    std::map<std::string, std::string> hashes;  // by path
+  };
+  std::shared_ptr<Reads> reads_ = std::make_shared<Reads>();
 };
 
 // Readers of a text whose origin is `where` (a file name). They look nothing up but fabrics and GPUs by name.
