@@ -96,11 +96,11 @@ void visit_fields(Visitor&& visit, T& stragglers) {
 // launches, the GPU waits for the host.
 struct Host {
   // Of one forecast kernel, operator and framework together: two or three PyTorch operations of 20 us. 1,440 published
-  // steps on one node (vTrain, MICRO 2024) have their least error there, and so have those of BigScience, whose launches
-  // block; no other publication changes between 0 and 80 us.
+  // steps on one node (vTrain, MICRO 2024) have their least error there, and so have those of BigScience, whose
+  // launches block; no other publication changes between 0 and 80 us.
   Seconds launch_cost = 60 * units::us;
-  bool cuda_graphs = false;               // a recorded graph launches kernels: the GPU never waits
-  bool blocking_launches = false;         // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
+  bool cuda_graphs = false;        // a recorded graph launches kernels: the GPU never waits
+  bool blocking_launches = false;  // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
   friend bool operator==(const Host&, const Host&) = default;
 };
 
