@@ -166,7 +166,8 @@ TEST(Traces, MergedKernelsEndAtTheSameTimes) {
   const json merged = json::parse(answered("replay merged --json", folder.path()).out);
   for (std::size_t rank = 0; rank < 8; ++rank) {
     const json &one = plain["ranks"][rank], &other = merged["ranks"][rank];
-    EXPECT_EQ(one["finish_ns"], other["finish_ns"]);
+    EXPECT_NEAR(one["finish_ns"].get<double>(), other["finish_ns"].get<double>(),
+                1);  // rounded once or kernel by kernel
     EXPECT_NEAR(one["communication_ns"].get<double>(), other["communication_ns"].get<double>(), 2);
     EXPECT_NEAR(one["kernel_ns"].get<double>(), other["kernel_ns"].get<double>(), 2);  // sums of rounded nanoseconds
   }
