@@ -136,13 +136,13 @@ Result<int> answer(const Request& request) {
   }
   NS_TRY(const std::unique_ptr<ComputeCost> kernels, make_compute_model(gpu, options));
   AnnotateModel model;
-  std::int64_t ranks = 1;
+  double matrix_factor = training_factor(gpu, false, 1);
   model.forecast = [&](const Operator& op) -> std::optional<double> {
     const Operator run = as_pytorch_runs(op, gpu);
     const Result<Forecast> forecast = kernels->forecast(run);
     if (!forecast) return std::nullopt;
     // A benchmark is one kernel at full clocks; a step has the clocks of training.
-    const double longer = options.mode == Mode::kSustained ? training_factor(run, gpu, false, ranks) : 1;
+    const double longer = options.mode == Mode::kSustained && is_matrix_kernel(run) ? matrix_factor : 1;
     return longer * (forecast->latency / units::ns);
   };
   if (old) {
@@ -157,7 +157,9 @@ Result<int> answer(const Request& request) {
     NS_TRY_VOID(check_output(request.output, {request.traces}));
     NS_TRY(report, annotate(request.traces, request.output, model));
   } else {
-    if (const auto found = find_traces(request.traces)) ranks = static_cast<std::int64_t>(found->files.size());
+    if (const auto found = find_traces(request.traces)) {
+      matrix_factor = training_factor(gpu, false, static_cast<std::int64_t>(found->files.size()));
+    }
     NS_TRY(report, annotate_folder(request, model, &files));
   }
   std::fputs((request.json ? json_text(report, gpu) : summary_text(report, request.output, files)).c_str(), stdout);

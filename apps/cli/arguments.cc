@@ -50,23 +50,24 @@ struct Overlap {
 };
 const std::vector<Overlap>& overlaps() {
   static const std::vector<Overlap> kAll = [] {
-    constexpr std::string_view kBegin = "--overlap-";
     std::vector<Overlap> all;
     for (const FieldDescription& description : scenario_fields()) {
       const std::string_view flag = description.flag;
-      if (flag.starts_with(kBegin)) all.push_back({description.field.name, flag.substr(kBegin.size())});
+      if (flag.starts_with(kOverlapFlags)) all.push_back({description.field.name, flag.substr(kOverlapFlags.size())});
     }
     return all;
   }();
   return kAll;
 }
+std::vector<std::string_view> overlap_names() {
+  std::vector<std::string_view> names;
+  for (const Overlap& overlap : overlaps()) names.push_back(overlap.name);
+  return names;
+}
 
 Result<void> read_overlap(const std::string& text, ScenarioSpec& spec) {
-  std::vector<std::string_view> names;
-  for (const Overlap& overlap : overlaps()) {
-    spec.set(overlap.field, text == "all");
-    names.push_back(overlap.name);
-  }
+  const std::vector<std::string_view> names = overlap_names();
+  for (const Overlap& overlap : overlaps()) spec.set(overlap.field, text == "all");
   if (text == "none" || text == "all") return {};
   std::string_view rest = text;
   while (true) {
@@ -169,9 +170,8 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
       if (name.substr(0, name.find('/')) == section.group) add_field_flag(app, flags, description, section.heading);
     }
     if (section.group == "plan") {
-      std::string names;
-      for (const Overlap& overlap : overlaps()) names += fmt::format("{}{}", names.empty() ? "" : ",", overlap.name);
-      app.add_option("--overlap", flags.overlap, fmt::format("all of these at once: none, all, or some of {}", names))
+      app.add_option("--overlap", flags.overlap,
+                     fmt::format("all of these at once: none, all, or some of {}", fmt::join(overlap_names(), ",")))
           ->type_name("LIST")
           ->group(section.heading);
     }

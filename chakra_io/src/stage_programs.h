@@ -18,8 +18,8 @@ struct Operation {
   std::uint32_t slot = 0;   // into StageProgram::groups or ::peers
   std::uint32_t tag = 0;    // of a message: unlike that of any other between the same two stages
   std::uint32_t after = 0;  // id of the collective or message before it in the rank's chain; 0: none
-  std::uint32_t chain =
-      0;  // into StageProgram::chains, counted from 1: the kernels that it stands for; 0: `node` alone
+  // 0: `node` alone. Else the merged kernels that it stands for: StageProgram::chains, counted from 1.
+  std::uint32_t chain = 0;
 };
 
 struct StageProgram {

@@ -127,8 +127,7 @@ class Expander {
   NodeId add(Stream stream, WorkId work, Origin origin, const std::vector<NodeId>& dependencies) {
     WorkId& own = works_[index(work)];
     if (own == kNoWork) own = own_work(work);
-    const NodeId node = builder_.add(ExecutionGraph::lane_of(actor_, stream), own, origin, dependencies);
-    return node;
+    return builder_.add(ExecutionGraph::lane_of(actor_, stream), own, origin, dependencies);
   }
 
   // Nodes that begin what follows a receive wait for the message, those behind a meeting for all who met.

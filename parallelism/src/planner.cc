@@ -223,26 +223,6 @@ class StepPlanner {
   // of the one before (Zhao et al. 2023, arXiv 2304.11277, s.3.3). Embedding and loss are one unit, gathered when a
   // forward pass begins and kept until its backward pass, as PyTorch's FSDP does with the root module.
 
-  std::vector<WorkId> gathers_of(const RankParameters& parameters) {
-    std::vector<WorkId> works;
-    for (const bool experts : {false, true}) {
-      const RankGroup& group = replicas_[experts ? 1 : 0].sharing;
-      const Bytes size = (experts ? parameters.experts : parameters.dense) * weight_size(parameters);
-      if (group.size() == 1 || !(size > Bytes())) continue;
-      works.push_back(works_.intern({experts ? "experts.weights.all_gather" : "weights.all_gather",
-                                     Category::kDataParallel, Collective{CollectiveKind::kAllGather, size, group}}));
-    }
-    return works;
-  }
-  std::vector<WorkId> reductions_of(const RankParameters& parameters) {
-    std::vector<WorkId> works;
-    for (const bool experts : {false, true}) {
-      const Bytes size = (experts ? parameters.experts : parameters.dense) * gradient_size(plan_, shape_.dtype);
-      for (WorkItem& item : reduction_items(experts, size)) works.push_back(works_.intern(std::move(item)));
-    }
-    return works;
-  }
-
   // A pass through one part, and what runs beside it: gathering of one part's weights, reduction of another's
   // gradients.
   FragmentId beside_collectives(std::optional<FragmentId> kernels, std::optional<Part> gathers,
@@ -259,8 +239,8 @@ class StepPlanner {
     };
     std::int32_t last_kernel = kPreviousKernel, collective = kEntry;
     if (gathers) {
-      for (const WorkId work : gathers_of(parts_[*gathers].parameters)) {
-        collective = add(Stream::kShardedWeights, work, {kEntry, kPreviousKernel});
+      for (WorkItem& item : gather_items(parts_[*gathers].parameters)) {
+        collective = add(Stream::kShardedWeights, works_.intern(std::move(item)), {kEntry, kPreviousKernel});
       }
     }
     std::int64_t share = 0;
@@ -272,8 +252,8 @@ class StepPlanner {
       last_kernel = add(Stream::kCompute,
                         works_.intern({"gradients.pack", Category::kBackward, Operator{Copy{buffer}, shape_.dtype}}),
                         {kEntry, kPreviousKernel});
-      for (const WorkId work : reductions_of(parameters)) {
-        collective = add(Stream::kShardedWeights, work, {kEntry, last_kernel});
+      for (WorkItem& item : reduction_items(parameters)) {
+        collective = add(Stream::kShardedWeights, works_.intern(std::move(item)), {kEntry, last_kernel});
       }
     }
     if (kernels) append(program_.fragments[index(*kernels)], last_kernel, made);
@@ -402,45 +382,47 @@ class StepPlanner {
 
   // ---- Data parallelism ----
 
-  // Starts a collective.
-  void start(WorkItem item, std::int64_t layer, Body& body) {
-    Instruction start;
-    start.kind = Kind::kStart;
-    start.stream = kDp;
-    start.index = index(works_.intern(std::move(item)));
-    start.layer = static_cast<std::int32_t>(layer);
-    body.push_back(start);
+  void start(std::vector<WorkItem> collectives, std::int64_t layer, Body& body) {
+    for (WorkItem& item : collectives) {
+      Instruction start;
+      start.kind = Kind::kStart;
+      start.stream = kDp;
+      start.index = index(works_.intern(std::move(item)));
+      start.layer = static_cast<std::int32_t>(layer);
+      body.push_back(start);
+    }
   }
 
-  // Gathers `parameters` on all ranks that share them. Returns the number of collectives.
-  std::int64_t gather(const RankParameters& parameters, std::int64_t layer, Body& body) {
-    std::int64_t count = 0;
+  // What gathers `parameters` on all ranks that share them.
+  std::vector<WorkItem> gather_items(const RankParameters& parameters) const {
+    std::vector<WorkItem> items;
     for (const bool experts : {false, true}) {
       const RankGroup& group = replicas_[experts ? 1 : 0].sharing;
       const Bytes size = (experts ? parameters.experts : parameters.dense) * weight_size(parameters);
       if (group.size() == 1 || !(size > Bytes())) continue;
-      start({experts ? "experts.weights.all_gather" : "weights.all_gather", Category::kDataParallel,
-             Collective{CollectiveKind::kAllGather, size, group}},
-            layer, body);
-      ++count;
+      items.push_back({experts ? "experts.weights.all_gather" : "weights.all_gather", Category::kDataParallel,
+                       Collective{CollectiveKind::kAllGather, size, group}});
     }
-    return count;
+    return items;
   }
 
-  // What sums gradients of `size` over all replicas: each rank gets its share, or all of it where nothing is shared.
-  // Where only some replicas share, their shares are summed over the others.
-  std::vector<WorkItem> reduction_items(bool experts, Bytes size) const {
-    const auto& [sharing, copies] = replicas_[experts ? 1 : 0];
-    const std::string name = experts ? "experts.gradients" : "gradients";
+  // What sums their gradients over all replicas: each rank gets its share, or all of it where nothing is shared. Where
+  // only some replicas share, their shares are summed over the others.
+  std::vector<WorkItem> reduction_items(const RankParameters& parameters) const {
     std::vector<WorkItem> items;
-    if (!(size > Bytes())) return items;
-    if (sharing.size() > 1) {
-      items.push_back({name + ".reduce_scatter", Category::kDataParallel,
-                       Collective{CollectiveKind::kReduceScatter, size, sharing}});
-    }
-    if (copies.size() > 1) {
-      items.push_back({name + ".all_reduce", Category::kDataParallel,
-                       Collective{CollectiveKind::kAllReduce, size / static_cast<double>(sharing.size()), copies}});
+    for (const bool experts : {false, true}) {
+      const auto& [sharing, copies] = replicas_[experts ? 1 : 0];
+      const std::string name = experts ? "experts.gradients" : "gradients";
+      const Bytes size = (experts ? parameters.experts : parameters.dense) * gradient_size(plan_, shape_.dtype);
+      if (!(size > Bytes())) continue;
+      if (sharing.size() > 1) {
+        items.push_back({name + ".reduce_scatter", Category::kDataParallel,
+                         Collective{CollectiveKind::kReduceScatter, size, sharing}});
+      }
+      if (copies.size() > 1) {
+        items.push_back({name + ".all_reduce", Category::kDataParallel,
+                         Collective{CollectiveKind::kAllReduce, size / static_cast<double>(sharing.size()), copies}});
+      }
     }
     return items;
   }
@@ -467,7 +449,9 @@ class StepPlanner {
         const RankParameters& parameters = parts_[run.part].parameters;
         for (std::int64_t i = 0; i < run.count; ++i) {
           const std::int64_t layer = run.layer < 0 ? -1 : run.layer + i;
-          count += gather(parameters, layer, body);
+          std::vector<WorkItem> gathers = gather_items(parameters);
+          count += static_cast<std::int64_t>(gathers.size());
+          start(std::move(gathers), layer, body);
           gathered_.push_back({chunk, run.part, layer, count});
         }
       }
@@ -490,12 +474,7 @@ class StepPlanner {
       body.push_back(
           run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
     }
-    const Bytes each = gradient_size(plan_, shape_.dtype);
-    for (const bool experts : {false, true}) {
-      for (WorkItem& item : reduction_items(experts, (experts ? parameters.experts : parameters.dense) * each)) {
-        start(std::move(item), layer, body);
-      }
-    }
+    start(reduction_items(parameters), layer, body);
   }
 
   // ---- The end of the step ----
@@ -594,7 +573,7 @@ class StepPlanner {
       body.push_back(run_of(kernel("optimizer.quantize_weights", elements,
                                    Elementwise{"quantize", elements, 1, written, 2}, shape_.dtype)));
     }
-    if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) gather(held, -1, body);
+    if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(gather_items(held), -1, body);
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));

@@ -91,13 +91,12 @@ Result<void> check_values(const ScenarioSpec& spec) {
 }
 
 std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan) {
-  constexpr std::string_view kOverlap = "--overlap-";  // --overlap sets all of these at once
   std::string flags;
   bool overlaps = false;
   for (const Assignment& assignment : assignments) {
     const FieldDescription* description = find(assignment.field);
     const std::string flag = description != nullptr ? description->flag : assignment.field;
-    if (flag.starts_with(kOverlap)) {
+    if (flag.starts_with(kOverlapFlags)) {
       overlaps = true;
     } else {
       flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", flag, assignment.text);
@@ -110,8 +109,8 @@ std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan
   visit_fields(
       [&](const Field& field, const auto& value) {
         const std::string flag = flag_of(field);
-        if (!flag.starts_with(kOverlap) || field_text(value) != field_text(true)) return;
-        which += fmt::format("{}{}", which.empty() ? "" : ",", flag.substr(kOverlap.size()));
+        if (!flag.starts_with(kOverlapFlags) || field_text(value) != field_text(true)) return;
+        which += fmt::format("{}{}", which.empty() ? "" : ",", flag.substr(kOverlapFlags.size()));
       },
       changed);
   return fmt::format("{}{}--overlap {}", flags, flags.empty() ? "" : " ", which.empty() ? "none" : which);

@@ -67,11 +67,18 @@ void read_parallel(JsonReader& reader, CollectedRun& run) {
   ScenarioSpec& spec = run.spec;
   const std::int64_t tp = reader.integer("tp", 1, kMost);
   spec.set("plan/tp", tp);
-  spec.set("plan/pp", reader.integer("pp", 1, kMost));
+  const std::int64_t pp = reader.integer("pp", 1, kMost), vpp = count(reader, "vpp", 1);
+  spec.set("plan/pp", pp);
+  spec.set("plan/vpp", vpp);
   spec.set("plan/dp", reader.integer("dp", 1, kMost));
   spec.set("plan/cp", count(reader, "cp", 1));
   spec.set("plan/ep", count(reader, "ep", 1));
-  spec.set("plan/vpp", count(reader, "vpp", 1));
+  // Layers that fill the pipeline only together with the embedding and the loss: Megatron-LM counts these as layers
+  // then (account_for_embedding_in_pipeline_split).
+  const std::int64_t layers = run.model.layers, positions = std::max<std::int64_t>(1, pp * vpp);
+  if (layers % positions != 0 && (layers + 2) % positions == 0) {
+    spec.set("plan/account_embedding", true).set("plan/account_loss", true);
+  }
   const bool distributed = reader.boolean("distributed_optimizer", false);
   const bool sharded = reader.boolean("fsdp", false);
   spec.set("plan/zero", static_cast<ZeroStage>(reader.integer("zero_stage", 0, 3, Presence::kOptional,
@@ -124,14 +131,6 @@ const Framework* framework_of(std::span<const Framework> frameworks, std::initia
     if (found != nullptr) return found;
   }
   return nullptr;
-}
-
-// Layers that fill the pipeline only together with the embedding and the loss: Megatron-LM counts these as layers then
-// (account_for_embedding_in_pipeline_split).
-void count_ends(CollectedRun& run, std::int64_t positions) {
-  const std::int64_t layers = run.model.layers;
-  if (layers % positions == 0 || (layers + 2) % positions != 0) return;
-  run.spec.set("plan/account_embedding", true).set("plan/account_loss", true);
 }
 
 // "NVLink3 600 GB/s bidir (4 NVLinks per pair) + NVSwitch": links that join a GPU to its neighbor in a ring, where a
@@ -197,10 +196,6 @@ CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks)
   if (reader.is_boolean("flash_attention")) {
     spec.set("plan/flash_attention", reader.boolean("flash_attention", false));
   }
-  reader.object("parallel", [&](JsonReader& parallel) {
-    foreign(parallel);
-    count_ends(run, count(parallel, "pp", 1) * count(parallel, "vpp", 1));
-  });
   return run;
 }
 

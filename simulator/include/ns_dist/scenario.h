@@ -192,6 +192,8 @@ Result<void> check_values(const ScenarioSpec& spec);
 // The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Fields that do not exist are written as they
 // are.
 std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan);
+// The flags that --overlap sets at once begin with it.
+inline constexpr std::string_view kOverlapFlags = "--overlap-";
 
 // Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` sets.
 //

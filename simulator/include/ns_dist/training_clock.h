@@ -24,10 +24,10 @@ double slowest_of(std::int64_t ranks);
 // Whether the clock of the tensor cores decides what it takes.
 bool is_matrix_kernel(const Operator& op);
 
-// How many times as long a kernel takes in a run of `ranks` GPUs as the compute model says. `calibrated`: measurements
-// of this very GPU have its clocks.
-inline double training_factor(const Operator& op, const Gpu& gpu, bool calibrated, std::int64_t ranks) {
-  return is_matrix_kernel(op) ? (calibrated ? 1 : training_slowdown(gpu)) * slowest_of(ranks) : 1;
+// How many times as long such a kernel takes in a run of `ranks` GPUs as the compute model says. `calibrated`:
+// measurements of this very GPU have its clocks.
+inline double training_factor(const Gpu& gpu, bool calibrated, std::int64_t ranks) {
+  return (calibrated ? 1 : training_slowdown(gpu)) * slowest_of(ranks);
 }
 
 }  // namespace ns_dist

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "support/run_command.h"
+#include "support/answered.h"
 
 namespace ns_dist {
 namespace {
@@ -15,13 +15,6 @@ using nlohmann::json;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-CommandResult answered(const std::string& arguments, const std::filesystem::path& folder) {
-  CommandResult result = run_command("ns-dist " + arguments, folder);
-  EXPECT_EQ(result.code, 0) << arguments << "\n" << result.err;
-  EXPECT_THAT(result.err, IsEmpty()) << arguments;
-  return result;
-}
 
 const char* const kAstra = " --network-model astra --contention off --compute-slowdown off ";
 
@@ -93,23 +86,17 @@ TEST(Traces, ReplayWritesTimelines) {
 TEST(Traces, ReplayNamesWhatIsMissing) {
   const ScratchFolder folder;
   answered("export --model gpt2 --tp 2 --global-batch 2 --output t", folder.path());
-  const auto refused = [&](const std::string& arguments, int code, const char* message) {
-    const CommandResult result = run_command("ns-dist replay " + arguments, folder.path());
-    EXPECT_EQ(result.code, code) << arguments << "\n" << result.err;
-    EXPECT_THAT(result.err, ContainsRegex(message)) << arguments;
-    EXPECT_THAT(result.out, IsEmpty()) << arguments;
-  };
-  refused("", 2, "the traces are missing");
-  refused("t --workload-configuration t/trace", 2, "named twice");
-  refused("nothing", 1, "nothing: no ");
-  refused("t --network no.yml", 1, "no.yml: cannot be read.*--network.*--recorded");
-  refused("t --system t/network.yml", 1, "t/network.yml");
-  refused("t --csv no/such/folder.csv", 1, "no/such/folder.csv");
+  refused("replay ", folder.path(), 2, "the traces are missing");
+  refused("replay t --workload-configuration t/trace", folder.path(), 2, "named twice");
+  refused("replay nothing", folder.path(), 1, "nothing: no ");
+  refused("replay t --network no.yml", folder.path(), 1, "no.yml: cannot be read.*--network.*--recorded");
+  refused("replay t --system t/network.yml", folder.path(), 1, "t/network.yml");
+  refused("replay t --csv no/such/folder.csv", folder.path(), 1, "no/such/folder.csv");
   std::ofstream(folder.path() / "four.yml") << "topology: [Ring]\nnpus_count: [4]\nbandwidth: [1]\nlatency: [1]\n";
-  refused("t --network four.yml", 1, "the network has 4 NPUs, and there are traces of 2 ranks");
+  refused("replay t --network four.yml", folder.path(), 1, "the network has 4 NPUs, and there are traces of 2 ranks");
   std::filesystem::remove(folder.path() / "t" / "trace.1.et");
   std::ofstream(folder.path() / "one.yml") << "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]\n";
-  refused("t --recorded", 1, "rank 0, node [0-9]+ .*no member|cannot|group|waits");
+  refused("replay t --recorded", folder.path(), 1, "rank 0, node [0-9]+ .*no member|cannot|group|waits");
 }
 
 // A rank that has other collectives than its peer: ASTRA-Sim ends with exit code 0 and says nothing.
@@ -182,16 +169,11 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   const std::string work = "export --model gpt2 --global-batch 2 --output t ";
   answered(work + "--dp 2", folder.path());
   answered(work + "--dp 2", folder.path());  // the same again
-  const auto refused = [&](const std::string& arguments, int code, const char* message) {
-    const CommandResult result = run_command("ns-dist " + arguments, folder.path());
-    EXPECT_EQ(result.code, code) << arguments;
-    EXPECT_THAT(result.err, ContainsRegex(message)) << arguments;
-  };
-  refused(work, 1, "t: holds traces up to rank 1, and this plan has 1 ranks.*--force");
-  refused(work + "--dp 2 --prefix ../x", 2, "--prefix: \"../x\" is no beginning");
-  refused(work + "--dp 2 --prefix ''", 2, "--prefix");
+  refused(work, folder.path(), 1, "t: holds traces up to rank 1, and this plan has 1 ranks.*--force");
+  refused(work + "--dp 2 --prefix ../x", folder.path(), 2, "--prefix: \"../x\" is no beginning");
+  refused(work + "--dp 2 --prefix ''", folder.path(), 2, "--prefix");
   std::ofstream(folder.path() / "t" / "thesis.tex") << "mine";
-  refused(work + "--dp 2", 1, "t: holds files that are no export's: thesis.tex.*--force");
+  refused(work + "--dp 2", folder.path(), 1, "t: holds files that are no export's: thesis.tex.*--force");
   EXPECT_THAT(answered(work + "--force", folder.path()).out, HasSubstr("ASTRA-Sim runs two ranks or more"));
   EXPECT_EQ(read_text(folder.path() / "t" / "thesis.tex"), "mine");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "trace.1.et"));
@@ -222,18 +204,12 @@ TEST(Traces, AnnotateGivesTheStepOfTheOtherGpu) {
       answered("annotate plain/trace.0.et --gpu h100 --recorded-on a100 --json --output one.et.gz", folder.path()).out);
   EXPECT_GT(ways["ways"]["ratio of rooflines"]["kernels"].get<int>(), 0);
   EXPECT_EQ(ways["ways"]["operator attribute"]["kernels"], 0);
-  const auto refused = [&](const std::string& arguments, int code, const char* message) {
-    const CommandResult refusal = run_command("ns-dist annotate " + arguments, folder.path());
-    EXPECT_EQ(refusal.code, code) << arguments;
-    EXPECT_THAT(refusal.err, ContainsRegex(message)) << arguments;
-    EXPECT_THAT(refusal.out, IsEmpty()) << arguments;
-  };
-  refused("old --output x", 2, "--gpu is required");
-  refused("old --gpu h1000 --output x", 1, "--gpu: unknown GPU");
-  refused("old --gpu h100 --recorded-on a1000 --output x", 1, "--recorded-on: unknown GPU");
-  refused("nothing --gpu h100 --output x", 1, "nothing: no traces here");
-  refused("old/trace.0.et --gpu h100 --output old/trace.0.et", 2, "old/trace.0.et");
-  refused("old/network.yml --gpu h100 --output x.et", 1, "old/network.yml, byte");
+  refused("annotate old --output x", folder.path(), 2, "--gpu is required");
+  refused("annotate old --gpu h1000 --output x", folder.path(), 1, "--gpu: unknown GPU");
+  refused("annotate old --gpu h100 --recorded-on a1000 --output x", folder.path(), 1, "--recorded-on: unknown GPU");
+  refused("annotate nothing --gpu h100 --output x", folder.path(), 1, "nothing: no traces here");
+  refused("annotate old/trace.0.et --gpu h100 --output old/trace.0.et", folder.path(), 2, "old/trace.0.et");
+  refused("annotate old/network.yml --gpu h100 --output x.et", folder.path(), 1, "old/network.yml, byte");
 }
 
 }  // namespace
