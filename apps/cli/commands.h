@@ -19,6 +19,7 @@ int annotate_command(int argc, const char* const* argv);
 int lint_command(int argc, const char* const* argv);
 int replay_command(int argc, const char* const* argv);
 int explain_command(int argc, const char* const* argv);
+int explain_step_command(int argc, const char* const* argv);  // explain step
 int kernels_command(int argc, const char* const* argv);
 int collectives_command(int argc, const char* const* argv);
 int calibrate_command(int argc, const char* const* argv);
@@ -36,7 +37,8 @@ inline constexpr std::array<Command, 14> kCommands = {{
     {"annotate", "kernel durations of somebody's Chakra traces for another GPU", annotate_command},
     {"lint", "what is wrong with these Chakra traces, rank by rank, node by node?", lint_command},
     {"replay", "these Chakra traces by ASTRA-Sim's rules: how long, or who waits for whom?", replay_command},
-    {"explain", "how did a number come about: one operator on a GPU, one collective on a cluster", explain_command},
+    {"explain", "how did a number come about: a step, an operator on a GPU, a collective on a cluster",
+     explain_command},
     {"kernels", "how long do these operators take on these GPUs? a CSV of them", kernels_command},
     {"collectives", "how long do these collectives take on these clusters? a CSV of them", collectives_command},
     {"calibrate", "a correction for your GPU or cluster from a few measurements", calibrate_command},

@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "explanation_text.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/operator_forms.h"
@@ -292,6 +293,40 @@ Result<Explanation> explain_collective(CollectiveKind kind, const Request& reque
   return explanation;
 }
 
+std::string subjects() {
+  std::string text;
+  for (const OperatorForm& form : operator_forms()) {
+    text += fmt::format("  {:<16}{:<42}{} {}\n", form.family, form.shape, form.family, form.example);
+  }
+  for (const CollectiveKind kind : kCollectives) {
+    text += fmt::format("  {:<16}{:<42}{} {}\n", name_of(kind),
+                        kind == CollectiveKind::kBarrier ? "" : "BYTES with unit", name_of(kind),
+                        kind == CollectiveKind::kBarrier    ? "--ranks 16"
+                        : kind == CollectiveKind::kSendRecv ? "64MiB --ranks 2"
+                                                            : "64MiB --ranks 16");
+  }
+  return text;
+}
+
+std::string aliases() {
+  std::string text;
+  for (const OperatorForm& form : operator_forms()) {
+    if (!form.aliases.empty()) text += fmt::format("  {:<16}{}\n", form.family, form.aliases);
+  }
+  return "Other names of operators\n" + text;
+}
+
+Error check_word(std::string_view flag, const std::string& value, const std::vector<std::string>& words) {
+  return {ErrorCode::kUsage,
+          fmt::format("\"{}\" is none of its values", value),
+          std::string(flag),
+          fmt::format("one of {}", fmt::join(words, ", ")),
+          "",
+          {}};
+}
+
+}  // namespace
+
 std::string rendered(const Explanation& explanation, bool json) {
   const Forecast& forecast = explanation.forecast;
   if (json) {
@@ -333,45 +368,15 @@ std::string rendered(const Explanation& explanation, bool json) {
   return text;
 }
 
-std::string subjects() {
-  std::string text;
-  for (const OperatorForm& form : operator_forms()) {
-    text += fmt::format("  {:<16}{:<42}{} {}\n", form.family, form.shape, form.family, form.example);
-  }
-  for (const CollectiveKind kind : kCollectives) {
-    text += fmt::format("  {:<16}{:<42}{} {}\n", name_of(kind),
-                        kind == CollectiveKind::kBarrier ? "" : "BYTES with unit", name_of(kind),
-                        kind == CollectiveKind::kBarrier    ? "--ranks 16"
-                        : kind == CollectiveKind::kSendRecv ? "64MiB --ranks 2"
-                                                            : "64MiB --ranks 16");
-  }
-  return text;
-}
-
-std::string aliases() {
-  std::string text;
-  for (const OperatorForm& form : operator_forms()) {
-    if (!form.aliases.empty()) text += fmt::format("  {:<16}{}\n", form.family, form.aliases);
-  }
-  return "Other names of operators\n" + text;
-}
-
-Error check_word(std::string_view flag, const std::string& value, const std::vector<std::string>& words) {
-  return {ErrorCode::kUsage,
-          fmt::format("\"{}\" is none of its values", value),
-          std::string(flag),
-          fmt::format("one of {}", fmt::join(words, ", ")),
-          "",
-          {}};
-}
-
-}  // namespace
-
 int explain_command(int argc, const char* const* argv) {
-  CLI::App app{"How did a number come about: one operator on a GPU, or one collective on a cluster.", "explain"};
+  CLI::App app{
+      "How did a number come about: one operator on a GPU, one collective on a cluster, or with the flags of simulate "
+      "a step.",
+      "explain"};
   set_up(app);
   Request request;
-  app.add_option("subject", request.subject, "an operator or a collective, from the table below")->type_name("");
+  app.add_option("subject", request.subject, "step, or an operator or a collective from the table below")
+      ->type_name("");
   app.add_option("shape", request.shape, "its size, as the table below has it")->type_name("");
   const char* kernels = "Operators";
   app.add_option("--gpu", request.gpu, "ns-dist list gpus, or JSON [h100-sxm-80gb]")->type_name("ID|FILE");
@@ -438,7 +443,10 @@ int explain_command(int argc, const char* const* argv) {
       ->type_name("NAME")
       ->group(network);
   app.add_flag("--json", request.json, "print one JSON object");
-  app.footer("Subjects and their shapes\n" + subjects() + aliases());
+  app.footer("Subjects and their shapes\n" +
+             fmt::format("  {:<16}{:<42}{}\n", "step", "the flags of simulate", "step --tp 8 --pp 16") + subjects() +
+             aliases());
+  if (argc > 0 && std::string_view(argv[0]) == "step") return explain_step_command(argc - 1, argv + 1);
   // `explain collective all_reduce 64MiB` reads well too.
   if (argc > 0 && std::string_view(argv[0]) == "collective") --argc, ++argv;
   if (const auto done = parse(app, argc, argv)) return *done;
@@ -453,7 +461,7 @@ int explain_command(int argc, const char* const* argv) {
       request.layout != "tt") {
     return report_error(check_word("--layout", request.layout, {"nn", "nt", "tn", "tt"}));
   }
-  std::vector<std::string> names;
+  std::vector<std::string> names = {"step"};
   std::optional<Result<Explanation>> explanation;
   if (const OperatorForm* form = find_operator_form(request.subject)) {
     if (auto fits = check_flags(app, request.subject, form); !fits) return report_error(fits.error());

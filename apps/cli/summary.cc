@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <vector>
 
 namespace ns_dist::cli {
 namespace {
@@ -12,6 +13,7 @@ namespace {
 constexpr std::size_t kMostWarnings = 4;
 constexpr std::size_t kMostImprovements = 3;
 constexpr std::size_t kMostHotspots = 3;
+constexpr std::size_t kMostAdditions = 3;
 
 class Page {
  public:
@@ -68,7 +70,7 @@ void describe(Page& page, const Report& report) {
   page.line("  {} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}", plan.schedule,
             static_cast<int>(plan.zero), text_of(plan.recompute), plan.sequence_parallel ? "on" : "off",
             plan.flash_attention ? "on" : "off");
-  page.line("  defaults of {}", scenario.framework);
+  if (!scenario.framework.empty()) page.line("  defaults of {}", scenario.framework);
 }
 
 void answer(Page& page, const Report& report) {
@@ -76,14 +78,25 @@ void answer(Page& page, const Report& report) {
   page.line("");
   page.fact("step time", "{}  (90 % interval {} to {})", style.bold(duration_text(report.step)),
             duration_text(report.step_low), duration_text(report.step_high));
+  std::vector<Addition> additions = report.additions;
+  std::stable_sort(additions.begin(), additions.end(),
+                   [](const Addition& a, const Addition& b) { return a.seconds > b.seconds; });
+  std::string added;
+  for (std::size_t i = 0; i < std::min(kMostAdditions, additions.size()); ++i) {
+    const double share = additions[i].seconds / report.step;
+    if (share < 0.005) break;
+    added += fmt::format("{}{} {:.1f} %", added.empty() ? "" : ", ", additions[i].name, 100 * share);
+  }
+  if (!added.empty()) page.fact("", "of it {}", added);
   page.fact("throughput", "{} tokens/s, {} on each GPU",
             with_commas(static_cast<std::int64_t>(report.tokens_per_second)),
             with_commas(static_cast<std::int64_t>(report.tokens_per_second / static_cast<double>(report.ranks))));
   page.fact("utilization", "MFU {:.1f} %, HFU {:.1f} %, {:.0f} model TFLOP/s on each GPU", 100 * report.mfu,
             100 * report.hfu, report.model_flops_per_second / 1e12);
   const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
-  page.fact("memory", "{} of {}: {}", bytes_text(stage.total()), bytes_text(report.scenario.cluster.gpu.memory),
-            report.fits ? style.green("fits") : style.red("does not fit"));
+  page.fact("memory", "{} of {}: {} (nvidia-smi {})", bytes_text(stage.total()),
+            bytes_text(report.scenario.cluster.gpu.memory),
+            report.fits ? style.green("fits") : style.red("does not fit"), bytes_text(report.memory.device()));
   page.fact("", "stage {}: weights {}, gradients {}, optimizer {}, activations {}, other {}", report.memory.peak_stage,
             bytes_text(stage.weights), bytes_text(stage.gradients), bytes_text(stage.optimizer),
             bytes_text(stage.activations), bytes_text(stage.other));

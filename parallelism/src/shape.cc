@@ -154,8 +154,17 @@ RankGroup expert_group(const ParallelPlan& plan, const Mesh& mesh, Rank represen
   return group_of(representative, take(digits, plan.ep, experts_are_neighbours(plan)));
 }
 
-RankGroup data_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts) {
-  return group_of(representative, copy_digits(plan, mesh, experts));
+GroupReach group_reach(const ParallelPlan& plan) {
+  if (!rank_order(plan)) return {};
+  const Mesh mesh = mesh_of(plan);
+  const auto reach = [](const RankGroup& group) {
+    std::int64_t farthest = 1;
+    for (const Stride& stride : group.strides) {
+      if (stride.count > 1) farthest = std::max(farthest, stride.count * stride.stride);
+    }
+    return farthest;
+  };
+  return {reach(tensor_group(plan, mesh, 0)), reach(context_group(plan, mesh, 0)), reach(expert_group(plan, mesh, 0))};
 }
 
 ReplicaGroups replica_groups(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts) {

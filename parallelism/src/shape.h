@@ -83,9 +83,8 @@ RankGroup expert_tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank r
 // They take neighbors where ep is before dp in the order, the ranks farthest apart where it is behind (Megatron-Core,
 // parallel_state.py, expert_decoder_rank_generator).
 RankGroup expert_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
-// Ranks that hold copies of the same parameters.
-RankGroup data_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts);
-// Neighbors among them that share one copy of what ZeRO spreads, and one rank of each such set.
+// Of the ranks that hold copies of the same parameters: neighbors that share one copy of what ZeRO spreads, and one
+// rank of each such set.
 struct ReplicaGroups {
   RankGroup sharing, copies;
 };

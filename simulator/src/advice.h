@@ -1,6 +1,7 @@
 // What to change: savings of time, and plans that fit into memory.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -21,5 +22,8 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
 // The step of a program that is planned and priced. Errors: too many events.
 Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario,
                         const Session& session);
+// The step when every work takes `latency(item, forecast)`. Work that takes no time takes nothing else either.
+Result<Seconds> step_with(const Prediction& prediction, const Scenario& scenario, const Session& session,
+                          const std::function<Seconds(const WorkItem&, const Forecast&)>& latency);
 
 }  // namespace ns_dist

@@ -111,6 +111,7 @@ std::vector<Candidate> kernels(const Scenario& from) {
 std::vector<Candidate> degrees(const Scenario& from) {
   std::vector<Candidate> found;
   const auto add = [&](std::int64_t tp, std::int64_t pp, std::int64_t dp) {
+    if (tp > std::max(from.plan.tp, from.cluster.gpus_per_node())) return;
     Candidate candidate{"divide the GPUs otherwise",
                         {assignment("plan/tp", tp), assignment("plan/pp", pp), assignment("plan/dp", dp)},
                         from.plan,
@@ -181,19 +182,9 @@ class Adviser {
     return std::move(choice.improvement);
   }
 
-  // The step when every work takes `latency(item, forecast)`. Work that takes no time takes nothing else either.
   template <class Latency>
   Seconds step(Latency latency) const {
-    ProgramCosts costs = prediction_.costs;
-    for (ProgramCosts::Row& row : costs.rows) {
-      for (std::size_t w = 0; w < row.forecasts.size(); ++w) {
-        const WorkItem& item = prediction_.program.works[w];
-        row.forecasts[w].latency = latency(item, row.forecasts[w]);
-        if (row.demands.empty() || row.forecasts[w].latency > Seconds()) continue;
-        row.demands[w] = Demand{{}, 0, 0, row.demands[w].bound};
-      }
-    }
-    return step_of(prediction_.program, costs, scenario_, session_).value_or(prediction_.step);
+    return step_with(prediction_, scenario_, session_, latency).value_or(prediction_.step);
   }
 
   Improvement without(Category category, std::string change) const {

@@ -105,6 +105,19 @@ Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, c
   return *step * units::s;
 }
 
+Result<Seconds> step_with(const Prediction& prediction, const Scenario& scenario, const Session& session,
+                          const std::function<Seconds(const WorkItem&, const Forecast&)>& latency) {
+  ProgramCosts costs = prediction.costs;
+  for (ProgramCosts::Row& row : costs.rows) {
+    for (std::size_t w = 0; w < row.forecasts.size(); ++w) {
+      row.forecasts[w].latency = latency(prediction.program.works[w], row.forecasts[w]);
+      if (row.demands.empty() || row.forecasts[w].latency > Seconds()) continue;
+      row.demands[w] = Demand{{}, 0, 0, row.demands[w].bound};
+    }
+  }
+  return step_of(prediction.program, costs, scenario, session);
+}
+
 Interval step_difference(const Prediction& from, const Prediction& to) {
   const Seconds difference = to.step - from.step;
   const Interval paths = path_difference(from.critical_path, to.critical_path);
@@ -152,7 +165,8 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   report.folding = prediction.folding;
 
   const double seconds = prediction.step / units::s;
-  const Interval interval = step_interval(scenario, prediction.step, path_interval(prediction.critical_path));
+  report.interval = interval_parts(scenario, prediction.step, path_interval(prediction.critical_path));
+  const Interval interval = step_interval(prediction.step, report.interval);
   report.step = prediction.step;
   report.step_low = interval.low;
   report.step_high = interval.high;
@@ -181,7 +195,9 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
 
 Result<Report> simulate(const Scenario& scenario, const Session& session) {
   NS_TRY(const Prediction prediction, predict(scenario, session));
-  return report(scenario, prediction, advise(scenario, prediction, session));
+  Report all = report(scenario, prediction, advise(scenario, prediction, session));
+  all.additions = additions(scenario, prediction, session);
+  return all;
 }
 
 Result<Report> simulate(const Scenario& scenario) {

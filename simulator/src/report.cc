@@ -31,6 +31,8 @@ ordered_json memory_json(const Report& report) {
               {"peak_bytes", report.remedy->peak / units::B}};
   return {{"capacity_bytes", report.scenario.cluster.gpu.memory / units::B},
           {"peak_bytes", report.memory.peak() / units::B},
+          {"reserved_bytes", report.memory.reserved() / units::B},
+          {"device_bytes", report.memory.device() / units::B},
           {"peak_stage", report.memory.peak_stage},
           {"fits", report.fits},
           {"remedy", remedy},
@@ -65,6 +67,10 @@ std::string to_json(const Report& report) {
                             {"saves_s", improvement.saves / units::s},
                             {"at_most", improvement.at_most}});
   }
+  ordered_json additions = ordered_json::array();
+  for (const Addition& addition : report.additions) {
+    additions.push_back({{"name", addition.name}, {"seconds", addition.seconds / units::s}, {"note", addition.note}});
+  }
   ordered_json warnings = ordered_json::array();
   for (const Warning& warning : report.warnings) {
     warnings.push_back({{"code", warning.code}, {"message", warning.message}});
@@ -81,6 +87,11 @@ std::string to_json(const Report& report) {
   json["step_time_s"] = report.step / units::s;
   json["step_time_low_s"] = report.step_low / units::s;
   json["step_time_high_s"] = report.step_high / units::s;
+  json["interval"] = {{"situation", report.interval.situation},
+                      {"forecasts_below", report.interval.forecasts_below},
+                      {"forecasts_above", report.interval.forecasts_above},
+                      {"rest_below", report.interval.rest_below},
+                      {"rest_above", report.interval.rest_above}};
   json["tokens_per_s"] = report.tokens_per_second;
   json["tokens_per_s_per_gpu"] = report.tokens_per_second / static_cast<double>(report.ranks);
   json["model_tflops_per_gpu"] = report.model_flops_per_second / 1e12;
@@ -88,6 +99,7 @@ std::string to_json(const Report& report) {
   json["hfu"] = report.hfu;
   json["memory"] = memory_json(report);
   json["breakdown_s"] = breakdown_json(report.breakdown);
+  json["additions"] = std::move(additions);
   json["critical_path"] = std::move(path);
   json["improvements"] = std::move(improvements);
   json["warnings"] = std::move(warnings);

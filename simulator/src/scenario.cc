@@ -7,10 +7,13 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include "ns_dist/hash.h"
 #include "ns_dist/pipeline_schedule.h"
+#include "ns_dist/planner.h"
 #include "scenario_fields.h"
 #include "stragglers.h"
 
@@ -43,12 +46,31 @@ double gpus_of(const Cluster& cluster) {
   return gpus;
 }
 
+// How many times as fast the links of `gpu` are as those of the GPU that the machine was described with; 1 where they
+// are not what joins its GPUs.
+double link_ratio(const Gpu& gpu, const Cluster& cluster) {
+  const std::optional<ScaleUpLink>&own = gpu.scale_up, &usual = cluster.gpu.scale_up;
+  if (cluster.levels.empty() || !own || !usual || own->kind != usual->kind) return 1;
+  const FabricKind kind = cluster.levels.front().fabric.kind;
+  const bool joins = own->kind == "xgmi"     ? kind == FabricKind::kXgmi
+                     : own->kind == "nvlink" ? kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch
+                                             : false;
+  return joins && usual->bandwidth > BytesPerSecond() ? own->bandwidth / usual->bandwidth : 1;
+}
+
+void put(const Gpu& gpu, double link_ratio, Cluster& cluster) {
+  cluster.gpu = gpu;
+  if (!cluster.levels.empty()) cluster.levels.front().fabric.bandwidth *= link_ratio;
+}
+
 Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, const Scenario* base) {
   if (base != nullptr && !names_machine(spec)) return base->cluster;
   if (spec.cluster) {
     NS_TRY(Cluster cluster, from("machine/cluster", catalog.cluster(*spec.cluster)));
     if (spec.gpu) {
-      NS_TRY(cluster.gpu, from("machine/gpu", catalog.gpu(*spec.gpu)));
+      NS_TRY(const Gpu gpu, from("machine/gpu", catalog.gpu(*spec.gpu)));
+      // The machine's switches may be slower than the links of this GPU.
+      put(gpu, std::min(1.0, link_ratio(gpu, cluster)), cluster);
     }
     return cluster;
   }
@@ -67,7 +89,7 @@ Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, con
          "write machine/cluster, or machine/intra and machine/inter (ns-dist list clusters, ns-dist list fabrics)",
          {}});
   }
-  cluster.gpu = gpu;
+  put(gpu, link_ratio(gpu, cluster), cluster);
   return cluster;
 }
 
@@ -143,11 +165,25 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
   return {};
 }
 
+// Leaves some GPUs of each node idle where groups of tensor, context or expert parallelism would lie in two nodes
+// otherwise: 8 of 72 where groups have 64 ranks.
+void leave_spares(FabricLevel& node, const ParallelPlan& plan) {
+  const GroupReach reach = group_reach(plan);
+  std::int64_t whole = 1;
+  for (const std::int64_t each : {reach.tensor, reach.context, reach.expert}) {
+    if (const std::int64_t both = std::lcm(whole, each); both <= node.size) whole = both;
+  }
+  node.spare = node.size % whole;
+  node.size -= node.spare;
+}
+
 // As many nodes as `ranks` need, the last one perhaps not full.
-Result<void> open_for(Cluster& cluster, std::int64_t ranks) {
+Result<void> open_for(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks) {
   if (cluster.levels.empty()) return {};
-  if (cluster.levels.front().size == 0) cluster.levels.front().size = ranks;
-  const std::int64_t node = cluster.levels.front().size;
+  FabricLevel& front = cluster.levels.front();
+  if (front.size == 0) front.size = ranks;
+  if (ranks > front.size) leave_spares(front, plan);
+  const std::int64_t node = front.size;
   std::int64_t nodes = (ranks + node - 1) / node;
   // Whole groups of the levels between: racks are not split.
   for (std::size_t i = 1; i + 1 < cluster.levels.size(); ++i) {
@@ -281,14 +317,13 @@ Result<void> use_calibrations(Scenario& scenario, const References& spec) {
 Result<void> use_framework(const Framework& framework, Scenario& scenario, Given& given) {
   scenario.framework = framework.id;
   for (const Assignment& assignment : framework.set) {
-    if (given.contains(assignment.field)) continue;
+    if (!given.insert(assignment.field).second) continue;
     if (auto done = assign(scenario, assignment); !done) {
       Error error = done.error();
       error.where = fmt::format("framework {}: {}", framework.id, assignment.field);
       return fail(std::move(error));
     }
   }
-  for (const Assignment& assignment : framework.set) given.insert(assignment.field);
   return {};
 }
 
@@ -360,6 +395,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   // A report's machine was sized for its own plan: another plan opens it again.
   if (base != nullptr && !names_machine(spec) && (spec.gpus_per_node || rank_count(base->plan).value_or(0) != ranks)) {
     sized = false;
+    cluster.levels.front().size += std::exchange(cluster.levels.front().spare, 0);
   }
   if (spec.nodes) {
     NS_TRY_VOID(set_nodes(cluster, *spec.nodes, "machine/nodes"));
@@ -367,7 +403,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   }
   const bool repeats = base != nullptr && cluster == base->cluster && rank_count(base->plan).value_or(0) == ranks;
   if (!sized) {
-    NS_TRY_VOID(open_for(cluster, ranks));
+    NS_TRY_VOID(open_for(cluster, scenario.plan, ranks));
   } else if (!repeats) {
     NS_TRY_VOID(fill(cluster, scenario.plan, given.contains("plan/dp")));
   }

@@ -71,6 +71,7 @@ void fields(Io& io, FabricLevel& level) {
   io("nics_per_gpu", level.nics_per_gpu);
   io("oversubscription", level.oversubscription);
   io.unless_default("ring", level.ring);
+  io.unless_default("spare", level.spare);
 }
 
 template <class Io>

@@ -49,9 +49,10 @@ Texts divisors(std::int64_t whole, std::int64_t most, const Use& use) {
 
 // ---- What a search varies when nothing is said: values by field. `scenario` has the fields that come before. ----
 
+// Within a node: a fabric between nodes is an order of magnitude slower, and no published run goes beyond.
 Texts tensor_parallel(const Scenario& scenario, std::int64_t gpus) {
   const Model& model = scenario.model;
-  return divisors(gpus, model.heads, [&](std::int64_t tp) {
+  return divisors(gpus, std::min(model.heads, scenario.cluster.gpus_per_node()), [&](std::int64_t tp) {
     return model.heads % tp == 0 && (model.mla || model.kv_heads % tp == 0 || tp % model.kv_heads == 0);
   });
 }
@@ -191,6 +192,16 @@ std::string narrow(const SearchSpace::Contents& space) {
     text += fmt::format("{}{} ({} values)", i == 0 ? "" : ", ", sizes[i].second, sizes[i].first);
   }
   return "write fewer values of " + text;
+}
+
+// GPUs of each node that a cluster of `gpus` uses: all of `node`, or where these do not divide, seven eighths or more
+// (64 of 72). 0: no such number divides.
+std::int64_t used_of_node(std::int64_t node, std::int64_t gpus) {
+  if (gpus < node) return gpus;
+  for (std::int64_t used = node; 8 * used >= 7 * node; --used) {
+    if (gpus % used == 0) return used;
+  }
+  return 0;
 }
 
 Error no_product(std::string_view where, std::int64_t gpus) {
@@ -374,10 +385,8 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
                    "write, for example, --gpus 256",
                    {}});
     }
-    if (gpus < node) {
-      spec.set("machine/gpus_per_node", gpus);
-      request.fixed.set("machine/gpus_per_node", gpus);
-    } else if (gpus % node != 0) {
+    const std::int64_t used = used_of_node(node, gpus);
+    if (used == 0) {
       return fail({ErrorCode::kUsage,
                    fmt::format("{} GPUs do not fill nodes of {}", gpus, node),
                    "--gpus",
@@ -385,7 +394,11 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
                    fmt::format("write {} or {}", gpus / node * node, (gpus / node + 1) * node),
                    {}});
     }
-    const std::int64_t nodes = gpus < node ? 1 : gpus / node;
+    if (used != node) {
+      spec.set("machine/gpus_per_node", used);
+      request.fixed.set("machine/gpus_per_node", used);
+    }
+    const std::int64_t nodes = gpus / used;
     spec.set("machine/nodes", nodes);
     request.fixed.set("machine/nodes", nodes);
   }

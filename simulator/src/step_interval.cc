@@ -19,10 +19,14 @@ constexpr std::array<Unexplained, 2> kSituations = {{
 
 Unexplained unexplained(const Scenario& scenario) { return kSituations[scenario.model.moe ? 1 : 0]; }
 
-Interval step_interval(const Scenario& scenario, Seconds step, const Interval& path) {
+IntervalParts interval_parts(const Scenario& scenario, Seconds step, const Interval& path) {
   const Unexplained rest = unexplained(scenario);
-  const double below = std::hypot((step - path.low) / step, rest.below);
-  const double above = std::hypot((path.high - step) / step, rest.above);
+  return {(step - path.low) / step, (path.high - step) / step, rest.situation, rest.below, rest.above};
+}
+
+Interval step_interval(Seconds step, const IntervalParts& parts) {
+  const double below = std::hypot(parts.forecasts_below, parts.rest_below);
+  const double above = std::hypot(parts.forecasts_above, parts.rest_above);
   return {max((1 - below) * step, 0.01 * step), (1 + above) * step};
 }
 

@@ -15,7 +15,9 @@ struct Unexplained {
 };
 Unexplained unexplained(const Scenario& scenario);
 
-// The 90 % interval of the step: the path's own deviations, and what they do not explain, as independent errors.
-Interval step_interval(const Scenario& scenario, Seconds step, const Interval& path);
+// `path`: the 90 % interval of the critical path.
+IntervalParts interval_parts(const Scenario& scenario, Seconds step, const Interval& path);
+// The 90 % interval of the step: both parts, as independent errors.
+Interval step_interval(Seconds step, const IntervalParts& parts);
 
 }  // namespace ns_dist

@@ -9,7 +9,6 @@ namespace ns_dist {
 namespace {
 
 constexpr double kNegligible = 0.005;  // of the step
-constexpr double kTight = 0.92;        // of the memory: fragmentation and the framework's own buffers take the rest
 
 std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
   Seconds outside, length;
@@ -62,16 +61,22 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   const std::int64_t gpus = scenario.cluster.gpu_count();
   std::vector<Warning> found;
   if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
-  const std::int64_t tensor_span = plan.tp * mesh.stride("tp");
-  if (plan.tp > 1 && ranks > node && node % tensor_span != 0) {
-    found.push_back(
-        {"tp_across_nodes",
-         tensor_span == plan.tp
-             ? fmt::format("tensor parallelism crosses nodes: plan/tp={} does not fit into nodes of {} GPUs", plan.tp,
-                           node)
-             : fmt::format("tensor parallelism crosses nodes: plan/tp={} lies outside of {} other ranks in "
-                           "plan/order={}",
-                           plan.tp, mesh.stride("tp"), plan.order)});
+  const GroupReach reach = group_reach(plan);
+  const auto across = [&](const char* code, const char* what, const char* field, std::int64_t degree,
+                          std::int64_t reached) {
+    if (ranks <= node || node % reached == 0) return;
+    const std::string why = reached == degree ? fmt::format("does not fit into nodes of {} GPUs", node)
+                                              : fmt::format("reaches over {} ranks in plan/order={}, nodes have {}",
+                                                            reached, plan.order, node);
+    found.push_back({code, fmt::format("{} crosses nodes: {}={} {}", what, field, degree, why)});
+  };
+  across("tp_across_nodes", "tensor parallelism", "plan/tp", plan.tp, reach.tensor);
+  across("ep_across_nodes", "expert parallelism", "plan/ep", plan.ep, reach.expert);
+  if (const std::int64_t spare = scenario.cluster.levels.empty() ? 0 : scenario.cluster.levels.front().spare;
+      spare > 0) {
+    found.push_back({"spare_gpus", fmt::format("{} of the {} GPUs of a node are used, so that no group of ranks that "
+                                               "fits into one lies in two",
+                                               node, node + spare)});
   }
   if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {
     found.push_back(*std::move(unused));
@@ -81,7 +86,7 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
         {"idle_gpus", fmt::format("{} of {} GPUs stay idle: the plan has {} ranks", gpus - ranks, gpus, ranks)});
   }
   const Bytes capacity = scenario.cluster.gpu.memory;
-  if (memory.peak() <= capacity && memory.peak() > kTight * capacity) {
+  if (memory.peak() <= capacity && memory.device() > capacity) {
     found.push_back({"memory_tight", fmt::format("the plan needs {:.0f} % of the GPU's memory; fragmentation may not "
                                                  "leave that much",
                                                  100 * (memory.peak() / capacity))});

@@ -138,7 +138,10 @@ Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Cat
   vote.forecast = report.step;
   vote.low = report.step_low;
   vote.high = report.step_high;
-  vote.memory = report.memory.peak();
+  const std::string& kind = vote.run->memory_kind;
+  vote.memory = kind.find("nvidia-smi") != std::string::npos ? report.memory.device()
+                : kind.find("reserved") != std::string::npos ? report.memory.reserved()
+                                                             : report.memory.peak();
   vote.at_peak =
       step_flops(scenario.model, scenario.plan, scenario.training).model /
       (static_cast<double>(report.ranks) * scenario.cluster.gpu.matrix_peak(product_type(scenario.training.precision)));

@@ -38,6 +38,7 @@ struct FabricLevel {
   // A dimension of a torus: the units form a ring of direct links, half of the ports to each neighbor. Several
   // dimensions are several levels, the first one innermost.
   bool ring = false;
+  std::int64_t spare = 0;  // units beside the `size` ones that the plan leaves idle
 
   // What one GPU can send into this level when all its peers do.
   BytesPerSecond bandwidth_per_gpu() const { return fabric.bandwidth * nics_per_gpu / oversubscription; }

@@ -24,6 +24,13 @@ Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan);
 // Rank grid: the plan's order without ep. The order is one that rank_order accepts.
 Mesh mesh_of(const ParallelPlan& plan);
 
+// How far the groups of a dimension reach: ranks from the first one of a group to the first one of the next. No group
+// lies in two nodes where this divides the GPUs of a node. 1 where there is no such dimension, or no valid order.
+struct GroupReach {
+  std::int64_t tensor = 1, context = 1, expert = 1;
+};
+GroupReach group_reach(const ParallelPlan& plan);
+
 // Every way in which the plan contradicts the model or the training, all at once: degrees that are not positive or do
 // not divide heads, layers, experts, sequence or batch. Nothing is returned when the plan can be built.
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training);

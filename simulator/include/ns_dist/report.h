@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/critical_path.h"
@@ -57,6 +58,22 @@ struct MemoryRemedy {
   std::vector<Assignment> set;
 };
 
+// What the 90 % interval of a step is made of, as shares of the step: the forecasts on its critical path, and what they
+// leave unexplained in measured steps of this kind.
+struct IntervalParts {
+  double forecasts_below = 0, forecasts_above = 0;
+  std::string_view situation;  // static lifetime
+  double rest_below = 0, rest_above = 0;
+};
+
+// What one cause adds to a step beside the kernels and collectives that benchmarks measure: the difference to the step
+// without it. Causes overlap, so they need not sum to anything.
+struct Addition {
+  std::string name;  // "clock under load"
+  std::string note;  // how much of it was assumed
+  Seconds seconds;
+};
+
 struct Warning {
   std::string code;  // "extrapolated", "tp_across_nodes", ...
   std::string message;
@@ -74,6 +91,7 @@ struct Report {
   std::size_t nodes = 0, works = 0;  // of the step, written out
   Folding folding;
   Seconds step, step_low, step_high;  // 90 % interval
+  IntervalParts interval;
   double tokens_per_second = 0;
   double model_flops_per_second = 0;  // of a GPU
   double mfu = 0, hfu = 0;            // of the dense peak for the training's number format
@@ -83,6 +101,7 @@ struct Report {
   Breakdown breakdown;
   std::vector<Hotspot> critical_path;     // all of it, longest first
   std::vector<Improvement> improvements;  // changes, then limits; each largest first
+  std::vector<Addition> additions;        // where they were asked for
   std::vector<Warning> warnings;
 };
 

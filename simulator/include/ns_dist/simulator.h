@@ -68,6 +68,13 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session);
 std::vector<Improvement> advise(const Scenario& scenario, const Prediction& prediction, const Session& session,
                                 std::size_t most = 3);
 
+// What a step has beside its kernels: clocks under load, the slowest GPU, launches, sharing, first and last stage,
+// optimizer.
+std::vector<Addition> additions(const Scenario& scenario, const Prediction& prediction, const Session& session);
+
+// How the step came about: these additions, the parts of its interval, and what is longest on the critical path.
+Explanation explain(const Scenario& scenario, const Prediction& prediction, const Session& session);
+
 Report report(const Scenario& scenario, const Prediction& prediction, std::vector<Improvement> improvements);
 
 // All of it. Errors: as predict.

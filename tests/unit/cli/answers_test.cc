@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "support/run_command.h"
+#include "support/answered.h"
 
 namespace ns_dist {
 namespace {
@@ -16,16 +16,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-CommandResult answered(const std::string& arguments, const std::filesystem::path& folder) {
-  CommandResult result = run_command("ns-dist " + arguments, folder);
-  EXPECT_EQ(result.code, 0) << arguments << "\n" << result.err;
-  EXPECT_THAT(result.err, IsEmpty()) << arguments;
-  return result;
-}
-CommandResult answered(const std::string& arguments) {
-  return answered(arguments, std::filesystem::temp_directory_path());
-}
 
 std::ptrdiff_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
@@ -45,6 +35,32 @@ TEST(Answers, TheSummaryFitsFortyLines) {
       EXPECT_THAT(result.out, HasSubstr(word)) << job;
     }
   }
+}
+
+// The links of a GPU's own file are those that its collectives use.
+TEST(Answers, AGpuWithSlowerLinksTakesLonger) {
+  const ScratchFolder folder;
+  std::string text = read_text(std::filesystem::path(NS_DIST_SOURCE_DIR) / "configs/gpus/h100-sxm-80gb.json");
+  const std::size_t at = text.find("450 GB/s");
+  ASSERT_NE(at, std::string::npos);
+  std::ofstream(folder.path() / "slow.json") << text.replace(at, 8, "225 GB/s");
+  const auto step = [&](const std::string& flags) -> double {
+    return json::parse(answered("--tp 8 --global-batch 8 --json " + flags, folder.path()).out)["step_time_s"];
+  };
+  const double slow = step("--gpu slow.json");
+  EXPECT_GT(slow, step("--gpu h100"));
+  EXPECT_NEAR(slow / step("--gpu h100 --intra-bandwidth '225 GB/s'"), 1, 0.02);
+  EXPECT_LT(step("--gpu slow.json --intra-bandwidth '900 GB/s'"), slow);
+}
+
+// What is added to kernels is shown where it counts.
+TEST(Answers, ExplainsAStep) {
+  const CommandResult result = answered("explain step --tp 8 --pp 16 --dp 8");
+  for (const char* word : {"clock under load", "slowest GPU", "of 1024", "host launches", "60 us each",
+                           "interval, rest", "dense models", "mlp.fc1.wgrad"}) {
+    EXPECT_THAT(result.out, HasSubstr(word));
+  }
+  EXPECT_THAT(answered("--tp 8 --pp 16 --dp 8").out, HasSubstr("of it clock under load"));
 }
 
 TEST(Answers, HelpFitsAScreenAndHasThreeLinesToCopy) {

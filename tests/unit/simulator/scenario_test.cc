@@ -99,6 +99,30 @@ TEST(Resolve, FabricsAndBandwidthsOverrideTheMachine) {
   EXPECT_EQ(cluster.levels[1].bandwidth_per_gpu(), 12.5 * GB / s);
 }
 
+// Groups of 64 ranks lie within racks of 72 when 64 GPUs of each are used; groups of 8 fill them.
+TEST(Resolve, GroupsDoNotLieInTwoNodes) {
+  ScenarioSpec spec;
+  spec.set("machine/gpu", "gb200").set("model", "deepseek-v3").set("plan/dp", 256).set("plan/ep", 64);
+  const Scenario wide = resolved(spec);
+  EXPECT_EQ(wide.cluster.gpus_per_node(), 64);
+  EXPECT_EQ(wide.cluster.levels.front().spare, 8);
+  EXPECT_EQ(wide.cluster.gpu_count(), 256);
+  spec.set("plan/ep", 8);
+  EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 72);
+  // Another plan finds the whole rack again.
+  EXPECT_EQ(resolved(ScenarioSpec().set("plan/ep", 8).set("plan/dp", 144), &wide).cluster.gpus_per_node(), 72);
+}
+
+// Faster links than the machine's switches do not help.
+TEST(Resolve, AMachineKeepsItsSwitches) {
+  const Scenario faster = resolved(ScenarioSpec().set("machine/cluster", "hgx-h800").set("machine/gpu", "h100"));
+  EXPECT_EQ(faster.cluster.levels.front().fabric.bandwidth, 200 * GB / s);
+  const Scenario slower = resolved(ScenarioSpec().set("machine/cluster", "dgx-h100").set("machine/gpu", "h800"));
+  EXPECT_EQ(slower.cluster.levels.front().fabric.bandwidth, 200 * GB / s);
+  const Scenario other = resolved(ScenarioSpec().set("machine/cluster", "h100-pcie-server").set("machine/gpu", "h100"));
+  EXPECT_EQ(other.cluster.levels.front().fabric.bandwidth, 64 * GB / s);
+}
+
 TEST(Resolve, EachModelBringsItsOwnSequence) {
   ScenarioSpec spec;
   spec.set("model", "llama3-8b");

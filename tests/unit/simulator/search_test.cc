@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 
@@ -101,6 +102,23 @@ TEST(SearchSpace, TheMachineHasAsManyGpus) {
   none.gpus.reset();
   EXPECT_THAT(to_text(space(std::move(none)).error()), HasSubstr("--gpus"));
   EXPECT_THAT(to_text(space(request(12)).error()), HasSubstr("write 8 or 16"));
+}
+
+// Tensor parallelism across nodes is never proposed; racks of 72 are used by 64.
+TEST(SearchSpace, TensorParallelismStaysInNodes) {
+  SearchRequest racks = request(256);
+  racks.fixed.set("machine/gpu", "gb200");
+  EXPECT_EQ(space(racks)->base().cluster.gpus_per_node(), 64);
+  SearchRequest nodes = request(64, "gpt3-175b");
+  nodes.fixed.set("plan/schedule", "1f1b").set("plan/recompute", "none").set("training/micro_batch", 1);
+  std::int64_t widest = 0;
+  space(nodes)->for_each([&](const Scenario& scenario) {
+    widest = std::max(widest, scenario.plan.tp);
+    return true;
+  });
+  EXPECT_EQ(widest, 8);
+  nodes.fixed.set("plan/tp", 16);  // who asks for it has it
+  EXPECT_TRUE(space(nodes).has_value());
 }
 
 TEST(SearchSpace, SaysThatItIsTooLargeBeforeItStarts) {

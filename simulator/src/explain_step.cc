@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "advice.h"
+#include "ns_dist/training_clock.h"
+
+namespace ns_dist {
+namespace {
+
+// Leaves out of every kernel's time what one cause adds to it.
+using Latency = std::function<Seconds(const WorkItem&, const Forecast&)>;
+
+Latency matrix_kernels_over(double factor) {
+  return [factor](const WorkItem& item, const Forecast& forecast) {
+    const auto* op = std::get_if<Operator>(&item.work);
+    return op != nullptr && is_matrix_kernel(*op) ? forecast.latency / factor : forecast.latency;
+  };
+}
+
+Latency without(std::initializer_list<std::string_view> prefixes) {
+  return [names = std::vector<std::string_view>(prefixes)](const WorkItem& item, const Forecast& forecast) {
+    const bool named = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+      return std::string_view(item.name).starts_with(name);
+    });
+    return named ? Seconds() : forecast.latency;
+  };
+}
+
+}  // namespace
+
+std::vector<Addition> additions(const Scenario& scenario, const Prediction& prediction, const Session& session) {
+  const std::int64_t ranks = prediction.program.mesh.ranks();
+  const Host& host = scenario.host;
+  std::vector<Addition> found;
+  const auto add = [&](std::string name, std::string note, const Latency& latency) {
+    found.push_back({std::move(name), std::move(note),
+                     prediction.step - step_with(prediction, scenario, session, latency).value_or(prediction.step)});
+  };
+  if (session.has_own_models()) {
+    const double clock = scenario.kernel_calibration ? 1 : training_slowdown(scenario.cluster.gpu);
+    const double slowest = slowest_of(ranks);
+    add("clock under load",
+        scenario.kernel_calibration ? "the measurements of this GPU have it"
+                                    : fmt::format("products take {:.3g} times as long as in a benchmark", clock),
+        matrix_kernels_over(clock));
+    add("slowest GPU", fmt::format("of {}: products take {:.3g} times as long as on the mean one", ranks, slowest),
+        matrix_kernels_over(slowest));
+  }
+  add("host launches",
+      host.cuda_graphs
+          ? std::string("none with CUDA graphs")
+          : fmt::format("{:.3g} us each{}", host.launch_cost / units::us,
+                        host.blocking_launches ? ", and each blocks" : ", hidden where kernels take longer"),
+      without({"host.launches"}));
+  Scenario alone = scenario;
+  alone.network.contention = alone.network.compute_slowdown = false;
+  found.push_back({"shared links and SMs", "kernels and collectives that run at the same time",
+                   prediction.step - step_with(prediction, alone, session, without({})).value_or(prediction.step)});
+  add("embedding and loss", "of the first and the last stage", without({"embedding", "loss."}));
+  add("optimizer", "with the gradient norm, clipping and clearing of gradients",
+      without({"optimizer.", "gradients.scale"}));
+  return found;
+}
+
+namespace {
+
+// What most of the critical path is bound by.
+Bound bound_of(const std::vector<PathEntry>& path) {
+  std::map<Bound, Seconds> seconds;
+  for (const PathEntry& entry : path) seconds[entry.forecast.bound] += entry.seconds;
+  const auto longest = std::max_element(seconds.begin(), seconds.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  return longest == seconds.end() ? Bound::kCompute : longest->first;
+}
+
+}  // namespace
+
+Explanation explain(const Scenario& scenario, const Prediction& prediction, const Session& session) {
+  Report all = report(scenario, prediction, {});
+  Explanation explanation;
+  explanation.subject =
+      fmt::format("a step of {} on {} x {}", scenario.model.name, all.ranks, scenario.cluster.gpu.name);
+  Forecast& forecast = explanation.forecast;
+  forecast.latency = all.step;
+  forecast.low = all.step_low;
+  forecast.high = all.step_high;
+  forecast.floor = step_with(prediction, scenario, session, [](const WorkItem&, const Forecast& each) {
+                     return each.floor;
+                   }).value_or(all.step);
+  forecast.utilization = forecast.floor / forecast.latency;
+  forecast.bound = bound_of(prediction.critical_path);
+  forecast.method = "critical path";
+  const auto add = [&](std::string name, std::string value, std::string note) {
+    explanation.steps.push_back({std::move(name), std::move(value), std::move(note)});
+  };
+  const auto share = [&](Seconds seconds) { return fmt::format("{:.1f} %", 100 * (seconds / all.step)); };
+  for (Addition& addition : additions(scenario, prediction, session)) {
+    add(std::move(addition.name), share(addition.seconds), std::move(addition.note));
+  }
+  const auto both = [](double below, double above) {
+    return fmt::format("-{:.1f} +{:.1f} %", 100 * below, 100 * above);
+  };
+  add("interval, forecasts", both(all.interval.forecasts_below, all.interval.forecasts_above),
+      "of the kernels, collectives and messages on the critical path");
+  add("interval, rest", both(all.interval.rest_below, all.interval.rest_above),
+      fmt::format("what they leave unexplained in published steps of {}", all.interval.situation));
+  constexpr std::size_t kMost = 20;
+  for (std::size_t i = 0; i < std::min(kMost, all.critical_path.size()); ++i) {
+    const Hotspot& hotspot = all.critical_path[i];
+    add(hotspot.name, share(hotspot.seconds),
+        fmt::format("on the critical path: {} {} of {:.4g} us", hotspot.count, hotspot.kind,
+                    hotspot.seconds / static_cast<double>(hotspot.count) / units::us));
+  }
+  return explanation;
+}
+
+}  // namespace ns_dist
