@@ -135,14 +135,20 @@ Result<int> answer(const Request& request) {
     NS_TRY(old, find_gpu(catalog, request.recorded_on, "--recorded-on"));
   }
   NS_TRY(const std::unique_ptr<ComputeCost> kernels, make_compute_model(gpu, options));
+  std::error_code failed;
+  const bool one_file = std::filesystem::is_regular_file(request.traces, failed);
+  std::int64_t ranks = 1;
+  if (!one_file) {
+    if (const auto found = find_traces(request.traces)) ranks = static_cast<std::int64_t>(found->files.size());
+  }
+  const TrainingClock clock(gpu, false, ranks);
   AnnotateModel model;
-  double matrix_factor = training_factor(gpu, false, 1);
   model.forecast = [&](const Operator& op) -> std::optional<double> {
     const Operator run = as_pytorch_runs(op, gpu);
     const Result<Forecast> forecast = kernels->forecast(run);
     if (!forecast) return std::nullopt;
     // A benchmark is one kernel at full clocks; a step has the clocks of training.
-    const double longer = options.mode == Mode::kSustained && is_matrix_kernel(run) ? matrix_factor : 1;
+    const double longer = options.mode == Mode::kSustained ? clock.factor(run) : 1;
     return longer * (forecast->latency / units::ns);
   };
   if (old) {
@@ -150,16 +156,12 @@ Result<int> answer(const Request& request) {
       return roofline_seconds(gpu, flops, bytes) / roofline_seconds(*old, flops, bytes);
     };
   }
-  std::error_code failed;
   std::size_t files = 1;
   AnnotateReport report;
-  if (std::filesystem::is_regular_file(request.traces, failed)) {
+  if (one_file) {
     NS_TRY_VOID(check_output(request.output, {request.traces}));
     NS_TRY(report, annotate(request.traces, request.output, model));
   } else {
-    if (const auto found = find_traces(request.traces)) {
-      matrix_factor = training_factor(gpu, false, static_cast<std::int64_t>(found->files.size()));
-    }
     NS_TRY(report, annotate_folder(request, model, &files));
   }
   std::fputs((request.json ? json_text(report, gpu) : summary_text(report, request.output, files)).c_str(), stdout);

@@ -105,10 +105,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const NetworkSettings& settings = scenario.network;
   const bool shares = settings.contention || settings.compute_slowdown;
   const std::int64_t period = period_of(scenario.cluster);
-  const double matrix_factor =
-      session.has_own_models()
-          ? training_factor(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), program.mesh.ranks())
-          : 1;
+  const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), program.mesh.ranks());
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {
@@ -148,7 +145,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       const WorkItem& asked = moves ? own : item;
       NS_TRY(Forecast forecast, forecast_work(asked, program.mesh, session.compute(), session.network()));
       if (const auto* op = std::get_if<Operator>(&item.work)) {
-        const double longer = places[r].second * (is_matrix_kernel(*op) ? matrix_factor : 1);
+        const double longer = places[r].second * (session.has_own_models() ? clock.factor(*op) : 1);
         for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
       }
       row.forecasts[w] = forecast;

@@ -16,10 +16,12 @@ namespace {
 // Leaves out of every kernel's time what one cause adds to it.
 using Latency = std::function<Seconds(const WorkItem&, const Forecast&)>;
 
-Latency matrix_kernels_over(double factor) {
+// `factor` of the kernel it lies in, or 1.
+template <class Factor>
+Latency over(Factor factor) {
   return [factor](const WorkItem& item, const Forecast& forecast) {
     const auto* op = std::get_if<Operator>(&item.work);
-    return op != nullptr && is_matrix_kernel(*op) ? forecast.latency / factor : forecast.latency;
+    return op == nullptr ? forecast.latency : forecast.latency / factor(*op);
   };
 }
 
@@ -43,14 +45,23 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
                      prediction.step - step_with(prediction, scenario, session, latency).value_or(prediction.step)});
   };
   if (session.has_own_models()) {
-    const double clock = scenario.kernel_calibration ? 1 : training_slowdown(scenario.cluster.gpu);
-    const double slowest = slowest_of(ranks);
+    const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks);
+    const auto of_products = [&](double factor) {
+      return over([&clock, factor](const Operator& op) { return clock.factor(op) > 1 ? factor : 1; });
+    };
     add("clock under load",
         scenario.kernel_calibration ? "the measurements of this GPU have it"
-                                    : fmt::format("products take {:.3g} times as long as in a benchmark", clock),
-        matrix_kernels_over(clock));
-    add("slowest GPU", fmt::format("of {}: products take {:.3g} times as long as on the mean one", ranks, slowest),
-        matrix_kernels_over(slowest));
+                                    : fmt::format("products take {:.3g} times as long as in a benchmark", clock.load),
+        of_products(clock.load));
+    add("slowest GPU",
+        fmt::format("of {}: products take {:.3g} times as long as on the mean one", ranks, clock.slowest),
+        of_products(clock.slowest));
+    if (scenario.model.moe) {
+      add("experts", fmt::format("their products take {:.3g} times as long as with even groups", kExpertsInTraining),
+          over([](const Operator& op) {
+            return std::holds_alternative<GroupedGemm>(op.kind) ? kExpertsInTraining : 1.0;
+          }));
+    }
   }
   add("host launches",
       host.cuda_graphs

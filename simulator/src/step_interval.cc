@@ -8,11 +8,11 @@ namespace {
 
 // So that the whole interval holds 85 to 95 % of published steps, each publication with one vote: dense models, 352
 // configurations of eight publications (A100, H100, B200; Megatron-LM, Megatron-DeepSpeed, NeMo, FSDP), as
-// `ns-dist validate --suite runs` prints them. With experts steps are longer than forecast everywhere, most where
-// tokens are spread unevenly: Grok-1, DeepSeek-V2 and -V3, Qwen3, 16 to 40 %.
+// `ns-dist validate --suite runs` prints them. Steps with experts differ most: Grok-1, DeepSeek-V2 and -V3 and Qwen3
+// are up to 10 % shorter, and up to 40 % longer.
 constexpr std::array<Unexplained, 2> kSituations = {{
     {"dense models", 0.05, 0.13},
-    {"mixture of experts", 0.05, 0.40},
+    {"mixture of experts", 0.12, 0.40},
 }};
 
 }  // namespace

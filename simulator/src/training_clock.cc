@@ -27,9 +27,9 @@ double slowest_of(std::int64_t ranks) {
   return 1 + kDeviation * z;
 }
 
-bool is_matrix_kernel(const Operator& op) {
-  return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<GroupedGemm>(op.kind) ||
-         std::holds_alternative<Attention>(op.kind);
+double TrainingClock::factor(const Operator& op) const {
+  if (std::holds_alternative<GroupedGemm>(op.kind)) return load * slowest * kExpertsInTraining;
+  return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ? load * slowest : 1;
 }
 
 }  // namespace ns_dist

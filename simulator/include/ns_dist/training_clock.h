@@ -1,4 +1,4 @@
-// How much slower matrix products run in training than in a benchmark.
+// How much longer kernels take in training than in a benchmark.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,21 @@ double training_slowdown(const Gpu& gpu);
 // included, and within the 0.5 to 1 % that eight publications' steps leave open.
 double slowest_of(std::int64_t ranks);
 
-// Whether the clock of the tensor cores decides what it takes.
-bool is_matrix_kernel(const Operator& op);
+// How many times as long the products of experts take in training as with even groups on an idle machine: tokens are
+// spread unevenly, all ranks wait for the busiest, and the host waits for the number of tokens of each expert. Nothing
+// published tells these apart; the factor is the one that leaves steps of five models (Grok-1, DeepSeek-V2 and -V3,
+// Qwen3 30B and 235B; three publications, H100 and B200, bf16 and fp8) neither too short nor too long.
+inline constexpr double kExpertsInTraining = 1.3;
 
-// How many times as long such a kernel takes in a run of `ranks` GPUs as the compute model says. `calibrated`:
-// measurements of this very GPU have its clocks.
-inline double training_factor(const Gpu& gpu, bool calibrated, std::int64_t ranks) {
-  return (calibrated ? 1 : training_slowdown(gpu)) * slowest_of(ranks);
-}
+// How many times as long kernels take in a run of `ranks` GPUs as the compute model says. `calibrated`: measurements of
+// this very GPU have its clocks.
+class TrainingClock {
+ public:
+  TrainingClock(const Gpu& gpu, bool calibrated, std::int64_t ranks)
+      : load(calibrated ? 1 : training_slowdown(gpu)), slowest(slowest_of(ranks)) {}
+  double factor(const Operator& op) const;
+
+  const double load, slowest;  // of products
+};
 
 }  // namespace ns_dist
