@@ -81,7 +81,8 @@ class Annotation {
     for (const Kernel& kernel : kernels_) {
       std::optional<double> ns;
       AnnotateWay way = AnnotateWay::kOperator;
-      if (!kernel.spec.empty()) ns = forecast_specs(kernel.spec);
+      bool wait = false;
+      if (!kernel.spec.empty()) ns = forecast_specs(kernel.spec, &wait);
       if (const Launcher* launcher = launcher_of(kernel); !ns && launcher != nullptr) {
         way = AnnotateWay::kPytorch;
         const Call& call = calls.at(launcher->call);
@@ -89,7 +90,7 @@ class Annotation {
           ns = *whole * (call.recorded > 0 ? kernel.recorded_ns / call.recorded : 1 / call.kernels);
         }
       }
-      if (!ns && model_.ratio && kernel.recorded_ns > 0) {
+      if (!ns && !wait && model_.ratio && kernel.recorded_ns > 0) {
         way = AnnotateWay::kRatio;
         if (const std::optional<double> ratio = model_.ratio(kernel.flops, kernel.bytes)) {
           ns = *ratio * kernel.recorded_ns;
@@ -182,18 +183,24 @@ class Annotation {
     return found->second;
   }
 
-  // Of all operators of a chain, or nothing.
-  std::optional<double> forecast_specs(const std::string& specs) {
-    if (const auto known = known_.find(specs); known != known_.end()) return known->second;
-    std::optional<double> sum;
-    if (const auto operators = operators_from_specs(specs)) {
-      sum = 0;
-      for (const Operator& op : *operators) {
-        const std::optional<double> ns = forecast(to_spec(op), op);
-        sum = sum && ns ? std::optional(*sum + *ns) : std::nullopt;
+  // Of all operators of a chain, or nothing. A chain with a wait keeps its duration, which nothing else tells.
+  std::optional<double> forecast_specs(const std::string& specs, bool* wait) {
+    const auto [known, added] = specs_.try_emplace(specs);
+    Specs& of = known->second;
+    if (added) {
+      if (const auto operators = operators_from_specs(specs)) {
+        of.wait = std::any_of(operators->begin(), operators->end(), is_wait);
+        of.ns = of.wait ? std::nullopt : std::optional(0.0);
+        for (const Operator& op : *operators) {
+          if (of.ns) {
+            const std::optional<double> ns = forecast(to_spec(op), op);
+            of.ns = ns ? std::optional(*of.ns + *ns) : std::nullopt;
+          }
+        }
       }
     }
-    return known_[specs] = sum;
+    *wait = of.wait;
+    return of.ns;
   }
 
   // Whole units of a lane's time, so that the running total is never off by more than half a unit.
@@ -295,7 +302,12 @@ class Annotation {
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
   std::unordered_map<std::uint64_t, Launcher> launchers_;  // by node
-  std::unordered_map<std::string, std::optional<double>> known_;
+  std::unordered_map<std::string, std::optional<double>> known_;  // by operator
+  struct Specs {
+    std::optional<double> ns;
+    bool wait = false;
+  };
+  std::unordered_map<std::string, Specs> specs_;  // by ns_dist_op
   std::vector<double> new_ns_;       // by node; NaN: as it is
   std::vector<std::int64_t> lanes_;  // by node
   std::vector<bool> roofline_;       // by node

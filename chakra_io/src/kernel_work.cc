@@ -1,6 +1,7 @@
 // This file and what it needs are free of protobuf, for programs that have their own.
 #include "kernel_work.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -35,6 +36,8 @@ std::string operator_name(const TraceNode& node) {
   return text.substr(0, text.find('.', colons));
 }
 
+bool is_wait(const Operator& op) { return ns_dist::work_of(op) == Work(); }
+
 bool work_is_time(const TraceNode& node) {
   return node.attribute("ns_dist_duration_ns") != nullptr && number_at(node, "tensor_size") == 1 &&
          std::fmod(number_at(node, "num_ops").value_or(0), 1000) == 500;
@@ -53,7 +56,10 @@ const TraceValue* TraceNode::attribute(std::string_view attribute_name) const {
 
 KernelWork kernel_work(const TraceNode& node) {
   if (const std::string specs = text_at(node, "ns_dist_op"); !specs.empty()) {
-    if (auto operators = operators_from_specs(specs)) return {"operator attribute", *std::move(operators)};
+    if (auto operators = operators_from_specs(specs)) {
+      if (std::any_of(operators->begin(), operators->end(), is_wait)) return {};
+      return {"operator attribute", *std::move(operators)};
+    }
   }
   if (const auto op = pytorch_operator(operator_name(node), node.inputs)) return {"PyTorch operator", {*op}};
   const double flops = number_at(node, "num_ops").value_or(0), bytes = number_at(node, "tensor_size").value_or(0);

@@ -17,6 +17,9 @@ std::string text_at(const TraceNode& node, std::string_view name);
 // The name of the PyTorch operator: "aten::mm" of a schema "aten::mm(Tensor self, ...", or of a name "aten::mm(1)".
 std::string operator_name(const TraceNode& node);
 
+// Whether it moves and computes nothing, as the wait for a host's launches: only its duration is known.
+bool is_wait(const Operator& op);
+
 // Whether num_ops tells a duration, as TraceEncoding::kRoofline writes it, and no work.
 bool work_is_time(const TraceNode& node);
 
