@@ -97,11 +97,6 @@ Result<void> check_flags(const CLI::App& app, const std::string& subject, const 
   return {};
 }
 
-constexpr std::array kCollectives = {
-    CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
-    CollectiveKind::kBroadcast, CollectiveKind::kReduce,    CollectiveKind::kGather,        CollectiveKind::kScatter,
-    CollectiveKind::kBarrier,   CollectiveKind::kSendRecv};
-
 // Reads "8192x4096" into the columns of its dimensions.
 Result<void> read_shape(const OperatorForm& form, const std::string& shape, GivenFields& fields) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 31, kLargestAlone = 9'000'000'000'000'000;
@@ -298,9 +293,9 @@ std::string subjects() {
   for (const OperatorForm& form : operator_forms()) {
     text += fmt::format("  {:<16}{:<42}{} {}\n", form.family, form.shape, form.family, form.example);
   }
-  for (const CollectiveKind kind : kCollectives) {
-    text += fmt::format("  {:<16}{:<42}{} {}\n", name_of(kind),
-                        kind == CollectiveKind::kBarrier ? "" : "BYTES with unit", name_of(kind),
+  for (const std::string_view name : names_of<CollectiveKind>()) {
+    const auto kind = enumerator_from_name<CollectiveKind>(name);
+    text += fmt::format("  {:<16}{:<42}{} {}\n", name, kind == CollectiveKind::kBarrier ? "" : "BYTES with unit", name,
                         kind == CollectiveKind::kBarrier    ? "--ranks 16"
                         : kind == CollectiveKind::kSendRecv ? "64MiB --ranks 2"
                                                             : "64MiB --ranks 16");
@@ -468,11 +463,10 @@ int explain_command(int argc, const char* const* argv) {
     explanation = explain_operator(*form, request);
   }
   for (const OperatorForm& form : operator_forms()) names.emplace_back(form.family);
-  for (const CollectiveKind kind : kCollectives) {
-    names.emplace_back(name_of(kind));
-    if (name_of(kind) != request.subject) continue;
+  for (const std::string_view name : names_of<CollectiveKind>()) names.emplace_back(name);
+  if (const auto kind = enumerator_from_name<CollectiveKind>(request.subject)) {
     if (auto fits = check_flags(app, request.subject, nullptr); !fits) return report_error(fits.error());
-    explanation = explain_collective(kind, request);
+    explanation = explain_collective(*kind, request);
   }
   if (!explanation) {
     const std::string expected = fmt::format("one of {}", fmt::join(names, ", "));

@@ -1,16 +1,21 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "arguments.h"
 #include "commands.h"
-#include "ns_dist/astra_network.h"
+#include "ns_dist/astra_formulas.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/simulator.h"
 #include "terminal.h"
+#include "trace_inputs.h"
 
 namespace ns_dist::cli {
 namespace {
@@ -21,24 +26,63 @@ void show_progress(std::int64_t files, std::int64_t of) {
   std::fputs(fmt::format("\r{} of {} traces{}", files, of, files == of ? "\n" : "").c_str(), stderr);
 }
 
-std::string manifest_of(const ExportSummary& written, const UnfoldedStep& step, const ExportOptions& options) {
-  const nlohmann::ordered_json out = {
-      {"schema", "ns-dist/traces/1"},
-      {"prefix", options.prefix},
-      {"ranks", written.ranks},
-      {"encoding", options.encoding == TraceEncoding::kRoofline ? "roofline" : "durations"},
-      {"merged_kernels", options.merge_kernels},
-      {"operators", options.operators},
-      {"nodes", written.nodes},
-      {"bytes", written.bytes},
-      {"groups", written.groups},
-      {"step_time_s", step.timeline.step / units::s}};
+// What ASTRA-Sim will answer for the traces, and the two reasons why that is not our step.
+struct Answer {
+  Seconds there;     // its slowest rank
+  Seconds slots;     // of the difference: one slot a rank for collectives and sends, rounded durations
+  Seconds formulas;  // the rest: its formulas instead of our forecasts
+};
+
+// Nothing where replaying would take minutes.
+Result<std::optional<Answer>> answer_of(const std::filesystem::path& folder, const ExportSummary& written,
+                                        const UnfoldedStep& step, const ExportOptions& options) {
+  constexpr std::uint64_t kMostNodes = 2'000'000;
+  if (written.ranks == 1 || written.nodes > kMostNodes) return std::nullopt;
+  NS_TRY(const TraceSet traces, find_traces(folder / options.prefix));
+  NS_TRY(const CommGroups groups, groups_beside(traces, ""));
+  NS_TRY(AstraSystem system, system_of(folder / "network.yml", folder / "system.json"));
+  ReplayOptions rules = rules_of(system);
+  const auto slowest = [](const ReplayReport& report) {
+    return static_cast<double>(*std::max_element(report.finish_ns.begin(), report.finish_ns.end())) * units::ns;
+  };
+  NS_TRY(const ReplayReport recorded, replay(traces, groups, rules));
+  NS_TRY(const AstraNetwork network, AstraNetwork::make(std::move(system)));
+  rules.network = network_of(network);
+  NS_TRY(const ReplayReport there, replay(traces, groups, rules));
+  return Answer{slowest(there), slowest(recorded) - step.timeline.step, slowest(there) - slowest(recorded)};
+}
+
+std::string answer_text(const Answer& answer, Seconds step) {
+  return fmt::format(
+      "  ASTRA-Sim will answer {:.3f} ms; our step takes {:.3f} ms\n"
+      "    {:+12.3f} ms  collectives and sends of a rank run one at a time there, and durations are rounded\n"
+      "    {:+12.3f} ms  its network formulas instead of our forecasts\n",
+      answer.there / units::ms, step / units::ms, answer.slots / units::ms, answer.formulas / units::ms);
+}
+
+std::string manifest_of(const ExportSummary& written, const UnfoldedStep& step, const ExportOptions& options,
+                        const std::optional<Answer>& answer) {
+  nlohmann::ordered_json out = {{"schema", "ns-dist/traces/1"},
+                                {"prefix", options.prefix},
+                                {"ranks", written.ranks},
+                                {"encoding", options.encoding == TraceEncoding::kRoofline ? "roofline" : "durations"},
+                                {"merged_kernels", options.merge_kernels},
+                                {"operators", options.operators},
+                                {"nodes", written.nodes},
+                                {"bytes", written.bytes},
+                                {"groups", written.groups},
+                                {"step_time_s", step.timeline.step / units::s}};
+  if (answer) {
+    out["astra_sim"] = {{"step_time_s", answer->there / units::s},
+                        {"by_slots_s", answer->slots / units::s},
+                        {"by_formulas_s", answer->formulas / units::s}};
+  }
   return out.dump(1) + "\n";
 }
 
 // Everything that can be known is checked before the first byte is written; the folder is whole or not there.
-Result<ExportSummary> write_export(const Scenario& scenario, const UnfoldedStep& step, const ExportOptions& options,
-                                   bool force) {
+Result<std::pair<ExportSummary, std::optional<Answer>>> write_export(const Scenario& scenario, const UnfoldedStep& step,
+                                                                     const ExportOptions& options, bool force) {
   NS_TRY(TraceExport traces, TraceExport::prepare(step.graph, step.timeline, options));
   const ExportSummary& expected = traces.expected();
   if (expected.ranks > 1) NS_TRY_VOID(to_astra(scenario.cluster, expected.ranks));
@@ -62,8 +106,9 @@ Result<ExportSummary> write_export(const Scenario& scenario, const UnfoldedStep&
     beside.directory = folder.staging();
     NS_TRY_VOID(write_astra_inputs(scenario.cluster, written.ranks, beside));
   }
-  NS_TRY_VOID(folder.commit(manifest_of(written, step, options)));
-  return written;
+  NS_TRY(const std::optional<Answer> answer, answer_of(folder.staging(), written, step, options));
+  NS_TRY_VOID(folder.commit(manifest_of(written, step, options, answer)));
+  return std::pair{written, answer};
 }
 
 }  // namespace
@@ -122,21 +167,23 @@ int export_command(int argc, const char* const* argv) {
   options.operators = !no_operators;
   options.merge_kernels = merge;
   options.progress = show_progress;
-  const auto written = write_export(*scenario, *step, options, force);
-  if (!written) return report_error(written.error());
+  const auto exported = write_export(*scenario, *step, options, force);
+  if (!exported) return report_error(exported.error());
+  const auto& [written, answer] = *exported;
   std::fputs(fmt::format("{} traces in {}: {} nodes, {}\n"
                          "  {} kernels, {} collectives in {} groups, {} sends, {} receives\n",
-                         with_commas(written->ranks), output, with_commas(static_cast<std::int64_t>(written->nodes)),
-                         bytes_text(static_cast<double>(written->bytes) * units::B),
-                         with_commas(static_cast<std::int64_t>(written->kernels)),
-                         with_commas(static_cast<std::int64_t>(written->collectives)), with_commas(written->groups),
-                         with_commas(static_cast<std::int64_t>(written->sends)),
-                         with_commas(static_cast<std::int64_t>(written->receives)))
+                         with_commas(written.ranks), output, with_commas(static_cast<std::int64_t>(written.nodes)),
+                         bytes_text(static_cast<double>(written.bytes) * units::B),
+                         with_commas(static_cast<std::int64_t>(written.kernels)),
+                         with_commas(static_cast<std::int64_t>(written.collectives)), with_commas(written.groups),
+                         with_commas(static_cast<std::int64_t>(written.sends)),
+                         with_commas(static_cast<std::int64_t>(written.receives)))
                  .c_str(),
              stdout);
-  if (written->ranks == 1) {
+  if (written.ranks == 1) {
     std::fputs("  ASTRA-Sim runs two ranks or more: no network was written beside this one\n", stdout);
   }
+  if (answer) std::fputs(answer_text(*answer, step->timeline.step).c_str(), stdout);
   return kAnswered;
 }
 

@@ -113,10 +113,7 @@ Result<Inputs> read_inputs(const Request& request) {
   }
   if (!network_text) return with_hint(network_text.error(), "--network");
   NS_TRY(AstraSystem system, read_astra_system(*network_text, yml.string(), *system_text, json.string()));
-  out.options.roofline = system.roofline;
-  out.options.peak_tflops = system.peak_tflops;
-  out.options.local_memory_gbs = system.local_memory_gbs;
-  out.options.replay_only = system.replay_only;
+  out.options = rules_of(system);
   if (request.recorded) return out;
   const auto ranks = static_cast<std::int64_t>(out.traces.files.size());
   if (system.npus() != ranks) {
@@ -251,16 +248,7 @@ Result<int> answer(const Request& request) {
       if (trace) trace->add(node);
     };
   }
-  if (inputs.network) {
-    const AstraNetwork& network = *inputs.network;
-    inputs.options.network.message = [&network](Rank from, Rank to, std::int64_t bytes) {
-      return network.message_ns(from, to, bytes);
-    };
-    inputs.options.network.collective = [&network](CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,
-                                                   std::span<std::int64_t> times) {
-      return network.collective(kind, bytes, ranks, times);
-    };
-  }
+  if (inputs.network) inputs.options.network = network_of(*inputs.network);
   Progress progress("reading", inputs.traces.files.size());
   inputs.options.progress = [&](std::int64_t files) { progress.at(static_cast<std::size_t>(files)); };
   NS_TRY(const ReplayReport report, replay(inputs.traces, inputs.groups, inputs.options));

@@ -25,4 +25,26 @@ Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path
   return read_comm_groups(beside);
 }
 
+Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json) {
+  NS_TRY(const std::string network_text, read_file(yml, "ASTRA-Sim's network yml"));
+  NS_TRY(const std::string system_text, read_file(json, "ASTRA-Sim's system json"));
+  return read_astra_system(network_text, yml.string(), system_text, json.string());
+}
+
+ReplayOptions rules_of(const AstraSystem& system) {
+  ReplayOptions out;
+  out.roofline = system.roofline;
+  out.peak_tflops = system.peak_tflops;
+  out.local_memory_gbs = system.local_memory_gbs;
+  out.replay_only = system.replay_only;
+  return out;
+}
+
+ReplayNetwork network_of(const AstraNetwork& network) {
+  return {.message = [&network](Rank from, Rank to, std::int64_t bytes) { return network.message_ns(from, to, bytes); },
+          .collective = [&network](
+                            CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,
+                            std::span<std::int64_t> times) { return network.collective(kind, bytes, ranks, times); }};
+}
+
 }  // namespace ns_dist::cli

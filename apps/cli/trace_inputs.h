@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "ns_dist/astra_formulas.h"
 #include "ns_dist/astra_network.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/result.h"
@@ -16,5 +17,12 @@ Result<std::string> read_file(const std::filesystem::path& path, const std::stri
 // The communicator groups of `traces`: those of `path`; where it is empty, of comm_groups.json beside them, if it is
 // there. ASTRA-Sim takes a path that holds the word "empty" for none.
 Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path);
+
+// ASTRA-Sim's network yml and system json. Errors: those of read_file and read_astra_system.
+Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json);
+// How it says that kernels are timed; without a network.
+ReplayOptions rules_of(const AstraSystem& system);
+// Its formulas; `network` must outlive them.
+ReplayNetwork network_of(const AstraNetwork& network);
 
 }  // namespace ns_dist::cli

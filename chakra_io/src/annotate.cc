@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "flat_node.h"
+#include "kernel_work.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
@@ -44,32 +45,6 @@ struct Launcher {
   std::string call;  // the same of all nodes of one call of the operator
   std::optional<Operator> op;
 };
-
-std::optional<double> number_at(const TraceNode& node, const char* name) {
-  const TraceValue* value = node.attribute(name);
-  if (value == nullptr) return std::nullopt;
-  if (const auto* number = std::get_if<std::int64_t>(value)) return static_cast<double>(*number);
-  if (const auto* natural = std::get_if<std::uint64_t>(value)) return static_cast<double>(*natural);
-  if (const auto* real = std::get_if<double>(value)) return *real;
-  if (const auto* flag = std::get_if<bool>(value)) return *flag ? 1 : 0;
-  return std::nullopt;
-}
-
-std::string text_at(const TraceNode& node, const char* name) {
-  const TraceValue* value = node.attribute(name);
-  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
-  return text == nullptr ? std::string() : *text;
-}
-
-// "aten::mm" of "aten::mm(Tensor self, Tensor mat2) -> Tensor", or of a name "aten::mm(1)".
-std::string operator_name(const TraceNode& node) {
-  std::string text = text_at(node, "op_schema");
-  if (text.empty()) text = node.name;
-  text = text.substr(0, text.find('('));
-  const std::size_t colons = text.find("::");  // an overload is written as aten::add.Tensor
-  if (colons == std::string::npos) return "";
-  return text.substr(0, text.find('.', colons));
-}
 
 class Annotation {
  public:
@@ -106,7 +81,8 @@ class Annotation {
     for (const Kernel& kernel : kernels_) {
       std::optional<double> ns;
       AnnotateWay way = AnnotateWay::kOperator;
-      if (!kernel.spec.empty()) ns = forecast_specs(kernel.spec);
+      bool wait = false;
+      if (!kernel.spec.empty()) ns = forecast_specs(kernel.spec, &wait);
       if (const Launcher* launcher = launcher_of(kernel); !ns && launcher != nullptr) {
         way = AnnotateWay::kPytorch;
         const Call& call = calls.at(launcher->call);
@@ -114,7 +90,7 @@ class Annotation {
           ns = *whole * (call.recorded > 0 ? kernel.recorded_ns / call.recorded : 1 / call.kernels);
         }
       }
-      if (!ns && model_.ratio && kernel.recorded_ns > 0) {
+      if (!ns && !wait && model_.ratio && kernel.recorded_ns > 0) {
         way = AnnotateWay::kRatio;
         if (const std::optional<double> ratio = model_.ratio(kernel.flops, kernel.bytes)) {
           ns = *ratio * kernel.recorded_ns;
@@ -196,7 +172,7 @@ class Annotation {
     kernel.bytes = number_at(node, "tensor_size").value_or(0);
     if (const auto exact = number_at(node, "ns_dist_duration_ns")) {
       kernel.recorded_ns = *exact >= 0 && *exact < kLongestNs ? *exact : 0;
-      kernel.roofline = kernel.bytes == 1 && std::fmod(kernel.flops, 1000) == 500;
+      kernel.roofline = work_is_time(node);
     }
     kernels_.push_back(std::move(kernel));
   }
@@ -207,25 +183,24 @@ class Annotation {
     return found->second;
   }
 
-  // Of all operators of a chain, or nothing.
-  std::optional<double> forecast_specs(std::string_view specs) {
-    double sum = 0;
-    while (true) {
-      const std::size_t bar = specs.find('|');
-      const std::string spec(specs.substr(0, bar));
-      const auto known = known_.find(spec);
-      std::optional<double> ns;
-      if (known != known_.end()) {
-        ns = known->second;
-      } else {
-        const Result<Operator> op = operator_from_spec(spec);
-        ns = op ? forecast(spec, *op) : std::nullopt;
+  // Of all operators of a chain, or nothing. A chain with a wait keeps its duration, which nothing else tells.
+  std::optional<double> forecast_specs(const std::string& specs, bool* wait) {
+    const auto [known, added] = specs_.try_emplace(specs);
+    Specs& of = known->second;
+    if (added) {
+      if (const auto operators = operators_from_specs(specs)) {
+        of.wait = std::any_of(operators->begin(), operators->end(), is_wait);
+        of.ns = of.wait ? std::nullopt : std::optional(0.0);
+        for (const Operator& op : *operators) {
+          if (of.ns) {
+            const std::optional<double> ns = forecast(to_spec(op), op);
+            of.ns = ns ? std::optional(*of.ns + *ns) : std::nullopt;
+          }
+        }
       }
-      if (!ns) return std::nullopt;
-      sum += *ns;
-      if (bar == std::string_view::npos) return sum;
-      specs.remove_prefix(bar + 1);
     }
+    *wait = of.wait;
+    return of.ns;
   }
 
   // Whole units of a lane's time, so that the running total is never off by more than half a unit.
@@ -327,7 +302,12 @@ class Annotation {
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
   std::unordered_map<std::uint64_t, Launcher> launchers_;  // by node
-  std::unordered_map<std::string, std::optional<double>> known_;
+  std::unordered_map<std::string, std::optional<double>> known_;  // by operator
+  struct Specs {
+    std::optional<double> ns;
+    bool wait = false;
+  };
+  std::unordered_map<std::string, Specs> specs_;  // by ns_dist_op
   std::vector<double> new_ns_;       // by node; NaN: as it is
   std::vector<std::int64_t> lanes_;  // by node
   std::vector<bool> roofline_;       // by node

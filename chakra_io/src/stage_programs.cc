@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "kernel_work.h"
+
 namespace ns_dist::chakra {
 namespace {
 
@@ -434,6 +436,10 @@ Result<std::vector<StageProgram>> lower(const ExecutionGraph& graph, const Timel
 }
 
 void merge_kernels(const ExecutionGraph& graph, StageProgram* program) {
+  // Waits stay by themselves, so that the operators of a chain tell all of its time.
+  const auto merges = [&graph](const Operation& operation) {
+    return operation.role == Role::kKernel && !is_wait(std::get<Operator>(graph.work_of(operation.node).work));
+  };
   const std::vector<Operation>& all = program->operations;
   std::vector<std::uint32_t> successors(all.size(), 0);
   const LaneId* lane = nullptr;
@@ -452,8 +458,7 @@ void merge_kernels(const ExecutionGraph& graph, StageProgram* program) {
   std::vector<std::uint32_t> new_id(all.size(), 0);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::span<const std::uint32_t> on = program->dependencies(i);
-    if (all[i].role == Role::kKernel && on.size() == 1 && all[on[0] - 1].role == Role::kKernel &&
-        successors[on[0] - 1] == 1) {
+    if (merges(all[i]) && on.size() == 1 && merges(all[on[0] - 1]) && successors[on[0] - 1] == 1) {
       const std::uint32_t head = new_id[on[0] - 1];
       Operation& operation = out.operations[head - 1];
       if (operation.chain == 0) {

@@ -189,11 +189,4 @@ std::string metadata_frame() {
 
 std::string_view name_of(TraceNodeType type) { return chakra::kTypeNames[static_cast<std::size_t>(type)]; }
 
-const TraceValue* TraceNode::attribute(std::string_view attribute_name) const {
-  for (const TraceAttribute& candidate : attributes) {
-    if (candidate.name == attribute_name) return &candidate.value;
-  }
-  return nullptr;
-}
-
 }  // namespace ns_dist

@@ -270,4 +270,15 @@ Result<Operator> operator_from_spec(std::string_view spec) {
   return op;
 }
 
+Result<std::vector<Operator>> operators_from_specs(std::string_view specs) {
+  std::vector<Operator> out;
+  while (true) {
+    const std::size_t bar = specs.find('|');
+    NS_TRY(Operator op, operator_from_spec(specs.substr(0, bar)));
+    out.push_back(std::move(op));
+    if (bar == std::string_view::npos) return out;
+    specs.remove_prefix(bar + 1);
+  }
+}
+
 }  // namespace ns_dist

@@ -163,11 +163,13 @@ bool runs(CollectiveKind kind) {
 struct Phase {
   std::size_t dimension = 0;
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  Int size = 0;  // of the chunk that goes in
+  Int size = 0;           // of the chunk that goes in
+  bool backward = false;  // messages go to the rank before, where ranks start at different times
 };
 
 // One chunk through all dimensions that have an algorithm: reduce-scatter and all-to-all go up, all-gather down; what a
-// phase leaves is what the next one gets.
+// phase leaves is what the next one gets. The all-gathers of an all-reduce go around their rings backward (its
+// QueueLevelHandler::get_next_queue_id_last).
 std::vector<Phase> phases_of(const std::vector<Dimension>& all, CollectiveKind kind, Int c, bool local_aware) {
   std::vector<std::size_t> dims;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -181,21 +183,21 @@ std::vector<Phase> phases_of(const std::vector<Dimension>& all, CollectiveKind k
       if (phase == CollectiveKind::kReduceScatter) size /= all[dims[i]].n();
     }
   };
-  const auto down = [&](std::size_t first) {
+  const auto down = [&](std::size_t first, bool backward) {
     for (std::size_t i = first; i-- > 0;) {
-      phases.push_back({dims[i], CollectiveKind::kAllGather, size});
+      phases.push_back({dims[i], CollectiveKind::kAllGather, size, backward});
       size *= all[dims[i]].n();
     }
   };
   if (dims.empty()) return phases;
   if (kind == CollectiveKind::kAllGather) {
-    down(dims.size());
+    down(dims.size(), false);
   } else if (kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll || !local_aware) {
     up(dims.size(), kind);
   } else {
     up(dims.size() - 1, CollectiveKind::kReduceScatter);
     phases.push_back({dims.back(), CollectiveKind::kAllReduce, size});
-    down(dims.size() - 1);
+    down(dims.size() - 1, true);
   }
   return phases;
 }
@@ -397,6 +399,30 @@ struct Exchange {
 // Groups of fewer ranks than the network have this endpoint delay, whatever the system says.
 constexpr Int kGroupDelay = 10;
 
+// One phase of a collective of all NPUs: every line of the dimension exchanges for itself.
+Result<void> run_phase(const AstraSystem& system, CollectiveKind kind, const Phase& phase, std::span<Int> times) {
+  const Dimension dimension{&system.dimensions[phase.dimension], &system, system.endpoint_delay_ns};
+  const Int n = dimension.n();
+  const Exchange exchange{&dimension, n, [&](Int from, Int to, Int bytes) {
+                            const Int apart = std::abs(to - from);
+                            return dimension.message(bytes, std::min(apart, n - apart));
+                          }};
+  Int below = 1;
+  for (std::size_t i = 0; i < phase.dimension; ++i) below *= system.dimensions[i].npus;
+  std::vector<Int> line(static_cast<std::size_t>(n));
+  const auto npus = static_cast<Int>(times.size());
+  for (Int first = 0; first < npus; ++first) {
+    if (first / below % n != 0) continue;
+    const auto time_of = [&](Int i) -> Int& {
+      return times[static_cast<std::size_t>(first + (phase.backward ? n - 1 - i : i) * below)];
+    };
+    for (Int i = 0; i < n; ++i) line[static_cast<std::size_t>(i)] = time_of(i);
+    NS_TRY_VOID(exchange.run(phase.kind, dimension.d->algorithm.of(kind), phase.size, line));
+    for (Int i = 0; i < n; ++i) time_of(i) = line[static_cast<std::size_t>(i)];
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<AstraNetwork> AstraNetwork::make(AstraSystem system) {
@@ -456,7 +482,7 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
     if (phases.empty()) return fail(no_algorithm(kind));
     if (phases.size() > 1 && chunks.count > 1) return no_form("several chunks on several dimensions");
     for (Int round = 0; round < chunks.rounds; ++round) {
-      for (const Phase& phase : phases) NS_TRY_VOID(run_phase(kind, phase.dimension, phase.kind, phase.size, times));
+      for (const Phase& phase : phases) NS_TRY_VOID(run_phase(system_, kind, phase, times));
     }
     return {};
   }
@@ -476,28 +502,6 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
                           }};
   for (Int round = 0; round < chunks.rounds; ++round) {
     NS_TRY_VOID(exchange.run(kind, algorithm, chunks.size, times));
-  }
-  return {};
-}
-
-// One phase of a collective of all NPUs: every line of the dimension exchanges for itself.
-Result<void> AstraNetwork::run_phase(CollectiveKind kind, std::size_t at, CollectiveKind phase, std::int64_t size,
-                                     std::span<std::int64_t> times) const {
-  const Dimension dimension{&system_.dimensions[at], &system_, system_.endpoint_delay_ns};
-  const Int n = dimension.n();
-  const Exchange exchange{&dimension, n, [&](Int from, Int to, Int bytes) {
-                            const Int apart = std::abs(to - from);
-                            return dimension.message(bytes, std::min(apart, n - apart));
-                          }};
-  Int below = 1;
-  for (std::size_t i = 0; i < at; ++i) below *= system_.dimensions[i].npus;
-  std::vector<Int> line(static_cast<std::size_t>(n));
-  const auto npus = static_cast<Int>(times.size());
-  for (Int first = 0; first < npus; ++first) {
-    if (first / below % n != 0) continue;
-    for (Int i = 0; i < n; ++i) line[static_cast<std::size_t>(i)] = times[static_cast<std::size_t>(first + i * below)];
-    NS_TRY_VOID(exchange.run(phase, dimension.d->algorithm.of(kind), size, line));
-    for (Int i = 0; i < n; ++i) times[static_cast<std::size_t>(first + i * below)] = line[static_cast<std::size_t>(i)];
   }
   return {};
 }

@@ -16,19 +16,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSchema = "ns-dist/network-calibration/1";
 
-// Names of all collectives, by CollectiveKind.
-std::vector<std::string_view> collective_names() {
-  std::vector<std::string_view> names;
-  for (int i = 0; i <= static_cast<int>(CollectiveKind::kSendRecv); ++i) {
-    names.push_back(name_of(static_cast<CollectiveKind>(i)));
-  }
-  return names;
-}
-
 std::string quoted(const std::string& text) { return Json(text).dump(); }
 
 CalibrationCurve read_curve(JsonReader& reader) {
-  static const std::vector<std::string_view> kinds = collective_names();
   constexpr std::int64_t kMostRanks = std::int64_t{1} << 48;
   constexpr double kLargest = 12;                              // e^12: a hundred thousand times off is no measurement
   constexpr double kLargestDeviation = 9.99, kLongest = 1e12;  // us
@@ -37,7 +27,7 @@ CalibrationCurve read_curve(JsonReader& reader) {
   curve.gpu = reader.text("gpu", Presence::kOptional);
   curve.fabric = reader.text("fabric");
   curve.architecture = reader.text("architecture", Presence::kOptional);
-  curve.kind = static_cast<CollectiveKind>(reader.choice("collective", kinds));
+  curve.kind = reader.enumerator<CollectiveKind>("collective");
   curve.ranks = reader.integer("ranks", 1, kMostRanks);
   curve.ranks_per_node = reader.integer("ranks_per_node", 1, kMostRanks);
   curve.in_switch = reader.boolean("in_switch", false);
@@ -113,7 +103,6 @@ Result<NetworkCalibration> read_network_calibration(std::string_view json, const
 
 const NetworkCalibration& builtin_network_calibration() {
   static const NetworkCalibration builtin = [] {
-    const std::vector<std::string_view> kinds = collective_names();
     NetworkCalibration all;
     all.source = embedded_sources();
     all.curves.reserve(embedded_curves().size());
@@ -123,9 +112,9 @@ const NetworkCalibration& builtin_network_calibration() {
       curve.gpu = from.gpu;
       curve.fabric = from.fabric;
       curve.architecture = from.architecture;
-      const auto kind = std::find(kinds.begin(), kinds.end(), from.collective);
-      NS_EXPECTS(kind != kinds.end());
-      curve.kind = static_cast<CollectiveKind>(kind - kinds.begin());
+      const auto kind = enumerator_from_name<CollectiveKind>(from.collective);
+      NS_EXPECTS(kind.has_value());
+      curve.kind = *kind;
       curve.ranks = from.ranks;
       curve.ranks_per_node = from.ranks_per_node;
       curve.in_switch = from.in_switch;

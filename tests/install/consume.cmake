@@ -12,7 +12,8 @@ endfunction()
 function(consume project)
   file(REMOVE_RECURSE ${WORK}/build)
   run(${CMAKE_COMMAND} -G Ninja -S ${project} -B ${WORK}/build -D CMAKE_CXX_COMPILER=${CXX}
-      -D CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -D CMAKE_CXX_FLAGS=${FLAGS} ${ARGN})
+      -D CMAKE_C_COMPILER=${CC} -D CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -D CMAKE_CXX_FLAGS=${FLAGS}
+      -D CMAKE_C_FLAGS=${FLAGS} ${ARGN})
   run(${CMAKE_COMMAND} --build ${WORK}/build --target consumer)
   run(${WORK}/build/consumer)
   if(NOT output STREQUAL "${VERSION}\n")

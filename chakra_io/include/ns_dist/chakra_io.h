@@ -25,6 +25,7 @@
 
 #include "ns_dist/cluster.h"
 #include "ns_dist/execution_graph.h"
+#include "ns_dist/operator.h"
 #include "ns_dist/result.h"
 #include "ns_dist/timeline.h"
 
@@ -320,6 +321,18 @@ struct LintReport {
 // without their other end, members of a group whose collectives differ. Traces without a problem are run once without a
 // network (replay), for the hangs that only show then. Errors: none of the files can be opened.
 Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options = {});
+
+// ---- What a kernel computes ----
+
+struct KernelWork {
+  std::string_view told_by;         // "operator attribute", "PyTorch operator", "work"; empty: by nothing
+  std::vector<Operator> operators;  // one after the other
+};
+
+// What a kernel's node tells by itself: our attribute ns_dist_op; a PyTorch operator (op_schema or name, with shapes
+// and types of its inputs); or only num_ops, FLOP, and tensor_size, bytes. Kernels of a recorded PyTorch trace tell it
+// by the CPU operator that launched them, which `annotate` looks up.
+KernelWork kernel_work(const TraceNode& node);
 
 // ---- Annotate ----
 

@@ -1,8 +1,10 @@
 // Collectives and point-to-point messages between ranks.
 #pragma once
 
+#include <array>
 #include <string_view>
 
+#include "ns_dist/names.h"
 #include "ns_dist/rank_group.h"
 #include "ns_dist/units.h"
 
@@ -21,7 +23,12 @@ enum class CollectiveKind {
   kSendRecv,  // group of two: sender first
 };
 
-std::string_view name_of(CollectiveKind kind);  // "all_reduce", ... as nccl-tests spells them
+// As nccl-tests spells them.
+template <>
+inline constexpr std::array<std::string_view, 10> kEnumeratorNames<CollectiveKind> = {
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+    "reduce",     "gather",     "scatter",        "barrier",    "send_recv"};
+constexpr std::string_view name_of(CollectiveKind kind) { return enumerator_name(kind); }
 
 // `size` is the full buffer, as nccl-tests counts it: all-reduce the buffer, all-gather the gathered output,
 // reduce-scatter the whole input, all-to-all the send buffer of a rank, send_recv the message.

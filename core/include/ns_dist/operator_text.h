@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ns_dist/operator.h"
 #include "ns_dist/result.h"
@@ -19,5 +20,8 @@ std::string to_spec(const Operator& op);
 
 // Errors: an unknown kind, member or value; dimensions that validate() refuses.
 Result<Operator> operator_from_spec(std::string_view spec);
+
+// Several with "|" between them, as traces write kernels that were merged.
+Result<std::vector<Operator>> operators_from_specs(std::string_view specs);
 
 }  // namespace ns_dist

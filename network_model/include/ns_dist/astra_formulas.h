@@ -51,8 +51,6 @@ class AstraNetwork {
   std::pair<std::size_t, std::int64_t> charged(Rank from, Rank to) const;
 
  private:
-  Result<void> run_phase(CollectiveKind kind, std::size_t dimension, CollectiveKind phase, std::int64_t size,
-                         std::span<std::int64_t> times) const;
   AstraSystem system_;
 };
 

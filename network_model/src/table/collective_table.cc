@@ -27,21 +27,6 @@ std::optional<Number> number(std::string_view text) {
   return value;
 }
 
-std::string all_kinds() {
-  std::string names;
-  for (int i = 0; i <= static_cast<int>(CollectiveKind::kSendRecv); ++i) {
-    names += fmt::format("{}{}", i == 0 ? "" : ", ", name_of(static_cast<CollectiveKind>(i)));
-  }
-  return names;
-}
-
-std::optional<CollectiveKind> kind_named(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(CollectiveKind::kSendRecv); ++i) {
-    if (name_of(static_cast<CollectiveKind>(i)) == name) return static_cast<CollectiveKind>(i);
-  }
-  return std::nullopt;
-}
-
 int size_class(Bytes size) { return size < units::KiB ? 0 : size < units::MiB ? 1 : 2; }
 constexpr int kAllSizes = 3;
 constexpr std::array<std::string_view, 4> kSizeNames = {"< 1 KiB", "1 KiB - 1 MiB", ">= 1 MiB", "all"};
@@ -80,8 +65,11 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
   row.gpu = index_[kGpu] ? field(kGpu) : gpu_;
   row.cluster = index_[kCluster] ? field(kCluster) : index_[kSystem] ? field(kSystem) : cluster_;
   if (row.gpu.empty() && row.cluster.empty()) return wrong(where, "neither a GPU nor a cluster", "one of them");
-  const std::optional<CollectiveKind> kind = kind_named(field(kCollective));
-  if (!kind) return wrong(where, fmt::format("unknown collective \"{}\"", field(kCollective)), all_kinds());
+  const auto kind = enumerator_from_name<CollectiveKind>(field(kCollective));
+  if (!kind) {
+    return wrong(where, fmt::format("unknown collective \"{}\"", field(kCollective)),
+                 fmt::format("{}", fmt::join(names_of<CollectiveKind>(), ", ")));
+  }
   row.kind = *kind;
   const auto ranks = number<std::int64_t>(field(kRanks));
   if (!ranks || *ranks < 2) return wrong(where, fmt::format("ranks \"{}\"", field(kRanks)), "an integer from 2 up");

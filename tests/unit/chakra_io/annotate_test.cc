@@ -70,6 +70,44 @@ TEST(Annotate, TheRooflineEncodingIsToldAgain) {
   EXPECT_EQ(integer_of(out[0], "tensor_size"), 1);
 }
 
+// Another GPU's kernels take longer or shorter; how long the host holds it up is told by nothing but the duration.
+TEST(Annotate, WaitsKeepTheirDuration) {
+  TraceNode wait = kernel(1, 5);
+  wait.attributes = {{"ns_dist_op", to_spec({UnknownOperator{"host.launches", {}, {}, {}}})}};
+  AnnotateModel model = constant(3000);
+  model.ratio = [](double, double) -> std::optional<double> { return 2; };
+  AnnotateReport report;
+  EXPECT_EQ(annotated({wait}, model, &report), std::vector{wait});
+  EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kKept)].recorded_ns, 5000);
+  EXPECT_TRUE(kernel_work(wait).operators.empty());
+}
+
+TEST(KernelWork, IsToldByTheBestAttribute) {
+  TraceNode node = kernel(1, 5);
+  EXPECT_EQ(kernel_work(node).told_by, "");
+  node.attributes = {{"num_ops", std::int64_t{200}}, {"tensor_size", std::uint64_t{100}}};
+  EXPECT_EQ(kernel_work(node).told_by, "work");
+  EXPECT_EQ(work_of(kernel_work(node).operators.at(0)), (Work{200 * units::FLOP, 100 * units::B, Bytes()}));
+  node.name = "aten::mm";
+  node.inputs = {"", "[[64, 32], [32, 16]]", "['Tensor(float)', 'Tensor(float)']"};
+  EXPECT_EQ(kernel_work(node).told_by, "PyTorch operator");
+  const Operator product{Gemm{.m = 8, .n = 8, .k = 8}}, copy{Copy{8 * units::B}};
+  node.attributes.push_back({"ns_dist_op", to_spec(product) + "|" + to_spec(copy)});
+  EXPECT_EQ(kernel_work(node).told_by, "operator attribute");
+  EXPECT_EQ(kernel_work(node).operators, (std::vector{product, copy}));
+  node.attributes.back().value = std::string("no operator");
+  EXPECT_EQ(kernel_work(node).told_by, "PyTorch operator");
+}
+
+// num_ops is a duration there.
+TEST(KernelWork, IsNotTheRooflineEncoding) {
+  TraceNode node = kernel(1, 5);
+  node.attributes = {{"num_ops", std::int64_t{5'000'500}}, {"tensor_size", std::int64_t{1}}};
+  EXPECT_EQ(kernel_work(node).told_by, "work");
+  node.attributes.push_back({"ns_dist_duration_ns", 5000.0});
+  EXPECT_EQ(kernel_work(node).told_by, "");
+}
+
 TEST(Annotate, RemaindersAreCarriedAlongAStream) {
   std::vector<TraceNode> nodes;
   for (std::uint64_t id = 1; id <= 1000; ++id) {

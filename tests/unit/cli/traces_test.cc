@@ -47,6 +47,29 @@ TEST(Traces, TheReplayOfAnExportIsTheStepOfTheAstraModel) {
   }
 }
 
+// The difference between ASTRA-Sim's answer and our step has two parts: with its formulas and without overlap, none.
+TEST(Traces, ExportSaysWhatAstraSimWillAnswer) {
+  const ScratchFolder folder;
+  const std::string work = "--model gpt2 --tp 2 --pp 2 --dp 2 --global-batch 8 ";
+  const CommandResult printed = answered("export " + work + "--overlap all --output nccl", folder.path());
+  EXPECT_THAT(printed.out, ContainsRegex("ASTRA-Sim will answer [0-9.]+ ms; our step takes [0-9.]+ ms\n +[+-].* ms .*\n"
+                                         " +[+-].* ms  its network formulas"));
+  const json nccl = json::parse(read_text(folder.path() / "nccl" / "manifest.json"));
+  const json there = nccl["astra_sim"];
+  EXPECT_EQ(there["step_time_s"], json::parse(answered("replay nccl --json", folder.path()).out)["step_time_s"]);
+  EXPECT_NEAR(
+      there["step_time_s"].get<double>(),
+      nccl["step_time_s"].get<double>() + there["by_slots_s"].get<double>() + there["by_formulas_s"].get<double>(),
+      1e-12);
+  EXPECT_GT(there["by_slots_s"], 1e-5);  // overlap is lost
+  EXPECT_GT(std::fabs(there["by_formulas_s"].get<double>()), 1e-4);
+
+  answered("export " + work + kAstra + "--encoding roofline --output astra", folder.path());
+  const json astra = json::parse(read_text(folder.path() / "astra" / "manifest.json"));
+  EXPECT_NEAR(astra["astra_sim"]["by_slots_s"].get<double>(), 0, 2e-6);
+  EXPECT_NEAR(astra["astra_sim"]["by_formulas_s"].get<double>(), 0, 2e-6);
+}
+
 TEST(Traces, ReplaySpeaksAsAstraSimDoes) {
   const ScratchFolder folder;
   answered("export --model gpt2 --tp 2 --dp 2 --global-batch 2 --output t", folder.path());

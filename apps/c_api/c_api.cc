@@ -1,0 +1,376 @@
+// The C door: what is thrown ends here, and so do our types.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "ns_dist/cached_cost.h"
+#include "ns_dist/chakra_io.h"
+#include "ns_dist/compute_model.h"
+#include "ns_dist/network_fit.h"
+#include "ns_dist/operator_text.h"
+#include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
+#include "ns_dist/version.h"
+#include "ns_dist_c.h"
+
+using namespace ns_dist;
+
+namespace {
+
+tl::unexpected<Error> wrong(std::string message, std::string where, std::string expected, std::string hint = "") {
+  return fail(
+      {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected), std::move(hint), {}});
+}
+
+// A caller's struct with the members that it does not have as zero.
+template <class T>
+Result<T> read_struct(const T* given, const char* name) {
+  constexpr std::size_t kLargest = 4096;
+  if (given == nullptr) return wrong("NULL", name, "a struct");
+  const std::size_t size = given->struct_size;
+  if (size < sizeof(std::size_t) || size > kLargest) {
+    return wrong(fmt::format("struct_size is {}", size), name, fmt::format("sizeof, {} here", sizeof(T)));
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  if (size > sizeof(T) && std::any_of(bytes + sizeof(T), bytes + size, [](unsigned char b) { return b != 0; })) {
+    return wrong("a member is set that this library does not know", name, "a library as new as the program's header",
+                 fmt::format("this is ns-dist {}", version()));
+  }
+  T out{};
+  std::memcpy(&out, given, std::min(size, sizeof(T)));
+  return out;
+}
+
+// Writes as much of `answer` as the caller has room for.
+Result<void> write_struct(const ns_dist_forecast& answer, ns_dist_forecast* out) {
+  if (out == nullptr) return wrong("NULL", "ns_dist_forecast", "a struct");
+  const std::size_t size = out->struct_size;
+  if (size < sizeof(std::size_t)) {
+    return wrong(fmt::format("struct_size is {}", size), "ns_dist_forecast",
+                 fmt::format("sizeof, {} here", sizeof(answer)));
+  }
+  std::memcpy(out, &answer, std::min(size, sizeof(answer)));
+  out->struct_size = size;
+  return {};
+}
+
+std::string_view text_of(const char* text) { return text == nullptr ? std::string_view() : std::string_view(text); }
+
+// "name=value" of a list that ends with NULL.
+Result<std::vector<Assignment>> read_list(const char* const* list, std::string_view example) {
+  std::vector<Assignment> out;
+  for (; list != nullptr && *list != nullptr; ++list) {
+    const std::string_view line = *list;
+    const std::size_t equals = line.find('=');
+    if (equals == std::string_view::npos) {
+      return wrong(fmt::format("\"{}\" has no \"=\"", line), "", fmt::format("name=value, as in {}", example));
+    }
+    out.push_back({std::string(line.substr(0, equals)), std::string(line.substr(equals + 1))});
+  }
+  return out;
+}
+
+ns_dist_forecast to_struct(const Forecast& forecast, std::string_view method) {
+  ns_dist_forecast out{};
+  out.struct_size = sizeof(out);
+  out.ns = forecast.latency / units::ns;
+  out.low_ns = forecast.low / units::ns;
+  out.high_ns = forecast.high / units::ns;
+  out.floor_ns = forecast.floor / units::ns;
+  out.method[method.copy(out.method, sizeof(out.method) - 1)] = '\0';
+  out.extrapolated = forecast.extrapolated ? 1 : 0;
+  return out;
+}
+
+// Whether one session serves both: it depends on neither the model nor the plan, except that ASTRA-Sim's formulas need
+// to know all ranks.
+bool share_session(const Scenario& a, const Scenario& b) {
+  Cluster nodes = b.cluster;  // as many as there are in a
+  if (nodes.levels.size() == a.cluster.levels.size() && !nodes.levels.empty()) {
+    nodes.levels.back().size = a.cluster.levels.back().size;
+  }
+  return a.cluster == nodes && a.network == b.network && a.kernel_calibration == b.kernel_calibration &&
+         (a.network.model != "astra" || *rank_count(a.plan) == *rank_count(b.plan));
+}
+
+}  // namespace
+
+struct ns_dist_session {
+ public:
+  Result<void> open(std::uint32_t abi, const char* const* fields) {
+    if (abi != NS_DIST_ABI) {
+      return wrong(fmt::format("the program was built for version {} of the C interface", abi), "NS_DIST_ABI",
+                   fmt::format("version {}, which this library (ns-dist {}) has", NS_DIST_ABI, version()),
+                   "build the program with the ns_dist_c.h of this library");
+    }
+    NS_TRY(fields_.assignments, read_list(fields, "machine/gpu=h100-sxm-80gb"));
+    NS_TRY(base_, resolve(fields_, catalog_));
+    NS_TRY(models_, Session::make(*base_));
+    return {};
+  }
+
+  Result<Forecast> kernel(const Operator& op, std::int64_t ranks, bool burst) {
+    NS_TRY_VOID(check_open());
+    if (ranks < 0) return wrong(fmt::format("{} ranks", ranks), "ranks", "0, or a positive number");
+    const Gpu& gpu = base_->cluster.gpu;
+    if (burst) {
+      NS_TRY(const ComputeCost* kernels, burst_kernels());
+      return kernels->forecast(op);
+    }
+    NS_TRY(Forecast forecast, models_->compute().forecast(op));
+    const double longer =
+        training_factor(op, gpu, base_->kernel_calibration.has_value(), std::max<std::int64_t>(ranks, 1));
+    for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
+    return forecast;
+  }
+
+  // One after the other. Intervals add up: forecasts of one model err together.
+  Result<Forecast> kernels(const std::vector<Operator>& operators, std::int64_t ranks, bool burst) {
+    NS_TRY(Forecast sum, kernel(operators.front(), ranks, burst));
+    for (std::size_t i = 1; i < operators.size(); ++i) {
+      NS_TRY(const Forecast next, kernel(operators[i], ranks, burst));
+      sum.latency += next.latency;
+      sum.low += next.low;
+      sum.high += next.high;
+      sum.floor += next.floor;
+      sum.extrapolated = sum.extrapolated || next.extrapolated;
+      if (sum.method != next.method) sum.method = "several";
+    }
+    return sum;
+  }
+
+  Result<Forecast> collective(const ns_dist_collective& asked) {
+    NS_TRY_VOID(check_open());
+    const auto kind = enumerator_from_name<CollectiveKind>(text_of(asked.kind));
+    if (!kind) {
+      return wrong(fmt::format("unknown collective \"{}\"", text_of(asked.kind)), "kind",
+                   fmt::format("{}", fmt::join(names_of<CollectiveKind>(), ", ")));
+    }
+    if (asked.ranks < 2) return wrong(fmt::format("{} ranks", asked.ranks), "ranks", "at least 2");
+    if (!(asked.bytes >= (*kind == CollectiveKind::kBarrier ? 0 : 1)) || !std::isfinite(asked.bytes)) {
+      return wrong(fmt::format("{} bytes", asked.bytes), "bytes", "a finite number from 1 up");
+    }
+    const std::int64_t in_node = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
+    NS_TRY(const RankGroup group, measured_group(base_->cluster, asked.ranks, in_node));
+    return models_->network().forecast(Collective{*kind, asked.bytes * units::B, group});
+  }
+
+  Result<std::string> simulate(const char* const* fields) {
+    NS_TRY_VOID(check_open());
+    NS_TRY(const std::vector<Assignment> more, read_list(fields, "plan/tp=8"));
+    ScenarioSpec spec = fields_;
+    spec.assignments.insert(spec.assignments.end(), more.begin(), more.end());
+    NS_TRY(const Scenario scenario, resolve(spec, catalog_));
+    if (share_session(*base_, scenario)) {
+      NS_TRY(const Report report, ns_dist::simulate(scenario, *models_));
+      return to_json(report);
+    }
+    NS_TRY(const Report report, ns_dist::simulate(scenario));
+    return to_json(report);
+  }
+
+  // A node's answer is remembered by what tells its operator.
+  struct Answer {
+    int status = NS_DIST_OK;
+    ns_dist_forecast forecast{};
+    std::string problem;
+  };
+  Result<Answer> node(const ns_dist_node& asked) {
+    NS_TRY_VOID(check_open());
+    NS_TRY(const std::vector<Assignment> attributes, read_list(asked.attributes, "num_ops=1000000"));
+    std::string key = fmt::format("{}", asked.ranks);
+    for (const Assignment& each : attributes) key += fmt::format("\n{}={}", each.field, each.text);
+    const bool told = std::any_of(attributes.begin(), attributes.end(),
+                                  [](const Assignment& each) { return each.field == "ns_dist_op"; });
+    for (const char* text : {asked.name, asked.input_values, asked.input_shapes, asked.input_types}) {
+      if (!told) key += fmt::format("\n{}", text_of(text));
+    }
+    {
+      const std::scoped_lock guard(lock_);
+      if (const auto known = answers_.find(key); known != answers_.end()) return known->second;
+    }
+    Answer answer = forecast_node(asked, attributes);
+    constexpr std::size_t kMostAnswers = 100'000;
+    const std::scoped_lock guard(lock_);
+    if (answers_.size() >= kMostAnswers) answers_.clear();
+    return answers_[key] = std::move(answer);
+  }
+
+  void set_error(std::string text) const {
+    const std::scoped_lock guard(lock_);
+    errors_[std::this_thread::get_id()] = std::move(text);
+  }
+  const char* error() const {
+    const std::scoped_lock guard(lock_);
+    return errors_[std::this_thread::get_id()].c_str();
+  }
+
+ private:
+  Result<void> check_open() const {
+    if (models_) return {};
+    return wrong("the session was not opened", "ns_dist_open", "a session for which it returned NS_DIST_OK");
+  }
+
+  Answer forecast_node(const ns_dist_node& asked, const std::vector<Assignment>& attributes) {
+    TraceNode node;
+    node.name = text_of(asked.name);
+    node.inputs = {std::string(text_of(asked.input_values)), std::string(text_of(asked.input_shapes)),
+                   std::string(text_of(asked.input_types))};
+    for (const auto& [name, text] : attributes) {
+      double number = 0;
+      const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+      const bool is_number = failed == std::errc() && end == text.data() + text.size();
+      node.attributes.push_back({name, is_number ? TraceValue(number) : TraceValue(text)});
+    }
+    const KernelWork work = kernel_work(node);
+    if (work.operators.empty()) return {NS_DIST_UNKNOWN, {}, "the node does not tell what it computes"};
+    const Result<Forecast> forecast = kernels(work.operators, asked.ranks, false);
+    if (!forecast) return {NS_DIST_UNKNOWN, {}, to_text(forecast.error())};
+    return {NS_DIST_OK, to_struct(*forecast, work.told_by), ""};
+  }
+
+  Result<const ComputeCost*> burst_kernels() {
+    std::call_once(burst_made_, [&] {
+      ComputeModelOptions options;
+      options.mode = Mode::kBurst;
+      burst_ = make_compute_model(base_->cluster.gpu, options);
+      if (*burst_) **burst_ = make_cached_cost(std::move(**burst_));
+    });
+    if (!*burst_) return fail(burst_->error());
+    return (*burst_)->get();
+  }
+
+  const Catalog catalog_ = Catalog::standard();
+  ScenarioSpec fields_;
+  std::optional<Scenario> base_;
+  std::optional<Session> models_;
+  std::once_flag burst_made_;
+  std::optional<Result<std::unique_ptr<ComputeCost>>> burst_;
+  mutable std::mutex lock_;
+  mutable std::map<std::thread::id, std::string> errors_;
+  std::unordered_map<std::string, Answer> answers_;
+};
+
+namespace {
+
+// Runs what returns a Result<int>; whatever goes wrong becomes the session's error.
+template <class Call>
+int guarded(const ns_dist_session* session, const Call& call) noexcept {
+  if (session == nullptr) return NS_DIST_BAD_INPUT;
+  try {
+    try {
+      const Result<int> done = call();
+      if (done) return *done;
+      session->set_error(to_text(done.error()));
+      return NS_DIST_BAD_INPUT;
+    } catch (const std::bad_alloc&) {
+      session->set_error("memory is exhausted");
+    } catch (const std::exception& thrown) {
+      session->set_error(fmt::format("a bug of ns-dist: {}", thrown.what()));
+    }
+  } catch (...) {
+  }
+  return NS_DIST_BUG;
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t ns_dist_abi(void) { return NS_DIST_ABI; }
+
+const char* ns_dist_version(void) {
+  return version().data();  // a literal
+}
+
+int ns_dist_open(uint32_t abi, const char* const* fields, ns_dist_session** session) {
+  if (session == nullptr) return NS_DIST_BAD_INPUT;
+  *session = nullptr;
+  try {
+    *session = new ns_dist_session;
+  } catch (...) {
+    return NS_DIST_BUG;
+  }
+  return guarded(*session, [&]() -> Result<int> {
+    NS_TRY_VOID((*session)->open(abi, fields));
+    return NS_DIST_OK;
+  });
+}
+
+void ns_dist_close(ns_dist_session* session) { delete session; }
+
+const char* ns_dist_error(const ns_dist_session* session) {
+  if (session == nullptr) return "memory is exhausted";
+  try {
+    return session->error();
+  } catch (...) {
+    return "memory is exhausted";
+  }
+}
+
+int ns_dist_forecast_kernel(ns_dist_session* session, const ns_dist_kernel* kernel, ns_dist_forecast* forecast) {
+  return guarded(session, [&]() -> Result<int> {
+    NS_TRY(const ns_dist_kernel asked, read_struct(kernel, "ns_dist_kernel"));
+    NS_TRY(const std::vector<Operator> operators, operators_from_specs(text_of(asked.op)));
+    NS_TRY(const Forecast answer, session->kernels(operators, asked.ranks, asked.burst != 0));
+    NS_TRY_VOID(write_struct(to_struct(answer, answer.method), forecast));
+    return NS_DIST_OK;
+  });
+}
+
+int ns_dist_forecast_collective(ns_dist_session* session, const ns_dist_collective* collective,
+                                ns_dist_forecast* forecast) {
+  return guarded(session, [&]() -> Result<int> {
+    NS_TRY(const ns_dist_collective asked, read_struct(collective, "ns_dist_collective"));
+    NS_TRY(const Forecast answer, session->collective(asked));
+    NS_TRY_VOID(write_struct(to_struct(answer, answer.method), forecast));
+    return NS_DIST_OK;
+  });
+}
+
+int ns_dist_forecast_node(ns_dist_session* session, const ns_dist_node* node, ns_dist_forecast* forecast) {
+  return guarded(session, [&]() -> Result<int> {
+    NS_TRY(const ns_dist_node asked, read_struct(node, "ns_dist_node"));
+    NS_TRY(const ns_dist_session::Answer answer, session->node(asked));
+    if (answer.status != NS_DIST_OK) {
+      session->set_error(answer.problem);
+      return answer.status;
+    }
+    NS_TRY_VOID(write_struct(answer.forecast, forecast));
+    return NS_DIST_OK;
+  });
+}
+
+int ns_dist_simulate(ns_dist_session* session, const char* const* fields, char** report) {
+  if (report != nullptr) *report = nullptr;
+  return guarded(session, [&]() -> Result<int> {
+    if (report == nullptr) return wrong("NULL", "report", "where the report goes");
+    NS_TRY(const std::string text, session->simulate(fields));
+    char* copy = static_cast<char*>(std::malloc(text.size() + 1));
+    if (copy == nullptr) throw std::bad_alloc();
+    std::memcpy(copy, text.c_str(), text.size() + 1);
+    *report = copy;
+    return NS_DIST_OK;
+  });
+}
+
+void ns_dist_free(char* text) { std::free(text); }
+
+}  // extern "C"

@@ -1,0 +1,120 @@
+/* ns-dist for other programs, in C: how long kernels, collectives and training steps take.
+ *
+ *   const char* fields[] = {"machine/gpu=h100-sxm-80gb", NULL};
+ *   ns_dist_session* session = NULL;
+ *   if (ns_dist_open(NS_DIST_ABI, fields, &session) == NS_DIST_OK) {
+ *     ns_dist_kernel kernel = {sizeof(kernel), "gemm dtype=bf16 m=8192 n=8192 k=8192", 0, 0};
+ *     ns_dist_forecast forecast = {sizeof(forecast)};
+ *     if (ns_dist_forecast_kernel(session, &kernel, &forecast) == NS_DIST_OK) printf("%.0f ns\n", forecast.ns);
+ *   }
+ *   ns_dist_close(session);
+ *
+ * Link with libns_dist_c.so (pkg-config ns_dist_c, or find_package(ns_dist_c) and ns_dist::c).
+ *
+ * Fields are texts "name=value" in a list that ends with NULL; the last one of a name holds. Names are those of
+ * reports and errors: "model", "machine/gpu", "plan/tp", "training/global_batch"; values are those of the flags of
+ * ns-dist. NULL instead of a list is an empty one.
+ *
+ * Structs begin with their size, which the caller sets to sizeof; members are only appended. What a caller does not
+ * know is not written for it; what the library does not know must be zero. All other members may be zero or NULL, which
+ * is their default, unless it says so.
+ *
+ * Any number of threads may use a session at once. Texts are UTF-8. No function throws, prints or ends the program,
+ * except where a contract inside of the library is broken, which aborts.
+ */
+#ifndef NS_DIST_C_H
+#define NS_DIST_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
+
+/* Grows when something is taken away or means something else, which is when the name libns_dist_c.so.N changes, too. */
+#define NS_DIST_ABI 1
+
+/* What functions return. */
+enum {
+  NS_DIST_OK = 0,
+  NS_DIST_BAD_INPUT = 1, /* ns_dist_error says what is wrong, where, and what to write instead */
+  NS_DIST_UNKNOWN = 2,   /* a node that does not tell what it computes, or an operator that this GPU cannot run */
+  NS_DIST_BUG = 70       /* memory is exhausted, or a bug of ours */
+};
+
+/* The models of one machine. */
+typedef struct ns_dist_session ns_dist_session;
+
+/* The library's NS_DIST_ABI; "0.1.0". */
+uint32_t ns_dist_abi(void);
+const char* ns_dist_version(void);
+
+/* Opens a session with the machine and the plan that `fields` set (defaults: those of ns-dist). `abi` is NS_DIST_ABI.
+ * *session is NULL only when memory is exhausted; after an error it tells what is wrong and is good for nothing else.
+ * Close it in any case. */
+int ns_dist_open(uint32_t abi, const char* const* fields, ns_dist_session** session);
+void ns_dist_close(ns_dist_session* session); /* NULL is allowed */
+
+/* The last mistake of this thread with this session, one line each; "" when there was none. Valid until the thread's
+ * next call with the session. */
+const char* ns_dist_error(const ns_dist_session* session);
+
+/* Times in ns. low to high is a 90 % interval; no time can be shorter than the floor. */
+typedef struct ns_dist_forecast {
+  size_t struct_size;
+  double ns, low_ns, high_ns, floor_ns;
+  char method[48];      /* how the number came about, as in `ns-dist explain` */
+  int32_t extrapolated; /* 1: outside of what the method was fitted on */
+} ns_dist_forecast;
+
+typedef struct ns_dist_kernel {
+  size_t struct_size;
+  /* Needed: an operator, "gemm dtype=bf16 m=8192 n=8192 k=8192": kind, number format and members as in
+   * ns_dist/operator_text.h. Several with "|" between them run one after the other. */
+  const char* op;
+  int64_t ranks; /* GPUs that wait for each other, so for the slowest of them; 0: one */
+  int32_t burst; /* 1: one kernel alone at full clocks, as benchmarks measure; 0: as in a training step */
+} ns_dist_kernel;
+int ns_dist_forecast_kernel(ns_dist_session* session, const ns_dist_kernel* kernel, ns_dist_forecast* forecast);
+
+typedef struct ns_dist_collective {
+  size_t struct_size;
+  const char* kind;       /* needed: "all_reduce", ... as nccl-tests spells them, and "send_recv" */
+  double bytes;           /* needed, except of a barrier: the size that nccl-tests prints */
+  int64_t ranks;          /* needed: at least 2 */
+  int64_t ranks_per_node; /* 0: all in one node */
+} ns_dist_collective;
+int ns_dist_forecast_collective(ns_dist_session* session, const ns_dist_collective* collective,
+                                ns_dist_forecast* forecast);
+
+/* A kernel's node of a Chakra trace. Its operator is told by the attribute ns_dist_op, or by a PyTorch operator
+ * ("aten::mm", as op_schema or name) with the shapes and types of its inputs, or only by num_ops (FLOP) and tensor_size
+ * (bytes): `method` of the answer is then "operator attribute", "PyTorch operator" or "work". */
+typedef struct ns_dist_node {
+  size_t struct_size;
+  const char* name;
+  const char *input_values, *input_shapes, *input_types; /* as the trace writes them: "[[64, 32], [32, 16]]" */
+  /* "name=value", ends with NULL. ns_dist_op, op_schema, num_ops, tensor_size and ns_dist_duration_ns are read. */
+  const char* const* attributes;
+  int64_t ranks; /* as in ns_dist_kernel */
+} ns_dist_node;
+/* NS_DIST_UNKNOWN where nothing tells the operator: the node keeps the time that it has. */
+int ns_dist_forecast_node(ns_dist_session* session, const ns_dist_node* node, ns_dist_forecast* forecast);
+
+/* One training step with the session's fields and those given here: *report becomes the JSON object of
+ * `ns-dist simulate --json`, which ns_dist_free takes back, or NULL. */
+int ns_dist_simulate(ns_dist_session* session, const char* const* fields, char** report);
+void ns_dist_free(char* text); /* NULL is allowed */
+
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,72 @@
+// This file and what it needs are free of protobuf, for programs that have their own.
+#include "kernel_work.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "ns_dist/operator_text.h"
+#include "pytorch_operators.h"
+
+namespace ns_dist {
+namespace chakra {
+
+std::optional<double> number_at(const TraceNode& node, std::string_view name) {
+  const TraceValue* value = node.attribute(name);
+  if (value == nullptr) return std::nullopt;
+  if (const auto* number = std::get_if<std::int64_t>(value)) return static_cast<double>(*number);
+  if (const auto* natural = std::get_if<std::uint64_t>(value)) return static_cast<double>(*natural);
+  if (const auto* real = std::get_if<double>(value)) return *real;
+  if (const auto* flag = std::get_if<bool>(value)) return *flag ? 1 : 0;
+  return std::nullopt;
+}
+
+std::string text_at(const TraceNode& node, std::string_view name) {
+  const TraceValue* value = node.attribute(name);
+  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  return text == nullptr ? std::string() : *text;
+}
+
+std::string operator_name(const TraceNode& node) {
+  std::string text = text_at(node, "op_schema");
+  if (text.empty()) text = node.name;
+  text = text.substr(0, text.find('('));
+  const std::size_t colons = text.find("::");  // an overload is written as aten::add.Tensor
+  if (colons == std::string::npos) return "";
+  return text.substr(0, text.find('.', colons));
+}
+
+bool is_wait(const Operator& op) { return ns_dist::work_of(op) == Work(); }
+
+bool work_is_time(const TraceNode& node) {
+  return node.attribute("ns_dist_duration_ns") != nullptr && number_at(node, "tensor_size") == 1 &&
+         std::fmod(number_at(node, "num_ops").value_or(0), 1000) == 500;
+}
+
+}  // namespace chakra
+
+using namespace chakra;
+
+const TraceValue* TraceNode::attribute(std::string_view attribute_name) const {
+  for (const TraceAttribute& candidate : attributes) {
+    if (candidate.name == attribute_name) return &candidate.value;
+  }
+  return nullptr;
+}
+
+KernelWork kernel_work(const TraceNode& node) {
+  if (const std::string specs = text_at(node, "ns_dist_op"); !specs.empty()) {
+    if (auto operators = operators_from_specs(specs)) {
+      if (std::any_of(operators->begin(), operators->end(), is_wait)) return {};
+      return {"operator attribute", *std::move(operators)};
+    }
+  }
+  if (const auto op = pytorch_operator(operator_name(node), node.inputs)) return {"PyTorch operator", {*op}};
+  const double flops = number_at(node, "num_ops").value_or(0), bytes = number_at(node, "tensor_size").value_or(0);
+  if (!(flops >= 0) || !(bytes > 0) || work_is_time(node)) return {};
+  const Operator op{UnknownOperator{"work", flops * units::FLOP, bytes * units::B, Bytes()}};
+  if (!validate(op)) return {};
+  return {"work", {op}};
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,278 @@
+// Does the C door say what the C++ libraries say, and does every mistake come back as a text?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ns_dist/network_model.h"
+#include "ns_dist/operator_text.h"
+#include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
+#include "ns_dist/version.h"
+#include "ns_dist_c.h"
+
+namespace {
+
+using namespace ns_dist;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Close {
+  void operator()(ns_dist_session* session) const { ns_dist_close(session); }
+};
+using Handle = std::unique_ptr<ns_dist_session, Close>;
+
+Handle open(std::vector<const char*> fields, int expected = NS_DIST_OK, std::uint32_t abi = NS_DIST_ABI) {
+  fields.push_back(nullptr);
+  ns_dist_session* session = nullptr;
+  EXPECT_EQ(ns_dist_open(abi, fields.data(), &session), expected) << ns_dist_error(session);
+  EXPECT_NE(session, nullptr);
+  return Handle(session);
+}
+
+template <class T>
+T sized() {
+  T out{};
+  out.struct_size = sizeof(T);
+  return out;
+}
+
+ns_dist_forecast kernel_of(ns_dist_session* session, const std::string& op, std::int64_t ranks = 0, int burst = 0) {
+  auto kernel = sized<ns_dist_kernel>();
+  kernel.op = op.c_str();
+  kernel.ranks = ranks;
+  kernel.burst = burst;
+  auto out = sized<ns_dist_forecast>();
+  EXPECT_EQ(ns_dist_forecast_kernel(session, &kernel, &out), NS_DIST_OK) << ns_dist_error(session);
+  return out;
+}
+
+constexpr const char* kProduct = "gemm dtype=bf16 m=4096 n=8192 k=1024";
+
+Scenario scenario_of(std::vector<Assignment> assignments) {
+  ScenarioSpec spec;
+  spec.assignments = std::move(assignments);
+  return *resolve(spec, Catalog::standard());
+}
+
+TEST(CApi, VersionsAreTheLibrarys) {
+  EXPECT_EQ(ns_dist_abi(), static_cast<std::uint32_t>(NS_DIST_ABI));
+  EXPECT_EQ(ns_dist_version(), version());
+}
+
+TEST(CApi, KernelsTakeWhatTheyTakeInAStep) {
+  const Handle session = open({"machine/gpu=h100"});
+  const Scenario scenario = scenario_of({{"machine/gpu", "h100"}});
+  const auto models = Session::make(scenario);
+  const Operator op = *operator_from_spec(kProduct);
+  const Forecast alone = *models->compute().forecast(op);
+  const ns_dist_forecast one = kernel_of(session.get(), kProduct);
+  EXPECT_DOUBLE_EQ(one.ns, alone.latency / units::ns * training_slowdown(scenario.cluster.gpu) * slowest_of(1));
+  EXPECT_DOUBLE_EQ(one.floor_ns, alone.floor / units::ns);
+  EXPECT_EQ(one.method, alone.method);
+  EXPECT_LE(one.low_ns, one.ns);
+  EXPECT_LE(one.ns, one.high_ns);
+  const ns_dist_forecast many = kernel_of(session.get(), kProduct, 1024);
+  EXPECT_DOUBLE_EQ(many.ns / one.ns, slowest_of(1024) / slowest_of(1));
+  EXPECT_LT(kernel_of(session.get(), kProduct, 0, 1).ns, one.ns);  // full clocks
+  const ns_dist_forecast two = kernel_of(session.get(), std::string(kProduct) + "|" + kProduct);
+  EXPECT_DOUBLE_EQ(two.ns, 2 * one.ns);
+  EXPECT_DOUBLE_EQ(two.high_ns, 2 * one.high_ns);
+}
+
+TEST(CApi, CollectivesAreThoseOfTheNetworkModel) {
+  const Handle session = open({"machine/gpu=h100", "machine/nodes=2"});
+  auto asked = sized<ns_dist_collective>();
+  asked.kind = "all_gather";
+  asked.bytes = 1 << 26;
+  asked.ranks = 16;
+  asked.ranks_per_node = 8;
+  auto out = sized<ns_dist_forecast>();
+  ASSERT_EQ(ns_dist_forecast_collective(session.get(), &asked, &out), NS_DIST_OK) << ns_dist_error(session.get());
+  const Scenario scenario = scenario_of({{"machine/gpu", "h100"}, {"machine/nodes", "2"}});
+  const auto network = *make_network_model(scenario.cluster, network_options(scenario.network));
+  const Forecast expected =
+      *network->forecast({CollectiveKind::kAllGather, 64 * units::MiB, RankGroup{0, {{8, 1}, {2, 8}}}});
+  EXPECT_DOUBLE_EQ(out.ns, expected.latency / units::ns);
+  EXPECT_EQ(out.method, expected.method);
+}
+
+TEST(CApi, AStepIsTheReportOfTheCommandLine) {
+  const Handle session = open({"machine/gpu=h100", "model=gpt3-1.3b"});
+  const std::vector<Assignment> fields = {{"machine/gpu", "h100"}, {"model", "gpt3-1.3b"}};
+  // The session's machine, and another one.
+  for (const char* more : {"plan/tp=2", "machine/gpu=a100"}) {
+    const char* list[] = {more, nullptr};
+    char* text = nullptr;
+    ASSERT_EQ(ns_dist_simulate(session.get(), list, &text), NS_DIST_OK) << ns_dist_error(session.get());
+    std::vector<Assignment> all = fields;
+    const std::string assignment = more;
+    all.push_back({assignment.substr(0, assignment.find('=')), assignment.substr(assignment.find('=') + 1)});
+    const auto expected = simulate(scenario_of(all));
+    EXPECT_EQ(nlohmann::json::parse(text)["step_time_s"].get<double>(),
+              nlohmann::json::parse(to_json(*expected))["step_time_s"].get<double>())
+        << more;
+    ns_dist_free(text);
+  }
+}
+
+TEST(CApi, NodesTellTheirOperatorInThreeWays) {
+  const Handle session = open({"machine/gpu=h100"});
+  auto node = sized<ns_dist_node>();
+  node.name = "layer 1 forward";
+  const std::string product = "ns_dist_op=" + std::string(kProduct);
+  const char* ours[] = {product.c_str(), nullptr};
+  node.attributes = ours;
+  auto out = sized<ns_dist_forecast>();
+  ASSERT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_OK);
+  EXPECT_DOUBLE_EQ(out.ns, kernel_of(session.get(), kProduct).ns);
+  EXPECT_STREQ(out.method, "operator attribute");
+
+  const char* schema[] = {"op_schema=aten::mm(Tensor self, Tensor mat2) -> Tensor", nullptr};
+  node.attributes = schema;
+  node.input_shapes = "[[4096, 1024], [1024, 8192]]";
+  node.input_types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)']";
+  ASSERT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_OK);
+  EXPECT_STREQ(out.method, "PyTorch operator");
+  EXPECT_DOUBLE_EQ(out.ns, kernel_of(session.get(), std::string(kProduct) + " layout=nn").ns);
+
+  // 3.35 TB/s move 3.35 GB in a millisecond at the very best.
+  const char* work[] = {"num_ops=1000", "tensor_size=3350000000", nullptr};
+  node.attributes = work;
+  node.input_shapes = node.input_types = nullptr;
+  ASSERT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_OK);
+  EXPECT_STREQ(out.method, "work");
+  EXPECT_GE(out.ns, 1e6);
+  EXPECT_LE(out.ns, 2e6);
+
+  // A duration in the roofline encoding is no work; and nothing at all.
+  const char* duration[] = {"num_ops=5000500", "tensor_size=1", "ns_dist_duration_ns=5000", nullptr};
+  for (const char* const* attributes :
+       {static_cast<const char* const*>(duration), static_cast<const char* const*>(nullptr)}) {
+    node.attributes = attributes;
+    EXPECT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_UNKNOWN);
+    EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("does not tell what it computes"));
+  }
+  // An operator that this GPU cannot run keeps its time, too; the text says why.
+  const char* fp8[] = {"ns_dist_op=gemm dtype=fp8 m=4096 n=4096 k=4096", nullptr};
+  node.attributes = fp8;
+  const Handle old = open({"machine/gpu=v100"});
+  EXPECT_EQ(ns_dist_forecast_node(old.get(), &node, &out), NS_DIST_UNKNOWN);
+  EXPECT_THAT(ns_dist_error(old.get()), HasSubstr("fp8"));
+}
+
+TEST(CApi, CallersOfOtherAgesAreUnderstood) {
+  const Handle session = open({"machine/gpu=h100"});
+  // An older program has a shorter answer, and what lies behind it stays.
+  struct {
+    std::size_t struct_size = 2 * sizeof(double);
+    double ns = 0, behind = -1;
+  } older;
+  auto kernel = sized<ns_dist_kernel>();
+  kernel.op = kProduct;
+  ASSERT_EQ(ns_dist_forecast_kernel(session.get(), &kernel, reinterpret_cast<ns_dist_forecast*>(&older)), NS_DIST_OK);
+  EXPECT_DOUBLE_EQ(older.ns, kernel_of(session.get(), kProduct).ns);
+  EXPECT_EQ(older.behind, -1);
+  EXPECT_EQ(older.struct_size, 2 * sizeof(double));
+  // A newer program has a member more: zero is its default, anything else cannot be done.
+  struct {
+    ns_dist_kernel kernel{};
+    std::int64_t added = 0;
+  } newer;
+  newer.kernel = kernel;
+  newer.kernel.struct_size = sizeof(newer);
+  auto out = sized<ns_dist_forecast>();
+  EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &newer.kernel, &out), NS_DIST_OK);
+  newer.added = 1;
+  EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &newer.kernel, &out), NS_DIST_BAD_INPUT);
+  EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("a member is set that this library does not know"));
+
+  const Handle other = open({}, NS_DIST_BAD_INPUT, NS_DIST_ABI + 1);
+  EXPECT_THAT(ns_dist_error(other.get()), AllOf(HasSubstr("version 2 of the C interface"),
+                                                HasSubstr("version 1, which"), HasSubstr(std::string(version()))));
+  EXPECT_EQ(ns_dist_forecast_kernel(other.get(), &kernel, &out), NS_DIST_BAD_INPUT);
+}
+
+TEST(CApi, MistakesAreTexts) {
+  EXPECT_EQ(ns_dist_open(NS_DIST_ABI, nullptr, nullptr), NS_DIST_BAD_INPUT);
+  EXPECT_EQ(ns_dist_forecast_kernel(nullptr, nullptr, nullptr), NS_DIST_BAD_INPUT);
+  ns_dist_close(nullptr);
+  ns_dist_free(nullptr);
+  EXPECT_THAT(ns_dist_error(open({"machine/gpu=h1000"}, NS_DIST_BAD_INPUT).get()), HasSubstr("h1000"));
+  EXPECT_THAT(ns_dist_error(open({"plan/tp"}, NS_DIST_BAD_INPUT).get()), HasSubstr("no \"=\""));
+  EXPECT_THAT(ns_dist_error(open({"plan/no_such=1"}, NS_DIST_BAD_INPUT).get()), HasSubstr("plan/no_such"));
+
+  const Handle session = open({"machine/gpu=h100"});
+  EXPECT_STREQ(ns_dist_error(session.get()), "");
+  auto out = sized<ns_dist_forecast>();
+  auto kernel = sized<ns_dist_kernel>();
+  const auto refused = [&](const char* op, const char* text) {
+    kernel.op = op;
+    EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &kernel, &out), NS_DIST_BAD_INPUT);
+    EXPECT_THAT(ns_dist_error(session.get()), HasSubstr(text));
+  };
+  refused(nullptr, "");
+  refused("gem dtype=bf16", "gem");
+  refused("gemm dtype=bf16 m=0 n=1 k=1", "m");
+  kernel.ranks = -1;
+  refused(kProduct, "-1 ranks");
+  EXPECT_EQ(ns_dist_forecast_kernel(session.get(), nullptr, &out), NS_DIST_BAD_INPUT);
+  kernel = sized<ns_dist_kernel>();
+  kernel.op = kProduct;
+  EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &kernel, nullptr), NS_DIST_BAD_INPUT);
+  out.struct_size = 0;
+  EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &kernel, &out), NS_DIST_BAD_INPUT);
+  EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("struct_size is 0"));
+
+  out = sized<ns_dist_forecast>();
+  auto collective = sized<ns_dist_collective>();
+  const auto no_collective = [&](const char* kind, double bytes, std::int64_t ranks, std::int64_t in_node,
+                                 const char* text) {
+    collective.kind = kind, collective.bytes = bytes, collective.ranks = ranks, collective.ranks_per_node = in_node;
+    EXPECT_EQ(ns_dist_forecast_collective(session.get(), &collective, &out), NS_DIST_BAD_INPUT);
+    EXPECT_THAT(ns_dist_error(session.get()), HasSubstr(text));
+  };
+  no_collective(nullptr, 8, 2, 0, "all_reduce, all_gather");
+  no_collective("all_reduce", 0, 2, 0, "0 bytes");
+  no_collective("all_reduce", std::numeric_limits<double>::quiet_NaN(), 2, 0, "nan bytes");
+  no_collective("all_reduce", 8, 1, 0, "1 ranks");
+  no_collective("all_reduce", 8, 6, 4, "6 ranks, 4 in each node");
+  no_collective("all_reduce", 8, 16, 16, "16 ranks in a node");
+
+  char* report = nullptr;
+  const char* plan[] = {"plan/tp=7", nullptr};
+  EXPECT_EQ(ns_dist_simulate(session.get(), plan, &report), NS_DIST_BAD_INPUT);
+  EXPECT_EQ(report, nullptr);
+  EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("plan/tp"));
+}
+
+TEST(CApi, ThreadsShareASessionAndKeepTheirErrors) {
+  const Handle session = open({"machine/gpu=h100"});
+  const double expected = kernel_of(session.get(), kProduct).ns;
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const std::string bad = "no_operator_" + std::to_string(t);
+      auto kernel = sized<ns_dist_kernel>();
+      auto out = sized<ns_dist_forecast>();
+      for (int i = 0; i < 50; ++i) {
+        kernel.op = kProduct;
+        if (ns_dist_forecast_kernel(session.get(), &kernel, &out) != NS_DIST_OK || out.ns != expected) ++wrong;
+        kernel.op = bad.c_str();
+        if (ns_dist_forecast_kernel(session.get(), &kernel, &out) != NS_DIST_BAD_INPUT) ++wrong;
+        if (std::string(ns_dist_error(session.get())).find(bad) == std::string::npos) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace

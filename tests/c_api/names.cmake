@@ -1,0 +1,22 @@
+# The library exports the functions of its header and nothing else, and holds no protobuf that its host's could meet.
+cmake_minimum_required(VERSION 3.25)
+file(STRINGS ${HEADER} lines REGEX "^(int|void|const char\\*|uint32_t) ns_dist_[a-z_]+\\(")
+list(TRANSFORM lines REPLACE ".* (ns_dist_[a-z_]+)\\(.*" "\\1" OUTPUT_VARIABLE declared)
+list(SORT declared)
+list(LENGTH declared count)
+if(count LESS 10)
+  message(FATAL_ERROR "Only these functions were found in the header: ${declared}")
+endif()
+
+execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE table COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^ \n]+\n" exported "${table}")
+list(TRANSFORM exported STRIP)
+list(SORT exported)
+if(NOT exported STREQUAL declared)
+  message(FATAL_ERROR "exported:\n  ${exported}\ndeclared:\n  ${declared}")
+endif()
+
+execute_process(COMMAND ${NM} -C ${LIBRARY} OUTPUT_VARIABLE table COMMAND_ERROR_IS_FATAL ANY)
+if(table MATCHES "google::protobuf" OR NOT table MATCHES "ns_dist::")
+  message(FATAL_ERROR "${LIBRARY} holds protobuf, or no names at all")
+endif()
