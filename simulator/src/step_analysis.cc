@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -19,6 +20,7 @@ using ByCategory = std::array<double, kCategoryCount>;
 struct Parts {
   ByCategory by{};
   double bubble = 0;
+  double total() const { return std::accumulate(by.begin(), by.end(), bubble); }
   double of(Category category) const { return by[static_cast<std::size_t>(category)]; }
   double& operator[](Category category) { return by[static_cast<std::size_t>(category)]; }
   void add(const Parts& more, double times) {
@@ -115,25 +117,30 @@ class StageDrawing {
   // Pieces shorter than `shortest` join the next.
   explicit StageDrawing(double shortest) : shortest_(shortest) {}
 
-  // Waiting for its own collectives belongs to the run that waits.
-  void wait(double end, const Parts& parts) {
-    const bool own = parts.bubble == 0 && parts.of(Category::kPipelineParallel) == 0;
-    if (own) {
-      waited_.add(parts, 1);
-    } else {
-      add(end, parts, {});
+  // `waits`: latest first. Waiting for collectives of its own layers belongs to the run that waits.
+  void wait(const std::vector<Parts>& waits) {
+    for (auto part = waits.rbegin(); part != waits.rend(); ++part) {
+      const Kind kind = part->bubble > 0                            ? Kind::kIdle
+                        : part->of(Category::kPipelineParallel) > 0 ? Kind::kMessage
+                        : part->of(Category::kDataParallel) > 0     ? Kind::kData
+                                                                    : Kind::kOther;
+      if (kind == Kind::kOther) {
+        waited_.add(*part, 1);
+      } else {
+        add(at_ + waited_.total() + part->total(), *part, {-1, kind});
+      }
     }
   }
   void run(double end, std::int32_t microbatch, const Parts& parts) {
-    Pass pass{microbatch, Direction::kNone};
-    if (parts.of(Category::kForward) > 0) {
-      pass.direction = Direction::kForward;
-    } else if (parts.of(Category::kBackward) + parts.of(Category::kRecompute) > 0) {
-      pass.direction = Direction::kBackward;
-    }
-    add(end, parts, pass);
+    const bool backward = parts.of(Category::kBackward) + parts.of(Category::kRecompute) > 0;
+    const Kind kind = parts.of(Category::kForward) > 0 ? Kind::kForward : backward ? Kind::kBackward : Kind::kOther;
+    add(end, parts, {microbatch, kind});
   }
-  void rest(double end, const Parts& parts) { add(end, parts, {}); }
+  // To the end of the step: waits as above, and then `idle`.
+  void rest(const std::vector<Parts>& waits, double idle, double end) {
+    wait(waits);
+    add(end, {{}, idle}, {-1, Kind::kIdle});
+  }
   std::vector<OutlinePiece> take() {
     if (pieces_.size() > 1 && is_short(pieces_.back())) join_last_two(pieces_[pieces_.size() - 2].pass);
     std::vector<OutlinePiece> taken;
@@ -151,10 +158,10 @@ class StageDrawing {
   }
 
  private:
-  enum class Direction : std::uint8_t { kNone, kForward, kBackward };
+  enum class Kind : std::uint8_t { kMixed, kForward, kBackward, kOther, kIdle, kMessage, kData };
   struct Pass {
     std::int32_t microbatch = -1;
-    Direction direction = Direction::kNone;
+    Kind kind = Kind::kMixed;
     friend bool operator==(const Pass&, const Pass&) = default;
   };
   struct Piece {
@@ -173,7 +180,7 @@ class StageDrawing {
     while (pieces_.size() > 1) {
       const Piece& last = pieces_.back();
       const Piece& before = pieces_[pieces_.size() - 2];
-      if (before.pass == last.pass) {
+      if (before.pass == last.pass && last.pass.kind != Kind::kMixed) {
         join_last_two(last.pass);
       } else if (is_short(before)) {
         join_last_two(is_short(last) ? Pass{} : last.pass);
@@ -312,7 +319,7 @@ class Analyzer {
           const Reading reading = reading_of(record);
           for (const Reading::Piece& piece : reading.tail) {
             const double seconds = std::min(piece.seconds, to - from);
-            parts[piece.category] += seconds;
+            note(parts, piece.category, seconds);
             to -= seconds;
           }
           if (reading.has_kernels) break;
@@ -322,13 +329,23 @@ class Analyzer {
         if (!here && !is_message(record)) break;
         const double start = record.start + offsets_[frame] - offsets_[record.frame];
         const double begin = std::max(from, std::min(to, start));
-        parts[program_.works[record.what].category] += to - begin;
+        note(parts, program_.works[record.what].category, to - begin);
         to = begin;
         if (!here) break;
       }
       id = record.cause;
     }
-    if (from < to) parts.bubble += to - from;
+    if (from >= to) return;
+    parts.bubble += to - from;
+    if (drawing_) waits_.push_back({{}, to - from});
+  }
+
+  // Part of a wait. Those of one wait come latest first.
+  void note(Parts& parts, Category category, double seconds) {
+    parts[category] += seconds;
+    if (!drawing_ || seconds <= 0) return;
+    waits_.emplace_back();
+    waits_.back()[category] = seconds;
   }
 
   // What `actor` waited for from the end `from` of its last kernel to the first kernel of a run.
@@ -337,7 +354,7 @@ class Analyzer {
     double to = record.start + reading.first_kernel;
     for (const Reading::Piece& piece : reading.lead) {
       const double seconds = std::min(piece.seconds, std::max(0.0, to - from));
-      parts[piece.category] += seconds;
+      note(parts, piece.category, seconds);
       to -= seconds;
     }
     if (from < to) explain(parts, actor, record.frame, record.cause, from, to);
@@ -379,7 +396,9 @@ class Analyzer {
       // the copy before.
       const FoldedPeriod* period = period_of(id);
       const std::uint32_t twin = twin_before(id);
+      waits_.clear();
       const Parts waited = wait(actor, record, reading, from);
+      if (drawing_) drawing_->wait(waits_);
       if (twin != kNoRecord) {
         // In the copies it went on as the run that was under way when the period began.
         parts_.add(wait(actor, record, reading_of(history_.records[twin]), from), copies - 1);
@@ -402,16 +421,16 @@ class Analyzer {
       computed = record.end - (reading.end - reading.last_kernel);
       frame = record.frame;
       if (drawing_) {
-        drawing_->wait(record.start + reading.first_kernel - offsets_[frame], waited);
         drawing_->run(computed - offsets_[frame], record.microbatch, ran);
       }
     }
     computed += offsets_[final_frame] - offsets_[frame];
     Parts rest;
+    waits_.clear();
     if (last != kNoRecord) explain(rest, actor, final_frame, last, computed, busy);
     rest.bubble += step_ - std::max(computed, busy);
     parts_.add(rest, 1);
-    if (drawing_) drawing_->rest(step_ - offsets_[final_frame], rest);
+    if (drawing_) drawing_->rest(waits_, step_ - std::max(computed, busy), step_ - offsets_[final_frame]);
   }
 
   // ---- Critical path ----
@@ -510,6 +529,7 @@ class Analyzer {
   std::vector<std::vector<std::optional<Reading>>> alone_;
   std::size_t pieces_;
   std::optional<StageDrawing> drawing_;
+  std::vector<Parts> waits_;  // of the last wait, latest first; when drawing
   Parts parts_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, PathWork> path_;  // by row and work
 };
