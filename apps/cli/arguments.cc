@@ -10,6 +10,7 @@
 #include <iterator>
 #include <thread>
 
+#include "report_page.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
@@ -124,7 +125,7 @@ Result<Scenario> read_base(std::string path) {
                  {}});
   }
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return read_scenario(text, path, plan);
+  return read_scenario(report_in_page(text), path, plan);
 }
 
 std::vector<std::string> flags_of(const CLI::App& app) {

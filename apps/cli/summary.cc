@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <vector>
+
+#include "report_text.h"
 
 namespace ns_dist::cli {
 namespace {
@@ -37,39 +38,12 @@ class Page {
   std::string text_;
 };
 
-std::string_view text_of(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone:
-      return "no recomputation";
-    case Recompute::kSelective:
-      return "selective recomputation";
-    case Recompute::kFull:
-      break;
-  }
-  return "full recomputation";
-}
-
 void describe(Page& page, const Report& report) {
   const Scenario& scenario = report.scenario;
-  const ParallelPlan& plan = scenario.plan;
-  const Training& training = scenario.training;
-  const Cluster& cluster = scenario.cluster;
-  std::string machine;
-  for (const FabricLevel& level : cluster.levels) {
-    machine += fmt::format("{}{} x {}", machine.empty() ? "" : ", ", level.size, level.fabric.name);
-  }
-  page.line("{}", page.style().bold(fmt::format("{} on {} x {} ({})", scenario.model.name, with_commas(report.ranks),
-                                                cluster.gpu.name, cluster.gpu.id)));
-  page.line("  {}: {}", cluster.name, machine);
-  std::string degrees = fmt::format("tp {}, pp {}, dp {}", plan.tp, plan.pp, plan.dp);
-  if (plan.cp > 1) degrees += fmt::format(", cp {}", plan.cp);
-  if (plan.ep > 1) degrees += fmt::format(", ep {}", plan.ep);
-  if (plan.vpp > 1) degrees += fmt::format(", vpp {}", plan.vpp);
-  page.line("  {}; global batch {} of {} tokens, micro-batch {}, {}", degrees, with_commas(training.global_batch),
-            with_commas(training.sequence), training.micro_batch, enumerator_name(training.precision));
-  page.line("  {} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}", plan.schedule,
-            static_cast<int>(plan.zero), text_of(plan.recompute), plan.sequence_parallel ? "on" : "off",
-            plan.flash_attention ? "on" : "off");
+  page.line("{}", page.style().bold(fmt::format("{} ({})", work_text(report), scenario.cluster.gpu.id)));
+  page.line("  {}", cluster_text(scenario.cluster));
+  page.line("  {}; {}", degrees_text(scenario.plan), batch_text(scenario.training));
+  page.line("  {}", settings_text(scenario.plan));
   if (!scenario.framework.empty()) page.line("  defaults of {}", scenario.framework);
 }
 
@@ -111,28 +85,13 @@ void answer(Page& page, const Report& report) {
 }
 
 void where_time_goes(Page& page, const Report& report) {
-  struct Part {
-    std::string_view name;
-    Seconds seconds;
-  };
-  const Breakdown& parts = report.breakdown;
-  std::array<Part, 10> rows = {{{"compute", parts.compute},
-                                {"recomputation", parts.recompute},
-                                {"tensor-parallel communication", parts.tp_exposed},
-                                {"context-parallel communication", parts.cp_exposed},
-                                {"expert-parallel communication", parts.ep_exposed},
-                                {"pipeline messages", parts.pp_exposed},
-                                {"data-parallel communication", parts.dp_exposed},
-                                {"pipeline bubble", parts.bubble},
-                                {"optimizer", parts.optimizer},
-                                {"other", parts.other}}};
-  std::stable_sort(rows.begin(), rows.end(), [](const Part& a, const Part& b) { return a.seconds > b.seconds; });
   const std::size_t stages = report.memory.stages.size();
   page.heading(stages == 1 ? "Where the time goes" : fmt::format("Where the time goes (mean of {} stages)", stages));
-  for (const Part& row : rows) {
-    const double share = row.seconds / report.step;
+  for (const TimePart& part : time_parts(report.breakdown)) {
+    const Seconds seconds = report.breakdown.*part.seconds;
+    const double share = seconds / report.step;
     if (share < 0.0005) continue;
-    page.line("  {:<31}{:>10} {:>5.1f} % {}", row.name, duration_text(row.seconds), 100 * share,
+    page.line("  {:<31}{:>10} {:>5.1f} % {}", part.name, duration_text(seconds), 100 * share,
               page.style().bar(share, 40));
   }
 }

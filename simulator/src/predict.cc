@@ -205,6 +205,14 @@ Result<Report> simulate(const Scenario& scenario) {
   return simulate(scenario, session);
 }
 
+Result<StepOutline> outline(const Scenario& scenario, const Session& session, std::size_t pieces) {
+  NS_EXPECTS(pieces > 0);
+  NS_TRY(const Priced priced, price(scenario, session));
+  auto timed = run_and_analyze(priced.program, priced.costs, queue_options(scenario), pieces);
+  if (!timed) return too_long(scenario);
+  return std::move(timed->analysis.outline);
+}
+
 Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session) {
   NS_TRY(const Priced priced, price(scenario, session));
   if (const std::uint64_t nodes = priced.program.node_count(); nodes > kMostNodes) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -14,6 +15,19 @@ namespace ns_dist {
 namespace {
 
 using ByCategory = std::array<double, kCategoryCount>;
+
+// What a stage did in some time.
+struct Parts {
+  ByCategory by{};
+  double bubble = 0;
+  double total() const { return std::accumulate(by.begin(), by.end(), bubble); }
+  double of(Category category) const { return by[static_cast<std::size_t>(category)]; }
+  double& operator[](Category category) { return by[static_cast<std::size_t>(category)]; }
+  void add(const Parts& more, double times) {
+    for (std::size_t c = 0; c < kCategoryCount; ++c) by[c] += times * more.by[c];
+    bubble += times * more.bubble;
+  }
+};
 
 // One run of a fragment: what its kernels wait for, and the chain of works that decides when it ends.
 struct Reading {
@@ -97,10 +111,102 @@ Reading read(const StepProgram& program, const Fragment& fragment, std::span<con
   return reading;
 }
 
+// One stage of an outline, put together in order of time.
+class StageDrawing {
+ public:
+  // Pieces shorter than `shortest` join the next.
+  explicit StageDrawing(double shortest) : shortest_(shortest) {}
+
+  // `waits`: latest first. Waiting for collectives of its own layers belongs to the run that waits.
+  void wait(const std::vector<Parts>& waits) {
+    for (auto part = waits.rbegin(); part != waits.rend(); ++part) {
+      const Kind kind = part->bubble > 0                            ? Kind::kIdle
+                        : part->of(Category::kPipelineParallel) > 0 ? Kind::kMessage
+                        : part->of(Category::kDataParallel) > 0     ? Kind::kData
+                                                                    : Kind::kOther;
+      if (kind == Kind::kOther) {
+        waited_.add(*part, 1);
+      } else {
+        add(at_ + waited_.total() + part->total(), *part, {-1, kind});
+      }
+    }
+  }
+  void run(double end, std::int32_t microbatch, const Parts& parts) {
+    const bool backward = parts.of(Category::kBackward) + parts.of(Category::kRecompute) > 0;
+    const Kind kind = parts.of(Category::kForward) > 0 ? Kind::kForward : backward ? Kind::kBackward : Kind::kOther;
+    add(end, parts, {microbatch, kind});
+  }
+  // To the end of the step: waits as above, and then `idle`.
+  void rest(const std::vector<Parts>& waits, double idle, double end) {
+    wait(waits);
+    add(end, {{}, idle}, {-1, Kind::kIdle});
+  }
+  std::vector<OutlinePiece> take() {
+    if (pieces_.size() > 1 && is_short(pieces_.back())) join_last_two(pieces_[pieces_.size() - 2].pass);
+    std::vector<OutlinePiece> taken;
+    for (const Piece& piece : pieces_) {
+      OutlinePiece& made = taken.emplace_back();
+      made.start = Seconds::from_base(piece.start);
+      made.end = Seconds::from_base(piece.end);
+      made.microbatch = piece.pass.microbatch;
+      for (std::size_t c = 0; c < kCategoryCount; ++c) {
+        made.time.by_category[c] = Seconds::from_base(piece.parts.by[c]);
+      }
+      made.time.idle = Seconds::from_base(piece.parts.bubble);
+    }
+    return taken;
+  }
+
+ private:
+  enum class Kind : std::uint8_t { kMixed, kForward, kBackward, kOther, kIdle, kMessage, kData };
+  struct Pass {
+    std::int32_t microbatch = -1;
+    Kind kind = Kind::kMixed;
+    friend bool operator==(const Pass&, const Pass&) = default;
+  };
+  struct Piece {
+    double start = 0, end = 0;
+    Pass pass;
+    Parts parts;
+  };
+
+  bool is_short(const Piece& piece) const { return piece.end - piece.start < shortest_; }
+
+  void add(double end, const Parts& parts, Pass pass) {
+    if (end <= at_) return;
+    pieces_.push_back({std::exchange(at_, end), end, pass, parts});
+    pieces_.back().parts.add(std::exchange(waited_, {}), 1);
+    // The parts of a pass belong together, and so do short pieces.
+    while (pieces_.size() > 1) {
+      const Piece& last = pieces_.back();
+      const Piece& before = pieces_[pieces_.size() - 2];
+      if (before.pass == last.pass && last.pass.kind != Kind::kMixed) {
+        join_last_two(last.pass);
+      } else if (is_short(before)) {
+        join_last_two(is_short(last) ? Pass{} : last.pass);
+      } else {
+        break;
+      }
+    }
+  }
+
+  void join_last_two(Pass pass) {
+    const Piece last = pieces_.back();
+    pieces_.pop_back();
+    pieces_.back().end = last.end;
+    pieces_.back().pass = pass;
+    pieces_.back().parts.add(last.parts, 1);
+  }
+
+  double shortest_, at_ = 0;
+  Parts waited_;  // before the next run
+  std::vector<Piece> pieces_;
+};
+
 class Analyzer {
  public:
-  Analyzer(const StepProgram& program, const ProgramCosts& costs, ProgramQueue& queue, double step)
-      : program_(program), costs_(costs), queue_(queue), history_(queue.history()), step_(step) {
+  Analyzer(const StepProgram& program, const ProgramCosts& costs, ProgramQueue& queue, double step, std::size_t pieces)
+      : program_(program), costs_(costs), queue_(queue), history_(queue.history()), step_(step), pieces_(pieces) {
     offsets_.push_back(0);
     for (const FoldedPeriod& period : history_.periods) {
       offsets_.push_back(offsets_.back() + static_cast<double>(period.copies) * period.length);
@@ -111,13 +217,23 @@ class Analyzer {
 
   StepAnalysis run() {
     StepAnalysis analysis;
-    for (std::uint32_t actor = 0; actor < program_.actors.size(); ++actor) account(actor);
+    StepOutline& outline = analysis.outline;
+    const double length = step_ - offsets_.back();
+    for (std::uint32_t actor = 0; actor < program_.actors.size(); ++actor) {
+      if (pieces_ > 0) drawing_.emplace(length / static_cast<double>(pieces_));
+      account(actor);
+      if (pieces_ > 0) outline.stages.push_back(drawing_->take());
+    }
+    if (pieces_ > 0) {
+      outline.length = Seconds::from_base(length);
+      outline.cuts = cuts();
+    }
     const auto stages = static_cast<double>(program_.actors.size());
     Breakdown& parts = analysis.breakdown;
     for (std::size_t c = 0; c < kCategoryCount; ++c) {
-      part_of(parts, static_cast<Category>(c)) += Seconds::from_base(parts_[c] / stages);
+      part_of(parts, static_cast<Category>(c)) += Seconds::from_base(parts_.by[c] / stages);
     }
-    parts.bubble = Seconds::from_base(bubble_ / stages);
+    parts.bubble = Seconds::from_base(parts_.bubble / stages);
     walk(analysis);
     return analysis;
   }
@@ -179,11 +295,21 @@ class Analyzer {
     return read(program_, fragment, {history_.spans.data() + record.spans, fragment.nodes.size()}, record.start);
   }
 
+  std::vector<OutlineCut> cuts() const {
+    std::vector<OutlineCut> made;
+    for (std::size_t p = 0; p < history_.periods.size(); ++p) {
+      const FoldedPeriod& period = history_.periods[p];
+      made.push_back({Seconds::from_base(period.at - offsets_[p]), Seconds::from_base(period.length), period.copies,
+                      period.microbatches});
+    }
+    return made;
+  }
+
   // ---- Breakdown ----
 
-  // Accounts for [from, to), in which `actor` computes nothing because it waits for the end of record `id`. Goes back
-  // along what each record waited for, while that happens on this stage. Times are of `frame`.
-  void explain(std::uint32_t actor, std::uint32_t frame, std::uint32_t id, double from, double to, double weight) {
+  // What [from, to) was, in which `actor` computes nothing because it waits for the end of record `id`. Goes back along
+  // what each record waited for, while that happens on this stage. Times are of `frame`.
+  void explain(Parts& parts, std::uint32_t actor, std::uint32_t frame, std::uint32_t id, double from, double to) {
     while (id != kNoRecord && from < to) {
       const StepRecord& record = history_.records[id];
       const bool here = record.actor == actor;
@@ -193,7 +319,7 @@ class Analyzer {
           const Reading reading = reading_of(record);
           for (const Reading::Piece& piece : reading.tail) {
             const double seconds = std::min(piece.seconds, to - from);
-            parts_[static_cast<std::size_t>(piece.category)] += weight * seconds;
+            note(parts, piece.category, seconds);
             to -= seconds;
           }
           if (reading.has_kernels) break;
@@ -203,24 +329,36 @@ class Analyzer {
         if (!here && !is_message(record)) break;
         const double start = record.start + offsets_[frame] - offsets_[record.frame];
         const double begin = std::max(from, std::min(to, start));
-        parts_[static_cast<std::size_t>(program_.works[record.what].category)] += weight * (to - begin);
+        note(parts, program_.works[record.what].category, to - begin);
         to = begin;
         if (!here) break;
       }
       id = record.cause;
     }
-    if (from < to) bubble_ += weight * (to - from);
+    if (from >= to) return;
+    parts.bubble += to - from;
+    if (drawing_) waits_.push_back({{}, to - from});
   }
 
-  // Accounts for what `actor` waited for from the end `from` of its last kernel to the first kernel of a run.
-  void wait(std::uint32_t actor, const StepRecord& record, const Reading& reading, double from, double weight) {
+  // Part of a wait. Those of one wait come latest first.
+  void note(Parts& parts, Category category, double seconds) {
+    parts[category] += seconds;
+    if (!drawing_ || seconds <= 0) return;
+    waits_.emplace_back();
+    waits_.back()[category] = seconds;
+  }
+
+  // What `actor` waited for from the end `from` of its last kernel to the first kernel of a run.
+  Parts wait(std::uint32_t actor, const StepRecord& record, const Reading& reading, double from) {
+    Parts parts;
     double to = record.start + reading.first_kernel;
     for (const Reading::Piece& piece : reading.lead) {
       const double seconds = std::min(piece.seconds, std::max(0.0, to - from));
-      parts_[static_cast<std::size_t>(piece.category)] += weight * seconds;
+      note(parts, piece.category, seconds);
       to -= seconds;
     }
-    if (from < to) explain(actor, record.frame, record.cause, from, to, weight);
+    if (from < to) explain(parts, actor, record.frame, record.cause, from, to);
+    return parts;
   }
 
   // When the last kernel of the actor's last run in the period ended, as of `frame`.
@@ -258,30 +396,41 @@ class Analyzer {
       // the copy before.
       const FoldedPeriod* period = period_of(id);
       const std::uint32_t twin = twin_before(id);
+      waits_.clear();
+      const Parts waited = wait(actor, record, reading, from);
+      if (drawing_) drawing_->wait(waits_);
       if (twin != kNoRecord) {
         // In the copies it went on as the run that was under way when the period began.
-        wait(actor, record, reading_of(history_.records[twin]), from, copies - 1);
-        wait(actor, record, reading, from, 1);
+        parts_.add(wait(actor, record, reading_of(history_.records[twin]), from), copies - 1);
+        parts_.add(waited, 1);
       } else if (period != nullptr && before < period->first && !place(period->under_way, before)) {
-        wait(actor, record, reading, from, 1);
-        wait(actor, record, reading, last_computed(actor, *period, record.frame) - period->length, copies - 1);
+        parts_.add(waited, 1);
+        parts_.add(wait(actor, record, reading, last_computed(actor, *period, record.frame) - period->length),
+                   copies - 1);
       } else {
-        wait(actor, record, reading, from, copies);
+        parts_.add(waited, copies);
       }
       before = id;
+      Parts ran;
       const double again = record.times - 1;
-      for (std::size_t c = 0; c < kCategoryCount; ++c) parts_[c] += inside * record.times * reading.inner[c];
+      for (std::size_t c = 0; c < kCategoryCount; ++c) ran.by[c] = record.times * reading.inner[c];
       for (const auto* pieces : {&reading.lead, &reading.tail}) {
-        for (const Reading::Piece& piece : *pieces) {
-          parts_[static_cast<std::size_t>(piece.category)] += inside * again * piece.seconds;
-        }
+        for (const Reading::Piece& piece : *pieces) ran[piece.category] += again * piece.seconds;
       }
+      parts_.add(ran, inside);
       computed = record.end - (reading.end - reading.last_kernel);
       frame = record.frame;
+      if (drawing_) {
+        drawing_->run(computed - offsets_[frame], record.microbatch, ran);
+      }
     }
     computed += offsets_[final_frame] - offsets_[frame];
-    if (last != kNoRecord) explain(actor, final_frame, last, computed, busy, 1);
-    bubble_ += step_ - std::max(computed, busy);
+    Parts rest;
+    waits_.clear();
+    if (last != kNoRecord) explain(rest, actor, final_frame, last, computed, busy);
+    rest.bubble += step_ - std::max(computed, busy);
+    parts_.add(rest, 1);
+    if (drawing_) drawing_->rest(waits_, step_ - std::max(computed, busy), step_ - offsets_[final_frame]);
   }
 
   // ---- Critical path ----
@@ -378,19 +527,22 @@ class Analyzer {
   double step_;
   std::vector<double> offsets_;  // by frame
   std::vector<std::vector<std::optional<Reading>>> alone_;
-  ByCategory parts_{};
-  double bubble_ = 0;
+  std::size_t pieces_;
+  std::optional<StageDrawing> drawing_;
+  std::vector<Parts> waits_;  // of the last wait, latest first; when drawing
+  Parts parts_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, PathWork> path_;  // by row and work
 };
 
 }  // namespace
 
-StepAnalysis analyze(const StepProgram& program, const ProgramCosts& costs, ProgramQueue& queue, Seconds step) {
-  return Analyzer(program, costs, queue, step.in_base()).run();
+StepAnalysis analyze(const StepProgram& program, const ProgramCosts& costs, ProgramQueue& queue, Seconds step,
+                     std::size_t pieces) {
+  return Analyzer(program, costs, queue, step.in_base(), pieces).run();
 }
 
 std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const ProgramCosts& costs,
-                                            ProgramQueue::Options options) {
+                                            ProgramQueue::Options options, std::size_t pieces) {
   constexpr double kRounding = 1e-9;
   options.record = true;
   ProgramQueue queue(program, costs, options);
@@ -401,11 +553,12 @@ std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const Pr
   for (const FoldedPeriod& period : queue.history().periods) {
     if (period.copies > result.folding.copies) result.folding = {period.microbatches, period.copies};
   }
-  result.analysis = analyze(program, costs, queue, result.step);
+  result.analysis = analyze(program, costs, queue, result.step, pieces);
   const auto sums = [&](Seconds parts) { return std::abs((parts - result.step).in_base()) <= kRounding * *seconds; };
   if (options.fold && !(sums(result.analysis.path_length) && sums(result.analysis.breakdown.total()))) {
     options.fold = false;
-    if (auto unfolded = run_and_analyze(program, costs, options)) result.analysis = std::move(unfolded->analysis);
+    if (auto unfolded = run_and_analyze(program, costs, options, pieces))
+      result.analysis = std::move(unfolded->analysis);
   }
   return result;
 }

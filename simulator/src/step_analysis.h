@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "clocks/program_queue.h"
+#include "ns_dist/outline.h"
 #include "ns_dist/report.h"
 
 namespace ns_dist {
@@ -23,10 +24,12 @@ struct StepAnalysis {
   std::vector<PathWork>
       path;             // the chain of works that wait for one another, from the beginning to the end of the step
   Seconds path_length;  // equals the step
+  StepOutline outline;  // where it was asked for
 };
 
-// `queue` has run with Options::record.
-StepAnalysis analyze(const StepProgram& program, const ProgramCosts& costs, ProgramQueue& queue, Seconds step);
+// `queue` has run with Options::record. `pieces`: see outline(); 0: no outline.
+StepAnalysis analyze(const StepProgram& program, const ProgramCosts& costs, ProgramQueue& queue, Seconds step,
+                     std::size_t pieces = 0);
 
 // The step and its analysis; nothing when the step takes too many events. Parts that do not sum to the step, as the
 // history of a folded step may rarely give, are read off the unfolded one instead.
@@ -36,6 +39,6 @@ struct AnalyzedStep {
   StepAnalysis analysis;
 };
 std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const ProgramCosts& costs,
-                                            ProgramQueue::Options options);
+                                            ProgramQueue::Options options, std::size_t pieces = 0);
 
 }  // namespace ns_dist

@@ -4,8 +4,8 @@
 //   NS_TRY(const Prediction prediction, predict(scenario, session));
 //   prediction.step / units::s
 //
-// Ask for what you need: step_time for a search, predict for where the time goes, advise for what would help, unfold
-// for every kernel of every microbatch.
+// Ask for what you need: step_time for a search, predict for where the time goes, advise for what would help, outline
+// for a picture, unfold for every kernel of every microbatch.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/forecast.h"
 #include "ns_dist/network_model.h"
+#include "ns_dist/outline.h"
 #include "ns_dist/report.h"
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
@@ -80,6 +81,10 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
 // All of it. Errors: as predict.
 Result<Report> simulate(const Scenario& scenario);
 Result<Report> simulate(const Scenario& scenario, const Session& session);
+
+// What each stage does when, in passes and waits, without what repeats. No piece is shorter than the outline's length
+// divided by `pieces` (from 1). Errors: as predict.
+Result<StepOutline> outline(const Scenario& scenario, const Session& session, std::size_t pieces);
 
 // Every kernel, collective and message of the step, with its time.
 struct UnfoldedStep {

@@ -336,8 +336,7 @@ class ProgramQueue::Engine {
         continue;
       }
       const Instruction& instruction = body[actor.op];
-      const std::int32_t first = instruction.second ? call.second : call.microbatch;
-      const std::int32_t microbatch = first < 0 ? -1 : first + static_cast<std::int32_t>(actor.repeat) * loop.shift;
+      const std::int32_t microbatch = microbatch_of(a);
       switch (instruction.kind) {
         case Kind::kRun:
           if (fragments_.compiled(instruction.index).count == 0 || instruction.times == 0) break;
@@ -428,6 +427,15 @@ class ProgramQueue::Engine {
   const Instruction& instruction_of(std::uint32_t a) const {
     const ActorState& actor = actors_[a];
     return program_.bodies[index(program_.actors[a].loops[actor.loop].calls[actor.call].body)][actor.op];
+  }
+
+  // Of the instruction at which the actor is; -1: none.
+  std::int32_t microbatch_of(std::uint32_t a) const {
+    const ActorState& actor = actors_[a];
+    const ProgramLoop& loop = program_.actors[a].loops[actor.loop];
+    const BodyCall& call = loop.calls[actor.call];
+    const std::int32_t first = instruction_of(a).second ? call.second : call.microbatch;
+    return first < 0 ? -1 : first + static_cast<std::int32_t>(actor.repeat) * loop.shift;
   }
 
   // ---- Works beside fragments ----
@@ -784,6 +792,7 @@ class ProgramQueue::Engine {
     made.cause = cause;
     made.sequence = static_cast<std::uint32_t>(history_.by_actor[a].size());
     made.frame = static_cast<std::uint32_t>(history_.periods.size());
+    made.microbatch = microbatch_of(a);
     history_.by_actor[a].push_back(id);
     return id;
   }
@@ -932,12 +941,13 @@ class ProgramQueue::Engine {
       actor.point_end += shift;
       for (double& end : actor.open.end) end += shift;
       actor.open.kernel_end += shift;
-      move_record(actor.mode == Mode::kClosed || actor.mode == Mode::kOpen ? actor.record : kNoRecord, shift);
+      move_record(actor.mode == Mode::kClosed || actor.mode == Mode::kOpen ? actor.record : kNoRecord, shift,
+                  moved[a] ? offset : 0);
       for (Beside& lane : actor.beside) {
         lane.last_end += shift;
         lane.end += shift;
         if (lane.busy) {
-          move_record(lane.running.record, shift);
+          move_record(lane.running.record, shift, moved[a] ? offset : 0);
           if (moved[a]) lane.running.microbatch += offset;
         }
         for (Item& item : lane.queue) {
@@ -958,6 +968,7 @@ class ProgramQueue::Engine {
     period.end = border.records;
     period.copies = copies;
     period.microbatches = microbatches < 0 ? -microbatches : microbatches;
+    period.at = now;
     period.length = length;
     if (options_.record) {
       for (std::size_t a = 0; a < actors_.size(); ++a) {
@@ -974,10 +985,11 @@ class ProgramQueue::Engine {
   }
 
   // What is under way belongs to the last copy.
-  void move_record(std::uint32_t id, double shift) {
+  void move_record(std::uint32_t id, double shift, std::int32_t microbatches) {
     if (id == kNoRecord) return;
     StepRecord& moved = history_.records[id];
     moved.start += shift;
+    if (moved.microbatch >= 0) moved.microbatch += microbatches;
     ++moved.frame;
     if (moved.lane % kStreamCount != 0 || moved.spans == kNoRecord) return;
     for (std::uint32_t n = 0; n < fragments_.compiled(moved.what).count; ++n) {

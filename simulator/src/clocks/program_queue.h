@@ -37,13 +37,14 @@ struct StepRecord {
   std::uint32_t spans = kNoRecord;  // of an open run: its nodes' spans, in StepHistory::spans; closed: those alone
   std::uint32_t sequence = 0;       // among the records of the actor
   std::uint32_t frame = 0;
+  std::int32_t microbatch = -1;  // of a run; -1: of none
 };
 
 // Records `first` to `end` stand for copies + 1 periods of `length` seconds.
 struct FoldedPeriod {
   std::uint32_t first = 0, end = 0;
-  std::int64_t copies = 0, microbatches = 0;  // microbatches: of one period
-  double length = 0;
+  std::int64_t copies = 0, microbatches = 0;    // microbatches: of one period
+  double at = 0, length = 0;                    // at: when the first ended, as of the period's frame
   std::vector<std::uint32_t> records_of_actor;  // in one period
   // What was under way when the period began, and at the same places when it ended. How a record of the first goes on
   // is how it goes on in all copies; how a record of the second goes on is seen once.

@@ -1,0 +1,23 @@
+// Text that becomes part of a page.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace ns_dist::cli {
+
+// Shown as it is: no character of it is read as markup, in text or in an attribute.
+std::string html(std::string_view text);
+
+// JSON for a <script> block that no text in it can end.
+std::string json_block(std::string json);
+
+// "1,024 x H100" with a multiplication sign: spaces around it only.
+std::string typeset(std::string_view text);
+
+// `page` with each {{name}} replaced by its part. What is filled in is not read again.
+std::string fill(std::string_view page, std::span<const std::pair<std::string_view, std::string>> parts);
+
+}  // namespace ns_dist::cli

@@ -1,0 +1,374 @@
+#include "report_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "html.h"
+#include "ns_dist/error_figures.h"
+#include "ns_dist/parameters.h"
+#include "ns_dist/run_suite.h"
+#include "ns_dist/simulator.h"
+#include "page_files.h"
+#include "report_text.h"
+#include "terminal.h"
+#include "timeline_picture.h"
+
+namespace ns_dist::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kBlockBegin = "<script type=\"application/json\" id=\"report\">", kBlockEnd = "</script>";
+
+// No section where there is nothing to say.
+std::string section(std::string_view heading, const std::string& body) {
+  return body.empty() ? "" : fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", html(heading), body);
+}
+
+std::string row(std::string_view name, const std::string& value) {
+  return fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, value);
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::string number(double value) { return with_commas(std::llround(value)); }
+
+std::string question(const Report& report) {
+  const Scenario& scenario = report.scenario;
+  const Model& model = scenario.model;
+  const Gpu& gpu = scenario.cluster.gpu;
+  std::string text = "<dl>\n";
+  std::string experts;
+  if (model.moe) experts = fmt::format(", {} of {} experts for each token", model.moe->top_k, model.moe->experts);
+  text += row("Model", typeset(fmt::format("{}: {:.4g} B parameters, {} layers, hidden size {}{}", model.name,
+                                           model_parameters(model).total() / 1e9, model.layers,
+                                           with_commas(model.hidden), experts)));
+  text += row("GPU", typeset(fmt::format("{} ({}), {} at {}", gpu.name, gpu.id, bytes_text(gpu.memory),
+                                         field_text(gpu.memory_bandwidth))));
+  text += row("Cluster", typeset(cluster_text(scenario.cluster)));
+  text += row("Plan", html(degrees_text(scenario.plan)));
+  text += row("Batch", html(batch_text(scenario.training)));
+  text += row("Settings", html(settings_text(scenario.plan)));
+  text += row("Framework", html("defaults of " + scenario.framework));
+  return text + "</dl>\n";
+}
+
+// The step and its interval on one axis that begins at zero.
+std::string interval(const Report& report) {
+  const double full = 1.06 * (report.step_high / units::s);
+  const auto at = [&](Seconds seconds) { return fmt::format("{:.2f}%", 100 * (seconds / units::s) / full); };
+  std::string text = "<div class=\"interval\">";
+  text += fmt::format("<i class=\"bar\" style=\"width:{}\"></i>", at(report.step));
+  text += fmt::format("<i class=\"range\" style=\"left:{};width:{}\"></i>", at(report.step_low),
+                      at(report.step_high - report.step_low));
+  text += fmt::format("<i class=\"mark\" style=\"left:{}\"></i>", at(report.step));
+  for (const Seconds end : {report.step_low, report.step_high}) {
+    text += fmt::format("<span style=\"left:{}\">{}</span>", at(end), duration_text(end));
+  }
+  return text + "</div>\n";
+}
+
+std::string tile(const std::string& value, const std::string& meaning, std::string_view kind = "") {
+  return fmt::format("<div><b class=\"{}\">{}</b><span>{}</span></div>\n", kind, value, meaning);
+}
+
+std::string answer(const Report& report) {
+  const Bytes peak = report.memory.peak(), capacity = report.scenario.cluster.gpu.memory;
+  std::string text = fmt::format(
+      "<section class=\"answer\">\n<div class=\"step\">{} <small>a step; 90 % interval {} to {}</small></div>\n",
+      duration_text(report.step), duration_text(report.step_low), duration_text(report.step_high));
+  text += interval(report);
+  text += "<div class=\"tiles\">\n";
+  text += tile(number(std::trunc(report.tokens_per_second)) + " tokens/s",
+               number(std::trunc(report.tokens_per_second / static_cast<double>(report.ranks))) + " on each GPU");
+  text += tile("MFU " + percent(report.mfu), "of the GPUs' peak, counting the model's own operations");
+  text += tile("HFU " + percent(report.hfu), "counting recomputed operations, too");
+  text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12), "of the model on each GPU");
+  text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : "does not fit"),
+               fmt::format("of {} on the fullest GPU, stage {}", bytes_text(capacity), report.memory.peak_stage),
+               report.fits ? "good" : "bad");
+  text += "</div>\n";
+  if (!report.fits) {
+    const std::string remedy = report.remedy ? fmt::format("It would fit with <code>{}</code> ({}).",
+                                                           html(to_flags(report.remedy->set, report.scenario.plan)),
+                                                           bytes_text(report.remedy->peak))
+                                             : "No split over more stages or ranks of a node that was tried would fit.";
+    text += fmt::format(
+        "<p class=\"remedy\"><b class=\"bad\">This plan does not fit into the GPU's memory.</b> {}</p>\n", remedy);
+  }
+  return text + "</section>\n";
+}
+
+std::string time_section(const Report& report) {
+  const Breakdown& breakdown = report.breakdown;
+  std::string stack = "<div class=\"stack\">", bars = "<div class=\"bars\">\n";
+  std::vector<std::string_view> nothing;
+  const auto parts = time_parts(breakdown);
+  const double longest = breakdown.*parts.front().seconds / report.step;
+  for (const TimePart& part : parts) {
+    const Seconds seconds = breakdown.*part.seconds;
+    const double share = seconds / report.step;
+    if (seconds <= Seconds()) {
+      nothing.push_back(part.name);
+      continue;
+    }
+    stack += fmt::format("<i class=\"{}\" style=\"width:{:.3f}%\"></i>", part.id, 100 * share);
+    bars += fmt::format(
+        "<span>{}</span><span class=\"number\">{}</span><span class=\"number\">{}</span>"
+        "<span class=\"track\"><i class=\"{}\" style=\"width:{:.2f}%\"></i></span>\n",
+        part.name, duration_text(seconds), percent(share), part.id, 100 * share / longest);
+  }
+  std::string text = stack + "</div>\n" + bars + "</div>\n";
+  text +=
+      "<p class=\"soft\">Communication is what kernels wait for; what runs beside kernels costs nothing here. The "
+      "parts sum to the step.";
+  if (!nothing.empty()) text += fmt::format(" None: {}.", fmt::join(nothing, ", "));
+  text += "</p>\n";
+  const std::size_t stages = report.memory.stages.size();
+  return section(stages == 1 ? "Where the time goes" : fmt::format("Where the time goes (mean of {} stages)", stages),
+                 text);
+}
+
+struct MemoryPart {
+  std::string_view name;  // and class
+  Bytes StageMemory::*bytes;
+};
+constexpr MemoryPart kMemoryParts[] = {{"weights", &StageMemory::weights},
+                                       {"gradients", &StageMemory::gradients},
+                                       {"optimizer", &StageMemory::optimizer},
+                                       {"activations", &StageMemory::activations},
+                                       {"other", &StageMemory::other}};
+
+std::string memory_section(const Report& report) {
+  const std::vector<StageMemory>& stages = report.memory.stages;
+  const Bytes capacity = report.scenario.cluster.gpu.memory;
+  const Bytes full = 1.02 * max(capacity, report.memory.peak());
+  const auto peak = static_cast<std::size_t>(report.memory.peak_stage);
+  const auto width = [&](Bytes bytes) { return fmt::format("{:.2f}%", 100 * (bytes / full)); };
+  std::string text = "<div class=\"legend\">";
+  for (const MemoryPart& part : kMemoryParts) {
+    text += fmt::format("<span><i class=\"{0}\"></i>{0} (stage {1}: {2})</span>", part.name, peak,
+                        bytes_text(stages[peak].*part.bytes));
+  }
+  text += "</div>\n<div class=\"memory\">\n";
+  const std::vector<std::size_t> shown = shown_stages(stages.size(), peak);
+  for (const std::size_t s : shown) {
+    text += fmt::format("<span>stage {}</span><span class=\"track\">", s);
+    for (const MemoryPart& part : kMemoryParts) {
+      text += fmt::format("<i class=\"{}\" style=\"width:{}\"></i>", part.name, width(stages[s].*part.bytes));
+    }
+    text += fmt::format("<u style=\"left:{}\"></u></span><span class=\"number{}\">{}</span>\n", width(capacity),
+                        stages[s].total() > capacity ? " bad" : "", bytes_text(stages[s].total()));
+  }
+  text += fmt::format("</div>\n<p class=\"soft\">The line is the capacity of {}: {}.",
+                      html(report.scenario.cluster.gpu.name), bytes_text(capacity));
+  if (shown.size() < stages.size()) {
+    text += fmt::format(" {} of {} stages are drawn, the fullest among them.", shown.size(),
+                        with_commas(static_cast<std::int64_t>(stages.size())));
+  }
+  return section("Memory of a GPU, by stage", text + "</p>\n");
+}
+
+std::string path_section(const Report& report) {
+  constexpr std::size_t kMost = 10;
+  std::string text =
+      "<div class=\"scroll\"><table>\n<tr><th>work</th><th class=\"number\">time</th><th class=\"number\">of the "
+      "step</th><th class=\"number\">times</th><th>kind</th></tr>\n";
+  for (std::size_t i = 0; i < std::min(kMost, report.critical_path.size()); ++i) {
+    const Hotspot& hotspot = report.critical_path[i];
+    text += fmt::format(
+        "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>"
+        "<td>{}</td></tr>\n",
+        html(hotspot.name), duration_text(hotspot.seconds), percent(hotspot.seconds / report.step),
+        with_commas(hotspot.count), html(hotspot.kind));
+  }
+  return section("Longest on the critical path",
+                 text +
+                     "</table></div>\n<p class=\"soft\">The chain of works that wait for one another, from the "
+                     "beginning of the step to its end.</p>\n");
+}
+
+std::string improvements_section(const Report& report) {
+  std::string text;
+  for (const Improvement& improvement : report.improvements) {
+    const std::string flags = to_flags(improvement.set, report.scenario.plan);
+    text += fmt::format("<li><b>-{}</b>{} {}{}</li>\n", duration_text(improvement.saves),
+                        improvement.at_most ? " at most," : "", html(with_flags(improvement.change)),
+                        flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)));
+  }
+  if (text.empty()) return "";
+  return section("What would help most",
+                 "<ul>\n" + text +
+                     "</ul>\n<p class=\"soft\">Each saving is the difference of two forecasts. <em>At "
+                     "most</em> is a limit, not a change that can be made.</p>\n");
+}
+
+std::string warnings_section(const Report& report) {
+  std::string text;
+  for (const Warning& warning : report.warnings)
+    text += fmt::format("<li>{}</li>\n", html(with_flags(warning.message)));
+  return section("Warnings", text.empty() ? "" : "<ul>\n" + text + "</ul>\n");
+}
+
+// Forecasts of the published runs that are built in and are of the same kind: dense, or with experts. Nothing where
+// there are none, or where they cannot be looked up.
+std::string accuracy_section(const Report& report) {
+  const Catalog catalog = Catalog::built_in();
+  std::vector<PublishedRuns> publications;
+  for (const CatalogEntry& entry : catalog.list(CatalogKind::kRuns)) {
+    auto runs = catalog.runs(entry.id);
+    if (!runs) continue;
+    std::erase_if(runs->runs, [&](const PublishedRun& run) {
+      const auto model = catalog.model(run.model);
+      return !model || model->moe.has_value() != report.scenario.model.moe.has_value();
+    });
+    if (!runs->runs.empty()) publications.push_back(*std::move(runs));
+  }
+  const auto checks = check_runs(publications, catalog);
+  if (!checks) return "";
+  std::string rows, sources;
+  std::vector<double> errors;
+  std::size_t inside = 0, same_gpu = 0;
+  for (const RunCheck& check : *checks) {
+    if (!check.unsupported.empty()) continue;
+    const bool holds = check.low <= check.measured && check.measured <= check.high;
+    errors.push_back(check.error());
+    if (holds) ++inside;
+    if (check.gpu == report.scenario.cluster.gpu.id) ++same_gpu;
+    rows += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td "
+        "class=\"number\">{:+.1f} "
+        "%</td><td>{}</td></tr>\n",
+        html(check.id), html(check.gpu), duration_text(check.measured), duration_text(check.forecast),
+        100 * check.error(), holds ? "inside" : "outside");
+  }
+  if (errors.empty()) return "";
+  for (const PublishedRuns& publication : publications) {
+    sources += fmt::format("{}{}", sources.empty() ? "" : "; ", html(publication.name));
+  }
+  const std::size_t count = errors.size();
+  const ErrorFigures figures = figures_of(std::move(errors));
+  std::string text = fmt::format(
+      "<p>{} published steps of {}, measured by others and forecast by this program: mean error {}, largest {}, bias "
+      "{:+.1f} %; {} of {} lie inside their 90 % interval.{}</p>\n",
+      count, report.scenario.model.moe ? "models with experts" : "dense models", percent(figures.mean),
+      percent(figures.largest), 100 * figures.bias, inside, count,
+      same_gpu == 0 ? " None of them ran on the GPU of this forecast." : "");
+  text +=
+      "<div class=\"scroll\"><table>\n<tr><th>run</th><th>GPU</th><th class=\"number\">measured</th><th "
+      "class=\"number\">forecast</th><th class=\"number\">error</th><th>90 % interval</th></tr>\n" +
+      rows + "</table></div>\n";
+  text += fmt::format("<p class=\"soft\">{}. Recompute with <code>ns-dist validate</code>.</p>\n", sources);
+  return section("How far off are such forecasts?", text);
+}
+
+std::string value_text(const ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_null()) return "none";
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+  if (value.is_number_integer()) return with_commas(value.get<std::int64_t>());
+  return value.dump();
+}
+
+// One line for each value below `value`.
+void input_lines(std::string& text, const std::string& name, const ordered_json& value) {
+  constexpr std::size_t kMostTables = 16;
+  if (value.is_object()) {
+    for (const auto& [key, inner] : value.items()) input_lines(text, name.empty() ? key : name + "/" + key, inner);
+    return;
+  }
+  std::string shown;
+  if (value.is_array()) {
+    const bool nested = std::any_of(value.begin(), value.end(), [](const auto& one) { return one.is_structured(); });
+    if (nested && value.size() <= kMostTables) {
+      for (std::size_t i = 0; i < value.size(); ++i) input_lines(text, fmt::format("{}/{}", name, i), value[i]);
+      return;
+    }
+    if (nested || value.size() > kMostTables) {
+      shown = fmt::format("{} values, in this file's data block", value.size());
+    } else {
+      for (const ordered_json& one : value) shown += (shown.empty() ? "" : ", ") + value_text(one);
+    }
+  } else {
+    shown = value_text(value);
+  }
+  text += fmt::format("<div><span>{}</span><span>{}</span></div>\n", html(name), html(shown.empty() ? "none" : shown));
+}
+
+std::string inputs_section(const ordered_json& inputs) {
+  std::string text = "<div class=\"inputs\">\n", single;
+  for (const auto& [key, value] : inputs.items()) {
+    if (key == "files") continue;  // below, as provenance
+    if (!value.is_object()) {
+      input_lines(single, key, value);
+      continue;
+    }
+    text += fmt::format("<h3>{}</h3>\n", html(key));
+    input_lines(text, "", value);
+  }
+  return section("Every input", text + "<h3>other</h3>\n" + single + "</div>\n");
+}
+
+std::string provenance_section(const Report& report, const ordered_json& json) {
+  std::string text = "<dl>\n";
+  text += row("Program", html(fmt::format("ns-dist {}, revision {}", json["version"].get<std::string>(),
+                                          json["provenance"]["git_revision"].get<std::string>())));
+  text += row("Step", html(fmt::format("{} kernels, collectives and messages of {} kinds, {} microbatches",
+                                       with_commas(static_cast<std::int64_t>(report.nodes)), report.works,
+                                       with_commas(report.microbatches))));
+  text += "</dl>\n<div class=\"scroll\"><table>\n<tr><th>file that was read</th><th>FNV-1a 64 of its bytes</th></tr>\n";
+  for (const ordered_json& file : json["provenance"]["inputs"]) {
+    text += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", html(file["path"].get<std::string>()),
+                        html(file["hash"].get<std::string>()));
+  }
+  return section("Where it comes from", text + "</table></div>\n");
+}
+
+std::string repeat_section(const std::string& command) {
+  return section(
+      "Repeat it",
+      fmt::format(
+          "<p><code class=\"command\">{}</code></p>\n<p class=\"soft\">Or, without any other file, from this page "
+          "saved as step.html: <code>ns-dist --from step.html</code>. Flags behind it change the question.</p>\n",
+          html(command)));
+}
+
+}  // namespace
+
+Result<std::string> report_page(const Report& report, const Session& session, const std::string& command) {
+  const std::size_t stages = report.memory.stages.size();
+  NS_TRY(const StepOutline outlined, outline(report.scenario, session, picture_pieces(stages)));
+  const ordered_json json = ordered_json::parse(to_json(report));
+  const std::string title = "One training step of " + work_text(report);
+  const std::pair<std::string_view, std::string> parts[] = {
+      {"title", typeset(title)},
+      {"question", question(report)},
+      {"answer", answer(report)},
+      {"time", time_section(report)},
+      {"timeline", section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches))},
+      {"memory", memory_section(report)},
+      {"path", path_section(report)},
+      {"improvements", improvements_section(report)},
+      {"warnings", warnings_section(report)},
+      {"accuracy", accuracy_section(report)},
+      {"inputs", inputs_section(json["inputs"])},
+      {"provenance", provenance_section(report, json)},
+      {"repeat", repeat_section(command)},
+      {"report", json_block(json.dump())},
+  };
+  return fill(page_files().front().content, parts);
+}
+
+std::string report_in_page(std::string text) {
+  const std::size_t begin = text.find(kBlockBegin);
+  if (begin == std::string::npos) return text;
+  const std::size_t from = begin + kBlockBegin.size();
+  return text.substr(from, text.find(kBlockEnd, from) - from);
+}
+
+}  // namespace ns_dist::cli

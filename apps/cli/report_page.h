@@ -1,0 +1,19 @@
+// The report as one HTML file for people who were not there: it needs no network, no script and no other file.
+#pragma once
+
+#include <string>
+
+#include "ns_dist/outline.h"
+#include "ns_dist/report.h"
+#include "ns_dist/result.h"
+#include "ns_dist/session.h"
+
+namespace ns_dist::cli {
+
+// `command`: what was typed. The same report and command give the same bytes. Errors: as outline().
+Result<std::string> report_page(const Report& report, const Session& session, const std::string& command);
+
+// The report, as to_json writes it, in a page; the text itself where it is no page.
+std::string report_in_page(std::string text);
+
+}  // namespace ns_dist::cli

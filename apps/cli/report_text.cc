@@ -1,0 +1,77 @@
+#include "report_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "terminal.h"
+
+namespace ns_dist::cli {
+namespace {
+
+std::string_view text_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "no recomputation";
+    case Recompute::kSelective:
+      return "selective recomputation";
+    case Recompute::kFull:
+      break;
+  }
+  return "full recomputation";
+}
+
+}  // namespace
+
+const std::array<TimePart, kTimeParts> kAllTimeParts = {
+    {{"compute", "compute", &Breakdown::compute},
+     {"recompute", "recomputation", &Breakdown::recompute},
+     {"tp", "tensor-parallel communication", &Breakdown::tp_exposed},
+     {"cp", "context-parallel communication", &Breakdown::cp_exposed},
+     {"ep", "expert-parallel communication", &Breakdown::ep_exposed},
+     {"pp", "pipeline messages", &Breakdown::pp_exposed},
+     {"dp", "data-parallel communication", &Breakdown::dp_exposed},
+     {"bubble", "pipeline bubble", &Breakdown::bubble},
+     {"optimizer", "optimizer", &Breakdown::optimizer},
+     {"other", "other", &Breakdown::other}}};
+
+std::array<TimePart, kTimeParts> time_parts(const Breakdown& breakdown) {
+  std::array<TimePart, kTimeParts> parts = kAllTimeParts;
+  std::stable_sort(parts.begin(), parts.end(),
+                   [&](const TimePart& a, const TimePart& b) { return breakdown.*a.seconds > breakdown.*b.seconds; });
+  return parts;
+}
+
+std::string work_text(const Report& report) {
+  return fmt::format("{} on {} x {}", report.scenario.model.name, with_commas(report.ranks),
+                     report.scenario.cluster.gpu.name);
+}
+
+std::string cluster_text(const Cluster& cluster) {
+  std::string machine;
+  for (const FabricLevel& level : cluster.levels) {
+    machine += fmt::format("{}{} x {}", machine.empty() ? "" : ", ", level.size, level.fabric.name);
+  }
+  return fmt::format("{}: {}", cluster.name, machine);
+}
+
+std::string degrees_text(const ParallelPlan& plan) {
+  std::string degrees = fmt::format("tp {}, pp {}, dp {}", plan.tp, plan.pp, plan.dp);
+  if (plan.cp > 1) degrees += fmt::format(", cp {}", plan.cp);
+  if (plan.ep > 1) degrees += fmt::format(", ep {}", plan.ep);
+  if (plan.vpp > 1) degrees += fmt::format(", vpp {}", plan.vpp);
+  return degrees;
+}
+
+std::string batch_text(const Training& training) {
+  return fmt::format("global batch {} of {} tokens, micro-batch {}, {}", with_commas(training.global_batch),
+                     with_commas(training.sequence), training.micro_batch, enumerator_name(training.precision));
+}
+
+std::string settings_text(const ParallelPlan& plan) {
+  return fmt::format("{} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}", plan.schedule,
+                     static_cast<int>(plan.zero), text_of(plan.recompute), plan.sequence_parallel ? "on" : "off",
+                     plan.flash_attention ? "on" : "off");
+}
+
+}  // namespace ns_dist::cli

@@ -1,0 +1,27 @@
+// What every answer for people says of a report: the question in words, the parts of the step.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "ns_dist/report.h"
+
+namespace ns_dist::cli {
+
+std::string work_text(const Report& report);          // "GPT-3 175B on 1,024 x NVIDIA H100 SXM5 80GB"
+std::string cluster_text(const Cluster& cluster);     // "NVIDIA DGX H100: 8 x NVLink 4, 128 x InfiniBand NDR"
+std::string degrees_text(const ParallelPlan& plan);   // "tp 8, pp 16, dp 8"
+std::string batch_text(const Training& training);     // "global batch 1,536 of 2,048 tokens, micro-batch 1, bf16"
+std::string settings_text(const ParallelPlan& plan);  // "1f1b schedule, ZeRO 1, no recomputation, ..."
+
+struct TimePart {
+  std::string_view id, name;  // "tp", "tensor-parallel communication"
+  Seconds Breakdown::*seconds;
+};
+inline constexpr std::size_t kTimeParts = 10;
+extern const std::array<TimePart, kTimeParts> kAllTimeParts;
+// Longest first.
+std::array<TimePart, kTimeParts> time_parts(const Breakdown& breakdown);
+
+}  // namespace ns_dist::cli
