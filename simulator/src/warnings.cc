@@ -61,6 +61,7 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   const std::int64_t ranks = mesh.ranks();
   const std::int64_t gpus = scenario.cluster.gpu_count();
   std::vector<Warning> found;
+  for (const std::string& read : scenario.model.warnings) found.push_back({"model_read_otherwise", read});
   if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
   const std::int64_t tensor_span = plan.tp * mesh.stride("tp");
   if (plan.tp > 1 && ranks > node && node % tensor_span != 0) {
@@ -75,6 +76,11 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   }
   if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {
     found.push_back(*std::move(unused));
+  }
+  if (const std::int64_t layers = scenario.model.prediction_layers; layers > 0 && !scenario.training.mtp) {
+    found.push_back({"without_mtp", fmt::format("without the model's {} layer{} for multi-token prediction: "
+                                                "training/mtp=true trains {}",
+                                                layers, layers == 1 ? "" : "s", layers == 1 ? "it" : "them")});
   }
   if (gpus > ranks) {
     found.push_back(
