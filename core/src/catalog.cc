@@ -53,7 +53,12 @@ Result<std::string> read_file(const std::filesystem::path& path) {
   std::error_code status;
   const auto where = path.string();
   if (std::filesystem::is_directory(path, status)) {
-    return fail({ErrorCode::kInvalidInput, "this is a folder", where, "a JSON file", "", {}});
+    return fail({ErrorCode::kInvalidInput,
+                 "this is a folder",
+                 where,
+                 "a JSON file, or for a model a folder with config.json",
+                 "",
+                 {}});
   }
   const std::uintmax_t size = std::filesystem::file_size(path, status);
   if (status) return fail({ErrorCode::kNotFound, status.message(), where, "a JSON file", "", {}});
@@ -224,8 +229,12 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     return fail({ErrorCode::kInvalidInput, fmt::format("no {} is named", kind_name.noun), "", "", "", {}});
   }
   if (reference.find('/') != std::string_view::npos || reference.ends_with(".json")) {
-    NS_TRY(std::string text, read_file(std::filesystem::path(reference)));
-    return remember(std::string(reference), std::move(text));
+    std::filesystem::path path(reference);
+    std::error_code status;
+    // A model as it is downloaded: its configuration lies beside its weights.
+    if (kind == CatalogKind::kModel && std::filesystem::exists(path / "config.json", status)) path /= "config.json";
+    NS_TRY(std::string text, read_file(path));
+    return remember(path.string(), std::move(text));
   }
 
   const auto by_id = [&](const std::string& id) -> Result<Source> {
@@ -252,6 +261,9 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
       known.push_back(alias);
     }
     known.push_back(entry.id);
+  }
+  if (kind == CatalogKind::kModel) {
+    if (auto folder = find(kind, std::string(reference) + "/"); folder) return folder;
   }
   const std::string near = nearest_name(wanted, known);
   return fail({ErrorCode::kNotFound,

@@ -1,5 +1,14 @@
 // Hugging Face config.json files: the keys of transformers' configuration classes, with their documented defaults.
+//
+// Keys tell most of a model. What its class does without saying so is a row of kFamilies.
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <iterator>
+#include <utility>
 
 #include "readers.h"
 
@@ -8,6 +17,69 @@ namespace {
 
 constexpr std::int64_t kMost = 10'000'000;
 constexpr std::int64_t kMostTokens = 1'000'000'000;
+constexpr std::int64_t kMostLayers = 100'000;  // of which lists of layers are made
+
+using Keys = std::initializer_list<std::string_view>;
+
+struct Family {
+  std::string_view model_type;
+  void (*read)(JsonReader&, const Family&, Model&);
+  // Of what read_decoder reads.
+  bool gated = true;
+  NormKind norm = NormKind::kRmsNorm;
+  bool bias = false, qkv_bias = false, tied = false;
+  QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
+  NormPlacement placement = NormPlacement::kPre;
+  Branches branches = Branches::kSequential;
+  double rotary = 1;               // part of a head
+  std::int64_t full_every = 0;     // of layers with a window, every how many have none; 0: none
+  bool full_is_unrotated = false;  // the layers without a window have no positions
+  bool shared_expert = false;      // one, of an expert's width
+};
+
+bool present(const JsonReader& reader, std::string_view key) { return reader.has(key) && !reader.is_null(key); }
+
+// The first of `keys` that is there. Without any, the last is reported as missing.
+std::string_view first_of(const JsonReader& reader, Keys keys) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](std::string_view key) { return present(reader, key); });
+  return found == keys.end() ? *(keys.end() - 1) : *found;
+}
+
+// What a class takes for keys that published files leave out.
+struct Default {
+  std::string_view model_type, key;
+  std::int64_t value;
+};
+constexpr Default kDefaults[] = {
+    {"gemma2", "head_dim", 256},
+    {"gemma3_text", "num_attention_heads", 8},
+    {"gemma3_text", "num_key_value_heads", 4},
+    {"gemma3_text", "head_dim", 256},
+    {"gemma3_text", "vocab_size", 262208},
+    {"gemma3_text", "max_position_embeddings", 131072},
+    {"mixtral", "num_local_experts", 8},
+    {"mixtral", "num_experts_per_tok", 2},
+    {"qwen3", "head_dim", 128},
+    {"gpt_oss", "num_experts_per_tok", 4},
+};
+
+// A number from 1, under any of its names.
+std::int64_t size(JsonReader& reader, const Family& family, Keys keys, std::int64_t most = kMost) {
+  const std::string_view key = first_of(reader, keys);
+  for (const Default& known : kDefaults) {
+    if (known.model_type == family.model_type && known.key == key && !present(reader, key)) return known.value;
+  }
+  return reader.integer(key, 1, most);
+}
+// The same where a file may leave it out.
+std::int64_t size_or(JsonReader& reader, const Family& family, Keys keys, std::int64_t fallback,
+                     std::int64_t most = kMost) {
+  const std::string_view key = first_of(reader, keys);
+  const bool has_default = std::any_of(std::begin(kDefaults), std::end(kDefaults), [&](const Default& known) {
+    return known.model_type == family.model_type && known.key == key;
+  });
+  return present(reader, key) || has_default ? size(reader, family, keys, most) : fallback;
+}
 
 Activation gated(const std::string& name) {
   return name.starts_with("gelu") ? Activation::kGeglu : Activation::kSwiglu;
@@ -19,43 +91,48 @@ Activation plain(const std::string& name) {
   return Activation::kGelu;
 }
 
-// gpt2: GPT2Config. n_inner null means 4 n_embd.
-void read_gpt2(JsonReader& reader, Model& model) {
-  model.layers = reader.integer("n_layer", 1, kMost);
-  model.hidden = reader.integer("n_embd", 1, kMost);
-  model.heads = reader.integer("n_head", 1, kMost);
+// Layers, hidden size and heads.
+void read_body(JsonReader& reader, const Family& family, Model& model) {
+  model.layers = size(reader, family, {"n_layer", "n_layers", "num_hidden_layers"}, kMostLayers);
+  model.hidden = size(reader, family, {"n_embd", "n_embed", "d_model", "hidden_size"});
+  model.heads = size(reader, family, {"n_head", "n_heads", "num_attention_heads"});
   model.kv_heads = model.heads;
-  model.ffn = reader.is_null("n_inner") ? 4 * model.hidden
-                                        : reader.integer("n_inner", 1, kMost, Presence::kOptional, 4 * model.hidden);
-  model.sequence = reader.has("n_positions") ? reader.integer("n_positions", 1, kMostTokens)
-                                             : reader.integer("n_ctx", 1, kMostTokens, Presence::kOptional, 1024);
-  model.position_table = model.sequence;
+}
+
+// gpt2: GPT2Config. n_inner null means 4 n_embd. Its descendants: gpt_bigcode has one key-value head for all, gptj has
+// rotary positions and parallel branches.
+void read_gpt2(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  if (family.model_type == "gpt_bigcode" && reader.boolean("multi_query", true)) model.kv_heads = 1;
+  model.ffn = size_or(reader, family, {"n_inner"}, 4 * model.hidden);
+  model.sequence = size_or(reader, family, {"n_positions", "n_ctx"}, 1024, kMostTokens);
+  model.branches = family.branches;
+  if (family.model_type == "gptj") {
+    model.position = PositionKind::kRotary;
+    model.rotary_dim = size_or(reader, family, {"rotary_dim"}, 64);
+  } else {
+    model.position_table = model.sequence;
+  }
   model.activation = plain(reader.text("activation_function", Presence::kOptional));
   model.dropout = reader.number("resid_pdrop", 0, 1, Presence::kOptional, 0.1) > 0;
-  model.tied_embeddings = reader.boolean("tie_word_embeddings", true);
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
 }
 
 // opt: OPTConfig. Its position table has two rows more than positions (an offset of the embedding).
-void read_opt(JsonReader& reader, Model& model) {
-  model.layers = reader.integer("num_hidden_layers", 1, kMost);
-  model.hidden = reader.integer("hidden_size", 1, kMost);
-  model.heads = reader.integer("num_attention_heads", 1, kMost);
-  model.kv_heads = model.heads;
+void read_opt(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
   model.ffn = reader.integer("ffn_dim", 1, kMost);
-  model.sequence = reader.integer("max_position_embeddings", 1, kMostTokens, Presence::kOptional, 2048);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
   model.position_table = model.sequence + 2;
   model.activation = plain(reader.text("activation_function", Presence::kOptional));
   model.dropout = reader.number("dropout", 0, 1, Presence::kOptional, 0.1) > 0;
   model.tied_embeddings = reader.boolean("tie_word_embeddings", true);
 }
 
-void read_bert(JsonReader& reader, Model& model) {
-  model.layers = reader.integer("num_hidden_layers", 1, kMost);
-  model.hidden = reader.integer("hidden_size", 1, kMost);
-  model.heads = reader.integer("num_attention_heads", 1, kMost);
-  model.kv_heads = model.heads;
+void read_bert(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
   model.ffn = reader.integer("intermediate_size", 1, kMost);
-  model.sequence = reader.integer("max_position_embeddings", 1, kMostTokens, Presence::kOptional, 512);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 512, kMostTokens);
   model.position_table = model.sequence;
   model.activation = plain(reader.text("hidden_act", Presence::kOptional));
   model.dropout = reader.number("hidden_dropout_prob", 0, 1, Presence::kOptional, 0.1) > 0;
@@ -63,126 +140,441 @@ void read_bert(JsonReader& reader, Model& model) {
 }
 
 // bloom: BloomConfig. ffn is always 4 hidden; positions are ALiBi.
-void read_bloom(JsonReader& reader, Model& model) {
-  model.layers =
-      reader.has("n_layer") ? reader.integer("n_layer", 1, kMost) : reader.integer("num_hidden_layers", 1, kMost);
-  model.hidden =
-      reader.has("hidden_size") ? reader.integer("hidden_size", 1, kMost) : reader.integer("n_embed", 1, kMost);
-  model.heads =
-      reader.has("n_head") ? reader.integer("n_head", 1, kMost) : reader.integer("num_attention_heads", 1, kMost);
-  model.kv_heads = model.heads;
+void read_bloom(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
   model.ffn = 4 * model.hidden;
-  model.sequence = reader.integer("seq_length", 1, kMostTokens, Presence::kOptional, 2048);
+  model.sequence = size_or(reader, family, {"seq_length"}, 2048, kMostTokens);
   model.position = PositionKind::kAlibi;
   model.embedding_norm = true;
   model.dropout = reader.number("hidden_dropout", 0, 1, Presence::kOptional, 0) > 0;
 }
 
+// mpt: MPTConfig.
+void read_mpt(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.ffn = model.hidden * reader.integer("expansion_ratio", 1, 1'000, Presence::kOptional, 4);
+  model.sequence = size_or(reader, family, {"max_seq_len"}, 2048, kMostTokens);
+  model.position = PositionKind::kAlibi;
+  model.bias = !reader.boolean("no_bias", true);
+}
+
 // gpt_neox: GPTNeoXConfig.
-void read_gpt_neox(JsonReader& reader, Model& model) {
-  model.layers = reader.integer("num_hidden_layers", 1, kMost);
-  model.hidden = reader.integer("hidden_size", 1, kMost);
-  model.heads = reader.integer("num_attention_heads", 1, kMost);
-  model.kv_heads = model.heads;
+void read_gpt_neox(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.head_dim = model.heads > 0 ? model.hidden / model.heads : 0;
   model.ffn = reader.integer("intermediate_size", 1, kMost);
-  model.sequence = reader.integer("max_position_embeddings", 1, kMostTokens, Presence::kOptional, 2048);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
   model.position = PositionKind::kRotary;
+  const double rotated = reader.number("rotary_pct", 0, 1, Presence::kOptional, 0.25);
+  model.rotary_dim = std::lround(rotated * static_cast<double>(model.head_dim));
+  if (reader.boolean("use_parallel_residual", true)) model.branches = Branches::kParallelTwoNorms;
   model.activation = plain(reader.text("hidden_act", Presence::kOptional));
   model.tied_embeddings = reader.boolean("tie_word_embeddings", false);
 }
 
-// llama, mistral, qwen2 and what derives from them.
-void read_llama(JsonReader& reader, Model& model) {
-  model.layers = reader.integer("num_hidden_layers", 1, kMost);
-  model.hidden = reader.integer("hidden_size", 1, kMost);
-  model.heads = reader.integer("num_attention_heads", 1, kMost);
-  model.kv_heads = reader.integer("num_key_value_heads", 1, kMost, Presence::kOptional, model.heads);
-  if (reader.has("head_dim") && !reader.is_null("head_dim")) model.head_dim = reader.integer("head_dim", 1, kMost);
-  model.ffn = reader.integer("intermediate_size", 1, kMost);
-  model.sequence = reader.integer("max_position_embeddings", 1, kMostTokens, Presence::kOptional, 2048);
-  model.gated_mlp = true;
-  model.activation = gated(reader.text("hidden_act", Presence::kOptional));
-  model.norm = NormKind::kRmsNorm;
-  model.position = PositionKind::kRotary;
-  model.bias = false;
-  model.qkv_bias = model.family == "qwen2" || model.family == "qwen2_moe" ||
-                   reader.boolean("attention_bias", false, Presence::kOptional);
-  model.tied_embeddings = reader.boolean("tie_word_embeddings", false);
-  const bool windowed = reader.boolean("use_sliding_window", model.family == "mistral" || model.family == "mixtral");
-  if (windowed && reader.has("sliding_window") && !reader.is_null("sliding_window")) {
-    model.sliding_window = reader.integer("sliding_window", 1, kMostTokens);
+// falcon: FalconConfig.
+void read_falcon(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  const bool grouped = reader.boolean("new_decoder_architecture", false);
+  if (grouped) {
+    model.kv_heads = size_or(reader, family, {"num_kv_heads"}, model.heads);
+  } else if (reader.boolean("multi_query", true)) {
+    model.kv_heads = 1;
+  }
+  model.ffn = size_or(reader, family, {"ffn_hidden_size"}, 4 * model.hidden);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
+  model.position = reader.boolean("alibi", false) ? PositionKind::kAlibi : PositionKind::kRotary;
+  model.bias = reader.boolean("bias", false);
+  if (grouped) {
+    const bool one = reader.integer("num_ln_in_parallel_attn", 1, 2, Presence::kOptional, 2) == 1;
+    model.branches = one ? Branches::kParallel : Branches::kParallelTwoNorms;
+  } else if (reader.boolean("parallel_attn", true)) {
+    model.branches = Branches::kParallel;
+  }
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", true);
+}
+
+// ---- Llama and what derives from it ----
+
+std::vector<bool> none_of_layers(const Model& model) {
+  return std::vector<bool>(static_cast<std::size_t>(std::max<std::int64_t>(0, model.layers)));
+}
+
+// The layers that an array of layer numbers names.
+LayerSet listed_layers(JsonReader& reader, std::string_view key, const Model& model, bool named) {
+  std::vector<bool> member = none_of_layers(model);
+  member.assign(member.size(), !named);
+  for (const double layer : reader.numbers(key, 0, static_cast<double>(kMost), Presence::kOptional)) {
+    if (const auto at = static_cast<std::size_t>(layer); at < member.size()) member[at] = named;
+  }
+  return LayerSet::of(member);
+}
+
+// "layer_types" names the attention of each layer. Returns those that see all tokens.
+LayerSet read_layer_types(JsonReader& reader, const Model& model) {
+  const std::vector<std::string> types = reader.texts("layer_types");
+  std::vector<bool> full = none_of_layers(model);
+  if (types.size() < full.size()) {
+    reader.note("layer_types", fmt::format("{} entries for {} layers", types.size(), full.size()),
+                "one entry for each layer");
+    return {};
+  }
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    full[i] = types[i] == "full_attention";
+    if (full[i] || types[i] == "sliding_attention" || types[i] == "chunked_attention") continue;
+    reader.note(fmt::format("layer_types/{}", i),
+                fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
+                "\"full_attention\", \"sliding_attention\" or \"chunked_attention\"");
+    return {};
+  }
+  return LayerSet::of(full);
+}
+
+// Which tokens a layer sees, and whether it knows their positions.
+void read_attention_layers(JsonReader& reader, const Family& family, Model& model) {
+  if (family.full_is_unrotated || present(reader, "no_rope_layers")) {
+    // 1 is a layer with positions, 0 is one without.
+    const std::vector<double> flags = reader.numbers("no_rope_layers", 0, 1, Presence::kOptional);
+    std::vector<bool> unrotated;
+    for (const double flag : flags) unrotated.push_back(flag == 0);
+    const std::int64_t interval =
+        reader.integer("no_rope_layer_interval", 1, kMost, Presence::kOptional, family.full_every);
+    model.no_rotary_layers = unrotated.empty() ? LayerSet{.every = interval, .listed = {}} : LayerSet::of(unrotated);
+  }
+  const bool has_types = present(reader, "layer_types");
+  const LayerSet full = has_types ? read_layer_types(reader, model) : LayerSet{};
+  model.chunked_attention = present(reader, "attention_chunk_size");
+  const std::string_view window = model.chunked_attention ? "attention_chunk_size" : "sliding_window";
+  if (!reader.boolean("use_sliding_window", true) || !present(reader, window)) return;
+  model.sliding_window = reader.integer(window, 0, kMostTokens);
+  if (has_types) {
+    model.full_attention_layers = full;
+  } else if (model.chunked_attention) {
+    model.full_attention_layers = model.no_rotary_layers;
+  } else if (present(reader, "use_sliding_window") && present(reader, "max_window_layers")) {
+    std::vector<bool> bottom = none_of_layers(model);
+    const auto count = static_cast<std::size_t>(reader.integer("max_window_layers", 0, kMost));
+    std::fill_n(bottom.begin(), std::min(count, bottom.size()), true);
+    model.full_attention_layers = LayerSet::of(bottom);
+  } else if (const std::string_view pattern = first_of(reader, {"_sliding_window_pattern", "sliding_window_pattern"});
+             present(reader, pattern)) {
+    model.full_attention_layers = {.every = reader.integer(pattern, 1, kMost), .listed = {}};
+  } else {
+    model.full_attention_layers.every = family.full_every;
   }
 }
 
-void read_mixtral(JsonReader& reader, Model& model) {
-  read_llama(reader, model);
-  Experts moe;
-  moe.experts = reader.integer("num_local_experts", 1, kMost, Presence::kOptional, 8);
-  moe.top_k = reader.integer("num_experts_per_tok", 1, kMost, Presence::kOptional, 2);
-  moe.expert_ffn = model.ffn;
-  model.moe = moe;
+// Tokens of a pre-training sequence: what positions were stretched from, where a file says that.
+std::int64_t read_sequence(JsonReader& reader, const Family& family) {
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  std::int64_t original = reader.integer(kOriginal, 1, kMostTokens, Presence::kOptional, 0);
+  for (const std::string_view rope : {"rope_scaling", "rope_parameters"}) {
+    if (!present(reader, rope)) continue;
+    reader.object(rope, [&](JsonReader& inner) {
+      inner.accept_unknown_keys();
+      inner.treat_null_as_missing();
+      if (present(inner, kOriginal)) original = inner.integer(kOriginal, 1, kMostTokens);
+    });
+  }
+  if (original > 0) return original;
+  return size_or(reader, family, {"seq_length", "max_position_embeddings"}, 2048, kMostTokens);
 }
 
-// deepseek_v2, deepseek_v3.
-void read_deepseek(JsonReader& reader, Model& model) {
-  read_llama(reader, model);
-  model.qkv_bias = false;
-  Experts moe;
-  moe.experts = reader.integer("n_routed_experts", 1, kMost);
-  moe.top_k = reader.integer("num_experts_per_tok", 1, kMost);
-  moe.expert_ffn = reader.integer("moe_intermediate_size", 1, kMost);
-  moe.shared_experts = reader.integer("n_shared_experts", 0, kMost, Presence::kOptional, 0);
-  moe.shared_expert_ffn = moe.shared_experts > 0 ? moe.expert_ffn : 0;
-  moe.first_dense_layers = reader.integer("first_k_dense_replace", 0, kMost, Presence::kOptional, 0);
-  model.moe = moe;
+void read_latent_attention(JsonReader& reader, Model& model) {
   LatentAttention mla;
-  mla.q_rank = reader.is_null("q_lora_rank") ? 0 : reader.integer("q_lora_rank", 0, kMost, Presence::kOptional, 0);
+  mla.q_rank = reader.integer("q_lora_rank", 0, kMost, Presence::kOptional, 0);
   mla.kv_rank = reader.integer("kv_lora_rank", 1, kMost);
   mla.nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMost);
   mla.rope_head_dim = reader.integer("qk_rope_head_dim", 1, kMost);
   mla.v_head_dim = reader.integer("v_head_dim", 1, kMost);
   model.mla = mla;
+  model.qkv_bias = false;
   model.head_dim = mla.nope_head_dim + mla.rope_head_dim;
 }
 
-struct Family {
-  std::string_view model_type;
-  void (*read)(JsonReader&, Model&);
-};
+void read_experts(JsonReader& reader, const Family& family, Model& model) {
+  Experts moe;
+  moe.experts = size(reader, family, {"n_routed_experts", "num_experts", "num_local_experts"});
+  moe.top_k = size(reader, family, {"experts_per_token", "num_experts_per_tok"});
+  moe.expert_ffn = size_or(reader, family, {"moe_intermediate_size", "expert_ffn_hidden_size"}, model.ffn);
+  model.ffn = size_or(reader, family, {"intermediate_size_mlp"}, model.ffn);
+  const std::string_view width = first_of(
+      reader, {"shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"});
+  const std::int64_t fallback = family.shared_expert || present(reader, width) ? 1 : 0;
+  moe.shared_experts = reader.integer(first_of(reader, {"num_shared_experts", "n_shared_experts"}), 0, kMost,
+                                      Presence::kOptional, fallback);
+  if (moe.shared_experts > 0) moe.shared_expert_ffn = size_or(reader, family, {width}, moe.expert_ffn);
+  moe.shared_gate = present(reader, "shared_expert_intermediate_size");
+  moe.first_dense_layers = reader.integer("first_k_dense_replace", 0, kMost, Presence::kOptional, 0);
+  if (present(reader, "moe_layers")) {
+    moe.layers = listed_layers(reader, "moe_layers", model, true);
+  } else {
+    moe.layers.every =
+        size_or(reader, family, {"interleave_moe_layer_step", "moe_layer_freq", "decoder_sparse_step"}, 1);
+    if (const LayerSet experts = listed_layers(reader, "mlp_only_layers", model, false); experts.every != 1) {
+      std::vector<bool> member = none_of_layers(model);
+      for (std::size_t i = 0; i < member.size(); ++i) {
+        const auto layer = static_cast<std::int64_t>(i);
+        member[i] = moe.layers.contains(layer) && experts.contains(layer);
+      }
+      moe.layers = LayerSet::of(member);
+    }
+  }
+  model.moe = std::move(moe);
+}
+
+void read_decoder(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.kv_heads = size_or(reader, family, {"num_kv_heads", "num_key_value_heads"}, model.heads);
+  model.head_dim = size_or(reader, family, {"attention_head_dim", "kv_channels", "head_dim"},
+                           model.heads > 0 ? model.hidden / model.heads : 0);
+  model.ffn = reader.integer("intermediate_size", 1, kMost);
+  model.sequence = read_sequence(reader, family);
+  const std::string activation =
+      reader.text(first_of(reader, {"hidden_activation", "mlp_hidden_act", "hidden_act"}), Presence::kOptional);
+  model.gated_mlp = family.gated;
+  model.activation = family.gated ? gated(activation) : plain(activation);
+  model.norm = family.norm;
+  model.norm_placement = family.placement;
+  model.branches = family.branches;
+  if (family.branches == Branches::kParallelTwoNorms && !reader.boolean("use_parallel_residual", false)) {
+    model.branches = Branches::kSequential;
+  }
+  model.position = PositionKind::kRotary;
+  model.bias = reader.boolean("use_bias", family.bias);
+  model.qkv_bias = reader.boolean(first_of(reader, {"attention_bias", "use_qkv_bias", "qkv_bias"}), family.qkv_bias);
+  if (reader.boolean("use_qk_norm", family.qk_norm != QueryKeyNorm::kNone)) {
+    model.qk_norm = family.qk_norm == QueryKeyNorm::kNone ? QueryKeyNorm::kHead : family.qk_norm;
+  }
+  const double rotated = reader.number("partial_rotary_factor", 0, 1, Presence::kOptional, family.rotary);
+  if (rotated > 0 && rotated < 1) {
+    model.rotary_dim = std::max(1L, std::lround(rotated * static_cast<double>(model.head_dim)));
+  }
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
+  read_attention_layers(reader, family, model);
+  model.prediction_layers = reader.integer("num_nextn_predict_layers", 0, 1'000, Presence::kOptional, 0);
+  if (present(reader, "kv_lora_rank")) read_latent_attention(reader, model);
+}
+
+void read_moe(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  read_experts(reader, family, model);
+}
+
+// nemotron_h: NemotronHConfig. Attention has no positions.
+void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  model.position = PositionKind::kNone;
+  model.layer_pattern = reader.text("hybrid_override_pattern");
+  if (model.layer_pattern.find('E') != std::string::npos) read_experts(reader, family, model);
+  StateSpace space;
+  space.heads = reader.integer("mamba_num_heads", 1, kMost);
+  space.head_dim = reader.integer("mamba_head_dim", 1, kMost);
+  space.groups = reader.integer("n_groups", 1, kMost);
+  space.state = reader.integer("ssm_state_size", 1, kMost);
+  space.convolution = reader.integer("conv_kernel", 1, kMost, Presence::kOptional, space.convolution);
+  model.state_space = space;
+}
+
+constexpr NormKind kLayerNorm = NormKind::kLayerNorm;
+constexpr QueryKeyNorm kHead = QueryKeyNorm::kHead;
 
 constexpr Family kFamilies[] = {
-    {"gpt2", read_gpt2},
-    {"opt", read_opt},
-    {"bert", read_bert},
-    {"bloom", read_bloom},
-    {"gpt_neox", read_gpt_neox},
-    {"llama", read_llama},
-    {"mistral", read_llama},
-    {"qwen2", read_llama},
-    {"mixtral", read_mixtral},
-    {"deepseek_v2", read_deepseek},
-    {"deepseek_v3", read_deepseek},
+    {.model_type = "gpt2", .read = read_gpt2, .tied = true},
+    {.model_type = "gpt_bigcode", .read = read_gpt2, .tied = true},
+    {.model_type = "gptj", .read = read_gpt2, .branches = Branches::kParallel},
+    {.model_type = "opt", .read = read_opt},
+    {.model_type = "bert", .read = read_bert},
+    {.model_type = "roberta", .read = read_bert},
+    {.model_type = "bloom", .read = read_bloom},
+    {.model_type = "mpt", .read = read_mpt},
+    {.model_type = "gpt_neox", .read = read_gpt_neox},
+    {.model_type = "falcon", .read = read_falcon},
+    {.model_type = "llama", .read = read_decoder},
+    {.model_type = "llama4_text",
+     .read = read_moe,
+     .qk_norm = QueryKeyNorm::kPlain,
+     .full_every = 4,
+     .full_is_unrotated = true,
+     .shared_expert = true},
+    {.model_type = "mistral", .read = read_decoder},
+    {.model_type = "ministral", .read = read_decoder},
+    {.model_type = "mixtral", .read = read_moe},
+    {.model_type = "qwen2", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_vl", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_vl_text", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_5_vl", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_5_vl_text", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_moe", .read = read_moe, .qkv_bias = true},
+    {.model_type = "qwen3", .read = read_decoder, .qk_norm = kHead},
+    {.model_type = "qwen3_vl_text", .read = read_decoder, .qk_norm = kHead},
+    {.model_type = "qwen3_moe", .read = read_moe, .qk_norm = kHead},
+    {.model_type = "qwen3_vl_moe_text", .read = read_moe, .qk_norm = kHead},
+    {.model_type = "gemma", .read = read_decoder, .tied = true},
+    {.model_type = "gemma2",
+     .read = read_decoder,
+     .tied = true,
+     .placement = NormPlacement::kSandwich,
+     .full_every = 2},
+    {.model_type = "gemma3_text",
+     .read = read_decoder,
+     .tied = true,
+     .qk_norm = kHead,
+     .placement = NormPlacement::kSandwich,
+     .full_every = 6},
+    {.model_type = "phi",
+     .read = read_decoder,
+     .gated = false,
+     .norm = kLayerNorm,
+     .bias = true,
+     .branches = Branches::kParallel,
+     .rotary = 0.5},
+    {.model_type = "phi3", .read = read_decoder},
+    {.model_type = "phimoe", .read = read_moe, .norm = kLayerNorm, .qkv_bias = true},
+    {.model_type = "gpt_oss", .read = read_moe, .bias = true, .qkv_bias = true, .full_every = 2},
+    {.model_type = "glm", .read = read_decoder, .qkv_bias = true, .rotary = 0.5},
+    {.model_type = "glm4", .read = read_decoder, .placement = NormPlacement::kSandwich, .rotary = 0.5},
+    {.model_type = "glm4_moe", .read = read_moe, .rotary = 0.5},
+    {.model_type = "deepseek_v2", .read = read_moe},
+    {.model_type = "deepseek_v3", .read = read_moe},
+    {.model_type = "kimi_k2", .read = read_moe},
+    {.model_type = "nemotron", .read = read_decoder, .gated = false, .norm = kLayerNorm, .rotary = 0.5},
+    {.model_type = "nemotron_h", .read = read_nemotron_h, .gated = false},
+    {.model_type = "starcoder2", .read = read_decoder, .gated = false, .norm = kLayerNorm, .bias = true, .tied = true},
+    {.model_type = "stablelm",
+     .read = read_decoder,
+     .norm = kLayerNorm,
+     .branches = Branches::kParallelTwoNorms,
+     .rotary = 0.25},
+    {.model_type = "olmo2", .read = read_decoder, .qk_norm = QueryKeyNorm::kToken, .placement = NormPlacement::kPost},
+    {.model_type = "olmo3",
+     .read = read_decoder,
+     .qk_norm = QueryKeyNorm::kToken,
+     .placement = NormPlacement::kPost,
+     .full_every = 4},
+    {.model_type = "olmoe", .read = read_moe, .qk_norm = QueryKeyNorm::kToken},
+    {.model_type = "granite", .read = read_decoder},
+    {.model_type = "granitemoe", .read = read_moe},
+    {.model_type = "smollm3", .read = read_decoder, .full_every = 4},
+    {.model_type = "cohere", .read = read_decoder, .norm = kLayerNorm, .tied = true, .branches = Branches::kParallel},
+    {.model_type = "cohere2",
+     .read = read_decoder,
+     .norm = kLayerNorm,
+     .tied = true,
+     .branches = Branches::kParallel,
+     .full_every = 4,
+     .full_is_unrotated = true},
 };
+
+// ---- Types that no row names ----
+
+// Read as the first family of which the file has all these keys.
+struct Nearest {
+  std::string_view model_type;
+  std::array<std::string_view, 2> keys;
+};
+constexpr Nearest kNearest[] = {
+    {"nemotron_h", {"hybrid_override_pattern", "mamba_num_heads"}},
+    {"deepseek_v3", {"kv_lora_rank", "n_routed_experts"}},
+    {"glm4_moe", {"n_routed_experts", "first_k_dense_replace"}},
+    {"qwen3_moe", {"num_experts", "moe_intermediate_size"}},
+    {"olmoe", {"num_experts", "num_experts_per_tok"}},
+    {"mixtral", {"num_local_experts", "num_experts_per_tok"}},
+    {"gpt2", {"n_embd", "n_layer"}},
+    {"opt", {"ffn_dim", "word_embed_proj_dim"}},
+    {"bert", {"type_vocab_size", "intermediate_size"}},
+};
+
+const Family& family_named(std::string_view model_type) {
+  return *std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                       [&](const Family& family) { return family.model_type == model_type; });
+}
+
+const Family& nearest_family(const JsonReader& reader) {
+  for (const Nearest& nearest : kNearest) {
+    if (present(reader, nearest.keys[0]) && present(reader, nearest.keys[1])) return family_named(nearest.model_type);
+  }
+  return family_named("llama");
+}
+
+// Keys of models that are no stack of attention and MLPs.
+struct Foreign {
+  std::string_view key, what;
+};
+constexpr Foreign kForeign[] = {
+    {"linear_num_key_heads", "linear attention"},    {"mamba_n_heads", "Mamba layers of this type"},
+    {"attn_layer_period", "Mamba layers"},           {"num_decoder_layers", "an encoder with a decoder"},
+    {"decoder_layers", "an encoder with a decoder"}, {"ssm_cfg", "Mamba layers of this type"},
+};
+
+void read_text_model(JsonReader& reader, const std::string& outer_type, Model& model) {
+  reader.accept_unknown_keys();
+  reader.treat_null_as_missing();
+  std::string type = reader.text("model_type", Presence::kOptional);
+  if (type.empty()) type = outer_type;
+  for (const Foreign& foreign : kForeign) {
+    if (present(reader, foreign.key)) {
+      return reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
+                         "a stack of layers of attention and MLP");
+    }
+  }
+  const Family* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                      [&](const Family& known) { return known.model_type == type; });
+  const bool known = family != std::end(kFamilies);
+  if (!known) family = &nearest_family(reader);
+  const std::size_t errors_before = reader.error_count();
+  model.family = std::string(known ? type : family->model_type);
+  model.vocabulary = size(reader, *family, {"vocab_size"});
+  family->read(reader, *family, model);
+  if (known) return;
+  const std::string unknown =
+      type.empty() ? "no \"model_type\"" : fmt::format("model_type \"{}\" is not known", shortened(type));
+  if (reader.error_count() == errors_before) {
+    model.warnings.push_back(fmt::format("{}: read as {}, by its keys", unknown, family->model_type));
+    return;
+  }
+  std::vector<std::string> names;
+  for (const Family& each : kFamilies) names.emplace_back(each.model_type);
+  const std::string near = nearest_name(type, names);
+  reader.note("model_type", fmt::format("{}, and the keys are not those of {} either", unknown, family->model_type),
+              fmt::format("one of {}", fmt::join(names, ", ")),
+              near.empty() ? "add the keys that are missing, or write the model as our JSON (configs/README.md)"
+                           : fmt::format("did you mean \"{}\"?", near));
+}
+
+constexpr std::int64_t kLongSequence = 32'768;
 
 }  // namespace
 
 bool is_hugging_face(const nlohmann::ordered_json& root) {
   return root.is_object() && !root.contains("schema") &&
-         (root.contains("model_type") || root.contains("architectures"));
+         (root.contains("model_type") || root.contains("architectures") || root.contains("num_hidden_layers"));
 }
 
 Model read_hugging_face(JsonReader& reader) {
   reader.accept_unknown_keys();
   Model model;
-  std::vector<std::string_view> names;
-  for (const Family& family : kFamilies) names.push_back(family.model_type);
-  const std::size_t errors_before = reader.error_count();
-  const Family& family = kFamilies[reader.choice("model_type", names)];
-  if (reader.error_count() > errors_before) return model;
-  model.family = std::string(family.model_type);
   model.name = reader.text("_name_or_path", Presence::kOptional);
-  model.vocabulary = reader.integer("vocab_size", 1, kMost);
-  family.read(reader, model);
+  const std::string type = reader.text("model_type", Presence::kOptional);
+  // Multimodal models keep their language model under a key of its own.
+  const std::string_view inner = first_of(reader, {"llm_config", "language_config", "text_config"});
+  if (present(reader, inner) && !present(reader, "hidden_size")) {
+    reader.object(inner, [&](JsonReader& text) { read_text_model(text, type, model); });
+    model.tied_embeddings = reader.boolean("tie_word_embeddings", model.tied_embeddings);
+    model.warnings.push_back(fmt::format("only \"{}\" is read: encoders of images and sound are left out", inner));
+  } else {
+    read_text_model(reader, type, model);
+  }
+  if (present(reader, "quantization_config")) {
+    model.warnings.emplace_back("\"quantization_config\" is left out: training/dtype is the format of products");
+  }
+  if (present(reader, "index_topk")) {
+    model.warnings.emplace_back("\"index_topk\" is left out: attention is that of all tokens");
+  }
+  if (model.sequence > kLongSequence) {
+    model.warnings.push_back(fmt::format(
+        "sequences have {} tokens, the longest that the file allows: training/sequence sets others", model.sequence));
+  }
   if (model.head_dim == 0 && model.heads > 0) {
     if (model.hidden % model.heads != 0) {
       reader.note("", fmt::format("{} heads do not divide a hidden size of {}", model.heads, model.hidden));

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "readers.h"
@@ -9,6 +10,24 @@ namespace {
 
 // Far above any model, far below overflow of a 64-bit product of three.
 constexpr std::int64_t kMost = 10'000'000;
+constexpr std::int64_t kMostPredictions = 1'000;
+
+LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback = {}) {
+  reader.object(
+      key,
+      [&](JsonReader& inner) {
+        fallback = {};
+        fallback.every = inner.integer("every", 1, kMost, Presence::kOptional, 0);
+        if (!inner.has("every")) {
+          for (const double layer : inner.numbers("listed", 0, static_cast<double>(kMost))) {
+            fallback.listed.push_back(static_cast<std::int64_t>(layer));
+          }
+          std::sort(fallback.listed.begin(), fallback.listed.end());
+        }
+      },
+      Presence::kOptional);
+  return fallback;
+}
 
 void check_shape(const Model& model, JsonReader& reader) {
   if (model.heads > 0 && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
@@ -20,6 +39,12 @@ void check_shape(const Model& model, JsonReader& reader) {
   if (model.moe && model.moe->first_dense_layers > model.layers) {
     reader.note("moe/first_dense_layers",
                 fmt::format("{} is more than the {} layers", model.moe->first_dense_layers, model.layers));
+  }
+  if (model.rotary_dim > model.head_dim) {
+    reader.note("rotary_dim", fmt::format("{} of {} dimensions cannot be rotated", model.rotary_dim, model.head_dim));
+  }
+  if (auto pattern = check_pattern(model); !pattern) {
+    reader.note("layer_pattern", std::move(pattern.error().message), std::move(pattern.error().expected));
   }
 }
 
@@ -33,7 +58,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   if (is_hugging_face(root)) {
     model = read_hugging_face(reader);
     if (model.id.empty()) {
-      const std::filesystem::path path(where);
+      const std::filesystem::path path = std::filesystem::path(where).lexically_normal();
       model.id = path.stem() == "config" && path.has_parent_path() ? path.parent_path().filename().string()
                                                                    : path.stem().string();
     }
@@ -66,7 +91,16 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.embedding_norm = reader.boolean("embedding_norm", false);
   model.vocabulary = reader.integer("vocabulary", 1, kMost);
   model.sequence = reader.integer("sequence", 1, 1'000'000'000);
+  model.norm_placement = reader.enumerator<NormPlacement>("norm_placement", Presence::kOptional);
+  model.qk_norm = reader.enumerator<QueryKeyNorm>("qk_norm", Presence::kOptional);
+  model.branches = reader.enumerator<Branches>("branches", Presence::kOptional);
+  model.rotary_dim = reader.integer("rotary_dim", 0, kMost, Presence::kOptional, 0);
   model.sliding_window = reader.integer("sliding_window", 0, 1'000'000'000, Presence::kOptional, 0);
+  model.chunked_attention = reader.boolean("chunked_attention", false);
+  model.full_attention_layers = read_layers(reader, "full_attention_layers");
+  model.no_rotary_layers = read_layers(reader, "no_rotary_layers");
+  model.prediction_layers = reader.integer("prediction_layers", 0, kMostPredictions, Presence::kOptional, 0);
+  model.layer_pattern = reader.text("layer_pattern", Presence::kOptional);
   reader.object(
       "moe",
       [&](JsonReader& inner) {
@@ -77,6 +111,8 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
         moe.shared_experts = inner.integer("shared_experts", 0, kMost, Presence::kOptional, 0);
         moe.shared_expert_ffn = inner.integer("shared_expert_ffn", 0, kMost, Presence::kOptional, 0);
         moe.first_dense_layers = inner.integer("first_dense_layers", 0, kMost, Presence::kOptional, 0);
+        moe.layers = read_layers(inner, "layers", moe.layers);
+        moe.shared_gate = inner.boolean("shared_gate", false);
         model.moe = moe;
       },
       Presence::kOptional);
@@ -90,6 +126,18 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
         mla.rope_head_dim = inner.integer("rope_head_dim", 1, kMost);
         mla.v_head_dim = inner.integer("v_head_dim", 1, kMost);
         model.mla = mla;
+      },
+      Presence::kOptional);
+  reader.object(
+      "state_space",
+      [&](JsonReader& inner) {
+        StateSpace space;
+        space.heads = inner.integer("heads", 1, kMost);
+        space.head_dim = inner.integer("head_dim", 1, kMost);
+        space.groups = inner.integer("groups", 1, kMost);
+        space.state = inner.integer("state", 1, kMost);
+        space.convolution = inner.integer("convolution", 1, kMost, Presence::kOptional, space.convolution);
+        model.state_space = space;
       },
       Presence::kOptional);
   model.published_parameters = reader.number("published_parameters", 0, 1e18, Presence::kOptional);

@@ -7,11 +7,12 @@
 namespace ns_dist {
 namespace {
 
-// FLOPs of matrix products and attention, 2 a multiply-add; 0 for other operators.
+// FLOPs of matrix products, attention and scans, 2 a multiply-add; 0 for other operators.
 double product_flops(const OperatorKind& kind) {
   const auto product = [](auto... sizes) { return 2 * (static_cast<double>(sizes) * ...); };
   if (const auto* gemm = std::get_if<Gemm>(&kind)) return product(gemm->batch, gemm->m, gemm->n, gemm->k);
   if (const auto* grouped = std::get_if<GroupedGemm>(&kind)) return product(grouped->rows, grouped->n, grouped->k);
+  if (const auto* scan = std::get_if<UnknownOperator>(&kind)) return scan->flops / units::FLOP;
   if (const auto* attention = std::get_if<Attention>(&kind)) {
     const std::int64_t keys =
         attention->window > 0 ? std::min(attention->window, attention->key_length) : attention->key_length;
@@ -23,11 +24,19 @@ double product_flops(const OperatorKind& kind) {
 
 }  // namespace
 
-Block layer_block(const Shape& shape, bool moe) {
-  Block layer = attention_block(shape);
-  Block second = moe ? moe_block(shape) : mlp_block(shape);
-  layer.steps.insert(layer.steps.end(), std::move_iterator(second.steps.begin()),
-                     std::move_iterator(second.steps.end()));
+Block layer_block(const Shape& shape, const LayerKind& kind) {
+  Shape own = shape;
+  own.kind = kind;
+  Block layer;
+  const auto append = [&layer](Block block) {
+    layer.input = block.input;
+    layer.steps.insert(layer.steps.end(), std::move_iterator(block.steps.begin()),
+                       std::move_iterator(block.steps.end()));
+  };
+  if (kind.mixer == Mixer::kAttention) append(attention_block(own));
+  if (kind.mixer == Mixer::kStateSpace) append(state_space_block(own));
+  if (kind.feed_forward == FeedForward::kDense) append(mlp_block(own));
+  if (kind.feed_forward == FeedForward::kExperts) append(moe_block(own));
   return layer;
 }
 

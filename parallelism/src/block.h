@@ -60,16 +60,23 @@ struct Block {
 };
 
 // The parts of a transformer, one file each in blocks/.
-Block attention_block(const Shape& shape);  // norm, attention, projection, residual
-Block mlp_block(const Shape& shape);        // norm, dense MLP, residual
-Block moe_block(const Shape& shape);        // norm, router, experts, shared experts, residual
+Block attention_block(const Shape& shape);    // norm, attention, projection, residual
+Block state_space_block(const Shape& shape);  // norm, Mamba-2 mixer, residual
+Block mlp_block(const Shape& shape);          // norm, dense MLP, residual
+Block moe_block(const Shape& shape);          // norm, router, experts, shared experts, residual
 Block embedding_block(const Shape& shape);
+// A layer for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2): norms of the hidden states and of the next
+// token's embedding, their projection to the hidden size, a layer of the model's last kind. Its table is the model's.
+Block prediction_block(const Shape& shape);
 // Final norm, logits, cross-entropy. A tied projection has parameters of its own where the pipeline has several stages:
-// it is a copy of the embedding's table (a stage that holds both shares one).
+// it is a copy of the embedding's table (a stage that holds both shares one). The same holds for the table that
+// multi-token prediction reads.
 Block loss_block(const Shape& shape);
+// The norm, logits and cross-entropy of a prediction layer; the projection is the model's.
+Block prediction_loss_block(const Shape& shape);
 
-// Attention and MLP or experts.
-Block layer_block(const Shape& shape, bool moe);
+// The mixer and the feed-forward part of a layer, in a row or side by side.
+Block layer_block(const Shape& shape, const LayerKind& kind);
 
 RankParameters parameters_of(const Block& block);
 

@@ -55,6 +55,17 @@ struct Checker {
   }
 };
 
+// Mamba-2 layers. Their groups of heads are copied where there are fewer of them than ranks.
+void check_state_space(const Model& model, const ParallelPlan& plan, Checker& check) {
+  const StateSpace& space = *model.state_space;
+  check.divides("plan/tp", plan.tp, space.heads,
+                fmt::format("tp {} does not divide the {} Mamba-2 heads of {}", plan.tp, space.heads, model.name));
+  if (plan.cp > 1) {
+    check.fail_at("plan/cp", fmt::format("the scan of {}'s Mamba-2 layers is not divided over ranks", model.name), "1",
+                  "use plan/cp=1");
+  }
+}
+
 void check_context(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
   if (plan.cp == 1) return;
   // Each rank has a part from the beginning of the sequence and one from its end.
@@ -193,7 +204,11 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
     check.fail_at("plan/tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them",
                                          plan.tp, model.kv_heads));
   }
-  if (!model.moe || model.moe->first_dense_layers > 0) {
+  const std::vector<LayerKind> kinds = layer_kinds(model).kinds;
+  const auto has = [&](auto member, auto value) {
+    return std::any_of(kinds.begin(), kinds.end(), [&](const LayerKind& kind) { return kind.*member == value; });
+  };
+  if (has(&LayerKind::feed_forward, FeedForward::kDense)) {
     check.divides("plan/tp", plan.tp, model.ffn,
                   fmt::format("tp {} does not divide the MLP width {}", plan.tp, model.ffn));
   }
@@ -232,6 +247,16 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
   if (model.moe) {
     check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn,
                   fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn));
+  }
+  if (has(&LayerKind::mixer, Mixer::kStateSpace)) check_state_space(model, plan, check);
+  if (training.mtp && model.prediction_layers == 0) {
+    check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "false",
+                  "use training/mtp=false, or give its \"prediction_layers\"");
+  }
+  if (training.mtp) {
+    check.divides(
+        "plan/tp", plan.tp, model.hidden,
+        fmt::format("tp {} does not divide the hidden size {} of multi-token prediction", plan.tp, model.hidden));
   }
   check_context(model, plan, training, check);
   check_sharing(model, plan, check);

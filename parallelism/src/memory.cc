@@ -35,7 +35,7 @@ struct StageChunks {
   std::vector<ChunkBytes> chunks;
   double largest_layer = 0;       // everything that one layer keeps without recomputation
   double largest_parameters = 0;  // of one layer on a rank
-  bool computes_loss = false;
+  double losses = 0;              // kept by the losses of one microbatch
 };
 
 void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
@@ -55,17 +55,20 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
     for (std::size_t position = 0; position < direction.size(); ++position) {
       ChunkBytes& chunk = chunk_of(direction[position]);
       StageChunks& stage = stages[static_cast<std::size_t>(direction[position].stage)];
-      for (const LayerRun& run : layer_runs(*shape.model, *shape.plan, layers[position])) {
+      for (const PartRun& run : part_runs(parts, *shape.plan, layers, position)) {
         const ModelPart& part = parts[run.part];
+        if (run.part == Part::kLoss || run.part == Part::kPredictionLoss) {
+          // The loss follows its forward pass with its input gradient, so that one microbatch is held at a time.
+          add(chunk, {0, part.kept.after_input_gradient}, run.count);
+          stage.losses += part.kept.after_forward * static_cast<double>(run.count);
+          continue;
+        }
         add(chunk, part.kept, run.count);
+        if (run.part == Part::kEmbedding) continue;
         stage.largest_layer = std::max(stage.largest_layer, part.kept_without_recompute);
         stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
       }
     }
-    add(chunk_of(direction.front()), parts[Part::kEmbedding].kept, 1);
-    // The loss follows its forward pass with its input gradient, so that one microbatch is held at a time.
-    add(chunk_of(direction.back()), {0, parts[Part::kLoss].kept.after_input_gradient}, 1);
-    stages[static_cast<std::size_t>(direction.back().stage)].computes_loss = true;
   }
   return stages;
 }
@@ -119,7 +122,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     double activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
     // A layer that is computed again holds all its activations for a moment.
     if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
-    if (kept[stage].computes_loss) activations += (*parts)[Part::kLoss].kept.after_forward;
+    activations += kept[stage].losses;
     used.activations = activations * units::B;
     used.other = kFramework;
     budget.stages.push_back(used);

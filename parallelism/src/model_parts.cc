@@ -44,8 +44,11 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
 
 ModelParts make_parts(const Model& model, const PartsKey& key) {
   const Shape shape(model, key.plan, key.training);
-  const std::int64_t dense = dense_layers(model);
   ModelParts made;
+  made.layers = layer_kinds(model);
+  made.prediction_layers = shape.prediction_layers;
+  const std::size_t kinds = made.layers.kinds.size();
+  made.parts.resize(static_cast<std::size_t>(layer_part(kinds, false)));
   const auto add = [&](Part part, const Block& block, const Shape& own) {
     const FragmentMaker maker(own, mesh_of(key.plan), made.works);
     ModelPart& added = made.parts[static_cast<std::size_t>(part)];
@@ -63,31 +66,47 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
     add_pass(PassKind::kWeightGradient);
   };
   add(Part::kEmbedding, embedding_block(shape), shape);
-  if (dense > 0) add(Part::kDenseLayer, layer_block(shape, false), shape);
-  if (dense < model.layers) add(Part::kMoeLayer, layer_block(shape, true), shape);
+  for (std::size_t kind = 0; kind < kinds; ++kind) {
+    add(layer_part(kind, false), layer_block(shape, made.layers.kinds[kind]), shape);
+  }
   add(Part::kLoss, loss_block(shape), shape);
+  if (made.prediction_layers > 0) {
+    add(Part::kPrediction, prediction_block(shape), shape);
+    add(Part::kPredictionLoss, prediction_loss_block(shape), shape);
+  }
   if (!keeps_some_layers(key.plan)) return made;
   ParallelPlan keeping = key.plan;
   keeping.recompute = Recompute::kNone;
   const Shape kept(model, keeping, key.training);
-  if (dense > 0) add(Part::kKeptDenseLayer, layer_block(kept, false), kept);
-  if (dense < model.layers) add(Part::kKeptMoeLayer, layer_block(kept, true), kept);
+  for (std::size_t kind = 0; kind < kinds; ++kind) {
+    add(layer_part(kind, true), layer_block(kept, made.layers.kinds[kind]), kept);
+  }
   return made;
 }
 
 }  // namespace
 
-std::vector<LayerRun> layer_runs(const Model& model, const ParallelPlan& plan, const LayerRange& range) {
-  const std::int64_t dense = std::clamp<std::int64_t>(dense_layers(model) - range.first, 0, range.count);
-  const std::int64_t again = keeps_some_layers(plan) ? std::min(plan.recompute_layers, range.count) : range.count;
-  std::vector<LayerRun> runs;
-  const auto add = [&](Part part, std::int64_t from, std::int64_t to) {
-    if (to > from) runs.push_back({part, range.first + from, to - from});
-  };
-  add(Part::kDenseLayer, 0, std::min(dense, again));
-  add(Part::kKeptDenseLayer, std::min(dense, again), dense);
-  add(Part::kMoeLayer, dense, std::max(dense, again));
-  add(Part::kKeptMoeLayer, std::max(dense, again), range.count);
+std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan, std::span<const LayerRange> layers,
+                               std::size_t position) {
+  const LayerRange& range = layers[position];
+  const std::int64_t again = keeps_some_layers(plan) ? plan.recompute_layers : range.count;
+  std::vector<PartRun> runs;
+  if (position == 0) runs.push_back({Part::kEmbedding, -1, 1});
+  for (std::int64_t i = 0; i < range.count; ++i) {
+    const std::int64_t layer = range.first + i;
+    const Part part = layer_part(parts.layers.of_layer[static_cast<std::size_t>(layer)], i >= again);
+    if (!runs.empty() && runs.back().part == part) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({part, layer, 1});
+    }
+  }
+  if (position + 1 < layers.size()) return runs;
+  const std::int64_t predictions = parts.prediction_layers;
+  if (predictions > 0)
+    runs.push_back({Part::kPrediction, static_cast<std::int64_t>(parts.layers.of_layer.size()), predictions});
+  runs.push_back({Part::kLoss, -1, 1});
+  if (predictions > 0) runs.push_back({Part::kPredictionLoss, -1, predictions});
   return runs;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "block.h"
@@ -17,25 +18,25 @@
 
 namespace ns_dist {
 
-// The parts of the model that a position holds. The last two keep their activations where only some layers of a
-// position are recomputed.
-enum class Part : std::uint8_t { kEmbedding, kDenseLayer, kMoeLayer, kLoss, kKeptDenseLayer, kKeptMoeLayer };
-inline constexpr std::size_t kPartCount = 6;
+// The parts of the model that a position holds. From kLayers on, two for each kind of layer: one under the plan's
+// recomputation, and one that keeps its activations where only some layers of a position are recomputed.
+enum class Part : std::uint8_t { kEmbedding, kLoss, kPrediction, kPredictionLoss, kLayers };
+constexpr Part layer_part(std::size_t kind, bool kept) {
+  return static_cast<Part>(static_cast<std::size_t>(Part::kLayers) + 2 * kind + (kept ? 1 : 0));
+}
 
-// `count` like parts on end, of layers from `layer` on.
-struct LayerRun {
-  Part part = Part::kDenseLayer;
+// `count` like parts on end, of layers from `layer` on. Prediction layers are numbered behind the model's.
+struct PartRun {
+  Part part = Part::kEmbedding;
   std::int64_t layer = -1, count = 1;
 };
-// Layers of one position.
-std::vector<LayerRun> layer_runs(const Model& model, const ParallelPlan& plan, const LayerRange& range);
 
 // Whether full recomputation leaves out some layers of a position.
 constexpr bool keeps_some_layers(const ParallelPlan& plan) {
   return plan.recompute == Recompute::kFull && plan.recompute_layers > 0;
 }
 
-// One part. A model without such layers has none of their parameters, bytes and passes.
+// One part. Parts that the model does not have hold nothing.
 struct ModelPart {
   RankParameters parameters;
   KeptBytes kept;                                                // under the plan's recomputation
@@ -44,13 +45,19 @@ struct ModelPart {
 };
 
 struct ModelParts {
-  std::array<ModelPart, kPartCount> parts;
+  std::vector<ModelPart> parts;  // by Part
+  LayerKinds layers;
+  std::int64_t prediction_layers = 0;
   std::vector<Fragment> fragments;  // of all passes
   WorkTable works;                  // of the fragments
 
   const ModelPart& operator[](Part part) const { return parts[static_cast<std::size_t>(part)]; }
   bool too_large() const { return false; }
 };
+
+// What a position holds, from its first part to its last. `layers` by position.
+std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan, std::span<const LayerRange> layers,
+                               std::size_t position);
 
 // What parts depend on.
 struct PartsKey {

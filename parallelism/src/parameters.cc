@@ -6,16 +6,22 @@ namespace ns_dist {
 
 ModelParameters model_parameters(const Model& model) {
   const Shape shape = Shape::whole(model, {1, 1, 1, Precision::kBf16});
-  const std::int64_t dense = dense_layers(model), with_experts = model.layers - dense;
+  const LayerKinds layers = layer_kinds(model);
+  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
   ModelParameters parameters;
   parameters.embedding = parameters_of(embedding_block(shape)).total();
-  if (dense > 0) parameters.layers += static_cast<double>(dense) * parameters_of(layer_block(shape, false)).total();
-  if (with_experts > 0) {
-    parameters.layers += static_cast<double>(with_experts) * parameters_of(layer_block(shape, true)).total();
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    parameters.layers +=
+        static_cast<double>(counts[kind]) * parameters_of(layer_block(shape, layers.kinds[kind])).total();
   }
   const Block loss = loss_block(shape);
   parameters.final_norm = loss.steps.front().parameters.total();
   parameters.output = parameters_of(loss).total() - parameters.final_norm;
+  if (model.prediction_layers > 0) {
+    parameters.prediction =
+        static_cast<double>(model.prediction_layers) *
+        (parameters_of(prediction_block(shape)) += parameters_of(prediction_loss_block(shape))).total();
+  }
   return parameters;
 }
 

@@ -20,7 +20,7 @@ using Body = std::vector<Instruction>;
 
 constexpr auto kDp = Stream::kDataParallel;
 
-using Run = LayerRun;
+using Run = PartRun;
 
 class StepPlanner {
  public:
@@ -105,15 +105,7 @@ class StepPlanner {
     return run;
   }
 
-  // What a position holds, from its first layer to its last.
-  std::vector<Run> runs_of(std::size_t position) const {
-    std::vector<Run> runs;
-    if (position == 0) runs.push_back({Part::kEmbedding, -1, 1});
-    const std::vector<Run> layers = layer_runs(model_, plan_, layers_[position]);
-    runs.insert(runs.end(), layers.begin(), layers.end());
-    if (position + 1 == positions_) runs.push_back({Part::kLoss, -1, 1});
-    return runs;
-  }
+  std::vector<Run> runs_of(std::size_t position) const { return part_runs(parts_, plan_, layers_, position); }
 
   // ---- Passes ----
 
@@ -439,7 +431,7 @@ class StepPlanner {
   // stream is free, and each layer waits for its own.
   struct Gathered {
     std::int32_t chunk = 0;
-    Part part = Part::kDenseLayer;
+    Part part = Part::kEmbedding;
     std::int64_t layer = -1, count = 0;  // count: collectives up to and with this one
   };
   void start_gathers(Body& body) {
@@ -493,7 +485,7 @@ class StepPlanner {
     const auto stages = static_cast<std::size_t>(plan_.pp);
     first_holder_ = seats_[0].front().stage;
     last_holder_ = seats_[0].back().stage;
-    if (model_.tied_embeddings && seats_.size() == 1 && first_holder_ != last_holder_) {
+    if (shape_.reads_table_again() && seats_.size() == 1 && first_holder_ != last_holder_) {
       meetings_.embedding = meeting(2);
     }
     if (seats_.size() == 2) {

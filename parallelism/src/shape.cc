@@ -42,7 +42,9 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       kv_heads(std::max<std::int64_t>(1, m.kv_heads / p.tp)),
       query_dim(m.mla ? m.mla->nope_head_dim + m.mla->rope_head_dim : m.head_dim),
       value_dim(m.mla ? m.mla->v_head_dim : m.head_dim),
-      vocabulary(padded_vocabulary(m, p.tp) / p.tp) {}
+      vocabulary(padded_vocabulary(m, p.tp) / p.tp),
+      prediction_layers(training.mtp ? m.prediction_layers : 0),
+      kind(layer_kind(m, 0)) {}
 
 Shape Shape::whole(const Model& model, const Training& training) {
   static const ParallelPlan kUnsharded;
@@ -51,10 +53,22 @@ Shape Shape::whole(const Model& model, const Training& training) {
   return shape;
 }
 
-bool is_moe_layer(const Model& model, std::int64_t layer) { return layer >= dense_layers(model); }
+LayerKinds layer_kinds(const Model& model) {
+  LayerKinds layers;
+  layers.of_layer.reserve(static_cast<std::size_t>(model.layers));
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const LayerKind kind = layer_kind(model, layer);
+    auto known = std::find(layers.kinds.begin(), layers.kinds.end(), kind);
+    if (known == layers.kinds.end()) known = layers.kinds.insert(known, kind);
+    layers.of_layer.push_back(static_cast<std::uint8_t>(known - layers.kinds.begin()));
+  }
+  return layers;
+}
 
-std::int64_t dense_layers(const Model& model) {
-  return model.moe ? std::min(model.layers, model.moe->first_dense_layers) : model.layers;
+std::vector<std::int64_t> layers_of_kinds(const LayerKinds& layers) {
+  std::vector<std::int64_t> counts(layers.kinds.size());
+  for (const std::uint8_t kind : layers.of_layer) ++counts[kind];
+  return counts;
 }
 
 Bytes gradient_size(const ParallelPlan& plan, DType dtype) {

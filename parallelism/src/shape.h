@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "ns_dist/mesh.h"
 #include "ns_dist/model.h"
@@ -29,8 +30,17 @@ struct Shape {
   std::int64_t sharded_tokens;   // tokens / tp under sequence parallelism: norms, residuals, dropouts
   std::int64_t heads, kv_heads;  // of this rank; fewer key-value heads than ranks are replicated
   std::int64_t query_dim, value_dim;
-  std::int64_t vocabulary;  // of this rank: padded to a multiple of 128 tp, as Megatron does
+  std::int64_t vocabulary;         // of this rank: padded to a multiple of 128 tp, as Megatron does
+  std::int64_t prediction_layers;  // for multi-token prediction, that are trained
+  LayerKind kind;  // of the layer whose blocks are made: the model's first, unless layer_block says otherwise
 
+  // Whether attention and MLP of this layer are side by side.
+  bool parallel_branches() const {
+    return model->branches != Branches::kSequential &&
+           kind == LayerKind{.windowed = kind.windowed, .rotary = kind.rotary};
+  }
+  // Whether the stage with the loss reads the embedding's table.
+  bool reads_table_again() const { return model->tied_embeddings || prediction_layers > 0; }
   // Bytes of a microbatch's hidden states: all tokens of this context-parallel rank.
   Bytes hidden_states() const { return static_cast<double>(tokens * hidden) * element * units::B; }
 };
@@ -66,9 +76,14 @@ std::int64_t replicas(const ParallelPlan& plan, bool experts);
 // Of these, ranks that share one copy of what ZeRO spreads.
 std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts);
 
-bool is_moe_layer(const Model& model, std::int64_t layer);
-// Layers at the bottom of the model that have no experts.
-std::int64_t dense_layers(const Model& model);
+// The kinds of layers that a model has, in the order of their first layers.
+struct LayerKinds {
+  std::vector<LayerKind> kinds;
+  std::vector<std::uint8_t> of_layer;  // indexes of kinds
+};
+LayerKinds layer_kinds(const Model& model);
+// How many layers are of each kind.
+std::vector<std::int64_t> layers_of_kinds(const LayerKinds& layers);
 
 // Rank 0 of a stage: tp, cp and dp coordinates 0.
 Rank representative(const Mesh& mesh, std::int64_t stage);

@@ -11,9 +11,8 @@
 
 namespace ns_dist {
 
-// By stage: the layers of all its chunks, with the embedding where it holds the first position and the final norm and
-// output projection where it holds the last. A stage that holds both has one table for a tied projection. `layers` by
-// position.
+// By stage: the parts of all its chunks. A stage that holds both ends of the model has one table for a tied projection
+// or for multi-token prediction. `layers` by position.
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                              const ModelParts& parts);
 

@@ -17,22 +17,27 @@ double recomputed_share(const Model& model, const ParallelPlan& plan) {
 
 StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Training& training) {
   // Forward FLOPs of one sequence through the whole model.
-  const Shape shape = Shape::whole(model, {1, 1, training.sequence, training.precision});
-  const std::int64_t dense = dense_layers(model);
-  BlockFlops layers;
-  const auto add = [&](bool moe, std::int64_t count) {
-    if (count == 0) return;
-    const BlockFlops each = flops_of(layer_block(shape, moe), plan.recompute_modules);
-    layers.forward += each.forward * static_cast<double>(count);
-    layers.recomputed += each.recomputed * static_cast<double>(count);
+  const Shape shape = Shape::whole(model, {1, 1, training.sequence, training.precision, training.mtp});
+  const LayerKinds kinds = layer_kinds(model);
+  const std::vector<std::int64_t> counts = layers_of_kinds(kinds);
+  BlockFlops layers, predictions;
+  const auto add = [&](const Block& block, std::int64_t count, BlockFlops& sum) {
+    const BlockFlops each = flops_of(block, plan.recompute_modules);
+    sum.forward += each.forward * static_cast<double>(count);
+    sum.recomputed += each.recomputed * static_cast<double>(count);
   };
-  add(false, dense);
-  add(true, model.layers - dense);
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    add(layer_block(shape, kinds.kinds[kind]), counts[kind], layers);
+  }
+  if (shape.prediction_layers > 0) add(prediction_block(shape), shape.prediction_layers, predictions);
   const double sequences = static_cast<double>(training.global_batch);
-  const double model_flops = 3 * (layers.forward + flops_of(loss_block(shape)).forward);
+  const double losses = static_cast<double>(1 + shape.prediction_layers) * flops_of(loss_block(shape)).forward;
+  const double model_flops = 3 * (layers.forward + predictions.forward + losses);
   double again = 0;
-  if (plan.recompute == Recompute::kFull) again = layers.forward * recomputed_share(model, plan);
-  if (plan.recompute == Recompute::kSelective) again = layers.recomputed;
+  if (plan.recompute == Recompute::kFull) {
+    again = layers.forward * recomputed_share(model, plan) + predictions.forward;
+  }
+  if (plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
   return {sequences * model_flops * units::FLOP, sequences * (model_flops + again) * units::FLOP};
 }
 

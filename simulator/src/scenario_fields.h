@@ -25,7 +25,7 @@ struct References {
 template <class Visitor, OrConst<References> T>
 void visit_fields(Visitor&& visit, T& names) {
   visit({.name = "model",
-         .help = "ns-dist list models, our JSON or a Hugging Face config.json",
+         .help = "ns-dist list models, our JSON, or a Hugging Face config.json or its folder",
          .values = "ID|FILE",
          .default_text = "gpt3-175b"},
         names.model);

@@ -83,6 +83,21 @@ void fields(Io& io, Cluster& cluster) {
 }
 
 template <class Io>
+void fields(Io& io, LayerSet& layers) {
+  io("every", layers.every);
+  io("listed", layers.listed);
+}
+
+template <class Io>
+void fields(Io& io, StateSpace& space) {
+  io("heads", space.heads, 1);
+  io("head_dim", space.head_dim, 1);
+  io("groups", space.groups, 1);
+  io("state", space.state, 1);
+  io("convolution", space.convolution, 1);
+}
+
+template <class Io>
 void fields(Io& io, Experts& moe) {
   io("experts", moe.experts, 1);
   io("top_k", moe.top_k, 1);
@@ -90,6 +105,8 @@ void fields(Io& io, Experts& moe) {
   io("shared_experts", moe.shared_experts);
   io("shared_expert_ffn", moe.shared_expert_ffn);
   io("first_dense_layers", moe.first_dense_layers);
+  if (Io::kReads || moe.layers != Experts{}.layers) io.optional("layers", moe.layers);
+  io.unless_default("shared_gate", moe.shared_gate);
 }
 
 template <class Io>
@@ -126,11 +143,22 @@ void fields(Io& io, Model& model) {
   io("vocabulary", model.vocabulary, 1);
   io("sequence", model.sequence, 1);
   io("sliding_window", model.sliding_window);
+  io.unless_default("norm_placement", model.norm_placement);
+  io.unless_default("qk_norm", model.qk_norm);
+  io.unless_default("branches", model.branches);
+  io.unless_default("rotary_dim", model.rotary_dim);
+  io.unless_default("chunked_attention", model.chunked_attention);
+  io.unless_default("full_attention_layers", model.full_attention_layers);
+  io.unless_default("no_rotary_layers", model.no_rotary_layers);
+  io.unless_default("prediction_layers", model.prediction_layers);
   io("moe", model.moe);
   io("mla", model.mla);
+  io.unless_default("state_space", model.state_space);
+  io.unless_default("layer_pattern", model.layer_pattern);
   io("published_parameters", model.published_parameters);
   io("published_parameters_tolerance", model.published_parameters_tolerance);
   io("published_active_parameters", model.published_active_parameters);
+  io.unless_default("warnings", model.warnings);
 }
 
 template <class Io, class Table>
@@ -209,6 +237,7 @@ void fields(Io& io, Scenario& scenario) {
 
 class Writer {
  public:
+  static constexpr bool kReads = false;
   template <class T>
   void operator()(std::string_view key, T& value, std::int64_t = 0) {
     json_[std::string(key)] = of(value);
@@ -267,6 +296,7 @@ class Writer {
 // null: a quantity of zero, a calibration that was not given.
 class Reader {
  public:
+  static constexpr bool kReads = true;
   explicit Reader(JsonReader& json) : json_(json) {}
 
   template <class T>
@@ -322,6 +352,11 @@ class Reader {
     }
   }
   void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
+  void read(std::string_view key, std::vector<std::int64_t>& values) {
+    for (const double value : json_.numbers(key, 0, static_cast<double>(kMost))) {
+      values.push_back(static_cast<std::int64_t>(value));
+    }
+  }
   void read(std::string_view key, std::vector<double>& values) {
     values = json_.numbers(key, 0, std::numeric_limits<double>::infinity());
   }
@@ -352,6 +387,10 @@ class Reader {
 
 // Rules that no single field can tell.
 void check(const Scenario& scenario, const std::string& where, std::vector<Error>& errors) {
+  if (auto pattern = check_pattern(scenario.model); !pattern) {
+    pattern.error().where = where + "/model/layer_pattern";
+    errors.push_back(std::move(pattern.error()));
+  }
   const std::vector<FabricLevel>& levels = scenario.cluster.levels;
   double gpus = 1;
   for (std::size_t i = 0; i < levels.size(); ++i) {

@@ -60,6 +60,7 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   const std::int64_t ranks = mesh.ranks();
   const std::int64_t gpus = scenario.cluster.gpu_count();
   std::vector<Warning> found;
+  for (const std::string& read : scenario.model.warnings) found.push_back({"model_read_otherwise", read});
   if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
   const GroupReach reach = group_reach(plan);
   const auto across = [&](const char* code, const char* what, const char* field, std::int64_t degree,
@@ -80,6 +81,11 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   }
   if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {
     found.push_back(*std::move(unused));
+  }
+  if (const std::int64_t layers = scenario.model.prediction_layers; layers > 0 && !scenario.training.mtp) {
+    found.push_back({"without_mtp", fmt::format("without the model's {} layer{} for multi-token prediction: "
+                                                "training/mtp=true trains {}",
+                                                layers, layers == 1 ? "" : "s", layers == 1 ? "it" : "them")});
   }
   if (gpus > ranks) {
     found.push_back(

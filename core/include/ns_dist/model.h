@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ns_dist/names.h"
+#include "ns_dist/result.h"
 
 namespace ns_dist {
 
@@ -24,12 +25,42 @@ template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<PositionKind> = {"learned", "rotary", "alibi",
                                                                                    "none"};
 
+// Where a branch is normalized: before it, before and behind it (Gemma 2 and 3, GLM-4), or behind it alone (OLMo 2).
+enum class NormPlacement { kPre, kSandwich, kPost };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<NormPlacement> = {"pre", "sandwich", "post"};
+
+// Normalization of queries and keys: of each head (Qwen3, Gemma 3), of all heads of a token together (OLMo 2), or of
+// each head without weights (Llama 4).
+enum class QueryKeyNorm { kNone, kHead, kToken, kPlain };
+template <>
+inline constexpr std::array<std::string_view, 4> kEnumeratorNames<QueryKeyNorm> = {"none", "head", "token", "plain"};
+
+// How attention and MLP follow each other. kParallel: both read the same normalized input and are added once (GPT-J,
+// Falcon 7B, Cohere); kParallelTwoNorms: each has a norm of its own (GPT-NeoX, Falcon 40B).
+enum class Branches { kSequential, kParallel, kParallelTwoNorms };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<Branches> = {"sequential", "parallel",
+                                                                               "parallel_two_norms"};
+
+// Layers of a model, counted from 0: every k-th, of which the first is layer k - 1, or those that are listed.
+struct LayerSet {
+  std::int64_t every = 0;            // 0: none but those listed
+  std::vector<std::int64_t> listed;  // ascending
+  bool contains(std::int64_t layer) const;
+  // The set with `member[layer]`; by its period, where it has one.
+  static LayerSet of(const std::vector<bool>& member);
+  friend bool operator==(const LayerSet&, const LayerSet&) = default;
+};
+
 // Mixture of experts: `top_k` of `experts` process each token.
 struct Experts {
   std::int64_t experts = 0, top_k = 0;
   std::int64_t expert_ffn = 0;
   std::int64_t shared_experts = 0, shared_expert_ffn = 0;  // always active; ffn of one shared expert
-  std::int64_t first_dense_layers = 0;  // layers at the bottom with an ordinary MLP of width Model::ffn
+  std::int64_t first_dense_layers = 0;           // layers at the bottom with an ordinary MLP of width Model::ffn
+  LayerSet layers = {.every = 1, .listed = {}};  // of the layers above these, those with experts
+  bool shared_gate = false;  // the shared experts' output is weighted by a sigmoid of its own (Qwen2-MoE)
   friend bool operator==(const Experts&, const Experts&) = default;
 };
 
@@ -37,6 +68,13 @@ struct Experts {
 struct LatentAttention {
   std::int64_t q_rank = 0, kv_rank = 0, nope_head_dim = 0, rope_head_dim = 0, v_head_dim = 0;
   friend bool operator==(const LatentAttention&, const LatentAttention&) = default;
+};
+
+// Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): `heads` of `head_dim` channels, each with a state of `state` values a
+// channel; `groups` of heads share their input and output maps.
+struct StateSpace {
+  std::int64_t heads = 0, head_dim = 0, groups = 0, state = 0, convolution = 4;
+  friend bool operator==(const StateSpace&, const StateSpace&) = default;
 };
 
 struct Model {
@@ -53,14 +91,44 @@ struct Model {
   bool dropout = false;             // masks are kept for the backward pass
   bool tied_embeddings = true;
   bool embedding_norm = false;  // a normalization after the embedding (BLOOM)
+  NormPlacement norm_placement = NormPlacement::kPre;
+  QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
+  Branches branches = Branches::kSequential;
+  std::int64_t rotary_dim = 0;  // of head_dim, those that are rotated; 0: all
   std::int64_t vocabulary = 0, sequence = 0;
-  std::int64_t sliding_window = 0;  // 0: full attention
+  std::int64_t sliding_window = 0;     // tokens; 0: full attention
+  bool chunked_attention = false;      // tokens see their own chunk of sliding_window tokens (Llama 4)
+  LayerSet full_attention_layers;      // without the window
+  LayerSet no_rotary_layers;           // that have no positions
+  std::int64_t prediction_layers = 0;  // for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2)
   std::optional<Experts> moe;
   std::optional<LatentAttention> mla;
+  std::optional<StateSpace> state_space;
+  // What each layer is, where layers are not attention and MLP each: M Mamba-2, * attention, - MLP, E experts, as
+  // Nemotron-H writes it. Empty otherwise.
+  std::string layer_pattern;
   double published_parameters = 0;            // 0: nothing published
   double published_parameters_tolerance = 0;  // relative; how many digits were published
   double published_active_parameters = 0;     // mixture of experts
+  std::vector<std::string> warnings;          // what was not read as its file says it
   friend bool operator==(const Model&, const Model&) = default;
 };
+
+enum class Mixer { kNone, kAttention, kStateSpace };
+enum class FeedForward { kNone, kDense, kExperts };
+
+// What one layer does that others of its model may not do.
+struct LayerKind {
+  Mixer mixer = Mixer::kAttention;
+  FeedForward feed_forward = FeedForward::kDense;
+  bool windowed = false;  // attention sees sliding_window tokens
+  bool rotary = true;     // where the model's positions are rotary
+  friend bool operator==(const LayerKind&, const LayerKind&) = default;
+};
+
+// `layer` is one of the model's, and its pattern is one that check_pattern accepts.
+LayerKind layer_kind(const Model& model, std::int64_t layer);
+// Errors: a layer_pattern that has not one letter for each layer, or letters for what the model does not have.
+Result<void> check_pattern(const Model& model);
 
 }  // namespace ns_dist

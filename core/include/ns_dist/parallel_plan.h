@@ -233,6 +233,7 @@ struct Training {
   std::int64_t global_batch = 1536, micro_batch = 1;  // sequences
   std::int64_t sequence = 2048;                       // tokens
   Precision precision = Precision::kBf16;
+  bool mtp = false;  // with the model's prediction_layers
   friend bool operator==(const Training&, const Training&) = default;
 };
 
@@ -244,6 +245,10 @@ void visit_fields(Visitor&& visit, T& training) {
         training.sequence);
   visit({.name = "training/dtype", .help = "number format of products; from fp8 on, all else stays in bf16"},
         training.precision);
+  visit({.name = "training/mtp",
+         .help = "multi-token prediction: the layers that the model has for it are trained",
+         .in_reports = InReports::kUnlessDefault},
+        training.mtp);
 }
 
 }  // namespace ns_dist

@@ -10,7 +10,8 @@ struct ModelParameters {
   double embedding = 0;  // tokens and learned positions, and the norm after them
   double layers = 0;
   double final_norm = 0;
-  double output = 0;  // the untied output projection
+  double output = 0;      // the untied output projection
+  double prediction = 0;  // layers for multi-token prediction, which the total leaves out
   double total() const { return embedding + layers + final_norm + output; }
 };
 

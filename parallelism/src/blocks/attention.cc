@@ -43,6 +43,23 @@ void latent_projections(const Shape& shape, Block& block) {
       shape, {"attention.kv_up", tokens, mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim)}));
 }
 
+// Norms of queries and keys, a kernel each.
+BlockStep query_key_norm(const Shape& shape) {
+  const bool of_token = shape.model->qk_norm == QueryKeyNorm::kToken;
+  BlockStep step;
+  step.name = "attention.qk_norm";
+  for (const auto& [name, heads] :
+       {std::pair("attention.q_norm", shape.heads), std::pair("attention.k_norm", shape.kv_heads)}) {
+    const std::int64_t columns = of_token ? heads * shape.query_dim : shape.query_dim;
+    BlockStep one = blocks::norm(shape, name, shape.tokens * heads * shape.query_dim / columns, columns);
+    step.forward.push_back(std::move(one.forward.front()));
+    step.input_gradient.insert(step.input_gradient.begin(), std::move(one.input_gradient.front()));
+    step.kept_for_input_gradient += one.kept_for_input_gradient;
+    if (shape.model->qk_norm != QueryKeyNorm::kPlain) step.parameters += one.parameters;
+  }
+  return step;
+}
+
 // Queries, keys and values as the core reads them.
 BlockStep heads(const Shape& shape) {
   BlockStep step;
@@ -51,8 +68,10 @@ BlockStep heads(const Shape& shape) {
     step.forward.push_back(kernel(shape, std::string(name), kind));
     step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, blocks::concat(name, ".backward"), kind));
   };
-  if (shape.model->position == PositionKind::kRotary) {
-    const std::int64_t rotated = shape.model->mla ? shape.model->mla->rope_head_dim : shape.query_dim;
+  if (shape.model->position == PositionKind::kRotary && shape.kind.rotary) {
+    const std::int64_t rotated = shape.model->mla              ? shape.model->mla->rope_head_dim
+                                 : shape.model->rotary_dim > 0 ? shape.model->rotary_dim
+                                                               : shape.query_dim;
     const std::int64_t rotated_keys = shape.model->mla ? 1 : shape.kv_heads;
     add("attention.rotary", Elementwise{"rotary", shape.tokens * (shape.heads + rotated_keys) * rotated, 1, 1, 3});
   }
@@ -78,8 +97,16 @@ Attention fused_attention(const Shape& shape) {
   attention.head_dim = shape.query_dim;
   attention.value_dim = shape.value_dim;
   attention.causal = true;
-  attention.window = shape.model->sliding_window < shape.sequence ? shape.model->sliding_window : 0;
   attention.library = shape.plan->attention_library;
+  const std::int64_t window = shape.kind.windowed ? shape.model->sliding_window : 0;
+  if (window == 0 || window >= shape.sequence) return attention;
+  if (shape.model->chunked_attention && shape.cp == 1 && shape.sequence % window == 0) {
+    // Each chunk is a sequence of its own.
+    attention.batch *= shape.sequence / window;
+    attention.query_length = attention.key_length = window;
+  } else {
+    attention.window = window;
+  }
   return attention;
 }
 
@@ -237,8 +264,9 @@ BlockStep core(const Shape& shape) {
 
 // What selective recomputation of modules other than the core computes again.
 void mark_modules(Block& block) {
-  constexpr ModuleSet kNorm = set_of(RecomputeModule::kNorm), kUp = set_of(RecomputeModule::kLatentUpProjection);
-  block.steps[1].drops_for_weight_gradient = kNorm;  // the projection behind the norm, whose input all others share
+  constexpr ModuleSet kUp = set_of(RecomputeModule::kLatentUpProjection);
+  // The projection behind the norm, whose input all others share.
+  block.steps[1].drops_for_weight_gradient = block.steps[0].again;
   for (BlockStep& step : block.steps) {
     if (step.name == "attention.q_up" || step.name == "attention.kv_up") step.again |= kUp;
   }
@@ -250,13 +278,17 @@ Block attention_block(const Shape& shape) {
   Block block;
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(11);
-  block.steps.push_back(blocks::branch_norm(shape, "attention"));
+  block.steps.push_back(blocks::branch_start(shape, "attention"));
   shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);
+  if (shape.model->qk_norm != QueryKeyNorm::kNone && !shape.model->mla) block.steps.push_back(query_key_norm(shape));
   block.steps.push_back(heads(shape));
   block.steps.push_back(core(shape));
-  block.steps.push_back(blocks::linear(shape, {"attention.proj", shape.tokens, shape.heads * shape.value_dim,
-                                               shape.hidden, shape.model->bias, Split::kRow, "attention"}));
-  block.steps.push_back(blocks::residual(shape, "attention"));
+  // Beside an MLP, its partial sums go into those of the MLP.
+  const bool alone = !shape.parallel_branches();
+  block.steps.push_back(
+      blocks::linear(shape, {"attention.proj", shape.tokens, shape.heads * shape.value_dim, shape.hidden,
+                             shape.model->bias, alone ? Split::kRow : Split::kLocal, "attention"}));
+  if (alone) blocks::end_branch(shape, block, "attention");
   mark_modules(block);
   return block;
 }

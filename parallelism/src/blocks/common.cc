@@ -107,7 +107,10 @@ BlockStep linear(const Shape& shape, const Linear& layer) {
   const std::int64_t held_rows = split == Split::kColumn ? shape.sharded_tokens : rows;
   const std::int64_t gradient_rows = split == Split::kRow ? shape.sharded_tokens : rows;
   // What is gathered has the products' format.
-  const Bytes gathered = shape.hidden_states() * (operand / shape.element);
+  const auto bytes = [&](std::int64_t columns) {
+    return static_cast<double>(rows * columns) * shape.element * units::B;
+  };
+  const Bytes gathered = bytes(split == Split::kRow ? out : in) * (operand / shape.element);
   BlockStep step;
   step.name = name;
 
@@ -130,7 +133,7 @@ BlockStep linear(const Shape& shape, const Linear& layer) {
   if (split == Split::kRow) backward.gathers = grad;
   add_product(shape, step.input_gradient, product(dgrad, rows, in, out, GemmLayout::kNN, Epilogue::kNone), backward);
   // Runs beside the weight gradient's product.
-  if (split == Split::kColumn) reduce(shape, step.input_gradient, dgrad, shape.hidden_states());
+  if (split == Split::kColumn) reduce(shape, step.input_gradient, dgrad, bytes(in));
 
   step.weight_gradient.reserve(3);
   if (split == Split::kColumn) gather(shape, step.weight_gradient, concat(name, ".input"), gathered);
@@ -166,9 +169,14 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   return step;
 }
 
-BlockStep branch_norm(const Shape& shape, std::string_view branch) {
-  BlockStep step = norm(shape, concat(branch, ".norm"), shape.sharded_tokens, shape.hidden);
-  step.again = set_of(RecomputeModule::kNorm);
+BlockStep branch_start(const Shape& shape, std::string_view branch) {
+  BlockStep step;
+  if (shape.model->norm_placement == NormPlacement::kPost) {
+    step.name = concat(branch, ".branch");
+  } else {
+    step = norm(shape, concat(branch, ".norm"), shape.sharded_tokens, shape.hidden);
+    step.again = set_of(RecomputeModule::kNorm);
+  }
   step.input_gradient.push_back(kernel(shape, concat(branch, ".residual.backward"),
                                        Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
   return step;
@@ -205,6 +213,8 @@ void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name
   step.kept_for_input_gradient += static_cast<double>(elements);
 }
 
+namespace {
+
 BlockStep residual(const Shape& shape, std::string_view branch) {
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
   BlockStep step;
@@ -224,6 +234,15 @@ BlockStep residual(const Shape& shape, std::string_view branch) {
   }
   dropout_backward(shape, step, branch);
   return step;
+}
+
+}  // namespace
+
+void end_branch(const Shape& shape, Block& block, std::string_view branch) {
+  if (shape.model->norm_placement != NormPlacement::kPre) {
+    block.steps.push_back(norm(shape, concat(branch, ".post_norm"), shape.sharded_tokens, shape.hidden));
+  }
+  block.steps.push_back(residual(shape, branch));
 }
 
 }  // namespace ns_dist::blocks

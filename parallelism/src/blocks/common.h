@@ -50,15 +50,16 @@ void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view n
 
 // A normalization of `rows` x `columns` in the model's kind.
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns);
-// The norm at the start of a residual branch. Its backward ends with the sum of the branch's gradient and the gradient
-// that went around the branch.
-BlockStep branch_norm(const Shape& shape, std::string_view branch);
+// The start of a residual branch: a norm, where the model has one there. Its backward ends with the sum of the branch's
+// gradient and the gradient that went around the branch.
+BlockStep branch_start(const Shape& shape, std::string_view branch);
+// The end of a residual branch: a norm, where the model has one there, and the sum with the hidden states, with dropout
+// where the model has it.
+void end_branch(const Shape& shape, Block& block, std::string_view branch);
 
 // The activation function of an MLP whose width on this rank is `ffn`.
 BlockStep activation(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t ffn);
 
-// Adds a residual branch to the hidden states, with dropout where the model has it.
-BlockStep residual(const Shape& shape, std::string_view branch);
 // The backward kernel of a dropout of the hidden states, and its mask.
 void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name);
 

@@ -10,8 +10,11 @@ namespace {
 BlockStep logits(const Shape& shape) {
   BlockStep step = blocks::linear(shape, {"loss.logits", shape.tokens, shape.hidden, shape.vocabulary, false,
                                           blocks::Split::kColumn, "loss", Epilogue::kNone, true});
-  // A tied projection is the embedding's table, or a copy of it on another stage.
-  if (shape.model->tied_embeddings && shape.plan->pp == 1) step.parameters = {};
+  // A tied projection is the embedding's table, or a copy of it on another stage. So is the table that multi-token
+  // prediction reads.
+  const bool copies = shape.plan->pp > 1;
+  const int tables = shape.model->tied_embeddings ? (copies ? 1 : 0) : (copies && shape.prediction_layers > 0 ? 2 : 1);
+  step.parameters.dense *= tables;
   return step;
 }
 
@@ -41,6 +44,14 @@ Block loss_block(const Shape& shape) {
   block.steps.push_back(blocks::norm(shape, "loss.norm", shape.sharded_tokens, shape.hidden));
   block.steps.push_back(logits(shape));
   block.steps.push_back(cross_entropy(shape));
+  return block;
+}
+
+Block prediction_loss_block(const Shape& shape) {
+  Block block = loss_block(shape);
+  for (BlockStep& step : block.steps) {
+    if (step.name == "loss.logits") step.parameters = {};
+  }
   return block;
 }
 

@@ -1,27 +1,53 @@
 // The dense MLP.
+#include <algorithm>
+
 #include "blocks/common.h"
 
 namespace ns_dist {
 
 using blocks::Split;
 
+namespace {
+
+// The MLP reads the attention's normalized input: whatever that gathered or keeps is there already, and gradients of
+// both are added up before they are reduced.
+void share_input(const Shape& shape, BlockStep& fc1) {
+  fc1.kept_for_weight_gradient = 0;
+  fc1.input_gradient.push_back(
+      blocks::kernel(shape, "mlp.fc1.dgrad.add", Elementwise{"add", shape.tokens * shape.hidden, 2, 1, 1}));
+}
+
+// Adds the attention's partial sums to the MLP's, before both are reduced.
+void add_attention(const Shape& shape, BlockStep& fc2) {
+  const auto product = std::find_if(fc2.forward.rbegin(), fc2.forward.rend(),
+                                    [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
+  fc2.forward.insert(product.base(), blocks::kernel(shape, "mlp.attention.add",
+                                                    Elementwise{"add", shape.tokens * shape.hidden, 2, 1, 1}));
+}
+
+}  // namespace
+
 Block mlp_block(const Shape& shape) {
   const std::int64_t ffn = shape.model->ffn / shape.tp, tokens = shape.tokens;
   // A gated MLP's two input projections are one GEMM of twice the width, as Megatron-LM lays them out.
   const std::int64_t up = shape.model->gated_mlp ? 2 * ffn : ffn;
-  const bool bias = shape.model->bias;
+  const bool bias = shape.model->bias, beside = shape.parallel_branches();
+  const bool shares = beside && shape.model->branches == Branches::kParallel;
+  constexpr ModuleSet kMlp = set_of(RecomputeModule::kMlp);
   Block block;
   block.input = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
-  block.steps.reserve(5);
-  block.steps.push_back(blocks::branch_norm(shape, "mlp"));
-  block.steps.push_back(blocks::linear(shape, {"mlp.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "mlp"}));
-  block.steps.push_back(blocks::activation(shape, "mlp.activation", tokens, ffn));
-  block.steps.push_back(blocks::linear(shape, {"mlp.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "mlp"}));
-  block.steps.push_back(blocks::residual(shape, "mlp"));
-  constexpr ModuleSet kMlp = set_of(RecomputeModule::kMlp);
-  block.steps[1].drops_for_weight_gradient = set_of(RecomputeModule::kNorm);
-  block.steps[1].again = block.steps[2].again = block.steps[3].again = kMlp;
-  block.steps[2].drops_for_input_gradient = block.steps[3].drops_for_weight_gradient = kMlp;
+  block.steps.reserve(6);
+  if (!shares) block.steps.push_back(blocks::branch_start(shape, "mlp"));
+  BlockStep fc1 = blocks::linear(
+      shape, {"mlp.fc1", tokens, shape.hidden, up, bias, shares ? Split::kLocal : Split::kColumn, "mlp"});
+  shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
+  BlockStep activation = blocks::activation(shape, "mlp.activation", tokens, ffn);
+  BlockStep fc2 = blocks::linear(shape, {"mlp.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "mlp"});
+  fc1.again = activation.again = fc2.again = kMlp;
+  activation.drops_for_input_gradient = fc2.drops_for_weight_gradient = kMlp;
+  if (beside) add_attention(shape, fc2);
+  for (BlockStep* step : {&fc1, &activation, &fc2}) block.steps.push_back(std::move(*step));
+  blocks::end_branch(shape, block, "mlp");
   return block;
 }
 

@@ -172,6 +172,20 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
   return step;
 }
 
+// Weights the shared experts' output by a sigmoid of the token's product with one vector. The product and its
+// gradients are small; its input is kept by the router, its output here.
+BlockStep shared_gate(const Shape& shape) {
+  const std::int64_t elements = shape.sharded_tokens * shape.hidden;
+  BlockStep step;
+  step.name = "moe.shared.gate";
+  step.forward.push_back(kernel(shape, step.name, Elementwise{"gate", elements, 2, 1, 3}));
+  step.input_gradient.push_back(
+      kernel(shape, "moe.shared.gate.backward", Elementwise{"gate_backward", elements, 3, 2, 6}));
+  step.kept_for_input_gradient = bytes_of(shape, shape.sharded_tokens, shape.hidden);
+  step.parameters.dense = static_cast<double>(shape.hidden);
+  return step;
+}
+
 // Experts that all tokens pass, as one MLP.
 std::vector<BlockStep> shared_experts(const Shape& shape) {
   const Experts& moe = *shape.model->moe;
@@ -186,6 +200,7 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   steps.push_back(blocks::activation(shape, "moe.shared.activation", tokens, ffn));
   steps.push_back(
       blocks::linear(shape, {"moe.shared.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "moe.shared"}));
+  if (moe.shared_gate) steps.push_back(shared_gate(shape));
   return steps;
 }
 
@@ -195,11 +210,11 @@ void mark_modules(Block& block) {
                       kShared = set_of(RecomputeModule::kSharedExperts);
   for (BlockStep& step : block.steps) {
     const std::string_view name = step.name;
-    if (name == "moe.router") step.drops_for_weight_gradient |= set_of(RecomputeModule::kNorm);
+    if (name == "moe.router") step.drops_for_weight_gradient |= block.steps.front().again;
     if (name == "moe.activation") step.again |= kActivation;
     if (name == "moe.fc2") step.drops_for_weight_gradient |= kActivation;
     const ModuleSet module = name.starts_with("moe.shared.") ? kShared : kMoe;
-    if (name == "moe.norm" || name == "moe.router" || name == "moe.residual") continue;
+    if (name.ends_with("norm") || name == "moe.branch" || name == "moe.router" || name == "moe.residual") continue;
     step.again |= module;
     step.drops_for_input_gradient |= module;
     if (name != "moe.shared.fc1") step.drops_for_weight_gradient |= module;
@@ -217,7 +232,7 @@ Block moe_block(const Shape& shape) {
   Block block;
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(15);
-  block.steps.push_back(blocks::branch_norm(shape, "moe"));
+  block.steps.push_back(blocks::branch_start(shape, "moe"));
   block.steps.push_back(blocks::linear(shape, {"moe.router",
                                                shape.sharded_tokens,
                                                shape.hidden,
@@ -242,7 +257,7 @@ Block moe_block(const Shape& shape) {
     add.forward.push_back(kernel(shape, add.name, Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
     block.steps.push_back(std::move(add));
   }
-  block.steps.push_back(blocks::residual(shape, "moe"));
+  blocks::end_branch(shape, block, "moe");
   mark_modules(block);
   return block;
 }

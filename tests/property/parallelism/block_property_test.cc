@@ -40,6 +40,15 @@ Question any_question() {
   model.vocabulary = 1024;
   if (coin()) model.moe = Experts{any_of({4, 8}), any_of({1, 2}), model.ffn, any_of({0, 1, 2}), model.ffn, 0};
   if (coin() && coin()) model.mla = LatentAttention{any_of({0, 32}), 32, 16, 16, 16};
+  if (model.moe) model.moe->shared_gate = model.moe->shared_experts > 0 && coin();
+  model.norm_placement = static_cast<NormPlacement>(any_of({0, 1, 2}));
+  model.qk_norm = static_cast<QueryKeyNorm>(any_of({0, 1, 2, 3}));
+  model.branches = static_cast<Branches>(any_of({0, 1, 2}));
+  model.rotary_dim = any_of({0, model.head_dim / 2});
+  model.sliding_window = any_of({0, 32});
+  model.chunked_attention = coin();
+  model.prediction_layers = 1;
+  model.state_space = StateSpace{8, 16, 4, 16, 4};
   ParallelPlan& plan = q.plan;
   plan.tp = any_of({1, 2, 4});
   plan.dp = 4;
@@ -53,17 +62,21 @@ Question any_question() {
   plan.flash_attention = coin();
   plan.blocking_tp = coin();
   plan.grad_accumulation = static_cast<GradAccumulation>(any_of({0, 1, 2}));
-  q.training = {16, any_of({1, 2}), any_of({64, 128}), Precision::kBf16};
+  q.training = {16, any_of({1, 2}), any_of({64, 128}), Precision::kBf16, coin()};
   return q;
 }
 
 std::vector<Block> blocks_of(const Question& q) {
   const Shape shape(q.model, q.plan, q.training);
-  std::vector<Block> blocks = {embedding_block(shape), attention_block(shape), mlp_block(shape), loss_block(shape),
-                               layer_block(shape, false)};
+  std::vector<Block> blocks = {embedding_block(shape),
+                               loss_block(shape),
+                               prediction_block(shape),
+                               prediction_loss_block(shape),
+                               layer_block(shape, LayerKind{}),
+                               layer_block(shape, LayerKind{.windowed = true, .rotary = false}),
+                               layer_block(shape, LayerKind{Mixer::kStateSpace, FeedForward::kNone})};
   if (q.model.moe) {
-    blocks.push_back(moe_block(shape));
-    blocks.push_back(layer_block(shape, true));
+    blocks.push_back(layer_block(shape, LayerKind{.feed_forward = FeedForward::kExperts}));
   }
   return blocks;
 }
@@ -147,7 +160,8 @@ RC_GTEST_PROP(Blocks, WhatTheBackwardPassReadsWasKept, ()) {
       // Linear layers that share an input keep it once, in the first of them.
       if (first_linear == 0) first_linear = step.kept_for_weight_gradient;
       const bool shares = step.name == "attention.q_down" || step.name == "moe.shared.fc1" ||
-                          (step.name == "attention.q_up" && q.model.mla->q_rank == 0);
+                          (step.name == "attention.q_up" && q.model.mla->q_rank == 0) ||
+                          (step.name == "mlp.fc1" && q.model.branches == Branches::kParallel);
       RC_ASSERT((step.kept_for_weight_gradient > 0) != shares);
       RC_ASSERT(first_linear > 0);
     }
@@ -170,7 +184,9 @@ RC_GTEST_PROP(Blocks, TensorParallelismSplitsTheParameters, ()) {
       const BlockStep& step = parts[b].steps[s];
       const double each = step.parameters.total(), sum = wholes[b].steps[s].parameters.total();
       const bool is_whole = step.name == "moe.router" || step.name == "embedding.position" ||
-                            step.name.ends_with("norm") || step.name.ends_with("_down");
+                            step.name.ends_with("_down") || step.name == "moe.shared.gate" ||
+                            (step.name.ends_with("norm") && step.name != "mamba.gated_norm" &&
+                             (step.name != "attention.qk_norm" || q.model.qk_norm != QueryKeyNorm::kToken));
       if (is_whole) {
         RC_ASSERT(each == sum);
       } else {  // biases of row-parallel layers are whole

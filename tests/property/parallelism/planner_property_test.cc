@@ -44,6 +44,15 @@ Question any_question() {
     model.moe->first_dense_layers = std::min(model.moe->first_dense_layers, model.layers);
   }
   if (coin() && coin()) model.mla = LatentAttention{any_of({0, 32}), 32, 16, 16, 16};
+  if (model.moe) model.moe->layers.every = any_of({1, 2, 3});
+  model.norm_placement = static_cast<NormPlacement>(any_of({0, 1, 2}));
+  model.qk_norm = static_cast<QueryKeyNorm>(any_of({0, 1, 2, 3}));
+  model.branches = static_cast<Branches>(any_of({0, 1, 2}));
+  model.sliding_window = any_of({0, 32, 64});
+  model.chunked_attention = coin();
+  model.full_attention_layers = coin() ? LayerSet{any_of({0, 2, 3}), {}} : LayerSet{0, {0, 3}};
+  model.no_rotary_layers.every = any_of({0, 2, 4});
+  model.prediction_layers = any_of({0, 1, 2});
   ParallelPlan& plan = q.plan;
   plan.tp = any_of({1, 2, 3, 4});
   plan.pp = any_of({1, 2, 3, 4});
@@ -70,8 +79,8 @@ Question any_question() {
   plan.overlap_p2p = coin();
   plan.blocking_tp = coin();
   plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 3));
-  q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}),
-                Precision::kBf16};
+  q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}), Precision::kBf16,
+                model.prediction_layers > 0 && coin()};
   return q;
 }
 
@@ -106,12 +115,14 @@ RC_GTEST_PROP(Planner, EveryMicrobatchPassesEveryLayerOnce, ()) {
   std::map<std::pair<int, int>, int> forward, backward;
   for (const GraphNode& node : graph->nodes()) {
     const WorkItem& item = graph->works()[index(node.work)];
-    if (item.category == Category::kForward && item.name == "attention.norm") {
+    const std::string first = q.model.mla ? "attention.kv_down" : "attention.qkv";
+    if (item.category == Category::kForward && item.name == first) {
       ++forward[{node.origin.microbatch, node.origin.layer}];
     }
-    if (item.name == "attention.norm.backward") ++backward[{node.origin.microbatch, node.origin.layer}];
+    if (item.name == first + ".dgrad") ++backward[{node.origin.microbatch, node.origin.layer}];
   }
-  const auto passes = static_cast<std::size_t>(microbatches_of(q.plan, q.training) * q.model.layers);
+  const std::int64_t layers = q.model.layers + (q.training.mtp ? q.model.prediction_layers : 0);
+  const auto passes = static_cast<std::size_t>(microbatches_of(q.plan, q.training) * layers);
   RC_ASSERT(forward.size() == passes);
   RC_ASSERT(backward.size() == passes);
   for (const auto& counts : {forward, backward}) {

@@ -50,6 +50,19 @@ Question any_question() {
   if (*rc::gen::inRange(0, 4) == 0) {
     model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512, .first_dense_layers = model.layers / 4};
   }
+  // Layers of several kinds: windows, experts in some layers, Mamba-2, layers for multi-token prediction.
+  if (*rc::gen::inRange(0, 2) == 0) {
+    model.sliding_window = 32;
+    model.full_attention_layers.every = one_of({0, 2, 3});
+    if (model.moe) model.moe->layers.every = one_of({1, 2});
+    model.prediction_layers = one_of({0, 1, 2});
+    q.training.mtp = model.prediction_layers > 0;
+  } else if (*rc::gen::inRange(0, 4) == 0) {
+    model.state_space = StateSpace{8, 32, 4, 16, 4};
+    for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+      model.layer_pattern += (model.moe ? "M-*E" : "M-*-")[below(4)];
+    }
+  }
   ParallelPlan& plan = q.plan;
   const auto schedules = pipeline_schedules();
   const PipelineSchedule& schedule = *schedules[static_cast<std::size_t>(below(std::ssize(schedules)))];
@@ -60,7 +73,7 @@ Question any_question() {
   plan.dp = one_of({1, 2, 4});
   if (model.moe && plan.dp > 1) plan.ep = one_of({1, plan.dp});
   plan.sequence_parallel = plan.tp > 1 && *rc::gen::arbitrary<bool>();
-  plan.cp = one_of({1, 1, 2, 4});
+  plan.cp = model.layer_pattern.empty() ? one_of({1, 1, 2, 4}) : 1;
   plan.cp_comm = static_cast<ContextExchange>(*rc::gen::inRange(0, 3));
   plan.zero = static_cast<ZeroStage>(*rc::gen::inRange(0, 4));
   if (plan.zero != ZeroStage::kNone && *rc::gen::inRange(0, 3) == 0) plan.shard = plan.dp;
@@ -149,8 +162,9 @@ void compare(bool shares) {
   const Question q = any_question();
   for (const Assignment& field : differences(ParallelPlan(), q.plan))
     RC_LOG() << field.field << "=" << field.text << " ";
-  RC_LOG() << q.model.layers << " layers, experts " << q.model.moe.has_value() << ", batch " << q.training.global_batch
-           << ", " << enumerator_name(q.training.precision) << "\n";
+  RC_LOG() << q.model.layers << " layers " << q.model.layer_pattern << ", experts " << q.model.moe.has_value()
+           << ", full attention every " << q.model.full_attention_layers.every << ", MTP " << q.training.mtp
+           << ", batch " << q.training.global_batch << ", " << enumerator_name(q.training.precision) << "\n";
   const auto program = plan_program(q.model, q.plan, q.training);
   if (!program) return;  // a shape that the schedule cannot run
   const ProgramCosts costs = any_costs(*program, q.seed, shares);

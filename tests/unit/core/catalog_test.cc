@@ -8,8 +8,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "ns_dist/parameters.h"
-
 namespace ns_dist {
 namespace {
 
@@ -146,54 +144,6 @@ TEST(ReadFabric, EveryNumberNeedsASource) {
                                   "x.json");
   ASSERT_FALSE(fabric);
   EXPECT_THAT(to_text(fabric.error()), HasSubstr("x.json#/bandwidth: this number has no source"));
-}
-
-// Hugging Face configurations as their authors publish them, cut to the keys that are read.
-struct Published {
-  const char* json;
-  double parameters, tolerance;
-};
-
-TEST(HuggingFace, ConfigurationsAreReadAsModels) {
-  const Published models[] = {
-      {R"({"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024, "n_inner": null,
-           "vocab_size": 50257, "activation_function": "gelu_new", "resid_pdrop": 0.1})",
-       1.5576e9, 1e-3},
-      {R"({"model_type": "opt", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
-           "ffn_dim": 16384, "max_position_embeddings": 2048, "vocab_size": 50272, "activation_function": "relu"})",
-       6.66e9, 5e-3},
-      {R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
-           "num_hidden_layers": 32, "vocab_size": 32000, "hidden_act": "silu", "tie_word_embeddings": false})",
-       6.738e9, 1e-3},
-      {R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
-           "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000, "sliding_window": 4096})",
-       7.24e9, 1e-3},
-      {R"({"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
-           "num_key_value_heads": 4, "num_hidden_layers": 28, "vocab_size": 152064, "tie_word_embeddings": false})",
-       7.616e9, 1e-3},
-      {R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
-           "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000, "num_local_experts": 8,
-           "num_experts_per_tok": 2, "sliding_window": null})",
-       46.7e9, 1e-3},
-      {R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 128,
-           "num_key_value_heads": 128, "num_hidden_layers": 61, "vocab_size": 129280, "moe_intermediate_size": 2048,
-           "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
-           "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-           "v_head_dim": 128, "tie_word_embeddings": false})",
-       671e9, 2e-3},
-  };
-  for (const Published& published : models) {
-    const auto model = read_model(published.json, "some/model/config.json");
-    ASSERT_TRUE(model) << to_text(model.error());
-    EXPECT_NEAR(model_parameters(*model).total() / published.parameters, 1, published.tolerance) << model->family;
-    EXPECT_EQ(model->id, "model");
-  }
-}
-
-TEST(HuggingFace, AnUnknownFamilyOrAMissingKeyIsAnError) {
-  EXPECT_THAT(to_text(read_model(R"({"model_type": "lama"})", "c.json").error()), HasSubstr("did you mean \"llama\"?"));
-  EXPECT_THAT(to_text(read_model(R"({"model_type": "llama", "vocab_size": 1})", "c.json").error()),
-              HasSubstr("\"num_hidden_layers\" is missing"));
 }
 
 TEST_F(CatalogTest, TorusIsALevelADimension) {

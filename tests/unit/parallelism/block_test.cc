@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "ns_dist/planner.h"
 #include "parallelism_models.h"
 
@@ -39,7 +43,7 @@ struct GptLayer : ::testing::Test {
   double s = 2048, b = 4, h = 6144, a = 64, t = 8;
 
   GptLayer() { plan.flash_attention = false; }
-  Block layer() const { return layer_block(Shape(model, plan, training), false); }
+  Block layer() const { return layer_block(Shape(model, plan, training), layer_kind(model, 0)); }
 };
 
 TEST_F(GptLayer, Equation1NoParallelism) {
@@ -206,6 +210,133 @@ TEST(StepFlops, AreThoseOfTheLiteratureWithoutBiases) {
   const StepFlops flops = step_flops(model, {.recompute = Recompute::kFull}, {1536, 1, 2048, Precision::kBf16});
   EXPECT_NEAR(flops.hardware / FLOP / (layers + logits), 1, 1e-12);
   EXPECT_NEAR(flops.model / FLOP / (layers * 3 / 4 + logits), 1, 1e-12);
+}
+
+// Qwen3 (arXiv 2505.09388, s.2): a norm of each head's queries and of each head's keys, whose weights all heads share.
+TEST(Attention, QueriesAndKeysAreNormalized) {
+  Model model = llama(1, 512, 8, 2, 1024);
+  const ParallelPlan plan{.tp = 2};
+  const Training training{1, 1, 128, Precision::kBf16};
+  const double plain = parameters_of(attention_block(Shape(model, plan, training))).dense;
+  model.qk_norm = QueryKeyNorm::kHead;
+  const Block block = attention_block(Shape(model, plan, training));
+  EXPECT_DOUBLE_EQ(parameters_of(block).dense - plain, 2 * 64);
+  EXPECT_THAT(names(step(block, "attention.qk_norm").forward), ElementsAre("attention.q_norm", "attention.k_norm"));
+  const auto& queries = std::get<Operator>(step(block, "attention.qk_norm").forward[0].what);
+  EXPECT_EQ(std::get<Normalization>(queries.kind).rows, 128 * 4);
+  EXPECT_EQ(std::get<Normalization>(queries.kind).columns, 64);
+  EXPECT_DOUBLE_EQ(step(block, "attention.qk_norm").kept_for_input_gradient, 128 * (4 + 1) * 64 * 2);
+  // OLMo 2 (arXiv 2501.00656, s.3.2): all heads of a token in one norm, whose weights are split with them.
+  model.qk_norm = QueryKeyNorm::kToken;
+  EXPECT_DOUBLE_EQ(parameters_of(attention_block(Shape(model, plan, training))).dense - plain, (4 + 1) * 64);
+  model.qk_norm = QueryKeyNorm::kPlain;
+  EXPECT_DOUBLE_EQ(parameters_of(attention_block(Shape(model, plan, training))).dense, plain);
+}
+
+TEST(Norms, StandBeforeOrBehindABranchOrBoth) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  const ParallelPlan plan;
+  const Training training{1, 1, 128, Precision::kBf16};
+  const auto norms = [&](NormPlacement placement) {
+    model.norm_placement = placement;
+    std::vector<std::string> found;
+    for (const BlockStep& step : layer_block(Shape(model, plan, training), LayerKind{}).steps) {
+      if (step.name.ends_with("norm")) found.push_back(step.name);
+    }
+    return found;
+  };
+  EXPECT_THAT(norms(NormPlacement::kPre), ElementsAre("attention.norm", "mlp.norm"));
+  EXPECT_THAT(norms(NormPlacement::kSandwich),
+              ElementsAre("attention.norm", "attention.post_norm", "mlp.norm", "mlp.post_norm"));
+  EXPECT_THAT(norms(NormPlacement::kPost), ElementsAre("attention.post_norm", "mlp.post_norm"));
+}
+
+// GPT-J: one norm of h; attention and MLP read it and are reduced and added once.
+TEST(ParallelBranches, ShareTheirInputAndTheirReduction) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  const Training training{1, 1, 128, Precision::kBf16};
+  for (const bool sequence_parallel : {false, true}) {
+    const ParallelPlan plan{.tp = 4, .sequence_parallel = sequence_parallel};
+    const auto count = [&](Branches branches) {
+      model.branches = branches;
+      std::map<std::string, int> counts;
+      for (const BlockStep& step : layer_block(Shape(model, plan, training), LayerKind{}).steps) {
+        for (const auto* calls : {&step.forward, &step.input_gradient, &step.weight_gradient}) {
+          for (const Call& call : *calls) {
+            if (std::holds_alternative<Communication>(call.what)) ++counts["communications"];
+          }
+        }
+        if (step.name.ends_with("norm")) ++counts["norms"];
+        if (step.name.ends_with("residual")) ++counts["residuals"];
+      }
+      return counts;
+    };
+    auto sequential = count(Branches::kSequential), parallel = count(Branches::kParallel),
+         two_norms = count(Branches::kParallelTwoNorms);
+    EXPECT_EQ(2 * parallel["communications"], sequential["communications"]);
+    EXPECT_LT(two_norms["communications"], sequential["communications"]);
+    EXPECT_EQ(sequential["norms"], 2);
+    EXPECT_EQ(parallel["norms"], 1);
+    EXPECT_EQ(two_norms["norms"], 2);
+    EXPECT_EQ(parallel["residuals"], 1);
+  }
+}
+
+// Qwen1.5-MoE: one vector of the hidden size weights the shared expert's output.
+TEST(Experts, SharedExpertsHaveAGate) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 1, 128, 0};
+  const ParallelPlan plan{.tp = 2};
+  const Training training{1, 1, 128, Precision::kBf16};
+  const double plain = parameters_of(moe_block(Shape(model, plan, training))).dense;
+  model.moe->shared_gate = true;
+  EXPECT_DOUBLE_EQ(parameters_of(moe_block(Shape(model, plan, training))).dense - plain, 512);
+}
+
+// Llama 4: each chunk is a causal sequence of its own, with as many products as a window of its length.
+TEST(Attention, ChunksAreSequences) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.sliding_window = 128;
+  model.chunked_attention = true;
+  const ParallelPlan plan;
+  const Block block = attention_block(Shape(model, plan, {1, 2, 512, Precision::kBf16}));
+  const auto& flash = std::get<Attention>(std::get<Operator>(step(block, "attention.core").forward[0].what).kind);
+  EXPECT_EQ(flash.batch, 2 * 4);
+  EXPECT_EQ(flash.query_length, 128);
+  EXPECT_EQ(flash.window, 0);
+  const double chunks = flops_of(block).forward;
+  model.chunked_attention = false;
+  EXPECT_DOUBLE_EQ(flops_of(attention_block(Shape(model, plan, {1, 2, 512, Precision::kBf16}))).forward, chunks);
+}
+
+// DeepSeek-V3 (arXiv 2412.19437, s.2.2): two norms, a projection of 2h x h, a layer; the final norm with the loss.
+TEST(Prediction, IsALayerWithAProjectionOfTwoInputs) {
+  const Model model = llama(3, 512, 8, 2, 1024);
+  const ParallelPlan plan{.tp = 2, .sequence_parallel = true};
+  const Training training{1, 1, 128, Precision::kBf16};
+  const Shape shape(model, plan, training);
+  const Block block = prediction_block(shape), layer = layer_block(shape, LayerKind{});
+  EXPECT_DOUBLE_EQ(parameters_of(block).dense, parameters_of(layer).dense + 2 * 512 + 2 * 512 * 512 / 2);
+  EXPECT_DOUBLE_EQ(flops_of(block).forward, flops_of(layer).forward + 2.0 * 128 * 1024 * 512 / 2);
+  EXPECT_DOUBLE_EQ(parameters_of(prediction_loss_block(shape)).dense, 512);
+}
+
+// Mamba-2 (arXiv 2405.21060): in: gate and channels, input and output maps of the groups, a time step a head; out.
+TEST(StateSpaces, ParametersAndProducts) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.state_space = StateSpace{16, 64, 4, 32, 4};
+  model.layer_pattern = "M";
+  const double inner = 16 * 64, maps = 2 * 4 * 32, in = 512 * (2 * inner + maps + 16), out = inner * 512;
+  for (const std::int64_t tp : {1, 4}) {
+    const ParallelPlan plan{.tp = tp};
+    const Shape shape(model, plan, {1, 1, 128, Precision::kBf16});
+    const Block block = layer_block(shape, layer_kind(model, 0));
+    const double convolution = 5 * (inner + maps), heads = 3 * 16;
+    EXPECT_DOUBLE_EQ(parameters_of(block).dense,
+                     512 + (in + out + convolution + heads + inner) / static_cast<double>(tp));
+    const double scan = 7 * 128 * inner * 32;
+    EXPECT_DOUBLE_EQ(flops_of(block).forward, (2 * 128 * (in + out) + scan) / static_cast<double>(tp));
+  }
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ struct Passes : ::testing::Test {
 
   Fragment pass(PassKind kind, bool moe = false) {
     const Shape shape(model, plan, training);
-    return FragmentMaker(shape, mesh_of(plan), works).pass(layer_block(shape, moe), kind);
+    return FragmentMaker(shape, mesh_of(plan), works)
+        .pass(layer_block(shape, LayerKind{.feed_forward = moe ? FeedForward::kExperts : FeedForward::kDense}), kind);
   }
   const WorkItem& work(const FragmentNode& node) const { return works.items()[index(node.work)]; }
   std::size_t find(const Fragment& fragment, const std::string& name) const {

@@ -53,7 +53,7 @@ TEST(StageParameters, FollowTheSeats) {
   const Model model = gpt(4, 512, 8);
   const ParallelPlan plan{.pp = 2, .vpp = 2};
   const Shape shape(model, plan, {4, 1, 128, Precision::kBf16});
-  const double layer = parameters_of(layer_block(shape, false)).dense, table = 50304.0 * 512, norm = 2 * 512;
+  const double layer = parameters_of(layer_block(shape, LayerKind{})).dense, table = 50304.0 * 512, norm = 2 * 512;
   const double positions = 2048 * 512;
   const std::vector<LayerRange> four = {{0, 1}, {1, 1}, {2, 1}, {3, 1}}, two = {{0, 2}, {2, 2}};
   PlanMemory memory;

@@ -18,16 +18,17 @@ TEST(Parameters, ModelsHaveThePublishedParameters) {
     EXPECT_NEAR(model_parameters(model).total() / model.published_parameters, 1, model.published_parameters_tolerance)
         << model.id;
     if (model.published_active_parameters > 0) {
-      // One token passes top_k experts. Some publish active parameters without the input embedding, and all round them
-      // harder than totals.
+      // One token passes top_k experts. Some publish active parameters without the input embedding, or without the
+      // output projection, too, and all round them harder than totals.
       Model visited = model;
       visited.moe->experts = visited.moe->top_k;
       const ModelParameters active = model_parameters(visited);
       EXPECT_LE(model.published_active_parameters, active.total() * 1.03) << model.id;
-      EXPECT_GE(model.published_active_parameters, (active.total() - active.embedding) * 0.97) << model.id;
+      EXPECT_GE(model.published_active_parameters, (active.total() - active.embedding - active.output) * 0.97)
+          << model.id;
     }
   }
-  EXPECT_GE(checked, 40);
+  EXPECT_GE(checked, 60);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "ns_dist/parameters.h"
 #include "parallelism_models.h"
 
 namespace ns_dist {
@@ -294,6 +295,80 @@ TEST(PlanMemory, ChangesNoProgramWhicheverFieldDiffers) {
     }
   }
   EXPECT_GT(feasible, 100);
+}
+
+// Queries of a layer with a window see w keys of s: 2 (s - w) s FLOPs less for each of the 2 h channels of scores and
+// values, forward and twice backward.
+TEST(Kinds, WindowsOfSomeLayersLieBetweenNoneAndAll) {
+  Model model = llama(12, 512, 8, 2, 1024);
+  const Training training{16, 1, 1024, Precision::kBf16};
+  const double full = step_flops(model, {}, training).model / units::FLOP;
+  model.sliding_window = 256;
+  model.full_attention_layers.every = 6;
+  const double less = 3.0 * 16 * 2 * 1024 * (1024 - 256) * 2 * 512;
+  EXPECT_DOUBLE_EQ(step_flops(model, {}, training).model / units::FLOP, full - 10 * less);
+  model.full_attention_layers = {};
+  EXPECT_DOUBLE_EQ(step_flops(model, {}, training).model / units::FLOP, full - 12 * less);
+}
+
+// A stage has the kernels of its own layers: with experts in every other layer, two of four.
+TEST(Kinds, StagesHoldTheLayersOfTheirPlaces) {
+  Model model = llama(8, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 1};
+  model.moe->layers = {.every = 2, .listed = {}};
+  const ParallelPlan plan{.pp = 2};
+  const auto graph = plan_step(model, plan, {2, 1, 128, Precision::kBf16});
+  ASSERT_TRUE(graph) << to_text(graph.error());
+  std::map<std::pair<std::string, int>, int> count;
+  for (const GraphNode& node : graph->nodes()) {
+    const WorkItem& item = graph->works()[index(node.work)];
+    if (item.name == "moe.router" || item.name == "mlp.fc1") {
+      ++count[{item.name, node.origin.layer}];
+    }
+  }
+  for (int layer = 0; layer < 8; ++layer) {
+    EXPECT_EQ((count[{"moe.router", layer}]), layer % 2 == 1 ? 2 : 0) << layer;
+    EXPECT_EQ((count[{"mlp.fc1", layer}]), layer % 2 == 1 ? 0 : 2) << layer;
+  }
+}
+
+// A layer for multi-token prediction: a layer of the model's last kind, a projection of 2h x h, and the loss again.
+TEST(Prediction, AddsItsLayerProjectionAndLoss) {
+  Model model = llama(4, 512, 8, 8, 1024);
+  model.vocabulary = 1024;
+  model.prediction_layers = 2;
+  Training training{8, 1, 128, Precision::kBf16};
+  const auto flops = [&] { return step_flops(model, {}, training).model / units::FLOP; };
+  const double without = flops();
+  training.mtp = true;
+  const double layer = 128 * (2 * (4.0 * 512 * 512 + 3.0 * 512 * 1024) + 4.0 * 128 * 512);
+  EXPECT_DOUBLE_EQ(flops() - without, 3 * 8 * 2 * (layer + 2.0 * 128 * 1024 * 512 + 2.0 * 128 * 512 * 1024));
+
+  // On the last stage: its parameters, and a copy of the embedding, whose gradients are summed with the first's.
+  const double layers = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512;
+  const double added = 2 * (layers + 2 * 512 * 512 + 3 * 512), table = 1024 * 512;
+  EXPECT_DOUBLE_EQ(model_parameters(model).prediction, added);
+  const ParallelPlan plan{.pp = 2};
+  const auto with_memory = memory_budget(model, plan, training);
+  training.mtp = false;
+  const auto plain_memory = memory_budget(model, plan, training);
+  ASSERT_TRUE(with_memory && plain_memory);
+  EXPECT_EQ(with_memory->stages[0].weights, plain_memory->stages[0].weights);
+  EXPECT_DOUBLE_EQ((with_memory->stages[1].weights - plain_memory->stages[1].weights) / units::B, 2 * (added + table));
+  EXPECT_GT(with_memory->stages[1].activations, plain_memory->stages[1].activations);
+  EXPECT_EQ(with_memory->stages[0].activations, plain_memory->stages[0].activations);
+
+  training.mtp = true;
+  const auto graph = plan_step(model, plan, training);
+  ASSERT_TRUE(graph) << to_text(graph.error());
+  std::map<std::string, int> count;
+  for (const GraphNode& node : graph->nodes()) ++count[graph->works()[index(node.work)].name];
+  EXPECT_EQ(count["mtp.proj"], 8 * 2);
+  EXPECT_EQ(count["loss.cross_entropy"], 8 * 3);
+  EXPECT_EQ(count["embedding.gradients.all_reduce"], 2) << "a node on each of the two stages";
+
+  model.prediction_layers = 0;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("no layers for multi-token prediction"));
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ TEST(SharedWeights, MoveThreeTimesTheModel) {
   const Training training{32, 2, 256, Precision::kBf16};
   ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters};
   const double microbatches = 2, all = padded_parameters(model),
-               layers = 4 * parameters_of(layer_block(Shape(model, plan, training), false)).total();
+               layers = 4 * parameters_of(layer_block(Shape(model, plan, training), layer_kind(model, 0))).total();
   Traffic traffic = traffic_of(model, plan, training);
   EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * microbatches * (all + layers), 1);
   EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * microbatches * all, 1);
@@ -147,7 +147,7 @@ TEST(SharedWeights, MoveThreeTimesTheModel) {
 TEST(SharedWeights, LeaveAnEighthOfTheState) {
   const Model model = llama(64, 512, 8, 8, 1024);
   const Training training{32, 1, 256, Precision::kBf16};
-  const double layer = parameters_of(layer_block(Shape(model, ParallelPlan{}, training), false)).total();
+  const double layer = parameters_of(layer_block(Shape(model, ParallelPlan{}, training), LayerKind{})).total();
   const auto state = [&](ZeroStage zero) {
     const StageMemory memory = memory_budget(model, {.dp = 8, .zero = zero}, training)->stages[0];
     return (memory.weights + memory.gradients + memory.optimizer) / B;
@@ -184,8 +184,8 @@ TEST(ExpertTensorParallelism, TakesTheRanksOfOneStage) {
 TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
   const Model model = llama(2, 512, 8, 8, 1024);
   const ParallelPlan plan{.tp = 2, .sequence_parallel = true};
-  const Block whole = layer_block(Shape(model, plan, {8, 1, 256, Precision::kBf16}), false);
-  const Block eight = layer_block(Shape(model, plan, {8, 1, 256, Precision::kFp8}), false);
+  const Block whole = layer_block(Shape(model, plan, {8, 1, 256, Precision::kBf16}), LayerKind{});
+  const Block eight = layer_block(Shape(model, plan, {8, 1, 256, Precision::kFp8}), LayerKind{});
   const auto gathered = [](const Block& block) {
     return sent(step(block, "mlp.fc1").forward, CollectiveKind::kAllGather);
   };
@@ -219,7 +219,7 @@ TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
 TEST(Recomputation, OfModulesDropsWhatTheyCompute) {
   const Model model = llama(2, 512, 8, 8, 1024);
   const ParallelPlan plan;
-  const Block block = layer_block(Shape(model, plan, {8, 1, 256, Precision::kBf16}), false);
+  const Block block = layer_block(Shape(model, plan, {8, 1, 256, Precision::kBf16}), LayerKind{});
   const auto dropped = [&](RecomputeModule module) {
     return kept_bytes(block, Recompute::kNone).after_forward -
            kept_bytes(block, Recompute::kSelective, set_of(module)).after_forward;

@@ -1,0 +1,68 @@
+#include "ns_dist/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ns_dist {
+
+bool LayerSet::contains(std::int64_t layer) const {
+  return (every > 0 && (layer + 1) % every == 0) || std::binary_search(listed.begin(), listed.end(), layer);
+}
+
+LayerSet LayerSet::of(const std::vector<bool>& member) {
+  const auto first = std::find(member.begin(), member.end(), true);
+  LayerSet set;
+  if (first == member.end()) return set;
+  const LayerSet periodic{.every = first - member.begin() + 1, .listed = {}};
+  bool is_periodic = true;
+  for (std::size_t i = 0; i < member.size(); ++i) {
+    const auto layer = static_cast<std::int64_t>(i);
+    is_periodic = is_periodic && periodic.contains(layer) == member[i];
+    if (member[i]) set.listed.push_back(layer);
+  }
+  return is_periodic ? periodic : set;
+}
+
+LayerKind layer_kind(const Model& model, std::int64_t layer) {
+  LayerKind kind;
+  if (model.layer_pattern.empty()) {
+    const bool experts = model.moe && layer >= model.moe->first_dense_layers && model.moe->layers.contains(layer);
+    kind.feed_forward = experts ? FeedForward::kExperts : FeedForward::kDense;
+  } else {
+    NS_EXPECTS(layer >= 0 && layer < static_cast<std::int64_t>(model.layer_pattern.size()));
+    const char letter = model.layer_pattern[static_cast<std::size_t>(layer)];
+    kind.mixer = letter == 'M' ? Mixer::kStateSpace : letter == '*' ? Mixer::kAttention : Mixer::kNone;
+    kind.feed_forward = letter == '-'   ? FeedForward::kDense
+                        : letter == 'E' ? FeedForward::kExperts
+                                        : FeedForward::kNone;
+  }
+  if (kind.mixer != Mixer::kAttention) return kind;
+  kind.windowed = model.sliding_window > 0 && !model.full_attention_layers.contains(layer);
+  kind.rotary = !model.no_rotary_layers.contains(layer);
+  return kind;
+}
+
+Result<void> check_pattern(const Model& model) {
+  const std::string& pattern = model.layer_pattern;
+  const auto refuse = [](std::string message, std::string expected) {
+    return fail({ErrorCode::kInvalidInput, std::move(message), "layer_pattern", std::move(expected), "", {}});
+  };
+  if (pattern.empty()) return {};
+  if (static_cast<std::int64_t>(pattern.size()) != model.layers) {
+    return refuse(fmt::format("{} letters for {} layers", pattern.size(), model.layers), "one letter for each layer");
+  }
+  if (const std::size_t wrong = pattern.find_first_not_of("M*-E"); wrong != std::string::npos) {
+    return refuse(fmt::format("letter {} is none of a layer", wrong + 1),
+                  "M (Mamba-2), * (attention), - (MLP) or E (experts)");
+  }
+  if (pattern.find('M') != std::string::npos && !model.state_space) {
+    return refuse("Mamba-2 layers without their sizes", "\"state_space\"");
+  }
+  if (pattern.find('E') != std::string::npos && !model.moe) {
+    return refuse("layers of experts without their sizes", "\"moe\"");
+  }
+  return {};
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,42 @@
+// Multi-token prediction, as Megatron-Core has it (multi_token_prediction.py).
+#include <iterator>
+#include <utility>
+
+#include "blocks/common.h"
+
+namespace ns_dist {
+
+Block prediction_block(const Shape& shape) {
+  using blocks::bytes_of;
+  const std::int64_t tokens = shape.sharded_tokens, hidden = shape.hidden;
+  Block block;
+  block.input = bytes_of(shape, tokens, hidden);
+  BlockStep table = std::move(embedding_block(shape).steps.front());
+  table.parameters = {};
+  block.steps.push_back(std::move(table));
+  block.steps.push_back(blocks::norm(shape, "mtp.embedding_norm", tokens, hidden));
+  block.steps.push_back(blocks::norm(shape, "mtp.hidden_norm", tokens, hidden));
+  BlockStep concat;
+  concat.name = "mtp.concat";
+  const Bytes both = bytes_of(shape, tokens, 2 * hidden) * units::B;
+  concat.forward.push_back(blocks::kernel(shape, concat.name, Copy{both}));
+  concat.input_gradient.push_back(blocks::kernel(shape, "mtp.concat.backward", Copy{both}));
+  block.steps.push_back(std::move(concat));
+  // Its outputs are split over the ranks and come together on all of them; the hidden states that follow are those of
+  // this rank's tokens.
+  BlockStep projection = blocks::linear(
+      shape, {"mtp.proj", shape.tokens, 2 * hidden, hidden / shape.tp, false, blocks::Split::kColumn, "mtp"});
+  blocks::communicate(shape, projection.forward, "mtp.proj.all_gather", CollectiveKind::kAllGather,
+                      shape.hidden_states());
+  if (shape.sequence_parallel) {
+    projection.input_gradient.insert(
+        projection.input_gradient.begin(),
+        {"mtp.proj.grad.all_gather", Communication{CollectiveKind::kAllGather, shape.hidden_states(), Axis::kTensor}});
+  }
+  block.steps.push_back(std::move(projection));
+  Block layer = layer_block(shape, layer_kind(*shape.model, shape.model->layers - 1));
+  block.steps.insert(block.steps.end(), std::move_iterator(layer.steps.begin()), std::move_iterator(layer.steps.end()));
+  return block;
+}
+
+}  // namespace ns_dist

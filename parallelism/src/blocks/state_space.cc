@@ -1,0 +1,88 @@
+// The Mamba-2 mixer (Dao and Gu 2024, arXiv 2405.21060), split over heads and groups as in Megatron-Core
+// (mamba_mixer.py). Products are forecast as all others. Convolution and scan are no kernels that we have measured:
+// they are operators of which only work and traffic are known.
+#include <algorithm>
+#include <utility>
+
+#include "blocks/common.h"
+
+namespace ns_dist {
+namespace {
+
+using blocks::bytes_of;
+using blocks::Split;
+
+struct Sizes {
+  explicit Sizes(const Shape& shape)
+      : heads(shape.model->state_space->heads / shape.tp),
+        inner(heads * shape.model->state_space->head_dim),
+        maps(2 * std::max<std::int64_t>(1, shape.model->state_space->groups / shape.tp) *
+             shape.model->state_space->state) {}
+  std::int64_t heads;  // of this rank
+  std::int64_t inner;  // channels
+  std::int64_t maps;   // values of a token's input and output maps
+};
+
+Call scan(const Shape& shape, const char* name, double flops, std::int64_t read, std::int64_t written) {
+  return blocks::kernel(shape, name,
+                        UnknownOperator{name, flops * units::FLOP, bytes_of(shape, shape.tokens, read) * units::B,
+                                        bytes_of(shape, shape.tokens, written) * units::B});
+}
+
+}  // namespace
+
+Block state_space_block(const Shape& shape) {
+  const StateSpace& space = *shape.model->state_space;
+  const Sizes size(shape);
+  const std::int64_t tokens = shape.tokens, convolved = size.inner + size.maps;
+  const bool bias = shape.model->bias;
+  Block block;
+  block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
+  block.steps.push_back(blocks::branch_start(shape, "mamba"));
+  // Gate, channels, maps, and a time step for each head.
+  BlockStep in = blocks::linear(shape, {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads,
+                                        bias, Split::kColumn, "mamba"});
+  in.drops_for_weight_gradient = block.steps.front().again;
+  block.steps.push_back(std::move(in));
+
+  BlockStep convolution;
+  convolution.name = "mamba.convolution";
+  const auto taps = static_cast<double>(space.convolution);
+  const std::int64_t elements = tokens * convolved;
+  convolution.forward.push_back(
+      blocks::kernel(shape, convolution.name, Elementwise{"convolution", elements, 1, 1, 2 * taps}));
+  convolution.input_gradient.push_back(blocks::kernel(shape, "mamba.convolution.backward",
+                                                      Elementwise{"convolution_backward", elements, 2, 1, 4 * taps}));
+  convolution.kept_for_input_gradient = bytes_of(shape, tokens, convolved);
+  convolution.parameters.dense = static_cast<double>(convolved) * (taps + 1);
+  block.steps.push_back(std::move(convolution));
+
+  // FLOPs as Megatron-LM counts them (training.py, mamba_layer_flops): 7 a channel and value of state. The scan reads
+  // channels, maps and time steps and writes channels; backward, it reads them again with the output's gradient.
+  BlockStep core;
+  core.name = "mamba.scan";
+  const double flops =
+      7 * static_cast<double>(tokens) * static_cast<double>(size.inner) * static_cast<double>(space.state);
+  const std::int64_t inputs = convolved + size.heads;
+  core.forward.push_back(scan(shape, "mamba.scan", flops, inputs, size.inner));
+  core.input_gradient.push_back(scan(shape, "mamba.scan.backward", 2 * flops, inputs + size.inner, inputs));
+  core.kept_for_input_gradient = bytes_of(shape, tokens, inputs);
+  core.parameters.dense = 3 * static_cast<double>(size.heads);  // decay, skip, bias of the time step
+  block.steps.push_back(std::move(core));
+
+  // The output times its gate, normalized in groups.
+  BlockStep gate = blocks::norm(shape, "mamba.gated_norm", tokens, size.inner);
+  gate.forward.insert(
+      gate.forward.begin(),
+      blocks::kernel(shape, "mamba.gate", Elementwise{"gated_activation", tokens * size.inner, 2, 1, 10}));
+  gate.input_gradient.push_back(blocks::kernel(
+      shape, "mamba.gate.backward", Elementwise{"gated_activation_backward", tokens * size.inner, 3, 2, 20}));
+  gate.kept_for_input_gradient += bytes_of(shape, tokens, 2 * size.inner);
+  block.steps.push_back(std::move(gate));
+  block.steps.push_back(
+      blocks::linear(shape, {"mamba.out_proj", tokens, size.inner, shape.hidden, bias, Split::kRow, "mamba"}));
+  blocks::end_branch(shape, block, "mamba");
+  return block;
+}
+
+}  // namespace ns_dist

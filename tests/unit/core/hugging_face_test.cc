@@ -1,0 +1,294 @@
+// Are configurations read as their authors publish them, and is it said what was read otherwise?
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "ns_dist/catalog.h"
+#include "ns_dist/parameters.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Published configurations, cut to the keys that are read, and the parameters that are published with them.
+struct Published {
+  const char* json;
+  double parameters, tolerance = 3e-3;
+};
+
+Result<Model> read(const std::string& json) { return read_model(json, "some/model/config.json"); }
+
+const Published kPublished[] = {
+    {R"({"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024, "n_inner": null,
+         "vocab_size": 50257, "activation_function": "gelu_new", "resid_pdrop": 0.1})",
+     1.5576e9, 1e-3},
+    {R"({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64,
+         "vocab_size": 50400, "tie_word_embeddings": false})",
+     6.05e9},
+    {R"({"model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40, "n_inner": 24576,
+         "n_positions": 8192, "vocab_size": 49152, "multi_query": true})",
+     15.5e9},
+    {R"({"model_type": "opt", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+         "ffn_dim": 16384, "max_position_embeddings": 2048, "vocab_size": 50272, "activation_function": "relu"})",
+     6.66e9, 5e-3},
+    {R"({"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32, "expansion_ratio": 4,
+         "max_seq_len": 2048, "no_bias": true, "vocab_size": 50432})",
+     6.65e9},
+    {R"({"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32,
+         "multi_query": true, "parallel_attn": true, "new_decoder_architecture": false, "bias": false,
+         "vocab_size": 65024})",
+     6.9217e9, 1e-3},
+    {R"({"model_type": "falcon", "hidden_size": 8192, "num_attention_heads": 128, "num_hidden_layers": 60,
+         "num_kv_heads": 8, "new_decoder_architecture": true, "bias": false, "vocab_size": 65024})",
+     41.303e9, 1e-3},
+    {R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+         "num_hidden_layers": 32, "vocab_size": 32000, "hidden_act": "silu", "tie_word_embeddings": false})",
+     6.738e9, 1e-3},
+    {R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000, "sliding_window": 4096})",
+     7.24e9, 1e-3},
+    {R"({"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 14336, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_hidden_layers": 40, "head_dim": 128, "vocab_size": 131072,
+         "sliding_window": null})",
+     12.2e9, 5e-3},
+    {R"({"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
+         "num_key_value_heads": 4, "num_hidden_layers": 28, "vocab_size": 152064, "tie_word_embeddings": false})",
+     7.616e9, 1e-3},
+    {R"({"model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16,
+         "num_key_value_heads": 16, "num_hidden_layers": 24, "vocab_size": 151936, "moe_intermediate_size": 1408,
+         "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4,
+         "decoder_sparse_step": 1, "use_sliding_window": false, "sliding_window": 32768, "max_window_layers": 21,
+         "tie_word_embeddings": false})",
+     14.3e9},
+    {R"({"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_hidden_layers": 36, "head_dim": 128, "vocab_size": 151936,
+         "tie_word_embeddings": false})",
+     8.19e9},
+    {R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 32,
+         "num_key_value_heads": 4, "num_hidden_layers": 48, "head_dim": 128, "vocab_size": 151936,
+         "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
+         "mlp_only_layers": [], "tie_word_embeddings": false})",
+     30.5e9},
+    {R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000, "num_local_experts": 8,
+         "num_experts_per_tok": 2, "sliding_window": null})",
+     46.7e9, 1e-3},
+    {R"({"model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16,
+         "num_key_value_heads": 8, "num_hidden_layers": 42, "head_dim": 256, "vocab_size": 256000,
+         "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096})",
+     9.24e9},
+    {R"({"model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240, "num_attention_heads": 32,
+         "num_hidden_layers": 32, "partial_rotary_factor": 0.4, "vocab_size": 51200, "tie_word_embeddings": false})",
+     2.78e9},
+    {R"({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 32,
+         "num_key_value_heads": 32, "num_hidden_layers": 32, "vocab_size": 32064, "sliding_window": 2047})",
+     3.82e9},
+    {R"({"model_type": "phimoe", "hidden_size": 4096, "intermediate_size": 6400, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32064, "num_local_experts": 16,
+         "num_experts_per_tok": 2, "attention_bias": true, "sliding_window": 131072})",
+     41.9e9},
+    {R"({"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+         "num_key_value_heads": 8, "num_hidden_layers": 24, "head_dim": 64, "vocab_size": 201088,
+         "num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": true, "sliding_window": 128,
+         "initial_context_length": 4096, "rope_scaling": {"original_max_position_embeddings": 4096, "factor": 32.0},
+         "quantization_config": {"quant_method": "mxfp4"}})",
+     20.91e9, 3e-4},
+    {R"({"model_type": "glm4", "hidden_size": 4096, "intermediate_size": 13696, "num_attention_heads": 32,
+         "num_key_value_heads": 2, "num_hidden_layers": 40, "head_dim": 128, "vocab_size": 151552,
+         "partial_rotary_factor": 0.5, "attention_bias": false})",
+     9.4e9},
+    {R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 128,
+         "num_key_value_heads": 128, "num_hidden_layers": 61, "vocab_size": 129280, "moe_intermediate_size": 2048,
+         "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+         "moe_layer_freq": 1, "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "kv_lora_rank": 512,
+         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "tie_word_embeddings": false})",
+     671e9, 1e-3},
+    {R"({"model_type": "nemotron", "hidden_size": 3072, "intermediate_size": 9216, "num_attention_heads": 24,
+         "num_key_value_heads": 8, "num_hidden_layers": 32, "head_dim": 128, "vocab_size": 256000,
+         "hidden_act": "relu2", "partial_rotary_factor": 0.5, "tie_word_embeddings": false})",
+     4.19e9},
+    {R"({"model_type": "nemotron_h", "hidden_size": 4096, "intermediate_size": 21504, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_hidden_layers": 52, "head_dim": 128, "vocab_size": 131072,
+         "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", "mlp_hidden_act": "relu2",
+         "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4})",
+     8.1e9},
+    {R"({"model_type": "nemotron_h", "hidden_size": 2688, "intermediate_size": 1856, "num_attention_heads": 32,
+         "num_key_value_heads": 2, "num_hidden_layers": 52, "head_dim": 128, "vocab_size": 131072,
+         "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "mlp_hidden_act": "relu2",
+         "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "n_shared_experts": 1,
+         "moe_shared_expert_intermediate_size": 3712, "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8,
+         "ssm_state_size": 128, "conv_kernel": 4})",
+     31.6e9},
+    {R"({"model_type": "starcoder2", "hidden_size": 3072, "intermediate_size": 12288, "num_attention_heads": 24,
+         "num_key_value_heads": 2, "num_hidden_layers": 30, "vocab_size": 49152, "use_bias": true,
+         "sliding_window": 4096})",
+     3.03e9},
+    {R"({"model_type": "stablelm", "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32,
+         "num_key_value_heads": 32, "num_hidden_layers": 24, "vocab_size": 100352, "use_qkv_bias": true,
+         "tie_word_embeddings": false})",
+     1.64e9},
+    {R"({"model_type": "olmo2", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+         "num_key_value_heads": 32, "num_hidden_layers": 32, "vocab_size": 100352})",
+     7.3e9},
+    {R"({"model_type": "olmoe", "hidden_size": 2048, "intermediate_size": 1024, "num_attention_heads": 16,
+         "num_key_value_heads": 16, "num_hidden_layers": 16, "num_experts": 64, "num_experts_per_tok": 8,
+         "vocab_size": 50304})",
+     6.92e9},
+    {R"({"model_type": "granite", "hidden_size": 4096, "intermediate_size": 12800, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_hidden_layers": 40, "vocab_size": 49155, "tie_word_embeddings": true})",
+     8.17e9},
+    {R"({"model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008, "num_attention_heads": 16,
+         "num_key_value_heads": 4, "num_hidden_layers": 36, "vocab_size": 128256, "no_rope_layer_interval": 4,
+         "tie_word_embeddings": true})",
+     3.08e9},
+    {R"({"model_type": "cohere", "hidden_size": 8192, "intermediate_size": 22528, "num_attention_heads": 64,
+         "num_key_value_heads": 64, "num_hidden_layers": 40, "vocab_size": 256000})",
+     34.98e9},
+    {R"({"model_type": "cohere2", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 256000, "sliding_window": 4096,
+         "sliding_window_pattern": 4})",
+     8.03e9},
+};
+
+TEST(HuggingFace, ConfigurationsHaveThePublishedParameters) {
+  for (const Published& published : kPublished) {
+    const auto model = read(published.json);
+    ASSERT_TRUE(model) << to_text(model.error());
+    EXPECT_NEAR(model_parameters(*model).total() / published.parameters, 1, published.tolerance) << model->family;
+    EXPECT_EQ(model->id, "model");
+  }
+}
+
+// The text half of a multimodal file, with what its class adds to sparse keys.
+TEST(HuggingFace, NestedLanguageModelIsReadAlone) {
+  const auto gemma = read(R"({"model_type": "gemma3", "vision_config": {"hidden_size": 1152},
+      "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+                      "num_hidden_layers": 34, "sliding_window": 1024}})");
+  ASSERT_TRUE(gemma) << to_text(gemma.error());
+  EXPECT_THAT(gemma->warnings, ::testing::Contains(HasSubstr("only \"text_config\" is read")));
+  EXPECT_EQ(gemma->heads, 8);
+  EXPECT_EQ(gemma->head_dim, 256);
+  EXPECT_EQ(gemma->norm_placement, NormPlacement::kSandwich);
+  EXPECT_EQ(gemma->qk_norm, QueryKeyNorm::kHead);
+  EXPECT_EQ(gemma->activation, Activation::kGeglu);
+  EXPECT_TRUE(gemma->tied_embeddings);
+  EXPECT_EQ(gemma->full_attention_layers.every, 6);
+  const Model catalog = *Catalog::built_in().model("gemma3-4b");
+  EXPECT_EQ(model_parameters(*gemma).layers, model_parameters(catalog).layers);
+
+  const auto llama = read(R"({"model_type": "llama4", "text_config": {"model_type": "llama4_text",
+      "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 48,
+      "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 128,
+      "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "attention_chunk_size": 8192, "no_rope_layers": [],
+      "use_qk_norm": false, "vocab_size": 202048, "max_position_embeddings": 1048576}})");
+  ASSERT_TRUE(llama) << to_text(llama.error());
+  const Model maverick = *Catalog::built_in().model("llama4-maverick");
+  EXPECT_EQ(llama->moe, maverick.moe);
+  EXPECT_EQ(llama->ffn, maverick.ffn);
+  EXPECT_EQ(llama->chunked_attention, maverick.chunked_attention);
+  EXPECT_EQ(llama->full_attention_layers, maverick.full_attention_layers);
+  EXPECT_EQ(llama->no_rotary_layers, maverick.no_rotary_layers);
+  EXPECT_EQ(model_parameters(*llama).total(), model_parameters(maverick).total());
+}
+
+TEST(HuggingFace, LayersDifferAsTheFileSays) {
+  const std::string keys = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+                              "num_hidden_layers": 6, "vocab_size": 100)";
+  const auto with = [&](const std::string& more) { return read(fmt::format("{{{}, {}}}", keys, more)); };
+  const auto listed = with(R"("model_type": "gpt_oss", "num_local_experts": 4, "sliding_window": 128, "layer_types":
+      ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
+       "sliding_attention"])");
+  ASSERT_TRUE(listed) << to_text(listed.error());
+  EXPECT_THAT(listed->full_attention_layers.listed, ElementsAre(0, 3));
+  EXPECT_EQ(listed->moe->top_k, 4) << "the class's own";
+  EXPECT_TRUE(listed->bias);
+
+  const auto sparse = with(R"("model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
+      "moe_intermediate_size": 32, "decoder_sparse_step": 2, "mlp_only_layers": [3])");
+  ASSERT_TRUE(sparse) << to_text(sparse.error());
+  EXPECT_THAT(sparse->moe->layers.listed, ElementsAre(1, 5));
+  EXPECT_EQ(layer_kind(*sparse, 3).feed_forward, FeedForward::kDense);
+  EXPECT_EQ(layer_kind(*sparse, 5).feed_forward, FeedForward::kExperts);
+
+  const auto windowed = with(R"("model_type": "qwen2", "use_sliding_window": true, "sliding_window": 256,
+      "max_window_layers": 4)");
+  ASSERT_TRUE(windowed) << to_text(windowed.error());
+  EXPECT_THAT(windowed->full_attention_layers.listed, ElementsAre(0, 1, 2, 3));
+
+  const auto unrotated = with(R"("model_type": "smollm3", "no_rope_layers": [1, 1, 0, 1, 1, 0])");
+  ASSERT_TRUE(unrotated) << to_text(unrotated.error());
+  EXPECT_EQ(unrotated->no_rotary_layers.every, 3);
+  EXPECT_FALSE(layer_kind(*unrotated, 2).windowed);
+  EXPECT_FALSE(layer_kind(*unrotated, 2).rotary);
+
+  EXPECT_THAT(to_text(with(R"("model_type": "qwen3", "layer_types": ["linear_attention", "full_attention",
+      "full_attention", "full_attention", "full_attention", "full_attention"])")
+                          .error()),
+              HasSubstr("layers of \"linear_attention\" cannot be forecast"));
+}
+
+TEST(HuggingFace, SequencesAreThoseBeforePositionsWereStretched) {
+  const std::string keys = R"("model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+      "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100, "max_position_embeddings": 131072)";
+  const auto plain = read("{" + keys + "}");
+  EXPECT_EQ(plain->sequence, 131072);
+  EXPECT_THAT(plain->warnings, ElementsAre(HasSubstr("training/sequence sets others")));
+  const auto scaled = read("{" + keys + R"(, "rope_scaling": {"original_max_position_embeddings": 8192}})");
+  EXPECT_EQ(scaled->sequence, 8192);
+  EXPECT_THAT(scaled->warnings, IsEmpty());
+}
+
+TEST(HuggingFace, AnUnknownTypeIsReadAsTheNearestFamily) {
+  const auto model = read(R"({"model_type": "seed_next", "hidden_size": 64, "intermediate_size": 128,
+      "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100, "n_routed_experts": 8, "kv_lora_rank": 16,
+      "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "num_experts_per_tok": 2,
+      "moe_intermediate_size": 32, "torch_dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}})");
+  ASSERT_TRUE(model) << to_text(model.error());
+  EXPECT_EQ(model->family, "deepseek_v3");
+  EXPECT_TRUE(model->mla);
+  EXPECT_THAT(model->warnings,
+              ElementsAre(HasSubstr("model_type \"seed_next\" is not known: read as deepseek_v3, by its keys"),
+                          HasSubstr("quantization_config")));
+}
+
+TEST(HuggingFace, ErrorsNameWhatIsMissing) {
+  const std::string unknown = to_text(read(R"({"model_type": "lama", "hidden_size": 64})").error());
+  EXPECT_THAT(unknown, HasSubstr("did you mean \"llama\"?"));
+  EXPECT_THAT(unknown, HasSubstr("\"num_hidden_layers\" is missing"));
+  EXPECT_THAT(unknown, HasSubstr("\"num_attention_heads\" is missing"));
+  const std::string known = to_text(read(R"({"model_type": "llama", "vocab_size": 1})").error());
+  EXPECT_THAT(known, HasSubstr("\"num_hidden_layers\" is missing"));
+  EXPECT_THAT(known, Not(HasSubstr("is not known")));
+  EXPECT_THAT(to_text(read(R"({"model_type": "qwen3_next", "linear_num_key_heads": 16})").error()),
+              HasSubstr("linear attention cannot be forecast"));
+  EXPECT_THAT(to_text(read(R"({"model_type": "nemotron_h", "hidden_size": 64, "intermediate_size": 64,
+      "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 9, "hybrid_override_pattern": "M-",
+      "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 16})")
+                          .error()),
+              HasSubstr("2 letters for 3 layers"));
+}
+
+TEST(HuggingFace, AFolderStandsForItsConfiguration) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "Tiny-Llama";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+      "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100})";
+  for (const std::string& reference : {folder.string(), folder.string() + "/"}) {
+    const auto model = Catalog::built_in().model(reference);
+    ASSERT_TRUE(model) << to_text(model.error());
+    EXPECT_EQ(model->id, "Tiny-Llama");
+  }
+  std::filesystem::remove(folder / "config.json");
+  EXPECT_THAT(to_text(Catalog::built_in().model(folder.string()).error()), HasSubstr("a folder with config.json"));
+}
+
+}  // namespace
+}  // namespace ns_dist
