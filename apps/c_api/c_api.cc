@@ -135,8 +135,8 @@ struct ns_dist_session {
       return kernels->forecast(op);
     }
     NS_TRY(Forecast forecast, models_->compute().forecast(op));
-    const double longer =
-        training_factor(op, gpu, base_->kernel_calibration.has_value(), std::max<std::int64_t>(ranks, 1));
+    const TrainingClock clock(gpu, base_->kernel_calibration.has_value(), std::max<std::int64_t>(ranks, 1));
+    const double longer = clock.factor(op);
     for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
     return forecast;
   }

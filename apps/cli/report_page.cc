@@ -54,7 +54,7 @@ std::string question(const Report& report) {
   text += row("Plan", html(degrees_text(scenario.plan)));
   text += row("Batch", html(batch_text(scenario.training)));
   text += row("Settings", html(settings_text(scenario.plan)));
-  text += row("Framework", html("defaults of " + scenario.framework));
+  if (!scenario.framework.empty()) text += row("Framework", html("defaults of " + scenario.framework));
   return text + "</dl>\n";
 }
 
@@ -86,7 +86,8 @@ std::string answer(const Report& report) {
   text += "<div class=\"tiles\">\n";
   text += tile(number(std::trunc(report.tokens_per_second)) + " tokens/s",
                number(std::trunc(report.tokens_per_second / static_cast<double>(report.ranks))) + " on each GPU");
-  text += tile("MFU " + percent(report.mfu), "of the GPUs' peak, counting the model's own operations");
+  text +=
+      tile("MFU " + percent(report.mfu), "of the GPUs' peak, counting the model's own operations, attention in full");
   text += tile("HFU " + percent(report.hfu), "counting recomputed operations, too");
   text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12), "of the model on each GPU");
   text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : "does not fit"),

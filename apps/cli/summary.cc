@@ -65,8 +65,8 @@ void answer(Page& page, const Report& report) {
   page.fact("throughput", "{} tokens/s, {} on each GPU",
             with_commas(static_cast<std::int64_t>(report.tokens_per_second)),
             with_commas(static_cast<std::int64_t>(report.tokens_per_second / static_cast<double>(report.ranks))));
-  page.fact("utilization", "MFU {:.1f} %, HFU {:.1f} %, {:.0f} model TFLOP/s on each GPU", 100 * report.mfu,
-            100 * report.hfu, report.model_flops_per_second / 1e12);
+  page.fact("utilization", "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} %, {:.0f} TFLOP/s on each GPU",
+            100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, report.model_flops_per_second / 1e12);
   const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
   page.fact("memory", "{} of {}: {} (nvidia-smi {})", bytes_text(stage.total()),
             bytes_text(report.scenario.cluster.gpu.memory),

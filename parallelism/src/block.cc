@@ -60,12 +60,25 @@ KeptBytes kept_bytes(const Block& block, Recompute recompute, ModuleSet modules)
   return kept;
 }
 
+// Of attention's FLOPs those of keys behind the query: half of them; with a window only in its first triangle.
+double masked_flops(const Operator& op) {
+  const auto* attention = std::get_if<Attention>(&op.kind);
+  if (attention == nullptr || !attention->causal) return 0;
+  const double keys = static_cast<double>(attention->window > 0 ? std::min(attention->window, attention->key_length)
+                                                                : attention->key_length);
+  const double queries = static_cast<double>(attention->query_length);
+  return product_flops(op.kind) * std::min(1.0, keys / queries) / 2;
+}
+
 BlockFlops flops_of(const Block& block, ModuleSet modules) {
   BlockFlops flops;
   for (const BlockStep& step : block.steps) {
     double forward = 0;
     for (const Call& call : step.forward) {
-      if (const auto* op = std::get_if<Operator>(&call.what)) forward += product_flops(op->kind);
+      const auto* op = std::get_if<Operator>(&call.what);
+      if (op == nullptr) continue;
+      forward += product_flops(op->kind);
+      flops.masked += masked_flops(*op);
     }
     flops.forward += forward;
     if ((step.again & modules) != 0) flops.recomputed += forward;

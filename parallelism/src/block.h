@@ -97,6 +97,7 @@ KeptBytes kept_bytes(const Block& block, Recompute recompute,
 // `recomputed`: of the steps that selective recomputation of `modules` runs again.
 struct BlockFlops {
   double forward = 0, recomputed = 0;
+  double masked = 0;  // of `forward`: attention scores that a causal mask hides
 };
 BlockFlops flops_of(const Block& block, ModuleSet modules = set_of(RecomputeModule::kCoreAttention));
 

@@ -25,6 +25,7 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
     const BlockFlops each = flops_of(block, plan.recompute_modules);
     sum.forward += each.forward * static_cast<double>(count);
     sum.recomputed += each.recomputed * static_cast<double>(count);
+    sum.masked += each.masked * static_cast<double>(count);
   };
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
     add(layer_block(shape, kinds.kinds[kind]), counts[kind], layers);
@@ -38,7 +39,8 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
     again = layers.forward * recomputed_share(model, plan) + predictions.forward;
   }
   if (plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
-  return {sequences * model_flops * units::FLOP, sequences * (model_flops + again) * units::FLOP};
+  return {sequences * model_flops * units::FLOP, sequences * (model_flops + again) * units::FLOP,
+          sequences * (model_flops - 3 * (layers.masked + predictions.masked)) * units::FLOP};
 }
 
 }  // namespace ns_dist

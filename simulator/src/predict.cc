@@ -179,6 +179,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   report.model_flops_per_second = flops.model / units::FLOP / ranks / seconds;
   if (peak > FlopsPerSecond()) {
     report.mfu = flops.model / (ranks * report.step * peak);
+    report.mfu_causal = flops.causal / (ranks * report.step * peak);
     report.hfu = flops.hardware / (ranks * report.step * peak);
   }
 

@@ -97,6 +97,7 @@ std::string to_json(const Report& report) {
   json["model_tflops_per_gpu"] = report.model_flops_per_second / 1e12;
   json["mfu"] = report.mfu;
   json["hfu"] = report.hfu;
+  json["mfu_causal"] = report.mfu_causal;
   json["memory"] = memory_json(report);
   json["breakdown_s"] = breakdown_json(report.breakdown);
   json["additions"] = std::move(additions);

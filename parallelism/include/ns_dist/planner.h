@@ -39,9 +39,10 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 
 // FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,
 // generalized: 2 FLOPs a multiply-add, backward twice the forward, attention scores in full as Megatron counts them);
-// `hardware` adds what is computed again.
+// `hardware` adds what is computed again; `causal` is the model's without the scores that a causal mask hides, as
+// FlashAttention counts (Dao 2023, arXiv 2307.08691, s.4.1).
 struct StepFlops {
-  Flops model, hardware;
+  Flops model, hardware, causal;
 };
 StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Training& training);
 

@@ -94,7 +94,9 @@ struct Report {
   IntervalParts interval;
   double tokens_per_second = 0;
   double model_flops_per_second = 0;  // of a GPU
-  double mfu = 0, hfu = 0;            // of the dense peak for the training's number format
+  // Of the dense peak for the training's number format. mfu, hfu: attention scores in full, as Megatron counts them;
+  // mfu_causal: half of them, as FlashAttention counts (Dao 2023, arXiv 2307.08691, s. 4.1).
+  double mfu = 0, hfu = 0, mfu_causal = 0;
   MemoryBudget memory;
   bool fits = false;
   std::optional<MemoryRemedy> remedy;  // when it does not fit, and any plan tried does
