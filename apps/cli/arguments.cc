@@ -203,6 +203,12 @@ Result<Scenario> read_scenario_of(const WorkFlags& flags) {
   return resolve(spec, catalog, &base);
 }
 
+void warn_of(const Model& model) {
+  for (const std::string& warning : model.warnings) {
+    std::fputs(fmt::format("ns-dist: warning: {}: {}\n", model.name, with_flags(warning)).c_str(), stderr);
+  }
+}
+
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
   // CLI11 wants the arguments in a vector in reverse order.
   std::vector<std::string> arguments(argv, argv + argc);

@@ -45,6 +45,9 @@ Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags);
 // The work that the flags describe: read, looked up, sized.
 Result<Scenario> read_scenario_of(const WorkFlags& flags);
 
+// Prints on standard error what of the model was not read as its file says it. Reports have it among their warnings.
+void warn_of(const Model& model);
+
 // Parses, or returns the exit code after having printed help (0) or what is wrong with the command line (2).
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);
 

@@ -300,6 +300,7 @@ class Searcher {
     return add(space);
   }
   Result<void> add(const SearchSpace& space) {
+    if (cases_.empty() || cases_.back().base.model != space.base().model) warn_of(space.base().model);
     Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), space.base().cluster.gpu.id), 0);
     options_.progress = [&](double share) { progress.share(share); };
     NS_TRY(const Session session, Session::make(space.base()));

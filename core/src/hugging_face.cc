@@ -26,6 +26,7 @@ struct Family {
   void (*read)(JsonReader&, const Family&, Model&);
   // Of what read_decoder reads.
   bool gated = true;
+  std::string_view activation = {};  // where the file names none
   NormKind norm = NormKind::kRmsNorm;
   bool bias = false, qkv_bias = false, tied = false;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
@@ -245,7 +246,8 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
   const LayerSet full = has_types ? read_layer_types(reader, model) : LayerSet{};
   model.chunked_attention = present(reader, "attention_chunk_size");
   const std::string_view window = model.chunked_attention ? "attention_chunk_size" : "sliding_window";
-  if (!reader.boolean("use_sliding_window", true) || !present(reader, window)) return;
+  const bool windowed = reader.boolean("use_sliding_window", !family.model_type.starts_with("qwen"));
+  if (!windowed || !present(reader, window)) return;
   model.sliding_window = reader.integer(window, 0, kMostTokens);
   if (has_types) {
     model.full_attention_layers = full;
@@ -330,8 +332,9 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
                            model.heads > 0 ? model.hidden / model.heads : 0);
   model.ffn = reader.integer("intermediate_size", 1, kMost);
   model.sequence = read_sequence(reader, family);
-  const std::string activation =
+  std::string activation =
       reader.text(first_of(reader, {"hidden_activation", "mlp_hidden_act", "hidden_act"}), Presence::kOptional);
+  if (activation.empty()) activation = family.activation;
   model.gated_mlp = family.gated;
   model.activation = family.gated ? gated(activation) : plain(activation);
   model.norm = family.norm;
@@ -410,14 +413,16 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen3_vl_text", .read = read_decoder, .qk_norm = kHead},
     {.model_type = "qwen3_moe", .read = read_moe, .qk_norm = kHead},
     {.model_type = "qwen3_vl_moe_text", .read = read_moe, .qk_norm = kHead},
-    {.model_type = "gemma", .read = read_decoder, .tied = true},
+    {.model_type = "gemma", .read = read_decoder, .activation = "gelu", .tied = true},
     {.model_type = "gemma2",
      .read = read_decoder,
+     .activation = "gelu",
      .tied = true,
      .placement = NormPlacement::kSandwich,
      .full_every = 2},
     {.model_type = "gemma3_text",
      .read = read_decoder,
+     .activation = "gelu",
      .tied = true,
      .qk_norm = kHead,
      .placement = NormPlacement::kSandwich,
@@ -502,10 +507,26 @@ struct Foreign {
   std::string_view key, what;
 };
 constexpr Foreign kForeign[] = {
-    {"linear_num_key_heads", "linear attention"},    {"mamba_n_heads", "Mamba layers of this type"},
-    {"attn_layer_period", "Mamba layers"},           {"num_decoder_layers", "an encoder with a decoder"},
-    {"decoder_layers", "an encoder with a decoder"}, {"ssm_cfg", "Mamba layers of this type"},
+    {"linear_attn_config", "linear attention"},
+    {"linear_num_key_heads", "linear attention"},
+    {"mamba_n_heads", "Mamba layers of this type"},
+    {"attn_layer_period", "Mamba layers"},
+    {"num_decoder_layers", "an encoder with a decoder"},
+    {"decoder_layers", "an encoder with a decoder"},
+    {"ssm_cfg", "Mamba layers of this type"},
 };
+
+// A type that is not known may count its experts under keys that are not known either.
+void refuse_unread_experts(JsonReader& reader, const Model& model) {
+  if (model.moe) return;
+  for (const std::string& key : reader.keys()) {
+    if (key.find("experts") == std::string::npos) continue;
+    const std::string value = reader.json(key, Presence::kOptional);
+    if (value.empty() || value == "0" || value == "1" || value == "false") continue;
+    return reader.note(key, "experts under a key that is not known",
+                       "\"num_experts\", \"num_experts_per_tok\" and \"moe_intermediate_size\"");
+  }
+}
 
 void read_text_model(JsonReader& reader, const std::string& outer_type, Model& model) {
   reader.accept_unknown_keys();
@@ -527,6 +548,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   model.vocabulary = size(reader, *family, {"vocab_size"});
   family->read(reader, *family, model);
   if (known) return;
+  refuse_unread_experts(reader, model);
   const std::string unknown =
       type.empty() ? "no \"model_type\"" : fmt::format("model_type \"{}\" is not known", shortened(type));
   if (reader.error_count() == errors_before) {

@@ -276,6 +276,16 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
               HasSubstr("2 letters for 3 layers"));
 }
 
+// Left out, they would be forecast as a small dense model.
+TEST(HuggingFace, ExpertsUnderOtherKeysAreRefused) {
+  const std::string keys = R"("model_type": "ernie_next", "hidden_size": 64, "intermediate_size": 128,
+      "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100)";
+  EXPECT_TRUE(read("{" + keys + R"(, "num_experts": 1, "moe_num_experts": null})"));
+  const auto refused = read("{" + keys + R"(, "moe_num_experts": 64, "moe_k": 6})");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("config.json#/moe_num_experts: experts under a key"));
+}
+
 TEST(HuggingFace, AFolderStandsForItsConfiguration) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "Tiny-Llama";
   std::filesystem::create_directories(folder);

@@ -50,6 +50,44 @@ TEST(Simulate, OneFOneBTakesWhatTheClosedFormSays) {
   EXPECT_NEAR(report.breakdown.bubble / report.step, (p - 1) / (m + p - 1), 1e-9);
 }
 
+// A prediction layer on the last stage: a layer, and a product of its own with its two gradients. The others wait for
+// that stage: (p - 1) passes of theirs, m of the last.
+TEST(Simulate, PredictionLayersDelayTheLastStage) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  scenario.model.prediction_layers = 1;
+  const Report plain = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  scenario.training.mtp = true;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const double m = 16, p = 4, layers = 8 / p, layer = 5 + 9, product = 1 + 2;
+  EXPECT_NEAR(report.step / (((p - 1) * layers * layer + m * ((layers + 1) * layer + product)) * ms), 1, 1e-9);
+  EXPECT_GT(report.mfu * (report.step / s), plain.mfu * (plain.step / s));
+  const auto told = [](const Report& from) {
+    return std::any_of(from.warnings.begin(), from.warnings.end(),
+                       [](const Warning& warning) { return warning.code == "without_mtp"; });
+  };
+  EXPECT_TRUE(told(plain));
+  EXPECT_FALSE(told(report));
+}
+
+// What a model's reader noted reaches the report, and the report that repeats it.
+TEST(Simulate, TellsWhatOfTheModelWasReadOtherwise) {
+  Scenario scenario = small_scenario();
+  scenario.model.warnings = {"model_type \"x\" is not known: read as llama, by its keys"};
+  scenario.model.sliding_window = 256;
+  scenario.model.full_attention_layers.listed = {0, 3};
+  scenario.model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512};
+  scenario.model.moe->layers.every = 2;
+  scenario.model.qk_norm = QueryKeyNorm::kHead;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  ASSERT_FALSE(report.warnings.empty());
+  EXPECT_EQ(report.warnings.front().code, "model_read_otherwise");
+  EXPECT_EQ(report.warnings.front().message, scenario.model.warnings.front());
+  const auto again = read_scenario(to_json(report), "report.json");
+  ASSERT_TRUE(again) << to_text(again.error());
+  EXPECT_EQ(again->model, scenario.model);
+}
+
 TEST(Simulate, InterleavingDividesTheBubble) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 4;
