@@ -42,14 +42,14 @@ std::string question(const Report& report) {
   const Scenario& scenario = report.scenario;
   const Model& model = scenario.model;
   const Gpu& gpu = scenario.cluster.gpu;
+  const std::string terabytes = fmt::format("{:.4g} TB/s", gpu.memory_bandwidth / (units::TB / units::s));
   std::string text = "<dl>\n";
   std::string experts;
   if (model.moe) experts = fmt::format(", {} of {} experts for each token", model.moe->top_k, model.moe->experts);
   text += row("Model", typeset(fmt::format("{}: {:.4g} B parameters, {} layers, hidden size {}{}", model.name,
-                                           model_parameters(model).total() / 1e9, model.layers,
+                                           model_parameters(model).total() / 1e9, with_commas(model.layers),
                                            with_commas(model.hidden), experts)));
-  text += row("GPU", typeset(fmt::format("{} ({}), {} at {}", gpu.name, gpu.id, bytes_text(gpu.memory),
-                                         field_text(gpu.memory_bandwidth))));
+  text += row("GPU", typeset(fmt::format("{} ({}), {} at {}", gpu.name, gpu.id, bytes_text(gpu.memory), terabytes)));
   text += row("Cluster", typeset(cluster_text(scenario.cluster)));
   text += row("Plan", html(degrees_text(scenario.plan)));
   text += row("Batch", html(batch_text(scenario.training)));
@@ -276,18 +276,19 @@ std::string value_text(const ordered_json& value) {
   return value.dump();
 }
 
-// One line for each value below `value`.
-void input_lines(std::string& text, const std::string& name, const ordered_json& value) {
+// One line for each value below `value`, with the flag that sets it where there is one.
+void input_lines(std::string& text, const std::string& group, const std::string& name, const ordered_json& value) {
   constexpr std::size_t kMostTables = 16;
   if (value.is_object()) {
-    for (const auto& [key, inner] : value.items()) input_lines(text, name.empty() ? key : name + "/" + key, inner);
+    for (const auto& [key, inner] : value.items())
+      input_lines(text, group, name.empty() ? key : name + "/" + key, inner);
     return;
   }
   std::string shown;
   if (value.is_array()) {
     const bool nested = std::any_of(value.begin(), value.end(), [](const auto& one) { return one.is_structured(); });
     if (nested && value.size() <= kMostTables) {
-      for (std::size_t i = 0; i < value.size(); ++i) input_lines(text, fmt::format("{}/{}", name, i), value[i]);
+      for (std::size_t i = 0; i < value.size(); ++i) input_lines(text, group, fmt::format("{}/{}", name, i), value[i]);
       return;
     }
     if (nested || value.size() > kMostTables) {
@@ -298,7 +299,9 @@ void input_lines(std::string& text, const std::string& name, const ordered_json&
   } else {
     shown = value_text(value);
   }
-  text += fmt::format("<div><span>{}</span><span>{}</span></div>\n", html(name), html(shown.empty() ? "none" : shown));
+  const std::string flag = with_flags(group + "/" + name);
+  text += fmt::format("<div><span>{}</span><span>{}</span></div>\n", html(flag.starts_with("--") ? flag : name),
+                      html(shown.empty() ? "none" : shown));
 }
 
 std::string inputs_section(const ordered_json& inputs) {
@@ -306,11 +309,11 @@ std::string inputs_section(const ordered_json& inputs) {
   for (const auto& [key, value] : inputs.items()) {
     if (key == "files") continue;  // below, as provenance
     if (!value.is_object()) {
-      input_lines(single, key, value);
+      input_lines(single, "", key, value);
       continue;
     }
     text += fmt::format("<h3>{}</h3>\n", html(key));
-    input_lines(text, "", value);
+    input_lines(text, key, "", value);
   }
   return section("Every input", text + "<h3>other</h3>\n" + single + "</div>\n");
 }

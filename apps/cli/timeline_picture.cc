@@ -163,8 +163,10 @@ std::string cut_marks(const StepOutline& outline, const Axis& axis, double top, 
       for (double y = top; y + 6 <= bottom; y += 6, right = !right) zigzag += right ? "l3 6" : "l-3 6";
       result += path("cut", zigzag);
     }
-    result += fmt::format("<text class=\"middle\" transform=\"translate({} {}) rotate(-90)\">{} more times</text>",
-                          short_number(x + Axis::kCut / 2 + 4), short_number(middle), with_commas(cut.copies));
+    const bool tall = bottom - top > 90;
+    result += fmt::format("<text class=\"middle\" transform=\"translate({} {}) rotate(-90)\">{}{}{}</text>",
+                          short_number(x + Axis::kCut / 2 + 4), short_number(middle), tall ? "" : "× ",
+                          with_commas(cut.copies), tall ? " more times" : "");
     const double from = axis.x(before, max(before.from, cut.at - cut.length));
     result +=
         path("repeat", fmt::format("M{0} {1}v-5H{2}v5", short_number(from), short_number(top - 3), short_number(x)));
@@ -174,12 +176,20 @@ std::string cut_marks(const StepOutline& outline, const Axis& axis, double top, 
   return result;
 }
 
-std::string caption(const StepOutline& outline, Seconds step, std::size_t rows, std::int64_t microbatches) {
+// What is to be seen in the picture beside the colors.
+struct Marks {
+  bool numbers = false, edges = false, mixed = false;
+};
+
+std::string caption(const StepOutline& outline, Seconds step, std::size_t rows, std::int64_t microbatches,
+                    const Marks& marks) {
   std::string text =
-      "<p class=\"soft\">A row is a stage, time runs to the right. In a row, the area of a color is its time";
-  if (microbatches > 1)
-    text += fmt::format("; numbers are microbatches, and 0 and {} are outlined", with_commas(microbatches - 1));
-  text += ".";
+      "<p class=\"soft\">A row is a stage, time runs to the right. In a row, the area of a color is its time.";
+  if (marks.numbers) text += " Numbers are microbatches.";
+  if (marks.edges && microbatches > 1) {
+    text += fmt::format(" Outlined: the first and the last microbatch, 0 and {}.", with_commas(microbatches - 1));
+  }
+  if (marks.mixed) text += " Passes that are too short to be drawn alone are put together.";
   for (const OutlineCut& cut : outline.cuts) {
     const Seconds left_out = static_cast<double>(cut.copies) * cut.length;
     text += fmt::format(
@@ -235,6 +245,7 @@ std::string timeline_picture(const StepOutline& outline, Seconds step, std::int6
 
   std::array<std::string, kCategoryCount> layers;
   std::string idle, seams, edges, numbers, labels;
+  Marks marks;
   for (std::size_t i = 0; i < shown.size(); ++i) {
     const double y = top + static_cast<double>(i) * pitch;
     axis.each({}, outline.length, [&](double x, double width) { idle += rectangle(x, y, width, height); });
@@ -243,9 +254,15 @@ std::string timeline_picture(const StepOutline& outline, Seconds step, std::int6
     seams += row.seams;
     edges += row.edges;
     numbers += row.numbers;
+    for (const OutlinePiece& piece : outline.stages[shown[i]]) {
+      const bool both = piece.time.of(Category::kForward) > Seconds() && piece.time.of(Category::kBackward) > Seconds();
+      marks.mixed = marks.mixed || (both && piece.microbatch < 0);
+    }
     labels += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">stage {}</text>", Axis::kLeft - 7,
                           short_number(y + height / 2 + 4), shown[i]);
   }
+  marks.numbers = !numbers.empty();
+  marks.edges = !edges.empty();
   std::string picture =
       fmt::format("<div class=\"scroll\"><svg viewBox=\"0 0 1000 {}\" role=\"img\" aria-label=\"{}\">\n",
                   short_number(bottom + 22), "What each stage does during the step");
@@ -254,7 +271,7 @@ std::string timeline_picture(const StepOutline& outline, Seconds step, std::int6
   picture += path("seam", seams) + path("edge", edges) + numbers + "\n" + labels + "\n" +
              cut_marks(outline, axis, top, bottom - (pitch - height));
   picture += "</svg></div>\n";
-  return legend(outline) + picture + caption(outline, step, shown.size(), microbatches);
+  return legend(outline) + picture + caption(outline, step, shown.size(), microbatches, marks);
 }
 
 }  // namespace ns_dist::cli

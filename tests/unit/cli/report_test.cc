@@ -1,0 +1,194 @@
+// Does the page say what the report says, to everybody, and nothing else?
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "support/run_command.h"
+
+namespace ns_dist {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr std::size_t kMostBytes = 500'000;
+
+struct Page {
+  std::string html, summary;
+  json report;  // of --json
+};
+
+Page page_of(const std::string& job, const std::filesystem::path& folder) {
+  const CommandResult made = run_command("ns-dist " + job + " --report page.html", folder);
+  EXPECT_EQ(made.code, 0) << job << "\n" << made.err;
+  EXPECT_THAT(made.err, IsEmpty()) << job;
+  const CommandResult plain = run_command("ns-dist " + job + " --json", folder);
+  return {read_text(folder / "page.html"), made.out, json::parse(plain.out)};
+}
+Page page_of(const std::string& job) { return page_of(job, ScratchFolder().path()); }
+
+json block_of(const std::string& html) {
+  const std::string begin = "<script type=\"application/json\" id=\"report\">";
+  const std::size_t from = html.find(begin) + begin.size();
+  return json::parse(html.substr(from, html.find("</script>", from) - from));
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+// What a summary shows right of `name`, up to two blanks or a bracket.
+std::string shown(const std::string& summary, const std::string& name) {
+  std::smatch match;
+  std::regex_search(summary, match, std::regex(name + " +([^ ].*?)(  |  \\(|,|\n)"));
+  return match.size() > 1 ? match[1].str() : "not in the summary: " + name;
+}
+
+TEST(ReportPage, HoldsTheAnswerOfJsonAndTheNumbersOfTheSummary) {
+  for (const char* job : {"--tp 8 --pp 16 --dp 8", "--model llama3-8b --gpu h200-sxm --dp 8 --global-batch 64",
+                          "--model mixtral-8x7b --ep 8 --dp 8 --pp 2 --global-batch 128",
+                          "--tp 8 --pp 8 --dp 2 --schedule zb-h1 --global-batch 64 --recompute full"}) {
+    const Page page = page_of(job);
+    EXPECT_EQ(block_of(page.html), page.report) << job;
+    EXPECT_THAT(page.html, HasSubstr(shown(page.summary, "step time") + " <small>"));
+    std::smatch interval;
+    ASSERT_TRUE(std::regex_search(page.summary, interval, std::regex("90 % interval (.*) to (.*)\\)")));
+    EXPECT_THAT(page.html, HasSubstr("90 % interval " + interval[1].str() + " to " + interval[2].str()));
+    EXPECT_THAT(page.html, HasSubstr(shown(page.summary, "throughput")));
+    EXPECT_THAT(page.html, HasSubstr(shown(page.summary, "utilization")));
+    for (const char* part : {"compute", "recomputation", "tensor-parallel communication",
+                             "context-parallel communication", "expert-parallel communication", "pipeline messages",
+                             "data-parallel communication", "pipeline bubble", "optimizer", "other"}) {
+      EXPECT_THAT(page.html, HasSubstr(part)) << job;
+    }
+    const json& stages = page.report["memory"]["per_stage"];
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      const std::string row = "<span>stage " + std::to_string(stage) + "</span>";
+      EXPECT_EQ(count(page.html, row), 1u) << job << ": " << row;
+    }
+    EXPECT_EQ(count(page.html, ">stage " + std::to_string(stages.size() - 1) + "</text>"), 1u) << "in the timeline";
+    for (const json& work : page.report["critical_path"]) {
+      EXPECT_THAT(page.html, HasSubstr("<td>" + work["name"].get<std::string>() + "</td>")) << job;
+    }
+    for (const json& file : page.report["provenance"]["inputs"]) {
+      EXPECT_THAT(page.html, HasSubstr(file["hash"].get<std::string>()));
+    }
+    EXPECT_LT(page.html.size(), kMostBytes);
+  }
+}
+
+// The widths of the bar that the parts make sum to the whole of it.
+TEST(ReportPage, TheBarOfPartsIsTheStep) {
+  const std::string html = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64").html;
+  const std::size_t from = html.find("<div class=\"stack\">");
+  const std::string stack = html.substr(from, html.find("</div>", from) - from);
+  const std::regex width("width:([0-9.]+)%");
+  double sum = 0;
+  for (std::sregex_iterator match(stack.begin(), stack.end(), width), end; match != end; ++match) {
+    sum += std::stod((*match)[1].str());
+  }
+  EXPECT_NEAR(sum, 100, 0.01);
+}
+
+TEST(ReportPage, NoTextBreaksOut) {
+  const ScratchFolder folder;
+  json config = json::parse(read_text(std::filesystem::path(NS_DIST_SOURCE_DIR) / "configs/models/gpt2.json"));
+  const std::string name = "</script><img src=x onerror=alert(1)>\"'&{{title}}";
+  config["name"] = name;
+  std::ofstream(folder.path() / "it's <b>.json") << config;
+  const Page page = page_of("--model \"it's <b>.json\" --tp 1", folder.path());
+  EXPECT_EQ(page.report["inputs"]["model"]["name"], name);
+  EXPECT_EQ(block_of(page.html), page.report);
+  EXPECT_THAT(page.html, Not(HasSubstr("<img")));
+  EXPECT_THAT(page.html, Not(HasSubstr("<b>.json")));
+  EXPECT_EQ(count(page.html, "<script"), 1u);
+  EXPECT_EQ(count(page.html, "</script"), 1u);
+  EXPECT_THAT(page.html, HasSubstr("<h1>One training step of &lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;&quot;"
+                                   "&#39;&amp;{{title}} on 1 × "));
+  EXPECT_THAT(page.html, HasSubstr("default-src 'none'"));
+}
+
+TEST(ReportPage, NeedsNothingElse) {
+  const std::string html = page_of("--tp 2 --pp 2 --global-batch 16").html;
+  for (const char* from_elsewhere : {"http:", "https:", "src=", "href=", "url(", "@import", "<link", "<iframe"}) {
+    EXPECT_THAT(html, Not(HasSubstr(from_elsewhere)));
+  }
+}
+
+TEST(ReportPage, SaysWhatWouldFit) {
+  const Page page = page_of("--model llama3.1-405b --gpu a100 --tp 8 --pp 8 --dp 2 --global-batch 256");
+  ASSERT_FALSE(page.report["memory"]["fits"]);
+  EXPECT_THAT(page.html, HasSubstr("does not fit"));
+  EXPECT_THAT(page.html,
+              HasSubstr("would fit with <code>" + page.report["memory"]["remedy"]["flags"].get<std::string>()));
+  EXPECT_THAT(page_of("--model gpt2 --global-batch 16").html, Not(HasSubstr("does not fit")));
+}
+
+TEST(ReportPage, OneStageHasATimeline) {
+  const Page page = page_of("--model gpt2 --global-batch 512");
+  EXPECT_EQ(count(page.html, ">stage 0</text>"), 1u);
+  EXPECT_EQ(count(page.html, ">stage 1</text>"), 0u);
+  // Microbatches that repeat are drawn once, and the page says how many are not.
+  ASSERT_GT(page.report["folding"]["copies"], 0);
+  EXPECT_THAT(page.html, HasSubstr(page.report["folding"]["copies"].dump() + " more times"));
+}
+
+TEST(ReportPage, ManyStagesStaySmall) {
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    const ScratchFolder folder;
+    json config = json::parse(read_text(std::filesystem::path(NS_DIST_SOURCE_DIR) / "configs/models/gpt2.json"));
+    config["layers"] = 128;
+    config.erase("published_parameters");
+    std::ofstream(folder.path() / "deep.json") << config;
+    const Page page =
+        page_of(std::string("--model deep.json --pp 128 --global-batch 256 --schedule ") + schedule, folder.path());
+    EXPECT_EQ(page.report["memory"]["per_stage"].size(), 128u);
+    EXPECT_LT(page.html.size(), kMostBytes);
+    EXPECT_THAT(page.html, HasSubstr("of 128 stages are drawn"));
+    const std::string fullest = page.report["memory"]["peak_stage"].dump();
+    EXPECT_THAT(page.html, HasSubstr("<span>stage " + fullest + "</span>"));
+    EXPECT_THAT(page.html, HasSubstr("<span>stage 127</span>"));
+  }
+}
+
+TEST(ReportPage, IsItsOwnRecipe) {
+  const ScratchFolder folder;
+  const Page page = page_of("--tp 4 --pp 4 --dp 2 --model llama2-13b --vpp 2", folder.path());
+  EXPECT_EQ(json::parse(run_command("ns-dist --from page.html --json", folder.path()).out), page.report);
+  EXPECT_THAT(page.html,
+              HasSubstr("<code class=\"command\">ns-dist --tp 4 --pp 4 --dp 2 --model llama2-13b --vpp 2</code>"));
+  // Where the answer goes is no part of the question, and the bytes are the same in every folder.
+  const ScratchFolder elsewhere;
+  run_command("ns-dist simulate --tp 4 --trace t.json --pp 4 --json --dp 2 --report=b.html --model llama2-13b --vpp 2",
+              elsewhere.path());
+  EXPECT_EQ(read_text(elsewhere.path() / "b.html"), page.html);
+}
+
+TEST(ReportPage, RefusesAPathThatCannotBeWritten) {
+  const ScratchFolder folder;
+  const CommandResult refused = run_command("ns-dist --model gpt2 --report nowhere/page.html", folder.path());
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.out, IsEmpty());
+  EXPECT_THAT(refused.err, HasSubstr("nowhere/page.html"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "nowhere"));
+}
+
+// Where xmllint is there. It knows the elements of HTML 4 only.
+TEST(ReportPage, IsHtml) {
+  if (run_command("command -v xmllint").code != 0) GTEST_SKIP() << "no xmllint";
+  const ScratchFolder folder;
+  page_of("--tp 2 --pp 4 --dp 2 --global-batch 64", folder.path());
+  const CommandResult parsed =
+      run_command("xmllint --html --noout page.html 2>&1 | grep error | grep -v 'Tag [a-z]* invalid'", folder.path());
+  EXPECT_THAT(parsed.out, IsEmpty());
+}
+
+}  // namespace
+}  // namespace ns_dist
