@@ -154,7 +154,7 @@ Result<int> answer(const Request& request) {
   std::size_t files = 1;
   AnnotateReport report;
   if (std::filesystem::is_regular_file(request.traces, failed)) {
-    NS_TRY_VOID(check_output(request.output, {request.traces}));
+    NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.traces}));
     NS_TRY(report, annotate(request.traces, request.output, model));
   } else {
     if (const auto found = find_traces(request.traces)) ranks = static_cast<std::int64_t>(found->files.size());

@@ -6,6 +6,7 @@
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
 #include "summary.h"
+#include "tables.h"
 
 namespace ns_dist::cli {
 namespace {
@@ -36,6 +37,10 @@ int simulate_command(int argc, const char* const* argv) {
   app.add_option("--csv", csv, "write the timeline, one line a node")->type_name("FILE")->group("What comes back");
   if (const auto done = parse(app, argc, argv)) return *done;
 
+  if (auto writable = check_outputs({{"--trace", trace.value_or("")}, {"--csv", csv.value_or("")}}, inputs_of(flags));
+      !writable) {
+    return report_error(writable.error());
+  }
   const auto scenario = read_scenario_of(flags);
   if (!scenario) return report_error(scenario.error());
   const auto session = Session::make(*scenario);
