@@ -159,7 +159,7 @@ Result<int> answer(const Request& request) {
   std::size_t files = 1;
   AnnotateReport report;
   if (one_file) {
-    NS_TRY_VOID(check_output(request.output, {request.traces}));
+    NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.traces}));
     NS_TRY(report, annotate(request.traces, request.output, model));
   } else {
     NS_TRY(report, annotate_folder(request, model, &files));

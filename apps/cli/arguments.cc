@@ -6,10 +6,9 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
+#include "ns_dist/files.h"
 #include "report_page.h"
 #include "terminal.h"
 
@@ -111,20 +110,7 @@ Result<Scenario> read_base(std::string path) {
     plan = static_cast<std::size_t>(number);
     path.resize(mark);
   }
-  constexpr std::uintmax_t kLargest = std::uintmax_t{64} << 20;
-  std::error_code status;
-  const std::uintmax_t size =
-      std::filesystem::is_regular_file(path, status) ? std::filesystem::file_size(path, status) : 0;
-  std::ifstream file(path, std::ios::binary);
-  if (status || !file || size == 0 || size > kLargest) {
-    return fail({ErrorCode::kNotFound,
-                 fmt::format("\"{}\" cannot be read", path),
-                 "--from",
-                 "a report of ns-dist simulate --json",
-                 "",
-                 {}});
-  }
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  NS_TRY(const std::string text, read_text(path, 64 * kMebibyte, "--from", "a report of ns-dist simulate --json"));
   return read_scenario(report_in_page(text), path, plan);
 }
 
@@ -181,6 +167,15 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
                  "the work of a report, or with FILE#2 of a search's second plan; flags change it")
       ->type_name("REPORT")
       ->group("Again");
+}
+
+std::vector<std::string> inputs_of(const WorkFlags& flags) {
+  std::vector<std::string> all;
+  for (const auto& [field, text] : flags.texts) {
+    if (text) all.push_back(*text);
+  }
+  if (flags.from) all.push_back(flags.from->substr(0, flags.from->rfind('#')));
+  return all;
 }
 
 Result<ScenarioSpec> read_overlap_of(const WorkFlags& flags) {

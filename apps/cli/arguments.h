@@ -36,6 +36,9 @@ struct WorkFlags {
 
 void add_work_flags(CLI::App& app, WorkFlags& flags);
 
+// What the flags may name files with: an output must be none of them.
+std::vector<std::string> inputs_of(const WorkFlags& flags);
+
 // What --overlap sets; nothing where it was not given. Errors: an unknown name.
 Result<ScenarioSpec> read_overlap_of(const WorkFlags& flags);
 // The work of the report that --from names; of "FILE#2" the second plan of a search's answer. Nothing where it was not

@@ -106,7 +106,7 @@ void warn_if_worse(std::string_view what, double before, double after) {
 // A correction of collectives: what the measurements add to the curves that are compiled in.
 Result<std::string> calibrate_collectives(const Request& request) {
   NS_TRY(const Cluster cluster, cluster_of(request));
-  NS_TRY_VOID(check_output(request.output, {request.collectives}));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.collectives}));
   NS_TRY(const std::vector<CollectiveRow> rows, read_rows(request, cluster));
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
@@ -127,7 +127,7 @@ Result<std::string> calibrate_collectives(const Request& request) {
   with.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*fitted));
   NS_TRY(const double before, mean_error(rows, cluster, {}));
   NS_TRY(const double after, mean_error(rows, cluster, with));
-  if (auto written = write_text(request.output, text); !written) return fail(written.error());
+  NS_TRY_VOID(write_text(request.output, text));
   warn_if_worse(cluster.id, before, after);
   return fmt::format(
       "{} rows, {} curves for cluster {} in {}\n  mean error on these rows: {:.1f} % before, {:.1f} % "
@@ -148,11 +148,11 @@ Result<std::string> calibrate_gpu(const Request& request) {
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu)));
-  NS_TRY_VOID(check_output(request.output, {request.kernels}));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.kernels}));
   NS_TRY(const CsvTable table, CsvTable::read(request.kernels));
   NS_TRY_VOID(check_kernel_columns(table, gpu.id));
   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options));
-  if (auto written = write_text(request.output, to_json(calibration)); !written) return fail(written.error());
+  NS_TRY_VOID(write_text(request.output, to_json(calibration)));
   std::string text = fmt::format("{} on {}, in {}\n", request.mode, gpu.id, request.output);
   if (options.mode == Mode::kSustained)
     text.insert(text.size() - 1, "; ns-dist kernels takes it with --mode sustained");

@@ -36,11 +36,13 @@ std::string errors_text(const CollectiveErrorTable& table) {
 }
 
 Result<int> answer(const Request& request) {
-  NS_TRY_VOID(check_output(request.output, {request.input}));
-  NS_TRY(const CsvTable table, CsvTable::read(request.input));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input}));
+  NS_TRY(CsvStream input, CsvStream::open(request.input));
   // A table about one machine need not repeat it in every row.
-  NS_TRY(const CollectiveReader reader,
-         CollectiveReader::of(table, request.cluster.empty() ? request.gpu : "", request.cluster));
+  const auto reader_of = [&](const CsvTable& table) {
+    return CollectiveReader::of(table, request.cluster.empty() ? request.gpu : "", request.cluster);
+  };
+  NS_TRY_VOID(reader_of(input.header()));
 
   const Catalog catalog = Catalog::standard();
   ScenarioSpec spec;
@@ -64,33 +66,38 @@ Result<int> answer(const Request& request) {
       },
       options);
 
-  std::string text =
-      fmt::format("{},{}\n", fmt::join(table.columns(), ","), fmt::join(collective_answer_columns(), ","));
+  NS_TRY(OutputFile output, OutputFile::open(request.output));
+  output.write(
+      fmt::format("{},{}\n", fmt::join(input.header().columns(), ","), fmt::join(collective_answer_columns(), ",")));
   const std::string empty(collective_answer_columns().size(), ',');
   CollectiveErrorTable errors;
-  std::vector<Error> mistakes;
-  Progress progress("forecasting", table.row_count());
-  for (std::size_t i = 0; i < table.row_count(); ++i) {
-    progress.at(i);
-    const auto row = reader.row(i);
-    auto answered = row ? forecaster.forecast(*row) : Result<CollectiveAnswer>(fail(row.error()));
-    if (answered) {
-      if (row->latency_ms) errors.add(*row, answered->forecast.latency);
-      text += fmt::format("{},{}\n", table.text(i), fmt::join(to_fields(*answered), ","));
-    } else {
-      if (answered.error().where.empty()) answered.error().where = reader.where(i);
-      mistakes.push_back(std::move(answered.error()));
-      text += fmt::format("{}{}\n", table.text(i), empty);
+  RowMistakes mistakes;
+  Progress progress("forecasting", 1);
+  while (true) {
+    NS_TRY(const CsvTable piece, input.next());
+    if (piece.row_count() == 0) break;
+    NS_TRY(const CollectiveReader reader, reader_of(piece));
+    std::vector<Error> refused;
+    for (std::size_t i = 0; i < piece.row_count(); ++i) {
+      const auto row = reader.row(i);
+      auto answered = row ? forecaster.forecast(*row) : Result<CollectiveAnswer>(fail(row.error()));
+      if (answered) {
+        if (row->latency_ms) errors.add(*row, answered->forecast.latency);
+        output.write(fmt::format("{},{}\n", piece.text(i), fmt::join(to_fields(*answered), ",")));
+      } else {
+        if (answered.error().where.empty()) answered.error().where = reader.where(i);
+        refused.push_back(std::move(answered.error()));
+        output.write(fmt::format("{}{}\n", piece.text(i), empty));
+      }
     }
+    NS_TRY_VOID(output.check());
+    mistakes.add(std::move(refused), piece.row_count());
+    progress.share(input.share());
   }
   progress.done();
-  if (request.output.empty()) {
-    std::fputs(text.c_str(), stdout);
-  } else {
-    if (auto written = write_table(request.output, text); !written) return fail(written.error());
-    std::fputs(errors_text(errors).c_str(), stdout);
-  }
-  return report_rows(mistakes, table.row_count());
+  NS_TRY_VOID(output.finish());
+  if (!request.output.empty()) std::fputs(errors_text(errors).c_str(), stdout);
+  return mistakes.report();
 }
 
 }  // namespace

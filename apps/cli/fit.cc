@@ -29,7 +29,7 @@ Result<int> answer_collectives(const Request& request) {
   const Catalog catalog = Catalog::standard();
   NS_TRY(const LearnedCalibrations learned, learn_collectives(request.data, usual_clusters(catalog)));
   const NetworkCalibration& wanted = request.predictors.front() == kCollectives ? learned.families : learned.clusters;
-  if (auto written = write_text(request.output, to_json(wanted)); !written) return fail(written.error());
+  NS_TRY_VOID(write_text(request.output, to_json(wanted)));
   std::fputs(fmt::format("{} curves in {}\n", wanted.curves.size(), request.output).c_str(), stdout);
   return kAnswered;
 }
@@ -58,7 +58,7 @@ Result<void> check(const Request& request) {
                  file ? "name the folder that it lies in" : "",
                  {}});
   }
-  NS_TRY_VOID(check_output(request.output, {}));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--output", request.output + ".md"}}, {}));
   return {};
 }
 
@@ -89,8 +89,8 @@ Result<int> answer(const Request& request) {
                                   options, [&](std::string_view id) { return catalog.gpu(id); },
                                   [&](double share, std::string_view) { progress.share(share); }));
   progress.done();
-  if (auto written = write_text(request.output, fit.weights); !written) return fail(written.error());
-  if (auto written = write_text(request.output + ".md", fit.card); !written) return fail(written.error());
+  NS_TRY_VOID(write_text(request.output, fit.weights));
+  NS_TRY_VOID(write_text(request.output + ".md", fit.card));
   std::fputs(fit.card.c_str(), stdout);
   return kAnswered;
 }

@@ -42,7 +42,7 @@ Result<int> answer(const Request& request) {
   }
   options.default_gpu = request.gpu;
   NS_TRY(options.threads, read_threads(request.threads));
-  NS_TRY_VOID(check_output(request.output, {request.input}));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input}));
   const Catalog catalog = Catalog::standard();
   if (!request.gpu.empty()) {
     auto gpu = catalog.gpu(request.gpu);
@@ -59,7 +59,7 @@ Result<int> answer(const Request& request) {
                stderr);
   }
   KernelForecaster forecaster(options, [&](std::string_view id) { return catalog.gpu(id); });
-  TableWriter output(request.output);
+  NS_TRY(OutputFile output, OutputFile::open(request.output));
   output.write(csv_header(header));
   Progress progress("forecasting", 1);
   RowMistakes mistakes;
@@ -68,6 +68,7 @@ Result<int> answer(const Request& request) {
     if (piece.row_count() == 0) break;
     NS_TRY(KernelForecasts forecasts, forecaster.forecast(piece));
     output.write(csv_rows(piece, forecasts));
+    NS_TRY_VOID(output.check());
     mistakes.add(std::move(forecasts.errors), piece.row_count());
     progress.share(input.share());
   }

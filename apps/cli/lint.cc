@@ -35,8 +35,8 @@ Result<LintOptions> options_of(const Request& request, const TraceSet& traces) {
   std::error_code failed;
   const bool asked = !request.network.empty() || !request.system.empty();
   if (!asked && (!std::filesystem::exists(yml, failed) || !std::filesystem::exists(json, failed))) return options;
-  NS_TRY(const std::string network_text, read_file(yml, "ASTRA-Sim's network yml"));
-  NS_TRY(const std::string system_text, read_file(json, "ASTRA-Sim's system json"));
+  NS_TRY(const std::string network_text, read_text(yml, kLargestAstraInput));
+  NS_TRY(const std::string system_text, read_text(json, kLargestAstraInput));
   NS_TRY(const AstraSystem system, read_astra_system(network_text, yml.string(), system_text, json.string()));
   options.splits = system.splits;
   options.npus = system.npus();

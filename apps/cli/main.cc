@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "interrupts.h"
 #include "ns_dist/catalog.h"
 #include "terminal.h"
 
@@ -68,15 +69,18 @@ int run(int argc, const char* const* argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  watch_signals();
   try {
     const int code = run(argc, argv);
     // A write before the last one may have failed, too.
     const bool written = std::ferror(stdout) == 0;
     if (std::fflush(stdout) == 0 && written) return code;
+    end_if_nobody_reads();
     std::fputs("ns-dist: standard output cannot be written\n", stderr);
     return kInputAtFault;
   } catch (const std::bad_alloc&) {
-    std::fputs("ns-dist: memory is exhausted\n", stderr);
+    std::fputs("ns-dist: memory is exhausted; expected a plan or a file that fits into it\n", stderr);
+    return kInputAtFault;
   } catch (const std::exception& error) {
     std::fputs(fmt::format("ns-dist: a bug of ours: {}\n", error.what()).c_str(), stderr);
   }

@@ -31,7 +31,7 @@ struct Request {
 // One line a node: rank, node, name, type, start_ns, end_ns.
 class CsvTimeline {
  public:
-  explicit CsvTimeline(const std::string& path) : out_(path) { out_.write("rank,node,name,type,start_ns,end_ns\n"); }
+  explicit CsvTimeline(OutputFile file) : out_(std::move(file)) { out_.write("rank,node,name,type,start_ns,end_ns\n"); }
   void add(const ReplayedNode& node) {
     std::string name;
     for (const char c : node.name) name += c == '"' ? std::string("\"\"") : std::string(1, c);
@@ -41,13 +41,13 @@ class CsvTimeline {
   Result<void> finish() { return out_.finish(); }
 
  private:
-  TableWriter out_;
+  OutputFile out_;
 };
 
 // Chrome's trace event format, which ui.perfetto.dev reads: a rank is a process, a slot a thread.
 class PerfettoTimeline {
  public:
-  PerfettoTimeline(const std::string& path, std::int64_t ranks) : out_(path) {
+  PerfettoTimeline(OutputFile file, std::int64_t ranks) : out_(std::move(file)) {
     out_.write(R"({"displayTimeUnit":"ms","traceEvents":[)");
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       event(fmt::format(R"("ph":"M","pid":{0},"name":"process_name","args":{{"name":"rank {0}"}})", rank));
@@ -78,7 +78,7 @@ class PerfettoTimeline {
     out_.write(fmt::format("{}{{{}}}", first_ ? "" : ",\n", text));
     first_ = false;
   }
-  TableWriter out_;
+  OutputFile out_;
   bool first_ = true;
 };
 
@@ -105,9 +105,9 @@ Result<Inputs> read_inputs(const Request& request) {
     error.hint = fmt::format("name it with {}, or write --recorded for the times that the traces hold", flag);
     return fail(std::move(error));
   };
-  const Result<std::string> system_text = read_file(json, "ASTRA-Sim's system json");
+  const Result<std::string> system_text = read_text(json, kLargestAstraInput);
   if (!system_text) return with_hint(system_text.error(), "--system");
-  Result<std::string> network_text = read_file(yml, "ASTRA-Sim's network yml");
+  Result<std::string> network_text = read_text(yml, kLargestAstraInput);
   if (!network_text && request.recorded && request.network.empty()) {
     network_text = "topology: [ Switch ]\nnpus_count: [ 2 ]\nbandwidth: [ 1 ]\nlatency: [ 0 ]\n";  // nobody asks it
   }
@@ -237,11 +237,17 @@ Result<int> answer(const Request& request) {
   NS_TRY(Inputs inputs, read_inputs(request));
   std::optional<CsvTimeline> csv;
   std::optional<PerfettoTimeline> trace;
-  for (const std::string& path : {request.csv, request.trace}) {
-    if (!path.empty()) NS_TRY_VOID(check_output(path, {inputs.traces.files.front().string()}));
+  std::vector<std::string> read = {request.network, request.system, request.groups};
+  for (const std::filesystem::path& file : inputs.traces.files) read.push_back(file.string());
+  NS_TRY_VOID(check_outputs({{"--csv", request.csv}, {"--trace", request.trace}}, read));
+  if (!request.csv.empty()) {
+    NS_TRY(OutputFile file, OutputFile::open(request.csv));
+    csv.emplace(std::move(file));
   }
-  if (!request.csv.empty()) csv.emplace(request.csv);
-  if (!request.trace.empty()) trace.emplace(request.trace, static_cast<std::int64_t>(inputs.traces.files.size()));
+  if (!request.trace.empty()) {
+    NS_TRY(OutputFile file, OutputFile::open(request.trace));
+    trace.emplace(std::move(file), static_cast<std::int64_t>(inputs.traces.files.size()));
+  }
   if (csv || trace) {
     inputs.options.visit = [&](const ReplayedNode& node) {
       if (csv) csv->add(node);

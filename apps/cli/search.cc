@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
-#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +13,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "interrupts.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/sensitivity.h"
 #include "ns_dist/simulator.h"
@@ -25,21 +24,6 @@
 
 namespace ns_dist::cli {
 namespace {
-
-// Set by an interrupt. One that comes a second later, or after that, ends the program; `timeout` sends two at once.
-std::atomic<bool> interrupted{false};
-std::atomic<std::time_t> interrupted_at{0};
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::time_t>::is_always_lock_free);
-
-extern "C" void on_interrupt(int) {
-  const std::time_t now = std::time(nullptr);
-  if (!interrupted.exchange(true)) {
-    interrupted_at = now;
-  } else if (now > interrupted_at) {
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT);
-  }
-}
 
 struct Flags {
   WorkFlags work;
@@ -260,7 +244,7 @@ Result<SearchGoals> read_goals(const Flags& flags) {
                  {}});
   }
   if (flags.prices) {
-    NS_TRY(const std::string text, read_file(*flags.prices, "--prices", "a file of prices"));
+    NS_TRY(const std::string text, read_text(*flags.prices, kMebibyte, "--prices", "a file of prices"));
     NS_TRY(goals.prices, read_prices(text, *flags.prices));
   }
   return goals;
@@ -327,7 +311,7 @@ class Searcher {
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
   NS_TRY(std::int64_t gpus, first_size(request, goals, catalog));
-  for (; gpus <= kMostSearched && !interrupted; gpus *= 2) {
+  for (; gpus <= kMostSearched && !stop_at_interrupt(); gpus *= 2) {
     SearchRequest sized = request;
     sized.gpus = gpus;
     NS_TRY_VOID(searcher.add(std::move(sized)));
@@ -414,20 +398,18 @@ int search_command(int argc, const char* const* argv) {
       return report_error(
           {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out", {}});
     }
-    std::signal(SIGINT, on_interrupt);
-    return sweep(flags.sweep, flags.output, flags.work, options.threads, interrupted);
+    return sweep(flags.sweep, flags.output, flags.work, options.threads, stop_at_interrupt());
   }
   auto requests = read_requests(flags);
   if (!requests) return report_error(requests.error());
   const auto goals = read_goals(flags);
   if (!goals) return report_error(goals.error());
-  if (auto writable = check_output(flags.csv, {}); !writable) {
-    writable.error().where = "--csv";
+  if (auto writable = check_outputs({{"--csv", flags.csv}}, inputs_of(flags.work)); !writable) {
     return report_error(writable.error());
   }
 
   const Catalog catalog = Catalog::standard();
-  std::signal(SIGINT, on_interrupt);
+  const std::atomic<bool>& interrupted = stop_at_interrupt();
   options.stop = &interrupted;
   Searcher searcher(catalog, options, flags.sensitivity);
   const bool sized = !flags.gpus.empty() || flags.work.texts.at("machine/nodes");

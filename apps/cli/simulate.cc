@@ -65,6 +65,12 @@ int simulate_command(int argc, const char* const* argv) {
   app.add_option("--csv", csv, "write the timeline, one line a node")->type_name("FILE")->group(kWhatComesBack);
   if (const auto done = parse(app, argc, argv)) return *done;
 
+  if (auto writable =
+          check_outputs({{"--report", page.value_or("")}, {"--trace", trace.value_or("")}, {"--csv", csv.value_or("")}},
+                        inputs_of(flags));
+      !writable) {
+    return report_error(writable.error());
+  }
   const auto scenario = read_scenario_of(flags);
   if (!scenario) return report_error(scenario.error());
   const auto session = Session::make(*scenario);

@@ -1,9 +1,12 @@
 #include "sweep.h"
 
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,7 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include "ns_dist/files.h"
 #include "ns_dist/hash.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/search.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/version.h"
@@ -28,6 +33,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kMostRows = 1e8;
+constexpr std::size_t kLargestInput = 16 * kMebibyte;
 constexpr std::size_t kRowsAtOnce = 64;
 constexpr std::size_t kMostSessions = 64;
 constexpr const char* kExpected =
@@ -51,19 +57,14 @@ std::string text_of(const ordered_json& value) {
 }
 
 Result<std::vector<FieldValues>> read_sweep(const std::string& text, const std::string& path) {
-  ordered_json root;
-  try {
-    root = ordered_json::parse(text);
-  } catch (const ordered_json::exception& error) {
-    return fail(mistake(path, fmt::format("this is no JSON: {}", error.what())));
-  }
+  NS_TRY(const ordered_json root, parse_json(text, path));
   if (!root.is_object() || root.empty()) return fail(mistake(path + "#", "there are no fields"));
   std::vector<FieldValues> fields;
   std::vector<Error> errors;
   std::vector<std::string> names;
   for (const FieldDescription& description : scenario_fields()) names.push_back(description.flag.substr(2));
   for (const auto& [key, value] : root.items()) {
-    const std::string where = path + "#/" + key;
+    const std::string where = path + "#/" + shortened(key);
     const auto field = field_of(key);
     if (!field) {
       const std::string near = nearest_name(key, names);
@@ -79,7 +80,7 @@ Result<std::vector<FieldValues>> read_sweep(const std::string& text, const std::
     if (value.is_array() && value.empty()) errors.push_back(mistake(where, "there are no values"));
     for (const ordered_json& each : value.is_array() ? value : ordered_json::array({value})) {
       if (!each.is_primitive() || each.is_null()) {
-        errors.push_back(mistake(where, fmt::format("{} is no value", each.dump())));
+        errors.push_back(mistake(where, fmt::format("{} is no value", json_excerpt(each))));
       } else if (value.is_array()) {
         values.values.push_back(text_of(each));
       } else if (auto list = read_values(*field, text_of(each)); !list) {
@@ -221,7 +222,6 @@ Result<std::size_t> finished_rows(const std::string& path, const std::string& he
   };
   std::error_code status;
   if (!std::filesystem::exists(path, status)) return std::size_t{0};
-  if (!std::filesystem::is_regular_file(path, status)) return refuse("this is no file");
   std::ifstream file(path, std::ios::binary);
   std::string line;
   std::uintmax_t whole = 0;
@@ -242,25 +242,9 @@ Result<std::size_t> finished_rows(const std::string& path, const std::string& he
 
 }  // namespace
 
-Result<std::string> read_file(const std::string& path, std::string_view flag, std::string_view expected) {
-  constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
-  std::error_code status;
-  const bool regular = std::filesystem::is_regular_file(path, status);
-  std::ifstream file(path, std::ios::binary);
-  if (!regular || !file || std::filesystem::file_size(path, status) > kLargest || status) {
-    return fail({ErrorCode::kNotFound,
-                 fmt::format("\"{}\" cannot be read", path),
-                 std::string(flag),
-                 std::string(expected),
-                 "",
-                 {}});
-  }
-  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 int sweep(const std::string& input, const std::string& output, const WorkFlags& flags, unsigned threads,
           const std::atomic<bool>& stop) {
-  const auto text = read_file(input, "--sweep", "a sweep, JSON");
+  const auto text = read_text(input, kLargestInput, "--sweep", "a sweep, JSON");
   if (!text) return report_error(text.error());
   auto fields = read_sweep(*text, input);
   if (!fields) return report_error(fields.error());
@@ -281,19 +265,41 @@ int sweep(const std::string& input, const std::string& output, const WorkFlags& 
 
   Rows rows(*std::move(fields), fixed, *std::move(base));
   const std::size_t count = rows.count();
+  const auto cannot = [&] {
+    return report_error({ErrorCode::kInvalidInput,
+                         fmt::format("\"{}\" cannot be written", output),
+                         "--output",
+                         "a writable path",
+                         std::strerror(errno),
+                         {}});
+  };
+  if (std::error_code none; std::filesystem::exists(output, none) && !std::filesystem::is_regular_file(output, none)) {
+    return report_error({ErrorCode::kUsage,
+                         fmt::format("\"{}\" is no file to go on with", output),
+                         "--output",
+                         "a file, or a name that is free",
+                         "",
+                         {}});
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(output.c_str(), "ab"), std::fclose);
+  if (!file) return cannot();
+  if (::flock(::fileno(file.get()), LOCK_EX | LOCK_NB) != 0) {
+    return report_error({ErrorCode::kInvalidInput,
+                         fmt::format("another sweep writes into \"{}\"", output),
+                         "--output",
+                         "a file for each sweep",
+                         "wait for the other one, or write another --output",
+                         {}});
+  }
   const std::string first_line = heading(*text, fixed, base_text, count);
   const auto finished = finished_rows(output, first_line);
   if (!finished) return report_error(finished.error());
   std::error_code status;
   const bool is_new = !std::filesystem::exists(output, status) || std::filesystem::file_size(output, status) == 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(output.c_str(), "ab"), std::fclose);
   const auto append = [&](const std::string& lines) {
-    return file && std::fwrite(lines.data(), 1, lines.size(), file.get()) == lines.size() &&
-           std::fflush(file.get()) == 0;
+    return std::fwrite(lines.data(), 1, lines.size(), file.get()) == lines.size() && std::fflush(file.get()) == 0;
   };
-  const Error unwritable{
-      ErrorCode::kInvalidInput, fmt::format("\"{}\" cannot be written", output), "--output", "a writable path", "", {}};
-  if (!append(is_new ? first_line : "")) return report_error(unwritable);
+  if (!append(is_new ? first_line : "")) return cannot();
 
   Progress progress("rows", count);
   std::size_t done = *finished;
@@ -311,7 +317,7 @@ int sweep(const std::string& input, const std::string& output, const WorkFlags& 
     }
     std::string all;
     for (const std::string& line : lines) all += line;
-    if (!append(all)) return report_error(unwritable);
+    if (!append(all)) return cannot();
     done = end;
     progress.at(done);
   }

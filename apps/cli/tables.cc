@@ -2,25 +2,14 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "terminal.h"
 
 namespace ns_dist::cli {
-namespace {
-
-Error unwritable(const std::string& path) {
-  return {
-      ErrorCode::kInvalidInput, fmt::format("\"{}\" cannot be written", path), "--output", "a writable path", "", {}};
-}
-
-}  // namespace
-
 Progress::Progress(std::string_view what, std::size_t steps)
     : what_(what), steps_(steps), terminal_(isatty(STDERR_FILENO) == 1) {}
 
@@ -44,91 +33,39 @@ void Progress::done() {
   if (terminal_ && shown_ >= 0) std::fputs("\r\033[K", stderr);
 }
 
-Result<void> write_text(const std::string& path, std::string_view text) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  file.close();
-  if (file) return {};
-  return fail(unwritable(path));
-}
-
-Result<void> write_table(const std::string& path, std::string_view text) {
-  if (!path.ends_with(".gz")) return write_text(path, text);
-  constexpr std::size_t kPiece = std::size_t{1} << 30;  // gzwrite counts in int
-  const gzFile file = gzopen(path.c_str(), "wb");
-  bool good = file != nullptr;
-  while (good && !text.empty()) {
-    const auto piece = static_cast<unsigned>(std::min(text.size(), kPiece));
-    good = gzwrite(file, text.data(), piece) == static_cast<int>(piece);
-    text.remove_prefix(piece);
-  }
-  if (file != nullptr && gzclose(file) != Z_OK) good = false;
-  if (good) return {};
-  return fail(unwritable(path));
-}
-
-TableWriter::TableWriter(const std::string& path) : path_(path), written_(path) {
-  if (path.empty()) return;
-  // Pieces go to a file beside it: an answer that was there stays until the new one is whole.
+Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<std::string>& inputs) {
+  namespace fs = std::filesystem;
   std::error_code ignored;
-  const auto status = std::filesystem::status(path, ignored);
-  const bool is_plain = !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
-  if (is_plain && !std::filesystem::is_symlink(path, ignored)) written_ += ".part";
-  if (path.ends_with(".gz")) {
-    packed_ = gzopen(written_.c_str(), "wb");
-  } else {
-    file_ = std::fopen(written_.c_str(), "wb");
+  const auto is_same = [&](const std::string& a, const std::string& b) {
+    if (a == "-" || b == "-") return a == b;
+    return fs::equivalent(a, b, ignored) || fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
+  };
+  const auto refuse = [](const Output& output, std::string message, std::string hint) {
+    return fail({ErrorCode::kUsage, std::move(message), output.flag, "another file", std::move(hint), {}});
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [flag, path] = outputs[i];
+    const auto status = fs::status(path, ignored);
+    if (path.empty() || fs::is_character_file(status)) continue;
+    for (const std::string& input : inputs) {
+      if (path != "-" && fs::exists(status) && is_same(path, input)) {
+        return refuse(outputs[i], fmt::format("\"{}\" is the file that is read", path), "it would be overwritten");
+      }
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (outputs[j].path.empty() || !is_same(path, outputs[j].path)) continue;
+      return refuse(outputs[i], fmt::format("\"{}\" is the file of {}, too", path, outputs[j].flag),
+                    "one would overwrite the other");
+    }
+    if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) continue;
+    if (auto opened = OutputFile::open(path); !opened) {
+      Error error = std::move(opened.error());
+      error.hint = error.message.substr(error.message.find(": ") + 2);
+      error.message = fmt::format("\"{}\" cannot be written", path);
+      error.where = flag;
+      return fail(std::move(error));
+    }
   }
-  good_ = packed_ != nullptr || file_ != nullptr;
-}
-
-TableWriter::~TableWriter() {
-  if (packed_ == nullptr && file_ == nullptr) return;
-  if (packed_ != nullptr) gzclose(packed_);
-  if (file_ != nullptr) std::fclose(file_);
-  if (written_ != path_) std::remove(written_.c_str());
-}
-
-void TableWriter::write(std::string_view text) {
-  if (!good_ || text.empty()) return;
-  if (packed_ != nullptr) {
-    good_ = gzwrite(packed_, text.data(), static_cast<unsigned>(text.size())) == static_cast<int>(text.size());
-  } else {
-    // Standard output is checked by main().
-    const std::size_t count = std::fwrite(text.data(), 1, text.size(), path_.empty() ? stdout : file_);
-    good_ = path_.empty() || count == text.size();
-  }
-}
-
-Result<void> TableWriter::finish() {
-  if (path_.empty()) return {};
-  if (packed_ != nullptr && gzclose(packed_) != Z_OK) good_ = false;
-  if (file_ != nullptr && std::fclose(file_) != 0) good_ = false;
-  packed_ = nullptr;
-  file_ = nullptr;
-  if (written_ != path_ && good_) good_ = std::rename(written_.c_str(), path_.c_str()) == 0;
-  if (good_) return {};
-  if (written_ != path_) std::remove(written_.c_str());
-  return fail(unwritable(path_));
-}
-
-Result<void> check_output(const std::string& path, const std::vector<std::string>& inputs) {
-  if (path.empty()) return {};
-  std::error_code ignored;
-  for (const std::string& input : inputs) {
-    if (path != input && !std::filesystem::equivalent(path, input, ignored)) continue;
-    return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" is the file that is read", path),
-                 "--output",
-                 "another file",
-                 "it would be overwritten",
-                 {}});
-  }
-  const auto status = std::filesystem::symlink_status(path, ignored);
-  const bool there = std::filesystem::exists(status);
-  if (std::filesystem::is_fifo(status) || std::filesystem::is_character_file(status)) return {};
-  if (!std::ofstream(path, std::ios::binary | std::ios::app)) return fail(unwritable(path));
-  if (!there) std::filesystem::remove(path, ignored);
   return {};
 }
 

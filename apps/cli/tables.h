@@ -1,4 +1,4 @@
-// What the commands on tables share: a progress bar, files written whole, rows that could not be answered.
+// What the commands on tables share: a progress bar, checks of outputs, rows that could not be answered.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,8 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/collective_suite.h"
 #include "ns_dist/compute_model.h"
+#include "ns_dist/files.h"
 #include "ns_dist/result.h"
-
-struct gzFile_s;  // of zlib
 
 namespace ns_dist::cli {
 
@@ -31,32 +30,15 @@ class Progress {
   bool terminal_;
 };
 
-// Errors: the file cannot be written.
-Result<void> write_text(const std::string& path, std::string_view text);
-// The same, gzipped where the path ends in .gz.
-Result<void> write_table(const std::string& path, std::string_view text);
-
-// The same in pieces, to standard output where the path is empty. A regular file appears under its name when it is
-// finished, and not at all where the work failed.
-class TableWriter {
- public:
-  explicit TableWriter(const std::string& path);
-  TableWriter(const TableWriter&) = delete;
-  TableWriter& operator=(const TableWriter&) = delete;
-  ~TableWriter();
-  void write(std::string_view text);  // a mistake is told by finish()
-  Result<void> finish();
-
- private:
-  std::string path_, written_;  // `written_`: where the pieces go
-  std::FILE* file_ = nullptr;   // plain
-  gzFile_s* packed_ = nullptr;
-  bool good_ = true;
+// A file that a command writes, and the flag that names it; an empty path is standard output.
+struct Output {
+  const char* flag;
+  std::string path;
 };
 
-// Before the work: errors if --output cannot be written, or is one of the files that are read. Leaves the file as it
-// is.
-Result<void> check_output(const std::string& path, const std::vector<std::string>& inputs);
+// Before the work. Errors: an output that cannot be written, is named twice, or is one of the files `inputs` that are
+// read (texts that name no file are skipped). Leaves all files as they are.
+Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<std::string>& inputs);
 
 // Errors: a correction of kernels that were measured in another mode; which flag to add.
 Result<void> check_mode(Mode measured, Mode asked);

@@ -7,12 +7,12 @@
 #include "ns_dist/astra_formulas.h"
 #include "ns_dist/astra_network.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/files.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist::cli {
 
-// A whole file. Errors: it cannot be read, or is larger than 256 MiB.
-Result<std::string> read_file(const std::filesystem::path& path, const std::string& what);
+inline constexpr std::size_t kLargestAstraInput = 256 * kMebibyte;
 
 // The communicator groups of `traces`: those of `path`; where it is empty, of comm_groups.json beside them, if it is
 // there. ASTRA-Sim takes a path that holds the word "empty" for none.

@@ -1,7 +1,6 @@
 // Durations for another GPU, written into the frames of a trace; whatever else they hold stays byte for byte.
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <bit>
@@ -16,6 +15,7 @@
 #include "flat_node.h"
 #include "kernel_work.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/files.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
 #include "trace_file.h"
@@ -46,6 +46,8 @@ struct Launcher {
   std::optional<Operator> op;
 };
 
+constexpr std::size_t kMostNodes = 20'000'000;  // a new duration and a lane are kept for each
+
 class Annotation {
  public:
   explicit Annotation(const AnnotateModel& model) : model_(model) {}
@@ -54,7 +56,13 @@ class Annotation {
     std::size_t index = 0;
     NS_TRY_VOID(read_trace(path, [&](TraceNode&& node) -> Result<void> {
       look_at(index++, node);
-      return {};
+      if (index <= kMostNodes) return {};
+      return fail({ErrorCode::kInvalidInput,
+                   "the trace is too long",
+                   path.string(),
+                   fmt::format("at most {} nodes", kMostNodes),
+                   "",
+                   {}});
     }));
     new_ns_.assign(index, std::numeric_limits<double>::quiet_NaN());
     lanes_.assign(index, 0);
@@ -111,22 +119,10 @@ class Annotation {
   Result<void> write(const std::filesystem::path& from, const std::filesystem::path& to) {
     NS_TRY(const std::unique_ptr<ByteSource> source, source_of(from));
     FrameReader frames(*source, from.string());
-    const bool packed = to.extension() == ".gz";
-    const auto close = [](gzFile file) {
-      if (file != nullptr) gzclose(file);
-    };
-    // "T": as it is, without packing.
-    std::unique_ptr<gzFile_s, decltype(close)> out(gzopen(to.c_str(), packed ? "wb6" : "wbT"), close);
-    const auto cannot = [&] {
-      return fail({ErrorCode::kInvalidInput, "cannot write", to.string(), "a writable place with room left", "", {}});
-    };
-    if (out == nullptr) return cannot();
-    const auto put = [&](std::string_view bytes) {
-      return gzwrite(out.get(), bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size());
-    };
+    NS_TRY(OutputFile out, OutputFile::open(to));
     std::string_view frame;
     NS_TRY([[maybe_unused]] const bool metadata, frames.next(&frame));
-    if (!put(frames.raw())) return cannot();
+    out.write(frames.raw());
     std::string patched, whole;
     for (std::size_t index = 0;; ++index) {
       NS_TRY(const bool more, frames.next(&frame));
@@ -135,13 +131,13 @@ class Annotation {
         whole.clear();
         append_varint(patched.size(), &whole);
         whole += patched;
-        if (!put(whole)) return cannot();
-      } else if (!put(frames.raw())) {
-        return cannot();
+        out.write(whole);
+      } else {
+        out.write(frames.raw());
       }
+      NS_TRY_VOID(out.check());
     }
-    if (gzclose(out.release()) != Z_OK) return cannot();
-    return {};
+    return out.finish();
   }
 
   const AnnotateReport& report() const { return report_; }
@@ -301,16 +297,16 @@ class Annotation {
   const AnnotateModel& model_;
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
-  std::unordered_map<std::uint64_t, Launcher> launchers_;  // by node
+  std::unordered_map<std::uint64_t, Launcher> launchers_;         // by node
   std::unordered_map<std::string, std::optional<double>> known_;  // by operator
   struct Specs {
     std::optional<double> ns;
     bool wait = false;
   };
   std::unordered_map<std::string, Specs> specs_;  // by ns_dist_op
-  std::vector<double> new_ns_;       // by node; NaN: as it is
-  std::vector<std::int64_t> lanes_;  // by node
-  std::vector<bool> roofline_;       // by node
+  std::vector<double> new_ns_;                    // by node; NaN: as it is
+  std::vector<std::int64_t> lanes_;               // by node
+  std::vector<bool> roofline_;                    // by node
   std::map<std::int64_t, double> micros_rest_, ns_rest_;
 };
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 
 #include "ns_dist/astra_network.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/files.h"
 
 namespace ns_dist {
 namespace {
@@ -90,16 +90,6 @@ Good to know:
           ? "- With a network of one dimension it may abort (a double free) after all results "
             "are printed.\n"
           : "- The congestion-aware backend takes networks of one dimension only.\n");
-}
-
-Result<void> write_text(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) {
-    return fail({ErrorCode::kInvalidInput, "cannot write", path.string(), "a writable place with room left", "", {}});
-  }
-  return {};
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 // A folder of an export: whole, or not there.
+#include "export_folder.h"
+
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
 #include <optional>
 #include <utility>
 
@@ -14,8 +17,10 @@
 namespace ns_dist {
 namespace {
 
+using namespace chakra;  // this room's own
+
 constexpr std::array<std::string_view, 6> kBeside = {"comm_groups.json",   "network.yml", "system.json",
-                                                     "remote_memory.json", "README.md",   "manifest.json"};
+                                                     "remote_memory.json", "README.md",   kManifest};
 
 Error cannot_write(const std::filesystem::path& path) {
   return {ErrorCode::kInvalidInput, "cannot write", path.string(), "a writable place with room left", "", {}};
@@ -34,8 +39,26 @@ std::optional<Rank> rank_of(std::string_view name, std::string_view prefix) {
   return rank;
 }
 
+// Takes the folder for this process. -1: another has it, or it cannot be opened.
+int locked(const std::filesystem::path& folder) {
+  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (file >= 0 && ::flock(file, LOCK_EX | LOCK_NB) == 0) return file;
+  if (file >= 0) ::close(file);
+  return -1;
+}
+
+Error in_use(const std::filesystem::path& directory) {
+  return {ErrorCode::kInvalidInput,
+          "another export writes into it",
+          directory.string(),
+          "a folder for each export",
+          "wait for the other one, or write another --output",
+          {}};
+}
+
 }  // namespace
 
+// The lock is on the folder itself: on an existing one that is written into, or on the one that becomes it.
 Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, const std::string& prefix,
                                         std::int64_t ranks, bool force) {
   std::error_code failed;
@@ -43,25 +66,35 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
   out.directory_ = std::filesystem::absolute(directory, failed).lexically_normal();
   if (failed || directory.empty()) return fail(cannot_write(directory));
   if (!out.directory_.has_filename()) out.directory_ = out.directory_.parent_path();
-  const std::string unfinished = fmt::format(".ns-dist-export-{}", ::getpid());
-  if (!std::filesystem::exists(out.directory_, failed)) {
+  out.inside_ = std::filesystem::exists(out.directory_, failed);
+  std::filesystem::path staging;
+  if (!out.inside_) {
     std::filesystem::create_directories(out.directory_.parent_path(), failed);
-    out.staging_ = out.directory_.parent_path() / unfinished;
+    staging = out.directory_.parent_path() / fmt::format("{}-{}", kStaging, out.directory_.filename().string());
+    if (std::filesystem::exists(std::filesystem::symlink_status(staging, failed))) {  // of an export that was killed
+      out.lock_ = locked(staging);
+      if (out.lock_ < 0) return fail(in_use(directory));
+    }
   } else {
     if (!std::filesystem::is_directory(out.directory_, failed)) {
       return fail(
           {ErrorCode::kInvalidInput, "is no folder", directory.string(), "a folder, or a name that is free", "", {}});
     }
+    out.directory_ = std::filesystem::canonical(out.directory_, failed);
+    staging = out.directory_ / kStaging;
+    out.lock_ = locked(out.directory_);
+    if (out.lock_ < 0) return fail(in_use(directory));
     std::filesystem::directory_iterator entries(out.directory_, failed);
     if (failed) return fail(cannot_write(directory));
     std::vector<std::string> foreign;
     Rank last = -1;
     for (const auto& entry : entries) {
       const std::string name = entry.path().filename().string();
-      if (const auto rank = rank_of(name, prefix)) {
+      if (name == kStaging) continue;
+      if (const auto rank = rank_of(name, prefix); rank && !entry.is_directory(failed)) {
         last = std::max(last, *rank);
         if (*rank >= ranks) out.stale_.push_back(entry.path());
-      } else if (std::find(kBeside.begin(), kBeside.end(), name) == kBeside.end()) {
+      } else if (std::find(kBeside.begin(), kBeside.end(), name) == kBeside.end() || entry.is_directory(failed)) {
         foreign.push_back(name);
       }
     }
@@ -83,56 +116,55 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
                    "write --force to remove the others",
                    {}});
     }
-    out.inside_ = true;
-    out.staging_ = out.directory_ / unfinished;
   }
-  std::filesystem::create_directory(out.staging_, failed);
-  if (failed || !std::filesystem::is_directory(out.staging_, failed)) {
-    out.staging_.clear();
-    return fail(cannot_write(directory));
+  if (out.lock_ >= 0) std::filesystem::remove_all(staging, failed);  // without it, another's may be there by now
+  out.staging_ = Unfinished::folder(staging);
+  if (!out.staging_) return fail(cannot_write(directory));
+  if (!out.inside_) {
+    if (out.lock_ >= 0) ::close(out.lock_);
+    out.lock_ = locked(staging);
+    if (out.lock_ < 0) return fail(in_use(directory));
   }
   return out;
 }
 
 ExportFolder::ExportFolder(ExportFolder&& other) noexcept
     : directory_(std::move(other.directory_)),
-      staging_(std::exchange(other.staging_, {})),
+      staging_(std::exchange(other.staging_, std::nullopt)),
       stale_(std::move(other.stale_)),
+      lock_(std::exchange(other.lock_, -1)),
       inside_(other.inside_) {}
 
 ExportFolder::~ExportFolder() {
-  std::error_code ignored;
-  if (!staging_.empty()) std::filesystem::remove_all(staging_, ignored);
+  staging_.reset();
+  if (lock_ >= 0) ::close(lock_);
 }
 
 std::uint64_t ExportFolder::free_bytes() const {
   std::error_code failed;
-  const std::filesystem::space_info space = std::filesystem::space(staging_, failed);
+  const std::filesystem::space_info space = std::filesystem::space(staging(), failed);
   return failed ? ~std::uint64_t{0} : space.available;
 }
 
 Result<void> ExportFolder::commit(const std::string& manifest) {
-  const std::filesystem::path last = "manifest.json";
-  std::ofstream out(staging_ / last, std::ios::binary | std::ios::trunc);
-  out << manifest;
-  out.close();
-  if (!out) return fail(cannot_write(directory_ / last));
-  std::error_code failed;
+  const std::filesystem::path last = kManifest;
+  NS_TRY_VOID(write_text(staging() / last, manifest));
+  const auto guard = uninterrupted();
   if (!inside_) {
-    std::filesystem::rename(staging_, directory_, failed);
-    if (failed) return fail(cannot_write(directory_));
-    staging_.clear();
+    if (!staging_->move_to(directory_)) return fail(cannot_write(directory_));
     return {};
   }
-  std::filesystem::remove(directory_ / last, failed);  // a folder without it is unfinished
-  for (const std::filesystem::path& path : stale_) std::filesystem::remove(path, failed);
+  std::error_code failed;
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(staging_, failed)) {
+  for (const auto& entry : std::filesystem::directory_iterator(staging(), failed)) {
     if (entry.path().filename() != last) files.push_back(entry.path().filename());
   }
+  if (failed) return fail(cannot_write(directory_));
   files.push_back(last);
+  std::filesystem::remove(directory_ / last, failed);  // a folder without it is unfinished
+  for (const std::filesystem::path& path : stale_) std::filesystem::remove(path, failed);
   for (const std::filesystem::path& file : files) {
-    std::filesystem::rename(staging_ / file, directory_ / file, failed);
+    std::filesystem::rename(staging() / file, directory_ / file, failed);
     if (failed) return fail(cannot_write(directory_ / file));
   }
   return {};

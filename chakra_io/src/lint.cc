@@ -13,6 +13,7 @@
 
 #include "flat_node.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/internal/printable.h"
 #include "rules.h"
 
 namespace ns_dist {
@@ -94,7 +95,9 @@ class Lint {
 
   void report(TraceProblem problem) {
     ++report_.problem_count;
-    if (problems_of_[problem.rank]++ < ReplayReport::kMostProblems) report_.problems.push_back(std::move(problem));
+    if (problems_of_[problem.rank]++ >= ReplayReport::kMostProblems) return;
+    for (std::string* text : {&problem.name, &problem.message}) *text = printable(*text);
+    report_.problems.push_back(std::move(problem));
   }
 
   // ---- Files ----

@@ -5,7 +5,6 @@
 #include <array>
 #include <charconv>
 #include <deque>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -16,7 +15,9 @@
 
 #include "flat_node.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/printable.h"
 #include "rules.h"
 
 namespace ns_dist {
@@ -178,9 +179,9 @@ class Replay {
   RankState& of(Rank rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   Node& at(Rank rank, NodeIndex node) { return of(rank).nodes[node]; }
 
-  void report(Rank rank, const Node& node, std::string message) {
+  void report(Rank rank, const Node& node, const std::string& message) {
     if (of(rank).problems++ >= ReplayReport::kMostProblems) return;
-    problems_.push_back({rank, node.id, *names_[node.name], std::move(message)});
+    problems_.push_back({rank, node.id, *names_[node.name], printable(message)});
   }
 
   // ---- The graph of a rank ----
@@ -554,7 +555,7 @@ class Replay {
     const auto found = name_ids_.find(name);
     if (found != name_ids_.end()) return found->second;
     const auto added = name_ids_.emplace(std::string(name), static_cast<std::uint32_t>(names_.size())).first;
-    names_.push_back(&added->first);
+    names_.push_back(&shown_names_.emplace_back(printable(name)));
     return added->second;
   }
 
@@ -574,6 +575,7 @@ class Replay {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>> name_ids_;
   std::vector<const std::string*> names_;
+  std::deque<std::string> shown_names_;
   std::vector<TraceProblem> problems_;
   Nanoseconds now_ = 0;
   std::uint64_t order_ = 0;
@@ -590,9 +592,7 @@ Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
                  "",
                  {}});
   };
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return fail({ErrorCode::kNotFound, "cannot open the communicator groups", path.string(), "a file", "", {}});
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  NS_TRY(const std::string text, read_text(path, kLongestJson));
   NS_TRY(const auto groups, parse_json(text, path.string()));
   if (!groups.is_object()) return wrong("not a JSON object", "");
   CommGroups out;

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "export_folder.h"
 #include "ns_dist/chakra_io.h"
 
 namespace ns_dist {
@@ -45,6 +46,11 @@ Result<TraceSet> find_traces(const std::filesystem::path& where) {
   const auto error = [&](ErrorCode code, std::string message, std::string expected) {
     return fail({code, std::move(message), where.string(), std::move(expected), "", {}});
   };
+  if (std::filesystem::exists(in / chakra::kStaging, failed) &&
+      !std::filesystem::exists(in / chakra::kManifest, failed)) {
+    return error(ErrorCode::kInvalidInput, "an export into this folder was not finished",
+                 "a finished one; export again");
+  }
   std::map<std::string, std::map<Rank, std::filesystem::path>> found;  // by prefix
   std::filesystem::directory_iterator entries(in, failed);
   if (failed) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <tuple>
 
+#include "ns_dist/files.h"
 #include "ns_dist/operator_text.h"
 #include "stage_programs.h"
 #include "wire.h"
@@ -14,40 +14,6 @@ namespace ns_dist {
 namespace {
 
 using namespace chakra;  // this room's own
-
-Error cannot_write(const std::filesystem::path& path) {
-  return {ErrorCode::kInvalidInput, "cannot write", path.string(), "a writable place with room left", "", {}};
-}
-
-// A file behind a buffer of its own.
-class OutputFile {
- public:
-  explicit OutputFile(const std::filesystem::path& path) : path_(path), out_(path, std::ios::binary | std::ios::trunc) {
-    buffer_.reserve(kFull + kFull / 4);
-  }
-  void write(std::string_view bytes) {
-    size_ += bytes.size();
-    buffer_.append(bytes);
-    if (buffer_.size() >= kFull) flush();
-  }
-  Result<std::uint64_t> close() {
-    flush();
-    out_.close();
-    if (!out_) return fail(cannot_write(path_));
-    return size_;
-  }
-
- private:
-  static constexpr std::size_t kFull = std::size_t{1} << 20;
-  void flush() {
-    out_.write(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
-    buffer_.clear();
-  }
-  std::filesystem::path path_;
-  std::ofstream out_;
-  std::string buffer_;
-  std::uint64_t size_ = 0;
-};
 
 // Ids of communicator groups, given out in the order in which they are first asked for, from 1.
 class GroupIds {
@@ -284,7 +250,7 @@ std::vector<std::string> suffixes_of(const StageProgram& program, const Mesh& me
 
 Result<std::uint64_t> write_rank(const std::filesystem::path& path, const Template& trace,
                                  const std::vector<std::string>& suffixes) {
-  OutputFile file(path);
+  NS_TRY(OutputFile file, OutputFile::open(path));
   const std::string_view bytes = trace.bytes;
   std::size_t begin = 0;
   std::string length;
@@ -302,11 +268,12 @@ Result<std::uint64_t> write_rank(const std::filesystem::path& path, const Templa
       file.write(suffix);
     }
   }
-  return file.close();
+  NS_TRY_VOID(file.finish());
+  return file.size();
 }
 
 Result<void> write_groups(const std::filesystem::path& path, const std::vector<RankGroup>& groups) {
-  OutputFile file(path);
+  NS_TRY(OutputFile file, OutputFile::open(path));
   file.write("{");
   for (std::size_t g = 0; g < groups.size(); ++g) {
     file.write(fmt::format("{}\n\"{}\": [", g == 0 ? "" : ",", g + 1));
@@ -316,8 +283,7 @@ Result<void> write_groups(const std::filesystem::path& path, const std::vector<R
     file.write("]");
   }
   file.write("\n}\n");
-  NS_TRY_VOID(file.close());
-  return {};
+  return file.finish();
 }
 
 void count(const StageProgram& program, std::uint64_t ranks, ExportSummary* summary) {
@@ -343,7 +309,7 @@ void count(const StageProgram& program, std::uint64_t ranks, ExportSummary* summ
 }  // namespace
 
 Result<void> write_trace(const std::filesystem::path& path, std::span<const TraceNode> nodes) {
-  OutputFile file(path);
+  NS_TRY(OutputFile file, OutputFile::open(path));
   file.write(metadata_frame());
   ChakraProtoMsg::Node message;
   std::string frame;
@@ -353,8 +319,7 @@ Result<void> write_trace(const std::filesystem::path& path, std::span<const Trac
     append_frame(message, &frame);
     file.write(frame);
   }
-  NS_TRY_VOID(file.close());
-  return {};
+  return file.finish();
 }
 
 struct TraceExport::Prepared {
@@ -426,9 +391,8 @@ Result<TraceExport> TraceExport::prepare(const ExecutionGraph& graph, const Time
 
 Result<ExportSummary> TraceExport::write(const std::filesystem::path& directory) {
   Prepared& p = *prepared_;
-  std::error_code failed;
+  std::error_code failed;  // files say it, too
   std::filesystem::create_directories(directory, failed);
-  if (failed) return fail(cannot_write(directory));
   const Mesh& mesh = p.graph->mesh();
   ExportSummary summary = p.expected;
   summary.bytes = 0;

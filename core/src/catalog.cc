@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "embedded_files.h"
+#include "ns_dist/files.h"
 #include "ns_dist/hash.h"
 #include "ns_dist/internal/json_reader.h"
 #include "readers.h"
@@ -47,36 +46,7 @@ std::string lower(std::string_view text) {
 }
 
 // Config files are a few kilobytes; anything far beyond was given by mistake.
-constexpr std::uintmax_t kLargestFile = std::uintmax_t{16} << 20;
-
-Result<std::string> read_file(const std::filesystem::path& path) {
-  std::error_code status;
-  const auto where = path.string();
-  if (std::filesystem::is_directory(path, status)) {
-    return fail({ErrorCode::kInvalidInput,
-                 "this is a folder",
-                 where,
-                 "a JSON file, or for a model a folder with config.json",
-                 "",
-                 {}});
-  }
-  const std::uintmax_t size = std::filesystem::file_size(path, status);
-  if (status) return fail({ErrorCode::kNotFound, status.message(), where, "a JSON file", "", {}});
-  if (size > kLargestFile) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} bytes are too many for a configuration", size),
-                 where,
-                 fmt::format("at most {} bytes", kLargestFile),
-                 "",
-                 {}});
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad() || !file.is_open()) {
-    return fail({ErrorCode::kNotFound, "the file cannot be read", where, "a JSON file", "", {}});
-  }
-  return text;
-}
+constexpr std::size_t kLargestFile = 16 * kMebibyte;
 
 std::filesystem::path share_folder() {
   std::error_code status;
@@ -206,7 +176,7 @@ std::vector<CatalogEntry> Catalog::list(CatalogKind kind) const {
     }
     std::sort(files.begin(), files.end());
     for (const std::filesystem::path& file : files) {
-      if (const auto text = read_file(file)) take(entry_of(*text, file.string()));
+      if (const auto text = read_text(file, kLargestFile)) take(entry_of(*text, file.string()));
     }
   }
   for (const EmbeddedFile& file : embedded_files()) {
@@ -228,12 +198,22 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
   if (reference.empty()) {
     return fail({ErrorCode::kInvalidInput, fmt::format("no {} is named", kind_name.noun), "", "", "", {}});
   }
-  if (reference.find('/') != std::string_view::npos || reference.ends_with(".json")) {
+  if (reference.find('/') != std::string_view::npos || reference.ends_with(".json") || reference == "-") {
     std::filesystem::path path(reference);
     std::error_code status;
     // A model as it is downloaded: its configuration lies beside its weights.
-    if (kind == CatalogKind::kModel && std::filesystem::exists(path / "config.json", status)) path /= "config.json";
-    NS_TRY(std::string text, read_file(path));
+    if (kind == CatalogKind::kModel && std::filesystem::is_directory(path, status)) {
+      if (!std::filesystem::exists(path / "config.json", status)) {
+        return fail({ErrorCode::kInvalidInput,
+                     "this folder has no config.json",
+                     path.string(),
+                     "a JSON file, or a folder with config.json",
+                     "",
+                     {}});
+      }
+      path /= "config.json";
+    }
+    NS_TRY(std::string text, read_text(path, kLargestFile));
     return remember(path.string(), std::move(text));
   }
 
@@ -242,7 +222,7 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
       const std::filesystem::path path = root / kind_name.folder / (id + ".json");
       std::error_code status;
       if (!std::filesystem::exists(path, status)) continue;
-      NS_TRY(std::string text, read_file(path));
+      NS_TRY(std::string text, read_text(path, kLargestFile));
       return remember(path.string(), std::move(text));
     }
     const std::string path = fmt::format("{}/{}.json", kind_name.folder, id);

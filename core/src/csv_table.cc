@@ -1,9 +1,17 @@
 #include "ns_dist/csv_table.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <set>
+
+#include "ns_dist/files.h"
+#include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
 namespace {
@@ -16,14 +24,24 @@ Error error_at(std::string where, std::string message, std::string expected = ""
   return error;
 }
 
-constexpr std::size_t kLargestText = std::size_t{4} << 30;  // of an unpacked table, bytes
+// Limits of what is kept in memory. A table of measurements has less than a tenth of them; CsvStream reads any number
+// of rows.
+constexpr std::size_t kLargestTable = 256 * kMebibyte;  // unpacked
+constexpr std::size_t kMostRows = 5'000'000, kMostColumns = 1000;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // spreadsheets mark UTF-8 so
 
-Error unopened(const std::filesystem::path& path) {
-  Error error = error_at(path.string(), "cannot be opened");
-  error.code = ErrorCode::kNotFound;
-  return error;
+// A file or a pipe, plain or gzipped; standard input by the name "-".
+Result<gzFile> opened(const std::filesystem::path& path) {
+  const bool standard = path == "-";
+  const int file = standard ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (const gzFile opened = file < 0 ? nullptr : gzdopen(file, "rb"); opened != nullptr) return opened;
+  return fail({ErrorCode::kNotFound,
+               fmt::format("cannot be opened: {}", std::strerror(errno)),
+               path.string(),
+               "CSV, plain or gzipped",
+               "",
+               {}});
 }
 
 bool is_blank(char c) { return c == ' ' || c == '\t'; }
@@ -80,8 +98,8 @@ Result<CsvTable> CsvTable::read(const std::filesystem::path& path) {
   struct Close {
     void operator()(gzFile file) const { gzclose(file); }
   };
-  const std::unique_ptr<gzFile_s, Close> file(gzopen(path.c_str(), "rb"));
-  if (!file) return fail(unopened(path));
+  NS_TRY(const gzFile opened_file, opened(path));
+  const std::unique_ptr<gzFile_s, Close> file(opened_file);
   std::string text;
   std::vector<char> buffer(1 << 20);
   while (true) {
@@ -89,8 +107,10 @@ Result<CsvTable> CsvTable::read(const std::filesystem::path& path) {
     if (count < 0) return fail(error_at(path.string(), "cannot be unpacked", "CSV, plain or gzipped"));
     if (count == 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(count));
-    if (text.size() > kLargestText)
-      return fail(error_at(path.string(), "unpacks to more than 4 GiB", "a smaller table"));
+    if (text.size() > kLargestTable) {
+      return fail(error_at(path.string(), "is too large",
+                           fmt::format("a table of at most {} MiB, unpacked", kLargestTable / kMebibyte)));
+    }
   }
   int status = Z_OK;
   gzerror(file.get(), &status);
@@ -110,6 +130,7 @@ void CsvTable::find_rows(std::int64_t lines_before) {
     if (size > 0 && all[begin + size - 1] == '\r') --size;
     ++line;
     if (size > 0) rows_.push_back({begin, size, line});
+    if (rows_.size() > kMostRows + 1) return;  // parse() refuses them
     begin = end + 1;
   }
 }
@@ -120,11 +141,20 @@ Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
   table.where_ = std::move(where);
   table.find_rows(0);
   if (table.rows_.empty()) return fail(error_at(table.where_, "is empty", "a header line and rows"));
+  if (table.rows_.size() > kMostRows + 1) {
+    return fail(error_at(table.where_, "has too many rows", fmt::format("at most {}", kMostRows)));
+  }
+  const std::string_view names = table.text(0);
+  if (static_cast<std::size_t>(std::count(names.begin(), names.end(), ',')) >= kMostColumns) {
+    return fail(error_at(table.where_ + ":1", "has too many columns", fmt::format("at most {}", kMostColumns)));
+  }
   split(table.text(0), [&](std::string_view name) { table.columns_.emplace_back(value_of(name)); });
   table.rows_.erase(table.rows_.begin());
   std::set<std::string> seen;
   for (const std::string& name : table.columns_) {
-    if (!seen.insert(name).second) return fail(error_at(table.where_ + ":1", "column \"" + name + "\" appears twice"));
+    if (!seen.insert(name).second) {
+      return fail(error_at(table.where_ + ":1", fmt::format("column \"{}\" appears twice", shortened(name))));
+    }
   }
   return table;
 }
@@ -146,7 +176,7 @@ CsvStream::~CsvStream() = default;
 Result<void> CsvStream::fill(std::size_t size) {
   const std::string& where = header_.where_;
   while (!file_->ended && rest_.find('\n', size) == std::string::npos) {
-    constexpr std::size_t kStep = std::size_t{1} << 20, kLongestLine = std::size_t{64} << 20;
+    constexpr std::size_t kStep = kMebibyte, kLongestLine = 64 * kMebibyte;
     if (rest_.size() > size + kLongestLine) {
       return fail(error_at(where, "has a line of more than 64 MiB", "rows, each on a line of its own"));
     }
@@ -166,8 +196,7 @@ Result<void> CsvStream::fill(std::size_t size) {
 Result<CsvStream> CsvStream::open(const std::filesystem::path& path) {
   CsvStream stream;
   stream.header_.where_ = path.string();
-  stream.file_->file = gzopen(path.c_str(), "rb");
-  if (stream.file_->file == nullptr) return fail(unopened(path));
+  NS_TRY(stream.file_->file, opened(path));
   std::error_code unknown;
   const auto size = std::filesystem::file_size(path, unknown);
   if (!unknown) stream.file_->size = static_cast<double>(size);
@@ -188,19 +217,19 @@ Result<CsvStream> CsvStream::open(const std::filesystem::path& path) {
 }
 
 Result<CsvTable> CsvStream::next() {
-  constexpr std::size_t kPiece = std::size_t{1} << 20;
-  NS_TRY_VOID(fill(kPiece));
-  const std::size_t end = file_->ended ? rest_.size() : rest_.rfind('\n') + 1;
-  CsvTable piece;
-  piece.where_ = header_.where_;
-  piece.columns_ = header_.columns_;
-  piece.text_ = rest_.substr(0, end);
-  rest_.erase(0, end);
-  piece.find_rows(lines_);
-  lines_ += std::count(piece.text_.begin(), piece.text_.end(), '\n');
-  // A piece of blank lines is not the end.
-  if (piece.rows_.empty() && !piece.text_.empty() && !(file_->ended && rest_.empty())) return next();
-  return piece;
+  while (true) {
+    NS_TRY_VOID(fill(kMebibyte));
+    const std::size_t end = file_->ended ? rest_.size() : rest_.rfind('\n') + 1;
+    CsvTable piece;
+    piece.where_ = header_.where_;
+    piece.columns_ = header_.columns_;
+    piece.text_ = rest_.substr(0, end);
+    rest_.erase(0, end);
+    piece.find_rows(lines_);
+    lines_ += std::count(piece.text_.begin(), piece.text_.end(), '\n');
+    // A piece of blank lines is not the end.
+    if (!piece.rows_.empty() || piece.text_.empty() || (file_->ended && rest_.empty())) return piece;
+  }
 }
 
 double CsvStream::share() const {

@@ -122,7 +122,14 @@ Result<void> read_field(const Field& field, std::string_view text, std::vector<d
   for (std::string_view rest = text;;) {
     const std::size_t comma = rest.find(',');
     const auto number = read_positive_number(rest.substr(0, comma), kFastestStage);
-    if (!number) return fail_at(field, number.error(), fmt::format("write, for example, {}=1,0.9,1,1", field.name));
+    const std::string hint = fmt::format("write, for example, {}=1,0.9,1,1", field.name);
+    if (!number) return fail_at(field, number.error(), hint);
+    if (*number < 1 / kFastestStage) {
+      return fail_at(
+          field,
+          mistake(fmt::format("a speed of {}", *number), fmt::format("{} to {}", 1 / kFastestStage, kFastestStage)),
+          hint);
+    }
     numbers.push_back(*number);
     if (comma == std::string_view::npos) break;
     rest = rest.substr(comma + 1);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/internal/printable.h"
 
 namespace ns_dist {
 namespace {
@@ -208,7 +209,7 @@ const std::string* JsonReader::quantity_text(std::string_view key, Presence pres
 std::string JsonReader::text(std::string_view key, Presence presence) {
   const nlohmann::ordered_json* value = find(key, presence);
   if (value == nullptr) return {};
-  if (value->is_string()) return value->get<std::string>();
+  if (value->is_string()) return printable(value->get<std::string>());
   wrong_type(key, *value, "text");
   return {};
 }
@@ -223,7 +224,7 @@ std::vector<std::string> JsonReader::texts(std::string_view key, Presence presen
   }
   for (std::size_t i = 0; i < value->size(); ++i) {
     if ((*value)[i].is_string()) {
-      all.push_back((*value)[i].get<std::string>());
+      all.push_back(printable((*value)[i].get<std::string>()));
     } else {
       wrong_type(fmt::format("{}/{}", key, i), (*value)[i], "text");
     }
@@ -348,8 +349,11 @@ std::vector<std::string> JsonReader::keys() const {
 void JsonReader::reject_unknown_keys() {
   if (accept_unknown_ || !value_->is_object()) return;
   const std::vector<std::string> known(known_.begin(), known_.end());
+  constexpr int kMostNoted = 20;  // the nearest name of each takes time
+  int noted = 0;
   for (const auto& [key, unused] : value_->items()) {
     if (known_.contains(key)) continue;
+    if (++noted > kMostNoted) return note("", fmt::format("more than {} keys are not known", kMostNoted));
     const std::string near = nearest_name(key, known);
     note(key, fmt::format("key \"{}\" is not known", shortened(key)), "",
          near.empty() ? fmt::format("known here: {}", fmt::join(known, ", "))

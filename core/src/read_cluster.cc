@@ -13,7 +13,8 @@ namespace {
 void add_torus(JsonReader& reader, FabricLevel level, std::vector<FabricLevel>& levels) {
   const std::string text = reader.text("torus");
   const double links = reader.number("links_per_direction", 1e-3, 1e4, Presence::kOptional, 1);
-  level.oversubscription = reader.number("oversubscription", 1, 1e3, Presence::kOptional, 1);
+  level.oversubscription =
+      reader.number("oversubscription", kOversubscription.least, kOversubscription.most, Presence::kOptional, 1);
   double below = 1;
   for (const FabricLevel& inner : levels) below *= static_cast<double>(std::max<std::int64_t>(inner.size, 1));
   level.nics_per_gpu = 2 * links / below;
@@ -98,8 +99,9 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
     }
     if (inner.has("torus")) return add_torus(inner, std::move(level), cluster.levels);
     level.size = inner.integer("size", 1, 10'000'000, Presence::kOptional, 0);
-    level.nics_per_gpu = inner.number("nics_per_gpu", 1e-3, 1e3, Presence::kOptional, 1);
-    level.oversubscription = inner.number("oversubscription", 1, 1e3, Presence::kOptional, 1);
+    level.nics_per_gpu = inner.number("nics_per_gpu", kPortsOfAGpu.least, kPortsOfAGpu.most, Presence::kOptional, 1);
+    level.oversubscription =
+        inner.number("oversubscription", kOversubscription.least, kOversubscription.most, Presence::kOptional, 1);
     cluster.levels.push_back(std::move(level));
   });
   if (cluster.levels.empty() && reader.has("levels")) {

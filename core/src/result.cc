@@ -3,25 +3,37 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "ns_dist/internal/printable.h"
+
 namespace ns_dist {
 namespace {
 
-void append(std::string& text, const Error& error) {
-  if (!error.where.empty()) text += error.where + ": ";
-  text += error.message;
-  if (!error.expected.empty()) text += "; expected " + error.expected;
-  if (!error.hint.empty()) text += "; " + error.hint;
-  for (const Error& other : error.also) {
-    text += '\n';
-    append(text, other);
-  }
+constexpr std::size_t kMostMistakes = 100;
+
+// Errors repeat what they were given.
+std::string shown(std::string_view part) {
+  constexpr std::size_t kBegin = 1200, kEnd = 400;
+  if (part.size() <= kBegin + kEnd) return printable(part);
+  return printable(part.substr(0, kBegin)) + " ... " + printable(part.substr(part.size() - kEnd));
+}
+
+void append(std::string& text, const Error& error, std::size_t& mistakes) {
+  if (mistakes++ >= kMostMistakes) return;
+  if (!text.empty()) text += '\n';
+  if (!error.where.empty()) text += shown(error.where) + ": ";
+  text += shown(error.message);
+  if (!error.expected.empty()) text += "; expected " + shown(error.expected);
+  if (!error.hint.empty()) text += "; " + shown(error.hint);
+  for (const Error& other : error.also) append(text, other, mistakes);
 }
 
 }  // namespace
 
 std::string to_text(const Error& error) {
   std::string text;
-  append(text, error);
+  std::size_t mistakes = 0;
+  append(text, error, mistakes);
+  if (mistakes > kMostMistakes) text += "\nand " + std::to_string(mistakes - kMostMistakes) + " more mistakes";
   return text;
 }
 

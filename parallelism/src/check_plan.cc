@@ -21,6 +21,9 @@ constexpr std::int64_t kMostRanks = 10'000'000;
 constexpr std::int64_t kMostBatch = 100'000'000;
 constexpr std::int64_t kMostSequence = 100'000'000;
 constexpr std::int64_t kMostMicrobatches = 10'000'000;
+// Passes that are written out, of all stages: those of warm-up and cool-down and of one round between them. Each takes
+// some 40 bytes with its loops; 256 stages of 16 chunks have 4 million.
+constexpr double kMostPasses = 6e6;
 
 struct Dimension {
   std::string_view name;
@@ -269,6 +272,11 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
       check.fail_at("training/global_batch", fmt::format("{} microbatches", microbatches),
                     fmt::format("at most {} microbatches", kMostMicrobatches),
                     "use a larger training/micro_batch or plan/dp");
+    } else if (const double written = 2.0 * static_cast<double>(plan.pp * plan.vpp) *
+                                      static_cast<double>(std::min(microbatches, 2 * plan.pp));
+               written > kMostPasses) {
+      check.fail_at("plan/pp", fmt::format("{} stages of {} chunks have {:.3g} passes", plan.pp, plan.vpp, written),
+                    fmt::format("at most {:.0e} passes", kMostPasses), "use a smaller plan/pp or plan/vpp");
     } else {
       const PassesKey key{.schedule = *schedule,
                           .shape = {plan.pp, microbatches, plan.vpp},

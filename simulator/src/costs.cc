@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -46,6 +47,15 @@ Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const Com
     Error error = std::move(forecast.error());
     error.message = fmt::format("{}: {}", item.name, error.message);
     return fail(std::move(error));
+  }
+  // Every range is meant to exclude it; a time that is none is never an answer.
+  if (!std::isfinite(forecast->latency / units::s) || forecast->latency < Seconds()) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{} has no finite forecast", item.name),
+                 "model, machine, plan",
+                 "sizes and speeds that are plausible",
+                 "",
+                 {}});
   }
   return forecast;
 }

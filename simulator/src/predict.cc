@@ -91,6 +91,18 @@ ProgramQueue::Options queue_options(const Scenario& scenario) {
   return options;
 }
 
+// The last door before a report: nothing infinite leaves.
+Result<void> check_finite(const Prediction& prediction) {
+  const double step = prediction.step / units::s, memory = prediction.memory.peak() / units::B;
+  if (std::isfinite(step) && step > 0 && std::isfinite(memory)) return {};
+  return fail({ErrorCode::kInvalidInput,
+               fmt::format("a step of {} s and {} B is no answer", step, memory),
+               "model, machine, plan",
+               "sizes and speeds that are plausible",
+               "",
+               {}});
+}
+
 }  // namespace
 
 Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario,
@@ -144,6 +156,7 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session) {
   const auto timed = run_and_analyze(prediction.program, prediction.costs, queue_options(scenario));
   if (!timed) return too_long(scenario);
   prediction.step = timed->step;
+  NS_TRY_VOID(check_finite(prediction));
   prediction.folding = timed->folding;
   prediction.breakdown = timed->analysis.breakdown;
   for (const PathWork& work : timed->analysis.path) {

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "ns_dist/files.h"
 #include "ns_dist/hash.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -276,25 +275,14 @@ void derive_plan(ParallelPlan& plan, const Given& given, const Scenario* before)
   }
 }
 
-// The text of a file that a field names.
-Result<std::string> read_text(const std::string& path, const char* field, const char* expected) {
-  constexpr std::uintmax_t kLargest = std::uintmax_t{16} << 20;
-  std::error_code status;
-  const bool regular = std::filesystem::is_regular_file(path, status);
-  const std::uintmax_t size = regular ? std::filesystem::file_size(path, status) : 0;
-  std::ifstream file(path, std::ios::binary);
-  if (status || !regular || !file || size > kLargest) {
-    return fail({ErrorCode::kNotFound, fmt::format("\"{}\" cannot be read", path), field, expected, "", {}});
-  }
-  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
+constexpr std::size_t kLargestCalibration = 16 * kMebibyte;
 
 // Replaces the corrections of collectives and of kernels by those that `spec` names.
 Result<void> use_calibrations(Scenario& scenario, const References& spec) {
   if (spec.calibration) {
     scenario.network.calibration.reset();
     if (*spec.calibration != "none") {
-      NS_TRY(const std::string text, read_text(*spec.calibration, "network/calibration",
+      NS_TRY(const std::string text, read_text(*spec.calibration, kLargestCalibration, "network/calibration",
                                                "a network calibration, as ns-dist calibrate writes it"));
       NS_TRY(const NetworkCalibration exact, read_network_calibration(text, *spec.calibration));
       // As a report will hold it: numbers are written with four decimals.
@@ -342,8 +330,8 @@ std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
 }  // namespace
 
 Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file) {
-  NS_TRY(const std::string text,
-         read_text(path, "kernels/calibration", "a kernel calibration, as ns-dist calibrate writes it"));
+  NS_TRY(const std::string text, read_text(path, kLargestCalibration, "kernels/calibration",
+                                           "a kernel calibration, as ns-dist calibrate writes it"));
   if (file != nullptr) *file = {path, hash_text(text)};
   return read_kernel_calibration(text, path);
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <utility>
 
 #include "ns_dist/internal/json_reader.h"
@@ -68,8 +67,8 @@ template <class Io>
 void fields(Io& io, FabricLevel& level) {
   io("fabric", level.fabric);
   io("size", level.size);
-  io("nics_per_gpu", level.nics_per_gpu);
-  io("oversubscription", level.oversubscription);
+  io("nics_per_gpu", level.nics_per_gpu, kPortsOfAGpu);
+  io("oversubscription", level.oversubscription, kOversubscription);
   io.unless_default("ring", level.ring);
   io.unless_default("spare", level.spare);
 }
@@ -167,12 +166,16 @@ void table_fields(Io& io, Table& table) {
       [&io](const Field& field, auto& value) {
         switch (field.in_reports) {
           case InReports::kAlways:
-            return io(field.key(), value, field.least);
+            io(field.key(), value, field.least);
+            break;
           case InReports::kOptional:
-            return io.optional(field.key(), value);
+            io.optional(field.key(), value);
+            break;
           case InReports::kUnlessDefault:
-            return io.unless_default(field.key(), value);
+            io.unless_default(field.key(), value);
+            break;
         }
+        io.check(field, value);
       },
       table);
 }
@@ -238,10 +241,12 @@ void fields(Io& io, Scenario& scenario) {
 class Writer {
  public:
   static constexpr bool kReads = false;
-  template <class T>
-  void operator()(std::string_view key, T& value, std::int64_t = 0) {
+  template <class T, class... Range>
+  void operator()(std::string_view key, T& value, Range...) {
     json_[std::string(key)] = of(value);
   }
+  template <class T>
+  void check(const Field&, const T&) {}
   template <class T>
   void optional(std::string_view key, T& value) {
     (*this)(key, value);
@@ -310,9 +315,22 @@ class Reader {
     } else if constexpr (std::is_integral_v<T>) {
       value = static_cast<T>(json_.integer(key, least, kMost, Presence::kRequired, value));
     } else if constexpr (std::is_same_v<T, double>) {
-      value = json_.number(key, 0, std::numeric_limits<double>::infinity(), Presence::kRequired, value);
+      value = json_.number(key, 0, kMostNumber, Presence::kRequired, value);
     } else {
       read(key, value);
+    }
+  }
+  void operator()(std::string_view key, double& value, NumberRange range) {
+    value = json_.number(key, range.least, range.most, Presence::kRequired, value);
+  }
+  // What users set is within what flags take.
+  template <class T>
+  void check(const Field& field, const T& value) {
+    const std::string text = field_text(value);
+    T same = value;
+    if (text.empty() || !json_.has(field.key())) return;
+    if (const auto done = read_field(field, text, same); !done) {
+      json_.note(field.key(), done.error().message, done.error().expected);
     }
   }
   template <class T>
@@ -327,6 +345,7 @@ class Reader {
 
  private:
   static constexpr std::int64_t kMost = 1'000'000'000;
+  static constexpr double kMostNumber = 1e18;  // parameters of a model
 
   bool is_null(std::string_view key) {
     json_.ignore(key);
@@ -357,9 +376,7 @@ class Reader {
       values.push_back(static_cast<std::int64_t>(value));
     }
   }
-  void read(std::string_view key, std::vector<double>& values) {
-    values = json_.numbers(key, 0, std::numeric_limits<double>::infinity());
-  }
+  void read(std::string_view key, std::vector<double>& values) { values = json_.numbers(key, 0, kMostNumber); }
   template <class T>
   void read(std::string_view key, std::vector<T>& values) {
     json_.objects(key, [&](JsonReader& json) { read_fields(json, values.emplace_back()); });

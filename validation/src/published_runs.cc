@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <initializer_list>
 #include <iterator>
 #include <span>
 
+#include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
@@ -268,11 +268,7 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     NS_TRY(Framework framework, catalog.framework(entry.id));
     frameworks.push_back(std::move(framework));
   }
-  std::ifstream in(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) {
-    return fail({ErrorCode::kNotFound, "cannot be read", file.string(), "a JSON file of published runs", "", {}});
-  }
+  NS_TRY(const std::string text, read_text(file, kLongestJson));
   NS_TRY(ordered_json root, parse_json(text, file.string()));
   if (root.is_object() && member(root, "rows").is_array()) root = rows_of_sweep(root);
   if (!root.is_array()) {

@@ -25,6 +25,7 @@
 
 #include "ns_dist/cluster.h"
 #include "ns_dist/execution_graph.h"
+#include "ns_dist/files.h"
 #include "ns_dist/operator.h"
 #include "ns_dist/result.h"
 #include "ns_dist/timeline.h"
@@ -155,26 +156,28 @@ class TraceExport {
 };
 
 // Files that appear in a folder when all of them are written, or not at all. Until then they lie in a folder beside it,
-// or, where the folder is there already, in one inside of it.
+// or, where the folder is there already, in one inside of it. One process at a time writes into a folder.
 class ExportFolder {
  public:
   // Errors: a folder that cannot be made; without `force`, a folder with files that are no export's, or with traces of
-  // ranks beyond `ranks`.
+  // ranks beyond `ranks`; another process that writes into it.
   static Result<ExportFolder> open(const std::filesystem::path& directory, const std::string& prefix,
                                    std::int64_t ranks, bool force);
   ExportFolder(ExportFolder&& other) noexcept;
   ExportFolder& operator=(ExportFolder&&) = delete;
   ~ExportFolder();  // without commit: removes what was written
 
-  const std::filesystem::path& staging() const { return staging_; }
+  const std::filesystem::path& staging() const { return staging_->path(); }
   std::uint64_t free_bytes() const;  // of the file system
   // Writes `manifest` last, as manifest.json. Traces of earlier exports beyond `ranks` go.
   Result<void> commit(const std::string& manifest);
 
  private:
   ExportFolder() = default;
-  std::filesystem::path directory_, staging_;
+  std::filesystem::path directory_;
+  std::optional<Unfinished> staging_;
   std::vector<std::filesystem::path> stale_;
+  int lock_ = -1;  // descriptor of the folder
   bool inside_ = false;
 };
 

@@ -153,6 +153,15 @@ Error excluded_nothing(std::string flag, const std::string& name, const Data& da
   return error;
 }
 
+Error too_few_rows(const KernelFitOptions& options, std::string_view predictor) {
+  return {ErrorCode::kInvalidInput,
+          fmt::format("too few rows to fit {}", predictor),
+          options.data.string(),
+          fmt::format("at least {} measured kernels", 2 * kFewest),
+          "measure more, or correct the shipped weights with ns-dist calibrate",
+          {}};
+}
+
 Result<Data> read_data(const KernelFitOptions& options, const std::function<Result<Gpu>(std::string_view)>& gpu_of,
                        const std::function<void(double, std::string_view)>& progress) {
   Data data;
@@ -829,6 +838,13 @@ Result<KernelFit> fit_kernels(const KernelFitOptions& options,
     if (std::ssize(data.samples[p]) < 2 * kFewest) continue;
     order.push_back(p), total += static_cast<double>(data.samples[p].size());
   }
+  // Weights of nothing, or without what was asked for by name, are no answer.
+  std::vector<std::string> fitted;
+  for (const std::size_t p : order) fitted.emplace_back(name_of(static_cast<Predictor>(p)));
+  for (const std::string& name : options.predictors) {
+    if (!contains(fitted, name)) return fail(too_few_rows(options, name));
+  }
+  if (fitted.empty()) return fail(too_few_rows(options, "any predictor"));
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return data.samples[a].size() > data.samples[b].size(); });
   std::mutex mutex;

@@ -23,7 +23,8 @@ std::filesystem::path table_path(const std::filesystem::path& folder, std::strin
 // A CSV text with its rows found. Quoted fields may hold commas; a field may not hold a line break.
 class CsvTable {
  public:
-  // Reads a file, plain or gzipped. Errors: cannot be read, no header, a column twice.
+  // Reads a file or a pipe, plain or gzipped, or standard input ("-"). Errors: cannot be read, no header, a column
+  // twice, more than 256 MiB (unpacked), 5 million rows or 1,000 columns.
   static Result<CsvTable> read(const std::filesystem::path& path);
   static Result<CsvTable> parse(std::string text, std::string where);
 
@@ -56,7 +57,7 @@ class CsvTable {
 // Reads a CSV file piece by piece: any number of rows in constant memory.
 class CsvStream {
  public:
-  // Reads the header. Errors: as CsvTable::read.
+  // Reads the header. Errors: as CsvTable::read; the file as a whole has no limit.
   static Result<CsvStream> open(const std::filesystem::path& path);
   CsvStream(CsvStream&&) noexcept;
   ~CsvStream();

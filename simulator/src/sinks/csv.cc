@@ -7,9 +7,7 @@ namespace {
 // Work names hold no commas or quotes: they are the planner's identifiers.
 class CsvSink final : public TraceSink {
  public:
-  explicit CsvSink(const std::string& path) : file_(path) {}
-
-  Result<void> check() const { return file_.check(); }
+  explicit CsvSink(OutputFile file) : file_(std::move(file)) {}
 
   Result<void> begin(const ExecutionGraph& graph) override {
     graph_ = &graph;
@@ -26,7 +24,7 @@ class CsvSink final : public TraceSink {
     return file_.check();
   }
 
-  Result<void> finish() override { return file_.close(); }
+  Result<void> finish() override { return file_.finish(); }
 
  private:
   TextFile file_;
@@ -36,9 +34,8 @@ class CsvSink final : public TraceSink {
 }  // namespace
 
 Result<std::unique_ptr<TraceSink>> make_csv_sink(const std::string& path) {
-  auto sink = std::make_unique<CsvSink>(path);
-  if (auto opened = sink->check(); !opened) return fail(opened.error());
-  return sink;
+  NS_TRY(OutputFile file, OutputFile::open(path));
+  return std::make_unique<CsvSink>(std::move(file));
 }
 
 }  // namespace ns_dist

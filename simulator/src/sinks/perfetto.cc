@@ -12,9 +12,7 @@ namespace {
 // node that waited for it.
 class PerfettoSink final : public TraceSink {
  public:
-  explicit PerfettoSink(const std::string& path) : file_(path) {}
-
-  Result<void> check() const { return file_.check(); }
+  explicit PerfettoSink(OutputFile file) : file_(std::move(file)) {}
 
   Result<void> begin(const ExecutionGraph& graph) override {
     graph_ = &graph;
@@ -63,7 +61,7 @@ class PerfettoSink final : public TraceSink {
 
   Result<void> finish() override {
     file_.write("\n]}}\n");
-    return file_.close();
+    return file_.finish();
   }
 
  private:
@@ -94,9 +92,8 @@ class PerfettoSink final : public TraceSink {
 }  // namespace
 
 Result<std::unique_ptr<TraceSink>> make_perfetto_sink(const std::string& path) {
-  auto sink = std::make_unique<PerfettoSink>(path);
-  if (auto opened = sink->check(); !opened) return fail(opened.error());
-  return sink;
+  NS_TRY(OutputFile file, OutputFile::open(path));
+  return std::make_unique<PerfettoSink>(std::move(file));
 }
 
 }  // namespace ns_dist

@@ -1,21 +1,17 @@
-// A file that text is streamed into.
+// A file that formatted text is streamed into.
 #pragma once
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <string>
 #include <utility>
 
-#include "ns_dist/result.h"
+#include "ns_dist/files.h"
 
 namespace ns_dist {
 
 class TextFile {
  public:
-  explicit TextFile(std::string path) : path_(std::move(path)), file_(path_, std::ios::binary) {}
+  explicit TextFile(OutputFile file) : file_(std::move(file)) {}
 
   template <class... Args>
   void write(fmt::format_string<Args...> format, Args&&... args) {
@@ -23,33 +19,22 @@ class TextFile {
     if (buffer_.size() >= kFlush) flush();
   }
 
-  // Errors: the file could not be opened or written.
-  Result<void> check() const {
-    if (file_) return {};
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("cannot be written: {}", std::strerror(errno)),
-                 path_,
-                 "a path that can be written",
-                 "",
-                 {}});
-  }
-
-  Result<void> close() {
+  // Errors: as OutputFile.
+  Result<void> check() const { return file_.check(); }
+  Result<void> finish() {
     flush();
-    file_.close();
-    return check();
+    return file_.finish();
   }
 
  private:
   static constexpr std::size_t kFlush = 1 << 16;
 
   void flush() {
-    file_.write(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
+    file_.write({buffer_.data(), buffer_.size()});
     buffer_.clear();
   }
 
-  std::string path_;
-  std::ofstream file_;
+  OutputFile file_;
   fmt::memory_buffer buffer_;
 };
 

@@ -95,8 +95,10 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--tp 8 --pp 16 --dp 8 --micro-batch 5", 1, "--global-batch.*not divisible"},
       // Files.
       {"--from no_such_report.json", 1, "--from: \"no_such_report.json\" cannot be read"},
-      {"--tp 8 --trace no/such/folder/trace.json --global-batch 8", 1, "no/such/folder/trace.json: cannot be written"},
-      {"--tp 8 --csv no/such/folder/trace.csv --global-batch 8", 1, "no/such/folder/trace.csv: cannot be written"},
+      {"--tp 8 --trace no/such/folder/trace.json --global-batch 8", 1,
+       "--trace: \"no/such/folder/trace.json\" cannot be wr"},
+      {"--tp 8 --csv no/such/folder/trace.csv --global-batch 8", 1,
+       "--csv: \"no/such/folder/trace.csv\" cannot be written"},
       {"export --tp 8", 2, "--output is required"},
       {"export --model gpt2 --global-batch 4 --output /proc/no_such_folder", 1, "/proc/no_such_folder"},
       {"export --output out --encoding morse", 2, "--encoding: \"morse\".*durations or roofline"},

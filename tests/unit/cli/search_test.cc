@@ -203,7 +203,7 @@ TEST(SweepCommand, BadSweepsSaySoBeforeTheyStart) {
   struct Case {
     const char *text, *says;
   };
-  for (const Case& each : {Case{"{}", "no fields"}, Case{"[1]", "no fields"}, Case{"{", "no JSON"},
+  for (const Case& each : {Case{"{}", "no fields"}, Case{"[1]", "no fields"}, Case{"{", "JSON"},
                            Case{R"({"tpp": 1})", "did you mean \"tp\""}, Case{R"({"tp": []})", "no values"},
                            Case{R"({"tp": "4..1"})", "write 1..4"}, Case{R"({"tp": [0]})", "bad.json#/tp"},
                            Case{R"({"tp": {}})", "no value"}, Case{R"({"tp": 1, "plan/tp": 2})", "twice"},

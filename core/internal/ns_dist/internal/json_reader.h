@@ -37,6 +37,27 @@ std::string json_excerpt(const nlohmann::ordered_json& value);
 // `text` itself where it is short, else its beginning: for messages that repeat a text of a file.
 std::string shortened(std::string_view text);
 
+struct NumberRange {
+  double least = 0, most = 0;
+};
+
+// What files may say of a machine: far beyond any that there is, and far within what a forecast can compute with.
+inline constexpr NumberRange kPortsOfAGpu = {1e-9, 1e3}, kOversubscription = {1, 1e3};
+template <class Q>
+inline constexpr NumberRange kPlausible;  // in base units: s, B, FLOP, J
+template <>
+inline constexpr NumberRange kPlausible<Seconds> = {1e-12, 1e6};
+template <>
+inline constexpr NumberRange kPlausible<Bytes> = {1, 1e18};
+template <>
+inline constexpr NumberRange kPlausible<BytesPerSecond> = {1e6, 1e18};
+template <>
+inline constexpr NumberRange kPlausible<FlopsPerSecond> = {1e6, 1e21};
+template <>
+inline constexpr NumberRange kPlausible<Hertz> = {1e3, 1e13};
+template <>
+inline constexpr NumberRange kPlausible<Watts> = {1e-3, 1e9};
+
 enum class Presence { kRequired, kOptional };
 
 class JsonReader {
@@ -53,7 +74,7 @@ class JsonReader {
 
   // Reads "schema" and notes anything but `expected`.
   void schema(std::string_view expected);
-  // Each returns a default when the key is missing or wrong, after noting why.
+  // Each returns a default when the key is missing or wrong, after noting why. Texts are printable().
   std::string text(std::string_view key, Presence presence = Presence::kRequired);
   std::vector<std::string> texts(std::string_view key, Presence presence = Presence::kOptional);
   bool boolean(std::string_view key, bool fallback, Presence presence = Presence::kOptional);
@@ -74,7 +95,7 @@ class JsonReader {
     const std::span<const std::string_view> names = names_of<Enum>();
     return static_cast<Enum>(choice(key, {names.begin(), names.end()}, presence, static_cast<std::size_t>(fallback)));
   }
-  // A positive quantity with its unit.
+  // A positive quantity with its unit, within its plausible range.
   template <class Q>
   Q quantity(std::string_view key, Presence presence = Presence::kRequired) {
     const std::string* value = quantity_text(key, presence);
@@ -87,6 +108,12 @@ class JsonReader {
     }
     if (!(*parsed > Q())) {
       note(key, "\"" + shortened(*value) + "\" is not positive", "a quantity above zero");
+      return Q();
+    }
+    constexpr NumberRange kRange = kPlausible<Q>;
+    if (parsed->in_base() < kRange.least || parsed->in_base() > kRange.most) {
+      note(key, "\"" + shortened(*value) + "\" is not plausible",
+           to_text(Q::from_base(kRange.least)) + " to " + to_text(Q::from_base(kRange.most)));
       return Q();
     }
     return *parsed;

@@ -1,0 +1,52 @@
+#include "ns_dist/internal/printable.h"
+
+#include <algorithm>
+
+namespace ns_dist {
+namespace {
+
+// The length of the UTF-8 character at the beginning of `text`; 0 where there is none (RFC 3629, section 4).
+std::size_t character_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const unsigned first = byte(0), second = byte(1);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xC2 && first < 0xE0 ? 2 : (first & 0xF0U) == 0xE0 ? 3 : first < 0xF5 ? 4 : 0;
+  if (first < 0xC2) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80) return 0;
+  }
+  const bool overlong = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
+  const bool surrogate = first == 0xED && second >= 0xA0;
+  return overlong || surrogate || (first == 0xF4 && second >= 0x90) ? 0 : length;
+}
+
+// Control characters (C0, DEL, C1), and the embeddings, overrides and isolates of Unicode's bidirectional algorithm.
+bool is_obeyed(std::string_view character) {
+  if (character.size() == 1) return static_cast<unsigned char>(character[0]) < 0x20 || character[0] == 0x7F;
+  if (character.size() == 2) return character[0] == '\xC2' && static_cast<unsigned char>(character[1]) < 0xA0;
+  return (character >= "\u202A" && character <= "\u202E") || (character >= "\u2066" && character <= "\u2069");
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(1, length));
+    if (length > 0 && !is_obeyed(character)) {
+      out += character;
+    } else {
+      for (const char c : character) {
+        const auto byte = static_cast<unsigned char>(c);
+        out += {'\\', 'x', kDigits[byte >> 4U], kDigits[byte & 15U]};
+      }
+    }
+    text.remove_prefix(character.size());
+  }
+  return out;
+}
+
+}  // namespace ns_dist
