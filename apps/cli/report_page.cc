@@ -87,7 +87,8 @@ std::string answer(const Report& report) {
   text += tile(number(std::trunc(report.tokens_per_second)) + " tokens/s",
                number(std::trunc(report.tokens_per_second / static_cast<double>(report.ranks))) + " on each GPU");
   text +=
-      tile("MFU " + percent(report.mfu), "of the GPUs' peak, counting the model's own operations, attention in full");
+      tile(fmt::format("MFU {} ({} with causal attention)", percent(report.mfu), percent(report.mfu_causal)),
+               "of the GPUs' peak, counting the model's own operations");
   text += tile("HFU " + percent(report.hfu), "counting recomputed operations, too");
   text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12), "of the model on each GPU");
   text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : "does not fit"),

@@ -12,8 +12,8 @@ Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path
 }
 
 Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json) {
-  NS_TRY(const std::string network_text, read_file(yml, "ASTRA-Sim's network yml"));
-  NS_TRY(const std::string system_text, read_file(json, "ASTRA-Sim's system json"));
+  NS_TRY(const std::string network_text, read_text(yml, kLargestAstraInput));
+  NS_TRY(const std::string system_text, read_text(json, kLargestAstraInput));
   return read_astra_system(network_text, yml.string(), system_text, json.string());
 }
 

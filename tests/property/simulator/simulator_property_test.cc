@@ -199,7 +199,7 @@ RC_GTEST_PROP(Plan, ARemedyFits, ()) {
 RC_GTEST_PROP(Scenario, IsReadBackAsItWasWritten, ()) {
   Scenario scenario = any_scenario();
   scenario.model.name = *rc::gen::container<std::string>(rc::gen::inRange<char>(' ', '~'));
-  scenario.cluster.levels[1].fabric.bandwidth = *rc::gen::inRange(1, 1'000'000'000) * 1.1 * B / s;
+  scenario.cluster.levels[1].fabric.bandwidth = *rc::gen::inRange(1, 1'000'000'000) * 1.1 * MB / s;
   scenario.cluster.levels[1].oversubscription = 1 + *rc::gen::inRange(0, 1000) / 7.0;
   if (*rc::gen::arbitrary<bool>()) {
     scenario.model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512};
