@@ -249,7 +249,8 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
   return fail({ErrorCode::kNotFound,
                fmt::format("unknown {} \"{}\"", kind_name.noun, reference),
                "",
-               fmt::format("an id of `ns-dist list {}` or a JSON file", kind_name.plural),
+               fmt::format("an id of `ns-dist list {}` or a JSON file{}", kind_name.plural,
+                           kind == CatalogKind::kModel ? ", or a folder with config.json" : ""),
                near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
                {}});
 }
