@@ -119,7 +119,7 @@ Result<Scenario> read_base(std::string path) {
     return fail({ErrorCode::kNotFound,
                  fmt::format("\"{}\" cannot be read", path),
                  "--from",
-                 "a report of ns-dist simulate --json",
+                 "a report of ns-dist simulate --json, or a page of --report",
                  "",
                  {}});
   }
@@ -178,7 +178,7 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
     }
   }
   app.add_option("--from", flags.from,
-                 "the work of a report, or with FILE#2 of a search's second plan; flags change it")
+                 "the work of a report or of its page, or with FILE#2 of a search's second plan; flags change it")
       ->type_name("REPORT")
       ->group("Again");
 }
