@@ -110,7 +110,8 @@ Result<Scenario> read_base(std::string path) {
     plan = static_cast<std::size_t>(number);
     path.resize(mark);
   }
-  NS_TRY(const std::string text, read_text(path, 64 * kMebibyte, "--from", "a report of ns-dist simulate --json"));
+  NS_TRY(const std::string text,
+         read_text(path, 64 * kMebibyte, "--from", "a report of ns-dist simulate --json, or a page of --report"));
   return read_scenario(report_in_page(text), path, plan);
 }
 
@@ -164,7 +165,7 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
     }
   }
   app.add_option("--from", flags.from,
-                 "the work of a report, or with FILE#2 of a search's second plan; flags change it")
+                 "the work of a report or of its page, or with FILE#2 of a search's second plan; flags change it")
       ->type_name("REPORT")
       ->group("Again");
 }

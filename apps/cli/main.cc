@@ -33,7 +33,8 @@ Most used flags of simulate, the default command
   --tp --pp --dp N              tensor-parallel ranks, pipeline stages, data-parallel replicas
   --global-batch --micro-batch  sequences of a step, of a pass
   --recompute --zero --vpp      memory against time
-  --json, --trace FILE          one JSON object; a timeline for ui.perfetto.dev
+  --json, --report FILE         one JSON object; one HTML page for a meeting
+  --trace FILE                  a timeline for ui.perfetto.dev
 
 Exit codes: 0 answered, 1 the input is at fault, 2 usage, 70 a bug of ours
 )";

@@ -129,7 +129,7 @@ std::string time_section(const Report& report) {
   text +=
       "<p class=\"soft\">Communication is what kernels wait for; what runs beside kernels costs nothing here. The "
       "parts sum to the step.";
-  if (!nothing.empty()) text += fmt::format(" None: {}.", fmt::join(nothing, ", "));
+  if (!nothing.empty()) text += fmt::format(" Not in this step: {}.", fmt::join(nothing, ", "));
   text += "</p>\n";
   const std::size_t stages = report.memory.stages.size();
   return section(stages == 1 ? "Where the time goes" : fmt::format("Where the time goes (mean of {} stages)", stages),

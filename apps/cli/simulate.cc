@@ -58,7 +58,7 @@ int simulate_command(int argc, const char* const* argv) {
   bool json = false;
   std::optional<std::string> page, trace, csv;
   app.add_flag("--json", json, "print one JSON object")->group(kWhatComesBack);
-  app.add_option("--report", page, "write one HTML page for people who were not there; --from reads it, too")
+  app.add_option("--report", page, "write one HTML page for a meeting; --from reads it, too")
       ->type_name("FILE")
       ->group(kWhatComesBack);
   app.add_option("--trace", trace, "write the timeline for ui.perfetto.dev")->type_name("FILE")->group(kWhatComesBack);
@@ -80,7 +80,12 @@ int simulate_command(int argc, const char* const* argv) {
   if (page) {
     const auto text = report_page(*answer, *session, command_of(argc, argv, app));
     if (!text) return report_error(text.error());
-    if (auto written = write_text(*page, *text); !written) return report_error(written.error());
+    TableWriter file(*page);
+    file.write(*text);
+    if (auto written = file.finish(); !written) {
+      written.error().where = "--report";
+      return report_error(written.error());
+    }
   }
   if (trace || csv) {
     const auto step = unfold(*scenario, *session);

@@ -14,7 +14,7 @@ namespace ns_dist::cli {
 namespace {
 
 constexpr std::size_t kMostRows = 32;     // stages that are drawn
-constexpr std::size_t kPieces = 6'000;    // of all rows: about 250 kB
+constexpr std::size_t kPieces = 4'000;    // of all rows: 350 kB where each has every color
 constexpr std::size_t kMostPieces = 500;  // of a row, which is 900 units wide
 
 // Colors from the bottom of a row to its top. Waiting for other stages is left blank.
@@ -85,8 +85,8 @@ std::string short_number(double value) {
 }
 
 std::string rectangle(double x, double y, double width, double height) {
-  return fmt::format("M{} {}h{}v{}h-{}z", short_number(x), fmt::format("{:.2f}", y), short_number(width),
-                     fmt::format("{:.2f}", height), short_number(width));
+  return fmt::format("M{} {}h{}v{}h-{}z", short_number(x), short_number(y), short_number(width), short_number(height),
+                     short_number(width));
 }
 
 // 1, 2 or 5 times a power of ten, at least `least`.

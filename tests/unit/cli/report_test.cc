@@ -176,8 +176,10 @@ TEST(ReportPage, RefusesAPathThatCannotBeWritten) {
   const CommandResult refused = run_command("ns-dist --model gpt2 --report nowhere/page.html", folder.path());
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.out, IsEmpty());
+  EXPECT_THAT(refused.err, HasSubstr("--report"));
   EXPECT_THAT(refused.err, HasSubstr("nowhere/page.html"));
-  EXPECT_FALSE(std::filesystem::exists(folder.path() / "nowhere"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  EXPECT_EQ(run_command("ns-dist --model gpt2 --report /dev/full", folder.path()).code, 1);
 }
 
 // Where xmllint is there. It knows the elements of HTML 4 only.
