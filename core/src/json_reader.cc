@@ -55,6 +55,8 @@ void append_excerpt(const nlohmann::ordered_json& value, std::string& text) {
   text += object ? '}' : ']';
 }
 
+constexpr std::size_t kMostKeys = 50'000;
+
 // Builds the tree in one pass, and ends at what nlohmann's parser lets through.
 struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
   nlohmann::ordered_json root;
@@ -81,6 +83,10 @@ struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
     return deeper() && tree.start_object(size);
   }
   bool key(string_t& name) override {
+    if (keys.back().size() >= kMostKeys) {  // an ordered object looks through all of them for each
+      problem = fmt::format("more than {} keys in one object", kMostKeys);
+      return false;
+    }
     if (keys.back().insert(name).second) return tree.key(name);
     problem = fmt::format("key \"{}\" is given twice in one object", shortened(name));
     return false;
