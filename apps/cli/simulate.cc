@@ -80,9 +80,7 @@ int simulate_command(int argc, const char* const* argv) {
   if (page) {
     const auto text = report_page(*answer, *session, command_of(argc, argv, app));
     if (!text) return report_error(text.error());
-    TableWriter file(*page);
-    file.write(*text);
-    if (auto written = file.finish(); !written) {
+    if (auto written = write_text(*page, *text); !written) {
       written.error().where = "--report";
       return report_error(written.error());
     }
