@@ -1,7 +1,6 @@
 // Durations for another GPU, written into the frames of a trace; whatever else they hold stays byte for byte.
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <bit>
@@ -109,39 +108,9 @@ class Annotation {
   }
 
   Result<void> write(const std::filesystem::path& from, const std::filesystem::path& to) {
-    NS_TRY(const std::unique_ptr<ByteSource> source, source_of(from));
-    FrameReader frames(*source, from.string());
-    const bool packed = to.extension() == ".gz";
-    const auto close = [](gzFile file) {
-      if (file != nullptr) gzclose(file);
-    };
-    // "T": as it is, without packing.
-    std::unique_ptr<gzFile_s, decltype(close)> out(gzopen(to.c_str(), packed ? "wb6" : "wbT"), close);
-    const auto cannot = [&] {
-      return fail({ErrorCode::kInvalidInput, "cannot write", to.string(), "a writable place with room left", "", {}});
-    };
-    if (out == nullptr) return cannot();
-    const auto put = [&](std::string_view bytes) {
-      return gzwrite(out.get(), bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size());
-    };
-    std::string_view frame;
-    NS_TRY([[maybe_unused]] const bool metadata, frames.next(&frame));
-    if (!put(frames.raw())) return cannot();
-    std::string patched, whole;
-    for (std::size_t index = 0;; ++index) {
-      NS_TRY(const bool more, frames.next(&frame));
-      if (!more) break;
-      if (index < new_ns_.size() && std::isfinite(new_ns_[index]) && patch(frame, index, &patched)) {
-        whole.clear();
-        append_varint(patched.size(), &whole);
-        whole += patched;
-        if (!put(whole)) return cannot();
-      } else if (!put(frames.raw())) {
-        return cannot();
-      }
-    }
-    if (gzclose(out.release()) != Z_OK) return cannot();
-    return {};
+    return rewrite_trace(from, to, [this](std::string_view node, std::size_t index, std::string* out) {
+      return index < new_ns_.size() && std::isfinite(new_ns_[index]) && patch(node, index, out);
+    });
   }
 
   const AnnotateReport& report() const { return report_; }
@@ -301,16 +270,16 @@ class Annotation {
   const AnnotateModel& model_;
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
-  std::unordered_map<std::uint64_t, Launcher> launchers_;  // by node
+  std::unordered_map<std::uint64_t, Launcher> launchers_;         // by node
   std::unordered_map<std::string, std::optional<double>> known_;  // by operator
   struct Specs {
     std::optional<double> ns;
     bool wait = false;
   };
   std::unordered_map<std::string, Specs> specs_;  // by ns_dist_op
-  std::vector<double> new_ns_;       // by node; NaN: as it is
-  std::vector<std::int64_t> lanes_;  // by node
-  std::vector<bool> roofline_;       // by node
+  std::vector<double> new_ns_;                    // by node; NaN: as it is
+  std::vector<std::int64_t> lanes_;               // by node
+  std::vector<bool> roofline_;                    // by node
   std::map<std::int64_t, double> micros_rest_, ns_rest_;
 };
 
@@ -324,10 +293,6 @@ std::string_view name_of(AnnotateWay way) {
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model) {
   const google::protobuf::LogSilencer silent;
-  std::error_code failed;
-  if (std::filesystem::equivalent(from, to, failed)) {
-    return fail({ErrorCode::kInvalidInput, "is the trace that is read", to.string(), "another file", "", {}});
-  }
   Annotation annotation(model);
   NS_TRY_VOID(annotation.read(from));
   annotation.price();

@@ -8,6 +8,8 @@
 #include <istream>
 #include <limits>
 
+#include "wire.h"
+
 namespace ns_dist::chakra {
 namespace {
 
@@ -143,6 +145,47 @@ Error FrameReader::error_in_frame(std::string message) {
   Error out = error(std::move(message));
   ++frames_;
   return out;
+}
+
+Result<void> rewrite_trace(
+    const std::filesystem::path& from, const std::filesystem::path& to,
+    const std::function<bool(std::string_view node, std::size_t index, std::string* out)>& patch) {
+  std::error_code failed;
+  if (std::filesystem::equivalent(from, to, failed)) {
+    return fail({ErrorCode::kInvalidInput, "is the trace that is read", to.string(), "another file", "", {}});
+  }
+  NS_TRY(const std::unique_ptr<ByteSource> source, source_of(from));
+  FrameReader frames(*source, from.string());
+  const auto close = [](gzFile file) {
+    if (file != nullptr) gzclose(file);
+  };
+  // "T": as it is, without packing.
+  std::unique_ptr<gzFile_s, decltype(close)> out(gzopen(to.c_str(), to.extension() == ".gz" ? "wb6" : "wbT"), close);
+  const auto cannot = [&] {
+    return fail({ErrorCode::kInvalidInput, "cannot write", to.string(), "a writable place with room left", "", {}});
+  };
+  if (out == nullptr) return cannot();
+  const auto put = [&](std::string_view bytes) {
+    return gzwrite(out.get(), bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size());
+  };
+  std::string_view frame;
+  NS_TRY([[maybe_unused]] const bool metadata, frames.next(&frame));
+  if (!put(frames.raw())) return cannot();
+  std::string patched, whole;
+  for (std::size_t index = 0;; ++index) {
+    NS_TRY(const bool more, frames.next(&frame));
+    if (!more) break;
+    if (patch(frame, index, &patched)) {
+      whole.clear();
+      append_varint(patched.size(), &whole);
+      whole += patched;
+      if (!put(whole)) return cannot();
+    } else if (!put(frames.raw())) {
+      return cannot();
+    }
+  }
+  if (gzclose(out.release()) != Z_OK) return cannot();
+  return {};
 }
 
 }  // namespace ns_dist::chakra
