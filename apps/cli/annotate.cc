@@ -24,7 +24,7 @@ namespace {
 
 struct Request {
   std::string traces, output, gpu, recorded_on, mode = "sustained";
-  bool force = false, json = false;
+  bool force = false, json = false, repair = false;
 };
 
 // Products of fp32 inputs run as fp32; convolutions as TF32 where the GPU has it, which is PyTorch's default.
@@ -47,6 +47,12 @@ double roofline_seconds(const Gpu& gpu, double flops, double bytes) {
   return std::max(flops / (peak / (units::FLOP / units::s)), bytes / (gpu.memory_bandwidth / (units::B / units::s)));
 }
 
+struct Done {
+  AnnotateReport annotated;
+  std::optional<RepairReport> repaired;
+  std::size_t files = 1;
+};
+
 void add(const AnnotateReport& one, AnnotateReport* all) {
   all->nodes += one.nodes;
   for (std::size_t way = 0; way < kAnnotateWays; ++way) {
@@ -56,7 +62,45 @@ void add(const AnnotateReport& one, AnnotateReport* all) {
   }
 }
 
-std::string summary_text(const AnnotateReport& report, const std::string& output, std::size_t files) {
+void add(const RepairReport& one, std::optional<RepairReport>* all) {
+  if (!*all) all->emplace();
+  (*all)->dangling += one.dangling;
+  (*all)->chained += one.chained;
+  (*all)->cpu_collectives += one.cpu_collectives;
+  (*all)->not_run += one.not_run;
+}
+
+// What is repaired: the name in JSON, a line for people.
+struct Repaired {
+  const char *name, *line;
+  std::uint64_t RepairReport::*count;
+};
+constexpr Repaired kRepaired[] = {
+    {"dangling_dependencies", "dependencies on nodes that are not there: dropped", &RepairReport::dangling},
+    {"chained", "kernels and collectives wait for the one before on their stream", &RepairReport::chained},
+    {"cpu_collectives", "CPU's parts of collectives: CPU operators", &RepairReport::cpu_collectives},
+    {"not_run", "metadata and invalid nodes: CPU operators", &RepairReport::not_run},
+};
+
+// With --repair, by way of a file beside the trace that is written.
+Result<void> annotate_file(const std::filesystem::path& from, const std::filesystem::path& to,
+                           const AnnotateModel& model, bool repairs, Done* done) {
+  std::filesystem::path annotated = to;
+  if (repairs) annotated.replace_filename("annotated_" + to.filename().string());
+  NS_TRY(const AnnotateReport one, annotate(from, annotated, model));
+  add(one, &done->annotated);
+  if (!repairs) return {};
+  const auto repaired = repair(annotated, to);
+  std::error_code failed;
+  std::filesystem::remove(annotated, failed);
+  if (!repaired) return fail(repaired.error());
+  add(*repaired, &done->repaired);
+  return {};
+}
+
+std::string summary_text(const Done& done, const std::string& output) {
+  const AnnotateReport& report = done.annotated;
+  const std::size_t files = done.files;
   double recorded = 0, now = 0;
   for (const AnnotateShare& share : report.ways) {
     recorded += share.recorded_ns;
@@ -73,18 +117,28 @@ std::string summary_text(const AnnotateReport& report, const std::string& output
                         recorded > 0 ? 100 * share.recorded_ns / recorded : 0.0, share.recorded_ns * 1e-6,
                         share.new_ns * 1e-6);
   }
-  return text + fmt::format("  {:<20} {:>12} {:>9} {:>14.3f} {:>14.3f}\n", "all", "", "", recorded * 1e-6, now * 1e-6);
+  text += fmt::format("  {:<20} {:>12} {:>9} {:>14.3f} {:>14.3f}\n", "all", "", "", recorded * 1e-6, now * 1e-6);
+  if (done.repaired) text += "\n  repaired\n";
+  for (const Repaired& each : kRepaired) {
+    if (!done.repaired) break;
+    text += fmt::format("  {:>12} {}\n", with_commas(static_cast<std::int64_t>(*done.repaired.*each.count)), each.line);
+  }
+  return text;
 }
 
-std::string json_text(const AnnotateReport& report, const Gpu& gpu) {
+std::string json_text(const Done& done, const Gpu& gpu) {
+  const AnnotateReport& report = done.annotated;
   nlohmann::ordered_json ways = nlohmann::ordered_json::object();
   for (std::size_t way = 0; way < kAnnotateWays; ++way) {
     const AnnotateShare& share = report.ways[way];
     ways[std::string(name_of(static_cast<AnnotateWay>(way)))] = {
         {"kernels", share.kernels}, {"recorded_ms", share.recorded_ns * 1e-6}, {"now_ms", share.new_ns * 1e-6}};
   }
-  const nlohmann::ordered_json out = {
+  nlohmann::ordered_json out = {
       {"schema", "ns-dist/annotate/1"}, {"gpu", gpu.id}, {"nodes", report.nodes}, {"ways", std::move(ways)}};
+  for (const Repaired& each : kRepaired) {
+    if (done.repaired) out["repaired"][each.name] = *done.repaired.*each.count;
+  }
   return out.dump(1) + "\n";
 }
 
@@ -94,17 +148,16 @@ Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* 
   return gpu;
 }
 
-Result<AnnotateReport> annotate_folder(const Request& request, const AnnotateModel& model, std::size_t* files) {
+Result<Done> annotate_folder(const Request& request, const AnnotateModel& model) {
+  Done done;
   NS_TRY(const TraceSet traces, find_traces(request.traces));
-  *files = traces.files.size();
+  const std::size_t files = done.files = traces.files.size();
   NS_TRY(ExportFolder folder, ExportFolder::open(request.output, traces.prefix.filename().string(),
-                                                 static_cast<std::int64_t>(*files), request.force));
-  AnnotateReport report;
-  Progress progress("annotating", *files);
-  for (std::size_t rank = 0; rank < *files; ++rank) {
+                                                 static_cast<std::int64_t>(files), request.force));
+  Progress progress("annotating", files);
+  for (std::size_t rank = 0; rank < files; ++rank) {
     const std::filesystem::path& from = traces.files[rank];
-    NS_TRY(const AnnotateReport one, annotate(from, folder.staging() / from.filename(), model));
-    add(one, &report);
+    NS_TRY_VOID(annotate_file(from, folder.staging() / from.filename(), model, request.repair, &done));
     progress.at(rank + 1);
   }
   progress.done();
@@ -118,11 +171,11 @@ Result<AnnotateReport> annotate_folder(const Request& request, const AnnotateMod
   }
   const nlohmann::ordered_json manifest = {{"schema", "ns-dist/traces/1"},
                                            {"prefix", traces.prefix.filename().string()},
-                                           {"ranks", *files},
-                                           {"nodes", report.nodes},
+                                           {"ranks", files},
+                                           {"nodes", done.annotated.nodes},
                                            {"annotated_for", request.gpu}};
   NS_TRY_VOID(folder.commit(manifest.dump(1) + "\n"));
-  return report;
+  return done;
 }
 
 Result<int> answer(const Request& request) {
@@ -156,15 +209,14 @@ Result<int> answer(const Request& request) {
       return roofline_seconds(gpu, flops, bytes) / roofline_seconds(*old, flops, bytes);
     };
   }
-  std::size_t files = 1;
-  AnnotateReport report;
+  Done done;
   if (one_file) {
     NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.traces}));
-    NS_TRY(report, annotate(request.traces, request.output, model));
+    NS_TRY_VOID(annotate_file(request.traces, request.output, model, request.repair, &done));
   } else {
-    NS_TRY(report, annotate_folder(request, model, &files));
+    NS_TRY(done, annotate_folder(request, model));
   }
-  std::fputs((request.json ? json_text(report, gpu) : summary_text(report, request.output, files)).c_str(), stdout);
+  std::fputs((request.json ? json_text(done, gpu) : summary_text(done, request.output)).c_str(), stdout);
   return kAnswered;
 }
 
@@ -173,7 +225,7 @@ Result<int> answer(const Request& request) {
 int annotate_command(int argc, const char* const* argv) {
   CLI::App app{
       "Kernel durations of Chakra traces for another GPU: by our own attributes, or PyTorch's operators with their\n"
-      "shapes, or the ratio of rooflines. All other bytes of the traces stay as they are.",
+      "shapes, or the ratio of rooflines. All other bytes of the traces stay as they are, but for --repair.",
       "annotate"};
   set_up(app);
   Request request;
@@ -192,6 +244,9 @@ int annotate_command(int argc, const char* const* argv) {
       ->type_name("ID|FILE");
   app.add_option("--mode", request.mode, "sustained: as in a step; burst: one kernel alone [sustained]")
       ->type_name("WHICH");
+  app.add_flag("--repair", request.repair,
+               "make recorded PyTorch traces run in ASTRA-Sim: chain the kernels of a stream, drop dependencies on "
+               "missing nodes, turn the CPU's collectives and metadata into CPU operators");
   app.add_flag("--force", request.force, "write into a folder with other files");
   app.add_flag("--json", request.json, "print one JSON object");
   if (const auto done = parse(app, argc, argv)) return *done;

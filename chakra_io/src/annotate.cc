@@ -117,27 +117,9 @@ class Annotation {
   }
 
   Result<void> write(const std::filesystem::path& from, const std::filesystem::path& to) {
-    NS_TRY(const std::unique_ptr<ByteSource> source, source_of(from));
-    FrameReader frames(*source, from.string());
-    NS_TRY(OutputFile out, OutputFile::open(to));
-    std::string_view frame;
-    NS_TRY([[maybe_unused]] const bool metadata, frames.next(&frame));
-    out.write(frames.raw());
-    std::string patched, whole;
-    for (std::size_t index = 0;; ++index) {
-      NS_TRY(const bool more, frames.next(&frame));
-      if (!more) break;
-      if (index < new_ns_.size() && std::isfinite(new_ns_[index]) && patch(frame, index, &patched)) {
-        whole.clear();
-        append_varint(patched.size(), &whole);
-        whole += patched;
-        out.write(whole);
-      } else {
-        out.write(frames.raw());
-      }
-      NS_TRY_VOID(out.check());
-    }
-    return out.finish();
+    return rewrite_trace(from, to, [this](std::string_view node, std::size_t index, std::string* out) {
+      return index < new_ns_.size() && std::isfinite(new_ns_[index]) && patch(node, index, out);
+    });
   }
 
   const AnnotateReport& report() const { return report_; }
@@ -320,10 +302,6 @@ std::string_view name_of(AnnotateWay way) {
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model) {
   const google::protobuf::LogSilencer silent;
-  std::error_code failed;
-  if (std::filesystem::equivalent(from, to, failed)) {
-    return fail({ErrorCode::kInvalidInput, "is the trace that is read", to.string(), "another file", "", {}});
-  }
   Annotation annotation(model);
   NS_TRY_VOID(annotation.read(from));
   annotation.price();

@@ -8,6 +8,9 @@
 #include <istream>
 #include <limits>
 
+#include "ns_dist/files.h"
+#include "wire.h"
+
 namespace ns_dist::chakra {
 namespace {
 
@@ -143,6 +146,36 @@ Error FrameReader::error_in_frame(std::string message) {
   Error out = error(std::move(message));
   ++frames_;
   return out;
+}
+
+Result<void> rewrite_trace(
+    const std::filesystem::path& from, const std::filesystem::path& to,
+    const std::function<bool(std::string_view node, std::size_t index, std::string* out)>& patch) {
+  std::error_code failed;
+  if (std::filesystem::equivalent(from, to, failed)) {
+    return fail({ErrorCode::kInvalidInput, "is the trace that is read", to.string(), "another file", "", {}});
+  }
+  NS_TRY(const std::unique_ptr<ByteSource> source, source_of(from));
+  FrameReader frames(*source, from.string());
+  NS_TRY(OutputFile out, OutputFile::open(to));
+  std::string_view frame;
+  NS_TRY([[maybe_unused]] const bool metadata, frames.next(&frame));
+  out.write(frames.raw());
+  std::string patched, whole;
+  for (std::size_t index = 0;; ++index) {
+    NS_TRY(const bool more, frames.next(&frame));
+    if (!more) break;
+    if (patch(frame, index, &patched)) {
+      whole.clear();
+      append_varint(patched.size(), &whole);
+      whole += patched;
+      out.write(whole);
+    } else {
+      out.write(frames.raw());
+    }
+    NS_TRY_VOID(out.check());
+  }
+  return out.finish();
 }
 
 }  // namespace ns_dist::chakra

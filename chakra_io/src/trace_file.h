@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <string>
@@ -50,5 +51,12 @@ class FrameReader {
   std::uint64_t base_ = 0;  // offset in the file of the buffer's first byte
   std::uint64_t start_ = 0, frames_ = 0;
 };
+
+// Copies a trace, plain or gzipped by the name, frame by frame; `patch` gets each node with its number in the file, and
+// returns whether `out` takes its place. Errors: those of FrameReader; a file that cannot be written; one and the same
+// file.
+Result<void> rewrite_trace(
+    const std::filesystem::path& from, const std::filesystem::path& to,
+    const std::function<bool(std::string_view node, std::size_t index, std::string* out)>& patch);
 
 }  // namespace ns_dist::chakra

@@ -375,4 +375,20 @@ struct AnnotateReport {
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model);
 
+// ---- Repair ----
+
+struct RepairReport {
+  std::uint64_t dangling = 0;         // dependencies on nodes that the file does not have: dropped
+  std::uint64_t chained = 0;          // kernels and collectives that now wait for the one before on their stream
+  std::uint64_t cpu_collectives = 0;  // which the feeder refuses: the CPU's part becomes a CPU operator
+  std::uint64_t not_run = 0;          // metadata and invalid nodes, at which it stops: they become CPU operators
+  friend bool operator==(const RepairReport&, const RepairReport&) = default;
+};
+
+// Writes the trace `from` as `to`, plain or gzipped by the name, so that ASTRA-Sim's feeder runs it as a GPU did. What
+// PyTorch's profiler and Chakra's converter leave out is put back: the order of a stream (attribute tid), which is that
+// in which nodes come after all that they depend on, by start time, then by place in the file. Everything else stays
+// byte for byte. Errors: as annotate.
+Result<RepairReport> repair(const std::filesystem::path& from, const std::filesystem::path& to);
+
 }  // namespace ns_dist
