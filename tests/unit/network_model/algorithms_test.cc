@@ -76,6 +76,17 @@ TEST(Ring, LlCarriesHalfUpToItsLimit) {
   EXPECT_NEAR(ll / (kHuge * (7.0 / 8 + 0.65 / 8) / 141e9), 1, 1e-6);  // Hopper's limit, below half of the links
 }
 
+// Between nodes, too, a flag goes with every four bytes of data.
+TEST(Ring, LlCarriesHalfOfAPort) {
+  for (const std::int64_t nodes : {2, 4}) {
+    const auto n = static_cast<double>(nodes);
+    const double ll = seconds("ring", "ll", call(CollectiveKind::kAllGather, kHuge, {{nodes, 8}}));
+    EXPECT_NEAR(ll / (kHuge * (n - 1) / n / (kPort / 2)), 1, 1e-6) << nodes;
+    const double simple = seconds("ring", "simple", call(CollectiveKind::kAllGather, kHuge, {{nodes, 8}}));
+    EXPECT_NEAR(ll / simple, 2, 1e-6) << nodes;
+  }
+}
+
 TEST(Tree, GoesUpAndDownInLogarithmicDepth) {
   // Chain of eight inside, three doublings of eight nodes, hop 5.0 us plus the device's 2.7.
   const double expected = (6.8 + 2 * (7 * 0.6 + 3 * (5.0 + 2.7)) + 13) * kUs;

@@ -54,6 +54,15 @@ TEST_F(GptLayer, Equation1NoParallelism) {
   EXPECT_DOUBLE_EQ(after_forward(mlp_block(shape)), 21 * s * b * h);
 }
 
+// In half precision: the input and its norm, 2 sbh each; gate and up, 4 sbf together; their product, 2 sbf.
+TEST(GatedMlp, KeepsGateUpAndTheirProduct) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const ParallelPlan plan;
+  const double tokens = 2.0 * 4096;
+  const Training training{2, 2, 4096, Precision::kBf16};
+  EXPECT_DOUBLE_EQ(after_forward(mlp_block(Shape(model, plan, training))), tokens * (4 * 4096 + 6 * 11008));
+}
+
 TEST_F(GptLayer, Equation2TensorParallel) {
   plan.tp = 8;
   EXPECT_DOUBLE_EQ(after_forward(layer()), s * b * h * (10 + 24 / t + 5 * a * s / (h * t)));

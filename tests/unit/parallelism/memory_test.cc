@@ -48,6 +48,20 @@ TEST(Memory, StatesOfAParameter) {
   EXPECT_NEAR(states(), 6 + 12.0 / 8, 1e-9);
 }
 
+// Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all
+// that it would keep otherwise.
+TEST(Memory, RecomputationKeepsInputsAndOneLayer) {
+  const Training training{1, 1, 2048, Precision::kFp16};
+  const auto activations = [&](std::int64_t layers, Recompute recompute) {
+    const ParallelPlan plan{.recompute = recompute, .flash_attention = false};
+    return memory_budget(gpt(layers, 6144, 64), plan, training)->stages[0].activations / B;
+  };
+  const double sbh = 2048.0 * 6144, layer = sbh * (34 + 5 * 64.0 * 2048 / 6144);
+  EXPECT_NEAR(activations(48, Recompute::kNone) - activations(24, Recompute::kNone), 24 * layer, 1);
+  EXPECT_NEAR(activations(48, Recompute::kFull) - activations(24, Recompute::kFull), 24 * 2 * sbh, 1);
+  EXPECT_NEAR(activations(48, Recompute::kNone) - activations(48, Recompute::kFull), 47 * layer - 48 * 2 * sbh, 1);
+}
+
 // A stage that holds the first and the last position has one table; two copies of the model are counted twice.
 TEST(StageParameters, FollowTheSeats) {
   const Model model = gpt(4, 512, 8);

@@ -174,6 +174,23 @@ TEST(Planner, DataParallelCommunication) {
   EXPECT_EQ(sums.nodes.count("weights.all_gather"), 0u);
 }
 
+// A sum over microbatches is complete after the last one.
+TEST(Planner, GradientsAreReducedAfterTheLastMicrobatch) {
+  const Model model = llama(4, 1024, 16, 16, 4096);
+  const ExecutionGraph graph = planned(model, {.dp = 4, .overlap_grad_reduce = true}, {12, 1, 1024, Precision::kBf16});
+  int reductions = 0;
+  for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+    if (graph.work_of(NodeId{n}).name != "gradients.reduce_scatter") continue;
+    ++reductions;
+    std::int64_t latest = -1;
+    for (const NodeId before : graph.dependencies(NodeId{n})) {
+      latest = std::max<std::int64_t>(latest, graph.node(before).origin.microbatch);
+    }
+    EXPECT_EQ(latest, 2) << n;  // of 0, 1, 2
+  }
+  EXPECT_EQ(reductions, 6);
+}
+
 // A product that does not accumulate leaves that to a kernel that reads the gradient and reads and writes the sum.
 TEST(Planner, GradientsAreSummedByTheProductsOrApart) {
   const Model model = llama(2, 1024, 16, 16, 4096);

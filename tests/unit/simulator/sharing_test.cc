@@ -220,6 +220,18 @@ TEST(DemandOf, EachEffectHasItsSwitch) {
   EXPECT_GE(step(true, true), step(false, true));
 }
 
+// NCCL runs a thread block for each channel, and one fills an SM: 24 channels leave 84 of A100's 108 SMs to kernels.
+TEST(DemandOf, AChannelIsAnSm) {
+  Cluster cluster = small_scenario().cluster;
+  cluster.gpu.scale_up = ScaleUpLink{"nvlink", 3, 12, 300 * GB / s};
+  const WorkItem gather{"gather", Category::kTensorParallel,
+                        Collective{CollectiveKind::kAllGather, 160 * MB, RankGroup{0, {{8, 1}}}}};
+  const auto demand = demand_of(gather, Mesh::innermost_first({"tp"}, {8}), exactly(1 * ms), cluster, false, true);
+  ASSERT_TRUE(demand);
+  EXPECT_DOUBLE_EQ(demand->sms, 24.0 / 108);
+  EXPECT_TRUE(demand->ports.empty());
+}
+
 // Two groups that reduce over the same ports at once: gradients of experts and of everything else.
 TEST(DemandOf, ReductionsOnTheSamePortsSlowEachOther) {
   const Scenario scenario = small_scenario();

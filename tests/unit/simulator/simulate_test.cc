@@ -117,6 +117,20 @@ TEST(Simulate, ReportsRatesByTheirDefinitions) {
   EXPECT_NEAR(report.mfu - report.mfu_causal, scores / 2 / (2 * seconds * 312e12), 1e-12);
 }
 
+// MFU counts the model's operations once: forward and twice that backward. HFU counts those that run, so that with
+// recomputation of all layers it is a third higher, less what embedding and loss do once.
+TEST(Simulate, RecomputationIsNoUtilization) {
+  Scenario scenario = small_scenario();
+  const Report plain = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  scenario.plan.recompute = Recompute::kFull;
+  const Report again = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  EXPECT_GT(again.step, plain.step);
+  EXPECT_NEAR(again.mfu * (again.step / s), plain.mfu * (plain.step / s), 1e-12);
+  EXPECT_DOUBLE_EQ(plain.hfu, plain.mfu);
+  EXPECT_GT(again.hfu / again.mfu, 1.1);
+  EXPECT_LT(again.hfu / again.mfu, 4.0 / 3);
+}
+
 // A kernel takes 1 ms whatever its size, so microbatches twice as large take half the time. Nothing else can be changed
 // on one GPU, and nothing is above its floor.
 TEST(Simulate, FindsTheChangeThatHelps) {
