@@ -65,6 +65,7 @@ void add(const AnnotateReport& one, AnnotateReport* all) {
 void add(const RepairReport& one, std::optional<RepairReport>* all) {
   if (!*all) all->emplace();
   (*all)->dangling += one.dangling;
+  (*all)->circles += one.circles;
   (*all)->chained += one.chained;
   (*all)->cpu_collectives += one.cpu_collectives;
   (*all)->not_run += one.not_run;
@@ -77,6 +78,7 @@ struct Repaired {
 };
 constexpr Repaired kRepaired[] = {
     {"dangling_dependencies", "dependencies on nodes that are not there: dropped", &RepairReport::dangling},
+    {"circles", "dependencies that close a circle: dropped", &RepairReport::circles},
     {"chained", "kernels and collectives wait for the one before on their stream", &RepairReport::chained},
     {"cpu_collectives", "CPU's parts of collectives: CPU operators", &RepairReport::cpu_collectives},
     {"not_run", "metadata and invalid nodes: CPU operators", &RepairReport::not_run},
@@ -246,7 +248,7 @@ int annotate_command(int argc, const char* const* argv) {
       ->type_name("WHICH");
   app.add_flag("--repair", request.repair,
                "make recorded PyTorch traces run in ASTRA-Sim: chain the kernels of a stream, drop dependencies on "
-               "missing nodes, turn the CPU's collectives and metadata into CPU operators");
+               "missing nodes and in circles, turn the CPU's collectives and metadata into CPU operators");
   app.add_flag("--force", request.force, "write into a folder with other files");
   app.add_flag("--json", request.json, "print one JSON object");
   if (const auto done = parse(app, argc, argv)) return *done;

@@ -47,7 +47,7 @@ class Repair {
     });
   }
 
-  // Which kernel or collective comes before which on its stream. Nodes of a circle have no place in the order.
+  // Which kernel or collective comes before which on its stream. Circles are cut where nothing else is left to run.
   void chain() {
     std::vector<std::vector<std::size_t>> children(nodes_.size());
     std::vector<std::size_t> waits_for(nodes_.size(), 0);
@@ -68,9 +68,21 @@ class Repair {
       if (waits_for[i] == 0) ready.emplace(nodes_[i].start, i);
     }
     std::map<std::int64_t, std::size_t> last;  // by stream
-    while (!ready.empty()) {
+    std::vector<bool> done(nodes_.size(), false);
+    std::size_t first_left = 0;
+    while (true) {
+      while (first_left < nodes_.size() && done[first_left]) ++first_left;
+      if (first_left == nodes_.size()) break;
+      if (ready.empty()) {
+        const auto [node, parent] = cut_circle(first_left, done);
+        waits_for[node] -= static_cast<std::size_t>(std::count(children[parent].begin(), children[parent].end(), node));
+        std::erase(children[parent], node);
+        if (waits_for[node] == 0) ready.emplace(nodes_[node].start, node);
+        continue;
+      }
       const std::size_t i = ready.top().second;
       ready.pop();
+      done[i] = true;
       Node& node = nodes_[i];
       if (node.stream) {
         const auto [before, first] = last.try_emplace(*node.stream, i);
@@ -92,7 +104,9 @@ class Repair {
   bool patch(std::string_view frame, std::size_t index, std::string* out) const {
     if (index >= nodes_.size()) return false;
     const Node& node = nodes_[index];
-    const auto known = [&](std::uint64_t id) { return place_.count(id) != 0; };
+    const auto known = [&](std::uint64_t id) {
+      return place_.count(id) != 0 && std::find(node.cut.begin(), node.cut.end(), id) == node.cut.end();
+    };
     if (!node.becomes_cpu && !node.before && std::all_of(node.parents.begin(), node.parents.end(), known)) return false;
     out->clear();
     WireReader reader(frame);
@@ -139,15 +153,45 @@ class Repair {
     std::uint64_t id = 0, start = 0;
     std::vector<std::uint64_t> parents;
     std::optional<std::int64_t> stream;
+    std::size_t data = 0;                 // so many parents, then control dependencies
+    std::vector<std::uint64_t> cut;       // parents that closed a circle
     std::optional<std::uint64_t> before;  // on its stream, and no parent yet
     bool becomes_cpu = false;
   };
+
+  // Of a circle above `from`, all of whose nodes wait: a dependency that is cut, of control where there is one.
+  std::pair<std::size_t, std::size_t> cut_circle(std::size_t from, const std::vector<bool>& done) {
+    const auto parent_of = [&](std::size_t i) {  // the last that it waits for: control dependencies come last
+      const Node& node = nodes_[i];
+      for (std::size_t p = node.parents.size(); p-- > 0;) {
+        const auto place = place_.find(node.parents[p]);
+        const bool cut = std::find(node.cut.begin(), node.cut.end(), node.parents[p]) != node.cut.end();
+        if (place != place_.end() && !done[place->second] && !cut) return std::pair{place->second, p >= node.data};
+      }
+      return std::pair{i, false};
+    };
+    std::vector<bool> seen(nodes_.size(), false);
+    std::size_t at = from;
+    while (!seen[at]) {
+      seen[at] = true;
+      at = parent_of(at).first;
+    }
+    std::size_t best = at;  // a node of the circle
+    for (std::size_t i = parent_of(at).first; i != at; i = parent_of(i).first) {
+      if (std::pair(!parent_of(i).second, i) < std::pair(!parent_of(best).second, best)) best = i;
+    }
+    const std::size_t parent = parent_of(best).first;
+    nodes_[best].cut.push_back(nodes_[parent].id);
+    ++report_.circles;
+    return {best, parent};
+  }
 
   void look_at(const TraceNode& node) {
     Node out;
     out.id = node.id;
     out.start = node.start_micros;
     out.parents = node.data_deps;
+    out.data = out.parents.size();
     out.parents.insert(out.parents.end(), node.ctrl_deps.begin(), node.ctrl_deps.end());
     const bool cpu = number_at(node, "is_cpu_op").value_or(0) != 0;
     const bool collective = node.type == TraceNodeType::kCollective;

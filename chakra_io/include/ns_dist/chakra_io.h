@@ -379,6 +379,7 @@ Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::fi
 
 struct RepairReport {
   std::uint64_t dangling = 0;         // dependencies on nodes that the file does not have: dropped
+  std::uint64_t circles = 0;          // dependencies that close a circle, of control where there is one: dropped
   std::uint64_t chained = 0;          // kernels and collectives that now wait for the one before on their stream
   std::uint64_t cpu_collectives = 0;  // which the feeder refuses: the CPU's part becomes a CPU operator
   std::uint64_t not_run = 0;          // metadata and invalid nodes, at which it stops: they become CPU operators

@@ -68,6 +68,20 @@ TEST(Repair, DependenciesOnMissingNodesGo) {
   EXPECT_TRUE(out[2].ctrl_deps.empty());
 }
 
+// A launcher that is told to wait for its own kernel, as Chakra's converter writes it; what waits for both stays.
+TEST(Repair, CirclesAreCutAtAControlDependency) {
+  TraceNode launch = node(3, TraceNodeType::kCompute, {{"is_cpu_op", true}}, {1});
+  launch.ctrl_deps = {4};
+  const std::vector<TraceNode> nodes = {kernel(2, 7, {4}), kernel(1, 8), launch, kernel(4, 9, {3})};
+  RepairReport report;
+  const auto out = repaired(nodes, &report);
+  EXPECT_EQ(report, (RepairReport{.circles = 1}));
+  EXPECT_TRUE(out[2].ctrl_deps.empty());
+  EXPECT_EQ(out[2].data_deps, launch.data_deps);
+  EXPECT_EQ(out[0], nodes[0]);
+  EXPECT_EQ(out[3], nodes[3]);
+}
+
 TEST(Repair, WhatTheFeederRefusesBecomesACpuOperator) {
   const TraceNode collective =
       node(1, TraceNodeType::kCollective, {{"is_cpu_op", true}, {"comm_type", std::int64_t{0}}});
@@ -86,7 +100,7 @@ TEST(Repair, WhatTheFeederRefusesBecomesACpuOperator) {
   }
   EXPECT_EQ(attribute_as<std::string>(out[2], "anything"), "x");
   EXPECT_EQ(out[1].type, TraceNodeType::kCollective);
-  EXPECT_EQ(out[1].ctrl_deps, std::vector<std::uint64_t>{5});  // a GPU's collective has its place on the stream
+  EXPECT_EQ(out[4].ctrl_deps, std::vector<std::uint64_t>{2});  // a GPU's collective has its place on the stream
 }
 
 // Ours need nothing, and stay byte for byte.
