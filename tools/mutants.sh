@@ -25,7 +25,8 @@ burst for sustained|compute_model/src/machine.cc|s@? efficiency.burst : efficien
 experts cost nothing by their number|compute_model/src/analytic_model.cc|s@e.seconds + experts \* kExpertRamp@e.seconds@|unit_compute_model
 bounds are swapped|compute_model/src/families/tiled.cc|s@kernel.compute >= kernel.memory@kernel.compute < kernel.memory@|unit_compute_model
 bounds of the roofline are swapped|compute_model/src/analytic_model.cc|s@return roofline.compute >= roofline.memory@return roofline.compute < roofline.memory@|unit_compute_model
-a gated MLP keeps one projection|parallelism/src/blocks/mlp.cc|s@gated_mlp ? 2 \* ffn : ffn@gated_mlp ? ffn : ffn@|unit_parallelism
+a gated MLP has one projection|parallelism/src/blocks/mlp.cc|s@gated_mlp ? 2 \* ffn : ffn@gated_mlp ? ffn : ffn@|unit_parallelism
+a gated MLP keeps one projection|parallelism/src/blocks/common.cc|s@(shape.plan->fused_kernels ? 2 : 3) \* ffn : ffn@ffn : ffn@|unit_parallelism
 recomputation holds no layer|parallelism/src/memory.cc|s@activations += kept\[stage\].largest_layer@activations += 0@|unit_parallelism
 gradients are reduced a microbatch early|parallelism/src/stage_passes.cc|s@add_part(loop, l, to - 1, to, false, true)@add_part(loop, l, to - 1, to, false, false)@;s@add_part(loop, l, from, to - 1, false, false)@add_part(loop, l, from, to - 1, false, true)@|unit_parallelism
 MFU counts recomputation|simulator/src/predict.cc|s@report.mfu = flops.model@report.mfu = flops.hardware@|unit_simulator
