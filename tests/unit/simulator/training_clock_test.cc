@@ -1,0 +1,43 @@
+#include "ns_dist/training_clock.h"
+
+#include <gtest/gtest.h>
+
+#include "ns_dist/catalog.h"
+
+namespace ns_dist {
+namespace {
+
+Gpu gpu(std::string_view id) { return *Catalog::built_in().gpu(id); }
+
+const Operator kProduct{Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16};
+const Operator kExperts{GroupedGemm{}, DType::kBf16};
+const Operator kNorm{Softmax{.rows = 8192, .columns = 8192}, DType::kBf16};
+
+// An A100 has the power for its products; an H100 has 989.4 TFLOP/s for 700 W, 1.812 times as many for each watt:
+// 1.812^0.2 = 1.126. What one has no data for is left alone.
+TEST(TrainingClock, ProductsRunAtTheClockThatPowerLeaves) {
+  EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), false, 1).factor(kProduct), 1);
+  EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor(kProduct), 1.126, 0.001);
+  EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor(kNorm), 1);
+  EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), true, 1).factor(kProduct), 1);  // its own measurements have the clock
+  Gpu unknown = gpu("h100-sxm-80gb");
+  unknown.board_power = {};
+  EXPECT_EQ(TrainingClock(unknown, false, 1).factor(kProduct), 1);
+}
+
+// Expected largest of n standard normal values: 0.564 of 2, 1.267 of 6, 2.508 of 100 (Harter 1961), times 0.75 %.
+TEST(TrainingClock, AllWaitForTheSlowest) {
+  EXPECT_EQ(slowest_of(1), 1);
+  EXPECT_NEAR(slowest_of(2), 1 + 0.0075 * 0.564, 2e-4);
+  EXPECT_NEAR(slowest_of(6), 1 + 0.0075 * 1.267, 2e-4);
+  EXPECT_NEAR(slowest_of(100), 1 + 0.0075 * 2.508, 2e-4);
+  for (std::int64_t ranks = 1; ranks < 100'000; ranks *= 2) EXPECT_GT(slowest_of(2 * ranks), slowest_of(ranks));
+}
+
+TEST(TrainingClock, ProductsOfExpertsTakeLonger) {
+  const TrainingClock clock(gpu("h100-sxm-80gb"), false, 64);
+  EXPECT_DOUBLE_EQ(clock.factor(kExperts), kExpertsInTraining * clock.factor(kProduct));
+}
+
+}  // namespace
+}  // namespace ns_dist
