@@ -39,10 +39,16 @@ Latency without(std::initializer_list<std::string_view> prefixes) {
 std::vector<Addition> additions(const Scenario& scenario, const Prediction& prediction, const Session& session) {
   const std::int64_t ranks = prediction.program.mesh.ranks();
   const Host& host = scenario.host;
+  // Steps are compared by the clock without sharing, which is fast.
+  Scenario alone = scenario;
+  alone.network.contention = alone.network.compute_slowdown = false;
+  const auto step = [&](const Latency& latency) {
+    return step_with(prediction, alone, session, latency).value_or(prediction.step);
+  };
+  const Seconds unshared = step(without({}));
   std::vector<Addition> found;
   const auto add = [&](std::string name, std::string note, const Latency& latency) {
-    found.push_back({std::move(name), std::move(note),
-                     prediction.step - step_with(prediction, scenario, session, latency).value_or(prediction.step)});
+    found.push_back({std::move(name), std::move(note), unshared - step(latency)});
   };
   if (session.has_own_models()) {
     const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks);
@@ -69,10 +75,8 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
           : fmt::format("{:.3g} us each{}", host.launch_cost / units::us,
                         host.blocking_launches ? ", and each blocks" : ", hidden where kernels take longer"),
       without({"host.launches"}));
-  Scenario alone = scenario;
-  alone.network.contention = alone.network.compute_slowdown = false;
-  found.push_back({"shared links and SMs", "kernels and collectives that run at the same time",
-                   prediction.step - step_with(prediction, alone, session, without({})).value_or(prediction.step)});
+  found.push_back(
+      {"shared links and SMs", "kernels and collectives that run at the same time", prediction.step - unshared});
   add("embedding and loss", "of the first and the last stage", without({"embedding", "loss."}));
   add("optimizer", "with the gradient norm, clipping and clearing of gradients",
       without({"optimizer.", "gradients.scale"}));
