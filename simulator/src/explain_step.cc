@@ -34,6 +34,15 @@ Latency without(std::initializer_list<std::string_view> prefixes) {
   };
 }
 
+// What most of the critical path is bound by.
+Bound bound_of(const std::vector<PathEntry>& path) {
+  std::map<Bound, Seconds> seconds;
+  for (const PathEntry& entry : path) seconds[entry.forecast.bound] += entry.seconds;
+  const auto longest = std::max_element(seconds.begin(), seconds.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  return longest == seconds.end() ? Bound::kCompute : longest->first;
+}
+
 }  // namespace
 
 std::vector<Addition> additions(const Scenario& scenario, const Prediction& prediction, const Session& session) {
@@ -82,19 +91,6 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
       without({"optimizer.", "gradients.scale"}));
   return found;
 }
-
-namespace {
-
-// What most of the critical path is bound by.
-Bound bound_of(const std::vector<PathEntry>& path) {
-  std::map<Bound, Seconds> seconds;
-  for (const PathEntry& entry : path) seconds[entry.forecast.bound] += entry.seconds;
-  const auto longest = std::max_element(seconds.begin(), seconds.end(),
-                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  return longest == seconds.end() ? Bound::kCompute : longest->first;
-}
-
-}  // namespace
 
 Explanation explain(const Scenario& scenario, const Prediction& prediction, const Session& session) {
   Report all = report(scenario, prediction, {});
