@@ -62,15 +62,6 @@ void add(const AnnotateReport& one, AnnotateReport* all) {
   }
 }
 
-void add(const RepairReport& one, std::optional<RepairReport>* all) {
-  if (!*all) all->emplace();
-  (*all)->dangling += one.dangling;
-  (*all)->circles += one.circles;
-  (*all)->chained += one.chained;
-  (*all)->cpu_collectives += one.cpu_collectives;
-  (*all)->not_run += one.not_run;
-}
-
 // What is repaired: the name in JSON, a line for people.
 struct Repaired {
   const char *name, *line;
@@ -83,6 +74,11 @@ constexpr Repaired kRepaired[] = {
     {"cpu_collectives", "CPU's parts of collectives: CPU operators", &RepairReport::cpu_collectives},
     {"not_run", "metadata and invalid nodes: CPU operators", &RepairReport::not_run},
 };
+
+void add(const RepairReport& one, std::optional<RepairReport>* all) {
+  if (!*all) all->emplace();
+  for (const Repaired& each : kRepaired) (**all).*each.count += one.*each.count;
+}
 
 // With --repair, by way of a file beside the trace that is written.
 Result<void> annotate_file(const std::filesystem::path& from, const std::filesystem::path& to,

@@ -364,6 +364,7 @@ std::string rendered(const Explanation& explanation, bool json) {
 }
 
 int explain_command(int argc, const char* const* argv) {
+  if (argc > 0 && std::string_view(argv[0]) == "step") return explain_step_command(argc - 1, argv + 1);
   CLI::App app{
       "How did a number come about: one operator on a GPU, one collective on a cluster, or with the flags of simulate "
       "a step.",
@@ -441,7 +442,6 @@ int explain_command(int argc, const char* const* argv) {
   app.footer("Subjects and their shapes\n" +
              fmt::format("  {:<16}{:<42}{}\n", "step", "the flags of simulate", "step --tp 8 --pp 16") + subjects() +
              aliases());
-  if (argc > 0 && std::string_view(argv[0]) == "step") return explain_step_command(argc - 1, argv + 1);
   // `explain collective all_reduce 64MiB` reads well too.
   if (argc > 0 && std::string_view(argv[0]) == "collective") --argc, ++argv;
   if (const auto done = parse(app, argc, argv)) return *done;
