@@ -15,12 +15,12 @@
  * reports and errors: "model", "machine/gpu", "plan/tp", "training/global_batch"; values are those of the flags of
  * ns-dist. NULL instead of a list is an empty one.
  *
- * Structs begin with their size, which the caller sets to sizeof; members are only appended. What a caller does not
- * know is not written for it; what the library does not know must be zero. All other members may be zero or NULL, which
- * is their default, unless it says so.
+ * Structs begin with their size, which the caller sets to sizeof. New versions only append members. The library does
+ * not write members beyond this size; members that the library does not know must be zero. Zero or NULL is the default
+ * of a member, unless its comment says "needed".
  *
  * Any number of threads may use a session at once. Texts are UTF-8. No function throws, prints or ends the program,
- * except where a contract inside of the library is broken, which aborts.
+ * with one exception: a broken internal contract (a bug of the library) aborts.
  */
 #ifndef NS_DIST_C_H
 #define NS_DIST_C_H
@@ -35,7 +35,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* Grows when something is taken away or means something else, which is when the name libns_dist_c.so.N changes, too. */
+/* Grows with every incompatible change; the library's name libns_dist_c.so.N has the same number. */
 #define NS_DIST_ABI 1
 
 /* What functions return. */
@@ -67,8 +67,8 @@ const char* ns_dist_error(const ns_dist_session* session);
 typedef struct ns_dist_forecast {
   size_t struct_size;
   double ns, low_ns, high_ns, floor_ns;
-  char method[48];      /* how the number came about, as in `ns-dist explain` */
-  int32_t extrapolated; /* 1: outside of what the method was fitted on */
+  char method[48];      /* source of the number, as in `ns-dist explain` */
+  int32_t extrapolated; /* 1: outside the range on which the method was fitted */
 } ns_dist_forecast;
 
 typedef struct ns_dist_kernel {
@@ -102,7 +102,7 @@ typedef struct ns_dist_node {
   const char* const* attributes;
   int64_t ranks; /* as in ns_dist_kernel */
 } ns_dist_node;
-/* NS_DIST_UNKNOWN where nothing tells the operator: the node keeps the time that it has. */
+/* NS_DIST_UNKNOWN if nothing tells the operator: the caller should keep the recorded time. */
 int ns_dist_forecast_node(ns_dist_session* session, const ns_dist_node* node, ns_dist_forecast* forecast);
 
 /* One training step with the session's fields and those given here: *report becomes the JSON object of

@@ -1,5 +1,4 @@
-// A compute model that remembers its answers: for callers that ask for the same operators again and again, as a
-// simulator's event loop does.
+// A compute model that remembers its forecasts, for callers that ask for the same operators many times.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +8,8 @@
 
 namespace ns_dist {
 
-// Answers of `cost`, of which about the last `slots` are remembered (rounded up to a power of two). Errors are not
-// remembered. Any number of threads may ask at once.
+// A model that answers as `cost` does and remembers about the last `slots` forecasts (rounded up to a power of two).
+// Errors are not remembered. Any number of threads may call it at once.
 std::unique_ptr<ComputeCost> make_cached_cost(std::unique_ptr<ComputeCost> cost, std::size_t slots = 16'384);
 
 }  // namespace ns_dist

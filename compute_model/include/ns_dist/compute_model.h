@@ -29,14 +29,14 @@ struct ComputeModelOptions {
   Mode mode = Mode::kSustained;
   // A safetensors file's bytes, as fit_kernels writes them; empty: the weights compiled in.
   std::string weights{};
-  // Only tiles, waves and rooflines, nothing learned.
+  // true: tiles, waves and rooflines only, without learned corrections.
   bool analytic = false;
-  // What a few measurements of this GPU corrected (kernel_calibration.h).
+  // A correction from a few measurements of this GPU (kernel_calibration.h); null: none.
   std::shared_ptr<const KernelCalibration> calibration = nullptr;
 };
 
-// The kernel model of one GPU. Errors: a GPU without multiprocessors, memory bandwidth or any rate; weights that are
-// damaged or of another version; a calibration of another GPU.
+// The kernel model of one GPU. Errors: a GPU without multiprocessors, memory bandwidth or any peak rate; weights that
+// are damaged or of another version; a calibration of another GPU.
 Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options = {});
 
 }  // namespace ns_dist

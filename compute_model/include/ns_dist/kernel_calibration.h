@@ -1,4 +1,4 @@
-// A few dozen measurements of one GPU correct the forecast for it.
+// A correction of the kernel forecasts for one GPU, from a few dozen measurements on it.
 //
 //   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, {}));
 //   std::ofstream("my-gpu.calibration.json") << to_json(calibration);
@@ -17,20 +17,22 @@ namespace ns_dist {
 
 class CsvTable;
 
-// Kernels of one family and number format that last alike and stand alike between compute and memory err alike:
-// ln(measured / forecast) is a Gaussian process over ln(forecast / 100 us) and ln(compute time / memory time), whose
-// mean is zero far from every measurement (Rasmussen and Williams 2006, eq. 2.25 and, for the interval, 5.12).
+// The correction of one operator family and number format. Kernels with a similar duration and a similar ratio of
+// compute to memory time have similar errors: ln(measured / forecast) is a Gaussian process over ln(forecast / 100 us)
+// and ln(compute time / memory time). Far from every measurement its mean is zero, so the forecast stays as it is
+// (Rasmussen and Williams 2006, eq. 2.25; for the interval, eq. 5.12).
 struct FamilyCalibration {
   struct Point {
-    double duration = 0, ridge = 0;  // the two logarithms
-    double weight = 0;               // in the mean
+    double duration = 0, ridge = 0;  // ln(forecast / 100 us), ln(compute time / memory time)
+    double weight = 0;               // of this measurement in the mean of the process
     friend bool operator==(const Point&, const Point&) = default;
   };
   std::string family;  // as operator_forms() names it
   DType dtype = DType::kBf16;
   std::vector<Point> points;      // the measurements, kMostPoints at most
   double low = -0.1, high = 0.1;  // 90 % interval of ln(measured / corrected forecast)
-  // Mean error of the rows: of the plain forecast, and of corrections made without the row itself.
+  // Mean |forecast / measured - 1| of the rows: without a correction, and with a correction from the other rows
+  // (leave-one-out).
   double before = 0, after = 0;
   static constexpr std::size_t kMostPoints = 400;
   friend bool operator==(const FamilyCalibration&, const FamilyCalibration&) = default;
@@ -43,9 +45,9 @@ struct KernelCalibration {
   friend bool operator==(const KernelCalibration&, const KernelCalibration&) = default;
 };
 
-// Reads the rows of `table` that name `gpu`, or all where it names none, but none that are flagged (outlier,
-// over_peak). Errors: a row that cannot be read or has no latency_ms, fewer than three rows in every family and number
-// format.
+// Fits on the rows of `table` whose column gpu is `gpu`, or on all rows if there is no such column. Rows with the flag
+// outlier or over_peak are left out. Errors: a row that cannot be read or has no latency_ms, fewer than three rows in
+// every family and number format.
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options);
 
 std::string to_json(const KernelCalibration& calibration);

@@ -26,7 +26,8 @@ struct KernelFitOptions {
   std::vector<std::string> exclude_generations;  // architectures: "hopper"; "blackwell" is -ultra, too
   std::vector<std::string> tables;               // "fp32_train": only tables whose name starts so; empty: all
   std::vector<std::string> exclude_tables;       // "fp32_test": every table whose name starts so
-  // Of a GPU that several frameworks measured in one table, only rows of the first of these that did: {"trtllm"}.
+  // Where several frameworks measured one GPU in a table, only the rows of the first framework of this list are read:
+  // {"trtllm"}.
   std::vector<std::string> prefer_frameworks;
   std::vector<std::string> predictors;  // only these ("gemm", "gemm_fp32", ...); empty: all that have data
   double effort = 1;                    // number of trees and steps, as a multiple of the default
@@ -40,7 +41,8 @@ struct KernelFitScore {
   std::string part;  // of its rows; empty: all
   LeftOut left_out = LeftOut::kShape;
   ErrorFigures errors;
-  // Share inside the 90 % interval; of left-out GPUs, set by the residuals of the others. Not of parts.
+  // Share of rows inside the 90 % interval; the interval of a left-out GPU comes from the residuals of the others. 0
+  // for a part of the rows.
   double covered = 0;
   double roofline = 0;  // mean error of the best constant share of the roofline on the same rows
 };
@@ -54,11 +56,11 @@ struct KernelFit {
 // What KernelFitOptions::predictors may name.
 std::span<const std::string_view> kernel_predictors();
 
-// Whether `op` is of the tenth of all shapes that fit_kernels never fits on, on any GPU and in any mode: what a
-// forecast of it shows is what a new shape would.
+// Whether `op` is one of the held-out tenth of all shapes. fit_kernels never fits on these, on any GPU and in any mode,
+// so their errors are those of a new shape.
 bool is_held_out(const Operator& op);
 
-// `progress` is told the share done and what is being fitted; it is called from one thread at a time.
+// `progress` gets the share done (0 to 1) and the name of the predictor; it is called from one thread at a time.
 // Errors: no table found, a bad row, a GPU that `gpu_of` does not know.
 Result<KernelFit> fit_kernels(const KernelFitOptions& options,
                               const std::function<Result<Gpu>(std::string_view id)>& gpu_of,

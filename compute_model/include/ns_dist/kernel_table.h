@@ -1,8 +1,8 @@
 // Tables of kernels: CSV files, plain or gzipped, with a header. The columns `gpu, op, dtype` and the operator's
 // dimensions describe what ran; `latency_ms`, where present, is what was measured.
 //
-// operator_forms.h lists the operators and their dimensions. `pass` (fwd, bwd) is read for operators that
-// have a backward form of their own; pointwise names that end in u are of a tensor and a scalar.
+// operator_forms.h lists the operators and their dimensions. `pass` (fwd, bwd) is read for operators that have a
+// backward form. Pointwise names that end in u (addu) have one tensor and one scalar as inputs.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct KernelRow {
   std::optional<double> latency_ms;
   std::optional<double> power_w;  // mean board power while it ran
   std::string_view framework;     // whose kernels ran, of the column of that name; into the table
-  bool doubtful = false;          // flagged by the columns outlier or over_peak
+  bool doubtful = false;          // the column outlier or over_peak is set
   friend bool operator==(const KernelRow&, const KernelRow&) = default;
 };
 
@@ -54,12 +54,13 @@ class KernelReader {
   bool names_library_ = false;
 };
 
-// Of each GPU in a table, the first framework of `order` that measured it. Two frameworks' rows of one GPU need not be
-// of one kind: one may have left its weights uninitialized.
+// For each GPU in a table, the first framework of `order` that measured it. Frameworks can measure the same kernel
+// differently: one of them left its weights uninitialized, so the GPU drew less power.
 class PreferredFrameworks {
  public:
   PreferredFrameworks(const CsvTable& table, const std::vector<std::string>& order);
-  // Whether another framework than the row's is preferred for its GPU; never where none of `order` measured it.
+  // Whether the row is left out, because another framework is preferred for its GPU. False if no framework of `order`
+  // measured this GPU.
   bool passes_over(const KernelRow& row) const;
 
  private:
@@ -83,7 +84,7 @@ struct KernelTableOptions {
   unsigned threads = 1;
 };
 
-// Forecasts the rows of one table, or of the pieces of one, and keeps the models and the sums of their errors.
+// Forecasts the rows of a table, at once or in pieces. It keeps the models and the errors between the calls.
 class KernelForecaster {
  public:
   KernelForecaster(KernelTableOptions options, std::function<Result<Gpu>(std::string_view id)> gpu_of);
@@ -92,8 +93,9 @@ class KernelForecaster {
   // Forecasts every row, on any number of threads with the same result. Errors: weights that cannot be read. A bad row
   // or an unknown GPU is an entry of `errors`.
   Result<KernelForecasts> forecast(const CsvTable& piece);
-  // Of all rows so far that gave latency_ms: by GPU and operator, then one line for all: "", "". Quantiles of more than
-  // 4,096 rows are within 0.01 percentage points below 200 %, and within 0.1 % of themselves above.
+  // Errors of all rows so far that have latency_ms: one line for each GPU and operator, then one line for all (gpu and
+  // op empty). Quantiles of more than 4,096 rows are within 0.01 percentage points below 200 %, and within 0.1 % of
+  // themselves above.
   std::vector<KernelErrors> errors() const;
 
  private:

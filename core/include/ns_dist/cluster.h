@@ -1,4 +1,4 @@
-// A cluster: GPUs of one kind joined by fabrics, inside out.
+// A cluster: GPUs of one kind joined by fabrics. Levels are listed from the inside out.
 #pragma once
 
 #include <array>
@@ -34,13 +34,13 @@ struct FabricLevel {
   Fabric fabric;
   std::int64_t size = 0;        // units of the level below; 0: as many as the plan needs (outermost level only)
   double nics_per_gpu = 1;      // network ports a GPU; 1 for scale-up fabrics
-  double oversubscription = 1;  // >= 1: how much narrower this level is than its GPUs' ports together
+  double oversubscription = 1;  // >= 1: bandwidth of its GPUs' ports together over that of this level
   // A dimension of a torus: the units form a ring of direct links, half of the ports to each neighbor. Several
   // dimensions are several levels, the first one innermost.
   bool ring = false;
-  std::int64_t spare = 0;  // units beside the `size` ones that the plan leaves idle
+  std::int64_t spare = 0;  // units that exist in addition to `size` and that the plan leaves idle
 
-  // What one GPU can send into this level when all its peers do.
+  // Bandwidth of one GPU into this level, one direction, when all its peers send at the same time.
   BytesPerSecond bandwidth_per_gpu() const { return fabric.bandwidth * nics_per_gpu / oversubscription; }
   friend bool operator==(const FabricLevel&, const FabricLevel&) = default;
 };

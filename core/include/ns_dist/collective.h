@@ -37,8 +37,8 @@ struct Collective {
   Bytes size;
   RankGroup group;
   bool integer = false;  // elements are integers, which switches do not reduce (NVLS)
-  // All-to-all-v, >= 1 and at most the ranks: what passes the busiest rank's port, in or out, over the mean; `size` is
-  // the mean. 1: even. Others than all-to-all have 1.
+  // Of an uneven all-to-all (all-to-all-v): bytes through the port of the busiest rank, in or out, over the mean; from
+  // 1 (even) to the number of ranks. `size` is the mean. 1 for all other collectives.
   double imbalance = 1;
   friend bool operator==(const Collective&, const Collective&) = default;
 };

@@ -1,5 +1,5 @@
-// The two seams between the clock and the workshops. Implementations are immutable after construction and may be
-// asked from any thread.
+// The two interfaces that the simulator asks for durations: of operators on a GPU, and of collectives on a cluster.
+// Implementations are immutable after construction. Any number of threads may call them at once.
 #pragma once
 
 #include "ns_dist/collective.h"
@@ -12,16 +12,20 @@ namespace ns_dist {
 class ComputeCost {
  public:
   virtual ~ComputeCost() = default;
-  // Errors: an invalid operator, or a number format that this GPU does not have.
+  // The time of one operator alone on the GPU. Errors: an invalid operator, or a number format that this GPU does not
+  // have.
   virtual Result<Forecast> forecast(const Operator& op) const = 0;
+  // The same forecast with the steps that led to it. Errors: as forecast.
   virtual Result<Explanation> explain(const Operator& op) const = 0;
 };
 
 class NetworkCost {
  public:
   virtual ~NetworkCost() = default;
-  // Errors: a group that does not lie on the cluster, one rank, a negative or non-finite size.
+  // The time of one collective alone on the cluster. Errors: a group with ranks that the cluster does not have, a group
+  // of one rank, a negative or non-finite size.
   virtual Result<Forecast> forecast(const Collective& collective) const = 0;
+  // The same forecast with the steps that led to it. Errors: as forecast.
   virtual Result<Explanation> explain(const Collective& collective) const = 0;
 };
 

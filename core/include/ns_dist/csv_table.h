@@ -20,7 +20,7 @@ namespace ns_dist {
 // folder/name.csv or folder/name.csv.gz, whichever is there; empty when neither is.
 std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name);
 
-// A CSV text with its rows found. Quoted fields may hold commas; a field may not hold a line break.
+// A CSV text with an index of its rows. Quoted fields may hold commas; a field may not hold a line break.
 class CsvTable {
  public:
   // Reads a file or a pipe, plain or gzipped, or standard input ("-"). Errors: cannot be read, no header, a column
@@ -39,7 +39,7 @@ class CsvTable {
   // The fields of a row, at most as many as there are columns, without blanks and quotes around them. Returns how many
   // the row has.
   std::size_t fields(std::size_t row, std::vector<std::string_view>& out) const;
-  // The same as they stand in the text.
+  // The same, but with the blanks and quotes of the text.
   void raw_fields(std::size_t row, std::vector<std::string_view>& out) const;
 
  private:

@@ -2,9 +2,9 @@
 //
 // Ranks that differ only in tensor-, context- or data-parallel coordinates do the same work at the same time, so the
 // graph holds one representative rank for each pipeline stage. Each representative has a few lanes (CUDA streams), and
-// a lane runs its nodes one after another in the order in which they were added. Edges are stored only where they
-// cross lanes: order inside a lane is implied. Equal work is interned once: 535 k nodes of GPT-3 175B share about 100
-// work items.
+// a lane runs its nodes one after another in the order in which they were added. Edges are stored only between lanes;
+// the order inside a lane needs no edges. Equal work is stored once: the 748 thousand nodes of GPT-3 175B with tp 8, pp
+// 16 and dp 8 share 113 work items.
 //
 //   ExecutionGraph::Builder builder(mesh, stages);
 //   WorkId gemm = builder.intern(WorkItem{...});
@@ -48,7 +48,7 @@ enum class Stream : std::uint8_t {
 inline constexpr std::uint32_t kStreamCount = 8;
 std::string_view name_of(Stream stream);  // "compute", "tp", "ep", "cp", "fsdp", "dp", "pp_forward", "pp_backward"
 
-// What a node's time is counted as.
+// The part of the step to which the time of a node counts.
 enum class Category : std::uint8_t {
   kForward,
   kBackward,
@@ -79,8 +79,8 @@ struct WorkItem {
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
-// Where in the step a node stands, for names and traces. layer is counted over the whole model; -1 where it does not
-// apply.
+// The microbatch and the layer of a node, for names and traces. `layer` is counted over the whole model from 0; -1:
+// does not apply.
 struct Origin {
   std::int32_t microbatch = -1, layer = -1;
   friend bool operator==(const Origin&, const Origin&) = default;
@@ -138,7 +138,7 @@ class ExecutionGraph::Builder {
   Builder(Mesh mesh, std::int64_t stage_count);
 
   WorkId intern(const WorkItem& item);
-  WorkId add_work(WorkItem item);  // without looking for an equal one
+  WorkId add_work(WorkItem item);  // as intern, but always a new item
   // `dependencies` may name nodes that are added later (their ids are counted from 0 in the order of `add`).
   NodeId add(LaneId lane, WorkId work, Origin origin, std::span<const NodeId> dependencies);
   // One more edge into a node that exists.

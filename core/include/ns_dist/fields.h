@@ -1,11 +1,12 @@
-// Fields: what a user can set, by name, with a text. A struct whose members a user sets has a table beside it:
+// Fields: the values that a user can set, each with a name; values are read from texts. A struct with such members has
+// a table beside it:
 //
 //   template <class Visitor, OrConst<ParallelPlan> Plan>
 //   void visit_fields(Visitor&& visit, Plan& plan) {
 //     visit({.name = "plan/tp", .help = "tensor-parallel ranks"}, plan.tp);
 //
-// Flags, their help, the JSON of reports and of published runs, errors and advice read these tables: a new field is a
-// member and a line.
+// Flags, their help, the JSON of reports and of published runs, errors and advice read these tables. A new field is one
+// member and one line of its table.
 #pragma once
 
 #include <concepts>
@@ -33,7 +34,7 @@ struct Assignment {
 enum class InReports {
   kAlways,
   kOptional,       // written always; a report of an earlier version without it means the default
-  kUnlessDefault,  // the same, and left out where it is the type's T{}, which is its default
+  kUnlessDefault,  // as kOptional, and not written if the value is T{}, which is the default
 };
 
 struct Field {

@@ -1,4 +1,4 @@
-// Files as this house reads and writes them: read to a limit, written whole.
+// Reading with a limit on size, and writing so that a file is complete or does not exist.
 //
 //   NS_TRY(const std::string text, read_text("gpu.json", 16 * kMebibyte));
 //   NS_TRY(OutputFile file, OutputFile::open("rows.csv.gz"));
@@ -25,7 +25,8 @@ inline constexpr std::size_t kMebibyte = std::size_t{1} << 20;  // bytes
 // there, is a folder, cannot be read, or has more than `most` bytes.
 Result<std::string> read_text(const std::filesystem::path& path, std::size_t most);
 
-// The same for what a flag or field names: its error has `place` (a flag or a field) as place and names the path.
+// The same for a path that a flag or a field holds. Errors have `place` (the flag or the field) as their place, and
+// name the path in the message.
 Result<std::string> read_text(const std::filesystem::path& path, std::size_t most, std::string_view place,
                               std::string_view expected);
 
@@ -48,11 +49,12 @@ class Unfinished {
   std::filesystem::path path_;
 };
 
-// Removes all that is unfinished, in every thread. Call it when the program ends by a signal: it returns with a lock
-// held for good, so that nothing new is begun. Not for signal handlers; a thread that waits for signals may call it.
+// Removes the unfinished files and folders of all threads. Call it when the program ends by a signal. It keeps a lock,
+// so no new file can be begun afterwards. Do not call it in a signal handler; a thread that waits for signals may call
+// it.
 void remove_unfinished();
 
-// While this lives, remove_unfinished() waits: for several moves that belong together.
+// While the returned lock exists, remove_unfinished() waits. Hold it during several moves that belong together.
 std::unique_lock<std::recursive_mutex> uninterrupted();
 
 // A file that is written in pieces and appears under its name when it is finished. Until then it has a name that
@@ -67,7 +69,7 @@ class OutputFile {
   OutputFile& operator=(OutputFile&&) = delete;
   ~OutputFile();  // without finish(): as if it had never been opened
 
-  void write(std::string_view bytes);  // a mistake is told by check() and finish()
+  void write(std::string_view bytes);  // check() and finish() report its errors
   std::uint64_t size() const;          // bytes given to write()
   // Errors: the path, and why it cannot be written: a full disk, a closed pipe.
   Result<void> check() const;

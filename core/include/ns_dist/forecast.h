@@ -14,16 +14,16 @@ enum class Bound { kCompute, kMemory, kLaunch, kBandwidth, kLatency };
 
 std::string_view name_of(Bound bound);
 
-// latency >= floor always; low <= latency <= high is a 90 % interval. `utilization` is floor / latency.
+// Always floor <= latency and low <= latency <= high. low to high is a 90 % interval. `utilization` is floor / latency.
 struct Forecast {
   Seconds latency, low, high;
-  Seconds floor;  // what physics allows: roofline for kernels, bytes over bandwidth for collectives
+  Seconds floor;  // lower bound: the roofline of a kernel; bytes over data-sheet bandwidth of a collective
   Bound bound = Bound::kCompute;
   double utilization = 1;
   std::int64_t waves = 0;        // kernels: waves of tiles over the SMs; 0 where it does not apply
   std::string_view tile = "";    // kernels: "128x256x64"; a string with static lifetime
-  std::string_view method = "";  // how the number came about; a string with static lifetime
-  bool extrapolated = false;     // the input lies outside what the method was fitted on
+  std::string_view method = "";  // source of the number, as `explain` prints it; a string with static lifetime
+  bool extrapolated = false;     // the input is outside the range on which the method was fitted
   Watts power;                   // kernels: mean board power while it runs again and again; zero where unknown
 };
 

@@ -1,4 +1,4 @@
-// Adds forecasts that have intervals.
+// The sum of forecasts that have intervals.
 #pragma once
 
 namespace ns_dist {
@@ -8,14 +8,14 @@ struct IntervalEstimate {
   double value = 0, low = 0, high = 0;
 };
 
-// The sum of forecasts whose errors are partly one and the same. Part i of half-width u_i errs by
-// u_i (share g + sqrt(1 - share^2) e_i), where g is common to all (a GPU that runs hot, a rate that is off) and e_i its
-// own, both as wide as a single interval. The sum's half-width is then sqrt((share U)^2 + (1 - share^2) Q) with
-// U = sum of u_i and Q = sum of u_i^2; below and above separately. share = 1 adds the ends, share = 0 adds in
-// quadrature, and a sum of one part keeps its interval. All in one unit.
+// The sum of forecasts whose errors are partly common to all. The error of part i with half-width u_i is
+// u_i (share g + sqrt(1 - share^2) e_i). g is common to all parts (a hot GPU, a wrong rate); e_i is independent. Both
+// have the width of a single interval. The sum's half-width is then sqrt((share U)^2 + (1 - share^2) Q) with U = sum of
+// u_i and Q = sum of u_i^2; below and above separately. share = 1 adds the ends, share = 0 adds in quadrature, and a
+// sum of one part keeps its interval. All in one unit.
 class IntervalSum {
  public:
-  void add(const IntervalEstimate& part, double times = 1);  // `times` of one thing err as one
+  void add(const IntervalEstimate& part, double times = 1);  // `times` repetitions of one part have one common error
   void add(const IntervalSum& sum, double times = 1);
 
   double value() const { return value_; }

@@ -1,4 +1,4 @@
-// Whose kernel computes an operator.
+// The library whose kernel computes an operator.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Operators: the mathematics one kernel does, with the shape that one GPU sees.
+// Operators: the mathematics of one kernel, with the shape on one GPU.
 //
 //   Operator op{Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16};
 //   Work work = work_of(op);     // 1.1e12 FLOP, 402 MB
@@ -135,7 +135,7 @@ struct Convolution {
   friend bool operator==(const Convolution&, const Convolution&) = default;
 };
 
-// An operator we have no word for: the user gives what it does.
+// Any other operator: the user gives its FLOPs and bytes.
 struct UnknownOperator {
   std::string name;
   Flops flops{};
@@ -158,7 +158,7 @@ std::string_view family_of(const Operator& op);
 // One line for people: "gemm 8192x9216x12288 nt bf16".
 std::string to_text(const Operator& op);
 
-// An error when a dimension is not positive or the work is not finite in a double.
+// Errors: a dimension that is not positive, or work that is not finite in a double.
 Result<void> validate(const Operator& op);
 
 struct Work {

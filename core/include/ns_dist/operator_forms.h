@@ -1,8 +1,9 @@
-// How people write operators: one row for each kind, which tables of kernels, `ns-dist explain` and the help read.
+// The names, columns and shapes of operators: one row for each kind. Tables of kernels, `ns-dist explain` and the help
+// read these rows.
 //
 //   if (const OperatorForm* form = find_operator_form("rmsnorm")) kind = form->make(fields, "rmsnorm");
 //
-// A new operator is one row here, beside its type, work and text in operator.h.
+// A new operator is one row here, and a type with its work and text in operator.h and operator_text.h.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,13 @@
 
 namespace ns_dist {
 
-// What is given of one operator, by the names of columns: a row of a table, or a shape and flags.
+// The dimensions of one operator by the names of columns: from a row of a table, or from a shape and flags.
 class OperatorFields {
  public:
   virtual std::string_view text(std::string_view name) const = 0;  // empty: not given
 
   bool has(std::string_view name) const { return !text(name).empty(); }
-  // A field that is missing without a fallback, or is no number, is noted.
+  // A missing field without a fallback, or a text that is no number, is noted as a problem, and the result is 0.
   double real(std::string_view name, std::optional<double> fallback = std::nullopt);
   std::int64_t whole(std::string_view name, std::optional<std::int64_t> fallback = std::nullopt);
   // The first mistake is kept.

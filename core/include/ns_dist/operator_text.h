@@ -1,4 +1,4 @@
-// An operator as a text that is read back as the same operator, for files that others carry.
+// An operator as one line of text that can be read back without loss, for attributes of traces.
 //
 //   to_spec(op);                                  // "gemm dtype=bf16 m=8192 n=9216 k=12288 layout=tn"
 //   operator_from_spec("gemm dtype=bf16 m=8 n=8 k=8");

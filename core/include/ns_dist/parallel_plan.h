@@ -1,4 +1,4 @@
-// How a training step is spread over ranks, and what it trains.
+// How a training step is divided over ranks (ParallelPlan), and its batch, sequence and number format (Training).
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ inline constexpr std::array<std::string_view, 7> kEnumeratorNames<RecomputeModul
 using ModuleSet = std::uint32_t;
 constexpr ModuleSet set_of(RecomputeModule module) { return ModuleSet{1} << static_cast<unsigned>(module); }
 
-// Three members of ParallelPlan that one text sets: "none", "selective", "selective:core_attn,mlp", "full", "full:4".
+// Three members of ParallelPlan that one text (one flag) sets: "none", "selective", "selective:core_attn,mlp", "full",
+// "full:4".
 struct Recomputation {
   Recompute recompute = Recompute::kNone;
   ModuleSet modules = set_of(RecomputeModule::kCoreAttention);
@@ -96,9 +97,9 @@ struct ParallelPlan {
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
 };
 
-// Whether replicas share the sum of the gradients: each pass reduces its own.
+// ZeRO-2 and 3: each replica keeps a part of the summed gradients, so every backward pass reduces its gradients.
 constexpr bool shards_gradients(const ParallelPlan& plan) { return plan.zero >= ZeroStage::kGradients; }
-// Whether replicas share the weights: each pass gathers them layer by layer.
+// ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
 constexpr bool shards_weights(const ParallelPlan& plan) { return plan.zero == ZeroStage::kParameters; }
 
 template <class Visitor, OrConst<ParallelPlan> Plan>

@@ -26,7 +26,7 @@ constexpr std::uint32_t index(FragmentId id) { return static_cast<std::uint32_t>
 constexpr std::uint32_t index(BodyId id) { return static_cast<std::uint32_t>(id); }
 
 // Dependencies of a fragment's node are indices of nodes of the fragment, or one of these.
-inline constexpr std::int32_t kEntry = -1;           // whatever the actor had to wait for when the fragment starts
+inline constexpr std::int32_t kEntry = -1;           // all that the actor waited for before the fragment
 inline constexpr std::int32_t kPreviousKernel = -2;  // the last kernel before the fragment
 
 struct FragmentNode {

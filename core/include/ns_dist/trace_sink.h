@@ -1,4 +1,4 @@
-// Where a timeline is written to. A sink is three calls.
+// The interface of a writer of timelines: begin, one call of span for each node, finish.
 #pragma once
 
 #include "ns_dist/execution_graph.h"

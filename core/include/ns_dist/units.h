@@ -1,5 +1,5 @@
-// Quantities with their dimension in the type. A quantity enters by multiplying with a unit and leaves by dividing by
-// one; there is no bare accessor, so the unit is named at every border:
+// Quantities with their dimension in the type. A number times a unit is a quantity; a quantity divided by a unit is a
+// number. So the code names the unit at every conversion:
 //
 //   using namespace ns_dist::units;
 //   const BytesPerSecond hbm = 3.35 * TB / s;

@@ -1,4 +1,4 @@
-// Which build is this? Part of the provenance of every report.
+// The release and the commit of this build. Every report holds both.
 #pragma once
 
 #include <string_view>

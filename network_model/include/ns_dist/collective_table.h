@@ -40,9 +40,9 @@ struct CollectiveRow {
 
 class CollectiveReader {
  public:
-  // Columns in any order, others are allowed: collective, ranks and bytes, and one of gpu and cluster, are needed;
-  // gpus_per_node, dtype, latency_ms and imbalance (of all_to_all) are read; `system` (the name in the measured data)
-  // is read as cluster. A table with no column for a machine is of `gpu` or of `cluster`, if one of them is given.
+  // Needed columns, in any order: collective, ranks, bytes, and gpu or cluster (`system` is read as cluster). Optional
+  // columns: gpus_per_node, dtype, latency_ms, imbalance (of all_to_all). Other columns are ignored. If the table has
+  // neither gpu nor cluster, all rows are of the argument `gpu` or `cluster`.
   // Keeps a reference to `table`. Errors: one of the needed columns is missing.
   static Result<CollectiveReader> of(const CsvTable& table, std::string gpu = "", std::string cluster = "");
 
@@ -92,7 +92,7 @@ using ClusterResolver = std::function<Result<Cluster>(std::string_view gpu, std:
 Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const ClusterResolver& resolve,
                                     const NetworkFitOptions& options = {});
 
-// Forecasts rows; every cluster is made ready once. Not to be shared between threads.
+// Forecasts rows; the model of each cluster is made once. Use one object for each thread.
 class CollectiveForecaster {
  public:
   explicit CollectiveForecaster(ClusterResolver resolve, NetworkModelOptions options = {});

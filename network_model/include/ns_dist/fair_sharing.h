@@ -1,7 +1,8 @@
-// Concurrent transfers that share links: max-min fair rates, and what a collective takes of a GPU.
+// Concurrent transfers that share links: max-min fair rates, and the ports, SMs and memory bandwidth that a collective
+// uses on a GPU.
 //
-// Rates by progressive filling (Bertsekas and Gallager 1992, section 6.5.2): all flows grow together; when a link is
-// full, or a flow reaches its own limit, the flows it stops keep their rate and the others go on.
+// Rates by progressive filling (Bertsekas and Gallager 1992, section 6.5.2): the rates of all flows grow together. When
+// a link is full, its flows keep their rate; a flow that reaches its own limit does, too. The other rates grow on.
 #pragma once
 
 #include <cstddef>
@@ -32,10 +33,10 @@ struct SharedFlow {
 Result<std::vector<BytesPerSecond>> max_min_rates(std::span<const BytesPerSecond> capacities,
                                                   std::span<const SharedFlow> flows);
 
-// What a collective takes of a GPU while it runs alone, for `alone`.
+// What a collective uses on a GPU while it runs alone, during the time `alone`.
 struct Footprint {
-  // Of what a GPU reaches at its port of each level, 0 to 1. A port of an inner network level carries what goes to the
-  // levels further out too.
+  // By level: share (0 to 1) of the bandwidth that the GPU reaches at its port. A port of an inner network level also
+  // carries the traffic to the outer levels.
   std::vector<double> ports;
   // Thread blocks, each of which holds an SM. Over NVLink NCCL opens as many channels as the GPU's links need at the
   // bandwidth of one channel (NCCL 2.30, src/graph/tuning.cc: 20 GB/s on Volta and Ampere, 36.7 on Hopper, 40 on

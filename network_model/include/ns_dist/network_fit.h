@@ -28,14 +28,14 @@ struct CollectiveMeasurement {
   bool integer = false;  // elements are integers
 };
 
-// A step of the logarithm where the modeled choice changes; it is a twentieth of an octave wide.
+// A step of the logarithm at the modeled time where NCCL changes its protocol; it is a twentieth of an octave wide.
 struct CalibrationStep {
   Seconds modeled;
   double height = 0;  // positive
   friend bool operator==(const CalibrationStep&, const CalibrationStep&) = default;
 };
 
-// Logarithm of measured over modeled time at 23 knots of modeled time, 5 us x 2^(k/2), and steps on top.
+// ln(measured / modeled time) at 23 knots of the modeled time, 5 us x 2^(k/2), and steps that are added to it.
 struct CalibrationCurve {
   std::string cluster;       // id of the one cluster that it holds for; empty: all with this fabric and architecture
   std::string gpu;           // id of the one GPU that it holds for; empty: all of this architecture
@@ -47,8 +47,8 @@ struct CalibrationCurve {
   bool integer = false;    // for reductions of integers
   std::vector<double> log_ratio;
   std::vector<CalibrationStep> steps;
-  // Standard deviation of the logarithm of held-out measurements (each size of each machine held out in turn), of
-  // messages from 1 MiB, and of shorter ones.
+  // Standard deviation of ln(measured / forecast) on held-out sizes (each size of each machine in turn): of messages
+  // from 1 MiB on, and of shorter ones.
   double deviation = 0, deviation_short = 0;
   friend bool operator==(const CalibrationCurve&, const CalibrationCurve&) = default;
 };
@@ -61,7 +61,7 @@ struct NetworkCalibration {
 
 struct NetworkFitOptions {
   std::string source = "";
-  bool for_one_cluster = false;  // curves hold for the clusters measured (by id), not for all like them
+  bool for_one_cluster = false;  // curves hold for the measured clusters only (by id), not for all of the same kind
   // Weights of squared second differences against squared residuals of one size. `smoothness`: of the curve that a
   // family's all-gathers and reduce-scatters (or another collective) share. `group_penalty`: of the difference that
   // each collective, and each GPU of the family, adds to the shared curve.
@@ -102,10 +102,10 @@ std::string to_json(const NetworkCalibration& calibration);
 // Errors: no JSON, an unknown key, another schema, a curve without 23 finite values; `where` names the file.
 Result<NetworkCalibration> read_network_calibration(std::string_view json, const std::string& where);
 
-// What is compiled in (network_model/weights/).
+// The calibration that is compiled in (network_model/weights/).
 const NetworkCalibration& builtin_network_calibration();
 
-// `calibration`, followed by what is compiled in as fallback.
+// `calibration`, with the compiled-in one as a fallback for collectives that it does not have.
 NetworkCalibration before_builtin(const NetworkCalibration& calibration);
 
 }  // namespace ns_dist

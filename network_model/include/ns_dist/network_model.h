@@ -19,10 +19,10 @@ namespace ns_dist {
 
 struct NetworkModelOptions {
   std::string model = "nccl";      // or "astra": ASTRA-Sim's unaware formulas, which know no other option
-  std::int64_t ranks = 0;          // of the plan; only "astra" asks: a group of all is no group of some. 0: all GPUs
+  std::int64_t ranks = 0;          // of the plan, 0: all GPUs. "astra" times a group of all ranks in another way
   std::string algorithm = "auto";  // a name of network_algorithms(), or "auto": the fastest one
   std::string protocol = "auto";   // a name of network_protocols(), or "auto": the fastest one
-  bool strict = true;              // false: collectives that these cannot do take the fastest of all
+  bool strict = true;              // false: collectives without this algorithm or protocol take the fastest one
   bool calibrated = true;          // false: NCCL's published constants alone
   std::shared_ptr<const NetworkCalibration> calibration = nullptr;  // null: the one compiled in
 };

@@ -17,12 +17,12 @@ struct LayerRange {
 };
 
 // The layers of each position of `seats` (positions of all directions hold the same layers). Layers are divided evenly;
-// where that leaves a rest, the first positions get one layer more. ParallelPlan says otherwise with first_stage_layers
-// and last_stage_layers (the layers of the stage that holds the embedding and of the one that holds the loss, spread
-// over their chunks; Megatron-LM, --decoder-first-pipeline-num-layers) and with account_embedding and account_loss (the
-// embedding or the loss counts as a layer, so that its position has one less; Megatron-LM,
+// if there is a remainder, the first positions get one layer more. Four members of ParallelPlan change this.
+// first_stage_layers and last_stage_layers: the layers of the stage with the embedding and of the stage with the loss,
+// divided over their chunks (Megatron-LM, --decoder-first-pipeline-num-layers). account_embedding and account_loss: the
+// embedding or the loss counts as one layer, so its position has one layer less (Megatron-LM,
 // --account-for-embedding-in-pipeline-split).
-// Errors: more positions than layers; stages whose own sizes leave nothing, or less than nothing, for the others.
+// Errors: more positions than layers; first and last stages that leave no layers for the others.
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats);
 
 }  // namespace ns_dist

@@ -1,7 +1,7 @@
-// What a plan keeps in the memory of each pipeline stage's GPUs.
+// The memory that a plan needs on a GPU of each pipeline stage.
 //
-// Activations follow Korthikanti et al. 2022 (arXiv 2205.05198), eq. 1-6, by tensor so that grouped queries,
-// gated MLPs, experts and flash attention are covered by the same sums.
+// Activations follow Korthikanti et al. 2022 (arXiv 2205.05198), eq. 1-6. They are counted tensor by tensor, so grouped
+// queries, gated MLPs, experts and flash attention are covered.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct StageMemory {
   Bytes total() const { return weights + gradients + optimizer + activations + other; }
 };
 
-// What tools show of the fullest stage's GPU: `peak` is PyTorch's max_memory_allocated.
+// Memory of a GPU of each stage. peak(), reserved() and device() are what tools show on a GPU of the fullest stage;
+// peak() is PyTorch's max_memory_allocated.
 struct MemoryBudget {
   std::vector<StageMemory> stages;
   std::int64_t peak_stage = 0;

@@ -4,9 +4,9 @@
 //   NS_TRY(const ScheduleFacts facts, check(schedule->seats(shape), *schedule->orders(shape)));
 //   facts.most_live[0];                       // forward passes whose activations stage 0 holds at once
 //
-// A position is a part of the model (an embedding, some layers, a loss), counted along the model. A seat is a chunk of
-// a stage that holds a position. Nothing depends on the name of a schedule: whoever plans or times a step reads the
-// placement, the lists of passes and the traits.
+// A position is a part of the model (an embedding, some layers, a loss); positions are counted from the first layer to
+// the last. A seat is a chunk of a stage that holds a position. The planner and the simulator read the placement, the
+// lists of passes and the traits of a schedule, never its name.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ enum class PassKind : std::uint8_t { kForward, kBackward, kInputGradient, kWeigh
 inline constexpr std::size_t kPassKindCount = 4;
 
 // One pass of one microbatch through one model chunk of a stage. `beside_previous`: it runs at the same time as the
-// pass before it in the list, one computing while the other communicates (DeepSeek-V3, arXiv 2412.19437, s.3.2.1). Of
-// such a pair the forward pass comes first.
+// pass before it in the list; one computes while the other communicates (DeepSeek-V3, arXiv 2412.19437, s.3.2.1). The
+// forward pass of such a pair comes first in the list.
 struct SchedulePass {
   PassKind kind = PassKind::kForward;
   std::int32_t microbatch = 0;
@@ -63,11 +63,11 @@ using Seats = std::vector<std::vector<Seat>>;
 
 // Chunk after chunk around the stages (Narayanan et al. 2021, arXiv 2104.04473, fig. 4).
 Seats loop_seats(const ScheduleShape& shape);
-// Down the stages and up again: the first stage holds the first and the last position (Qi et al. 2023, fig. 6). 2
-// chunks.
+// From the first stage to the last and back: the first stage holds the first and the last position (Qi et al. 2023,
+// fig. 6). Needs 2 chunks.
 Seats vee_seats(const ScheduleShape& shape);
-// Two copies of the model that run towards each other (DualPipe). Chunk 0 travels down, chunk 1 up; each has half of
-// the microbatches, chunk 0 the first half.
+// Two copies of the model in opposite directions (DualPipe). Microbatches of chunk 0 go from the first stage to the
+// last, those of chunk 1 from the last to the first. Each has half of the microbatches, chunk 0 the first half.
 Seats mirrored_seats(const ScheduleShape& shape);
 
 struct PipelineSchedule {
@@ -89,21 +89,23 @@ Result<const PipelineSchedule*> pipeline_schedule(std::string_view name);
 struct ScheduleFacts {
   std::vector<std::int64_t> most_live;  // by stage: most forward passes of which something is kept at once
   std::vector<double> idle;             // by stage: time it waits between its first and its last pass
-  // With free messages; a forward takes 1, either gradient 1, a whole backward 2, passes that run beside each other the
-  // sum of theirs (they share the GPU) and begin when all of them can.
+  // Time of all passes if messages take no time, a forward pass takes 1, either gradient 1 and a whole backward pass 2.
+  // Passes that run beside each other take the sum of their times (they share the GPU) and begin when all of them can.
   double makespan = 0;
-  double bubble = 0;  // what the makespan exceeds the busiest stage's work by, relative to that work
+  double bubble = 0;  // (makespan - work of the busiest stage) / work of the busiest stage
 };
 
 // Runs the lists. Errors: a pass that is missing or there twice, a weight gradient before its input gradient, lists
 // that wait for each other. Linear in the number of passes.
 Result<ScheduleFacts> check(const Seats& seats, std::span<const PassList> orders);
 
-// What a chunk's forward pass keeps, in bytes: until the input gradient, and from then until the weight gradient.
+// Bytes that a chunk keeps for one microbatch: from the forward pass to the input gradient, and from there to the
+// weight gradient.
 struct ChunkBytes {
   double after_forward = 0, after_input_gradient = 0;
 };
-// Most bytes that a stage holds at once. `chunks` by chunk. Does not depend on the number of repeats.
+// The most bytes that a stage holds at one time. `chunks` by chunk. Its running time does not depend on the number of
+// repeats.
 double most_held(const PassList& list, std::span<const ChunkBytes> chunks);
 
 }  // namespace ns_dist

@@ -1,9 +1,9 @@
-// What plans have in common, made once: the kernels of a layer, the loops of a schedule.
+// A cache of parts that several plans share: the kernels of a layer, the loops of a schedule.
 //
 //   PlanMemory memory;
 //   for (const ParallelPlan& plan : plans) plan_program(model, plan, training, memory);
 //
-// A memory changes no answer. It is bounded, and any number of threads may use it at once.
+// The answers are the same with and without it. Its size is bounded. Any number of threads may use it at once.
 #pragma once
 
 #include <memory>

@@ -24,23 +24,23 @@ Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan);
 // Rank grid: the plan's order without ep. The order is one that rank_order accepts.
 Mesh mesh_of(const ParallelPlan& plan);
 
-// How far the groups of a dimension reach: ranks from the first one of a group to the first one of the next. No group
-// lies in two nodes where this divides the GPUs of a node. 1 where there is no such dimension, or no valid order.
+// For each dimension, the number of ranks from the first rank of a group to the first rank of the next group. If this
+// divides the GPUs of a node, no group lies in two nodes. 1 if there is no such dimension, or no valid order.
 struct GroupReach {
   std::int64_t tensor = 1, context = 1, expert = 1;
 };
 GroupReach group_reach(const ParallelPlan& plan);
 
-// Every way in which the plan contradicts the model or the training, all at once: degrees that are not positive or do
-// not divide heads, layers, experts, sequence or batch. Nothing is returned when the plan can be built.
+// Checks whether the plan can be built. Errors, all of them at once: degrees that are not positive, or that do not
+// divide heads, layers, experts, sequence or batch.
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training);
 
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 
 // FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,
-// generalized: 2 FLOPs a multiply-add, backward twice the forward, attention scores in full as Megatron counts them);
-// `hardware` adds what is computed again; `causal` is the model's without the scores that a causal mask hides, as
-// FlashAttention counts (Dao 2023, arXiv 2307.08691, s.4.1).
+// generalized: 2 FLOPs a multiply-add, backward twice the forward, attention scores in full as Megatron counts them).
+// `hardware` adds recomputation. `causal` is `model` without the scores that a causal mask hides, as FlashAttention
+// counts (Dao 2023, arXiv 2307.08691, s.4.1).
 struct StepFlops {
   Flops model, hardware, causal;
 };

@@ -1,4 +1,4 @@
-// Why does the step take that long? The longest chain of nodes that wait for one another.
+// The critical path of a step: the longest chain of nodes that wait for one another.
 #pragma once
 
 #include <cstdint>

@@ -21,21 +21,21 @@ struct StageTime {
   Seconds total() const { return std::accumulate(by_category.begin(), by_category.end(), idle); }
 };
 
-// A pass, a wait, or some of both where they are too short to be drawn alone.
+// One pass or one wait; or several of them, if they are too short to be drawn alone.
 struct OutlinePiece {
   Seconds start, end;            // on the outline's axis
   std::int32_t microbatch = -1;  // of a pass; -1: a wait, or no pass alone
   StageTime time;                // sums to end - start
 };
 
-// Behind `at`, `copies` repetitions of the last `length` are left out.
+// At time `at`, the outline leaves out `copies` repetitions of the part of `length` before it.
 struct OutlineCut {
   Seconds at, length;
   std::int64_t copies = 0, microbatches = 0;  // microbatches: of one repetition
 };
 
 struct StepOutline {
-  Seconds length;                                 // of the axis: the step without what is left out
+  Seconds length;                                 // of the axis: the step without the repetitions that are left out
   std::vector<OutlineCut> cuts;                   // in order; none where nothing repeats
   std::vector<std::vector<OutlinePiece>> stages;  // each from 0 to `length` without gaps
 };

@@ -1,9 +1,9 @@
-// The models of one machine, made once and asked many times.
+// The compute model and the network model of one machine, made once and used for many scenarios.
 //
 //   NS_TRY(const Session session, Session::make(scenario));
 //   NS_TRY(const Seconds step, step_time(scenario, session));
 //
-// A session remembers its forecasts, and what plans have in common. Any number of threads may ask it at once.
+// A session remembers forecasts and the parts that plans share. Any number of threads may use it at once.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ class Session {
   // model, plan, training or number of nodes may share a session. Errors: those of make_compute_model and
   // make_network_model.
   static Result<Session> make(const Scenario& scenario);
-  // The caller's own models, which must outlive the session. What they forecast is taken as it is: the clocks of a
-  // training run (docs/models/parallelism.md) are theirs to know.
+  // The caller's own models, which must outlive the session. Their forecasts are used without change: the slowdown of
+  // kernels in training (docs/models/parallelism.md, "Clock") is not applied to them.
   Session(const ComputeCost& compute, const NetworkCost& network);
   ~Session();
   Session(Session&&) noexcept;

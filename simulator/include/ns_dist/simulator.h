@@ -1,11 +1,11 @@
-// When does everything happen? A scenario becomes a program, its works get durations, and time follows.
+// The time of a training step: a scenario becomes a program, its work items get durations, and an event queue runs it.
 //
 //   NS_TRY(const Session session, Session::make(scenario));
 //   NS_TRY(const Prediction prediction, predict(scenario, session));
 //   prediction.step / units::s
 //
-// Ask for what you need: step_time for a search, predict for where the time goes, advise for what would help, outline
-// for a picture, unfold for every kernel of every microbatch.
+// step_time gives the step alone, predict also where the time goes, advise what would help, outline what each stage
+// does over time, unfold every kernel of every microbatch.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace ns_dist {
 
-// What a work item takes of a GPU while it runs alone, as shares from 0 to 1.
+// What a work item uses on a GPU while it runs alone, as shares from 0 to 1.
 struct Demand {
   std::vector<double> ports;     // collectives, messages: of each level's port, innermost first; in and out alike
   double sms = 0;                // collectives, messages: of the SMs
@@ -35,11 +35,12 @@ struct Demand {
   Bound bound = Bound::kLaunch;  // kernels: what slows them, kCompute: fewer SMs; kMemory: less memory bandwidth
 };
 
-// What the works of a program take. Stages whose ranks lie alike in the cluster share one row.
+// Durations and demands of the work items of a program. Stages whose ranks have the same places in the cluster share
+// one row.
 struct ProgramCosts {
   struct Row {                        // by WorkId
     std::vector<Forecast> forecasts;  // latency: what the work takes alone
-    std::vector<Demand> demands;      // empty: nothing shares anything
+    std::vector<Demand> demands;      // empty: work that overlaps does not slow down
   };
   std::vector<Row> rows;
   std::vector<std::uint32_t> row_of_actor;
@@ -63,17 +64,17 @@ Result<Seconds> step_time(const Scenario& scenario, const Session& session);
 // The step, where its time goes, and what it keeps in memory. Errors: as step_time.
 Result<Prediction> predict(const Scenario& scenario, const Session& session);
 
-// Changes worth more than 0.2 % of the step. First changes of the plan that fit into memory, the best of its kind,
-// largest first; when they are fewer than `most`, then limits: the step without a cause. Every saving is the difference
-// of two steps by the same clock.
+// Changes that save more than 0.2 % of the step, at most `most` of them. First come changes of the plan that fit into
+// memory: the best of each kind, largest first. If there are fewer than `most`, limits follow: the step without one
+// cause. Every saving is the difference of two simulated steps.
 std::vector<Improvement> advise(const Scenario& scenario, const Prediction& prediction, const Session& session,
                                 std::size_t most = 3);
 
-// What a step has beside its kernels: clocks under load, the slowest GPU, launches, sharing, first and last stage,
-// optimizer.
+// What a step has in addition to the kernels and collectives that benchmarks measure: clocks under load, the slowest
+// GPU, launches, sharing, embedding and loss, optimizer.
 std::vector<Addition> additions(const Scenario& scenario, const Prediction& prediction, const Session& session);
 
-// How the step came about: these additions, the parts of its interval, and what is longest on the critical path.
+// The explanation of a step: its additions, the parts of its interval, and the longest work on the critical path.
 Explanation explain(const Scenario& scenario, const Prediction& prediction, const Session& session);
 
 Report report(const Scenario& scenario, const Prediction& prediction, std::vector<Improvement> improvements);
@@ -82,7 +83,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
 Result<Report> simulate(const Scenario& scenario);
 Result<Report> simulate(const Scenario& scenario, const Session& session);
 
-// What each stage does when, in passes and waits, without what repeats. No piece is shorter than the outline's length
+// The passes and waits of each stage over time, without repetitions. No piece is shorter than the outline's length
 // divided by `pieces` (from 1). Errors: as predict.
 Result<StepOutline> outline(const Scenario& scenario, const Session& session, std::size_t pieces);
 
@@ -104,14 +105,14 @@ Result<void> write_timeline(const UnfoldedStep& step, TraceSink& sink);
 // Each node starts when its dependencies and the node before it on its lane have ended. `durations` by WorkId.
 Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations);
 
-// The same, where what runs at the same time on a GPU shares it: collectives and messages the ports, max-min fairly
-// (Bertsekas and Gallager 1992, s.6.5.2); kernels run on the SMs, or with the memory bandwidth, that collectives beside
-// them leave over. A node's duration is what it takes alone. Rates change when a collective starts or ends.
+// The same, with sharing. Collectives and messages that overlap on a GPU share its ports, max-min fairly (Bertsekas and
+// Gallager 1992, s.6.5.2). Kernels have the SMs, or the memory bandwidth, that collectives at the same time do not use.
+// `durations` are the times alone. Rates change when a collective starts or ends.
 // A message takes from the ports out of its sender and into its receiver. `demands` by WorkId.
 Timeline schedule(const ExecutionGraph& graph, std::span<const Seconds> durations, std::span<const Demand> demands);
 
-// The settings as options of make_network_model. Not strict: messages and all-to-alls have one algorithm, whatever the
-// reductions are told to use.
+// The settings as options of make_network_model. They are not strict: messages and all-to-alls have one algorithm only,
+// so they ignore an algorithm that is set for reductions.
 NetworkModelOptions network_options(const NetworkSettings& settings);
 
 }  // namespace ns_dist

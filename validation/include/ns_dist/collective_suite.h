@@ -5,8 +5,8 @@
 //                                              latency_ms
 //   collectives/dgx.csv[.gz]                   systems of two nodes: system and the same
 //   collectives/astra_sim_analytical.csv[.gz]  runs of ASTRA-Sim's analytical backends, with their configuration
-// Files that are missing leave their sections out. The sections on sizes and GPUs that were not seen fit the model
-// again, on the folder's other rows.
+// If a file is missing, its sections are left out. The sections on held-out sizes and left-out GPUs fit the model again
+// on the other rows of the folder.
 #pragma once
 
 #include <filesystem>
@@ -27,7 +27,7 @@ using UsualCluster = std::function<Result<Cluster>(std::string_view gpu)>;
 struct CollectiveSuite {
   std::string markdown;
   std::vector<Error> mistakes;  // rows that could not be forecast, with file and line
-  std::size_t rows = 0;         // rows judged or found wanting
+  std::size_t rows = 0;         // rows that were compared or that have a mistake
 };
 
 // `progress` is told the share done. Errors: a folder without any of these files; a file whose columns are missing or
@@ -35,8 +35,8 @@ struct CollectiveSuite {
 Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, const UsualCluster& usual,
                                           const std::function<void(double)>& progress = {});
 
-// The calibrations that such a folder teaches, as they are compiled in: of GPU families inside a node (nccl.csv), of
-// single clusters (dgx.csv). Errors: as above; a file that is missing.
+// The calibrations that are fitted on such a folder, as they are compiled in: of GPU families inside a node (nccl.csv),
+// of single clusters (dgx.csv). Errors: as above; a file that is missing.
 struct LearnedCalibrations {
   NetworkCalibration families, clusters;
 };

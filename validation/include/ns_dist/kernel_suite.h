@@ -6,8 +6,8 @@
 //   models_fp32/class_sums.csv      time by class of operator over a whole model
 //   models_fp32/distributed.csv     four GPUs: gpu, node, dp, tp, pp, graph, e2e_ms
 //   models_fp32/graph_nodes.csv[.gz], graph_ops.csv[.gz]   the operators of each graph
-// Files that are missing leave their section out. Columns neusight_*, roofline_*, habitat_*, micro_* hold what other
-// forecasters published for the same rows and are compared where present.
+// If a file is missing, its section is left out. The optional columns neusight_*, roofline_*, habitat_* and micro_*
+// hold the published forecasts of others for the same rows; they are compared, too.
 #pragma once
 
 #include <filesystem>
@@ -26,15 +26,15 @@ struct KernelSuiteOptions {
   std::filesystem::path data;
   std::string weights{};  // a safetensors file's bytes; empty: those compiled in
   unsigned threads = 1;
-  // Also fits every predictor anew, as the shipped weights were, without each GPU and each generation, minutes on two
-  // cores, and judges forecasts of what was left out.
+  // Also fits every predictor again, with the settings of the shipped weights, without each GPU and each generation in
+  // turn, and adds the errors on what was left out. Takes minutes on two cores.
   bool refit = false;
 };
 
 struct KernelSuite {
   std::string markdown;
   std::vector<Error> mistakes;  // rows that could not be forecast, with file and line
-  std::size_t rows = 0;         // rows judged or found wanting
+  std::size_t rows = 0;         // rows that were compared or that have a mistake
 };
 
 // `progress` is told the share done and what is being read. Errors: a folder without any of these files; a file whose
