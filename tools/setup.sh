@@ -25,6 +25,8 @@ test_needs=(
   libgmock-dev:include/gmock/gmock.h
   libgtest-dev:include/gtest/gtest.h
   librapidcheck-dev:include/rapidcheck.h
+  libopenmpi-dev:bin/mpicxx
+  openmpi-bin:bin/mpirun
 )
 
 say() { printf '%s\n' "$*" >&2; }

@@ -32,6 +32,7 @@ constexpr Section kSections[] = {{"model", "What is trained"},
                                  {"network", "How collectives are forecast"},
                                  {"kernels", "How kernels are forecast"},
                                  {"stragglers", "Ranks that are slower than others"},
+                                 {"facility", "What electricity it takes"},
                                  {"settings", "How the step is simulated"}};
 
 void add_field_flag(CLI::App& app, WorkFlags& flags, const FieldDescription& description, const char* heading) {
@@ -229,6 +230,30 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
     }
     return report_error(usage(what, app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name())));
   }
+}
+
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%#";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+std::string command_line(std::string_view program, int argc, const char* const* argv, const CLI::App& app,
+                         std::initializer_list<std::string_view> without) {
+  std::string command(program);
+  for (int i = 0; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const std::string name = argument.substr(0, argument.find('='));
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (option != nullptr && std::find(without.begin(), without.end(), name) != without.end()) {
+      if (option->get_items_expected_max() > 0 && name == argument) ++i;
+      continue;
+    }
+    command += ' ' + shell_word(argument);
+  }
+  return command;
 }
 
 void set_up(CLI::App& app) {

@@ -5,6 +5,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -53,6 +54,12 @@ void warn_of(const Model& model);
 
 // Parses, or returns the exit code after having printed help (0) or what is wrong with the command line (2).
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);
+
+// What was typed, for a shell, without these flags and their values.
+std::string command_line(std::string_view program, int argc, const char* const* argv, const CLI::App& app,
+                         std::initializer_list<std::string_view> without);
+// In single quotes where a shell would read it otherwise.
+std::string shell_word(std::string_view text);
 
 // A command's app: name, description, one column of help that fits 100 columns.
 void set_up(CLI::App& app);

@@ -1,5 +1,7 @@
 #include "html.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ns_dist/result.h"
@@ -46,6 +48,14 @@ std::string typeset(std::string_view text) {
     result.replace(at, 3, " × ");
   }
   return result;
+}
+
+std::string section(std::string_view heading, const std::string& body) {
+  return body.empty() ? "" : fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", html(heading), body);
+}
+
+std::string row(std::string_view name, const std::string& value) {
+  return fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, value);
 }
 
 std::string fill(std::string_view page, std::span<const std::pair<std::string_view, std::string>> parts) {

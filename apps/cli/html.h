@@ -17,6 +17,12 @@ std::string json_block(std::string json);
 // "1,024 x H100" with a multiplication sign: spaces around it only.
 std::string typeset(std::string_view text);
 
+// A heading and what stands below it. No section where there is nothing to say.
+std::string section(std::string_view heading, const std::string& body);
+
+// A name and its value, in a <dl>.
+std::string row(std::string_view name, const std::string& value);
+
 // `page` with each {{name}} replaced by its part. What is filled in is not read again.
 std::string fill(std::string_view page, std::span<const std::pair<std::string_view, std::string>> parts);
 

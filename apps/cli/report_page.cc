@@ -25,15 +25,6 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kBlockBegin = "<script type=\"application/json\" id=\"report\">", kBlockEnd = "</script>";
 
-// No section where there is nothing to say.
-std::string section(std::string_view heading, const std::string& body) {
-  return body.empty() ? "" : fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", html(heading), body);
-}
-
-std::string row(std::string_view name, const std::string& value) {
-  return fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, value);
-}
-
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
 std::string number(double value) { return with_commas(std::llround(value)); }
@@ -90,15 +81,21 @@ std::string answer(const Report& report) {
                "of the GPUs' peak, counting the model's own operations");
   text += tile("HFU " + percent(report.hfu), "counting recomputed operations, too");
   text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12), "of the model on each GPU");
+  if (report.energy) {
+    text += tile(energy_text(report.energy->step) + " at most",
+                 fmt::format("of electricity: each GPU at its {:.0f} W all the time, PUE {}",
+                             report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.factor));
+  }
   text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : "does not fit"),
                fmt::format("of {} on the fullest GPU, stage {}", bytes_text(capacity), report.memory.peak_stage),
                report.fits ? "good" : "bad");
   text += "</div>\n";
   if (!report.fits) {
-    const std::string remedy = report.remedy ? fmt::format("It would fit with <code>{}</code> ({}).",
-                                                           html(to_flags(report.remedy->set, report.scenario.plan)),
-                                                           bytes_text(report.remedy->peak))
-                                             : "No split over more stages or ranks of a node that was tried would fit.";
+    const std::string remedy = report.remedy
+                                   ? fmt::format("It would fit with <code>{}</code> ({}, a step of {}).",
+                                                 html(to_flags(report.remedy->set, report.scenario.plan)),
+                                                 bytes_text(report.remedy->peak), duration_text(report.remedy->step))
+                                   : "No split over more stages or ranks of a node that was tried would fit.";
     text += fmt::format(
         "<p class=\"remedy\"><b class=\"bad\">This plan does not fit into the GPU's memory.</b> {}</p>\n", remedy);
   }
@@ -349,22 +346,18 @@ Result<std::string> report_page(const Report& report, const Session& session, co
   NS_TRY(const StepOutline outlined, outline(report.scenario, session, picture_pieces(stages)));
   const ordered_json json = ordered_json::parse(to_json(report));
   const std::string title = "One training step of " + work_text(report);
+  std::string body = answer(report) + time_section(report);
+  body += section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches));
+  body += memory_section(report) + path_section(report) + improvements_section(report) + warnings_section(report);
+  body += accuracy_section(report) + inputs_section(json["inputs"]) + provenance_section(report, json);
+  body += repeat_section(command);
+  return page_of(title, question(report), body, json.dump());
+}
+
+std::string page_of(const std::string& title, const std::string& question, const std::string& body,
+                    const std::string& json) {
   const std::pair<std::string_view, std::string> parts[] = {
-      {"title", typeset(title)},
-      {"question", question(report)},
-      {"answer", answer(report)},
-      {"time", time_section(report)},
-      {"timeline", section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches))},
-      {"memory", memory_section(report)},
-      {"path", path_section(report)},
-      {"improvements", improvements_section(report)},
-      {"warnings", warnings_section(report)},
-      {"accuracy", accuracy_section(report)},
-      {"inputs", inputs_section(json["inputs"])},
-      {"provenance", provenance_section(report, json)},
-      {"repeat", repeat_section(command)},
-      {"report", json_block(json.dump())},
-  };
+      {"title", typeset(title)}, {"question", question}, {"body", body}, {"report", json_block(json)}};
   return fill(page_files().front().content, parts);
 }
 

@@ -13,6 +13,10 @@ namespace ns_dist::cli {
 // `command`: what was typed. The same report and command give the same bytes. Errors: as outline().
 Result<std::string> report_page(const Report& report, const Session& session, const std::string& command);
 
+// A page like it: `question` stands below the title, `json` is what --from reads.
+std::string page_of(const std::string& title, const std::string& question, const std::string& body,
+                    const std::string& json);
+
 // The report, as to_json writes it, in a page; the text itself where it is no page.
 std::string report_in_page(std::string text);
 

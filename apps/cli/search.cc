@@ -19,22 +19,27 @@
 #include "ns_dist/simulator.h"
 #include "ns_dist/time_to_train.h"
 #include "search_output.h"
+#include "search_page.h"
 #include "sweep.h"
 #include "tables.h"
+#include "team_of_mpi.h"
 
 namespace ns_dist::cli {
 namespace {
 
 struct Flags {
   WorkFlags work;
-  std::string gpus, threads, csv, sweep, output;
+  std::string gpus, threads, csv, page, sweep, output;
   std::string within = "10";
-  std::optional<std::string> tokens, deadline, between_failures, checkpoint, storage, restart, prices;
+  std::string objective = "time";
+  std::optional<std::string> tokens, deadline, between_failures, checkpoint, storage, restart, prices, budget;
   bool json = false, sensitivity = false;
 };
 
 // Flags whose values are tried one machine after the other, not within one space.
 constexpr std::string_view kMachines[] = {"model", "machine/gpu", "machine/cluster", "machine/nodes"};
+
+constexpr std::string_view kObjectives[] = {"time", "cost", "energy"};  // in the order of Objective
 
 constexpr std::int64_t kMostSearched = std::int64_t{1} << 20;  // GPUs, for a deadline
 
@@ -159,8 +164,8 @@ Result<double> read_share(const std::string& text, std::string_view flag) {
   return *percent / 100;
 }
 
-// "15T", "300B", "2.5e11": a number of tokens.
-Result<double> read_tokens(const std::string& text) {
+// "15T", "300B", "2.5e11": a number of tokens, or of money.
+Result<double> read_amount(const std::string& text, std::string_view flag, std::string_view of) {
   constexpr std::string_view kLetters = "KMBT";
   double scale = 1;
   std::string digits = text;
@@ -172,10 +177,10 @@ Result<double> read_tokens(const std::string& text) {
   const auto number = read_positive_number(digits, 1e18);
   if (number && *number * scale <= 1e18) return *number * scale;
   return fail({ErrorCode::kUsage,
-               fmt::format("\"{}\" is no number of tokens", text),
-               "--tokens",
+               fmt::format("\"{}\" is no number of {}", text, of),
+               std::string(flag),
                "a number above 0, with K, M, B or T behind it for thousands to trillions",
-               "write, for example, --tokens 15T",
+               fmt::format("write, for example, {} 15M", flag),
                {}});
 }
 
@@ -206,7 +211,7 @@ Result<SearchGoals> read_goals(const Flags& flags) {
   SearchGoals goals;
   goals.from = flags.work.from;
   if (flags.tokens) {
-    NS_TRY(goals.tokens, read_tokens(*flags.tokens));
+    NS_TRY(goals.tokens, read_amount(*flags.tokens, "--tokens", "tokens"));
   }
   if (flags.deadline) {
     NS_TRY(goals.deadline, read_duration(*flags.deadline, "--deadline"));
@@ -234,7 +239,28 @@ Result<SearchGoals> read_goals(const Flags& flags) {
                    {}});
     }
   }
-  const bool trains = flags.deadline || flags.between_failures || flags.checkpoint || flags.restart || flags.storage;
+  NS_TRY(const std::size_t objective, [&]() -> Result<std::size_t> {
+    auto which = read_name(flags.objective, kObjectives);
+    if (!which) which.error().where = "--objective";
+    if (!which) which.error().code = ErrorCode::kUsage;
+    return which;
+  }());
+  goals.objective = static_cast<Objective>(objective);
+  if (flags.budget) {
+    NS_TRY(goals.budget, read_amount(*flags.budget, "--budget", "money"));
+  }
+  if ((flags.budget || goals.objective == Objective::kCost) && !flags.prices) {
+    return fail(
+        {ErrorCode::kUsage,
+         "what a GPU costs is not given",
+         "--prices",
+         "a file with the price of a GPU for an hour",
+         "write, for example, {\"currency\": \"USD\", \"date\": \"2026-11-22\", \"gpu_hour\": {\"h100-sxm-80gb\": "
+         "2.5}} with your own prices, and --prices FILE",
+         {}});
+  }
+  const bool trains =
+      flags.budget || flags.deadline || flags.between_failures || flags.checkpoint || flags.restart || flags.storage;
   if (trains && !flags.tokens) {
     return fail({ErrorCode::kUsage,
                  "the length of the training is not given",
@@ -250,17 +276,19 @@ Result<SearchGoals> read_goals(const Flags& flags) {
   return goals;
 }
 
+Result<std::int64_t> node_of(const SearchRequest& request, const Catalog& catalog) {
+  ScenarioSpec spec;
+  for (const Assignment& each : request.fixed.assignments) {
+    if (is_machine(each.field) || each.field.starts_with("machine/")) spec.assignments.push_back(each);
+  }
+  NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
+  return machine.cluster.gpus_per_node();
+}
+
 // Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.
 Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog) {
   SearchRequest smallest = request;
-  NS_TRY(const std::int64_t node, [&]() -> Result<std::int64_t> {
-    ScenarioSpec spec;
-    for (const Assignment& each : request.fixed.assignments) {
-      if (is_machine(each.field) || each.field.starts_with("machine/")) spec.assignments.push_back(each);
-    }
-    NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
-    return machine.cluster.gpus_per_node();
-  }());
+  NS_TRY(const std::int64_t node, node_of(request, catalog));
   smallest.gpus = node;
   NS_TRY(const SearchSpace space, SearchSpace::make(std::move(smallest), catalog));
   const Scenario& base = space.base();
@@ -299,6 +327,12 @@ class Searcher {
     return {};
   }
   const std::vector<SearchCase>& cases() const { return cases_; }
+  // Every member of a team knows the same.
+  bool interrupted() const { return !cases_.empty() && cases_.back().result.interrupted; }
+  void sort_sizes_from(std::size_t first) {
+    std::stable_sort(cases_.begin() + static_cast<std::ptrdiff_t>(first), cases_.end(),
+                     [](const SearchCase& a, const SearchCase& b) { return a.gpus < b.gpus; });
+  }
 
  private:
   const Catalog& catalog_;
@@ -311,7 +345,7 @@ class Searcher {
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
   NS_TRY(std::int64_t gpus, first_size(request, goals, catalog));
-  for (; gpus <= kMostSearched && !stop_at_interrupt(); gpus *= 2) {
+  for (; gpus <= kMostSearched && !searcher.interrupted(); gpus *= 2) {
     SearchRequest sized = request;
     sized.gpus = gpus;
     NS_TRY_VOID(searcher.add(std::move(sized)));
@@ -321,21 +355,75 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
   return {};
 }
 
-}  // namespace
+// Twice as many GPUs each time until the training costs more than the budget and the cost grows; then sizes between the
+// last one within the budget and the first above it.
+Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
+                                  Searcher& searcher) {
+  NS_TRY(const std::int64_t node, node_of(request, catalog));
+  const std::size_t first = searcher.cases().size();
+  const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
+    SearchRequest sized = request;
+    sized.gpus = gpus;
+    NS_TRY_VOID(searcher.add(std::move(sized)));
+    const SearchCase& found = searcher.cases().back();
+    const auto cost = cost_of(found, goals);
+    if (!found.result.answers.empty() && !cost) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("there is no price of {}", found.base.cluster.gpu.id),
+                   "--prices",
+                   "the price of each GPU that is searched",
+                   fmt::format("add \"{}\" to \"gpu_hour\"", found.base.cluster.gpu.id),
+                   {}});
+    }
+    return cost;
+  };
+  std::int64_t within = 0, above = 0;
+  std::optional<double> before;
+  for (std::int64_t gpus = node; gpus <= kMostSearched && above == 0 && !searcher.interrupted(); gpus *= 2) {
+    NS_TRY(const std::optional<double> cost, cost_at(gpus));
+    const bool buys = cost && *cost <= *goals.budget;
+    if (buys) within = gpus;
+    if (!buys && before && (!cost || *cost >= *before)) above = gpus;
+    if (cost) before = cost;
+  }
+  if (within == 0 || above == 0) return {};
+  const std::int64_t half = within / 2;
+  for (const std::int64_t step : {half, half / 2}) {
+    if (step < node || step % node != 0 || within + step >= above || searcher.interrupted()) continue;
+    NS_TRY(const std::optional<double> cost, cost_at(within + step));
+    if (cost && *cost <= *goals.budget) within += step;
+  }
+  searcher.sort_sizes_from(first);
+  return {};
+}
 
-int search_command(int argc, const char* const* argv) {
+// What the command line asks.
+struct Job {
+  Flags flags;
+  SearchOptions options;
+  std::vector<SearchRequest> requests;
+  SearchGoals goals;
+  std::string command;
+};
+
+// Reads the command line. Returns the exit code where there is nothing left to do.
+std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& job) {
   CLI::App app{
       "Which plan is best on this cluster? Flags of the plan and of the training take lists and ranges, as in\n"
       "--tp 1,2,4,8 --micro-batch 1..8; every value of what is not given is tried.",
       "search"};
   set_up(app);
-  Flags flags;
+  Flags& flags = job.flags;
   const char *what = "What is searched", *group = "What comes back";
   app.add_option("--gpus", flags.gpus, "size of the cluster; 256..16384: each twice the one before")
       ->type_name("LIST")
       ->group(what);
   app.add_option("--within", flags.within, "other answers are at most so much slower than the fastest [10]")
       ->type_name("PERCENT")
+      ->group(what);
+  app.add_option("--objective", flags.objective,
+                 "time|cost|energy: what the table marks, and the order of --json; on one machine all agree [time]")
+      ->type_name("NAME")
       ->group(what);
   app.add_option("--threads", flags.threads, "threads [one a core]")->type_name("N")->group(what);
   const char* long_run = "The whole training";
@@ -345,8 +433,12 @@ int search_command(int argc, const char* const* argv) {
   app.add_option("--deadline", flags.deadline, "as in 30d: which cluster is in time? Without --gpus: the least one")
       ->type_name("TIME")
       ->group(long_run);
-  app.add_option("--prices", flags.prices, "what a GPU costs for an hour, JSON: what does it cost?")
+  app.add_option("--prices", flags.prices, "what a GPU costs for an hour, JSON with its date: what does it cost?")
       ->type_name("FILE")
+      ->group(long_run);
+  app.add_option("--budget", flags.budget,
+                 "for --tokens, in the currency of --prices, as in 2M: the most GPUs that it buys, and their plan")
+      ->type_name("N")
       ->group(long_run);
   app.add_option("--time-between-failures", flags.between_failures, "of one GPU and its share of the rest [50676 h]")
       ->type_name("TIME")
@@ -362,6 +454,9 @@ int search_command(int argc, const char* const* argv) {
       ->group(long_run);
   app.add_flag("--json", flags.json, "print one JSON object")->group(group);
   app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(group);
+  app.add_option("--report", flags.page, "write one HTML page for a meeting: situations, step against memory")
+      ->type_name("FILE")
+      ->group(group);
   app.add_option("--sweep", flags.sweep, "forecast every combination of a file's values, one JSON line each")
       ->type_name("FILE")
       ->group("A table instead of a search");
@@ -369,19 +464,19 @@ int search_command(int argc, const char* const* argv) {
                  "of a sweep; where the file is there, the sweep goes on behind its last line")
       ->type_name("FILE")
       ->group("A table instead of a search");
-  app.add_flag("--sensitivity", flags.sensitivity, "what does 1 % more of each part of the machine change?")
+  app.add_flag("--sensitivity", flags.sensitivity,
+               "what does 1 % better of each part of the machine change, with the fastest plan?")
       ->group(group);
   add_work_flags(app, flags.work);
   describe(app);
   if (const auto done = parse(app, argc, argv)) return *done;
 
-  SearchOptions options;
   const auto threads = read_threads(flags.threads);
   if (!threads) return report_error(threads.error());
-  options.threads = *threads;
+  job.options.threads = *threads;
   const auto within = read_share(flags.within, "--within");
   if (!within) return report_error(within.error());
-  options.within = *within;
+  job.options.within = *within;
   if (flags.sweep.empty() != flags.output.empty()) {
     return report_error({ErrorCode::kUsage,
                          "a sweep has two files",
@@ -391,62 +486,92 @@ int search_command(int argc, const char* const* argv) {
                          {}});
   }
   if (!flags.sweep.empty()) {
-    for (const char* name :
-         {"--gpus", "--within", "--tokens", "--deadline", "--prices", "--time-between-failures", "--storage-bandwidth",
-          "--checkpoint-time", "--restart-time", "--json", "--csv", "--sensitivity"}) {
+    for (const char* name : {"--gpus", "--within", "--tokens", "--deadline", "--prices", "--budget", "--objective",
+                             "--time-between-failures", "--storage-bandwidth", "--checkpoint-time", "--restart-time",
+                             "--json", "--csv", "--report", "--sensitivity"}) {
       if (app.get_option(name)->count() == 0) continue;
       return report_error(
           {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out", {}});
     }
-    return sweep(flags.sweep, flags.output, flags.work, options.threads, stop_at_interrupt());
+    return std::nullopt;
   }
   auto requests = read_requests(flags);
   if (!requests) return report_error(requests.error());
-  const auto goals = read_goals(flags);
+  job.requests = *std::move(requests);
+  auto goals = read_goals(flags);
   if (!goals) return report_error(goals.error());
-  if (auto writable = check_outputs({{"--csv", flags.csv}}, inputs_of(flags.work)); !writable) {
+  job.goals = *std::move(goals);
+  if (!leads) return std::nullopt;
+  if (auto writable = check_outputs({{"--csv", flags.csv}, {"--report", flags.page}}, inputs_of(flags.work));
+      !writable) {
     return report_error(writable.error());
   }
+  job.command = command_line("ns-dist search", argc, argv, app, {"--csv", "--report", "--json", "--threads"});
+  return std::nullopt;
+}
 
-  const Catalog catalog = Catalog::standard();
-  const std::atomic<bool>& interrupted = stop_at_interrupt();
-  options.stop = &interrupted;
-  Searcher searcher(catalog, options, flags.sensitivity);
-  const bool sized = !flags.gpus.empty() || flags.work.texts.at("machine/nodes");
-  if (goals->deadline && !sized) {
-    for (const SearchRequest& request : *requests) {
-      if (auto done = search_until_in_time(request, *goals, catalog, searcher); !done) {
-        return report_error(done.error());
-      }
-    }
-  } else {
-    std::vector<SearchSpace> spaces;  // all are checked before the first is searched
-    for (SearchRequest& request : *requests) {
-      auto space = SearchSpace::make(std::move(request), catalog);
-      if (!space) return report_error(space.error());
-      spaces.push_back(*std::move(space));
-    }
-    for (const SearchSpace& space : spaces) {
-      if (interrupted) break;
-      if (auto done = searcher.add(space); !done) return report_error(done.error());
+// Searches every machine. Errors: those of the spaces, all of which are checked before the first is searched.
+Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searcher) {
+  const bool sized = !job.flags.gpus.empty() || job.flags.work.texts.at("machine/nodes");
+  if ((job.goals.deadline || job.goals.budget) && !sized) {
+    const auto grow = job.goals.budget ? search_within_budget : search_until_in_time;
+    for (const SearchRequest& request : job.requests) NS_TRY_VOID(grow(request, job.goals, catalog, searcher));
+    return {};
+  }
+  std::vector<SearchSpace> spaces;
+  for (SearchRequest& request : job.requests) {
+    NS_TRY(SearchSpace space, SearchSpace::make(std::move(request), catalog));
+    spaces.push_back(std::move(space));
+  }
+  for (const SearchSpace& space : spaces) {
+    if (searcher.interrupted()) break;
+    NS_TRY_VOID(searcher.add(space));
+  }
+  return {};
+}
+
+int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
+  const auto write = [](const char* flag, const std::string& path, const std::string& text) -> Result<void> {
+    if (path.empty()) return {};
+    auto written = write_text(path, text);
+    if (!written) written.error().where = flag;
+    return written;
+  };
+  if (auto done = write("--csv", job.flags.csv, search_csv(cases, job.goals)); !done) return report_error(done.error());
+  if (!job.flags.page.empty()) {
+    if (auto done = write("--report", job.flags.page, search_page(cases, job.goals, job.command)); !done) {
+      return report_error(done.error());
     }
   }
-  const std::vector<SearchCase>& cases = searcher.cases();
-  if (!flags.csv.empty()) {
-    if (auto written = write_text(flags.csv, search_csv(cases, *goals)); !written) {
-      return report_error(written.error());
-    }
-  }
-  std::string page;
-  if (flags.json) {
-    page = search_json(cases, *goals);
-  } else if (cases.size() == 1) {
-    page = search_summary(cases.front(), *goals, style_of_standard_output());
-  } else {
-    page = search_table(cases, *goals, style_of_standard_output());
-  }
+  Style style = style_of_standard_output();
+  if (job.options.team != nullptr) style.color = false;  // mpirun gives processes a terminal wherever its output goes
+  const std::string page = job.flags.json      ? search_json(cases, job.goals)
+                           : cases.size() == 1 ? search_summary(cases.front(), job.goals, style)
+                                               : search_table(cases, job.goals, style);
   std::fputs(page.c_str(), stdout);
   return kAnswered;
+}
+
+}  // namespace
+
+int search_command(int argc, const char* const* argv) {
+  auto team = team_of_mpi();
+  if (!team) return report_error(team.error());
+  MpiTeam* const members = team->get();
+  const bool leads = members == nullptr || members->member() == 0;
+  Job job;
+  const auto done = read_job(argc, argv, leads, job);
+  if (!all_ready(members, !done)) return done.value_or(kInputAtFault);
+  const std::atomic<bool>& interrupted = stop_at_interrupt();
+  if (!job.flags.sweep.empty()) {
+    return sweep(job.flags.sweep, job.flags.output, job.flags.work, job.options.threads, interrupted, members);
+  }
+  job.options.stop = &interrupted;
+  job.options.team = members;
+  const Catalog catalog = Catalog::standard();
+  Searcher searcher(catalog, job.options, job.flags.sensitivity);
+  if (auto searched = search_machines(job, catalog, searcher); !searched) return report_error(searched.error());
+  return leads ? write_answers(job, searcher.cases()) : kAnswered;
 }
 
 }  // namespace ns_dist::cli

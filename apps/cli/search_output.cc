@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "arguments.h"
+#include "ns_dist/energy.h"
 #include "ns_dist/version.h"
+#include "report_text.h"
 
 namespace ns_dist::cli {
 namespace {
@@ -14,15 +18,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::size_t kMostReasons = 6;
-
-// In single quotes where the shell would read it otherwise.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/:,+=@%-";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
-}
+constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
 std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
 
@@ -35,28 +31,6 @@ std::string behind_text(const SearchAnswer& answer) {
   const double step = (answer.report.step - answer.behind) / units::s;
   return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", 100 * (answer.behind / units::s) / step,
                      100 * (answer.behind_low / units::s) / step, 100 * (answer.behind_high / units::s) / step);
-}
-
-std::string counts(const SearchResult& result) {
-  std::string text = fmt::format("{} plans: {} timed", with_commas(static_cast<std::int64_t>(result.plans)),
-                                 with_commas(static_cast<std::int64_t>(result.evaluated)));
-  const std::uint64_t slow = result.bounded + result.skipped;
-  if (slow > 0) text += fmt::format(", {} slower by a lower bound", with_commas(static_cast<std::int64_t>(slow)));
-  std::uint64_t impossible = 0;
-  for (const auto& [reason, count] : result.infeasible) impossible += count;
-  if (impossible > 0) text += fmt::format(", {} not possible", with_commas(static_cast<std::int64_t>(impossible)));
-  if (result.unseen > 0) {
-    text += fmt::format(", {} not looked at", with_commas(static_cast<std::int64_t>(result.unseen)));
-  }
-  return text;
-}
-
-std::string degrees(const ParallelPlan& plan) {
-  std::string text = fmt::format("tp {} pp {} dp {}", plan.tp, plan.pp, plan.dp);
-  if (plan.cp > 1) text += fmt::format(" cp {}", plan.cp);
-  if (plan.ep > 1) text += fmt::format(" ep {}", plan.ep);
-  if (plan.vpp > 1) text += fmt::format(" vpp {}", plan.vpp);
-  return text;
 }
 
 std::string no_plan(const SearchCase& found) {
@@ -85,38 +59,65 @@ std::string long_time(Seconds time) {
   return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
 }
 
-std::optional<double> price_of(const SearchCase& found, const SearchGoals& goals) {
+std::optional<double> price_of(const Scenario& scenario, const SearchGoals& goals) {
   if (!goals.prices) return std::nullopt;
-  const auto known = goals.prices->gpu_hour.find(found.base.cluster.gpu.id);
+  const auto known = goals.prices->gpu_hour.find(scenario.cluster.gpu.id);
   return known == goals.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
 }
 
-// Of the whole training, or of a billion tokens where its length is not given.
-std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals) {
-  const auto price = price_of(found, goals);
-  if (!price || found.result.answers.empty()) return std::nullopt;
-  if (const auto time = training_of(found, goals)) return *price * time->gpu_hours;
-  const double tokens_per_second = found.result.answers.front().report.tokens_per_second;
-  return *price * static_cast<double>(found.gpus) * 1e9 / tokens_per_second / 3600;
+std::string dated(const Prices& prices) {
+  return prices.date.empty() ? "" : fmt::format(" (prices of {})", prices.date);
 }
 
 std::string cost_text(double cost) {
   return cost < 1e4 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
 }
 
-// Whether no other case is faster with no more GPUs (or cost, where both are known), or as fast with fewer.
+// At most, of the same.
+std::optional<Joules> energy_of(const SearchCase& found, const SearchGoals& goals) {
+  if (found.result.answers.empty() || !found.result.answers.front().report.energy) return std::nullopt;
+  const auto time = training_of(found, goals);
+  return time ? time->energy : found.result.answers.front().report.energy->trillion_tokens;
+}
+
+std::string of_what(const SearchGoals& goals) { return goals.tokens ? "" : " for 1e12 tokens"; }
+
+// What a case takes, for which another may take less: energy or money where these are asked for, or GPUs.
+enum class Spent { kGpus, kMoney, kEnergy };
+Spent spent_of(const SearchGoals& goals) {
+  if (goals.objective == Objective::kEnergy) return Spent::kEnergy;
+  return goals.prices ? Spent::kMoney : Spent::kGpus;
+}
+std::optional<double> amount(const SearchCase& found, const SearchGoals& goals, Spent spent) {
+  if (found.result.answers.empty()) return std::nullopt;
+  if (spent == Spent::kMoney) return cost_of(found, goals);
+  if (spent == Spent::kGpus) return static_cast<double>(found.gpus);
+  const auto energy = energy_of(found, goals);
+  return energy ? std::optional(*energy / kKilowattHour) : std::nullopt;
+}
+
+double speed_of(const SearchCase& found) { return found.result.answers.front().report.tokens_per_second; }
+
+// Whether no other case is faster and takes no more (GPUs, where money or energy of one of both is not known), or is as
+// fast and takes less.
 bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals) {
-  const double speed = one.result.answers.front().report.tokens_per_second;
+  const double speed = speed_of(one);
   for (const SearchCase& other : cases) {
     if (&other == &one || other.result.answers.empty()) continue;
-    const auto cost = cost_of(one, goals), other_cost = cost_of(other, goals);
-    const bool by_cost = cost && other_cost;
-    const double price = by_cost ? *cost : static_cast<double>(one.gpus);
-    const double other_price = by_cost ? *other_cost : static_cast<double>(other.gpus);
-    const double other_speed = other.result.answers.front().report.tokens_per_second;
-    if (other_speed >= speed && other_price <= price && (other_speed > speed || other_price < price)) return false;
+    auto spent = amount(one, goals, spent_of(goals)), other_spent = amount(other, goals, spent_of(goals));
+    if (!spent || !other_spent) {
+      spent = amount(one, goals, Spent::kGpus);
+      other_spent = amount(other, goals, Spent::kGpus);
+    }
+    const double other_speed = speed_of(other);
+    if (other_speed >= speed && *other_spent <= *spent && (other_speed > speed || *other_spent < *spent)) return false;
   }
   return true;
+}
+
+bool in_budget(const SearchCase& found, const SearchGoals& goals) {
+  const auto cost = cost_of(found, goals);
+  return cost && goals.budget && *cost <= *goals.budget;
 }
 
 bool in_time(const SearchCase& found, const SearchGoals& goals) {
@@ -135,7 +136,8 @@ ordered_json training_json(const TrainingTime& time) {
           {"time_between_failures_s", time.time_between_failures / units::s},
           {"checkpoint_s", time.checkpoint / units::s},
           {"checkpoint_interval_s", time.interval / units::s},
-          {"gpu_hours", time.gpu_hours}};
+          {"gpu_hours", time.gpu_hours},
+          {"kwh_at_most", time.energy > Joules() ? ordered_json(time.energy / kKilowattHour) : ordered_json(nullptr)}};
 }
 
 ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
@@ -172,6 +174,66 @@ std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoa
   return time ? std::optional(*time) : std::nullopt;
 }
 
+std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals) {
+  const auto price = price_of(found.base, goals);
+  if (!price || found.result.answers.empty()) return std::nullopt;
+  if (const auto time = training_of(found, goals)) return *price * time->gpu_hours;
+  return *price * static_cast<double>(found.gpus) * 1e12 / speed_of(found) / 3600;
+}
+
+std::string search_counts(const SearchResult& result) {
+  std::string text = fmt::format("{} plans: {} timed", with_commas(static_cast<std::int64_t>(result.plans)),
+                                 with_commas(static_cast<std::int64_t>(result.evaluated)));
+  const std::uint64_t slow = result.bounded + result.skipped;
+  if (slow > 0) text += fmt::format(", {} slower by a lower bound", with_commas(static_cast<std::int64_t>(slow)));
+  std::uint64_t impossible = 0;
+  for (const auto& [reason, count] : result.infeasible) impossible += count;
+  if (impossible > 0) text += fmt::format(", {} not possible", with_commas(static_cast<std::int64_t>(impossible)));
+  if (result.unseen > 0) {
+    text += fmt::format(", {} not looked at", with_commas(static_cast<std::int64_t>(result.unseen)));
+  }
+  return text;
+}
+
+std::string plan_text(const ParallelPlan& plan) {
+  std::string text = fmt::format("tp {} pp {} dp {}", plan.tp, plan.pp, plan.dp);
+  if (plan.cp > 1) text += fmt::format(" cp {}", plan.cp);
+  if (plan.ep > 1) text += fmt::format(" ep {}", plan.ep);
+  if (plan.vpp > 1) text += fmt::format(" vpp {}", plan.vpp);
+  return text;
+}
+
+std::string training_text(const SearchCase& found, const SearchGoals& goals, const Style& style) {
+  std::string page;
+  if (const auto time = training_of(found, goals)) {
+    page += fmt::format("\n{}\n", style.bold(fmt::format("{:.4g} tokens with the fastest", time->tokens)));
+    page += fmt::format("  {} (90 % interval {} to {}): {} steps, {} without failures{}\n",
+                        style.bold(long_time(time->total)), long_time(time->low), long_time(time->high),
+                        with_commas(static_cast<std::int64_t>(time->steps)), long_time(time->without_failures),
+                        !goals.deadline         ? ""
+                        : in_time(found, goals) ? ", " + style.green("in time")
+                                                : ", " + style.red("too late"));
+    page +=
+        fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {} every {}\n", 100 * time->goodput,
+                    long_time(time->time_between_failures), duration_text(time->checkpoint), long_time(time->interval));
+    page += fmt::format("  {} GPU-hours\n", with_commas(static_cast<std::int64_t>(time->gpu_hours)));
+  }
+  const auto energy = energy_of(found, goals);
+  if (energy && (goals.tokens || goals.objective == Objective::kEnergy)) {
+    const Scenario& fastest = found.result.answers.front().report.scenario;
+    page += fmt::format("  at most {}{}: each GPU at {:.0f} W, PUE {}\n", energy_text(*energy), of_what(goals),
+                        fastest.cluster.gpu.board_power / units::W, fastest.facility.pue.factor);
+  }
+  if (const auto cost = cost_of(found, goals)) {
+    page +=
+        fmt::format("  {} {}{}{}{}\n", cost_text(*cost), goals.prices->currency, of_what(goals), dated(*goals.prices),
+                    !goals.budget             ? ""
+                    : in_budget(found, goals) ? ", " + style.green("within the budget")
+                                              : ", " + style.red("above the budget"));
+  }
+  return page;
+}
+
 std::string search_summary(const SearchCase& found, const SearchGoals& goals, const Style& style) {
   const Scenario& base = found.base;
   const SearchResult& result = found.result;
@@ -180,7 +242,7 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
                      "\n";
   page += fmt::format("  global batch {} of {} tokens, {}\n", with_commas(base.training.global_batch),
                       with_commas(base.training.sequence), enumerator_name(base.training.precision));
-  page += fmt::format("  {}{}\n", result.interrupted ? style.red("interrupted; ") : "", counts(result));
+  page += fmt::format("  {}{}\n", result.interrupted ? style.red("interrupted; ") : "", search_counts(result));
   if (result.answers.empty()) {
     page += fmt::format("\n  {}\n", style.red(no_plan(found)));
   }
@@ -196,26 +258,11 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
                         duration_text(answer.network));
     page += fmt::format("  {}\n", command_of(answer, goals.from));
   }
-  if (const auto time = training_of(found, goals)) {
-    page += fmt::format("\n{}\n", style.bold(fmt::format("{:.4g} tokens with the fastest", time->tokens)));
-    page += fmt::format("  {} (90 % interval {} to {}): {} steps, {} without failures{}\n",
-                        style.bold(long_time(time->total)), long_time(time->low), long_time(time->high),
-                        with_commas(static_cast<std::int64_t>(time->steps)), long_time(time->without_failures),
-                        !goals.deadline         ? ""
-                        : in_time(found, goals) ? ", " + style.green("in time")
-                                                : ", " + style.red("too late"));
-    page +=
-        fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {} every {}\n", 100 * time->goodput,
-                    long_time(time->time_between_failures), duration_text(time->checkpoint), long_time(time->interval));
-    page += fmt::format("  {} GPU-hours\n", with_commas(static_cast<std::int64_t>(time->gpu_hours)));
-  }
-  if (const auto cost = cost_of(found, goals)) {
-    page += fmt::format("  {} {}{}\n", cost_text(*cost), goals.prices->currency, goals.tokens ? "" : " for 1e9 tokens");
-  }
+  page += training_text(found, goals, style);
   if (!found.sensitivity.empty()) {
-    page += fmt::format("\n{}\n", style.bold("What 1 % more of it changes, with the fastest plan"));
+    page += fmt::format("\n{}\n", style.bold("What 1 % better changes, with the fastest plan"));
     for (const Sensitivity& each : found.sensitivity) {
-      page += fmt::format("  {:<44}{:>8.3f} % of the step\n", each.name, 100 * each.change);
+      page += fmt::format("  {}\n", sensitivity_text(each));
     }
   }
   add_reasons(page, result);
@@ -224,11 +271,14 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
 
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
   const bool has_prices = std::any_of(cases.begin(), cases.end(),
-                                      [&](const SearchCase& each) { return price_of(each, goals).has_value(); });
+                                      [&](const SearchCase& each) { return price_of(each.base, goals).has_value(); });
   std::string heading =
       fmt::format("{:<19}{:>7}  {:>9}  {:>12}  {:>6}  {:>8}", "GPU", "GPUs", "step", "tokens/s", "MFU", "memory");
   if (goals.tokens) heading += fmt::format("  {:>8}  {:>7}", "training", "goodput");
-  if (has_prices) heading += fmt::format("  {:>12}", goals.prices->currency + (goals.tokens ? "" : "/1e9"));
+  const bool has_energy = goals.objective == Objective::kEnergy;
+  const std::string_view each_trillion = goals.tokens ? "" : "/1e12";
+  if (has_energy) heading += fmt::format("  {:>11}", fmt::format("energy{}", each_trillion));
+  if (has_prices) heading += fmt::format("  {:>12}", fmt::format("{}{}", goals.prices->currency, each_trillion));
   std::string page;
   std::vector<std::string> models;
   for (const SearchCase& each : cases) {
@@ -236,7 +286,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
       models.push_back(each.base.model.name);
   }
   page += style.bold(joined(models)) + "\n" + style.bold(heading + "  plan") + "\n";
-  const SearchCase *fastest = nullptr, *cheapest = nullptr, *least = nullptr;
+  const SearchCase *fastest = nullptr, *cheapest = nullptr, *sparing = nullptr, *least = nullptr, *most = nullptr;
   for (const SearchCase& each : cases) {
     page += fmt::format("{:<19}{:>7}  ", each.base.cluster.gpu.id, with_commas(each.gpus));
     if (each.result.answers.empty()) {
@@ -251,14 +301,29 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
       page += fmt::format("  {:>8}  {:>5.1f} %", long_time(time->total), 100 * time->goodput);
     }
     const auto cost = cost_of(each, goals);
+    const auto energy = energy_of(each, goals);
+    if (has_energy) page += fmt::format("  {:>11}", energy ? energy_text(*energy) : "not known");
     if (has_prices) page += fmt::format("  {:>12}", cost ? cost_text(*cost) : "no price");
-    page += fmt::format("  {}{}\n", degrees(report.scenario.plan), on_front(each, cases, goals) ? " *" : "");
-    const auto speed = [](const SearchCase& one) { return one.result.answers.front().report.tokens_per_second; };
-    if (fastest == nullptr || speed(each) > speed(*fastest)) fastest = &each;
-    if (cost && (cheapest == nullptr || *cost < *cost_of(*cheapest, goals))) cheapest = &each;
+    page += fmt::format("  {}{}\n", plan_text(report.scenario.plan), on_front(each, cases, goals) ? " *" : "");
+    const auto less = [&](const SearchCase* best, Spent spent) {
+      const auto known = best == nullptr ? std::nullopt : amount(*best, goals, spent),
+                 here = amount(each, goals, spent);
+      return here && (!known || *here < *known);
+    };
+    if (fastest == nullptr || speed_of(each) > speed_of(*fastest)) fastest = &each;
+    if (less(cheapest, Spent::kMoney)) cheapest = &each;
+    if (less(sparing, Spent::kEnergy)) sparing = &each;
     if (in_time(each, goals) && (least == nullptr || each.gpus < least->gpus)) least = &each;
+    if (in_budget(each, goals) && (most == nullptr || each.gpus > most->gpus)) most = &each;
   }
-  page += fmt::format("  * no other line is faster with {}\n", has_prices ? "no higher cost" : "no more GPUs");
+  constexpr std::string_view kNoMore[] = {"no more GPUs", "no higher cost", "no more energy"};
+  page += fmt::format("  * no other line is faster with {}\n",
+                      kNoMore[static_cast<std::size_t>(
+                          spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals))]);
+  if (has_energy && !cases.empty())
+    page +=
+        fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.factor);
+  if (has_prices && !goals.prices->date.empty()) page += fmt::format("  prices of {}\n", goals.prices->date);
   const auto show = [&](const SearchCase* found, std::string_view what) {
     if (found == nullptr) return;
     page += fmt::format("\n{}: {} x {}\n  {}\n", style.bold(what), with_commas(found->gpus), found->base.cluster.gpu.id,
@@ -266,7 +331,10 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   };
   show(fastest, "The fastest");
   show(cheapest, "The cheapest");
+  if (has_energy) show(sparing, "The least energy");
   show(least, "The fewest GPUs that are in time");
+  show(most, "The most GPUs that the budget buys");
+  if (goals.budget && most == nullptr) page += "\n" + style.red("The budget buys none of these") + "\n";
   if (goals.deadline && least == nullptr) page += "\n" + style.red("No cluster of these is in time") + "\n";
   return page;
 }
@@ -297,9 +365,15 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
     }
     for (const SearchAnswer& answer : result.answers) answers.push_back(&answer);
   }
-  std::stable_sort(answers.begin(), answers.end(), [](const SearchAnswer* a, const SearchAnswer* b) {
-    return a->report.tokens_per_second > b->report.tokens_per_second;
-  });
+  const auto rank = [&](const SearchAnswer* answer) {  // lower is better
+    const Report& report = answer->report;
+    const double gpu_seconds = static_cast<double>(report.ranks) / report.tokens_per_second;  // of a token
+    if (goals.objective == Objective::kCost) return gpu_seconds * price_of(report.scenario, goals).value_or(kUnknown);
+    if (goals.objective == Objective::kEnergy && report.energy) return report.energy->trillion_tokens / kKilowattHour;
+    return goals.objective == Objective::kEnergy ? kUnknown : 1 / report.tokens_per_second;
+  };
+  std::stable_sort(answers.begin(), answers.end(),
+                   [&](const SearchAnswer* a, const SearchAnswer* b) { return rank(a) < rank(b); });
   json["plans"] = ordered_json::array();
   for (const SearchAnswer* answer : answers) json["plans"].push_back(answer_json(*answer, goals));
   json["table"] = ordered_json::array();
@@ -315,17 +389,21 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
       if (const auto time = training_of(each, goals)) row["training"] = training_json(*time);
       if (goals.deadline) row["in_time"] = in_time(each, goals);
       if (const auto cost = cost_of(each, goals)) row["cost"] = *cost;
+      if (goals.budget) row["in_budget"] = in_budget(each, goals);
+      if (const auto energy = energy_of(each, goals)) row["kwh_at_most"] = *energy / kKilowattHour;
     }
     if (!each.sensitivity.empty()) {
       row["sensitivity"] = ordered_json::array();
       for (const Sensitivity& one : each.sensitivity) {
-        row["sensitivity"].push_back({{"what", one.name}, {"step_share", one.change}});
+        row["sensitivity"].push_back({{"part", one.part}, {"what", one.name}, {"step_share", one.change}});
       }
     }
     json["table"].push_back(std::move(row));
   }
   if (goals.prices)
-    json["cost"] = {{"currency", goals.prices->currency}, {"of", goals.tokens ? "training" : "1e9 tokens"}};
+    json["cost"] = {{"currency", goals.prices->currency},
+                    {"of", goals.tokens ? "training" : "1e12 tokens"},
+                    {"date", goals.prices->date}};
   json["space"] = plans;
   json["evaluated"] = evaluated;
   json["left_out"] = {{"by_step_without_sharing", bounded}, {"by_kernels", skipped}, {"not_looked_at", unseen}};

@@ -20,20 +20,35 @@ struct SearchCase {
   std::vector<Sensitivity> sensitivity;  // of the first answer, where asked for
 };
 
+// What the best plan is best in.
+enum class Objective { kTime, kCost, kEnergy };
+
 // What else is asked.
 struct SearchGoals {
+  Objective objective = Objective::kTime;
   std::optional<std::string> from;  // the report that the search began with
   std::optional<double> tokens;     // of the whole training
   std::optional<Seconds> deadline;
   Reliability reliability;
   std::optional<Prices> prices;
+  std::optional<double> budget;  // for the whole training, in the currency of the prices
 };
 
 // "ns-dist --model gpt3-175b ...": the command that repeats an answer.
 std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from);
 // How long the training takes with the fastest plan of the case; nothing without tokens or plans.
 std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals);
+// What the fastest plan of the case costs: the whole training, or 1e12 tokens where its length is not given. Nothing
+// without plans, or without a price of the GPU.
+std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals);
 
+// "tp 8 pp 4 dp 2"
+std::string plan_text(const ParallelPlan& plan);
+// "282,666 plans: 269 timed, ..."
+std::string search_counts(const SearchResult& result);
+
+// What the whole training takes with the fastest plan: time, electricity, money; nothing where nothing was asked.
+std::string training_text(const SearchCase& found, const SearchGoals& goals, const Style& style);
 std::string search_summary(const SearchCase& found, const SearchGoals& goals, const Style& style);
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style);
 std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals& goals);

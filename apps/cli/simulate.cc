@@ -1,8 +1,11 @@
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <string>
 
 #include "arguments.h"
 #include "commands.h"
+#include "ns_dist/sensitivity.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
 #include "report_page.h"
@@ -24,30 +27,6 @@ Result<void> write_with(std::string_view kind, const std::optional<std::string>&
   detail::broken_contract("a sink of trace_sinks()", __FILE__, __LINE__);
 }
 
-// What was typed, for a shell, without where the answer goes.
-std::string command_of(int argc, const char* const* argv, const CLI::App& app) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%#";
-  std::string command = "ns-dist";
-  for (int i = 0; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const std::string name = argument.substr(0, argument.find('='));
-    const CLI::Option* option = app.get_option_no_throw(name);
-    if (option != nullptr && option->get_group() == kWhatComesBack) {
-      if (option->get_items_expected_max() > 0 && name == argument) ++i;
-      continue;
-    }
-    command += ' ';
-    if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) {
-      command += argument;
-      continue;
-    }
-    command += '\'';
-    for (const char c : argument) command += c == '\'' ? "'\\''" : std::string(1, c);
-    command += '\'';
-  }
-  return command;
-}
-
 }  // namespace
 
 int simulate_command(int argc, const char* const* argv) {
@@ -55,9 +34,16 @@ int simulate_command(int argc, const char* const* argv) {
   set_up(app);
   WorkFlags flags;
   add_work_flags(app, flags);
-  bool json = false;
-  std::optional<std::string> page, trace, csv;
+  bool json = false, sensitivity = false;
+  std::optional<std::string> page, trace, csv, changes_text;
   app.add_flag("--json", json, "print one JSON object")->group(kWhatComesBack);
+  app.add_flag("--sensitivity", sensitivity, "what does 1 % more of each part of the machine change?")
+      ->group(kWhatComesBack);
+  app.add_option("--what-if", changes_text,
+                 fmt::format("what do these change, as in \"inter-bandwidth x2, launch-cost x0.5\"? Parts: {}",
+                             fmt::join(part_names(), ", ")))
+      ->type_name("CHANGES")
+      ->group(kWhatComesBack);
   app.add_option("--report", page, "write one HTML page for a meeting; --from reads it, too")
       ->type_name("FILE")
       ->group(kWhatComesBack);
@@ -71,14 +57,29 @@ int simulate_command(int argc, const char* const* argv) {
       !writable) {
     return report_error(writable.error());
   }
+  const auto changes = changes_text ? read_part_changes(*changes_text) : Result<std::vector<PartChange>>();
+  if (!changes) return report_error(changes.error());
   const auto scenario = read_scenario_of(flags);
   if (!scenario) return report_error(scenario.error());
   const auto session = Session::make(*scenario);
   if (!session) return report_error(session.error());
-  const auto answer = simulate(*scenario, *session);
+  auto answer = simulate(*scenario, *session);
   if (!answer) return report_error(answer.error());
+  if (sensitivity) {
+    auto found = sensitivities(*scenario);
+    if (!found) return report_error(found.error());
+    answer->sensitivity = *std::move(found);
+  }
+  if (!changes->empty()) {
+    auto found = what_if(*scenario, *changes);
+    if (!found) return report_error(found.error());
+    answer->what_if = *std::move(found);
+  }
   if (page) {
-    const auto text = report_page(*answer, *session, command_of(argc, argv, app));
+    const auto text =
+        report_page(*answer, *session,
+                    command_line("ns-dist", argc, argv, app,
+                                 {"--json", "--report", "--trace", "--csv", "--sensitivity", "--what-if"}));
     if (!text) return report_error(text.error());
     if (auto written = write_text(*page, *text); !written) {
       written.error().where = "--report";

@@ -67,6 +67,11 @@ void answer(Page& page, const Report& report) {
             with_commas(static_cast<std::int64_t>(report.tokens_per_second / static_cast<double>(report.ranks))));
   page.fact("utilization", "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} %, {:.0f} TFLOP/s on each GPU",
             100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, report.model_flops_per_second / 1e12);
+  if (report.energy) {
+    page.fact("energy", "at most {} a step, {} for 1e12 tokens: each GPU at {:.0f} W, PUE {}",
+              energy_text(report.energy->step), energy_text(report.energy->trillion_tokens),
+              report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.factor);
+  }
   const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
   page.fact("memory", "{} of {}: {} (nvidia-smi {})", bytes_text(stage.total()),
             bytes_text(report.scenario.cluster.gpu.memory),
@@ -76,8 +81,8 @@ void answer(Page& page, const Report& report) {
             bytes_text(stage.activations), bytes_text(stage.other));
   if (!report.fits) {
     if (report.remedy) {
-      page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario.plan)),
-                bytes_text(report.remedy->peak));
+      page.fact("", "would fit: {} ({}, {})", style.bold(to_flags(report.remedy->set, report.scenario.plan)),
+                bytes_text(report.remedy->peak), duration_text(report.remedy->step));
     } else {
       page.fact("", "no split over more stages or ranks of a node that was tried would fit");
     }
@@ -116,6 +121,12 @@ void what_would_help(Page& page, const Report& report) {
   }
 }
 
+void sensitivity(Page& page, std::string_view heading, const std::vector<Sensitivity>& all) {
+  if (all.empty()) return;
+  page.heading(heading);
+  for (const Sensitivity& each : all) page.line("  {}", sensitivity_text(each));
+}
+
 void warnings(Page& page, const Report& report) {
   if (report.warnings.empty()) return;
   page.heading("Warnings");
@@ -133,6 +144,8 @@ std::string summary(const Report& report, const Style& style) {
   where_time_goes(page, report);
   critical_path(page, report);
   what_would_help(page, report);
+  sensitivity(page, "What 1 % better changes, with this plan", report.sensitivity);
+  sensitivity(page, "What if?", report.what_if);
   warnings(page, report);
   return page.take();
 }

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/files.h"
@@ -152,35 +153,30 @@ class Rows {
     if (!answer) {
       json["error"] = to_text(with_flags(answer.error()));
     } else {
-      const Bytes capacity = answer->second;
-      const Report& report = answer->first;
-      json["ranks"] = report.ranks;
-      json["step_time_s"] = report.step / units::s;
-      json["step_time_low_s"] = report.step_low / units::s;
-      json["step_time_high_s"] = report.step_high / units::s;
-      json["tokens_per_s"] = report.tokens_per_second;
-      json["mfu"] = report.mfu;
-      json["memory_peak_bytes"] = report.memory.peak() / units::B;
-      json["fits"] = report.memory.peak() <= capacity;
+      json["ranks"] = answer->ranks;
+      json["step_time_s"] = answer->step / units::s;
+      json["step_time_low_s"] = answer->step_low / units::s;
+      json["step_time_high_s"] = answer->step_high / units::s;
+      json["tokens_per_s"] = answer->tokens_per_second;
+      json["mfu"] = answer->mfu;
+      json["memory_peak_bytes"] = answer->memory.peak() / units::B;
+      json["fits"] = answer->fits;
     }
     return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
   }
 
  private:
-  // The report, and the memory of a GPU.
-  Result<std::pair<Report, Bytes>> forecast(const std::vector<Assignment>& set) {
+  Result<Report> forecast(const std::vector<Assignment>& set) {
     ScenarioSpec spec = fixed_;
     spec.assignments.insert(spec.assignments.end(), set.begin(), set.end());
-    NS_TRY(Scenario scenario, resolve(spec, catalog_, base_ ? &*base_ : nullptr));
+    NS_TRY(const Scenario scenario, resolve(spec, catalog_, base_ ? &*base_ : nullptr));
     std::string machine = fmt::format("{}\n", scenario.cluster.gpu_count());
     for (const Assignment& each : set) {
       if (!each.field.starts_with("plan/") && !each.field.starts_with("training/")) machine += each.text + "\n";
     }
     NS_TRY(const std::shared_ptr<const Session> session, session_for(machine, scenario));
     NS_TRY(const Prediction prediction, predict(scenario, *session));
-    const Bytes capacity = scenario.cluster.gpu.memory;
-    scenario.cluster.gpu.memory = max(capacity, prediction.memory.peak());  // no remedy is asked for
-    return std::pair{report(scenario, prediction, {}), capacity};
+    return report(scenario, prediction, {});
   }
 
   Result<std::shared_ptr<const Session>> session_for(const std::string& machine, const Scenario& scenario) {
@@ -240,84 +236,144 @@ Result<std::size_t> finished_rows(const std::string& path, const std::string& he
   return lines == 0 ? 0 : lines - 1;
 }
 
-}  // namespace
-
-int sweep(const std::string& input, const std::string& output, const WorkFlags& flags, unsigned threads,
-          const std::atomic<bool>& stop) {
-  const auto text = read_text(input, kLargestInput, "--sweep", "a sweep, JSON");
-  if (!text) return report_error(text.error());
-  auto fields = read_sweep(*text, input);
-  if (!fields) return report_error(fields.error());
+// What the file `input` and the flags ask for; `first_line` becomes the first line of the output.
+Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlags& flags, std::string& first_line) {
+  NS_TRY(const std::string text, read_text(input, kLargestInput, "--sweep", "a sweep, JSON"));
+  NS_TRY(std::vector<FieldValues> fields, read_sweep(text, input));
   ScenarioSpec fixed;
   for (const FieldDescription& description : scenario_fields()) {
     fixed.set(description.field.name, flags.texts.at(description.field.name));
   }
-  const auto overlap = read_overlap_of(flags);
-  if (!overlap) return report_error(overlap.error());
-  fixed.assignments.insert(fixed.assignments.end(), overlap->assignments.begin(), overlap->assignments.end());
+  NS_TRY(const ScenarioSpec overlap, read_overlap_of(flags));
+  fixed.assignments.insert(fixed.assignments.end(), overlap.assignments.begin(), overlap.assignments.end());
   if (auto readable = check_values(fixed); !readable) {
     readable.error().code = ErrorCode::kUsage;
-    return report_error(readable.error());
+    return fail(std::move(readable.error()));
   }
-  auto base = read_base_of(flags);
-  if (!base) return report_error(base.error());
-  const std::optional<std::string> base_text = *base ? std::optional(write_scenario(**base)) : std::nullopt;
+  NS_TRY(std::optional<Scenario> base, read_base_of(flags));
+  const std::optional<std::string> base_text = base ? std::optional(write_scenario(*base)) : std::nullopt;
+  auto rows = std::make_unique<Rows>(std::move(fields), fixed, std::move(base));
+  first_line = heading(text, fixed, base_text, rows->count());
+  return rows;
+}
 
-  Rows rows(*std::move(fields), fixed, *std::move(base));
-  const std::size_t count = rows.count();
-  const auto cannot = [&] {
-    return report_error({ErrorCode::kInvalidInput,
-                         fmt::format("\"{}\" cannot be written", output),
-                         "--output",
-                         "a writable path",
-                         std::strerror(errno),
-                         {}});
-  };
-  if (std::error_code none; std::filesystem::exists(output, none) && !std::filesystem::is_regular_file(output, none)) {
-    return report_error({ErrorCode::kUsage,
-                         fmt::format("\"{}\" is no file to go on with", output),
-                         "--output",
-                         "a file, or a name that is free",
-                         "",
-                         {}});
-  }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(output.c_str(), "ab"), std::fclose);
-  if (!file) return cannot();
-  if (::flock(::fileno(file.get()), LOCK_EX | LOCK_NB) != 0) {
-    return report_error({ErrorCode::kInvalidInput,
-                         fmt::format("another sweep writes into \"{}\"", output),
-                         "--output",
-                         "a file for each sweep",
-                         "wait for the other one, or write another --output",
-                         {}});
-  }
-  const std::string first_line = heading(*text, fixed, base_text, count);
-  const auto finished = finished_rows(output, first_line);
-  if (!finished) return report_error(finished.error());
-  std::error_code status;
-  const bool is_new = !std::filesystem::exists(output, status) || std::filesystem::file_size(output, status) == 0;
-  const auto append = [&](const std::string& lines) {
-    return std::fwrite(lines.data(), 1, lines.size(), file.get()) == lines.size() && std::fflush(file.get()) == 0;
-  };
-  if (!append(is_new ? first_line : "")) return cannot();
-
-  Progress progress("rows", count);
-  std::size_t done = *finished;
-  while (done < count && !stop) {
-    const std::size_t end = std::min(count, done + kRowsAtOnce);
-    std::vector<std::string> lines(end - done);
-    std::atomic<std::size_t> next{done};
-    const auto work = [&] {
-      for (std::size_t row = next++; row < end; row = next++) lines[row - done] = rows.line(row);
-    };
-    {
-      std::vector<std::jthread> others;
-      for (unsigned i = 1; i < threads; ++i) others.emplace_back(work);
-      work();
+// The output, to which one process at a time adds lines.
+class RowFile {
+ public:
+  static Result<RowFile> open(const std::string& path, const std::string& first_line) {
+    if (std::error_code none; std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none)) {
+      return fail({ErrorCode::kUsage,
+                   fmt::format("\"{}\" is no file to go on with", path),
+                   "--output",
+                   "a file, or a name that is free",
+                   "",
+                   {}});
     }
+    RowFile opened(path);
+    if (!opened.file_) return fail(opened.cannot());
+    if (::flock(::fileno(opened.file_.get()), LOCK_EX | LOCK_NB) != 0) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("another sweep writes into \"{}\"", path),
+                   "--output",
+                   "a file for each sweep",
+                   "wait for the other one, or write another --output",
+                   {}});
+    }
+    NS_TRY(opened.finished_, finished_rows(path, first_line));
+    std::error_code status;
+    const bool is_new = !std::filesystem::exists(path, status) || std::filesystem::file_size(path, status) == 0;
+    NS_TRY_VOID(opened.append(is_new ? first_line : ""));
+    return opened;
+  }
+  Result<void> append(const std::string& lines) {
+    if (std::fwrite(lines.data(), 1, lines.size(), file_.get()) == lines.size() && std::fflush(file_.get()) == 0) {
+      return {};
+    }
+    return fail(cannot());
+  }
+  std::size_t finished() const { return finished_; }
+
+ private:
+  explicit RowFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "ab")) {}
+  Error cannot() const {
+    return {ErrorCode::kInvalidInput,
+            fmt::format("\"{}\" cannot be written", path_),
+            "--output",
+            "a writable path",
+            std::strerror(errno),
+            {}};
+  }
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<std::FILE, Close> file_;
+  std::size_t finished_ = 0;
+};
+
+// The lines of the rows from `first` to `end`, forecast by the threads of all members of the team. `stop`: on return,
+// whether a member was told to.
+std::vector<std::string> forecast(Rows& rows, std::size_t first, std::size_t end, unsigned threads, Team* team,
+                                  const std::atomic<bool>& told, bool& stop) {
+  std::vector<std::string> lines(end - first);
+  std::atomic<std::size_t> given{0};
+  const auto next = [&] { return team != nullptr ? team->next(1) : given++; };
+  const auto work = [&] {
+    for (std::size_t row = next(); row < lines.size(); row = next()) lines[row] = rows.line(first + row);
+  };
+  {
+    std::vector<std::jthread> others;
+    for (unsigned i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
+  }
+  stop = told;
+  if (team == nullptr) return lines;
+  // What each gives: whether it was told to stop, and for every row a line, empty where another member has it.
+  std::string mine = stop ? "1" : "0";
+  for (const std::string& line : lines) mine += line.empty() ? "\n" : line;
+  for (const std::string& theirs : team->exchange(mine)) {
+    stop |= theirs.front() == '1';
+    std::size_t at = 1;
+    for (std::string& line : lines) {
+      const std::size_t begin = std::exchange(at, theirs.find('\n', at) + 1);
+      if (at - begin > 1) line = theirs.substr(begin, at - begin);
+    }
+  }
+  return lines;
+}
+
+}  // namespace
+
+int sweep(const std::string& input, const std::string& output, const WorkFlags& flags, unsigned threads,
+          const std::atomic<bool>& stop, MpiTeam* team) {
+  const bool leads = team == nullptr || team->member() == 0;
+  std::string first_line;
+  const auto rows = read_rows(input, flags, first_line);
+  auto file = [&]() -> Result<std::optional<RowFile>> {
+    if (!rows || !leads) return std::nullopt;
+    return RowFile::open(output, first_line);
+  }();
+  if (!rows || !file) report_error(rows ? file.error() : rows.error());
+  if (!all_ready(team, rows && file)) {
+    return !rows || !file ? exit_code(rows ? file.error() : rows.error()) : kInputAtFault;
+  }
+
+  const std::size_t count = (*rows)->count();
+  std::size_t done = leads ? (*file)->finished() : 0;
+  if (team != nullptr) done = std::stoull(team->exchange(std::to_string(done)).front());
+  const std::size_t at_once = kRowsAtOnce * static_cast<std::size_t>(team != nullptr ? team->size() : 1);
+  Progress progress("rows", count);
+  for (bool stopped = !all_ready(team, !stop); done < count && !stopped;) {
+    const std::size_t end = std::min(count, done + at_once);
     std::string all;
-    for (const std::string& line : lines) all += line;
-    if (!append(all)) return cannot();
+    for (const std::string& line : forecast(**rows, done, end, threads, team, stop, stopped)) all += line;
+    if (leads) {
+      if (auto written = (*file)->append(all); !written) {
+        const int code = report_error(written.error());
+        if (team != nullptr) team->leave(code);
+        return code;
+      }
+    }
     done = end;
     progress.at(done);
   }

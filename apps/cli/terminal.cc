@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "ns_dist/energy.h"
 #include "ns_dist/scenario.h"
 
 namespace ns_dist::cli {
@@ -78,8 +79,10 @@ int report_error(const Error& error) {
   std::string text = to_text(with_flags(error));
   while (text.ends_with('\n')) text.pop_back();
   std::fputs(fmt::format("ns-dist: {}\n", text).c_str(), stderr);
-  return error.code == ErrorCode::kUsage ? kUsage : kInputAtFault;
+  return exit_code(error);
 }
+
+int exit_code(const Error& error) { return error.code == ErrorCode::kUsage ? kUsage : kInputAtFault; }
 
 std::string Style::bold(std::string_view text) const { return wrapped(color, "1", text); }
 std::string Style::dim(std::string_view text) const { return wrapped(color, "2", text); }
@@ -124,6 +127,12 @@ std::string bytes_text(Bytes bytes) {
   if (gib >= 0.95) return fmt::format("{:.1f} GiB", gib);
   if (bytes >= units::MiB) return fmt::format("{:.1f} MiB", bytes / units::MiB);
   return fmt::format("{:.0f} B", bytes / units::B);
+}
+
+std::string energy_text(Joules energy) {
+  const double hours = energy / kKilowattHour;
+  if (hours >= 1e6) return fmt::format("{:.4g} GWh", hours / 1e6);
+  return hours >= 1e3 ? fmt::format("{:.4g} MWh", hours / 1e3) : fmt::format("{:.4g} kWh", hours);
 }
 
 }  // namespace ns_dist::cli

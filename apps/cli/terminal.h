@@ -18,6 +18,7 @@ Error with_flags(Error error);
 
 // Prints the error, with flags, on standard error and returns its exit code.
 int report_error(const Error& error);
+int exit_code(const Error& error);
 
 // Colors and block characters as standard output can show them.
 struct Style {
@@ -37,5 +38,6 @@ Style style_of_standard_output();
 std::string with_commas(std::int64_t value);
 std::string duration_text(Seconds seconds);
 std::string bytes_text(Bytes bytes);
+std::string energy_text(Joules energy);  // "1.645 kWh", "522.9 MWh", "36.2 GWh"
 
 }  // namespace ns_dist::cli

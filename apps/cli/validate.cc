@@ -62,11 +62,29 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   return SuiteAnswer{text + "\n" + to_markdown(checks), {}, checks.size()};
 }
 
+Result<SuiteAnswer> validate_plans(const SuiteRequest& request) {
+  const Catalog catalog = Catalog::standard();
+  NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
+  SuiteAnswer all;
+  for (const std::filesystem::path& collection : collections) {
+    Progress progress(collection.filename().string(), 1);
+    NS_TRY(RunSuite suite,
+           check_plans(collection, catalog, request.threads, [&](double share) { progress.share(share); }));
+    progress.done();
+    if (suite.rows == suite.mistakes.size()) continue;  // no tuned plans in it
+    all.markdown += suite.markdown;
+    all.mistakes.insert(all.mistakes.end(), suite.mistakes.begin(), suite.mistakes.end());
+    all.rows += suite.rows;
+  }
+  return all;
+}
+
 namespace {
 
 // One line a suite.
 constexpr std::array kSuites = {
     Suite{"runs", "training steps that others published (built in, or --data FILE)", false, validate_runs},
+    Suite{"plans", "published plans that were tuned, beside the best that a search finds", true, validate_plans},
     Suite{"kernels", "single kernels and whole FP32 models", true, validate_kernels},
     Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, validate_collectives},
 };
@@ -129,7 +147,7 @@ int validate_command(int argc, const char* const* argv) {
   for (const Suite& suite : kSuites)
     suites += fmt::format("{}{}: {}", suites.empty() ? "" : "; ", suite.name, suite.summary);
   app.add_option("--suite", request.suites, suites + " [runs]")->type_name("NAME");
-  app.add_option("--data", request.data, "folder of measured data; runs: a JSON file of published runs")
+  app.add_option("--data", request.data, "folder of measured data; runs, plans: a JSON file of published runs")
       ->type_name("DIR|FILE");
   app.add_option("--runs", request.of.runs,
                  "publications: ids of `ns-dist list runs` or JSON files (all built-in ones)")

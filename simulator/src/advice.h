@@ -12,9 +12,12 @@ namespace ns_dist {
 
 inline constexpr std::size_t kImprovements = 3;  // as many as a report shows
 
-// The plan nearest to the scenario's own that fits into the GPU's memory: on as few more GPUs as possible, then by what
-// each change usually costs. Empty when nothing that was tried fits.
-std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario);
+// The fastest plan near the scenario's own that fits into the GPU's memory, on as few more GPUs as possible. Those
+// whose changes usually cost least are tried. Empty when nothing that was tried fits.
+std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session);
+
+// The same, and nothing that overlaps shares anything: its step is a lower bound, and fast to compute.
+Scenario without_sharing(Scenario scenario);
 
 // `extrapolated`, `tp_across_nodes`, `idle_gpus`, ... in a fixed order.
 std::vector<Warning> warnings(const Scenario& scenario, const Prediction& prediction);
@@ -22,6 +25,8 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
 // The step of a program that is planned and priced. Errors: too many events.
 Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario,
                         const Session& session);
+// The step when kernels run at `kernel_efficiency` times the rates that are forecast, but not below their floors.
+Result<Seconds> step_time(const Scenario& scenario, const Session& session, double kernel_efficiency);
 // The step when every work takes `latency(item, forecast)`. Work that takes no time takes nothing else either.
 Result<Seconds> step_with(const Prediction& prediction, const Scenario& scenario, const Session& session,
                           const std::function<Seconds(const WorkItem&, const Forecast&)>& latency);

@@ -139,6 +139,11 @@ std::vector<Candidate> degrees(const Scenario& from) {
   return found;
 }
 
+// What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
+constexpr std::vector<Candidate> (*kKinds[])(const Scenario&) = {pipelines, microbatches, recomputations,
+                                                                 overlaps,  kernels,      degrees};
+constexpr std::size_t kDegrees = std::size(kKinds) - 1;
+
 class Adviser {
  public:
   Adviser(const Scenario& scenario, const Prediction& prediction, const Session& session)
@@ -147,29 +152,29 @@ class Adviser {
         session_(session),
         unshared_(PassClock(prediction.program, prediction.costs).run() * units::s) {}
 
-  // The best of candidates that exclude each other. It is chosen by the clock without sharing, which is fast; `saves`
-  // is what it saves by that clock.
+  // A change of the plan. `saves` is what it saves by the clock without sharing, which is fast.
   struct Choice {
     Scenario scenario;
     Improvement improvement;
+    std::size_t kind = 0;  // in kKinds
   };
-  std::optional<Choice> best_of(std::vector<Candidate> candidates) const {
+  // The best change of a kind, of the plan as it is or after another choice.
+  std::optional<Choice> best_of(std::size_t kind, const Choice* from = nullptr) const {
     std::optional<Choice> best;
-    for (Candidate& candidate : candidates) {
+    const Seconds least = from != nullptr ? from->improvement.saves : Seconds();
+    for (Candidate& candidate : kKinds[kind](from != nullptr ? from->scenario : scenario_)) {
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
       changed.training = candidate.training;
       const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
       if (!memory || memory->peak() > changed.cluster.gpu.memory) continue;
-      Scenario unshared = changed;
-      unshared.network.contention = unshared.network.compute_slowdown = false;
-      const auto step = step_time(unshared, session_);
-      if (!step || unshared_ - *step <= (best ? best->improvement.saves : Seconds())) continue;
+      const auto step = step_time(without_sharing(changed), session_);
+      if (!step || unshared_ - *step <= (best ? best->improvement.saves : least)) continue;
       Improvement improvement;
       improvement.change = std::move(candidate.change);
       improvement.set = std::move(candidate.set);
       improvement.saves = unshared_ - *step;
-      best = Choice{std::move(changed), std::move(improvement)};
+      best = Choice{std::move(changed), std::move(improvement), kind};
     }
     return best;
   }
@@ -224,6 +229,43 @@ void sort_by_saving(std::vector<T>& changes, auto saves) {
   std::stable_sort(changes.begin(), changes.end(), [&](const T& a, const T& b) { return saves(a) > saves(b); });
 }
 
+// Changes that are made one after the other: beyond that the plan is another one, for a search to find.
+constexpr std::size_t kMostChanges = 4;
+
+// From the best single change on, the best change of what came out, and so on.
+std::optional<Adviser::Choice> several(const Adviser& adviser, const std::vector<Adviser::Choice>& singles,
+                                       const Scenario& scenario, Seconds least) {
+  if (singles.empty()) return std::nullopt;
+  Adviser::Choice now = singles.front();
+  std::vector<std::size_t> made = {now.kind};  // each kind once, but degrees may go further in the same direction
+  while (made.size() < kMostChanges) {
+    std::optional<Adviser::Choice> next;
+    for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
+      if (kind != kDegrees && std::find(made.begin(), made.end(), kind) != made.end()) continue;
+      auto best = adviser.best_of(kind, &now);
+      if (best && (!next || best->improvement.saves > next->improvement.saves)) next = std::move(best);
+    }
+    if (!next || next->improvement.saves - now.improvement.saves <= least) break;
+    std::vector<Assignment> set = now.improvement.set;
+    for (const Assignment& each : next->improvement.set) {
+      std::erase_if(set, [&](const Assignment& before) { return before.field == each.field; });
+      set.push_back(each);
+    }
+    next->improvement.set = std::move(set);
+    now = *std::move(next);
+    made.push_back(now.kind);
+  }
+  if (made.size() == 1) return std::nullopt;
+  now.improvement.change = "several changes at once";
+  std::vector<Assignment> as_it_is = assignments_of(scenario.plan);
+  const std::vector<Assignment> training = assignments_of(scenario.training);
+  as_it_is.insert(as_it_is.end(), training.begin(), training.end());
+  std::erase_if(now.improvement.set, [&](const Assignment& each) {
+    return std::find(as_it_is.begin(), as_it_is.end(), each) != as_it_is.end();
+  });
+  return now;
+}
+
 }  // namespace
 
 std::vector<Improvement> advise(const Scenario& scenario, const Prediction& prediction, const Session& session,
@@ -231,10 +273,11 @@ std::vector<Improvement> advise(const Scenario& scenario, const Prediction& pred
   const Seconds least = kWorthwhile * prediction.step;
   const Adviser adviser(scenario, prediction, session);
   std::vector<Adviser::Choice> choices;
-  for (const auto candidates : {pipelines, microbatches, recomputations, overlaps, kernels, degrees}) {
-    if (auto best = adviser.best_of(candidates(scenario))) choices.push_back(*std::move(best));
+  for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
+    if (auto best = adviser.best_of(kind)) choices.push_back(*std::move(best));
   }
   sort_by_saving(choices, [](const Adviser::Choice& choice) { return choice.improvement.saves; });
+  if (auto more = several(adviser, choices, scenario, least)) choices.insert(choices.begin(), *std::move(more));
   std::vector<Improvement> changes;
   for (Adviser::Choice& choice : choices) {
     if (changes.size() == most) break;

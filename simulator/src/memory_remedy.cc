@@ -1,18 +1,24 @@
-#include <fmt/format.h>
-
+#include <algorithm>
+#include <iterator>
 #include <tuple>
+#include <vector>
 
 #include "advice.h"
 #include "ns_dist/planner.h"
+#include "ns_dist/simulator.h"
 
 namespace ns_dist {
 namespace {
 
 // What a change usually costs, as a share of the step: only their order matters. Full recomputation repeats the
 // forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5); the others cost
-// efficiency of smaller kernels, or more communication and bubble.
+// efficiency of smaller kernels, or more communication and bubble. What is tried first is tried for sure.
 constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kHalfMicroBatch = 0.05, kDoublePp = 0.08,
                  kDoubleTp = 0.10;
+
+// How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
+constexpr std::size_t kMostFitting = 24;
+constexpr std::ptrdiff_t kMostTimed = 3;
 
 struct Candidate {
   ParallelPlan plan;
@@ -67,20 +73,42 @@ void for_each_candidate(const Scenario& scenario, Visit visit) {
 
 }  // namespace
 
-std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario) {
-  std::optional<MemoryRemedy> best;
-  std::tuple<std::int64_t, double> best_cost;
+std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
+  std::vector<std::tuple<std::int64_t, double, Candidate>> order;  // by ranks, then by usual cost
   for_each_candidate(scenario, [&](const Candidate& candidate) {
-    const auto ranks = rank_count(candidate.plan);
-    if (!ranks) return;
-    const std::tuple cost{*ranks, candidate.cost};
-    if (best && cost >= best_cost) return;
-    const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training);
-    if (!memory || memory->peak() > scenario.cluster.gpu.memory) return;
-    best = MemoryRemedy{memory->peak(), changes(scenario, candidate)};
-    best_cost = cost;
+    if (const auto ranks = rank_count(candidate.plan)) order.emplace_back(*ranks, candidate.cost, candidate);
   });
-  return best;
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
+  });
+
+  struct Fitting {
+    Candidate candidate;
+    Bytes peak;
+    std::int64_t ranks = 0;
+    Seconds step;
+  };
+  const auto with = [&](const Candidate& candidate) {
+    Scenario changed = scenario;
+    changed.plan = candidate.plan;
+    changed.training = candidate.training;
+    return changed;
+  };
+  std::vector<Fitting> fitting;
+  for (const auto& [ranks, cost, candidate] : order) {
+    if (fitting.size() == kMostFitting || (!fitting.empty() && ranks > fitting.front().ranks)) break;
+    const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training, session.plans());
+    if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
+    const auto step = step_time(without_sharing(with(candidate)), session);
+    if (step) fitting.push_back({candidate, memory->peak(), ranks, *step});
+  }
+  const auto faster = [](const Fitting& a, const Fitting& b) { return a.step < b.step; };
+  std::stable_sort(fitting.begin(), fitting.end(), faster);
+  if (std::ssize(fitting) > kMostTimed) fitting.erase(fitting.begin() + kMostTimed, fitting.end());
+  for (Fitting& each : fitting) each.step = step_time(with(each.candidate), session).value_or(each.step);
+  const auto best = std::min_element(fitting.begin(), fitting.end(), faster);
+  if (best == fitting.end()) return std::nullopt;
+  return MemoryRemedy{best->peak, best->step, changes(scenario, best->candidate)};
 }
 
 }  // namespace ns_dist

@@ -8,6 +8,7 @@
 #include "clocks/program_queue.h"
 #include "costs.h"
 #include "host_waits.h"
+#include "ns_dist/energy.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
@@ -75,11 +76,24 @@ struct Priced {
   StepProgram program;
   ProgramCosts costs;
 };
-Result<Priced> price(const Scenario& scenario, const Session& session) {
+
+// Kernels `efficiency` times as fast, but not faster than their floor.
+void hurry_kernels(Priced& priced, double efficiency) {
+  for (ProgramCosts::Row& row : priced.costs.rows) {
+    for (std::size_t w = 0; w < row.forecasts.size(); ++w) {
+      Forecast& forecast = row.forecasts[w];
+      if (!std::holds_alternative<Operator>(priced.program.works[w].work)) continue;
+      forecast.latency = max(min(forecast.floor, forecast.latency), forecast.latency / efficiency);
+    }
+  }
+}
+
+Result<Priced> price(const Scenario& scenario, const Session& session, double kernel_efficiency = 1) {
   NS_TRY_VOID(check_scenario(scenario));
   Priced priced;
   NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training, session.plans()));
   NS_TRY(priced.costs, costs_of(priced.program, scenario, session));
+  if (kernel_efficiency != 1) hurry_kernels(priced, kernel_efficiency);
   add_host_waits(scenario.host, priced.program, priced.costs);
   return priced;
 }
@@ -130,6 +144,11 @@ Result<Seconds> step_with(const Prediction& prediction, const Scenario& scenario
   return step_of(prediction.program, costs, scenario, session);
 }
 
+Scenario without_sharing(Scenario scenario) {
+  scenario.network.contention = scenario.network.compute_slowdown = false;
+  return scenario;
+}
+
 Interval step_difference(const Prediction& from, const Prediction& to) {
   const Seconds difference = to.step - from.step;
   const Interval paths = path_difference(from.critical_path, to.critical_path);
@@ -142,8 +161,10 @@ Interval step_difference(const Prediction& from, const Prediction& to) {
   return {difference - below * units::s, difference + above * units::s};
 }
 
-Result<Seconds> step_time(const Scenario& scenario, const Session& session) {
-  NS_TRY(const Priced priced, price(scenario, session));
+Result<Seconds> step_time(const Scenario& scenario, const Session& session) { return step_time(scenario, session, 1); }
+
+Result<Seconds> step_time(const Scenario& scenario, const Session& session, double kernel_efficiency) {
+  NS_TRY(const Priced priced, price(scenario, session, kernel_efficiency));
   return step_of(priced.program, priced.costs, scenario, session);
 }
 
@@ -196,9 +217,12 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
     report.hfu = flops.hardware / (ranks * report.step * peak);
   }
 
+  if (const Watts power = most_power(scenario, ranks); power > Watts()) {
+    report.energy = Energy{report.step * power, 1e12 / report.tokens_per_second * units::s * power};
+  }
+
   report.memory = prediction.memory;
   report.fits = report.memory.peak() <= scenario.cluster.gpu.memory;
-  if (!report.fits) report.remedy = memory_remedy(scenario);
 
   report.breakdown = prediction.breakdown;
   report.critical_path = hotspots(prediction.critical_path);
@@ -211,6 +235,7 @@ Result<Report> simulate(const Scenario& scenario, const Session& session) {
   NS_TRY(const Prediction prediction, predict(scenario, session));
   Report all = report(scenario, prediction, advise(scenario, prediction, session));
   all.additions = additions(scenario, prediction, session);
+  if (!all.fits) all.remedy = memory_remedy(scenario, session);
   return all;
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "advice.h"
+#include "ns_dist/energy.h"
 #include "ns_dist/version.h"
 #include "scenario_json.h"
 
@@ -28,7 +29,8 @@ ordered_json memory_json(const Report& report) {
   ordered_json remedy;
   if (report.remedy)
     remedy = {{"flags", to_flags(report.remedy->set, report.scenario.plan)},
-              {"peak_bytes", report.remedy->peak / units::B}};
+              {"peak_bytes", report.remedy->peak / units::B},
+              {"step_time_s", report.remedy->step / units::s}};
   return {{"capacity_bytes", report.scenario.cluster.gpu.memory / units::B},
           {"peak_bytes", report.memory.peak() / units::B},
           {"reserved_bytes", report.memory.reserved() / units::B},
@@ -45,6 +47,27 @@ ordered_json breakdown_json(const Breakdown& parts) {
           {"ep_exposed", parts.ep_exposed / units::s}, {"pp_exposed", parts.pp_exposed / units::s},
           {"dp_exposed", parts.dp_exposed / units::s}, {"bubble", parts.bubble / units::s},
           {"optimizer", parts.optimizer / units::s},   {"other", parts.other / units::s}};
+}
+
+ordered_json energy_json(const Report& report) {
+  if (!report.energy) return nullptr;
+  return {{"gpu_board_power_w", report.scenario.cluster.gpu.board_power / units::W},
+          {"pue", report.scenario.facility.pue.factor},
+          {"step_kwh_at_most", report.energy->step / kKilowattHour},
+          {"trillion_tokens_kwh_at_most", report.energy->trillion_tokens / kKilowattHour}};
+}
+
+ordered_json sensitivity_json(const std::vector<Sensitivity>& all) {
+  ordered_json rows = ordered_json::array();
+  for (const Sensitivity& each : all) {
+    rows.push_back({{"part", each.part},
+                    {"what", each.name},
+                    {"factor", each.factor},
+                    {"step_time_s", each.step / units::s},
+                    {"step_share", each.change},
+                    {"fits", each.fits}});
+  }
+  return rows;
 }
 
 }  // namespace
@@ -98,11 +121,14 @@ std::string to_json(const Report& report) {
   json["mfu"] = report.mfu;
   json["hfu"] = report.hfu;
   json["mfu_causal"] = report.mfu_causal;
+  json["energy"] = energy_json(report);
   json["memory"] = memory_json(report);
   json["breakdown_s"] = breakdown_json(report.breakdown);
   json["additions"] = std::move(additions);
   json["critical_path"] = std::move(path);
   json["improvements"] = std::move(improvements);
+  if (!report.sensitivity.empty()) json["sensitivity"] = sensitivity_json(report.sensitivity);
+  if (!report.what_if.empty()) json["what_if"] = sensitivity_json(report.what_if);
   json["warnings"] = std::move(warnings);
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

@@ -34,6 +34,7 @@ std::vector<FieldDescription> describe() {
   visit_fields(add, scenario.host);
   visit_fields(add, scenario.network);
   visit_fields(add, scenario.stragglers);
+  visit_fields(add, scenario.facility);
   visit_fields(add, scenario.settings);
   return all;
 }
@@ -70,6 +71,7 @@ Result<void> assign(Scenario& scenario, const Assignment& assignment) {
   if (auto done = assign_field(scenario.host, assignment)) return *done;
   if (auto done = assign_field(scenario.network, assignment)) return *done;
   if (auto done = assign_field(scenario.stragglers, assignment)) return *done;
+  if (auto done = assign_field(scenario.facility, assignment)) return *done;
   if (auto done = assign_field(scenario.settings, assignment)) return *done;
   return refuse(assignment);
 }
@@ -143,6 +145,22 @@ Result<void> read_field(const Field& field, std::string_view text, SlowRank& val
   value = {*stage, *factor};
   return {};
 }
+
+Result<void> read_field(const Field& field, std::string_view text, Pue& value) {
+  const auto factor = read_positive_number(text, kLargestPue);
+  if (!factor || *factor < 1) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("\"{}\" is no power usage effectiveness", text),
+                 std::string(field.name),
+                 fmt::format("a number from 1 to {}", kLargestPue),
+                 fmt::format("write, for example, {}=1.2", field.name),
+                 {}});
+  }
+  value.factor = *factor;
+  return {};
+}
+
+std::string field_text(const Pue& value) { return fmt::format("{}", value.factor); }
 
 std::string field_text(const SlowRank& value) {
   return value == SlowRank() ? "none" : fmt::format("{}:{}", value.stage, value.factor);

@@ -8,7 +8,7 @@
 
 namespace ns_dist {
 
-inline constexpr double kLargestSlowdown = 1000;
+inline constexpr double kLargestSlowdown = 1000, kLargestPue = 100;
 
 // Catalog ids, aliases and files, and what changes the machine that they name.
 struct References {

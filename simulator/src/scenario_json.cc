@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ns_dist/internal/json_reader.h"
+#include "scenario_fields.h"
 
 namespace ns_dist {
 namespace {
@@ -213,6 +214,11 @@ void fields(Io& io, Stragglers& stragglers) {
 }
 
 template <class Io>
+void fields(Io& io, Facility& facility) {
+  io("pue", facility.pue.factor, NumberRange{1, kLargestPue});
+}
+
+template <class Io>
 void fields(Io& io, SimulationSettings& settings) {
   table_fields(io, settings);
 }
@@ -233,6 +239,7 @@ void fields(Io& io, Scenario& scenario) {
   io.optional("host", scenario.host);
   io.optional("network", scenario.network);
   io.unless_default("stragglers", scenario.stragglers);
+  io.unless_default("facility", scenario.facility);
   io.unless_default("settings", scenario.settings);
   io.optional("kernel_calibration", scenario.kernel_calibration);
   io("files", scenario.files);

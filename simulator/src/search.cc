@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <limits>
-#include <thread>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "search_space.h"
+#include "shared_work.h"
 #include "step_difference.h"
 
 namespace ns_dist {
@@ -30,18 +30,6 @@ constexpr double kRounding = 1e-9;
 // Memory or network time of two plans that are no different to a user.
 constexpr double kAlike = 1.01;
 
-// Calls work(i, worker) for each i below `count`, on `threads` threads.
-template <class Work>
-void in_parallel(std::size_t count, unsigned threads, const Work& work) {
-  std::atomic<std::size_t> next{0};
-  const auto run = [&](unsigned worker) {
-    for (std::size_t i = next++; i < count; i = next++) work(i, worker);
-  };
-  std::vector<std::jthread> others;
-  for (unsigned worker = 1; worker < std::min<std::size_t>(threads, count); ++worker) others.emplace_back(run, worker);
-  run(0);
-}
-
 // A plan that may be an answer. Times are seconds for as many tokens as the base scenario trains in a step.
 struct Plan {
   double bound = 0;  // the step without sharing
@@ -52,11 +40,28 @@ struct Plan {
   int kinds = 0;
 };
 
-// What one worker found.
+// Why a plan is impossible, and where in the space it lies.
+struct Example {
+  std::uint32_t group = 0, leaf = 0;
+  std::string message;
+  bool before(const Example& other) const { return std::tie(group, leaf) < std::tie(other.group, other.leaf); }
+  void pack(Packer& to) const {
+    to.put(group);
+    to.put(leaf);
+    to.put(message);
+  }
+  void unpack(Unpacker& from) {
+    from.get(group);
+    from.get(leaf);
+    from.get(message);
+  }
+};
+
+// What was found in one family of groups.
 struct Found {
   std::vector<Plan> plans;
   std::map<std::string, std::uint64_t> infeasible;
-  std::map<std::string, std::pair<std::tuple<std::uint32_t, std::uint32_t>, std::string>> examples;
+  std::map<std::string, Example> examples;
   std::uint64_t seen = 0, bounded = 0;
   double least_memory = kForever;
 
@@ -64,9 +69,25 @@ struct Found {
   void refuse(const Error& error, std::uint32_t group, std::uint32_t leaf, std::uint64_t count) {
     const std::string reason = error.where.substr(0, error.where.find(','));
     infeasible[reason] += count;
-    const std::tuple place{group, leaf};
-    const auto [known, is_new] = examples.try_emplace(reason, place, error.message);
-    if (!is_new && place < known->second.first) known->second = {place, error.message};
+    const Example example{group, leaf, error.message};
+    const auto [known, is_new] = examples.try_emplace(reason, example);
+    if (!is_new && example.before(known->second)) known->second = example;
+  }
+  void pack(Packer& to) const {
+    to.put(plans);
+    to.put(infeasible);
+    to.put(examples);
+    to.put(seen);
+    to.put(bounded);
+    to.put(least_memory);
+  }
+  void unpack(Unpacker& from) {
+    from.get(plans);
+    from.get(infeasible);
+    from.get(examples);
+    from.get(seen);
+    from.get(bounded);
+    from.get(least_memory);
   }
 };
 
@@ -183,7 +204,17 @@ class Search {
     double bound = 0;  // the least of its groups
   };
 
-  bool stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
+  // Told to this process, which lets go of what it works on; and what every member of the team knows.
+  bool told_to_stop() const { return options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed); }
+  bool stop() const { return options_.team != nullptr ? stopped_ : told_to_stop(); }
+
+  template <class T, class Work>
+  std::vector<T> shared(std::size_t count, const Work& work) {
+    bool stopped = false;
+    std::vector<T> results = shared_work<T>(count, options_.threads, options_.team, options_.stop, stopped, work);
+    stopped_ |= stopped;
+    return results;
+  }
   double limit() const { return best_ * (1 + options_.within); }
 
   // ---- Groups: plans with the same kernels ----
@@ -258,28 +289,40 @@ class Search {
   // The bound of each group, from the first of its plans that can be built: 0 where there is none, so that all of them
   // are looked at and their mistakes counted.
   void bound_groups() {
-    in_parallel(families_.size(), options_.threads, [&](std::size_t i, unsigned) {
-      Family& family = families_[i];
-      family.bound = kForever;
-      for (std::uint32_t group = family.first; group < family.end && !stop(); ++group) {
+    struct Bound {
+      double kernels = 0, too_large = 0;
+    };
+    const auto found = shared<std::vector<Bound>>(families_.size(), [&](std::size_t i) {
+      const Family& family = families_[i];
+      std::vector<Bound> bounds(family.end - family.first);
+      for (std::uint32_t group = family.first; group < family.end && !told_to_stop(); ++group) {
+        Bound& bound = bounds[group - family.first];
         for_each_leaf(alone_, group, [&](const Scenario& scenario, std::uint32_t) {
           const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
           if (!program) return true;
           const Bytes capacity = scenario.cluster.gpu.memory;
           if (const auto one = held(scenario); one && *one > capacity) {
             if (const Bytes least = least_held(group, *one); least > capacity) {
-              bounds_[group] = kForever;
-              too_large_[group] = least / units::B;
+              bound = {kForever, least / units::B};
               return false;
             }
           }
           const auto costs = costs_of(*program, scenario, session_);
-          if (costs) bounds_[group] = scaled(scenario, kernel_bound(*program, *costs));
+          if (costs) bound.kernels = scaled(scenario, kernel_bound(*program, *costs));
           return false;
         });
+      }
+      return bounds;
+    });
+    for (std::size_t i = 0; i < families_.size(); ++i) {
+      Family& family = families_[i];
+      family.bound = kForever;
+      for (std::uint32_t group = family.first; group < family.end && group - family.first < found[i].size(); ++group) {
+        bounds_[group] = found[i][group - family.first].kernels;
+        too_large_[group] = found[i][group - family.first].too_large;
         family.bound = std::min(family.bound, bounds_[group]);
       }
-    });
+    }
     std::sort(families_.begin(), families_.end(),
               [](const Family& a, const Family& b) { return std::tie(a.bound, a.first) < std::tie(b.bound, b.first); });
   }
@@ -374,7 +417,7 @@ class Search {
         found.plans.push_back({bound, -1, 0, memory->peak() / units::B, group, here, kinds_of(each.plan)});
         return true;
       });
-      return !stop();
+      return !told_to_stop();
     });
   }
 
@@ -406,7 +449,7 @@ class Search {
     for (const auto& [reason, count] : found.infeasible) result_.infeasible[reason] += count;
     for (auto& [reason, example] : found.examples) {
       const auto [known, is_new] = examples_.try_emplace(reason, example);
-      if (!is_new && example.first < known->second.first) known->second = example;
+      if (!is_new && example.before(known->second)) known->second = example;
     }
     seen_ += found.seen;
     result_.bounded += found.bounded;
@@ -430,13 +473,14 @@ class Search {
     std::size_t first = 0, round = 2;
     while (first < families_.size() && families_[first].bound <= limit() && !stop()) {
       const std::size_t end = std::min(families_.size(), first + round);
-      std::vector<Found> found(std::max(1U, options_.threads));
       const double limit_now = limit();
-      in_parallel(end - first, options_.threads, [&](std::size_t i, unsigned worker) {
+      std::vector<Found> found = shared<Found>(end - first, [&](std::size_t i) {
         const Family& family = families_[first + i];
-        for (std::uint32_t group = family.first; group < family.end && !stop(); ++group) {
-          if (too_large_[group] == 0 && bounds_[group] <= limit_now) look_at(group, limit_now, found[worker]);
+        Found here;
+        for (std::uint32_t group = family.first; group < family.end && !told_to_stop(); ++group) {
+          if (too_large_[group] == 0 && bounds_[group] <= limit_now) look_at(group, limit_now, here);
         }
+        return here;
       });
       const std::size_t before = near_.size();
       for (Found& each : found) take(std::move(each));
@@ -448,7 +492,7 @@ class Search {
     }
     (stop() ? result_.unseen : result_.skipped) = result_.plans - seen_;
     if (least_memory_ < kForever) result_.least_memory = least_memory_ * units::B;
-    for (const auto& [reason, example] : examples_) result_.examples[reason] = example.second;
+    for (const auto& [reason, example] : examples_) result_.examples[reason] = example.message;
   }
 
   static bool before(const Plan& a, const Plan& b) {
@@ -458,12 +502,13 @@ class Search {
   // Times plans in parallel, those that are not timed yet.
   void time(std::vector<Plan*> plans) {
     std::erase_if(plans, [](const Plan* plan) { return plan->step >= 0; });
-    in_parallel(plans.size(), options_.threads, [&](std::size_t i, unsigned) {
-      if (stop()) return;
+    const std::vector<double> steps = shared<double>(plans.size(), [&](std::size_t i) {
+      if (told_to_stop()) return -1.0;
       const Scenario scenario = scenario_of(*plans[i], base_);
       const auto step = step_time(scenario, session_);
-      plans[i]->step = step ? scaled(scenario, *step / units::s) : kForever;
+      return step ? scaled(scenario, *step / units::s) : kForever;
     });
+    for (std::size_t i = 0; i < plans.size(); ++i) plans[i]->step = steps[i];
     for (const Plan* plan : plans) {
       if (plan->step >= 0) ++result_.evaluated;
       if (plan->step >= 0) best_ = std::min(best_, plan->step);
@@ -572,14 +617,20 @@ class Search {
     };
     add_least([](const Plan& plan) { return static_cast<double>(plan.kinds); }, "simplest to run");
     add_least([](const Plan& plan) { return plan.memory; }, "most memory headroom");
-    in_parallel(near_.size(), options_.threads, [&](std::size_t i, unsigned) {
+    const std::vector<double> network = shared<double>(near_.size(), [&](std::size_t i) {
       const Scenario scenario = scenario_of(near_[i], alone_);
       const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
-      if (!program) return;
+      if (!program) return 0.0;
       const auto costs = costs_of(*program, scenario, session_);
-      if (costs) near_[i].network = scaled(scenario, network_time(*program, *costs));
+      return costs ? scaled(scenario, network_time(*program, *costs)) : 0.0;
     });
+    for (std::size_t i = 0; i < near_.size(); ++i) near_[i].network = network[i];
     add_least([](const Plan& plan) { return plan.network; }, "least network time");
+    for (const Plan& each : near_) {
+      const bool timed = each.step >= 0;
+      if (each.step > limit()) continue;
+      result_.points.push_back({(timed ? each.step : each.bound) * units::s, each.memory * units::B, timed});
+    }
     for (auto& [plan, why] : chosen_plans_) {  // those that were copied before
       for (const Plan& each : near_) {
         if (each.group == plan.group && each.leaf == plan.leaf) plan.network = each.network;
@@ -667,7 +718,8 @@ class Search {
   std::vector<Plan> near_;  // plans that may be answers
   double best_ = kForever, least_memory_ = kForever;
   std::uint64_t seen_ = 0;
-  std::map<std::string, std::pair<std::tuple<std::uint32_t, std::uint32_t>, std::string>> examples_;
+  bool stopped_ = false;  // some member of the team was told to stop
+  std::map<std::string, Example> examples_;
   std::vector<std::pair<Plan, std::vector<std::string>>> chosen_plans_;
   SearchResult result_;
 };

@@ -4,84 +4,194 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "advice.h"
+#include "ns_dist/memory.h"
 #include "ns_dist/session.h"
-#include "ns_dist/simulator.h"
 
 namespace ns_dist {
 namespace {
 
-struct Part {
-  std::string_view name;
-  // Returns whether the machine has the part.
-  bool (*improve)(Cluster&, double factor);
+struct Changed {
+  Scenario scenario;
+  double kernel_efficiency = 1;
 };
 
-bool compute(Cluster& cluster, double factor) {
-  for (RateTable* rates : {&cluster.gpu.tensor, &cluster.gpu.vector}) {
+bool flops(Changed& of, double factor) {
+  Gpu& gpu = of.scenario.cluster.gpu;
+  for (RateTable* rates : {&gpu.tensor, &gpu.vector}) {
     for (const DType dtype : kAllDTypes) (*rates)[dtype] = factor * (*rates)[dtype];
   }
-  cluster.gpu.base_clock = factor * cluster.gpu.base_clock;
-  cluster.gpu.boost_clock = factor * cluster.gpu.boost_clock;
+  gpu.base_clock = factor * gpu.base_clock;
+  gpu.boost_clock = factor * gpu.boost_clock;
   return true;
 }
 
-bool board_power(Cluster& cluster, double factor) {
-  cluster.gpu.board_power = factor * cluster.gpu.board_power;
-  return cluster.gpu.board_power > Watts();
+bool board_power(Changed& of, double factor) {
+  of.scenario.cluster.gpu.board_power *= factor;
+  return of.scenario.cluster.gpu.board_power > Watts();
 }
 
-bool memory_bandwidth(Cluster& cluster, double factor) {
-  cluster.gpu.memory_bandwidth = factor * cluster.gpu.memory_bandwidth;
+bool memory_bandwidth(Changed& of, double factor) {
+  of.scenario.cluster.gpu.memory_bandwidth *= factor;
   return true;
 }
 
-bool inside(Cluster& cluster, double factor) {
-  if (cluster.levels.empty()) return false;
-  cluster.levels.front().fabric.bandwidth = factor * cluster.levels.front().fabric.bandwidth;
+bool memory_size(Changed& of, double factor) {
+  of.scenario.cluster.gpu.memory *= factor;
   return true;
 }
 
-bool between(Cluster& cluster, double factor) {
-  for (std::size_t i = 1; i < cluster.levels.size(); ++i) {
-    cluster.levels[i].fabric.bandwidth = factor * cluster.levels[i].fabric.bandwidth;
-  }
-  return cluster.levels.size() > 1;
+bool inside(Changed& of, double factor) {
+  auto& levels = of.scenario.cluster.levels;
+  if (levels.empty()) return false;
+  levels.front().fabric.bandwidth *= factor;
+  return true;
 }
 
-bool latency(Cluster& cluster, double factor) {
-  for (FabricLevel& level : cluster.levels) level.fabric.latency = level.fabric.latency / factor;
-  return !cluster.levels.empty();
+bool between(Changed& of, double factor) {
+  auto& levels = of.scenario.cluster.levels;
+  for (std::size_t i = 1; i < levels.size(); ++i) levels[i].fabric.bandwidth *= factor;
+  return levels.size() > 1;
 }
 
-constexpr Part kParts[] = {{"clock and peak rates of the GPU", compute},
-                           {"board power of the GPU", board_power},
-                           {"memory bandwidth of the GPU", memory_bandwidth},
-                           {"bandwidth inside nodes", inside},
-                           {"bandwidth between nodes", between},
-                           {"shorter latency of all links", latency}};
+bool latency(Changed& of, double factor) {
+  for (FabricLevel& level : of.scenario.cluster.levels) level.fabric.latency *= factor;
+  return !of.scenario.cluster.levels.empty();
+}
+
+bool launches(Changed& of, double factor) {
+  of.scenario.host.launch_cost *= factor;
+  return !of.scenario.host.cuda_graphs && of.scenario.host.launch_cost > Seconds();
+}
+
+bool efficiency(Changed& of, double factor) {
+  of.kernel_efficiency *= factor;
+  return true;
+}
+
+// The table: a line for each part.
+struct Part {
+  std::string_view id, alias, name;
+  bool (*scale)(Changed&, double factor);  // returns whether the machine has the part
+  bool less_is_better = false;
+};
+constexpr Part kParts[] = {
+    {"flops", "clock", "clock and peak rates of the GPU", flops},
+    {"board-power", "power", "board power of the GPU", board_power},
+    {"memory-bandwidth", "hbm", "memory bandwidth of the GPU", memory_bandwidth},
+    {"memory", "memory-size", "memory of the GPU", memory_size},
+    {"intra-bandwidth", "intra", "bandwidth inside nodes", inside},
+    {"inter-bandwidth", "inter", "bandwidth between nodes", between},
+    {"latency", "link-latency", "latency of all links", latency, true},
+    {"launch-cost", "launch", "launches of the host", launches, true},
+    {"kernel-efficiency", "kernels", "efficiency of kernels", efficiency},
+};
+
+const Part* find(std::string_view name) {
+  const auto found = std::find_if(std::begin(kParts), std::end(kParts),
+                                  [name](const Part& part) { return part.id == name || part.alias == name; });
+  return found == std::end(kParts) ? nullptr : found;
+}
+
+struct Timed {
+  Seconds step;
+  bool fits = true;
+};
+Result<Timed> timed(const Changed& changed) {
+  const Scenario& scenario = changed.scenario;
+  NS_TRY(const Session session, Session::make(scenario));
+  NS_TRY(const Seconds step, step_time(scenario, session, changed.kernel_efficiency));
+  NS_TRY(const MemoryBudget memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
+  return Timed{step, memory.peak() <= scenario.cluster.gpu.memory};
+}
+
+Sensitivity sensitivity(std::string part, std::string name, double factor, const Timed& before, const Timed& after) {
+  return {std::move(part), std::move(name), factor, after.step, after.step / before.step - 1, after.fits};
+}
+
+Error bad_change(std::string message, std::string expected, std::string hint = "") {
+  return {ErrorCode::kUsage, std::move(message), "--what-if", std::move(expected), std::move(hint), {}};
+}
 
 }  // namespace
+
+std::vector<std::string_view> part_names() {
+  std::vector<std::string_view> names;
+  for (const Part& part : kParts) names.push_back(part.id);
+  return names;
+}
+
+Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
+  constexpr std::string_view kHint = "write, for example, --what-if \"inter-bandwidth x2, launch-cost x0.5\"";
+  std::vector<PartChange> changes;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    std::string_view item = rest.substr(0, comma);
+    while (item.starts_with(' ')) item.remove_prefix(1);
+    while (item.ends_with(' ')) item.remove_suffix(1);
+    const std::size_t blank = item.find(' ');
+    const std::string_view name = item.substr(0, blank);
+    const Part* part = find(name);
+    if (part == nullptr) {
+      const std::vector<std::string_view> names = part_names();
+      const Error unknown = read_name(name, names).error();
+      return fail(bad_change(unknown.message, unknown.expected, unknown.hint));
+    }
+    std::string_view factor = blank == std::string_view::npos ? std::string_view() : item.substr(blank);
+    while (factor.starts_with(' ')) factor.remove_prefix(1);
+    const bool has_x = factor.starts_with('x');
+    const auto number = read_positive_number(has_x ? factor.substr(1) : factor, kMostFactor);
+    if (!has_x || !number || *number < kLeastFactor) {
+      return fail(bad_change(fmt::format("\"{}\" is no change", item),
+                             fmt::format("a part and a factor from x{} to x{}", kLeastFactor, kMostFactor),
+                             std::string(kHint)));
+    }
+    if (std::any_of(changes.begin(), changes.end(), [&](const PartChange& each) { return each.part == part->id; })) {
+      return fail(bad_change(fmt::format("{} is there twice", part->id), "each part once"));
+    }
+    changes.push_back({std::string(part->id), *number});
+    if (comma == std::string_view::npos) return changes;
+    rest.remove_prefix(comma + 1);
+  }
+}
 
 Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double share) {
   if (!(share > -1) || !std::isfinite(share)) {
     return fail({ErrorCode::kInvalidInput, fmt::format("a share of {}", share), "", "above -1", "", {}});
   }
-  const auto step_of = [](const Scenario& changed) -> Result<Seconds> {
-    NS_TRY(const Session session, Session::make(changed));
-    return step_time(changed, session);
-  };
-  NS_TRY(const Seconds before, step_of(scenario));
+  NS_TRY(const Timed before, timed({scenario}));
   std::vector<Sensitivity> found;
   for (const Part& part : kParts) {
-    Scenario changed = scenario;
-    if (!part.improve(changed.cluster, 1 + share)) continue;
-    NS_TRY(const Seconds step, step_of(changed));
-    found.push_back({std::string(part.name), step, step / before - 1});
+    Changed changed{scenario};
+    const double factor = part.less_is_better ? 1 / (1 + share) : 1 + share;
+    if (!part.scale(changed, factor)) continue;
+    NS_TRY(const Timed after, timed(changed));
+    found.push_back(sensitivity(std::string(part.id), std::string(part.name), factor, before, after));
   }
   std::stable_sort(found.begin(), found.end(), [](const Sensitivity& a, const Sensitivity& b) {
     return std::fabs(a.change) > std::fabs(b.change);
   });
+  return found;
+}
+
+Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<const PartChange> changes) {
+  NS_TRY(const Timed before, timed({scenario}));
+  Changed all{scenario};
+  std::vector<Sensitivity> found;
+  for (const PartChange& change : changes) {
+    const Part* part = find(change.part);
+    NS_EXPECTS(part != nullptr);
+    Changed changed{scenario};
+    part->scale(changed, change.factor);
+    part->scale(all, change.factor);
+    NS_TRY(const Timed after, timed(changed));
+    found.push_back(sensitivity(change.part, std::string(part->name), change.factor, before, after));
+  }
+  if (changes.size() < 2) return found;
+  NS_TRY(const Timed after, timed(all));
+  found.push_back(sensitivity("all", "all of these", 1, before, after));
   return found;
 }
 

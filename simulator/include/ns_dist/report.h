@@ -12,6 +12,7 @@
 #include "ns_dist/forecast.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/scenario.h"
+#include "ns_dist/sensitivity.h"
 #include "ns_dist/timeline.h"
 #include "ns_dist/units.h"
 
@@ -52,9 +53,10 @@ struct Improvement {
   std::vector<Assignment> set;  // what to set; empty for a limit
 };
 
-// A change of the plan that makes it fit, and what it then needs.
+// A change of the plan that makes it fit, and what it then needs and takes.
 struct MemoryRemedy {
   Bytes peak;
+  Seconds step;
   std::vector<Assignment> set;
 };
 
@@ -72,6 +74,11 @@ struct Addition {
   std::string name;  // "clock under load"
   std::string note;  // how much of it was assumed
   Seconds seconds;
+};
+
+// Electricity, at most: see energy.h.
+struct Energy {
+  Joules step, trillion_tokens;
 };
 
 struct Warning {
@@ -97,13 +104,15 @@ struct Report {
   // Of the dense peak for the training's number format. mfu, hfu: attention scores in full, as Megatron counts them;
   // mfu_causal: half of them, as FlashAttention counts (Dao 2023, arXiv 2307.08691, s. 4.1).
   double mfu = 0, hfu = 0, mfu_causal = 0;
+  std::optional<Energy> energy;  // where the GPU's board power is known
   MemoryBudget memory;
   bool fits = false;
-  std::optional<MemoryRemedy> remedy;  // when it does not fit, and any plan tried does
+  std::optional<MemoryRemedy> remedy;  // where `simulate` was asked, it does not fit, and a plan tried does
   Breakdown breakdown;
-  std::vector<Hotspot> critical_path;     // all of it, longest first
-  std::vector<Improvement> improvements;  // changes, then limits; each largest first
-  std::vector<Addition> additions;        // where they were asked for
+  std::vector<Hotspot> critical_path;             // all of it, longest first
+  std::vector<Improvement> improvements;          // changes, then limits; each largest first
+  std::vector<Addition> additions;                // where they were asked for
+  std::vector<Sensitivity> sensitivity, what_if;  // the same
   std::vector<Warning> warnings;
 };
 

@@ -114,6 +114,29 @@ void visit_fields(Visitor&& visit, T& host) {
         host.blocking_launches);
 }
 
+// Power usage effectiveness (ISO/IEC 30134-2): energy of the building over that of the machine, 1 or more.
+struct Pue {
+  double factor = 1;
+  friend bool operator==(const Pue&, const Pue&) = default;
+};
+Result<void> read_field(const Field& field, std::string_view text, Pue& value);
+std::string field_text(const Pue& value);
+
+// The building that the machine stands in.
+struct Facility {
+  Pue pue;
+  friend bool operator==(const Facility&, const Facility&) = default;
+};
+
+template <class Visitor, OrConst<Facility> T>
+void visit_fields(Visitor&& visit, T& facility) {
+  visit({.name = "facility/pue",
+         .help = "energy of the building over that of the machine, as in 1.2",
+         .values = "FACTOR",
+         .in_reports = InReports::kUnlessDefault},
+        facility.pue);
+}
+
 // How the step is simulated.
 struct SimulationSettings {
   bool unfolded = false;  // every microbatch is timed, whether or not the step repeats itself
@@ -138,6 +161,7 @@ struct Scenario {
   Host host;
   NetworkSettings network;
   Stragglers stragglers;
+  Facility facility;
   SimulationSettings settings;
   std::optional<KernelCalibration> kernel_calibration;  // what measurements of this GPU corrected
   TrainingConstants constants;                          // no field: others are for those who judge them

@@ -25,6 +25,7 @@
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
 #include "ns_dist/session.h"
+#include "ns_dist/team.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -87,6 +88,7 @@ struct SearchOptions {
   double within = 0.10;                       // answers other than the fastest are at most this much slower than it
   std::function<void(double)> progress = {};  // share done, 0 to 1; called from one thread
   const std::atomic<bool>* stop = nullptr;    // set it to end early with the best so far
+  Team* team = nullptr;                       // processes that search the same space at the same time
 };
 
 struct SearchAnswer {
@@ -98,8 +100,16 @@ struct SearchAnswer {
   int kinds = 0;    // kinds of parallelism: degrees above 1, and model chunks
 };
 
+// A plan that fits and is, by what is known of it, within the limit: for a picture.
+struct SearchPoint {
+  Seconds step;  // for as many tokens as the base scenario trains in a step
+  Bytes memory;
+  bool timed = false;  // otherwise the step is a lower bound
+};
+
 struct SearchResult {
   std::vector<SearchAnswer> answers;  // fastest first; empty where no plan fits
+  std::vector<SearchPoint> points;    // where no interrupt came: every plan that could be an answer, by its bound
   std::uint64_t plans = 0;            // of the space
   std::uint64_t evaluated = 0;        // timed exactly
   std::uint64_t bounded = 0;          // left out, because the step without sharing is too long
@@ -113,7 +123,8 @@ struct SearchResult {
 };
 
 // Errors: those of the answers' forecasts, which no plan of a checked space should have. No plan that fits is no error:
-// `answers` is empty. The result does not depend on the number of threads.
+// `answers` is empty. The result does not depend on the number of threads
+// or of members of a team, which all have it.
 Result<SearchResult> search(const SearchSpace& space, const Session& session, const SearchOptions& options = {});
 
 }  // namespace ns_dist

@@ -51,6 +51,7 @@ struct TrainingTime {
   double goodput = 1;
   Seconds time_between_failures, checkpoint, interval;  // of the cluster; to write one; between two
   double gpu_hours = 0;                                 // of `total`
+  Joules energy;  // of `total`, at most (energy.h); 0 where the GPU's board power is not known
 };
 // Errors: a number of tokens that is not above 0.
 Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability = {});
@@ -58,10 +59,11 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
 // Prices that a user writes down.
 struct Prices {
   std::string currency;                                 // "USD"
+  std::string date;                                     // on which they held; empty: not said
   std::map<std::string, double, std::less<>> gpu_hour;  // by GPU id: a GPU and its share of all else, for an hour
 };
-// {"currency": "USD", "gpu_hour": {"h100-sxm-80gb": 2.5}}; "note" and "date" are for people. Errors: other keys, prices
-// that are not above 0; `where` names the file.
+// {"currency": "USD", "date": "2026-11-22", "gpu_hour": {"h100-sxm-80gb": 2.5}}; "note" is for people, "date" is shown
+// with every cost. Errors: other keys, prices that are not above 0; `where` names the file.
 Result<Prices> read_prices(std::string_view json, const std::string& where);
 
 }  // namespace ns_dist

@@ -107,6 +107,111 @@ TEST(SearchCommand, ADeadlineFindsTheLeastCluster) {
   EXPECT_FALSE(searched(job + "20d --gpus " + half)["table"][0].value("in_time", false));
 }
 
+constexpr const char* kTrained =
+    "ns-dist search --model llama3-8b --gpu h100 --global-batch 256 --schedule 1f1b --micro-batch 1 --recompute none "
+    "--tokens 1T --prices prices.json ";
+
+// The most GPUs: as many cost no more than the budget, and the next size that was tried costs more.
+TEST(SearchCommand, ABudgetBuysTheMostGpus) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json")
+      << R"({"currency": "XYZ", "date": "2026-01-02", "gpu_hour": {"h100-sxm-80gb": 2}})";
+  const json sizes =
+      json::parse(run_command(kTrained + std::string("--gpus 8..256 --json"), folder.path()).out)["table"];
+  ASSERT_EQ(sizes.size(), 6u);
+  const double cheap = sizes[3]["cost"], dear = sizes[5]["cost"];
+  ASSERT_LT(cheap, dear) << "256 GPUs train 256 sequences worse than 64";
+  const std::string budget = std::to_string((cheap + dear) / 2);
+  const json found = json::parse(run_command(kTrained + ("--json --budget " + budget), folder.path()).out);
+  EXPECT_EQ(found["cost"]["date"], "2026-01-02");
+  int most = 0, above = 0;
+  double before = 0;
+  for (const json& row : found["table"]) {
+    EXPECT_GE(row["gpus"].get<double>(), before) << "by size";
+    before = row["gpus"];
+    EXPECT_EQ(row["in_budget"], row.contains("cost") && row["cost"].get<double>() <= std::stod(budget));
+    if (row["in_budget"]) most = std::max(most, row["gpus"].get<int>());
+  }
+  for (const json& row : found["table"]) {
+    if (row["gpus"].get<int>() > most) ++above;
+  }
+  EXPECT_GE(most, 64);
+  EXPECT_GE(above, 1) << "a size that it does not buy was tried";
+  const CommandResult page = run_command(kTrained + ("--budget " + budget), folder.path());
+  EXPECT_THAT(page.out, HasSubstr("The most GPUs that the budget buys: " + std::to_string(most) + " x"));
+  EXPECT_THAT(page.out, HasSubstr("prices of 2026-01-02"));
+  EXPECT_THAT(run_command(kTrained + std::string("--budget 1"), folder.path()).out, HasSubstr("buys none of these"));
+}
+
+// Board power decides where steps are alike: by energy the least comes first.
+TEST(SearchCommand, TheObjectiveOrdersThePlans) {
+  const std::string job =
+      "--model llama3-8b --gpu h100,a100,b200 --gpus 8 --global-batch 256 --schedule 1f1b --micro-batch 1 --recompute "
+      "none --objective ";
+  for (const char* objective : {"time", "energy"}) {
+    const json found = searched(job + objective);
+    double before = 0;
+    for (const json& plan : found["plans"]) {
+      const double value = objective == std::string("time")
+                               ? 1 / plan["tokens_per_s"].get<double>()
+                               : plan["energy"]["trillion_tokens_kwh_at_most"].get<double>();
+      EXPECT_GE(value, before) << objective;
+      before = value;
+    }
+  }
+  const std::string table = run_command("ns-dist search " + job + "energy").out;
+  for (const char* word : {"The least energy: 8 x", "no more energy", "each GPU at its board power, PUE 1"}) {
+    EXPECT_THAT(table, HasSubstr(word));
+  }
+}
+
+// The page has what --json says, and its plans repeat.
+TEST(SearchCommand, ThePageHoldsTheAnswers) {
+  const ScratchFolder folder;
+  const CommandResult made =
+      run_command(std::string("ns-dist search ") + kSmall + " --report page.html --json", folder.path());
+  ASSERT_EQ(made.code, 0) << made.err;
+  const json found = json::parse(made.out);
+  const std::string page = read_text(folder.path() / "page.html");
+  for (const json& plan : found["plans"]) {
+    EXPECT_THAT(page, HasSubstr("<code>" + plan["command"].get<std::string>() + "</code>"));
+  }
+  EXPECT_THAT(page, HasSubstr("step against memory"));
+  EXPECT_THAT(page, HasSubstr("<circle"));
+  EXPECT_THAT(page, HasSubstr(std::string("ns-dist search ") + kSmall + "</code>")) << "what was typed";
+  const json again = json::parse(run_command("ns-dist --from page.html#2 --json", folder.path()).out);
+  EXPECT_EQ(again["step_time_s"], found["plans"][1]["step_time_s"]);
+  EXPECT_EQ(run_command(std::string("ns-dist search ") + kSmall + " --report /no/where", folder.path()).code, 1);
+}
+
+#ifdef NS_DIST_MPIEXEC
+// Several processes print, and write, what one does.
+TEST(SearchCommand, ProcessesOfMpiAnswerAsOne) {
+  const ScratchFolder folder;
+  const std::string mpi =
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+      "OMPI_MCA_btl_vader_single_copy_mechanism=none " NS_DIST_MPIEXEC " -n 2 " NS_DIST_BINARY " search ";
+  const std::string job = std::string(kSmall) + " --threads 1";
+  const CommandResult one = run_command("ns-dist search " + job, folder.path());
+  const CommandResult two = run_command(mpi + job, folder.path());
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_EQ(two.out, one.out);
+
+  std::ofstream(folder.path() / "sweep.json") << R"({"tp": [1, 3], "pp": [1, 2, 3], "micro-batch": "1..3", "dp": 4})";
+  const std::string sweep = "--sweep sweep.json --model gpt3-13b --global-batch 24 --threads 1 --output ";
+  ASSERT_EQ(run_command("ns-dist search " + sweep + "one.jsonl", folder.path()).code, 0);
+  const CommandResult swept = run_command(mpi + sweep + "two.jsonl", folder.path());
+  ASSERT_EQ(swept.code, 0) << swept.err;
+  EXPECT_EQ(read_text(folder.path() / "two.jsonl"), read_text(folder.path() / "one.jsonl"));
+
+  const CommandResult refused = run_command(mpi + "--gpus 16 --tpp 2", folder.path());
+  EXPECT_NE(refused.code, 0);
+  const std::size_t first = refused.err.find("did you mean --tp");
+  ASSERT_NE(first, std::string::npos) << refused.err;
+  EXPECT_EQ(refused.err.find("did you mean --tp", first + 1), std::string::npos) << "said once";
+}
+#endif
+
 TEST(SearchCommand, SensitivityIsSorted) {
   const json found = searched(std::string(kSmall) + " --sensitivity");
   const json& rows = found["table"][0]["sensitivity"];
@@ -136,15 +241,29 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
     int code;
   };
   for (const Case& each :
-       {Case{"", "--gpus", 2}, Case{"--gpus 12", "write 8 or 16", 2}, Case{"--gpus 16 --tp 1,2,x", "--tp", 2},
-        Case{"--gpus 16 --tp 8..1", "write 1..8", 2}, Case{"--gpus 16 --tpp 2", "did you mean --tp", 2},
+       {Case{"", "--gpus", 2},
+        Case{"--gpus 12", "write 8 or 16", 2},
+        Case{"--gpus 16 --tp 1,2,x", "--tp", 2},
+        Case{"--gpus 16 --tp 8..1", "write 1..8", 2},
+        Case{"--gpus 16 --tpp 2", "did you mean --tp", 2},
         Case{"--gpus 256 --micro-batch 1..9999 --vpp 1..9999 --global-batch 1..9999", "--micro-batch (9999 values)", 2},
-        Case{"--gpus 16 --tp 3", "16 GPUs", 1}, Case{"--gpus 16 --schedule x", "--schedule", 1},
-        Case{"--gpus 16 --deadline 3d", "--tokens", 2}, Case{"--gpus 16 --tokens 3X", "--tokens", 2},
-        Case{"--gpus 16 --tokens 1T --deadline 3x", "--deadline", 2}, Case{"--gpus 16 --within 0", "--within", 2},
-        Case{"--gpus 16 --csv /no/where", "--csv", 1}, Case{"--gpus 16 --prices /no/where", "--prices", 1},
-        Case{"--nodes 2 --gpus 16", "twice", 2}, Case{"--gpus 8 --model x,gpt3-13b", "--model", 1},
-        Case{"--sweep x", "--output", 2}, Case{"--gpus 8 --sweep x --output y", "--gpus", 2}}) {
+        Case{"--gpus 16 --tp 3", "16 GPUs", 1},
+        Case{"--gpus 16 --schedule x", "--schedule", 1},
+        Case{"--gpus 16 --deadline 3d", "--tokens", 2},
+        Case{"--gpus 16 --tokens 3X", "--tokens", 2},
+        Case{"--gpus 16 --tokens 1T --deadline 3x", "--deadline", 2},
+        Case{"--gpus 16 --within 0", "--within", 2},
+        Case{"--gpus 16 --csv /no/where", "--csv", 1},
+        Case{"--gpus 16 --prices /no/where", "--prices", 1},
+        Case{"--nodes 2 --gpus 16", "twice", 2},
+        Case{"--gpus 8 --model x,gpt3-13b", "--model", 1},
+        Case{"--gpus 16 --budget 1M", "--prices", 2},
+        Case{"--gpus 16 --budget x --prices p", "--budget", 2},
+        Case{"--gpus 16 --objective speed", "--objective", 2},
+        Case{"--gpus 16 --objective cost", "--prices", 2},
+        Case{"--gpus 4096 --micro-batch 1..9999 --vpp 1..9999 --schedule 1f1b,interleaved", "e+", 2},
+        Case{"--sweep x", "--output", 2},
+        Case{"--gpus 8 --sweep x --output y", "--gpus", 2}}) {
     const CommandResult result = run_command(std::string("ns-dist search ") + each.arguments);
     EXPECT_EQ(result.code, each.code) << each.arguments << "\n" << result.err;
     EXPECT_THAT(result.err, HasSubstr(each.says)) << each.arguments;
@@ -207,7 +326,8 @@ TEST(SweepCommand, BadSweepsSaySoBeforeTheyStart) {
                            Case{R"({"tpp": 1})", "did you mean \"tp\""}, Case{R"({"tp": []})", "no values"},
                            Case{R"({"tp": "4..1"})", "write 1..4"}, Case{R"({"tp": [0]})", "bad.json#/tp"},
                            Case{R"({"tp": {}})", "no value"}, Case{R"({"tp": 1, "plan/tp": 2})", "twice"},
-                           Case{R"({"tp": "1..99999", "pp": "1..99999"})", "1e+10 rows"}}) {
+                           Case{R"({"tp": "1..99999", "pp": "1..99999"})", "1e+10 rows"},
+                           Case{R"({"tp": "1..10000", "pp": "1..10000", "dp": "1..10000"})", "1e+12 rows"}}) {
     std::ofstream(folder.path() / "bad.json") << each.text;
     const CommandResult result = run_command("ns-dist search --sweep bad.json --output rows.jsonl", folder.path());
     EXPECT_EQ(result.code, 1) << each.text;

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <set>
+#include <string>
+#include <thread>
 
 #include "ns_dist/simulator.h"
 
@@ -161,6 +164,96 @@ TEST(SearchTest, StopsWhenItIsTold) {
   ASSERT_TRUE(result.has_value());
   EXPECT_TRUE(result->interrupted);
   EXPECT_EQ(result->unseen, result->plans);
+}
+
+// Members of a team in one process: what they say is gathered where all of them meet.
+class Meeting {
+ public:
+  explicit Meeting(int members) : said_(static_cast<std::size_t>(members)), barrier_(members) {}
+  std::size_t next(std::size_t count) { return given_.fetch_add(count); }
+  std::vector<std::string> exchange(int member, const std::string& mine) {
+    said_[static_cast<std::size_t>(member)] = mine;
+    barrier_.arrive_and_wait();
+    const std::vector<std::string> all = said_;
+    given_ = 0;
+    barrier_.arrive_and_wait();
+    return all;
+  }
+
+ private:
+  std::vector<std::string> said_;
+  std::atomic<std::size_t> given_{0};
+  std::barrier<> barrier_;
+};
+
+class Member final : public Team {
+ public:
+  Member(Meeting& meeting, int member, int size) : meeting_(meeting), member_(member), size_(size) {}
+  int member() const override { return member_; }
+  int size() const override { return size_; }
+  std::size_t next(std::size_t count) override { return meeting_.next(count); }
+  std::vector<std::string> exchange(const std::string& mine) override { return meeting_.exchange(member_, mine); }
+
+ private:
+  Meeting& meeting_;
+  int member_, size_;
+};
+
+std::string text_of(const SearchResult& result) {
+  std::string text;
+  for (const SearchAnswer& answer : result.answers) {
+    for (const std::string& why : answer.why) text += why + " ";
+    text += to_json(answer.report) + std::to_string(answer.network / units::s);
+  }
+  for (const SearchPoint& point : result.points) text += std::to_string(point.step / units::s) + " ";
+  for (const auto& [reason, count] : result.infeasible) {
+    text += reason + std::to_string(count) + result.examples.at(reason);
+  }
+  for (const std::uint64_t count : {result.plans, result.evaluated, result.bounded, result.skipped, result.unseen}) {
+    text += std::to_string(count) + " ";
+  }
+  return text;
+}
+
+// Every member of a team has the answer of one process.
+TEST(SearchTest, ATeamFindsWhatOneProcessFinds) {
+  SearchRequest some = request(16);
+  some.fixed.set("plan/recompute", "none");
+  some.listed.push_back({"plan/schedule", {"1f1b", "interleaved"}});
+  const auto found = space(std::move(some));
+  const auto session = Session::make(found->base());
+  const std::string alone = text_of(*search(*found, *session));
+  for (const int size : {1, 2, 3}) {
+    Meeting meeting(size);
+    std::vector<std::string> texts(static_cast<std::size_t>(size));
+    std::vector<std::jthread> members;
+    for (int i = 0; i < size; ++i) {
+      members.emplace_back([&, i] {
+        Member member(meeting, i, size);
+        const auto own = Session::make(found->base());
+        texts[static_cast<std::size_t>(i)] = text_of(*search(*found, *own, {.threads = 2, .team = &member}));
+      });
+    }
+    members.clear();
+    for (const std::string& text : texts) EXPECT_EQ(text, alone) << size;
+  }
+}
+
+// One member that is told to stop stops all of them, and nobody waits for ever.
+TEST(SearchTest, ATeamStopsTogether) {
+  const auto found = space(request(16));
+  Meeting meeting(2);
+  const std::atomic<bool> stop{true}, go{false};
+  std::vector<std::jthread> members;
+  for (int i = 0; i < 2; ++i) {
+    members.emplace_back([&, i] {
+      Member member(meeting, i, 2);
+      const auto own = Session::make(found->base());
+      const auto result = search(*found, *own, {.stop = i == 0 ? &stop : &go, .team = &member});
+      ASSERT_TRUE(result.has_value());
+      EXPECT_TRUE(result->interrupted);
+    });
+  }
 }
 
 // The difference of two equal plans is 0, and an interval of a difference holds it.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "ns_dist/energy.h"
 #include "ns_dist/simulator.h"
 
 namespace ns_dist {
@@ -79,10 +80,30 @@ TEST(TimeToTrain, StepsTimesStepByGoodput) {
   EXPECT_FALSE(time_to_train(*answer, 0).has_value());
 }
 
+// Worked by hand: 1,024 GPUs of 700 W for the step, and for as many steps as 1e12 tokens need.
+TEST(Energy, IsBoardPowerTimesTime) {
+  ScenarioSpec spec;
+  spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 8);
+  const auto answer = simulate(*resolve(spec, Catalog::standard()));
+  ASSERT_TRUE(answer.has_value());
+  ASSERT_TRUE(answer->energy.has_value());
+  const double step = answer->step / units::s;
+  EXPECT_NEAR(answer->energy->step / kKilowattHour, 1024 * 0.7 * step / 3600, 1e-9);
+  EXPECT_NEAR(answer->energy->trillion_tokens / kKilowattHour, 1024 * 0.7 * step / 3600 * 1e12 / (1536 * 2048), 1e-3);
+  const auto time = time_to_train(*answer, 300e9);
+  EXPECT_NEAR(time->energy / kKilowattHour, 0.7 * time->gpu_hours, 1e-6 * time->gpu_hours);
+
+  const auto building = simulate(*resolve(spec.set("facility/pue", "1.2"), Catalog::standard()));
+  EXPECT_NEAR(building->energy->step / answer->energy->step, 1.2, 1e-12);
+  EXPECT_EQ(building->step, answer->step);
+  EXPECT_FALSE(resolve(spec.set("facility/pue", "0.9"), Catalog::standard()).has_value()) << "below 1 is no PUE";
+}
+
 TEST(Prices, AreStrict) {
   const auto prices = read_prices(R"({"currency": "USD", "date": "2026-01-01", "gpu_hour": {"h100": 2.5}})", "p.json");
   ASSERT_TRUE(prices.has_value());
   EXPECT_EQ(prices->gpu_hour.at("h100"), 2.5);
+  EXPECT_EQ(prices->date, "2026-01-01");
   for (const char* bad : {R"({"currency": "USD"})", R"({"currency": "USD", "gpu_hour": {"h100": 0}})",
                           R"({"currency": "USD", "gpu_hour": {"h100": "2"}})",
                           R"({"currency": "USD", "gpu_hours": {}, "gpu_hour": {}})", "[]"}) {

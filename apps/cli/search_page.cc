@@ -1,0 +1,170 @@
+#include "search_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "html.h"
+#include "report_page.h"
+#include "report_text.h"
+
+namespace ns_dist::cli {
+namespace {
+
+constexpr std::string_view kCell = "<td class=\"number\">{}</td>";
+
+std::string table(std::string_view head, const std::string& rows) {
+  return fmt::format("<div class=\"scroll\"><table>\n<tr>{}</tr>\n{}</table></div>\n", head, rows);
+}
+
+std::string cells(std::initializer_list<std::string> values) {
+  std::string text;
+  for (const std::string& value : values) text += fmt::format(fmt::runtime(kCell), html(value));
+  return text;
+}
+
+// As in a terminal.
+std::string as_printed(const std::string& text) {
+  if (text.empty()) return "";
+  std::string lines;
+  for (std::size_t at = text.front() == '\n' ? 1 : 0, end = 0; at < text.size(); at = end + 1) {
+    end = std::min(text.find('\n', at), text.size());
+    lines += html(text.substr(at, end - at)) + "\n";
+  }
+  return "<div class=\"scroll\"><pre>" + lines + "</pre></div>\n";
+}
+
+// The situations of one machine.
+std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
+  std::string rows;
+  int number = 0;
+  for (const SearchAnswer& answer : found.result.answers) {
+    const Report& report = answer.report;
+    rows += fmt::format("<tr><td>{}</td><td>{}</td>", ++number, html(fmt::format("{}", fmt::join(answer.why, ", "))));
+    rows += cells({duration_text(report.step),
+                   fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
+                   fmt::format("{:+.1f} %", 100 * (answer.behind / (report.step - answer.behind))),
+                   fmt::format("{:.1f} %", 100 * report.mfu), bytes_text(report.memory.peak()),
+                   duration_text(answer.network)});
+    rows += fmt::format("<td><code>{}</code></td></tr>\n", html(command_of(answer, goals.from)));
+  }
+  if (rows.empty()) return "<p class=\"bad\">No plan fits.</p>\n";
+  return table(
+      "<th></th><th>situation</th><th class=\"number\">step</th><th class=\"number\">90 % interval</th><th "
+      "class=\"number\">behind</th><th class=\"number\">MFU</th><th class=\"number\">memory</th><th "
+      "class=\"number\">network</th><th>plan</th>",
+      rows);
+}
+
+// Step against memory: a dot for each plan that could be an answer. Dots at the same place are drawn once.
+std::string scatter(const SearchCase& found) {
+  constexpr double kLeft = 70, kRight = 985, kTop = 12, kBottom = 330;
+  const std::vector<SearchPoint>& points = found.result.points;
+  if (points.empty()) return "";
+  const auto [least, most] =
+      std::minmax_element(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+  const Seconds from = least->step, to = max(most->step, 1.01 * least->step);
+  const Bytes capacity = found.base.cluster.gpu.memory;
+  const auto x = [&](Bytes memory) { return kLeft + (kRight - kLeft) * (memory / capacity); };
+  const auto y = [&](Seconds step) { return kBottom - 8 - (kBottom - kTop - 16) * ((step - from) / (to - from)); };
+  std::string text =
+      "<div class=\"scroll\"><svg viewBox=\"0 0 1000 372\" role=\"img\" aria-label=\"step against memory\">\n";
+  for (int part = 0; part <= 4; ++part) {
+    const Seconds step = from + 0.25 * part * (to - from);
+    text += fmt::format("<line class=\"axis\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>", kLeft, y(step),
+                        kRight, y(step));
+    text += fmt::format("<text class=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", kLeft - 6, y(step) + 4,
+                        duration_text(step));
+    const Bytes memory = 0.25 * part * capacity;
+    text += fmt::format("<text class=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>\n", x(memory), kBottom + 16,
+                        fmt::format("{:.0f} GiB", memory / units::GiB));
+  }
+  text += fmt::format("<text class=\"middle\" x=\"{}\" y=\"{}\">memory of the fullest GPU</text>\n",
+                      (kLeft + kRight) / 2, kBottom + 34);
+  std::set<std::tuple<bool, int, int>> drawn;
+  for (const SearchPoint& point : points) {
+    const double at_x = x(point.memory), at_y = y(point.step);
+    if (!drawn.emplace(point.timed, static_cast<int>(at_x / 2), static_cast<int>(at_y / 2)).second) continue;
+    text += fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\"/>", point.timed ? "forward" : "cut",
+                        at_x, at_y, point.timed ? 3 : 2);
+  }
+  text += '\n';
+  int number = 0;
+  for (const SearchAnswer& answer : found.result.answers) {
+    const Training &own = answer.report.scenario.training, &base = found.base.training;
+    const double tokens =
+        static_cast<double>(base.global_batch * base.sequence) / static_cast<double>(own.global_batch * own.sequence);
+    const double at_x = x(answer.report.memory.peak()), at_y = y(tokens * answer.report.step);
+    text += fmt::format(
+        "<circle class=\"backward\" cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"8\"/><text class=\"in on-dark\" x=\"{0:.1f}\" "
+        "y=\"{2:.1f}\">{3}</text>\n",
+        at_x, at_y, at_y + 3.4, ++number);
+  }
+  return text +
+         fmt::format(
+             "</svg></div>\n<p class=\"soft\">The right end is the capacity of {}. Full dots were timed; rings are "
+             "lower bounds of plans that could not win. The step does not begin at zero. Numbers are the rows "
+             "above.</p>\n",
+             html(found.base.cluster.gpu.name));
+}
+
+std::string machine_section(const SearchCase& found, const SearchGoals& goals) {
+  const SearchResult& result = found.result;
+  std::string text = fmt::format("<p>{}</p>\n", html(search_counts(result)));
+  text += answers_section(found, goals) + scatter(found);
+  std::string lines;
+  for (const Sensitivity& each : found.sensitivity) {
+    lines += fmt::format("<tr><td>{}</td>", html(fmt::format("{} x{:.4g}", each.name, each.factor))) +
+             cells({duration_text(each.step), fmt::format("{:+.3f} %", 100 * each.change)}) + "</tr>\n";
+  }
+  if (!lines.empty()) {
+    text += "<p>What 1 % better changes, with the fastest plan:</p>\n" +
+            table("<th>part</th><th class=\"number\">step</th><th class=\"number\">change</th>", lines);
+  }
+  std::string reasons;
+  for (const auto& [reason, count] : result.infeasible) {
+    const auto example = result.examples.find(reason);
+    reasons += fmt::format("<tr>{}<td>{}</td><td>{}</td></tr>\n",
+                           cells({with_commas(static_cast<std::int64_t>(count))}), html(with_flags(reason)),
+                           example == result.examples.end() ? "" : html(with_flags(example->second)));
+  }
+  if (!reasons.empty()) {
+    text += "<p>Plans that are not possible:</p>\n" +
+            table("<th class=\"number\">plans</th><th>reason</th><th>as in</th>", reasons);
+  }
+  return section(fmt::format("{} x {}", with_commas(found.gpus), found.base.cluster.gpu.name), text);
+}
+
+}  // namespace
+
+std::string search_page(const std::vector<SearchCase>& cases, const SearchGoals& goals, const std::string& command) {
+  std::string title = "Plans", question = "<dl>\n", body;
+  if (!cases.empty()) {
+    const Scenario& base = cases.front().base;
+    title = "Plans for " + base.model.name;
+    question +=
+        row("Batch", html(fmt::format("{} sequences of {} tokens, {}", with_commas(base.training.global_batch),
+                                      with_commas(base.training.sequence), enumerator_name(base.training.precision))));
+    for (const SearchCase& each : cases) {
+      question += row("Machine", typeset(fmt::format("{} x {}, {}", with_commas(each.gpus), each.base.cluster.gpu.name,
+                                                     cluster_text(each.base.cluster))));
+    }
+  }
+  if (cases.size() > 1) {
+    body += section("All machines", as_printed(search_table(cases, goals, Style())));
+  } else if (cases.size() == 1) {
+    body += section("The whole training", as_printed(training_text(cases.front(), goals, Style())));
+  }
+  for (const SearchCase& each : cases) body += machine_section(each, goals);
+  body +=
+      section("Repeat it",
+              fmt::format("<p><code class=\"command\">{}</code></p>\n<p class=\"soft\">Or one of its plans, from this "
+                          "page saved as plans.html: <code>ns-dist --from plans.html#2</code>.</p>\n",
+                          html(command)));
+  return page_of(title, question + "</dl>\n", body, search_json(cases, goals));
+}
+
+}  // namespace ns_dist::cli

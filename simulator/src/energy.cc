@@ -1,0 +1,9 @@
+#include "ns_dist/energy.h"
+
+namespace ns_dist {
+
+Watts most_power(const Scenario& scenario, double gpus) {
+  return gpus * scenario.facility.pue.factor * scenario.cluster.gpu.board_power;
+}
+
+}  // namespace ns_dist

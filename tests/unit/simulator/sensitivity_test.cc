@@ -1,0 +1,103 @@
+// Does a changed part of the machine change the step as it must?
+#include "ns_dist/sensitivity.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ns_dist/session.h"
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::HasSubstr;
+
+Scenario scenario(const std::vector<Assignment>& more = {}) {
+  ScenarioSpec spec;
+  spec.set("model", "gpt3-13b").set("plan/tp", 4).set("plan/pp", 2).set("plan/dp", 4);
+  spec.set("training/global_batch", 64);
+  spec.assignments.insert(spec.assignments.end(), more.begin(), more.end());
+  return *resolve(spec, Catalog::standard());
+}
+
+Seconds step_of(const Scenario& scenario) { return *step_time(scenario, *Session::make(scenario)); }
+
+Sensitivity changed(const Scenario& scenario, std::string_view text) {
+  const auto found = what_if(scenario, *read_part_changes(text));
+  EXPECT_TRUE(found.has_value());
+  return found->back();
+}
+
+TEST(WhatIf, ReadsPartsAndFactors) {
+  const auto changes = read_part_changes("inter-bandwidth x2, hbm x1.5,launch x0.5");
+  ASSERT_TRUE(changes.has_value());
+  ASSERT_EQ(changes->size(), 3u);
+  EXPECT_EQ((*changes)[0].part, "inter-bandwidth");
+  EXPECT_EQ((*changes)[1].part, "memory-bandwidth");
+  EXPECT_EQ((*changes)[1].factor, 1.5);
+  EXPECT_EQ((*changes)[2].part, "launch-cost");
+  for (const char* bad :
+       {"", "hbm", "hbm 2", "hbm x0", "hbm x1000", "hbm x2,", "hbm x2, memory-bandwidth x3", "bhm x2"}) {
+    const auto refused = read_part_changes(bad);
+    ASSERT_FALSE(refused.has_value()) << bad;
+    EXPECT_EQ(refused.error().where, "--what-if");
+  }
+  EXPECT_THAT(to_text(read_part_changes("inter-bandwith x2").error()), HasSubstr("did you mean \"inter-bandwidth\""));
+}
+
+// What a user can also set says the same.
+TEST(WhatIf, IsWhatTheFlagSays) {
+  const Scenario base = scenario();
+  EXPECT_EQ(changed(base, "inter-bandwidth x2").step, step_of(scenario({{"machine/inter_bandwidth", "100 GB/s"}})));
+  EXPECT_EQ(changed(base, "intra-bandwidth x0.5").step, step_of(scenario({{"machine/intra_bandwidth", "225 GB/s"}})));
+  const Scenario launches = scenario({{"host/launch_cost", "1 ms"}});
+  EXPECT_EQ(changed(launches, "launch-cost x0.5").step, step_of(scenario({{"host/launch_cost", "500 us"}})));
+  EXPECT_LT(changed(launches, "launch-cost x0.5").change, -0.1);
+}
+
+// Where everything takes half its time, but kernels stay above their floors, the step is between a half and the whole.
+TEST(WhatIf, EverythingTwiceAsFastIsAtMostTwiceAsFast) {
+  const Scenario base = scenario({{"host/cuda_graphs", "on"}});
+  const Sensitivity faster =
+      changed(base, "kernel-efficiency x2, intra-bandwidth x2, inter-bandwidth x2, latency x0.5");
+  EXPECT_EQ(faster.part, "all");
+  EXPECT_GT(faster.step, 0.5 * step_of(base)) << "kernels do not go below their floors";
+  EXPECT_LT(faster.step, changed(base, "kernel-efficiency x2").step);
+  EXPECT_LT(changed(base, "kernel-efficiency x2").step, 0.95 * step_of(base));
+}
+
+TEST(WhatIf, MemoryChangesWhatFitsAlone) {
+  const Sensitivity same = changed(scenario(), "memory x1"), little = changed(scenario(), "memory x0.1");
+  EXPECT_EQ(same.change, 0);
+  EXPECT_EQ(little.change, 0);
+  EXPECT_TRUE(same.fits);
+  EXPECT_FALSE(little.fits);
+}
+
+// Every part is there once, largest change first; none of them saves more than its share, and none costs time.
+TEST(Sensitivities, OnePercentOfAPartSavesAtMostOnePercent) {
+  const auto found = sensitivities(scenario({{"training/micro_batch", "4"}}));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->size(), part_names().size());
+  double before = 1;
+  for (const Sensitivity& each : *found) {
+    EXPECT_LE(std::fabs(each.change), before) << each.part;
+    EXPECT_GT(each.change, -0.0101) << each.part;
+    EXPECT_LT(each.change, 0.0005) << each.part;
+    before = std::fabs(each.change);
+  }
+  EXPECT_EQ(found->front().part, "kernel-efficiency") << "products of a dense model are most of its step";
+}
+
+// One node has no links between nodes.
+TEST(Sensitivities, PartsThatAMachineDoesNotHaveAreLeftOut) {
+  const auto found = sensitivities(scenario({{"plan/dp", "1"}, {"machine/nodes", "1"}, {"host/cuda_graphs", "on"}}));
+  ASSERT_TRUE(found.has_value());
+  for (const Sensitivity& each : *found) EXPECT_NE(each.part, "launch-cost");
+}
+
+}  // namespace
+}  // namespace ns_dist

@@ -1,0 +1,151 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "ns_dist/run_suite.h"
+#include "ns_dist/search.h"
+#include "ns_dist/simulator.h"
+#include "published_runs.h"
+
+namespace ns_dist {
+namespace {
+
+// Publications of plans that their authors had tuned, by how their titles begin. Others compare models, or plans.
+constexpr std::string_view kTuned[] = {"NVIDIA DGX Cloud Benchmarking recipes", "NVIDIA Megatron Bridge",
+                                       "Qi et al., Zero Bubble"};
+constexpr double kNear = 0.10;  // of our best step
+
+// Fields of a published plan that the search finds again. What else the row says (ZeRO, overlap, gradients, libraries)
+// is how its framework runs, and stays.
+constexpr std::string_view kFree[] = {"plan/tp",
+                                      "plan/cp",
+                                      "plan/pp",
+                                      "plan/dp",
+                                      "plan/ep",
+                                      "plan/etp",
+                                      "plan/vpp",
+                                      "plan/schedule",
+                                      "plan/recompute",
+                                      "plan/sequence_parallel",
+                                      "plan/account_embedding",
+                                      "plan/account_loss",
+                                      "training/micro_batch"};
+
+struct PlanCheck {
+  const CollectedRun* run = nullptr;
+  std::int64_t gpus = 0;
+  Seconds published, best;  // both forecast
+  bool fits = true;         // the published plan, by our count of memory
+  std::string plan;         // the best one's degrees
+  double behind() const { return published / best - 1; }
+};
+
+Result<PlanCheck> check_plan_of(const CollectedRun& run, const Catalog& catalog, unsigned threads) {
+  PlanCheck check;
+  check.run = &run;
+  NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
+  base.model = run.model;
+  NS_TRY(const Scenario published, resolve(run.spec, catalog, &base));
+  NS_TRY(check.gpus, rank_count(published.plan));
+  NS_TRY(const Session session, Session::make(published));
+  NS_TRY(const Prediction prediction, predict(published, session));
+  check.published = prediction.step;
+  check.fits = prediction.memory.peak() <= published.cluster.gpu.memory;
+
+  SearchRequest request;
+  request.gpus = check.gpus;
+  request.from = std::make_shared<const Scenario>(base);
+  for (const Assignment& each : run.spec.assignments) {
+    if (std::find(std::begin(kFree), std::end(kFree), each.field) == std::end(kFree)) {
+      request.fixed.assignments.push_back(each);
+    }
+  }
+  std::vector<std::string> schedules = {"1f1b", "interleaved"};  // of Megatron-LM
+  if (std::find(schedules.begin(), schedules.end(), published.plan.schedule) == schedules.end()) {
+    schedules.push_back(published.plan.schedule);
+  }
+  request.listed.push_back({"plan/schedule", std::move(schedules)});
+  NS_TRY(const SearchSpace space, SearchSpace::make(std::move(request), catalog));
+  NS_TRY(const Session own, Session::make(space.base()));
+  SearchOptions options;
+  options.threads = threads;
+  options.within = 1e-6;  // the fastest is all that is asked for
+  NS_TRY(const SearchResult found, search(space, own, options));
+  if (found.answers.empty()) {
+    return fail({ErrorCode::kInfeasible, "no plan fits", run.id, "", "", {}});
+  }
+  const Report& best = found.answers.front().report;
+  const ParallelPlan& plan = best.scenario.plan;
+  check.best = best.step;
+  check.plan =
+      fmt::format("tp {} cp {} pp {} dp {} ep {} vpp {} mbs {} {} {}", plan.tp, plan.cp, plan.pp, plan.dp, plan.ep,
+                  plan.vpp, best.scenario.training.micro_batch, plan.schedule, field_text(plan.recompute));
+  return check;
+}
+
+std::string plan_markdown(std::vector<PlanCheck> checks, const std::map<std::string, int>& reasons) {
+  std::stable_sort(checks.begin(), checks.end(),
+                   [](const PlanCheck& a, const PlanCheck& b) { return a.behind() > b.behind(); });
+  std::string text =
+      "| published plan | GPUs | forecast s | our best s | behind | our best plan |\n|---|---:|---:|---:|---:|---|\n";
+  std::map<std::string, std::pair<int, int>> by_publication;  // near, all
+  int near = 0, beaten = 0, too_large = 0;
+  for (const PlanCheck& check : checks) {
+    text += fmt::format("| {}{} | {} | {:.3f} | {:.3f} | {:+.1f} % | {} |\n", check.run->id,
+                        check.fits ? "" : " (does not fit)", check.gpus, check.published / units::s,
+                        check.best / units::s, 100 * check.behind(), check.plan);
+    auto& [of_these, all] = by_publication[check.run->publication];
+    const bool is_near = check.behind() <= kNear;
+    of_these += is_near ? 1 : 0;
+    near += is_near ? 1 : 0;
+    ++all;
+    beaten += check.best <= check.published ? 1 : 0;
+    too_large += check.fits ? 0 : 1;
+  }
+  const auto count = static_cast<int>(checks.size());
+  text += fmt::format("\nour best is at least as fast as the published plan: {} of {}\n", beaten, count);
+  text += fmt::format("the published plan is at most {:.0f} % slower than our best: {} of {} ({:.0f} %)\n", 100 * kNear,
+                      near, count, 100.0 * near / std::max(1, count));
+  for (const auto& [title, counts] : by_publication) {
+    text += fmt::format("  {}: {} of {}\n", title, counts.first, counts.second);
+  }
+  if (too_large > 0) text += fmt::format("published plans that do not fit by our count of memory: {}\n", too_large);
+  for (const auto& [reason, times] : reasons) text += fmt::format("not compared, {}: {}\n", times, reason);
+  return text;
+}
+
+}  // namespace
+
+Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& catalog, unsigned threads,
+                             const std::function<void(double)>& progress) {
+  RunSuite suite;
+  NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes));
+  // Of each work the plan that was measured to be fastest: that is the one that its authors would choose.
+  std::map<std::pair<std::string, std::string>, const CollectedRun*> fastest;
+  for (const CollectedRun& run : runs) {
+    const bool tuned = std::any_of(std::begin(kTuned), std::end(kTuned),
+                                   [&](std::string_view title) { return run.publication.starts_with(title); });
+    if (!tuned) continue;
+    const CollectedRun*& best = fastest[{run.publication, run.work}];
+    if (best == nullptr || run.measured < best->measured) best = &run;
+  }
+  suite.rows = fastest.size() + suite.mistakes.size();
+  std::vector<PlanCheck> checks;
+  std::map<std::string, int> reasons;
+  std::size_t done = 0;
+  for (const auto& [work, run] : fastest) {
+    if (auto check = check_plan_of(*run, catalog, threads)) {
+      checks.push_back(*std::move(check));
+    } else {
+      ++reasons[check.error().message];
+    }
+    if (progress) progress(static_cast<double>(++done) / static_cast<double>(fastest.size()));
+  }
+  suite.markdown = plan_markdown(std::move(checks), reasons);
+  return suite;
+}
+
+}  // namespace ns_dist
