@@ -18,6 +18,7 @@
 #include "ns_dist/files.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
+#include "symbolic_operators.h"
 #include "trace_file.h"
 #include "wire.h"
 
@@ -39,6 +40,7 @@ struct Kernel {
   std::int64_t lane = 0;        // tid
   double flops = 0, bytes = 0;  // num_ops, tensor_size; 0: not known
   bool roofline = false;        // its time is told in num_ops
+  std::optional<SymbolicNode> symbols;
 };
 
 struct Launcher {
@@ -98,6 +100,12 @@ class Annotation {
           ns = *whole * (call.recorded > 0 ? kernel.recorded_ns / call.recorded : 1 / call.kernels);
         }
       }
+      if (!ns && !wait && kernel.symbols) {
+        if (const std::optional<Operator> op = symbolic_operator(*kernel.symbols, sizes_)) {
+          way = std::holds_alternative<UnknownOperator>(op->kind) ? AnnotateWay::kWork : AnnotateWay::kSymbols;
+          ns = forecast(to_spec(*op), *op);
+        }
+      }
       if (!ns && !wait && model_.ratio && kernel.recorded_ns > 0) {
         way = AnnotateWay::kRatio;
         if (const std::optional<double> ratio = model_.ratio(kernel.flops, kernel.bytes)) {
@@ -152,6 +160,8 @@ class Annotation {
       kernel.recorded_ns = *exact >= 0 && *exact < kLongestNs ? *exact : 0;
       kernel.roofline = work_is_time(node);
     }
+    kernel.symbols = symbolic_node(node);
+    if (kernel.symbols) sizes_.learn(*kernel.symbols);
     kernels_.push_back(std::move(kernel));
   }
 
@@ -279,6 +289,7 @@ class Annotation {
   const AnnotateModel& model_;
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
+  SymbolicSizes sizes_;
   std::unordered_map<std::uint64_t, Launcher> launchers_;         // by node
   std::unordered_map<std::string, std::optional<double>> known_;  // by operator
   struct Specs {
@@ -295,7 +306,8 @@ class Annotation {
 }  // namespace
 
 std::string_view name_of(AnnotateWay way) {
-  constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator", "ratio of rooflines", "kept"};
+  constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator",   "STAGE symbols",
+                                         "STAGE work",         "ratio of rooflines", "kept"};
   return kNames[static_cast<std::size_t>(way)];
 }
 

@@ -328,13 +328,13 @@ Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const 
 // ---- What a kernel computes ----
 
 struct KernelWork {
-  std::string_view told_by;         // "operator attribute", "PyTorch operator", "work"; empty: by nothing
+  std::string_view told_by;  // "operator attribute", "PyTorch operator", "STAGE symbols", "work"; empty: by nothing
   std::vector<Operator> operators;  // one after the other
 };
 
 // What a kernel's node tells by itself: our attribute ns_dist_op; a PyTorch operator (op_schema or name, with shapes
-// and types of its inputs); or only num_ops, FLOP, and tensor_size, bytes. Kernels of a recorded PyTorch trace tell it
-// by the CPU operator that launched them, which `annotate` looks up.
+// and types of its inputs); a node of STAGE, with its tensors; or only num_ops, FLOP, and tensor_size, bytes. Kernels
+// of a recorded PyTorch trace tell it by the CPU operator that launched them, which `annotate` looks up.
 KernelWork kernel_work(const TraceNode& node);
 
 // ---- Annotate ----
@@ -343,10 +343,12 @@ KernelWork kernel_work(const TraceNode& node);
 enum class AnnotateWay : std::uint8_t {
   kOperator,  // our attribute ns_dist_op
   kPytorch,   // the PyTorch operator that launched it, by its name, input shapes and types
+  kSymbols,   // the tensors and num_ops of a symbolic trace of STAGE
+  kWork,      // the same, where they tell no dimensions of a product: by its work
   kRatio,     // the recorded duration times a ratio
   kKept,      // as recorded
 };
-inline constexpr std::size_t kAnnotateWays = 4;
+inline constexpr std::size_t kAnnotateWays = 6;
 std::string_view name_of(AnnotateWay way);
 
 struct AnnotateModel {
@@ -369,9 +371,10 @@ struct AnnotateReport {
 
 // Writes the trace `from` as `to`, plain or gzipped by the name, with durations of its GPU kernels by `model`. Frames
 // are patched: duration_micros, and our ns_dist_duration_ns and num_ops where these tell the time too; every other byte
-// stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times.
-// Durations are whole microseconds, whose remainder is carried along each stream (attribute tid). Errors: those of
-// read_trace; a file that cannot be written; one and the same file.
+// stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times. In
+// traces of STAGE num_ops are multiply-adds and tensor_size elements, which are taken for bf16. Durations are whole
+// microseconds, whose remainder is carried along each stream (attribute tid). Errors: those of read_trace; a file that
+// cannot be written; one and the same file.
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model);
 
