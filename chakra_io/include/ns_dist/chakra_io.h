@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include "ns_dist/astra_network.h"
 #include "ns_dist/cluster.h"
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/files.h"
@@ -121,7 +122,8 @@ struct ExportOptions {
   // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
   // category.
   bool operators = true;
-  // Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|" between them. No
+  // Small traces. Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|"
+  // between them, or ns_dist_as, the id of an earlier node that has the same. No
   // rank ends at another time, but for the microseconds of kernels below half a microsecond.
   bool merge_kernels = false;
   std::function<void(std::int64_t files, std::int64_t of)> progress = {};  // after each file; may be empty
@@ -197,9 +199,11 @@ class ExportFolder {
 Result<ExportSummary> write_traces(const ExecutionGraph& graph, const Timeline& timeline, const ExportOptions& options);
 
 // Writes what ASTRA-Sim's analytical backends need beside the traces: network.yml, system.json, remote_memory.json and
-// README.md with the command to run. Link bandwidths are in GiB/s, which is what its "GB/s" means.
+// README.md with the command to run. Link bandwidths are in GiB/s, which is what its "GB/s" means. `fitted`: written
+// instead of the network that to_astra gives, and told as fitted.
 // Errors: fewer than two ranks; ranks that fill no whole number of the cluster's units; a file that cannot be written.
-Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, const ExportOptions& options);
+Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, const ExportOptions& options,
+                                const std::optional<AstraSystem>& fitted = std::nullopt);
 
 // ---- Replay ----
 
