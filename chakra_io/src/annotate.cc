@@ -34,7 +34,9 @@ constexpr double kLongestNs = 1e18;
 struct Kernel {
   std::size_t index = 0;  // of the node in the file
   double recorded_ns = 0;
-  std::string spec;            // ns_dist_op
+  std::string spec;      // ns_dist_op
+  std::uint64_t as = 0;  // ns_dist_as: the node that has it
+  bool has_as = false;
   std::uint64_t launcher = 0;  // its first data dependency
   bool has_launcher = false;
   std::int64_t lane = 0;        // tid
@@ -77,6 +79,10 @@ class Annotation {
       double recorded = 0, kernels = 0;
     };
     std::map<std::string, Call> calls;
+    for (Kernel& kernel : kernels_) {
+      const auto told = kernel.has_as ? specs_of_nodes_.find(kernel.as) : specs_of_nodes_.end();
+      if (told != specs_of_nodes_.end()) kernel.spec = told->second;
+    }
     const auto launcher_of = [&](const Kernel& kernel) -> const Launcher* {
       if (!kernel.has_launcher || !kernel.spec.empty()) return nullptr;
       const auto found = launchers_.find(kernel.launcher);
@@ -151,6 +157,12 @@ class Annotation {
     kernel.index = index;
     kernel.recorded_ns = static_cast<double>(node.duration_micros) * 1000;
     kernel.spec = text_at(node, "ns_dist_op");
+    if (const auto as = number_at(node, "ns_dist_as"); as && *as >= 0 && *as < kLongestNs) {
+      kernel.as = static_cast<std::uint64_t>(*as);
+      kernel.has_as = true;
+    } else if (!kernel.spec.empty()) {
+      specs_of_nodes_.try_emplace(node.id, kernel.spec);
+    }
     kernel.lane = static_cast<std::int64_t>(std::clamp(number_at(node, "tid").value_or(0), -1e9, 1e9));
     kernel.has_launcher = !node.data_deps.empty();
     if (kernel.has_launcher) kernel.launcher = node.data_deps.front();
@@ -290,6 +302,7 @@ class Annotation {
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
   SymbolicSizes sizes_;
+  std::unordered_map<std::uint64_t, std::string> specs_of_nodes_;
   std::unordered_map<std::uint64_t, Launcher> launchers_;         // by node
   std::unordered_map<std::string, std::optional<double>> known_;  // by operator
   struct Specs {
