@@ -79,10 +79,17 @@ class Forecaster {
   bool on() const { return session_ != nullptr; }
 
   // ns; `otherwise` where the node's operator is not known.
-  AstraSim::Tick duration(const Node& node, std::int64_t ranks, AstraSim::Tick otherwise) {
+  AstraSim::Tick duration(const AstraSim::Workload& workload, const Node& node, AstraSim::Tick otherwise) {
     ++calls_;
     std::vector<std::string> attributes;
     add<std::string>(node, "ns_dist_op", &attributes);
+    if (attributes.empty() && node.has_attr("ns_dist_as")) {  // another node with the same operators tells them
+      try {
+        const auto id = static_cast<std::uint64_t>(node.get_attr<std::int64_t>("ns_dist_as"));
+        add<std::string>(*workload.et_feeder->lookupNode(id), "ns_dist_op", &attributes);
+      } catch (const std::exception&) {  // of another type, or no such node
+      }
+    }
     std::string name, values, shapes, types;
     if (attributes.empty()) {
       name = node.name(), values = node.get_inputs_values();
@@ -95,8 +102,8 @@ class Forecaster {
     std::vector<const char*> list;
     for (const std::string& attribute : attributes) list.push_back(attribute.c_str());
     list.push_back(nullptr);
-    const ns_dist_node asked = {sizeof(asked), name.c_str(), values.c_str(), shapes.c_str(),
-                                types.c_str(), list.data(),  ranks};
+    const ns_dist_node asked = {sizeof(asked), name.c_str(), values.c_str(),           shapes.c_str(),
+                                types.c_str(), list.data(),  workload.sys->total_nodes};
     ns_dist_forecast answer = {};
     answer.struct_size = sizeof(answer);
     if (forecast_(session_, &asked, &answer) != NS_DIST_OK || !(answer.ns < 1e18)) {
@@ -198,7 +205,7 @@ void __wrap__ZN8AstraSim3Sys14register_eventEPNS_8CallableENS_9EventTypeEPNS_8Ca
   if (workload != nullptr) {
     const auto node = workload->et_feeder->lookupNode(static_cast<AstraSim::WorkloadLayerHandlerData*>(data)->node_id);
     if (is_kernel(*node)) {
-      const AstraSim::Tick forecast = forecaster.duration(*node, sys->total_nodes, ns);
+      const AstraSim::Tick forecast = forecaster.duration(*workload, *node, ns);
       workload->hw_resource->tics_gpu_ops += forecast - ns;  // what came in is counted already
       ns = forecast;
     }
@@ -219,7 +226,7 @@ void __wrap__ZN8AstraSim3Sys14register_eventEPNS_8CallableENS_9EventTypeEPNS_8Ca
 // False where the kernel keeps its duration: then ASTRA-Sim goes on.
 bool ns_dist_issue(AstraSim::Workload* workload, const std::shared_ptr<Node>& node) {
   if (!forecaster.on() || !is_kernel(*node)) return false;
-  const AstraSim::Tick ns = forecaster.duration(*node, workload->sys->total_nodes, 0);
+  const AstraSim::Tick ns = forecaster.duration(*workload, *node, 0);
   if (ns == 0) return false;
   auto* data = new AstraSim::WorkloadLayerHandlerData;
   data->node_id = node->id();

@@ -110,9 +110,11 @@ std::string summary_text(const Done& done, const std::string& output) {
                   "duration from", "kernels", "of time", "recorded, ms", "now, ms");
   for (std::size_t way = 0; way < kAnnotateWays; ++way) {
     const AnnotateShare& share = report.ways[way];
+    // A trace without durations: of the new time.
+    const double whole = recorded > 0 ? recorded : now, part = recorded > 0 ? share.recorded_ns : share.new_ns;
+    const double of_time = whole > 0 ? 100 * part / whole : 0;
     text += fmt::format("  {:<20} {:>12} {:>7.1f} % {:>14.3f} {:>14.3f}\n", name_of(static_cast<AnnotateWay>(way)),
-                        with_commas(static_cast<std::int64_t>(share.kernels)),
-                        recorded > 0 ? 100 * share.recorded_ns / recorded : 0.0, share.recorded_ns * 1e-6,
+                        with_commas(static_cast<std::int64_t>(share.kernels)), of_time, share.recorded_ns * 1e-6,
                         share.new_ns * 1e-6);
   }
   text += fmt::format("  {:<20} {:>12} {:>9} {:>14.3f} {:>14.3f}\n", "all", "", "", recorded * 1e-6, now * 1e-6);
@@ -223,7 +225,8 @@ Result<int> answer(const Request& request) {
 int annotate_command(int argc, const char* const* argv) {
   CLI::App app{
       "Kernel durations of Chakra traces for another GPU: by our own attributes, or PyTorch's operators with their\n"
-      "shapes, or the ratio of rooflines. All other bytes of the traces stay as they are, but for --repair.",
+      "shapes, or the tensors of STAGE's symbolic traces, or the ratio of rooflines.\n"
+      "All other bytes of the traces stay as they are, but for --repair.",
       "annotate"};
   set_up(app);
   Request request;

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "arguments.h"
 #include "commands.h"
@@ -60,8 +62,55 @@ std::string answer_text(const Answer& answer, Seconds step) {
       answer.there / units::ms, step / units::ms, answer.slots / units::ms, answer.formulas / units::ms);
 }
 
-std::string manifest_of(const ExportSummary& written, const UnfoldedStep& step, const ExportOptions& options,
-                        const std::optional<Answer>& answer) {
+// Collectives and messages of the step, with what the network model says they take alone.
+std::vector<AstraTarget> targets_of(const UnfoldedStep& step) {
+  const std::span<const WorkItem> works = step.graph.works();
+  std::vector<double> count(works.size(), 0);
+  for (std::uint32_t n = 0; n < step.graph.node_count(); ++n) ++count[index(step.graph.node(NodeId{n}).work)];
+  const Mesh& mesh = step.graph.mesh();
+  std::vector<AstraTarget> out;
+  for (std::size_t w = 0; w < works.size(); ++w) {
+    AstraTarget target{{}, step.forecasts[w].latency, count[w]};
+    if (const auto* collective = std::get_if<Collective>(&works[w].work)) {
+      target.collective = *collective;
+    } else if (const auto* message = std::get_if<Message>(&works[w].work)) {
+      const Rank stride = mesh.stride("pp"), first = message->from_stage * stride;
+      const Stride apart{2, message->to_stage * stride - first};
+      target.collective = {CollectiveKind::kSendRecv, message->size, {first, {apart}}};
+    } else {
+      continue;
+    }
+    // Stages and buckets repeat each other.
+    const auto same = std::find_if(out.begin(), out.end(), [&](const AstraTarget& other) {
+      return other.time == target.time && other.collective.kind == target.collective.kind &&
+             other.collective.size == target.collective.size &&
+             other.collective.group.strides == target.collective.group.strides;
+    });
+    if (same == out.end()) {
+      out.push_back(std::move(target));
+    } else {
+      same->count += target.count;
+    }
+  }
+  return out;
+}
+
+std::string fit_text(const AstraFit& fit) {
+  return fmt::format(
+      "  network.yml is fitted to our forecasts of this plan's collectives and messages: {:.1f} % off, {:.1f} % "
+      "before;\n"
+      "    their sum is {:+.1f} % off\n",
+      100 * fit.error, 100 * fit.error_before, 100 * (fit.total - 1));
+}
+
+struct Exported {
+  ExportSummary written;
+  std::optional<AstraFit> fit;
+  std::optional<Answer> answer;
+};
+
+std::string manifest_of(const Exported& exported, const UnfoldedStep& step, const ExportOptions& options) {
+  const auto& [written, fit, answer] = exported;
   nlohmann::ordered_json out = {{"schema", "ns-dist/traces/1"},
                                 {"prefix", options.prefix},
                                 {"ranks", written.ranks},
@@ -72,6 +121,7 @@ std::string manifest_of(const ExportSummary& written, const UnfoldedStep& step, 
                                 {"bytes", written.bytes},
                                 {"groups", written.groups},
                                 {"step_time_s", step.timeline.step / units::s}};
+  if (fit) out["network_fit"] = {{"error_before", fit->error_before}, {"error", fit->error}, {"total", fit->total}};
   if (answer) {
     out["astra_sim"] = {{"step_time_s", answer->there / units::s},
                         {"by_slots_s", answer->slots / units::s},
@@ -81,11 +131,17 @@ std::string manifest_of(const ExportSummary& written, const UnfoldedStep& step, 
 }
 
 // Everything that can be known is checked before the first byte is written; the folder is whole or not there.
-Result<std::pair<ExportSummary, std::optional<Answer>>> write_export(const Scenario& scenario, const UnfoldedStep& step,
-                                                                     const ExportOptions& options, bool force) {
+Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step, const ExportOptions& options,
+                              bool force, bool fit_network) {
+  Exported out;
   NS_TRY(TraceExport traces, TraceExport::prepare(step.graph, step.timeline, options));
   const ExportSummary& expected = traces.expected();
-  if (expected.ranks > 1) NS_TRY_VOID(to_astra(scenario.cluster, expected.ranks));
+  if (expected.ranks > 1) {
+    NS_TRY(const AstraSystem system, to_astra(scenario.cluster, expected.ranks));
+    if (fit_network) {
+      NS_TRY(out.fit, fit_astra(system, targets_of(step)));
+    }
+  }
   NS_TRY(ExportFolder folder, ExportFolder::open(options.directory, options.prefix, expected.ranks, force));
   const std::string size = bytes_text(static_cast<double>(expected.bytes) * units::B);
   if (folder.free_bytes() < expected.bytes + expected.bytes / 64) {
@@ -100,15 +156,17 @@ Result<std::pair<ExportSummary, std::optional<Answer>>> write_export(const Scena
   if (isatty(STDERR_FILENO) == 1) {
     std::fputs(fmt::format("writing {} traces, {}\n", with_commas(expected.ranks), size).c_str(), stderr);
   }
-  NS_TRY(const ExportSummary written, traces.write(folder.staging()));
-  if (written.ranks > 1) {
+  NS_TRY(out.written, traces.write(folder.staging()));
+  if (out.written.ranks > 1) {
     ExportOptions beside = options;
     beside.directory = folder.staging();
-    NS_TRY_VOID(write_astra_inputs(scenario.cluster, written.ranks, beside));
+    std::optional<AstraSystem> fitted;
+    if (out.fit) fitted = out.fit->system;
+    NS_TRY_VOID(write_astra_inputs(scenario.cluster, out.written.ranks, beside, fitted));
   }
-  NS_TRY(const std::optional<Answer> answer, answer_of(folder.staging(), written, step, options));
-  NS_TRY_VOID(folder.commit(manifest_of(written, step, options, answer)));
-  return std::pair{written, answer};
+  NS_TRY(out.answer, answer_of(folder.staging(), out.written, step, options));
+  NS_TRY_VOID(folder.commit(manifest_of(out, step, options)));
+  return out;
 }
 
 }  // namespace
@@ -120,7 +178,7 @@ int export_command(int argc, const char* const* argv) {
   WorkFlags flags;
   add_work_flags(app, flags);
   std::string output, prefix = "trace", encoding = "durations";
-  bool force = false, merge = false, no_operators = false;
+  bool force = false, merge = false, no_operators = false, fit = false;
   const char* group = "What comes back";
   app.add_option("--output", output, "folder for the files; made when it is missing")
       ->type_name("DIR")
@@ -131,9 +189,16 @@ int export_command(int argc, const char* const* argv) {
                  "how durations are told: durations (microseconds), roofline (to the nanosecond) [durations]")
       ->type_name("HOW")
       ->group(group);
-  app.add_flag("--merge-kernels", merge, "chains of kernels with nothing between them become one node each")
+  app.add_flag(
+         "--merge-kernels", merge,
+         "small traces: chains of kernels with nothing between them become one node each, and what ASTRA-Sim reads in "
+         "roofline mode alone is written once")
       ->group(group);
   app.add_flag("--no-operators", no_operators, "leave out each kernel's operator: smaller files")->group(group);
+  app.add_flag("--fit-network", fit,
+               "bandwidths and latencies of network.yml such that ASTRA-Sim's formulas answer our forecasts of this "
+               "plan's collectives [those of the data sheets]")
+      ->group(group);
   app.add_flag("--force", force, "write into a folder with other files; traces of more ranks in it are removed")
       ->group(group);
   if (const auto done = parse(app, argc, argv)) return *done;
@@ -168,9 +233,9 @@ int export_command(int argc, const char* const* argv) {
   options.operators = !no_operators;
   options.merge_kernels = merge;
   options.progress = show_progress;
-  const auto exported = write_export(*scenario, *step, options, force);
+  const auto exported = write_export(*scenario, *step, options, force, fit);
   if (!exported) return report_error(exported.error());
-  const auto& [written, answer] = *exported;
+  const auto& [written, fitted, answer] = *exported;
   std::fputs(fmt::format("{} traces in {}: {} nodes, {}\n"
                          "  {} kernels, {} collectives in {} groups, {} sends, {} receives\n",
                          with_commas(written.ranks), output, with_commas(static_cast<std::int64_t>(written.nodes)),
@@ -184,6 +249,7 @@ int export_command(int argc, const char* const* argv) {
   if (written.ranks == 1) {
     std::fputs("  ASTRA-Sim runs two ranks or more: no network was written beside this one\n", stdout);
   }
+  if (fitted) std::fputs(fit_text(*fitted).c_str(), stdout);
   if (answer) std::fputs(answer_text(*answer, step->timeline.step).c_str(), stdout);
   return kAnswered;
 }

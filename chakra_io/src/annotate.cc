@@ -18,6 +18,7 @@
 #include "ns_dist/files.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
+#include "symbolic_operators.h"
 #include "trace_file.h"
 #include "wire.h"
 
@@ -33,12 +34,15 @@ constexpr double kLongestNs = 1e18;
 struct Kernel {
   std::size_t index = 0;  // of the node in the file
   double recorded_ns = 0;
-  std::string spec;            // ns_dist_op
+  std::string spec;      // ns_dist_op
+  std::uint64_t as = 0;  // ns_dist_as: the node that has it
+  bool has_as = false;
   std::uint64_t launcher = 0;  // its first data dependency
   bool has_launcher = false;
   std::int64_t lane = 0;        // tid
   double flops = 0, bytes = 0;  // num_ops, tensor_size; 0: not known
   bool roofline = false;        // its time is told in num_ops
+  std::optional<SymbolicNode> symbols;
 };
 
 struct Launcher {
@@ -75,6 +79,10 @@ class Annotation {
       double recorded = 0, kernels = 0;
     };
     std::map<std::string, Call> calls;
+    for (Kernel& kernel : kernels_) {
+      const auto told = kernel.has_as ? specs_of_nodes_.find(kernel.as) : specs_of_nodes_.end();
+      if (told != specs_of_nodes_.end()) kernel.spec = told->second;
+    }
     const auto launcher_of = [&](const Kernel& kernel) -> const Launcher* {
       if (!kernel.has_launcher || !kernel.spec.empty()) return nullptr;
       const auto found = launchers_.find(kernel.launcher);
@@ -96,6 +104,12 @@ class Annotation {
         const Call& call = calls.at(launcher->call);
         if (const std::optional<double> whole = forecast(to_spec(*launcher->op), *launcher->op)) {
           ns = *whole * (call.recorded > 0 ? kernel.recorded_ns / call.recorded : 1 / call.kernels);
+        }
+      }
+      if (!ns && !wait && kernel.symbols) {
+        if (const std::optional<Operator> op = symbolic_operator(*kernel.symbols, sizes_)) {
+          way = std::holds_alternative<UnknownOperator>(op->kind) ? AnnotateWay::kWork : AnnotateWay::kSymbols;
+          ns = forecast(to_spec(*op), *op);
         }
       }
       if (!ns && !wait && model_.ratio && kernel.recorded_ns > 0) {
@@ -143,6 +157,12 @@ class Annotation {
     kernel.index = index;
     kernel.recorded_ns = static_cast<double>(node.duration_micros) * 1000;
     kernel.spec = text_at(node, "ns_dist_op");
+    if (const auto as = number_at(node, "ns_dist_as"); as && *as >= 0 && *as < kLongestNs) {
+      kernel.as = static_cast<std::uint64_t>(*as);
+      kernel.has_as = true;
+    } else if (!kernel.spec.empty()) {
+      specs_of_nodes_.try_emplace(node.id, kernel.spec);
+    }
     kernel.lane = static_cast<std::int64_t>(std::clamp(number_at(node, "tid").value_or(0), -1e9, 1e9));
     kernel.has_launcher = !node.data_deps.empty();
     if (kernel.has_launcher) kernel.launcher = node.data_deps.front();
@@ -152,6 +172,8 @@ class Annotation {
       kernel.recorded_ns = *exact >= 0 && *exact < kLongestNs ? *exact : 0;
       kernel.roofline = work_is_time(node);
     }
+    kernel.symbols = symbolic_node(node);
+    if (kernel.symbols) sizes_.learn(*kernel.symbols);
     kernels_.push_back(std::move(kernel));
   }
 
@@ -279,6 +301,8 @@ class Annotation {
   const AnnotateModel& model_;
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
+  SymbolicSizes sizes_;
+  std::unordered_map<std::uint64_t, std::string> specs_of_nodes_;
   std::unordered_map<std::uint64_t, Launcher> launchers_;         // by node
   std::unordered_map<std::string, std::optional<double>> known_;  // by operator
   struct Specs {
@@ -295,7 +319,8 @@ class Annotation {
 }  // namespace
 
 std::string_view name_of(AnnotateWay way) {
-  constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator", "ratio of rooflines", "kept"};
+  constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator",   "STAGE symbols",
+                                         "STAGE work",         "ratio of rooflines", "kept"};
   return kNames[static_cast<std::size_t>(way)];
 }
 

@@ -50,7 +50,7 @@ std::string system_json(const AstraSystem& system, const Gpu& gpu, TraceEncoding
       algorithms_of(CollectiveKind::kReduceScatter), algorithms_of(CollectiveKind::kAllToAll));
 }
 
-std::string readme(std::int64_t ranks, const ExportOptions& options, const AstraSystem& system) {
+std::string readme(std::int64_t ranks, const ExportOptions& options, const AstraSystem& system, bool fitted) {
   const bool fully_connected =
       std::any_of(system.dimensions.begin(), system.dimensions.end(),
                   [](const AstraDimension& d) { return d.topology == AstraTopology::kFullyConnected; });
@@ -74,7 +74,7 @@ Good to know:
 - The congestion-unaware network charges a message only the innermost dimension in which its two ranks differ.
 - All-to-alls are direct exchanges; on a Switch each message of one has the whole port. On a network of several dimensions
   an all-to-all of some ranks is a ring there, whatever `system.json` says.
-{4}{5})",
+{4}{5}{6})",
       ranks, options.prefix, ranks + 64,
       options.encoding == TraceEncoding::kRoofline
           ? "Durations are exact to the nanosecond: `num_ops` is 1000 a nanosecond at the 1 TFLOP/s of "
@@ -89,20 +89,25 @@ Good to know:
       system.dimensions.size() == 1
           ? "- With a network of one dimension it may abort (a double free) after all results "
             "are printed.\n"
-          : "- The congestion-aware backend takes networks of one dimension only.\n");
+          : "- The congestion-aware backend takes networks of one dimension only.\n",
+      fitted ? "- Bandwidths and latencies of `network.yml` are fitted to this plan's collectives as NCCL runs them "
+               "(`manifest.json`: how well). They are no data sheet's, and hold for no other plan.\n"
+             : "");
 }
 
 }  // namespace
 
-Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, const ExportOptions& options) {
-  NS_TRY(const AstraSystem system, to_astra(cluster, ranks));
+Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, const ExportOptions& options,
+                                const std::optional<AstraSystem>& fitted) {
+  NS_TRY(AstraSystem system, to_astra(cluster, ranks));
+  if (fitted) system = *fitted;
   std::error_code failed;
   std::filesystem::create_directories(options.directory, failed);
   const std::array<std::pair<const char*, std::string>, 4> files = {{
       {"network.yml", to_network_yml(system)},
       {"system.json", system_json(system, cluster.gpu, options.encoding)},
       {"remote_memory.json", "{ \"memory-type\": \"NO_MEMORY_EXPANSION\" }\n"},
-      {"README.md", readme(ranks, options, system)},
+      {"README.md", readme(ranks, options, system, fitted.has_value())},
   }};
   for (const auto& [name, text] : files) {
     NS_TRY_VOID(write_text(options.directory / name, text));

@@ -7,6 +7,7 @@
 
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
+#include "symbolic_operators.h"
 
 namespace ns_dist {
 namespace chakra {
@@ -62,6 +63,10 @@ KernelWork kernel_work(const TraceNode& node) {
     }
   }
   if (const auto op = pytorch_operator(operator_name(node), node.inputs)) return {"PyTorch operator", {*op}};
+  if (const auto symbols = symbolic_node(node)) {
+    const auto op = symbolic_operator(*symbols, {});
+    return op ? KernelWork{"STAGE symbols", {*op}} : KernelWork{};
+  }
   const double flops = number_at(node, "num_ops").value_or(0), bytes = number_at(node, "tensor_size").value_or(0);
   if (!(flops >= 0) || !(bytes > 0) || work_is_time(node)) return {};
   const Operator op{UnknownOperator{"work", flops * units::FLOP, bytes * units::B, Bytes()}};

@@ -127,6 +127,12 @@ Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus) {
   return system;
 }
 
+std::int64_t astra_comm_size(const Collective& collective) {
+  const bool gathers = collective.kind == CollectiveKind::kAllGather;
+  const double bytes = collective.size / units::B / (gathers ? static_cast<double>(collective.group.size()) : 1);
+  return std::isfinite(bytes) ? static_cast<std::int64_t>(std::clamp(std::ceil(bytes), 1.0, 0x1p62)) : 1;
+}
+
 std::string to_network_yml(const AstraSystem& system) {
   return fmt::format(
       "# Bandwidths in GiB/s a link and direction: ASTRA-Sim's \"GB/s\" is 2^30 bytes. Latencies in ns a hop; a Switch "

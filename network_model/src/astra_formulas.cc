@@ -596,9 +596,7 @@ class AstraModel final : public NetworkCost {
                    {}});
     }
     NS_TRY(const AstraNetwork network, network_for(collective.group));
-    // As a trace counts it: whole bytes, rounded up; of an all-gather, a rank's own shard.
-    const double shards = collective.kind == CollectiveKind::kAllGather ? static_cast<double>(placement.ranks) : 1;
-    const Int size = static_cast<Int>(std::max(1.0, std::ceil(bytes / shards)));
+    const Int size = astra_comm_size(collective);
     Answer result;
     const std::vector<AstraDimension>& dimensions = network.system().dimensions;
     std::vector<Rank> members;

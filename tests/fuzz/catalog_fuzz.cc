@@ -1,10 +1,11 @@
-// Catalog files: any text is either refused, with a message for each mistake, or read.
+// Catalog files and prices: any text is either refused, with a message for each mistake, or read.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/time_to_train.h"
 
 namespace {
 
@@ -28,5 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   check(ns_dist::read_fabric(text, "input.json"));
   check(ns_dist::read_runs(text, "input.json"));
+  check(ns_dist::read_framework(text, "input.json"));
+  check(ns_dist::read_prices(text, "input.json"));
   return 0;
 }

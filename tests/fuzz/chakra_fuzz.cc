@@ -29,8 +29,9 @@ void write_and_read(const std::vector<ns_dist::TraceNode>& nodes) {
   }
 }
 
-// The bytes as two files: a report of lint or a reason, and what annotate writes is read again.
-void lint_and_annotate(const std::uint8_t* data, std::size_t size) {
+// The bytes as two files: a report of lint or a reason; what annotate writes is read again; what was repaired needs no
+// repair.
+void lint_annotate_and_repair(const std::uint8_t* data, std::size_t size) {
   static const std::filesystem::path prefix =
       std::filesystem::temp_directory_path() / ("ns_dist_lint_fuzz_" + std::to_string(::getpid()));
   const ns_dist::TraceSet traces{prefix, {prefix.string() + ".0.et", prefix.string() + ".1.et"}};
@@ -45,6 +46,14 @@ void lint_and_annotate(const std::uint8_t* data, std::size_t size) {
   model.ratio = [](double flops, double bytes) { return std::optional<double>(flops / bytes); };
   const std::filesystem::path out = prefix.string() + ".out";
   if (ns_dist::annotate(traces.files[0], out, model)) NS_EXPECTS(ns_dist::read_trace(out).has_value());
+  if (ns_dist::repair(traces.files[0], out)) {
+    const auto again = ns_dist::repair(out, traces.files[1]);
+    NS_EXPECTS(again.has_value() && again->dangling == 0 && again->circles == 0 && again->chained == 0);
+    NS_EXPECTS(again->cpu_collectives == 0 && again->not_run == 0);
+  }
+  if (const auto groups = ns_dist::read_comm_groups(traces.files[0])) {
+    for (const auto& [id, members] : *groups) NS_EXPECTS(id > 0 && !members.empty());
+  }
   for (const std::filesystem::path& file : {traces.files[0], traces.files[1], out}) std::filesystem::remove(file);
 }
 
@@ -64,6 +73,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const ns_dist::ReplayReport report = ns_dist::replay(traces, {{1, {0, 1}}}, encoding);
     NS_EXPECTS(report.ok() || !report.problems.empty());  // nothing hangs without a reason
   }
-  lint_and_annotate(data, size);
+  lint_annotate_and_repair(data, size);
   return 0;
 }

@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include "ns_dist/astra_network.h"
 #include "ns_dist/cluster.h"
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/files.h"
@@ -121,7 +122,8 @@ struct ExportOptions {
   // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
   // category.
   bool operators = true;
-  // Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|" between them. No
+  // Small traces. Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|"
+  // between them, or ns_dist_as, the id of an earlier node that has the same. No
   // rank ends at another time, but for the microseconds of kernels below half a microsecond.
   bool merge_kernels = false;
   std::function<void(std::int64_t files, std::int64_t of)> progress = {};  // after each file; may be empty
@@ -197,9 +199,11 @@ class ExportFolder {
 Result<ExportSummary> write_traces(const ExecutionGraph& graph, const Timeline& timeline, const ExportOptions& options);
 
 // Writes what ASTRA-Sim's analytical backends need beside the traces: network.yml, system.json, remote_memory.json and
-// README.md with the command to run. Link bandwidths are in GiB/s, which is what its "GB/s" means.
+// README.md with the command to run. Link bandwidths are in GiB/s, which is what its "GB/s" means. `fitted`: written
+// instead of the network that to_astra gives, and told as fitted.
 // Errors: fewer than two ranks; ranks that fill no whole number of the cluster's units; a file that cannot be written.
-Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, const ExportOptions& options);
+Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, const ExportOptions& options,
+                                const std::optional<AstraSystem>& fitted = std::nullopt);
 
 // ---- Replay ----
 
@@ -328,13 +332,13 @@ Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const 
 // ---- What a kernel computes ----
 
 struct KernelWork {
-  std::string_view told_by;         // "operator attribute", "PyTorch operator", "work"; empty: by nothing
+  std::string_view told_by;  // "operator attribute", "PyTorch operator", "STAGE symbols", "work"; empty: by nothing
   std::vector<Operator> operators;  // one after the other
 };
 
 // What a kernel's node tells by itself: our attribute ns_dist_op; a PyTorch operator (op_schema or name, with shapes
-// and types of its inputs); or only num_ops, FLOP, and tensor_size, bytes. Kernels of a recorded PyTorch trace tell it
-// by the CPU operator that launched them, which `annotate` looks up.
+// and types of its inputs); a node of STAGE, with its tensors; or only num_ops, FLOP, and tensor_size, bytes. Kernels
+// of a recorded PyTorch trace tell it by the CPU operator that launched them, which `annotate` looks up.
 KernelWork kernel_work(const TraceNode& node);
 
 // ---- Annotate ----
@@ -343,10 +347,12 @@ KernelWork kernel_work(const TraceNode& node);
 enum class AnnotateWay : std::uint8_t {
   kOperator,  // our attribute ns_dist_op
   kPytorch,   // the PyTorch operator that launched it, by its name, input shapes and types
+  kSymbols,   // the tensors and num_ops of a symbolic trace of STAGE
+  kWork,      // the same, where they tell no dimensions of a product: by its work
   kRatio,     // the recorded duration times a ratio
   kKept,      // as recorded
 };
-inline constexpr std::size_t kAnnotateWays = 4;
+inline constexpr std::size_t kAnnotateWays = 6;
 std::string_view name_of(AnnotateWay way);
 
 struct AnnotateModel {
@@ -369,9 +375,10 @@ struct AnnotateReport {
 
 // Writes the trace `from` as `to`, plain or gzipped by the name, with durations of its GPU kernels by `model`. Frames
 // are patched: duration_micros, and our ns_dist_duration_ns and num_ops where these tell the time too; every other byte
-// stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times.
-// Durations are whole microseconds, whose remainder is carried along each stream (attribute tid). Errors: those of
-// read_trace; a file that cannot be written; one and the same file.
+// stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times. In
+// traces of STAGE num_ops are multiply-adds and tensor_size elements, which are taken for bf16. Durations are whole
+// microseconds, whose remainder is carried along each stream (attribute tid). Errors: those of read_trace; a file that
+// cannot be written; one and the same file.
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model);
 

@@ -81,6 +81,10 @@ AstraDimension astra_dimension(const FabricLevel& level, std::int64_t npus);
 // more than the cluster has.
 Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus);
 
+// The attribute comm_size of a collective or message in a trace: whole bytes, rounded up, at least one; of an
+// all-gather a rank's own shard, where we count what comes out.
+std::int64_t astra_comm_size(const Collective& collective);
+
 // The network yml of `system`: topology, npus_count, bandwidth, latency.
 std::string to_network_yml(const AstraSystem& system);
 

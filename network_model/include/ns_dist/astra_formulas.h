@@ -59,4 +59,24 @@ class AstraNetwork {
 // run.
 Result<std::unique_ptr<NetworkCost>> make_astra_model(const Cluster& cluster, std::int64_t ranks = 0);
 
+// What a collective of a step should take, and how often the step has it. A kSendRecv is a message.
+struct AstraTarget {
+  Collective collective;
+  Seconds time;
+  double count = 1;
+};
+
+struct AstraFit {
+  AstraSystem system;
+  // |answer / time - 1| of the targets, averaged by their time: of the network as given, and as fitted.
+  double error_before = 0, error = 0;
+  double total = 1;  // sum of the answers over the sum of times
+};
+
+// Bandwidth and latency of each dimension such that the formulas answer what the targets should take: least squares of
+// the logarithm of answer over time, weighted by time. Both stay within a factor of 1,000 of what they were; a
+// dimension that no target spans keeps its own. Targets that ASTRA-Sim does not run are left out. Errors: those of
+// AstraNetwork::make; no target that it runs.
+Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarget> targets);
+
 }  // namespace ns_dist

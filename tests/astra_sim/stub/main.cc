@@ -55,9 +55,10 @@ int main(int argc, char** argv) {
     return out;
   };
   const std::string op = "gemm dtype=bf16 m=4096 n=8192 k=1024";
-  std::vector<Node> nodes = {node(0, "ours", 7),     node(1, "the same", 7), node(2, "aten::mm", 11),
-                             node(3, "unknown", 13), node(4, "host", 17),    node(5, "roofline encoding", 19)};
-  nodes[0].attributes["ns_dist_op"] = nodes[1].attributes["ns_dist_op"] = op;
+  std::vector<Node> nodes = {node(0, "ours", 7),     node(1, "as the first", 7), node(2, "aten::mm", 11),
+                             node(3, "unknown", 13), node(4, "host", 17),        node(5, "roofline encoding", 19)};
+  nodes[0].attributes["ns_dist_op"] = op;
+  nodes[1].attributes["ns_dist_as"] = std::int64_t{0};
   nodes[2].shapes = "[[4096, 1024], [1024, 8192]]";
   nodes[2].types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)']";
   nodes[3].attributes["ns_dist_op"] = true;  // of the wrong type

@@ -9,6 +9,7 @@
 
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
+#include "symbolic_operators.h"
 #include "unit/chakra_io/traces.h"
 #include "wire.h"
 
@@ -232,6 +233,110 @@ TEST(PytorchOperators, ProductsConvolutionsAndPointwise) {
         {"aten::conv2d", "[[2, 3, 224, 224], [64, 3, 7, 7]]", "['Tensor(float)']"}}) {
     EXPECT_FALSE(pytorch_operator(name, {"", shapes, types})) << name << shapes << types;
   }
+}
+
+// A kernel as STAGE writes it; a tensor is its shape and what is listed for it.
+struct Listed {
+  const char* shape;
+  double elements;
+};
+
+TraceNode symbolic(const char* type, std::int64_t operations, std::uint64_t elements, const std::vector<Listed>& inputs,
+                   const Listed& output) {
+  const auto list = [](const std::vector<Listed>& tensors) {
+    std::vector<std::string> out;
+    for (const Listed& tensor : tensors) {
+      out.push_back(std::string("mb0.transformer.0.x@0") + tensor.shape);
+      out.push_back(std::to_string(tensor.elements));
+    }
+    return out;
+  };
+  TraceNode node = kernel(1, 0);
+  node.attributes = {{"inputs", list(inputs)},
+                     {"outputs", list({output})},
+                     {"num_ops", operations},
+                     {"tensor_size", elements},
+                     {"op_type", std::string(type)}};
+  return node;
+}
+
+OperatorKind kind_of(const TraceNode& node, const std::vector<TraceNode>& others = {}) {
+  chakra::SymbolicSizes sizes;
+  for (const TraceNode& other : others) sizes.learn(*chakra::symbolic_node(other));
+  const auto op = chakra::symbolic_operator(*chakra::symbolic_node(node), sizes);
+  return op ? op->kind : UnknownOperator{"none", {}, {}, {}};
+}
+
+// 2 x 1,024 tokens, Dmodel 512, Dff 2,048, tp 4: an MLP's first product and its gradients.
+TEST(SymbolicOperators, DimensionsOfProducts) {
+  constexpr std::int64_t kOperations = 2048LL * 512 * 512;
+  const Listed tokens = {"Batch/dp,Seq/(cp*tp),Dmodel", 2048 * 512 / 4},
+               hidden = {"Batch/dp,Seq/cp,Dff/tp", 2048 * 512}, weight = {"Dmodel,Dff/tp", 512 * 512};
+  const TraceNode forward = symbolic("M", kOperations, 2048 * 512, {tokens, weight}, hidden);
+  EXPECT_EQ(kind_of(forward), OperatorKind(Gemm{.m = 2048, .n = 512, .k = 512}));
+  // The weight's gradient: the tokens were gathered from four ranks, which only their shape tells.
+  const Listed narrow = {"Batch/dp,Seq/cp,Dout/tp", 2048 * 128};
+  const TraceNode gradient =
+      symbolic("M", 2048LL * 512 * 128, 512 * 128, {tokens, narrow}, {"Dmodel,Dout/tp", 512 * 128});
+  EXPECT_EQ(kind_of(gradient), OperatorKind(Gemm{.m = 512, .n = 128, .k = 2048, .layout = GemmLayout::kTN}));
+  // A weight is listed with its optimizer's states, five times its elements.
+  const Listed with_states = {"Dmodel,Dff/tp", 5 * 512 * 512};
+  EXPECT_EQ(kind_of(symbolic("M", kOperations, 2048 * 512, {tokens, with_states}, hidden)), kind_of(forward));
+  // With sharded weights the sizes of gradients are not listed; what another node writes in the same shape tells them.
+  const TraceNode unlisted =
+      symbolic("M", kOperations, 2048 * 512, {{tokens.shape, 0}, {weight.shape, 0}}, {hidden.shape, 0});
+  EXPECT_TRUE(std::holds_alternative<UnknownOperator>(kind_of(unlisted)));
+  const TraceNode other = symbolic("M", kOperations, 512 * 512, {hidden, tokens}, {weight.shape, 0});
+  EXPECT_EQ(kind_of(unlisted, {other}), kind_of(forward));
+}
+
+// Scores of attention: 2 sequences x 8 heads of 64, 128 x 128 each.
+TEST(SymbolicOperators, BatchesOfProducts) {
+  const Listed queries = {"Batch/dp,Seq/cp,Dmodel/Head,Head/tp", 2 * 128 * 64 * 8},
+               keys = {"Batch/dp,Seq,Dmodel/Head,Head/tp", 2 * 128 * 64 * 8};
+  EXPECT_EQ(kind_of(symbolic("M", 2LL * 8 * 128 * 128 * 64, 2 * 8 * 128 * 128, {queries, keys},
+                             {"Batch/dp,Seq/cp,Seq,Head/tp", 2 * 8 * 128 * 128})),
+            OperatorKind(Gemm{.batch = 16, .m = 128, .n = 128, .k = 64}));
+}
+
+TEST(SymbolicOperators, EverythingElse) {
+  const Listed x = {"Batch,Seq,Dmodel", 4096};
+  EXPECT_EQ(kind_of(symbolic("A", 4096, 4096, {x, x}, x)), OperatorKind(Elementwise{"elementwise", 4096, 2, 1, 1}));
+  EXPECT_EQ(kind_of(symbolic("E", 20480, 4096, {x}, x)), OperatorKind(Elementwise{"elementwise", 4096, 1, 1, 5}));
+  EXPECT_EQ(kind_of(symbolic("SLICE", 1024, 1024, {x}, {"Batch,Seq,Dmodel/4", 1024})),
+            OperatorKind(Copy{2048 * units::B}));
+  // Weighted by a number a row, and a dot product of each row: no product of matrices.
+  EXPECT_TRUE(std::holds_alternative<Elementwise>(kind_of(symbolic("M", 4096, 4096, {x, {"Batch,Seq", 64}}, x))));
+  EXPECT_TRUE(std::holds_alternative<Elementwise>(kind_of(symbolic("M", 4096, 64, {x, x}, {"Batch,Seq", 64}))));
+  // Nothing whole: 3 x 4096 multiply-adds with an operand of 1,000.
+  EXPECT_EQ(work_of(Operator{kind_of(symbolic("M", 12288, 4096, {{"a", 1000}, {"b", 1000}}, {"c", 4096}))}).flops,
+            24576 * units::FLOP);
+  const Listed weight = {"Dmodel,Dmodel", 5 * 4096};
+  EXPECT_EQ(kind_of(symbolic("A", 4096, 4096, {weight, x}, weight)), OperatorKind(OptimizerStep{4096}));
+  TraceNode no_tensors = symbolic("M", 4096, 4096, {}, x);
+  EXPECT_FALSE(chakra::symbolic_node(no_tensors));
+  EXPECT_FALSE(chakra::symbolic_node(kernel(1, 1)));
+}
+
+TEST(Annotate, SymbolicTracesAreForecastByTheirTensors) {
+  const Listed tokens = {"Batch,Seq,Dmodel", 64 * 32}, weight = {"Dmodel,Dff", 32 * 16},
+               hidden = {"Batch,Seq,Dff", 64 * 16};
+  const TraceNode product = symbolic("M", 64 * 32 * 16, 64 * 16, {tokens, weight}, hidden),
+                  odd = symbolic("M", 64 * 32 * 16, 64 * 16, {{"a", 77}, {"b", 78}}, {"c", 64 * 16});
+  AnnotateModel model;
+  model.forecast = [](const Operator& op) -> std::optional<double> {
+    EXPECT_EQ(op.dtype, DType::kBf16);
+    return std::holds_alternative<Gemm>(op.kind) ? 7000 : 9000;
+  };
+  AnnotateReport report;
+  const auto out = annotated({product, odd}, model, &report);
+  EXPECT_EQ(out[0].duration_micros, 7U);
+  EXPECT_EQ(out[1].duration_micros, 9U);
+  EXPECT_EQ(out[0].attributes, product.attributes);
+  EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kSymbols)].new_ns, 7000);
+  EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kWork)].new_ns, 9000);
+  EXPECT_EQ(kernel_work(product).told_by, "STAGE symbols");
+  EXPECT_EQ(kernel_work(product).operators, (std::vector{Operator{Gemm{.m = 64, .n = 16, .k = 32}, DType::kBf16}}));
 }
 
 }  // namespace

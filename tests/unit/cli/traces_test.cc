@@ -70,6 +70,28 @@ TEST(Traces, ExportSaysWhatAstraSimWillAnswer) {
   EXPECT_NEAR(astra["astra_sim"]["by_formulas_s"].get<double>(), 0, 2e-6);
 }
 
+// What the formulas make of the step is closer to ours with the network fitted to its collectives.
+TEST(Traces, AFittedNetworkBringsTheReplayToOurStep) {
+  for (const std::string plan : {"--tp 4 --pp 2 --dp 2 --global-batch 8", "--tp 2 --pp 2 --dp 4 --global-batch 8",
+                                 "--tp 4 --dp 4 --global-batch 4 --cluster frontier"}) {
+    const ScratchFolder folder;
+    const std::string work =
+        "--model gpt2 " + plan + " --overlap none --contention off --compute-slowdown off --encoding roofline ";
+    const auto off_of = [&](const std::string& flags, const char* name) {
+      const CommandResult printed = answered("export " + work + flags + "--output " + name, folder.path());
+      EXPECT_EQ(printed.out.find("network.yml is fitted") != std::string::npos, !flags.empty());
+      const double step = json::parse(read_text(folder.path() / name / "manifest.json"))["step_time_s"];
+      const json replayed = json::parse(answered(std::string("replay ") + name + " --json", folder.path()).out);
+      return replayed["step_time_s"].get<double>() / step - 1;
+    };
+    const double before = off_of("", "sheet"), after = off_of("--fit-network ", "fitted");
+    EXPECT_LT(std::fabs(after), 0.02) << plan << ": " << before << " before";
+    EXPECT_LT(std::fabs(after), std::fabs(before)) << plan;
+    const json fit = json::parse(read_text(folder.path() / "fitted" / "manifest.json"))["network_fit"];
+    EXPECT_LT(fit["error"], fit["error_before"]) << plan;
+  }
+}
+
 TEST(Traces, ReplaySpeaksAsAstraSimDoes) {
   const ScratchFolder folder;
   answered("export --model gpt2 --tp 2 --dp 2 --global-batch 2 --output t", folder.path());

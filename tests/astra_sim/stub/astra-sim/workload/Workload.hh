@@ -23,7 +23,7 @@ class ETFeederNode {
   ChakraProtoMsg::NodeType node_type = ChakraProtoMsg::NodeType::COMP_NODE;
   std::uint64_t node_id = 0, micros = 0;
   std::string node_name, values, shapes, types;
-  std::map<std::string, std::variant<bool, std::uint64_t, double, std::string>> attributes;
+  std::map<std::string, std::variant<bool, std::int64_t, std::uint64_t, double, std::string>> attributes;
 
   std::uint64_t id() const { return node_id; }
   std::string name() const { return node_name; }

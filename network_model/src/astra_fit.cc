@@ -1,0 +1,146 @@
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "ns_dist/astra_formulas.h"
+
+namespace ns_dist {
+namespace {
+
+struct Goal {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::int64_t size = 1;  // as a trace counts it
+  std::vector<Rank> members;
+  double ns = 0, weight = 0;  // weight: its time in the step
+};
+
+std::optional<double> answer_ns(const AstraNetwork& network, const Goal& goal) {
+  if (goal.kind == CollectiveKind::kSendRecv) {
+    const auto ns = network.message_ns(goal.members.front(), goal.members.back(), goal.size);
+    return ns ? std::optional(static_cast<double>(*ns)) : std::nullopt;
+  }
+  std::vector<std::int64_t> times(goal.members.size(), 0);
+  if (!network.collective(goal.kind, goal.size, goal.members, times)) return std::nullopt;
+  return static_cast<double>(*std::max_element(times.begin(), times.end()));
+}
+
+// Logarithms of bandwidth and latency of each dimension, as changes of what they were.
+AstraSystem changed(AstraSystem system, const std::vector<double>& logs) {
+  for (std::size_t i = 0; i < system.dimensions.size(); ++i) {
+    system.dimensions[i].bandwidth_gib *= std::exp(logs[2 * i]);
+    system.dimensions[i].latency_ns *= std::exp(logs[2 * i + 1]);
+  }
+  return system;
+}
+
+class Fit {
+ public:
+  Fit(const AstraSystem& system, std::vector<Goal> goals) : system_(system), goals_(std::move(goals)) {}
+
+  double loss(const std::vector<double>& logs) const {
+    double sum = 0;
+    visit(logs, [&](const Goal& goal, double ns) {
+      const double log_ratio = std::log(std::max(ns, 1.0) / goal.ns);
+      sum += goal.weight * log_ratio * log_ratio;
+    });
+    return sum;
+  }
+
+  // A compass search: steps along each axis, and along the last success, halved where none helps. Answers are whole
+  // nanoseconds and largest values of several, so there is no derivative to follow.
+  std::vector<double> run() const {
+    constexpr int kMostLosses = 4000;
+    constexpr double kMostChange = 6.9;  // ln 1,000
+    std::vector<double> at(2 * system_.dimensions.size(), 0);
+    double best = loss(at);
+    int left = kMostLosses;
+    const auto better = [&](std::vector<double> to) {
+      for (double& x : to) x = std::clamp(x, -kMostChange, kMostChange);
+      --left;
+      const double now = loss(to);
+      // Less than a hundred millionth is no reason to move what the targets do not tell.
+      if (!(now < best * (1 - 1e-8))) return false;
+      best = now;
+      at = std::move(to);
+      return true;
+    };
+    for (double step = 0.5; step > 1e-5 && left > 0;) {
+      const std::vector<double> from = at;
+      for (std::size_t i = 0; i < at.size(); ++i) {
+        for (const double way : {step, -step}) {
+          std::vector<double> to = at;
+          to[i] += way;
+          if (better(std::move(to))) break;
+        }
+      }
+      if (at == from) {
+        step /= 2;
+        continue;
+      }
+      std::vector<double> on = at;
+      for (std::size_t i = 0; i < on.size(); ++i) on[i] += at[i] - from[i];
+      better(std::move(on));
+    }
+    return at;
+  }
+
+  template <class Visit>
+  void visit(const std::vector<double>& logs, Visit&& visit) const {
+    const auto network = AstraNetwork::make(changed(system_, logs));
+    for (const Goal& goal : goals_) visit(goal, network ? answer_ns(*network, goal).value_or(0) : 0);
+  }
+
+  double error(const std::vector<double>& logs) const {
+    double off = 0, all = 0;
+    visit(logs, [&](const Goal& goal, double ns) {
+      off += goal.weight * std::fabs(ns / goal.ns - 1);
+      all += goal.weight;
+    });
+    return off / all;
+  }
+
+ private:
+  const AstraSystem& system_;
+  std::vector<Goal> goals_;
+};
+
+}  // namespace
+
+Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarget> targets) {
+  NS_TRY(const AstraNetwork network, AstraNetwork::make(system));
+  std::vector<Goal> goals;
+  for (const AstraTarget& target : targets) {
+    const Collective& collective = target.collective;
+    Goal goal;
+    goal.kind = collective.kind;
+    goal.size = astra_comm_size(collective);
+    for (std::int64_t i = 0; i < collective.group.size(); ++i) goal.members.push_back(collective.group.at(i));
+    if (goal.kind != CollectiveKind::kSendRecv) std::sort(goal.members.begin(), goal.members.end());
+    goal.ns = target.time / units::ns;
+    goal.weight = goal.ns * target.count;
+    if (goal.ns > 0 && goal.weight > 0 && goal.members.size() > 1 && answer_ns(network, goal)) {
+      goals.push_back(std::move(goal));
+    }
+  }
+  if (goals.empty()) {
+    return fail({ErrorCode::kInvalidInput,
+                 "there is no collective or message to fit the network to",
+                 "network.yml",
+                 "a plan whose ranks speak to each other",
+                 "leave the fit out",
+                 {}});
+  }
+  const Fit fit(system, std::move(goals));
+  const std::vector<double> start(2 * system.dimensions.size(), 0), end = fit.run();
+  AstraFit out{changed(system, end), fit.error(start), fit.error(end), 1};
+  double answers = 0, times = 0;
+  fit.visit(end, [&](const Goal& goal, double ns) {
+    answers += goal.weight * ns / goal.ns;
+    times += goal.weight;
+  });
+  out.total = answers / times;
+  return out;
+}
+
+}  // namespace ns_dist
