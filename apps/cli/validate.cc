@@ -35,7 +35,8 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
     SuiteAnswer all;
     for (const std::filesystem::path& collection : collections) {
       Progress progress("validating", 1);
-      NS_TRY(RunSuite suite, check_run_collection(collection, catalog, [&](double share) { progress.share(share); }));
+      NS_TRY(RunSuite suite,
+             check_run_collection(collection, catalog, request.refit, [&](double share) { progress.share(share); }));
       progress.done();
       if (collections.size() > 1) all.markdown += fmt::format("{}\n\n", collection.filename().string());
       all.markdown += suite.markdown + (collections.size() > 1 ? "\n" : "");
@@ -133,7 +134,8 @@ int validate_command(int argc, const char* const* argv) {
   app.add_option("--runs", request.of.runs,
                  "publications: ids of `ns-dist list runs` or JSON files (all built-in ones)")
       ->type_name("ID|FILE");
-  app.add_flag("--refit", request.of.refit, "kernels: also fit without each GPU and generation in turn, minutes");
+  app.add_flag("--refit", request.of.refit,
+               "also fit without each GPU and generation (kernels), without each publication (runs), minutes");
   app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);

@@ -42,6 +42,19 @@ Efficiency tensor_efficiency(std::string_view architecture) {
 
 constexpr double kLeastVoltageShare = 0.68;  // of the boost clock, boards with GDDR
 
+// The constant c of the law below, W s^3 per FLOP a clock, for boards with HBM.
+//
+// AMD's at 5 nm goes through the "max-achievable FLOPS" that AMD measured and published (ROCm blogs, "Measuring
+// Max-Achievable FLOPs, part 2", February 2025, BF16): 708 TFLOP/s on MI300X and 843 on MI325X, which gives 8.2e-31 and
+// 6.5e-31. They are the best of many shapes, as 794 TFLOP/s is on H100, which is 1.045 times H100's ceiling here; the
+// mean of the two times 1.045^3 is the constant. At 3 nm TSMC's published power at equal speed, N3E -34 % from N5.
+double cube_law_cost(const Gpu& gpu) {
+  if (gpu.vendor == "amd" && gpu.process_nm <= 5) return gpu.process_nm > 4 ? 8.3e-31 : 8.3e-31 * 0.66;
+  if (gpu.process_nm > 10) return 3.3e-30;
+  if (gpu.process_nm > 7) return 8.2e-31;
+  return gpu.process_nm > 5 ? 1.34e-30 : 4.66e-31;
+}
+
 // What the board's power lets the tensor units do. Dynamic power is c U V^2 f for U FLOP a clock; along the part of the
 // curve where voltage follows frequency that is c U f^3, so that f = (P / (c U))^(1/3) and the rate U f = U^(2/3)
 // (P / c)^(1/3). c is W s^3 per FLOP a clock, in BF16, large GEMMs of published kernel tables: 4.5e-31 to 5.0e-31 on
@@ -59,11 +72,7 @@ double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak) {
   const double per_sm = std::exp2(std::round(std::log2(bf16_peak / clock / gpu.sm_count)));
   const double units = per_sm * gpu.sm_count;
   if (!gddr) {
-    const double cost = gpu.process_nm > 10  ? 3.3e-30
-                        : gpu.process_nm > 7 ? 8.2e-31
-                        : gpu.process_nm > 5 ? 1.34e-30
-                                             : 4.66e-31;
-    return std::min(bf16_peak, std::cbrt(units * units * watts / cost));
+    return std::min(bf16_peak, std::cbrt(units * units * watts / cube_law_cost(gpu)));
   }
   // Joule a FLOP at the least voltage, the whole board's. At 4 nm L40S, at its limit. At 8 nm a bound: A40 reaches 0.80
   // of its peak with its largest products, which are its fastest. At 12 nm the constant of the other boards times 1.88,

@@ -26,7 +26,7 @@ std::size_t size_of_type(std::string_view dtype) {
   return 0;
 }
 
-tl::unexpected<Error> bad(const std::string& where, std::string message) {
+tl::unexpected<Error> bad_header(const std::string& where, std::string message) {
   Error error;
   error.message = std::move(message);
   error.where = where;
@@ -39,15 +39,15 @@ tl::unexpected<Error> bad(const std::string& where, std::string message) {
 
 Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string& where) {
   constexpr std::size_t kLengthSize = 8, kLargestHeader = 100'000'000;  // the format's own limit
-  if (bytes.size() < kLengthSize) return bad(where, "the file is shorter than its header length");
+  if (bytes.size() < kLengthSize) return bad_header(where, "the file is shorter than its header length");
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthSize);
   if (length > kLargestHeader || length > bytes.size() - kLengthSize) {
-    return bad(where, "the header length is " + std::to_string(length) + " bytes, more than the file has");
+    return bad_header(where, "the header length is " + std::to_string(length) + " bytes, more than the file has");
   }
   const std::string_view text = bytes.substr(kLengthSize, length), data = bytes.substr(kLengthSize + length);
   NS_TRY(const auto header, parse_json(text, where));
-  if (!header.is_object()) return bad(where, "the header is not a JSON object");
+  if (!header.is_object()) return bad_header(where, "the header is not a JSON object");
 
   Safetensors file;
   file.where_ = where;
@@ -56,10 +56,10 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
   };
   std::vector<Range> ranges;
   for (const auto& [name, entry] : header.items()) {
-    if (!entry.is_object()) return bad(where, "header entry \"" + shortened(name) + "\" is not an object");
+    if (!entry.is_object()) return bad_header(where, "header entry \"" + shortened(name) + "\" is not an object");
     if (name == "__metadata__") {
       for (const auto& [key, value] : entry.items()) {
-        if (!value.is_string()) return bad(where, "metadata \"" + shortened(key) + "\" is not a text");
+        if (!value.is_string()) return bad_header(where, "metadata \"" + shortened(key) + "\" is not a text");
         file.metadata_[key] = value.get<std::string>();
       }
       continue;
@@ -68,23 +68,25 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
     if (dtype == entry.end() || !dtype->is_string() || shape == entry.end() || !shape->is_array() ||
         offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 || !(*offsets)[0].is_number_unsigned() ||
         !(*offsets)[1].is_number_unsigned()) {
-      return bad(where, "tensor \"" + shortened(name) + "\" lacks a usable dtype, shape or data_offsets");
+      return bad_header(where, "tensor \"" + shortened(name) + "\" lacks a usable dtype, shape or data_offsets");
     }
     const std::size_t element = size_of_type(dtype->get_ref<const std::string&>());
     if (element == 0)
-      return bad(where, "tensor \"" + shortened(name) + "\" has the unknown type " + json_excerpt(*dtype));
+      return bad_header(where, "tensor \"" + shortened(name) + "\" has the unknown type " + json_excerpt(*dtype));
     std::uint64_t count = 1;
     for (const auto& extent : *shape) {
       if (!extent.is_number_unsigned())
-        return bad(where, "tensor \"" + shortened(name) + "\" has a shape that is no size");
+        return bad_header(where, "tensor \"" + shortened(name) + "\" has a shape that is no size");
       const auto size = extent.get<std::uint64_t>();
       if (size != 0 && count > data.size() / size)
-        return bad(where, "tensor \"" + shortened(name) + "\" is larger than the file");
+        return bad_header(where, "tensor \"" + shortened(name) + "\" is larger than the file");
       count *= size;
     }
     const auto begin = (*offsets)[0].get<std::uint64_t>(), end = (*offsets)[1].get<std::uint64_t>();
-    if (begin > end || end > data.size()) return bad(where, "tensor \"" + shortened(name) + "\" leaves the file");
-    if (end - begin != count * element) return bad(where, "tensor \"" + shortened(name) + "\" does not fill its shape");
+    if (begin > end || end > data.size())
+      return bad_header(where, "tensor \"" + shortened(name) + "\" leaves the file");
+    if (end - begin != count * element)
+      return bad_header(where, "tensor \"" + shortened(name) + "\" does not fill its shape");
     Tensor& tensor = file.tensors_[name];
     tensor.dtype = dtype->get<std::string>();
     tensor.data = data.substr(begin, end - begin);
@@ -92,7 +94,7 @@ Result<Safetensors> Safetensors::parse(std::string_view bytes, const std::string
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i].begin < ranges[i - 1].end) return bad(where, "two tensors overlap");
+    if (ranges[i].begin < ranges[i - 1].end) return bad_header(where, "two tensors overlap");
   }
   return file;
 }
@@ -128,13 +130,14 @@ void Safetensors::put(const std::string& name, std::span<const T> values) {
 template <class T>
 Result<std::span<const T>> Safetensors::view(const std::string& name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) return bad(where_, "there is no tensor \"" + name + "\"");
+  if (found == tensors_.end()) return bad_header(where_, "there is no tensor \"" + name + "\"");
   const Tensor& tensor = found->second;
   if (tensor.dtype != kTypeName<T>) {
-    return bad(where_, "tensor \"" + shortened(name) + "\" is " + tensor.dtype + ", not " + std::string(kTypeName<T>));
+    return bad_header(where_,
+                      "tensor \"" + shortened(name) + "\" is " + tensor.dtype + ", not " + std::string(kTypeName<T>));
   }
   if (reinterpret_cast<std::uintptr_t>(tensor.data.data()) % alignof(T) != 0) {
-    return bad(where_, "tensor \"" + shortened(name) + "\" is not aligned");
+    return bad_header(where_, "tensor \"" + shortened(name) + "\" is not aligned");
   }
   return std::span<const T>(reinterpret_cast<const T*>(tensor.data.data()), tensor.data.size() / sizeof(T));
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ns_dist/internal/json_reader.h"
+#include "trimmed.h"
 
 namespace ns_dist {
 namespace {
@@ -144,13 +145,6 @@ constexpr std::int64_t kMostNpus = std::int64_t{1} << 32;
 
 Error yml_error(std::string message, const std::string& where, std::string expected) {
   return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}};
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
 std::string_view unquoted(std::string_view text) {

@@ -12,6 +12,7 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
+#include "trimmed.h"
 
 namespace ns_dist {
 namespace {
@@ -45,12 +46,6 @@ Result<gzFile> opened(const std::filesystem::path& path) {
 }
 
 bool is_blank(char c) { return c == ' ' || c == '\t'; }
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  return text;
-}
 
 // Without the blanks and the quotes around it.
 std::string_view value_of(std::string_view field) {

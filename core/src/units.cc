@@ -7,6 +7,8 @@
 #include <cmath>
 #include <optional>
 
+#include "trimmed.h"
+
 namespace ns_dist::detail {
 namespace {
 
@@ -64,13 +66,6 @@ constexpr std::array<UnitName, 41> kUnits = {{
     {"kWh", 3.6e6, kEnergy},
 }};
 
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const auto first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
-
 const UnitName* find_unit(std::string_view name) {
   for (const UnitName& unit : kUnits) {
     if (unit.name == name) return &unit;
@@ -115,26 +110,26 @@ Error error(std::string message, Dimension expected) {
 }  // namespace
 
 Result<double> parse_in_base(std::string_view text, Dimension expected) {
-  const std::string_view trimmed = trim(text);
+  const std::string_view figure = trimmed(text);
   double number = 0;
-  const auto [rest, status] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
+  const auto [rest, status] = std::from_chars(figure.data(), figure.data() + figure.size(), number);
   if (status == std::errc::result_out_of_range) {
     return fail(error(fmt::format("\"{}\" is out of range", text), expected));
   }
   if (status != std::errc() || !std::isfinite(number)) {
     return fail(error(fmt::format("\"{}\" does not start with a number", text), expected));
   }
-  const std::string_view unit_text = trim(trimmed.substr(static_cast<std::size_t>(rest - trimmed.data())));
+  const std::string_view unit_text = trimmed(figure.substr(static_cast<std::size_t>(rest - figure.data())));
   if (unit_text.empty()) return fail(error(fmt::format("\"{}\" has no unit", text), expected));
 
   const std::size_t slash = unit_text.find('/');
-  const std::string_view over = trim(unit_text.substr(0, slash));
+  const std::string_view over = trimmed(unit_text.substr(0, slash));
   const UnitName* numerator = find_unit(over);
   if (numerator == nullptr) return fail(error(fmt::format("\"{}\" is not a unit known here", over), expected));
   double scale = numerator->scale;
   Dimension dimension = numerator->dimension;
   if (slash != std::string_view::npos) {
-    const std::string_view under = trim(unit_text.substr(slash + 1));
+    const std::string_view under = trimmed(unit_text.substr(slash + 1));
     const UnitName* denominator = find_unit(under);
     if (denominator == nullptr) return fail(error(fmt::format("\"{}\" is not a unit known here", under), expected));
     scale /= denominator->scale;

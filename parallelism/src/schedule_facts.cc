@@ -85,9 +85,9 @@ struct Place {
   std::int64_t direction = -1, position = 0;
 };
 
-class Run {
+class Playback {
  public:
-  Run(const Seats& seats, std::span<const PassList> orders) : seats_(seats), places_(orders.size()) {
+  Playback(const Seats& seats, std::span<const PassList> orders) : seats_(seats), places_(orders.size()) {
     for (const PassList& order : orders) lists_.push_back(flatten(order));
     next_.resize(lists_.size());
     clock_.resize(lists_.size());
@@ -290,7 +290,9 @@ class Run {
 
 }  // namespace
 
-Result<ScheduleFacts> check(const Seats& seats, std::span<const PassList> orders) { return Run(seats, orders).facts(); }
+Result<ScheduleFacts> check(const Seats& seats, std::span<const PassList> orders) {
+  return Playback(seats, orders).facts();
+}
 
 double most_held(const PassList& list, std::span<const ChunkBytes> chunks) {
   double held = 0, most = 0;

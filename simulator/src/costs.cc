@@ -115,7 +115,8 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const NetworkSettings& settings = scenario.network;
   const bool shares = settings.contention || settings.compute_slowdown;
   const std::int64_t period = period_of(scenario.cluster);
-  const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), program.mesh.ranks());
+  const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), program.mesh.ranks(),
+                            scenario.constants);
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {

@@ -60,7 +60,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
     found.push_back({std::move(name), std::move(note), unshared - step(latency)});
   };
   if (session.has_own_models()) {
-    const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks);
+    const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, scenario.constants);
     const auto of_products = [&](double factor) {
       return over([&clock, factor](const Operator& op) { return clock.factor(op) > 1 ? factor : 1; });
     };
@@ -72,9 +72,9 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
         fmt::format("of {}: products take {:.3g} times as long as on the mean one", ranks, clock.slowest),
         of_products(clock.slowest));
     if (scenario.model.moe) {
-      add("experts", fmt::format("their products take {:.3g} times as long as with even groups", kExpertsInTraining),
-          over([](const Operator& op) {
-            return std::holds_alternative<GroupedGemm>(op.kind) ? kExpertsInTraining : 1.0;
+      add("experts", fmt::format("their products take {:.3g} times as long as with even groups", clock.experts),
+          over([experts = clock.experts](const Operator& op) {
+            return std::holds_alternative<GroupedGemm>(op.kind) ? experts : 1.0;
           }));
     }
   }

@@ -315,6 +315,27 @@ Result<void> use_framework(const Framework& framework, Scenario& scenario, Given
   return {};
 }
 
+// The default of a field that a framework may set; nothing where there is no such field.
+std::optional<std::string> default_of(std::string_view field) {
+  const Scenario defaults;
+  for (const auto& table : {assignments_of(defaults.plan), assignments_of(defaults.training),
+                            assignments_of(defaults.host), assignments_of(defaults.network)}) {
+    for (const Assignment& assignment : table) {
+      if (assignment.field == field) return assignment.text;
+    }
+  }
+  return std::nullopt;
+}
+
+// What `old` set and nobody has changed since goes back to its default: the next framework decides.
+void leave_framework(const Framework& old, Scenario& scenario, const Given& given) {
+  for (const Assignment& assignment : old.set) {
+    Scenario same = scenario;
+    if (given.contains(assignment.field) || !assign(same, assignment) || !(same == scenario)) continue;
+    if (const auto text = default_of(assignment.field)) (void)assign(scenario, {assignment.field, *text});
+  }
+}
+
 std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
   std::map<std::string, std::string> by_path;
   if (base != nullptr) {
@@ -367,6 +388,9 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     NS_TRY(
         const Framework framework,
         from("framework", catalog.framework(spec.framework ? std::string_view(*spec.framework) : kDefaultFramework)));
+    if (base != nullptr) {  // a framework that is not in this catalog leaves what it set
+      if (const auto old = catalog.framework(base->framework)) leave_framework(*old, scenario, given);
+    }
     NS_TRY_VOID(use_framework(framework, scenario, given));
   }
   derive_plan(scenario.plan, given, base);

@@ -38,13 +38,6 @@ std::vector<FieldDescription> describe() {
   return all;
 }
 
-const FieldDescription* find(std::string_view name) {
-  for (const FieldDescription& description : scenario_fields()) {
-    if (description.field.name == name) return &description;
-  }
-  return nullptr;
-}
-
 Result<void> refuse(const Assignment& assignment) {
   std::vector<std::string> names;
   for (const FieldDescription& description : scenario_fields()) names.emplace_back(description.field.name);
@@ -58,6 +51,13 @@ Result<void> refuse(const Assignment& assignment) {
 }
 
 }  // namespace
+
+const FieldDescription* find_field(std::string_view name) {
+  for (const FieldDescription& description : scenario_fields()) {
+    if (description.field.name == name) return &description;
+  }
+  return nullptr;
+}
 
 std::span<const FieldDescription> scenario_fields() {
   static const std::vector<FieldDescription> kFields = describe();
@@ -94,7 +94,7 @@ std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan
   std::string flags;
   bool overlaps = false;
   for (const Assignment& assignment : assignments) {
-    const FieldDescription* description = find(assignment.field);
+    const FieldDescription* description = find_field(assignment.field);
     const std::string flag = description != nullptr ? description->flag : assignment.field;
     if (flag.starts_with(kOverlapFlags)) {
       overlaps = true;

@@ -15,18 +15,11 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-const FieldDescription* find(std::string_view name) {
-  for (const FieldDescription& description : scenario_fields()) {
-    if (description.field.name == name) return &description;
-  }
-  return nullptr;
-}
-
 // The choices that help shows, as in "none|selective|full", without what may follow them, as in "full[:LAYERS]";
 // nothing where it shows a placeholder, as in "N".
 Texts choices(std::string_view field) {
   Texts all;
-  std::string_view rest = find(field)->values;
+  std::string_view rest = find_field(field)->values;
   if (rest.empty() || (rest.front() >= 'A' && rest.front() <= 'Z')) return {};
   for (;;) {
     const std::size_t bar = rest.find('|');
@@ -166,9 +159,9 @@ constexpr Searched kSearched[] = {
     {"plan/overlap_param_gather", param_gather_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp", "plan/zero"}},
 };
 
-constexpr std::string_view kDegrees[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
+constexpr std::string_view kDegreeFields[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
 bool is_degree(std::string_view field) {
-  return std::find(std::begin(kDegrees), std::end(kDegrees), field) != std::end(kDegrees);
+  return std::find(std::begin(kDegreeFields), std::end(kDegreeFields), field) != std::end(kDegreeFields);
 }
 constexpr std::string_view kOverlapP2p = "plan/overlap_p2p";
 
@@ -242,7 +235,7 @@ Result<ScenarioSpec> base_spec(const SearchRequest& request) {
       continue;
     spec.assignments.push_back(assignment);
   }
-  for (const std::string_view degree : kDegrees) {
+  for (const std::string_view degree : kDegreeFields) {
     if (degree != "plan/dp") spec.set(degree, 1);
   }
   spec.set("plan/ep", 1);
@@ -266,7 +259,7 @@ std::vector<std::string_view> searched_fields() {
 }
 
 bool can_be_searched(std::string_view field) {
-  return find(field) != nullptr && (field.starts_with("plan/") || field.starts_with("training/"));
+  return find_field(field) != nullptr && (field.starts_with("plan/") || field.starts_with("training/"));
 }
 
 Result<FieldValues> read_values(std::string_view field, std::string_view text) {

@@ -6,17 +6,15 @@
 
 namespace ns_dist {
 
-double training_slowdown(const Gpu& gpu) {
+double training_slowdown(const Gpu& gpu, double exponent) {
   constexpr double kRateOfA100 = 312e12 / 400;  // FLOP/s for each watt, data sheet
-  constexpr double kExponent = 0.2;
   const double rate = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (1.0 * units::FLOP / units::s);
   const double power = gpu.board_power / (1.0 * units::W);
   if (!(rate > 0) || !(power > 0)) return 1;
-  return std::pow(std::max(1.0, rate / power / kRateOfA100), kExponent);
+  return std::pow(std::max(1.0, rate / power / kRateOfA100), exponent);
 }
 
-double slowest_of(std::int64_t ranks) {
-  constexpr double kDeviation = 0.0075;
+double slowest_of(std::int64_t ranks, double deviation) {
   if (ranks < 2) return 1;
   // Expected largest of n standard normal values (Blom 1958).
   const double n = static_cast<double>(ranks), p = (n - 0.375) / (n + 0.25);
@@ -24,11 +22,11 @@ double slowest_of(std::int64_t ranks) {
   const double t = std::sqrt(-2 * std::log(1 - p));
   const double z =
       t - (2.515517 + 0.802853 * t + 0.010328 * t * t) / (1 + 1.432788 * t + 0.189269 * t * t + 0.001308 * t * t * t);
-  return 1 + kDeviation * z;
+  return 1 + deviation * z;
 }
 
 double TrainingClock::factor(const Operator& op) const {
-  if (std::holds_alternative<GroupedGemm>(op.kind)) return load * slowest * kExpertsInTraining;
+  if (std::holds_alternative<GroupedGemm>(op.kind)) return load * slowest * experts;
   return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ? load * slowest : 1;
 }
 

@@ -295,4 +295,10 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
   return runs;
 }
 
+Result<Scenario> scenario_of(const CollectedRun& run, const Catalog& catalog) {
+  NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
+  base.model = run.model;
+  return resolve(run.spec, catalog, &base);
+}
+
 }  // namespace ns_dist

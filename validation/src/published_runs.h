@@ -30,4 +30,7 @@ struct CollectedRun {
 Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
                                                       std::vector<Error>& mistakes);
 
+// The scenario that a row describes. Errors: as resolve.
+Result<Scenario> scenario_of(const CollectedRun& run, const Catalog& catalog);
+
 }  // namespace ns_dist

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "left_out_constants.h"
 #include "ns_dist/error_figures.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/scenario.h"
@@ -127,9 +128,7 @@ Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Cat
   Vote vote;
   vote.run = rows.front();
   for (const CollectedRun* row : rows) vote.measured += row->measured / static_cast<double>(rows.size());
-  NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
-  base.model = vote.run->model;
-  NS_TRY(const Scenario scenario, resolve(vote.run->spec, catalog, &base));
+  NS_TRY(const Scenario scenario, scenario_of(*vote.run, catalog));
   NS_TRY(const Session session, Session::make(scenario));
   NS_TRY(const Prediction prediction, predict(scenario, session));
   const Report report = ns_dist::report(scenario, prediction, {});
@@ -338,7 +337,7 @@ std::string collection_markdown(std::vector<Vote> votes, const std::map<std::str
 
 }  // namespace
 
-Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog, bool refit,
                                       const std::function<void(double)>& progress) {
   RunSuite suite;
   NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes));
@@ -357,9 +356,18 @@ Result<RunSuite> check_run_collection(const std::filesystem::path& file, const C
       ++reasons[vote.error().message.substr(0, kLongestReason)];
     }
     ++done;
-    if (progress) progress(static_cast<double>(done) / static_cast<double>(by_key.size()));
+    // Without a refit this is all there is to do.
+    if (progress) progress((refit ? 0.02 : 1) * static_cast<double>(done) / static_cast<double>(by_key.size()));
   }
-  suite.markdown = collection_markdown(std::move(votes), reasons);
+  std::string left_out;
+  if (refit) {
+    std::vector<JudgedRun> judged;
+    for (const Vote& vote : votes) judged.push_back({vote.run, vote.measured});
+    NS_TRY(left_out, left_out_constants(judged, catalog, [&](double share) {
+             if (progress) progress(0.02 + 0.98 * share);
+           }));
+  }
+  suite.markdown = collection_markdown(std::move(votes), reasons) + left_out;
   return suite;
 }
 

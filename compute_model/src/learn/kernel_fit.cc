@@ -97,7 +97,7 @@ struct Sample {
 // Of 1000 shapes: never fitted on, so that errors on them are honest with the shipped weights, too.
 constexpr std::uint64_t kHoldOut = 100;
 
-constexpr std::ptrdiff_t kFewest = 100;  // rows that a predictor is fitted on
+constexpr std::ptrdiff_t kFewestSamples = 100;  // rows that a predictor is fitted on
 
 // Quantiles of a few GPUs' residuals miss the next GPU's more often than they say; with 5 % a side they held 81-91 % of
 // a GPU left out that has a sibling.
@@ -157,7 +157,7 @@ Error too_few_rows(const KernelFitOptions& options, std::string_view predictor) 
   return {ErrorCode::kInvalidInput,
           fmt::format("too few rows to fit {}", predictor),
           options.data.string(),
-          fmt::format("at least {} measured kernels", 2 * kFewest),
+          fmt::format("at least {} measured kernels", 2 * kFewestSamples),
           "measure more, or correct the shipped weights with ns-dist calibrate",
           {}};
 }
@@ -424,7 +424,7 @@ class Fitter {
                     std::map<std::size_t, Residuals>& far) const {
     const bool all = has_few_rows();
     const auto keep = [&](const Sample& sample) { return !out.contains(sample.gpu) && (all || sample.shape % 2 == 0); };
-    if (std::count_if(samples_.begin(), samples_.end(), keep) < kFewest) return;
+    if (std::count_if(samples_.begin(), samples_.end(), keep) < kFewestSamples) return;
     PredictorWeights blind;
     blind.gpus = names.gpus;
     blind.on_measured_gpu = measured_corrector(keep);
@@ -835,7 +835,7 @@ Result<KernelFit> fit_kernels(const KernelFitOptions& options,
   std::vector<std::size_t> order;
   double total = 0;
   for (std::size_t p = 0; p < kPredictorCount; ++p) {
-    if (std::ssize(data.samples[p]) < 2 * kFewest) continue;
+    if (std::ssize(data.samples[p]) < 2 * kFewestSamples) continue;
     order.push_back(p), total += static_cast<double>(data.samples[p].size());
   }
   // Weights of nothing, or without what was asked for by name, are no answer.

@@ -22,6 +22,7 @@
 #include "ns_dist/parallel_plan.h"
 #include "ns_dist/published_run.h"
 #include "ns_dist/result.h"
+#include "ns_dist/training_clock.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -139,6 +140,7 @@ struct Scenario {
   Stragglers stragglers;
   SimulationSettings settings;
   std::optional<KernelCalibration> kernel_calibration;  // what measurements of this GPU corrected
+  TrainingConstants constants;                          // no field: others are for those who judge them
   std::vector<InputFile> files;                         // what the nouns above were read from, for the provenance
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };
@@ -181,6 +183,9 @@ struct FieldDescription {
 
 // Every field that a ScenarioSpec can set: those of Scenario, and names that are looked up ("model", "machine/gpu").
 std::span<const FieldDescription> scenario_fields();
+
+// The field of that name, or nullptr.
+const FieldDescription* find_field(std::string_view name);
 
 // Sets one field of `scenario` and nothing that follows from it. Errors: no such field, or one that only `resolve` can
 // set ("machine/gpu"); a value that cannot be read. `where` is the field.

@@ -8,34 +8,46 @@
 
 namespace ns_dist {
 
+// The constants below, one set for all steps; `validate --suite runs --refit` finds them anew without each publication.
+struct TrainingConstants {
+  double exponent = 0.2;      // of training_slowdown
+  double deviation = 0.0075;  // of slowest_of
+  double experts = 1.3;       // of grouped products
+  friend bool operator==(const TrainingConstants&, const TrainingConstants&) = default;
+};
+
 // How many times as long products take on the data of a training run as in a benchmark that repeats them: their power
 // grows with the bits that toggle, and where the board's power is short the clock falls. The shortage grows with the
-// nominal rate for each watt of the board: none on an A100 (0.78 TFLOP/s a watt), `kExponent` from there on. The
-// exponent is the one that makes forecasts of published steps on H100 (DGX Cloud, Megatron-Bridge: dense models, bf16
-// and fp8) and on B200 unbiased at the same time; steps on A100 have none of it. 1 where no rate or power is known.
-double training_slowdown(const Gpu& gpu);
+// nominal rate for each watt of the board: none on an A100 (0.78 TFLOP/s a watt), to the power of `exponent` from there
+// on. The exponent is the one that makes forecasts of published steps on H100 (DGX Cloud, Megatron-Bridge: dense
+// models, bf16 and fp8) and on B200 unbiased at the same time; steps on A100 have none of it. 1 where no rate or power
+// is known.
+double training_slowdown(const Gpu& gpu, double exponent = TrainingConstants().exponent);
 
 // How many times as long products take on the slowest of `ranks` GPUs as on the mean one: those of one kind reach
 // different clocks at the same power, and all wait for the slowest where they meet. Normally distributed, with a
 // standard deviation of 0.75 %: a third of what Sinha et al. 2022 (arXiv 2208.11035) find over whole clusters, outliers
 // included, and within the 0.5 to 1 % that eight publications' steps leave open.
-double slowest_of(std::int64_t ranks);
+double slowest_of(std::int64_t ranks, double deviation = TrainingConstants().deviation);
 
 // How many times as long the products of experts take in training as with even groups on an idle machine: tokens are
 // spread unevenly, all ranks wait for the busiest, and the host waits for the number of tokens of each expert. Nothing
 // published tells these apart; the factor is the one that leaves steps of five models (Grok-1, DeepSeek-V2 and -V3,
 // Qwen3 30B and 235B; three publications, H100 and B200, bf16 and fp8) neither too short nor too long.
-inline constexpr double kExpertsInTraining = 1.3;
+inline constexpr double kExpertsInTraining = TrainingConstants().experts;
 
 // How many times as long kernels take in a run of `ranks` GPUs as the compute model says. `calibrated`: measurements of
 // this very GPU have its clocks.
 class TrainingClock {
  public:
-  TrainingClock(const Gpu& gpu, bool calibrated, std::int64_t ranks)
-      : load(calibrated ? 1 : training_slowdown(gpu)), slowest(slowest_of(ranks)) {}
+  TrainingClock(const Gpu& gpu, bool calibrated, std::int64_t ranks, const TrainingConstants& constants = {})
+      : load(calibrated ? 1 : training_slowdown(gpu, constants.exponent)),
+        slowest(slowest_of(ranks, constants.deviation)),
+        experts(constants.experts) {}
   double factor(const Operator& op) const;
 
   const double load, slowest;  // of products
+  const double experts;        // and of those of experts
 };
 
 }  // namespace ns_dist

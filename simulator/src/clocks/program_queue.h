@@ -16,8 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "clocks/flow_table.h"
-#include "clocks/grid.h"
+#include "clocks/program_fragments.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/step_program.h"
 
@@ -51,10 +50,6 @@ struct FoldedPeriod {
   std::vector<std::uint32_t> under_way, under_way_after;
 };
 
-struct NodeSpan {
-  double start = 0, end = 0;
-};
-
 // All that is needed to say where the time went.
 struct StepHistory {
   std::vector<StepRecord> records;
@@ -82,11 +77,10 @@ class ProgramQueue {
 
  private:
   class Engine;
-  class Fragments;
   const StepProgram& program_;
   const ProgramCosts& costs_;
   Options options_;
-  std::unique_ptr<Fragments> fragments_;
+  std::unique_ptr<ProgramFragments> fragments_;
   StepHistory history_;
 };
 

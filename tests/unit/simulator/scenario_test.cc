@@ -146,6 +146,23 @@ TEST(Resolve, UnknownNamesNameTheNearest) {
   EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown fabric"), HasSubstr("ib-ndr"), HasSubstr("machine/inter: ")));
 }
 
+// Another framework leaves nothing of the one before it, and keeps what the user set.
+TEST(Resolve, AFrameworkReplacesTheOneOfTheBase) {
+  ScenarioSpec spec;
+  spec.set("framework", "jax").set("plan/tp", 2);
+  Scenario base = resolved(spec);
+  ASSERT_TRUE(base.host.cuda_graphs);
+  ScenarioSpec change;
+  change.set("framework", "megatron-deepspeed").set("plan/tp", 2);
+  const Scenario changed = resolved(change, &base), fresh = resolved(change);
+  EXPECT_EQ(changed.framework, "megatron-deepspeed");
+  EXPECT_EQ(changed.host, fresh.host);
+  EXPECT_EQ(changed.plan, fresh.plan);
+
+  base.host.launch_cost = 35 * units::us;
+  EXPECT_EQ(resolved(change, &base).host.launch_cost, 35 * units::us);
+}
+
 TEST(Resolve, AChangedPlanOpensTheMachineOfAReportAgain) {
   ScenarioSpec spec;
   spec.set("plan/tp", 8).set("plan/pp", 4).set("plan/dp", 2);

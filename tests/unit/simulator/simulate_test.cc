@@ -50,6 +50,20 @@ TEST(Simulate, OneFOneBTakesWhatTheClosedFormSays) {
   EXPECT_NEAR(report.breakdown.bubble / report.step, (p - 1) / (m + p - 1), 1e-9);
 }
 
+// Where launches take a thousand times as long as kernels, the step is as uncertain as the host.
+TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
+  Scenario scenario = small_scenario();
+  const Session session = *Session::make(scenario);
+  scenario.host = {.launch_cost = 50 * ms};
+  const Report bound = *simulate(scenario, session);
+  EXPECT_NEAR(bound.interval.forecasts_below, 0.4, 0.01);
+  EXPECT_NEAR(bound.interval.forecasts_above, 0.5, 0.01);
+  scenario.host.launch_cost *= 2;
+  EXPECT_NEAR(simulate(scenario, session)->step / bound.step, 2, 0.01);
+  scenario.host.cuda_graphs = true;
+  EXPECT_LT(simulate(scenario, session)->step / bound.step, 0.1);
+}
+
 // A prediction layer on the last stage: a layer, and a product of its own with its two gradients. The others wait for
 // that stage: (p - 1) passes of theirs, m of the last.
 TEST(Simulate, PredictionLayersDelayTheLastStage) {

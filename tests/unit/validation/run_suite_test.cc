@@ -100,7 +100,7 @@ TEST(RunCollection, OneVoteAConfiguration) {
   other["config_key"] = "b";
   other["source"]["title"] = "Another paper";
   const ScratchFolder folder;
-  const auto suite = check_run_collection(written(folder, {row(), slower, sharded, other}), Catalog::standard(), {});
+  const auto suite = check_run_collection(written(folder, {row(), slower, sharded, other}), Catalog::standard());
   ASSERT_TRUE(suite) << to_text(suite.error());
   EXPECT_EQ(suite->rows, 4u);
   EXPECT_THAT(suite->markdown, HasSubstr("| 0.060 |"));

@@ -56,8 +56,10 @@ struct RunSuite {
 // vote: the mean of their measurements against one forecast. The answer has the worst configuration first, errors by
 // publication, the same for a constant utilization of each GPU and number format (fitted on these very rows), and the
 // 5th and 95th percentile of measured over forecast step with one vote for each publication: what the step's interval
-// is made of. `progress`, if any, gets the share that is done. Errors: a file that cannot be read, or is no JSON array.
-Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+// is made of. `progress`, if any, gets the share that is done. `refit` also finds the constants of training
+// (training_clock.h) and the launch cost anew without each publication and forecasts it with them, in minutes. Errors:
+// a file that cannot be read, or is no JSON array.
+Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog, bool refit = false,
                                       const std::function<void(double)>& progress = {});
 
 }  // namespace ns_dist

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 4> kOtherColumns = {"neusight", "roofline
 
 constexpr std::int64_t kMostLayers = 10'000;  // models have tens to hundreds; memory is mapped layer by layer
 
-Error bad(const std::string& where, std::string message, std::string expected) {
+Error bad_table(const std::string& where, std::string message, std::string expected) {
   Error error;
   error.message = std::move(message);
   error.where = where;
@@ -99,7 +99,7 @@ std::optional<Subject> subject_of(const CsvRows& rows, std::string_view graph_na
   const ModelGraph* graph = models.graph(graph_name);
   if (graph == nullptr) {
     sections.mistakes.push_back(
-        bad(rows.where(), fmt::format("no graph \"{}\"", graph_name), "a graph of graph_nodes"));
+        bad_table(rows.where(), fmt::format("no graph \"{}\"", graph_name), "a graph of graph_nodes"));
     return std::nullopt;
   }
   auto device = models.device(rows.text("gpu"));
@@ -171,8 +171,9 @@ Result<std::string> class_sums(Models& models, const std::filesystem::path& path
     }
     const auto found = sum->second.find(cls);
     if (found == sum->second.end()) {
-      sections.mistakes.push_back(bad(rows.where(), fmt::format("graph \"{}\" has nothing of class \"{}\"", name, cls),
-                                      "BMM, Linear, VEC, VECsoftmax or VECln"));
+      sections.mistakes.push_back(bad_table(rows.where(),
+                                            fmt::format("graph \"{}\" has nothing of class \"{}\"", name, cls),
+                                            "BMM, Linear, VEC, VECsoftmax or VECln"));
       continue;
     }
     Judged judged = judged_of(fmt::format("{} {} {}", gpu, name, cls), *measured, found->second);
@@ -249,13 +250,13 @@ Result<std::string> several_gpus(Models& models, const std::filesystem::path& pa
     const auto measured = measured_in(rows, "e2e_ms", sections);
     if (!measured) continue;
     if (degrees.data < 1 || degrees.tensor < 1 || degrees.pipeline < 1) {
-      sections.mistakes.push_back(bad(rows.where(), "a degree below 1", "dp, tp and pp of at least 1"));
+      sections.mistakes.push_back(bad_table(rows.where(), "a degree below 1", "dp, tp and pp of at least 1"));
       continue;
     }
     const ModelGraph* graph = models.graph(rows.text("graph"));
     const auto layers = models.layers.find(rows.text("model"));
     if (graph == nullptr || layers == models.layers.end() || layers->second == 0) {
-      sections.mistakes.push_back(bad(
+      sections.mistakes.push_back(bad_table(
           rows.where(), fmt::format("no graph \"{}\" or no layers of \"{}\"", rows.text("graph"), rows.text("model")),
           "a graph of graph_nodes and a model of labels"));
       continue;
@@ -292,7 +293,7 @@ Result<std::string> model_sections(Sections& sections) {
   if (labels.empty()) return std::string();
   ++sections.tables;
   if (nodes.empty() || operators.empty()) {
-    return fail(bad(folder.string(), "labels without graph_nodes or graph_ops", "all three tables"));
+    return fail(bad_table(folder.string(), "labels without graph_nodes or graph_ops", "all three tables"));
   }
   NS_TRY(auto graphs, read_model_graphs(nodes, operators, sections.mistakes));
   Models models(sections, std::move(graphs));
@@ -302,8 +303,8 @@ Result<std::string> model_sections(Sections& sections) {
     const std::int64_t layers = rows.whole("num_layer", 0);  // 0 and an empty field: unknown
     auto mistake = rows.mistake();
     if (!mistake && (layers < 0 || layers > kMostLayers)) {
-      mistake = bad(rows.where(), fmt::format("num_layer is \"{}\"", rows.text("num_layer")),
-                    fmt::format("a whole number up to {}, or nothing", kMostLayers));
+      mistake = bad_table(rows.where(), fmt::format("num_layer is \"{}\"", rows.text("num_layer")),
+                          fmt::format("a whole number up to {}, or nothing", kMostLayers));
     }
     if (mistake) {
       sections.mistakes.push_back(std::move(*mistake));

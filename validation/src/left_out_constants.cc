@@ -1,0 +1,103 @@
+#include "left_out_constants.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "ns_dist/simulator.h"
+
+namespace ns_dist {
+namespace {
+
+constexpr std::array kExponents = {0.1, 0.15, 0.2, 0.25, 0.3};
+constexpr std::array kDeviations = {0.0, 0.005, 0.0075, 0.01};
+constexpr std::array kExperts = {1.0, 1.15, 1.3, 1.45};
+constexpr std::array kLaunches = {0.5, 1.0, 1.5, 2.0};  // times the launch cost of the framework
+
+struct Constants {
+  TrainingConstants training;
+  double launches = 1;
+};
+
+std::vector<Constants> grid() {
+  std::vector<Constants> all;
+  for (const double exponent : kExponents) {
+    for (const double deviation : kDeviations) {
+      for (const double experts : kExperts) {
+        for (const double launches : kLaunches) all.push_back({{exponent, deviation, experts}, launches});
+      }
+    }
+  }
+  return all;
+}
+
+// |forecast / measured - 1| and the same with its sign, means over the runs of one publication.
+struct MeanError {
+  double size = 0, bias = 0;
+};
+
+}  // namespace
+
+Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Catalog& catalog,
+                                       const std::function<void(double)>& progress) {
+  const std::vector<Constants> points = grid();
+  std::map<std::string, std::vector<MeanError>> publications;  // by point
+  std::map<std::string, double> counts;
+  for (const JudgedRun& judged : runs) ++counts[judged.run->publication];
+  if (counts.size() < 2) return std::string();
+  double done = 0;
+  for (const JudgedRun& judged : runs) {
+    std::vector<MeanError>& errors = publications[judged.run->publication];
+    errors.resize(points.size());
+    NS_TRY(Scenario scenario, scenario_of(*judged.run, catalog));
+    NS_TRY(const Session session, Session::make(scenario));
+    const Seconds launch = scenario.host.launch_cost;
+    const bool experts = scenario.model.moe.has_value();
+    std::map<std::array<double, 4>, double> known;  // a model without experts has one step for all of kExperts
+    for (std::size_t p = 0; p < points.size(); ++p) {
+      const auto& [training, launches] = points[p];
+      const std::array key = {training.exponent, training.deviation, experts ? training.experts : 0, launches};
+      auto found = known.find(key);
+      if (found == known.end()) {
+        scenario.constants = training;
+        scenario.host.launch_cost = launches * launch;
+        NS_TRY(const Seconds step, step_time(scenario, session));
+        found = known.emplace(key, step / judged.measured - 1).first;
+      }
+      const double weight = 1 / counts[judged.run->publication];
+      errors[p].size += weight * std::abs(found->second);
+      errors[p].bias += weight * found->second;
+    }
+    if (progress) progress(++done / static_cast<double>(runs.size()));
+  }
+  std::string text =
+      "\nConstants found on the other publications, and the error with them, %.\n\n"
+      "| left out | exponent | deviation % | experts | launches x | mean | bias "
+      "|\n|---|---:|---:|---:|---:|---:|---:|\n";
+  double mean = 0, bias = 0;
+  for (const auto& [title, own] : publications) {
+    std::size_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t p = 0; p < points.size(); ++p) {
+      double sum = 0;
+      for (const auto& [other, errors] : publications) sum += other == title ? 0 : errors[p].size;
+      if (sum < least) {
+        least = sum;
+        best = p;
+      }
+    }
+    const auto& [training, launches] = points[best];
+    text +=
+        fmt::format("| {} | {} | {} | {} | {} | {:.1f} | {:+.1f} |\n", title, training.exponent,
+                    100 * training.deviation, training.experts, launches, 100 * own[best].size, 100 * own[best].bias);
+    mean += own[best].size / static_cast<double>(publications.size());
+    bias += own[best].bias / static_cast<double>(publications.size());
+  }
+  return text + fmt::format("\neach publication one vote: mean {:.1f} %, bias {:+.1f} %\n", 100 * mean, 100 * bias);
+}
+
+}  // namespace ns_dist
