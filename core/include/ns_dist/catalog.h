@@ -28,7 +28,7 @@ struct CatalogEntry {
   std::vector<std::string> aliases;
 };
 
-// What was read, for the report's provenance.
+// A file that was read, for the provenance in reports.
 struct InputFile {
   std::string path;  // "configs/gpus/h100-sxm-80gb.json" or the user's file
   std::string hash;  // FNV-1a 64 of its bytes, hexadecimal
@@ -53,7 +53,7 @@ class Catalog {
   // All entries by id, in alphabetical order.
   std::vector<CatalogEntry> list(CatalogKind kind) const;
 
-  // Whether it can read the compiled-in copy alone: no other folder exists.
+  // Whether the compiled-in copy is the only source, because no other folder exists.
   bool is_built_in() const;
 
   // Everything this catalog has read so far, by path.
@@ -74,7 +74,7 @@ class Catalog {
   std::shared_ptr<Reads> reads_ = std::make_shared<Reads>();
 };
 
-// Readers of a text whose origin is `where` (a file name). They look nothing up but fabrics and GPUs by name.
+// Readers of a JSON text; `where` is its file name for errors. They read no other file.
 Result<Gpu> read_gpu(std::string_view json, const std::string& where);
 Result<Model> read_model(std::string_view json, const std::string& where);
 Result<Fabric> read_fabric(std::string_view json, const std::string& where);

@@ -1,4 +1,4 @@
-// A training framework: what it sets of a plan and of its host by default. configs/frameworks/<id>.json.
+// A training framework: its defaults for the plan and the host. configs/frameworks/<id>.json.
 #pragma once
 
 #include <string>

@@ -48,7 +48,7 @@ struct LayerSet {
   std::int64_t every = 0;            // 0: none but those listed
   std::vector<std::int64_t> listed;  // ascending
   bool contains(std::int64_t layer) const;
-  // The set with `member[layer]`; by its period, where it has one.
+  // The set of layers with `member[layer]`; as `every`, if they are periodic.
   static LayerSet of(const std::vector<bool>& member);
   friend bool operator==(const LayerSet&, const LayerSet&) = default;
 };
@@ -59,8 +59,8 @@ struct Experts {
   std::int64_t expert_ffn = 0;
   std::int64_t shared_experts = 0, shared_expert_ffn = 0;  // always active; ffn of one shared expert
   std::int64_t first_dense_layers = 0;           // layers at the bottom with an ordinary MLP of width Model::ffn
-  LayerSet layers = {.every = 1, .listed = {}};  // of the layers above these, those with experts
-  bool shared_gate = false;  // the shared experts' output is weighted by a sigmoid of its own (Qwen2-MoE)
+  LayerSet layers = {.every = 1, .listed = {}};  // layers with experts, among those above first_dense_layers
+  bool shared_gate = false;                      // a sigmoid gate weights the output of the shared experts (Qwen2-MoE)
   friend bool operator==(const Experts&, const Experts&) = default;
 };
 
@@ -104,20 +104,20 @@ struct Model {
   std::optional<Experts> moe;
   std::optional<LatentAttention> mla;
   std::optional<StateSpace> state_space;
-  // What each layer is, where layers are not attention and MLP each: M Mamba-2, * attention, - MLP, E experts, as
-  // Nemotron-H writes it. Empty otherwise.
+  // One letter for each layer, if layers are not attention and MLP each: M Mamba-2, * attention, - MLP, E experts, as
+  // in Nemotron-H. Empty otherwise.
   std::string layer_pattern;
   double published_parameters = 0;            // 0: nothing published
   double published_parameters_tolerance = 0;  // relative; how many digits were published
   double published_active_parameters = 0;     // mixture of experts
-  std::vector<std::string> warnings;          // what was not read as its file says it
+  std::vector<std::string> warnings;          // keys of its file that were ignored or read in another way
   friend bool operator==(const Model&, const Model&) = default;
 };
 
 enum class Mixer { kNone, kAttention, kStateSpace };
 enum class FeedForward { kNone, kDense, kExperts };
 
-// What one layer does that others of its model may not do.
+// The properties in which layers of one model may differ.
 struct LayerKind {
   Mixer mixer = Mixer::kAttention;
   FeedForward feed_forward = FeedForward::kDense;
@@ -126,7 +126,7 @@ struct LayerKind {
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
-// `layer` is one of the model's, and its pattern is one that check_pattern accepts.
+// The kind of one layer, counted from 0. The model's layer_pattern must be one that check_pattern accepts.
 LayerKind layer_kind(const Model& model, std::int64_t layer);
 // Errors: a layer_pattern that has not one letter for each layer, or letters for what the model does not have.
 Result<void> check_pattern(const Model& model);

@@ -10,10 +10,10 @@
 namespace ns_dist {
 
 struct PublishedRun {
-  std::string id, table;       // "175b-full"; where in the source it stands
+  std::string id, table;       // "175b-full"; the table or section of the source
   std::string model, cluster;  // catalog references
-  // Fields of ParallelPlan and Training that the publication tells, first for all of its runs; the last of a field
-  // holds.
+  // Fields of ParallelPlan and Training that the publication states: first those of all its runs, then those of this
+  // run. If a field occurs twice, the last value holds.
   std::vector<Assignment> set;
   Seconds step;  // measured
   friend bool operator==(const PublishedRun&, const PublishedRun&) = default;
