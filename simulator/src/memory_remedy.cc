@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -73,6 +74,19 @@ void for_each_candidate(const Scenario& scenario, Visit visit) {
 
 }  // namespace
 
+// The scenario with another plan, on as many more nodes as it needs.
+static Scenario changed_to(const Scenario& from, const Candidate& candidate, std::int64_t ranks) {
+  Scenario changed = from;
+  changed.plan = candidate.plan;
+  changed.training = candidate.training;
+  std::vector<FabricLevel>& levels = changed.cluster.levels;
+  if (const std::int64_t gpus = changed.cluster.gpu_count(); levels.size() > 1 && ranks > gpus && gpus > 0) {
+    const std::int64_t node = gpus / levels.back().size;
+    levels.back().size = (ranks + node - 1) / node;
+  }
+  return changed;
+}
+
 std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
   std::vector<std::tuple<std::int64_t, double, Candidate>> order;  // by ranks, then by usual cost
   for_each_candidate(scenario, [&](const Candidate& candidate) {
@@ -88,24 +102,28 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     std::int64_t ranks = 0;
     Seconds step;
   };
-  const auto with = [&](const Candidate& candidate) {
-    Scenario changed = scenario;
-    changed.plan = candidate.plan;
-    changed.training = candidate.training;
-    return changed;
-  };
   std::vector<Fitting> fitting;
+  std::optional<Session> larger;  // of as many nodes as these plans need, where the machine has fewer
+  const auto step_of = [&](const Scenario& changed) -> Result<Seconds> {
+    if (changed.cluster == scenario.cluster || !session.has_own_models()) return step_time(changed, session);
+    if (!larger) {
+      NS_TRY(larger, Session::make(changed));
+    }
+    return step_time(changed, *larger);
+  };
   for (const auto& [ranks, cost, candidate] : order) {
     if (fitting.size() == kMostFitting || (!fitting.empty() && ranks > fitting.front().ranks)) break;
     const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training, session.plans());
     if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
-    const auto step = step_time(without_sharing(with(candidate)), session);
+    if (fitting.empty()) larger.reset();
+    const auto step = step_of(without_sharing(changed_to(scenario, candidate, ranks)));
     if (step) fitting.push_back({candidate, memory->peak(), ranks, *step});
   }
   const auto faster = [](const Fitting& a, const Fitting& b) { return a.step < b.step; };
   std::stable_sort(fitting.begin(), fitting.end(), faster);
   if (std::ssize(fitting) > kMostTimed) fitting.erase(fitting.begin() + kMostTimed, fitting.end());
-  for (Fitting& each : fitting) each.step = step_time(with(each.candidate), session).value_or(each.step);
+  for (Fitting& each : fitting)
+    each.step = step_of(changed_to(scenario, each.candidate, each.ranks)).value_or(each.step);
   const auto best = std::min_element(fitting.begin(), fitting.end(), faster);
   if (best == fitting.end()) return std::nullopt;
   return MemoryRemedy{best->peak, best->step, changes(scenario, best->candidate)};
