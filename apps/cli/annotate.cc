@@ -239,9 +239,10 @@ int annotate_command(int argc, const char* const* argv) {
   app.add_option("--output", request.output, "a file for one trace (gzipped with .gz), a folder for several")
       ->type_name("PATH")
       ->required();
-  app.add_option("--recorded-on", request.recorded_on,
-                 "the GPU of the recorded durations; kernels that are told no other way scale by the rooflines of both "
-                 "[they keep their duration]")
+  app.add_option(
+         "--recorded-on", request.recorded_on,
+         "the GPU of the recorded durations; kernels without a known operator are scaled by the rooflines of both "
+         "GPUs [they keep their duration]")
       ->type_name("ID|FILE");
   app.add_option("--mode", request.mode, "sustained: as in a step; burst: one kernel alone [sustained]")
       ->type_name("WHICH");

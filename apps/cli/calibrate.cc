@@ -131,7 +131,7 @@ Result<std::string> calibrate_collectives(const Request& request) {
   warn_if_worse(cluster.id, before, after);
   return fmt::format(
       "{} rows, {} curves for cluster {} in {}\n  mean error on these rows: {:.1f} % before, {:.1f} % "
-      "after\n",
+      "after (the rows of the fit, none is held out)\n",
       rows.size(), fitted->curves.size(), cluster.id, request.output, 100 * before, 100 * after);
 }
 

@@ -120,7 +120,7 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
   const std::vector<std::string_view>& names = given.size() == required.size() ? required : all;
   if (given.size() != names.size()) {
     return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" has {} dimensions", shape, given.size()),
+                 fmt::format("\"{}\" has {} dimension{}", shape, given.size(), given.size() == 1 ? "" : "s"),
                  "SHAPE",
                  std::string(form.shape),
                  example,
@@ -313,7 +313,7 @@ std::string aliases() {
 
 Error check_word(std::string_view flag, const std::string& value, const std::vector<std::string>& words) {
   return {ErrorCode::kUsage,
-          fmt::format("\"{}\" is none of its values", value),
+          fmt::format("\"{}\" is not one of its values", value),
           std::string(flag),
           fmt::format("one of {}", fmt::join(words, ", ")),
           "",

@@ -213,7 +213,7 @@ int export_command(int argc, const char* const* argv) {
   }
   if (encoding != "durations" && encoding != "roofline") {
     return report_error({ErrorCode::kUsage,
-                         fmt::format("\"{}\" is none of its values", encoding),
+                         fmt::format("\"{}\" is not one of its values", encoding),
                          "--encoding",
                          "durations or roofline",
                          "",

@@ -42,7 +42,7 @@ Result<void> check(const Request& request) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string near = nearest_name(name, known);
     return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" is none of its values", name),
+                 fmt::format("\"{}\" is not one of its values", name),
                  "--predictor",
                  fmt::format("one of {}", fmt::join(known, ", ")),
                  near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),

@@ -304,7 +304,9 @@ int replay_command(int argc, const char* const* argv) {
   app.add_option("--system-configuration", request.system, "as --system")->type_name("FILE")->group(own);
   app.add_option("--network-configuration", request.network, "as --network")->type_name("FILE")->group(own);
   app.add_option("--comm-group-configuration", request.groups, "as --groups")->type_name("FILE")->group(own);
-  app.add_option("--remote-memory-configuration", request.memory, "taken and not read")->type_name("FILE")->group(own);
+  app.add_option("--remote-memory-configuration", request.memory, "accepted and ignored")
+      ->type_name("FILE")
+      ->group(own);
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());

@@ -84,7 +84,7 @@ void answer(Page& page, const Report& report) {
       page.fact("", "would fit: {} ({}, {})", style.bold(to_flags(report.remedy->set, report.scenario.plan)),
                 bytes_text(report.remedy->peak), duration_text(report.remedy->step));
     } else {
-      page.fact("", "no split over more stages or ranks of a node that was tried would fit");
+      page.fact("", "no other division over stages and ranks that was tried fits");
     }
   }
 }

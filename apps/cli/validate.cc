@@ -150,7 +150,7 @@ int validate_command(int argc, const char* const* argv) {
   app.add_option("--data", request.data, "folder of measured data; runs, plans: a JSON file of published runs")
       ->type_name("DIR|FILE");
   app.add_option("--runs", request.of.runs,
-                 "publications: ids of `ns-dist list runs` or JSON files (all built-in ones)")
+                 "publications: names in configs/runs, or JSON files [all that are built in]")
       ->type_name("ID|FILE");
   app.add_flag("--refit", request.of.refit,
                "also fit without each GPU and generation (kernels), without each publication (runs), minutes");

@@ -55,7 +55,7 @@ Result<std::size_t> read_name(std::string_view text, std::span<const std::string
   const auto found = std::find(names.begin(), names.end(), text);
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   const std::string near = nearest_name(text, {names.begin(), names.end()});
-  return fail(mistake(fmt::format("\"{}\" is none of its values", text),
+  return fail(mistake(fmt::format("\"{}\" is not one of its values", text),
                       fmt::format("one of {}", fmt::join(names, ", ")),
                       near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)));
 }

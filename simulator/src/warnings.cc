@@ -25,7 +25,7 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
   constexpr std::size_t kShown = 3;
   const std::string rest = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
   names.resize(std::min(names.size(), kShown));
-  return Warning{"extrapolated", fmt::format("{:.0f} % of the step is forecast outside what was fitted: {}{}",
+  return Warning{"extrapolated", fmt::format("{:.0f} % of the step is extrapolated (outside what was fitted): {}{}",
                                              100 * (outside / length), fmt::join(names, ", "), rest)};
 }
 
@@ -75,8 +75,8 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   across("ep_across_nodes", "expert parallelism", "plan/ep", plan.ep, reach.expert);
   if (const std::int64_t spare = scenario.cluster.levels.empty() ? 0 : scenario.cluster.levels.front().spare;
       spare > 0) {
-    found.push_back({"spare_gpus", fmt::format("{} of the {} GPUs of a node are used, so that no group of ranks that "
-                                               "fits into one lies in two",
+    found.push_back({"spare_gpus", fmt::format("{} of the {} GPUs of each node are used, so that no group of ranks "
+                                               "that fits into one node lies in two",
                                                node, node + spare)});
   }
   if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {
@@ -84,17 +84,17 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   }
   if (const std::int64_t layers = scenario.model.prediction_layers; layers > 0 && !scenario.training.mtp) {
     found.push_back({"without_mtp", fmt::format("without the model's {} layer{} for multi-token prediction: "
-                                                "training/mtp=true trains {}",
+                                                "training/mtp=on trains {}",
                                                 layers, layers == 1 ? "" : "s", layers == 1 ? "it" : "them")});
   }
   if (gpus > ranks) {
-    found.push_back(
-        {"idle_gpus", fmt::format("{} of {} GPUs stay idle: the plan has {} ranks", gpus - ranks, gpus, ranks)});
+    found.push_back({"idle_gpus", fmt::format("{} of {} GPUs stay idle: the plan has {} rank{}", gpus - ranks, gpus,
+                                              ranks, ranks == 1 ? "" : "s")});
   }
   const Bytes capacity = scenario.cluster.gpu.memory;
   if (memory.peak() <= capacity && memory.device() > capacity) {
-    found.push_back({"memory_tight", fmt::format("the plan needs {:.0f} % of the GPU's memory; fragmentation may not "
-                                                 "leave that much",
+    found.push_back({"memory_tight", fmt::format("the plan needs {:.0f} % of the GPU's memory; with fragmentation it "
+                                                 "may run out of memory",
                                                  100 * (memory.peak() / capacity))});
   }
   if (scenario.model.layers % (plan.pp * plan.vpp) != 0) {

@@ -147,7 +147,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/account_loss", .help = "the loss counts as a layer of its stage", .in_reports = kUnlessDefault},
         plan.account_loss);
   visit({.name = "plan/order",
-         .help = "neighboring ranks first: any order, ep beside dp",
+         .help = "order of the ranks, innermost dimension first; ep stands beside dp",
          .values = "DIMS",
          .in_reports = kOptional},
         plan.order);
@@ -176,10 +176,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
     plan.recompute_layers = again.layers;
   }
   visit({.name = "plan/sequence_parallel",
-         .help = "tensor-parallel ranks share what lies between products",
+         .help = "activations between products are split over the tensor-parallel ranks",
          .default_text = "on with plan/tp"},
         plan.sequence_parallel);
-  visit({.name = "plan/flash_attention", .help = "one fused kernel that keeps no scores"}, plan.flash_attention);
+  visit({.name = "plan/flash_attention", .help = "fused attention, which does not store the scores"},
+        plan.flash_attention);
   visit({.name = "plan/attention_library",
          .help = "whose fused attention runs",
          .default_text = "cudnn on Hopper and Blackwell, else flash-2",
@@ -211,7 +212,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kUnlessDefault},
         plan.grad_accumulation);
   visit({.name = "plan/blocking_tp",
-         .help = "backward, tensor-parallel collectives wait for products and products for them",
+         .help = "backward: tensor-parallel collectives do not overlap with products",
          .in_reports = kUnlessDefault},
         plan.blocking_tp);
   visit({.name = "plan/overlap_grad_reduce", .help = "gradients are reduced beside the last backward passes"},
@@ -226,7 +227,9 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "tensor-parallel collectives run in parts beside their products",
          .in_reports = kUnlessDefault},
         plan.overlap_tp);
-  visit({.name = "plan/overlap_ep", .help = "shared experts compute while tokens travel", .in_reports = kUnlessDefault},
+  visit({.name = "plan/overlap_ep",
+         .help = "shared experts run beside the all-to-all of tokens",
+         .in_reports = kUnlessDefault},
         plan.overlap_ep);
 }
 

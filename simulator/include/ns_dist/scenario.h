@@ -107,7 +107,10 @@ struct Host {
 
 template <class Visitor, OrConst<Host> T>
 void visit_fields(Visitor&& visit, T& host) {
-  visit({.name = "host/launch_cost", .help = "host time that one kernel takes, as in \"60 us\"", .values = "TIME"},
+  visit({.name = "host/launch_cost",
+         .help = "host time that the launch of one kernel takes",
+         .values = "TIME",
+         .default_text = "60 us; megatron-core and megatron-bridge: 120 us"},
         host.launch_cost);
   visit({.name = "host/cuda_graphs", .help = "a recorded graph launches the kernels"}, host.cuda_graphs);
   visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
