@@ -11,8 +11,9 @@
 namespace ns_dist::cli {
 
 struct SuiteRequest {
-  std::filesystem::path data;     // measured data, as --data names it: a folder, of runs a file; empty: none given
-  std::vector<std::string> runs;  // ids or files of published runs
+  std::filesystem::path data;       // measured data, as --data names it: a folder, of runs a file; empty: none given
+  std::vector<std::string> runs;    // ids or files of published runs
+  std::vector<std::string> titles;  // of publications whose plans are compared
   unsigned threads = 1;
   bool refit = false;  // leave each GPU out in turn
 };

@@ -68,10 +68,10 @@ Result<SuiteAnswer> validate_plans(const SuiteRequest& request) {
   SuiteAnswer all;
   for (const std::filesystem::path& collection : collections) {
     Progress progress(collection.filename().string(), 1);
-    NS_TRY(RunSuite suite,
-           check_plans(collection, catalog, request.threads, [&](double share) { progress.share(share); }));
+    NS_TRY(RunSuite suite, check_plans(collection, catalog, request.titles, request.threads,
+                                       [&](double share) { progress.share(share); }));
     progress.done();
-    if (suite.rows == suite.mistakes.size()) continue;  // no tuned plans in it
+    if (suite.rows == suite.mistakes.size()) continue;  // none of these publications in it
     all.markdown += suite.markdown;
     all.mistakes.insert(all.mistakes.end(), suite.mistakes.begin(), suite.mistakes.end());
     all.rows += suite.rows;
@@ -84,7 +84,7 @@ namespace {
 // One line a suite.
 constexpr std::array kSuites = {
     Suite{"runs", "training steps that others published (built in, or --data FILE)", false, validate_runs},
-    Suite{"plans", "published plans that were tuned, beside the best that a search finds", true, validate_plans},
+    Suite{"plans", "published plans, beside the best that a search finds, hours", true, validate_plans},
     Suite{"kernels", "single kernels and whole FP32 models", true, validate_kernels},
     Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, validate_collectives},
 };
@@ -152,6 +152,8 @@ int validate_command(int argc, const char* const* argv) {
   app.add_option("--runs", request.of.runs,
                  "publications: names in configs/runs, or JSON files [all that are built in]")
       ->type_name("ID|FILE");
+  app.add_option("--publication", request.of.titles, "plans: only publications whose title holds TEXT [all]")
+      ->type_name("TEXT");
   app.add_flag("--refit", request.of.refit,
                "also fit without each GPU and generation (kernels), without each publication (runs), minutes");
   app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");

@@ -13,9 +13,6 @@
 namespace ns_dist {
 namespace {
 
-// Publications of plans that their authors had tuned, by how their titles begin. Others compare models, or plans.
-constexpr std::string_view kTuned[] = {"NVIDIA DGX Cloud Benchmarking recipes", "NVIDIA Megatron Bridge",
-                                       "Qi et al., Zero Bubble"};
 constexpr double kNear = 0.10;  // of our best step
 
 // Fields of a published plan that the search finds again. What else the row says (ZeRO, overlap, gradients, libraries)
@@ -48,7 +45,7 @@ Result<PlanCheck> check_plan_of(const CollectedRun& run, const Catalog& catalog,
   check.run = &run;
   NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
   base.model = run.model;
-  NS_TRY(const Scenario published, resolve(run.spec, catalog, &base));
+  NS_TRY(const Scenario published, scenario_of(run, catalog));
   NS_TRY(check.gpus, rank_count(published.plan));
   NS_TRY(const Session session, Session::make(published));
   NS_TRY(const Prediction prediction, predict(published, session));
@@ -119,16 +116,18 @@ std::string plan_markdown(std::vector<PlanCheck> checks, const std::map<std::str
 
 }  // namespace
 
-Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& catalog, unsigned threads,
+Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& catalog,
+                             std::span<const std::string> titles, unsigned threads,
                              const std::function<void(double)>& progress) {
   RunSuite suite;
   NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes));
   // Of each work the plan that was measured to be fastest: that is the one that its authors would choose.
   std::map<std::pair<std::string, std::string>, const CollectedRun*> fastest;
   for (const CollectedRun& run : runs) {
-    const bool tuned = std::any_of(std::begin(kTuned), std::end(kTuned),
-                                   [&](std::string_view title) { return run.publication.starts_with(title); });
-    if (!tuned) continue;
+    const bool wanted = titles.empty() || std::any_of(titles.begin(), titles.end(), [&](const std::string& title) {
+                          return run.publication.find(title) != std::string::npos;
+                        });
+    if (!wanted) continue;
     const CollectedRun*& best = fastest[{run.publication, run.work}];
     if (best == nullptr || run.measured < best->measured) best = &run;
   }
