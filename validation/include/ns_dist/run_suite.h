@@ -62,7 +62,7 @@ Result<RunSuite> check_run_collection(const std::filesystem::path& file, const C
 
 // Compares the published plans of such a file that were tuned, of each work (model, GPUs, batch, number format) the one
 // that was measured to be fastest, with the best plan that a search finds for the same work under the same framework,
-// both by forecast. Hours of one core for a hundred works. Errors: as above.
+// both by forecast. A hundred works take minutes. Errors: as above.
 Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& catalog, unsigned threads = 1,
                              const std::function<void(double)>& progress = {});
 
