@@ -65,7 +65,7 @@ Result<RunSuite> check_run_collection(const std::filesystem::path& file, const C
 // Compares published plans of such a file with the best plan that a search finds for the same work (model, GPUs, batch,
 // number format) under the same framework, both by forecast. Of each work it takes the plan that was measured to be
 // fastest: the one that its authors would choose. `titles`: only publications whose title holds one of these; empty:
-// all. Hours of one core for a hundred works. Errors: as above.
+// all. A hundred works take minutes. Errors: as above.
 Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& catalog,
                              std::span<const std::string> titles = {}, unsigned threads = 1,
                              const std::function<void(double)>& progress = {});
