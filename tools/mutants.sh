@@ -33,6 +33,9 @@ MFU counts recomputation|simulator/src/predict.cc|s@report.mfu = flops.model@rep
 LL is as fast as simple|network_model/src/links.cc|s@kLlShare \* bus@bus@|unit_network_model
 a channel is two SMs|simulator/src/costs.cc|s@taken.channels / static@2 * taken.channels / static@|unit_simulator
 twice the channels|network_model/src/fair_sharing.cc|s@std::ceil(2 \* sheet@std::ceil(4 * sheet@|unit_simulator
+a weight is listed without its states|chakra_io/src/symbolic_operators.cc|s@kWithStates = 5@kWithStates = 1@|unit_chakra_io
+the shard of an operand counts|chakra_io/src/symbolic_operators.cc|s@if (letters(sums\[0\]) < letters(sums\[1\]))@if (letters(sums[0]) > letters(sums[1]))@|unit_chakra_io
+a fit forgets how long its targets take|network_model/src/astra_fit.cc|s@goal.weight = goal.ns \* target.count@goal.weight = 1@|unit_network_model
 END
 
 number=0 unnoticed=0

@@ -82,8 +82,9 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
     row.gpus_per_node = *per_node;
   }
   const auto bytes = number<double>(field(kBytes));
-  if (!bytes || !std::isfinite(*bytes) || (*bytes < 1 && row.kind != CollectiveKind::kBarrier)) {
-    return wrong(where, fmt::format("bytes \"{}\"", field(kBytes)), "a number from 1 up");
+  constexpr double kMostBytes = 1e18;  // as quantities with a unit
+  if (!bytes || !(*bytes <= kMostBytes) || *bytes < 0 || (*bytes < 1 && row.kind != CollectiveKind::kBarrier)) {
+    return wrong(where, fmt::format("bytes \"{}\"", field(kBytes)), "a number from 1 to 1e18");
   }
   row.size = *bytes * units::B;
   row.integer = field(kDtype).substr(0, 3) == "int" || field(kDtype).substr(0, 4) == "uint";

@@ -274,10 +274,11 @@ TEST(SymbolicOperators, DimensionsOfProducts) {
                hidden = {"Batch/dp,Seq/cp,Dff/tp", 2048 * 512}, weight = {"Dmodel,Dff/tp", 512 * 512};
   const TraceNode forward = symbolic("M", kOperations, 2048 * 512, {tokens, weight}, hidden);
   EXPECT_EQ(kind_of(forward), OperatorKind(Gemm{.m = 2048, .n = 512, .k = 512}));
-  // The weight's gradient: the tokens were gathered from four ranks, which only their shape tells.
+  // The weight's gradient: the tokens were gathered from two ranks, which only their shape tells.
   const Listed narrow = {"Batch/dp,Seq/cp,Dout/tp", 2048 * 128};
+  const Listed half = {tokens.shape, 2048 * 512 / 2};
   const TraceNode gradient =
-      symbolic("M", 2048LL * 512 * 128, 512 * 128, {tokens, narrow}, {"Dmodel,Dout/tp", 512 * 128});
+      symbolic("M", 2048LL * 512 * 128, 512 * 128, {half, narrow}, {"Dmodel,Dout/tp", 512 * 128});
   EXPECT_EQ(kind_of(gradient), OperatorKind(Gemm{.m = 512, .n = 128, .k = 2048, .layout = GemmLayout::kTN}));
   // A weight is listed with its optimizer's states, five times its elements.
   const Listed with_states = {"Dmodel,Dff/tp", 5 * 512 * 512};

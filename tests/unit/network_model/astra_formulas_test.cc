@@ -338,12 +338,12 @@ TEST(AstraFit, ADimensionThatNobodySpansKeepsItsOwn) {
 TEST(AstraFit, CompromisesByTime) {
   AstraTarget slow{{CollectiveKind::kAllGather, 8 * MiB, {0, {{8, 1}}}}, 200 * us, 1}, fast = slow, barrier = slow;
   fast.time = 100 * us;
-  fast.count = 2;
+  fast.count = 4;
   barrier.collective.kind = CollectiveKind::kBarrier;
   const auto fit = fit_astra(two_levels(400, 250, 50, 1000), std::vector{slow, fast, barrier});
   ASSERT_TRUE(fit) << to_text(fit.error());
-  // As much time in both: the geometric mean, 141.4 us, is 41 % above one and 29 % below the other.
-  EXPECT_NEAR(fit->error, (std::sqrt(2) - 1 + 1 - std::sqrt(0.5)) / 2, 1e-3);
+  // The fast ones have twice the time: 100 us x 2^(1/3) is 26 % above them and 37 % below the slow one.
+  EXPECT_NEAR(fit->error, (1 - std::exp2(-2.0 / 3) + 2 * (std::exp2(1.0 / 3) - 1)) / 3, 1e-3);
 }
 
 }  // namespace
