@@ -43,7 +43,7 @@ inline constexpr std::array<Command, 14> kCommands = {{
     {"collectives", "how long do these collectives take on these clusters? a CSV of them", collectives_command},
     {"calibrate", "a correction for your GPU or cluster from a few measurements", calibrate_command},
     {"fit", "weights of the kernel and network models from measurements", fit_command},
-    {"list", "gpus, models, clusters, fabrics, frameworks, schedules, algorithms, operators, with a line on each",
+    {"list", "gpus, models, clusters, fabrics, frameworks, schedules, algorithms, operators",
      list_command},
     {"validate", "how far off are our forecasts of steps, kernels and collectives that others measured?",
      validate_command},
