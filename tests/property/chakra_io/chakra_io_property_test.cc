@@ -189,7 +189,7 @@ RC_GTEST_PROP(ChakraIo, EveryStepArrivesWholeAndRunsToItsEnd, ()) {
     std::map<std::string, std::uint64_t> kernels;  // names are unique, but for "first"
     for (const TraceNode& node : trace) {
       if (node.type == TraceNodeType::kCompute) {
-        kernels[node.name] = node.id;
+        kernels[node.name.substr(name_of(node.type).size() + 1)] = node.id;  // behind the type
       } else if (node.type == TraceNodeType::kCollective) {
         calls[attribute_as<std::string>(node, "pg_name")][rank].emplace_back(integer_of(node, "comm_type"),
                                                                              integer_of(node, "comm_size"));
