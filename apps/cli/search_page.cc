@@ -61,7 +61,7 @@ std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
 
 // Step against memory: a dot for each plan that could be an answer. Dots at the same place are drawn once.
 std::string scatter(const SearchCase& found) {
-  constexpr double kLeft = 70, kRight = 985, kTop = 12, kBottom = 330;
+  constexpr double kLeft = 70, kRight = 970, kTop = 12, kBottom = 330;
   const std::vector<SearchPoint>& points = found.result.points;
   if (points.empty()) return "";
   const auto [least, most] =
