@@ -38,7 +38,10 @@ class StepPlanner {
         works_(parts.works),
         maker_(shape_, mesh_, works_),
         replicas_{replica_groups(plan, mesh_, 0, false), replica_groups(plan, mesh_, 0, true)},
-        positions_(passes_.positions()) {
+        positions_(passes_.positions()),
+        runs_(positions_),
+        gathers_(parts.parts.size()),
+        reductions_(parts.parts.size()) {
     program_.fragments = parts.fragments;
   }
 
@@ -48,6 +51,10 @@ class StepPlanner {
     messages_.resize(program_.channels);
     const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_, parts_);
     add_meetings();
+    std::size_t bodies = 0;
+    for (const StagePasses::Stage& stage : passes_.stages) bodies += stage.bodies.size() + 2;
+    program_.bodies.reserve(bodies);
+    program_.actors.reserve(passes_.stages.size());
     for (std::size_t stage = 0; stage < passes_.stages.size(); ++stage) {
       stage_ = static_cast<std::int64_t>(stage);
       gathered_.clear();
@@ -57,7 +64,10 @@ class StepPlanner {
         passes.second ? pair(passes.pass, *passes.second, add_body()) : pass(passes.pass, add_body());
       }
       Body& end = add_body();
-      if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) reduce(held[stage], -1, end);
+      if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) {
+        scale_gradients(held[stage], -1, end);
+        start(interned(reduction_items(held[stage])), -1, end);
+      }
       optimize(held[stage], end);
     }
     program_.works = std::move(works_).take();
@@ -76,7 +86,12 @@ class StepPlanner {
   }
   const StagePasses::Stage& passes_of_stage() const { return passes_.stages[static_cast<std::size_t>(stage_)]; }
   const Place& place(std::int32_t chunk) const { return passes_of_stage().places[static_cast<std::size_t>(chunk)]; }
-  Body& add_body() { return program_.bodies.emplace_back(); }
+  Body& add_body() {
+    constexpr std::size_t kUsual = 8;
+    Body& body = program_.bodies.emplace_back();
+    body.reserve(kUsual);
+    return body;
+  }
 
   // ---- Fragments ----
 
@@ -105,7 +120,16 @@ class StepPlanner {
     return run;
   }
 
-  std::vector<Run> runs_of(std::size_t position) const { return part_runs(parts_, plan_, layers_, position); }
+  const std::vector<Run>& runs_of(std::size_t position) {
+    std::vector<Run>& runs = runs_[position];
+    if (runs.empty()) runs = part_runs(parts_, plan_, layers_, position);
+    return runs;
+  }
+
+  static std::vector<Run> in_order_of(const StagePass& pass, std::vector<Run> runs) {
+    if (pass.kind != PassKind::kForward) std::reverse(runs.begin(), runs.end());
+    return runs;
+  }
 
   // ---- Passes ----
 
@@ -186,25 +210,27 @@ class StepPlanner {
       body.push_back(all);
       return;
     }
-    const RankParameters parameters = parts_[run.part].parameters;
     for (std::int64_t i = 0; i < run.count; ++i) {
       const std::int64_t layer = run.layer < 0 ? -1 : backward ? run.layer + run.count - 1 - i : run.layer + i;
       if (pass.first) await_gather(pass.chunk, run.part, layer, body);
       Instruction one = run_of(id, layer);
       one.second = second;
       body.push_back(one);
-      if (pass.last) reduce(parameters, layer, body);
+      if (!pass.last) continue;
+      scale_gradients(parts_[run.part].parameters, layer, body);
+      start(reductions_of(run.part), layer, body);
     }
   }
 
   void pass(const StagePass& pass, Body& body) {
     receive(pass, false, body);
-    std::vector<Run> runs = runs_of(place(pass.chunk).position);
-    if (pass.kind != PassKind::kForward) std::reverse(runs.begin(), runs.end());
+    const std::vector<Run>& runs = runs_of(place(pass.chunk).position);
     if (shards_gradients(plan_)) {
-      sharded_runs(pass, runs, false, body);
-    } else {
+      sharded_runs(pass, in_order_of(pass, runs), false, body);
+    } else if (pass.kind == PassKind::kForward) {
       for (const Run& run : runs) work(pass, run, false, body);
+    } else {
+      for (auto run = runs.rbegin(); run != runs.rend(); ++run) work(pass, *run, false, body);
     }
     send(pass, false, body);
   }
@@ -231,8 +257,8 @@ class StepPlanner {
     };
     std::int32_t last_kernel = kPreviousKernel, collective = kEntry;
     if (gathers) {
-      for (WorkItem& item : gather_items(parts_[*gathers].parameters)) {
-        collective = add(Stream::kShardedWeights, works_.intern(std::move(item)), {kEntry, kPreviousKernel});
+      for (const WorkId work : gathers_of(*gathers)) {
+        collective = add(Stream::kShardedWeights, work, {kEntry, kPreviousKernel});
       }
     }
     std::int64_t share = 0;
@@ -244,8 +270,8 @@ class StepPlanner {
       last_kernel = add(Stream::kCompute,
                         works_.intern({"gradients.pack", Category::kBackward, Operator{Copy{buffer}, shape_.dtype}}),
                         {kEntry, kPreviousKernel});
-      for (WorkItem& item : reduction_items(parameters)) {
-        collective = add(Stream::kShardedWeights, works_.intern(std::move(item)), {kEntry, last_kernel});
+      for (const WorkId work : reductions_of(*reduces)) {
+        collective = add(Stream::kShardedWeights, work, {kEntry, last_kernel});
       }
     }
     if (kernels) append(program_.fragments[index(*kernels)], last_kernel, made);
@@ -336,9 +362,8 @@ class StepPlanner {
   void pair(const StagePass& first, const StagePass& second, Body& body) {
     receive(first, false, body);
     receive(second, true, body);
-    std::vector<Run> a = runs_of(place(first.chunk).position), b = runs_of(place(second.chunk).position);
-    if (first.kind != PassKind::kForward) std::reverse(a.begin(), a.end());
-    if (second.kind != PassKind::kForward) std::reverse(b.begin(), b.end());
+    std::vector<Run> a = in_order_of(first, runs_of(place(first.chunk).position));
+    std::vector<Run> b = in_order_of(second, runs_of(place(second.chunk).position));
     const auto is_layer = [](const Run& run) { return run.layer >= 0; };
     std::size_t i = 0, j = 0;
     if (shards_gradients(plan_)) {
@@ -374,15 +399,32 @@ class StepPlanner {
 
   // ---- Data parallelism ----
 
-  void start(std::vector<WorkItem> collectives, std::int64_t layer, Body& body) {
-    for (WorkItem& item : collectives) {
+  static void start(std::span<const WorkId> collectives, std::int64_t layer, Body& body) {
+    for (const WorkId work : collectives) {
       Instruction start;
       start.kind = Kind::kStart;
       start.stream = kDp;
-      start.index = index(works_.intern(std::move(item)));
+      start.index = index(work);
       start.layer = static_cast<std::int32_t>(layer);
       body.push_back(start);
     }
+  }
+
+  std::vector<WorkId> interned(std::vector<WorkItem> items) {
+    std::vector<WorkId> works;
+    for (WorkItem& item : items) works.push_back(works_.intern(std::move(item)));
+    return works;
+  }
+  // The same for every layer of a part.
+  std::span<const WorkId> gathers_of(Part part) {
+    std::optional<std::vector<WorkId>>& known = gathers_[static_cast<std::size_t>(part)];
+    if (!known) known = interned(gather_items(parts_[part].parameters));
+    return *known;
+  }
+  std::span<const WorkId> reductions_of(Part part) {
+    std::optional<std::vector<WorkId>>& known = reductions_[static_cast<std::size_t>(part)];
+    if (!known) known = interned(reduction_items(parts_[part].parameters));
+    return *known;
   }
 
   // What gathers `parameters` on all ranks that share them.
@@ -438,12 +480,11 @@ class StepPlanner {
     std::int64_t count = 0;
     for (const std::int32_t chunk : passes_of_stage().chunks) {
       for (const Run& run : runs_of(place(chunk).position)) {
-        const RankParameters& parameters = parts_[run.part].parameters;
+        const std::span<const WorkId> gathers = gathers_of(run.part);
         for (std::int64_t i = 0; i < run.count; ++i) {
           const std::int64_t layer = run.layer < 0 ? -1 : run.layer + i;
-          std::vector<WorkItem> gathers = gather_items(parameters);
           count += static_cast<std::int64_t>(gathers.size());
-          start(std::move(gathers), layer, body);
+          start(gathers, layer, body);
           gathered_.push_back({chunk, run.part, layer, count});
         }
       }
@@ -457,16 +498,13 @@ class StepPlanner {
     if (found->count > 0) body.push_back(await_dp(found->count));
   }
 
-  // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
-  void reduce(const RankParameters& parameters, std::int64_t layer, Body& body) {
-    // Sums are divided by the number of replicas first (Megatron-Core, param_and_grad_buffer.py: `grad_data *=
-    // gradient_scaling_factor`).
+  // Sums are divided by the number of replicas before they are reduced (Megatron-Core, param_and_grad_buffer.py:
+  // `grad_data *= gradient_scaling_factor`).
+  void scale_gradients(const RankParameters& parameters, std::int64_t layer, Body& body) {
     const auto count = static_cast<std::int64_t>(parameters.total());
-    if (count > 0) {
-      body.push_back(
-          run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
-    }
-    start(reduction_items(parameters), layer, body);
+    if (count == 0) return;
+    body.push_back(
+        run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
   }
 
   // ---- The end of the step ----
@@ -504,7 +542,7 @@ class StepPlanner {
   }
 
   // All actors of the meeting run a collective together.
-  void together(std::uint32_t meeting, WorkItem item, Body& body) {
+  static void together(std::uint32_t meeting, WorkId collective, Body& body) {
     Instruction meet;
     meet.kind = Kind::kMeet;
     meet.index = meeting;
@@ -512,7 +550,7 @@ class StepPlanner {
     Instruction start;
     start.kind = Kind::kStart;
     start.stream = kDp;
-    start.index = index(works_.intern(std::move(item)));
+    start.index = index(collective);
     body.push_back(start);
     body.push_back(await_dp());
   }
@@ -531,18 +569,19 @@ class StepPlanner {
       // Both stages of a pair hold the same two parts of the model.
       const std::int64_t other = plan_.pp - 1 - stage_;
       const RankGroup group = two_stages(std::min(stage_, other), std::max(stage_, other));
-      together(meetings_.mirror[static_cast<std::size_t>(stage_)],
-               {"mirror.gradients.all_reduce", Category::kDataParallel,
-                Collective{CollectiveKind::kAllReduce, owned * gradient_size(plan_, shape_.dtype), group}},
-               body);
+      together(
+          meetings_.mirror[static_cast<std::size_t>(stage_)],
+          works_.intern({"mirror.gradients.all_reduce", Category::kDataParallel,
+                         Collective{CollectiveKind::kAllReduce, owned * gradient_size(plan_, shape_.dtype), group}}),
+          body);
     }
     if (meetings_.embedding && (stage_ == first_holder_ || stage_ == last_holder_)) {
       // First and last stage hold copies of the embedding and sum its gradients (Megatron-LM, embedding group).
       const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) *
                          gradient_size(plan_, shape_.dtype);
       together(*meetings_.embedding,
-               {"embedding.gradients.all_reduce", Category::kDataParallel,
-                Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, last_holder_)}},
+               works_.intern({"embedding.gradients.all_reduce", Category::kDataParallel,
+                              Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, last_holder_)}}),
                body);
     }
 
@@ -552,10 +591,12 @@ class StepPlanner {
     body.push_back(
         run_of(kernel("optimizer.gradient_norm", count, Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
     if (meetings_.norm) {
-      together(*meetings_.norm,
-               {"optimizer.gradient_norm.all_reduce", Category::kOther,
-                Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}},
-               body);
+      if (!norm_) {
+        norm_ =
+            works_.intern({"optimizer.gradient_norm.all_reduce", Category::kOther,
+                           Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}});
+      }
+      together(*meetings_.norm, *norm_, body);
     }
     body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, shape_.dtype)));
     // Operands of the next step's products, plain and transposed, or the share that is gathered.
@@ -565,7 +606,7 @@ class StepPlanner {
       body.push_back(run_of(kernel("optimizer.quantize_weights", elements,
                                    Elementwise{"quantize", elements, 1, written, 2}, shape_.dtype)));
     }
-    if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(gather_items(held), -1, body);
+    if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(interned(gather_items(held)), -1, body);
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
@@ -590,6 +631,7 @@ class StepPlanner {
   Meetings meetings_;
   std::int64_t first_holder_ = 0, last_holder_ = 0;  // stages of the embedding and of the loss
   std::vector<std::string_view> norm_axes_;
+  std::optional<WorkId> norm_;                         // the sum of the squares of all stages
   std::array<std::optional<FragmentId>, 2> received_;  // forward, backward
   struct Kernel {
     std::string_view name;
@@ -603,7 +645,9 @@ class StepPlanner {
     FragmentId made{};
   };
   std::vector<Sharded> sharded_;
-  std::vector<std::optional<WorkId>> messages_;  // by channel
+  std::vector<std::optional<WorkId>> messages_;                           // by channel
+  std::vector<std::vector<Run>> runs_;                                    // by position, empty until asked for
+  std::vector<std::optional<std::vector<WorkId>>> gathers_, reductions_;  // by Part
 
   // Of the stage.
   std::int64_t stage_ = 0;
