@@ -131,4 +131,32 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
   return budget;
 }
 
+Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory) {
+  const Shape shape(model, plan, training);
+  const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
+  RankParameters parameters;
+  double kept = 0;
+  const auto add = [&](Part part, std::int64_t count) {
+    parameters += (*parts)[part].parameters * static_cast<double>(count);
+    if (part != Part::kLoss && part != Part::kPredictionLoss)
+      kept += (*parts)[part].kept.after_forward * static_cast<double>(count);
+  };
+  add(Part::kEmbedding, 1);
+  for (const std::uint8_t kind : parts->layers.of_layer) add(layer_part(kind, false), 1);
+  add(Part::kLoss, 1);
+  if (parts->prediction_layers > 0) {
+    add(Part::kPrediction, parts->prediction_layers);
+    add(Part::kPredictionLoss, parts->prediction_layers);
+  }
+  if (shape.reads_table_again() && plan.pp > 1) {
+    parameters.dense -= static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
+  }
+  const double share = 1 / static_cast<double>(plan.pp);
+  StageMemory mean;
+  add_state(shape, parameters * share, 0, mean);
+  mean.activations = kept * share * units::B;
+  mean.other = kFramework;
+  return mean.total();
+}
+
 }  // namespace ns_dist

@@ -112,10 +112,10 @@ std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan
 
 // Of the fields that a search varies.
 std::uint64_t PartsKey::hash() const {
-  std::uint64_t hash = 0;
+  std::uint64_t hash = (splits_backward ? 1u : 0u) + (plan.sequence_parallel ? 2u : 0u);
   for (const std::int64_t field :
-       {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, static_cast<std::int64_t>(plan.recompute), training.micro_batch,
-        training.sequence, model->layers, model->hidden}) {
+       {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, static_cast<std::int64_t>(plan.recompute),
+        static_cast<std::int64_t>(plan.zero), training.micro_batch, training.sequence, model->layers, model->hidden}) {
     hash = (hash ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }

@@ -43,7 +43,7 @@ class Remembered {
   }
 
  private:
-  static constexpr std::size_t kBuckets = 64, kWays = 4;
+  static constexpr std::size_t kBuckets = 128, kWays = 4;
   struct Entry {
     std::uint64_t hash = 0;
     std::optional<typename Key::Stored> key;

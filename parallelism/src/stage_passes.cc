@@ -1,6 +1,7 @@
 #include "stage_passes.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "plan_memory.h"
@@ -144,7 +145,8 @@ bool StagePasses::too_large() const {
 
 std::uint64_t PassesKey::hash() const {
   std::uint64_t hash = (gathers ? 1u : 0u) + (reduces ? 2u : 0u);
-  for (const std::int64_t field : {shape.stages, shape.microbatches, shape.chunks}) {
+  for (const std::int64_t field :
+       {std::bit_cast<std::int64_t>(schedule), shape.stages, shape.microbatches, shape.chunks}) {
     hash = (hash ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }

@@ -49,8 +49,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   const std::int64_t ranks = prediction.program.mesh.ranks();
   const Host& host = scenario.host;
   // Steps are compared by the clock without sharing, which is fast.
-  Scenario alone = scenario;
-  alone.network.contention = alone.network.compute_slowdown = false;
+  const Scenario alone = without_sharing(scenario);
   const auto step = [&](const Latency& latency) {
     return step_with(prediction, alone, session, latency).value_or(prediction.step);
   };

@@ -178,8 +178,11 @@ double network_time(const StepProgram& program, const ProgramCosts& costs) {
 class Search {
  public:
   Search(const SearchSpace& space, const Session& session, const SearchOptions& options)
-      : space_(space.contents()), session_(session), options_(options), base_(space.base()), alone_(space.base()) {
-    alone_.network.contention = alone_.network.compute_slowdown = false;
+      : space_(space.contents()),
+        session_(session),
+        options_(options),
+        base_(space.base()),
+        alone_(without_sharing(space.base())) {
     const Training& training = base_.training;
     tokens_ = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
   }
@@ -191,6 +194,9 @@ class Search {
     bound_groups();
     look_at_groups();
     choose();
+    for (const Plan& plan : near_) {
+      if (plan.step < 0) ++(stop() ? result_.unseen : result_.bounded);
+    }
     NS_TRY_VOID(answer());
     result_.interrupted = stop();
     result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -297,16 +303,20 @@ class Search {
       std::vector<Bound> bounds(family.end - family.first);
       for (std::uint32_t group = family.first; group < family.end && !told_to_stop(); ++group) {
         Bound& bound = bounds[group - family.first];
+        bool fits = false;
         for_each_leaf(alone_, group, [&](const Scenario& scenario, std::uint32_t) {
-          const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
-          if (!program) return true;
-          const Bytes capacity = scenario.cluster.gpu.memory;
-          if (const auto one = held(scenario); one && *one > capacity) {
-            if (const Bytes least = least_held(group, *one); least > capacity) {
+          if (!check_plan(scenario.model, scenario.plan, scenario.training)) return true;
+          if (!fits) {
+            const Bytes least =
+                (1 - kRounding) * least_memory(scenario.model, scenario.plan, scenario.training, session_.plans());
+            if (least > scenario.cluster.gpu.memory) {
               bound = {kForever, least / units::B};
               return false;
             }
+            fits = true;
           }
+          const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
+          if (!program) return true;
           const auto costs = costs_of(*program, scenario, session_);
           if (costs) bound.kernels = scaled(scenario, kernel_bound(*program, *costs));
           return false;
@@ -325,44 +335,6 @@ class Search {
     }
     std::sort(families_.begin(), families_.end(),
               [](const Family& a, const Family& b) { return std::tie(a.bound, a.first) < std::tie(b.bound, b.first); });
-  }
-
-  // What some stage holds, activations aside: nothing where the plan cannot be built.
-  std::optional<Bytes> held(const Scenario& scenario) const {
-    const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
-    if (!memory) return std::nullopt;
-    Bytes all;
-    for (const StageMemory& stage : memory->stages) {
-      all = all + stage.weights + stage.gradients + stage.optimizer + stage.other;
-    }
-    return (1 - kRounding) / static_cast<double>(memory->stages.size()) * all;
-  }
-
-  // The same for every plan of a group of which one plan holds too much. How much the stages hold together depends on
-  // where the parts of the model lie: how many copies there are, and whether the first part and the last one share a
-  // stage. One plan of each kind is asked, with few microbatches, since their number does not matter here.
-  Bytes least_held(std::uint32_t group, Bytes least) const {
-    std::vector<std::pair<std::size_t, bool>> known;
-    Scenario scenario = alone_;
-    Texts texts = texts_of(group);
-    space_.apply(scenario, texts);
-    const std::int64_t batch = scenario.training.global_batch;
-    space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario& each, const Texts&) {
-      const auto schedule = pipeline_schedule(each.plan.schedule);
-      if (!schedule) return true;
-      const std::int64_t few = 4 * each.plan.pp;
-      const Seats seats = (*schedule)->seats({each.plan.pp, few, each.plan.vpp});
-      const std::pair place{seats.size(), seats.front().front().stage == seats.front().back().stage};
-      if (std::find(known.begin(), known.end(), place) != known.end()) return true;
-      scenario.training.global_batch = few * each.training.micro_batch * each.plan.dp;
-      const auto found = held(scenario);
-      scenario.training.global_batch = batch;
-      if (!found) return true;
-      known.push_back(place);
-      least = min(least, *found);
-      return true;
-    });
-    return least;
   }
 
   // ---- Plans ----
@@ -528,7 +500,11 @@ class Search {
   }
 
   void forget_slow() {
-    std::erase_if(near_, [&](const Plan& plan) { return plan.bound > limit() || plan.step > limit(); });
+    std::erase_if(near_, [&](const Plan& plan) {
+      const bool slow = plan.bound > limit() || plan.step > limit();
+      if (slow && plan.step < 0) ++result_.bounded;
+      return slow;
+    });
   }
 
   // ---- Answers ----

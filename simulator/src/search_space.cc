@@ -50,10 +50,14 @@ Texts tensor_parallel(const Scenario& scenario, std::int64_t gpus) {
   });
 }
 
+// A rank has two pieces of each sequence, for causal balance. A piece is not smaller than the 128 queries of a tile of
+// attention (Dao 2023, arXiv 2307.08691, s.3.3): beyond, ranks only exchange more.
 Texts context_parallel(const Scenario& scenario, std::int64_t gpus) {
+  constexpr std::int64_t kTile = 128;
   const std::int64_t left = gpus / scenario.plan.tp, sequence = scenario.training.sequence;
   if (gpus % scenario.plan.tp != 0) return {"1"};
-  return divisors(left, left, [&](std::int64_t cp) { return cp == 1 || sequence % (2 * cp) == 0; });
+  return divisors(left, std::max<std::int64_t>(1, sequence / (2 * kTile)),
+                  [&](std::int64_t cp) { return cp == 1 || sequence % (2 * cp) == 0; });
 }
 
 Texts pipeline_stages(const Scenario& scenario, std::int64_t gpus) {

@@ -39,4 +39,9 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training,
                                    PlanMemory& memory);
 
+// A lower bound of memory_budget(...).peak(), whatever the schedule, the number of chunks and of microbatches: when the
+// first microbatch reaches the end of the model, the stages together hold all of its activations, and every parameter
+// at least once. For plans that pass check_plan.
+Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory);
+
 }  // namespace ns_dist

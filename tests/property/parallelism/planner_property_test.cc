@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "ns_dist/memory.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 
 namespace ns_dist {
@@ -128,6 +131,20 @@ RC_GTEST_PROP(Planner, EveryMicrobatchPassesEveryLayerOnce, ()) {
   for (const auto& counts : {forward, backward}) {
     for (const auto& [where, count] : counts) RC_ASSERT(count == 1);
   }
+}
+
+// What a search leaves out without asking every schedule.
+RC_GTEST_PROP(Memory, NoScheduleNeedsLessThanTheLeast, ()) {
+  Question q = any_question();
+  const auto schedules = pipeline_schedules();
+  const PipelineSchedule& schedule = *schedules[*rc::gen::inRange<std::size_t>(0, schedules.size())];
+  q.plan.schedule = schedule.name;
+  q.plan.vpp = std::max(schedule.least_chunks, q.plan.vpp);
+  q.training.global_batch = q.plan.dp * q.training.micro_batch * q.plan.pp * any_of({1, 2, 4});
+  const auto budget = memory_budget(q.model, q.plan, q.training);
+  if (!budget) return;
+  PlanMemory memory;
+  RC_ASSERT(0.999999 * least_memory(q.model, q.plan, q.training, memory) <= budget->peak());
 }
 
 // Recomputation and sharding never need more memory for what they are made to save.

@@ -118,7 +118,7 @@ void compare_with_all_plans() {
   std::uint64_t refused = 0;
   for (const auto& [reason, count] : result->infeasible) refused += count;
   RC_ASSERT(refused <= impossible);
-  RC_ASSERT(refused + result->bounded + result->skipped <= seen);
+  RC_ASSERT(refused + result->bounded + result->skipped + result->evaluated == seen);
   RC_ASSERT(result->answers.empty() == all.empty());
   if (all.empty()) {
     RC_ASSERT(refused == seen);
