@@ -95,7 +95,7 @@ void add_state(const Shape& shape, const RankParameters& held, double largest_pa
     // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
     if (plan.grad_accumulation == GradAccumulation::kFp32) used.gradients += held.total() * each.weight * units::B;
   }
-  used.optimizer = updated * each.optimizer * units::B;
+  used.optimizer = updated * (1 - plan.offload_optimizer.value) * each.optimizer * units::B;
 }
 
 }  // namespace

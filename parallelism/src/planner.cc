@@ -557,7 +557,7 @@ class StepPlanner {
                 Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}},
                body);
     }
-    body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, shape_.dtype)));
+    update(owned, body);
     // Operands of the next step's products, plain and transposed, or the share that is gathered.
     const double operands = held.quantized * (shards_weights(plan_) || plan_.fp8_params ? owned / held.total() : 1);
     if (const auto elements = static_cast<std::int64_t>(operands); elements > 0) {
@@ -571,6 +571,44 @@ class StepPlanner {
         std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
     body.push_back(
         run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+  }
+
+  // Adam. Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and
+  // beside the GPU's own part (Megatron-Core, hybrid_optimizer.py; without its overlap of the three).
+  void update(double owned, Body& body) {
+    const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
+    const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
+    if (away == 0) {
+      body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, shape_.dtype)));
+      return;
+    }
+    Fragment both;
+    const auto add = [&](Stream stream, WorkItem item, std::initializer_list<std::int32_t> after) {
+      const auto first = static_cast<std::uint32_t>(both.dependencies.size());
+      both.dependencies.insert(both.dependencies.end(), after.begin(), after.end());
+      both.nodes.push_back({stream, works_.intern(std::move(item)), first, static_cast<std::uint32_t>(after.size())});
+    };
+    const auto add_host = [&](std::string name, HostWork work, std::initializer_list<std::int32_t> after) {
+      add(Stream::kHost, host_item(std::move(name), Category::kOptimizer, work), after);
+    };
+    const auto moved = static_cast<double>(away);
+    const Work adam = work_of(Operator{OptimizerStep{away}, shape_.dtype});
+    add_host("offload.gradients", {moved * size_of(gradient_type()), {}}, {kEntry, kPreviousKernel});
+    add_host("offload.optimizer", {{}, adam.read + adam.written}, {0});
+    add_host("offload.weights", {moved * shape_.element * units::B, {}}, {1});
+    both.exits = {2};
+    if (count > away) {
+      const Operator step{OptimizerStep{count - away}, shape_.dtype};
+      add(Stream::kCompute, {"optimizer.step", Category::kOptimizer, step}, {kEntry});
+      both.exits.push_back(3);
+    }
+    body.push_back(run_of(program_.add(std::move(both))));
+  }
+
+  // Of no work on the GPU.
+  static WorkItem host_item(std::string name, Category category, HostWork work) {
+    const Operator none{UnknownOperator{name, {}, {}, {}}, DType::kBf16};
+    return {std::move(name), category, none, work};
   }
 
   const Model& model_;

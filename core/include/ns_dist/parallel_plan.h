@@ -87,6 +87,7 @@ struct ParallelPlan {
   bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
   bool fp8_params = false;         // weights are gathered and kept in the format of products
   MomentType optimizer_state = MomentType::kFp32;
+  Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   bool blocking_tp = false;           // backward, no tensor-parallel collective runs beside a product
   bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
@@ -207,6 +208,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.fp8_params);
   visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kUnlessDefault},
         plan.optimizer_state);
+  visit({.name = "plan/offload_optimizer",
+         .help = "part of the optimizer's states that lies in the host's memory and is updated there",
+         .values = "FRACTION",
+         .in_reports = kUnlessDefault},
+        plan.offload_optimizer);
   visit({.name = "plan/grad_accumulation",
          .help = "fused into the products, or a kernel of its own in fp32 or low precision",
          .in_reports = kUnlessDefault},

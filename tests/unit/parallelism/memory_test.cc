@@ -48,6 +48,19 @@ TEST(Memory, StatesOfAParameter) {
   EXPECT_NEAR(states(), 6 + 12.0 / 8, 1e-9);
 }
 
+// The host's part of the optimizer's 12 bytes leaves the GPU, and nothing else.
+TEST(Memory, OffloadedOptimizerLeavesTheGpu) {
+  const Training training{64, 1, 2048, Precision::kBf16};
+  ParallelPlan plan{.dp = 8};
+  const StageMemory all = memory_budget(gpt(24, 2048, 16), plan, training)->stages[0];
+  plan.offload_optimizer = {0.75};
+  StageMemory part = memory_budget(gpt(24, 2048, 16), plan, training)->stages[0];
+  EXPECT_DOUBLE_EQ(part.optimizer / all.optimizer, 0.25);
+  EXPECT_EQ(part.total() - part.optimizer, all.total() - all.optimizer);
+  plan.offload_optimizer = {1};
+  EXPECT_EQ(memory_budget(gpt(24, 2048, 16), plan, training)->stages[0].optimizer, Bytes());
+}
+
 // Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all
 // that it would keep otherwise.
 TEST(Memory, RecomputationKeepsInputsAndOneLayer) {

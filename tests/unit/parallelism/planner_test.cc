@@ -91,6 +91,40 @@ TEST(RankOrder, MissingDimensionsOfOneRankFollowAtTheEnd) {
   EXPECT_EQ(rank_order(ParallelPlan{.order = "ep"}).value_or(Names{}).size(), 5u);
 }
 
+// Of a million parameters and more that a replica updates, three quarters go to the host: 4 bytes of a gradient down, 2
+// of a weight up, and 30 in the CPU's memory (read: gradient, master weight, two moments; written: all but the
+// gradient, and the weight). The GPU updates the rest.
+TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
+  const Training training{8, 1, 512, Precision::kBf16};
+  ParallelPlan plan{.dp = 4};
+  const auto updated = [](const ExecutionGraph& graph) {
+    double parameters = 0;
+    for (const WorkItem& item : graph.works()) {
+      const auto* op = std::get_if<Operator>(&item.work);
+      const auto* step = op != nullptr ? std::get_if<OptimizerStep>(&op->kind) : nullptr;
+      if (step != nullptr) parameters += static_cast<double>(step->parameters);
+    }
+    return parameters;
+  };
+  const double all = updated(planned(gpt(2, 512, 8), plan, training));
+  plan.offload_optimizer = {0.75};
+  const ExecutionGraph graph = planned(gpt(2, 512, 8), plan, training);
+  const double away = std::floor(0.75 * all);
+  EXPECT_EQ(updated(graph), all - away);
+  std::map<std::string, HostWork> host;
+  for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+    const bool on_host = ExecutionGraph::stream_of(graph.node(NodeId{n}).lane) == Stream::kHost;
+    EXPECT_EQ(graph.work_of(NodeId{n}).host.any(), on_host);
+    if (on_host) host[graph.work_of(NodeId{n}).name] = graph.work_of(NodeId{n}).host;
+  }
+  EXPECT_EQ(host.size(), 3u);
+  EXPECT_EQ(host["offload.gradients"], (HostWork{4 * away * B, {}}));
+  EXPECT_EQ(host["offload.optimizer"], (HostWork{{}, 30 * away * B}));
+  EXPECT_EQ(host["offload.weights"], (HostWork{2 * away * B, {}}));
+  plan.offload_optimizer = {1};
+  EXPECT_EQ(updated(planned(gpt(2, 512, 8), plan, training)), 0);
+}
+
 // What the graph does is what the formula says, for every degree: nothing is lost or done twice by splitting.
 TEST(Planner, FlopsOfTheGraphAreTheModels) {
   Model model = gpt(8, 1024, 16);
@@ -277,6 +311,8 @@ ParallelPlan with_other_field(ParallelPlan plan, int field) {
         } else if constexpr (std::is_same_v<T, Recomputation>) {
           value = {value.recompute == Recompute::kFull ? Recompute::kSelective : Recompute::kFull,
                    set_of(RecomputeModule::kMlp), 1};
+        } else if constexpr (std::is_same_v<T, Fraction>) {
+          value = {value.value == 0 ? 0.5 : value.value / 2};
         } else if constexpr (std::is_enum_v<T>) {
           value = static_cast<T>(value == T{} ? 1 : 0);
         } else {

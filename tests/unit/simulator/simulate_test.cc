@@ -64,6 +64,37 @@ TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   EXPECT_LT(simulate(scenario, session)->step / bound.step, 0.1);
 }
 
+// A host of 40 GB/s behind PCIe of 32 GB/s, half and 0.8 of which is reached: n parameters take n (4 / 25.6 + 30 / 20 +
+// 2 / 25.6) ns, which the GPU's own part of the update hides where it takes longer.
+TEST(Simulate, TheStepWaitsForTheHostsOptimizer) {
+  Scenario scenario = small_scenario();
+  scenario.host.memory_bandwidth = 40 * GB / s;
+  const auto step = [&](double fraction, Seconds update) {
+    scenario.plan.offload_optimizer = {fraction};
+    const FakeCompute compute(
+        [update](const Operator& op) { return std::holds_alternative<OptimizerStep>(op.kind) ? update : Seconds(); });
+    return simulated(scenario, compute, kFreeNetwork);
+  };
+  const double n = memory_budget(scenario.model, scenario.plan, scenario.training)->stages[0].optimizer / (12 * B);
+  const Report report = step(1, Seconds());
+  EXPECT_NEAR(report.step / ns, n * (6 / 25.6 + 1.5), 1e-6 * n);
+  EXPECT_NEAR(report.breakdown.optimizer / report.step, 1, 1e-6);
+  EXPECT_GT(report.interval.forecasts_above, 3);  // PyTorch's Adam on a CPU takes six times as long
+  EXPECT_NEAR(step(0.25, 1 * ns).step / report.step, 0.25, 1e-4);
+  EXPECT_NEAR(step(0.25, report.step).step / report.step, 1, 1e-6);
+
+  scenario.cluster.gpu.host = HostSide{"nvlink-c2c", 450 * GB / s, 500 * GB / s};
+  EXPECT_NEAR(step(1, Seconds()).step / ns, n * (6 / 360.0 + 1.5), 1e-6 * n);  // what the user says comes first
+  scenario.host.memory_bandwidth = {};
+  EXPECT_NEAR(step(1, Seconds()).step / ns, n * (6 / 360.0 + 30 / 250.0), 1e-6 * n);
+
+  scenario.cluster.gpu.host.reset();
+  scenario.cluster.gpu.pcie_bandwidth = {};
+  const auto refused = simulate(scenario, *Session::make(scenario));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("the link from \"test-gpu\" to its host is unknown"));
+}
+
 // A prediction layer on the last stage: a layer, and a product of its own with its two gradients. The others wait for
 // that stage: (p - 1) passes of theirs, m of the last.
 TEST(Simulate, PredictionLayersDelayTheLastStage) {
