@@ -36,7 +36,12 @@ struct StageChunks {
   double largest_layer = 0;       // everything that one layer keeps without recomputation
   double largest_parameters = 0;  // of one layer on a rank
   double losses = 0;              // kept by the losses of one microbatch
+  double under_way = 0;           // of layers that the host keeps: those on their way, or in use
 };
+
+// Layers whose weights or activations are on a GPU at one time where they are elsewhere otherwise: the one that
+// computes, and the next.
+constexpr double kLayersUnderWay = 2;
 
 void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
   chunk.after_forward += kept.after_forward * static_cast<double>(count);
@@ -63,7 +68,15 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           stage.losses += part.kept.after_forward * static_cast<double>(run.count);
           continue;
         }
-        add(chunk, part.kept, run.count);
+        std::int64_t held = run.count;
+        if (run.part >= Part::kLayers) {
+          const std::int64_t before = run.layer - layers[position].first;
+          const std::int64_t away = std::clamp<std::int64_t>(shape.plan->offload_activations - before, 0, run.count);
+          held -= away;
+          add(chunk, {0, part.kept.after_input_gradient}, away);
+          if (away > 0) stage.under_way = std::max(stage.under_way, kLayersUnderWay * part.kept.after_forward);
+        }
+        add(chunk, part.kept, held);
         if (run.part == Part::kEmbedding) continue;
         stage.largest_layer = std::max(stage.largest_layer, part.kept_without_recompute);
         stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
@@ -79,7 +92,6 @@ void add_state(const Shape& shape, const RankParameters& held, double largest_pa
   const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state);
   const double updated = updated_parameters(held, plan);
   // Ranks that share weights or gradients hold their part, and all of the layers under way.
-  constexpr double kLayersUnderWay = 2;
   const double whole = std::min(held.total(), kLayersUnderWay * largest_parameters);
   const double stored_weights = shards_weights(plan) ? updated + whole : held.total();
   used.weights = stored_weights * each.weight * units::B;
@@ -122,7 +134,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     double activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
     // A layer that is computed again holds all its activations for a moment.
     if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
-    activations += kept[stage].losses;
+    activations += kept[stage].losses + kept[stage].under_way;
     used.activations = activations * units::B;
     used.other = kFramework;
     budget.stages.push_back(used);

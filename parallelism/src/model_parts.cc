@@ -27,6 +27,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.fp8_params = kDefault.fp8_params;
   key.plan.optimizer_state = kDefault.optimizer_state;
   key.plan.offload_optimizer = kDefault.offload_optimizer;
+  key.plan.offload_activations = kDefault.offload_activations;
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
   key.plan.overlap_grad_reduce = kDefault.overlap_grad_reduce;
   key.plan.overlap_param_gather = kDefault.overlap_param_gather;

@@ -201,27 +201,37 @@ class StepPlanner {
     receive(pass, false, body);
     std::vector<Run> runs = runs_of(place(pass.chunk).position);
     if (pass.kind != PassKind::kForward) std::reverse(runs.begin(), runs.end());
-    if (shards_gradients(plan_)) {
-      sharded_runs(pass, runs, false, body);
+    if (runs_layer_by_layer()) {
+      layer_runs(pass, runs, false, body);
     } else {
       for (const Run& run : runs) work(pass, run, false, body);
     }
     send(pass, false, body);
   }
 
-  // ---- Weights and gradients that replicas share (ZeRO 2 and 3) ----
+  // ---- What runs beside each layer ----
+  //
+  // Weights and gradients that replicas share (ZeRO 2 and 3), and activations on their way to the host and back.
   //
   // Each layer runs beside the gathering of the next one's weights, and backward beside the reduction of the gradients
   // of the one before (Zhao et al. 2023, arXiv 2304.11277, s.3.3). Embedding and loss are one unit, gathered when a
-  // forward pass begins and kept until its backward pass, as PyTorch's FSDP does with the root module.
+  // forward pass begins and kept until its backward pass, as PyTorch's FSDP does with the root module. A layer's
+  // activations go down beside the next layer and come back beside the one whose backward pass is before theirs
+  // (TransformerEngine, cpu_offload.py). Nothing is under way where a pass ends.
+  bool runs_layer_by_layer() const { return shards_gradients(plan_) || plan_.offload_activations > 0; }
 
   // A pass through one part, and what runs beside it: gathering of one part's weights, reduction of another's
-  // gradients.
-  FragmentId beside_collectives(std::optional<FragmentId> kernels, std::optional<Part> gathers,
-                                std::optional<Part> reduces) {
-    for (const Sharded& known : sharded_) {
-      if (known.kernels == kernels && known.gathers == gathers && known.reduces == reduces) return known.made;
-    }
+  // gradients, activations of a third to the host or from there.
+  struct Beside {
+    std::optional<FragmentId> kernels = {};
+    std::optional<Part> gathers = {}, reduces = {}, stores = {}, loads = {};
+    friend bool operator==(const Beside&, const Beside&) = default;
+  };
+  FragmentId with(const Beside& beside) {
+    const auto known =
+        std::find_if(beside_.begin(), beside_.end(), [&](const auto& each) { return each.first == beside; });
+    if (known != beside_.end()) return known->second;
+    const auto& [kernels, gathers, reduces, stores, loads] = beside;
     Fragment made;
     const auto add = [&](Stream stream, WorkId work, std::initializer_list<std::int32_t> after) {
       const auto first = static_cast<std::uint32_t>(made.dependencies.size());
@@ -230,6 +240,12 @@ class StepPlanner {
       return static_cast<std::int32_t>(made.nodes.size() - 1);
     };
     std::int32_t last_kernel = kPreviousKernel, collective = kEntry;
+    for (const auto& [part, name] : {std::pair(stores, "offload.store"), std::pair(loads, "offload.load")}) {
+      if (!part) continue;
+      const HostWork copy{parts_[*part].kept.after_forward * units::B, {}};
+      made.exits.push_back(
+          add(Stream::kHost, works_.intern(host_item(name, Category::kOther, copy)), {kEntry, kPreviousKernel}));
+    }
     if (gathers) {
       for (WorkItem& item : gather_items(parts_[*gathers].parameters)) {
         collective = add(Stream::kShardedWeights, works_.intern(std::move(item)), {kEntry, kPreviousKernel});
@@ -260,7 +276,7 @@ class StepPlanner {
     }
     if (made.exits.empty()) made.exits.push_back(kEntry);
     const FragmentId id = program_.add(std::move(made));
-    sharded_.push_back({kernels, gathers, reduces, id});
+    beside_.emplace_back(beside, id);
     return id;
   }
 
@@ -284,8 +300,10 @@ class StepPlanner {
     }
   }
 
-  void sharded_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Body& body) {
-    const bool forward = pass.kind == PassKind::kForward, reduces = computes_weight_gradient(pass.kind);
+  void layer_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Body& body) {
+    const bool forward = pass.kind == PassKind::kForward;
+    const bool reduces = shards_gradients(plan_) && computes_weight_gradient(pass.kind);
+    const bool loads = !forward && pass.kind != PassKind::kWeightGradient;
     const bool gathers = shards_weights(plan_) && (forward || plan_.reshard);
     std::vector<Run> layers;  // one each
     for (const Run& run : runs) {
@@ -296,6 +314,12 @@ class StepPlanner {
     }
     const auto gathered = [&](std::size_t i) -> std::optional<Part> {
       if (!gathers || i >= layers.size() || layers[i].layer < 0) return std::nullopt;
+      return layers[i].part;
+    };
+    const std::int64_t first_layer = layers_[place(pass.chunk).position].first;
+    const auto offloaded = [&](std::size_t i) -> std::optional<Part> {
+      if (i >= layers.size() || layers[i].part < Part::kLayers) return std::nullopt;
+      if (layers[i].layer - first_layer >= plan_.offload_activations) return std::nullopt;
       return layers[i].part;
     };
     const auto emit = [&](FragmentId id, std::int64_t layer) {
@@ -311,25 +335,34 @@ class StepPlanner {
     };
     if (forward && gathers) {
       for (const Run& run : layers) {
-        if (run.layer < 0) emit(beside_collectives(std::nullopt, run.part, std::nullopt), -1);
+        if (run.layer < 0) emit(with({.gathers = run.part}), -1);
       }
     }
     if (const auto first = gathered(0); first && plan_.prefetch > 0) {
-      emit(beside_collectives(std::nullopt, first, std::nullopt), -1);
+      emit(with({.gathers = first}), -1);
     }
-    std::optional<Part> to_reduce;
+    if (const auto first = offloaded(0); first && loads) emit(with({.loads = first}), -1);
+    std::optional<Part> to_reduce, to_store;
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const Run& run = layers[i];
       if (pass.first && !shards_weights(plan_)) await_gather(pass.chunk, run.part, run.layer, body);
       std::optional<Part> next = gathered(i + 1);
       if (plan_.prefetch == 0) {
-        if (const auto own = gathered(i)) emit(beside_collectives(std::nullopt, own, std::nullopt), -1);
+        if (const auto own = gathered(i)) emit(with({.gathers = own}), -1);
         next.reset();
       }
-      emit(beside_collectives(fragment(run.part, pass.kind), next, to_reduce), run.layer);
+      emit(with({.kernels = fragment(run.part, pass.kind),
+                 .gathers = next,
+                 .reduces = to_reduce,
+                 .stores = to_store,
+                 .loads = loads ? offloaded(i + 1) : std::nullopt}),
+           run.layer);
       if (reduces) to_reduce = run.part;
+      if (forward) to_store = offloaded(i);
+      if (pass.last && !shards_gradients(plan_)) reduce(parts_[run.part].parameters, run.layer, body);
     }
-    if (to_reduce) emit(beside_collectives(std::nullopt, std::nullopt, to_reduce), -1);
+    if (to_reduce) emit(with({.reduces = to_reduce}), -1);
+    if (to_store) emit(with({.stores = to_store}), -1);
   }
 
   // A forward pass beside a backward pass: layer by layer, one computes while the other communicates.
@@ -341,9 +374,9 @@ class StepPlanner {
     if (second.kind != PassKind::kForward) std::reverse(b.begin(), b.end());
     const auto is_layer = [](const Run& run) { return run.layer >= 0; };
     std::size_t i = 0, j = 0;
-    if (shards_gradients(plan_)) {
-      sharded_runs(first, a, false, body);
-      sharded_runs(second, b, true, body);
+    if (runs_layer_by_layer()) {
+      layer_runs(first, a, false, body);
+      layer_runs(second, b, true, body);
       send(first, false, body);
       send(second, true, body);
       return;
@@ -635,12 +668,7 @@ class StepPlanner {
     FragmentId id{};
   };
   std::vector<Kernel> kernels_;
-  struct Sharded {
-    std::optional<FragmentId> kernels;
-    std::optional<Part> gathers, reduces;
-    FragmentId made{};
-  };
-  std::vector<Sharded> sharded_;
+  std::vector<std::pair<Beside, FragmentId>> beside_;
   std::vector<std::optional<WorkId>> messages_;  // by channel
 
   // Of the stage.

@@ -79,6 +79,7 @@ struct ParallelPlan {
   Recompute recompute = Recompute::kNone;
   ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
   std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
+  std::int64_t offload_activations = 0;  // layers of each chunk: what they keep goes to the host until it is read
   bool sequence_parallel = false;
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
@@ -176,6 +177,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
     plan.recompute_modules = again.modules;
     plan.recompute_layers = again.layers;
   }
+  visit({.name = "plan/offload_activations",
+         .help = "first layers of each chunk whose activations wait in the host's memory",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.offload_activations);
   visit({.name = "plan/sequence_parallel",
          .help = "activations between products are split over the tensor-parallel ranks",
          .default_text = "on with plan/tp"},

@@ -61,6 +61,22 @@ TEST(Memory, OffloadedOptimizerLeavesTheGpu) {
   EXPECT_EQ(memory_budget(gpt(24, 2048, 16), plan, training)->stages[0].optimizer, Bytes());
 }
 
+// Of layers whose activations wait on the host, two at a time are on the GPU: the one that computes and the one on its
+// way. The others keep theirs in every microbatch under way (as many as stages, on the first stage).
+TEST(Memory, OffloadedActivationsLeaveTheGpu) {
+  const Training training{8, 1, 2048, Precision::kFp16};
+  const auto activations = [&](std::int64_t away, std::int64_t pp, Recompute recompute = Recompute::kNone) {
+    const ParallelPlan plan{.pp = pp, .recompute = recompute, .offload_activations = away, .flash_attention = false};
+    return memory_budget(gpt(24, 6144, 64), plan, training)->stages[0].activations / B;
+  };
+  const double sbh = 2048.0 * 6144, layer = sbh * (34 + 5 * 64.0 * 2048 / 6144);
+  EXPECT_NEAR(activations(0, 1) - activations(20, 1), (20 - 2) * layer, 1);
+  EXPECT_NEAR(activations(0, 1) - activations(100, 1), (24 - 2) * layer, 1);
+  EXPECT_NEAR(activations(0, 4) - activations(5, 4), (4 * 5 - 2) * layer, 1);
+  // With full recomputation, a layer's input is all that it keeps.
+  EXPECT_NEAR(activations(0, 1, Recompute::kFull) - activations(20, 1, Recompute::kFull), (20 - 2) * 2 * sbh, 1);
+}
+
 // Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all
 // that it would keep otherwise.
 TEST(Memory, RecomputationKeepsInputsAndOneLayer) {

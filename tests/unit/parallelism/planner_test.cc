@@ -125,6 +125,35 @@ TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
   EXPECT_EQ(updated(planned(gpt(2, 512, 8), plan, training)), 0);
 }
 
+// Each microbatch stores and loads what each of the chunk's first layers keeps, under every schedule and beside
+// whatever else runs layer by layer. Kernels are the same as without.
+TEST(Planner, OffloadedActivationsGoDownAndComeBack) {
+  const Training training{8, 1, 512, Precision::kBf16};
+  for (const ParallelPlan& plan :
+       {ParallelPlan{}, ParallelPlan{.pp = 2, .vpp = 2, .schedule = "interleaved", .overlap_p2p = true},
+        ParallelPlan{.pp = 2, .schedule = "zb-h1"}, ParallelPlan{.dp = 2, .zero = ZeroStage::kParameters},
+        ParallelPlan{.dp = 2, .overlap_grad_reduce = true, .overlap_param_gather = true},
+        ParallelPlan{.pp = 2, .vpp = 2, .schedule = "dualpipe"}}) {
+    ParallelPlan away = plan;
+    away.offload_activations = 1;
+    const Totals before = totals(planned(gpt(8, 512, 8), plan, training));
+    const ExecutionGraph graph = planned(gpt(8, 512, 8), away, training);
+    Totals after = totals(graph);
+    // One layer of each position, each microbatch of a replica; with two directions, half of the microbatches each.
+    const auto expected = static_cast<int>(8 / plan.dp * plan.pp * (plan.schedule == "interleaved" ? 2 : 1));
+    EXPECT_EQ(after.nodes["offload.store"], expected) << plan.schedule;
+    EXPECT_EQ(after.nodes["offload.load"], expected) << plan.schedule;
+    after.nodes.erase("offload.store"), after.nodes.erase("offload.load");
+    EXPECT_EQ(after.nodes, before.nodes) << plan.schedule;
+    EXPECT_EQ(after.bytes, before.bytes) << plan.schedule;
+    for (const WorkItem& item : graph.works()) {
+      if (!item.host.any()) continue;
+      // Korthikanti et al., eq. 2 with flash attention: 34 sbh and a log-sum-exp of 4 bytes a head and token.
+      EXPECT_EQ(item.host.link / B, 512 * (34 * 512.0 + 4 * 8)) << item.name;
+    }
+  }
+}
+
 // What the graph does is what the formula says, for every degree: nothing is lost or done twice by splitting.
 TEST(Planner, FlopsOfTheGraphAreTheModels) {
   Model model = gpt(8, 1024, 16);

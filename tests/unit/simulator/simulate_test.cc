@@ -95,6 +95,25 @@ TEST(Simulate, TheStepWaitsForTheHostsOptimizer) {
   EXPECT_THAT(to_text(refused.error()), HasSubstr("the link from \"test-gpu\" to its host is unknown"));
 }
 
+// Half of the layers store beside the next layer (5 ms) and load beside the one whose backward pass is before theirs (9
+// ms): what does not fit is exposed, in each microbatch.
+TEST(Simulate, ActivationsOnASlowLinkAreExposed) {
+  Scenario scenario = small_scenario();
+  const FakeCompute compute = equal_layers(scenario.model);
+  const Seconds plain = simulated(scenario, compute, kFreeNetwork).step;
+  scenario.plan.offload_activations = 4;
+  const StepProgram program = *plan_program(scenario.model, scenario.plan, scenario.training);
+  const auto store = std::find_if(program.works.begin(), program.works.end(),
+                                  [](const WorkItem& item) { return item.name == "offload.store"; });
+  ASSERT_NE(store, program.works.end());
+  for (const auto& [copy, exposed] : {std::pair(4.0, 0.0), std::pair(7.0, 4 * 2.0), std::pair(12.0, 4 * (7.0 + 3.0))}) {
+    scenario.cluster.gpu.pcie_bandwidth = store->host.link / (0.8 * copy * ms);
+    const Report report = simulated(scenario, compute, kFreeNetwork);
+    EXPECT_NEAR((report.step - plain) / ms, 16 * exposed, 1e-5) << copy;
+    EXPECT_NEAR(report.breakdown.other / ms, 16 * exposed, 1e-5) << copy;
+  }
+}
+
 // A prediction layer on the last stage: a layer, and a product of its own with its two gradients. The others wait for
 // that stage: (p - 1) passes of theirs, m of the last.
 TEST(Simulate, PredictionLayersDelayTheLastStage) {
