@@ -34,9 +34,10 @@ constexpr Bytes kFramework = 1.0 * units::GiB;
 struct StageChunks {
   std::vector<ChunkBytes> chunks;
   double largest_layer = 0;       // everything that one layer keeps without recomputation
-  double largest_parameters = 0;  // of one layer on a rank
-  double losses = 0;              // kept by the losses of one microbatch
-  double under_way = 0;           // of layers that the host keeps: those on their way, or in use
+  double largest_parameters = 0;  // of one layer on a rank, those that are trained
+  double largest_frozen = 0;
+  double losses = 0;     // kept by the losses of one microbatch
+  double under_way = 0;  // of layers that the host keeps: those on their way, or in use
 };
 
 // Layers whose weights or activations are on a GPU at one time where they are elsewhere otherwise: the one that
@@ -80,25 +81,31 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
         if (run.part == Part::kEmbedding) continue;
         stage.largest_layer = std::max(stage.largest_layer, part.kept_without_recompute);
         stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
+        stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
       }
     }
   }
   return stages;
 }
 
-// Weights, gradients and optimizer state of `held` parameters.
-void add_state(const Shape& shape, const RankParameters& held, double largest_parameters, StageMemory& used) {
+// Weights, gradients and optimizer state of `held` parameters, and the weights of `frozen` ones. `largest_parameters`
+// and `largest_frozen` are of one layer.
+void add_state(const Shape& shape, const RankParameters& held, const RankParameters& frozen, double largest_parameters,
+               double largest_frozen, StageMemory& used) {
   const ParallelPlan& plan = *shape.plan;
   const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state);
   const double updated = updated_parameters(held, plan);
   // Ranks that share weights or gradients hold their part, and all of the layers under way.
   const double whole = std::min(held.total(), kLayersUnderWay * largest_parameters);
-  const double stored_weights = shards_weights(plan) ? updated + whole : held.total();
+  RankParameters all = held;
+  all += frozen;
+  const double whole_weights = std::min(all.total(), kLayersUnderWay * (largest_parameters + largest_frozen));
+  const double stored_weights = shards_weights(plan) ? updated_parameters(all, plan) + whole_weights : all.total();
   used.weights = stored_weights * each.weight * units::B;
-  if (held.quantized > 0) {
+  if (all.quantized > 0) {
     // Operands of the products, plain and transposed, beside the stored weights or instead of them.
     const double operands = 2 * shape.product_element - (plan.fp8_params ? each.weight : 0);
-    used.weights += stored_weights * (held.quantized / held.total()) * operands * units::B;
+    used.weights += stored_weights * (all.quantized / all.total()) * operands * units::B;
   }
   if (shards_gradients(plan)) {
     used.gradients = updated * gradient_size(plan, shape.dtype) + whole * each.weight * units::B;
@@ -124,12 +131,14 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
   const Shape shape(model, plan, training);
   const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
   const std::vector<RankParameters> held = stage_parameters(shape, seats, pipeline.layers, *parts);
+  const std::vector<RankParameters> frozen =
+      stage_parameters(shape, seats, pipeline.layers, *parts, &ModelPart::frozen);
   const std::vector<StageChunks> kept = kept_by_stage(shape, seats, pipeline.layers, *parts);
 
   MemoryBudget budget;
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
     StageMemory used;
-    add_state(shape, held[stage], kept[stage].largest_parameters, used);
+    add_state(shape, held[stage], frozen[stage], kept[stage].largest_parameters, kept[stage].largest_frozen, used);
 
     double activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
     // A layer that is computed again holds all its activations for a moment.

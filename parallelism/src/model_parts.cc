@@ -54,7 +54,9 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
   const auto add = [&](Part part, const Block& block, const Shape& own) {
     const FragmentMaker maker(own, mesh_of(key.plan), made.works);
     ModelPart& added = made.parts[static_cast<std::size_t>(part)];
-    added.parameters = parameters_of(block);
+    const bool adapts = own.plan->lora_rank > 0;
+    added.parameters = adapts ? adapters_of(block) : parameters_of(block);
+    if (adapts) added.frozen = parameters_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.kept_without_recompute = kept_bytes(block, Recompute::kNone).after_forward;
     const auto add_pass = [&](PassKind kind) {

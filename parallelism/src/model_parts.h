@@ -38,7 +38,8 @@ constexpr bool keeps_some_layers(const ParallelPlan& plan) {
 
 // One part. Parts that the model does not have hold nothing.
 struct ModelPart {
-  RankParameters parameters;
+  RankParameters parameters;  // that are trained
+  RankParameters frozen;
   KeptBytes kept;                                                // under the plan's recomputation
   double kept_without_recompute = 0;                             // bytes after the forward pass
   std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has

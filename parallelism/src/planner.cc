@@ -247,7 +247,9 @@ class StepPlanner {
           add(Stream::kHost, works_.intern(host_item(name, Category::kOther, copy)), {kEntry, kPreviousKernel}));
     }
     if (gathers) {
-      for (WorkItem& item : gather_items(parts_[*gathers].parameters)) {
+      RankParameters weights = parts_[*gathers].parameters;
+      weights += parts_[*gathers].frozen;
+      for (WorkItem& item : gather_items(weights)) {
         collective = add(Stream::kShardedWeights, works_.intern(std::move(item)), {kEntry, kPreviousKernel});
       }
     }
@@ -357,7 +359,8 @@ class StepPlanner {
                  .stores = to_store,
                  .loads = loads ? offloaded(i + 1) : std::nullopt}),
            run.layer);
-      if (reduces) to_reduce = run.part;
+      to_reduce.reset();
+      if (reduces && parts_[run.part].parameters.total() > 0) to_reduce = run.part;
       if (forward) to_store = offloaded(i);
       if (pass.last && !shards_gradients(plan_)) reduce(parts_[run.part].parameters, run.layer, body);
     }
@@ -518,7 +521,7 @@ class StepPlanner {
     const auto stages = static_cast<std::size_t>(plan_.pp);
     first_holder_ = seats_[0].front().stage;
     last_holder_ = seats_[0].back().stage;
-    if (shape_.reads_table_again() && seats_.size() == 1 && first_holder_ != last_holder_) {
+    if (shape_.reads_table_again() && plan_.lora_rank == 0 && seats_.size() == 1 && first_holder_ != last_holder_) {
       meetings_.embedding = meeting(2);
     }
     if (seats_.size() == 2) {

@@ -86,6 +86,7 @@ struct ParallelPlan {
   Library norm_library = Library::kDefault;
   bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
   bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
+  std::int64_t lora_rank = 0;      // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;         // weights are gathered and kept in the format of products
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
@@ -209,6 +210,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "tokens go to experts and back in one kernel each way",
          .in_reports = kUnlessDefault},
         plan.fused_permutation);
+  visit({.name = "plan/lora_rank",
+         .help = "rank of the adapters on linear layers (LoRA); all other weights are frozen; 0: all are trained",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.lora_rank);
   visit({.name = "plan/fp8_params",
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kUnlessDefault},

@@ -77,6 +77,26 @@ TEST(Memory, OffloadedActivationsLeaveTheGpu) {
   EXPECT_NEAR(activations(0, 1, Recompute::kFull) - activations(20, 1, Recompute::kFull), (20 - 2) * 2 * sbh, 1);
 }
 
+// Llama 2 7B with adapters of rank 16 on QKV, projection, gate and up, and down, by hand: 16 x 32 x (16,384 + 8,192 +
+// 26,112 + 15,104) = 33,685,504. These alone have gradients (4 bytes) and optimizer states (12); the 6,738,415,616
+// weights of the model have their 2 bytes.
+TEST(Memory, LoraTrainsItsAdaptersAlone) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const Training training{64, 1, 4096, Precision::kBf16};
+  const double adapters = 33'685'504, frozen = 6'738'415'616;
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kNone, .lora_rank = 16};
+  const auto stage = [&] { return memory_budget(model, plan, training)->stages[0]; };
+  EXPECT_EQ(stage().weights, 2 * (adapters + frozen) * B);
+  EXPECT_EQ(stage().gradients, 4 * adapters * B);
+  EXPECT_EQ(stage().optimizer, 12 * adapters * B);
+  plan.zero = ZeroStage::kOptimizer;
+  EXPECT_EQ(stage().optimizer, 12 * adapters / 8 * B);
+  EXPECT_EQ(stage().weights, 2 * (adapters + frozen) * B);
+  plan.zero = ZeroStage::kParameters;
+  const double layer = 4096.0 * (4 * 4096 + 3 * 11008) + 2 * 4096 + adapters / 32;
+  EXPECT_NEAR(stage().weights / B, 2 * ((adapters + frozen) / 8 + 2 * layer), 1);
+}
+
 // Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all
 // that it would keep otherwise.
 TEST(Memory, RecomputationKeepsInputsAndOneLayer) {

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "ns_dist/memory.h"
 #include "ns_dist/parameters.h"
 #include "parallelism_models.h"
 
@@ -152,6 +153,53 @@ TEST(Planner, OffloadedActivationsGoDownAndComeBack) {
       EXPECT_EQ(item.host.link / B, 512 * (34 * 512.0 + 4 * 8)) << item.name;
     }
   }
+}
+
+// Frozen weights have two products instead of three, adapters of rank r three of 2 r (in + out) FLOPs a token;
+// attention without weights is as before. The step's FLOPs say the same. Gradients of the adapters alone are reduced.
+TEST(Planner, LoraComputesNoGradientsOfFrozenWeights) {
+  Model model = llama(4, 1024, 16, 16, 2816);
+  model.vocabulary = 51200;
+  const Training training{4, 1, 512, Precision::kBf16};
+  ParallelPlan plan{.dp = 2, .zero = ZeroStage::kNone};
+  const double tokens = 2 * 512, sizes = (1024 + 3072) + (1024 + 1024) + (1024 + 5632) + (2816 + 1024);
+  const double full = totals(planned(model, plan, training)).gemm_flops;
+  const StepFlops all = step_flops(model, plan, training);
+  plan.lora_rank = 8;
+  const Totals lora = totals(planned(model, plan, training));
+  const double adapters = 2 * 8 * tokens * sizes * 4;  // forward
+  EXPECT_NEAR(lora.gemm_flops / (full * 2 / 3 + 3 * adapters), 1, 1e-12);
+  EXPECT_NEAR((all.model - step_flops(model, plan, training).model) / FLOP / (2 * (full / 3 - 3 * adapters)), 1, 1e-12);
+  EXPECT_EQ(lora.bytes.at("gradients.all_reduce"), 4 * 8 * sizes * 4);
+  for (const auto& [name, count] : lora.nodes) {
+    EXPECT_TRUE(name.find("wgrad") == std::string::npos || name.find("lora") != std::string::npos) << name;
+  }
+  EXPECT_EQ(lora.nodes.count("embedding.backward"), 0u);
+  EXPECT_EQ(lora.nodes.at("mlp.fc1.lora_a"), 2 * 4);
+}
+
+// Each rank's adapters: the factor on the side that is not split is whole on every rank. All weights run in 8 bits, the
+// adapters in bf16; ZeRO-3 gathers frozen weights, too.
+TEST(Planner, LoraOnSharedAndSplitWeights) {
+  const Model model = llama(4, 1024, 16, 16, 2816);
+  const Training training{4, 1, 512, Precision::kFp8};
+  const ParallelPlan plan{.tp = 4, .sequence_parallel = true, .lora_rank = 8};
+  const double sizes = (1024 + 768) + (256 + 1024) + (1024 + 1408) + (704 + 1024);
+  const StageMemory split = memory_budget(model, plan, training)->stages[0];
+  EXPECT_EQ(split.gradients, 4 * 8 * sizes * 4 * B);
+  for (const WorkItem& item : planned(model, plan, training).works()) {
+    const auto* op = std::get_if<Operator>(&item.work);
+    if (op == nullptr || item.name.find("lora") == std::string::npos) continue;
+    EXPECT_EQ(op->dtype, DType::kBf16) << item.name;
+  }
+  const ParallelPlan shared{.dp = 2, .zero = ZeroStage::kParameters, .lora_rank = 8};
+  const Totals sums = totals(planned(model, shared, {4, 1, 512, Precision::kBf16}));
+  const double all = (1024 + 3072) + 2048 + (1024 + 5632) + (2816 + 1024.0);
+  const double layer = 1024.0 * (4 * 1024 + 3 * 2816) + 2 * 1024;
+  // Forward and backward of two microbatches: four layers, and embedding and loss in the forward pass.
+  EXPECT_EQ(sums.bytes.at("weights.all_gather"), 2 * 2 * (2 * 4 * (layer + 8 * all) + 2 * 32000.0 * 1024 + 1024));
+  EXPECT_EQ(sums.bytes.at("gradients.reduce_scatter"), 2 * 4 * 4 * 8 * all);
+  EXPECT_THAT(to_text(check_plan(model, {.lora_rank = 2000}, training).error()), HasSubstr("at most the hidden size"));
 }
 
 // What the graph does is what the formula says, for every degree: nothing is lost or done twice by splitting.
