@@ -88,6 +88,7 @@ struct ParallelPlan {
   bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
   std::int64_t lora_rank = 0;      // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;         // weights are gathered and kept in the format of products
+  std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
@@ -220,6 +221,18 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kUnlessDefault},
         plan.fp8_params);
+  visit({.name = "plan/bf16_first_layers",
+         .help = "first layers of the model whose products run in bf16 where those of others run in 8 or 4 bits",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.bf16_first_layers);
+  visit({.name = "plan/bf16_last_layers",
+         .help = "last layers of the model whose products run in bf16",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.bf16_last_layers);
   visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kUnlessDefault},
         plan.optimizer_state);
   visit({.name = "plan/offload_optimizer",

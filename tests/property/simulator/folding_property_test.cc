@@ -84,6 +84,8 @@ Question any_question() {
   plan.offload_optimizer = {0.5 * static_cast<double>(*rc::gen::inRange(0, 3))};
   plan.offload_activations = one_of({0, 0, 1, 3});
   plan.lora_rank = one_of({0, 0, 8});
+  plan.bf16_first_layers = one_of({0, 0, 2});
+  plan.bf16_last_layers = one_of({0, 0, 1});
   plan.overlap_tp = *rc::gen::inRange(0, 3) == 0;
   plan.overlap_ep = *rc::gen::arbitrary<bool>();
   q.training.precision = *rc::gen::inRange(0, 3) == 0 ? Precision::kFp8 : Precision::kBf16;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "ns_dist/memory.h"
 #include "ns_dist/parameters.h"
@@ -200,6 +201,39 @@ TEST(Planner, LoraOnSharedAndSplitWeights) {
   EXPECT_EQ(sums.bytes.at("weights.all_gather"), 2 * 2 * (2 * 4 * (layer + 8 * all) + 2 * 32000.0 * 1024 + 1024));
   EXPECT_EQ(sums.bytes.at("gradients.reduce_scatter"), 2 * 4 * 4 * 8 * all);
   EXPECT_THAT(to_text(check_plan(model, {.lora_rank = 2000}, training).error()), HasSubstr("at most the hidden size"));
+}
+
+// Of 8 layers 2 first and 1 last ones have bf16 products, wherever the stages lie; where all have, nothing is left of
+// the 8-bit plan.
+TEST(Planner, FirstAndLastLayersStayIn16Bits) {
+  const Training training{4, 1, 512, Precision::kFp8};
+  for (const ParallelPlan& plan :
+       {ParallelPlan{}, ParallelPlan{.pp = 4}, ParallelPlan{.recompute = Recompute::kFull, .recompute_layers = 1}}) {
+    ParallelPlan mixed = plan;
+    mixed.bf16_first_layers = 2;
+    mixed.bf16_last_layers = 1;
+    const ExecutionGraph graph = planned(gpt(8, 512, 8), mixed, training);
+    std::map<DType, std::set<std::int32_t>> layers;
+    for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+      const WorkItem& item = graph.work_of(NodeId{n});
+      if (item.name == "mlp.fc1")
+        layers[std::get<Operator>(item.work).dtype].insert(graph.node(NodeId{n}).origin.layer);
+    }
+    EXPECT_EQ(layers[DType::kBf16], (std::set<std::int32_t>{0, 1, 7}));
+    EXPECT_EQ(layers[DType::kFp8], (std::set<std::int32_t>{2, 3, 4, 5, 6}));
+
+    mixed.bf16_first_layers = 8;
+    Training plain = training;
+    plain.precision = Precision::kBf16;
+    const Totals all = totals(planned(gpt(8, 512, 8), mixed, training)),
+                 none = totals(planned(gpt(8, 512, 8), plan, plain));
+    EXPECT_EQ(all.nodes, none.nodes);
+    EXPECT_EQ(all.bytes, none.bytes);
+    const auto memory = [](const ParallelPlan& of, const Training& with) {
+      return memory_budget(gpt(8, 512, 8), of, with)->peak();
+    };
+    EXPECT_EQ(memory(mixed, training), memory(plan, plain));
+  }
 }
 
 // What the graph does is what the formula says, for every degree: nothing is lost or done twice by splitting.
