@@ -9,8 +9,8 @@
 namespace ns_dist {
 
 std::string_view name_of(Stream stream) {
-  constexpr std::array<std::string_view, kStreamCount> kNames = {"compute", "tp", "ep",         "cp",
-                                                                 "fsdp",    "dp", "pp_forward", "pp_backward"};
+  constexpr std::array<std::string_view, kStreamCount> kNames = {"compute", "tp", "ep",         "cp",         "fsdp",
+                                                                 "host",    "dp", "pp_forward", "pp_backward"};
   return kNames[static_cast<std::size_t>(stream)];
 }
 

@@ -138,11 +138,22 @@ Result<void> read_field(const Field& field, std::string_view text, std::vector<d
   return {};
 }
 
+Result<void> read_field(const Field& field, std::string_view text, Fraction& value) {
+  const auto number = text == "0" ? Result<double>(0.0) : read_positive_number(text, 1);
+  if (!number) {
+    return fail_at(field, mistake(fmt::format("\"{}\" is no part of a whole", text), "a number from 0 to 1",
+                                  fmt::format("write, for example, {}=0.5", field.name)));
+  }
+  value.value = *number;
+  return {};
+}
+
 std::string field_text(std::int64_t value) { return fmt::format("{}", value); }
 std::string field_text(bool value) { return value ? "on" : "off"; }
 std::string field_text(const std::string& value) { return value; }
 std::string field_text(BytesPerSecond value) { return to_text(value); }
 std::string field_text(Seconds value) { return to_text(value); }
+std::string field_text(const Fraction& value) { return fmt::format("{}", value.value); }
 std::string field_text(const std::vector<double>& value) { return fmt::format("{}", fmt::join(value, ",")); }
 
 }  // namespace ns_dist

@@ -120,6 +120,15 @@ Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
         gpu.pcie_bandwidth = pcie.quantity<BytesPerSecond>("bandwidth");
       },
       Presence::kOptional);
+  reader.object(
+      "host",
+      [&](JsonReader& host) {
+        gpu.host.emplace();
+        gpu.host->link = host.text("link");
+        gpu.host->bandwidth = host.quantity<BytesPerSecond>("bandwidth");
+        gpu.host->memory_bandwidth = host.quantity<BytesPerSecond>("memory_bandwidth");
+      },
+      Presence::kOptional);
   gpu.usual_cluster = reader.text("usual_cluster", Presence::kOptional);
   check_sources(root, reader);
   reader.reject_unknown_keys();

@@ -46,6 +46,12 @@ RankParameters parameters_of(const Block& block) {
   return parameters;
 }
 
+RankParameters adapters_of(const Block& block) {
+  RankParameters parameters;
+  for (const BlockStep& step : block.steps) parameters += step.adapters;
+  return parameters;
+}
+
 KeptBytes kept_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
   const bool full = recompute == Recompute::kFull && block.input > 0;
   const ModuleSet dropped = recompute == Recompute::kSelective ? modules : 0;
@@ -81,6 +87,7 @@ BlockFlops flops_of(const Block& block, ModuleSet modules) {
       flops.masked += masked_flops(*op);
     }
     flops.forward += forward;
+    if (!step.weight_gradient.empty()) flops.weights += forward;
     if ((step.again & modules) != 0) flops.recomputed += forward;
   }
   return flops;

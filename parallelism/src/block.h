@@ -49,6 +49,7 @@ struct BlockStep {
   double kept_for_weight_gradient = 0;  // kept by the forward pass until the weight gradient
   double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
   RankParameters parameters;
+  RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
   // Selective recomputation of any of these modules runs `forward` again, drops what is kept for the input gradient, or
   // drops what is kept for the weight gradient (the step before computes it again).
   ModuleSet again = 0, drops_for_input_gradient = 0, drops_for_weight_gradient = 0;
@@ -79,6 +80,7 @@ Block prediction_loss_block(const Shape& shape);
 Block layer_block(const Shape& shape, const LayerKind& kind);
 
 RankParameters parameters_of(const Block& block);
+RankParameters adapters_of(const Block& block);
 
 // Bytes that a rank keeps for one microbatch under this recomputation.
 struct KeptBytes {
@@ -97,7 +99,8 @@ KeptBytes kept_bytes(const Block& block, Recompute recompute,
 // `recomputed`: of the steps that selective recomputation of `modules` runs again.
 struct BlockFlops {
   double forward = 0, recomputed = 0;
-  double masked = 0;  // of `forward`: attention scores that a causal mask hides
+  double weights = 0;  // of `forward`: products with weights that have a gradient
+  double masked = 0;   // of `forward`: attention scores that a causal mask hides
 };
 BlockFlops flops_of(const Block& block, ModuleSet modules = set_of(RecomputeModule::kCoreAttention));
 

@@ -261,6 +261,11 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
         "plan/tp", plan.tp, model.hidden,
         fmt::format("tp {} does not divide the hidden size {} of multi-token prediction", plan.tp, model.hidden));
   }
+  if (plan.lora_rank > model.hidden) {
+    check.fail_at("plan/lora_rank",
+                  fmt::format("{} is more than the rank of a layer of {}", plan.lora_rank, model.name),
+                  fmt::format("at most the hidden size {}", model.hidden), "use plan/lora_rank=16");
+  }
   check_context(model, plan, training, check);
   check_sharing(model, plan, check);
   const auto schedule = pipeline_schedule(plan.schedule);

@@ -34,9 +34,15 @@ constexpr Bytes kFramework = 1.0 * units::GiB;
 struct StageChunks {
   std::vector<ChunkBytes> chunks;
   double largest_layer = 0;       // everything that one layer keeps without recomputation
-  double largest_parameters = 0;  // of one layer on a rank
-  double losses = 0;              // kept by the losses of one microbatch
+  double largest_parameters = 0;  // of one layer on a rank, those that are trained
+  double largest_frozen = 0;
+  double losses = 0;     // kept by the losses of one microbatch
+  double under_way = 0;  // of layers that the host keeps: those on their way, or in use
 };
+
+// Layers whose weights or activations are on a GPU at one time where they are elsewhere otherwise: the one that
+// computes, and the next.
+constexpr double kLayersUnderWay = 2;
 
 void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
   chunk.after_forward += kept.after_forward * static_cast<double>(count);
@@ -63,30 +69,43 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           stage.losses += part.kept.after_forward * static_cast<double>(run.count);
           continue;
         }
-        add(chunk, part.kept, run.count);
+        std::int64_t held = run.count;
+        if (run.part >= Part::kLayers) {
+          const std::int64_t before = run.layer - layers[position].first;
+          const std::int64_t away = std::clamp<std::int64_t>(shape.plan->offload_activations - before, 0, run.count);
+          held -= away;
+          add(chunk, {0, part.kept.after_input_gradient}, away);
+          if (away > 0) stage.under_way = std::max(stage.under_way, kLayersUnderWay * part.kept.after_forward);
+        }
+        add(chunk, part.kept, held);
         if (run.part == Part::kEmbedding) continue;
         stage.largest_layer = std::max(stage.largest_layer, part.kept_without_recompute);
         stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
+        stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
       }
     }
   }
   return stages;
 }
 
-// Weights, gradients and optimizer state of `held` parameters.
-void add_state(const Shape& shape, const RankParameters& held, double largest_parameters, StageMemory& used) {
+// Weights, gradients and optimizer state of `held` parameters, and the weights of `frozen` ones. `largest_parameters`
+// and `largest_frozen` are of one layer.
+void add_state(const Shape& shape, const RankParameters& held, const RankParameters& frozen, double largest_parameters,
+               double largest_frozen, StageMemory& used) {
   const ParallelPlan& plan = *shape.plan;
   const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state);
   const double updated = updated_parameters(held, plan);
   // Ranks that share weights or gradients hold their part, and all of the layers under way.
-  constexpr double kLayersUnderWay = 2;
   const double whole = std::min(held.total(), kLayersUnderWay * largest_parameters);
-  const double stored_weights = shards_weights(plan) ? updated + whole : held.total();
+  RankParameters all = held;
+  all += frozen;
+  const double whole_weights = std::min(all.total(), kLayersUnderWay * (largest_parameters + largest_frozen));
+  const double stored_weights = shards_weights(plan) ? updated_parameters(all, plan) + whole_weights : all.total();
   used.weights = stored_weights * each.weight * units::B;
-  if (held.quantized > 0) {
+  if (all.quantized > 0) {
     // Operands of the products, plain and transposed, beside the stored weights or instead of them.
     const double operands = 2 * shape.product_element - (plan.fp8_params ? each.weight : 0);
-    used.weights += stored_weights * (held.quantized / held.total()) * operands * units::B;
+    used.weights += stored_weights * (all.quantized / all.total()) * operands * units::B;
   }
   if (shards_gradients(plan)) {
     used.gradients = updated * gradient_size(plan, shape.dtype) + whole * each.weight * units::B;
@@ -95,7 +114,7 @@ void add_state(const Shape& shape, const RankParameters& held, double largest_pa
     // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
     if (plan.grad_accumulation == GradAccumulation::kFp32) used.gradients += held.total() * each.weight * units::B;
   }
-  used.optimizer = updated * each.optimizer * units::B;
+  used.optimizer = updated * (1 - plan.offload_optimizer.value) * each.optimizer * units::B;
 }
 
 }  // namespace
@@ -112,17 +131,19 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
   const Shape shape(model, plan, training);
   const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
   const std::vector<RankParameters> held = stage_parameters(shape, seats, pipeline.layers, *parts);
+  const std::vector<RankParameters> frozen =
+      stage_parameters(shape, seats, pipeline.layers, *parts, &ModelPart::frozen);
   const std::vector<StageChunks> kept = kept_by_stage(shape, seats, pipeline.layers, *parts);
 
   MemoryBudget budget;
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
     StageMemory used;
-    add_state(shape, held[stage], kept[stage].largest_parameters, used);
+    add_state(shape, held[stage], frozen[stage], kept[stage].largest_parameters, kept[stage].largest_frozen, used);
 
     double activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
     // A layer that is computed again holds all its activations for a moment.
     if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
-    activations += kept[stage].losses;
+    activations += kept[stage].losses + kept[stage].under_way;
     used.activations = activations * units::B;
     used.other = kFramework;
     budget.stages.push_back(used);
@@ -134,26 +155,33 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
 Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory) {
   const Shape shape(model, plan, training);
   const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
-  RankParameters parameters;
+  RankParameters parameters, frozen;
   double kept = 0;
   const auto add = [&](Part part, std::int64_t count) {
-    parameters += (*parts)[part].parameters * static_cast<double>(count);
-    if (part != Part::kLoss && part != Part::kPredictionLoss)
-      kept += (*parts)[part].kept.after_forward * static_cast<double>(count);
+    const ModelPart& added = (*parts)[part];
+    parameters += added.parameters * static_cast<double>(count);
+    frozen += added.frozen * static_cast<double>(count);
+    const bool is_loss = part == Part::kLoss || part == Part::kPredictionLoss;
+    const bool may_be_away = part >= Part::kLayers && plan.offload_activations > 0;
+    if (!is_loss && !may_be_away) kept += added.kept.after_forward * static_cast<double>(count);
   };
   add(Part::kEmbedding, 1);
-  for (const std::uint8_t kind : parts->layers.of_layer) add(layer_part(kind, false), 1);
+  const std::vector<std::uint8_t>& kinds = parts->layers.of_layer;
+  for (std::size_t layer = 0; layer < kinds.size(); ++layer) {
+    add(layer_part(kinds[layer], false, is_in_16_bits(plan, static_cast<std::int64_t>(layer), kinds.size())), 1);
+  }
   add(Part::kLoss, 1);
   if (parts->prediction_layers > 0) {
     add(Part::kPrediction, parts->prediction_layers);
     add(Part::kPredictionLoss, parts->prediction_layers);
   }
   if (shape.reads_table_again() && plan.pp > 1) {
-    parameters.dense -= static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
+    (plan.lora_rank > 0 ? frozen : parameters).dense -=
+        static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
   }
   const double share = 1 / static_cast<double>(plan.pp);
   StageMemory mean;
-  add_state(shape, parameters * share, 0, mean);
+  add_state(shape, parameters * share, frozen * share, 0, 0, mean);
   mean.activations = kept * share * units::B;
   mean.other = kFramework;
   return mean.total();

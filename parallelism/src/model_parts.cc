@@ -26,10 +26,14 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.prefetch = kDefault.prefetch;
   key.plan.fp8_params = kDefault.fp8_params;
   key.plan.optimizer_state = kDefault.optimizer_state;
+  key.plan.offload_optimizer = kDefault.offload_optimizer;
+  key.plan.offload_activations = kDefault.offload_activations;
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
   key.plan.overlap_grad_reduce = kDefault.overlap_grad_reduce;
   key.plan.overlap_param_gather = kDefault.overlap_param_gather;
   key.plan.overlap_p2p = kDefault.overlap_p2p;
+  key.plan.bf16_first_layers = has_layers_in_16_bits(plan) ? 1 : 0;
+  key.plan.bf16_last_layers = kDefault.bf16_last_layers;
   // Of a schedule, only whether it splits backward passes; of the pipeline, whether the loss has a table of its own.
   const auto schedule = pipeline_schedule(plan.schedule);
   key.splits_backward = schedule && (*schedule)->splits_backward;
@@ -48,11 +52,13 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
   made.layers = layer_kinds(model);
   made.prediction_layers = shape.prediction_layers;
   const std::size_t kinds = made.layers.kinds.size();
-  made.parts.resize(static_cast<std::size_t>(layer_part(kinds, false)));
+  made.parts.resize(static_cast<std::size_t>(layer_part(kinds, false, false)));
   const auto add = [&](Part part, const Block& block, const Shape& own) {
     const FragmentMaker maker(own, mesh_of(key.plan), made.works);
     ModelPart& added = made.parts[static_cast<std::size_t>(part)];
-    added.parameters = parameters_of(block);
+    const bool adapts = own.plan->lora_rank > 0;
+    added.parameters = adapts ? adapters_of(block) : parameters_of(block);
+    if (adapts) added.frozen = parameters_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.kept_without_recompute = kept_bytes(block, Recompute::kNone).after_forward;
     const auto add_pass = [&](PassKind kind) {
@@ -65,22 +71,26 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
     add_pass(PassKind::kInputGradient);
     add_pass(PassKind::kWeightGradient);
   };
+  const auto add_layers = [&](const Shape& own, bool kept, bool in_16_bits) {
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      add(layer_part(kind, kept, in_16_bits), layer_block(own, made.layers.kinds[kind]), own);
+    }
+  };
   add(Part::kEmbedding, embedding_block(shape), shape);
-  for (std::size_t kind = 0; kind < kinds; ++kind) {
-    add(layer_part(kind, false), layer_block(shape, made.layers.kinds[kind]), shape);
-  }
+  add_layers(shape, false, false);
   add(Part::kLoss, loss_block(shape), shape);
   if (made.prediction_layers > 0) {
     add(Part::kPrediction, prediction_block(shape), shape);
     add(Part::kPredictionLoss, prediction_loss_block(shape), shape);
   }
-  if (!keeps_some_layers(key.plan)) return made;
   ParallelPlan keeping = key.plan;
   keeping.recompute = Recompute::kNone;
-  const Shape kept(model, keeping, key.training);
-  for (std::size_t kind = 0; kind < kinds; ++kind) {
-    add(layer_part(kind, true), layer_block(kept, made.layers.kinds[kind]), kept);
-  }
+  Training in_16_bits = key.training;
+  if (quantizes(in_16_bits.precision)) in_16_bits.precision = Precision::kBf16;
+  const bool keeps = keeps_some_layers(key.plan), mixes = has_layers_in_16_bits(key.plan);
+  if (keeps) add_layers(Shape(model, keeping, key.training), true, false);
+  if (mixes) add_layers(Shape(model, key.plan, in_16_bits), false, true);
+  if (keeps && mixes) add_layers(Shape(model, keeping, in_16_bits), true, true);
   return made;
 }
 
@@ -94,7 +104,9 @@ std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan
   if (position == 0) runs.push_back({Part::kEmbedding, -1, 1});
   for (std::int64_t i = 0; i < range.count; ++i) {
     const std::int64_t layer = range.first + i;
-    const Part part = layer_part(parts.layers.of_layer[static_cast<std::size_t>(layer)], i >= again);
+    const std::vector<std::uint8_t>& kinds = parts.layers.of_layer;
+    const bool in_16_bits = is_in_16_bits(plan, layer, kinds.size());
+    const Part part = layer_part(kinds[static_cast<std::size_t>(layer)], i >= again, in_16_bits);
     if (!runs.empty() && runs.back().part == part) {
       ++runs.back().count;
     } else {

@@ -18,11 +18,12 @@
 
 namespace ns_dist {
 
-// The parts of the model that a position holds. From kLayers on, two for each kind of layer: one under the plan's
-// recomputation, and one that keeps its activations where only some layers of a position are recomputed.
+// The parts of the model that a position holds. From kLayers on, four for each kind of layer: under the plan's
+// recomputation, or keeping its activations where only some layers of a position are recomputed; with products in the
+// format of the training, or in 16 bits where only the first or last layers have these.
 enum class Part : std::uint8_t { kEmbedding, kLoss, kPrediction, kPredictionLoss, kLayers };
-constexpr Part layer_part(std::size_t kind, bool kept) {
-  return static_cast<Part>(static_cast<std::size_t>(Part::kLayers) + 2 * kind + (kept ? 1 : 0));
+constexpr Part layer_part(std::size_t kind, bool kept, bool in_16_bits) {
+  return static_cast<Part>(static_cast<std::size_t>(Part::kLayers) + 4 * kind + (kept ? 1 : 0) + (in_16_bits ? 2 : 0));
 }
 
 // `count` like parts on end, of layers from `layer` on. Prediction layers are numbered behind the model's.
@@ -36,9 +37,18 @@ constexpr bool keeps_some_layers(const ParallelPlan& plan) {
   return plan.recompute == Recompute::kFull && plan.recompute_layers > 0;
 }
 
+// Whether the products of some layers may run in another format than those of the others.
+constexpr bool has_layers_in_16_bits(const ParallelPlan& plan) {
+  return plan.bf16_first_layers > 0 || plan.bf16_last_layers > 0;
+}
+constexpr bool is_in_16_bits(const ParallelPlan& plan, std::int64_t layer, std::size_t layers) {
+  return layer < plan.bf16_first_layers || layer >= static_cast<std::int64_t>(layers) - plan.bf16_last_layers;
+}
+
 // One part. Parts that the model does not have hold nothing.
 struct ModelPart {
-  RankParameters parameters;
+  RankParameters parameters;  // that are trained
+  RankParameters frozen;
   KeptBytes kept;                                                // under the plan's recomputation
   double kept_without_recompute = 0;                             // bytes after the forward pass
   std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has

@@ -216,17 +216,15 @@ class StepPlanner {
       Instruction one = run_of(id, layer);
       one.second = second;
       body.push_back(one);
-      if (!pass.last) continue;
-      scale_gradients(parts_[run.part].parameters, layer, body);
-      start(reductions_of(run.part), layer, body);
+      if (pass.last) reduce(run.part, layer, body);
     }
   }
 
   void pass(const StagePass& pass, Body& body) {
     receive(pass, false, body);
     const std::vector<Run>& runs = runs_of(place(pass.chunk).position);
-    if (shards_gradients(plan_)) {
-      sharded_runs(pass, in_order_of(pass, runs), false, body);
+    if (runs_layer_by_layer()) {
+      layer_runs(pass, in_order_of(pass, runs), false, body);
     } else if (pass.kind == PassKind::kForward) {
       for (const Run& run : runs) work(pass, run, false, body);
     } else {
@@ -235,19 +233,29 @@ class StepPlanner {
     send(pass, false, body);
   }
 
-  // ---- Weights and gradients that replicas share (ZeRO 2 and 3) ----
+  // ---- What runs beside each layer ----
+  //
+  // Weights and gradients that replicas share (ZeRO 2 and 3), and activations on their way to the host and back.
   //
   // Each layer runs beside the gathering of the next one's weights, and backward beside the reduction of the gradients
   // of the one before (Zhao et al. 2023, arXiv 2304.11277, s.3.3). Embedding and loss are one unit, gathered when a
-  // forward pass begins and kept until its backward pass, as PyTorch's FSDP does with the root module.
+  // forward pass begins and kept until its backward pass, as PyTorch's FSDP does with the root module. A layer's
+  // activations go down beside the next layer and come back beside the one whose backward pass is before theirs
+  // (TransformerEngine, cpu_offload.py). Nothing is under way where a pass ends.
+  bool runs_layer_by_layer() const { return shards_gradients(plan_) || plan_.offload_activations > 0; }
 
   // A pass through one part, and what runs beside it: gathering of one part's weights, reduction of another's
-  // gradients.
-  FragmentId beside_collectives(std::optional<FragmentId> kernels, std::optional<Part> gathers,
-                                std::optional<Part> reduces) {
-    for (const Sharded& known : sharded_) {
-      if (known.kernels == kernels && known.gathers == gathers && known.reduces == reduces) return known.made;
-    }
+  // gradients, activations of a third to the host or from there.
+  struct Beside {
+    std::optional<FragmentId> kernels = {};
+    std::optional<Part> gathers = {}, reduces = {}, stores = {}, loads = {};
+    friend bool operator==(const Beside&, const Beside&) = default;
+  };
+  FragmentId with(const Beside& beside) {
+    const auto known =
+        std::find_if(beside_.begin(), beside_.end(), [&](const auto& each) { return each.first == beside; });
+    if (known != beside_.end()) return known->second;
+    const auto& [kernels, gathers, reduces, stores, loads] = beside;
     Fragment made;
     const auto add = [&](Stream stream, WorkId work, std::initializer_list<std::int32_t> after) {
       const auto first = static_cast<std::uint32_t>(made.dependencies.size());
@@ -256,6 +264,12 @@ class StepPlanner {
       return static_cast<std::int32_t>(made.nodes.size() - 1);
     };
     std::int32_t last_kernel = kPreviousKernel, collective = kEntry;
+    for (const auto& [part, name] : {std::pair(stores, "offload.store"), std::pair(loads, "offload.load")}) {
+      if (!part) continue;
+      const HostWork copy{parts_[*part].kept.after_forward * units::B, {}};
+      made.exits.push_back(
+          add(Stream::kHost, works_.intern(host_item(name, Category::kOther, copy)), {kEntry, kPreviousKernel}));
+    }
     if (gathers) {
       for (const WorkId work : gathers_of(*gathers)) {
         collective = add(Stream::kShardedWeights, work, {kEntry, kPreviousKernel});
@@ -286,7 +300,7 @@ class StepPlanner {
     }
     if (made.exits.empty()) made.exits.push_back(kEntry);
     const FragmentId id = program_.add(std::move(made));
-    sharded_.push_back({kernels, gathers, reduces, id});
+    beside_.emplace_back(beside, id);
     return id;
   }
 
@@ -310,8 +324,10 @@ class StepPlanner {
     }
   }
 
-  void sharded_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Body& body) {
-    const bool forward = pass.kind == PassKind::kForward, reduces = computes_weight_gradient(pass.kind);
+  void layer_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Body& body) {
+    const bool forward = pass.kind == PassKind::kForward;
+    const bool reduces = shards_gradients(plan_) && computes_weight_gradient(pass.kind);
+    const bool loads = !forward && pass.kind != PassKind::kWeightGradient;
     const bool gathers = shards_weights(plan_) && (forward || plan_.reshard);
     std::vector<Run> layers;  // one each
     for (const Run& run : runs) {
@@ -322,6 +338,12 @@ class StepPlanner {
     }
     const auto gathered = [&](std::size_t i) -> std::optional<Part> {
       if (!gathers || i >= layers.size() || layers[i].layer < 0) return std::nullopt;
+      return layers[i].part;
+    };
+    const std::int64_t first_layer = layers_[place(pass.chunk).position].first;
+    const auto offloaded = [&](std::size_t i) -> std::optional<Part> {
+      if (i >= layers.size() || layers[i].part < Part::kLayers) return std::nullopt;
+      if (layers[i].layer - first_layer >= plan_.offload_activations) return std::nullopt;
       return layers[i].part;
     };
     const auto emit = [&](FragmentId id, std::int64_t layer) {
@@ -337,25 +359,35 @@ class StepPlanner {
     };
     if (forward && gathers) {
       for (const Run& run : layers) {
-        if (run.layer < 0) emit(beside_collectives(std::nullopt, run.part, std::nullopt), -1);
+        if (run.layer < 0) emit(with({.gathers = run.part}), -1);
       }
     }
     if (const auto first = gathered(0); first && plan_.prefetch > 0) {
-      emit(beside_collectives(std::nullopt, first, std::nullopt), -1);
+      emit(with({.gathers = first}), -1);
     }
-    std::optional<Part> to_reduce;
+    if (const auto first = offloaded(0); first && loads) emit(with({.loads = first}), -1);
+    std::optional<Part> to_reduce, to_store;
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const Run& run = layers[i];
       if (pass.first && !shards_weights(plan_)) await_gather(pass.chunk, run.part, run.layer, body);
       std::optional<Part> next = gathered(i + 1);
       if (plan_.prefetch == 0) {
-        if (const auto own = gathered(i)) emit(beside_collectives(std::nullopt, own, std::nullopt), -1);
+        if (const auto own = gathered(i)) emit(with({.gathers = own}), -1);
         next.reset();
       }
-      emit(beside_collectives(fragment(run.part, pass.kind), next, to_reduce), run.layer);
-      if (reduces) to_reduce = run.part;
+      emit(with({.kernels = fragment(run.part, pass.kind),
+                 .gathers = next,
+                 .reduces = to_reduce,
+                 .stores = to_store,
+                 .loads = loads ? offloaded(i + 1) : std::nullopt}),
+           run.layer);
+      to_reduce.reset();
+      if (reduces && parts_[run.part].parameters.total() > 0) to_reduce = run.part;
+      if (forward) to_store = offloaded(i);
+      if (pass.last && !shards_gradients(plan_)) reduce(run.part, run.layer, body);
     }
-    if (to_reduce) emit(beside_collectives(std::nullopt, std::nullopt, to_reduce), -1);
+    if (to_reduce) emit(with({.reduces = to_reduce}), -1);
+    if (to_store) emit(with({.stores = to_store}), -1);
   }
 
   // A forward pass beside a backward pass: layer by layer, one computes while the other communicates.
@@ -366,9 +398,9 @@ class StepPlanner {
     std::vector<Run> b = in_order_of(second, runs_of(place(second.chunk).position));
     const auto is_layer = [](const Run& run) { return run.layer >= 0; };
     std::size_t i = 0, j = 0;
-    if (shards_gradients(plan_)) {
-      sharded_runs(first, a, false, body);
-      sharded_runs(second, b, true, body);
+    if (runs_layer_by_layer()) {
+      layer_runs(first, a, false, body);
+      layer_runs(second, b, true, body);
       send(first, false, body);
       send(second, true, body);
       return;
@@ -415,10 +447,13 @@ class StepPlanner {
     for (WorkItem& item : items) works.push_back(works_.intern(std::move(item)));
     return works;
   }
-  // The same for every layer of a part.
+  // The same for every layer of a part. Frozen weights are gathered where weights are shared.
   std::span<const WorkId> gathers_of(Part part) {
     std::optional<std::vector<WorkId>>& known = gathers_[static_cast<std::size_t>(part)];
-    if (!known) known = interned(gather_items(parts_[part].parameters));
+    if (known) return *known;
+    RankParameters weights = parts_[part].parameters;
+    if (shards_weights(plan_)) weights += parts_[part].frozen;
+    known = interned(gather_items(weights));
     return *known;
   }
   std::span<const WorkId> reductions_of(Part part) {
@@ -506,6 +541,11 @@ class StepPlanner {
     body.push_back(
         run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
   }
+  // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
+  void reduce(Part part, std::int64_t layer, Body& body) {
+    scale_gradients(parts_[part].parameters, layer, body);
+    start(reductions_of(part), layer, body);
+  }
 
   // ---- The end of the step ----
 
@@ -523,7 +563,7 @@ class StepPlanner {
     const auto stages = static_cast<std::size_t>(plan_.pp);
     first_holder_ = seats_[0].front().stage;
     last_holder_ = seats_[0].back().stage;
-    if (shape_.reads_table_again() && seats_.size() == 1 && first_holder_ != last_holder_) {
+    if (shape_.reads_table_again() && plan_.lora_rank == 0 && seats_.size() == 1 && first_holder_ != last_holder_) {
       meetings_.embedding = meeting(2);
     }
     if (seats_.size() == 2) {
@@ -598,7 +638,7 @@ class StepPlanner {
       }
       together(*meetings_.norm, *norm_, body);
     }
-    body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, shape_.dtype)));
+    update(owned, body);
     // Operands of the next step's products, plain and transposed, or the share that is gathered.
     const double operands = held.quantized * (shards_weights(plan_) || plan_.fp8_params ? owned / held.total() : 1);
     if (const auto elements = static_cast<std::int64_t>(operands); elements > 0) {
@@ -612,6 +652,44 @@ class StepPlanner {
         std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
     body.push_back(
         run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+  }
+
+  // Adam. Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and
+  // beside the GPU's own part (Megatron-Core, hybrid_optimizer.py; without its overlap of the three).
+  void update(double owned, Body& body) {
+    const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
+    const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
+    if (away == 0) {
+      body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, shape_.dtype)));
+      return;
+    }
+    Fragment both;
+    const auto add = [&](Stream stream, WorkItem item, std::initializer_list<std::int32_t> after) {
+      const auto first = static_cast<std::uint32_t>(both.dependencies.size());
+      both.dependencies.insert(both.dependencies.end(), after.begin(), after.end());
+      both.nodes.push_back({stream, works_.intern(std::move(item)), first, static_cast<std::uint32_t>(after.size())});
+    };
+    const auto add_host = [&](std::string name, HostWork work, std::initializer_list<std::int32_t> after) {
+      add(Stream::kHost, host_item(std::move(name), Category::kOptimizer, work), after);
+    };
+    const auto moved = static_cast<double>(away);
+    const Work adam = work_of(Operator{OptimizerStep{away}, shape_.dtype});
+    add_host("offload.gradients", {moved * size_of(gradient_type()), {}}, {kEntry, kPreviousKernel});
+    add_host("offload.optimizer", {{}, adam.read + adam.written}, {0});
+    add_host("offload.weights", {moved * shape_.element * units::B, {}}, {1});
+    both.exits = {2};
+    if (count > away) {
+      const Operator step{OptimizerStep{count - away}, shape_.dtype};
+      add(Stream::kCompute, {"optimizer.step", Category::kOptimizer, step}, {kEntry});
+      both.exits.push_back(3);
+    }
+    body.push_back(run_of(program_.add(std::move(both))));
+  }
+
+  // Of no work on the GPU.
+  static WorkItem host_item(std::string name, Category category, HostWork work) {
+    const Operator none{UnknownOperator{name, {}, {}, {}}, DType::kBf16};
+    return {std::move(name), category, none, work};
   }
 
   const Model& model_;
@@ -639,12 +717,7 @@ class StepPlanner {
     FragmentId id{};
   };
   std::vector<Kernel> kernels_;
-  struct Sharded {
-    std::optional<FragmentId> kernels;
-    std::optional<Part> gathers, reduces;
-    FragmentId made{};
-  };
-  std::vector<Sharded> sharded_;
+  std::vector<std::pair<Beside, FragmentId>> beside_;
   std::vector<std::optional<WorkId>> messages_;                           // by channel
   std::vector<std::vector<Run>> runs_;                                    // by position, empty until asked for
   std::vector<std::optional<std::vector<WorkId>>> gathers_, reductions_;  // by Part

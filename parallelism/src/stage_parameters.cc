@@ -3,22 +3,24 @@
 namespace ns_dist {
 
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
-                                             const ModelParts& parts) {
+                                             const ModelParts& parts, RankParameters ModelPart::*which) {
   std::vector<RankParameters> held(static_cast<std::size_t>(shape.plan->pp));
   std::vector<bool> first(held.size(), false), last(held.size(), false);
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       RankParameters& stage = held[static_cast<std::size_t>(direction[position].stage)];
       for (const PartRun& run : part_runs(parts, *shape.plan, layers, position)) {
-        stage += parts[run.part].parameters * static_cast<double>(run.count);
+        stage += parts[run.part].*which * static_cast<double>(run.count);
       }
     }
     first[static_cast<std::size_t>(direction.front().stage)] = true;
     last[static_cast<std::size_t>(direction.back().stage)] = true;
   }
+  const bool tables = (which == &ModelPart::frozen) == (shape.plan->lora_rank > 0);
   const double table = static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
-    if (first[stage] && last[stage] && shape.reads_table_again() && shape.plan->pp > 1) held[stage].dense -= table;
+    if (tables && first[stage] && last[stage] && shape.reads_table_again() && shape.plan->pp > 1)
+      held[stage].dense -= table;
   }
   return held;
 }

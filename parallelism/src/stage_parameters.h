@@ -11,9 +11,10 @@
 
 namespace ns_dist {
 
-// By stage: the parts of all its chunks. A stage that holds both ends of the model has one table for a tied projection
-// or for multi-token prediction. `layers` by position.
+// By stage: the parameters of all its chunks that are trained, or those that are frozen. A stage that holds both ends
+// of the model has one table for a tied projection or for multi-token prediction. `layers` by position.
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
-                                             const ModelParts& parts);
+                                             const ModelParts& parts,
+                                             RankParameters ModelPart::*which = &ModelPart::parameters);
 
 }  // namespace ns_dist

@@ -18,22 +18,30 @@ double recomputed_share(const Model& model, const ParallelPlan& plan) {
 StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Training& training) {
   // Forward FLOPs of one sequence through the whole model.
   const Shape shape = Shape::whole(model, {1, 1, training.sequence, training.precision, training.mtp});
+  // With LoRA, weights of the model have no gradients, and their adapters' products come on top.
+  const ParallelPlan lora{.lora_rank = plan.lora_rank};
+  Shape adapted = shape;
+  adapted.plan = &lora;
   const LayerKinds kinds = layer_kinds(model);
   const std::vector<std::int64_t> counts = layers_of_kinds(kinds);
   BlockFlops layers, predictions;
-  const auto add = [&](const Block& block, std::int64_t count, BlockFlops& sum) {
-    const BlockFlops each = flops_of(block, plan.recompute_modules);
+  double gradients_less = 0;  // than twice the forward pass
+  const auto add = [&](auto block, std::int64_t count, BlockFlops& sum) {
+    const BlockFlops each = flops_of(block(adapted), plan.recompute_modules);
+    if (plan.lora_rank > 0) gradients_less += flops_of(block(shape)).weights * static_cast<double>(count);
     sum.forward += each.forward * static_cast<double>(count);
     sum.recomputed += each.recomputed * static_cast<double>(count);
     sum.masked += each.masked * static_cast<double>(count);
   };
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    add(layer_block(shape, kinds.kinds[kind]), counts[kind], layers);
+    add([&](const Shape& of) { return layer_block(of, kinds.kinds[kind]); }, counts[kind], layers);
   }
-  if (shape.prediction_layers > 0) add(prediction_block(shape), shape.prediction_layers, predictions);
+  if (shape.prediction_layers > 0) add(prediction_block, shape.prediction_layers, predictions);
   const double sequences = static_cast<double>(training.global_batch);
-  const double losses = static_cast<double>(1 + shape.prediction_layers) * flops_of(loss_block(shape)).forward;
-  const double model_flops = 3 * (layers.forward + predictions.forward + losses);
+  const auto loss_count = static_cast<double>(1 + shape.prediction_layers);
+  const double losses = loss_count * flops_of(loss_block(shape)).forward;
+  if (plan.lora_rank > 0) gradients_less += loss_count * flops_of(loss_block(shape)).weights;
+  const double model_flops = 3 * (layers.forward + predictions.forward + losses) - gradients_less;
   double again = 0;
   if (plan.recompute == Recompute::kFull) {
     again = layers.forward * recomputed_share(model, plan) + predictions.forward;

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "host_work.h"
 #include "ns_dist/fair_sharing.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/training_clock.h"
@@ -154,8 +155,10 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       const bool moves = std::holds_alternative<Collective>(item.work) && rank != 0;
       const WorkItem own = moves ? work_of_actor(item, rank) : WorkItem{};
       const WorkItem& asked = moves ? own : item;
-      NS_TRY(Forecast forecast, forecast_work(asked, program.mesh, session.compute(), session.network()));
-      if (const auto* op = std::get_if<Operator>(&item.work)) {
+      NS_TRY(Forecast forecast, item.host.any()
+                                    ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
+                                    : forecast_work(asked, program.mesh, session.compute(), session.network()));
+      if (const auto* op = std::get_if<Operator>(&item.work); op != nullptr && !item.host.any()) {
         const double longer = places[r].second * (session.has_own_models() ? clock.factor(*op) : 1);
         for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
       }

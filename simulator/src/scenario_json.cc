@@ -25,6 +25,13 @@ void fields(Io& io, ScaleUpLink& link) {
 }
 
 template <class Io>
+void fields(Io& io, HostSide& host) {
+  io("link", host.link);
+  io("bandwidth", host.bandwidth);
+  io("memory_bandwidth", host.memory_bandwidth);
+}
+
+template <class Io>
 void fields(Io& io, RateTable& rates) {
   for (const DType dtype : kAllDTypes) io(name_of(dtype), rates[dtype]);
 }
@@ -52,6 +59,7 @@ void fields(Io& io, Gpu& gpu) {
   io("board_power", gpu.board_power);
   io("scale_up", gpu.scale_up);
   io("pcie_bandwidth", gpu.pcie_bandwidth);
+  io.unless_default("host", gpu.host);
   io("usual_cluster", gpu.usual_cluster);
 }
 
@@ -270,6 +278,8 @@ class Writer {
       return enumerator_name(value);
     } else if constexpr (std::is_same_v<T, Recomputation>) {
       return field_text(value);
+    } else if constexpr (std::is_same_v<T, Fraction>) {
+      return value.value;
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
       return value;
     } else {
@@ -377,6 +387,7 @@ class Reader {
       json_.note(key, done.error().message, done.error().expected, done.error().hint);
     }
   }
+  void read(std::string_view key, Fraction& value) { value.value = json_.number(key, 0, 1); }
   void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
   void read(std::string_view key, std::vector<std::int64_t>& values) {
     for (const double value : json_.numbers(key, 0, static_cast<double>(kMost))) {

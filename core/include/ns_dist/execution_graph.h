@@ -41,12 +41,14 @@ enum class Stream : std::uint8_t {
   kExpertParallel,
   kContextParallel,
   kShardedWeights,  // ZeRO 2 and 3: weights gathered and gradients reduced layer by layer
+  kHost,            // copies to and from the host's memory, and what the CPU computes
   kDataParallel,
   kPipelineForward,
   kPipelineBackward
 };
-inline constexpr std::uint32_t kStreamCount = 8;
-std::string_view name_of(Stream stream);  // "compute", "tp", "ep", "cp", "fsdp", "dp", "pp_forward", "pp_backward"
+inline constexpr std::uint32_t kStreamCount = 9;
+std::string_view name_of(
+    Stream stream);  // "compute", "tp", "ep", "cp", "fsdp", "host", "dp", "pp_forward", "pp_backward"
 
 // The part of the step to which the time of a node counts.
 enum class Category : std::uint8_t {
@@ -72,10 +74,19 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
+// What does not run on the GPU: bytes over the link between GPU and host, one way, and bytes that the CPU reads and
+// writes in its memory.
+struct HostWork {
+  Bytes link, memory;
+  bool any() const { return link > Bytes() || memory > Bytes(); }
+  friend bool operator==(const HostWork&, const HostWork&) = default;
+};
+
 struct WorkItem {
   std::string name;  // "attention.qkv", "mlp.fc1.wgrad", "tp.all_gather"
   Category category = Category::kForward;
   std::variant<Operator, Collective, Message> work;  // a collective's group is that of the stage's representative
+  HostWork host{};                                   // of an operator without work on the GPU
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 

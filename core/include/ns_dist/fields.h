@@ -67,6 +67,12 @@ Result<void> read_field(const Field& field, std::string_view text, BytesPerSecon
 Result<void> read_field(const Field& field, std::string_view text, Seconds& value);         // at most 1 s, with unit
 Result<void> read_field(const Field& field, std::string_view text,
                         std::vector<double>& value);  // "1,0.9,1", or nothing
+// A part of a whole, from 0 to 1.
+struct Fraction {
+  double value = 0;
+  friend bool operator==(const Fraction&, const Fraction&) = default;
+};
+Result<void> read_field(const Field& field, std::string_view text, Fraction& value);
 template <class Enum>
 requires std::is_enum_v<Enum> Result<void> read_field(const Field& field, std::string_view text, Enum& value);
 template <class T>
@@ -81,6 +87,7 @@ std::string field_text(const std::string& value);
 std::string field_text(BytesPerSecond value);
 std::string field_text(Seconds value);
 std::string field_text(const std::vector<double>& value);
+std::string field_text(const Fraction& value);
 template <class Enum>
 requires std::is_enum_v<Enum> std::string field_text(Enum value) { return std::string(enumerator_name(value)); }
 template <class T>

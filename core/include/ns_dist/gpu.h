@@ -19,6 +19,14 @@ struct ScaleUpLink {
   friend bool operator==(const ScaleUpLink&, const ScaleUpLink&) = default;
 };
 
+// The CPU of a superchip, where it is joined by more than PCIe.
+struct HostSide {
+  std::string link;                 // "nvlink-c2c"
+  BytesPerSecond bandwidth;         // of the link, for a GPU, one direction
+  BytesPerSecond memory_bandwidth;  // of the CPU's memory, a GPU's share
+  friend bool operator==(const HostSide&, const HostSide&) = default;
+};
+
 struct Gpu {
   std::string id, name;
   std::vector<std::string> aliases;
@@ -36,7 +44,8 @@ struct Gpu {
   Watts board_power;
   std::optional<ScaleUpLink> scale_up;
   BytesPerSecond pcie_bandwidth;  // one direction
-  std::string usual_cluster;      // id of the cluster this GPU is usually found in
+  std::optional<HostSide> host;
+  std::string usual_cluster;  // id of the cluster this GPU is usually found in
 
   // Fastest dense matrix rate for `dtype`: tensor unit, or vector unit where there is none; zero where neither has it.
   FlopsPerSecond matrix_peak(DType dtype) const {

@@ -79,14 +79,18 @@ struct ParallelPlan {
   Recompute recompute = Recompute::kNone;
   ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
   std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
+  std::int64_t offload_activations = 0;  // layers of each chunk: what they keep goes to the host until it is read
   bool sequence_parallel = false;
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
   bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
   bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
+  std::int64_t lora_rank = 0;      // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;         // weights are gathered and kept in the format of products
+  std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   MomentType optimizer_state = MomentType::kFp32;
+  Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   bool blocking_tp = false;           // backward, no tensor-parallel collective runs beside a product
   bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
@@ -175,6 +179,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
     plan.recompute_modules = again.modules;
     plan.recompute_layers = again.layers;
   }
+  visit({.name = "plan/offload_activations",
+         .help = "first layers of each chunk whose activations wait in the host's memory",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.offload_activations);
   visit({.name = "plan/sequence_parallel",
          .help = "activations between products are split over the tensor-parallel ranks",
          .default_text = "on with plan/tp"},
@@ -201,12 +211,35 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "tokens go to experts and back in one kernel each way",
          .in_reports = kUnlessDefault},
         plan.fused_permutation);
+  visit({.name = "plan/lora_rank",
+         .help = "rank of the adapters on linear layers (LoRA); all other weights are frozen; 0: all are trained",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.lora_rank);
   visit({.name = "plan/fp8_params",
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kUnlessDefault},
         plan.fp8_params);
+  visit({.name = "plan/bf16_first_layers",
+         .help = "first layers of the model whose products run in bf16 where those of others run in 8 or 4 bits",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.bf16_first_layers);
+  visit({.name = "plan/bf16_last_layers",
+         .help = "last layers of the model whose products run in bf16",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.bf16_last_layers);
   visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kUnlessDefault},
         plan.optimizer_state);
+  visit({.name = "plan/offload_optimizer",
+         .help = "part of the optimizer's states that lies in the host's memory and is updated there",
+         .values = "FRACTION",
+         .in_reports = kUnlessDefault},
+        plan.offload_optimizer);
   visit({.name = "plan/grad_accumulation",
          .help = "fused into the products, or a kernel of its own in fp32 or low precision",
          .in_reports = kUnlessDefault},

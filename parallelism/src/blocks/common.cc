@@ -1,5 +1,7 @@
 #include "blocks/common.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 namespace ns_dist::blocks {
@@ -148,11 +150,59 @@ BlockStep linear(const Shape& shape, const Linear& layer) {
 
   // Column-parallel layers keep this rank's part of the input and gather it again.
   const double held = static_cast<double>(held_rows) * static_cast<double>(in);
-  step.kept_for_weight_gradient = held * operand;
+  step.kept_for_weight_gradient = held * (shape.plan->lora_rank > 0 ? shape.element : operand);
   step.output_gradient = bytes_of(shape, rows, out);
   step.parameters.dense = static_cast<double>(in) * static_cast<double>(out) + (bias ? static_cast<double>(out) : 0);
   if (quantized) step.parameters.quantized = static_cast<double>(in) * static_cast<double>(out);
+  unquantized ? freeze(shape, step) : adapt(shape, step, {rows, in, out});
   return step;
+}
+
+void freeze(const Shape& shape, BlockStep& step) {
+  if (shape.plan->lora_rank > 0) step.weight_gradient.clear();
+}
+
+void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
+  const std::int64_t rank = shape.plan->lora_rank, rows = layer.rows, experts = layer.experts;
+  if (rank == 0) return;
+  const auto product = [&](std::string_view suffix, const Gemm& one, const GroupedGemm& grouped) {
+    const std::string name = concat(step.name, suffix);
+    return experts == 0 ? kernel(shape, name, one) : kernel(shape, name, grouped);
+  };
+  const auto forward = [&](std::string_view suffix, std::int64_t out, std::int64_t in) {
+    return product(suffix, {1, rows, out, in, GemmLayout::kNT}, {experts, rows, out, in, GemmLayout::kNT});
+  };
+  const auto input_gradient = [&](std::string_view suffix, std::int64_t out, std::int64_t in) {
+    return product(suffix, {1, rows, in, out, GemmLayout::kNN}, {experts, rows, in, out, GemmLayout::kNN});
+  };
+  const auto weight_gradient = [&](std::string_view suffix, std::int64_t out, std::int64_t in) {
+    const Epilogue end = accumulation_epilogue(shape);
+    step.weight_gradient.push_back(
+        product(suffix, {1, out, in, rows, GemmLayout::kTN, end}, {experts, rows, in, out, GemmLayout::kTN, end}));
+    accumulate(shape, step.weight_gradient, step.name, std::max<std::int64_t>(1, experts) * out * in);
+  };
+  const auto sum = [&](std::string_view suffix, std::int64_t columns) {
+    return kernel(shape, concat(step.name, suffix), Elementwise{"add", rows * columns, 2, 1, 1});
+  };
+  // Behind the layer's own product, before what it sends.
+  const auto insert = [](std::vector<Call>& calls, std::initializer_list<Call> added) {
+    const auto last = std::find_if(calls.rbegin(), calls.rend(),
+                                   [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
+    calls.insert(last.base(), added);
+  };
+  insert(step.forward,
+         {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank), sum(".lora.add", layer.out)});
+  insert(step.input_gradient, {input_gradient(".lora_b.dgrad", layer.out, rank),
+                               input_gradient(".lora_a.dgrad", rank, layer.in), sum(".lora.dgrad.add", layer.in)});
+  std::erase_if(step.weight_gradient, [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
+  weight_gradient(".lora_b.wgrad", layer.out, rank);
+  weight_gradient(".lora_a.wgrad", rank, layer.in);
+  const double low = bytes_of(shape, rows, rank);
+  step.kept_for_weight_gradient += low;
+  step.output_gradient += low;
+  const double parameters = static_cast<double>(rank) * static_cast<double>(layer.in + layer.out);
+  (experts == 0 ? step.adapters.dense : step.adapters.experts) =
+      parameters * static_cast<double>(std::max<std::int64_t>(1, experts));
 }
 
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {

@@ -48,6 +48,17 @@ void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view nam
 Epilogue accumulation_epilogue(const Shape& shape);
 void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters);
 
+// What LoRA makes of a layer under a plan that has it; nothing else. A frozen layer has no weight gradient.
+void freeze(const Shape& shape, BlockStep& step);
+// A frozen linear layer of `experts` experts (0: of none) and its adapter (Hu et al. 2021, arXiv 2106.09685): y += (x
+// A) B of this rank's inputs and outputs, products of their own in the storage format. The input is kept for them in
+// that format. Sums over tensor-parallel ranks join those of the layer; those of the gradients of the factor that is
+// whole on every rank are left out.
+struct Adapter {
+  std::int64_t rows = 1, in = 1, out = 1, experts = 0;
+};
+void adapt(const Shape& shape, BlockStep& step, const Adapter& layer);
+
 // A normalization of `rows` x `columns` in the model's kind.
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns);
 // The start of a residual branch: a norm, where the model has one there. Its backward ends with the sum of the branch's

@@ -17,6 +17,7 @@ BlockStep table(const Shape& shape) {
       shape, "embedding.backward", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kBackward}));
   step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
   step.parameters.dense = static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
+  blocks::freeze(shape, step);
   return step;
 }
 

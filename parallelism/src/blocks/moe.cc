@@ -163,12 +163,13 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
   step.weight_gradient.push_back(
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
-  step.kept_for_weight_gradient =
-      static_cast<double>(input_rows) * static_cast<double>(in) * (quantized ? shape.product_element : shape.element);
+  step.kept_for_weight_gradient = static_cast<double>(input_rows) * static_cast<double>(in) *
+                                  (quantized && shape.plan->lora_rank == 0 ? shape.product_element : shape.element);
   step.output_gradient = bytes_of(shape, size.rows, out);
   step.parameters.experts = static_cast<double>(size.experts) * (static_cast<double>(in) * static_cast<double>(out) +
                                                                  (shape.model->bias ? static_cast<double>(out) : 0));
   if (quantized) step.parameters.quantized = step.parameters.experts;
+  blocks::adapt(shape, step, {size.rows, in, out, size.experts});
   return step;
 }
 

@@ -102,6 +102,8 @@ struct Host {
   Seconds launch_cost = 60 * units::us;
   bool cuda_graphs = false;        // a recorded graph launches kernels: the GPU never waits
   bool blocking_launches = false;  // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
+  // Of the CPUs' memory, the share of one GPU, data sheet; zero: the superchip's own, or kUsualHostMemory.
+  BytesPerSecond memory_bandwidth{};
   friend bool operator==(const Host&, const Host&) = default;
 };
 
@@ -115,6 +117,13 @@ void visit_fields(Visitor&& visit, T& host) {
   visit({.name = "host/cuda_graphs", .help = "a recorded graph launches the kernels"}, host.cuda_graphs);
   visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
         host.blocking_launches);
+  visit({.name = "host/memory_bandwidth",
+         .help = "one GPU's share of the bandwidth of the CPUs' memory, for --offload-optimizer",
+         .values = "BANDWIDTH",
+         .default_text = "51.2 GB/s; superchips: of their data sheet",
+         .flag = "--host-memory-bandwidth",
+         .in_reports = InReports::kUnlessDefault},
+        host.memory_bandwidth);
 }
 
 // Power usage effectiveness (ISO/IEC 30134-2): energy of the building over that of the machine, 1 or more.

@@ -18,6 +18,7 @@ double rounded(double share) { return std::round(share * 0x1p40) * 0x1p-40; }
 FlowDemand flow_demand(const WorkItem& item, const Demand& demand) {
   FlowDemand result;
   result.flow = !std::holds_alternative<Operator>(item.work);
+  if (item.host.any()) return result;
   if (!result.flow) {
     result.feels = demand.bound == Bound::kCompute  ? kFeelsSms
                    : demand.bound == Bound::kMemory ? kFeelsMemory

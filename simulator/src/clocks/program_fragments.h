@@ -13,9 +13,9 @@
 namespace ns_dist {
 
 inline constexpr std::uint32_t kNone = 0xffffffffu;
-inline constexpr std::uint32_t kFragmentStreams =
-    5;  // compute, tensor, expert and context parallel, shared weights: the first
-static_assert(static_cast<std::uint32_t>(Stream::kShardedWeights) + 1 == kFragmentStreams);
+// Compute, tensor, expert and context parallel, shared weights, host: the first.
+inline constexpr std::uint32_t kFragmentStreams = 6;
+static_assert(static_cast<std::uint32_t>(Stream::kHost) + 1 == kFragmentStreams);
 
 constexpr std::array<std::uint32_t, kFragmentStreams> nothing_on_streams() {
   std::array<std::uint32_t, kFragmentStreams> none{};

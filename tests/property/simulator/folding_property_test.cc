@@ -81,6 +81,11 @@ Question any_question() {
   plan.prefetch = *rc::gen::inRange(0, 2);
   plan.recompute_layers = *rc::gen::inRange(0, 3);
   plan.recompute_modules = static_cast<ModuleSet>(*rc::gen::inRange(1, 128));
+  plan.offload_optimizer = {0.5 * static_cast<double>(*rc::gen::inRange(0, 3))};
+  plan.offload_activations = one_of({0, 0, 1, 3});
+  plan.lora_rank = one_of({0, 0, 8});
+  plan.bf16_first_layers = one_of({0, 0, 2});
+  plan.bf16_last_layers = one_of({0, 0, 1});
   plan.overlap_tp = *rc::gen::inRange(0, 3) == 0;
   plan.overlap_ep = *rc::gen::arbitrary<bool>();
   q.training.precision = *rc::gen::inRange(0, 3) == 0 ? Precision::kFp8 : Precision::kBf16;

@@ -48,6 +48,55 @@ TEST(Memory, StatesOfAParameter) {
   EXPECT_NEAR(states(), 6 + 12.0 / 8, 1e-9);
 }
 
+// The host's part of the optimizer's 12 bytes leaves the GPU, and nothing else.
+TEST(Memory, OffloadedOptimizerLeavesTheGpu) {
+  const Training training{64, 1, 2048, Precision::kBf16};
+  ParallelPlan plan{.dp = 8};
+  const StageMemory all = memory_budget(gpt(24, 2048, 16), plan, training)->stages[0];
+  plan.offload_optimizer = {0.75};
+  StageMemory part = memory_budget(gpt(24, 2048, 16), plan, training)->stages[0];
+  EXPECT_DOUBLE_EQ(part.optimizer / all.optimizer, 0.25);
+  EXPECT_EQ(part.total() - part.optimizer, all.total() - all.optimizer);
+  plan.offload_optimizer = {1};
+  EXPECT_EQ(memory_budget(gpt(24, 2048, 16), plan, training)->stages[0].optimizer, Bytes());
+}
+
+// Of layers whose activations wait on the host, two at a time are on the GPU: the one that computes and the one on its
+// way. The others keep theirs in every microbatch under way (as many as stages, on the first stage).
+TEST(Memory, OffloadedActivationsLeaveTheGpu) {
+  const Training training{8, 1, 2048, Precision::kFp16};
+  const auto activations = [&](std::int64_t away, std::int64_t pp, Recompute recompute = Recompute::kNone) {
+    const ParallelPlan plan{.pp = pp, .recompute = recompute, .offload_activations = away, .flash_attention = false};
+    return memory_budget(gpt(24, 6144, 64), plan, training)->stages[0].activations / B;
+  };
+  const double sbh = 2048.0 * 6144, layer = sbh * (34 + 5 * 64.0 * 2048 / 6144);
+  EXPECT_NEAR(activations(0, 1) - activations(20, 1), (20 - 2) * layer, 1);
+  EXPECT_NEAR(activations(0, 1) - activations(100, 1), (24 - 2) * layer, 1);
+  EXPECT_NEAR(activations(0, 4) - activations(5, 4), (4 * 5 - 2) * layer, 1);
+  // With full recomputation, a layer's input is all that it keeps.
+  EXPECT_NEAR(activations(0, 1, Recompute::kFull) - activations(20, 1, Recompute::kFull), (20 - 2) * 2 * sbh, 1);
+}
+
+// Llama 2 7B with adapters of rank 16 on QKV, projection, gate and up, and down, by hand: 16 x 32 x (16,384 + 8,192 +
+// 26,112 + 15,104) = 33,685,504. These alone have gradients (4 bytes) and optimizer states (12); the 6,738,415,616
+// weights of the model have their 2 bytes.
+TEST(Memory, LoraTrainsItsAdaptersAlone) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const Training training{64, 1, 4096, Precision::kBf16};
+  const double adapters = 33'685'504, frozen = 6'738'415'616;
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kNone, .lora_rank = 16};
+  const auto stage = [&] { return memory_budget(model, plan, training)->stages[0]; };
+  EXPECT_EQ(stage().weights, 2 * (adapters + frozen) * B);
+  EXPECT_EQ(stage().gradients, 4 * adapters * B);
+  EXPECT_EQ(stage().optimizer, 12 * adapters * B);
+  plan.zero = ZeroStage::kOptimizer;
+  EXPECT_EQ(stage().optimizer, 12 * adapters / 8 * B);
+  EXPECT_EQ(stage().weights, 2 * (adapters + frozen) * B);
+  plan.zero = ZeroStage::kParameters;
+  const double layer = 4096.0 * (4 * 4096 + 3 * 11008) + 2 * 4096 + adapters / 32;
+  EXPECT_NEAR(stage().weights / B, 2 * ((adapters + frozen) / 8 + 2 * layer), 1);
+}
+
 // Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all
 // that it would keep otherwise.
 TEST(Memory, RecomputationKeepsInputsAndOneLayer) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
+#include "ns_dist/memory.h"
 #include "ns_dist/parameters.h"
 #include "parallelism_models.h"
 
@@ -89,6 +91,149 @@ TEST(RankOrder, MissingDimensionsOfOneRankFollowAtTheEnd) {
   EXPECT_FALSE(rank_order(ParallelPlan{.tp = 2, .dp = 2, .order = "tp"}));
   EXPECT_FALSE(rank_order(ParallelPlan{.order = "tp--dp"}));
   EXPECT_EQ(rank_order(ParallelPlan{.order = "ep"}).value_or(Names{}).size(), 5u);
+}
+
+// Of a million parameters and more that a replica updates, three quarters go to the host: 4 bytes of a gradient down, 2
+// of a weight up, and 30 in the CPU's memory (read: gradient, master weight, two moments; written: all but the
+// gradient, and the weight). The GPU updates the rest.
+TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
+  const Training training{8, 1, 512, Precision::kBf16};
+  ParallelPlan plan{.dp = 4};
+  const auto updated = [](const ExecutionGraph& graph) {
+    double parameters = 0;
+    for (const WorkItem& item : graph.works()) {
+      const auto* op = std::get_if<Operator>(&item.work);
+      const auto* step = op != nullptr ? std::get_if<OptimizerStep>(&op->kind) : nullptr;
+      if (step != nullptr) parameters += static_cast<double>(step->parameters);
+    }
+    return parameters;
+  };
+  const double all = updated(planned(gpt(2, 512, 8), plan, training));
+  plan.offload_optimizer = {0.75};
+  const ExecutionGraph graph = planned(gpt(2, 512, 8), plan, training);
+  const double away = std::floor(0.75 * all);
+  EXPECT_EQ(updated(graph), all - away);
+  std::map<std::string, HostWork> host;
+  for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+    const bool on_host = ExecutionGraph::stream_of(graph.node(NodeId{n}).lane) == Stream::kHost;
+    EXPECT_EQ(graph.work_of(NodeId{n}).host.any(), on_host);
+    if (on_host) host[graph.work_of(NodeId{n}).name] = graph.work_of(NodeId{n}).host;
+  }
+  EXPECT_EQ(host.size(), 3u);
+  EXPECT_EQ(host["offload.gradients"], (HostWork{4 * away * B, {}}));
+  EXPECT_EQ(host["offload.optimizer"], (HostWork{{}, 30 * away * B}));
+  EXPECT_EQ(host["offload.weights"], (HostWork{2 * away * B, {}}));
+  plan.offload_optimizer = {1};
+  EXPECT_EQ(updated(planned(gpt(2, 512, 8), plan, training)), 0);
+}
+
+// Each microbatch stores and loads what each of the chunk's first layers keeps, under every schedule and beside
+// whatever else runs layer by layer. Kernels are the same as without.
+TEST(Planner, OffloadedActivationsGoDownAndComeBack) {
+  const Training training{8, 1, 512, Precision::kBf16};
+  for (const ParallelPlan& plan :
+       {ParallelPlan{}, ParallelPlan{.pp = 2, .vpp = 2, .schedule = "interleaved", .overlap_p2p = true},
+        ParallelPlan{.pp = 2, .schedule = "zb-h1"}, ParallelPlan{.dp = 2, .zero = ZeroStage::kParameters},
+        ParallelPlan{.dp = 2, .overlap_grad_reduce = true, .overlap_param_gather = true},
+        ParallelPlan{.pp = 2, .vpp = 2, .schedule = "dualpipe"}}) {
+    ParallelPlan away = plan;
+    away.offload_activations = 1;
+    const Totals before = totals(planned(gpt(8, 512, 8), plan, training));
+    const ExecutionGraph graph = planned(gpt(8, 512, 8), away, training);
+    Totals after = totals(graph);
+    // One layer of each position, each microbatch of a replica; with two directions, half of the microbatches each.
+    const auto expected = static_cast<int>(8 / plan.dp * plan.pp * (plan.schedule == "interleaved" ? 2 : 1));
+    EXPECT_EQ(after.nodes["offload.store"], expected) << plan.schedule;
+    EXPECT_EQ(after.nodes["offload.load"], expected) << plan.schedule;
+    after.nodes.erase("offload.store"), after.nodes.erase("offload.load");
+    EXPECT_EQ(after.nodes, before.nodes) << plan.schedule;
+    EXPECT_EQ(after.bytes, before.bytes) << plan.schedule;
+    for (const WorkItem& item : graph.works()) {
+      if (!item.host.any()) continue;
+      // Korthikanti et al., eq. 2 with flash attention: 34 sbh and a log-sum-exp of 4 bytes a head and token.
+      EXPECT_EQ(item.host.link / B, 512 * (34 * 512.0 + 4 * 8)) << item.name;
+    }
+  }
+}
+
+// Frozen weights have two products instead of three, adapters of rank r three of 2 r (in + out) FLOPs a token;
+// attention without weights is as before. The step's FLOPs say the same. Gradients of the adapters alone are reduced.
+TEST(Planner, LoraComputesNoGradientsOfFrozenWeights) {
+  Model model = llama(4, 1024, 16, 16, 2816);
+  model.vocabulary = 51200;
+  const Training training{4, 1, 512, Precision::kBf16};
+  ParallelPlan plan{.dp = 2, .zero = ZeroStage::kNone};
+  const double tokens = 2 * 512, sizes = (1024 + 3072) + (1024 + 1024) + (1024 + 5632) + (2816 + 1024);
+  const double full = totals(planned(model, plan, training)).gemm_flops;
+  const StepFlops all = step_flops(model, plan, training);
+  plan.lora_rank = 8;
+  const Totals lora = totals(planned(model, plan, training));
+  const double adapters = 2 * 8 * tokens * sizes * 4;  // forward
+  EXPECT_NEAR(lora.gemm_flops / (full * 2 / 3 + 3 * adapters), 1, 1e-12);
+  EXPECT_NEAR((all.model - step_flops(model, plan, training).model) / FLOP / (2 * (full / 3 - 3 * adapters)), 1, 1e-12);
+  EXPECT_EQ(lora.bytes.at("gradients.all_reduce"), 4 * 8 * sizes * 4);
+  for (const auto& [name, count] : lora.nodes) {
+    EXPECT_TRUE(name.find("wgrad") == std::string::npos || name.find("lora") != std::string::npos) << name;
+  }
+  EXPECT_EQ(lora.nodes.count("embedding.backward"), 0u);
+  EXPECT_EQ(lora.nodes.at("mlp.fc1.lora_a"), 2 * 4);
+}
+
+// Each rank's adapters: the factor on the side that is not split is whole on every rank. All weights run in 8 bits, the
+// adapters in bf16; ZeRO-3 gathers frozen weights, too.
+TEST(Planner, LoraOnSharedAndSplitWeights) {
+  const Model model = llama(4, 1024, 16, 16, 2816);
+  const Training training{4, 1, 512, Precision::kFp8};
+  const ParallelPlan plan{.tp = 4, .sequence_parallel = true, .lora_rank = 8};
+  const double sizes = (1024 + 768) + (256 + 1024) + (1024 + 1408) + (704 + 1024);
+  const StageMemory split = memory_budget(model, plan, training)->stages[0];
+  EXPECT_EQ(split.gradients, 4 * 8 * sizes * 4 * B);
+  for (const WorkItem& item : planned(model, plan, training).works()) {
+    const auto* op = std::get_if<Operator>(&item.work);
+    if (op == nullptr || item.name.find("lora") == std::string::npos) continue;
+    EXPECT_EQ(op->dtype, DType::kBf16) << item.name;
+  }
+  const ParallelPlan shared{.dp = 2, .zero = ZeroStage::kParameters, .lora_rank = 8};
+  const Totals sums = totals(planned(model, shared, {4, 1, 512, Precision::kBf16}));
+  const double all = (1024 + 3072) + 2048 + (1024 + 5632) + (2816 + 1024.0);
+  const double layer = 1024.0 * (4 * 1024 + 3 * 2816) + 2 * 1024;
+  // Forward and backward of two microbatches: four layers, and embedding and loss in the forward pass.
+  EXPECT_EQ(sums.bytes.at("weights.all_gather"), 2 * 2 * (2 * 4 * (layer + 8 * all) + 2 * 32000.0 * 1024 + 1024));
+  EXPECT_EQ(sums.bytes.at("gradients.reduce_scatter"), 2 * 4 * 4 * 8 * all);
+  EXPECT_THAT(to_text(check_plan(model, {.lora_rank = 2000}, training).error()), HasSubstr("at most the hidden size"));
+}
+
+// Of 8 layers 2 first and 1 last ones have bf16 products, wherever the stages lie; where all have, nothing is left of
+// the 8-bit plan.
+TEST(Planner, FirstAndLastLayersStayIn16Bits) {
+  const Training training{4, 1, 512, Precision::kFp8};
+  for (const ParallelPlan& plan :
+       {ParallelPlan{}, ParallelPlan{.pp = 4}, ParallelPlan{.recompute = Recompute::kFull, .recompute_layers = 1}}) {
+    ParallelPlan mixed = plan;
+    mixed.bf16_first_layers = 2;
+    mixed.bf16_last_layers = 1;
+    const ExecutionGraph graph = planned(gpt(8, 512, 8), mixed, training);
+    std::map<DType, std::set<std::int32_t>> layers;
+    for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+      const WorkItem& item = graph.work_of(NodeId{n});
+      if (item.name == "mlp.fc1")
+        layers[std::get<Operator>(item.work).dtype].insert(graph.node(NodeId{n}).origin.layer);
+    }
+    EXPECT_EQ(layers[DType::kBf16], (std::set<std::int32_t>{0, 1, 7}));
+    EXPECT_EQ(layers[DType::kFp8], (std::set<std::int32_t>{2, 3, 4, 5, 6}));
+
+    mixed.bf16_first_layers = 8;
+    Training plain = training;
+    plain.precision = Precision::kBf16;
+    const Totals all = totals(planned(gpt(8, 512, 8), mixed, training)),
+                 none = totals(planned(gpt(8, 512, 8), plan, plain));
+    EXPECT_EQ(all.nodes, none.nodes);
+    EXPECT_EQ(all.bytes, none.bytes);
+    const auto memory = [](const ParallelPlan& of, const Training& with) {
+      return memory_budget(gpt(8, 512, 8), of, with)->peak();
+    };
+    EXPECT_EQ(memory(mixed, training), memory(plan, plain));
+  }
 }
 
 // What the graph does is what the formula says, for every degree: nothing is lost or done twice by splitting.
@@ -277,6 +422,8 @@ ParallelPlan with_other_field(ParallelPlan plan, int field) {
         } else if constexpr (std::is_same_v<T, Recomputation>) {
           value = {value.recompute == Recompute::kFull ? Recompute::kSelective : Recompute::kFull,
                    set_of(RecomputeModule::kMlp), 1};
+        } else if constexpr (std::is_same_v<T, Fraction>) {
+          value = {value.value == 0 ? 0.5 : value.value / 2};
         } else if constexpr (std::is_enum_v<T>) {
           value = static_cast<T>(value == T{} ? 1 : 0);
         } else {

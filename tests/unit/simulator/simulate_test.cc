@@ -64,6 +64,56 @@ TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   EXPECT_LT(simulate(scenario, session)->step / bound.step, 0.1);
 }
 
+// A host of 40 GB/s behind PCIe of 32 GB/s, half and 0.8 of which is reached: n parameters take n (4 / 25.6 + 30 / 20 +
+// 2 / 25.6) ns, which the GPU's own part of the update hides where it takes longer.
+TEST(Simulate, TheStepWaitsForTheHostsOptimizer) {
+  Scenario scenario = small_scenario();
+  scenario.host.memory_bandwidth = 40 * GB / s;
+  const auto step = [&](double fraction, Seconds update) {
+    scenario.plan.offload_optimizer = {fraction};
+    const FakeCompute compute(
+        [update](const Operator& op) { return std::holds_alternative<OptimizerStep>(op.kind) ? update : Seconds(); });
+    return simulated(scenario, compute, kFreeNetwork);
+  };
+  const double n = memory_budget(scenario.model, scenario.plan, scenario.training)->stages[0].optimizer / (12 * B);
+  const Report report = step(1, Seconds());
+  EXPECT_NEAR(report.step / ns, n * (6 / 25.6 + 1.5), 1e-6 * n);
+  EXPECT_NEAR(report.breakdown.optimizer / report.step, 1, 1e-6);
+  EXPECT_GT(report.interval.forecasts_above, 3);  // PyTorch's Adam on a CPU takes six times as long
+  EXPECT_NEAR(step(0.25, 1 * ns).step / report.step, 0.25, 1e-4);
+  EXPECT_NEAR(step(0.25, report.step).step / report.step, 1, 1e-6);
+
+  scenario.cluster.gpu.host = HostSide{"nvlink-c2c", 450 * GB / s, 500 * GB / s};
+  EXPECT_NEAR(step(1, Seconds()).step / ns, n * (6 / 360.0 + 1.5), 1e-6 * n);  // what the user says comes first
+  scenario.host.memory_bandwidth = {};
+  EXPECT_NEAR(step(1, Seconds()).step / ns, n * (6 / 360.0 + 30 / 250.0), 1e-6 * n);
+
+  scenario.cluster.gpu.host.reset();
+  scenario.cluster.gpu.pcie_bandwidth = {};
+  const auto refused = simulate(scenario, *Session::make(scenario));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("the link from \"test-gpu\" to its host is unknown"));
+}
+
+// Half of the layers store beside the next layer (5 ms) and load beside the one whose backward pass is before theirs (9
+// ms): what does not fit is exposed, in each microbatch.
+TEST(Simulate, ActivationsOnASlowLinkAreExposed) {
+  Scenario scenario = small_scenario();
+  const FakeCompute compute = equal_layers(scenario.model);
+  const Seconds plain = simulated(scenario, compute, kFreeNetwork).step;
+  scenario.plan.offload_activations = 4;
+  const StepProgram program = *plan_program(scenario.model, scenario.plan, scenario.training);
+  const auto store = std::find_if(program.works.begin(), program.works.end(),
+                                  [](const WorkItem& item) { return item.name == "offload.store"; });
+  ASSERT_NE(store, program.works.end());
+  for (const auto& [copy, exposed] : {std::pair(4.0, 0.0), std::pair(7.0, 4 * 2.0), std::pair(12.0, 4 * (7.0 + 3.0))}) {
+    scenario.cluster.gpu.pcie_bandwidth = store->host.link / (0.8 * copy * ms);
+    const Report report = simulated(scenario, compute, kFreeNetwork);
+    EXPECT_NEAR((report.step - plain) / ms, 16 * exposed, 1e-5) << copy;
+    EXPECT_NEAR(report.breakdown.other / ms, 16 * exposed, 1e-5) << copy;
+  }
+}
+
 // A prediction layer on the last stage: a layer, and a product of its own with its two gradients. The others wait for
 // that stage: (p - 1) passes of theirs, m of the last.
 TEST(Simulate, PredictionLayersDelayTheLastStage) {

@@ -1,0 +1,18 @@
+// How long copies to and from the host take, and the optimizer on the CPU.
+#pragma once
+
+#include "ns_dist/execution_graph.h"
+#include "ns_dist/forecast.h"
+#include "ns_dist/scenario.h"
+
+namespace ns_dist {
+
+// A GPU's share of the CPUs' memory bandwidth where nobody says another: two EPYC 7742 with eight channels of DDR4-3200
+// each, 409.6 GB/s, for the eight GPUs of a DGX A100. (DGX H100, DDR5-4800: 76.8 GB/s.)
+inline constexpr BytesPerSecond kUsualHostMemory = 51.2 * units::GB / units::s;
+
+// The bytes over the link, then those of the CPU's memory. No measurement was fitted, so the interval is wide. Errors:
+// a GPU whose link to the host is unknown.
+Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const Host& host);
+
+}  // namespace ns_dist
