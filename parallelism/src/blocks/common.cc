@@ -52,9 +52,11 @@ void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view n
 void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements, bool fused) {
   if (!is_quantized(shape)) return;
   const double written = shape.product_element / shape.element;
+  const bool transposed = shape.plan->lora_rank == 0;  // for the weight gradient
+  if (fused && !transposed) return;
   calls.push_back(kernel(shape, concat(name, ".quantize"),
                          fused ? Elementwise{"transpose", elements, written, written, 0}
-                               : Elementwise{"quantize", elements, 1, 2 * written, 2}));
+                               : Elementwise{"quantize", elements, 1, (transposed ? 2 : 1) * written, 2}));
 }
 
 namespace {

@@ -190,6 +190,10 @@ TEST(Planner, LoraOnSharedAndSplitWeights) {
   EXPECT_EQ(split.gradients, 4 * 8 * sizes * 4 * B);
   for (const WorkItem& item : planned(model, plan, training).works()) {
     const auto* op = std::get_if<Operator>(&item.work);
+    EXPECT_NE(item.name, "optimizer.quantize_weights");
+    if (op != nullptr && item.name.ends_with(".quantize")) {  // no transposed copy, which only a weight gradient reads
+      EXPECT_EQ(std::get<Elementwise>(op->kind).outputs, 0.5) << item.name;
+    }
     if (op == nullptr || item.name.find("lora") == std::string::npos) continue;
     EXPECT_EQ(op->dtype, DType::kBf16) << item.name;
   }
