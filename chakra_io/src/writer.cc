@@ -172,7 +172,8 @@ class StageWriter {
     if (operation.after != 0 && !(compact_ && waits_already(program, i))) out.ctrl_deps.push_back(operation.after);
 
     const auto add = [&out](const char* name, TraceValue value) { out.attributes.push_back({name, std::move(value)}); };
-    if (!compact_) add("is_cpu_op", false);  // what the feeder takes it for by itself
+    // What the feeder takes it for by itself, but for the host's work, which runs beside kernels.
+    if (const bool on_host = item.host.any(); on_host || !compact_) add("is_cpu_op", on_host);
     if (operation.role == Role::kReceive) {
       add("comm_size", message_bytes(item));
       add("comm_tag", std::int64_t{operation.tag});

@@ -53,6 +53,24 @@ TEST(Writer, KernelsCarryWorkDurationAndOrder) {
   EXPECT_THAT(written->replayed.finish_ns, ElementsAre(5000U));
 }
 
+// A copy to the host is work of the CPU's slot: the feeder runs it beside kernels, in both encodings.
+TEST(Writer, TheHostsWorkRunsBesideKernels) {
+  for (const TraceEncoding encoding : {TraceEncoding::kDurations, TraceEncoding::kRoofline}) {
+    const ScratchFolder folder;
+    StepBuilder step(mesh_of(1, 1, 1));
+    step.kernel(0, "first", {}, 2000);
+    const Operator none{UnknownOperator{"copy", {}, {}, {}}, DType::kBf16};
+    const NodeId copy = step.add(0, Stream::kHost, {"copy", Category::kOther, none, {1 * MB, {}}}, {}, 6000);
+    step.kernel(0, "second", {}, 3000);
+    step.kernel(0, "third", {copy}, 1000);
+    const auto written = write_and_read(std::move(step), folder.path(), encoding);
+    ASSERT_TRUE(written) << to_text(written.error());
+    EXPECT_TRUE(attribute_as<bool>(*find(written->traces[0], "copy"), "is_cpu_op"));
+    EXPECT_FALSE(attribute_as<bool>(*find(written->traces[0], "third"), "is_cpu_op"));
+    EXPECT_THAT(written->replayed.finish_ns, ElementsAre(7000U));
+  }
+}
+
 // The format holds whole microseconds, and the feeder takes 0 for 1 ns: at no point may a lane's total, as the feeder
 // reads it, be further from the exact one than half a microsecond.
 TEST(Writer, TheRoundingRemainderIsCarriedAlongTheLane) {
