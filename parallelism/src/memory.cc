@@ -88,6 +88,7 @@ void add_state(const Shape& shape, const RankParameters& held, double largest_pa
     const double operands = 2 * shape.product_element - (plan.fp8_params ? each.weight : 0);
     used.weights += stored_weights * (held.quantized / held.total()) * operands * units::B;
   }
+  if (plan.passes == Passes::kForward) return;
   if (shards_gradients(plan)) {
     used.gradients = updated * gradient_size(plan, shape.dtype) + whole * each.weight * units::B;
   } else {
@@ -95,7 +96,7 @@ void add_state(const Shape& shape, const RankParameters& held, double largest_pa
     // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
     if (plan.grad_accumulation == GradAccumulation::kFp32) used.gradients += held.total() * each.weight * units::B;
   }
-  used.optimizer = updated * each.optimizer * units::B;
+  if (plan.passes == Passes::kTraining) used.optimizer = updated * each.optimizer * units::B;
 }
 
 }  // namespace
@@ -119,10 +120,16 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     StageMemory used;
     add_state(shape, held[stage], kept[stage].largest_parameters, used);
 
-    double activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
-    // A layer that is computed again holds all its activations for a moment.
-    if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
-    activations += kept[stage].losses;
+    double activations = 0;
+    if (plan.passes == Passes::kForward) {
+      // Nothing is kept: a layer or the loss holds its own, one at a time.
+      activations = std::max(kept[stage].largest_layer, kept[stage].losses);
+    } else {
+      activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
+      // A layer that is computed again holds all its activations for a moment.
+      if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
+      activations += kept[stage].losses;
+    }
     used.activations = activations * units::B;
     used.other = kFramework;
     budget.stages.push_back(used);

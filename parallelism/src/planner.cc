@@ -58,7 +58,8 @@ class StepPlanner {
       }
       Body& end = add_body();
       if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) reduce(held[stage], -1, end);
-      optimize(held[stage], end);
+      if (plan_.passes != Passes::kForward) sum_gradients(held[stage], end);
+      if (plan_.passes == Passes::kTraining) optimize(held[stage], end);
     }
     program_.works = std::move(works_).take();
     return std::move(program_);
@@ -485,6 +486,7 @@ class StepPlanner {
     const auto stages = static_cast<std::size_t>(plan_.pp);
     first_holder_ = seats_[0].front().stage;
     last_holder_ = seats_[0].back().stage;
+    if (plan_.passes == Passes::kForward) return;
     if (shape_.reads_table_again() && seats_.size() == 1 && first_holder_ != last_holder_) {
       meetings_.embedding = meeting(2);
     }
@@ -494,6 +496,7 @@ class StepPlanner {
         meetings_.mirror[stage] = meetings_.mirror[stages - 1 - stage] = meeting(2);
       }
     }
+    if (plan_.passes != Passes::kTraining) return;
     if (plan_.tp > 1) norm_axes_.push_back("tp");
     if (plan_.pp > 1) norm_axes_.push_back("pp");
     if (sharded()) {
@@ -522,18 +525,17 @@ class StepPlanner {
     return {first * stride, {{2, (last - first) * stride}}};
   }
 
-  // After the passes: gradients that several stages hold, gradient norm over all stages, optimizer, weights to all
-  // replicas.
-  void optimize(const RankParameters& held, Body& body) {
+  // After the passes: gradients that several stages hold.
+  void sum_gradients(const RankParameters& held, Body& body) {
     if (reduces_gradients_once(plan_)) body.push_back(await_dp());
-    const double owned = updated_parameters(held, plan_);
     if (!meetings_.mirror.empty()) {
       // Both stages of a pair hold the same two parts of the model.
       const std::int64_t other = plan_.pp - 1 - stage_;
       const RankGroup group = two_stages(std::min(stage_, other), std::max(stage_, other));
       together(meetings_.mirror[static_cast<std::size_t>(stage_)],
                {"mirror.gradients.all_reduce", Category::kDataParallel,
-                Collective{CollectiveKind::kAllReduce, owned * gradient_size(plan_, shape_.dtype), group}},
+                Collective{CollectiveKind::kAllReduce,
+                           updated_parameters(held, plan_) * gradient_size(plan_, shape_.dtype), group}},
                body);
     }
     if (meetings_.embedding && (stage_ == first_holder_ || stage_ == last_holder_)) {
@@ -545,7 +547,11 @@ class StepPlanner {
                 Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, last_holder_)}},
                body);
     }
+  }
 
+  // Gradient norm over all stages, optimizer, weights to all replicas.
+  void optimize(const RankParameters& held, Body& body) {
+    const double owned = updated_parameters(held, plan_);
     // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
     // clip_grads).
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));

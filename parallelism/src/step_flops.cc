@@ -33,14 +33,16 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
   if (shape.prediction_layers > 0) add(prediction_block(shape), shape.prediction_layers, predictions);
   const double sequences = static_cast<double>(training.global_batch);
   const double losses = static_cast<double>(1 + shape.prediction_layers) * flops_of(loss_block(shape)).forward;
-  const double model_flops = 3 * (layers.forward + predictions.forward + losses);
+  const bool backward = plan.passes != Passes::kForward;
+  const double passes = backward ? 3 : 1;
+  const double model_flops = passes * (layers.forward + predictions.forward + losses);
   double again = 0;
-  if (plan.recompute == Recompute::kFull) {
+  if (backward && plan.recompute == Recompute::kFull) {
     again = layers.forward * recomputed_share(model, plan) + predictions.forward;
   }
-  if (plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
+  if (backward && plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
   return {sequences * model_flops * units::FLOP, sequences * (model_flops + again) * units::FLOP,
-          sequences * (model_flops - 3 * (layers.masked + predictions.masked)) * units::FLOP};
+          sequences * (model_flops - passes * (layers.masked + predictions.masked)) * units::FLOP};
 }
 
 }  // namespace ns_dist

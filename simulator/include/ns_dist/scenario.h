@@ -102,6 +102,7 @@ struct Host {
   Seconds launch_cost = 60 * units::us;
   bool cuda_graphs = false;        // a recorded graph launches kernels: the GPU never waits
   bool blocking_launches = false;  // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
+  bool empty_cache = false;        // each step maps its memory anew: its activations were given back before
   friend bool operator==(const Host&, const Host&) = default;
 };
 
@@ -115,6 +116,10 @@ void visit_fields(Visitor&& visit, T& host) {
   visit({.name = "host/cuda_graphs", .help = "a recorded graph launches the kernels"}, host.cuda_graphs);
   visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
         host.blocking_launches);
+  visit({.name = "host/empty_cache",
+         .help = "memory is given back before each step (torch.cuda.empty_cache) and mapped anew",
+         .in_reports = InReports::kUnlessDefault},
+        host.empty_cache);
 }
 
 // Power usage effectiveness (ISO/IEC 30134-2): energy of the building over that of the machine, 1 or more.
