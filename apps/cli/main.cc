@@ -33,6 +33,7 @@ Most used flags of simulate, the default command
   --tp --pp --dp N              tensor-parallel ranks, pipeline stages, data-parallel replicas
   --global-batch --micro-batch  sequences of a step, of a pass
   --recompute --zero --vpp      memory against time
+  --passes forward              a forward pass alone
   --json, --report FILE         one JSON object; one HTML page for a meeting
   --trace FILE                  a timeline for ui.perfetto.dev
 

@@ -345,7 +345,8 @@ Result<std::string> report_page(const Report& report, const Session& session, co
   const std::size_t stages = report.memory.stages.size();
   NS_TRY(const StepOutline outlined, outline(report.scenario, session, picture_pieces(stages)));
   const ordered_json json = ordered_json::parse(to_json(report));
-  const std::string title = "One training step of " + work_text(report);
+  const bool forward = report.scenario.plan.passes == Passes::kForward;
+  const std::string title = (forward ? "Forward passes of " : "One training step of ") + work_text(report);
   std::string body = answer(report) + time_section(report);
   body += section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches));
   body += memory_section(report) + path_section(report) + improvements_section(report) + warnings_section(report);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "terminal.h"
 
@@ -69,8 +71,11 @@ std::string batch_text(const Training& training) {
 }
 
 std::string settings_text(const ParallelPlan& plan) {
-  return fmt::format("{} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}", plan.schedule,
-                     static_cast<int>(plan.zero), text_of(plan.recompute), plan.sequence_parallel ? "on" : "off",
+  constexpr std::array<std::string_view, 3> kPasses = {"", "forward and backward passes without an update, ",
+                                                       "forward passes alone, "};
+  return fmt::format("{}{} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}",
+                     kPasses[static_cast<std::size_t>(plan.passes)], plan.schedule, static_cast<int>(plan.zero),
+                     text_of(plan.recompute), plan.sequence_parallel ? "on" : "off",
                      plan.flash_attention ? "on" : "off");
 }
 

@@ -33,6 +33,7 @@ struct Suite {
 Result<SuiteAnswer> validate_runs(const SuiteRequest& request);
 Result<SuiteAnswer> validate_plans(const SuiteRequest& request);
 Result<SuiteAnswer> validate_kernels(const SuiteRequest& request);
+Result<SuiteAnswer> validate_models(const SuiteRequest& request);
 Result<SuiteAnswer> validate_collectives(const SuiteRequest& request);
 
 }  // namespace ns_dist::cli

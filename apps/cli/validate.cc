@@ -85,7 +85,8 @@ namespace {
 constexpr std::array kSuites = {
     Suite{"runs", "training steps that others published (built in, or --data FILE)", false, validate_runs},
     Suite{"plans", "published plans, beside the best that a search finds", true, validate_plans},
-    Suite{"kernels", "single kernels and whole FP32 models", true, validate_kernels},
+    Suite{"kernels", "single kernels", true, validate_kernels},
+    Suite{"models", "whole FP32 models, forward and backward", true, validate_models},
     Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, validate_collectives},
 };
 

@@ -13,7 +13,7 @@ Result<SuiteAnswer> validate_kernels(const SuiteRequest& request) {
   options.refit = request.refit;
   Progress progress("validating", 1);
   NS_TRY(KernelSuite suite, check_kernels(
-                                options, [&](std::string_view id) { return catalog.gpu(id); }, usual_clusters(catalog),
+                                options, [&](std::string_view id) { return catalog.gpu(id); },
                                 [&](double share, std::string_view) { progress.share(share); }));
   progress.done();
   return SuiteAnswer{std::move(suite.markdown), std::move(suite.mistakes), suite.rows};

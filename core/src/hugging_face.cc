@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <initializer_list>
 #include <iterator>
@@ -89,7 +90,7 @@ Activation gated(const std::string& name) {
 Activation plain(const std::string& name) {
   if (name == "relu") return Activation::kRelu;
   if (name == "relu2" || name == "squared_relu") return Activation::kSquaredRelu;
-  return Activation::kGelu;
+  return name == "gelu_new" || name == "gelu_fast" ? Activation::kGeluNew : Activation::kGelu;
 }
 
 // Layers, hidden size and heads.
@@ -495,6 +496,26 @@ const Family& family_named(std::string_view model_type) {
                        [&](const Family& family) { return family.model_type == model_type; });
 }
 
+// The longest type that the name of a class begins with: "GPT2LMHeadModel" is a gpt2.
+const Family* family_of_class(JsonReader& reader) {
+  const std::vector<std::string> classes = reader.texts("architectures");
+  if (classes.empty()) return nullptr;
+  const auto plain = [](std::string_view name) {
+    std::string text;
+    for (const char c : name) {
+      if (c != '_') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+    return text;
+  };
+  const std::string name = plain(classes.front());
+  const Family* longest = nullptr;
+  for (const Family& family : kFamilies) {
+    const bool begins = name.starts_with(plain(family.model_type));
+    if (begins && (longest == nullptr || family.model_type.size() > longest->model_type.size())) longest = &family;
+  }
+  return longest;
+}
+
 const Family& nearest_family(const JsonReader& reader) {
   for (const Nearest& nearest : kNearest) {
     if (present(reader, nearest.keys[0]) && present(reader, nearest.keys[1])) return family_named(nearest.model_type);
@@ -539,6 +560,9 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
                          "a stack of layers of attention and MLP");
     }
   }
+  if (type.empty()) {
+    if (const Family* of_class = family_of_class(reader)) type = of_class->model_type;
+  }
   const Family* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
                                       [&](const Family& known) { return known.model_type == type; });
   const bool known = family != std::end(kFamilies);
@@ -564,6 +588,25 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
                            : fmt::format("did you mean \"{}\"?", near));
 }
 
+// PretrainedConfig: two labels, unless id2label names others.
+void read_classifier(JsonReader& reader, Model& model) {
+  const std::vector<std::string> classes = reader.texts("architectures");
+  if (!std::any_of(classes.begin(), classes.end(),
+                   [](const std::string& name) { return name.ends_with("ForSequenceClassification"); })) {
+    return;
+  }
+  model.labels = 2;
+  reader.object(
+      "id2label",
+      [&](JsonReader& labels) {
+        labels.accept_unknown_keys();
+        model.labels = std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.keys().size()));
+      },
+      Presence::kOptional);
+  model.tied_embeddings = false;
+  model.prediction_layers = 0;
+}
+
 constexpr std::int64_t kLongSequence = 32'768;
 
 }  // namespace
@@ -587,6 +630,7 @@ Model read_hugging_face(JsonReader& reader) {
   } else {
     read_text_model(reader, type, model);
   }
+  read_classifier(reader, model);
   if (present(reader, "quantization_config")) {
     model.warnings.emplace_back("\"quantization_config\" is left out: training/dtype is the format of products");
   }

@@ -40,6 +40,9 @@ void check_shape(const Model& model, JsonReader& reader) {
     reader.note("moe/first_dense_layers",
                 fmt::format("{} is more than the {} layers", model.moe->first_dense_layers, model.layers));
   }
+  if (model.labels > 0 && model.prediction_layers > 0) {
+    reader.note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");
+  }
   if (model.rotary_dim > model.head_dim) {
     reader.note("rotary_dim", fmt::format("{} of {} dimensions cannot be rotated", model.rotary_dim, model.head_dim));
   }
@@ -88,6 +91,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.qkv_bias = reader.boolean("qkv_bias", false);
   model.dropout = reader.boolean("dropout", false);
   model.tied_embeddings = reader.boolean("tied_embeddings", true);
+  model.labels = reader.integer("labels", 0, kMost, Presence::kOptional, 0);
   model.embedding_norm = reader.boolean("embedding_norm", false);
   model.vocabulary = reader.integer("vocabulary", 1, kMost);
   model.sequence = reader.integer("sequence", 1, 1'000'000'000);

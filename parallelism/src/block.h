@@ -69,9 +69,9 @@ Block embedding_block(const Shape& shape);
 // A layer for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2): norms of the hidden states and of the next
 // token's embedding, their projection to the hidden size, a layer of the model's last kind. Its table is the model's.
 Block prediction_block(const Shape& shape);
-// Final norm, logits, cross-entropy. A tied projection has parameters of its own where the pipeline has several stages:
-// it is a copy of the embedding's table (a stage that holds both shares one). The same holds for the table that
-// multi-token prediction reads.
+// Final norm, logits (of tokens, or of the classes of a sequence classifier), cross-entropy. A tied projection has
+// parameters of its own where the pipeline has several stages: it is a copy of the embedding's table (a stage that
+// holds both shares one). The same holds for the table that multi-token prediction reads.
 Block loss_block(const Shape& shape);
 // The norm, logits and cross-entropy of a prediction layer; the projection is the model's.
 Block prediction_loss_block(const Shape& shape);

@@ -286,7 +286,8 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
       const PassesKey key{.schedule = *schedule,
                           .shape = {plan.pp, microbatches, plan.vpp},
                           .gathers = plan.overlap_param_gather && gathers_weights_once(plan),
-                          .reduces = plan.overlap_grad_reduce && reduces_gradients_once(plan)};
+                          .reduces = plan.overlap_grad_reduce && reduces_gradients_once(plan),
+                          .forward = plan.passes == Passes::kForward};
       if (auto passes = stage_passes(key, memory); !passes) {
         check.errors.push_back(std::move(passes.error()));
       } else {

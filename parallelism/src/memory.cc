@@ -107,6 +107,7 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
     const double operands = 2 * shape.product_element - (plan.fp8_params ? each.weight : 0);
     used.weights += stored_weights * (all.quantized / all.total()) * operands * units::B;
   }
+  if (plan.passes == Passes::kForward) return;
   if (shards_gradients(plan)) {
     used.gradients = updated * gradient_size(plan, shape.dtype) + whole * each.weight * units::B;
   } else {
@@ -114,7 +115,9 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
     // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
     if (plan.grad_accumulation == GradAccumulation::kFp32) used.gradients += held.total() * each.weight * units::B;
   }
-  used.optimizer = updated * (1 - plan.offload_optimizer.value) * each.optimizer * units::B;
+  if (plan.passes == Passes::kTraining) {
+    used.optimizer = updated * (1 - plan.offload_optimizer.value) * each.optimizer * units::B;
+  }
 }
 
 }  // namespace
@@ -140,10 +143,16 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     StageMemory used;
     add_state(shape, held[stage], frozen[stage], kept[stage].largest_parameters, kept[stage].largest_frozen, used);
 
-    double activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
-    // A layer that is computed again holds all its activations for a moment.
-    if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
-    activations += kept[stage].losses + kept[stage].under_way;
+    double activations = 0;
+    if (plan.passes == Passes::kForward) {
+      // Nothing is kept: a layer or the loss holds its own, one at a time.
+      activations = std::max(kept[stage].largest_layer, kept[stage].losses);
+    } else {
+      activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
+      // A layer that is computed again holds all its activations for a moment.
+      if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
+      activations += kept[stage].losses + kept[stage].under_way;
+    }
     used.activations = activations * units::B;
     used.other = kFramework;
     budget.stages.push_back(used);
@@ -163,7 +172,8 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
     frozen += added.frozen * static_cast<double>(count);
     const bool is_loss = part == Part::kLoss || part == Part::kPredictionLoss;
     const bool may_be_away = part >= Part::kLayers && plan.offload_activations > 0;
-    if (!is_loss && !may_be_away) kept += added.kept.after_forward * static_cast<double>(count);
+    if (!is_loss && !may_be_away && plan.passes != Passes::kForward)
+      kept += added.kept.after_forward * static_cast<double>(count);
   };
   add(Part::kEmbedding, 1);
   const std::vector<std::uint8_t>& kinds = parts->layers.of_layer;

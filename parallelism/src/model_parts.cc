@@ -14,6 +14,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   static const ParallelPlan kDefault;
   PartsKey key{&model, plan, training};
   key.training.global_batch = 1;
+  if (plan.passes == Passes::kGradients) key.plan.passes = kDefault.passes;
   key.plan.vpp = kDefault.vpp;
   key.plan.first_stage_layers = kDefault.first_stage_layers;
   key.plan.last_stage_layers = kDefault.last_stage_layers;
@@ -66,6 +67,7 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
       made.fragments.push_back(maker.pass(block, kind));
     };
     add_pass(PassKind::kForward);
+    if (key.plan.passes == Passes::kForward) return;
     add_pass(PassKind::kBackward);
     if (!key.splits_backward) return;
     add_pass(PassKind::kInputGradient);

@@ -25,11 +25,13 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
 inline bool shards_optimizer(const ParallelPlan& plan) {
   return plan.zero != ZeroStage::kNone && replicas(plan, false) > 1;
 }
-// Whether weights are gathered once a step, before the first forward passes; and gradients reduced once, behind the
-// last backward passes.
-inline bool gathers_weights_once(const ParallelPlan& plan) { return shards_optimizer(plan) && !shards_weights(plan); }
+// Whether weights are gathered once a step, before the first forward passes, after an update; and gradients reduced
+// once, behind the last backward passes.
+inline bool gathers_weights_once(const ParallelPlan& plan) {
+  return plan.passes == Passes::kTraining && shards_optimizer(plan) && !shards_weights(plan);
+}
 inline bool reduces_gradients_once(const ParallelPlan& plan) {
-  return replicas(plan, false) > 1 && !shards_gradients(plan);
+  return plan.passes != Passes::kForward && replicas(plan, false) > 1 && !shards_gradients(plan);
 }
 
 }  // namespace ns_dist

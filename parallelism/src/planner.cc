@@ -68,7 +68,8 @@ class StepPlanner {
         scale_gradients(held[stage], -1, end);
         start(interned(reduction_items(held[stage])), -1, end);
       }
-      optimize(held[stage], end);
+      if (plan_.passes != Passes::kForward) sum_gradients(held[stage], end);
+      if (plan_.passes == Passes::kTraining) optimize(held[stage], end);
     }
     program_.works = std::move(works_).take();
     return std::move(program_);
@@ -563,6 +564,7 @@ class StepPlanner {
     const auto stages = static_cast<std::size_t>(plan_.pp);
     first_holder_ = seats_[0].front().stage;
     last_holder_ = seats_[0].back().stage;
+    if (plan_.passes == Passes::kForward) return;
     if (shape_.reads_table_again() && plan_.lora_rank == 0 && seats_.size() == 1 && first_holder_ != last_holder_) {
       meetings_.embedding = meeting(2);
     }
@@ -572,6 +574,7 @@ class StepPlanner {
         meetings_.mirror[stage] = meetings_.mirror[stages - 1 - stage] = meeting(2);
       }
     }
+    if (plan_.passes != Passes::kTraining) return;
     if (plan_.tp > 1) norm_axes_.push_back("tp");
     if (plan_.pp > 1) norm_axes_.push_back("pp");
     if (sharded()) {
@@ -600,20 +603,18 @@ class StepPlanner {
     return {first * stride, {{2, (last - first) * stride}}};
   }
 
-  // After the passes: gradients that several stages hold, gradient norm over all stages, optimizer, weights to all
-  // replicas.
-  void optimize(const RankParameters& held, Body& body) {
+  // After the passes: gradients that several stages hold.
+  void sum_gradients(const RankParameters& held, Body& body) {
     if (reduces_gradients_once(plan_)) body.push_back(await_dp());
-    const double owned = updated_parameters(held, plan_);
     if (!meetings_.mirror.empty()) {
       // Both stages of a pair hold the same two parts of the model.
       const std::int64_t other = plan_.pp - 1 - stage_;
       const RankGroup group = two_stages(std::min(stage_, other), std::max(stage_, other));
-      together(
-          meetings_.mirror[static_cast<std::size_t>(stage_)],
-          works_.intern({"mirror.gradients.all_reduce", Category::kDataParallel,
-                         Collective{CollectiveKind::kAllReduce, owned * gradient_size(plan_, shape_.dtype), group}}),
-          body);
+      const Bytes size = updated_parameters(held, plan_) * gradient_size(plan_, shape_.dtype);
+      together(meetings_.mirror[static_cast<std::size_t>(stage_)],
+               works_.intern({"mirror.gradients.all_reduce", Category::kDataParallel,
+                              Collective{CollectiveKind::kAllReduce, size, group}}),
+               body);
     }
     if (meetings_.embedding && (stage_ == first_holder_ || stage_ == last_holder_)) {
       // First and last stage hold copies of the embedding and sum its gradients (Megatron-LM, embedding group).
@@ -624,7 +625,11 @@ class StepPlanner {
                               Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, last_holder_)}}),
                body);
     }
+  }
 
+  // Gradient norm over all stages, optimizer, weights to all replicas.
+  void optimize(const RankParameters& held, Body& body) {
+    const double owned = updated_parameters(held, plan_);
     // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
     // clip_grads).
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));

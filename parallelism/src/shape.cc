@@ -33,6 +33,7 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       ep(p.ep),
       etp(expert_tp(p)),
       sequence_parallel(p.sequence_parallel && p.tp > 1),
+      dropout(m.dropout && p.passes != Passes::kForward),
       micro_batch(training.micro_batch),
       sequence(training.sequence),
       hidden(m.hidden),

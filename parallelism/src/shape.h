@@ -25,6 +25,7 @@ struct Shape {
   double product_element;  // bytes of an operand of the layers' products
   std::int64_t tp, cp, dp, ep, etp;
   bool sequence_parallel;  // false when tp is 1
+  bool dropout;            // false in forward passes alone
   std::int64_t micro_batch, sequence, hidden;
   std::int64_t tokens;           // of a microbatch, on this context-parallel rank
   std::int64_t sharded_tokens;   // tokens / tp under sequence parallelism: norms, residuals, dropouts

@@ -113,6 +113,16 @@ class LoopMaker {
   std::vector<ProgramLoop> loops_;
 };
 
+// The forward passes of a stage, in their order.
+PassList forward_of(const PassList& list) {
+  PassList forward;
+  for (PassLoop loop : list) {
+    std::erase_if(loop.passes, [](const SchedulePass& pass) { return pass.kind != PassKind::kForward; });
+    if (!loop.passes.empty()) forward.push_back(std::move(loop));
+  }
+  return forward;
+}
+
 StagePasses make_passes(const PassesKey& key, std::vector<PassList> orders) {
   StagePasses made;
   made.seats = key.schedule->seats(key.shape);
@@ -144,7 +154,7 @@ bool StagePasses::too_large() const {
 }
 
 std::uint64_t PassesKey::hash() const {
-  std::uint64_t hash = (gathers ? 1u : 0u) + (reduces ? 2u : 0u);
+  std::uint64_t hash = (gathers ? 1u : 0u) + (reduces ? 2u : 0u) + (forward ? 4u : 0u);
   for (const std::int64_t field :
        {std::bit_cast<std::int64_t>(schedule), shape.stages, shape.microbatches, shape.chunks}) {
     hash = (hash ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
@@ -156,6 +166,7 @@ std::uint64_t PassesKey::hash() const {
 Result<std::shared_ptr<const StagePasses>> stage_passes(const PassesKey& key, PlanMemory& memory) {
   return memory.contents().passes.find_or_make(key, [&]() -> Result<StagePasses> {
     NS_TRY(std::vector<PassList> orders, key.schedule->orders(key.shape));
+    if (key.forward) std::transform(orders.begin(), orders.end(), orders.begin(), forward_of);
     return make_passes(key, std::move(orders));
   });
 }

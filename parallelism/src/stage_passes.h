@@ -58,6 +58,7 @@ struct PassesKey {
   ScheduleShape shape;
   bool gathers = false;  // the first forward passes wait for weights
   bool reduces = false;  // the last backward passes start the reduction of gradients
+  bool forward = false;  // forward passes alone
 
   using Stored = PassesKey;
   const Stored& store() const { return *this; }

@@ -41,14 +41,17 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
   const auto loss_count = static_cast<double>(1 + shape.prediction_layers);
   const double losses = loss_count * flops_of(loss_block(shape)).forward;
   if (plan.lora_rank > 0) gradients_less += loss_count * flops_of(loss_block(shape)).weights;
-  const double model_flops = 3 * (layers.forward + predictions.forward + losses) - gradients_less;
+  const bool backward = plan.passes != Passes::kForward;
+  const double forward = layers.forward + predictions.forward + losses;
+  const double passes = backward ? 3 : 1;
+  const double model_flops = passes * forward - (backward ? gradients_less : 0);
   double again = 0;
-  if (plan.recompute == Recompute::kFull) {
+  if (backward && plan.recompute == Recompute::kFull) {
     again = layers.forward * recomputed_share(model, plan) + predictions.forward;
   }
-  if (plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
+  if (backward && plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
   return {sequences * model_flops * units::FLOP, sequences * (model_flops + again) * units::FLOP,
-          sequences * (model_flops - 3 * (layers.masked + predictions.masked)) * units::FLOP};
+          sequences * (model_flops - passes * (layers.masked + predictions.masked)) * units::FLOP};
 }
 
 }  // namespace ns_dist

@@ -60,21 +60,17 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   };
   if (session.has_own_models()) {
     const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, scenario.constants);
-    const auto of_products = [&](double factor) {
-      return over([&clock, factor](const Operator& op) { return clock.factor(op) > 1 ? factor : 1; });
-    };
+    const double load = clock.load_on({Gemm{}, product_type(scenario.training.precision)});
     add("clock under load",
         scenario.kernel_calibration ? "the measurements of this GPU have it"
-                                    : fmt::format("products take {:.3g} times as long as in a benchmark", clock.load),
-        of_products(clock.load));
+                                    : fmt::format("products take {:.3g} times as long as in a benchmark", load),
+        over([&](const Operator& op) { return clock.load_on(op); }));
     add("slowest GPU",
         fmt::format("of {}: products take {:.3g} times as long as on the mean one", ranks, clock.slowest),
-        of_products(clock.slowest));
+        over([&](const Operator& op) { return clock.slowest_on(op); }));
     if (scenario.model.moe) {
       add("experts", fmt::format("their products take {:.3g} times as long as with even groups", clock.experts),
-          over([experts = clock.experts](const Operator& op) {
-            return std::holds_alternative<GroupedGemm>(op.kind) ? experts : 1.0;
-          }));
+          over([&](const Operator& op) { return clock.experts_on(op); }));
     }
   }
   add("host launches",
@@ -83,6 +79,9 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
           : fmt::format("{:.3g} us each{}", host.launch_cost / units::us,
                         host.blocking_launches ? ", and each blocks" : ", hidden where kernels take longer"),
       without({"host.launches"}));
+  if (host.empty_cache) {
+    add("memory mapping", "activations are mapped anew, hidden unless memory is short", without({"host.memory"}));
+  }
   found.push_back(
       {"shared links and SMs", "kernels and collectives that run at the same time", prediction.step - unshared});
   add("embedding and loss", "of the first and the last stage", without({"embedding", "loss."}));

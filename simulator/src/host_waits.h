@@ -10,4 +10,8 @@ namespace ns_dist {
 // every fragment.
 void add_host_waits(const Host& host, StepProgram& program, ProgramCosts& costs);
 
+// The host maps `memory`'s activations in each step: a work "host.memory" of each stage.
+void add_memory_mapping(const Scenario& scenario, const MemoryBudget& memory, StepProgram& program,
+                        ProgramCosts& costs);
+
 }  // namespace ns_dist

@@ -151,6 +151,7 @@ void fields(Io& io, Model& model) {
   io("vocabulary", model.vocabulary, 1);
   io("sequence", model.sequence, 1);
   io("sliding_window", model.sliding_window);
+  io.unless_default("labels", model.labels);
   io.unless_default("norm_placement", model.norm_placement);
   io.unless_default("qk_norm", model.qk_norm);
   io.unless_default("branches", model.branches);

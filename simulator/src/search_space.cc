@@ -95,11 +95,17 @@ Texts sequence_parallel(const Scenario& scenario, std::int64_t) {
   return scenario.plan.tp > 1 ? Texts{"on", "off"} : Texts{"off"};
 }
 
+// Forward passes alone keep and sum nothing.
+bool forward_alone(const Scenario& scenario) { return scenario.plan.passes == Passes::kForward; }
+
 Texts zero_stages(const Scenario& scenario, std::int64_t) {
+  if (forward_alone(scenario) && scenario.plan.dp * scenario.plan.cp > 1) return {"0", "3"};
   return scenario.plan.dp * scenario.plan.cp > 1 ? choices("plan/zero") : Texts{field_text(ParallelPlan().zero)};
 }
 
-Texts recomputations(const Scenario&, std::int64_t) { return choices("plan/recompute"); }
+Texts recomputations(const Scenario& scenario, std::int64_t) {
+  return forward_alone(scenario) ? Texts{"none"} : choices("plan/recompute");
+}
 
 Texts schedules(const Scenario& scenario, std::int64_t) {
   if (scenario.plan.pp == 1) return {ParallelPlan().schedule};
@@ -128,11 +134,12 @@ Texts model_chunks(const Scenario& scenario, std::int64_t) {
 }
 
 Texts grad_reduce_overlap(const Scenario& scenario, std::int64_t) {
-  return scenario.plan.dp * scenario.plan.cp > 1 ? Texts{"on", "off"} : Texts{"off"};
+  return scenario.plan.dp * scenario.plan.cp > 1 && !forward_alone(scenario) ? Texts{"on", "off"} : Texts{"off"};
 }
 
 Texts param_gather_overlap(const Scenario& scenario, std::int64_t) {
-  const bool gathers = scenario.plan.dp * scenario.plan.cp > 1 && scenario.plan.zero != ZeroStage::kNone;
+  const bool gathers = scenario.plan.dp * scenario.plan.cp > 1 && scenario.plan.zero != ZeroStage::kNone &&
+                       scenario.plan.passes == Passes::kTraining;
   return gathers ? Texts{"on", "off"} : Texts{"off"};
 }
 

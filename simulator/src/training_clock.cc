@@ -25,9 +25,19 @@ double slowest_of(std::int64_t ranks, double deviation) {
   return 1 + deviation * z;
 }
 
-double TrainingClock::factor(const Operator& op) const {
-  if (std::holds_alternative<GroupedGemm>(op.kind)) return load * slowest * experts;
-  return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ? load * slowest : 1;
+static bool is_product(const Operator& op) {
+  return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ||
+         std::holds_alternative<GroupedGemm>(op.kind);
+}
+
+double TrainingClock::load_on(const Operator& op) const {
+  return is_product(op) && op.dtype != DType::kFp32 ? load : 1;
+}
+
+double TrainingClock::slowest_on(const Operator& op) const { return is_product(op) ? slowest : 1; }
+
+double TrainingClock::experts_on(const Operator& op) const {
+  return std::holds_alternative<GroupedGemm>(op.kind) ? experts : 1;
 }
 
 }  // namespace ns_dist

@@ -71,15 +71,12 @@ Result<std::string> fitted_anew(const KernelSuiteOptions& options, const GpuOf& 
 
 }  // namespace
 
-Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf& gpu_of, const UsualCluster& usual,
-                                  const Tell& progress) {
+Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf& gpu_of, const Tell& progress) {
   KernelSuite suite;
-  Sections sections{options, gpu_of, usual, suite.mistakes};
+  Sections sections{options, gpu_of, suite.mistakes};
   const auto tell = [&](double done, std::string_view what) {
     if (progress) progress(done, what);
   };
-  tell(0, "whole models");
-  NS_TRY(const std::string models, model_sections(sections));
   const double share = options.refit ? 0.1 : 1;
   NS_TRY(std::string kernels,
          kernel_sections(sections, [&](double done, std::string_view what) { tell(share * done, what); }));
@@ -92,18 +89,18 @@ Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf
   if (sections.tables == 0) {
     Error error;
     error.code = ErrorCode::kNotFound;
-    error.message = "no measured kernels or models";
+    error.message = "no measured kernels";
     error.where = options.data.string();
-    error.expected = "kernels/*.csv.gz or models_fp32/labels.csv in it";
+    error.expected = "kernels/*.csv.gz or kernels_training/*.csv.gz in it";
     return fail(error);
   }
   suite.markdown =
-      "# Kernels and whole FP32 models\n\nErrors are of forecast over measured; bias is signed, negative where we "
+      "# Kernels\n\nErrors are of forecast over measured; bias is signed, negative where we "
       "forecast "
       "too short. `inside 90 %`: share of measurements inside our interval. Other forecasters' columns are means over "
       "the "
       "same rows, as far as they answered.\n\n" +
-      models + kernels;
+      kernels;
   suite.rows = sections.rows + suite.mistakes.size();
   return suite;
 }

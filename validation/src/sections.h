@@ -19,7 +19,6 @@ using Tell = std::function<void(double, std::string_view)>;
 struct Sections {
   const KernelSuiteOptions& options;
   const GpuOf& gpu_of;
-  const UsualCluster& usual;
   std::vector<Error>& mistakes;
   std::size_t rows = 0;    // judged
   std::size_t tables = 0;  // files found
@@ -28,7 +27,6 @@ struct Sections {
 // GPUs whose rows the FP32 weights were fitted on; the others are unseen.
 bool fp32_training_gpu(std::string_view id);
 
-Result<std::string> model_sections(Sections& sections);
 Result<std::string> kernel_sections(Sections& sections, const Tell& tell);
 
 }  // namespace ns_dist

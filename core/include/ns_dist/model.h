@@ -13,12 +13,13 @@
 
 namespace ns_dist {
 
-enum class Activation { kGelu, kRelu, kSwiglu, kGeglu, kSquaredRelu };
+// kGeluNew: a GELU by tanh that its class writes out operation by operation (transformers, NewGELUActivation).
+enum class Activation { kGelu, kRelu, kSwiglu, kGeglu, kSquaredRelu, kGeluNew };
 enum class NormKind { kLayerNorm, kRmsNorm };
 enum class PositionKind { kLearned, kRotary, kAlibi, kNone };
 template <>
-inline constexpr std::array<std::string_view, 5> kEnumeratorNames<Activation> = {"gelu", "relu", "swiglu", "geglu",
-                                                                                 "squared_relu"};
+inline constexpr std::array<std::string_view, 6> kEnumeratorNames<Activation> = {"gelu",  "relu",         "swiglu",
+                                                                                 "geglu", "squared_relu", "gelu_new"};
 template <>
 inline constexpr std::array<std::string_view, 2> kEnumeratorNames<NormKind> = {"layernorm", "rmsnorm"};
 template <>
@@ -90,6 +91,9 @@ struct Model {
   bool qkv_bias = false;            // on the QKV projection alone, when bias is false
   bool dropout = false;             // masks are kept for the backward pass
   bool tied_embeddings = true;
+  // Classes of a sequence classifier, whose last layer reads one token of each sequence (reward models, too); 0: the
+  // model ends with the logits of all tokens.
+  std::int64_t labels = 0;
   bool embedding_norm = false;  // a normalization after the embedding (BLOOM)
   NormPlacement norm_placement = NormPlacement::kPre;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;

@@ -1,4 +1,4 @@
-// How a training step is divided over ranks (ParallelPlan), and its batch, sequence and number format (Training).
+// How a step is divided over ranks (ParallelPlan), and its batch, sequence and number format (Training).
 #pragma once
 
 #include <array>
@@ -61,7 +61,15 @@ enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 
 template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {"0", "1", "2", "3"};
 
+// What a step runs: forward and backward passes and the optimizer; both passes without an update, so that gradients
+// grow from step to step and weights stay; or forward passes alone, as an evaluation does, whose activations nothing
+// keeps and which drops nothing out.
+enum class Passes { kTraining, kGradients, kForward };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<Passes> = {"training", "gradients", "forward"};
+
 struct ParallelPlan {
+  Passes passes = Passes::kTraining;
   std::int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
   std::int64_t vpp = 1;                  // model chunks of a pipeline stage
   std::string schedule = "1f1b";         // a name of pipeline_schedules()
@@ -85,6 +93,8 @@ struct ParallelPlan {
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
   bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
+  bool split_softmax = false;      // of scores that are stored: scale, mask and softmax are a kernel each
+  bool split_gelu = false;         // a kernel for each operation that the model's class writes out
   bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
   std::int64_t lora_rank = 0;      // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;         // weights are gathered and kept in the format of products
@@ -109,6 +119,10 @@ constexpr bool shards_weights(const ParallelPlan& plan) { return plan.zero == Ze
 template <class Visitor, OrConst<ParallelPlan> Plan>
 void visit_fields(Visitor&& visit, Plan& plan) {
   constexpr InReports kOptional = InReports::kOptional, kUnlessDefault = InReports::kUnlessDefault;
+  visit({.name = "plan/passes",
+         .help = "of a step: all, all but the optimizer's update, or forward passes alone",
+         .in_reports = kUnlessDefault},
+        plan.passes);
   visit({.name = "plan/tp", .help = "tensor-parallel ranks"}, plan.tp);
   visit({.name = "plan/pp", .help = "pipeline stages"}, plan.pp);
   visit({.name = "plan/dp",
@@ -207,6 +221,14 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "elementwise operations of a layer are fused; off: a kernel for each",
          .in_reports = kOptional},
         plan.fused_kernels);
+  visit({.name = "plan/split_softmax",
+         .help = "without flash attention, scale, mask and softmax are a kernel each, and heads are copied",
+         .in_reports = kUnlessDefault},
+        plan.split_softmax);
+  visit({.name = "plan/split_gelu",
+         .help = "gelu_new is a kernel for each operation of its formula",
+         .in_reports = kUnlessDefault},
+        plan.split_gelu);
   visit({.name = "plan/fused_permutation",
          .help = "tokens go to experts and back in one kernel each way",
          .in_reports = kUnlessDefault},

@@ -1,4 +1,4 @@
-// A model under a plan: one training step as a program, or as an execution graph.
+// A model under a plan: one step as a program, or as an execution graph.
 #pragma once
 
 #include <cstdint>
@@ -38,16 +38,17 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 
 // FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,
-// generalized: 2 FLOPs a multiply-add, backward twice the forward, attention scores in full as Megatron counts them).
-// `hardware` adds recomputation. `causal` is `model` without the scores that a causal mask hides, as FlashAttention
-// counts (Dao 2023, arXiv 2307.08691, s.4.1).
+// generalized: 2 FLOPs a multiply-add, backward twice the forward if the plan has it, attention scores in full as
+// Megatron counts them). `hardware` adds recomputation. `causal` is `model` without the scores that a causal mask
+// hides, as FlashAttention counts (Dao 2023, arXiv 2307.08691, s.4.1).
 struct StepFlops {
   Flops model, hardware, causal;
 };
 StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Training& training);
 
 // The step: pipeline passes, tensor-parallel collectives, pipeline messages, gradient reduction, optimizer, parameter
-// gathering. Errors: those of check_plan, or a schedule that cannot run this shape.
+// gathering, as far as ParallelPlan::passes has them. Errors: those of check_plan, or a schedule that cannot run this
+// shape.
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training);
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training,
                                  PlanMemory& memory);

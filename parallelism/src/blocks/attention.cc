@@ -219,35 +219,58 @@ void flash_core(const Shape& shape, BlockStep& step) {
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
 }
 
-// Scores, scaled masked softmax, dropout, weighted sum (Korthikanti et al. 2022, fig. 3).
+// Scores, scaled masked softmax, dropout, weighted sum (Korthikanti et al. 2022, fig. 3). PyTorch alone scales and
+// masks in kernels of their own, and multiplies the softmax's output with its gradient in one (softmax_backward_cuda).
+// Its products of more than one sequence read copies of queries, keys and values, whose heads are views with gaps
+// (torch.matmul); heads of the output are joined by a copy.
 void unfused_core(const Shape& shape, BlockStep& step) {
   const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
-  const bool dropout = shape.model->dropout;
+  const bool dropout = shape.dropout;
   const double mask = blocks::mask_elements(shape);
   const auto gemm = [&](const char* name, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout) {
     return kernel(shape, name, Gemm{batch, m, n, k, layout, Epilogue::kNone});
   };
+  const bool apart = shape.plan->split_softmax;
+  const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs) {
+    if (apart) calls.push_back(kernel(shape, name, Elementwise{what, batch * s * s, inputs, 1, 1}));
+  };
+  const double element = shape.element;
+  const auto copies = [&](std::vector<Call>& calls, const char* name, std::int64_t columns) {
+    const double elements = static_cast<double>(shape.tokens) * static_cast<double>(columns);
+    if (apart && columns > 0) calls.push_back(kernel(shape, name, Copy{elements * element * units::B}));
+  };
+  const std::int64_t outputs = shape.heads * value;
+  const std::int64_t heads = shape.micro_batch > 1 ? shape.heads * query + key_heads(shape) * (query + value) : 0;
   std::vector<Call>& forward = step.forward;
   forward.reserve(4);
+  copies(forward, "attention.heads.copy", heads);
   forward.push_back(gemm("attention.scores", s, s, query, GemmLayout::kNT));
+  score(forward, "attention.scale", "scale", 1);
+  score(forward, "attention.mask", "mask", 1 + mask);  // torch.where, a byte of mask for each score
   forward.push_back(kernel(shape, "attention.softmax", Softmax{batch * s, s, Pass::kForward}));
   if (dropout) {
     forward.push_back(kernel(shape, "attention.dropout", Elementwise{"dropout", batch * s * s, 1, 1 + mask, 2}));
   }
   forward.push_back(gemm("attention.context", s, value, s, GemmLayout::kNN));
+  copies(forward, "attention.output.copy", outputs);
 
   std::vector<Call>& backward = step.input_gradient;
   backward.reserve(6);
+  copies(backward, "attention.output.backward.copy", outputs);
   backward.push_back(gemm("attention.context.dprobabilities", s, s, value, GemmLayout::kNT));
   backward.push_back(gemm("attention.context.dvalues", s, value, s, GemmLayout::kTN));
   if (dropout) {
     backward.push_back(
         kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", batch * s * s, 1 + mask, 1, 1}));
   }
+  score(backward, "attention.softmax.backward.multiply", "multiply", 2);
   backward.push_back(kernel(shape, "attention.softmax.backward", Softmax{batch * s, s, Pass::kBackward}));
+  score(backward, "attention.mask.backward", "mask", 1);
+  score(backward, "attention.scale.backward", "scale", 1);
   backward.push_back(gemm("attention.scores.dqueries", s, query, s, GemmLayout::kNN));
   backward.push_back(gemm("attention.scores.dkeys", s, query, s, GemmLayout::kTN));
+  copies(backward, "attention.heads.backward.copy", heads);
 
   // Softmax output, and the dropout's mask and output.
   const double scores = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * static_cast<double>(s);

@@ -1,6 +1,7 @@
 #include "blocks/common.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <utility>
 
@@ -234,6 +235,39 @@ BlockStep branch_start(const Shape& shape, std::string_view branch) {
   return step;
 }
 
+namespace {
+
+// A kernel that reads so many activations for each that it writes.
+struct Pointwise {
+  const char* what;
+  double inputs, flops;
+};
+// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as transformers' NewGELUActivation runs it and as autograd
+// differentiates it: both factors of the product, tanh, the cube, and x's gradients of all four places added up.
+constexpr std::array<Pointwise, 8> kGeluForward = {{{"power", 1, 2},
+                                                    {"scale", 1, 1},
+                                                    {"add", 2, 1},
+                                                    {"scale", 1, 1},
+                                                    {"tanh", 1, 8},
+                                                    {"add", 1, 1},
+                                                    {"scale", 1, 1},
+                                                    {"multiply", 2, 1}}};
+constexpr std::array<Pointwise, 11> kGeluBackward = {{{"multiply", 2, 1},
+                                                      {"multiply", 2, 1},
+                                                      {"scale", 1, 1},
+                                                      {"tanh_backward", 2, 3},
+                                                      {"scale", 1, 1},
+                                                      {"scale", 1, 1},
+                                                      {"power", 1, 1},
+                                                      {"scale", 1, 1},
+                                                      {"multiply", 2, 1},
+                                                      {"add", 2, 1},
+                                                      {"add", 2, 1}}};
+// x, tanh, and both factors of the last product.
+constexpr std::int64_t kGeluKept = 4;
+
+}  // namespace
+
 BlockStep activation(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t ffn) {
   const bool gated = shape.model->gated_mlp;
   BlockStep step;
@@ -242,7 +276,14 @@ BlockStep activation(const Shape& shape, std::string_view name, std::int64_t row
                        double outputs, double flops) {
     calls.push_back(kernel(shape, concat(name, suffix), Elementwise{what, rows * ffn, inputs, outputs, flops}));
   };
-  if (shape.plan->fused_kernels || !gated) {
+  const bool written_out = shape.plan->split_gelu && shape.model->activation == Activation::kGeluNew;
+  std::int64_t kept = gated ? (shape.plan->fused_kernels ? 2 : 3) : 1;
+  if (written_out) {
+    for (const auto& [what, inputs, flops] : kGeluForward) add(step.forward, "", what, inputs, 1, flops);
+    for (const auto& [what, inputs, flops] : kGeluBackward)
+      add(step.input_gradient, ".backward", what, inputs, 1, flops);
+    kept = kGeluKept;
+  } else if (shape.plan->fused_kernels || !gated) {
     add(step.forward, "", gated ? "gated_activation" : "bias_activation", gated ? 2 : 1, 1, 10);
     add(step.input_gradient, ".backward", gated ? "gated_activation_backward" : "bias_activation_backward",
         gated ? 3 : 2, gated ? 2 : 1, 20);
@@ -254,7 +295,7 @@ BlockStep activation(const Shape& shape, std::string_view name, std::int64_t row
     add(step.input_gradient, ".gate.backward", "multiply", 2, 1, 1);
     add(step.input_gradient, ".backward", "activation_backward", 2, 1, 16);
   }
-  step.kept_for_input_gradient = bytes_of(shape, rows, gated ? (shape.plan->fused_kernels ? 2 : 3) * ffn : ffn);
+  step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn);
   return step;
 }
 
@@ -274,7 +315,7 @@ BlockStep residual(const Shape& shape, std::string_view branch) {
   const auto add = [&](std::string_view name, const Elementwise& what) {
     step.forward.push_back(kernel(shape, concat(branch, name), what));
   };
-  if (!shape.model->dropout) {
+  if (!shape.dropout) {
     add(".add", Elementwise{"add", elements, 2, 1, 1});
     return step;
   }

@@ -41,7 +41,7 @@ Block embedding_block(const Shape& shape) {
     block.steps.push_back(blocks::norm(shape, "embedding.norm", shape.sharded_tokens, shape.hidden));
     block.steps.back().kept_for_input_gradient = 0;
   }
-  if (model.dropout) {
+  if (shape.dropout) {
     BlockStep dropout;
     dropout.name = "embedding.dropout";
     dropout.forward.push_back(

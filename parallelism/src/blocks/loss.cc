@@ -18,6 +18,26 @@ BlockStep logits(const Shape& shape) {
   return step;
 }
 
+// The score of each class, from one token of each sequence.
+BlockStep scores(const Shape& shape) {
+  return blocks::linear(shape, {.name = "loss.scores",
+                                .rows = shape.micro_batch,
+                                .in = shape.hidden,
+                                .out = shape.model->labels,
+                                .bias = shape.model->bias,
+                                .unquantized = true});
+}
+
+BlockStep cross_entropy_of_classes(const Shape& shape) {
+  BlockStep step;
+  step.name = "loss.cross_entropy";
+  step.forward.push_back(
+      blocks::kernel(shape, step.name, CrossEntropy{shape.micro_batch, shape.model->labels, Pass::kForward}));
+  step.input_gradient.push_back(blocks::kernel(shape, "loss.cross_entropy.backward",
+                                               CrossEntropy{shape.micro_batch, shape.model->labels, Pass::kBackward}));
+  return step;
+}
+
 BlockStep cross_entropy(const Shape& shape) {
   BlockStep step;
   step.name = "loss.cross_entropy";
@@ -42,8 +62,9 @@ Block loss_block(const Shape& shape) {
   Block block;
   block.steps.reserve(3);
   block.steps.push_back(blocks::norm(shape, "loss.norm", shape.sharded_tokens, shape.hidden));
-  block.steps.push_back(logits(shape));
-  block.steps.push_back(cross_entropy(shape));
+  const bool classifier = shape.model->labels > 0;
+  block.steps.push_back(classifier ? scores(shape) : logits(shape));
+  block.steps.push_back(classifier ? cross_entropy_of_classes(shape) : cross_entropy(shape));
   return block;
 }
 

@@ -104,6 +104,7 @@ struct Host {
   bool blocking_launches = false;  // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
   // Of the CPUs' memory, the share of one GPU, data sheet; zero: the superchip's own, or kUsualHostMemory.
   BytesPerSecond memory_bandwidth{};
+  bool empty_cache = false;  // each step maps its memory anew: its activations were given back before
   friend bool operator==(const Host&, const Host&) = default;
 };
 
@@ -124,6 +125,10 @@ void visit_fields(Visitor&& visit, T& host) {
          .flag = "--host-memory-bandwidth",
          .in_reports = InReports::kUnlessDefault},
         host.memory_bandwidth);
+  visit({.name = "host/empty_cache",
+         .help = "memory is given back before each step (torch.cuda.empty_cache) and mapped anew",
+         .in_reports = InReports::kUnlessDefault},
+        host.empty_cache);
 }
 
 // Power usage effectiveness (ISO/IEC 30134-2): energy of the building over that of the machine, 1 or more.

@@ -44,7 +44,13 @@ class TrainingClock {
       : load(calibrated ? 1 : training_slowdown(gpu, constants.exponent)),
         slowest(slowest_of(ranks, constants.deviation)),
         experts(constants.experts) {}
-  double factor(const Operator& op) const;
+  double factor(const Operator& op) const { return load_on(op) * slowest_on(op) * experts_on(op); }
+
+  // Its parts. FP32 products have no load: they run on the vector units, whose nominal rate for each watt is on no GPU
+  // above that of an A100's tensor cores.
+  double load_on(const Operator& op) const;
+  double slowest_on(const Operator& op) const;
+  double experts_on(const Operator& op) const;
 
   const double load, slowest;  // of products
   const double experts;        // and of those of experts

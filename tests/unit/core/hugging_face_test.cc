@@ -167,6 +167,23 @@ TEST(HuggingFace, ConfigurationsHaveThePublishedParameters) {
   }
 }
 
+TEST(HuggingFace, ClassesSayWhatKeysDoNot) {
+  const auto gpt = [](const std::string& more) {
+    return *read(R"({"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100, )" + more + "}");
+  };
+  const Model language = gpt(R"("architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new")");
+  EXPECT_EQ(language.family, "gpt2");
+  EXPECT_EQ(language.labels, 0);
+  EXPECT_EQ(language.activation, Activation::kGeluNew);
+  EXPECT_TRUE(language.warnings.empty());
+  EXPECT_EQ(gpt(R"("architectures": ["GPT2ForSequenceClassification"])").labels, 2);
+  const Model reward = gpt(R"("architectures": ["GPT2ForSequenceClassification"], "id2label": {"0": "LABEL_0"})");
+  EXPECT_EQ(reward.labels, 1);
+  EXPECT_FALSE(reward.tied_embeddings);
+  // The table of 100 x 64 is not read again: one row of scores.
+  EXPECT_EQ(model_parameters(reward).output - 64, 1);
+}
+
 // The text half of a multimodal file, with what its class adds to sparse keys.
 TEST(HuggingFace, NestedLanguageModelIsReadAlone) {
   const auto gemma = read(R"({"model_type": "gemma3", "vision_config": {"hidden_size": 1152},

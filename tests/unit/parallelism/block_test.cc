@@ -54,6 +54,68 @@ TEST_F(GptLayer, Equation1NoParallelism) {
   EXPECT_DOUBLE_EQ(after_forward(mlp_block(shape)), 21 * s * b * h);
 }
 
+// transformers' eager GPT-2: the scores (A, each a s^2 b elements) are scaled, masked and normalized one after the
+// other; the softmax's gradient is multiplied first; q, k and v and the output are copied both ways, but q, k and v of
+// one sequence, which lie without gaps.
+TEST_F(GptLayer, EagerAttentionIsAKernelForEachStep) {
+  model.dropout = false;
+  plan.split_softmax = true;
+  const auto core = [&] { return step(layer(), "attention.core"); };
+  EXPECT_THAT(names(core().forward),
+              ElementsAre("attention.heads.copy", "attention.scores", "attention.scale", "attention.mask",
+                          "attention.softmax", "attention.context", "attention.output.copy"));
+  EXPECT_THAT(names(core().input_gradient),
+              ElementsAre("attention.output.backward.copy", "attention.context.dprobabilities",
+                          "attention.context.dvalues", "attention.softmax.backward.multiply",
+                          "attention.softmax.backward", "attention.mask.backward", "attention.scale.backward",
+                          "attention.scores.dqueries", "attention.scores.dkeys", "attention.heads.backward.copy"));
+  const auto traffic = [](const Call& call) {
+    const Work work = work_of(std::get<Operator>(call.what));
+    return (work.read + work.written) / B;
+  };
+  EXPECT_DOUBLE_EQ(traffic(core().forward[0]), 2 * 2 * 3 * s * b * h);
+  EXPECT_DOUBLE_EQ(traffic(core().forward[2]), 2 * 2 * a * s * s * b);
+  EXPECT_DOUBLE_EQ(traffic(core().forward[3]), (2 * 2 + 1) * a * s * s * b);  // and a byte of mask
+  EXPECT_DOUBLE_EQ(traffic(core().input_gradient[3]), 3 * 2 * a * s * s * b);
+  training.micro_batch = 1;
+  EXPECT_EQ(core().forward.front().name, "attention.scores");
+}
+
+// Only a GELU that its class writes out has a kernel for each operation: 10 reads and 8 writes of an activation
+// forward, 17 and 11 backward, and four of them are kept.
+TEST_F(GptLayer, AGeluThatIsWrittenOutIsAKernelForEachOperation) {
+  const auto activation = [&] { return step(layer(), "mlp.activation"); };
+  const auto traffic = [](const std::vector<Call>& calls) {
+    double bytes = 0;
+    for (const Call& call : calls) {
+      const Work work = work_of(std::get<Operator>(call.what));
+      bytes += (work.read + work.written) / B;
+    }
+    return bytes;
+  };
+  const double one = 2 * s * b * 4 * h;
+  const BlockStep fused = activation();
+  plan.split_gelu = true;
+  EXPECT_EQ(names(activation().forward), names(fused.forward));
+  model.activation = Activation::kGeluNew;
+  EXPECT_DOUBLE_EQ(traffic(activation().forward), 18 * one);
+  EXPECT_DOUBLE_EQ(traffic(activation().input_gradient), 28 * one);
+  EXPECT_DOUBLE_EQ(activation().kept_for_input_gradient, 4 * one);
+  plan.split_gelu = false;
+  EXPECT_EQ(names(activation().forward), names(fused.forward));
+}
+
+// A classifier scores one token of each sequence: labels x hidden weights and as many biases, whatever the vocabulary.
+TEST(EmbeddingAndLoss, AClassifierHasNoLogits) {
+  Model model = gpt(2, 512, 8);
+  model.labels = 3, model.tied_embeddings = false;
+  const ParallelPlan plan;
+  const Training training{8, 8, 128, Precision::kBf16};
+  const Block loss = loss_block(Shape(model, plan, training));
+  EXPECT_DOUBLE_EQ(parameters_of(loss).dense, 2 * 512 + 3 * 512 + 3);
+  EXPECT_DOUBLE_EQ(flops_of(loss).forward, 2.0 * 8 * 3 * 512);
+}
+
 // In half precision: the input and its norm, 2 sbh each; gate and up, 4 sbf together; their product, 2 sbf.
 TEST(GatedMlp, KeepsGateUpAndTheirProduct) {
   const Model model = llama(32, 4096, 32, 32, 11008);

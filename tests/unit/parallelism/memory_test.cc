@@ -97,6 +97,24 @@ TEST(Memory, LoraTrainsItsAdaptersAlone) {
   EXPECT_NEAR(stage().weights / B, 2 * ((adapters + frozen) / 8 + 2 * layer), 1);
 }
 
+// 2 bytes a parameter, and what one layer holds (34 sbh + 5 as^2b, less the masks and the output of dropouts: a
+// byte of each of two masks of sbh, of one of as^2b and 2 bytes of its output), however many layers there are.
+TEST(Memory, AForwardPassHoldsWeightsAndOneLayer) {
+  const Training training{4, 1, 2048, Precision::kFp16};
+  ParallelPlan plan{.passes = Passes::kForward, .flash_attention = false};
+  for (const std::int64_t layers : {4, 48}) {
+    const Model model = gpt(layers, 6144, 64);
+    const StageMemory memory = memory_budget(model, plan, training)->stages[0];
+    const double padded = model_parameters(model).total() + (50304 - 50257) * 6144.0;
+    EXPECT_NEAR(memory.weights / B, 2 * padded, 1);
+    EXPECT_EQ((memory.gradients + memory.optimizer) / B, 0);
+    const double sbh = 2048.0 * 6144, scores = 64.0 * 2048 * 2048;
+    EXPECT_NEAR(memory.activations / B, 32 * sbh + 2 * scores, 1);
+  }
+  plan.passes = Passes::kGradients;
+  EXPECT_EQ(memory_budget(gpt(4, 6144, 64), plan, training)->stages[0].optimizer / B, 0);
+}
+
 // Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all
 // that it would keep otherwise.
 TEST(Memory, RecomputationKeepsInputsAndOneLayer) {

@@ -8,6 +8,7 @@
 
 #include "ns_dist/memory.h"
 #include "ns_dist/parameters.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "parallelism_models.h"
 
 namespace ns_dist {
@@ -259,6 +260,57 @@ TEST(Planner, FlopsOfTheGraphAreTheModels) {
   }
 }
 
+// A forward pass is a third of the products, under every schedule, and has nothing of gradients or an update. Weights
+// that replicas share are gathered; those that they hold were not changed.
+TEST(Planner, AForwardPassIsAThirdOfTrainingAndSumsNothing) {
+  Model model = gpt(16, 512, 8);
+  const Training training{32, 1, 256, Precision::kBf16};
+  for (const PipelineSchedule* schedule : pipeline_schedules()) {
+    ParallelPlan plan{.tp = 2,
+                      .pp = 4,
+                      .dp = 2,
+                      .vpp = schedule->least_chunks,
+                      .schedule = std::string(schedule->name),
+                      .flash_attention = false};
+    const Totals all = totals(planned(model, plan, training));
+    plan.passes = Passes::kForward;
+    const Totals forward = totals(planned(model, plan, training));
+    EXPECT_NEAR(3 * forward.gemm_flops / all.gemm_flops, 1, 1e-12) << schedule->name;
+    const StepFlops flops = step_flops(model, plan, training);
+    plan.passes = Passes::kTraining;
+    EXPECT_DOUBLE_EQ(3 * (flops.model / FLOP), step_flops(model, plan, training).model / FLOP);
+    EXPECT_DOUBLE_EQ(flops.hardware / FLOP, flops.model / FLOP);
+    for (const auto& [name, count] : forward.nodes) {
+      for (const char* part : {"grad", "optimizer", "backward", "dropout", "weights.all_gather"}) {
+        EXPECT_EQ(name.find(part), std::string::npos) << schedule->name << ": " << name;
+      }
+    }
+  }
+  ParallelPlan sharded{.passes = Passes::kForward, .dp = 4, .zero = ZeroStage::kParameters};
+  const Totals forward = totals(planned(model, sharded, training));
+  sharded.passes = Passes::kTraining;
+  const Totals all = totals(planned(model, sharded, training));
+  EXPECT_GT(forward.nodes.at("weights.all_gather"), 0);
+  EXPECT_LT(forward.nodes.at("weights.all_gather"), all.nodes.at("weights.all_gather"));
+  EXPECT_EQ(forward.nodes.count("gradients.reduce_scatter"), 0u);
+}
+
+// Without an update, all is as in training up to the sum of the gradients.
+TEST(Planner, GradientsAloneEndBeforeTheUpdate) {
+  const Model model = gpt(8, 512, 8);
+  const Training training{16, 1, 256, Precision::kBf16};
+  for (const ZeroStage zero : {ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients}) {
+    ParallelPlan plan{.pp = 2, .dp = 2, .zero = zero};
+    Totals all = totals(planned(model, plan, training));
+    plan.passes = Passes::kGradients;
+    const Totals gradients = totals(planned(model, plan, training));
+    std::erase_if(all.nodes, [](const auto& entry) {
+      return entry.first.starts_with("optimizer.") || entry.first == "weights.all_gather";
+    });
+    EXPECT_EQ(gradients.nodes, all.nodes) << static_cast<int>(zero);
+  }
+}
+
 // Megatron-LM: two all-reduces a layer forward and two backward (Shoeybi et al. 2019, s.3); under sequence parallelism
 // as many pairs of all-gather and reduce-scatter, plus the input gathered again twice (Korthikanti et al. 2022,
 // s.4.2.2).
@@ -447,7 +499,7 @@ TEST(PlanMemory, ChangesNoProgramWhicheverFieldDiffers) {
   int feasible = 0;
   for (const std::int64_t ep : {1, 2}) {
     const ParallelPlan base{.tp = 2, .pp = 2, .dp = 4, .ep = ep, .sequence_parallel = true};
-    for (int field = 0; field < 30; ++field) {
+    for (int field = 0; field < 40; ++field) {
       for (const ParallelPlan& plan : {with_other_field(base, field), base}) {
         const auto remembered = plan_program(model, plan, training, memory);
         const auto fresh = plan_program(model, plan, training);

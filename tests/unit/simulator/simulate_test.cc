@@ -50,6 +50,37 @@ TEST(Simulate, OneFOneBTakesWhatTheClosedFormSays) {
   EXPECT_NEAR(report.breakdown.bubble / report.step, (p - 1) / (m + p - 1), 1e-9);
 }
 
+// Forward passes alone: each stage waits for those before it once, (m + p - 1) f.
+TEST(Simulate, ForwardPassesFillThePipelineOnce) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  const Report training = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  scenario.plan.passes = Passes::kForward;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const double m = 16, p = 4, layers = 8 / p, forward = 5;
+  EXPECT_NEAR(report.step / (layers * (m + p - 1) * forward * ms), 1, 1e-9);
+  EXPECT_NEAR(report.breakdown.bubble / report.step, (p - 1) / (m + p - 1), 1e-9);
+  EXPECT_NEAR(3 * report.mfu * (report.step / s) / (training.mfu * (training.step / s)), 1, 1e-12);
+  const auto again = read_scenario(to_json(report), "report.json");
+  ASSERT_TRUE(again) << to_text(again.error());
+  EXPECT_EQ(again->plan, scenario.plan);
+}
+
+// Mapping hides but for 0.8 ms a GB; where a step fills 0.8 of memory each tensor costs 1.6 ms. Layers of 4 products
+// and attention write (7 + 3 x 1) x 1,024 x 1,024 activations, and so on: the mean is what the program says.
+TEST(Simulate, MemoryThatWasGivenBackIsMappedAnew) {
+  Scenario scenario = small_scenario();
+  const Seconds plain = simulated(scenario, equal_layers(scenario.model), kFreeNetwork).step;
+  scenario.host.empty_cache = true;
+  const Report roomy = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  const Bytes kept = roomy.memory.stages[0].activations;
+  EXPECT_NEAR((roomy.step - plain) / (kept / GB * 0.8 * ms), 1, 1e-6);
+  scenario.cluster.gpu.memory = roomy.memory.peak() / 0.81;
+  const Report tight = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  EXPECT_GT((tight.step - plain) / ms, 1.6 * 8 * 5);   // eight layers keep at least five tensors each
+  EXPECT_LT((tight.step - plain) / ms, 1.6 * 8 * 20);  // and at most twenty
+}
+
 // Where launches take a thousand times as long as kernels, the step is as uncertain as the host.
 TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   Scenario scenario = small_scenario();

@@ -20,6 +20,8 @@ TEST(TrainingClock, ProductsRunAtTheClockThatPowerLeaves) {
   EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor(kProduct), 1.126, 0.001);
   EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor(kNorm), 1);
   EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), true, 1).factor(kProduct), 1);  // its own measurements have the clock
+  // FP32 products are no tensor cores' work.
+  EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor({Gemm{}, DType::kFp32}), 1);
   Gpu unknown = gpu("h100-sxm-80gb");
   unknown.board_power = {};
   EXPECT_EQ(TrainingClock(unknown, false, 1).factor(kProduct), 1);

@@ -1,13 +1,9 @@
-// How far off are our forecasts of kernels and whole FP32 models that others measured?
+// How far off are our forecasts of kernels that others measured?
 //
 // Reads a folder laid out as
 //   kernels/*.csv[.gz]              single kernels, see kernel_table.h; latency_ms is measured
-//   models_fp32/labels.csv          whole models: gpu, graph, model, phase (inf, train), option ("", fusion), e2e_ms
-//   models_fp32/class_sums.csv      time by class of operator over a whole model
-//   models_fp32/distributed.csv     four GPUs: gpu, node, dp, tp, pp, graph, e2e_ms
-//   models_fp32/graph_nodes.csv[.gz], graph_ops.csv[.gz]   the operators of each graph
-// If a file is missing, its section is left out. The optional columns neusight_*, roofline_*, habitat_* and micro_*
-// hold the published forecasts of others for the same rows; they are compared, too.
+//   kernels_training/*.csv[.gz]     kernels of training
+// If a file is missing, its section is left out.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "ns_dist/collective_suite.h"
 #include "ns_dist/gpu.h"
 #include "ns_dist/result.h"
 
@@ -41,7 +36,6 @@ struct KernelSuite {
 // columns are missing or that cannot be read. A bad row is an entry of `mistakes`.
 Result<KernelSuite> check_kernels(const KernelSuiteOptions& options,
                                   const std::function<Result<Gpu>(std::string_view id)>& gpu_of,
-                                  const UsualCluster& usual,
                                   const std::function<void(double, std::string_view)>& progress = {});
 
 }  // namespace ns_dist
