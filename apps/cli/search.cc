@@ -276,19 +276,30 @@ Result<SearchGoals> read_goals(const Flags& flags) {
   return goals;
 }
 
-Result<std::int64_t> node_of(const SearchRequest& request, const Catalog& catalog) {
+Result<Cluster> cluster_of(const SearchRequest& request, const Catalog& catalog) {
   ScenarioSpec spec;
   for (const Assignment& each : request.fixed.assignments) {
     if (is_machine(each.field) || each.field.starts_with("machine/")) spec.assignments.push_back(each);
   }
-  NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
-  return machine.cluster.gpus_per_node();
+  NS_TRY(Scenario machine, resolve(spec, catalog, request.from.get()));
+  return std::move(machine.cluster);
+}
+
+Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
+  if (!goals.budget || price_of(gpu, goals)) return {};
+  return fail({ErrorCode::kInvalidInput,
+               fmt::format("there is no price of {}", gpu.id),
+               "--prices",
+               "the price of each GPU that is searched",
+               fmt::format("add \"{}\" to \"gpu_hour\"", gpu.id),
+               {}});
 }
 
 // Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.
 Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog) {
   SearchRequest smallest = request;
-  NS_TRY(const std::int64_t node, node_of(request, catalog));
+  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
+  const std::int64_t node = cluster.gpus_per_node();
   smallest.gpus = node;
   NS_TRY(const SearchSpace space, SearchSpace::make(std::move(smallest), catalog));
   const Scenario& base = space.base();
@@ -359,23 +370,14 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
 // last one within the budget and the first above it.
 Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
-  NS_TRY(const std::int64_t node, node_of(request, catalog));
+  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
+  const std::int64_t node = cluster.gpus_per_node();
   const std::size_t first = searcher.cases().size();
   const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
     SearchRequest sized = request;
     sized.gpus = gpus;
     NS_TRY_VOID(searcher.add(std::move(sized)));
-    const SearchCase& found = searcher.cases().back();
-    const auto cost = cost_of(found, goals);
-    if (!found.result.answers.empty() && !cost) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("there is no price of {}", found.base.cluster.gpu.id),
-                   "--prices",
-                   "the price of each GPU that is searched",
-                   fmt::format("add \"{}\" to \"gpu_hour\"", found.base.cluster.gpu.id),
-                   {}});
-    }
-    return cost;
+    return cost_of(searcher.cases().back(), goals);
   };
   std::int64_t within = 0, above = 0;
   std::optional<double> before;
@@ -510,10 +512,15 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   return std::nullopt;
 }
 
-// Searches every machine. Errors: those of the spaces, all of which are checked before the first is searched.
+// Searches every machine. Errors: those of the spaces, and GPUs without a price where there is a budget. All of them
+// are checked before the first is searched.
 Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searcher) {
   const bool sized = !job.flags.gpus.empty() || job.flags.work.texts.at("machine/nodes");
   if ((job.goals.deadline || job.goals.budget) && !sized) {
+    for (const SearchRequest& request : job.requests) {
+      NS_TRY(const Cluster cluster, cluster_of(request, catalog));
+      NS_TRY_VOID(check_price(cluster.gpu, job.goals));
+    }
     const auto grow = job.goals.budget ? search_within_budget : search_until_in_time;
     for (const SearchRequest& request : job.requests) NS_TRY_VOID(grow(request, job.goals, catalog, searcher));
     return {};
@@ -521,6 +528,7 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
   std::vector<SearchSpace> spaces;
   for (SearchRequest& request : job.requests) {
     NS_TRY(SearchSpace space, SearchSpace::make(std::move(request), catalog));
+    NS_TRY_VOID(check_price(space.base().cluster.gpu, job.goals));
     spaces.push_back(std::move(space));
   }
   for (const SearchSpace& space : spaces) {

@@ -59,12 +59,6 @@ std::string long_time(Seconds time) {
   return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
 }
 
-std::optional<double> price_of(const Scenario& scenario, const SearchGoals& goals) {
-  if (!goals.prices) return std::nullopt;
-  const auto known = goals.prices->gpu_hour.find(scenario.cluster.gpu.id);
-  return known == goals.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
-}
-
 std::string dated(const Prices& prices) {
   return prices.date.empty() ? "" : fmt::format(" (prices of {})", prices.date);
 }
@@ -174,8 +168,14 @@ std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoa
   return time ? std::optional(*time) : std::nullopt;
 }
 
+std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals) {
+  if (!goals.prices) return std::nullopt;
+  const auto known = goals.prices->gpu_hour.find(gpu.id);
+  return known == goals.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
+}
+
 std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals) {
-  const auto price = price_of(found.base, goals);
+  const auto price = price_of(found.base.cluster.gpu, goals);
   if (!price || found.result.answers.empty()) return std::nullopt;
   if (const auto time = training_of(found, goals)) return *price * time->gpu_hours;
   return *price * static_cast<double>(found.gpus) * 1e12 / speed_of(found) / 3600;
@@ -270,8 +270,9 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
 }
 
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
-  const bool has_prices = std::any_of(cases.begin(), cases.end(),
-                                      [&](const SearchCase& each) { return price_of(each.base, goals).has_value(); });
+  const bool has_prices = std::any_of(cases.begin(), cases.end(), [&](const SearchCase& each) {
+    return price_of(each.base.cluster.gpu, goals).has_value();
+  });
   std::string heading =
       fmt::format("{:<19}{:>7}  {:>9}  {:>12}  {:>6}  {:>8}", "GPU", "GPUs", "step", "tokens/s", "MFU", "memory");
   if (goals.tokens) heading += fmt::format("  {:>8}  {:>7}", "training", "goodput");
@@ -368,7 +369,8 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
   const auto rank = [&](const SearchAnswer* answer) {  // lower is better
     const Report& report = answer->report;
     const double gpu_seconds = static_cast<double>(report.ranks) / report.tokens_per_second;  // of a token
-    if (goals.objective == Objective::kCost) return gpu_seconds * price_of(report.scenario, goals).value_or(kUnknown);
+    if (goals.objective == Objective::kCost)
+      return gpu_seconds * price_of(report.scenario.cluster.gpu, goals).value_or(kUnknown);
     if (goals.objective == Objective::kEnergy && report.energy) return report.energy->trillion_tokens / kKilowattHour;
     return goals.objective == Objective::kEnergy ? kUnknown : 1 / report.tokens_per_second;
   };

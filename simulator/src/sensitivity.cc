@@ -53,7 +53,9 @@ bool inside(Changed& of, double factor) {
 bool between(Changed& of, double factor) {
   auto& levels = of.scenario.cluster.levels;
   for (std::size_t i = 1; i < levels.size(); ++i) levels[i].fabric.bandwidth *= factor;
-  return levels.size() > 1;
+  return std::any_of(levels.begin(), levels.end(), [&](const FabricLevel& level) {
+    return &level != &levels.front() && level.size > 1;  // one node has no links to another
+  });
 }
 
 bool latency(Changed& of, double factor) {
@@ -179,17 +181,21 @@ Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double 
 Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<const PartChange> changes) {
   NS_TRY(const Timed before, timed({scenario}));
   Changed all{scenario};
+  int present = 0;  // in the machine
   std::vector<Sensitivity> found;
   for (const PartChange& change : changes) {
     const Part* part = find(change.part);
     NS_EXPECTS(part != nullptr);
     Changed changed{scenario};
-    part->scale(changed, change.factor);
-    part->scale(all, change.factor);
-    NS_TRY(const Timed after, timed(changed));
+    Timed after = before;
+    if (part->scale(changed, change.factor)) {
+      part->scale(all, change.factor);
+      NS_TRY(after, timed(changed));
+      ++present;
+    }
     found.push_back(sensitivity(change.part, std::string(part->name), change.factor, before, after));
   }
-  if (changes.size() < 2) return found;
+  if (present < 2) return found;
   NS_TRY(const Timed after, timed(all));
   found.push_back(sensitivity("all", "all of these", 1, before, after));
   return found;

@@ -271,6 +271,21 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
   }
 }
 
+// The search would be in vain: it is refused before it begins, with and without sizes.
+TEST(SearchCommand, ABudgetNeedsThePriceOfEveryGpu) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100-sxm-80gb": 2}})";
+  for (const char* sizes : {"", " --gpus 8", " --gpus 8..16", " --nodes 2"}) {
+    const std::string job = std::string("ns-dist search --model llama3-8b --gpu h100,a100 --global-batch 256 ") +
+                            "--schedule 1f1b --micro-batch 1 --tokens 1T --prices prices.json --budget 30K" + sizes;
+    const CommandResult result = run_command(job, folder.path());
+    EXPECT_EQ(result.code, 1) << sizes;
+    EXPECT_THAT(result.err, HasSubstr("there is no price of a100-sxm-80gb")) << sizes;
+    EXPECT_THAT(result.err, HasSubstr("add \"a100-sxm-80gb\" to \"gpu_hour\"")) << sizes;
+    EXPECT_EQ(result.out, "") << sizes;
+  }
+}
+
 // Killed at any byte, a sweep goes on without losing or repeating a row.
 TEST(SweepCommand, GoesOnAfterAKill) {
   const ScratchFolder folder;
