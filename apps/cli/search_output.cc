@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "ns_dist/energy.h"
+#include "ns_dist/internal/sensitivity_json.h"
 #include "ns_dist/version.h"
 #include "report_text.h"
 
@@ -20,17 +21,15 @@ using nlohmann::ordered_json;
 constexpr std::size_t kMostReasons = 6;
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
-std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
-
 double headroom(const Report& report) {
   return (report.scenario.cluster.gpu.memory - report.memory.peak()) / units::GiB;
 }
 
 std::string behind_text(const SearchAnswer& answer) {
   if (answer.behind == Seconds()) return "";
-  const double step = (answer.report.step - answer.behind) / units::s;
-  return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", 100 * (answer.behind / units::s) / step,
-                     100 * (answer.behind_low / units::s) / step, 100 * (answer.behind_high / units::s) / step);
+  const auto percent = [&](Seconds behind) { return 100 * behind_share(answer, behind); };
+  return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", percent(answer.behind), percent(answer.behind_low),
+                     percent(answer.behind_high));
 }
 
 std::string no_plan(const SearchCase& found) {
@@ -193,6 +192,12 @@ std::string search_counts(const SearchResult& result) {
     text += fmt::format(", {} not looked at", with_commas(static_cast<std::int64_t>(result.unseen)));
   }
   return text;
+}
+
+std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
+
+double behind_share(const SearchAnswer& answer, Seconds behind) {
+  return behind / (answer.report.step - answer.behind);
 }
 
 std::string plan_text(const ParallelPlan& plan) {
@@ -394,12 +399,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
       if (goals.budget) row["in_budget"] = in_budget(each, goals);
       if (const auto energy = energy_of(each, goals)) row["kwh_at_most"] = *energy / kKilowattHour;
     }
-    if (!each.sensitivity.empty()) {
-      row["sensitivity"] = ordered_json::array();
-      for (const Sensitivity& one : each.sensitivity) {
-        row["sensitivity"].push_back({{"part", one.part}, {"what", one.name}, {"step_share", one.change}});
-      }
-    }
+    if (!each.sensitivity.empty()) row["sensitivity"] = sensitivity_json(each.sensitivity);
     json["table"].push_back(std::move(row));
   }
   if (goals.prices)

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <optional>
 
-#include "trimmed.h"
+#include "ns_dist/internal/trimmed.h"
 
 namespace ns_dist::detail {
 namespace {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "advice.h"
+#include "ns_dist/internal/trimmed.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/session.h"
 
@@ -130,9 +131,7 @@ Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
   std::vector<PartChange> changes;
   for (std::string_view rest = text;;) {
     const std::size_t comma = rest.find(',');
-    std::string_view item = rest.substr(0, comma);
-    while (item.starts_with(' ')) item.remove_prefix(1);
-    while (item.ends_with(' ')) item.remove_suffix(1);
+    const std::string_view item = trimmed(rest.substr(0, comma));
     const std::size_t blank = item.find(' ');
     const std::string_view name = item.substr(0, blank);
     const Part* part = find(name);
@@ -141,8 +140,7 @@ Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
       const Error unknown = read_name(name, names).error();
       return fail(bad_change(unknown.message, unknown.expected, unknown.hint));
     }
-    std::string_view factor = blank == std::string_view::npos ? std::string_view() : item.substr(blank);
-    while (factor.starts_with(' ')) factor.remove_prefix(1);
+    const std::string_view factor = blank == std::string_view::npos ? "" : trimmed(item.substr(blank));
     const bool has_x = factor.starts_with('x');
     const auto number = read_positive_number(has_x ? factor.substr(1) : factor, kMostFactor);
     if (!has_x || !number || *number < kLeastFactor) {
