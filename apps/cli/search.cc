@@ -239,13 +239,13 @@ Result<SearchGoals> read_goals(const Flags& flags) {
                    {}});
     }
   }
-  NS_TRY(const std::size_t objective, [&]() -> Result<std::size_t> {
-    auto which = read_name(flags.objective, kObjectives);
-    if (!which) which.error().where = "--objective";
-    if (!which) which.error().code = ErrorCode::kUsage;
-    return which;
-  }());
-  goals.objective = static_cast<Objective>(objective);
+  auto objective = read_name(flags.objective, kObjectives);
+  if (!objective) {
+    objective.error().where = "--objective";
+    objective.error().code = ErrorCode::kUsage;
+    return fail(std::move(objective.error()));
+  }
+  goals.objective = static_cast<Objective>(*objective);
   if (flags.budget) {
     NS_TRY(goals.budget, read_amount(*flags.budget, "--budget", "money"));
   }
@@ -379,19 +379,20 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
     NS_TRY_VOID(searcher.add(std::move(sized)));
     return cost_of(searcher.cases().back(), goals);
   };
-  std::int64_t within = 0, above = 0;
+  std::int64_t within = 0;
+  bool passed = false;
   std::optional<double> before;
-  for (std::int64_t gpus = node; gpus <= kMostSearched && above == 0 && !searcher.interrupted(); gpus *= 2) {
+  for (std::int64_t gpus = node; gpus <= kMostSearched && !passed && !searcher.interrupted(); gpus *= 2) {
     NS_TRY(const std::optional<double> cost, cost_at(gpus));
     const bool buys = cost && *cost <= *goals.budget;
     if (buys) within = gpus;
-    if (!buys && before && (!cost || *cost >= *before)) above = gpus;
+    passed = !buys && before && (!cost || *cost >= *before);
     if (cost) before = cost;
   }
-  if (within == 0 || above == 0) return {};
+  if (within == 0 || !passed) return {};
   const std::int64_t half = within / 2;
   for (const std::int64_t step : {half, half / 2}) {
-    if (step < node || step % node != 0 || within + step >= above || searcher.interrupted()) continue;
+    if (step < node || searcher.interrupted()) continue;
     NS_TRY(const std::optional<double> cost, cost_at(within + step));
     if (cost && *cost <= *goals.budget) within += step;
   }

@@ -95,15 +95,14 @@ double speed_of(const SearchCase& found) { return found.result.answers.front().r
 // fast and takes less.
 bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals) {
   const double speed = speed_of(one);
+  const std::optional<double> known = amount(one, goals, spent_of(goals));
   for (const SearchCase& other : cases) {
     if (&other == &one || other.result.answers.empty()) continue;
-    auto spent = amount(one, goals, spent_of(goals)), other_spent = amount(other, goals, spent_of(goals));
-    if (!spent || !other_spent) {
-      spent = amount(one, goals, Spent::kGpus);
-      other_spent = amount(other, goals, Spent::kGpus);
-    }
+    const auto other_known = known ? amount(other, goals, spent_of(goals)) : std::nullopt;
+    const double spent = other_known ? *known : static_cast<double>(one.gpus);
+    const double other_spent = other_known.value_or(static_cast<double>(other.gpus));
     const double other_speed = speed_of(other);
-    if (other_speed >= speed && *other_spent <= *spent && (other_speed > speed || *other_spent < *spent)) return false;
+    if (other_speed >= speed && other_spent <= spent && (other_speed > speed || other_spent < spent)) return false;
   }
   return true;
 }
@@ -130,7 +129,7 @@ ordered_json training_json(const TrainingTime& time) {
           {"checkpoint_s", time.checkpoint / units::s},
           {"checkpoint_interval_s", time.interval / units::s},
           {"gpu_hours", time.gpu_hours},
-          {"kwh_at_most", time.energy > Joules() ? ordered_json(time.energy / kKilowattHour) : ordered_json(nullptr)}};
+          {"kwh_at_most", time.energy ? ordered_json(*time.energy / kKilowattHour) : ordered_json(nullptr)}};
 }
 
 ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
@@ -323,9 +322,8 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     if (in_budget(each, goals) && (most == nullptr || each.gpus > most->gpus)) most = &each;
   }
   constexpr std::string_view kNoMore[] = {"no more GPUs", "no higher cost", "no more energy"};
-  page += fmt::format("  * no other line is faster with {}\n",
-                      kNoMore[static_cast<std::size_t>(
-                          spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals))]);
+  const Spent spent = spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals);
+  page += fmt::format("  * no other line is faster with {}\n", kNoMore[static_cast<std::size_t>(spent)]);
   if (has_energy && !cases.empty())
     page +=
         fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.factor);

@@ -221,6 +221,8 @@ TEST(SearchCommand, SensitivityIsSorted) {
     const double change = row["step_share"];
     EXPECT_LE(std::abs(change), before);
     EXPECT_GT(change, -0.011) << "1 % of one part saves no more than 1 %";
+    EXPECT_NEAR(row["step_time_s"].get<double>(), (1 + change) * found["plans"][0]["step_time_s"].get<double>(), 1e-9);
+    for (const char* key : {"part", "what", "factor", "fits"}) EXPECT_TRUE(row.contains(key)) << key;
     before = std::abs(change);
   }
   EXPECT_LT(rows[0]["step_share"].get<double>(), 0);
