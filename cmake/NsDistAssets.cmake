@@ -2,7 +2,7 @@
 #
 # Compiles the files under ROOT that match into the target and defines
 #   std::span<const ns_dist::EmbeddedFile> ns_dist::<function>()
-# sorted by path (relative to ROOT). The target's private header declares both names.
+# sorted by path (relative to ROOT). The target's private header declares the function.
 # .incbin, unlike a generated C++ array, costs no compile time for megabytes. It works with g++ and clang.
 function(ns_dist_embed target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "HEADER;FUNCTION;ROOT" "PATTERNS")

@@ -241,13 +241,14 @@ std::string shell_word(std::string_view text) {
 }
 
 std::string command_line(std::string_view program, int argc, const char* const* argv, const CLI::App& app,
-                         std::initializer_list<std::string_view> without) {
+                         std::initializer_list<std::string_view> without, std::string_view group) {
   std::string command(program);
   for (int i = 0; i < argc; ++i) {
     const std::string argument = argv[i];
     const std::string name = argument.substr(0, argument.find('='));
     const CLI::Option* option = app.get_option_no_throw(name);
-    if (option != nullptr && std::find(without.begin(), without.end(), name) != without.end()) {
+    const bool listed = std::find(without.begin(), without.end(), name) != without.end();
+    if (option != nullptr && (listed || option->get_group() == group)) {
       if (option->get_items_expected_max() > 0 && name == argument) ++i;
       continue;
     }

@@ -55,9 +55,9 @@ void warn_of(const Model& model);
 // Parses, or returns the exit code after having printed help (0) or what is wrong with the command line (2).
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);
 
-// What was typed, for a shell, without these flags and their values.
+// What was typed, for a shell, without these flags and those of `group`, and their values.
 std::string command_line(std::string_view program, int argc, const char* const* argv, const CLI::App& app,
-                         std::initializer_list<std::string_view> without);
+                         std::initializer_list<std::string_view> without, std::string_view group = "");
 // In single quotes where a shell would read it otherwise.
 std::string shell_word(std::string_view text);
 

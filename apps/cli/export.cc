@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "ns_dist/astra_formulas.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/internal/as_collective.h"
 #include "ns_dist/simulator.h"
 #include "terminal.h"
 #include "trace_inputs.h"
@@ -74,9 +75,7 @@ std::vector<AstraTarget> targets_of(const UnfoldedStep& step) {
     if (const auto* collective = std::get_if<Collective>(&works[w].work)) {
       target.collective = *collective;
     } else if (const auto* message = std::get_if<Message>(&works[w].work)) {
-      const Rank stride = mesh.stride("pp"), first = message->from_stage * stride;
-      const Stride apart{2, message->to_stage * stride - first};
-      target.collective = {CollectiveKind::kSendRecv, message->size, {first, {apart}}};
+      target.collective = as_collective(*message, mesh);
     } else {
       continue;
     }

@@ -58,6 +58,10 @@ std::string row(std::string_view name, const std::string& value) {
   return fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, value);
 }
 
+std::string table(std::string_view head, const std::string& rows) {
+  return fmt::format("<div class=\"scroll\"><table>\n<tr>{}</tr>\n{}</table></div>\n", head, rows);
+}
+
 std::string fill(std::string_view page, std::span<const std::pair<std::string_view, std::string>> parts) {
   std::string result;
   for (std::size_t open = page.find("{{"); open != std::string_view::npos; open = page.find("{{")) {

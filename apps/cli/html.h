@@ -23,6 +23,9 @@ std::string section(std::string_view heading, const std::string& body);
 // A name and its value, in a <dl>.
 std::string row(std::string_view name, const std::string& value);
 
+// A table, which scrolls where the screen is narrow: the cells of its first line, and the other lines as they are.
+std::string table(std::string_view head, const std::string& rows);
+
 // `page` with each {{name}} replaced by its part. What is filled in is not read again.
 std::string fill(std::string_view page, std::span<const std::pair<std::string_view, std::string>> parts);
 

@@ -174,20 +174,20 @@ std::string memory_section(const Report& report) {
 
 std::string path_section(const Report& report) {
   constexpr std::size_t kMost = 10;
-  std::string text =
-      "<div class=\"scroll\"><table>\n<tr><th>work</th><th class=\"number\">time</th><th class=\"number\">of the "
-      "step</th><th class=\"number\">times</th><th>kind</th></tr>\n";
+  std::string rows;
   for (std::size_t i = 0; i < std::min(kMost, report.critical_path.size()); ++i) {
     const Hotspot& hotspot = report.critical_path[i];
-    text += fmt::format(
+    rows += fmt::format(
         "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>"
         "<td>{}</td></tr>\n",
         html(hotspot.name), duration_text(hotspot.seconds), percent(hotspot.seconds / report.step),
         with_commas(hotspot.count), html(hotspot.kind));
   }
   return section("Longest on the critical path",
-                 text +
-                     "</table></div>\n<p class=\"soft\">The chain of works that wait for one another, from the "
+                 table("<th>work</th><th class=\"number\">time</th><th class=\"number\">of the step</th><th "
+                       "class=\"number\">times</th><th>kind</th>",
+                       rows) +
+                     "<p class=\"soft\">The chain of works that wait for one another, from the "
                      "beginning of the step to its end.</p>\n");
 }
 
@@ -257,10 +257,10 @@ std::string accuracy_section(const Report& report) {
       count, report.scenario.model.moe ? "models with experts" : "dense models", percent(figures.mean),
       percent(figures.largest), 100 * figures.bias, inside, count,
       same_gpu == 0 ? " None of them ran on the GPU of this forecast." : "");
-  text +=
-      "<div class=\"scroll\"><table>\n<tr><th>run</th><th>GPU</th><th class=\"number\">measured</th><th "
-      "class=\"number\">forecast</th><th class=\"number\">error</th><th>90 % interval</th></tr>\n" +
-      rows + "</table></div>\n";
+  text += table(
+      "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "
+      "class=\"number\">error</th><th>90 % interval</th>",
+      rows);
   text += fmt::format("<p class=\"soft\">{}. Recompute with <code>ns-dist validate</code>.</p>\n", sources);
   return section("How far off are such forecasts?", text);
 }
@@ -322,12 +322,13 @@ std::string provenance_section(const Report& report, const ordered_json& json) {
   text += row("Step", html(fmt::format("{} kernels, collectives and messages of {} kinds, {} microbatches",
                                        with_commas(static_cast<std::int64_t>(report.nodes)), report.works,
                                        with_commas(report.microbatches))));
-  text += "</dl>\n<div class=\"scroll\"><table>\n<tr><th>file that was read</th><th>FNV-1a 64 of its bytes</th></tr>\n";
+  std::string files;
   for (const ordered_json& file : json["provenance"]["inputs"]) {
-    text += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", html(file["path"].get<std::string>()),
-                        html(file["hash"].get<std::string>()));
+    files += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", html(file["path"].get<std::string>()),
+                         html(file["hash"].get<std::string>()));
   }
-  return section("Where it comes from", text + "</table></div>\n");
+  return section("Where it comes from",
+                 text + "</dl>\n" + table("<th>file that was read</th><th>FNV-1a 64 of its bytes</th>", files));
 }
 
 std::string repeat_section(const std::string& command) {

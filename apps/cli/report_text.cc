@@ -79,10 +79,13 @@ std::string settings_text(const ParallelPlan& plan) {
                      plan.flash_attention ? "on" : "off");
 }
 
+std::string part_text(const Sensitivity& each) {
+  return each.part == "all" ? each.name : fmt::format("{} x{:.4g}", each.name, each.factor);
+}
+
 std::string sensitivity_text(const Sensitivity& each) {
-  const std::string what = each.part == "all" ? each.name : fmt::format("{} x{:.4g}", each.name, each.factor);
-  return fmt::format("{:<42}{:>10} {:>+9.3f} % of the step{}", what, duration_text(each.step), 100 * each.change,
-                     each.fits ? "" : ", does not fit");
+  return fmt::format("{:<42}{:>10} {:>+9.3f} % of the step{}", part_text(each), duration_text(each.step),
+                     100 * each.change, each.fits ? "" : ", does not fit");
 }
 
 }  // namespace ns_dist::cli

@@ -15,6 +15,8 @@ std::string degrees_text(const ParallelPlan& plan);   // "tp 8, pp 16, dp 8"
 std::string batch_text(const Training& training);     // "global batch 1,536 of 2,048 tokens, micro-batch 1, bf16"
 std::string settings_text(const ParallelPlan& plan);  // "1f1b schedule, ZeRO 1, no recomputation, ..."
 
+// "memory bandwidth of the GPU x1.5"
+std::string part_text(const Sensitivity& sensitivity);
 // "memory bandwidth of the GPU x1.5      20.1 s  -3.210 %"
 std::string sensitivity_text(const Sensitivity& sensitivity);
 

@@ -239,13 +239,13 @@ Result<SearchGoals> read_goals(const Flags& flags) {
                    {}});
     }
   }
-  NS_TRY(const std::size_t objective, [&]() -> Result<std::size_t> {
-    auto which = read_name(flags.objective, kObjectives);
-    if (!which) which.error().where = "--objective";
-    if (!which) which.error().code = ErrorCode::kUsage;
-    return which;
-  }());
-  goals.objective = static_cast<Objective>(objective);
+  auto objective = read_name(flags.objective, kObjectives);
+  if (!objective) {
+    objective.error().where = "--objective";
+    objective.error().code = ErrorCode::kUsage;
+    return fail(std::move(objective.error()));
+  }
+  goals.objective = static_cast<Objective>(*objective);
   if (flags.budget) {
     NS_TRY(goals.budget, read_amount(*flags.budget, "--budget", "money"));
   }
@@ -276,19 +276,30 @@ Result<SearchGoals> read_goals(const Flags& flags) {
   return goals;
 }
 
-Result<std::int64_t> node_of(const SearchRequest& request, const Catalog& catalog) {
+Result<Cluster> cluster_of(const SearchRequest& request, const Catalog& catalog) {
   ScenarioSpec spec;
   for (const Assignment& each : request.fixed.assignments) {
     if (is_machine(each.field) || each.field.starts_with("machine/")) spec.assignments.push_back(each);
   }
-  NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
-  return machine.cluster.gpus_per_node();
+  NS_TRY(Scenario machine, resolve(spec, catalog, request.from.get()));
+  return std::move(machine.cluster);
+}
+
+Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
+  if (!goals.budget || price_of(gpu, goals)) return {};
+  return fail({ErrorCode::kInvalidInput,
+               fmt::format("there is no price of {}", gpu.id),
+               "--prices",
+               "the price of each GPU that is searched",
+               fmt::format("add \"{}\" to \"gpu_hour\"", gpu.id),
+               {}});
 }
 
 // Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.
 Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog) {
   SearchRequest smallest = request;
-  NS_TRY(const std::int64_t node, node_of(request, catalog));
+  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
+  const std::int64_t node = cluster.gpus_per_node();
   smallest.gpus = node;
   NS_TRY(const SearchSpace space, SearchSpace::make(std::move(smallest), catalog));
   const Scenario& base = space.base();
@@ -359,37 +370,29 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
 // last one within the budget and the first above it.
 Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
-  NS_TRY(const std::int64_t node, node_of(request, catalog));
+  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
+  const std::int64_t node = cluster.gpus_per_node();
   const std::size_t first = searcher.cases().size();
   const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
     SearchRequest sized = request;
     sized.gpus = gpus;
     NS_TRY_VOID(searcher.add(std::move(sized)));
-    const SearchCase& found = searcher.cases().back();
-    const auto cost = cost_of(found, goals);
-    if (!found.result.answers.empty() && !cost) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("there is no price of {}", found.base.cluster.gpu.id),
-                   "--prices",
-                   "the price of each GPU that is searched",
-                   fmt::format("add \"{}\" to \"gpu_hour\"", found.base.cluster.gpu.id),
-                   {}});
-    }
-    return cost;
+    return cost_of(searcher.cases().back(), goals);
   };
-  std::int64_t within = 0, above = 0;
+  std::int64_t within = 0;
+  bool passed = false;
   std::optional<double> before;
-  for (std::int64_t gpus = node; gpus <= kMostSearched && above == 0 && !searcher.interrupted(); gpus *= 2) {
+  for (std::int64_t gpus = node; gpus <= kMostSearched && !passed && !searcher.interrupted(); gpus *= 2) {
     NS_TRY(const std::optional<double> cost, cost_at(gpus));
     const bool buys = cost && *cost <= *goals.budget;
     if (buys) within = gpus;
-    if (!buys && before && (!cost || *cost >= *before)) above = gpus;
+    passed = !buys && before && (!cost || *cost >= *before);
     if (cost) before = cost;
   }
-  if (within == 0 || above == 0) return {};
+  if (within == 0 || !passed) return {};
   const std::int64_t half = within / 2;
   for (const std::int64_t step : {half, half / 2}) {
-    if (step < node || step % node != 0 || within + step >= above || searcher.interrupted()) continue;
+    if (step < node || searcher.interrupted()) continue;
     NS_TRY(const std::optional<double> cost, cost_at(within + step));
     if (cost && *cost <= *goals.budget) within += step;
   }
@@ -510,10 +513,15 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   return std::nullopt;
 }
 
-// Searches every machine. Errors: those of the spaces, all of which are checked before the first is searched.
+// Searches every machine. Errors: those of the spaces, and GPUs without a price where there is a budget. All of them
+// are checked before the first is searched.
 Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searcher) {
   const bool sized = !job.flags.gpus.empty() || job.flags.work.texts.at("machine/nodes");
   if ((job.goals.deadline || job.goals.budget) && !sized) {
+    for (const SearchRequest& request : job.requests) {
+      NS_TRY(const Cluster cluster, cluster_of(request, catalog));
+      NS_TRY_VOID(check_price(cluster.gpu, job.goals));
+    }
     const auto grow = job.goals.budget ? search_within_budget : search_until_in_time;
     for (const SearchRequest& request : job.requests) NS_TRY_VOID(grow(request, job.goals, catalog, searcher));
     return {};
@@ -521,6 +529,7 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
   std::vector<SearchSpace> spaces;
   for (SearchRequest& request : job.requests) {
     NS_TRY(SearchSpace space, SearchSpace::make(std::move(request), catalog));
+    NS_TRY_VOID(check_price(space.base().cluster.gpu, job.goals));
     spaces.push_back(std::move(space));
   }
   for (const SearchSpace& space : spaces) {

@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "ns_dist/energy.h"
+#include "ns_dist/internal/sensitivity_json.h"
 #include "ns_dist/version.h"
 #include "report_text.h"
 
@@ -20,17 +21,15 @@ using nlohmann::ordered_json;
 constexpr std::size_t kMostReasons = 6;
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
-std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
-
 double headroom(const Report& report) {
   return (report.scenario.cluster.gpu.memory - report.memory.peak()) / units::GiB;
 }
 
 std::string behind_text(const SearchAnswer& answer) {
   if (answer.behind == Seconds()) return "";
-  const double step = (answer.report.step - answer.behind) / units::s;
-  return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", 100 * (answer.behind / units::s) / step,
-                     100 * (answer.behind_low / units::s) / step, 100 * (answer.behind_high / units::s) / step);
+  const auto percent = [&](Seconds behind) { return 100 * behind_share(answer, behind); };
+  return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", percent(answer.behind), percent(answer.behind_low),
+                     percent(answer.behind_high));
 }
 
 std::string no_plan(const SearchCase& found) {
@@ -57,12 +56,6 @@ std::string long_time(Seconds time) {
   const double hours = time / units::s / 3600;
   if (hours < 1) return duration_text(time);
   return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
-}
-
-std::optional<double> price_of(const Scenario& scenario, const SearchGoals& goals) {
-  if (!goals.prices) return std::nullopt;
-  const auto known = goals.prices->gpu_hour.find(scenario.cluster.gpu.id);
-  return known == goals.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
 }
 
 std::string dated(const Prices& prices) {
@@ -102,15 +95,14 @@ double speed_of(const SearchCase& found) { return found.result.answers.front().r
 // fast and takes less.
 bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals) {
   const double speed = speed_of(one);
+  const std::optional<double> known = amount(one, goals, spent_of(goals));
   for (const SearchCase& other : cases) {
     if (&other == &one || other.result.answers.empty()) continue;
-    auto spent = amount(one, goals, spent_of(goals)), other_spent = amount(other, goals, spent_of(goals));
-    if (!spent || !other_spent) {
-      spent = amount(one, goals, Spent::kGpus);
-      other_spent = amount(other, goals, Spent::kGpus);
-    }
+    const auto other_known = known ? amount(other, goals, spent_of(goals)) : std::nullopt;
+    const double spent = other_known ? *known : static_cast<double>(one.gpus);
+    const double other_spent = other_known.value_or(static_cast<double>(other.gpus));
     const double other_speed = speed_of(other);
-    if (other_speed >= speed && *other_spent <= *spent && (other_speed > speed || *other_spent < *spent)) return false;
+    if (other_speed >= speed && other_spent <= spent && (other_speed > speed || other_spent < spent)) return false;
   }
   return true;
 }
@@ -137,7 +129,7 @@ ordered_json training_json(const TrainingTime& time) {
           {"checkpoint_s", time.checkpoint / units::s},
           {"checkpoint_interval_s", time.interval / units::s},
           {"gpu_hours", time.gpu_hours},
-          {"kwh_at_most", time.energy > Joules() ? ordered_json(time.energy / kKilowattHour) : ordered_json(nullptr)}};
+          {"kwh_at_most", time.energy ? ordered_json(*time.energy / kKilowattHour) : ordered_json(nullptr)}};
 }
 
 ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
@@ -174,8 +166,14 @@ std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoa
   return time ? std::optional(*time) : std::nullopt;
 }
 
+std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals) {
+  if (!goals.prices) return std::nullopt;
+  const auto known = goals.prices->gpu_hour.find(gpu.id);
+  return known == goals.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
+}
+
 std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals) {
-  const auto price = price_of(found.base, goals);
+  const auto price = price_of(found.base.cluster.gpu, goals);
   if (!price || found.result.answers.empty()) return std::nullopt;
   if (const auto time = training_of(found, goals)) return *price * time->gpu_hours;
   return *price * static_cast<double>(found.gpus) * 1e12 / speed_of(found) / 3600;
@@ -193,6 +191,12 @@ std::string search_counts(const SearchResult& result) {
     text += fmt::format(", {} not looked at", with_commas(static_cast<std::int64_t>(result.unseen)));
   }
   return text;
+}
+
+std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
+
+double behind_share(const SearchAnswer& answer, Seconds behind) {
+  return behind / (answer.report.step - answer.behind);
 }
 
 std::string plan_text(const ParallelPlan& plan) {
@@ -270,8 +274,9 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
 }
 
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
-  const bool has_prices = std::any_of(cases.begin(), cases.end(),
-                                      [&](const SearchCase& each) { return price_of(each.base, goals).has_value(); });
+  const bool has_prices = std::any_of(cases.begin(), cases.end(), [&](const SearchCase& each) {
+    return price_of(each.base.cluster.gpu, goals).has_value();
+  });
   std::string heading =
       fmt::format("{:<19}{:>7}  {:>9}  {:>12}  {:>6}  {:>8}", "GPU", "GPUs", "step", "tokens/s", "MFU", "memory");
   if (goals.tokens) heading += fmt::format("  {:>8}  {:>7}", "training", "goodput");
@@ -317,9 +322,8 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     if (in_budget(each, goals) && (most == nullptr || each.gpus > most->gpus)) most = &each;
   }
   constexpr std::string_view kNoMore[] = {"no more GPUs", "no higher cost", "no more energy"};
-  page += fmt::format("  * no other line is faster with {}\n",
-                      kNoMore[static_cast<std::size_t>(
-                          spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals))]);
+  const Spent spent = spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals);
+  page += fmt::format("  * no other line is faster with {}\n", kNoMore[static_cast<std::size_t>(spent)]);
   if (has_energy && !cases.empty())
     page +=
         fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.factor);
@@ -368,7 +372,8 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
   const auto rank = [&](const SearchAnswer* answer) {  // lower is better
     const Report& report = answer->report;
     const double gpu_seconds = static_cast<double>(report.ranks) / report.tokens_per_second;  // of a token
-    if (goals.objective == Objective::kCost) return gpu_seconds * price_of(report.scenario, goals).value_or(kUnknown);
+    if (goals.objective == Objective::kCost)
+      return gpu_seconds * price_of(report.scenario.cluster.gpu, goals).value_or(kUnknown);
     if (goals.objective == Objective::kEnergy && report.energy) return report.energy->trillion_tokens / kKilowattHour;
     return goals.objective == Objective::kEnergy ? kUnknown : 1 / report.tokens_per_second;
   };
@@ -392,12 +397,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
       if (goals.budget) row["in_budget"] = in_budget(each, goals);
       if (const auto energy = energy_of(each, goals)) row["kwh_at_most"] = *energy / kKilowattHour;
     }
-    if (!each.sensitivity.empty()) {
-      row["sensitivity"] = ordered_json::array();
-      for (const Sensitivity& one : each.sensitivity) {
-        row["sensitivity"].push_back({{"part", one.part}, {"what", one.name}, {"step_share", one.change}});
-      }
-    }
+    if (!each.sensitivity.empty()) row["sensitivity"] = sensitivity_json(each.sensitivity);
     json["table"].push_back(std::move(row));
   }
   if (goals.prices)

@@ -38,10 +38,16 @@ struct SearchGoals {
 std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from);
 // How long the training takes with the fastest plan of the case; nothing without tokens or plans.
 std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals);
+// What a GPU costs for an hour; nothing where it is not among the prices.
+std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals);
 // What the fastest plan of the case costs: the whole training, or 1e12 tokens where its length is not given. Nothing
 // without plans, or without a price of the GPU.
 std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals);
 
+// "fastest, simplest to run"
+std::string joined(const std::vector<std::string>& texts);
+// `behind`, one of the answer's three, as a share of the fastest step.
+double behind_share(const SearchAnswer& answer, Seconds behind);
 // "tp 8 pp 4 dp 2"
 std::string plan_text(const ParallelPlan& plan);
 // "282,666 plans: 269 timed, ..."

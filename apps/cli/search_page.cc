@@ -16,10 +16,6 @@ namespace {
 
 constexpr std::string_view kCell = "<td class=\"number\">{}</td>";
 
-std::string table(std::string_view head, const std::string& rows) {
-  return fmt::format("<div class=\"scroll\"><table>\n<tr>{}</tr>\n{}</table></div>\n", head, rows);
-}
-
 std::string cells(std::initializer_list<std::string> values) {
   std::string text;
   for (const std::string& value : values) text += fmt::format(fmt::runtime(kCell), html(value));
@@ -43,10 +39,10 @@ std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
   int number = 0;
   for (const SearchAnswer& answer : found.result.answers) {
     const Report& report = answer.report;
-    rows += fmt::format("<tr><td>{}</td><td>{}</td>", ++number, html(fmt::format("{}", fmt::join(answer.why, ", "))));
+    rows += fmt::format("<tr><td>{}</td><td>{}</td>", ++number, html(joined(answer.why)));
     rows += cells({duration_text(report.step),
                    fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
-                   fmt::format("{:+.1f} %", 100 * (answer.behind / (report.step - answer.behind))),
+                   fmt::format("{:+.1f} %", 100 * behind_share(answer, answer.behind)),
                    fmt::format("{:.1f} %", 100 * report.mfu), bytes_text(report.memory.peak()),
                    duration_text(answer.network)});
     rows += fmt::format("<td><code>{}</code></td></tr>\n", html(command_of(answer, goals.from)));
@@ -117,7 +113,7 @@ std::string machine_section(const SearchCase& found, const SearchGoals& goals) {
   text += answers_section(found, goals) + scatter(found);
   std::string lines;
   for (const Sensitivity& each : found.sensitivity) {
-    lines += fmt::format("<tr><td>{}</td>", html(fmt::format("{} x{:.4g}", each.name, each.factor))) +
+    lines += fmt::format("<tr><td>{}</td>", html(part_text(each))) +
              cells({duration_text(each.step), fmt::format("{:+.3f} %", 100 * each.change)}) + "</tr>\n";
   }
   if (!lines.empty()) {

@@ -37,7 +37,7 @@ int simulate_command(int argc, const char* const* argv) {
   bool json = false, sensitivity = false;
   std::optional<std::string> page, trace, csv, changes_text;
   app.add_flag("--json", json, "print one JSON object")->group(kWhatComesBack);
-  app.add_flag("--sensitivity", sensitivity, "what does 1 % more of each part of the machine change?")
+  app.add_flag("--sensitivity", sensitivity, "what does 1 % better of each part of the machine change?")
       ->group(kWhatComesBack);
   app.add_option("--what-if", changes_text,
                  fmt::format("what do these change, as in \"inter-bandwidth x2, launch-cost x0.5\"? Parts: {}",
@@ -76,10 +76,7 @@ int simulate_command(int argc, const char* const* argv) {
     answer->what_if = *std::move(found);
   }
   if (page) {
-    const auto text =
-        report_page(*answer, *session,
-                    command_line("ns-dist", argc, argv, app,
-                                 {"--json", "--report", "--trace", "--csv", "--sensitivity", "--what-if"}));
+    const auto text = report_page(*answer, *session, command_line("ns-dist", argc, argv, app, {}, kWhatComesBack));
     if (!text) return report_error(text.error());
     if (auto written = write_text(*page, *text); !written) {
       written.error().where = "--report";

@@ -15,13 +15,13 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/shared_work.h"
 #include "ns_dist/search.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/version.h"
@@ -311,37 +311,6 @@ class RowFile {
   std::size_t finished_ = 0;
 };
 
-// The lines of the rows from `first` to `end`, forecast by the threads of all members of the team. `stop`: on return,
-// whether a member was told to.
-std::vector<std::string> forecast(Rows& rows, std::size_t first, std::size_t end, unsigned threads, Team* team,
-                                  const std::atomic<bool>& told, bool& stop) {
-  std::vector<std::string> lines(end - first);
-  std::atomic<std::size_t> given{0};
-  const auto next = [&] { return team != nullptr ? team->next(1) : given++; };
-  const auto work = [&] {
-    for (std::size_t row = next(); row < lines.size(); row = next()) lines[row] = rows.line(first + row);
-  };
-  {
-    std::vector<std::jthread> others;
-    for (unsigned i = 1; i < threads; ++i) others.emplace_back(work);
-    work();
-  }
-  stop = told;
-  if (team == nullptr) return lines;
-  // What each gives: whether it was told to stop, and for every row a line, empty where another member has it.
-  std::string mine = stop ? "1" : "0";
-  for (const std::string& line : lines) mine += line.empty() ? "\n" : line;
-  for (const std::string& theirs : team->exchange(mine)) {
-    stop |= theirs.front() == '1';
-    std::size_t at = 1;
-    for (std::string& line : lines) {
-      const std::size_t begin = std::exchange(at, theirs.find('\n', at) + 1);
-      if (at - begin > 1) line = theirs.substr(begin, at - begin);
-    }
-  }
-  return lines;
-}
-
 }  // namespace
 
 int sweep(const std::string& input, const std::string& output, const WorkFlags& flags, unsigned threads,
@@ -366,7 +335,10 @@ int sweep(const std::string& input, const std::string& output, const WorkFlags& 
   for (bool stopped = !all_ready(team, !stop); done < count && !stopped;) {
     const std::size_t end = std::min(count, done + at_once);
     std::string all;
-    for (const std::string& line : forecast(**rows, done, end, threads, team, stop, stopped)) all += line;
+    const auto line_of = [&](std::size_t i) { return (*rows)->line(done + i); };
+    for (const std::string& line : shared_work<std::string>(end - done, threads, team, &stop, stopped, line_of)) {
+      all += line;
+    }
     if (leads) {
       if (auto written = (*file)->append(all); !written) {
         const int code = report_error(written.error());

@@ -63,18 +63,19 @@ Result<std::unique_ptr<MpiTeam>> team_of_mpi() {
   std::error_code failed;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed).parent_path();
   void* library = nullptr;
-  for (const std::filesystem::path& place : {program / kLibrary, program / "../lib/ns_dist" / kLibrary}) {
-    if (library == nullptr && std::filesystem::exists(place, failed)) {
-      library = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    }
+  std::string why = "it is not beside the program";
+  for (const std::filesystem::path& place : {program / kLibrary, program / NS_DIST_MPI_FOLDER / kLibrary}) {
+    if (library != nullptr || !std::filesystem::exists(place, failed)) continue;
+    library = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    why = library == nullptr ? dlerror() : "it could not start MPI";
   }
   const auto begin =
       library != nullptr ? reinterpret_cast<ns_dist_mpi_begin_t>(dlsym(library, NS_DIST_MPI_BEGIN)) : nullptr;
   const ns_dist_mpi* door = begin != nullptr ? begin() : nullptr;
   if (door == nullptr) {
     return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} says that processes were started together, and {} is not beside the program", variable,
-                             kLibrary),
+                 fmt::format("{} says that processes were started together, and {} cannot be used: {}", variable,
+                             kLibrary, why),
                  "MPI",
                  "a build that found MPI (Debian: libopenmpi-dev), or one process",
                  "install MPI and build again, or start ns-dist without mpirun",

@@ -34,14 +34,13 @@ constexpr double kLongestNs = 1e18;
 struct Kernel {
   std::size_t index = 0;  // of the node in the file
   double recorded_ns = 0;
-  std::string spec;      // ns_dist_op
-  std::uint64_t as = 0;  // ns_dist_as: the node that has it
-  bool has_as = false;
-  std::uint64_t launcher = 0;  // its first data dependency
-  bool has_launcher = false;
-  std::int64_t lane = 0;        // tid
-  double flops = 0, bytes = 0;  // num_ops, tensor_size; 0: not known
-  bool roofline = false;        // its time is told in num_ops
+  std::uint64_t id = 0;
+  std::string spec;                       // ns_dist_op
+  std::optional<std::uint64_t> as;        // ns_dist_as: the node that has it
+  std::optional<std::uint64_t> launcher;  // its first data dependency
+  std::int64_t lane = 0;                  // tid
+  double flops = 0, bytes = 0;            // num_ops, tensor_size; 0: not known
+  bool roofline = false;                  // its time is told in num_ops
   std::optional<SymbolicNode> symbols;
 };
 
@@ -79,13 +78,10 @@ class Annotation {
       double recorded = 0, kernels = 0;
     };
     std::map<std::string, Call> calls;
-    for (Kernel& kernel : kernels_) {
-      const auto told = kernel.has_as ? specs_of_nodes_.find(kernel.as) : specs_of_nodes_.end();
-      if (told != specs_of_nodes_.end()) kernel.spec = told->second;
-    }
+    take_specs_of_others();
     const auto launcher_of = [&](const Kernel& kernel) -> const Launcher* {
-      if (!kernel.has_launcher || !kernel.spec.empty()) return nullptr;
-      const auto found = launchers_.find(kernel.launcher);
+      if (!kernel.launcher || !kernel.spec.empty()) return nullptr;
+      const auto found = launchers_.find(*kernel.launcher);
       return found == launchers_.end() || !found->second.op ? nullptr : &found->second;
     };
     for (const Kernel& kernel : kernels_) {
@@ -155,17 +151,14 @@ class Annotation {
     }
     Kernel kernel;
     kernel.index = index;
+    kernel.id = node.id;
     kernel.recorded_ns = static_cast<double>(node.duration_micros) * 1000;
     kernel.spec = text_at(node, "ns_dist_op");
     if (const auto as = number_at(node, "ns_dist_as"); as && *as >= 0 && *as < kLongestNs) {
       kernel.as = static_cast<std::uint64_t>(*as);
-      kernel.has_as = true;
-    } else if (!kernel.spec.empty()) {
-      specs_of_nodes_.try_emplace(node.id, kernel.spec);
     }
     kernel.lane = static_cast<std::int64_t>(std::clamp(number_at(node, "tid").value_or(0), -1e9, 1e9));
-    kernel.has_launcher = !node.data_deps.empty();
-    if (kernel.has_launcher) kernel.launcher = node.data_deps.front();
+    if (!node.data_deps.empty()) kernel.launcher = node.data_deps.front();
     kernel.flops = number_at(node, "num_ops").value_or(0);
     kernel.bytes = number_at(node, "tensor_size").value_or(0);
     if (const auto exact = number_at(node, "ns_dist_duration_ns")) {
@@ -175,6 +168,21 @@ class Annotation {
     kernel.symbols = symbolic_node(node);
     if (kernel.symbols) sizes_.learn(*kernel.symbols);
     kernels_.push_back(std::move(kernel));
+  }
+
+  // A merged trace tells an operator once; the other kernels refer to the node that has it.
+  void take_specs_of_others() {
+    if (std::none_of(kernels_.begin(), kernels_.end(), [](const Kernel& kernel) { return kernel.as.has_value(); })) {
+      return;
+    }
+    std::unordered_map<std::uint64_t, std::size_t> owners;  // into kernels_, by id; the first of several
+    for (std::size_t i = 0; i < kernels_.size(); ++i) {
+      if (!kernels_[i].as && !kernels_[i].spec.empty()) owners.try_emplace(kernels_[i].id, i);
+    }
+    for (Kernel& kernel : kernels_) {
+      const auto owner = kernel.as ? owners.find(*kernel.as) : owners.end();
+      if (owner != owners.end()) kernel.spec = kernels_[owner->second].spec;
+    }
   }
 
   std::optional<double> forecast(const std::string& spec, const Operator& op) {
@@ -302,7 +310,6 @@ class Annotation {
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
   SymbolicSizes sizes_;
-  std::unordered_map<std::uint64_t, std::string> specs_of_nodes_;
   std::unordered_map<std::uint64_t, Launcher> launchers_;         // by node
   std::unordered_map<std::string, std::optional<double>> known_;  // by operator
   struct Specs {

@@ -99,8 +99,7 @@ Good to know:
 
 Result<void> write_astra_inputs(const Cluster& cluster, std::int64_t ranks, const ExportOptions& options,
                                 const std::optional<AstraSystem>& fitted) {
-  NS_TRY(AstraSystem system, to_astra(cluster, ranks));
-  if (fitted) system = *fitted;
+  NS_TRY(const AstraSystem system, fitted ? Result<AstraSystem>(*fitted) : to_astra(cluster, ranks));
   std::error_code failed;
   std::filesystem::create_directories(options.directory, failed);
   const std::array<std::pair<const char*, std::string>, 4> files = {{

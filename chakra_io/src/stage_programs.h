@@ -18,7 +18,7 @@ struct Operation {
   std::uint32_t slot = 0;   // into StageProgram::groups or ::peers
   std::uint32_t tag = 0;    // of a message: unlike that of any other between the same two stages
   std::uint32_t after = 0;  // id of the collective or message before it in the rank's chain; 0: none
-  // 0: `node` alone. Else the merged kernels that it stands for: StageProgram::chains, counted from 1.
+  // Merged kernels become one operation: its chain in StageProgram::chains, counted from 1. 0: `node` is not merged.
   std::uint32_t chain = 0;
 };
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ns_dist/internal/json_reader.h"
-#include "trimmed.h"
+#include "ns_dist/internal/trimmed.h"
 
 namespace ns_dist {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
-#include "trimmed.h"
+#include "ns_dist/internal/trimmed.h"
 
 namespace ns_dist {
 namespace {

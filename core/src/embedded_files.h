@@ -2,14 +2,10 @@
 #pragma once
 
 #include <span>
-#include <string_view>
+
+#include "ns_dist/internal/embedded_file.h"
 
 namespace ns_dist {
-
-struct EmbeddedFile {
-  std::string_view path;  // relative to configs/, as in "gpus/h100-sxm-80gb.json"
-  std::string_view content;
-};
 
 // Sorted by path. Defined in a source that the build generates (cmake/NsDistAssets.cmake).
 std::span<const EmbeddedFile> embedded_files();

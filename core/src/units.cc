@@ -6,8 +6,9 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <utility>
 
-#include "trimmed.h"
+#include "ns_dist/internal/trimmed.h"
 
 namespace ns_dist::detail {
 namespace {
@@ -158,23 +159,36 @@ std::string format_in_base(double value, Dimension dimension) {
     suffix = "/B";
     over.data = 0;
   }
-  const UnitName* best = nullptr;
+  const UnitName *below = nullptr, *best = nullptr, *above = nullptr;
   for (const UnitName& unit : kUnits) {
     const bool decimal =
         unit.name.find("bit") == std::string_view::npos && unit.name.find('i') == std::string_view::npos;
     if (!(unit.dimension == over) || !decimal || unit.name == "h" || unit.name.ends_with("Wh")) continue;
-    if (best == nullptr || std::abs(value) >= unit.scale) best = &unit;
-    if (value == 0 && unit.scale == 1) best = &unit;
-  }
-  if (best == nullptr) return fmt::format("{} (base units)", value);
-  // Not every double survives the division and the multiplication; where one does not, base units do.
-  const double scaled = value / best->scale;
-  if (scaled * best->scale != value) {
-    for (const UnitName& unit : kUnits) {
-      if (unit.dimension == over && unit.scale == 1) return fmt::format("{} {}{}", value, unit.name, suffix);
+    if (best == nullptr || std::abs(value) >= unit.scale || (value == 0 && unit.scale == 1)) {
+      below = std::exchange(best, &unit);
+      above = nullptr;
+    } else if (above == nullptr) {
+      above = &unit;
     }
   }
-  return fmt::format("{} {}{}", scaled, best->name, suffix);
+  if (best == nullptr) return fmt::format("{} (base units)", value);
+  // The text must read back as the value, and not every double survives the division and the multiplication. What was
+  // read from a text of up to 15 digits gives them back in its own unit; base units give back every value.
+  struct Way {
+    const UnitName* unit;
+    int digits;
+  };
+  for (const Way& way : {Way{best, 15}, Way{above, 15}, Way{below, 15}, Way{best, 17}}) {
+    if (way.unit == nullptr) continue;
+    const std::string text = fmt::format("{:.{}g}", value / way.unit->scale, way.digits);
+    double scaled = 0;
+    std::from_chars(text.data(), text.data() + text.size(), scaled);
+    if (scaled * way.unit->scale == value) return fmt::format("{} {}{}", scaled, way.unit->name, suffix);
+  }
+  for (const UnitName& unit : kUnits) {
+    if (unit.dimension == over && unit.scale == 1) return fmt::format("{} {}{}", value, unit.name, suffix);
+  }
+  return fmt::format("{} (base units)", value);
 }
 
 }  // namespace ns_dist::detail

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include "ns_dist/astra_formulas.h"
@@ -14,16 +13,6 @@ struct Goal {
   std::vector<Rank> members;
   double ns = 0, weight = 0;  // weight: its time in the step
 };
-
-std::optional<double> answer_ns(const AstraNetwork& network, const Goal& goal) {
-  if (goal.kind == CollectiveKind::kSendRecv) {
-    const auto ns = network.message_ns(goal.members.front(), goal.members.back(), goal.size);
-    return ns ? std::optional(static_cast<double>(*ns)) : std::nullopt;
-  }
-  std::vector<std::int64_t> times(goal.members.size(), 0);
-  if (!network.collective(goal.kind, goal.size, goal.members, times)) return std::nullopt;
-  return static_cast<double>(*std::max_element(times.begin(), times.end()));
-}
 
 // Logarithms of bandwidth and latency of each dimension, as changes of what they were.
 AstraSystem changed(AstraSystem system, const std::vector<double>& logs) {
@@ -88,7 +77,10 @@ class Fit {
   template <class Visit>
   void visit(const std::vector<double>& logs, Visit&& visit) const {
     const auto network = AstraNetwork::make(changed(system_, logs));
-    for (const Goal& goal : goals_) visit(goal, network ? answer_ns(*network, goal).value_or(0) : 0);
+    for (const Goal& goal : goals_) {
+      visit(goal,
+            network ? static_cast<double>(network->longest_ns(goal.kind, goal.size, goal.members).value_or(0)) : 0);
+    }
   }
 
   double error(const std::vector<double>& logs) const {
@@ -119,7 +111,8 @@ Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarge
     if (goal.kind != CollectiveKind::kSendRecv) std::sort(goal.members.begin(), goal.members.end());
     goal.ns = target.time / units::ns;
     goal.weight = goal.ns * target.count;
-    if (goal.ns > 0 && goal.weight > 0 && goal.members.size() > 1 && answer_ns(network, goal)) {
+    if (goal.ns > 0 && goal.weight > 0 && goal.members.size() > 1 &&
+        network.longest_ns(goal.kind, goal.size, goal.members)) {
       goals.push_back(std::move(goal));
     }
   }

@@ -506,6 +506,14 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
   return {};
 }
 
+Result<std::int64_t> AstraNetwork::longest_ns(CollectiveKind kind, std::int64_t comm_size,
+                                              std::span<const Rank> members) const {
+  if (kind == CollectiveKind::kSendRecv) return message_ns(members.front(), members.back(), comm_size);
+  std::vector<Int> times(members.size(), 0);
+  NS_TRY_VOID(collective(kind, comm_size, members, times));
+  return *std::max_element(times.begin(), times.end());
+}
+
 namespace {
 
 class AstraModel final : public NetworkCost {
@@ -601,14 +609,12 @@ class AstraModel final : public NetworkCost {
     const std::vector<AstraDimension>& dimensions = network.system().dimensions;
     std::vector<Rank> members;
     for (Int i = 0; i < placement.ranks; ++i) members.push_back(collective.group.at(i));
-    if (collective.kind == CollectiveKind::kSendRecv) {
-      NS_TRY(result.nanoseconds, network.message_ns(members.front(), members.back(), size));
+    const bool message = collective.kind == CollectiveKind::kSendRecv;
+    if (!message) std::sort(members.begin(), members.end());  // the order of its rings
+    NS_TRY(result.nanoseconds, network.longest_ns(collective.kind, size, members));
+    if (message) {
       result.dimensions = {dimensions[network.charged(members.front(), members.back()).first]};
     } else {
-      std::sort(members.begin(), members.end());  // the order of its rings
-      std::vector<Int> times(members.size(), 0);
-      NS_TRY_VOID(network.collective(collective.kind, size, members, times));
-      result.nanoseconds = *std::max_element(times.begin(), times.end());
       result.flat = placement.ranks < network.system().npus();
       result.direct = !result.flat || dimensions.size() == 1;
       result.dimensions = dimensions;

@@ -9,6 +9,7 @@
 
 #include "host_work.h"
 #include "ns_dist/fair_sharing.h"
+#include "ns_dist/internal/as_collective.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/training_clock.h"
 
@@ -25,8 +26,6 @@ std::int64_t period_of(const Cluster& cluster) {
 
 }  // namespace
 
-// Links carry both directions at once, so a message towards a lower rank takes as long as one towards a higher rank;
-// the group is written in the order of ranks, as RankGroup::of needs it.
 Collective as_collective(const Message& message, const Mesh& mesh) {
   const Rank stride = mesh.stride("pp");
   const Rank first = std::min(message.from_stage, message.to_stage) * stride;

@@ -23,7 +23,4 @@ Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const Com
 Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast& forecast, const Cluster& cluster,
                          bool contention, bool compute_slowdown);
 
-// A message as its network model sees it: a send and receive between the representatives of its stages.
-Collective as_collective(const Message& message, const Mesh& mesh);
-
 }  // namespace ns_dist

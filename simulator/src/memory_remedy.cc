@@ -72,10 +72,8 @@ void for_each_candidate(const Scenario& scenario, Visit visit) {
   }
 }
 
-}  // namespace
-
 // The scenario with another plan, on as many more nodes as it needs.
-static Scenario changed_to(const Scenario& from, const Candidate& candidate, std::int64_t ranks) {
+Scenario changed_to(const Scenario& from, const Candidate& candidate, std::int64_t ranks) {
   Scenario changed = from;
   changed.plan = candidate.plan;
   changed.training = candidate.training;
@@ -86,6 +84,8 @@ static Scenario changed_to(const Scenario& from, const Candidate& candidate, std
   }
   return changed;
 }
+
+}  // namespace
 
 std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
   std::vector<std::tuple<std::int64_t, double, Candidate>> order;  // by ranks, then by usual cost
@@ -103,11 +103,13 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     Seconds step;
   };
   std::vector<Fitting> fitting;
-  std::optional<Session> larger;  // of as many nodes as these plans need, where the machine has fewer
-  const auto step_of = [&](const Scenario& changed) -> Result<Seconds> {
+  std::optional<Session> larger;  // of as many nodes as plans of so many ranks need, where the machine has fewer
+  std::int64_t larger_ranks = 0;
+  const auto step_of = [&](const Scenario& changed, std::int64_t ranks) -> Result<Seconds> {
     if (changed.cluster == scenario.cluster || !session.has_own_models()) return step_time(changed, session);
-    if (!larger) {
+    if (ranks != larger_ranks) {
       NS_TRY(larger, Session::make(changed));
+      larger_ranks = ranks;
     }
     return step_time(changed, *larger);
   };
@@ -115,15 +117,14 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     if (fitting.size() == kMostFitting || (!fitting.empty() && ranks > fitting.front().ranks)) break;
     const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training, session.plans());
     if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
-    if (fitting.empty()) larger.reset();
-    const auto step = step_of(without_sharing(changed_to(scenario, candidate, ranks)));
+    const auto step = step_of(without_sharing(changed_to(scenario, candidate, ranks)), ranks);
     if (step) fitting.push_back({candidate, memory->peak(), ranks, *step});
   }
   const auto faster = [](const Fitting& a, const Fitting& b) { return a.step < b.step; };
   std::stable_sort(fitting.begin(), fitting.end(), faster);
   if (std::ssize(fitting) > kMostTimed) fitting.erase(fitting.begin() + kMostTimed, fitting.end());
   for (Fitting& each : fitting)
-    each.step = step_of(changed_to(scenario, each.candidate, each.ranks)).value_or(each.step);
+    each.step = step_of(changed_to(scenario, each.candidate, each.ranks), each.ranks).value_or(each.step);
   const auto best = std::min_element(fitting.begin(), fitting.end(), faster);
   if (best == fitting.end()) return std::nullopt;
   return MemoryRemedy{best->peak, best->step, changes(scenario, best->candidate)};

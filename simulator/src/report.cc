@@ -5,6 +5,7 @@
 
 #include "advice.h"
 #include "ns_dist/energy.h"
+#include "ns_dist/internal/sensitivity_json.h"
 #include "ns_dist/version.h"
 #include "scenario_json.h"
 
@@ -57,7 +58,9 @@ ordered_json energy_json(const Report& report) {
           {"trillion_tokens_kwh_at_most", report.energy->trillion_tokens / kKilowattHour}};
 }
 
-ordered_json sensitivity_json(const std::vector<Sensitivity>& all) {
+}  // namespace
+
+ordered_json sensitivity_json(std::span<const Sensitivity> all) {
   ordered_json rows = ordered_json::array();
   for (const Sensitivity& each : all) {
     rows.push_back({{"part", each.part},
@@ -69,8 +72,6 @@ ordered_json sensitivity_json(const std::vector<Sensitivity>& all) {
   }
   return rows;
 }
-
-}  // namespace
 
 std::string to_json(const Report& report) {
   ordered_json inputs = scenario_json(report.scenario);

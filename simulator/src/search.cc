@@ -12,12 +12,12 @@
 
 #include "advice.h"
 #include "costs.h"
+#include "ns_dist/internal/shared_work.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "search_space.h"
-#include "shared_work.h"
 #include "step_difference.h"
 
 namespace ns_dist {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "advice.h"
+#include "ns_dist/internal/trimmed.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/session.h"
 
@@ -53,7 +54,9 @@ bool inside(Changed& of, double factor) {
 bool between(Changed& of, double factor) {
   auto& levels = of.scenario.cluster.levels;
   for (std::size_t i = 1; i < levels.size(); ++i) levels[i].fabric.bandwidth *= factor;
-  return levels.size() > 1;
+  return std::any_of(levels.begin(), levels.end(), [&](const FabricLevel& level) {
+    return &level != &levels.front() && level.size > 1;  // one node has no links to another
+  });
 }
 
 bool latency(Changed& of, double factor) {
@@ -128,9 +131,7 @@ Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
   std::vector<PartChange> changes;
   for (std::string_view rest = text;;) {
     const std::size_t comma = rest.find(',');
-    std::string_view item = rest.substr(0, comma);
-    while (item.starts_with(' ')) item.remove_prefix(1);
-    while (item.ends_with(' ')) item.remove_suffix(1);
+    const std::string_view item = trimmed(rest.substr(0, comma));
     const std::size_t blank = item.find(' ');
     const std::string_view name = item.substr(0, blank);
     const Part* part = find(name);
@@ -139,8 +140,7 @@ Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
       const Error unknown = read_name(name, names).error();
       return fail(bad_change(unknown.message, unknown.expected, unknown.hint));
     }
-    std::string_view factor = blank == std::string_view::npos ? std::string_view() : item.substr(blank);
-    while (factor.starts_with(' ')) factor.remove_prefix(1);
+    const std::string_view factor = blank == std::string_view::npos ? "" : trimmed(item.substr(blank));
     const bool has_x = factor.starts_with('x');
     const auto number = read_positive_number(has_x ? factor.substr(1) : factor, kMostFactor);
     if (!has_x || !number || *number < kLeastFactor) {
@@ -179,17 +179,21 @@ Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double 
 Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<const PartChange> changes) {
   NS_TRY(const Timed before, timed({scenario}));
   Changed all{scenario};
+  int present = 0;  // in the machine
   std::vector<Sensitivity> found;
   for (const PartChange& change : changes) {
     const Part* part = find(change.part);
     NS_EXPECTS(part != nullptr);
     Changed changed{scenario};
-    part->scale(changed, change.factor);
-    part->scale(all, change.factor);
-    NS_TRY(const Timed after, timed(changed));
+    Timed after = before;
+    if (part->scale(changed, change.factor)) {
+      part->scale(all, change.factor);
+      NS_TRY(after, timed(changed));
+      ++present;
+    }
     found.push_back(sensitivity(change.part, std::string(part->name), change.factor, before, after));
   }
-  if (changes.size() < 2) return found;
+  if (present < 2) return found;
   NS_TRY(const Timed after, timed(all));
   found.push_back(sensitivity("all", "all of these", 1, before, after));
   return found;

@@ -57,7 +57,7 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   time.low = time.steps * report.step_low / time.goodput;
   time.high = time.steps * report.step_high / time.goodput;
   time.gpu_hours = gpus * (time.total / units::s) / 3600;
-  time.energy = time.total * most_power(report.scenario, gpus);
+  if (report.energy) time.energy = time.total * most_power(report.scenario, gpus);
   return time;
 }
 
@@ -68,7 +68,7 @@ Result<Prices> read_prices(std::string_view json, const std::string& where) {
   JsonReader reader(root, where, errors);
   prices.currency = reader.text("currency");
   reader.ignore("note");
-  if (root.is_object() && root.contains("date")) prices.date = reader.text("date");
+  prices.date = reader.text("date", Presence::kOptional);
   reader.ignore("gpu_hour");
   reader.reject_unknown_keys();
   const auto wrong = [&](std::string message, const std::string& place) {

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <thread>
 
+#include "ns_dist/internal/threads.h"
 #include "ns_dist/kernel_fit.h"
 #include "recipes.h"
 #include "sections.h"
@@ -33,7 +33,7 @@ Result<std::string> fitted_anew(const KernelSuiteOptions& options, const GpuOf& 
     const std::scoped_lock lock(mutex);
     return gpu_of(id);
   };
-  const auto work = [&] {
+  const auto work = [&](unsigned) {
     for (std::size_t i = next++; i < kCount; i = next++) {
       KernelFitOptions fit = fit_options(kKernelRecipes[i]);
       fit.data = options.data / "kernels";
@@ -45,11 +45,7 @@ Result<std::string> fitted_anew(const KernelSuiteOptions& options, const GpuOf& 
       });
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (unsigned t = 1; t < std::min<unsigned>(options.threads, kCount); ++t) threads.emplace_back(work);
-    work();
-  }
+  on_threads(std::min<std::size_t>(options.threads, kCount), work);
   std::string text;
   for (const auto& fit : fits) {
     if (!*fit) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
 
 namespace ns_dist {
 namespace {
@@ -56,11 +57,13 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
     NS_TRY(Scenario scenario, scenario_of(*judged.run, catalog));
     NS_TRY(const Session session, Session::make(scenario));
     const Seconds launch = scenario.host.launch_cost;
-    const bool experts = scenario.model.moe.has_value();
-    std::map<std::array<double, 4>, double> known;  // a model without experts has one step for all of kExperts
+    NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+    std::map<std::array<double, 4>, double> known;  // by what the step depends on: many points of the grid share a step
     for (std::size_t p = 0; p < points.size(); ++p) {
       const auto& [training, launches] = points[p];
-      const std::array key = {training.exponent, training.deviation, experts ? training.experts : 0, launches};
+      const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, training);
+      const std::array key = {clock.load, clock.slowest, scenario.model.moe ? clock.experts : 0,
+                              scenario.host.cuda_graphs ? 0 : launches};
       auto found = known.find(key);
       if (found == known.end()) {
         scenario.constants = training;

@@ -43,9 +43,8 @@ struct PlanCheck {
 Result<PlanCheck> check_plan_of(const CollectedRun& run, const Catalog& catalog, unsigned threads) {
   PlanCheck check;
   check.run = &run;
-  NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
-  base.model = run.model;
-  NS_TRY(const Scenario published, scenario_of(run, catalog));
+  NS_TRY(const Scenario base, base_of(run, catalog));
+  NS_TRY(const Scenario published, resolve(run.spec, catalog, &base));
   NS_TRY(check.gpus, rank_count(published.plan));
   NS_TRY(const Session session, Session::make(published));
   NS_TRY(const Prediction prediction, predict(published, session));

@@ -295,9 +295,14 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
   return runs;
 }
 
-Result<Scenario> scenario_of(const CollectedRun& run, const Catalog& catalog) {
+Result<Scenario> base_of(const CollectedRun& run, const Catalog& catalog) {
   NS_TRY(Scenario base, resolve(ScenarioSpec{}, catalog));
   base.model = run.model;
+  return base;
+}
+
+Result<Scenario> scenario_of(const CollectedRun& run, const Catalog& catalog) {
+  NS_TRY(const Scenario base, base_of(run, catalog));
   return resolve(run.spec, catalog, &base);
 }
 

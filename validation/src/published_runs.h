@@ -32,5 +32,7 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
 
 // The scenario that a row describes. Errors: as resolve.
 Result<Scenario> scenario_of(const CollectedRun& run, const Catalog& catalog);
+// The run's model with the defaults of all else: what its fields are set on.
+Result<Scenario> base_of(const CollectedRun& run, const Catalog& catalog);
 
 }  // namespace ns_dist

@@ -9,11 +9,11 @@
 #include <mutex>
 #include <numeric>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "data_sheet.h"
 #include "learn/grow_trees.h"
+#include "ns_dist/internal/threads.h"
 #include "ns_dist/kernel_table.h"
 #include "predictors/predictor.h"
 #include "weights_file.h"
@@ -850,7 +850,7 @@ Result<KernelFit> fit_kernels(const KernelFitOptions& options,
   std::mutex mutex;
   std::array<double, kPredictorCount> done{};
   std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
+  const auto work = [&](unsigned) {
     for (std::size_t i = next++; i < order.size(); i = next++) {
       const std::size_t p = order[i];
       const auto tell = [&, p](double share, std::string_view stage) {
@@ -865,11 +865,7 @@ Result<KernelFit> fit_kernels(const KernelFitOptions& options,
       weights.predictors[p] = fitter.fit(scores[p]);
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (unsigned t = 1; t < std::max(1U, options.threads); ++t) threads.emplace_back(work);
-    work();
-  }
+  on_threads(options.threads, work);
 
   KernelFit fit;
   for (const auto& part : scores) fit.scores.insert(fit.scores.end(), part.begin(), part.end());

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "batch_cost.h"
+#include "ns_dist/internal/threads.h"
 #include "ns_dist/kernel_table.h"
 
 namespace ns_dist {
@@ -137,7 +137,7 @@ Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
 
   constexpr std::size_t kChunk = 1024;
   std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
+  const auto work = [&](unsigned) {
     // Rows of one GPU that follow each other are asked together.
     std::string last_gpu;
     const Model* model = nullptr;
@@ -185,11 +185,7 @@ Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
       flush();
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (unsigned t = 1; t < std::max(1U, state_->options.threads); ++t) threads.emplace_back(work);
-    work();
-  }
+  on_threads(state_->options.threads, work);
   if (fatal) return fail(*fatal);
 
   std::pair<std::string_view, std::string_view> last_group;

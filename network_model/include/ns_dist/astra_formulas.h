@@ -47,6 +47,10 @@ class AstraNetwork {
   Result<void> collective(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members,
                           std::span<std::int64_t> times) const;
 
+  // How long either takes alone, until its last member is done. `members`: those of a collective, ascending; or sender
+  // and receiver of a kSendRecv. Errors: those of message_ns and collective.
+  Result<std::int64_t> longest_ns(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members) const;
+
   // The dimension that pays for a message, and the distance of the two on it.
   std::pair<std::size_t, std::int64_t> charged(Rank from, Rank to) const;
 

@@ -14,7 +14,7 @@ namespace ns_dist {
 
 // A part, and what its quantity is multiplied by: {"inter-bandwidth", 2}.
 struct PartChange {
-  std::string part;  // one of part_names(), or several with " and " between them where all are changed at once
+  std::string part;  // one of part_names()
   double factor = 1;
 };
 

@@ -51,7 +51,7 @@ struct TrainingTime {
   double goodput = 1;
   Seconds time_between_failures, checkpoint, interval;  // of the cluster; to write one; between two
   double gpu_hours = 0;                                 // of `total`
-  Joules energy;  // of `total`, at most (energy.h); 0 where the GPU's board power is not known
+  std::optional<Joules> energy;  // of `total`, at most (energy.h); where the GPU's board power is known
 };
 // Errors: a number of tokens that is not above 0.
 Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability = {});

@@ -12,7 +12,11 @@ namespace ns_dist {
 struct TrainingConstants {
   double exponent = 0.2;      // of training_slowdown
   double deviation = 0.0075;  // of slowest_of
-  double experts = 1.3;       // of grouped products
+  // How many times as long the products of experts take in training as with even groups on an idle machine: tokens are
+  // spread unevenly, all ranks wait for the busiest, and the host waits for the number of tokens of each expert.
+  // Nothing published tells these apart; the factor is the one that leaves steps of five models (Grok-1, DeepSeek-V2
+  // and -V3, Qwen3 30B and 235B; three publications, H100 and B200, bf16 and fp8) neither too short nor too long.
+  double experts = 1.3;
   friend bool operator==(const TrainingConstants&, const TrainingConstants&) = default;
 };
 
@@ -29,12 +33,6 @@ double training_slowdown(const Gpu& gpu, double exponent = TrainingConstants().e
 // standard deviation of 0.75 %: a third of what Sinha et al. 2022 (arXiv 2208.11035) find over whole clusters, outliers
 // included, and within the 0.5 to 1 % that eight publications' steps leave open.
 double slowest_of(std::int64_t ranks, double deviation = TrainingConstants().deviation);
-
-// How many times as long the products of experts take in training as with even groups on an idle machine: tokens are
-// spread unevenly, all ranks wait for the busiest, and the host waits for the number of tokens of each expert. Nothing
-// published tells these apart; the factor is the one that leaves steps of five models (Grok-1, DeepSeek-V2 and -V3,
-// Qwen3 30B and 235B; three publications, H100 and B200, bf16 and fp8) neither too short nor too long.
-inline constexpr double kExpertsInTraining = TrainingConstants().experts;
 
 // How many times as long kernels take in a run of `ranks` GPUs as the compute model says. `calibrated`: measurements of
 // this very GPU have its clocks.

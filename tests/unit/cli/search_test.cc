@@ -221,6 +221,8 @@ TEST(SearchCommand, SensitivityIsSorted) {
     const double change = row["step_share"];
     EXPECT_LE(std::abs(change), before);
     EXPECT_GT(change, -0.011) << "1 % of one part saves no more than 1 %";
+    EXPECT_NEAR(row["step_time_s"].get<double>(), (1 + change) * found["plans"][0]["step_time_s"].get<double>(), 1e-9);
+    for (const char* key : {"part", "what", "factor", "fits"}) EXPECT_TRUE(row.contains(key)) << key;
     before = std::abs(change);
   }
   EXPECT_LT(rows[0]["step_share"].get<double>(), 0);
@@ -268,6 +270,21 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
     EXPECT_EQ(result.code, each.code) << each.arguments << "\n" << result.err;
     EXPECT_THAT(result.err, HasSubstr(each.says)) << each.arguments;
     EXPECT_EQ(result.out, "") << each.arguments;
+  }
+}
+
+// The search would be in vain: it is refused before it begins, with and without sizes.
+TEST(SearchCommand, ABudgetNeedsThePriceOfEveryGpu) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100-sxm-80gb": 2}})";
+  for (const char* sizes : {"", " --gpus 8", " --gpus 8..16", " --nodes 2"}) {
+    const std::string job = std::string("ns-dist search --model llama3-8b --gpu h100,a100 --global-batch 256 ") +
+                            "--schedule 1f1b --micro-batch 1 --tokens 1T --prices prices.json --budget 30K" + sizes;
+    const CommandResult result = run_command(job, folder.path());
+    EXPECT_EQ(result.code, 1) << sizes;
+    EXPECT_THAT(result.err, HasSubstr("there is no price of a100-sxm-80gb")) << sizes;
+    EXPECT_THAT(result.err, HasSubstr("add \"a100-sxm-80gb\" to \"gpu_hour\"")) << sizes;
+    EXPECT_EQ(result.out, "") << sizes;
   }
 }
 

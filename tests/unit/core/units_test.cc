@@ -62,5 +62,22 @@ TEST(Units, TextIsReadBackWithoutLoss) {
   EXPECT_EQ(to_text(1.5 * us), "1.5 us");
 }
 
+// 600 x 1e-9 and 0.6 x 1e-6 are two doubles; each is written as it was read, and neither as 599.9999999999999 ns.
+TEST(Units, TextHasNoMoreDigitsThanWasTyped) {
+  for (const char* text : {"600 ns", "0.6 us", "5.5 us", "900 GB/s", "1.2 ms", "0 s"}) {
+    const auto duration = parse_quantity<Seconds>(text);
+    EXPECT_EQ(duration ? to_text(*duration) : to_text(*parse_quantity<BytesPerSecond>(text)), text);
+  }
+  for (const char* unit : {"ns", "us", "ms", "s"}) {
+    for (int tenths = 1; tenths < 20'000; ++tenths) {
+      const std::string typed = std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " " + unit;
+      const Seconds duration = *parse_quantity<Seconds>(typed);
+      const std::string text = to_text(duration);
+      ASSERT_EQ(*parse_quantity<Seconds>(text), duration) << typed;
+      ASSERT_LE(text.size(), typed.size() + 3) << typed << " became " << text;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist

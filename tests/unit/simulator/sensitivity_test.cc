@@ -69,6 +69,21 @@ TEST(WhatIf, EverythingTwiceAsFastIsAtMostTwiceAsFast) {
   EXPECT_LT(changed(base, "kernel-efficiency x2").step, 0.95 * step_of(base));
 }
 
+// One node has no links between nodes: with the only part that it has, "all of these" would say the same again.
+TEST(WhatIf, AbsentPartsChangeNothing) {
+  const Scenario alone = scenario({{"plan/dp", "1"}, {"machine/nodes", "1"}});
+  const auto one = what_if(alone, *read_part_changes("inter-bandwidth x2, hbm x2"));
+  ASSERT_TRUE(one.has_value());
+  ASSERT_EQ(one->size(), 2u);
+  EXPECT_EQ((*one)[0].step, step_of(alone));
+  EXPECT_EQ((*one)[0].change, 0);
+  EXPECT_TRUE((*one)[0].fits);
+  EXPECT_LT((*one)[1].change, 0);
+  const auto both = what_if(alone, *read_part_changes("inter-bandwidth x2, hbm x2, kernels x2"));
+  ASSERT_EQ(both->size(), 4u);
+  EXPECT_LT(both->back().step, (*both)[1].step);
+}
+
 TEST(WhatIf, MemoryChangesWhatFitsAlone) {
   const Sensitivity same = changed(scenario(), "memory x1"), little = changed(scenario(), "memory x0.1");
   EXPECT_EQ(same.change, 0);
@@ -92,11 +107,15 @@ TEST(Sensitivities, OnePercentOfAPartSavesAtMostOnePercent) {
   EXPECT_EQ(found->front().part, "kernel-efficiency") << "products of a dense model are most of its step";
 }
 
-// One node has no links between nodes.
+// One node has no links between nodes, and replayed graphs have no launches.
 TEST(Sensitivities, PartsThatAMachineDoesNotHaveAreLeftOut) {
   const auto found = sensitivities(scenario({{"plan/dp", "1"}, {"machine/nodes", "1"}, {"host/cuda_graphs", "on"}}));
   ASSERT_TRUE(found.has_value());
-  for (const Sensitivity& each : *found) EXPECT_NE(each.part, "launch-cost");
+  EXPECT_EQ(found->size(), part_names().size() - 2);
+  for (const Sensitivity& each : *found) {
+    EXPECT_NE(each.part, "launch-cost");
+    EXPECT_NE(each.part, "inter-bandwidth");
+  }
 }
 
 }  // namespace

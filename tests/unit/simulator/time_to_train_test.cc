@@ -91,7 +91,7 @@ TEST(Energy, IsBoardPowerTimesTime) {
   EXPECT_NEAR(answer->energy->step / kKilowattHour, 1024 * 0.7 * step / 3600, 1e-9);
   EXPECT_NEAR(answer->energy->trillion_tokens / kKilowattHour, 1024 * 0.7 * step / 3600 * 1e12 / (1536 * 2048), 1e-3);
   const auto time = time_to_train(*answer, 300e9);
-  EXPECT_NEAR(time->energy / kKilowattHour, 0.7 * time->gpu_hours, 1e-6 * time->gpu_hours);
+  EXPECT_NEAR(*time->energy / kKilowattHour, 0.7 * time->gpu_hours, 1e-6 * time->gpu_hours);
 
   const auto building = simulate(*resolve(spec.set("facility/pue", "1.2"), Catalog::standard()));
   EXPECT_NEAR(building->energy->step / answer->energy->step, 1.2, 1e-12);

@@ -38,7 +38,7 @@ TEST(TrainingClock, AllWaitForTheSlowest) {
 
 TEST(TrainingClock, ProductsOfExpertsTakeLonger) {
   const TrainingClock clock(gpu("h100-sxm-80gb"), false, 64);
-  EXPECT_DOUBLE_EQ(clock.factor(kExperts), kExpertsInTraining * clock.factor(kProduct));
+  EXPECT_DOUBLE_EQ(clock.factor(kExperts), TrainingConstants().experts * clock.factor(kProduct));
 }
 
 }  // namespace

@@ -7,23 +7,15 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "ns_dist/internal/threads.h"
 #include "ns_dist/result.h"
 #include "ns_dist/team.h"
 
 namespace ns_dist {
-
-// Calls run(worker) on `threads` threads, this one among them.
-template <class Run>
-void on_threads(std::size_t threads, const Run& run) {
-  std::vector<std::jthread> others;
-  for (unsigned worker = 1; worker < threads; ++worker) others.emplace_back(run, worker);
-  run(0U);
-}
 
 // Values as bytes for another process of the same program.
 class Packer {
@@ -118,7 +110,7 @@ std::vector<T> shared_work(std::size_t count, unsigned threads, Team* team, cons
   }
   // Runs of numbers, long enough that few of them are asked for and short enough that all end at about the same time.
   const std::size_t run =
-      std::clamp<std::size_t>(count / (32 * threads * static_cast<std::size_t>(team->size())), 1, 64);
+      std::clamp<std::size_t>(count / (32 * wanted * static_cast<std::size_t>(team->size())), 1, 64);
   std::vector<std::vector<std::size_t>> done(wanted);
   on_threads(wanted, [&](unsigned worker) {
     for (std::size_t first = team->next(run); first < count; first = team->next(run)) {
