@@ -112,8 +112,8 @@ BlockStep linear(const Shape& shape, const Linear& layer) {
   const std::int64_t held_rows = split == Split::kColumn ? shape.sharded_tokens : rows;
   const std::int64_t gradient_rows = split == Split::kRow ? shape.sharded_tokens : rows;
   // What is gathered has the products' format.
-  const auto bytes = [&](std::int64_t columns) {
-    return static_cast<double>(rows * columns) * shape.element * units::B;
+  const auto bytes = [&, all = rows](std::int64_t columns) {
+    return static_cast<double>(all * columns) * shape.element * units::B;
   };
   const Bytes gathered = bytes(split == Split::kRow ? out : in) * (operand / shape.element);
   BlockStep step;
