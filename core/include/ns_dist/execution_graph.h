@@ -47,8 +47,8 @@ enum class Stream : std::uint8_t {
   kPipelineBackward
 };
 inline constexpr std::uint32_t kStreamCount = 9;
-std::string_view name_of(
-    Stream stream);  // "compute", "tp", "ep", "cp", "fsdp", "host", "dp", "pp_forward", "pp_backward"
+// "compute", "tp", "ep", "cp", "fsdp", "host", "dp", "pp_forward", "pp_backward".
+std::string_view name_of(Stream stream);
 
 // The part of the step to which the time of a node counts.
 enum class Category : std::uint8_t {
