@@ -73,10 +73,16 @@ std::string batch_text(const Training& training) {
 std::string settings_text(const ParallelPlan& plan) {
   constexpr std::array<std::string_view, 3> kPasses = {"", "forward and backward passes without an update, ",
                                                        "forward passes alone, "};
-  return fmt::format("{}{} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}",
-                     kPasses[static_cast<std::size_t>(plan.passes)], plan.schedule, static_cast<int>(plan.zero),
-                     text_of(plan.recompute), plan.sequence_parallel ? "on" : "off",
-                     plan.flash_attention ? "on" : "off");
+  std::string settings =
+      fmt::format("{}{} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}",
+                  kPasses[static_cast<std::size_t>(plan.passes)], plan.schedule, static_cast<int>(plan.zero),
+                  text_of(plan.recompute), plan.sequence_parallel ? "on" : "off", plan.flash_attention ? "on" : "off");
+  if (plan.lora_rank > 0) settings += fmt::format(", LoRA of rank {}", plan.lora_rank);
+  if (plan.offload_optimizer.value > 0)
+    settings += fmt::format(", {:.0f} % of the optimizer on the host", 100 * plan.offload_optimizer.value);
+  if (plan.offload_activations > 0)
+    settings += fmt::format(", activations of {} layers of each chunk on the host", plan.offload_activations);
+  return settings;
 }
 
 std::string part_text(const Sensitivity& each) {
