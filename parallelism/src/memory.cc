@@ -162,37 +162,22 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
 }
 
 Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory) {
-  const Shape shape(model, plan, training);
+  ParallelPlan least = plan;  // where it depends on a layer's place what is kept of it, nothing is
+  least.recompute_layers = 0;
+  if (plan.offload_activations > 0) least.offload_activations = model.layers;
+  const Shape shape(model, least, training);
   const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
-  RankParameters parameters, frozen;
-  double kept = 0;
-  const auto add = [&](Part part, std::int64_t count) {
-    const ModelPart& added = (*parts)[part];
-    parameters += added.parameters * static_cast<double>(count);
-    frozen += added.frozen * static_cast<double>(count);
-    const bool is_loss = part == Part::kLoss || part == Part::kPredictionLoss;
-    const bool may_be_away = part >= Part::kLayers && plan.offload_activations > 0;
-    if (!is_loss && !may_be_away && plan.passes != Passes::kForward)
-      kept += added.kept.after_forward * static_cast<double>(count);
-  };
-  add(Part::kEmbedding, 1);
-  const std::vector<std::uint8_t>& kinds = parts->layers.of_layer;
-  for (std::size_t layer = 0; layer < kinds.size(); ++layer) {
-    add(layer_part(kinds[layer], false, is_in_16_bits(plan, static_cast<std::int64_t>(layer), kinds.size())), 1);
-  }
-  add(Part::kLoss, 1);
-  if (parts->prediction_layers > 0) {
-    add(Part::kPrediction, parts->prediction_layers);
-    add(Part::kPredictionLoss, parts->prediction_layers);
-  }
-  if (shape.reads_table_again() && plan.pp > 1) {
-    (plan.lora_rank > 0 ? frozen : parameters).dense -=
-        static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
-  }
+  // The whole model, as if one stage held it.
+  const Seats seats{{Seat{}}};
+  const std::vector<LayerRange> all{{0, model.layers}};
   const double share = 1 / static_cast<double>(plan.pp);
+  const RankParameters held = stage_parameters(shape, seats, all, *parts)[0] * share;
+  const RankParameters frozen = stage_parameters(shape, seats, all, *parts, &ModelPart::frozen)[0] * share;
   StageMemory mean;
-  add_state(shape, parameters * share, frozen * share, 0, 0, mean);
-  mean.activations = kept * share * units::B;
+  add_state(shape, held, frozen, 0, 0, mean);
+  if (plan.passes != Passes::kForward) {
+    mean.activations = kept_by_stage(shape, seats, all, *parts)[0].chunks[0].after_forward * share * units::B;
+  }
   mean.other = kFramework;
   return mean.total();
 }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "clocks/fragment_length.h"
@@ -57,16 +60,24 @@ double tensor_bytes(const StepProgram& program) {
   return mean;
 }
 
-// A work of one node, run once at the end of the actor's step.
-void add_at_end(std::size_t actor, std::string name, const Forecast& forecast, StepProgram& program,
-                ProgramCosts& costs) {
+// A work in which the GPU waits for the host, with its forecast by row of costs.
+WorkId add_wait(std::string_view name, std::span<const Forecast> forecasts, StepProgram& program, ProgramCosts& costs) {
   const WorkId work{static_cast<std::uint32_t>(program.works.size())};
   program.works.push_back(
-      {name, Category::kOther, Operator{UnknownOperator{std::move(name), {}, {}, {}}, DType::kBf16}});
-  for (ProgramCosts::Row& row : costs.rows) {
-    row.forecasts.push_back(forecast);
+      {std::string(name), Category::kOther, Operator{UnknownOperator{std::string(name), {}, {}, {}}, DType::kBf16}});
+  for (std::size_t r = 0; r < costs.rows.size(); ++r) {
+    ProgramCosts::Row& row = costs.rows[r];
+    row.forecasts.push_back(forecasts[r]);
     if (!row.demands.empty()) row.demands.emplace_back();
   }
+  return work;
+}
+
+// A work of one node, run once at the end of the actor's step.
+void add_at_end(std::size_t actor, std::string_view name, const Forecast& forecast, StepProgram& program,
+                ProgramCosts& costs) {
+  const std::vector<Forecast> forecasts(costs.rows.size(), forecast);
+  const WorkId work = add_wait(name, forecasts, program, costs);
   Fragment fragment;
   fragment.dependencies = {kEntry, kPreviousKernel};
   fragment.nodes.push_back({Stream::kCompute, work, 0, 2});
@@ -101,13 +112,7 @@ void add_host_waits(const Host& host, StepProgram& program, ProgramCosts& costs)
     const std::vector<Forecast> waits = waits_of(host, fragment, costs, room);
     if (std::all_of(waits.begin(), waits.end(), [](const Forecast& wait) { return !(wait.latency > Seconds()); }))
       continue;
-    const WorkId work{static_cast<std::uint32_t>(program.works.size())};
-    program.works.push_back(
-        {"host.launches", Category::kOther, Operator{UnknownOperator{"host.launches", {}, {}, {}}, DType::kBf16}});
-    for (std::size_t r = 0; r < waits.size(); ++r) {
-      costs.rows[r].forecasts.push_back(waits[r]);
-      if (!costs.rows[r].demands.empty()) costs.rows[r].demands.emplace_back();
-    }
+    const WorkId work = add_wait("host.launches", waits, program, costs);
     const auto first = static_cast<std::uint32_t>(fragment.dependencies.size());
     const std::vector<std::int32_t> after = fragment.exits;
     std::copy_if(after.begin(), after.end(), std::back_inserter(fragment.dependencies),

@@ -119,7 +119,7 @@ void visit_fields(Visitor&& visit, T& host) {
   visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
         host.blocking_launches);
   visit({.name = "host/memory_bandwidth",
-         .help = "one GPU's share of the bandwidth of the CPUs' memory, for --offload-optimizer",
+         .help = "one GPU's share of the bandwidth of the CPUs' memory, which offloaded optimizer states are read at",
          .values = "BANDWIDTH",
          .default_text = "51.2 GB/s; superchips: of their data sheet",
          .flag = "--host-memory-bandwidth",
