@@ -9,7 +9,6 @@ namespace ns_dist {
 namespace {
 
 constexpr double kSlowest = 0.05;  // whatever is left over, kernels make some progress
-constexpr double kFull = 1 + 1e-9;
 
 double rounded(double share) { return std::round(share * 0x1p40) * 0x1p-40; }
 
@@ -41,6 +40,7 @@ void FlowTable::reset(std::size_t stages) {
     stage.load.clear();
     stage.overloaded = 0;
     stage.kernels = {};
+    stage.company = {};
     stage.changed = false;
   }
   flows_.assign(stages * kStreamCount, {});
@@ -59,9 +59,9 @@ void FlowTable::load(const Flow& flow, double sign) {
     }
     for (const FlowDemand::Port& port : ports) {
       double& load = stage.load[port.level * std::size_t{2} + into];
-      const bool before = load > kFull;
+      const bool before = load > kFullPort;
       load += sign * port.share;
-      const bool after = load > kFull;
+      const bool after = load > kFullPort;
       if (before == after) continue;
       after ? (++stage.overloaded, ++overloaded_) : (--stage.overloaded, --overloaded_);
     }
@@ -92,12 +92,40 @@ void FlowTable::remove(std::uint32_t lane) {
 }
 
 KernelRates FlowTable::kernel_rates(const Stage& stage) const {
-  double sms = 0, memory = 0;
+  auto [sms, memory] = stage.company;
   for (const std::uint32_t lane : stage.lanes) {
     sms += flows_[lane].demand->sms;
     memory += flows_[lane].demand->memory * flows_[lane].rate;
   }
   return {{1, std::max(kSlowest, 1 - sms), std::max(kSlowest, 1 - memory)}};
+}
+
+std::optional<Company> FlowTable::company(std::uint32_t stage, std::uint32_t first,
+                                          std::span<const double> ports) const {
+  const Stage& here = stages_[stage];
+  const auto counts = [first](std::uint32_t lane) { return lane % kStreamCount >= first; };
+  const auto load_of = [&](std::size_t port) {
+    double load = 0;
+    for (const std::uint32_t lane : here.lanes) {
+      const Flow& flow = flows_[lane];
+      if (!counts(lane) || (port % 2 == 0 ? flow.from : flow.to) != stage) continue;
+      for (const FlowDemand::Port& each : flow.demand->ports) load += each.level == port / 2 ? each.share : 0;
+    }
+    return load;
+  };
+  for (std::size_t port = 0; port < std::min(here.load.size(), 2 * ports.size()); ++port) {
+    const double room = kFullPort - ports[port / 2];
+    if (here.load[port] <= std::max(0.0, room)) continue;  // with the other lanes, too
+    const double load = load_of(port);
+    if (load > 0 && load > room) return std::nullopt;
+  }
+  Company company;
+  for (const std::uint32_t lane : here.lanes) {
+    if (!counts(lane)) continue;
+    company.sms += flows_[lane].demand->sms;
+    company.memory += flows_[lane].demand->memory;
+  }
+  return company;
 }
 
 void FlowTable::share(std::uint32_t first) {
@@ -138,7 +166,7 @@ void FlowTable::share(std::uint32_t first) {
       for (const bool into : {false, true}) {
         const Stage& stage = stages_[into ? flow.to : flow.from];
         const std::size_t at = port.level * std::size_t{2} + (into ? 1 : 0);
-        if (stage.load[at] <= kFull) continue;
+        if (stage.load[at] <= kFullPort) continue;
         std::uint32_t& used = compact[stage.reached * levels * 2 + at];
         if (used == kNone) {
           used = static_cast<std::uint32_t>(capacities.size());

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "ns_dist/cost.h"
@@ -29,6 +31,15 @@ struct FlowDemand {
 };
 FlowDemand flow_demand(const WorkItem& item, const Demand& demand);
 
+// Load of a port from which on flows share it; the loads are sums of rounded shares.
+inline constexpr double kFullPort = 1 + 1e-9;
+
+// What flows that run at their full rate take from the kernels of a stage: shares of its SMs and memory bandwidth.
+struct Company {
+  double sms = 0, memory = 0;
+  friend bool operator==(const Company&, const Company&) = default;
+};
+
 // Rates of kernels, by Feels.
 struct KernelRates {
   double by[3] = {1, 1, 1};
@@ -45,6 +56,16 @@ class FlowTable {
   void remove(std::uint32_t lane);
   double rate(std::uint32_t lane) const { return flows_[lane].rate; }
   const KernelRates& kernels(std::uint32_t stage) const { return stages_[stage].kernels; }
+  // Every flow runs at its full rate.
+  bool calm() const { return overloaded_ == 0 && slowed_ == 0; }
+  // What the flows on lanes from `first` of each stage on, its own and messages, take from the kernels of `stage`.
+  // Nothing where they and a flow that asks for `ports` (by level) would have to share.
+  std::optional<Company> company(std::uint32_t stage, std::uint32_t first, std::span<const double> ports) const;
+  // Kernels of the stage run beside this, too.
+  void add_company(std::uint32_t stage, const Company& company) {
+    stages_[stage].company = company;
+    touch(stage);
+  }
   // Sets what a stage had at an earlier time; `add` must have been called for its flows.
   void restore(std::uint32_t lane, double rate) {
     set_rate(flows_[lane], rate);
@@ -96,6 +117,7 @@ class FlowTable {
     std::vector<double> load;          // of its ports: of each level, out and in
     std::uint32_t overloaded = 0;      // ports
     KernelRates kernels;
+    Company company;  // that is not in `lanes`
     std::uint64_t shared_at = 0;
     std::uint32_t reached = 0;  // its place in reached_
     bool changed = false;

@@ -11,6 +11,17 @@ namespace {
 
 std::uint32_t lane_of(std::uint32_t actor, std::uint32_t stream) { return actor * kStreamCount + stream; }
 
+// The node that runs, where it is the only one.
+std::uint32_t only_running(const ProgramFragments::State& state) {
+  std::uint32_t only = kNone;
+  for (const std::uint32_t node : state.running) {
+    if (node == kNone) continue;
+    if (only != kNone) return kNone;
+    only = node;
+  }
+  return only;
+}
+
 }  // namespace
 
 ProgramQueue::Engine::Engine(ProgramQueue& queue, std::size_t actors)
@@ -48,16 +59,17 @@ std::optional<double> ProgramQueue::Engine::run(const ProgramCosts& costs) {
   return latest_;
 }
 
-void ProgramQueue::Engine::measure(std::uint32_t row, std::uint32_t fragment, ProgramFragments::Alone& into) {
+void ProgramQueue::Engine::measure(std::uint32_t row, std::uint32_t fragment, Measured& into) {
   measured_ = &into;
   into.spans.assign(fragments_.compiled(fragment).count, {});
+  into.starts.assign(fragments_.compiled(fragment).count, kNone);
+  flows_.add_company(0, into.company);
   actors_[0].row = row;
   actors_[0].fragment = fragment;
   actors_[0].times_left = 1;
   begin_open(0, 0);
   if (settle(0)) loop();
   into.length = latest_;
-  into.known = true;
   measured_ = nullptr;
 }
 
@@ -122,7 +134,6 @@ void ProgramQueue::Engine::advance(std::uint32_t a, double now) {
       continue;
     }
     const Instruction& instruction = body[actor.op];
-    const std::int32_t microbatch = microbatch_of(a);
     switch (instruction.kind) {
       case Kind::kRun:
         if (fragments_.compiled(instruction.index).count == 0 || instruction.times == 0) break;
@@ -134,7 +145,7 @@ void ProgramQueue::Engine::advance(std::uint32_t a, double now) {
       case Kind::kStart:
       case Kind::kSend: {
         Beside& lane = beside_of(actor, instruction.stream);
-        Item item{instruction.index, instruction.kind == Kind::kSend ? instruction.channel : kNone, microbatch,
+        Item item{instruction.index, instruction.kind == Kind::kSend ? instruction.channel : kNone, microbatch_of(a),
                   kNoRecord};
         if (options_.record) {
           const bool behind = lane.last_record != kNoRecord && (lane.busy || lane.last_end >= actor.point_end);
@@ -162,6 +173,8 @@ void ProgramQueue::Engine::advance(std::uint32_t a, double now) {
       }
       case Kind::kReceive: {
         std::deque<Arrival>& arrived = arrivals_[instruction.channel];
+        if (arrived.empty()) return;
+        const std::int32_t microbatch = microbatch_of(a);
         const auto found = std::find_if(arrived.begin(), arrived.end(),
                                         [&](const Arrival& arrival) { return arrival.microbatch == microbatch; });
         if (found == arrived.end()) return;
@@ -274,6 +287,7 @@ void ProgramQueue::Engine::complete(std::uint32_t lane, double now) {
   const std::uint32_t a = lane / kStreamCount, stream = lane % kStreamCount;
   if (stream >= kFragmentStreams) return complete_beside(a, static_cast<Stream>(stream), now);
   if (actors_[a].mode == Mode::kClosed) return finish_run(a, now);
+  if (actors_[a].mode == Mode::kRest) return next_run(a, now);
   complete_node(a, stream, now);
 }
 
@@ -380,18 +394,34 @@ NodeSpan* ProgramQueue::Engine::span_of(const ActorState& actor, std::uint32_t n
   return &history_.spans[history_.records[actor.record].spans + node];
 }
 
+std::optional<Company> ProgramQueue::Engine::company(std::uint32_t a) const {
+  if (!options_.close || measured_ != nullptr) return std::nullopt;
+  const ActorState& actor = actors_[a];
+  if (actor.beside_now == 0 || !fragments_.shares()) return Company{};
+  const ProgramFragments::Runs& runs = fragments_.row(actor.row).runs[actor.fragment];
+  if (runs.crowded || !flows_.calm()) return std::nullopt;
+  return flows_.company(a, kFragmentStreams, runs.ports);
+}
+
+void ProgramQueue::Engine::begin(std::uint32_t a, const std::optional<Company>& beside, double now) {
+  ActorState& actor = actors_[a];
+  actor.begun_in = settles_;
+  if (beside == Company{}) return begin_closed(a, now);
+  const Measured* known = beside ? measured(actor.row, actor.fragment, *beside) : nullptr;
+  if (known == nullptr) return begin_open(a, now);
+  --actor.times_left;
+  record_run(a, now);
+  rest(a, *known, 0, known->snapshots.front().state.running[0], now);
+  record_rest(a, *known, fragments_.compiled(actor.fragment).first);
+}
+
 void ProgramQueue::Engine::begin_open(std::uint32_t a, double now) {
   ActorState& actor = actors_[a];
   const ProgramFragments::Compiled& fragment = fragments_.compiled(actor.fragment);
   actor.mode = Mode::kOpen;
   actor.start = now;
   --actor.times_left;
-  if (options_.record && measured_ == nullptr) {
-    actor.record = record(a, lane_of(a, 0), actor.fragment, actor.point);
-    history_.records[actor.record].start = now;
-    history_.records[actor.record].spans = static_cast<std::uint32_t>(history_.spans.size());
-    history_.spans.resize(history_.spans.size() + fragment.count);
-  }
+  record_run(a, now);
   State& open = actor.open;
   open.completed = 0;
   open.next = fragment.first;
@@ -405,68 +435,129 @@ void ProgramQueue::Engine::begin_open(std::uint32_t a, double now) {
 
 void ProgramQueue::Engine::begin_closed(std::uint32_t a, double now) {
   ActorState& actor = actors_[a];
-  const double length = alone(actor.row, actor.fragment).length;
+  const Measured& known = *measured(actor.row, actor.fragment, {});
+  rest(a, known, 0, known.snapshots.front().state.running[0], now);
   actor.mode = Mode::kClosed;
-  actor.start = now;
   if (options_.record) {
     actor.record = record(a, lane_of(a, 0), actor.fragment, actor.point);
     history_.records[actor.record].start = now;
     history_.records[actor.record].times = actor.times_left;
   }
-  heap_.set(lane_of(a, 0), now + actor.times_left * length);
+  heap_.set(lane_of(a, 0), now + actor.times_left * known.length);
 }
 
-void ProgramQueue::Engine::open(std::uint32_t a, double now) {
+void ProgramQueue::Engine::rest(std::uint32_t a, const Measured& known, std::uint32_t snapshot, std::uint32_t kernel,
+                                double start) {
   ActorState& actor = actors_[a];
-  const ProgramFragments::Alone& known = alone(actor.row, actor.fragment);
-  const double since = now - actor.start;
-  auto done = static_cast<std::int32_t>(since / known.length);
-  while (done * known.length > since) --done;
-  while ((done + 1) * known.length <= since) ++done;
-  const double start = actor.start + done * known.length;
-  heap_.erase(lane_of(a, 0));
-  actor.times_left -= done;
-  NS_EXPECTS(actor.times_left > 0);
-  if (options_.record && done > 0) {
-    history_.records[actor.record].times = done;
-    history_.records[actor.record].end = start;
-    actor.point = actor.record;
-    actor.point_end = start;
-  }
-  if (start == now) {
-    if (options_.record && done == 0) forget_last_record(a);
-    return begin_open(a, now);
-  }
-  // What happens at this very time has not happened yet in the state that is restored.
-  const auto later =
-      std::lower_bound(known.snapshots.begin(), known.snapshots.end(), now - start,
-                       [](const ProgramFragments::Snapshot& snapshot, double time) { return snapshot.time < time; });
-  const ProgramFragments::Snapshot& snapshot = *(later - 1);
-  if (options_.record) {
-    if (done > 0) {
-      actor.record = record(a, lane_of(a, 0), actor.fragment, actor.point);
-      history_.records[actor.record].start = start;
-    }
-    history_.records[actor.record].times = 1;
-    history_.records[actor.record].spans = static_cast<std::uint32_t>(history_.spans.size());
-    for (const NodeSpan& span : known.spans) history_.spans.push_back({start + span.start, start + span.end});
-  }
-  --actor.times_left;
-  actor.mode = Mode::kOpen;
+  actor.mode = Mode::kRest;
+  actor.measured = &known;
   actor.start = start;
-  actor.open = snapshot.state;
-  actor.open.kernel_end += start;
-  flows_.restore(a, snapshot.state.kernels);
+  actor.snapshot = snapshot;
+  actor.kernel = kernel;
+  heap_.set(lane_of(a, 0), start + known.length);
+}
+
+void ProgramQueue::Engine::record_rest(std::uint32_t a, const Measured& known, const Streams& first) {
+  const ActorState& actor = actors_[a];
+  if (actor.record == kNoRecord) return;
+  const std::vector<ProgramFragments::Node>& nodes = fragments_.compiled(actor.fragment).nodes;
+  for (std::uint32_t node : first) {
+    for (; node != kNone; node = nodes[node].next) {
+      *span_of(actor, node) = {actor.start + known.spans[node].start, actor.start + known.spans[node].end};
+    }
+  }
+}
+
+const ProgramQueue::Engine::Measured* ProgramQueue::Engine::measured_from(std::uint32_t a, const State& state,
+                                                                          const std::optional<Company>& beside) {
+  const std::uint32_t node = only_running(state);
+  if (node == kNone || !beside) return nullptr;
+  const Measured* known = measured(actors_[a].row, actors_[a].fragment, *beside);
+  if (known == nullptr || known->starts[node] == kNone) return nullptr;
+  const State& there = known->snapshots[known->starts[node]].state;
+  return there.next == state.next && there.running == state.running ? known : nullptr;
+}
+
+void ProgramQueue::Engine::rest_if_measured(std::uint32_t lane, double now) {
+  const std::uint32_t a = lane / kStreamCount, stream = lane % kStreamCount;
+  if (stream >= kFragmentStreams || actors_[a].mode != Mode::kOpen) return;
+  const State& open = actors_[a].open;
+  const ProgramFragments::Compiled& fragment = fragments_.compiled(actors_[a].fragment);
+  if (open.completed + 1 == fragment.count) return;
+  const Measured* known = only_running(open) == kNone ? nullptr : measured_from(a, open, company(a));
+  if (known == nullptr) return;
+  const std::uint32_t node = open.running[stream];
+  heap_.erase(lane);
+  if (fragment.nodes[node].flow) flows_.remove(lane);
+  rest(a, *known, known->starts[node], open.running[0], now - known->spans[node].start);
+  Streams first = open.next;
+  first[stream] = node;
+  record_rest(a, *known, first);
+}
+
+void ProgramQueue::Engine::change_company(std::uint32_t a, const std::optional<Company>& beside, double now) {
+  ActorState& actor = actors_[a];
+  heap_.erase(lane_of(a, 0));
+  if (actor.begun_in == settles_) {  // rather, it begins beside something else
+    if (actor.mode == Mode::kRest) ++actor.times_left;
+    if (options_.record) forget_last_record(a);
+    return begin(a, beside, now);
+  }
+  if (actor.mode == Mode::kClosed && !open_closed(a, now)) return begin(a, beside, now);
+  const Measured& known = *actor.measured;
+  // What happens at this very time has not happened yet.
+  const double since = now - actor.start;
+  const auto later =
+      std::lower_bound(known.snapshots.begin(), known.snapshots.end(), since,
+                       [](const ProgramFragments::Snapshot& snapshot, double time) { return snapshot.time < time; });
+  const auto at = std::max(static_cast<std::uint32_t>(later - known.snapshots.begin()), actor.snapshot + 1) - 1;
+  const State& state = known.snapshots[at].state;
+  const Measured* next = measured_from(a, state, beside);
+  if (next == nullptr) return open(a, at, now);
+  // One node runs: only its end moves, and what is left follows it as it was measured.
+  const std::vector<ProgramFragments::Node>& nodes = fragments_.compiled(actor.fragment).nodes;
+  std::uint32_t node = only_running(state);
+  const std::uint32_t start = next->starts[node];
+  std::uint32_t kernel = at == actor.snapshot ? actor.kernel : state.running[0];
+  if (kernel != kNone) {
+    while (kernel != state.last && known.spans[kernel].end <= since) kernel = nodes[kernel].next;
+    node = kernel;
+  }
+  double end = actor.start + known.spans[node].end;
+  const Feels feels = row_of(a).demands[nodes[node].work].feels;
+  const double before = state.kernels.by[feels], after = next->snapshots[start].state.kernels.by[feels];
+  if (before != after) end = rescaled(end, now, before, after);
+  rest(a, *next, start, kernel, end - next->spans[node].end);
+  if (actor.record == kNoRecord) return;
+  span_of(actor, node)->end = end;
+  Streams behind = state.next;
+  behind[nodes[node].stream] = nodes[node].next;
+  record_rest(a, *next, behind);
+}
+
+void ProgramQueue::Engine::open(std::uint32_t a, std::uint32_t at, double now) {
+  ActorState& actor = actors_[a];
+  const Measured& known = *actor.measured;
+  const State& state = known.snapshots[at].state;
   const ProgramFragments::Compiled& fragment = fragments_.compiled(actor.fragment);
+  actor.mode = Mode::kOpen;
+  actor.open = state;
+  if (at == actor.snapshot && actor.kernel != state.running[0]) {  // the rest began within a piece
+    for (; actor.open.running[0] != actor.kernel; ++actor.open.completed) {
+      actor.open.running[0] = fragment.nodes[actor.open.running[0]].next;
+    }
+    actor.open.kernel_end = known.spans[actor.kernel].end;
+  }
+  actor.open.kernel_end += actor.start;
+  flows_.restore(a, state.kernels);
   std::array<bool, kFragmentStreams> due{};
   for (std::uint32_t stream = 0; stream < kFragmentStreams; ++stream) {
     const std::uint32_t node = actor.open.running[stream];
     if (node == kNone) continue;
-    actor.open.end[stream] += start;
-    const FlowDemand& demand = row_of(a).demands[fragment.nodes[node].work];
+    actor.open.end[stream] += actor.start;
     if (fragment.nodes[node].flow) {
-      flows_.add(lane_of(a, stream), a, a, &demand);
-      flows_.restore(lane_of(a, stream), snapshot.state.rate[stream]);
+      flows_.add(lane_of(a, stream), a, a, &row_of(a).demands[fragment.nodes[node].work]);
+      flows_.restore(lane_of(a, stream), state.rate[stream]);
     }
     due[stream] = actor.open.end[stream] == now;
     if (!due[stream]) heap_.set(lane_of(a, stream), actor.open.end[stream]);
@@ -476,27 +567,76 @@ void ProgramQueue::Engine::open(std::uint32_t a, double now) {
   }
 }
 
+bool ProgramQueue::Engine::open_closed(std::uint32_t a, double now) {
+  ActorState& actor = actors_[a];
+  const Measured& known = *actor.measured;
+  const double length = known.length;
+  const double since = now - actor.start;
+  auto done = static_cast<std::int32_t>(since / length);
+  while (done * length > since) --done;
+  while ((done + 1) * length <= since) ++done;
+  actor.start += done * length;
+  actor.times_left -= done;
+  NS_EXPECTS(actor.times_left > 0);
+  if (options_.record && done > 0) {
+    history_.records[actor.record].times = done;
+    history_.records[actor.record].end = actor.start;
+    actor.point = actor.record;
+    actor.point_end = actor.start;
+  }
+  if (actor.start == now) {
+    if (options_.record && done == 0) forget_last_record(a);
+    return false;
+  }
+  if (options_.record && done > 0) {
+    record_run(a, actor.start);
+  } else if (options_.record) {
+    StepRecord& whole = history_.records[actor.record];
+    whole.times = 1;
+    whole.spans = static_cast<std::uint32_t>(history_.spans.size());
+    history_.spans.resize(history_.spans.size() + known.spans.size());
+  }
+  for (std::size_t n = 0; options_.record && n < known.spans.size(); ++n) {
+    *span_of(actor, static_cast<std::uint32_t>(n)) = {actor.start + known.spans[n].start,
+                                                      actor.start + known.spans[n].end};
+  }
+  --actor.times_left;
+  return true;
+}
+
+void ProgramQueue::Engine::follow_touched(double now) {
+  for (std::size_t i = 0; i < touched_.size(); ++i) {
+    const std::uint32_t a = touched_[i];
+    const ActorState& actor = actors_[a];
+    if (actor.mode == Mode::kStarting) {
+      begin(a, company(a), now);
+    } else if (is_one_event(actor.mode)) {
+      const std::optional<Company> beside = company(a);
+      if (beside != actor.measured->company) change_company(a, beside, now);
+    }
+  }
+  touched_.clear();
+}
+
+double ProgramQueue::Engine::rescaled(double end, double now, double before, double after) const {
+  return now + grid_.snap(grid_.snap(std::max(0.0, end - now) * before) / after);
+}
+
 bool ProgramQueue::Engine::settle(double now) {
   if (measured_ == nullptr) {
-    for (std::size_t i = 0; i < touched_.size(); ++i) {
-      const std::uint32_t a = touched_[i];
-      ActorState& actor = actors_[a];
-      const bool shared = !options_.close || (fragments_.shares() && actor.beside_now > 0);
-      if (actor.mode == Mode::kStarting) {
-        shared ? begin_open(a, now) : begin_closed(a, now);
-      } else if (actor.mode == Mode::kClosed && shared) {
-        open(a, now);
+    ++settles_;
+    follow_touched(now);
+    if (was_calm_ && !flows_.calm()) {
+      for (std::uint32_t a = 0; a < actors_.size(); ++a) {
+        if (is_one_event(actors_[a].mode) && actors_[a].beside_now > 0) change_company(a, std::nullopt, now);
       }
+      follow_touched(now);
     }
-    touched_.clear();
   }
-  const auto rescaled = [&](double end, double before, double after) {
-    return now + grid_.snap(grid_.snap(std::max(0.0, end - now) * before) / after);
-  };
   flows_.settle(
       [&](std::uint32_t lane, double before) {
         double& end = end_of(lane);
-        end = rescaled(end, before, flows_.rate(lane));
+        end = rescaled(end, now, before, flows_.rate(lane));
         heap_.set(lane, end);
       },
       [&](std::uint32_t stage, const KernelRates& before) {
@@ -507,11 +647,13 @@ bool ProgramQueue::Engine::settle(double now) {
         const std::uint32_t work = fragments_.compiled(actor.fragment).nodes[open.running[0]].work;
         const Feels feels = row_of(stage).demands[work].feels;
         const double rate = flows_.kernels(stage).by[feels];
-        if (rate != before.by[feels]) open.kernel_end = rescaled(open.kernel_end, before.by[feels], rate);
+        if (rate != before.by[feels]) open.kernel_end = rescaled(open.kernel_end, now, before.by[feels], rate);
         set_piece_end(stage);
       });
   for (const std::uint32_t lane : starting_) start_on(lane, now);
+  for (const std::uint32_t lane : starting_) rest_if_measured(lane, now);
   starting_.clear();
+  was_calm_ = flows_.calm();
   if (measured_ != nullptr) snapshot(now);
   return !heap_.empty();
 }
@@ -550,7 +692,16 @@ void ProgramQueue::Engine::snapshot(double now) {
   taken.time = now;
   taken.state = actors_[0].open;
   taken.state.kernels = flows_.kernels(0);
-  for (std::uint32_t stream = 0; stream < kFragmentStreams; ++stream) taken.state.rate[stream] = flows_.rate(stream);
+  std::uint32_t running = kNone;
+  bool one = true;
+  for (std::uint32_t stream = 0; stream < kFragmentStreams; ++stream) {
+    taken.state.rate[stream] = flows_.rate(stream);
+    if (taken.state.running[stream] == kNone) continue;
+    one = running == kNone;
+    running = taken.state.running[stream];
+  }
+  if (running == kNone || !one || measured_->spans[running].start != now) return;
+  measured_->starts[running] = static_cast<std::uint32_t>(measured_->snapshots.size() - 1);
 }
 
 std::uint32_t ProgramQueue::Engine::record(std::uint32_t a, std::uint32_t lane, std::uint32_t what,
@@ -568,6 +719,15 @@ std::uint32_t ProgramQueue::Engine::record(std::uint32_t a, std::uint32_t lane, 
   return id;
 }
 
+void ProgramQueue::Engine::record_run(std::uint32_t a, double now) {
+  if (!options_.record || measured_ != nullptr) return;
+  ActorState& actor = actors_[a];
+  actor.record = record(a, lane_of(a, 0), actor.fragment, actor.point);
+  history_.records[actor.record].start = now;
+  history_.records[actor.record].spans = static_cast<std::uint32_t>(history_.spans.size());
+  history_.spans.resize(history_.spans.size() + fragments_.compiled(actor.fragment).count);
+}
+
 void ProgramQueue::Engine::forget_last_record(std::uint32_t a) {
   StepRecord& forgotten = history_.records[actors_[a].record];
   forgotten.times = 0;
@@ -575,13 +735,19 @@ void ProgramQueue::Engine::forget_last_record(std::uint32_t a) {
   actors_[a].point = actors_[a].record;
 }
 
-const ProgramFragments::Alone& ProgramQueue::Engine::alone(std::uint32_t row, std::uint32_t fragment) {
-  ProgramFragments::Alone& known = fragments_.row(row).alone[fragment];
-  if (!known.known) {
-    Engine engine(queue_, 1);
-    engine.measure(row, fragment, known);
+const ProgramQueue::Engine::Measured* ProgramQueue::Engine::measured(std::uint32_t row, std::uint32_t fragment,
+                                                                     const Company& company) {
+  std::forward_list<Measured>& all = fragments_.row(row).runs[fragment].beside;
+  std::size_t count = 0;
+  for (const Measured& known : all) {
+    if (known.company == company) return &known;
+    ++count;
   }
-  return known;
+  if (count >= kMostMeasured && company != Company{}) return nullptr;
+  Measured& made = all.emplace_front();
+  made.company = company;
+  Engine(queue_, 1).measure(row, fragment, made);
+  return &made;
 }
 
 }  // namespace ns_dist

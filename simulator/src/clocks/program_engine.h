@@ -17,16 +17,21 @@ namespace ns_dist {
 class ProgramQueue::Engine {
  public:
   using State = ProgramFragments::State;
+  using Measured = ProgramFragments::Measured;
+  using Streams = std::array<std::uint32_t, kFragmentStreams>;
   using Kind = Instruction::Kind;
 
   Engine(ProgramQueue& queue, std::size_t actors);
   // The whole program. Returns the step, or nothing when it takes too many events.
   std::optional<double> run(const ProgramCosts& costs);
-  // One fragment alone on a stage.
-  void measure(std::uint32_t row, std::uint32_t fragment, ProgramFragments::Alone& into);
+  // One fragment beside into.company on a stage.
+  void measure(std::uint32_t row, std::uint32_t fragment, Measured& into);
+  // The fragment beside `company`; nothing where too much was asked for.
+  const Measured* measured(std::uint32_t row, std::uint32_t fragment, const Company& company);
 
  private:
-  enum class Mode : std::uint8_t { kWaiting, kStarting, kClosed, kOpen, kDone };
+  // kClosed: runs of a fragment are one event; kRest: what is left of one run is; kOpen: each node is.
+  enum class Mode : std::uint8_t { kWaiting, kStarting, kClosed, kRest, kOpen, kDone };
   struct Item {
     std::uint32_t work = 0, channel = kNone;
     std::int32_t microbatch = -1;
@@ -52,7 +57,10 @@ class ProgramQueue::Engine {
     // The run under way.
     std::uint32_t fragment = 0;
     std::int32_t times_left = 0;  // runs that have not begun; of a closed run all of them
-    double start = 0;             // of a closed run, or of the open one
+    double start = 0;             // of a closed run, or of the open one; of a rest, as if the run were the measured one
+    std::uint64_t begun_in = 0;   // the settle
+    const Measured* measured = nullptr;          // what a closed run or a rest does
+    std::uint32_t snapshot = 0, kernel = kNone;  // where that began: in the measured run, and what ran on stream 0
     State open;
     std::array<bool, kFragmentStreams> starting{};
     std::uint32_t record = kNoRecord;
@@ -115,13 +123,34 @@ class ProgramQueue::Engine {
   void set_piece_end(std::uint32_t a);
   void start_node_if_ready(std::uint32_t a, std::uint32_t node, double now);
   NodeSpan* span_of(const ActorState& actor, std::uint32_t node);
-  const ProgramFragments::Alone& alone(std::uint32_t row, std::uint32_t fragment);
+  static bool is_one_event(Mode mode) { return mode == Mode::kClosed || mode == Mode::kRest; }
+  static bool runs(Mode mode) { return is_one_event(mode) || mode == Mode::kOpen; }
+  // What runs beside the fragments of the stage, where it leaves all but their kernels as they are.
+  std::optional<Company> company(std::uint32_t a) const;
+  // `beside`: company(a).
+  void begin(std::uint32_t a, const std::optional<Company>& beside, double now);
   // One run of the fragment, node by node, from its beginning.
   void begin_open(std::uint32_t a, double now);
+  // What is left of the run as one event: as much as of `known`, if that had begun at `start`, from `snapshot` on.
+  void rest(std::uint32_t a, const Measured& known, std::uint32_t snapshot, std::uint32_t kernel, double start);
+  // Spans of the nodes of a rest. `first`: by stream.
+  void record_rest(std::uint32_t a, const Measured& known, const Streams& first);
+  // The measured run beside this company, if it was in this state when its only running node began.
+  const Measured* measured_from(std::uint32_t a, const State& state, const std::optional<Company>& beside);
+  // The open run of the lane goes on as a rest, if all that runs of it has just begun, on this lane.
+  void rest_if_measured(std::uint32_t lane, double now);
   // All runs that are left as one event.
   void begin_closed(std::uint32_t a, double now);
-  // Something now runs beside a closed run: its present run goes on node by node.
-  void open(std::uint32_t a, double now);
+  // Something else now runs beside a closed run or a rest.
+  void change_company(std::uint32_t a, const std::optional<Company>& beside, double now);
+  // The run goes on node by node, from the state `at` of what was measured.
+  void open(std::uint32_t a, std::uint32_t at, double now);
+  // Of a closed run: goes over the runs that are done. Returns whether the present one has begun before `now`.
+  bool open_closed(std::uint32_t a, double now);
+  // Runs on the stages where something began or ended.
+  void follow_touched(double now);
+  // When that ends at the rate `after` which would have ended at `end` at the rate `before`.
+  double rescaled(double end, double now, double before, double after) const;
   // After all that happens at `now`. Returns whether anything runs.
   bool settle(double now);
   void start_on(std::uint32_t lane, double now);
@@ -131,6 +160,8 @@ class ProgramQueue::Engine {
   // ---- Records ----
 
   std::uint32_t record(std::uint32_t a, std::uint32_t lane, std::uint32_t what, std::uint32_t cause);
+  // Of a run, with spans of its nodes.
+  void record_run(std::uint32_t a, double now);
   // A closed run that is opened at its very beginning.
   void forget_last_record(std::uint32_t a);
 
@@ -148,6 +179,7 @@ class ProgramQueue::Engine {
   void move_record(std::uint32_t id, double shift, std::int32_t microbatches);
 
   static constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
+  static constexpr std::size_t kMostMeasured = 16;  // of a fragment: each has a state for every node
   static constexpr std::uint64_t kNoReference = ~std::uint64_t{0};
 
   ProgramQueue& queue_;
@@ -165,7 +197,9 @@ class ProgramQueue::Engine {
   std::vector<std::uint32_t> ready_, touched_, starting_;
   double latest_ = 0;
   std::uint64_t events_ = 0;
-  ProgramFragments::Alone* measured_ = nullptr;
+  Measured* measured_ = nullptr;
+  std::uint64_t settles_ = 0;
+  bool was_calm_ = true;  // at the last of them
   bool border_ = false, border_done_ = false;
   std::uint64_t reference_ = kNoReference;
   std::vector<Border> borders_;

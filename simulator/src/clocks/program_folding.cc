@@ -40,7 +40,10 @@ std::vector<std::uint64_t> ProgramQueue::Engine::encode(double now) const {
     put(actor.loop, actor.call);
     put(actor.op, (static_cast<std::uint64_t>(actor.mode) << 1) | (actor.at_meeting ? 1u : 0u));
     put(actor.fragment, static_cast<std::uint32_t>(actor.times_left));
-    if (actor.mode == Mode::kClosed) put_time(actor.start);
+    if (is_one_event(actor.mode)) {
+      put(actor.snapshot, actor.kernel);
+      put_time(actor.start);
+    }
     if (actor.mode == Mode::kOpen) {
       for (std::uint32_t stream = 0; stream < kFragmentStreams; ++stream) {
         put(actor.open.next[stream], actor.open.running[stream]);
@@ -96,7 +99,7 @@ double ProgramQueue::Engine::recur(double now) {
       border.records_of_actor.push_back(static_cast<std::uint32_t>(records.size()));
     }
     for (const ActorState& actor : actors_) {
-      border.under_way.push_back(actor.mode == Mode::kClosed || actor.mode == Mode::kOpen ? actor.record : kNoRecord);
+      border.under_way.push_back(runs(actor.mode) ? actor.record : kNoRecord);
       for (const Beside& lane : actor.beside) {
         if (lane.busy) border.under_way.push_back(lane.running.record);
         for (const Item& item : lane.queue) border.under_way.push_back(item.record);
@@ -139,8 +142,7 @@ double ProgramQueue::Engine::repeat(const Border& earlier, const Border& border)
     actor.point_end += shift;
     for (double& end : actor.open.end) end += shift;
     actor.open.kernel_end += shift;
-    move_record(actor.mode == Mode::kClosed || actor.mode == Mode::kOpen ? actor.record : kNoRecord, shift,
-                moved[a] ? offset : 0);
+    move_record(runs(actor.mode) ? actor.record : kNoRecord, shift, moved[a] ? offset : 0);
     for (Beside& lane : actor.beside) {
       lane.last_end += shift;
       lane.end += shift;

@@ -1,5 +1,6 @@
 #include "clocks/program_fragments.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -55,6 +56,24 @@ ProgramFragments::Compiled compile(const Fragment& fragment, const std::vector<W
   return result;
 }
 
+// Each stream runs one flow at a time.
+void count_ports(const ProgramFragments::Compiled& fragment, const std::vector<FlowDemand>& demands,
+                 ProgramFragments::Runs& runs) {
+  for (std::uint32_t stream = 0; stream < kFragmentStreams; ++stream) {
+    std::vector<double> most;
+    for (std::uint32_t n = fragment.first[stream]; n != kNone; n = fragment.nodes[n].next) {
+      if (!fragment.nodes[n].flow) continue;
+      for (const FlowDemand::Port& port : demands[fragment.nodes[n].work].ports) {
+        if (most.size() <= port.level) most.resize(port.level + std::size_t{1});
+        most[port.level] = std::max(most[port.level], port.share);
+      }
+    }
+    if (runs.ports.size() < most.size()) runs.ports.resize(most.size());
+    for (std::size_t level = 0; level < most.size(); ++level) runs.ports[level] += most[level];
+  }
+  runs.crowded = std::any_of(runs.ports.begin(), runs.ports.end(), [](double share) { return share > kFullPort; });
+}
+
 }  // namespace
 
 ProgramFragments::ProgramFragments(const StepProgram& program, const ProgramCosts& costs) {
@@ -70,6 +89,10 @@ ProgramFragments::ProgramFragments(const StepProgram& program, const ProgramCost
     }
     shares_ = shares_ || !from.demands.empty();
   }
+  for (Row& row : rows_) {
+    row.runs.resize(compiled_.size());
+    for (std::size_t f = 0; f < compiled_.size(); ++f) count_ports(compiled_[f], row.demands, row.runs[f]);
+  }
   set_grid(Grid{}, costs);
 }
 
@@ -80,7 +103,7 @@ void ProgramFragments::set_grid(const Grid& grid, const ProgramCosts& costs) {
     for (const Forecast& forecast : costs.rows[r].forecasts) {
       rows_[r].durations.push_back(grid.snap(forecast.latency / units::s));
     }
-    rows_[r].alone.assign(compiled_.size(), {});
+    for (Runs& runs : rows_[r].runs) runs.beside.clear();
   }
 }
 

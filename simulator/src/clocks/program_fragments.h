@@ -1,8 +1,9 @@
-// The fragments of a program as the event queue runs them, and what each takes where it runs alone.
+// The fragments of a program as the event queue runs them, and what each takes beside flows that stay the same.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <forward_list>
 #include <vector>
 
 #include "clocks/flow_table.h"
@@ -59,20 +60,28 @@ class ProgramFragments {
     double time = 0;
     State state;
   };
-  struct Alone {
-    bool known = false;
+  // A whole run of a fragment beside the same flows.
+  struct Measured {
+    Company company;
     double length = 0;
     std::vector<NodeSpan> spans;
-    std::vector<Snapshot> snapshots;  // after what happened at each time
+    std::vector<Snapshot> snapshots;    // after what happened at each time
+    std::vector<std::uint32_t> starts;  // by node: the snapshot in which it began, and nothing else ran; kNone
+  };
+  // A fragment on the stages of a row.
+  struct Runs {
+    std::vector<double> ports;           // by level: the most that its flows may ask for at a time
+    bool crowded = false;                // its flows may have to share ports
+    std::forward_list<Measured> beside;  // what was asked for
   };
   struct Row {
     std::vector<double> durations;  // by WorkId, on the grid
     std::vector<FlowDemand> demands;
-    std::vector<Alone> alone;  // by FragmentId
+    std::vector<Runs> runs;  // by FragmentId
   };
 
   ProgramFragments(const StepProgram& program, const ProgramCosts& costs);
-  // Durations are those on `grid`; what fragments take alone is forgotten.
+  // Durations are those on `grid`; runs that were measured are forgotten.
   void set_grid(const Grid& grid, const ProgramCosts& costs);
 
   const Compiled& compiled(std::uint32_t fragment) const { return compiled_[fragment]; }

@@ -27,9 +27,7 @@ const StepHistory& ProgramQueue::history() const { return history_; }
 
 const std::vector<NodeSpan>& ProgramQueue::alone(std::uint32_t actor, FragmentId fragment) {
   const std::uint32_t row = costs_.row_of_actor[actor];
-  const ProgramFragments::Alone& known = fragments_->row(row).alone[index(fragment)];
-  if (!known.known) Engine(*this, 1).alone(row, index(fragment));
-  return known.spans;
+  return Engine(*this, 1).measured(row, index(fragment), {})->spans;
 }
 
 }  // namespace ns_dist

@@ -1,8 +1,9 @@
 // Event-driven time of a program: the event queue without a node for every kernel.
 //
-// A fragment that runs alone on its stage always takes the same time, so it is one event. While a message or a
-// data-parallel collective runs on the stage too, its kernels and collectives are run one by one ("open"), since these
-// share ports, SMs and memory bandwidth with it.
+// A fragment that runs alone on its stage always takes the same time, so it is one event ("closed"). So it does beside
+// a message or a data-parallel collective that takes the same shares of SMs and memory bandwidth all the time. When
+// these shares change, what is left of it is one event again ("rest"): the end of its present kernel moves, and what
+// follows was measured. While flows share ports, its kernels and collectives are run one by one ("open").
 //
 // Loops are folded: the queue is deterministic, so when its whole state, relative to the microbatches and to the time,
 // is what it was at an earlier time, then what follows repeats until some actor leaves its loop. The queue goes that

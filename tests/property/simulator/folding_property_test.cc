@@ -105,6 +105,7 @@ Question any_question() {
 ProgramCosts any_costs(const StepProgram& program, std::uint32_t seed, bool shares) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> share(0, 1), log_seconds(std::log(2e-6), std::log(3e-3));
+  const double most = random() % 2 == 0 ? 1 : 0.3;  // of a port: flows share some, or next to none
   ProgramCosts costs;
   costs.rows.resize(1);
   costs.row_of_actor.assign(program.actors.size(), 0);
@@ -117,7 +118,7 @@ ProgramCosts any_costs(const StepProgram& program, std::uint32_t seed, bool shar
     if (std::holds_alternative<Operator>(item.work)) {
       demand.bound = random() % 2 == 0 ? Bound::kCompute : Bound::kMemory;
     } else {
-      demand.ports = {share(random), random() % 2 == 0 ? share(random) : 0};
+      demand.ports = {most * share(random), random() % 2 == 0 ? most * share(random) : 0};
       demand.sms = 0.3 * share(random);
       demand.memory = 0.4 * share(random);
     }
