@@ -25,6 +25,7 @@ struct Communication {
   Bytes size;
   Axis axis = Axis::kTensor;
   std::int32_t beside = 0;  // kernels that follow and run beside it; what comes behind them waits for it
+  Routing routing = {};     // Collective::routing
   friend bool operator==(const Communication&, const Communication&) = default;
 };
 

@@ -90,6 +90,21 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
   }
 }
 
+// Copies for nodes and ranks: how many follows from the model's groups of experts.
+void check_dispatch(const Model& model, const ParallelPlan& plan, Checker& check) {
+  if (expert_tp(plan) > 1) {
+    check.fail_at("plan/expert_dispatch", "deepep sends a token to one rank of each expert; here experts are divided",
+                  "a2a", "use plan/etp=1, or plan/expert_dispatch=a2a");
+  }
+  const Experts& moe = *model.moe;
+  if (!is_possible(moe.routing())) {
+    check.fail_at("model/moe/top_groups",
+                  fmt::format("{} experts of a token in {} of {} groups of {} experts", moe.top_k, moe.top_groups,
+                              moe.groups, moe.experts),
+                  "groups that divide the experts, and top groups that hold those of a token");
+  }
+}
+
 // What ranks share: experts, and what ZeRO spreads.
 void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check) {
   check.divides("plan/etp", expert_tp(plan), plan.tp, fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp));
@@ -247,6 +262,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                   fmt::format("ep {} does not divide the {} ranks over which experts are spread (dp x cp x tp / etp)",
                               plan.ep, over));
   }
+  if (model.moe && plan.expert_dispatch == ExpertDispatch::kDeepEp) check_dispatch(model, plan, check);
   if (model.moe) {
     check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn,
                   fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn));

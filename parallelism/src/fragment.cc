@@ -165,7 +165,10 @@ class Writer {
   static Stream stream(const Communication& communication) { return lane(communication.axis).stream; }
   WorkId work(const Call& call, const Communication& communication) const {
     return works_.intern({call.name, lane(communication.axis).category,
-                          Collective{communication.kind, communication.size, group(communication)}});
+                          Collective{.kind = communication.kind,
+                                     .size = communication.size,
+                                     .group = group(communication),
+                                     .routing = communication.routing}});
   }
 
   WorkTable& works_;

@@ -47,6 +47,12 @@ std::string field_text(const Recomputation& value);
 enum class ContextExchange { kRing, kAllGather, kAllToAll };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ContextExchange> = {"p2p", "all-gather", "a2a"};
+// How tokens go to the ranks of their experts and back: a copy for each expert, by an all-to-all of all ranks
+// (Megatron-Core's all-to-all dispatcher); or a copy for each node, which its GPUs copy for each other, one for each
+// rank (DeepEP, Megatron-Core's flex dispatcher).
+enum class ExpertDispatch { kAllToAll, kDeepEp };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertDispatch> = {"a2a", "deepep"};
 // Format of the optimizer's two moments. 8 bits: one factor a block (Dettmers et al. 2021, arXiv 2110.02861).
 enum class MomentType { kFp32, kBf16, k8Bit };
 template <>
@@ -80,6 +86,7 @@ struct ParallelPlan {
   std::string order = "tp-cp-ep-dp-pp";  // which ranks are neighbors: dimensions, innermost first (rank_order)
   std::int64_t etp = 0;                  // tensor-parallel ranks of an expert; 0: as many as tp
   ContextExchange cp_comm = ContextExchange::kRing;
+  ExpertDispatch expert_dispatch = ExpertDispatch::kAllToAll;
   ZeroStage zero = ZeroStage::kOptimizer;
   std::int64_t shard = 0;     // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
   bool reshard = true;        // ZeRO 3: the backward pass gathers weights again
@@ -141,6 +148,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kUnlessDefault},
         plan.etp);
+  visit({.name = "plan/expert_dispatch",
+         .help = "tokens travel as a copy for each expert, or for each node and there for each rank",
+         .in_reports = kUnlessDefault},
+        plan.expert_dispatch);
   visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
         plan.vpp);
   visit({.name = "plan/schedule",

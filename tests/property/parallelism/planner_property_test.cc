@@ -65,6 +65,7 @@ Question any_question() {
   plan.schedule = plan.vpp > 1 ? "interleaved" : (coin() ? "1f1b" : "gpipe");
   plan.cp = any_of({1, 1, 2, 4});
   plan.cp_comm = static_cast<ContextExchange>(any_of({0, 1, 2}));
+  plan.expert_dispatch = static_cast<ExpertDispatch>(any_of({0, 0, 1}));
   plan.etp = any_of({0, 0, 1, 2});
   plan.zero = static_cast<ZeroStage>(any_of({0, 1, 2, 3}));
   plan.shard = coin() && coin() ? any_of({1, 2}) : 0;
