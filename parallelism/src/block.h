@@ -18,7 +18,7 @@
 namespace ns_dist {
 
 // Over which ranks a communication runs.
-enum class Axis : std::uint8_t { kTensor, kExpert, kExpertTensor, kContext, kContextPair };
+enum class Axis : std::uint8_t { kTensor, kExpert, kExpertTensor, kContext, kContextInner, kContextPair };
 
 struct Communication {
   CollectiveKind kind = CollectiveKind::kAllReduce;

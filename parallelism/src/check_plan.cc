@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -70,6 +71,11 @@ void check_state_space(const Model& model, const ParallelPlan& plan, Checker& ch
 }
 
 void check_context(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
+  if (plan.cp_inner > 0 && plan.cp_comm != ContextExchange::kHierarchical) {
+    check.fail_at("plan/cp_inner",
+                  fmt::format("{} exchanges no heads among some of the ranks", enumerator_name(plan.cp_comm)), "0",
+                  "use plan/cp_comm=a2a+p2p, or plan/cp_inner=0");
+  }
   if (plan.cp == 1) return;
   // Each rank has a part from the beginning of the sequence and one from its end.
   if (training.sequence % 2 != 0) {
@@ -87,6 +93,12 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
     check.divides("plan/cp", plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp),
                   fmt::format("cp {} does not divide the {} heads of a tensor-parallel rank, which a2a exchanges",
                               plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp)));
+  }
+  if (plan.cp_comm == ContextExchange::kHierarchical && plan.cp_inner > 0) {
+    const std::int64_t heads = model.heads / std::max<std::int64_t>(1, plan.tp);
+    check.divides("plan/cp_inner", plan.cp_inner, std::gcd(plan.cp, heads),
+                  fmt::format("{} ranks do not divide cp {} and the {} heads of a tensor-parallel rank", plan.cp_inner,
+                              plan.cp, heads));
   }
 }
 
