@@ -595,7 +595,7 @@ class AstraModel final : public NetworkCost {
     }
     if (collective.routing.experts > 0) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} with one copy of a token a node", name_of(collective.kind)),
+                   "an all-to-all that sends one copy of a token to each node",
                    "plan/expert_dispatch",
                    "a2a: in ASTRA-Sim's formulas every rank sends to every rank",
                    "use plan/expert_dispatch=a2a, or take --network-model nccl",
