@@ -63,6 +63,8 @@ constexpr Default kDefaults[] = {
     {"mixtral", "num_experts_per_tok", 2},
     {"qwen3", "head_dim", 128},
     {"gpt_oss", "num_experts_per_tok", 4},
+    {"deepseek_v3", "n_group", 8},
+    {"deepseek_v3", "topk_group", 4},
 };
 
 // A number from 1, under any of its names.
@@ -308,6 +310,11 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
                                       Presence::kOptional, fallback);
   if (moe.shared_experts > 0) moe.shared_expert_ffn = size_or(reader, family, {width}, moe.expert_ffn);
   moe.shared_gate = present(reader, "shared_expert_intermediate_size");
+  // DeepSeek-V2 names its limited routing "group_limited_greedy"; "greedy" has none.
+  if (!present(reader, "topk_method") || reader.text("topk_method") != "greedy") {
+    moe.groups = size_or(reader, family, {"n_group"}, 1);
+    moe.top_groups = size_or(reader, family, {"topk_group"}, moe.groups);
+  }
   moe.first_dense_layers = reader.integer("first_k_dense_replace", 0, kMost, Presence::kOptional, 0);
   if (present(reader, "moe_layers")) {
     moe.layers = listed_layers(reader, "moe_layers", model, true);

@@ -36,6 +36,13 @@ void check_shape(const Model& model, JsonReader& reader) {
   if (model.moe && model.moe->top_k > model.moe->experts) {
     reader.note("moe/top_k", fmt::format("{} of {} experts cannot be chosen", model.moe->top_k, model.moe->experts));
   }
+  if (model.moe && model.moe->top_k <= model.moe->experts && !is_possible(model.moe->routing())) {
+    const Experts& moe = *model.moe;
+    reader.note("moe/top_groups",
+                fmt::format("{} experts of a token in {} of {} groups of {} experts", moe.top_k, moe.top_groups,
+                            moe.groups, moe.experts),
+                "groups that divide the experts, and top groups that hold those of a token");
+  }
   if (model.moe && model.moe->first_dense_layers > model.layers) {
     reader.note("moe/first_dense_layers",
                 fmt::format("{} is more than the {} layers", model.moe->first_dense_layers, model.layers));
@@ -117,6 +124,8 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
         moe.first_dense_layers = inner.integer("first_dense_layers", 0, kMost, Presence::kOptional, 0);
         moe.layers = read_layers(inner, "layers", moe.layers);
         moe.shared_gate = inner.boolean("shared_gate", false);
+        moe.groups = inner.integer("groups", 1, kMost, Presence::kOptional, 1);
+        moe.top_groups = inner.integer("top_groups", 1, kMost, Presence::kOptional, moe.groups);
         model.moe = moe;
       },
       Presence::kOptional);

@@ -31,6 +31,11 @@ Cost swept(const Call& call, Protocol protocol, Cost once, double path) {
   return once;
 }
 
+double copies_over_network(const Collective& collective, std::int64_t ranks, std::int64_t nodes) {
+  if (collective.routing.experts == 0) return 1;
+  return parts_reached(collective.routing, nodes) / parts_reached(collective.routing, ranks);
+}
+
 double across_half(const Tier& tier) {
   const auto parts = static_cast<double>(tier.parts);
   const double half = std::floor(parts / 2);
@@ -48,7 +53,7 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
     if (call.link(tier).ring == 0) {
       beyond += call.link(tier).peak;
     } else if (call.kind == CollectiveKind::kAllToAll && tier.members == tier.max_members) {
-      bound = std::max(bound, across_half(tier) * size / (call.link(tier).peak + beyond));
+      bound = std::max(bound, call.copies(tier) * across_half(tier) * size / (call.link(tier).peak + beyond));
     }
     const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.max_members);
     double leaving = 0;
@@ -63,7 +68,7 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
         leaving = (parts - 1) / parts * size;
         break;
       case CollectiveKind::kAllToAll:
-        leaving = call.imbalance * members * (ranks - members) / ranks * size;
+        leaving = call.imbalance * call.copies(tier) * members * (ranks - members) / ranks * size;
         break;
       case CollectiveKind::kGather:
       case CollectiveKind::kScatter:

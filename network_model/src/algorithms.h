@@ -19,9 +19,14 @@ struct Call {
   double imbalance = 1;  // Collective::imbalance
   const Placement* placement = nullptr;
   const Link* links = nullptr;  // one a level of the cluster
+  // Of an all-to-all: copies that cross a network over those that `bytes` counts, and whether GPUs of a node make
+  // copies for each other (Collective::routing).
+  double copies_over_network = 1;
+  bool copies_in_nodes = false;
 
   double ranks() const { return static_cast<double>(placement->ranks); }
   const Link& link(const Tier& tier) const { return links[tier.level]; }
+  double copies(const Tier& tier) const { return link(tier).network() ? copies_over_network : 1; }
   // Whether the group fills a torus dimension: only then is the ring closed and both directions carry it.
   bool fills(const Tier& tier) const { return link(tier).ring == kOpenRing || link(tier).ring == tier.parts; }
   // What a rank reaches on the tier, bytes per second: on a part of a torus ring, a ring of ranks goes there on the
@@ -89,6 +94,10 @@ extern const Algorithm kDirect;
 // all-reduce sweeps twice.
 bool can_sweep(const Call& call);
 Cost swept(const Call& call, Protocol protocol, Cost once, double path);
+
+// Copies of a token that cross the network of `nodes` over one for each of the ranks that it goes to, before those that
+// stay in their node are taken off. Without routing 1.
+double copies_over_network(const Collective& collective, std::int64_t ranks, std::int64_t nodes);
 
 // What an even all-to-all sends over a GPU's links of a torus dimension, as a share of its buffer: half of the ring's
 // positions send to the other half. Even rings: P / 4, the mean number of hops.

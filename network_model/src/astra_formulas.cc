@@ -593,6 +593,14 @@ class AstraModel final : public NetworkCost {
                    "leave the imbalance out, or take --network-model nccl",
                    {}});
     }
+    if (collective.routing.experts > 0) {
+      return fail({ErrorCode::kInvalidInput,
+                   "an all-to-all that sends one copy of a token to each node",
+                   "plan/expert_dispatch",
+                   "a2a: in ASTRA-Sim's formulas every rank sends to every rank",
+                   "use plan/expert_dispatch=a2a, or take --network-model nccl",
+                   {}});
+    }
     NS_TRY(const network::Placement placement, topology_.place(collective.group));
     constexpr Int kMostRanks = Int{1} << 24;
     if (placement.ranks < 2 || placement.ranks > kMostRanks) {

@@ -93,6 +93,12 @@ namespace {
 std::vector<Bytes> level_loads(const Cluster& cluster, const Collective& call, const network::Placement& placement) {
   std::vector<Bytes> loads(cluster.levels.size());
   const auto ranks = static_cast<double>(placement.ranks);
+  const auto is_network = [&](const network::Tier& tier) {
+    return network::link_class_of(cluster.levels[tier.level].fabric.kind) == network::LinkClass::kNetwork;
+  };
+  const auto* outside = std::find_if(placement.begin(), placement.end(), is_network);
+  const double copies =
+      network::copies_over_network(call, placement.ranks, outside == placement.end() ? 1 : outside->all_parts);
   for (std::size_t i = 0; i < placement.tier_count; ++i) {
     const network::Tier& tier = placement.tiers[i];
     const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.members);
@@ -106,7 +112,7 @@ std::vector<Bytes> level_loads(const Cluster& cluster, const Collective& call, c
         leaving = (parts - 1) / parts;
         break;
       case CollectiveKind::kAllToAll:
-        leaving = call.imbalance * members *
+        leaving = call.imbalance * members * (is_network(tier) ? copies : 1) *
                   (cluster.levels[tier.level].ring ? network::across_half(tier) : (ranks - members) / ranks);
         break;
       case CollectiveKind::kGather:

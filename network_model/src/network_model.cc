@@ -99,8 +99,24 @@ class NetworkModel final : public NetworkCost {
                    "",
                    {}});
     }
-    return Call{collective.kind,      barrier ? 0 : bytes, collective.integer,
-                collective.imbalance, &placement,          links_.data()};
+    const bool routed = collective.routing.experts > 0;
+    if (routed && (collective.kind != CollectiveKind::kAllToAll || !is_possible(collective.routing))) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("a {} of a routing that cannot be", name_of(collective.kind)),
+                   "",
+                   "an all_to_all, groups that divide the experts, and top groups that hold those of a token",
+                   "",
+                   {}});
+    }
+    Call call{.kind = collective.kind,
+              .bytes = barrier ? 0 : bytes,
+              .integer = collective.integer,
+              .imbalance = collective.imbalance,
+              .placement = &placement,
+              .links = links_.data(),
+              .copies_in_nodes = routed};
+    call.copies_over_network = network::copies_over_network(collective, placement.ranks, call.nodes());
+    return call;
   }
 
   static tl::unexpected<Error> refuse(const Call& call) {
@@ -200,6 +216,12 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   if (call.imbalance > 1) {
     result.steps.push_back({"imbalance", fmt::format("x {:g}", call.imbalance),
                             "bytes of the busiest rank's port over the mean; it decides"});
+  }
+  if (call.copies_in_nodes && call.nodes() > 1) {
+    result.steps.push_back({"copies across nodes", fmt::format("x {:.4g}", call.copies_over_network),
+                            fmt::format("one for each of {:.4g} nodes that a token goes to, not of {:.4g} ranks",
+                                        parts_reached(collective.routing, call.nodes()),
+                                        parts_reached(collective.routing, placement.ranks))});
   }
   for (const Tier& tier : placement) {
     const Link& link = call.link(tier);

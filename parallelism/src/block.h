@@ -18,13 +18,14 @@
 namespace ns_dist {
 
 // Over which ranks a communication runs.
-enum class Axis : std::uint8_t { kTensor, kExpert, kExpertTensor, kContext, kContextPair };
+enum class Axis : std::uint8_t { kTensor, kExpert, kExpertTensor, kContext, kContextInner, kContextPair };
 
 struct Communication {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes size;
   Axis axis = Axis::kTensor;
   std::int32_t beside = 0;  // kernels that follow and run beside it; what comes behind them waits for it
+  Routing routing = {};     // Collective::routing
   friend bool operator==(const Communication&, const Communication&) = default;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -70,6 +71,11 @@ void check_state_space(const Model& model, const ParallelPlan& plan, Checker& ch
 }
 
 void check_context(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
+  if (plan.cp_inner > 0 && plan.cp_comm != ContextExchange::kHierarchical) {
+    check.fail_at("plan/cp_inner",
+                  fmt::format("{} exchanges no heads among some of the ranks", enumerator_name(plan.cp_comm)), "0",
+                  "use plan/cp_comm=a2a+p2p, or plan/cp_inner=0");
+  }
   if (plan.cp == 1) return;
   // Each rank has a part from the beginning of the sequence and one from its end.
   if (training.sequence % 2 != 0) {
@@ -87,6 +93,27 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
     check.divides("plan/cp", plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp),
                   fmt::format("cp {} does not divide the {} heads of a tensor-parallel rank, which a2a exchanges",
                               plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp)));
+  }
+  if (plan.cp_comm == ContextExchange::kHierarchical && plan.cp_inner > 0) {
+    const std::int64_t heads = model.heads / std::max<std::int64_t>(1, plan.tp);
+    check.divides("plan/cp_inner", plan.cp_inner, std::gcd(plan.cp, heads),
+                  fmt::format("{} ranks do not divide cp {} and the {} heads of a tensor-parallel rank", plan.cp_inner,
+                              plan.cp, heads));
+  }
+}
+
+// Copies for nodes and ranks: how many follows from the model's groups of experts.
+void check_dispatch(const Model& model, const ParallelPlan& plan, Checker& check) {
+  if (expert_tp(plan) > 1) {
+    check.fail_at("plan/expert_dispatch", "deepep sends a token to one rank of each expert; here experts are divided",
+                  "a2a", "use plan/etp=1, or plan/expert_dispatch=a2a");
+  }
+  const Experts& moe = *model.moe;
+  if (!is_possible(moe.routing())) {
+    check.fail_at("model/moe/top_groups",
+                  fmt::format("{} experts of a token in {} of {} groups of {} experts", moe.top_k, moe.top_groups,
+                              moe.groups, moe.experts),
+                  "groups that divide the experts, and top groups that hold those of a token");
   }
 }
 
@@ -247,6 +274,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                   fmt::format("ep {} does not divide the {} ranks over which experts are spread (dp x cp x tp / etp)",
                               plan.ep, over));
   }
+  if (model.moe && plan.expert_dispatch == ExpertDispatch::kDeepEp) check_dispatch(model, plan, check);
   if (model.moe) {
     check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn,
                   fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn));

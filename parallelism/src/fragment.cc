@@ -63,7 +63,7 @@ class Recording {
 // Records the calls of steps.
 class Writer {
  public:
-  Writer(WorkTable& works, const std::array<RankGroup, 5>& groups, std::size_t calls, bool blocking)
+  Writer(WorkTable& works, const std::array<RankGroup, 6>& groups, std::size_t calls, bool blocking)
       : works_(works), groups_(groups), recording_(calls), blocking_(blocking) {}
 
   void run(const Call& call, Category category) {
@@ -157,6 +157,7 @@ class Writer {
       case Axis::kExpert:
         return {Stream::kExpertParallel, Category::kExpertParallel};
       case Axis::kContext:
+      case Axis::kContextInner:
       case Axis::kContextPair:
         return {Stream::kContextParallel, Category::kContextParallel};
     }
@@ -165,11 +166,14 @@ class Writer {
   static Stream stream(const Communication& communication) { return lane(communication.axis).stream; }
   WorkId work(const Call& call, const Communication& communication) const {
     return works_.intern({call.name, lane(communication.axis).category,
-                          Collective{communication.kind, communication.size, group(communication)}});
+                          Collective{.kind = communication.kind,
+                                     .size = communication.size,
+                                     .group = group(communication),
+                                     .routing = communication.routing}});
   }
 
   WorkTable& works_;
-  const std::array<RankGroup, 5>& groups_;
+  const std::array<RankGroup, 6>& groups_;
   Recording recording_;
   std::vector<Beside> beside_;
   bool blocking_;
@@ -207,7 +211,8 @@ FragmentMaker::FragmentMaker(const Shape& shape, const Mesh& mesh, WorkTable& wo
   set(Axis::kExpertTensor, expert_tensor_group(plan, mesh, 0));
   if (shape.cp == 1) return;
   set(Axis::kContext, context_group(plan, mesh, 0));
-  set(Axis::kContextPair, context_pair(plan, mesh, 0));
+  set(Axis::kContextInner, context_inner_group(mesh, 0, shape.cp_inner));
+  set(Axis::kContextPair, context_pair(plan, mesh, 0, shape.cp_inner));
 }
 
 Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {

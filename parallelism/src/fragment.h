@@ -22,7 +22,7 @@ class FragmentMaker {
 
  private:
   const Shape* shape_;
-  std::array<RankGroup, 5> groups_;  // by Axis
+  std::array<RankGroup, 6> groups_;  // by Axis
   WorkTable* works_;
 };
 

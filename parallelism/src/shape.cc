@@ -18,6 +18,25 @@ std::int64_t padded_vocabulary(const Model& model, std::int64_t tp) {
   return (model.vocabulary + multiple - 1) / multiple * multiple;
 }
 
+// The most context-parallel ranks that can divide the key-value heads of a tensor-parallel rank.
+std::int64_t most_inner(const Model& model, const ParallelPlan& plan) {
+  const std::int64_t heads = std::gcd(model.heads, model.mla ? model.heads : model.kv_heads);
+  return std::gcd(plan.cp, std::max<std::int64_t>(1, heads / plan.tp));
+}
+
+std::int64_t inner_ranks(const Model& model, const ParallelPlan& plan) {
+  switch (plan.cp_comm) {
+    case ContextExchange::kRing:
+    case ContextExchange::kAllGather:
+      break;
+    case ContextExchange::kAllToAll:
+      return plan.cp;
+    case ContextExchange::kHierarchical:
+      return plan.cp_inner > 0 ? plan.cp_inner : most_inner(model, plan);
+  }
+  return 1;
+}
+
 }  // namespace
 
 Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
@@ -43,6 +62,7 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       kv_heads(std::max<std::int64_t>(1, m.kv_heads / p.tp)),
       query_dim(m.mla ? m.mla->nope_head_dim + m.mla->rope_head_dim : m.head_dim),
       value_dim(m.mla ? m.mla->v_head_dim : m.head_dim),
+      cp_inner(inner_ranks(m, p)),
       vocabulary(padded_vocabulary(m, p.tp) / p.tp),
       prediction_layers(training.mtp ? m.prediction_layers : 0),
       kind(layer_kind(m, 0)) {}
@@ -104,8 +124,21 @@ RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank represe
   return {representative, {{plan.cp, mesh.stride("cp")}}};
 }
 
-RankGroup context_pair(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
-  return {representative, {{2, mesh.stride("cp") * (plan.cp % 2 == 0 ? plan.cp / 2 : 1)}}};
+RankGroup context_inner_group(const Mesh& mesh, Rank representative, std::int64_t inner) {
+  return {representative, {{inner, mesh.stride("cp")}}};
+}
+
+RankGroup context_pair(const ParallelPlan& plan, const Mesh& mesh, Rank representative, std::int64_t inner) {
+  const std::int64_t ring = plan.cp / inner;
+  return {representative, {{2, mesh.stride("cp") * inner * (ring % 2 == 0 ? ring / 2 : 1)}}};
+}
+
+std::int64_t usual_cp_inner(const Model& model, const ParallelPlan& plan, std::int64_t node) {
+  if (plan.cp_comm != ContextExchange::kHierarchical || plan.tp < 1 || plan.cp < 1 || !rank_order(plan)) return 0;
+  const std::int64_t most = most_inner(model, plan), stride = plan.cp == 1 ? 1 : mesh_of(plan).stride("cp");
+  std::int64_t inner = most;
+  while (inner > 1 && (inner * stride > node || most % inner != 0)) --inner;
+  return inner;
 }
 
 RankGroup expert_tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {

@@ -31,6 +31,7 @@ struct Shape {
   std::int64_t sharded_tokens;   // tokens / tp under sequence parallelism: norms, residuals, dropouts
   std::int64_t heads, kv_heads;  // of this rank; fewer key-value heads than ranks are replicated
   std::int64_t query_dim, value_dim;
+  std::int64_t cp_inner;           // context-parallel ranks that exchange heads for tokens; the others form rings
   std::int64_t vocabulary;         // of this rank: padded to a multiple of 128 tp, as Megatron does
   std::int64_t prediction_layers;  // for multi-token prediction, that are trained
   LayerKind kind;  // of the layer whose blocks are made: the model's first, unless layer_block says otherwise
@@ -92,8 +93,11 @@ Rank representative(const Mesh& mesh, std::int64_t stage);
 // The groups of a representative.
 RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
 RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
-// Two neighbors of the ring of context-parallel ranks whose link is its slowest: in the halves of the group.
-RankGroup context_pair(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
+// Of these, neighbors that exchange heads.
+RankGroup context_inner_group(const Mesh& mesh, Rank representative, std::int64_t inner);
+// Two neighbors of the ring of context-parallel ranks whose link is its slowest: in the halves of the group. `inner`
+// ranks exchange heads; each has a ring of its own.
+RankGroup context_pair(const ParallelPlan& plan, const Mesh& mesh, Rank representative, std::int64_t inner);
 RankGroup expert_tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
 // Experts are spread over the ranks of a stage that are not tensor-parallel ranks of one expert: tp / etp, cp and dp.
 // They take neighbors where ep is before dp in the order, the ranks farthest apart where it is behind (Megatron-Core,

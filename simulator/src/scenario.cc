@@ -350,6 +350,10 @@ std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
 
 }  // namespace
 
+std::int64_t usual_cp_inner(const Scenario& scenario) {
+  return usual_cp_inner(scenario.model, scenario.plan, scenario.cluster.gpus_per_node());
+}
+
 Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file) {
   NS_TRY(const std::string text, read_text(path, kLargestCalibration, "kernels/calibration",
                                            "a kernel calibration, as ns-dist calibrate writes it"));
@@ -420,6 +424,9 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     NS_TRY_VOID(fill(cluster, scenario.plan, given.contains("plan/dp")));
   }
   scenario.cluster = std::move(cluster);
+  if (!given.contains("plan/cp_inner") && (base == nullptr || base->plan.cp_inner == usual_cp_inner(*base))) {
+    scenario.plan.cp_inner = usual_cp_inner(scenario);
+  }
   NS_TRY_VOID(check_stragglers(scenario));
   scenario.files = files_of(catalog, base);
   NS_TRY_VOID(use_calibrations(scenario, spec));

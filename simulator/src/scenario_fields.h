@@ -22,6 +22,9 @@ struct References {
   std::optional<std::string> kernel_calibration;                   // the same of the GPU's kernels
 };
 
+// cp_inner where nobody has set it.
+std::int64_t usual_cp_inner(const Scenario& scenario);
+
 template <class Visitor, OrConst<References> T>
 void visit_fields(Visitor&& visit, T& names) {
   visit({.name = "model",

@@ -9,6 +9,7 @@
 
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
+#include "scenario_fields.h"
 
 namespace ns_dist {
 namespace {
@@ -352,6 +353,9 @@ double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const
 }
 
 void SearchSpace::Contents::finish(Scenario& scenario) const {
+  if (follows_context) {
+    scenario.plan.cp_inner = usual_cp_inner(scenario);
+  }
   if (!follows_schedule) return;
   const auto schedule = pipeline_schedule(scenario.plan.schedule);
   if (schedule) scenario.plan.overlap_p2p = (*schedule)->overlaps_messages;
@@ -468,6 +472,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     if (searched.changes == Changes::kKernels) space->groups = space->levels.size();
     if (searched.changes != Changes::kDataParallel) space->budgets = space->levels.size();
   }
+  space->follows_context = !gives(request, "plan/cp_inner") && space->base.plan.cp_inner == usual_cp_inner(space->base);
   space->follows_schedule = !gives(request, kOverlapP2p);
   space->fixed = std::move(request.fixed);
   space->from = std::move(request.from);

@@ -26,6 +26,7 @@ class SearchSpace::Contents {
   std::vector<Level> levels;
   std::size_t groups = 0;         // levels that decide the kernels
   std::size_t budgets = 0;        // and those that decide what a stage holds
+  bool follows_context = false;   // cp_inner is what the heads and the node allow
   bool follows_schedule = false;  // overlap_p2p is what the schedule does
   std::uint64_t size = 0;
   ScenarioSpec fixed;

@@ -6,6 +6,7 @@
 
 #include "ns_dist/names.h"
 #include "ns_dist/rank_group.h"
+#include "ns_dist/routing.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -40,6 +41,10 @@ struct Collective {
   // Of an uneven all-to-all (all-to-all-v): bytes through the port of the busiest rank, in or out, over the mean; from
   // 1 (even) to the number of ranks. `size` is the mean. 1 for all other collectives.
   double imbalance = 1;
+  // Of an all-to-all of tokens to the ranks' experts, or back, that sends one copy of a token to each node that it goes
+  // to, where the copies for the node's other ranks are made (DeepEP). `size` is one copy for each rank that a token
+  // goes to. No experts: every rank sends to every rank.
+  Routing routing = {};
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 

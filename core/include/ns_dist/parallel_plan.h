@@ -42,11 +42,20 @@ std::string field_text(const Recomputation& value);
 
 // How context-parallel ranks bring queries and keys together: keys and values travel around a ring, each part beside
 // the attention of the part before it (Liu et al. 2023, arXiv 2310.01889); all keys and values are gathered first
-// (Llama 3, arXiv 2407.21783, s.3.3.2); or heads and tokens are exchanged, so that each rank has all tokens of some
-// heads (Jacobs et al. 2023, arXiv 2309.14509, DeepSpeed-Ulysses).
-enum class ContextExchange { kRing, kAllGather, kAllToAll };
+// (Llama 3, arXiv 2407.21783, s.3.3.2); heads and tokens are exchanged, so that each rank has all tokens of some
+// heads (Jacobs et al. 2023, arXiv 2309.14509, DeepSpeed-Ulysses); or they are exchanged among neighbors, and keys and
+// values travel around rings of ranks with the same heads (TransformerEngine's and Megatron-Core's hierarchical context
+// parallelism).
+enum class ContextExchange { kRing, kAllGather, kAllToAll, kHierarchical };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ContextExchange> = {"p2p", "all-gather", "a2a"};
+inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ContextExchange> = {"p2p", "all-gather", "a2a",
+                                                                                      "a2a+p2p"};
+// How tokens go to the ranks of their experts and back: a copy for each expert, by an all-to-all of all ranks
+// (Megatron-Core's all-to-all dispatcher); or a copy for each node, which its GPUs copy for each other, one for each
+// rank (DeepEP, Megatron-Core's flex dispatcher).
+enum class ExpertDispatch { kAllToAll, kDeepEp };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertDispatch> = {"a2a", "deepep"};
 // Format of the optimizer's two moments. 8 bits: one factor a block (Dettmers et al. 2021, arXiv 2110.02861).
 enum class MomentType { kFp32, kBf16, k8Bit };
 template <>
@@ -80,6 +89,8 @@ struct ParallelPlan {
   std::string order = "tp-cp-ep-dp-pp";  // which ranks are neighbors: dimensions, innermost first (rank_order)
   std::int64_t etp = 0;                  // tensor-parallel ranks of an expert; 0: as many as tp
   ContextExchange cp_comm = ContextExchange::kRing;
+  std::int64_t cp_inner = 0;  // of a2a+p2p: ranks that exchange heads; 0: as many as divide the key-value heads
+  ExpertDispatch expert_dispatch = ExpertDispatch::kAllToAll;
   ZeroStage zero = ZeroStage::kOptimizer;
   std::int64_t shard = 0;     // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
   bool reshard = true;        // ZeRO 3: the backward pass gathers weights again
@@ -131,9 +142,15 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.dp);
   visit({.name = "plan/cp", .help = "context-parallel ranks"}, plan.cp);
   visit({.name = "plan/cp_comm",
-         .help = "keys and values around a ring, gathered, or exchanged for heads",
+         .help = "keys and values around a ring, gathered, exchanged for heads, or both: heads among neighbors",
          .in_reports = kUnlessDefault},
         plan.cp_comm);
+  visit({.name = "plan/cp_inner",
+         .help = "a2a+p2p: neighbors among the context-parallel ranks that exchange heads",
+         .default_text = "as many as lie in a node and divide the key-value heads",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.cp_inner);
   visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp x cp (x tp / etp)"}, plan.ep);
   visit({.name = "plan/etp",
          .help = "tensor-parallel ranks of an expert; 0: as many as tp",
@@ -141,6 +158,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kUnlessDefault},
         plan.etp);
+  visit({.name = "plan/expert_dispatch",
+         .help = "tokens travel as a copy for each expert, or for each node and there for each rank",
+         .in_reports = kUnlessDefault},
+        plan.expert_dispatch);
   visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
         plan.vpp);
   visit({.name = "plan/schedule",

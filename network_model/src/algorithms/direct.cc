@@ -34,12 +34,16 @@ Cost cost(const Call& call, Protocol protocol) {
     // node passes the network of every level on its way.
     const double outside = link.network() ? ranks - members_below : reach - members_below;
     const double bandwidth = call.bandwidth(tier);
-    double bytes = (outside + (link.network() ? 0 : kOwnShare * link.clock_factor)) / ranks * call.bytes;
+    // Where a node's GPUs make copies for each other, they do so for what comes from all nodes.
+    const double among = call.copies_in_nodes && !link.network() ? reach : ranks;
+    double bytes =
+        (call.copies(tier) * outside / among + (link.network() ? 0 : kOwnShare * link.clock_factor) / ranks) *
+        call.bytes;
     if (call.kind == CollectiveKind::kSendRecv) bytes = call.bytes;
     if (link.ring != 0) {
       // Dimension by dimension, the shortest way: every hop takes a link's time. The farthest peer is a half ring away,
       // or the whole of a line.
-      if (call.kind == CollectiveKind::kAllToAll) bytes = across_half(tier) * call.bytes;
+      if (call.kind == CollectiveKind::kAllToAll) bytes = call.copies(tier) * across_half(tier) * call.bytes;
       const auto parts = static_cast<double>(tier.parts);
       hops += call.fills(tier) ? std::floor(parts / 2) : parts - 1;
       wire = std::max(wire, of(link.ring_hop, Protocol::kLl));

@@ -31,6 +31,10 @@ struct GroupReach {
 };
 GroupReach group_reach(const ParallelPlan& plan);
 
+// Of a2a+p2p: the most neighbors among the context-parallel ranks that lie in a node of `node` GPUs and divide the
+// key-value heads of a tensor-parallel rank. 0 for other plans, and those that check_plan refuses.
+std::int64_t usual_cp_inner(const Model& model, const ParallelPlan& plan, std::int64_t node);
+
 // Checks whether the plan can be built. Errors, all of them at once: degrees that are not positive, or that do not
 // divide heads, layers, experts, sequence or batch.
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training);

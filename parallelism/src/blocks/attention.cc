@@ -127,41 +127,57 @@ Bytes keys_and_values(const Shape& shape) {
   return bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim)) * units::B;
 }
 
-// One attention for each rank's keys: first the rank's own, then those that arrive from the neighbor while the one
-// before is computed. Of later ones half is masked: all queries see half of the keys, or half of the queries see all.
-// Backward, gradients of keys and values travel with them (Liu et al. 2023, arXiv 2310.01889).
-void ring_core(const Shape& shape, BlockStep& step) {
-  const std::int64_t local = shape.sequence / shape.cp;
+// Neighbors exchange heads for tokens, so that each has all of their tokens and its part of the heads; what follows is
+// on these. One attention for each part of the keys in the ring: first the rank's own, then those that arrive while the
+// one before is computed. Of later ones half is masked: all queries see half of the keys, or half of the queries see
+// all. Backward, gradients of keys and values travel with them (Liu et al. 2023, arXiv 2310.01889).
+void divided_core(const Shape& shape, BlockStep& step) {
+  const std::int64_t inner = shape.cp_inner, parts = shape.cp / inner, local = shape.sequence / parts;
   Attention own = fused_attention(shape);
-  own.query_length = own.key_length = local;
-  own.window = own.window < local ? own.window : 0;
+  own.heads /= inner;
+  own.kv_heads = std::max<std::int64_t>(1, own.kv_heads / inner);
+  if (parts > 1) {
+    own.query_length = own.key_length = local;
+    own.window = own.window < local ? own.window : 0;
+  }
   Attention other = own;
   other.key_length = std::max<std::int64_t>(1, local / 2);
   other.causal = false;
   other.window = 0;
-  const auto send = [&](std::vector<Call>& calls, const char* name, Bytes size, std::int32_t beside) {
-    calls.push_back({name, Communication{CollectiveKind::kSendRecv, size, Axis::kContextPair, beside}});
+  const Bytes queries = bytes_of(shape, shape.tokens, shape.heads * shape.query_dim) * units::B;
+  const Bytes results = bytes_of(shape, shape.tokens, shape.heads * shape.value_dim) * units::B;
+  const auto exchange = [&](std::vector<Call>& calls, const char* name, Bytes size) {
+    if (inner > 1) calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kContextInner}});
+  };
+  const auto send = [&](std::vector<Call>& calls, const char* name, Bytes size) {
+    if (parts > 1) calls.push_back({name, Communication{CollectiveKind::kSendRecv, size, Axis::kContextPair, 1}});
   };
   const std::int64_t outputs = shape.tokens * shape.heads * shape.value_dim;
-  const auto keys = static_cast<std::int64_t>(keys_and_values(shape) / units::B / shape.element);
+  // Of the rank's heads; more ranks than key-value heads have copies of them.
+  const std::int64_t keys = shape.tokens * inner * own.kv_heads * (shape.query_dim + shape.value_dim);
+  const Bytes travelling = static_cast<double>(keys) * shape.element * units::B;
+  exchange(step.forward, "attention.heads.all_to_all", queries + travelling);
+  exchange(step.input_gradient, "attention.output.backward.all_to_all", results);
   BlockStep one;
-  for (std::int64_t part = 0; part < shape.cp; ++part) {
-    const bool last = part + 1 == shape.cp;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const bool last = part + 1 == parts;
     one = {};
     add_core(shape, one, part == 0 ? own : other);
-    if (!last) send(step.forward, "attention.ring", keys_and_values(shape), 1);
+    if (!last) send(step.forward, "attention.ring", travelling);
     step.forward.push_back(std::move(one.forward.front()));
     // Results of the parts are weighted by their sums of exponentials.
     if (part > 0) {
       step.forward.push_back(kernel(shape, "attention.ring.merge", Elementwise{"merge", outputs, 2, 1, 4}));
     }
     // Keys and values go around once, their gradients once more behind them.
-    send(step.input_gradient, "attention.ring.backward", keys_and_values(shape) * (part == 0 || last ? 1.0 : 2.0), 1);
+    send(step.input_gradient, "attention.ring.backward", travelling * (part == 0 || last ? 1.0 : 2.0));
     step.input_gradient.push_back(std::move(one.input_gradient.front()));
     if (part > 0) {
       step.input_gradient.push_back(kernel(shape, "attention.ring.add", Elementwise{"add", keys, 2, 1, 1}));
     }
   }
+  exchange(step.forward, "attention.output.all_to_all", results);
+  exchange(step.input_gradient, "attention.heads.backward.all_to_all", queries + travelling);
 }
 
 // Queries of this rank against the keys of all ranks. Under a causal mask they see half of them.
@@ -182,38 +198,11 @@ void gathered_core(const Shape& shape, BlockStep& step) {
   communicate(step.input_gradient, "attention.keys.backward.reduce_scatter", CollectiveKind::kReduceScatter);
 }
 
-// Each rank has all tokens of its part of the heads.
-void exchanged_core(const Shape& shape, BlockStep& step) {
-  Attention attention = fused_attention(shape);
-  attention.heads = shape.heads / shape.cp;
-  attention.kv_heads = std::max<std::int64_t>(1, attention.kv_heads / shape.cp);
-  const Bytes queries = bytes_of(shape, shape.tokens, shape.heads * shape.query_dim) * units::B;
-  const Bytes outputs = bytes_of(shape, shape.tokens, shape.heads * shape.value_dim) * units::B;
-  const auto exchange = [&](std::vector<Call>& calls, const char* name, Bytes size) {
-    calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kContext}});
-  };
-  exchange(step.forward, "attention.heads.all_to_all", queries + keys_and_values(shape));
-  exchange(step.input_gradient, "attention.output.backward.all_to_all", outputs);
-  add_core(shape, step, attention);
-  exchange(step.forward, "attention.output.all_to_all", outputs);
-  exchange(step.input_gradient, "attention.heads.backward.all_to_all", queries + keys_and_values(shape));
-}
-
 void flash_core(const Shape& shape, BlockStep& step) {
   if (shape.cp == 1) {
     add_core(shape, step, fused_attention(shape));
   } else {
-    switch (shape.plan->cp_comm) {
-      case ContextExchange::kRing:
-        ring_core(shape, step);
-        break;
-      case ContextExchange::kAllGather:
-        gathered_core(shape, step);
-        break;
-      case ContextExchange::kAllToAll:
-        exchanged_core(shape, step);
-        break;
-    }
+    shape.plan->cp_comm == ContextExchange::kAllGather ? gathered_core(shape, step) : divided_core(shape, step);
   }
   // Log-sum-exp of each row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2).
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;

@@ -1,5 +1,6 @@
 // Mixture of experts with token dispatch by all-to-all (Megatron-Core's all-to-all dispatcher): route, permute,
-// exchange over the expert-parallel group, gather over the tensor-parallel group, grouped GEMMs, and back.
+// exchange over the expert-parallel group, gather over the tensor-parallel group, grouped GEMMs, and back. By DeepEP:
+// route, exchange, permute, grouped GEMMs, and back.
 #include <algorithm>
 #include <utility>
 
@@ -15,18 +16,27 @@ using blocks::Split;
 // Routing is taken as balanced: each expert receives the same number of tokens.
 struct LocalExperts {
   explicit LocalExperts(const Shape& shape)
-      : routed(shape.sharded_tokens * shape.model->moe->top_k),
-        rows((shape.etp == shape.tp ? shape.tokens : shape.sharded_tokens * shape.etp) * shape.model->moe->top_k),
+      : top_k(shape.model->moe->top_k),
+        routed(shape.sharded_tokens * top_k),
+        rows((shape.etp == shape.tp ? shape.tokens : shape.sharded_tokens * shape.etp) * top_k),
         experts(shape.model->moe->experts / shape.ep),
         ffn(shape.model->moe->expert_ffn / shape.etp),
-        exchanged(bytes_of(shape, routed, shape.hidden) * units::B),
+        one_copy(shape.plan->expert_dispatch == ExpertDispatch::kDeepEp && shape.ep > 1),
+        copies(one_copy ? parts_reached(shape.model->moe->routing(), shape.ep) : static_cast<double>(top_k)),
+        exchanged(bytes_of(shape, shape.sharded_tokens, shape.hidden) * copies * units::B),
         gathered(bytes_of(shape, rows, shape.hidden) * units::B) {}
 
+  // Writes of a token where its rows are summed, for each of them.
+  double once() const { return (one_copy ? copies : 1) / static_cast<double>(top_k); }
+
+  std::int64_t top_k;    // experts of a token
   std::int64_t routed;   // token copies that this rank sends to experts
   std::int64_t rows;     // token copies that this rank's experts receive, all of them together
   std::int64_t experts;  // of this rank
   std::int64_t ffn;      // of one expert on this rank
-  Bytes exchanged;       // send buffer of the all-to-all
+  bool one_copy;         // a rank gets a token once, however many of its experts process it
+  double copies;         // of a token that travel: for each rank, or for each expert
+  Bytes exchanged;       // all of them
   Bytes gathered;        // over the tensor-parallel group
 };
 
@@ -44,8 +54,11 @@ void reduce_rows(const Shape& shape, std::vector<Call>& calls, std::string_view 
                                  Axis::kExpertTensor}});
 }
 
-void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, Bytes size, std::int32_t beside = 0) {
-  if (shape.ep > 1) calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kExpert, beside}});
+void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size,
+              std::int32_t beside = 0) {
+  if (shape.ep == 1) return;
+  calls.push_back({name, Communication{CollectiveKind::kAllToAll, size.exchanged, Axis::kExpert, beside,
+                                       size.one_copy ? shape.model->moe->routing() : Routing{}}});
 }
 
 // Rows come in from each rank in turn. They are brought together by local expert, and split before they leave
@@ -83,63 +96,90 @@ KernelCounts kernels_of(const std::vector<BlockStep>& steps) {
   return kernels;
 }
 
-// From tokens to rows of experts: two steps. What is between them runs beside the exchange, `between` kernels.
+// Tokens, or their copies on this rank, become rows of experts.
+void permute(const Shape& shape, std::vector<Call>& calls, Bytes rows) {
+  calls.push_back(kernel(shape, "moe.permute", Copy{rows}));
+}
+void permute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
+  const std::int64_t elements = size.routed * shape.hidden;
+  calls.push_back(kernel(shape, "moe.permute.backward",
+                         shape.plan->fused_permutation ? Elementwise{"sum", elements, 1, size.once(), 1}
+                                                       : Elementwise{"index_add", elements, 2, 1, 1}));
+}
+
+// And back to a weighted sum. Unfused: rows times their weights, added to their tokens one by one; backward, the
+// gradient of each row, its product with the weight, and the gradient of the weight (Megatron-Core, moe_utils.py,
+// unpermute).
+void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
+  const std::int64_t elements = size.routed * shape.hidden;
+  if (shape.plan->fused_permutation) {
+    calls.push_back(kernel(shape, "moe.unpermute", Elementwise{"weighted_sum", elements, 1, size.once(), 2}));
+  } else {
+    calls.push_back(kernel(shape, "moe.unpermute.scale", Elementwise{"multiply", elements, 1, 1, 1}));
+    calls.push_back(kernel(shape, "moe.unpermute", Elementwise{"index_add", elements, 2, 1, 1}));
+  }
+}
+void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
+  const std::int64_t elements = size.routed * shape.hidden;
+  const auto add = [&](const char* name, const Elementwise& what) { calls.push_back(kernel(shape, name, what)); };
+  if (shape.plan->fused_permutation) {
+    add("moe.unpermute.backward", {"weighted_sum_backward", elements, 2, 1, 3});
+  } else {
+    add("moe.unpermute.backward", {"index_select", elements, 1, 1, 0});
+    add("moe.unpermute.scale.backward", {"multiply", elements, 1, 1, 1});
+    add("moe.unpermute.weights.backward", {"multiply_sum", elements, 2, 0, 2});
+  }
+}
+
+// From tokens to rows of experts: two steps. What is between them runs beside the exchange, `between` kernels. Where
+// each rank gets a token once, the exchange sends the tokens themselves, and rows are made behind it (Megatron-Core,
+// token_dispatcher.py, _DeepepManager).
 BlockStep send_rows(const Shape& shape, const LocalExperts& size, std::int32_t between) {
   BlockStep step;
   step.name = "moe.dispatch";
-  step.forward.push_back(kernel(shape, "moe.permute", Copy{size.exchanged}));
-  exchange(shape, step.forward, "moe.dispatch", size.exchanged, between);
-  const double once = 1 / static_cast<double>(shape.model->moe->top_k);  // writes of a token, for each of its rows
-  const std::int64_t elements = size.routed * shape.hidden;
-  step.input_gradient.push_back(kernel(shape, "moe.permute.backward",
-                                       shape.plan->fused_permutation ? Elementwise{"sum", elements, 1, once, 1}
-                                                                     : Elementwise{"index_add", elements, 2, 1, 1}));
+  if (!size.one_copy) permute(shape, step.forward, size.exchanged);
+  exchange(shape, step.forward, "moe.dispatch", size, between);
+  if (!size.one_copy) permute_backward(shape, step.input_gradient, size);
   return step;
 }
 BlockStep receive_rows(const Shape& shape, const LocalExperts& size, std::int32_t between) {
   BlockStep step;
   step.name = "moe.receive";
-  gather_rows(shape, step.forward, "moe.dispatch", size.gathered);
-  sort_by_expert(shape, step.forward, "moe.sort", size);
-  sort_by_expert(shape, step.input_gradient, "moe.sort.backward", size);
-  reduce_rows(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
-  exchange(shape, step.input_gradient, "moe.dispatch.backward", size.exchanged, between);
+  if (size.one_copy) {
+    permute(shape, step.forward, size.gathered);
+    permute_backward(shape, step.input_gradient, size);
+  } else {
+    gather_rows(shape, step.forward, "moe.dispatch", size.gathered);
+    sort_by_expert(shape, step.forward, "moe.sort", size);
+    sort_by_expert(shape, step.input_gradient, "moe.sort.backward", size);
+    reduce_rows(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
+  }
+  exchange(shape, step.input_gradient, "moe.dispatch.backward", size, between);
   return step;
 }
 
-// From rows of experts to the weighted sum of each token.
+// From rows of experts to the weighted sum of each token. Where each rank gets a token once, the exchange itself adds
+// the sums of ranks and nodes.
 BlockStep combine(const Shape& shape, const LocalExperts& size) {
   BlockStep step;
   step.name = "moe.combine";
   step.forward.reserve(4);
-  sort_by_expert(shape, step.forward, "moe.unsort", size);
-  reduce_rows(shape, step.forward, "moe.combine", size.gathered);
-  exchange(shape, step.forward, "moe.combine", size.exchanged);
-  const double once = 1 / static_cast<double>(shape.model->moe->top_k);
-  const std::int64_t elements = size.routed * shape.hidden;
-  // Unfused: rows times their weights, added to their tokens one by one; backward, the gradient of each row, its
-  // product with the weight, and the gradient of the weight (Megatron-Core, moe_utils.py, unpermute).
-  const auto add = [&](std::vector<Call>& calls, const char* name, const Elementwise& what) {
-    calls.push_back(kernel(shape, name, what));
-  };
-  if (shape.plan->fused_permutation) {
-    add(step.forward, "moe.unpermute", {"weighted_sum", elements, 1, once, 2});
-  } else {
-    add(step.forward, "moe.unpermute.scale", {"multiply", elements, 1, 1, 1});
-    add(step.forward, "moe.unpermute", {"index_add", elements, 2, 1, 1});
-  }
-
   step.input_gradient.reserve(4);
-  if (shape.plan->fused_permutation) {
-    add(step.input_gradient, "moe.unpermute.backward", {"weighted_sum_backward", elements, 2, 1, 3});
+  if (size.one_copy) {
+    unpermute(shape, step.forward, size);
+    exchange(shape, step.forward, "moe.combine", size);
+    exchange(shape, step.input_gradient, "moe.combine.backward", size);
+    unpermute_backward(shape, step.input_gradient, size);
   } else {
-    add(step.input_gradient, "moe.unpermute.backward", {"index_select", elements, 1, 1, 0});
-    add(step.input_gradient, "moe.unpermute.scale.backward", {"multiply", elements, 1, 1, 1});
-    add(step.input_gradient, "moe.unpermute.weights.backward", {"multiply_sum", elements, 2, 0, 2});
+    sort_by_expert(shape, step.forward, "moe.unsort", size);
+    reduce_rows(shape, step.forward, "moe.combine", size.gathered);
+    exchange(shape, step.forward, "moe.combine", size);
+    unpermute(shape, step.forward, size);
+    unpermute_backward(shape, step.input_gradient, size);
+    exchange(shape, step.input_gradient, "moe.combine.backward", size);
+    gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered);
+    sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size);
   }
-  exchange(shape, step.input_gradient, "moe.combine.backward", size.exchanged);
-  gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered);
-  sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size);
   // The experts' outputs, for the gradient of the routing weights.
   step.kept_for_input_gradient = bytes_of(shape, size.routed, shape.hidden);
   return step;

@@ -54,7 +54,8 @@ Question any_question() {
   plan.dp = 4;
   plan.ep = model.moe ? any_of({1, 2, 4}) : 1;
   plan.cp = any_of({1, 1, 2});
-  plan.cp_comm = static_cast<ContextExchange>(any_of({0, 1, 2}));
+  plan.cp_comm = static_cast<ContextExchange>(any_of({0, 1, 2, 3}));
+  if (plan.tp == 1) plan.expert_dispatch = static_cast<ExpertDispatch>(any_of({0, 1}));
   plan.zero = static_cast<ZeroStage>(any_of({1, 2, 3}));
   plan.overlap_tp = coin();
   plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));

@@ -64,7 +64,9 @@ Question any_question() {
   plan.vpp = any_of({1, 1, 2});
   plan.schedule = plan.vpp > 1 ? "interleaved" : (coin() ? "1f1b" : "gpipe");
   plan.cp = any_of({1, 1, 2, 4});
-  plan.cp_comm = static_cast<ContextExchange>(any_of({0, 1, 2}));
+  plan.cp_comm = static_cast<ContextExchange>(any_of({0, 1, 2, 3}));
+  plan.expert_dispatch = static_cast<ExpertDispatch>(any_of({0, 0, 1}));
+  if (plan.cp_comm == ContextExchange::kHierarchical) plan.cp_inner = any_of({0, 0, 1, 2});
   plan.etp = any_of({0, 0, 1, 2});
   plan.zero = static_cast<ZeroStage>(any_of({0, 1, 2, 3}));
   plan.shard = coin() && coin() ? any_of({1, 2}) : 0;

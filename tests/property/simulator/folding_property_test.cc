@@ -74,7 +74,8 @@ Question any_question() {
   if (model.moe && plan.dp > 1) plan.ep = one_of({1, plan.dp});
   plan.sequence_parallel = plan.tp > 1 && *rc::gen::arbitrary<bool>();
   plan.cp = model.layer_pattern.empty() ? one_of({1, 1, 2, 4}) : 1;
-  plan.cp_comm = static_cast<ContextExchange>(*rc::gen::inRange(0, 3));
+  plan.cp_comm = static_cast<ContextExchange>(*rc::gen::inRange(0, 4));
+  if (plan.tp == 1) plan.expert_dispatch = static_cast<ExpertDispatch>(*rc::gen::inRange(0, 2));
   plan.zero = static_cast<ZeroStage>(*rc::gen::inRange(0, 4));
   if (plan.zero != ZeroStage::kNone && *rc::gen::inRange(0, 3) == 0) plan.shard = plan.dp;
   plan.reshard = *rc::gen::arbitrary<bool>();

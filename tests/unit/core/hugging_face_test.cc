@@ -216,6 +216,25 @@ TEST(HuggingFace, NestedLanguageModelIsReadAlone) {
   EXPECT_EQ(model_parameters(*llama).total(), model_parameters(maverick).total());
 }
 
+TEST(HuggingFace, GroupsLimitTheExpertsOfAToken) {
+  const auto groups = [](const std::string& type, const std::string& more) {
+    const auto model = read(fmt::format(R"({{"model_type": "{}", "hidden_size": 64, "intermediate_size": 128,
+        "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100, "n_routed_experts": 16,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 32, "q_lora_rank": 16, "kv_lora_rank": 16,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "max_position_embeddings": 128 {}}})",
+                                        type, more));
+    EXPECT_TRUE(model) << to_text(model.error());
+    return std::pair{model->moe->groups, model->moe->top_groups};
+  };
+  EXPECT_EQ(groups("deepseek_v3", R"(, "n_group": 4, "topk_group": 2)"), (std::pair<std::int64_t, std::int64_t>(4, 2)));
+  EXPECT_EQ(groups("deepseek_v3", ""), (std::pair<std::int64_t, std::int64_t>(8, 4))) << "the class's own";
+  EXPECT_EQ(groups("deepseek_v2", R"(, "topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3)"),
+            (std::pair<std::int64_t, std::int64_t>(8, 3)));
+  EXPECT_EQ(groups("deepseek_v2", R"(, "topk_method": "greedy", "n_group": 8, "topk_group": 3)"),
+            (std::pair<std::int64_t, std::int64_t>(1, 1)));
+  EXPECT_EQ(groups("glm4_moe", R"(, "n_group": 1, "topk_group": 1)"), (std::pair<std::int64_t, std::int64_t>(1, 1)));
+}
+
 TEST(HuggingFace, LayersDifferAsTheFileSays) {
   const std::string keys = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
                               "num_hidden_layers": 6, "vocab_size": 100)";

@@ -91,5 +91,20 @@ TEST(Footprint, CountsBytesIntoEachLevel) {
   EXPECT_NEAR(bytes(1), 2 * 3.0 / 4 * 64e6 / 8, 1e-3);
 }
 
+// One copy of a token for each node crosses the network, one for each rank the links in a node.
+TEST(Footprint, CountsCopiesOfTokensForNodes) {
+  const Cluster cluster = test::dgx_a100();
+  const Routing routing{256, 8, 8, 4};
+  const double tokens = 64e6, ranks = parts_reached(routing, 64);
+  const Collective call{
+      .kind = CollectiveKind::kAllToAll, .size = ranks * tokens * B, .group = {0, {{64, 1}}}, .routing = routing};
+  const auto taken = *footprint(cluster, call, 1 * s);
+  const auto bytes = [&](std::size_t level) {
+    return taken.ports[level] * network::link_of(cluster.levels[level], cluster.gpu).bandwidth;
+  };
+  EXPECT_NEAR(bytes(0), ranks * 63 / 64 * tokens, 1e-3);
+  EXPECT_NEAR(bytes(1), parts_reached(routing, 8) * 7 / 8 * tokens, 1e-3);
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -69,6 +69,55 @@ TEST(NetworkModel, BusiestPortDecidesAnUnevenAllToAll) {
   EXPECT_TRUE(uneven.extrapolated) << "nobody measured one";
 }
 
+// Tokens of 1 GB go to 8 of 256 experts on 64 ranks, 8 nodes: one copy for each node, 7/8 of them to others.
+TEST(NetworkModel, OneCopyOfATokenGoesToEachOfItsNodes) {
+  const auto call = [](std::int64_t top_groups, double gigabytes = 1) {
+    const Routing routing{256, 8, 8, top_groups};
+    return Collective{.kind = CollectiveKind::kAllToAll,
+                      .size = gigabytes * parts_reached(routing, 64) * GB,
+                      .group = {0, {{64, 1}}},
+                      .routing = routing};
+  };
+  const auto model = model_of(test::dgx_a100(), {.calibrated = false});
+  const Forecast limited = *model->forecast(call(4)), all = *model->forecast(call(8));
+  EXPECT_NEAR(limited.floor / s, 3.6290109244 * 7 / 8 / 25, 1e-10);
+  EXPECT_NEAR(all.floor / s, 5.294652 * 7 / 8 / 25, 1e-8);
+  EXPECT_NEAR((all.latency - limited.latency) / s, (5.294652 - 3.6290109) * 7 / 8 / (0.94 * 25), 1e-8);
+  for (std::int64_t top = 2; top <= 8; ++top) {
+    EXPECT_LE(model->forecast(call(top - 1))->latency, model->forecast(call(top))->latency) << top;
+  }
+  // Nodes that one network joins take equally long on two levels of it.
+  Cluster racks = test::dgx_a100();
+  racks.levels[1].size = 2;
+  racks.levels.push_back({test::infiniband(25), 0, 1, 1});
+  EXPECT_NEAR(model_of(racks, {.calibrated = false})->forecast(call(4))->floor / s, 3.6290109244 * 6 / 8 / 25, 1e-10)
+      << "the cut around a rack of two";
+
+  // Where the network is fast, links in the nodes decide: they carry a copy for each rank, 7/8 of them to others, and
+  // a 64th that the rank keeps.
+  Cluster fast = test::dgx_a100();
+  fast.levels[1].fabric.bandwidth *= 1000;
+  const auto inside = model_of(fast, {.calibrated = false});
+  const double copies = parts_reached({256, 8, 8, 4}, 64);
+  EXPECT_NEAR((inside->forecast(call(4, 2))->latency - inside->forecast(call(4))->latency) / s,
+              copies * (7.0 / 8 + 0.35 / 64) / (0.8 * 300), 1e-9);
+
+  // In one node, and with a rank on each node, an ordinary all-to-all of as many copies.
+  for (const Stride& ranks : {Stride{8, 1}, Stride{8, 8}}) {
+    Collective one = call(4);
+    one.group = {0, {ranks}};
+    Collective plain = one;
+    plain.routing = {};
+    EXPECT_EQ(model->forecast(one)->latency, model->forecast(plain)->latency) << ranks.stride;
+  }
+  Collective wrong = call(4);
+  wrong.routing.groups = 7;
+  EXPECT_FALSE(model->forecast(wrong));
+  wrong = call(4);
+  wrong.kind = CollectiveKind::kAllReduce;
+  EXPECT_FALSE(model->forecast(wrong));
+}
+
 TEST(NetworkModel, DragonflyIsTwoLevelsTheOuterOneNarrower) {
   // Groups of 4 nodes; between groups half of what the nodes' ports reach.
   Cluster dragonfly = test::dgx_a100();

@@ -17,6 +17,7 @@ namespace {
 
 using namespace units;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::vector<std::string> names(const std::vector<Call>& calls) {
   std::vector<std::string> all;
@@ -252,6 +253,42 @@ TEST(Experts, KernelsParametersAndBytes) {
                    64.0 * 512 * 2 * (2 + 2 * 2) + 128.0 * 2 * (2 * 3 * 128 + 3 * 64) + 128.0 * 8 * 4);
   // Each of 256 rows passes one expert; all 128 tokens the shared one; this rank's 64 the router.
   EXPECT_DOUBLE_EQ(flops_of(block).forward, 2 * (256.0 * 3 * 512 * 128 + 128.0 * 3 * 512 * 64 + 64.0 * 512 * 8));
+}
+
+// A copy of a token for each rank travels, not one for each expert; rows are made where the experts are.
+TEST(Experts, DeepEpSendsATokenOnceToARank) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{.experts = 16, .top_k = 4, .expert_ffn = 256, .groups = 4, .top_groups = 2};
+  const Training training{4, 1, 128, Precision::kBf16};
+  ParallelPlan plan{.dp = 4, .ep = 4};
+  const Block by_expert = moe_block(Shape(model, plan, training));
+  plan.expert_dispatch = ExpertDispatch::kDeepEp;
+  const Block block = moe_block(Shape(model, plan, training));
+  EXPECT_THAT(names(step(block, "moe.dispatch").forward), ElementsAre("moe.dispatch"));
+  EXPECT_THAT(names(step(block, "moe.receive").forward), ElementsAre("moe.permute"));
+  EXPECT_THAT(names(step(block, "moe.receive").input_gradient),
+              ElementsAre("moe.permute.backward", "moe.dispatch.backward"));
+  EXPECT_THAT(names(step(block, "moe.combine").forward),
+              ElementsAre("moe.unpermute.scale", "moe.unpermute", "moe.combine"));
+  EXPECT_THAT(names(step(block, "moe.combine").input_gradient),
+              ElementsAre("moe.combine.backward", "moe.unpermute.backward", "moe.unpermute.scale.backward",
+                          "moe.unpermute.weights.backward"));
+  // 4 of the 8 experts of two ranks: a rank is missed by 1 of 70 choices. Without DeepEP, 4 copies.
+  const auto sent = [&](const Block& of) {
+    return std::get<Communication>(step(of, "moe.dispatch").forward.back().what);
+  };
+  EXPECT_NEAR(sent(block).size / B, 128.0 * 512 * 2 * 2 * (1 - 1.0 / 70), 1e-6);
+  EXPECT_DOUBLE_EQ(sent(by_expert).size / B, 128.0 * 512 * 2 * 4);
+  EXPECT_EQ(sent(block).routing, (Routing{16, 4, 4, 2}));
+  EXPECT_EQ(sent(by_expert).routing, Routing{});
+  EXPECT_DOUBLE_EQ(flops_of(block).forward, flops_of(by_expert).forward);
+  EXPECT_DOUBLE_EQ(after_forward(block), after_forward(by_expert));
+
+  plan.tp = 2;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("use plan/etp=1"));
+  plan.tp = 1;
+  model.moe->top_groups = 0;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("top groups that hold those of a token"));
 }
 
 TEST(EmbeddingAndLoss, ParametersAndBytes) {

@@ -84,6 +84,70 @@ TEST_F(Context, SendsKeysAndValuesAround) {
   EXPECT_DOUBLE_EQ(sent(core(4, ContextExchange::kAllToAll).forward, CollectiveKind::kAllToAll), 2 * queries + own);
 }
 
+// Heads are exchanged among all ranks, or among none: the other two exchanges.
+TEST_F(Context, HierarchyHasTheOthersAsItsEnds) {
+  const auto block = [&](const ParallelPlan& plan) {
+    const Block made = attention_block(Shape(model, plan, training));
+    const BlockStep& part = step(made, "attention.core");
+    return std::pair(part.forward, part.input_gradient);
+  };
+  for (const std::int64_t cp : {2, 4, 8}) {
+    const auto calls = [&](ContextExchange how, std::int64_t inner) {
+      auto [forward, backward] = block({.cp = cp, .cp_comm = how, .cp_inner = inner});
+      return std::pair(std::move(forward), std::move(backward));
+    };
+    EXPECT_EQ(calls(ContextExchange::kHierarchical, cp), calls(ContextExchange::kAllToAll, 0)) << cp;
+    EXPECT_EQ(calls(ContextExchange::kHierarchical, 1), calls(ContextExchange::kRing, 0)) << cp;
+    EXPECT_EQ(calls(ContextExchange::kHierarchical, 0), calls(ContextExchange::kAllToAll, 0)) << "8 key-value heads";
+  }
+}
+
+// 8 ranks, 4 of which exchange heads: a ring of two. A rank's keys and values are as many bytes after the exchange as
+// before, so they travel once where 7 parts do in a ring alone.
+TEST_F(Context, HierarchyExchangesHeadsAndSendsKeys) {
+  const ParallelPlan plan{.cp = 8, .cp_comm = ContextExchange::kHierarchical, .cp_inner = 4};
+  const Block block = attention_block(Shape(model, plan, training));
+  const BlockStep& core = step(block, "attention.core");
+  const double own = s / 8 * kv, queries = s / 8 * 32 * 128 * 2;
+  EXPECT_DOUBLE_EQ(sent(core.forward, CollectiveKind::kAllToAll), 2 * queries + own);
+  EXPECT_DOUBLE_EQ(sent(core.input_gradient, CollectiveKind::kAllToAll), 2 * queries + own);
+  EXPECT_DOUBLE_EQ(sent(core.forward, CollectiveKind::kSendRecv), own);
+  EXPECT_DOUBLE_EQ(sent(core.input_gradient, CollectiveKind::kSendRecv), 2 * own);
+  const double share = heads * s * s / 2 / 8;
+  EXPECT_NEAR(pairs(core.forward) / share, 1, 1e-12);
+  EXPECT_NEAR(pairs(core.input_gradient) / share, 1, 1e-12);
+  // Ranks 0 to 3 exchange heads; the ring goes from each to the rank 4 further.
+  const auto graph = plan_step(model, plan, training);
+  ASSERT_TRUE(graph) << to_text(graph.error());
+  std::map<std::string, RankGroup> groups;
+  for (const WorkItem& item : graph->works()) {
+    if (const auto* call = std::get_if<Collective>(&item.work)) groups[item.name] = call->group;
+  }
+  EXPECT_EQ(groups.at("attention.heads.all_to_all"), (RankGroup{0, {{4, 1}}}));
+  EXPECT_EQ(groups.at("attention.ring"), (RankGroup{0, {{2, 4}}}));
+  // More ranks than key-value heads: each brings a copy of one head's keys for all tokens of the neighbors.
+  const ParallelPlan more{.cp = 32, .cp_comm = ContextExchange::kHierarchical, .cp_inner = 16};
+  const Block copied = attention_block(Shape(model, more, training));
+  const std::vector<Call>& forward = step(copied, "attention.core").forward;
+  EXPECT_DOUBLE_EQ(sent(forward, CollectiveKind::kSendRecv), s / 2 * kv / 8);
+  EXPECT_DOUBLE_EQ(sent(forward, CollectiveKind::kAllToAll), 2 * s / 32 * 32 * 128 * 2 + s / 2 * kv / 8);
+}
+
+// As many neighbors as lie in a node and divide the 8 key-value heads, or what tensor parallelism leaves of them.
+TEST_F(Context, UsualHierarchyLiesInANode) {
+  const auto inner = [&](std::int64_t tp, std::int64_t cp, std::int64_t node) {
+    return usual_cp_inner(model, {.tp = tp, .cp = cp, .cp_comm = ContextExchange::kHierarchical}, node);
+  };
+  EXPECT_EQ(inner(1, 16, 8), 8);
+  EXPECT_EQ(inner(1, 16, 72), 8);
+  EXPECT_EQ(inner(1, 16, 4), 4);
+  EXPECT_EQ(inner(2, 16, 8), 4);
+  EXPECT_EQ(inner(4, 16, 8), 2);
+  EXPECT_EQ(inner(8, 16, 8), 1);
+  EXPECT_EQ(inner(1, 6, 8), 2);
+  EXPECT_EQ(usual_cp_inner(model, {.cp = 16}, 8), 0) << "a ring";
+}
+
 TEST_F(Context, RefusesWhatItCannotDivide) {
   const auto error_of = [&](const ParallelPlan& plan) {
     const auto checked = check_plan(model, plan, training);
@@ -94,6 +158,9 @@ TEST_F(Context, RefusesWhatItCannotDivide) {
   EXPECT_THAT(error_of({.cp = 2, .flash_attention = false}), HasSubstr("plan/flash_attention"));
   EXPECT_THAT(error_of({.tp = 8, .cp = 8, .cp_comm = ContextExchange::kAllToAll}),
               HasSubstr("does not divide the 4 heads"));
+  EXPECT_THAT(error_of({.tp = 8, .cp = 8, .cp_comm = ContextExchange::kHierarchical, .cp_inner = 8}),
+              HasSubstr("8 ranks do not divide cp 8 and the 4 heads"));
+  EXPECT_THAT(error_of({.cp = 8, .cp_inner = 2}), HasSubstr("use plan/cp_comm=a2a+p2p"));
 }
 
 struct Traffic {

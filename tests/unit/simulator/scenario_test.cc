@@ -55,6 +55,28 @@ TEST(Resolve, DefaultsFollowTheDegrees) {
   EXPECT_EQ(resolved(spec).plan.schedule, "gpipe");
 }
 
+// Neighbors that exchange heads lie in a node of 8; what the user sets stays.
+TEST(Resolve, HierarchyFollowsNodeAndHeads) {
+  ScenarioSpec spec;
+  spec.set("plan/cp", 16).set("plan/cp_comm", "a2a+p2p");
+  const Scenario usual = resolved(spec);
+  EXPECT_EQ(usual.plan.cp_inner, 8);
+  const auto changed = [](const Scenario& base, const char* field, const char* value) {
+    ScenarioSpec change;
+    change.set(field, value);
+    return resolved(change, &base).plan.cp_inner;
+  };
+  EXPECT_EQ(changed(usual, "plan/cp", "4"), 4);
+  EXPECT_EQ(changed(usual, "plan/tp", "4"), 2);
+  EXPECT_EQ(changed(usual, "machine/gpus_per_node", "4"), 4);
+  EXPECT_EQ(changed(usual, "plan/cp_comm", "p2p"), 0);
+  spec.set("plan/cp_inner", 2);
+  const Scenario own = resolved(spec);
+  EXPECT_EQ(own.plan.cp_inner, 2);
+  EXPECT_EQ(changed(own, "plan/cp", "4"), 2);
+  EXPECT_EQ(resolved({}).plan.cp_inner, 0);
+}
+
 TEST(Resolve, ShortNamesMeanTheCommonVariant) {
   ScenarioSpec spec;
   spec.set("machine/gpu", "h100");

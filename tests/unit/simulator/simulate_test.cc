@@ -145,6 +145,42 @@ TEST(Simulate, ActivationsOnASlowLinkAreExposed) {
   }
 }
 
+// 8 ranks, N of which exchange heads: rings of R = 8 / N. An exchange takes 2 ms and is exposed, twice forward and
+// twice backward. A message takes x ms beside an attention of 1 ms, R - 1 times forward and R times backward.
+TEST(Simulate, HierarchicalContextExposesWhatAttentionDoesNotHide) {
+  Scenario scenario = small_scenario();
+  scenario.network.contention = scenario.network.compute_slowdown = false;
+  const FakeCompute compute(
+      [](const Operator& op) { return std::holds_alternative<Attention>(op.kind) ? 1 * ms : Seconds(); });
+  scenario.plan.cp = 8;
+  scenario.plan.cp_comm = ContextExchange::kHierarchical;
+  const double layers = 8 * 16;  // of all microbatches
+  for (const double message : {0.5, 1.5, 3.0}) {
+    const FakeNetwork network([message](const Collective& call) {
+      return call.kind == CollectiveKind::kAllToAll   ? 2 * ms
+             : call.kind == CollectiveKind::kSendRecv ? message * ms
+                                                      : Seconds();
+    });
+    std::vector<Seconds> steps;
+    for (const std::int64_t inner : {1, 2, 4, 8}) {
+      scenario.plan.cp_inner = inner;
+      const Report report = simulated(scenario, compute, network);
+      const double ring = 8.0 / static_cast<double>(inner), sent = ring > 1 ? 2 * ring - 1 : 0;
+      const double exposed = (inner > 1 ? 4 * 2.0 : 0) + sent * std::max(0.0, message - 1);
+      EXPECT_NEAR(report.breakdown.cp_exposed / ms, layers * exposed, 1e-5) << inner << ", " << message;
+      EXPECT_NEAR(report.step / ms, layers * (2 * ring + exposed), 1e-5) << inner << ", " << message;
+      steps.push_back(report.step);
+    }
+    scenario.plan.cp_inner = 0;
+    for (const auto& [how, same] :
+         {std::pair(ContextExchange::kRing, steps.front()), std::pair(ContextExchange::kAllToAll, steps.back())}) {
+      Scenario alone = scenario;
+      alone.plan.cp_comm = how;
+      EXPECT_EQ(simulated(alone, compute, network).step, same) << message;
+    }
+  }
+}
+
 // A prediction layer on the last stage: a layer, and a product of its own with its two gradients. The others wait for
 // that stage: (p - 1) passes of theirs, m of the last.
 TEST(Simulate, PredictionLayersDelayTheLastStage) {
