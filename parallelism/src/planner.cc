@@ -26,9 +26,7 @@ class StepPlanner {
  public:
   StepPlanner(const Model& model, const ParallelPlan& plan, const Training& training, const Pipeline& pipeline,
               const ModelParts& parts)
-      : model_(model),
-        plan_(plan),
-        training_(training),
+      : plan_(plan),
         shape_(model, plan, training),
         mesh_(mesh_of(plan)),
         passes_(*pipeline.passes),
@@ -697,9 +695,7 @@ class StepPlanner {
     return {std::move(name), category, none, work};
   }
 
-  const Model& model_;
   const ParallelPlan& plan_;
-  const Training& training_;
   Shape shape_;
   Mesh mesh_;
   const StagePasses& passes_;
