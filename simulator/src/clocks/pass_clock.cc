@@ -1,6 +1,7 @@
 #include "clocks/pass_clock.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -13,6 +14,13 @@ namespace {
 constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
 constexpr std::size_t kPassesOfAnActor = 8;  // at least, between two borders: comparing states takes time, too
 constexpr auto kFirstBeside = static_cast<std::uint32_t>(Stream::kDataParallel);
+
+// Of states that are equal: there is no -0 in them. States of a pipeline in its stride differ in few of many numbers.
+std::uint64_t hash(const std::vector<double>& state) {
+  std::uint64_t hash = 1469598103934665603u;
+  for (const double word : state) hash = (hash ^ std::bit_cast<std::uint64_t>(word)) * 1099511628211u;
+  return hash;
+}
 
 // Among those that run beside fragments.
 std::uint8_t stream_of(const Instruction& instruction) {
@@ -300,16 +308,6 @@ bool PassClock::meet(std::uint32_t a, std::uint32_t meeting) {
   return true;
 }
 
-// Equal for equal states, and hardly ever for others: how far the actors are apart.
-double PassClock::key(std::uint32_t reference) const {
-  const double zero = states_[reference].now;
-  double sum = reference;
-  for (const State& state : states_) {
-    if (!state.done) sum += state.now - zero;
-  }
-  return sum;
-}
-
 // The state relative to the time of `reference`; what no longer matters is left out.
 void PassClock::encode(std::uint32_t reference, std::vector<double>& code) const {
   code.resize(1 + states_.size() * 7 + unread_ * 3);
@@ -356,12 +354,12 @@ void PassClock::recur() {
   // A stage that runs ahead of the next one piles up messages: such a state does not recur.
   if (unread_ > kUnreadOfAnActor * states_.size()) return;
   Border& border = borders_[next_border_];
-  border.key = key(reference);
   encode(reference, border.state);
+  border.hash = hash(border.state);
   border.time = states_[reference].now;
   for (std::size_t back = 1; back <= border_count_; ++back) {
     const Border& earlier = borders_[(next_border_ + kBorders - back) % kBorders];
-    if (earlier.key != border.key || earlier.state != border.state) continue;
+    if (earlier.hash != border.hash || earlier.state != border.state) continue;
     repeat(earlier, border.time);
     border_count_ = 0;
     return;

@@ -64,7 +64,7 @@ class PassClock {
     std::vector<double> ends;  // of works started on the data-parallel stream
   };
   struct Border {
-    double key = 0;
+    std::uint64_t hash = 0;
     std::vector<double> state;
     double time = 0;
     std::vector<std::int64_t> repeats;
@@ -78,7 +78,6 @@ class PassClock {
   bool run(std::uint32_t actor, std::span<const BodyCall> calls, std::int32_t offset);
   bool meet(std::uint32_t actor, std::uint32_t meeting);
   void recur();
-  double key(std::uint32_t reference) const;
   void encode(std::uint32_t reference, std::vector<double>& state) const;
   void repeat(const Border& earlier, double now);
 
