@@ -1,11 +1,11 @@
 #include "clocks/pass_clock.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <utility>
 
 #include "clocks/fragment_length.h"
+#include "clocks/state_hash.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
@@ -14,13 +14,6 @@ namespace {
 constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
 constexpr std::size_t kPassesOfAnActor = 8;  // at least, between two borders: comparing states takes time, too
 constexpr auto kFirstBeside = static_cast<std::uint32_t>(Stream::kDataParallel);
-
-// Of states that are equal: there is no -0 in them. States of a pipeline in its stride differ in few of many numbers.
-std::uint64_t hash(const std::vector<double>& state) {
-  std::uint64_t hash = 1469598103934665603u;
-  for (const double word : state) hash = (hash ^ std::bit_cast<std::uint64_t>(word)) * 1099511628211u;
-  return hash;
-}
 
 // Among those that run beside fragments.
 std::uint8_t stream_of(const Instruction& instruction) {
@@ -308,7 +301,7 @@ bool PassClock::meet(std::uint32_t a, std::uint32_t meeting) {
   return true;
 }
 
-// The state relative to the time of `reference`; what no longer matters is left out.
+// The state relative to the time of `reference`; what no longer matters is left out. No number is -0.
 void PassClock::encode(std::uint32_t reference, std::vector<double>& code) const {
   code.resize(1 + states_.size() * 7 + unread_ * 3);
   double* next = code.data();
@@ -355,7 +348,7 @@ void PassClock::recur() {
   if (unread_ > kUnreadOfAnActor * states_.size()) return;
   Border& border = borders_[next_border_];
   encode(reference, border.state);
-  border.hash = hash(border.state);
+  border.hash = state_hash(border.state);
   border.time = states_[reference].now;
   for (std::size_t back = 1; back <= border_count_; ++back) {
     const Border& earlier = borders_[(next_border_ + kBorders - back) % kBorders];

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "clocks/program_engine.h"
+#include "clocks/state_hash.h"
 
 namespace ns_dist {
 
@@ -88,8 +89,7 @@ double ProgramQueue::Engine::recur(double now) {
   }
   Border border;
   border.state = encode(now);
-  border.hash = 1469598103934665603u;
-  for (const std::uint64_t word : border.state) border.hash = (border.hash ^ word) * 1099511628211u;
+  border.hash = state_hash(border.state);
   border.time = now;
   border.records = static_cast<std::uint32_t>(history_.records.size());
   border.repeats.reserve(actors_.size());
