@@ -625,8 +625,9 @@ double ProgramQueue::Engine::rescaled(double end, double now, double before, dou
 bool ProgramQueue::Engine::settle(double now) {
   if (measured_ == nullptr) {
     ++settles_;
+    was_calm_ = was_calm_ || flows_.calm();
     follow_touched(now);
-    if (was_calm_ && !flows_.calm()) {
+    if (was_calm_ && !flows_.calm()) {  // flows are about to run at other rates than those that were measured beside
       for (std::uint32_t a = 0; a < actors_.size(); ++a) {
         if (is_one_event(actors_[a].mode) && actors_[a].beside_now > 0) change_company(a, std::nullopt, now);
       }

@@ -199,7 +199,7 @@ class ProgramQueue::Engine {
   std::uint64_t events_ = 0;
   Measured* measured_ = nullptr;
   std::uint64_t settles_ = 0;
-  bool was_calm_ = true;  // at the last of them
+  bool was_calm_ = true;  // at the last of them, or when this one began
   bool border_ = false, border_done_ = false;
   std::uint64_t reference_ = kNoReference;
   std::vector<Border> borders_;
