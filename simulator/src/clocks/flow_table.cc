@@ -115,9 +115,7 @@ std::optional<Company> FlowTable::company(std::uint32_t stage, std::uint32_t fir
   };
   for (std::size_t port = 0; port < std::min(here.load.size(), 2 * ports.size()); ++port) {
     const double room = kFullPort - ports[port / 2];
-    if (here.load[port] <= std::max(0.0, room)) continue;  // with the other lanes, too
-    const double load = load_of(port);
-    if (load > 0 && load > room) return std::nullopt;
+    if (here.load[port] > room && load_of(port) > room) return std::nullopt;  // the first is of all lanes
   }
   Company company;
   for (const std::uint32_t lane : here.lanes) {

@@ -59,7 +59,7 @@ class FlowTable {
   // Every flow runs at its full rate.
   bool calm() const { return overloaded_ == 0 && slowed_ == 0; }
   // What the flows on lanes from `first` of each stage on, its own and messages, take from the kernels of `stage`.
-  // Nothing where they and a flow that asks for `ports` (by level) would have to share.
+  // Nothing where they and a flow that asks for `ports` (by level, none more than full) would have to share.
   std::optional<Company> company(std::uint32_t stage, std::uint32_t first, std::span<const double> ports) const;
   // Kernels of the stage run beside this, too.
   void add_company(std::uint32_t stage, const Company& company) {

@@ -411,7 +411,7 @@ void ProgramQueue::Engine::begin(std::uint32_t a, const std::optional<Company>& 
   if (known == nullptr) return begin_open(a, now);
   --actor.times_left;
   record_run(a, now);
-  rest(a, *known, 0, known->snapshots.front().state.running[0], now);
+  run_as(Mode::kRest, a, *known, 0, known->snapshots.front().state.running[0], now);
   record_rest(a, *known, fragments_.compiled(actor.fragment).first);
 }
 
@@ -436,25 +436,22 @@ void ProgramQueue::Engine::begin_open(std::uint32_t a, double now) {
 void ProgramQueue::Engine::begin_closed(std::uint32_t a, double now) {
   ActorState& actor = actors_[a];
   const Measured& known = *measured(actor.row, actor.fragment, {});
-  rest(a, known, 0, known.snapshots.front().state.running[0], now);
-  actor.mode = Mode::kClosed;
-  if (options_.record) {
-    actor.record = record(a, lane_of(a, 0), actor.fragment, actor.point);
-    history_.records[actor.record].start = now;
-    history_.records[actor.record].times = actor.times_left;
-  }
-  heap_.set(lane_of(a, 0), now + actor.times_left * known.length);
+  run_as(Mode::kClosed, a, known, 0, known.snapshots.front().state.running[0], now);
+  if (!options_.record) return;
+  actor.record = record(a, lane_of(a, 0), actor.fragment, actor.point);
+  history_.records[actor.record].start = now;
+  history_.records[actor.record].times = actor.times_left;
 }
 
-void ProgramQueue::Engine::rest(std::uint32_t a, const Measured& known, std::uint32_t snapshot, std::uint32_t kernel,
-                                double start) {
+void ProgramQueue::Engine::run_as(Mode mode, std::uint32_t a, const Measured& known, std::uint32_t snapshot,
+                                  std::uint32_t kernel, double start) {
   ActorState& actor = actors_[a];
-  actor.mode = Mode::kRest;
+  actor.mode = mode;
   actor.measured = &known;
   actor.start = start;
   actor.snapshot = snapshot;
   actor.kernel = kernel;
-  heap_.set(lane_of(a, 0), start + known.length);
+  heap_.set(lane_of(a, 0), start + (mode == Mode::kClosed ? actor.times_left : 1) * known.length);
 }
 
 void ProgramQueue::Engine::record_rest(std::uint32_t a, const Measured& known, const Streams& first) {
@@ -489,7 +486,7 @@ void ProgramQueue::Engine::rest_if_measured(std::uint32_t lane, double now) {
   const std::uint32_t node = open.running[stream];
   heap_.erase(lane);
   if (fragment.nodes[node].flow) flows_.remove(lane);
-  rest(a, *known, known->starts[node], open.running[0], now - known->spans[node].start);
+  run_as(Mode::kRest, a, *known, known->starts[node], open.running[0], now - known->spans[node].start);
   Streams first = open.next;
   first[stream] = node;
   record_rest(a, *known, first);
@@ -527,7 +524,7 @@ void ProgramQueue::Engine::change_company(std::uint32_t a, const std::optional<C
   const Feels feels = row_of(a).demands[nodes[node].work].feels;
   const double before = state.kernels.by[feels], after = next->snapshots[start].state.kernels.by[feels];
   if (before != after) end = rescaled(end, now, before, after);
-  rest(a, *next, start, kernel, end - next->spans[node].end);
+  run_as(Mode::kRest, a, *next, start, kernel, end - next->spans[node].end);
   if (actor.record == kNoRecord) return;
   span_of(actor, node)->end = end;
   Streams behind = state.next;
@@ -591,15 +588,10 @@ bool ProgramQueue::Engine::open_closed(std::uint32_t a, double now) {
   if (options_.record && done > 0) {
     record_run(a, actor.start);
   } else if (options_.record) {
-    StepRecord& whole = history_.records[actor.record];
-    whole.times = 1;
-    whole.spans = static_cast<std::uint32_t>(history_.spans.size());
-    history_.spans.resize(history_.spans.size() + known.spans.size());
+    history_.records[actor.record].times = 1;
+    add_spans(a);
   }
-  for (std::size_t n = 0; options_.record && n < known.spans.size(); ++n) {
-    *span_of(actor, static_cast<std::uint32_t>(n)) = {actor.start + known.spans[n].start,
-                                                      actor.start + known.spans[n].end};
-  }
+  record_rest(a, known, fragments_.compiled(actor.fragment).first);
   --actor.times_left;
   return true;
 }
@@ -725,6 +717,11 @@ void ProgramQueue::Engine::record_run(std::uint32_t a, double now) {
   ActorState& actor = actors_[a];
   actor.record = record(a, lane_of(a, 0), actor.fragment, actor.point);
   history_.records[actor.record].start = now;
+  add_spans(a);
+}
+
+void ProgramQueue::Engine::add_spans(std::uint32_t a) {
+  const ActorState& actor = actors_[a];
   history_.records[actor.record].spans = static_cast<std::uint32_t>(history_.spans.size());
   history_.spans.resize(history_.spans.size() + fragments_.compiled(actor.fragment).count);
 }

@@ -131,8 +131,10 @@ class ProgramQueue::Engine {
   void begin(std::uint32_t a, const std::optional<Company>& beside, double now);
   // One run of the fragment, node by node, from its beginning.
   void begin_open(std::uint32_t a, double now);
-  // What is left of the run as one event: as much as of `known`, if that had begun at `start`, from `snapshot` on.
-  void rest(std::uint32_t a, const Measured& known, std::uint32_t snapshot, std::uint32_t kernel, double start);
+  // All runs (kClosed) or what is left of one (kRest) as one event: `known` from `snapshot` on, as if that had begun at
+  // `start`.
+  void run_as(Mode mode, std::uint32_t a, const Measured& known, std::uint32_t snapshot, std::uint32_t kernel,
+              double start);
   // Spans of the nodes of a rest. `first`: by stream.
   void record_rest(std::uint32_t a, const Measured& known, const Streams& first);
   // The measured run beside this company, if it was in this state when its only running node began.
@@ -162,6 +164,8 @@ class ProgramQueue::Engine {
   std::uint32_t record(std::uint32_t a, std::uint32_t lane, std::uint32_t what, std::uint32_t cause);
   // Of a run, with spans of its nodes.
   void record_run(std::uint32_t a, double now);
+  // Of the nodes of the run under way.
+  void add_spans(std::uint32_t a);
   // A closed run that is opened at its very beginning.
   void forget_last_record(std::uint32_t a);
 
