@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -13,6 +16,9 @@
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/kernel_table.h"
 #include "ns_dist/network_fit.h"
+#include "ns_dist/next_measurements.h"
+#include "ns_dist/planner.h"
+#include "ns_dist/scenario.h"
 #include "tables.h"
 #include "terminal.h"
 
@@ -20,8 +26,23 @@ namespace ns_dist::cli {
 namespace {
 
 struct Request {
-  std::string gpu, cluster, collectives, kernels, mode = "sustained", output;
+  std::string gpu, cluster, collectives, kernels, mode = "sustained", output, next;
+  std::vector<std::string> from;
 };
+
+// Steps whose kernels matter where no report names others: dense and with experts, with each kind of attention,
+// normalization and activation, on 1 to 8 ranks of tensor parallelism.
+struct TypicalStep {
+  std::string_view model;
+  int tp, pp, ep;
+};
+constexpr std::array<TypicalStep, 6> kTypicalSteps = {{{"llama3-8b", 1, 1, 1},
+                                                       {"gpt3-13b", 2, 2, 1},
+                                                       {"llama3-70b", 4, 4, 1},
+                                                       {"gpt3-175b", 8, 16, 1},
+                                                       {"mixtral-8x7b", 1, 4, 8},
+                                                       {"deepseek-v2-lite", 1, 1, 8}}};
+constexpr std::size_t kAdvised = 20;
 
 // What a flag names, with the flag as the place of an error that has none.
 template <class T>
@@ -135,6 +156,65 @@ Result<std::string> calibrate_collectives(const Request& request) {
       rows.size(), fitted->curves.size(), cluster.id, request.output, 100 * before, 100 * after);
 }
 
+// The kernels of a step.
+Result<std::vector<KernelUse>> kernels_of(const Scenario& scenario) {
+  NS_TRY(const StepProgram program, plan_program(scenario.model, scenario.plan, scenario.training));
+  const std::vector<std::uint64_t> runs = program.run_counts();
+  std::vector<KernelUse> kernels;
+  for (std::size_t w = 0; w < program.works.size(); ++w) {
+    const auto* op = std::get_if<Operator>(&program.works[w].work);
+    if (op == nullptr || program.works[w].host.any()) continue;
+    kernels.push_back({*op, static_cast<double>(runs[w])});
+  }
+  return kernels;
+}
+
+// The kernels of the reports that --from names. Typical steps count where it names none, and are kernels that may be
+// measured where it does.
+Result<std::vector<std::vector<KernelUse>>> steps_of(const Request& request, const Gpu& gpu) {
+  std::vector<std::vector<KernelUse>> steps;
+  for (const std::string& report : request.from) {
+    WorkFlags flags;
+    flags.from = report;
+    NS_TRY(const auto scenario, read_base_of(flags));
+    NS_TRY(steps.emplace_back(), kernels_of(*scenario));
+  }
+  const Catalog catalog = Catalog::standard();
+  const auto has = [&](DType dtype) { return gpu.matrix_peak(dtype) > FlopsPerSecond(); };
+  for (const TypicalStep& typical : kTypicalSteps) {
+    ScenarioSpec spec;  // what kernels there are does not depend on the machine
+    spec.set("model", typical.model).set("machine/gpu", "h100-sxm-80gb");
+    spec.set("plan/tp", typical.tp).set("plan/pp", typical.pp).set("plan/ep", typical.ep).set("plan/dp", 8);
+    spec.set("training/dtype", has(DType::kBf16) ? "bf16" : has(DType::kFp16) ? "fp16" : "fp32");
+    NS_TRY(const Scenario scenario, resolve(spec, catalog));
+    NS_TRY(steps.emplace_back(), kernels_of(scenario));
+    if (request.from.empty()) continue;
+    for (KernelUse& use : steps.back()) use.runs = 0;
+  }
+  return steps;
+}
+
+// What to measure next, for people; --next has it as a table.
+Result<std::string> advice_of(const Request& request, const Gpu& gpu, const KernelCalibration& calibration,
+                              std::span<const std::vector<KernelUse>> steps) {
+  NS_TRY(const MeasurementAdvice advice, next_measurements(gpu, calibration, steps, kAdvised));
+  std::vector<Operator> rows;
+  std::string text =
+      fmt::format("What to measure next, by the kernels of {}: expected error {:.1f} % now\n",
+                  request.from.empty() ? "six typical steps" : fmt::format("{}", fmt::join(request.from, ", ")),
+                  100 * advice.error);
+  if (!advice.rows.empty()) text += "  share %  error %   then %  kernel\n";
+  for (const NextMeasurement& row : advice.rows) {
+    text += fmt::format("  {:>7.1f}  {:>7.1f}  {:>7.1f}  {}\n", 100 * row.share, 100 * row.error, 100 * row.left,
+                        to_text(row.work));
+    rows.push_back(row.work);
+  }
+  if (advice.rows.empty()) text += "  nothing: of each kernel as much is known as one more measurement tells\n";
+  if (request.next.empty()) return text + "  --next FILE.csv writes these rows for tools/collect/kernels.py\n";
+  NS_TRY_VOID(write_text(request.next, kernel_rows(gpu.id, rows)));
+  return text + fmt::format("  in {}, for tools/collect/kernels.py --rows\n", request.next);
+}
+
 // A correction of kernels: what the measurements of one GPU add to the forecast for it.
 Result<std::string> calibrate_gpu(const Request& request) {
   if (request.gpu.empty()) {
@@ -148,7 +228,11 @@ Result<std::string> calibrate_gpu(const Request& request) {
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu)));
-  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.kernels}));
+  std::vector<std::string> inputs = request.from;
+  inputs.push_back(request.kernels);
+  NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--next", request.next}}, inputs));
+  NS_TRY(const auto steps, steps_of(request, gpu));
+  if (request.kernels.empty()) return advice_of(request, gpu, {gpu.id, options.mode, {}}, steps);
   NS_TRY(const CsvTable table, CsvTable::read(request.kernels));
   NS_TRY_VOID(check_kernel_columns(table, gpu.id));
   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options));
@@ -162,7 +246,8 @@ Result<std::string> calibrate_gpu(const Request& request) {
         family.family, name_of(family.dtype), family.points.size(), 100 * family.before, 100 * family.after);
     warn_if_worse(fmt::format("{} {}", family.family, name_of(family.dtype)), family.before, family.after);
   }
-  return text;
+  NS_TRY(const std::string advice, advice_of(request, gpu, calibration, steps));
+  return text + advice;
 }
 
 }  // namespace
@@ -186,9 +271,24 @@ int calibrate_command(int argc, const char* const* argv) {
       ->type_name("CSV");
   app.add_option("--mode", request.mode, "how the kernels ran: burst, one alone; sustained, back to back [sustained]")
       ->type_name("WHICH");
-  app.add_option("--output", request.output, "the correction")->type_name("FILE")->required();
+  app.add_option("--from", request.from,
+                 "reports whose kernels decide what to measure next [six typical steps, tp 1 to 8]")
+      ->type_name("REPORT");
+  app.add_option("--next", request.next,
+                 "what to measure next, at most 20 kernels, as a table; without --kernels, what to measure first")
+      ->type_name("CSV");
+  app.add_option("--output", request.output, "the correction")->type_name("FILE");
   if (const auto done = parse(app, argc, argv)) return *done;
-  if (request.collectives.empty() == request.kernels.empty()) {
+  const bool first = request.collectives.empty() && request.kernels.empty() && !request.next.empty();
+  if (!first && request.output.empty()) {
+    return report_error({ErrorCode::kUsage, "the correction has no file", "--output", "a file", "", {}});
+  }
+  for (const auto& [flag, is_given] :
+       {std::pair("--from", !request.from.empty()), std::pair("--next", !request.next.empty())}) {
+    if (request.collectives.empty() || !is_given) continue;
+    return report_error({ErrorCode::kUsage, "is not a flag of collectives", flag, "only with kernels", "", {}});
+  }
+  if (!first && request.collectives.empty() == request.kernels.empty()) {
     return report_error(
         {ErrorCode::kUsage,
          request.kernels.empty() ? "no measurements are given" : "kernels and collectives are two corrections",
@@ -197,7 +297,7 @@ int calibrate_command(int argc, const char* const* argv) {
          "",
          {}});
   }
-  const auto answered = request.kernels.empty() ? calibrate_collectives(request) : calibrate_gpu(request);
+  const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_collectives(request);
   if (!answered) return report_error(answered.error());
   std::fputs(answered->c_str(), stdout);
   return kAnswered;

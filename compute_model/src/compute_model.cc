@@ -145,26 +145,10 @@ class KernelModel final : public BatchCost {
     return forecast;
   }
 
-  // The family's own measurements; those of plain products for other kernels on matrix units, which are as fast or slow
-  // as a machine's clock and power: on a B200 whose products reach 0.79 of the forecast, attention reaches 0.76 to 0.89
-  // and experts' products 0.81 to 0.86.
-  const FamilyCalibration* calibration_for(const Operator& op) const {
-    const std::string_view family = family_of(op);
-    const FamilyCalibration* products = nullptr;
-    for (const FamilyCalibration& f : calibration_->families) {
-      if (f.family == family && f.dtype == op.dtype) return &f;
-      if (f.family != "gemm") continue;
-      if (products == nullptr || f.dtype == op.dtype || f.dtype == DType::kBf16) products = &f;
-    }
-    return on_matrix_units(op) ? products : nullptr;
-  }
-
   // Corrects a forecast by measurements of this GPU.
   void calibrate(Estimate& estimate, const Operator& op, const Roofline& roofline, Steps& steps) const {
-    const FamilyCalibration* f = calibration_for(op);
+    const auto [f, own] = calibration_for(*calibration_, op);
     if (f == nullptr) return;
-    constexpr double kBorrowed = 1.5;  // wider where the measurements are another family's
-    const bool own = f->family == family_of(op) && f->dtype == op.dtype;
     const auto [compute, memory] = pipe_seconds(machine().gpu, op);
     estimate.seconds = std::max(estimate.seconds, roofline.floor());  // as calibrate_kernels saw it
     const double factor = std::exp(correction_at(*f, calibration_inputs(estimate.seconds, compute, memory)));

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "analytic_model.h"
 #include "calibration.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/kernel_table.h"
@@ -17,21 +18,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSchema = "ns-dist/kernel-calibration/1";
-constexpr std::size_t kFewest = 3;  // rows of a family
 
 struct Observation {
   std::array<double, 2> x{};
   double residual = 0;  // ln(measured / forecast)
 };
-
-// Forecasts of unmeasured GPUs are off by some 15 % in general and by some 20 % more in a region of a factor e of
-// duration or ridge; single kernels scatter by some 8 %.
-constexpr double kCommon = 0.15 * 0.15, kLocal = 0.2 * 0.2, kScatter = 0.08 * 0.08, kReach = 1.0;
-
-double covariance(const std::array<double, 2>& a, const std::array<double, 2>& b) {
-  const double d0 = a[0] - b[0], d1 = a[1] - b[1];
-  return kCommon + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
-}
 
 FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observation>& all) {
   // Evenly over the rows where there are more than are needed.
@@ -44,9 +35,9 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   Eigen::VectorXd residual(n);
   for (Eigen::Index i = 0; i < n; ++i) {
     for (Eigen::Index j = 0; j < n; ++j) {
-      k(i, j) = covariance(rows[static_cast<std::size_t>(i)].x, rows[static_cast<std::size_t>(j)].x);
+      k(i, j) = calibration_covariance(rows[static_cast<std::size_t>(i)].x, rows[static_cast<std::size_t>(j)].x);
     }
-    k(i, i) += kScatter;
+    k(i, i) += kCalibrationScatter;
     residual(i) = std::clamp(rows[static_cast<std::size_t>(i)].residual, -2.0, 2.0);
   }
   const Eigen::MatrixXd inverse = k.ldlt().solve(Eigen::MatrixXd::Identity(n, n));
@@ -77,6 +68,23 @@ Error wrong(const std::string& where, std::string message, std::string expected)
 
 }  // namespace
 
+double calibration_covariance(const std::array<double, 2>& a, const std::array<double, 2>& b) {
+  constexpr double kCommon = 0.15 * 0.15, kLocal = 0.2 * 0.2, kReach = 1.0;
+  const double d0 = a[0] - b[0], d1 = a[1] - b[1];
+  return kCommon + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
+}
+
+CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op) {
+  const std::string_view family = family_of(op);
+  const FamilyCalibration* products = nullptr;
+  for (const FamilyCalibration& f : calibration.families) {
+    if (f.family == family && f.dtype == op.dtype) return {&f, true};
+    if (f.family != "gemm") continue;
+    if (products == nullptr || f.dtype == op.dtype || f.dtype == DType::kBf16) products = &f;
+  }
+  return {on_matrix_units(op) ? products : nullptr, false};
+}
+
 std::array<double, 2> calibration_inputs(double seconds, double compute, double memory) {
   return {std::log(seconds / 100e-6), compute > 0 && memory > 0 ? std::log(compute / memory) : 0};
 }
@@ -84,7 +92,7 @@ std::array<double, 2> calibration_inputs(double seconds, double compute, double 
 double correction_at(const FamilyCalibration& family, const std::array<double, 2>& x) {
   double sum = 0;
   for (const FamilyCalibration::Point& point : family.points) {
-    sum += point.weight * covariance({point.duration, point.ridge}, x);
+    sum += point.weight * calibration_covariance({point.duration, point.ridge}, x);
   }
   return std::clamp(sum, -2.0, 2.0);
 }
@@ -115,12 +123,12 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
   }
   KernelCalibration calibration{gpu.id, options.mode, {}};
   for (const auto& [key, rows] : families) {
-    if (rows.size() >= kFewest) calibration.families.push_back(fit(key.first, key.second, rows));
+    if (rows.size() >= kFewestRows) calibration.families.push_back(fit(key.first, key.second, rows));
   }
   if (calibration.families.empty()) {
     return fail(wrong(
         table.where(), fmt::format("too few measurements of {}", gpu.id),
-        fmt::format("at least {} rows of one operator family and number format; a few dozen are better", kFewest)));
+        fmt::format("at least {} rows of one operator family and number format; a few dozen are better", kFewestRows)));
   }
   return calibration;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 namespace ns_dist {
 namespace {
@@ -162,9 +163,10 @@ double Machine::memory_seconds(double bytes) const {
   return std::max((bytes - resident) / achieved_bandwidth, 0.0) + resident / l2_bandwidth;
 }
 
-PoweredTime Machine::powered(double compute, double memory, double flops, double bytes, double weight) const {
+PoweredTime Machine::powered(double compute, double memory, double flops, double bytes, double weight,
+                             double limit) const {
   PoweredTime free{overlap_of(compute, memory), 1};
-  if (!(watts > 0)) return free;
+  if (!(watts > 0) || free.seconds > limit) return free;
   const double budget = watts - idle_watts, moved = bytes * byte_joules, products = flops * flop_joules * weight;
   const auto energy = [&](double clock) {
     const double voltage = 1 + kVoltageRise * std::clamp((clock - 0.5) / 0.5, 0.0, 1.0);
@@ -177,6 +179,9 @@ PoweredTime Machine::powered(double compute, double memory, double flops, double
     const double seconds = energy(low) / budget;
     return {seconds, std::min(low, compute / seconds)};
   }
+  // The clock at which it would take just `limit`: if power does not pay for that, it takes longer.
+  const double wanted = compute / std::cbrt(limit * limit * limit - memory * memory * memory);
+  if (wanted > low && energy(wanted) > budget * limit) return {std::numeric_limits<double>::infinity(), low};
   for (int step = 0; step < 24; ++step) {
     const double middle = (low + high) / 2;
     (energy(middle) > budget * overlap_of(compute / middle, memory) ? high : low) = middle;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 
 #include "ns_dist/compute_model.h"
 
@@ -49,7 +50,9 @@ struct Machine {
   double memory_seconds(double bytes) const;
   // Work that takes `compute` and `memory` seconds at full clock and does `flops` (`weight`: energy of one against
   // FP32's) and moves `bytes`. Solves board power = idle + flops x energy(voltage) + bytes x energy for the clock.
-  PoweredTime powered(double compute, double memory, double flops, double bytes, double weight) const;
+  // A kernel that takes longer than `limit` seconds may get any other time above it.
+  PoweredTime powered(double compute, double memory, double flops, double bytes, double weight,
+                      double limit = std::numeric_limits<double>::infinity()) const;
 };
 
 Result<Machine> make_machine(const Gpu& gpu, Mode mode);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 
 #include "ns_dist/result.h"
 
@@ -11,25 +12,39 @@ namespace ns_dist {
 namespace {
 
 constexpr std::size_t kWidest = 256;
-constexpr std::size_t kColumns = 16;  // of a layer, summed up side by side in registers
 
-// `count` columns of a layer, from `first` on.
-template <std::size_t count>
+// Columns of a layer that are summed up side by side: four in each register of every 64-bit processor. Each column is
+// summed up in the order of the inputs, so that it does not matter how many there are.
+using Four = float __attribute__((vector_size(4 * sizeof(float))));
+constexpr std::size_t kFours = 4, kColumns = 4 * kFours;
+
+// kColumns columns of a layer, from `first` on.
 void columns(const Layer& layer, const float* from, float* to, std::size_t first) {
-  std::array<float, count> sums;
-  for (std::size_t c = 0; c < count; ++c) sums[c] = layer.bias[first + c];
+  Four sums[kFours];
+  std::memcpy(sums, layer.bias.data() + first, sizeof(sums));
   const float* weights = layer.weights.data() + first;
   for (std::size_t i = 0; i < layer.inputs; ++i, weights += layer.outputs) {
-    const float x = from[i];
-    for (std::size_t c = 0; c < count; ++c) sums[c] += x * weights[c];
+#pragma GCC unroll 4
+    for (std::size_t f = 0; f < kFours; ++f) {
+      Four own;
+      std::memcpy(&own, weights + 4 * f, sizeof(own));
+      sums[f] += from[i] * own;
+    }
   }
-  for (std::size_t c = 0; c < count; ++c) to[first + c] = sums[c];
+  std::memcpy(to + first, sums, sizeof(sums));
+}
+
+void column(const Layer& layer, const float* from, float* to, std::size_t j) {
+  float sum = layer.bias[j];
+  for (std::size_t i = 0; i < layer.inputs; ++i) sum += from[i] * layer.weights[i * layer.outputs + j];
+  to[j] = sum;
 }
 
 }  // namespace
 
 double Network::evaluate(const double* features) const {
-  std::array<float, kWidest> from, to;
+  std::array<float, kWidest> one, other;
+  float *from = one.data(), *to = other.data();
   NS_EXPECTS(inputs() <= kWidest);
   for (std::size_t i = 0; i < inputs(); ++i) {
     const double x = std::clamp(features[i], static_cast<double>(low[i]), static_cast<double>(high[i]));
@@ -39,8 +54,8 @@ double Network::evaluate(const double* features) const {
     const Layer& layer = layers[l];
     NS_EXPECTS(layer.outputs <= kWidest);
     std::size_t j = 0;
-    for (; j + kColumns <= layer.outputs; j += kColumns) columns<kColumns>(layer, from.data(), to.data(), j);
-    for (; j < layer.outputs; ++j) columns<1>(layer, from.data(), to.data(), j);
+    for (; j + kColumns <= layer.outputs; j += kColumns) columns(layer, from, to, j);
+    for (; j < layer.outputs; ++j) column(layer, from, to, j);
     if (l + 1 < layers.size()) {
       for (j = 0; j < layer.outputs; ++j) to[j] = 0.5F * (to[j] + std::sqrt(to[j] * to[j] + 1));
     }

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <mutex>
 
+#include "leaf_masks.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
@@ -24,9 +27,29 @@ constexpr std::uint32_t value_of(std::uint32_t node) {
 }
 static_assert(value_of(leaf(0xabcd)) == 0xabcd && distance_of(leaf(0xffff)) == 0);
 
-std::uint32_t next(std::uint32_t at, std::uint32_t node, const Trees::Bins& bins) {
-  return at + distance_of(node) + static_cast<std::uint32_t>(bins[feature_of(node)] > border_of(node));
+// Where a walk goes on from `node` with this bin of its feature.
+std::size_t next(std::size_t at, std::uint32_t node, std::uint8_t bin) {
+  at += distance_of(node);
+  if (static_cast<std::uint8_t>(node >> 8) < bin) ++at;  // compilers make an addition with carry of it, not a branch
+  return at;
 }
+
+// Borders of a feature, padded with infinity to one less than a power of two: their number of halvings is the same for
+// all features, so that no branch has to be guessed.
+struct PaddedBorders {
+  std::size_t size = 127;
+  std::vector<float> values;  // `size` of each feature
+
+  explicit PaddedBorders(const Trees::Parts& parts) {
+    for (const std::uint32_t count : parts.border_counts) size = count > 127 ? 255 : size;
+    static_assert(Trees::kMostBorders == 255);
+    values.assign(parts.border_counts.size() * size, std::numeric_limits<float>::infinity());
+    const float* from = parts.borders.data();
+    for (std::size_t f = 0; f < parts.border_counts.size(); from += parts.border_counts[f++]) {
+      std::copy_n(from, parts.border_counts[f], values.begin() + static_cast<std::ptrdiff_t>(f * size));
+    }
+  }
+};
 
 // A tree's nodes with what a walk needs, or nothing where they are no tree.
 struct Storage {
@@ -48,7 +71,22 @@ bool is_tree(const PlainTree& tree, std::size_t inputs) {
 
 }  // namespace
 
-Trees::Trees(const Parts& parts, std::shared_ptr<const void> owner) : parts_(parts), owner_(std::move(owner)) {}
+struct Trees::Lookup {
+  std::once_flag borders_once, masks_once;
+  std::optional<PaddedBorders> borders;
+  std::optional<LeafMasks> masks;  // where all trees are small
+};
+
+Trees::Trees(const Parts& parts, std::shared_ptr<const void> owner)
+    : parts_(parts), owner_(std::move(owner)), lookup_(std::make_shared<Lookup>()) {}
+
+Trees::Node Trees::node(const Parts& parts, std::size_t at) {
+  const std::uint32_t node = parts.nodes[at];
+  if (distance_of(node) == 0) {
+    return {.value = static_cast<float>(static_cast<int>(value_of(node)) - 32768) * parts.step};
+  }
+  return {.first_child = at + distance_of(node), .feature = feature_of(node), .border = border_of(node)};
+}
 
 std::optional<Trees> Trees::pack(std::size_t inputs, std::span<const PlainTree> trees) {
   if (inputs > kMostFeatures) return std::nullopt;
@@ -139,18 +177,16 @@ double Trees::leaf_value(std::uint32_t node) const {
 
 void Trees::find_bins(const double* features, Bins& bins) const {
   bins.fill(0);
-  const float* border = parts_.borders.data();
-  for (std::size_t f = 0; f < parts_.border_counts.size(); ++f) {
+  if (lookup_ == nullptr) return;
+  std::call_once(lookup_->borders_once, [&] { lookup_->borders.emplace(parts_); });
+  const PaddedBorders& borders = *lookup_->borders;
+  const float* own = borders.values.data();
+  for (std::size_t f = 0; f < parts_.border_counts.size(); ++f, own += borders.size) {
     const float value = static_cast<float>(features[f]);
-    // Halves without branches: `below` borders are less than the value. A value that is not a number is below all.
-    std::uint32_t below = 0, count = parts_.border_counts[f];
-    const float* const own = border;
-    border += count;
-    while (count > 0) {
-      const std::uint32_t half = (count + 1) / 2;
-      below += value > own[below + half - 1] ? half : 0;
-      count -= half;
-    }
+    // `below` borders are less than the value. A value that is not a number is below all.
+    std::size_t below = borders.size == 255 && value > own[127] ? 128 : 0;
+#pragma GCC unroll 7
+    for (std::size_t half = 64; half > 0; half /= 2) below += value > own[below + half - 1] ? half : 0;
     bins[f] = static_cast<std::uint8_t>(below);
   }
 }
@@ -170,7 +206,7 @@ double Trees::evaluate(const Bins& bins) const {
   double sum = 0;
   std::size_t begin = 0;
   for (; begin + kTogether <= size(); begin += kTogether) {
-    std::array<std::uint32_t, kTogether> at;
+    std::array<std::size_t, kTogether> at;
     std::uint32_t depth = 0;
     for (std::size_t i = 0; i < kTogether; ++i) {
       at[i] = roots[begin + i];
@@ -178,13 +214,15 @@ double Trees::evaluate(const Bins& bins) const {
     }
     for (; depth > 0; --depth) {
 #pragma GCC unroll 8
-      for (std::size_t i = 0; i < kTogether; ++i) at[i] = next(at[i], nodes[at[i]], bins);
+      for (std::size_t i = 0; i < kTogether; ++i) at[i] = next(at[i], nodes[at[i]], bins[feature_of(nodes[at[i]])]);
     }
-    for (const std::uint32_t end : at) sum += leaf_value(nodes[end]);
+    for (const std::size_t end : at) sum += leaf_value(nodes[end]);
   }
   for (; begin < size(); ++begin) {
-    std::uint32_t at = roots[begin];
-    for (std::uint32_t depth = parts_.depths[begin]; depth > 0; --depth) at = next(at, nodes[at], bins);
+    std::size_t at = roots[begin];
+    for (std::uint32_t depth = parts_.depths[begin]; depth > 0; --depth) {
+      at = next(at, nodes[at], bins[feature_of(nodes[at])]);
+    }
     sum += leaf_value(nodes[at]);
   }
   return sum;
@@ -192,21 +230,42 @@ double Trees::evaluate(const Bins& bins) const {
 
 void Trees::evaluate(std::span<const Bins* const> rows, std::span<double> sums) const {
   NS_EXPECTS(rows.size() == sums.size());
-  constexpr std::size_t kTogether = 8;
+  constexpr std::size_t kWorthIt = 16;  // masks take as long to make as some hundred rows to walk
+  if (lookup_ != nullptr && rows.size() >= kWorthIt) {
+    std::call_once(lookup_->masks_once, [&] { lookup_->masks = LeafMasks::of(parts_); });
+    if (lookup_->masks) {
+      lookup_->masks->sum(rows, sums);
+      return;
+    }
+  }
+  walk(rows, sums);
+}
+
+void Trees::walk(std::span<const Bins* const> rows, std::span<double> sums) const {
+  constexpr std::size_t kTogether = 8, kBins = std::tuple_size_v<Bins>;
+  // The bins of eight rows side by side, by feature: a step needs no pointer to its row.
+  std::array<std::uint8_t, kBlock * kBins> block{};
   for (std::size_t begin = 0; begin < rows.size(); begin += kBlock) {
     const std::size_t count = std::min(kBlock, rows.size() - begin);
     const std::size_t padded = (count + kTogether - 1) / kTogether * kTogether;
-    std::array<Bins, kBlock> block;  // side by side: a step needs no pointer to its row
-    for (std::size_t r = 0; r < padded; ++r) block[r] = *rows[begin + std::min(r, count - 1)];
+    for (std::size_t r = 0; r < padded; ++r) {
+      const Bins& row = *rows[begin + std::min(r, count - 1)];
+      std::uint8_t* const to = &block[r / kTogether * kTogether * kBins + r % kTogether];
+      for (std::size_t f = 0; f < inputs(); ++f) to[f * kTogether] = row[f];
+    }
     std::array<double, kBlock> sum{};
     for (std::size_t tree = 0; tree < size(); ++tree) {
       // All rows walk one tree, which stays in the first cache.
       const std::uint32_t* const nodes = parts_.nodes.data() + parts_.roots[tree];
       for (std::size_t r = 0; r < padded; r += kTogether) {
-        std::array<std::uint32_t, kTogether> at{};
+        const std::uint8_t* const bins = &block[r * kBins];
+        std::array<std::size_t, kTogether> at{};
         for (std::uint32_t depth = parts_.depths[tree]; depth > 0; --depth) {
 #pragma GCC unroll 8
-          for (std::size_t i = 0; i < kTogether; ++i) at[i] = next(at[i], nodes[at[i]], block[r + i]);
+          for (std::size_t i = 0; i < kTogether; ++i) {
+            const std::uint32_t node = nodes[at[i]];
+            at[i] = next(at[i], node, bins[feature_of(node) * kTogether + i]);
+          }
         }
         for (std::size_t i = 0; i < kTogether; ++i) sum[r + i] += leaf_value(nodes[at[i]]);
       }

@@ -51,7 +51,8 @@ std::size_t shared_features(Predictor predictor) {
 bool is_outside(const Corrector& corrector, Predictor predictor, const Features& features) {
   constexpr double kMargin = 1e-3;  // rounding to float, and digits of data sheets
   bool outside = false;
-  for (std::size_t f = 0; f < shared_features(predictor); ++f) {
+  const std::size_t shared = shared_features(predictor);
+  for (std::size_t f = 0; f < shared; ++f) {
     const double value = features.values[f], slack = kMargin * (1 + std::abs(value));
     outside |= value < static_cast<double>(corrector.low[f]) - slack;
     outside |= value > static_cast<double>(corrector.high[f]) + slack;
@@ -64,7 +65,8 @@ bool is_outside(const Corrector& corrector, Predictor predictor, const Features&
 double widening_of(const Corrector& corrector, Predictor predictor, const Features& features) {
   double octaves = 0;
   if (corrector.network.layers.empty()) return 1;
-  for (std::size_t f = shape_features(predictor).size(); f < shared_features(predictor); ++f) {
+  const std::size_t shared = shared_features(predictor);
+  for (std::size_t f = shape_features(predictor).size(); f < shared; ++f) {
     const double value = features.values[f];
     octaves +=
         std::max({0.0, static_cast<double>(corrector.low[f]) - value, value - static_cast<double>(corrector.high[f])});

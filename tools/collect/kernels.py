@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures a few dozen kernels of this machine's GPU for `ns-dist calibrate --kernels`.
+"""Measures the kernels of training steps on this machine's GPU for `ns-dist calibrate --kernels`.
 
     python3 kernels.py --gpu ID --mode sustained --output measured.csv
-    ns-dist calibrate --gpu ID --kernels measured.csv --mode sustained --output my-gpu.json
+    ns-dist calibrate --gpu ID --kernels measured.csv --output my-gpu.json --next next.csv
+    python3 kernels.py --gpu ID --rows next.csv --output more.csv
 
-Needs PyTorch 2.3 or newer with CUDA or ROCm and nothing else. `--list` needs neither.
+Needs PyTorch 2.3 or newer with CUDA or ROCm and nothing else. `--dry-run` needs neither.
 """
 
 import argparse
@@ -17,31 +18,45 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
-# What ns-dist reads (compute_model/include/ns_dist/kernel_table.h).
-OPERATOR_COLUMNS = (
-    "gpu",
-    "op",
-    "dtype",
+# What ns-dist reads (core/src/operator_forms.cc), of the operators that can be measured here.
+TEXT_COLUMNS = ("gpu", "op", "dtype", "pass", "library", "layout", "out_dtype", "main_grad_dtype")
+NUMBER_COLUMNS = (
     "b",
     "m",
     "n",
     "k",
+    "experts",
+    "accumulate",
     "s",
     "h",
     "h_kv",
     "d",
     "causal",
-    "pass",
+    "kv_len",
+    "d_v",
+    "window",
+    "deterministic",
+    "vocabulary",
+    "inputs",
+    "outputs",
+    "bytes",
 )
-# What a reader of the file wants to know; ns-dist skips columns that it does not know.
+OPERATOR_COLUMNS = TEXT_COLUMNS + NUMBER_COLUMNS
+# What a reader of the file wants to know; ns-dist skips columns that it does not know, and reads
+# power_w.
 PROVENANCE_COLUMNS = ("mode", "launch", "calls", "buffers", "torch", "cuda", "driver", "device")
 COLUMNS = (
-    OPERATOR_COLUMNS + ("layout", "latency_ms") + PROVENANCE_COLUMNS + ("power_limit_w", "seconds")
+    OPERATOR_COLUMNS
+    + ("latency_ms", "power_w", "provider")
+    + PROVENANCE_COLUMNS
+    + ("power_limit_w", "seconds", "host_launch_us", "graph_gap_us")
 )
 
 VOCABULARY = 2**17  # what ns-dist takes for the operator emb
+POWER_SAMPLE_S = 0.02
 BURST_REPETITIONS = 15
 BURST_BATCH_S = 1e-3
 BURST_PAUSE_S = 0.05  # lets the board's power average fall, so that the clock is the highest
@@ -55,19 +70,17 @@ class Skipped(Exception):
     """This kernel cannot be measured here; the message says why."""
 
 
-def shapes(dtype):
+def shapes(dtype, fp8):
     """The kernels: from microseconds to tens of milliseconds, bound by compute and by memory."""
 
-    # ns-dist reads the column layout. bmm is its name for NN, gemm for the other layouts.
-    def products(number, rows):
+    # forward nt: tokens x out x in; dgrad nn: tokens x in x out; wgrad tn: out x in x tokens
+    def products(number, rows, **more):
         for layout, m, n, k in rows:
-            op = "bmm" if layout == "nn" else "gemm"
-            yield {"op": op, "dtype": number, "m": m, "n": n, "k": k, "layout": layout}
+            yield {"op": "gemm", "dtype": number, "layout": layout, "m": m, "n": n, "k": k, **more}
 
     yield from products(
         dtype,
         (
-            # forward: tokens x out x in
             ("nt", 512, 1024, 1024),
             ("nt", 2048, 2048, 2048),
             ("nt", 4096, 4096, 4096),
@@ -78,19 +91,21 @@ def shapes(dtype):
             ("nt", 16384, 1024, 4096),
             ("nt", 8192, 8192, 512),
             ("nt", 2048, 32000, 4096),
-            # dgrad: tokens x in x out
             ("nn", 1024, 1024, 4096),
             ("nn", 4096, 4096, 1024),
             ("nn", 4096, 4096, 12288),
             ("nn", 8192, 8192, 28672),
             ("nn", 16384, 512, 2048),
-            # wgrad: out x in x tokens
             ("tn", 1024, 1024, 2048),
             ("tn", 4096, 4096, 8192),
-            ("tn", 12288, 4096, 2048),
             ("tn", 28672, 8192, 4096),
-            ("tn", 1024, 8192, 16384),
         ),
+    )
+    yield from products(
+        dtype,
+        (("tn", 4096, 4096, 8192), ("tn", 12288, 4096, 2048), ("tn", 1024, 8192, 16384)),
+        accumulate=1,
+        out_dtype="fp32",
     )
     yield from products(
         "fp32",
@@ -104,6 +119,22 @@ def shapes(dtype):
             ("tn", 4096, 4096, 2048),
         ),
     )
+    if fp8:
+        # The product alone, with one scale for a tensor and in blocks; what quantizes its operands
+        # reads half precision and writes a byte for each element, and another for its transpose.
+        for number in ("fp8", "fp8_block"):
+            for m, n, k in ((2048, 4096, 4096), (8192, 8192, 8192), (8192, 28672, 8192)):
+                row = {"op": "gemm", "dtype": number, "layout": "nt", "m": m, "n": n, "k": k}
+                yield row
+        for elements in (2**23, 2**26, 2**28):
+            row = {"op": "elementwise", "dtype": dtype, "b": elements, "h": 1}
+            yield {**row, "inputs": 1, "outputs": 1}
+            yield {**row, "inputs": 1, "outputs": 0.5}
+    grouped = ((8, 8192, 4096, 4096), (8, 16384, 14336, 4096), (64, 32768, 1408, 2048))
+    for experts, m, n, k in grouped:
+        for layout, out, depth in (("nt", n, k), ("nn", k, n), ("tn", n, k)):
+            row = {"op": "grouped_gemm", "dtype": dtype, "layout": layout, "experts": experts}
+            yield {**row, "m": m, "n": out, "k": depth}
     for passes, *sizes in (
         (("fwd",), 1, 1024, 16, 16, 64, 1),
         (("fwd",), 8, 512, 16, 16, 64, 0),
@@ -116,105 +147,386 @@ def shapes(dtype):
     ):
         shape = dict(zip(("b", "s", "h", "h_kv", "d", "causal"), sizes))
         for direction in passes:
-            yield {"op": "attention", "dtype": dtype, **shape, "pass": direction}
+            row = {"op": "attention", "dtype": dtype, "pass": direction, **shape}
+            yield {**row, "library": "default"}
+            if shape["s"] == 2048:
+                for library in ("cudnn", "flash-2", "eager"):
+                    yield {**row, "library": library}
     # rows x columns
     for op, sizes in (
         ("softmax", ((4096, 1024), (16384, 2048), (32768, 4096), (65536, 8192))),
         ("layernorm", ((2048, 2048), (4096, 4096), (8192, 8192), (32768, 8192))),
         ("rmsnorm", ((2048, 4096), (8192, 4096), (8192, 8192), (32768, 8192))),
+        ("cross_entropy", ((2048, 32000), (8192, 32000), (8192, 128256))),
+        ("embedding", ((2048, 2048), (8192, 4096), (32768, 8192))),
+    ):
+        for b, h in sizes:
+            for direction in ("fwd",) if op == "embedding" else ("fwd", "bwd"):
+                row = {"op": op, "dtype": dtype, "pass": direction, "b": b, "h": h}
+                if op == "embedding":
+                    row["vocabulary"] = VOCABULARY
+                if not op.endswith("norm"):
+                    yield row
+                    continue
+                for library in ("default", "eager", "compiled") if b == 8192 else ("default",):
+                    yield {**row, "library": library}
+    for op, sizes in (
         ("add", ((1024, 2048), (4096, 4096), (8192, 8192), (16384, 16384))),
         ("gelu", ((2048, 8192), (8192, 14336))),
-        ("emb", ((2048, 2048), (8192, 4096), (32768, 8192))),
+        ("mlp_act", ((2048, 8192), (8192, 14336))),
     ):
         for b, h in sizes:
             yield {"op": op, "dtype": dtype, "b": b, "h": h}
+    for parameters in (10**7, 10**8, 10**9):
+        yield {"op": "optimizer", "dtype": dtype, "b": parameters, "h": 1}
+
+
+def read_rows(path):
+    """The kernels of a table that `ns-dist calibrate --next` wrote, or of one like it."""
+    rows = []
+    with open(path, newline="", encoding="utf-8") as table:
+        reader = csv.DictReader(table)
+        if "op" not in (reader.fieldnames or ()):
+            raise ValueError(f"{path}:1: no column op, which tables of ns-dist calibrate have")
+        for line in reader:
+            row = {}
+            for name, text in line.items():
+                if name in TEXT_COLUMNS[1:] and text:
+                    row[name] = text
+                elif name in NUMBER_COLUMNS and text:
+                    try:
+                        number = float(text)
+                    except ValueError:
+                        number = math.nan
+                    if not math.isfinite(number):
+                        where = f"{path}:{reader.line_num}"
+                        raise ValueError(f'{where}: {name} is "{text}", not a number')
+                    row[name] = int(number) if number == int(number) else number
+            rows.append({"dtype": "bf16", **row})
+    if not rows:
+        raise ValueError(f"{path}: no rows")
+    return rows
 
 
 def text_of(row):
-    dimensions = [f"{name} {row[name]}" for name in OPERATOR_COLUMNS[3:] if name in row]
-    return " ".join([row["op"], row["dtype"], row.get("layout", "")] + dimensions).replace(
-        "  ", " "
-    )
+    words = [row[name] for name in TEXT_COLUMNS[1:] if name in row]
+    return " ".join(words + [f"{name} {row[name]}" for name in NUMBER_COLUMNS if name in row])
 
 
 def builder(torch, row):
     """A function that makes new inputs and returns the kernel on them, to be called."""
     functional = torch.nn.functional
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[row["dtype"]]
+    numbers = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    is_fp8 = row["dtype"].startswith("fp8")
+    dtype = torch.bfloat16 if is_fp8 else numbers.get(row["dtype"])
+    if dtype is None:
+        raise Skipped(f"dtype {row['dtype']} is not measured here")
+    if is_fp8 and row["op"] != "gemm":
+        raise Skipped(f"{row['op']} in fp8 is not measured here")
+    backward = row.get("pass") == "bwd"
+    made = {}
+
+    # What all sets of buffers share: a compiled function is compiled for the first.
+    def once(name, make):
+        if name not in made:
+            made[name] = make()
+        return made[name]
 
     # Random values: the power that a product draws, and with it the clock, depends on them.
     def random(*size):
         return torch.randn(*size, device="cuda", dtype=dtype)
 
+    # The backward pass of what `forward` computes from `inputs`, alone.
+    def gradient(forward, *inputs):
+        with torch.enable_grad():
+            output = forward()
+        grad = torch.randn_like(output)
+        return lambda: torch.autograd.grad(output, inputs, grad, retain_graph=True)
+
+    def either(forward, *inputs):
+        return gradient(forward, *inputs) if backward else forward
+
     def gemm():
         m, n, k = row["m"], row["n"], row["k"]
-        a = random(k, m).t() if row["layout"] == "tn" else random(m, k)
-        b = random(n, k).t() if row["layout"] == "nt" else random(k, n)
-        return lambda: torch.mm(a, b)
+        batch = (row["b"],) if row.get("b", 1) > 1 else ()
+        layout = row.get("layout", "nn" if row["op"] == "bmm" else "nt")
+        a = random(*batch, k, m).mT if layout[0] == "t" else random(*batch, m, k)
+        b = random(*batch, n, k).mT if layout[1] == "t" else random(*batch, k, n)
+        if is_fp8:
+            return scaled_product(a, b)
+        if row.get("accumulate"):
+            return accumulated_product(a, b)
+        return lambda: torch.matmul(a, b)
+
+    # The weight gradient, added to what is there; in fp32 as Megatron does it.
+    def accumulated_product(a, b):
+        if row.get("out_dtype", row.get("main_grad_dtype")) != "fp32":
+            total = random(a.shape[0], b.shape[1])
+            return lambda: torch.addmm(total, a, b, out=total)
+        total = torch.zeros(a.shape[0], b.shape[1], device="cuda", dtype=torch.float32)
+        try:
+            import fused_weight_gradient_mlp_cuda as apex
+
+            inputs, grads = b.contiguous(), a.mT.contiguous()  # tokens x in, tokens x out
+            return lambda: apex.wgrad_gemm_accum_fp32(inputs, grads, total)
+        except ImportError:
+            pass
+        if version_of(torch) < (2, 12):
+            raise Skipped("products that add to fp32 need APEX, or PyTorch 2.12")
+        return lambda: torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+
+    def scaled_product(a, b):
+        if not hasattr(torch, "float8_e4m3fn") or not hasattr(torch, "_scaled_mm"):
+            raise Skipped("this PyTorch has no FP8 products")
+        if row.get("layout", "nt") != "nt":
+            raise Skipped("FP8 products are those of layout nt; frameworks transpose the operands")
+        (m, k), n = a.shape, b.shape[1]
+        number = torch.float8_e4m3fnuz if torch.version.hip else torch.float8_e4m3fn
+        a, b = a.contiguous().to(number), b.mT.contiguous().to(number).mT
+        one = torch.ones((), device="cuda")
+        scale_a, scale_b = one, one
+        if row["dtype"] == "fp8_block":  # 1x128 of A, 128x128 of B, both by columns
+            if k % 512 or n % 128:
+                raise Skipped("products in blocks need k in multiples of 512 and n of 128")
+            scale_a = torch.ones(k // 128, m, device="cuda").mT
+            scale_b = torch.ones(n // 128, k // 128, device="cuda").mT
+        return lambda: torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+
+    def grouped_gemm():
+        experts, rows, n, k = row["experts"], row["m"], row["n"], row["k"]
+        layout = row.get("layout", "nt")
+        ends = [rows * (e + 1) // experts for e in range(experts)]
+        offsets = torch.tensor(ends, device="cuda", dtype=torch.int32)
+        if layout == "tn":  # of each expert n x rows times rows x k
+            a, b = random(rows, n).mT, random(rows, k)
+        else:
+            a = random(rows, k)
+            b = random(experts, n, k).mT if layout == "nt" else random(experts, k, n)
+        starts = [0] + ends[:-1]
+        if row.get("accumulate"):
+            if layout != "tn":
+                raise Skipped("only weight gradients add to what is there")
+            calls = [accumulated_product(a[:, i:j], b[i:j]) for i, j in zip(starts, ends)]
+            return lambda: [call() for call in calls]
+        if hasattr(torch, "_grouped_mm"):
+            return lambda: torch._grouped_mm(a, b, offs=offsets)
+        if layout == "tn":
+            pairs = [(a[:, i:j], b[i:j]) for i, j in zip(starts, ends)]
+        else:
+            pairs = [(a[i:j], b[e]) for e, (i, j) in enumerate(zip(starts, ends))]
+        return lambda: [torch.mm(x, y) for x, y in pairs]
 
     def attention():
+        heads, d, s = row["h"], row["d"], row["s"]
+        kv_heads, d_v, kv_len = row.get("h_kv", heads), row.get("d_v", d), row.get("kv_len", s)
+        causal, window = row.get("causal", 1) == 1, row.get("window", 0)
+        library = row.get("library", "default")
+        if library == "default":  # what training frameworks call
+            hopper = not torch.version.hip and torch.cuda.get_device_capability(0) >= (9, 0)
+            library = "cudnn" if hopper else "flash-2"
+
+        def tensor(length, count, size):  # in memory (b, s, heads, d), as projections leave them
+            return random(row["b"], length, count, size).requires_grad_(backward)
+
+        inputs = tensor(s, heads, d), tensor(kv_len, kv_heads, d), tensor(kv_len, kv_heads, d_v)
+        own = flash_attention(library)
+        if own is not None:
+            more = {"window_size": (window - 1, 0 if causal else window - 1)} if window else {}
+            if row.get("deterministic"):
+                more["deterministic"] = True
+            row["provider"] = own.__module__
+
+            def fused():
+                result = own(*inputs, causal=causal, **more)
+                return result[0] if isinstance(result, tuple) else result
+
+            return either(fused, *inputs)
+        if window or row.get("deterministic"):
+            raise Skipped("windows and a fixed order of sums need the flash_attn package")
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        # All but MATH, which is not one kernel; an older PyTorch does not know every name.
-        names = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
-        fused = [getattr(SDPBackend, name) for name in names if hasattr(SDPBackend, name)]
-        arguments = {"is_causal": row["causal"] == 1}
-        if row["h_kv"] != row["h"]:
+        names = {"cudnn": "CUDNN_ATTENTION", "flash-2": "FLASH_ATTENTION", "eager": "MATH"}
+        if library not in names or not hasattr(SDPBackend, names[library]):
+            raise Skipped(f"this PyTorch has no attention of library {library}")
+        backend = [getattr(SDPBackend, names[library])]
+        arguments = {"is_causal": causal}
+        if kv_heads != heads:
             if version_of(torch) < (2, 5):
                 raise Skipped("grouped queries need PyTorch 2.5")
             arguments["enable_gqa"] = True
-        backward = row["pass"] == "bwd"
+        row["provider"] = f"torch {names[library]}"
 
-        def heads(count):  # in memory (b, s, heads, d), as projections leave them
-            tensor = random(row["b"], row["s"], count, row["d"]).transpose(1, 2)
-            return tensor.requires_grad_(backward)
-
-        query, key, value = heads(row["h"]), heads(row["h_kv"]), heads(row["h_kv"])
-
-        def forward():
-            with sdpa_kernel(fused):
+        def scaled_dot_product():
+            query, key, value = (x.transpose(1, 2) for x in inputs)
+            with sdpa_kernel(backend):
                 return functional.scaled_dot_product_attention(query, key, value, **arguments)
 
-        if not backward:
-            return forward
-        with torch.enable_grad():
-            output = forward()
-        gradient = torch.randn_like(output)
-        inputs = (query, key, value)
-        return lambda: torch.autograd.grad(output, inputs, gradient, retain_graph=True)
+        return either(scaled_dot_product, *inputs)
 
     def softmax():
-        x = random(row["b"], row["h"])
-        return lambda: torch.softmax(x, -1)
+        x = random(row["b"], row["h"]).requires_grad_(backward)
+        return either(lambda: torch.softmax(x, -1), x)
 
-    def layernorm():
-        x, weight, bias = random(row["b"], row["h"]), random(row["h"]), random(row["h"])
-        return lambda: functional.layer_norm(x, (row["h"],), weight, bias)
+    def normalization():
+        rms = row["op"] == "rmsnorm"
+        size, library = row["h"], row.get("library", "default")
+        x = random(row["b"], size).requires_grad_(backward)
+        if library == "default":
+            module = fused_norm(torch, rms, size, dtype)
+            if module is not None:
+                row["provider"] = type(module).__module__
+                return either(lambda: module(x), x, *module.parameters())
+            if rms and not has_fused_rms_norm(torch):
+                raise Skipped("rms_norm is one kernel in TransformerEngine, APEX or PyTorch 2.9")
+        elif library not in ("eager", "compiled"):
+            raise Skipped(f"normalization of library {library} is not measured here")
+        parameters = [random(size).requires_grad_(backward) for _ in range(1 if rms else 2)]
+        row["provider"] = "torch"
+        plain = functional.rms_norm if rms else functional.layer_norm
 
-    def rmsnorm():
-        if not has_fused_rms_norm(torch):
-            raise Skipped("rms_norm is not one kernel in this PyTorch")
-        x, weight = random(row["b"], row["h"]), random(row["h"])
-        return lambda: functional.rms_norm(x, (row["h"],), weight)
+        def formula(*arguments):
+            return plain(*arguments)
 
-    def add():
-        x, y = random(row["b"], row["h"]), random(row["b"], row["h"])
-        return lambda: torch.add(x, y)
+        if library == "compiled":
+            formula = once("norm", lambda: torch.compile(formula, dynamic=False))
+        return either(lambda: formula(x, (size,), *parameters), x, *parameters)
+
+    def cross_entropy():
+        logits = random(row["b"], row["h"]).requires_grad_(backward)
+        labels = torch.randint(row["h"], (row["b"],), device="cuda")
+        return either(lambda: functional.cross_entropy(logits, labels), logits)
+
+    def optimizer():
+        # Gradient and state in fp32; the new weights are copied to low precision.
+        count = row["b"]
+        parameter = torch.nn.Parameter(torch.randn(count, device="cuda"))
+        parameter.grad = torch.randn(count, device="cuda")
+        weights = random(count)
+        adam = torch.optim.AdamW([parameter], fused=True, capturable=True)
+
+        def step():
+            adam.step()
+            weights.copy_(parameter.detach())
+
+        return step
+
+    def elementwise():
+        streams = [row.get("inputs", 2), row.get("outputs", 1)]
+        count = row["b"] * row.get("h", 1)
+        low = getattr(torch, "float8_e4m3fn", None)
+        sizes = {1: low, 2: torch.bfloat16, 4: torch.float32}
+        width = dtype.itemsize
+
+        # Whole streams are of the row's format; a part of one is of a format as wide.
+        def formats(number):
+            whole, part = int(number), (number - int(number)) * width
+            if part and sizes.get(part) is None:
+                raise Skipped(f"no number format of {part:g} bytes")
+            return [dtype] * whole + ([sizes[part]] if part else [])
+
+        reads, writes = formats(streams[0]), formats(streams[1])
+        if not reads:
+            raise Skipped("a kernel that only writes is not measured here")
+        inputs = [torch.randn(count, device="cuda").to(number) for number in reads]
+
+        def chain(*tensors):
+            total = sum(t.float() for t in tensors)
+            return [(total + i).to(number) for i, number in enumerate(writes)] or total.sum()
+
+        compiled = once("chain", lambda: torch.compile(chain, dynamic=False))
+        return lambda: compiled(*inputs)
+
+    def binary(operation):
+        def make():
+            x, y = random(row["b"], row["h"]), random(row["b"], row["h"])
+            return lambda: operation(x, y)
+
+        return make
 
     def gelu():
         x = random(row["b"], row["h"])
         return lambda: functional.gelu(x, approximate="tanh")
 
-    if row["op"] == "emb":
-        table = random(VOCABULARY, row["h"])  # one for all buffers
+    def gated():
+        x, y = random(row["b"], row["h"]), random(row["b"], row["h"])
+        compiled = once(
+            "gate", lambda: torch.compile(lambda x, y: functional.silu(x) * y, dynamic=False)
+        )
+        return lambda: compiled(x, y)
 
-        def embedding():
-            tokens = torch.randint(VOCABULARY, (row["b"],), device="cuda")
+    def copy():
+        x = torch.empty(max(1, int(row["bytes"])), device="cuda", dtype=torch.uint8)
+        y = torch.empty_like(x)
+        return lambda: y.copy_(x)
+
+    def embedding():
+        if backward:
+            raise Skipped("PyTorch clears the whole table beside the gradient of an embedding")
+        vocabulary = row.get("vocabulary", VOCABULARY)
+        table = random(vocabulary, row["h"])
+
+        def make():
+            tokens = torch.randint(vocabulary, (row["b"],), device="cuda")
             return lambda: functional.embedding(tokens, table)
 
-        return embedding
-    builders = (attention, softmax, layernorm, rmsnorm, add, gelu)
-    return {"gemm": gemm, "bmm": gemm, **{f.__name__: f for f in builders}}[row["op"]]
+        return make
+
+    if row["op"] in ("embedding", "emb"):
+        return embedding()  # one table for all buffers
+    builders = {
+        "gemm": gemm,
+        "bmm": gemm,
+        "grouped_gemm": grouped_gemm,
+        "attention": attention,
+        "softmax": softmax,
+        "layernorm": normalization,
+        "rmsnorm": normalization,
+        "cross_entropy": cross_entropy,
+        "optimizer": optimizer,
+        "adam": optimizer,
+        "elementwise": elementwise,
+        "add": binary(torch.add),
+        "sub": binary(torch.sub),
+        "mul": binary(torch.mul),
+        "div": binary(torch.div),
+        "gelu": gelu,
+        "mlp_act": gated,
+        "copy": copy if "bytes" in row else None,
+    }
+    if builders.get(row["op"]) is None:
+        raise Skipped(f"{row['op']} is not measured here")
+    return builders[row["op"]]
+
+
+def flash_attention(library):
+    """flash_attn's function for this library, None where it is not installed."""
+    try:
+        if library == "flash-2":
+            from flash_attn import flash_attn_func
+        elif library == "flash-3":
+            from flash_attn_interface import flash_attn_func
+        else:
+            return None
+        return flash_attn_func
+    except ImportError:
+        return None
+
+
+def fused_norm(torch, rms, size, dtype):
+    """The module that training frameworks call, None where none is installed."""
+    try:
+        import transformer_engine.pytorch as te
+
+        return (te.RMSNorm if rms else te.LayerNorm)(size, params_dtype=dtype).cuda()
+    except ImportError:
+        pass
+    try:
+        import apex.normalization as apex
+
+        module = apex.FusedRMSNorm if rms else apex.FusedLayerNorm
+        return module(size).to(device="cuda", dtype=dtype)
+    except ImportError:
+        return None
 
 
 def version_of(torch):
@@ -315,14 +627,18 @@ def measure(torch, stream, row, mode, seconds, use_graphs):
     calls = min(MOST_CALLS, max(2, math.ceil(least / max(min(once), 1e-7))))
     calls = math.ceil(calls / buffers) * buffers
 
-    # Autograd launches a backward pass from a thread of its own, which is easier not to capture;
-    # the shapes are long enough to be launched one by one.
     graph = None
-    if use_graphs and row.get("pass") != "bwd":
+    if use_graphs:
         results[:] = [None] * buffers
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            call(calls)
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                call(calls)
+        except RuntimeError:
+            # Autograd launches a backward pass from a thread of its own, and some libraries wait
+            # for the GPU: such kernels are launched one by one.
+            graph = None
+            torch.cuda.synchronize()
 
     def batch():
         if graph is not None:
@@ -332,16 +648,82 @@ def measure(torch, stream, row, mode, seconds, use_graphs):
 
     batch()
     torch.cuda.synchronize()
+    watts = ""
     if mode == "sustained":
-        milliseconds = time_sustained(torch, batch, seconds)
+        with PowerMeter(torch) as meter:
+            milliseconds = time_sustained(torch, batch, seconds)
+        watts = meter.watts()
     else:
         milliseconds = time_burst(torch, batch)
     return {
         "latency_ms": f"{milliseconds / calls:.6g}",
+        "power_w": watts,
+        "provider": row.get("provider", "torch"),
         "launch": "graph" if graph is not None else "stream",
         "calls": calls,
         "buffers": buffers,
     }
+
+
+class PowerMeter:
+    """Samples the board's power by NVML while it is open; tells nothing where there is no NVML."""
+
+    def __init__(self, torch):
+        self._read, self._samples, self._stop = None, [], threading.Event()
+        try:
+            torch.cuda.power_draw()  # needs the package nvidia-ml-py, or amdsmi
+            self._read = torch.cuda.power_draw
+        except (AttributeError, ImportError, RuntimeError):
+            pass
+
+    def __enter__(self):
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        if self._read is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        if self._read is not None:
+            self._thread.join()
+
+    def _sample(self):
+        while not self._stop.wait(POWER_SAMPLE_S):
+            try:
+                self._samples.append(self._read() / 1e3)  # mW
+            except RuntimeError:
+                return
+
+    def watts(self):
+        half = self._samples[len(self._samples) // 2 :]  # of the run, as the time is
+        return f"{statistics.mean(half):.4g}" if half and statistics.mean(half) > 0 else ""
+
+
+def launch_gaps(torch, stream):
+    """Microseconds from one empty kernel to the next: launched by the host, and by a graph."""
+    count = 2000
+    x = torch.zeros(1, device="cuda")
+
+    def kernels():
+        for _ in range(count):
+            x.add_(0)
+
+    def microseconds(run):
+        times = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            start = event(torch)
+            run()
+            end = event(torch)
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e3 / count)
+        return f"{statistics.median(times):.3g}"
+
+    by_host = microseconds(kernels)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        kernels()
+    return {"host_launch_us": by_host, "graph_gap_us": microseconds(graph.replay)}
 
 
 def nvidia_smi(torch):
@@ -414,7 +796,8 @@ def collect(options):
     except OSError as error:
         return fail(f"--output {options.output}: {error.strerror}")
 
-    rows = list(shapes(dtype))
+    capability = (0, 0) if torch.version.hip else torch.cuda.get_device_capability(0)
+    rows = options.kernels or list(shapes(dtype, fp8=capability >= (8, 9)))
     minutes = math.ceil(
         len(rows) * (0.5 + (options.seconds if options.mode == "sustained" else 1)) / 60
     )
@@ -422,8 +805,17 @@ def collect(options):
     measured = 0
     stream = torch.cuda.Stream()  # a graph cannot be captured on the default stream
     with output, torch.no_grad(), torch.cuda.stream(stream):
-        writer = csv.DictWriter(output, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(output, COLUMNS, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
+        try:
+            gaps = launch_gaps(torch, stream)
+            note(
+                f"an empty kernel takes {gaps['host_launch_us']} us launched by the host, "
+                f"{gaps['graph_gap_us']} us in a graph"
+            )
+            provenance.update(gaps)
+        except RuntimeError as error:
+            note(f"empty kernels: skipped, {short(error)}")
         for i, row in enumerate(rows, 1):
             line = f"[{i}/{len(rows)}] {text_of(row)}: "
             try:
@@ -434,8 +826,10 @@ def collect(options):
                 note(f"{line}skipped, {error}")
             except torch.cuda.OutOfMemoryError:
                 note(f"{line}skipped, out of GPU memory")
-            except RuntimeError as error:
+            except (RuntimeError, TypeError, ValueError) as error:  # another version of a library
                 note(f"{line}skipped, {short(error)}")
+            except KeyError as error:
+                note(f"{line}skipped, it has no {error.args[0]}")
             else:
                 writer.writerow({"gpu": options.gpu, **row, **result, **provenance})
                 output.flush()
@@ -455,7 +849,7 @@ def collect(options):
 
 def arguments():
     parser = argparse.ArgumentParser(
-        description="Measures a few dozen kernels of the first visible GPU, "
+        description="Measures kernels of training steps on the first visible GPU, "
         "for `ns-dist calibrate --kernels`.",
         allow_abbrev=False,
     )
@@ -483,27 +877,53 @@ def arguments():
         "--no-graphs", action="store_true", help="launch from the host, not from CUDA graphs"
     )
     parser.add_argument(
-        "--list", action="store_true", help="print the shapes as CSV and measure nothing"
+        "--rows",
+        metavar="CSV",
+        help="measure these kernels, as ns-dist calibrate --next writes them [131 of training]",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="write the kernels to --output, or print them, and measure nothing",
     )
     options = parser.parse_args()
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", options.gpu):
         parser.error(f'--gpu "{options.gpu}" is no id: letters, digits, ".", "_" and "-"')
     if not 0.05 <= options.seconds <= 60:
         parser.error("--seconds: from 0.05 to 60")
-    if not options.list and options.output is None:
-        parser.error("--output is required, except with --list")
-    if not options.list and not os.path.isdir(os.path.dirname(os.path.abspath(options.output))):
+    if not options.dry_run and options.output is None:
+        parser.error("--output is required, except with --dry-run")
+    if options.output and not os.path.isdir(os.path.dirname(os.path.abspath(options.output))):
         parser.error(f"--output {options.output}: there is no such folder")
+    options.kernels = None
+    if options.rows:
+        if options.output and os.path.abspath(options.rows) == os.path.abspath(options.output):
+            parser.error("--rows and --output are the same file")
+        try:
+            options.kernels = read_rows(options.rows)
+        except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+            parser.error(f"--rows: {error}")
     return options
+
+
+def dry_run(options, output):
+    writer = csv.DictWriter(output, OPERATOR_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in options.kernels or shapes(options.dtype or "bf16", fp8=options.dtype != "fp16"):
+        writer.writerow({"gpu": options.gpu, **row})
 
 
 def main():
     options = arguments()
-    if options.list:
-        writer = csv.DictWriter(sys.stdout, OPERATOR_COLUMNS + ("layout",), lineterminator="\n")
-        writer.writeheader()
-        for row in shapes(options.dtype or "bf16"):
-            writer.writerow({"gpu": options.gpu, **row})
+    if options.dry_run and options.output is None:
+        dry_run(options, sys.stdout)
+        return 0
+    if options.dry_run:
+        try:
+            with open(options.output, "w", newline="", encoding="utf-8") as output:
+                dry_run(options, output)
+        except OSError as error:
+            return fail(f"--output {options.output}: {error.strerror}")
         return 0
     try:
         return collect(options)

@@ -113,6 +113,10 @@ Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTabl
 std::string csv_header(const CsvTable& table);
 std::string csv_rows(const CsvTable& table, const KernelForecasts& forecasts);
 
+// A table of these operators on one GPU, which KernelReader reads: gpu, op, dtype, pass, library, and the columns of
+// their dimensions.
+std::string kernel_rows(std::string_view gpu, std::span<const Operator> ops);
+
 // The columns that are replaced.
 std::vector<std::string> replaced_columns(const CsvTable& table);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -83,7 +84,10 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
     const double compute = waves * flops / (per_sm * tile.efficiency) / split;
     const double memory = machine.memory_seconds(least);
     const double switched = kPaddingEnergy * tiles * flops + (1 - kPaddingEnergy) * 2 * batch * m * n * k;
-    const PoweredTime powered = machine.powered(compute, memory, switched, least, bytes / 4 * machine.matrix_energy);
+    constexpr double kMargin = 1 + 1e-7;  // beyond rounding
+    const double limit = best ? kMargin * best->seconds : std::numeric_limits<double>::infinity();
+    const PoweredTime powered =
+        machine.powered(compute, memory, switched, least, bytes / 4 * machine.matrix_energy, limit);
     if (!best || powered.seconds < best->seconds) {
       best = {tile.name, tiles, whole, compute, memory, powered.seconds};
       best_clock = powered.clock;

@@ -1,3 +1,4 @@
+#include <bit>
 #include <limits>
 
 #include "predictors/predictor.h"
@@ -85,9 +86,9 @@ TileFit best_tile_fit(double sms, double batch, double m, double n, double a, do
 }
 
 double alignment(double size) {
-  double count = 0;
-  for (double divisor = 2; divisor <= 128 && std::fmod(size, divisor) == 0; divisor *= 2) ++count;
-  return count / 7;
+  constexpr double kWhole = 0x1p62;  // beyond, doubles are multiples of 128
+  const int zeros = size < kWhole ? std::countr_zero(static_cast<std::uint64_t>(size)) : 7;
+  return static_cast<double>(std::min(zeros, 7)) / 7;
 }
 
 void gemm_features(FeatureWriter& w, const Machine& machine, double batch, double m, double n, double k, double ceiling,

@@ -130,6 +130,28 @@ KernelReader::KernelReader(const CsvTable& table, std::string default_gpu)
       operator_(operator_of(table)),
       names_library_(table.column("library") || table.column("backend")) {}
 
+std::string kernel_rows(std::string_view gpu, std::span<const Operator> ops) {
+  std::vector<std::string_view> columns = {kGpu, kOp, kDtype, kPass, "library"};
+  std::vector<ColumnTexts> rows;
+  for (const Operator& op : ops) {
+    rows.push_back(columns_of(op));
+    for (const auto& [column, text] : rows.back()) {
+      if (std::find(columns.begin(), columns.end(), column) == columns.end()) columns.push_back(column);
+    }
+  }
+  std::string out = fmt::format("{}\n", fmt::join(columns, ","));
+  for (const ColumnTexts& row : rows) {
+    out += gpu;
+    for (std::size_t c = 1; c < columns.size(); ++c) {
+      const auto field = std::find_if(row.begin(), row.end(), [&](const auto& one) { return one.first == columns[c]; });
+      out += ',';
+      if (field != row.end()) out += field->second;
+    }
+    out += '\n';
+  }
+  return out;
+}
+
 Result<KernelRow> KernelReader::row(std::size_t index) const {
   thread_local std::vector<std::string_view> values;
   const std::size_t count = table_->fields(index, values);

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
@@ -109,6 +111,49 @@ TEST(Calibrate, CorrectsTheKernelsOfTheGpuThatWasMeasured) {
   EXPECT_EQ(step(run(plan, folder).out), step(run("--from report.json --kernel-calibration none --json", folder).out));
 }
 
+// A table of at most twenty kernels that `kernels` reads, of the plans that are asked for.
+TEST(Calibrate, SaysWhatToMeasureNext) {
+  const ScratchFolder folder;
+  const auto rows_of = [&](const std::string& file) {
+    std::ifstream in(folder.path() / file);
+    std::vector<std::string> rows;
+    for (std::string line; std::getline(in, line);) rows.push_back(line);
+    return rows;
+  };
+  const CommandResult first = run("calibrate --gpu h100 --next first.csv", folder);
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("six typical steps: expected error 20.9 %"));
+  const std::vector<std::string> rows = rows_of("first.csv");
+  EXPECT_GT(rows.size(), 15u);
+  EXPECT_LE(rows.size(), 21u);
+  EXPECT_EQ(run("calibrate --gpu h100 --next again.csv", folder).out.substr(0, 200), first.out.substr(0, 200));
+  EXPECT_EQ(rows_of("again.csv"), rows);
+
+  // Measured, they are a correction, and others come next.
+  ASSERT_EQ(run("kernels --input first.csv --mode sustained --output measured.csv", folder).code, 0);
+  {
+    std::ifstream in(folder.path() / "measured.csv");
+    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    text.replace(text.find("forecast_ms"), 11, "latency_ms");
+    std::ofstream(folder.path() / "measured.csv") << text;
+  }
+  const CommandResult next =
+      run("calibrate --gpu h100 --kernels measured.csv --output mine.json --next next.csv", folder);
+  ASSERT_EQ(next.code, 0) << next.err;
+  EXPECT_THAT(next.out, HasSubstr("mean error 0.0 % before"));
+  std::vector<std::string> others = rows_of("next.csv");
+  others.erase(others.begin());  // the header
+  for (const std::string& row : others) EXPECT_EQ(std::count(rows.begin(), rows.end(), row), 0) << row;
+
+  // A model of its own: its kernels have a share, and no others.
+  std::ofstream(folder.path() / "report.json") << run("--model gpt2 --gpu h100 --json", folder).out;
+  const CommandResult own = run("calibrate --gpu h100 --next own.csv --from report.json", folder);
+  ASSERT_EQ(own.code, 0) << own.err;
+  EXPECT_THAT(own.out, HasSubstr("kernels of report.json"));
+  EXPECT_THAT(own.out, HasSubstr("layernorm"));
+  EXPECT_EQ(own.out.find("rmsnorm"), std::string::npos);
+}
+
 TEST(Calibrate, SaysWhatIsWrongWithKernels) {
   const ScratchFolder folder;
   const auto refused = [&](const std::string& csv, const std::string& flags) {
@@ -125,6 +170,10 @@ TEST(Calibrate, SaysWhatIsWrongWithKernels) {
               HasSubstr("mine.csv:4"));
   EXPECT_THAT(refused(header + row, "--gpu h100 --kernels mine.csv --mode fast"), HasSubstr("--mode: \"fast\""));
   EXPECT_THAT(refused(header + row, "--gpu h100"), HasSubstr("no measurements are given"));
+  EXPECT_THAT(refused(header + row + row + row, "--gpu h100 --kernels mine.csv --from none.json"),
+              HasSubstr("none.json"));
+  EXPECT_THAT(refused(header + row, "--gpu h100 --collectives mine.csv --next n.csv"), HasSubstr("only with kernels"));
+  EXPECT_THAT(run("calibrate --gpu h100 --kernels mine.csv", folder).err, HasSubstr("--output"));
   EXPECT_THAT(refused(header + row, "--gpu h100 --kernels mine.csv --collectives mine.csv"), HasSubstr("one of them"));
 }
 

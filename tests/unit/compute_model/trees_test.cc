@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "learn/grow_trees.h"
 
@@ -87,6 +88,65 @@ TEST(Trees, ManyRowsAtOnceHaveTheSameSums) {
     }
     trees->evaluate(rows, sums);
     EXPECT_EQ(sums, alone) << count;
+  }
+}
+
+// A tree with that many leaves, which asks for `features` features at thresholds from 0 to `borders`.
+PlainTree random_tree(std::mt19937& random, std::size_t leaves, unsigned features, unsigned borders) {
+  std::size_t questions = leaves - 1, open = 1;  // nodes that may still ask
+  PlainTree tree;
+  while (open > 0) {
+    const bool asks = questions > 0 && (open == 1 || random() % 3 > 0);
+    tree.feature.push_back(asks ? static_cast<int>(random() % features) : -1);
+    tree.value.push_back(static_cast<float>(asks ? random() % borders : random() % 1000));
+    open += asks ? 1 : static_cast<std::size_t>(-1);
+    questions -= asks ? 1 : 0;
+  }
+  return tree;
+}
+
+// Trees of up to 64 leaves are evaluated by masks where many rows are asked, larger ones by walks; borders are looked
+// up in steps that depend on how many the largest feature has.
+TEST(Trees, ManyRowsHaveTheSameSumsWhateverTheSizeOfTheTrees) {
+  std::mt19937 random(1);
+  for (const std::size_t largest : {1U, 2U, 64U, 65U, 500U}) {
+    for (const unsigned borders : {5U, 127U, 250U}) {
+      std::vector<PlainTree> grown;
+      for (std::size_t t = 0; t < 37; ++t)
+        grown.push_back(random_tree(random, t == 17 ? largest : 1 + t % largest, 5, borders));
+      const auto trees = Trees::pack(5, grown);
+      ASSERT_TRUE(trees);
+      std::vector<Trees::Bins> bins(150);
+      std::vector<const Trees::Bins*> rows;
+      std::vector<double> plain, sums(bins.size());
+      for (Trees::Bins& own : bins) {
+        std::array<double, 5> features{};
+        for (double& feature : features) feature = static_cast<double>(random() % (2 * borders)) / 2 - 1;
+        trees->find_bins(features.data(), own);
+        rows.push_back(&own);
+        // By hand: down every tree, by its questions.
+        double sum = 0;
+        for (const PlainTree& tree : grown) {
+          std::vector<std::size_t> child(tree.feature.size());
+          std::size_t next = 1, at = 0;
+          for (std::size_t n = 0; n < child.size(); ++n) {
+            child[n] = next;
+            next += tree.feature[n] >= 0 ? 2U : 0U;
+          }
+          while (tree.feature[at] >= 0) {
+            const double value = features[static_cast<std::size_t>(tree.feature[at])];
+            at = child[at] + (value > static_cast<double>(tree.value[at]) ? 1U : 0U);
+          }
+          sum += static_cast<double>(tree.value[at]);
+        }
+        plain.push_back(sum);
+      }
+      trees->evaluate(rows, sums);
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        EXPECT_EQ(sums[r], trees->evaluate(bins[r])) << largest << " leaves, row " << r;
+        EXPECT_NEAR(sums[r], plain[r], 37 * 1000.0 / 32767) << largest << " leaves, row " << r;
+      }
+    }
   }
 }
 
