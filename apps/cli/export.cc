@@ -138,7 +138,7 @@ Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step
   if (expected.ranks > 1) {
     NS_TRY(const AstraSystem system, to_astra(scenario.cluster, expected.ranks));
     if (fit_network) {
-      NS_TRY(out.fit, fit_astra(system, targets_of(step)));
+      NS_TRY(out.fit, fit_astra(system, targets_of(step), options.node_gpus));
     }
   }
   NS_TRY(ExportFolder folder, ExportFolder::open(options.directory, options.prefix, expected.ranks, force));
@@ -231,6 +231,7 @@ int export_command(int argc, const char* const* argv) {
   options.encoding = encoding == "roofline" ? TraceEncoding::kRoofline : TraceEncoding::kDurations;
   options.operators = !no_operators;
   options.merge_kernels = merge;
+  options.node_gpus = astra_node(scenario->cluster);
   options.progress = show_progress;
   const auto exported = write_export(*scenario, *step, options, force, fit);
   if (!exported) return report_error(exported.error());

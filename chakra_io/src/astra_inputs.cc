@@ -79,8 +79,8 @@ Good to know:
       options.encoding == TraceEncoding::kRoofline
           ? "Durations are exact to the nanosecond: `num_ops` is 1000 a nanosecond at the 1 TFLOP/s of "
             "`system.json`. Keep `peak-perf` and `roofline-enabled` as they are."
-          : "Kernel durations are whole microseconds; the remainder is carried along, so a rank's total is "
-            "exact to half a microsecond.",
+          : "Kernel durations are whole microseconds; the remainder is carried along, so a stream's total is exact to "
+            "half a microsecond. Where kernels wait for other streams often, a rank ends some microseconds off.",
       fully_connected
           ? "- A ring uses one link of a GPU at a time: on a FullyConnected dimension the others are idle, and "
             "collectives are slower than RCCL's or NCCL's. \"direct\" in `system.json` uses them all, in a "

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernel_work.h"
+#include "ns_dist/astra_network.h"
 
 namespace ns_dist::chakra {
 namespace {
@@ -42,14 +43,17 @@ bool runs_in_feeder(CollectiveKind kind) {
 struct WorkClass {
   Role role = Role::kKernel;
   bool dropped = false;              // one rank talking to itself
-  RankGroup group;                   // canonical
+  RankGroup group;                   // canonical; of a ring of messages, the ring
+  std::vector<RankGroup> parts;      // groups of the collectives that it is, one after the other
+  bool ring = false;                 // each rank of the group sends to the next
   std::vector<std::int64_t> stages;  // whose ranks take part, ascending; empty: the stage of the node's lane
   bool crosses() const { return role == Role::kCollective && stages.size() > 1; }
 };
 
 class Lowering {
  public:
-  Lowering(const ExecutionGraph& graph, const Timeline& timeline) : graph_(graph), timeline_(timeline) {}
+  Lowering(const ExecutionGraph& graph, const Timeline& timeline, std::int64_t node_gpus)
+      : graph_(graph), timeline_(timeline), node_gpus_(node_gpus) {}
 
   Result<std::vector<StageProgram>> run() {
     NS_TRY_VOID(classify());
@@ -100,10 +104,14 @@ class Lowering {
         }
       } else if (const auto* collective = std::get_if<Collective>(&item.work)) {
         out.role = Role::kCollective;
-        out.group = canonical(collective->group);
+        out.ring = collective->kind == CollectiveKind::kSendRecv && collective->ring.count > 1;
+        out.group = canonical(out.ring ? RankGroup{collective->group.first, {collective->ring}} : collective->group);
         out.dropped = out.group.size() == 1;
         if (out.dropped) continue;
-        if (!runs_in_feeder(collective->kind)) {
+        for (const Collective& part : astra_exchanges(*collective, node_gpus_)) {
+          out.parts.push_back(canonical(part.group));
+        }
+        if (!runs_in_feeder(collective->kind) && !out.ring) {
           return fail(graph_error(
               fmt::format("ASTRA-Sim cannot run the {} \"{}\"", name_of(collective->kind), item.name),
               "all_reduce, all_gather, reduce_scatter, all_to_all or broadcast, or a message between stages"));
@@ -126,6 +134,10 @@ class Lowering {
           const std::int64_t stage = graph_.mesh().coordinate(out.group.at(i), "pp");
           const auto place = std::lower_bound(out.stages.begin(), out.stages.end(), stage);
           if (place == out.stages.end() || *place != stage) out.stages.insert(place, stage);
+        }
+        if (out.ring && out.stages.size() > 1) {
+          return fail(
+              graph_error(fmt::format("the ring of \"{}\" crosses stages", item.name), "messages between stages"));
         }
       }
     }
@@ -263,9 +275,12 @@ class Lowering {
       if (work.dropped) continue;
       if (work.role == Role::kKernel) {
         ids_[index(node)] = append(stage_of(node), {node, Role::kKernel});
-      } else if (work.role == Role::kCollective) {
+      } else if (work.role == Role::kCollective && !work.ring) {
         for (const std::int64_t stage : work.crosses() ? work.stages : std::vector{stage_of(node)}) {
-          const std::uint32_t id = append(stage, {node, Role::kCollective, group_slot(stage, work.group)});
+          std::uint32_t id = 0;
+          for (std::uint32_t part = 0; part < work.parts.size(); ++part) {
+            id = append(stage, {node, Role::kCollective, group_slot(stage, work.parts[part]), part});
+          }
           if (stage == stage_of(node)) {
             ids_[index(node)] = id;
           } else {
@@ -273,12 +288,14 @@ class Lowering {
           }
         }
       } else {
-        const std::int64_t from = work.stages[0], to = work.stages[1];
+        const std::int64_t from = work.stages.front(), to = work.stages.back();
+        const Stride ring = work.ring ? work.group.strides.front() : Stride();
         std::uint32_t& tag = last_tag[{from, to}];
         if (tag++ == kLargestTag) return fail(graph_error(fmt::format("more messages than {}", kLargestTag)));
-        ids_[index(node)] = append(from, {node, Role::kSend, peer_slot(from, to), tag});
+        ids_[index(node)] = append(from, {node, Role::kSend, peer_slot(from, {to, ring}), 0, tag});
         std::uint32_t& last = last_receive[{to, graph_.node(node).lane}];
-        last = receive_ids_[index(node)] = append(to, {node, Role::kReceive, peer_slot(to, from), tag, last});
+        last = receive_ids_[index(node)] =
+            append(to, {node, Role::kReceive, peer_slot(to, {from, ring}), 0, tag, last});
       }
     }
     for (std::size_t stage = 0; stage < stages; ++stage) {
@@ -297,7 +314,7 @@ class Lowering {
     return static_cast<std::uint32_t>(groups.size() - 1);
   }
 
-  std::uint32_t peer_slot(std::int64_t stage, std::int64_t peer) {
+  std::uint32_t peer_slot(std::int64_t stage, const Peer& peer) {
     auto& peers = programs_[static_cast<std::size_t>(stage)].peers;
     const auto found = std::find(peers.begin(), peers.end(), peer);
     if (found != peers.end()) return static_cast<std::uint32_t>(found - peers.begin());
@@ -305,7 +322,8 @@ class Lowering {
     return static_cast<std::uint32_t>(peers.size() - 1);
   }
 
-  // The id under which stage `stage` knows `node`; 0 when it takes no part.
+  // The id under which stage `stage` knows `node`: of several operations the last one, of a ring's the send; 0 when it
+  // takes no part.
   std::uint32_t id_of(NodeId node, std::int64_t stage) const {
     const NodeId leader = leader_[index(node)];
     const WorkClass& work = class_of(leader);
@@ -353,6 +371,12 @@ class Lowering {
       std::vector<std::uint32_t> ids;
       for (std::size_t i = 0; i < program.operations.size(); ++i) {
         Operation& operation = program.operations[i];
+        if (operation.part > 0) {  // waits for the part before, which is the operation before
+          operation.after = 0;
+          program.depends_on.push_back(static_cast<std::uint32_t>(i));
+          program.offsets.push_back(program.depends_on.size());
+          continue;
+        }
         ids.clear();
         Result<void> reachable;
         for (const NodeId member : members_of(operation.node)) {
@@ -360,6 +384,7 @@ class Lowering {
             for (const NodeId kept : kept_of(on)) {
               if (const std::uint32_t id = id_of(kept, stage); id != 0) {
                 ids.push_back(id);
+                if (class_of(kept).ring) ids.push_back(receive_ids_[index(leader_[index(kept)])]);
               } else if (reachable && !meets_somewhere(kept, member)) {
                 reachable = fail(graph_error(
                     text_of(member) + " waits for " + text_of(kept) + " of another stage, and no message joins them",
@@ -402,6 +427,7 @@ class Lowering {
 
   const ExecutionGraph& graph_;
   const Timeline& timeline_;
+  std::int64_t node_gpus_;
   std::vector<WorkClass> classes_;                                  // by WorkId
   std::vector<NodeId> leader_;                                      // by NodeId: the node that represents it
   std::unordered_map<std::uint32_t, std::vector<NodeId>> members_;  // of leaders that represent several
@@ -431,8 +457,8 @@ RankGroup canonical(const RankGroup& group) {
   return out;
 }
 
-Result<std::vector<StageProgram>> lower(const ExecutionGraph& graph, const Timeline& timeline) {
-  return Lowering(graph, timeline).run();
+Result<std::vector<StageProgram>> lower(const ExecutionGraph& graph, const Timeline& timeline, std::int64_t node_gpus) {
+  return Lowering(graph, timeline, node_gpus).run();
 }
 
 void merge_kernels(const ExecutionGraph& graph, StageProgram* program) {

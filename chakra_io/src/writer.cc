@@ -117,6 +117,7 @@ class StageWriter {
   StageWriter(const ExecutionGraph& graph, const Timeline& timeline, const ExportOptions& options)
       : graph_(graph),
         timeline_(timeline),
+        node_gpus_(options.node_gpus),
         encoding_(options.encoding),
         operators_(options.operators),
         compact_(options.merge_kernels),
@@ -165,6 +166,17 @@ class StageWriter {
     const bool kernel = operation.role == Role::kKernel;
     const std::string_view title = item.name;
     out.name = fmt::format("{} {}", name_of(out.type), compact_ && !kernel ? title.substr(0, title.find('.')) : title);
+    Collective collective;  // of one that is several: the one that this operation is
+    if (operation.role == Role::kCollective) {
+      std::vector<Collective> parts = astra_exchanges(std::get<Collective>(item.work), node_gpus_);
+      collective = parts[operation.part];
+      if (parts.size() > 1) {
+        Bytes all;
+        for (const Collective& part : parts) all += part.size;
+        exact_ns *= collective.size / all;
+        out.name += operation.part == 0 ? " between nodes" : " in each node";
+      }
+    }
     if (chain.size() > 1) out.name += fmt::format(" +{}", chain.size() - 1);
     if (!compact_ && node.origin.layer >= 0) out.name += fmt::format(" layer {}", node.origin.layer);
     if (!compact_ && node.origin.microbatch >= 0) out.name += fmt::format(" microbatch {}", node.origin.microbatch);
@@ -214,9 +226,9 @@ class StageWriter {
         add("num_ops", whole_bytes(work.flops / units::FLOP));  // not 0: its roofline would divide by it
         add("tensor_size", whole_bytes((work.read + work.written) / units::B));
       }
-    } else if (const auto* collective = std::get_if<Collective>(&item.work)) {
-      add("comm_type", static_cast<std::int64_t>(trace_kind(collective->kind)));
-      add("comm_size", astra_comm_size(*collective));
+    } else if (operation.role == Role::kCollective) {
+      add("comm_type", static_cast<std::int64_t>(trace_kind(collective.kind)));
+      add("comm_size", astra_comm_size(collective));
     } else {
       add("comm_size", message_bytes(item));
       add("comm_tag", std::int64_t{operation.tag});
@@ -249,11 +261,13 @@ class StageWriter {
   }
 
   static std::int64_t message_bytes(const WorkItem& item) {
-    return whole_bytes(std::get<Message>(item.work).size / units::B);
+    const auto* ring = std::get_if<Collective>(&item.work);
+    return whole_bytes((ring != nullptr ? ring->size : std::get<Message>(item.work).size) / units::B);
   }
 
   const ExecutionGraph& graph_;
   const Timeline& timeline_;
+  std::int64_t node_gpus_;
   TraceEncoding encoding_;
   bool operators_, compact_;
   std::unordered_map<std::string, std::uint64_t> told_by_;  // operators -> the first node that has them
@@ -274,8 +288,10 @@ std::vector<std::string> suffixes_of(const StageProgram& program, const Mesh& me
     serialize({{"pg_name", std::to_string(ids->id_of(group.of(rank)))}});
   }
   for (const bool send : {true, false}) {
-    for (const std::int64_t peer_stage : program.peers) {
-      const Rank peer = rank + (peer_stage - stage) * mesh.stride("pp");
+    for (const Peer& other : program.peers) {
+      const auto [count, stride] = other.ring;
+      const std::int64_t place = (rank / stride) % count, step = send ? 1 : count - 1;
+      const Rank peer = rank + (other.stage - stage) * mesh.stride("pp") + ((place + step) % count - place) * stride;
       serialize({{"comm_src", send ? rank : peer}, {"comm_dst", send ? peer : rank}});
     }
   }
@@ -386,7 +402,7 @@ Result<TraceExport> TraceExport::prepare(const ExecutionGraph& graph, const Time
   out->graph = &graph;
   out->timeline = &timeline;
   out->options = options;
-  NS_TRY(out->programs, lower(graph, timeline));
+  NS_TRY(out->programs, lower(graph, timeline, options.node_gpus));
   if (options.merge_kernels) {
     for (StageProgram& program : out->programs) merge_kernels(graph, &program);
   }

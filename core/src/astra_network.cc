@@ -133,6 +133,32 @@ std::int64_t astra_comm_size(const Collective& collective) {
   return std::isfinite(bytes) ? static_cast<std::int64_t>(std::clamp(std::ceil(bytes), 1.0, 0x1p62)) : 1;
 }
 
+std::vector<Collective> astra_exchanges(const Collective& collective, std::int64_t node) {
+  Collective whole = collective;
+  whole.routing = {};
+  if (node < 2 || collective.routing.experts == 0 || !is_possible(collective.routing)) return {whole};
+  Collective between = whole, inside = whole;
+  between.group.strides.clear(), inside.group.strides.clear();
+  for (const Stride& stride : collective.group.strides) {
+    if (stride.count == 1) continue;
+    const std::int64_t span = stride.count * stride.stride;
+    if (stride.stride % node == 0) {
+      between.group.strides.push_back(stride);
+    } else if (node % span == 0) {
+      inside.group.strides.push_back(stride);
+    } else if (node % stride.stride == 0 && span % node == 0) {
+      inside.group.strides.push_back({node / stride.stride, stride.stride});
+      between.group.strides.push_back({span / node, node});
+    } else {
+      return {whole};
+    }
+  }
+  if (between.group.strides.empty() || inside.group.strides.empty()) return {whole};
+  between.size *= parts_reached(collective.routing, between.group.size()) /
+                  parts_reached(collective.routing, collective.group.size());
+  return {between, inside};
+}
+
 std::string to_network_yml(const AstraSystem& system) {
   return fmt::format(
       "# Bandwidths in GiB/s a link and direction: ASTRA-Sim's \"GB/s\" is 2^30 bytes. Latencies in ns a hop; a Switch "

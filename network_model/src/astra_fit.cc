@@ -8,9 +8,7 @@ namespace ns_dist {
 namespace {
 
 struct Goal {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::int64_t size = 1;  // as a trace counts it
-  std::vector<Rank> members;
+  Collective collective;
   double ns = 0, weight = 0;  // weight: its time in the step
 };
 
@@ -25,7 +23,8 @@ AstraSystem changed(AstraSystem system, const std::vector<double>& logs) {
 
 class Fit {
  public:
-  Fit(const AstraSystem& system, std::vector<Goal> goals) : system_(system), goals_(std::move(goals)) {}
+  Fit(const AstraSystem& system, std::vector<Goal> goals, std::int64_t node)
+      : system_(system), goals_(std::move(goals)), node_(node) {}
 
   double loss(const std::vector<double>& logs) const {
     double sum = 0;
@@ -78,8 +77,7 @@ class Fit {
   void visit(const std::vector<double>& logs, Visit&& visit) const {
     const auto network = AstraNetwork::make(changed(system_, logs));
     for (const Goal& goal : goals_) {
-      visit(goal,
-            network ? static_cast<double>(network->longest_ns(goal.kind, goal.size, goal.members).value_or(0)) : 0);
+      visit(goal, network ? static_cast<double>(network->longest_ns(goal.collective, node_).value_or(0)) : 0);
     }
   }
 
@@ -95,25 +93,20 @@ class Fit {
  private:
   const AstraSystem& system_;
   std::vector<Goal> goals_;
+  std::int64_t node_;
 };
 
 }  // namespace
 
-Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarget> targets) {
+Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarget> targets, std::int64_t node) {
   NS_TRY(const AstraNetwork network, AstraNetwork::make(system));
   std::vector<Goal> goals;
   for (const AstraTarget& target : targets) {
-    const Collective& collective = target.collective;
-    Goal goal;
-    goal.kind = collective.kind;
-    goal.size = astra_comm_size(collective);
-    for (std::int64_t i = 0; i < collective.group.size(); ++i) goal.members.push_back(collective.group.at(i));
-    if (goal.kind != CollectiveKind::kSendRecv) std::sort(goal.members.begin(), goal.members.end());
-    goal.ns = target.time / units::ns;
-    goal.weight = goal.ns * target.count;
-    if (goal.ns > 0 && goal.weight > 0 && goal.members.size() > 1 &&
-        network.longest_ns(goal.kind, goal.size, goal.members)) {
-      goals.push_back(std::move(goal));
+    const double ns = target.time / units::ns;
+    const Goal goal{target.collective, ns, ns * target.count};
+    if (goal.ns > 0 && goal.weight > 0 && goal.collective.group.size() > 1 &&
+        network.longest_ns(goal.collective, node)) {
+      goals.push_back(goal);
     }
   }
   if (goals.empty()) {
@@ -124,7 +117,7 @@ Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarge
                  "leave the fit out",
                  {}});
   }
-  const Fit fit(system, std::move(goals));
+  const Fit fit(system, std::move(goals), node);
   const std::vector<double> start(2 * system.dimensions.size(), 0), end = fit.run();
   AstraFit out{changed(system, end), fit.error(start), fit.error(end), 1};
   double answers = 0, times = 0;

@@ -516,6 +516,47 @@ Result<std::int64_t> AstraNetwork::longest_ns(CollectiveKind kind, std::int64_t 
 
 namespace {
 
+// Ascending, the order of ASTRA-Sim's rings; of a message the sender first.
+std::vector<Rank> members_of(const Collective& collective) {
+  std::vector<Rank> members;
+  for (Int i = 0; i < collective.group.size(); ++i) members.push_back(collective.group.at(i));
+  if (collective.kind != CollectiveKind::kSendRecv) std::sort(members.begin(), members.end());
+  return members;
+}
+
+}  // namespace
+
+Result<Int> AstraNetwork::longest_ns(const Collective& collective, Int node) const {
+  const Int size = astra_comm_size(collective);
+  if (collective.ring.count > 1) {
+    const RankGroup ring{collective.group.first, {collective.ring}};
+    Int slowest = 0;
+    for (Int i = 0; i < ring.size(); ++i) {
+      NS_TRY(const Int one, message_ns(ring.at(i), ring.at((i + 1) % ring.size()), size));
+      slowest = std::max(slowest, one);
+    }
+    return slowest;
+  }
+  Int sum = 0;
+  for (const Collective& exchange : astra_exchanges(collective, node)) {
+    const std::vector<Rank> members = members_of(exchange);
+    NS_TRY(const Int one, longest_ns(exchange.kind, astra_comm_size(exchange), members));
+    sum += one;
+  }
+  return sum;
+}
+
+Int astra_node(const Cluster& cluster) {
+  Int gpus = 1;
+  for (const FabricLevel& level : cluster.levels) {
+    if (network::link_class_of(level.fabric.kind) == network::LinkClass::kNetwork) return gpus;
+    gpus *= level.size;
+  }
+  return 0;
+}
+
+namespace {
+
 class AstraModel final : public NetworkCost {
  public:
   AstraModel(network::Topology topology, const Cluster& cluster, Int ranks)
@@ -593,12 +634,13 @@ class AstraModel final : public NetworkCost {
                    "leave the imbalance out, or take --network-model nccl",
                    {}});
     }
-    if (collective.routing.experts > 0) {
+    if (collective.routing.experts > 0 &&
+        (collective.kind != CollectiveKind::kAllToAll || !is_possible(collective.routing))) {
       return fail({ErrorCode::kInvalidInput,
-                   "an all-to-all that sends one copy of a token to each node",
-                   "plan/expert_dispatch",
-                   "a2a: in ASTRA-Sim's formulas every rank sends to every rank",
-                   "use plan/expert_dispatch=a2a, or take --network-model nccl",
+                   fmt::format("a {} of a routing that cannot be", name_of(collective.kind)),
+                   "",
+                   "an all-to-all whose groups hold a token's experts",
+                   "",
                    {}});
     }
     NS_TRY(const network::Placement placement, topology_.place(collective.group));
@@ -612,36 +654,42 @@ class AstraModel final : public NetworkCost {
                    {}});
     }
     NS_TRY(const AstraNetwork network, network_for(collective.group));
-    const Int size = astra_comm_size(collective);
     Answer result;
+    const Int node = astra_node(cluster_);
+    NS_TRY(result.nanoseconds, network.longest_ns(collective, node));
+    for (const Collective& exchange : astra_exchanges(collective, node))
+      NS_TRY_VOID(describe(exchange, network, &result));
+    return result;
+  }
+
+  // Adds the dimensions that are charged, and the least time that their links allow.
+  Result<void> describe(const Collective& collective, const AstraNetwork& network, Answer* result) const {
+    NS_TRY(const network::Placement placement, topology_.place(collective.group));
     const std::vector<AstraDimension>& dimensions = network.system().dimensions;
-    std::vector<Rank> members;
-    for (Int i = 0; i < placement.ranks; ++i) members.push_back(collective.group.at(i));
-    const bool message = collective.kind == CollectiveKind::kSendRecv;
-    if (!message) std::sort(members.begin(), members.end());  // the order of its rings
-    NS_TRY(result.nanoseconds, network.longest_ns(collective.kind, size, members));
-    if (message) {
-      result.dimensions = {dimensions[network.charged(members.front(), members.back()).first]};
+    const std::vector<Rank> members = members_of(collective);
+    if (collective.kind == CollectiveKind::kSendRecv) {
+      result->dimensions = {dimensions[network.charged(members.front(), members.back()).first]};
     } else {
-      result.flat = placement.ranks < network.system().npus();
-      result.direct = !result.flat || dimensions.size() == 1;
-      result.dimensions = dimensions;
-      if (result.flat) {
+      result->flat = placement.ranks < network.system().npus();
+      result->direct = !result->flat || dimensions.size() == 1;
+      if (result->flat) {
         std::vector<std::size_t> used;
         for (std::size_t i = 0; i < members.size(); ++i) {
           const std::size_t at = network.charged(members[i], members[(i + 1) % members.size()]).first;
           if (std::find(used.begin(), used.end(), at) == used.end()) used.push_back(at);
         }
         std::sort(used.begin(), used.end());
-        result.dimensions.clear();
         for (const std::size_t at : used) {
-          result.dimensions.push_back(dimensions[at]);
-          result.dimensions.back().npus = placement.ranks;
+          result->dimensions.push_back(dimensions[at]);
+          result->dimensions.back().npus = placement.ranks;
         }
+      } else {
+        result->dimensions = dimensions;
       }
     }
-    result.floor = network::bandwidth_bound({collective.kind, bytes, false, 1, &placement, links_.data()});
-    return result;
+    const double bytes = collective.size / units::B;
+    result->floor += network::bandwidth_bound({collective.kind, bytes, false, 1, &placement, links_.data()});
+    return {};
   }
 
   network::Topology topology_;

@@ -126,6 +126,9 @@ struct ExportOptions {
   // between them, or ns_dist_as, the id of an earlier node that has the same. No
   // rank ends at another time, but for the microseconds of kernels below half a microsecond.
   bool merge_kernels = false;
+  // GPUs of a node, numbered one after the other. All-to-alls that send one copy of a token to each node
+  // (Collective::routing) become two: between nodes, then in each node. 0: they stay one, with a copy for each rank.
+  std::int64_t node_gpus = 0;
   std::function<void(std::int64_t files, std::int64_t of)> progress = {};  // after each file; may be empty
 };
 

@@ -85,6 +85,13 @@ Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus);
 // all-gather a rank's own shard, where we count what comes out.
 std::int64_t astra_comm_size(const Collective& collective);
 
+// What a collective of a step is in a trace: itself, or, if it sends one copy of a token to each node, two all-to-alls
+// one after the other. The first one sends the copies for each node to the ranks in the same place of the other nodes,
+// the second one the copies for each rank to the ranks of the node. `node` is the number of GPUs in a node, numbered
+// one after the other; 0: there are no nodes. A group that does not fill its share of each node stays one all-to-all
+// with a copy for each rank, and so does one that lies in a node or has one rank in each.
+std::vector<Collective> astra_exchanges(const Collective& collective, std::int64_t node);
+
 // The network yml of `system`: topology, npus_count, bandwidth, latency.
 std::string to_network_yml(const AstraSystem& system);
 

@@ -45,6 +45,9 @@ struct Collective {
   // to, where the copies for the node's other ranks are made (DeepEP). `size` is one copy for each rank that a token
   // goes to. No experts: every rank sends to every rank.
   Routing routing = {};
+  // A send_recv may be one message of a ring: each rank sends to the next, the last one to the first. These are the
+  // ranks of the sender's ring; `group` is the pair whose message is forecast. One rank: no ring.
+  Stride ring = {};
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 

@@ -51,6 +51,10 @@ class AstraNetwork {
   // and receiver of a kSendRecv. Errors: those of message_ns and collective.
   Result<std::int64_t> longest_ns(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members) const;
 
+  // The same of a collective of a step, in any order of its members: a routed all-to-all as its exchanges in nodes of
+  // `node` GPUs (astra_exchanges), a ring of messages until the slowest is there.
+  Result<std::int64_t> longest_ns(const Collective& collective, std::int64_t node) const;
+
   // The dimension that pays for a message, and the distance of the two on it.
   std::pair<std::size_t, std::int64_t> charged(Rank from, Rank to) const;
 
@@ -62,6 +66,9 @@ class AstraNetwork {
 // to_astra gives. Errors: as make_network_model; at forecast: those of to_astra, collectives that ASTRA-Sim does not
 // run.
 Result<std::unique_ptr<NetworkCost>> make_astra_model(const Cluster& cluster, std::int64_t ranks = 0);
+
+// GPUs of a node: those that no network joins. 0: none of the cluster's levels is a network.
+std::int64_t astra_node(const Cluster& cluster);
 
 // What a collective of a step should take, and how often the step has it. A kSendRecv is a message.
 struct AstraTarget {
@@ -81,6 +88,7 @@ struct AstraFit {
 // the logarithm of answer over time, weighted by time. Both stay within a factor of 1,000 of what they were; a
 // dimension that no target spans keeps its own. Targets that ASTRA-Sim does not run are left out. Errors: those of
 // AstraNetwork::make; no target that it runs.
-Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarget> targets);
+// `node`: GPUs of a node, as in astra_exchanges.
+Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarget> targets, std::int64_t node = 0);
 
 }  // namespace ns_dist

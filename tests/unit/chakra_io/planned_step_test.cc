@@ -58,6 +58,10 @@ std::vector<Case> cases() {
   both.vpp = 2;
   both.schedule = "interleaved";
   both.overlap_grad_reduce = both.overlap_param_gather = both.overlap_p2p = true;
+  add("ring of context parallelism", 2, 2, 1).cp = 4;
+  ParallelPlan& hierarchical = add("rings of heads", 1, 1, 2);
+  hierarchical.cp = 4, hierarchical.cp_inner = 2;
+  hierarchical.cp_comm = ContextExchange::kHierarchical;
   add("untied embeddings", 2, 2, 2);
   out.back().tied = false;
   return out;
@@ -77,7 +81,7 @@ TEST(PlannedStep, EveryRankRunsItToItsEnd) {
     const auto written = write_and_read(*graph, timeline, folder.path());
     ASSERT_TRUE(written) << to_text(written.error());
     EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
-    EXPECT_EQ(written->summary.ranks, each.plan.tp * each.plan.pp * each.plan.dp);
+    EXPECT_EQ(written->summary.ranks, each.plan.tp * each.plan.cp * each.plan.pp * each.plan.dp);
 
     // Kernels: those of the stage, on each of its ranks.
     std::vector<std::size_t> kernels(static_cast<std::size_t>(each.plan.pp), 0);
@@ -105,7 +109,7 @@ TEST(PlannedStep, EveryRankRunsItToItsEnd) {
       EXPECT_EQ(found, kernels[static_cast<std::size_t>(graph->mesh().coordinate(rank, "pp"))]) << "rank " << rank;
     }
     EXPECT_EQ(sends, receives);
-    EXPECT_EQ(sends.empty(), each.plan.pp == 1);
+    EXPECT_EQ(sends.empty(), each.plan.pp == 1 && each.plan.cp == 1);
     for (const auto& [group, by_rank] : calls) {
       std::set<Rank> members;
       for (const auto& [rank, sequence] : by_rank) {

@@ -88,9 +88,11 @@ struct WrittenStep {
 // Writes the step, reads every file back and replays the files.
 inline Result<WrittenStep> write_and_read(const ExecutionGraph& graph, const Timeline& timeline,
                                           const std::filesystem::path& folder,
-                                          TraceEncoding encoding = TraceEncoding::kDurations) {
+                                          TraceEncoding encoding = TraceEncoding::kDurations,
+                                          std::int64_t node_gpus = 0) {
   WrittenStep out;
-  NS_TRY(out.summary, write_traces(graph, timeline, {.directory = folder, .encoding = encoding}));
+  NS_TRY(out.summary,
+         write_traces(graph, timeline, {.directory = folder, .encoding = encoding, .node_gpus = node_gpus}));
   NS_TRY(out.groups, read_comm_groups(out.summary.comm_groups));
   for (Rank rank = 0; rank < out.summary.ranks; ++rank) {
     NS_TRY(std::vector<TraceNode> nodes, read_trace(folder / ("trace." + std::to_string(rank) + ".et")));
@@ -101,10 +103,11 @@ inline Result<WrittenStep> write_and_read(const ExecutionGraph& graph, const Tim
 }
 
 inline Result<WrittenStep> write_and_read(StepBuilder step, const std::filesystem::path& folder,
-                                          TraceEncoding encoding = TraceEncoding::kDurations) {
+                                          TraceEncoding encoding = TraceEncoding::kDurations,
+                                          std::int64_t node_gpus = 0) {
   const ExecutionGraph graph = std::move(step.builder).build();
   return write_and_read(graph, timeline_of(graph, [&](NodeId node) { return step.durations[index(node)]; }), folder,
-                        encoding);
+                        encoding, node_gpus);
 }
 
 // Attribute of a type that it must have; fails the test where it is missing.

@@ -14,6 +14,7 @@ namespace ns_dist {
 namespace {
 
 using namespace units;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -192,6 +193,89 @@ TEST(Writer, EveryRankOfAStageTalksToItsOwnPeer) {
   EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
   // 1 us each: a, message, b, message, c.
   EXPECT_THAT(written->replayed.finish_ns, ElementsAre(5000U, 5000U, 4000U, 4000U));
+}
+
+// Four ranks in a ring, beside which four others form another one. Each sends to the next and receives from the one
+// before; whoever waits for the exchange waits for both.
+TEST(Writer, ARingOfMessagesIsASendAndAReceiveOnEachRank) {
+  const ScratchFolder folder;
+  StepBuilder step(Mesh::innermost_first({"tp", "cp", "pp"}, {2, 4, 2}));
+  for (std::int64_t stage = 0; stage < 2; ++stage) {
+    const WorkItem ring = {
+        "ring", Category::kContextParallel,
+        Collective{.kind = CollectiveKind::kSendRecv, .size = 100 * B, .group = {8 * stage, {{2, 4}}}, .ring = {4, 2}}};
+    NodeId last = step.kernel(stage, "first");
+    for (int i = 0; i < 3; ++i) last = step.add(stage, Stream::kContextParallel, ring, {last});
+    step.kernel(stage, "last", {last});
+  }
+  const auto written = write_and_read(std::move(step), folder.path());
+  ASSERT_TRUE(written) << to_text(written.error());
+  EXPECT_EQ(written->summary.sends, 3 * 16U);
+  EXPECT_EQ(written->summary.receives, 3 * 16U);
+  EXPECT_EQ(written->summary.groups, 0);
+  for (Rank rank = 0; rank < 16; ++rank) {
+    const Rank stage = rank / 8 * 8, tp = rank % 2, cp = rank % 8 / 2;
+    const Rank next = stage + tp + 2 * ((cp + 1) % 4), before = stage + tp + 2 * ((cp + 3) % 4);
+    const auto& trace = written->traces[static_cast<std::size_t>(rank)];
+    std::uint64_t sent = 0, received = 0;  // the last of each
+    for (const TraceNode& node : trace) {
+      if (node.type == TraceNodeType::kCompute) continue;
+      EXPECT_EQ(integer_of(node, "comm_size"), 100);
+      if (node.type == TraceNodeType::kSend) {
+        EXPECT_EQ(integer_of(node, "comm_dst"), next);
+        if (sent != 0) {
+          EXPECT_THAT(node.data_deps, ElementsAre(sent, received));
+        }
+        sent = node.id;
+      } else {
+        ASSERT_EQ(node.type, TraceNodeType::kReceive);
+        EXPECT_EQ(integer_of(node, "comm_src"), before);
+        received = node.id;
+      }
+    }
+    EXPECT_THAT(find(trace, "last")->data_deps, ElementsAre(trace[0].id, sent, received));
+  }
+  EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
+  EXPECT_THAT(written->replayed.finish_ns, Each(5000U));  // 1 us each: a kernel, three exchanges, a kernel
+}
+
+// 8 experts, 2 of them for a token. It goes to 2 (1 - C(4, 2) / C(8, 2)) = 44/28 of two nodes and to
+// 4 (1 - C(6, 2) / C(8, 2)) = 52/28 of four ranks.
+TEST(Writer, AnAllToAllWithOneCopyForEachNodeIsTwo) {
+  const Collective routed{.kind = CollectiveKind::kAllToAll,
+                          .size = 1300 * B,
+                          .group = {0, {{4, 1}}},
+                          .routing = {.experts = 8, .top_k = 2}};
+  for (const std::int64_t node_gpus : {0, 2, 4}) {
+    const ScratchFolder folder;
+    StepBuilder step(mesh_of(4, 1, 1));
+    const NodeId a = step.kernel(0, "a");
+    const NodeId exchange =
+        step.add(0, Stream::kExpertParallel, {"dispatch", Category::kExpertParallel, routed}, {a}, 24'000);
+    step.kernel(0, "b", {exchange});
+    const auto written = write_and_read(std::move(step), folder.path(), TraceEncoding::kDurations, node_gpus);
+    ASSERT_TRUE(written) << to_text(written.error());
+    EXPECT_TRUE(written->replayed.ok()) << text_of(written->replayed);
+    EXPECT_THAT(written->replayed.finish_ns, Each(26'000U));
+    const auto& trace = written->traces[2];
+    if (node_gpus != 2) {  // unknown, or all in one
+      ASSERT_EQ(trace.size(), 3U);
+      EXPECT_EQ(integer_of(trace[1], "comm_size"), 1300);
+      continue;
+    }
+    ASSERT_EQ(trace.size(), 4U);
+    EXPECT_EQ(integer_of(trace[1], "comm_size"), 1100);
+    EXPECT_EQ(integer_of(trace[2], "comm_size"), 1300);
+    EXPECT_THAT(trace[2].data_deps, ElementsAre(trace[1].id));
+    EXPECT_THAT(trace[3].data_deps, ElementsAre(trace[0].id, trace[2].id));
+    EXPECT_EQ(trace[1].duration_micros, 11U);
+    EXPECT_EQ(trace[2].duration_micros, 13U);
+    const auto group_of = [&](const TraceNode& node) {
+      return written->groups.at(std::stoll(attribute_as<std::string>(node, "pg_name")));
+    };
+    EXPECT_THAT(group_of(trace[1]), ElementsAre(0, 2));
+    EXPECT_THAT(group_of(trace[2]), ElementsAre(2, 3));
+  }
 }
 
 TEST(Writer, WhatARankWouldSayToItselfIsLeftOutAndBridged) {

@@ -134,6 +134,35 @@ TEST(AstraNetwork, TorusDimensionsAreRingsOfHalfTheBandwidth) {
   EXPECT_DOUBLE_EQ(d.latency_ns, 600);
 }
 
+// 8 experts, 2 of them for a token: it goes to 2 (1 - C(4, 2) / C(8, 2)) = 44/28 of two nodes and to
+// 4 (1 - C(6, 2) / C(8, 2)) = 52/28 of four ranks.
+TEST(AstraNetwork, OneCopyForEachNodeIsAnExchangeBetweenNodesAndOneInEach) {
+  Collective routed{
+      .kind = CollectiveKind::kAllToAll, .size = 13 * MiB, .group = {}, .routing = {.experts = 8, .top_k = 2}};
+  const auto groups_of = [&](std::vector<Stride> strides, std::int64_t node) {
+    routed.group = {3, std::move(strides)};
+    std::vector<RankGroup> groups;
+    for (const Collective& exchange : astra_exchanges(routed, node)) {
+      EXPECT_EQ(exchange.kind, CollectiveKind::kAllToAll);
+      EXPECT_EQ(exchange.routing.experts, 0);
+      const bool between = exchange.group.size() < routed.group.size() && groups.empty();
+      EXPECT_NEAR(exchange.size / MiB, between ? 11 : 13, 1e-9);
+      groups.push_back(exchange.group);
+    }
+    return groups;
+  };
+  using Groups = std::vector<RankGroup>;
+  EXPECT_EQ(groups_of({{4, 1}}, 2), (Groups{{3, {{2, 2}}}, {3, {{2, 1}}}}));
+  EXPECT_EQ(groups_of({{4, 4}}, 8), (Groups{{3, {{2, 8}}}, {3, {{2, 4}}}}));
+  EXPECT_EQ(groups_of({{2, 1}, {2, 8}}, 8), (Groups{{3, {{2, 8}}}, {3, {{2, 1}}}}));
+  for (const std::int64_t node : {0, 1, 3, 4, 8}) {  // unknown, a rank each, across nodes unevenly, in a node
+    EXPECT_EQ(groups_of({{4, 1}}, node), (Groups{{3, {{4, 1}}}})) << node;
+  }
+  EXPECT_EQ(groups_of({{4, 8}}, 8), (Groups{{3, {{4, 8}}}}));
+  routed.routing = {};
+  EXPECT_EQ(astra_exchanges(routed, 2), std::vector<Collective>{routed});
+}
+
 TEST(AstraNetwork, YmlHasFourLists) {
   AstraSystem system;
   system.dimensions = {{AstraTopology::kFullyConnected, 8, 279.3968, 300.25, "ring"},

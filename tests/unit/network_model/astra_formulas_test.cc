@@ -164,6 +164,43 @@ TEST(AstraNetworkTimes, MessagesPayTheLowestDimensionInWhichRanksDiffer) {
   EXPECT_GT(time(4, 8), 2 * time(4, 4));
 }
 
+// Of ranks 0, 4, 8 and 12 all neighbors differ in the node's dimension, which alone is charged; 0 and 8 do not.
+TEST(AstraNetworkTimes, ARingOfMessagesTakesAsLongAsItsSlowest) {
+  const AstraNetwork network = two_nodes();
+  Collective ring{.kind = CollectiveKind::kSendRecv, .size = 1 * MiB, .group = {0, {{2, 8}}}, .ring = {4, 4}};
+  EXPECT_EQ(*network.longest_ns(ring, 8), *network.message_ns(0, 4, 1 << 20));
+  ring.ring = {2, 8};
+  EXPECT_EQ(*network.longest_ns(ring, 8), *network.message_ns(0, 8, 1 << 20));
+}
+
+TEST(AstraNetworkTimes, AnAllToAllWithOneCopyForEachNodeIsTwo) {
+  const AstraNetwork network = two_nodes();
+  Collective routed{.kind = CollectiveKind::kAllToAll,
+                    .size = 13 * MiB,
+                    .group = {0, {{2, 4}, {2, 8}}},
+                    .routing = {.experts = 8, .top_k = 2}};
+  const std::vector<Rank> rail = {0, 8}, node = {0, 4}, all = {0, 4, 8, 12};
+  const auto alone = [&](const std::vector<Rank>& members, std::int64_t mebibytes) {
+    return *network.longest_ns(CollectiveKind::kAllToAll, mebibytes << 20, members);
+  };
+  EXPECT_EQ(*network.longest_ns(routed, 8), alone(rail, 11) + alone(node, 13));
+  EXPECT_EQ(*network.longest_ns(routed, 0), alone(all, 13));
+  const auto model = make_network_model(test::dgx_a100(), {.model = "astra", .ranks = 16});
+  ASSERT_TRUE(model);
+  const auto forecast = (*model)->forecast(routed);
+  ASSERT_TRUE(forecast) << to_text(forecast.error());
+  EXPECT_GE(forecast->latency, forecast->floor);
+  routed.routing.top_k = 9;
+  EXPECT_FALSE((*model)->forecast(routed));
+}
+
+TEST(AstraNetworkTimes, NodesEndWhereTheNetworkBegins) {
+  EXPECT_EQ(astra_node(test::dgx_a100()), 8);
+  Cluster cluster = test::dgx_a100();
+  cluster.levels.resize(1);
+  EXPECT_EQ(astra_node(cluster), 0);
+}
+
 TEST(AstraNetworkTimes, MessagesOnARingCountItsHops) {
   AstraSystem system = one(AstraTopology::kRing, 8, "ring");
   const AstraNetwork network = *AstraNetwork::make(system);
