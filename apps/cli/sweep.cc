@@ -20,7 +20,6 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
-#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/shared_work.h"
 #include "ns_dist/search.h"
 #include "ns_dist/simulator.h"
@@ -33,91 +32,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kMostRows = 1e8;
 constexpr std::size_t kLargestInput = 16 * kMebibyte;
 constexpr std::size_t kRowsAtOnce = 64;
 constexpr std::size_t kMostSessions = 64;
-constexpr const char* kExpected =
-    "an object of fields and values, as in {\"tp\": [1, 2, 4], \"micro-batch\": \"1..8\"}";
-
-Error mistake(const std::string& where, std::string message, std::string hint = "") {
-  return {ErrorCode::kInvalidInput, std::move(message), where, kExpected, std::move(hint), {}};
-}
-
-// "tp", "micro-batch" and "plan/tp" are fields.
-std::optional<std::string> field_of(const std::string& key) {
-  for (const FieldDescription& description : scenario_fields()) {
-    if (key == description.field.name || "--" + key == description.flag) return std::string(description.field.name);
-  }
-  return std::nullopt;
-}
-
-std::string text_of(const ordered_json& value) {
-  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-Result<std::vector<FieldValues>> read_sweep(const std::string& text, const std::string& path) {
-  NS_TRY(const ordered_json root, parse_json(text, path));
-  if (!root.is_object() || root.empty()) return fail(mistake(path + "#", "there are no fields"));
-  std::vector<FieldValues> fields;
-  std::vector<Error> errors;
-  std::vector<std::string> names;
-  for (const FieldDescription& description : scenario_fields()) names.push_back(description.flag.substr(2));
-  for (const auto& [key, value] : root.items()) {
-    const std::string where = path + "#/" + shortened(key);
-    const auto field = field_of(key);
-    if (!field) {
-      const std::string near = nearest_name(key, names);
-      errors.push_back(
-          mistake(where, "there is no such field", near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)));
-      continue;
-    }
-    if (std::any_of(fields.begin(), fields.end(), [&](const FieldValues& each) { return each.field == *field; })) {
-      errors.push_back(mistake(where, "the field is there twice"));
-      continue;
-    }
-    FieldValues values{*field, {}};
-    if (value.is_array() && value.empty()) errors.push_back(mistake(where, "there are no values"));
-    for (const ordered_json& each : value.is_array() ? value : ordered_json::array({value})) {
-      if (!each.is_primitive() || each.is_null()) {
-        errors.push_back(mistake(where, fmt::format("{} is no value", json_excerpt(each))));
-      } else if (value.is_array()) {
-        values.values.push_back(text_of(each));
-      } else if (auto list = read_values(*field, text_of(each)); !list) {
-        list.error().where = where;
-        list.error().code = ErrorCode::kInvalidInput;
-        errors.push_back(std::move(list.error()));
-      } else {
-        values = *std::move(list);
-      }
-    }
-    if (value.is_array()) {
-      ScenarioSpec spec;
-      for (const std::string& each : values.values) spec.set(*field, std::string_view(each));
-      if (auto readable = check_values(spec); !readable) {
-        readable.error().where = where;
-        errors.push_back(std::move(readable.error()));
-      }
-    }
-    fields.push_back(std::move(values));
-  }
-  if (!errors.empty()) return fail(join(std::move(errors)));
-  double rows = 1;
-  for (const FieldValues& each : fields) rows *= static_cast<double>(each.values.size());
-  if (rows > kMostRows) {
-    const auto most = std::max_element(fields.begin(), fields.end(), [](const FieldValues& a, const FieldValues& b) {
-      return a.values.size() < b.values.size();
-    });
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("the sweep has {:.3g} rows", rows),
-                 path,
-                 fmt::format("at most {:.0e}", kMostRows),
-                 fmt::format("write fewer values of {} ({} values)", most->field, most->values.size()),
-                 {}});
-  }
-  return fields;
-}
 
 // Forecasts of rows. Any number of threads may ask at once.
 class Rows {

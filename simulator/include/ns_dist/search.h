@@ -42,6 +42,11 @@ struct FieldValues {
 Result<FieldValues> read_values(std::string_view field, std::string_view text);
 inline constexpr std::int64_t kMostValues = 100'000;
 
+// The fields of a sweep, JSON: an object of fields, named as flags ("tp") or by their place ("plan/tp"), and of their
+// values, a list or a text as above. `path` names the file. Errors: no JSON, no object, no field; a field that there is
+// not, that is there twice or has no values; a value that it cannot have; more than 10^8 combinations.
+Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::string& path);
+
 // The fields of which a search tries every value unless they are given, outermost first.
 std::vector<std::string_view> searched_fields();
 // Whether a search may try several values of a field in one space: those of the plan and of the training.
