@@ -11,7 +11,7 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-std::uint64_t nodes_of(const StepProgram& program, const std::vector<Instruction>& body) {
+std::uint64_t nodes_of(const StepProgram& program, std::span<const Instruction> body) {
   std::uint64_t nodes = 0;
   for (const Instruction& instruction : body) {
     if (instruction.kind == Kind::kRun) {
@@ -211,7 +211,7 @@ class Expander {
 std::uint64_t StepProgram::node_count() const {
   std::vector<std::uint64_t> by_body;
   by_body.reserve(bodies.size());
-  for (const auto& body : bodies) by_body.push_back(nodes_of(*this, body));
+  for (std::size_t body = 0; body < bodies.size(); ++body) by_body.push_back(nodes_of(*this, bodies[body]));
   std::uint64_t nodes = 0;
   for (const Actor& actor : actors) {
     for (const ProgramLoop& loop : actor.loops) {
@@ -220,6 +220,27 @@ std::uint64_t StepProgram::node_count() const {
     }
   }
   return nodes;
+}
+
+std::vector<std::uint64_t> StepProgram::run_counts() const {
+  std::vector<std::uint64_t> calls(bodies.size()), runs(works.size());
+  for (const Actor& actor : actors) {
+    for (const ProgramLoop& loop : actor.loops) {
+      for (const BodyCall& call : loop.calls) calls[index(call.body)] += static_cast<std::uint64_t>(loop.repeats);
+    }
+  }
+  for (std::size_t b = 0; b < bodies.size(); ++b) {
+    for (const Instruction& instruction : bodies[b]) {
+      if (instruction.kind == Instruction::Kind::kStart || instruction.kind == Instruction::Kind::kSend) {
+        runs[instruction.index] += calls[b];
+      } else if (instruction.kind == Instruction::Kind::kRun) {
+        for (const FragmentNode& node : fragments[instruction.index].nodes) {
+          runs[index(node.work)] += calls[b] * static_cast<std::uint64_t>(instruction.times);
+        }
+      }
+    }
+  }
+  return runs;
 }
 
 Expansion expand(const StepProgram& program, const std::vector<std::uint32_t>& row_of_actor) {

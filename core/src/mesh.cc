@@ -17,6 +17,7 @@ const MeshAxis* find(const std::vector<MeshAxis>& axes, std::string_view name) {
 Mesh Mesh::innermost_first(const std::vector<std::string_view>& names, const std::vector<std::int64_t>& sizes) {
   NS_EXPECTS(names.size() == sizes.size());
   Mesh mesh;
+  mesh.axes_.reserve(names.size());
   std::int64_t stride = 1;
   for (std::size_t i = 0; i < names.size(); ++i) {
     NS_EXPECTS(sizes[i] > 0);

@@ -212,6 +212,121 @@ OperatorKind unknown(OperatorFields& f, std::string_view) {
                          f.real("read_bytes") * units::B, f.real("written_bytes", 0) * units::B};
 }
 
+std::string text_of(std::int64_t value) { return std::to_string(value); }
+std::string text_of(double value) { return fmt::format("{}", value); }
+
+// Columns whose value is the usual one are left out.
+template <class T>
+void add_unless(ColumnTexts& c, std::string_view name, T value, T usual) {
+  if (value != usual) c.emplace_back(name, text_of(value));
+}
+
+void write_layout(ColumnTexts& c, GemmLayout layout, Epilogue epilogue, std::string_view format) {
+  c.emplace_back("layout", name_of(layout));
+  if (epilogue != Epilogue::kAccumulate && epilogue != Epilogue::kAccumulateFp32) return;
+  c.emplace_back("accumulate", "1");
+  if (epilogue == Epilogue::kAccumulateFp32) c.emplace_back(format, "fp32");
+}
+
+std::string_view write_gemm(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<Gemm>(kind);
+  add_unless<std::int64_t>(c, "b", o.batch, 1);
+  c.insert(c.end(), {{"m", text_of(o.m)}, {"n", text_of(o.n)}, {"k", text_of(o.k)}});
+  write_layout(c, o.layout, o.epilogue, "out_dtype");
+  return o.quantizes ? "linear" : "gemm";
+}
+
+std::string_view write_attention(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<Attention>(kind);
+  c.insert(c.end(), {{"b", text_of(o.batch)}, {"s", text_of(o.query_length)}, {"h", text_of(o.heads)}});
+  c.insert(c.end(), {{"h_kv", text_of(o.kv_heads)}, {"d", text_of(o.head_dim)}, {"causal", o.causal ? "1" : "0"}});
+  add_unless(c, "kv_len", o.key_length, o.query_length);
+  add_unless(c, "d_v", o.value_dim, o.head_dim);
+  add_unless<std::int64_t>(c, "window", o.window, 0);
+  add_unless<std::int64_t>(c, "deterministic", o.deterministic ? 1 : 0, 0);
+  c.emplace_back("library", enumerator_name(o.library));
+  return "attention";
+}
+
+std::string_view write_softmax(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<Softmax>(kind);
+  c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
+  return "softmax";
+}
+
+std::string_view write_normalization(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<Normalization>(kind);
+  c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
+  c.emplace_back("library", enumerator_name(o.library));
+  return o.kind == NormalizationKind::kLayerNorm ? "layernorm" : "rmsnorm";
+}
+
+std::string_view write_elementwise(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<Elementwise>(kind);
+  c.insert(c.end(), {{"b", text_of(o.elements)}, {"h", "1"}});
+  for (const Pointwise& known : kPointwise) {
+    if (known.kernel == o.name && known.inputs == o.inputs && o.outputs == 1 && known.flops == o.flops_per_element) {
+      return known.name;
+    }
+  }
+  c.insert(c.end(), {{"inputs", text_of(o.inputs)}, {"outputs", text_of(o.outputs)}});
+  return "elementwise";
+}
+
+std::string_view write_embedding(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<Embedding>(kind);
+  c.insert(c.end(), {{"b", text_of(o.tokens)}, {"h", text_of(o.hidden)}, {"vocabulary", text_of(o.vocabulary)}});
+  return "embedding";
+}
+
+std::string_view write_cross_entropy(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<CrossEntropy>(kind);
+  c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
+  return "cross_entropy";
+}
+
+std::string_view write_optimizer(const OperatorKind& kind, ColumnTexts& c) {
+  c.insert(c.end(), {{"b", text_of(std::get<OptimizerStep>(kind).parameters)}, {"h", "1"}});
+  return "optimizer";
+}
+
+std::string_view write_grouped_gemm(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<GroupedGemm>(kind);
+  c.insert(c.end(), {{"experts", text_of(o.experts)}, {"m", text_of(o.rows)}, {"n", text_of(o.n)}});
+  c.emplace_back("k", text_of(o.k));
+  write_layout(c, o.layout, o.epilogue, "main_grad_dtype");
+  return "grouped_gemm";
+}
+
+std::string_view write_moe(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<MixtureOfExperts>(kind);
+  c.insert(c.end(), {{"num_tokens", text_of(o.tokens)}, {"hidden", text_of(o.hidden)}});
+  c.insert(c.end(), {{"inter", text_of(o.intermediate)}, {"experts", text_of(o.experts)}});
+  c.emplace_back("topk", text_of(o.top_k));
+  if (o.skew != 0) c.emplace_back("distribution", fmt::format("power_law_{}", o.skew));
+  return "moe";
+}
+
+std::string_view write_copy(const OperatorKind& kind, ColumnTexts& c) {
+  c.emplace_back("bytes", text_of(std::get<Copy>(kind).bytes / units::B));
+  return "copy";
+}
+
+std::string_view write_convolution(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<Convolution>(kind);
+  c.insert(c.end(), {{"b", text_of(o.batch)}, {"cin", text_of(o.in_channels)}, {"cout", text_of(o.out_channels)}});
+  c.insert(c.end(), {{"height", text_of(o.in_height)}, {"width", text_of(o.in_width)}});
+  c.insert(c.end(), {{"ksize", text_of(o.kernel)}, {"stride", text_of(o.stride)}, {"pad", text_of(o.padding)}});
+  return "convolution";
+}
+
+std::string_view write_unknown(const OperatorKind& kind, ColumnTexts& c) {
+  const auto& o = std::get<UnknownOperator>(kind);
+  c.insert(c.end(), {{"name", o.name}, {"flops", text_of(o.flops / units::FLOP)}});
+  c.insert(c.end(), {{"read_bytes", text_of(o.read / units::B)}, {"written_bytes", text_of(o.written / units::B)}});
+  return "unknown";
+}
+
 constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {{
     {.family = "gemm",
      .description = "matrix products, single or batched, in every layout and with fused epilogues",
@@ -222,7 +337,8 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .example = "8192x8192x8192",
      .options = "layout",
      .instead_of_backward = "its gradients are gemms of their own: m, k, n of the inputs and n, k, m of the weights",
-     .make = gemm},
+     .make = gemm,
+     .write = write_gemm},
     {.family = "attention",
      .description = "fused (flash) attention forward and backward; grouped queries, causal, windows",
      .columns = "b s h d (or q_len kv_len heads kv_heads d_qk d_v) [h_kv causal window pass library deterministic]",
@@ -230,14 +346,16 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .dimensions = "b h s d",
      .example = "1x32x4096x128",
      .options = "h_kv d_v causal window library deterministic",
-     .make = attention},
+     .make = attention,
+     .write = write_attention},
     {.family = "softmax",
      .description = "scaled masked softmax over rows, forward and backward",
      .columns = "b h (rows, columns; or m n) [pass]",
      .shape = "ROWSxCOLUMNS",
      .dimensions = "b h",
      .example = "65536x2048",
-     .make = softmax},
+     .make = softmax,
+     .write = write_softmax},
     {.family = "normalization",
      .description = "LayerNorm and RMSNorm over rows, forward and backward",
      .aliases = "layernorm rmsnorm input_layernorm post_attention_layernorm",
@@ -246,7 +364,8 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .dimensions = "b h",
      .example = "8192x4096",
      .options = "rms library",
-     .make = normalization},
+     .make = normalization,
+     .write = write_normalization},
     {.family = "elementwise",
      .description = "pointwise operators and fused chains of them",
      .aliases =
@@ -257,7 +376,8 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .example = "8192x4096",
      .options = "inputs outputs",
      .instead_of_backward = "write a pointwise operator that reads the gradient too: elementwise with one input more",
-     .make = elementwise},
+     .make = elementwise,
+     .write = write_elementwise},
     {.family = "embedding",
      .description = "rows gathered from a table, and their gradient",
      .aliases = "emb",
@@ -265,14 +385,16 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .shape = "TOKENSxHIDDENxVOCABULARY",
      .dimensions = "b h vocabulary",
      .example = "8192x4096x32000",
-     .make = embedding},
+     .make = embedding,
+     .write = write_embedding},
     {.family = "cross_entropy",
      .description = "softmax cross-entropy over a slice of the vocabulary",
      .columns = "b h (rows, columns) [pass]",
      .shape = "ROWSxCOLUMNS",
      .dimensions = "b h",
      .example = "8192x32000",
-     .make = cross_entropy},
+     .make = cross_entropy,
+     .write = write_cross_entropy},
     {.family = "optimizer",
      .description = "fused Adam with fp32 state",
      .aliases = "adam",
@@ -281,7 +403,8 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .dimensions = "b",
      .example = "125000000",
      .instead_of_backward = "leave the pass out",
-     .make = optimizer},
+     .make = optimizer,
+     .write = write_optimizer},
     {.family = "grouped_gemm",
      .description = "matrix products of many experts in one launch",
      .columns = "experts m (rows of all; or groups, m rows of each) n k [layout pass accumulate main_grad_dtype]",
@@ -290,7 +413,8 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .example = "8x8192x14336x4096",
      .options = "layout",
      .instead_of_backward = "its gradients are grouped products of their own, n and k exchanged for the inputs",
-     .make = grouped_gemm},
+     .make = grouped_gemm,
+     .write = write_grouped_gemm},
     {.family = "moe",
      .description = "a whole gated mixture-of-experts layer as one call: routing, permutation, both products",
      .columns = "num_tokens hidden inter topk experts [tp distribution]",
@@ -298,14 +422,16 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .dimensions = "num_tokens hidden inter experts topk",
      .example = "4096x4096x14336x8x2",
      .instead_of_backward = "it is one call of inference; write its grouped_gemm products and pointwise kernels",
-     .make = moe},
+     .make = moe,
+     .write = write_moe},
     {.family = "copy",
      .description = "device-to-device copies",
      .columns = "b h (or m n)",
      .shape = "BYTES with unit",
      .example = "64MiB",
      .instead_of_backward = "leave the pass out",
-     .make = copy},
+     .make = copy,
+     .write = write_copy},
     {.family = "convolution",
      .description = "2-D convolution as an implicit matrix product",
      .aliases = "conv",
@@ -313,7 +439,8 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .shape = "BATCHxINxHEIGHTxWIDTHxOUTxKERNELxSTRIDE",
      .dimensions = "b cin height width cout ksize stride",
      .example = "32x64x56x56x64x3x1",
-     .make = convolution},
+     .make = convolution,
+     .write = write_convolution},
     {.family = "unknown",
      .description = "anything else, by the FLOPs and bytes that the user gives",
      .columns = "flops read_bytes [written_bytes]",
@@ -321,7 +448,8 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .example = "my_kernel",
      .options = "flops read_bytes written_bytes",
      .instead_of_backward = "leave the pass out",
-     .make = unknown},
+     .make = unknown,
+     .write = write_unknown},
 }};
 
 }  // namespace
@@ -386,6 +514,29 @@ std::vector<std::string> operator_names() {
     for (const std::string_view alias : words_of(form.aliases)) names.emplace_back(alias);
   }
   return names;
+}
+
+ColumnTexts columns_of(const Operator& op) {
+  ColumnTexts dimensions;
+  const std::string_view name = kForms[op.kind.index()].write(op.kind, dimensions);
+  const bool by_block = std::visit(
+      [](const auto& kind) {
+        if constexpr (requires { kind.scaling; }) {
+          return kind.scaling == Scaling::kBlock;
+        } else {
+          return false;
+        }
+      },
+      op.kind);
+  ColumnTexts all = {{"op", std::string(name)},
+                     {"dtype", by_block && op.dtype == DType::kFp8 ? "fp8_block" : std::string(name_of(op.dtype))}};
+  std::visit(
+      [&](const auto& kind) {
+        if constexpr (requires { kind.pass; }) all.emplace_back("pass", kind.pass == Pass::kForward ? "fwd" : "bwd");
+      },
+      op.kind);
+  all.insert(all.end(), std::make_move_iterator(dimensions.begin()), std::make_move_iterator(dimensions.end()));
+  return all;
 }
 
 std::string_view family_of(const Operator& op) { return kForms[op.kind.index()].family; }

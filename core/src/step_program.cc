@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "ns_dist/result.h"
+
 namespace ns_dist {
 namespace {
 
@@ -34,7 +36,7 @@ struct Size {
   static std::uint64_t count(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 };
 
-std::size_t hash(const WorkItem& item) {
+std::size_t hash_of(const WorkItem& item) {
   constexpr std::uint64_t kMix = 0x9e3779b97f4a7c15u;
   const std::uint64_t kind = (static_cast<std::uint64_t>(item.category) << 8u) ^ item.work.index();
   const std::uint64_t size = std::visit(Size{}, item.work);
@@ -45,8 +47,27 @@ std::size_t hash(const WorkItem& item) {
 
 }  // namespace
 
+WorkTable::WorkTable(std::shared_ptr<const WorkTable> base) : base_(std::move(base)), shared_(base_->size()) {
+  NS_EXPECTS(base_->base_ == nullptr);
+}
+
+void Bodies::insert(BodyId body, const Instruction& instruction) {
+  const std::size_t next = index(body) + std::size_t{1};
+  const std::size_t end = next < firsts_.size() ? firsts_[next] : instructions_.size();
+  instructions_.insert(instructions_.begin() + static_cast<std::ptrdiff_t>(end), instruction);
+  for (std::size_t behind = next; behind < firsts_.size(); ++behind) ++firsts_[behind];
+}
+
+bool operator==(const WorkTable& a, const WorkTable& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t work = 0; work < a.size(); ++work) {
+    if (!(a[work] == b[work])) return false;
+  }
+  return true;
+}
+
 void WorkTable::grow() {
-  constexpr std::size_t kLeastSlots = 256;
+  constexpr std::size_t kLeastSlots = 128;
   slots_.assign(std::max(kLeastSlots, 2 * slots_.size()), 0);
   items_.reserve(slots_.size() / 2);
   hashes_.reserve(slots_.size() / 2);
@@ -58,18 +79,39 @@ void WorkTable::grow() {
   }
 }
 
-WorkId WorkTable::intern(WorkItem item) {
-  if (2 * items_.size() >= slots_.size()) grow();
-  const std::size_t key = hash(item), mask = slots_.size() - 1;
-  std::size_t slot = key & mask;
-  for (; slots_[slot] != 0; slot = (slot + 1) & mask) {
+std::optional<WorkId> WorkTable::find(const WorkItem& item, std::size_t hash) const {
+  if (slots_.empty()) return std::nullopt;
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
     const std::uint32_t known = slots_[slot] - 1;
-    if (hashes_[known] == key && items_[known] == item) return WorkId{known};
+    if (hashes_[known] == hash && items_[known] == item) return WorkId{static_cast<std::uint32_t>(shared_) + known};
   }
+  return std::nullopt;
+}
+
+WorkId WorkTable::insert(WorkItem item, std::size_t hash) {
+  if (2 * items_.size() >= slots_.size()) grow();
   items_.push_back(std::move(item));
-  hashes_.push_back(key);
+  hashes_.push_back(hash);
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = hash & mask;
+  while (slots_[slot] != 0) slot = (slot + 1) & mask;
   slots_[slot] = static_cast<std::uint32_t>(items_.size());
-  return WorkId{slots_[slot] - 1};
+  return WorkId{static_cast<std::uint32_t>(size() - 1)};
+}
+
+WorkId WorkTable::intern(WorkItem item) {
+  const std::size_t hash = hash_of(item);
+  if (base_ != nullptr) {
+    if (const auto known = base_->find(item, hash)) return *known;
+  }
+  if (const auto known = find(item, hash)) return *known;
+  return insert(std::move(item), hash);
+}
+
+WorkId WorkTable::add(WorkItem item) {
+  const std::size_t hash = hash_of(item);
+  return insert(std::move(item), hash);
 }
 
 }  // namespace ns_dist

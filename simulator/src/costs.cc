@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -26,10 +27,14 @@ std::int64_t period_of(const Cluster& cluster) {
 
 }  // namespace
 
+// The ranks between which a message runs, in stage representatives.
+static std::pair<Rank, Rank> ends_of(const Message& message, Rank stride) {
+  return {std::min(message.from_stage, message.to_stage) * stride,
+          std::max(message.from_stage, message.to_stage) * stride};
+}
+
 Collective as_collective(const Message& message, const Mesh& mesh) {
-  const Rank stride = mesh.stride("pp");
-  const Rank first = std::min(message.from_stage, message.to_stage) * stride;
-  const Rank last = std::max(message.from_stage, message.to_stage) * stride;
+  const auto [first, last] = ends_of(message, mesh.stride("pp"));
   return {CollectiveKind::kSendRecv, message.size, RankGroup{first, {{2, last - first}}}};
 }
 
@@ -115,6 +120,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const NetworkSettings& settings = scenario.network;
   const bool shares = settings.contention || settings.compute_slowdown;
   const std::int64_t period = period_of(scenario.cluster);
+  const Rank stage_stride = program.mesh.stride("pp");
   const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), program.mesh.ranks(),
                             scenario.constants);
   ProgramCosts costs;
@@ -130,6 +136,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   costs.rows.reserve(places.size());
   for (std::size_t r = 0; r < places.size(); ++r) {
     ProgramCosts::Row& row = costs.rows.emplace_back();
+    row.forecasts.reserve(program.works.size() + program.fragments.size());  // with waits for the host
     row.forecasts.resize(program.works.size());
     if (shares) row.demands.resize(program.works.size());
     for (std::size_t w = 0; w < program.works.size(); ++w) {
@@ -139,8 +146,8 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       // Messages between ranks that lie alike take the same.
       const auto* message = std::get_if<Message>(&item.work);
       if (message != nullptr) {
-        const Collective call = as_collective(*message, program.mesh);
-        const std::tuple alike{call.group.first % period, call.group.strides.front().stride, call.size.in_base()};
+        const auto [first, last] = ends_of(*message, stage_stride);
+        const std::tuple alike{first % period, last - first, message->size.in_base()};
         const auto known = std::find_if(messages.begin(), messages.end(),
                                         [&](const auto& entry) { return std::get<0>(entry) == alike; });
         if (known != messages.end()) {
@@ -152,8 +159,8 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
         messages.emplace_back(alike, std::pair{r, w});
       }
       const bool moves = std::holds_alternative<Collective>(item.work) && rank != 0;
-      const WorkItem own = moves ? work_of_actor(item, rank) : WorkItem{};
-      const WorkItem& asked = moves ? own : item;
+      const std::optional<WorkItem> own = moves ? std::optional(work_of_actor(item, rank)) : std::nullopt;
+      const WorkItem& asked = own ? *own : item;
       NS_TRY(Forecast forecast, item.host.any()
                                     ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
                                     : forecast_work(asked, program.mesh, session.compute(), session.network()));

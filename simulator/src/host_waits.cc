@@ -16,11 +16,11 @@ namespace {
 // Xeon of a DGX H100 and 33 to 37 us on Grace (TransformerEngine issue 2053), a factor of 2.5 from end to end.
 constexpr double kFastHost = 0.6, kSlowHost = 1.5;
 
-// How long the GPU waits in a run of `fragment`, by row of costs.
-std::vector<Forecast> waits_of(const Host& host, const Fragment& fragment, const ProgramCosts& costs,
-                               std::vector<double>& room) {
+// How long the GPU waits in a run of `fragment`, by row of costs. `room` is room to work in.
+void find_waits(const Host& host, const Fragment& fragment, const ProgramCosts& costs, std::vector<double>& room,
+                std::vector<Forecast>& waits) {
   const Seconds launches = static_cast<double>(fragment.nodes.size()) * host.launch_cost;
-  std::vector<Forecast> waits;
+  waits.clear();
   for (const ProgramCosts::Row& row : costs.rows) {
     const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
     const Seconds hidden = host.blocking_launches ? Seconds() : fragment_length(fragment, duration, room) * units::s;
@@ -30,7 +30,6 @@ std::vector<Forecast> waits_of(const Host& host, const Fragment& fragment, const
     wait.low = wait_on(kFastHost);
     wait.high = wait_on(kSlowHost);
   }
-  return waits;
 }
 
 // Mapping memory hides behind kernels but for 0.3 (V100), 0.8 (MI210) and 1.5 ms (MI100) for each GB: what forward
@@ -62,8 +61,7 @@ double tensor_bytes(const StepProgram& program) {
 
 // A work in which the GPU waits for the host, with its forecast by row of costs.
 WorkId add_wait(std::string_view name, std::span<const Forecast> forecasts, StepProgram& program, ProgramCosts& costs) {
-  const WorkId work{static_cast<std::uint32_t>(program.works.size())};
-  program.works.push_back(
+  const WorkId work = program.works.add(
       {std::string(name), Category::kOther, Operator{UnknownOperator{std::string(name), {}, {}, {}}, DType::kBf16}});
   for (std::size_t r = 0; r < costs.rows.size(); ++r) {
     ProgramCosts::Row& row = costs.rows[r];
@@ -85,7 +83,7 @@ void add_at_end(std::size_t actor, std::string_view name, const Forecast& foreca
   Instruction run;
   run.index = index(program.add(std::move(fragment)));
   const ProgramLoops& loops = program.actors[actor].loops;
-  program.bodies[index(loops[loops.size() - 1].calls.back().body)].push_back(run);
+  program.bodies.insert(loops[loops.size() - 1].calls.back().body, run);
 }
 
 }  // namespace
@@ -108,8 +106,9 @@ void add_memory_mapping(const Scenario& scenario, const MemoryBudget& memory, St
 void add_host_waits(const Host& host, StepProgram& program, ProgramCosts& costs) {
   if (host.cuda_graphs || !(host.launch_cost > Seconds())) return;
   std::vector<double> room;
+  std::vector<Forecast> waits;
   for (Fragment& fragment : program.fragments) {
-    const std::vector<Forecast> waits = waits_of(host, fragment, costs, room);
+    find_waits(host, fragment, costs, room, waits);
     if (std::all_of(waits.begin(), waits.end(), [](const Forecast& wait) { return !(wait.latency > Seconds()); }))
       continue;
     const WorkId work = add_wait("host.launches", waits, program, costs);

@@ -127,7 +127,10 @@ Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, c
                         const Session& session) {
   if (!scenario.network.contention && !scenario.network.compute_slowdown) {
     const std::shared_ptr<const CallOrder> order = session.orders().of(program);
-    return PassClock(program, costs, !scenario.settings.unfolded, order.get()).run() * units::s;
+    PassClock clock(program, costs, !scenario.settings.unfolded, order.get());
+    const double step = clock.run();
+    if (order == nullptr) session.orders().ran_folded(program, clock.passes());
+    return step * units::s;
   }
   ProgramQueue queue(program, costs, queue_options(scenario));
   const std::optional<double> step = queue.run();
@@ -239,6 +242,7 @@ Result<Report> simulate(const Scenario& scenario, const Session& session) {
   NS_TRY(const Prediction prediction, predict(scenario, session));
   Report all = report(scenario, prediction, advise(scenario, prediction, session));
   all.additions = additions(scenario, prediction, session);
+  NS_TRY(all.memory_detail, memory_detail(scenario.model, scenario.plan, scenario.training, session.plans()));
   if (!all.fits) all.remedy = memory_remedy(scenario, session);
   return all;
 }

@@ -17,15 +17,60 @@ using nlohmann::ordered_json;
 constexpr const char* kSchema = "ns-dist/report/1";
 constexpr std::size_t kHotspots = 10;
 
+// Adds to the memory of a stage what its parts are, and when it is reached.
+void add_detail(const StageMemoryDetail& detail, std::int64_t chunks, ordered_json& stage) {
+  stage["gathered_weights"] = detail.gathered_weights / units::B;
+  stage["cast_weights"] = detail.cast_weights / units::B;
+  stage["whole_gradients"] = detail.whole_gradients / units::B;
+  stage["unsummed_gradients"] = detail.unsummed_gradients / units::B;
+  ordered_json kinds = ordered_json::object();
+  for (std::size_t kind = 0; kind < kActivationKindCount; ++kind) {
+    const Bytes bytes = detail.activations[kind];
+    if (bytes > Bytes()) kinds[std::string(name_of(static_cast<ActivationKind>(kind)))] = bytes / units::B;
+  }
+  stage["activations_by_kind"] = std::move(kinds);
+  stage["peak"] = nullptr;
+  if (detail.over_time.empty()) return;
+  const HeldPoint& peak = detail.over_time[detail.peak];
+  stage["peak"] = {{"pass", pass_text(peak.pass, chunks)}, {"number", peak.number},
+                   {"microbatch", peak.pass.microbatch},   {"chunk", peak.pass.chunk},
+                   {"live_passes", detail.live},           {"weight_gradients_due", detail.weight_gradients_due}};
+}
+
+// The activations of the fullest stage behind each pass.
+ordered_json over_time_json(const Report& report) {
+  if (report.memory_detail.empty()) return nullptr;
+  const StageMemoryDetail& detail = report.memory_detail[static_cast<std::size_t>(report.memory.peak_stage)];
+  if (detail.over_time.empty()) return nullptr;
+  ordered_json passes = ordered_json::array(), numbers = ordered_json::array(), bytes = ordered_json::array();
+  for (const HeldPoint& point : detail.over_time) {
+    passes.push_back(pass_text(point.pass, report.scenario.plan.vpp));
+    numbers.push_back(point.number);
+    bytes.push_back(point.bytes + detail.transient / units::B);
+  }
+  return {{"stage", report.memory.peak_stage},
+          {"passes_of_step", detail.passes},
+          {"transient", detail.transient / units::B},
+          {"pass", passes},
+          {"number", numbers},
+          {"activations", bytes}};
+}
+
 ordered_json memory_json(const Report& report) {
   ordered_json stages = ordered_json::array();
-  for (const StageMemory& stage : report.memory.stages) {
+  for (std::size_t s = 0; s < report.memory.stages.size(); ++s) {
+    const StageMemory& stage = report.memory.stages[s];
     stages.push_back({{"weights", stage.weights / units::B},
                       {"gradients", stage.gradients / units::B},
                       {"optimizer", stage.optimizer / units::B},
                       {"activations", stage.activations / units::B},
                       {"other", stage.other / units::B},
-                      {"total", stage.total() / units::B}});
+                      {"total", stage.total() / units::B},
+                      {"reserved", stage.reserved() / units::B},
+                      {"device", stage.device() / units::B}});
+    if (!report.memory_detail.empty()) {
+      add_detail(report.memory_detail[s], report.scenario.plan.vpp, stages.back());
+    }
   }
   ordered_json remedy;
   if (report.remedy)
@@ -39,7 +84,8 @@ ordered_json memory_json(const Report& report) {
           {"peak_stage", report.memory.peak_stage},
           {"fits", report.fits},
           {"remedy", remedy},
-          {"per_stage", stages}};
+          {"per_stage", stages},
+          {"over_time", over_time_json(report)}};
 }
 
 ordered_json breakdown_json(const Breakdown& parts) {

@@ -30,7 +30,7 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
 }
 
 // An algorithm or a protocol that was asked for and that no collective of the step can run.
-std::optional<Warning> unused_choice(const NetworkSettings& network, const std::vector<WorkItem>& works,
+std::optional<Warning> unused_choice(const NetworkSettings& network, const WorkTable& works,
                                      const std::vector<Forecast>& forecasts) {
   const auto unused = [&](const std::string& name, auto&& part) {
     if (name == "auto") return false;

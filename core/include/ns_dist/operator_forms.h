@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/operator.h"
@@ -39,6 +40,9 @@ class OperatorFields {
   std::string_view expected_;
 };
 
+// Columns and their texts.
+using ColumnTexts = std::vector<std::pair<std::string_view, std::string>>;
+
 struct OperatorForm {
   std::string_view family{};       // what family_of gives; the first of its names
   std::string_view description{};  // a line for people
@@ -52,6 +56,8 @@ struct OperatorForm {
   std::string_view instead_of_backward{};
   // Makes the operator of that name in its forward pass; mistakes are noted in the fields.
   OperatorKind (*make)(OperatorFields& fields, std::string_view name) = nullptr;
+  // The inverse: the name and the columns from which `make` makes the operator, without dtype and pass.
+  std::string_view (*write)(const OperatorKind& kind, ColumnTexts& columns) = nullptr;
 };
 
 // In the order of OperatorKind's alternatives.
@@ -65,6 +71,10 @@ std::vector<std::string> operator_names();
 
 // The words of a list such as `aliases`.
 std::vector<std::string_view> words_of(std::string_view list);
+
+// The row of a table that describes `op`, from column op on. Tables have no columns for a bias or GELU in the epilogue
+// of a product, and know pointwise chains by their inputs and outputs alone.
+ColumnTexts columns_of(const Operator& op);
 
 // Makes an operator the pass that is asked for. Error: it has no backward form; what to write instead.
 Result<void> set_pass(OperatorKind& kind, Pass pass);

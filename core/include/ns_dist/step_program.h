@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,16 +48,29 @@ struct Fragment {
 // Work items, each once. Groups of collectives are those of rank 0; an actor's own group is group.of(its rank).
 class WorkTable {
  public:
+  WorkTable() = default;
+  // The items of `base` come first and are shared with it. It must stand on no other table.
+  explicit WorkTable(std::shared_ptr<const WorkTable> base);
+
   WorkId intern(WorkItem item);
-  const std::vector<WorkItem>& items() const { return items_; }
-  std::vector<WorkItem> take() && { return std::move(items_); }
+  WorkId add(WorkItem item);  // one more, even where an equal one is known
+
+  std::size_t size() const { return shared_ + items_.size(); }
+  const WorkItem& operator[](std::size_t work) const {
+    return work < shared_ ? base_->items_[work] : items_[work - shared_];
+  }
+  friend bool operator==(const WorkTable& a, const WorkTable& b);
 
  private:
+  std::optional<WorkId> find(const WorkItem& item, std::size_t hash) const;
+  WorkId insert(WorkItem item, std::size_t hash);
   void grow();
 
+  std::shared_ptr<const WorkTable> base_;
+  std::size_t shared_ = 0;  // items of `base_`
   std::vector<WorkItem> items_;
-  std::vector<std::size_t> hashes_;   // of the items
-  std::vector<std::uint32_t> slots_;  // a power of two: 1 + the index of an item, found by its hash and linear probing
+  std::vector<std::size_t> hashes_;   // of `items_`
+  std::vector<std::uint32_t> slots_;  // a power of two: 1 + the place in `items_`, found by hash and linear probing
 };
 
 struct Instruction {
@@ -76,7 +91,33 @@ struct Instruction {
   std::int32_t layer = -1, layer_step = 0;  // of the first run, and from one to the next; -1 where it does not apply
 };
 
-// What one pass does, or two passes at the same time. Microbatches come from the call.
+// Bodies: what one pass does, or two passes at the same time. Their instructions lie one behind the other in memory.
+class Bodies {
+ public:
+  std::size_t size() const { return firsts_.size(); }
+  std::span<const Instruction> operator[](std::size_t body) const {
+    const std::size_t end = body + 1 < firsts_.size() ? firsts_[body + 1] : instructions_.size();
+    return {instructions_.data() + firsts_[body], end - firsts_[body]};
+  }
+
+  void reserve(std::size_t bodies, std::size_t instructions) {
+    firsts_.reserve(bodies);
+    instructions_.reserve(instructions);
+  }
+  void add() { firsts_.push_back(static_cast<std::uint32_t>(instructions_.size())); }
+  // To the body that was added last.
+  void push_back(const Instruction& instruction) { instructions_.push_back(instruction); }
+  // The last instruction of that body; null where it has none.
+  Instruction* last() { return instructions_.size() > firsts_.back() ? &instructions_.back() : nullptr; }
+  // At the end of any body. Moves all that lie behind it.
+  void insert(BodyId body, const Instruction& instruction);
+
+ private:
+  std::vector<Instruction> instructions_;
+  std::vector<std::uint32_t> firsts_;  // by BodyId
+};
+
+// Microbatches of a body come from its call.
 struct BodyCall {
   BodyId body{};
   std::int32_t microbatch = -1, second = -1;  // -1: none
@@ -113,12 +154,12 @@ struct Actor {
 
 struct StepProgram {
   Mesh mesh;
-  std::vector<WorkItem> works;
+  WorkTable works;
   std::vector<Fragment> fragments;
-  std::vector<std::vector<Instruction>> bodies;  // by BodyId
-  std::vector<Actor> actors;                     // by stage
-  std::uint32_t channels = 0;                    // each has one sending and one receiving actor
-  std::vector<std::uint32_t> meetings;           // actors of each
+  Bodies bodies;
+  std::vector<Actor> actors;            // by stage
+  std::uint32_t channels = 0;           // each has one sending and one receiving actor
+  std::vector<std::uint32_t> meetings;  // actors of each
 
   FragmentId add(Fragment fragment) {
     fragments.push_back(std::move(fragment));
@@ -126,6 +167,8 @@ struct StepProgram {
   }
   // Nodes of the graph that `expand` would make.
   std::uint64_t node_count() const;
+  // How often the actors together run each work; by WorkId.
+  std::vector<std::uint64_t> run_counts() const;
 };
 
 // Every pass of every microbatch, written out. The program must have fewer than 2^32 nodes.

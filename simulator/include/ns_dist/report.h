@@ -106,6 +106,7 @@ struct Report {
   double mfu = 0, hfu = 0, mfu_causal = 0;
   std::optional<Energy> energy;  // where the GPU's board power is known
   MemoryBudget memory;
+  std::vector<StageMemoryDetail> memory_detail;  // by stage, where `simulate` was asked
   bool fits = false;
   std::optional<MemoryRemedy> remedy;  // where `simulate` was asked, it does not fit, and a plan tried does
   Breakdown breakdown;

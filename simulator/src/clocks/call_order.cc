@@ -6,20 +6,24 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::size_t kMostCalls = 32'768, kMostMessages = 65'536;  // of one program
+constexpr std::size_t kMostCalls = 131'072;  // of one program
 constexpr std::size_t kMostEntries = 256, kMostCallsOfAll = 2'000'000;
+// A call in order takes about a fourth of the time of one whose messages have to be awaited.
+constexpr std::size_t kGain = 4;
+constexpr int kFewRuns = 3;  // to make the order takes about as long as to run folded
+constexpr std::uint32_t kNone = 0xffffffffu;
 
 using Kind = Instruction::Kind;
 
 // Runs the calls of actors in turn, each until a message is missing.
 class Ordering {
  public:
-  explicit Ordering(const StepProgram& program)
-      : program_(program), places_(program.actors.size()), receivers_(program.channels) {}
+  Ordering(const StepProgram& program, std::size_t most_calls)
+      : program_(program), most_calls_(most_calls), places_(program.actors.size()), receivers_(program.channels) {}
 
   std::shared_ptr<const CallOrder> run() && {
     if (!count()) return nullptr;
-    sent_.assign(program_.channels * order_.microbatches, false);
+    sent_.assign(program_.channels * microbatches_, kNone);
     order_.calls.reserve(calls_);
     for (std::uint32_t a = 0; a < places_.size(); ++a) {
       order_.loops.push_back(places_[a].end);
@@ -41,10 +45,11 @@ class Ordering {
     std::size_t call = 0;
   };
 
-  const std::vector<Instruction>& body(const BodyCall& call) const { return program_.bodies[index(call.body)]; }
+  std::span<const Instruction> body(const BodyCall& call) const { return program_.bodies[index(call.body)]; }
   bool meets(const ProgramLoop& loop) const {
     return std::any_of(loop.calls.begin(), loop.calls.end(), [&](const BodyCall& call) {
-      return std::any_of(body(call).begin(), body(call).end(),
+      const std::span<const Instruction> its = body(call);
+      return std::any_of(its.begin(), its.end(),
                          [](const Instruction& instruction) { return instruction.kind == Kind::kMeet; });
     });
   }
@@ -56,23 +61,30 @@ class Ordering {
         if (meets(loop)) break;
         ++places_[a].end;
         calls_ += loop.calls.size() * static_cast<std::size_t>(loop.repeats);
-        if (calls_ > kMostCalls) return false;
+        if (calls_ > most_calls_) return false;
         const std::int64_t further = (loop.repeats - 1) * loop.shift;
         for (const BodyCall& call : loop.calls) {
           const std::int64_t most = std::max(call.microbatch, call.second) + std::max<std::int64_t>(0, further);
-          order_.microbatches = std::max(order_.microbatches, static_cast<std::size_t>(most + 1));
+          microbatches_ = std::max(microbatches_, static_cast<std::size_t>(most + 1));
           for (const Instruction& instruction : body(call)) {
             if (instruction.kind == Kind::kReceive) receivers_[instruction.channel] = a;
           }
         }
       }
     }
-    return program_.channels * order_.microbatches <= kMostMessages;
+    return true;
   }
 
-  std::size_t message(const Instruction& instruction, const BodyCall& call) const {
-    return instruction.channel * order_.microbatches +
-           static_cast<std::size_t>(instruction.second ? call.second : call.microbatch);
+  // The slot of a message; none before it is sent.
+  std::uint32_t& slot(const Instruction& instruction, const BodyCall& call) {
+    return sent_[instruction.channel * microbatches_ +
+                 static_cast<std::size_t>(instruction.second ? call.second : call.microbatch)];
+  }
+  std::uint32_t free_slot() {
+    if (free_.empty()) return static_cast<std::uint32_t>(order_.slot_count++);
+    const std::uint32_t slot = free_.back();
+    free_.pop_back();
+    return slot;
   }
 
   void advance(std::uint32_t a) {
@@ -86,13 +98,17 @@ class Ordering {
           if (call.microbatch >= 0) call.microbatch += offset;
           if (call.second >= 0) call.second += offset;
           for (const Instruction& instruction : body(call)) {
-            if (instruction.kind == Kind::kReceive && !sent_[message(instruction, call)]) return;
+            if (instruction.kind == Kind::kReceive && slot(instruction, call) == kNone) return;
           }
-          order_.calls.push_back({a, call});
+          order_.calls.push_back({a, call.body});
           for (const Instruction& instruction : body(call)) {
-            if (instruction.kind != Kind::kSend) continue;
-            sent_[message(instruction, call)] = true;
-            ready_.push_back(receivers_[instruction.channel]);
+            if (instruction.kind == Kind::kReceive) {
+              order_.slots.push_back(slot(instruction, call));
+              free_.push_back(order_.slots.back());
+            } else if (instruction.kind == Kind::kSend) {
+              order_.slots.push_back(slot(instruction, call) = free_slot());
+              ready_.push_back(receivers_[instruction.channel]);
+            }
           }
         }
       }
@@ -100,43 +116,54 @@ class Ordering {
   }
 
   const StepProgram& program_;
+  std::size_t most_calls_;
   std::vector<Place> places_;             // by actor
   std::vector<std::uint32_t> receivers_;  // by channel
-  std::vector<bool> sent_;
-  std::vector<std::uint32_t> ready_;
-  std::size_t calls_ = 0;
+  std::vector<std::uint32_t> sent_;       // slots by channel and microbatch
+  std::vector<std::uint32_t> free_, ready_;
+  std::size_t calls_ = 0, microbatches_ = 0;
   CallOrder order_;
 };
 
 }  // namespace
 
+// Programs with the same loops differ in whether their last bodies meet.
+std::deque<CallOrders::Entry>::iterator CallOrders::find(const StepProgram& program) {
+  return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.loops.identity() == program.actors.front().loops.identity() &&
+           entry.meets == !program.meetings.empty();
+  });
+}
+
 std::shared_ptr<const CallOrder> CallOrders::of(const StepProgram& program) {
-  const ProgramLoops& loops = program.actors.front().loops;
-  // Programs with the same loops differ in whether their last bodies meet.
-  const bool meets = !program.meetings.empty();
-  const auto find = [&] {
-    return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-      return entry.loops.identity() == loops.identity() && entry.meets == meets;
-    });
-  };
+  std::size_t most_calls = kMostCalls;
   {
     const std::scoped_lock guard(lock_);
-    const auto entry = find();
-    if (entry == entries_.end()) {
-      entries_.push_back({loops, meets, false, nullptr});
-      if (entries_.size() > kMostEntries) forget_oldest();
-      return nullptr;
-    }
+    const auto entry = find(program);
+    if (entry == entries_.end()) return nullptr;
     if (entry->known) return entry->order;
+    if (entry->runs < kFewRuns) return nullptr;
+    most_calls = std::min(most_calls, kGain * static_cast<std::size_t>(entry->bodies));
   }
-  auto order = Ordering(program).run();
+  auto order = Ordering(program, most_calls).run();
   const std::scoped_lock guard(lock_);
-  if (const auto entry = find(); entry != entries_.end() && !entry->known) {
-    *entry = {loops, meets, true, order};
+  if (const auto entry = find(program); entry != entries_.end() && !entry->known) {
+    entry->known = true;
+    entry->order = order;
     if (order != nullptr) calls_ += order->calls.size();
     while (calls_ > kMostCallsOfAll) forget_oldest();
   }
   return order;
+}
+
+void CallOrders::ran_folded(const StepProgram& program, std::int64_t bodies) {
+  const std::scoped_lock guard(lock_);
+  if (const auto entry = find(program); entry != entries_.end()) {
+    ++entry->runs;
+    return;
+  }
+  entries_.push_back({program.actors.front().loops, !program.meetings.empty(), bodies, 1, false, nullptr});
+  if (entries_.size() > kMostEntries) forget_oldest();
 }
 
 void CallOrders::forget_oldest() {

@@ -16,27 +16,33 @@ namespace ns_dist {
 struct CallOrder {
   struct Call {
     std::uint32_t actor = 0;
-    BodyCall call;
+    BodyId body{};
   };
   std::vector<Call> calls;
+  std::vector<std::uint32_t> slots;  // where the messages lie that these calls receive and send, one after the other
+  std::size_t slot_count = 0;        // a slot is free again when its message has been received
   std::vector<std::uint32_t> loops;  // by actor: those that `calls` covers; what is left begins with a meeting
-  std::size_t microbatches = 0;
 };
 
 // Remembers orders by the loops of the first actor: the planner gives the same loops to programs with the same calls
 // and messages. Any number of threads may ask at once.
 class CallOrders {
  public:
-  // Nothing at the first time that a program with such loops comes, since it may be the last, and for long programs.
+  // Nothing where folded runs of such loops are few, since the next may be the last, and where folding is faster.
   std::shared_ptr<const CallOrder> of(const StepProgram& program);
+  // The program was run folded, `bodies` of its calls one by one.
+  void ran_folded(const StepProgram& program, std::int64_t bodies);
 
  private:
   struct Entry {
     ProgramLoops loops;
     bool meets = false;
-    bool known = false;
+    std::int64_t bodies = 0;  // of a folded run
+    int runs = 0;             // folded
+    bool known = false;       // the order, or that there is none
     std::shared_ptr<const CallOrder> order;
   };
+  std::deque<Entry>::iterator find(const StepProgram& program);
   void forget_oldest();
 
   std::mutex lock_;

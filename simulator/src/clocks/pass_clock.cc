@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
 constexpr std::size_t kPassesOfAnActor = 8;  // at least, between two borders: comparing states takes time, too
+constexpr std::size_t kUsualStarts = 64;
 constexpr auto kFirstBeside = static_cast<std::uint32_t>(Stream::kDataParallel);
 
 // Among those that run beside fragments.
@@ -27,14 +28,15 @@ PassClock::PassClock(const StepProgram& program, const ProgramCosts& costs, bool
     : program_(program), costs_(costs), fold_(fold), order_(order) {}
 
 void PassClock::compile() {
-  std::vector<std::vector<double>> lengths(costs_.rows.size(), std::vector<double>(program_.fragments.size(), -1));
+  std::vector<double> lengths(costs_.rows.size() * program_.fragments.size(), -1);  // by row and fragment
   std::vector<double> ends;
   ops_.clear();
+  ops_.reserve(2 * program_.bodies.size());
   bodies_.assign(program_.bodies.size(), {});
   channels_.assign(program_.channels, {});
   for (std::uint32_t a = 0; a < program_.actors.size(); ++a) {
     const ProgramCosts::Row& row = costs_.row(a);
-    std::vector<double>& lengths_of_row = lengths[costs_.row_of_actor[a]];
+    double* const lengths_of_row = lengths.data() + costs_.row_of_actor[a] * program_.fragments.size();
     const auto duration = [&](std::uint32_t work) { return grid_.snap(row.forecasts[work].latency / units::s); };
     for (const ProgramLoop& loop : program_.actors[a].loops) {
       for (const BodyCall& call : loop.calls) {
@@ -98,7 +100,6 @@ double PassClock::run_on_grid() {
   compile();
   states_.assign(program_.actors.size(), {});
   meetings_.assign(program_.meetings.size(), 0);
-  borders_.resize(kBorders);
   unread_ = 0;
   if (order_ != nullptr) run_in_order();
   std::int64_t compared = passes_;  // passes until the last border
@@ -131,37 +132,40 @@ double PassClock::run_on_grid() {
   return latest;
 }
 
-inline void PassClock::start_or_await(const Op& op, State& state, double& now) {
+// Returns the time after it.
+inline double PassClock::start_or_await(const Op& op, State& state, double now) {
   double& free = state.free[op.stream];
-  if (op.kind == Kind::kStart) {
-    free = std::max(free, now) + op.message;
-    if (op.stream == 0) state.ends.push_back(free);
-  } else {
-    now = std::max(now, op.stream == 0 && op.count > 0 ? state.ends[static_cast<std::size_t>(op.count) - 1] : free);
+  if (op.kind == Kind::kAwait) {
+    return std::max(now, op.stream == 0 && op.count > 0 ? state.ends[static_cast<std::size_t>(op.count) - 1] : free);
   }
+  free = std::max(free, now) + op.message;
+  if (op.stream != 0) return now;
+  if (state.ends.empty()) state.ends.reserve(kUsualStarts);
+  state.ends.push_back(free);
+  return now;
 }
 
 void PassClock::run_in_order() {
-  std::vector<double> messages(channels_.size() * order_->microbatches);
-  const auto message = [&](std::uint32_t channel, std::int32_t microbatch) -> double& {
-    return messages[channel * order_->microbatches + static_cast<std::size_t>(microbatch)];
-  };
-  for (const auto& [a, call] : order_->calls) {
-    State& state = states_[a];
-    const Ops& body = bodies_[index(call.body)];
+  std::vector<double> messages(order_->slot_count);
+  const std::uint32_t* slot = order_->slots.data();
+  const Op* const ops = ops_.data();
+  const Ops* const bodies = bodies_.data();
+  State* const states = states_.data();
+  for (const auto& [a, id] : order_->calls) {
+    State& state = states[a];
+    const Ops& body = bodies[index(id)];
     double now = state.now;
-    for (const Op *op = ops_.data() + body.first, *end = ops_.data() + body.end; op != end; ++op) {
+    for (const Op *op = ops + body.first, *end = ops + body.end; op != end; ++op) {
       if (op->kind != Kind::kRun) {
-        start_or_await(*op, state, now);
+        now = start_or_await(*op, state, now);
         continue;
       }
-      if (op->from != kNone)
-        now = std::max(now, message(op->from, op->receives_second ? call.second : call.microbatch));
+      if (op->from != kNone) now = std::max(now, messages[*slot++]);
       now += op->seconds;
       if (op->to == kNone) continue;
       double& free = state.free[op->stream];
       free = std::max(free, now) + op->message;
-      message(op->to, op->sends_second ? call.second : call.microbatch) = free;
+      messages[*slot++] = free;
     }
     state.now = now;
   }
@@ -231,7 +235,7 @@ bool PassClock::run(std::uint32_t a, std::span<const BodyCall> calls, std::int32
       switch (op->kind) {
         case Kind::kStart:
         case Kind::kAwait:
-          start_or_await(*op, state, now);
+          now = start_or_await(*op, state, now);
           break;
         case Kind::kMeet:
           leave(c, op, first);
@@ -346,6 +350,7 @@ void PassClock::recur() {
   if (most == 2) return;
   // A stage that runs ahead of the next one piles up messages: such a state does not recur.
   if (unread_ > kUnreadOfAnActor * states_.size()) return;
+  borders_.resize(kBorders);
   Border& border = borders_[next_border_];
   encode(reference, border.state);
   border.hash = state_hash(border.state);

@@ -73,7 +73,7 @@ class PassClock {
   double run_on_grid();
   void compile();
   void run_in_order();
-  static void start_or_await(const Op& op, State& state, double& now);
+  static double start_or_await(const Op& op, State& state, double now);
   void advance(std::uint32_t actor);
   bool run(std::uint32_t actor, std::span<const BodyCall> calls, std::int32_t offset);
   bool meet(std::uint32_t actor, std::uint32_t meeting);

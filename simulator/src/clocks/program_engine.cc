@@ -128,7 +128,7 @@ void ProgramQueue::Engine::advance(std::uint32_t a, double now) {
   while (actor.loop < program.loops.size()) {
     const ProgramLoop& loop = program.loops[actor.loop];
     const BodyCall& call = loop.calls[actor.call];
-    const std::vector<Instruction>& body = program_.bodies[index(call.body)];
+    const std::span<const Instruction> body = program_.bodies[index(call.body)];
     if (actor.op >= body.size()) {  // an empty body at the beginning of a loop
       step(a);
       continue;

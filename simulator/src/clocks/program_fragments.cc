@@ -9,7 +9,7 @@
 namespace ns_dist {
 namespace {
 
-ProgramFragments::Compiled compile(const Fragment& fragment, const std::vector<WorkItem>& works) {
+ProgramFragments::Compiled compile(const Fragment& fragment, const WorkTable& works) {
   ProgramFragments::Compiled result;
   result.count = static_cast<std::uint32_t>(fragment.nodes.size());
   NS_EXPECTS(result.count < 10'000);

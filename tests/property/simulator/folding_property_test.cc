@@ -110,7 +110,8 @@ ProgramCosts any_costs(const StepProgram& program, std::uint32_t seed, bool shar
   ProgramCosts costs;
   costs.rows.resize(1);
   costs.row_of_actor.assign(program.actors.size(), 0);
-  for (const WorkItem& item : program.works) {
+  for (std::size_t w = 0; w < program.works.size(); ++w) {
+    const WorkItem& item = program.works[w];
     Forecast& forecast = costs.rows[0].forecasts.emplace_back();
     forecast.latency = forecast.low = forecast.high = std::exp(log_seconds(random)) * s;
     if (random() % 40 == 0) forecast.latency = Seconds();
@@ -196,6 +197,7 @@ void compare(bool shares) {
   if (!shares) {
     CallOrders orders;
     RC_ASSERT(orders.of(*program) == nullptr);
+    for (int run = 0; run < 3; ++run) orders.ran_folded(*program, 1'000'000);
     const auto order = orders.of(*program);
     RC_ASSERT(order != nullptr);
     RC_ASSERT(PassClock(*program, costs, true, order.get()).run() * s == timeline.step);

@@ -70,5 +70,61 @@ TEST(OperatorForms, OnlyOperatorsWithAPassHaveABackward) {
   }
 }
 
+// What a table can say of an operator comes back from the row that says it.
+TEST(OperatorForms, WritesWhatItReads) {
+  const Library cudnn = Library::kCudnn;
+  Attention latent{.batch = 2, .heads = 16, .kv_heads = 4, .query_length = 512, .key_length = 2048, .head_dim = 192};
+  latent.value_dim = 128, latent.causal = false, latent.window = 64, latent.library = cudnn;
+  latent.deterministic = true, latent.pass = Pass::kBackward;
+  Attention blocks = latent;
+  blocks.scaling = Scaling::kBlock;
+  const std::vector<Operator> ops = {
+      {Gemm{.m = 8, .n = 16, .k = 24}, DType::kFp32},
+      {Gemm{.batch = 3, .m = 8, .n = 16, .k = 24, .layout = GemmLayout::kTN, .epilogue = Epilogue::kAccumulateFp32}},
+      {Gemm{.m = 8, .n = 16, .k = 24, .layout = GemmLayout::kNN, .epilogue = Epilogue::kAccumulate}},
+      {Gemm{.m = 8, .n = 16, .k = 24, .scaling = Scaling::kBlock, .quantizes = true}, DType::kFp8},
+      {Gemm{.m = 8, .n = 16, .k = 24}, DType::kFp8},
+      {latent},
+      {blocks, DType::kFp8},
+      {Softmax{.rows = 8, .columns = 16, .pass = Pass::kBackward}},
+      {Normalization{.rows = 8, .columns = 16, .pass = Pass::kBackward, .library = Library::kCompiled}},
+      {Normalization{.kind = NormalizationKind::kRmsNorm, .rows = 8, .columns = 16, .library = Library::kServing}},
+      {Elementwise{.name = "swiglu", .elements = 64, .inputs = 2, .flops_per_element = 5}},
+      {Elementwise{.elements = 64, .inputs = 2.5, .outputs = 1.5}},
+      {Embedding{.tokens = 8, .hidden = 16, .vocabulary = 1000, .pass = Pass::kBackward}},
+      {CrossEntropy{.rows = 8, .columns = 16, .pass = Pass::kBackward}},
+      {OptimizerStep{123}},
+      {GroupedGemm{.experts = 4, .rows = 64, .n = 16, .k = 24}},
+      {GroupedGemm{.experts = 4,
+                   .rows = 64,
+                   .n = 16,
+                   .k = 24,
+                   .layout = GemmLayout::kTN,
+                   .epilogue = Epilogue::kAccumulateFp32}},
+      {MixtureOfExperts{.tokens = 8, .hidden = 16, .intermediate = 24, .experts = 4, .top_k = 2, .skew = 1.2}},
+      {Copy{1 * units::MB}},
+      {Convolution{.batch = 2,
+                   .in_channels = 3,
+                   .in_height = 32,
+                   .in_width = 64,
+                   .out_channels = 8,
+                   .kernel = 3,
+                   .stride = 2,
+                   .padding = 1,
+                   .pass = Pass::kBackward}},
+      {UnknownOperator{"mine", 5 * units::FLOP, 6 * units::B, 7 * units::B}}};
+  for (const Operator& op : ops) {
+    std::map<std::string, std::string, std::less<>> values;
+    for (auto& [column, text] : columns_of(op)) values.emplace(column, text);
+    Given fields(values);
+    const OperatorForm* form = find_operator_form(values.at("op"));
+    ASSERT_NE(form, nullptr) << to_text(op);
+    Operator read{form->make(fields, values.at("op")), op.dtype};
+    EXPECT_EQ(fields.problem(), "") << to_text(op);
+    ASSERT_TRUE(set_pass(read.kind, values["pass"] == "bwd" ? Pass::kBackward : Pass::kForward));
+    EXPECT_EQ(read, op) << to_text(op) << " instead of " << to_text(read);
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist
