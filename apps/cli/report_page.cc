@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "html.h"
+#include "memory_picture.h"
 #include "ns_dist/error_figures.h"
 #include "ns_dist/parameters.h"
 #include "ns_dist/run_suite.h"
@@ -132,44 +133,11 @@ std::string time_section(const Report& report) {
                  text);
 }
 
-struct MemoryPart {
-  std::string_view name;  // and class
-  Bytes StageMemory::*bytes;
-};
-constexpr MemoryPart kMemoryParts[] = {{"weights", &StageMemory::weights},
-                                       {"gradients", &StageMemory::gradients},
-                                       {"optimizer", &StageMemory::optimizer},
-                                       {"activations", &StageMemory::activations},
-                                       {"other", &StageMemory::other}};
-
 std::string memory_section(const Report& report) {
-  const std::vector<StageMemory>& stages = report.memory.stages;
-  const Bytes capacity = report.scenario.cluster.gpu.memory;
-  const Bytes full = 1.02 * max(capacity, report.memory.peak());
-  const auto peak = static_cast<std::size_t>(report.memory.peak_stage);
-  const auto width = [&](Bytes bytes) { return fmt::format("{:.2f}%", 100 * (bytes / full)); };
-  std::string text = "<div class=\"legend\">";
-  for (const MemoryPart& part : kMemoryParts) {
-    text += fmt::format("<span><i class=\"{0}\"></i>{0} (stage {1}: {2})</span>", part.name, peak,
-                        bytes_text(stages[peak].*part.bytes));
-  }
-  text += "</div>\n<div class=\"memory\">\n";
-  const std::vector<std::size_t> shown = shown_stages(stages.size(), peak);
-  for (const std::size_t s : shown) {
-    text += fmt::format("<span>stage {}</span><span class=\"track\">", s);
-    for (const MemoryPart& part : kMemoryParts) {
-      text += fmt::format("<i class=\"{}\" style=\"width:{}\"></i>", part.name, width(stages[s].*part.bytes));
-    }
-    text += fmt::format("<u style=\"left:{}\"></u></span><span class=\"number{}\">{}</span>\n", width(capacity),
-                        stages[s].total() > capacity ? " bad" : "", bytes_text(stages[s].total()));
-  }
-  text += fmt::format("</div>\n<p class=\"soft\">The line is the capacity of {}: {}.",
-                      html(report.scenario.cluster.gpu.name), bytes_text(capacity));
-  if (shown.size() < stages.size()) {
-    text += fmt::format(" {} of {} stages are drawn, the fullest among them.", shown.size(),
-                        with_commas(static_cast<std::int64_t>(stages.size())));
-  }
-  return section("Memory of a GPU, by stage", text + "</p>\n");
+  std::string text = section("Memory of a GPU, by stage", memory_by_part(report));
+  if (report.memory_detail.empty()) return text;
+  return text + section("Activations at the peak, by kind", activations_by_kind(report)) +
+         section("Memory over the step", memory_over_time(report));
 }
 
 std::string path_section(const Report& report) {

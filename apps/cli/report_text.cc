@@ -25,6 +25,27 @@ std::string_view text_of(Recompute recompute) {
 
 }  // namespace
 
+std::string kind_text(ActivationKind kind) {
+  std::string text(name_of(kind));
+  std::replace(text.begin(), text.end(), '_', ' ');
+  return text;
+}
+
+std::string live_text(const StageMemoryDetail& detail) {
+  std::string text = fmt::format("{} pass{}", detail.live, detail.live == 1 ? "" : "es");
+  if (detail.weight_gradients_due > 0) {
+    text += fmt::format(" ({} until the weight gradient)", detail.weight_gradients_due);
+  }
+  return text;
+}
+
+std::string peak_text(const Report& report, std::size_t stage) {
+  if (report.memory_detail.empty() || report.memory_detail[stage].over_time.empty()) return "";
+  const StageMemoryDetail& detail = report.memory_detail[stage];
+  return fmt::format("behind {}, with {} live", pass_text(detail.over_time[detail.peak].pass, report.scenario.plan.vpp),
+                     live_text(detail));
+}
+
 const std::array<TimePart, kTimeParts> kAllTimeParts = {
     {{"compute", "compute", &Breakdown::compute},
      {"recompute", "recomputation", &Breakdown::recompute},

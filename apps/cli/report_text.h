@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,12 @@ std::string settings_text(const ParallelPlan& plan);  // "1f1b schedule, ZeRO 1,
 std::string part_text(const Sensitivity& sensitivity);
 // "memory bandwidth of the GPU x1.5      20.1 s  -3.210 %"
 std::string sensitivity_text(const Sensitivity& sensitivity);
+
+std::string kind_text(ActivationKind kind);  // "attention core"
+// Passes of which a stage keeps something at its peak: "4 passes (1 until the weight gradient)".
+std::string live_text(const StageMemoryDetail& detail);
+// When a stage holds the most: "behind F3, with 4 passes live". Nothing where nothing is kept.
+std::string peak_text(const Report& report, std::size_t stage);
 
 struct TimePart {
   std::string_view id, name;  // "tp", "tensor-parallel communication"

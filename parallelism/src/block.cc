@@ -52,18 +52,40 @@ RankParameters adapters_of(const Block& block) {
   return parameters;
 }
 
-KeptBytes kept_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
+namespace {
+
+// Calls add(kind, bytes) for what the block keeps.
+template <class Add>
+void each_kept(const Block& block, Recompute recompute, ModuleSet modules, Add add) {
   const bool full = recompute == Recompute::kFull && block.input > 0;
   const ModuleSet dropped = recompute == Recompute::kSelective ? modules : 0;
-  KeptBytes kept;
   for (const BlockStep& step : block.steps) {
-    kept.after_input_gradient += step.kept_for_weight_gradient + step.output_gradient;
-    if ((step.drops_for_input_gradient & dropped) == 0) kept.after_forward += step.kept_for_input_gradient;
-    if ((step.drops_for_weight_gradient & dropped) == 0) kept.after_forward += step.kept_for_weight_gradient;
+    KeptBytes kept{0, step.kept_for_weight_gradient};
+    if (!full && (step.drops_for_input_gradient & dropped) == 0) kept.after_forward += step.kept_for_input_gradient;
+    if (!full && (step.drops_for_weight_gradient & dropped) == 0) kept.after_forward += step.kept_for_weight_gradient;
+    add(step.kept_as, kept);
+    add(ActivationKind::kOutputGradients, KeptBytes{0, step.output_gradient});
   }
   // Korthikanti et al. 2022, table 2: 2 sbh.
-  if (full) kept.after_forward = block.input;
-  return kept;
+  if (full) add(ActivationKind::kCheckpoints, KeptBytes{block.input, 0});
+}
+
+}  // namespace
+
+KeptBytes kept_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
+  KeptBytes all;
+  each_kept(block, recompute, modules, [&](std::optional<ActivationKind>, const KeptBytes& kept) { all += kept; });
+  return all;
+}
+
+KeptByKind kept_by_kind(const Block& block, Recompute recompute, ModuleSet modules) {
+  KeptByKind by_kind{};
+  each_kept(block, recompute, modules, [&](std::optional<ActivationKind> kind, const KeptBytes& kept) {
+    if (kept == KeptBytes{}) return;
+    NS_EXPECTS(kind.has_value());
+    by_kind[static_cast<std::size_t>(*kind)] += kept;
+  });
+  return by_kind;
 }
 
 // Of attention's FLOPs those of keys behind the query: half of them; with a window only in its first triangle.

@@ -5,13 +5,16 @@
 // The steps stand in forward order. The backward pass runs them in reverse.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "ns_dist/collective.h"
 #include "ns_dist/execution_graph.h"
+#include "ns_dist/memory.h"
 #include "ns_dist/operator.h"
 #include "shape.h"
 
@@ -46,8 +49,9 @@ struct Call {
 struct BlockStep {
   std::string name;
   std::vector<Call> forward, input_gradient, weight_gradient;
-  double kept_for_input_gradient = 0;   // bytes on this rank, kept by the forward pass until the input gradient
-  double kept_for_weight_gradient = 0;  // kept by the forward pass until the weight gradient
+  double kept_for_input_gradient = 0;     // bytes on this rank, kept by the forward pass until the input gradient
+  double kept_for_weight_gradient = 0;    // kept by the forward pass until the weight gradient
+  std::optional<ActivationKind> kept_as;  // what these are; steps that keep something have it
   double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
   RankParameters parameters;
   RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
@@ -92,9 +96,14 @@ struct KeptBytes {
     after_input_gradient += other.after_input_gradient;
     return *this;
   }
+  friend bool operator==(const KeptBytes&, const KeptBytes&) = default;
 };
 KeptBytes kept_bytes(const Block& block, Recompute recompute,
                      ModuleSet modules = set_of(RecomputeModule::kCoreAttention));
+// The same by kind.
+using KeptByKind = std::array<KeptBytes, kActivationKindCount>;
+KeptByKind kept_by_kind(const Block& block, Recompute recompute,
+                        ModuleSet modules = set_of(RecomputeModule::kCoreAttention));
 
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
 // `recomputed`: of the steps that selective recomputation of `modules` runs again.

@@ -144,6 +144,7 @@ Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan) {
                  {}});
   };
   std::vector<std::string_view> order;
+  order.reserve(kDimensions.size());
   const auto position = [&](std::string_view name) { return std::find(order.begin(), order.end(), name); };
   for (std::string_view rest = plan.order;;) {
     const std::size_t end = rest.find('-');
@@ -180,6 +181,8 @@ Mesh mesh_of(const ParallelPlan& plan) {
   NS_EXPECTS(order.has_value());
   std::vector<std::string_view> names;
   std::vector<std::int64_t> sizes;
+  names.reserve(order->size());
+  sizes.reserve(order->size());
   for (const std::string_view name : *order) {
     if (name == "ep") continue;
     const auto known = std::find_if(kDimensions.begin(), kDimensions.end(),
@@ -234,9 +237,11 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
     check.fail_at("plan/tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them",
                                          plan.tp, model.kv_heads));
   }
-  const std::vector<LayerKind> kinds = layer_kinds(model).kinds;
   const auto has = [&](auto member, auto value) {
-    return std::any_of(kinds.begin(), kinds.end(), [&](const LayerKind& kind) { return kind.*member == value; });
+    for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+      if (layer_kind(model, layer).*member == value) return true;
+    }
+    return false;
   };
   if (has(&LayerKind::feed_forward, FeedForward::kDense)) {
     check.divides("plan/tp", plan.tp, model.ffn,
@@ -279,7 +284,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
     check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn,
                   fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn));
   }
-  if (has(&LayerKind::mixer, Mixer::kStateSpace)) check_state_space(model, plan, check);
+  if (model.state_space && has(&LayerKind::mixer, Mixer::kStateSpace)) check_state_space(model, plan, check);
   if (training.mtp && model.prediction_layers == 0) {
     check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "false",
                   "use training/mtp=false, or give its \"prediction_layers\"");

@@ -169,7 +169,15 @@ class Writer {
                           Collective{.kind = communication.kind,
                                      .size = communication.size,
                                      .group = group(communication),
-                                     .routing = communication.routing}});
+                                     .routing = communication.routing,
+                                     .ring = ring(communication)}});
+  }
+  // Of context parallelism: as many ranks as have no heads to exchange, each next to the other.
+  Stride ring(const Communication& communication) const {
+    if (communication.axis != Axis::kContextPair) return {};
+    const Stride& all = groups_[static_cast<std::size_t>(Axis::kContext)].strides.front();
+    const Stride& inner = groups_[static_cast<std::size_t>(Axis::kContextInner)].strides.front();
+    return {all.count / inner.count, inner.count * inner.stride};
   }
 
   WorkTable& works_;

@@ -97,6 +97,7 @@ Result<std::vector<LayerRange>> divide_layers(const Model& model, const Parallel
   NS_TRY_VOID(own_size(counts, seats[0], counts.size() - 1, plan.last_stage_layers, "plan/last_stage_layers"));
   NS_TRY_VOID(fill_open(counts, model, plan));
   std::vector<LayerRange> ranges;
+  ranges.reserve(counts.size());
   std::int64_t first = 0;
   for (const std::int64_t count : counts) {
     ranges.push_back({first, count});

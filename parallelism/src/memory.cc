@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <memory>
+#include <numeric>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "model_parts.h"
 #include "ns_dist/layer_division.h"
@@ -89,9 +94,9 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
 }
 
 // Weights, gradients and optimizer state of `held` parameters, and the weights of `frozen` ones. `largest_parameters`
-// and `largest_frozen` are of one layer.
+// and `largest_frozen` are of one layer. `detail`: where it is asked for.
 void add_state(const Shape& shape, const RankParameters& held, const RankParameters& frozen, double largest_parameters,
-               double largest_frozen, StageMemory& used) {
+               double largest_frozen, StageMemory& used, StageMemoryDetail* detail = nullptr) {
   const ParallelPlan& plan = *shape.plan;
   const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state);
   const double updated = updated_parameters(held, plan);
@@ -105,19 +110,101 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   if (all.quantized > 0) {
     // Operands of the products, plain and transposed, beside the stored weights or instead of them.
     const double operands = 2 * shape.product_element - (plan.fp8_params ? each.weight : 0);
-    used.weights += stored_weights * (all.quantized / all.total()) * operands * units::B;
+    const double quantized = stored_weights * (all.quantized / all.total());
+    used.weights += quantized * operands * units::B;
+    if (detail) detail->cast_weights = quantized * 2 * shape.product_element * units::B;
+  }
+  if (detail && shards_weights(plan) && stored_weights > 0) {
+    detail->gathered_weights = used.weights * (whole_weights / stored_weights);
   }
   if (plan.passes == Passes::kForward) return;
   if (shards_gradients(plan)) {
     used.gradients = updated * gradient_size(plan, shape.dtype) + whole * each.weight * units::B;
+    if (detail) detail->whole_gradients = whole * each.weight * units::B;
   } else {
     used.gradients = held.total() * gradient_size(plan, shape.dtype);
     // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
-    if (plan.grad_accumulation == GradAccumulation::kFp32) used.gradients += held.total() * each.weight * units::B;
+    if (plan.grad_accumulation == GradAccumulation::kFp32) {
+      const Bytes low = held.total() * each.weight * units::B;
+      used.gradients += low;
+      if (detail) detail->unsummed_gradients = low;
+    }
   }
   if (plan.passes == Passes::kTraining) {
     used.optimizer = updated * (1 - plan.offload_optimizer.value) * each.optimizer * units::B;
   }
+}
+
+// What the stages of a plan hold.
+struct PlanHoldings {
+  Pipeline pipeline;
+  Shape shape;
+  std::shared_ptr<const ModelParts> parts;
+  std::vector<RankParameters> trained, frozen;  // by stage
+  std::vector<StageChunks> kept;
+
+  std::vector<StageChunks> by_stage(const ModelParts& of) const {
+    return kept_by_stage(shape, pipeline.passes->seats, pipeline.layers, of);
+  }
+  void add_state_of(std::size_t stage, StageMemory& used, StageMemoryDetail* detail = nullptr) const {
+    const StageChunks& chunks = kept[stage];
+    add_state(shape, trained[stage], frozen[stage], chunks.largest_parameters, chunks.largest_frozen, used, detail);
+  }
+};
+Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, const Training& training,
+                                 PlanMemory& memory) {
+  NS_TRY(Pipeline pipeline, pipeline_of(model, plan, training, memory));
+  PlanHoldings held{
+      std::move(pipeline), Shape(model, plan, training), model_parts(model, plan, training, memory), {}, {}, {}};
+  const Seats& seats = held.pipeline.passes->seats;
+  held.trained = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts);
+  held.frozen = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts, &ModelPart::frozen);
+  held.kept = held.by_stage(*held.parts);
+  return held;
+}
+
+// Parts that keep what `all` keep of each kind, and nothing else.
+std::vector<ModelParts> parts_by_kind(const ModelParts& all, const Model& model, const ParallelPlan& plan,
+                                      const Training& training) {
+  ModelParts none;
+  none.parts.resize(all.parts.size());
+  none.layers = all.layers;
+  none.prediction_layers = all.prediction_layers;
+  std::vector<ModelParts> of_kind(kActivationKindCount, none);
+  each_part(model, all.layers, plan, training, [&](Part part, const Block& block, const Shape& own) {
+    const KeptByKind kept = kept_by_kind(block, own.plan->recompute, own.plan->recompute_modules);
+    for (std::size_t kind = 0; kind < kept.size(); ++kind) {
+      of_kind[kind].parts[static_cast<std::size_t>(part)].kept = kept[kind];
+    }
+  });
+  return of_kind;
+}
+
+// The first of the highest points.
+std::size_t peak_of(const std::vector<HeldPoint>& points) {
+  const auto lower = [](const HeldPoint& a, const HeldPoint& b) { return a.bytes < b.bytes; };
+  return static_cast<std::size_t>(std::max_element(points.begin(), points.end(), lower) - points.begin());
+}
+
+// The lowest and the highest of neighbors.
+std::vector<HeldPoint> thinned(const std::vector<HeldPoint>& points) {
+  if (points.size() <= kMostHeldPoints) return points;
+  constexpr std::size_t kGroups = kMostHeldPoints / 2;
+  const auto lower = [](const HeldPoint& a, const HeldPoint& b) { return a.bytes < b.bytes; };
+  std::vector<HeldPoint> left;
+  for (std::size_t group = 0; group < kGroups; ++group) {
+    const auto begin = points.begin() + static_cast<std::ptrdiff_t>(group * points.size() / kGroups);
+    const auto end = points.begin() + static_cast<std::ptrdiff_t>((group + 1) * points.size() / kGroups);
+    const auto lowest = std::min_element(begin, end, lower), highest = std::max_element(begin, end, lower);
+    const std::int64_t left_out = std::accumulate(
+        begin, end, std::int64_t{0}, [](std::int64_t sum, const HeldPoint& point) { return sum + point.left_out; });
+    left.push_back(*std::min(lowest, highest));
+    left.back().left_out = left_out;
+    if (lowest == highest) continue;
+    left.push_back(*std::max(lowest, highest));
+    left.back().left_out = 0;
+  }
+  return left;
 }
 
 }  // namespace
@@ -129,29 +216,21 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training,
                                    PlanMemory& memory) {
-  NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training, memory));
-  const Seats& seats = pipeline.passes->seats;
-  const Shape shape(model, plan, training);
-  const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
-  const std::vector<RankParameters> held = stage_parameters(shape, seats, pipeline.layers, *parts);
-  const std::vector<RankParameters> frozen =
-      stage_parameters(shape, seats, pipeline.layers, *parts, &ModelPart::frozen);
-  const std::vector<StageChunks> kept = kept_by_stage(shape, seats, pipeline.layers, *parts);
-
+  NS_TRY(const PlanHoldings held, holdings_of(model, plan, training, memory));
   MemoryBudget budget;
-  for (std::size_t stage = 0; stage < held.size(); ++stage) {
+  for (std::size_t stage = 0; stage < held.kept.size(); ++stage) {
+    const StageChunks& kept = held.kept[stage];
     StageMemory used;
-    add_state(shape, held[stage], frozen[stage], kept[stage].largest_parameters, kept[stage].largest_frozen, used);
-
+    held.add_state_of(stage, used);
     double activations = 0;
     if (plan.passes == Passes::kForward) {
       // Nothing is kept: a layer or the loss holds its own, one at a time.
-      activations = std::max(kept[stage].largest_layer, kept[stage].losses);
+      activations = std::max(kept.largest_layer, kept.losses);
     } else {
-      activations = most_held(pipeline.passes->orders[stage], kept[stage].chunks);
+      activations = most_held(held.pipeline.passes->orders[stage], kept.chunks);
       // A layer that is computed again holds all its activations for a moment.
-      if (plan.recompute == Recompute::kFull) activations += kept[stage].largest_layer;
-      activations += kept[stage].losses + kept[stage].under_way;
+      if (plan.recompute == Recompute::kFull) activations += kept.largest_layer;
+      activations += kept.losses + kept.under_way;
     }
     used.activations = activations * units::B;
     used.other = kFramework;
@@ -159,6 +238,58 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     if (used.total() > budget.peak()) budget.peak_stage = static_cast<std::int64_t>(stage);
   }
   return budget;
+}
+
+Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const ParallelPlan& plan,
+                                                     const Training& training, PlanMemory& memory) {
+  NS_TRY(const PlanHoldings held, holdings_of(model, plan, training, memory));
+  std::vector<StageMemoryDetail> details(held.kept.size());
+  std::vector<std::vector<StageChunks>> kept_of_kind;  // [kind][stage]
+  for (const ModelParts& parts : parts_by_kind(*held.parts, model, plan, training)) {
+    kept_of_kind.push_back(held.by_stage(parts));
+  }
+  for (std::size_t stage = 0; stage < details.size(); ++stage) {
+    StageMemoryDetail& detail = details[stage];
+    const StageChunks& kept = held.kept[stage];
+    StageMemory used;
+    held.add_state_of(stage, used, &detail);
+    const auto add = [&detail](ActivationKind kind, double bytes) {
+      detail.activations[static_cast<std::size_t>(kind)] += bytes * units::B;
+      detail.transient += bytes * units::B;
+    };
+    const bool forward = plan.passes == Passes::kForward;
+    const bool loss = !forward || kept.losses > kept.largest_layer;  // is held at the peak
+    const bool layer = forward ? !loss : plan.recompute == Recompute::kFull;
+    for (std::size_t kind = 0; loss && kind < kActivationKindCount; ++kind) {
+      add(static_cast<ActivationKind>(kind), kept_of_kind[kind][stage].losses);
+    }
+    if (layer) add(ActivationKind::kWorkingLayer, kept.largest_layer);
+    if (forward) continue;
+    add(ActivationKind::kOffloadedLayers, kept.under_way);
+
+    const PassList& order = held.pipeline.passes->orders[stage];
+    const std::vector<HeldPoint> points = held_over_time(order, kept.chunks);
+    const std::size_t peak = peak_of(points);
+    for (std::size_t chunk = 0; chunk < kept.chunks.size(); ++chunk) {
+      // How many passes of the chunk are held at the peak.
+      const auto held_at_peak = [&](const ChunkBytes& one) {
+        std::vector<ChunkBytes> chunks(kept.chunks.size());
+        chunks[chunk] = one;
+        return held_over_time(order, chunks)[peak].bytes;
+      };
+      const double before = held_at_peak({1, 0}), behind = held_at_peak({0, 1});  // their input gradient
+      for (std::size_t kind = 0; kind < kActivationKindCount; ++kind) {
+        const ChunkBytes& bytes = kept_of_kind[kind][stage].chunks[chunk];
+        detail.activations[kind] += (before * bytes.after_forward + behind * bytes.after_input_gradient) * units::B;
+      }
+      detail.live += std::llround(before + behind);
+      detail.weight_gradients_due += std::llround(behind);
+    }
+    detail.passes = points.back().number + 1;
+    detail.over_time = thinned(points);
+    detail.peak = peak_of(detail.over_time);
+  }
+  return details;
 }
 
 Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory) {

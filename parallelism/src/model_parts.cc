@@ -54,7 +54,7 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
   made.prediction_layers = shape.prediction_layers;
   const std::size_t kinds = made.layers.kinds.size();
   made.parts.resize(static_cast<std::size_t>(layer_part(kinds, false, false)));
-  const auto add = [&](Part part, const Block& block, const Shape& own) {
+  each_part(model, made.layers, key.plan, key.training, [&](Part part, const Block& block, const Shape& own) {
     const FragmentMaker maker(own, mesh_of(key.plan), made.works);
     ModelPart& added = made.parts[static_cast<std::size_t>(part)];
     const bool adapts = own.plan->lora_rank > 0;
@@ -72,55 +72,42 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
     if (!key.splits_backward) return;
     add_pass(PassKind::kInputGradient);
     add_pass(PassKind::kWeightGradient);
-  };
-  const auto add_layers = [&](const Shape& own, bool kept, bool in_16_bits) {
-    for (std::size_t kind = 0; kind < kinds; ++kind) {
-      add(layer_part(kind, kept, in_16_bits), layer_block(own, made.layers.kinds[kind]), own);
-    }
-  };
-  add(Part::kEmbedding, embedding_block(shape), shape);
-  add_layers(shape, false, false);
-  add(Part::kLoss, loss_block(shape), shape);
-  if (made.prediction_layers > 0) {
-    add(Part::kPrediction, prediction_block(shape), shape);
-    add(Part::kPredictionLoss, prediction_loss_block(shape), shape);
-  }
-  ParallelPlan keeping = key.plan;
-  keeping.recompute = Recompute::kNone;
-  Training in_16_bits = key.training;
-  if (quantizes(in_16_bits.precision)) in_16_bits.precision = Precision::kBf16;
-  const bool keeps = keeps_some_layers(key.plan), mixes = has_layers_in_16_bits(key.plan);
-  if (keeps) add_layers(Shape(model, keeping, key.training), true, false);
-  if (mixes) add_layers(Shape(model, key.plan, in_16_bits), false, true);
-  if (keeps && mixes) add_layers(Shape(model, keeping, in_16_bits), true, true);
+  });
   return made;
 }
 
 }  // namespace
 
+void each_part(const Model& model, const LayerKinds& layers, const ParallelPlan& plan, const Training& training,
+               const std::function<void(Part, const Block&, const Shape&)>& visit) {
+  const Shape shape(model, plan, training);
+  const auto add_layers = [&](const Shape& own, bool kept, bool in_16_bits) {
+    for (std::size_t kind = 0; kind < layers.kinds.size(); ++kind) {
+      visit(layer_part(kind, kept, in_16_bits), layer_block(own, layers.kinds[kind]), own);
+    }
+  };
+  visit(Part::kEmbedding, embedding_block(shape), shape);
+  add_layers(shape, false, false);
+  visit(Part::kLoss, loss_block(shape), shape);
+  if (shape.prediction_layers > 0) {
+    visit(Part::kPrediction, prediction_block(shape), shape);
+    visit(Part::kPredictionLoss, prediction_loss_block(shape), shape);
+  }
+  ParallelPlan keeping = plan;
+  keeping.recompute = Recompute::kNone;
+  Training in_16_bits = training;
+  if (quantizes(in_16_bits.precision)) in_16_bits.precision = Precision::kBf16;
+  const bool keeps = keeps_some_layers(plan), mixes = has_layers_in_16_bits(plan);
+  if (keeps) add_layers(Shape(model, keeping, training), true, false);
+  if (mixes) add_layers(Shape(model, plan, in_16_bits), false, true);
+  if (keeps && mixes) add_layers(Shape(model, keeping, in_16_bits), true, true);
+}
+
 std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan, std::span<const LayerRange> layers,
                                std::size_t position) {
-  const LayerRange& range = layers[position];
-  const std::int64_t again = keeps_some_layers(plan) ? plan.recompute_layers : range.count;
   std::vector<PartRun> runs;
-  if (position == 0) runs.push_back({Part::kEmbedding, -1, 1});
-  for (std::int64_t i = 0; i < range.count; ++i) {
-    const std::int64_t layer = range.first + i;
-    const std::vector<std::uint8_t>& kinds = parts.layers.of_layer;
-    const bool in_16_bits = is_in_16_bits(plan, layer, kinds.size());
-    const Part part = layer_part(kinds[static_cast<std::size_t>(layer)], i >= again, in_16_bits);
-    if (!runs.empty() && runs.back().part == part) {
-      ++runs.back().count;
-    } else {
-      runs.push_back({part, layer, 1});
-    }
-  }
-  if (position + 1 < layers.size()) return runs;
-  const std::int64_t predictions = parts.prediction_layers;
-  if (predictions > 0)
-    runs.push_back({Part::kPrediction, static_cast<std::int64_t>(parts.layers.of_layer.size()), predictions});
-  runs.push_back({Part::kLoss, -1, 1});
-  if (predictions > 0) runs.push_back({Part::kPredictionLoss, -1, predictions});
+  runs.reserve(4);
+  for_each_run(parts, plan, layers, position, [&](const PartRun& run) { runs.push_back(run); });
   return runs;
 }
 

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "block.h"
@@ -66,8 +68,35 @@ struct ModelParts {
 };
 
 // What a position holds, from its first part to its last. `layers` by position.
+template <class Visit>
+void for_each_run(const ModelParts& parts, const ParallelPlan& plan, std::span<const LayerRange> layers,
+                  std::size_t position, Visit visit) {
+  const std::vector<std::uint8_t>& kinds = parts.layers.of_layer;
+  if (position == 0) visit(PartRun{Part::kEmbedding, -1, 1});
+  const LayerRange& range = layers[position];
+  const std::int64_t again = keeps_some_layers(plan) ? plan.recompute_layers : range.count;
+  PartRun run{Part::kEmbedding, range.first, 0};
+  for (std::int64_t i = 0; i < range.count; ++i, ++run.count) {
+    const std::int64_t layer = range.first + i;
+    const bool in_16_bits = is_in_16_bits(plan, layer, kinds.size());
+    const Part part = layer_part(kinds[static_cast<std::size_t>(layer)], i >= again, in_16_bits);
+    if (run.count > 0 && run.part != part) visit(std::exchange(run, {part, layer, 0}));
+    run.part = part;
+  }
+  if (run.count > 0) visit(run);
+  if (position + 1 < layers.size()) return;
+  const std::int64_t predictions = parts.prediction_layers;
+  if (predictions > 0) visit(PartRun{Part::kPrediction, static_cast<std::int64_t>(kinds.size()), predictions});
+  visit(PartRun{Part::kLoss, -1, 1});
+  if (predictions > 0) visit(PartRun{Part::kPredictionLoss, -1, predictions});
+}
 std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan, std::span<const LayerRange> layers,
                                std::size_t position);
+
+// Calls visit(part, block, shape) for each part that the model has under this plan; `shape` is what the block was made
+// of. `layers`: the model's.
+void each_part(const Model& model, const LayerKinds& layers, const ParallelPlan& plan, const Training& training,
+               const std::function<void(Part, const Block&, const Shape&)>& visit);
 
 // What parts depend on.
 struct PartsKey {

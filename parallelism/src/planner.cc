@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -16,7 +17,6 @@ namespace ns_dist {
 namespace {
 
 using Kind = Instruction::Kind;
-using Body = std::vector<Instruction>;
 
 constexpr auto kDp = Stream::kDataParallel;
 
@@ -25,51 +25,55 @@ using Run = PartRun;
 class StepPlanner {
  public:
   StepPlanner(const Model& model, const ParallelPlan& plan, const Training& training, const Pipeline& pipeline,
-              const ModelParts& parts)
+              const std::shared_ptr<const ModelParts>& parts)
       : plan_(plan),
         shape_(model, plan, training),
         mesh_(mesh_of(plan)),
         passes_(*pipeline.passes),
         seats_(passes_.seats),
         layers_(pipeline.layers),
-        parts_(parts),
-        works_(parts.works),
+        parts_(*parts),
+        works_(std::shared_ptr<const WorkTable>(parts, &parts->works)),
         maker_(shape_, mesh_, works_),
         replicas_{replica_groups(plan, mesh_, 0, false), replica_groups(plan, mesh_, 0, true)},
         positions_(passes_.positions()),
         runs_(positions_),
-        gathers_(parts.parts.size()),
-        reductions_(parts.parts.size()) {
-    program_.fragments = parts.fragments;
+        gathers_(parts_.parts.size()),
+        reductions_(parts_.parts.size()) {
+    program_.fragments = parts_.fragments;
   }
 
   StepProgram run() && {
     program_.mesh = mesh_;
     program_.channels = static_cast<std::uint32_t>(seats_.size() * positions_ * 2);
-    messages_.resize(program_.channels);
     const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_, parts_);
     add_meetings();
     std::size_t bodies = 0;
     for (const StagePasses::Stage& stage : passes_.stages) bodies += stage.bodies.size() + 2;
-    program_.bodies.reserve(bodies);
+    program_.bodies.reserve(bodies, 4 * bodies);
     program_.actors.reserve(passes_.stages.size());
     for (std::size_t stage = 0; stage < passes_.stages.size(); ++stage) {
       stage_ = static_cast<std::int64_t>(stage);
       gathered_.clear();
+      sent_.clear();
       program_.actors.push_back({representative(mesh_, stage_), passes_of_stage().loops});
       if (plan_.overlap_param_gather && gathers_weights_once(plan_)) start_gathers(add_body());
       for (const StagePasses::Body& passes : passes_of_stage().bodies) {
         passes.second ? pair(passes.pass, *passes.second, add_body()) : pass(passes.pass, add_body());
       }
-      Body& end = add_body();
+      Bodies& end = add_body();
       if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) {
-        scale_gradients(held[stage], -1, end);
-        start(interned(reduction_items(held[stage])), -1, end);
+        add(reduction_, held[stage], end, [&](Bodies& body) {
+          scale_gradients(held[stage], -1, body);
+          start(interned(reduction_items(held[stage])), -1, body);
+        });
       }
       if (plan_.passes != Passes::kForward) sum_gradients(held[stage], end);
-      if (plan_.passes == Passes::kTraining) optimize(held[stage], end);
+      if (plan_.passes == Passes::kTraining) {
+        add(optimizer_, held[stage], end, [&](Bodies& body) { optimize(held[stage], body); });
+      }
     }
-    program_.works = std::move(works_).take();
+    program_.works = std::move(works_);
     return std::move(program_);
   }
 
@@ -85,11 +89,25 @@ class StepPlanner {
   }
   const StagePasses::Stage& passes_of_stage() const { return passes_.stages[static_cast<std::size_t>(stage_)]; }
   const Place& place(std::int32_t chunk) const { return passes_of_stage().places[static_cast<std::size_t>(chunk)]; }
-  Body& add_body() {
-    constexpr std::size_t kUsual = 8;
-    Body& body = program_.bodies.emplace_back();
-    body.reserve(kUsual);
-    return body;
+  // What is pushed back from here on is of another body.
+  Bodies& add_body() {
+    program_.bodies.add();
+    return program_.bodies;
+  }
+
+  // What depends on the parameters of a stage alone is made once for stages on end that hold the same.
+  struct OfParameters {
+    std::optional<RankParameters> held;
+    Bodies body;
+  };
+  template <class Make>
+  static void add(OfParameters& known, const RankParameters& held, Bodies& body, Make make) {
+    if (known.held != held) {
+      known = {held, {}};
+      known.body.add();
+      make(known.body);
+    }
+    for (const Instruction& instruction : known.body[0]) body.push_back(instruction);
   }
 
   // ---- Fragments ----
@@ -148,7 +166,7 @@ class StepPlanner {
 
   // Without sequence parallelism every tensor-parallel rank would send the same tensor: each sends its part and the
   // receivers gather it over their faster links (Narayanan et al. 2021, s.4.1).
-  void receive(const StagePass& pass, bool second, Body& body) {
+  void receive(const StagePass& pass, bool second, Bodies& body) {
     if (pass.kind == PassKind::kWeightGradient || !neighbor(pass, -1)) return;
     const bool forward = pass.kind == PassKind::kForward;
     Instruction receive;
@@ -169,7 +187,19 @@ class StepPlanner {
     body.push_back(gather);
   }
 
-  void send(const StagePass& pass, bool second, Body& body) {
+  // What this stage sends to another one.
+  WorkId message(std::int64_t to, bool forward) {
+    for (const Sent& known : sent_) {
+      if (known.to == to && known.forward == forward) return known.message;
+    }
+    const WorkId id =
+        works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
+                       Message{stage_, to, shape_.hidden_states() / static_cast<double>(shape_.tp)}});
+    sent_.push_back({to, forward, id});
+    return id;
+  }
+
+  void send(const StagePass& pass, bool second, Bodies& body) {
     if (pass.kind == PassKind::kWeightGradient) return;
     const std::optional<Place> to = neighbor(pass, +1);
     if (!to) return;
@@ -180,13 +210,7 @@ class StepPlanner {
     send.stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
     send.second = second;
     send.channel = channel(*to, forward);
-    std::optional<WorkId>& message = messages_[send.channel];
-    if (!message) {
-      message =
-          works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
-                         Message{stage_, stage, shape_.hidden_states() / static_cast<double>(shape_.tp)}});
-    }
-    send.index = index(*message);
+    send.index = index(message(stage, forward));
     body.push_back(send);
     if (plan_.overlap_p2p) return;
     Instruction wait;
@@ -197,7 +221,7 @@ class StepPlanner {
   }
 
   // One run, or where weights are gathered or gradients reduced layer by layer, a run for each layer.
-  void work(const StagePass& pass, const Run& run, bool second, Body& body) {
+  void work(const StagePass& pass, const Run& run, bool second, Bodies& body) {
     const bool backward = pass.kind != PassKind::kForward;
     const FragmentId id = fragment(run.part, pass.kind);
     if (!pass.first && !pass.last) {
@@ -219,7 +243,7 @@ class StepPlanner {
     }
   }
 
-  void pass(const StagePass& pass, Body& body) {
+  void pass(const StagePass& pass, Bodies& body) {
     receive(pass, false, body);
     const std::vector<Run>& runs = runs_of(place(pass.chunk).position);
     if (runs_layer_by_layer()) {
@@ -323,7 +347,7 @@ class StepPlanner {
     }
   }
 
-  void layer_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Body& body) {
+  void layer_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Bodies& body) {
     const bool forward = pass.kind == PassKind::kForward;
     const bool reduces = shards_gradients(plan_) && computes_weight_gradient(pass.kind);
     const bool loads = !forward && pass.kind != PassKind::kWeightGradient;
@@ -346,10 +370,10 @@ class StepPlanner {
       return layers[i].part;
     };
     const auto emit = [&](FragmentId id, std::int64_t layer) {
-      if (!body.empty() && body.back().kind == Kind::kRun && body.back().index == index(id) && layer >= 0 &&
-          body.back().layer >= 0) {
-        ++body.back().times;
-        body.back().layer_step = forward ? 1 : -1;
+      Instruction* const last = body.last();
+      if (last != nullptr && last->kind == Kind::kRun && last->index == index(id) && layer >= 0 && last->layer >= 0) {
+        ++last->times;
+        last->layer_step = forward ? 1 : -1;
         return;
       }
       Instruction run = run_of(id, layer);
@@ -390,7 +414,7 @@ class StepPlanner {
   }
 
   // A forward pass beside a backward pass: layer by layer, one computes while the other communicates.
-  void pair(const StagePass& first, const StagePass& second, Body& body) {
+  void pair(const StagePass& first, const StagePass& second, Bodies& body) {
     receive(first, false, body);
     receive(second, true, body);
     std::vector<Run> a = in_order_of(first, runs_of(place(first.chunk).position));
@@ -430,7 +454,7 @@ class StepPlanner {
 
   // ---- Data parallelism ----
 
-  static void start(std::span<const WorkId> collectives, std::int64_t layer, Body& body) {
+  static void start(std::span<const WorkId> collectives, std::int64_t layer, Bodies& body) {
     for (const WorkId work : collectives) {
       Instruction start;
       start.kind = Kind::kStart;
@@ -443,6 +467,7 @@ class StepPlanner {
 
   std::vector<WorkId> interned(std::vector<WorkItem> items) {
     std::vector<WorkId> works;
+    works.reserve(items.size());
     for (WorkItem& item : items) works.push_back(works_.intern(std::move(item)));
     return works;
   }
@@ -510,7 +535,7 @@ class StepPlanner {
     Part part = Part::kEmbedding;
     std::int64_t layer = -1, count = 0;  // count: collectives up to and with this one
   };
-  void start_gathers(Body& body) {
+  void start_gathers(Bodies& body) {
     std::int64_t count = 0;
     for (const std::int32_t chunk : passes_of_stage().chunks) {
       for (const Run& run : runs_of(place(chunk).position)) {
@@ -524,7 +549,7 @@ class StepPlanner {
       }
     }
   }
-  void await_gather(std::int32_t chunk, Part part, std::int64_t layer, Body& body) {
+  void await_gather(std::int32_t chunk, Part part, std::int64_t layer, Bodies& body) {
     const auto found = std::find_if(gathered_.begin(), gathered_.end(), [&](const Gathered& gathered) {
       return gathered.chunk == chunk && gathered.part == part && gathered.layer == layer;
     });
@@ -534,14 +559,14 @@ class StepPlanner {
 
   // Sums are divided by the number of replicas before they are reduced (Megatron-Core, param_and_grad_buffer.py:
   // `grad_data *= gradient_scaling_factor`).
-  void scale_gradients(const RankParameters& parameters, std::int64_t layer, Body& body) {
+  void scale_gradients(const RankParameters& parameters, std::int64_t layer, Bodies& body) {
     const auto count = static_cast<std::int64_t>(parameters.total());
     if (count == 0) return;
     body.push_back(
         run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
   }
   // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
-  void reduce(Part part, std::int64_t layer, Body& body) {
+  void reduce(Part part, std::int64_t layer, Bodies& body) {
     scale_gradients(parts_[part].parameters, layer, body);
     start(reductions_of(part), layer, body);
   }
@@ -583,7 +608,7 @@ class StepPlanner {
   }
 
   // All actors of the meeting run a collective together.
-  static void together(std::uint32_t meeting, WorkId collective, Body& body) {
+  static void together(std::uint32_t meeting, WorkId collective, Bodies& body) {
     Instruction meet;
     meet.kind = Kind::kMeet;
     meet.index = meeting;
@@ -602,7 +627,7 @@ class StepPlanner {
   }
 
   // After the passes: gradients that several stages hold.
-  void sum_gradients(const RankParameters& held, Body& body) {
+  void sum_gradients(const RankParameters& held, Bodies& body) {
     if (reduces_gradients_once(plan_)) body.push_back(await_dp());
     if (!meetings_.mirror.empty()) {
       // Both stages of a pair hold the same two parts of the model.
@@ -626,7 +651,7 @@ class StepPlanner {
   }
 
   // Gradient norm over all stages, optimizer, weights to all replicas.
-  void optimize(const RankParameters& held, Body& body) {
+  void optimize(const RankParameters& held, Bodies& body) {
     const double owned = updated_parameters(held, plan_);
     // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
     // clip_grads).
@@ -659,7 +684,7 @@ class StepPlanner {
 
   // Adam. Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and
   // beside the GPU's own part (Megatron-Core, hybrid_optimizer.py; without its overlap of the three).
-  void update(double owned, Body& body) {
+  void update(double owned, Bodies& body) {
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
     const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
     if (away == 0) {
@@ -718,14 +743,20 @@ class StepPlanner {
     FragmentId id{};
   };
   std::vector<Kernel> kernels_;
+  OfParameters reduction_, optimizer_;
   std::vector<std::pair<Beside, FragmentId>> beside_;
-  std::vector<std::optional<WorkId>> messages_;                           // by channel
   std::vector<std::vector<Run>> runs_;                                    // by position, empty until asked for
   std::vector<std::optional<std::vector<WorkId>>> gathers_, reductions_;  // by Part
 
   // Of the stage.
   std::int64_t stage_ = 0;
   std::vector<Gathered> gathered_;
+  struct Sent {
+    std::int64_t to = 0;
+    bool forward = false;
+    WorkId message{};
+  };
+  std::vector<Sent> sent_;
 };
 
 }  // namespace
@@ -738,7 +769,7 @@ Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, c
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training,
                                  PlanMemory& memory) {
   NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training, memory));
-  return StepPlanner(model, plan, training, pipeline, *model_parts(model, plan, training, memory)).run();
+  return StepPlanner(model, plan, training, pipeline, model_parts(model, plan, training, memory)).run();
 }
 
 Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "ns_dist/pipeline_schedule.h"
 
@@ -294,27 +295,33 @@ Result<ScheduleFacts> check(const Seats& seats, std::span<const PassList> orders
   return Playback(seats, orders).facts();
 }
 
+namespace {
+
+// What a pass adds to what is held.
+double added(const SchedulePass& pass, std::span<const ChunkBytes> chunks) {
+  const ChunkBytes& bytes = chunks[static_cast<std::size_t>(pass.chunk)];
+  switch (pass.kind) {
+    case PassKind::kForward:
+      return bytes.after_forward;
+    case PassKind::kBackward:
+      return -bytes.after_forward;
+    case PassKind::kInputGradient:
+      return bytes.after_input_gradient - bytes.after_forward;
+    case PassKind::kWeightGradient:
+      return -bytes.after_input_gradient;
+  }
+  return 0;
+}
+
+}  // namespace
+
 double most_held(const PassList& list, std::span<const ChunkBytes> chunks) {
   double held = 0, most = 0;
   for (const PassLoop& loop : list) {
     const double before = held;
     double peak = held;
     for (const SchedulePass& pass : loop.passes) {
-      const ChunkBytes& bytes = chunks[static_cast<std::size_t>(pass.chunk)];
-      switch (pass.kind) {
-        case PassKind::kForward:
-          held += bytes.after_forward;
-          break;
-        case PassKind::kBackward:
-          held -= bytes.after_forward;
-          break;
-        case PassKind::kInputGradient:
-          held += bytes.after_input_gradient - bytes.after_forward;
-          break;
-        case PassKind::kWeightGradient:
-          held -= bytes.after_input_gradient;
-          break;
-      }
+      held += added(pass, chunks);
       peak = std::max(peak, held);
     }
     // Each repeat holds as much more than the one before it, so the first or the last one holds the most.
@@ -323,6 +330,37 @@ double most_held(const PassList& list, std::span<const ChunkBytes> chunks) {
     most = std::max({most, peak, peak + further});
   }
   return most;
+}
+
+std::vector<HeldPoint> held_over_time(const PassList& list, std::span<const ChunkBytes> chunks) {
+  std::vector<HeldPoint> points;
+  double held = 0;
+  std::int64_t number = 0, left_out = 0;
+  for (const PassLoop& loop : list) {
+    const auto passes = static_cast<std::int64_t>(loop.passes.size());
+    const auto add_repeat = [&](std::int64_t repeat) {
+      for (SchedulePass pass : loop.passes) {
+        held += added(pass, chunks);
+        pass.microbatch += static_cast<std::int32_t>(repeat) * loop.shift;
+        points.push_back({number++, pass, held, std::exchange(left_out, 0)});
+      }
+    };
+    if (loop.repeats < 1) continue;
+    const double before = held;
+    add_repeat(0);
+    if (loop.repeats == 1) continue;
+    held += static_cast<double>(loop.repeats - 2) * (held - before);
+    left_out = (loop.repeats - 2) * passes;
+    number += left_out;
+    add_repeat(loop.repeats - 1);
+  }
+  return points;
+}
+
+std::string pass_text(const SchedulePass& pass, std::int64_t chunks) {
+  std::string text = fmt::format("{}{}", letter(pass.kind), pass.microbatch);
+  if (chunks > 1) text += fmt::format(".{}", pass.chunk);
+  return text;
 }
 
 }  // namespace ns_dist

@@ -9,9 +9,8 @@ std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& se
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       RankParameters& stage = held[static_cast<std::size_t>(direction[position].stage)];
-      for (const PartRun& run : part_runs(parts, *shape.plan, layers, position)) {
-        stage += parts[run.part].*which * static_cast<double>(run.count);
-      }
+      for_each_run(parts, *shape.plan, layers, position,
+                   [&](const PartRun& run) { stage += parts[run.part].*which * static_cast<double>(run.count); });
     }
     first[static_cast<std::size_t>(direction.front().stage)] = true;
     last[static_cast<std::size_t>(direction.back().stage)] = true;

@@ -16,7 +16,12 @@ constexpr std::size_t kMostCalls = 8'192;
 class LoopMaker {
  public:
   LoopMaker(const PassesKey& key, std::uint32_t first_body, StagePasses::Stage& stage)
-      : key_(key), next_body_(first_body), stage_(stage), firsts_(stage.places.size()), lasts_(stage.places.size()) {}
+      : key_(key),
+        next_body_(first_body),
+        stage_(stage),
+        firsts_(stage.places.size()),
+        lasts_(stage.places.size()),
+        single_(stage.places.size() * kPassKindCount * 4, kNone) {}
 
   // Returns the number of the body behind those of the stage.
   std::uint32_t run(const PassList& list) && {
@@ -101,15 +106,27 @@ class LoopMaker {
 
   BodyId id_of(const StagePasses::Body& body) {
     std::vector<StagePasses::Body>& bodies = stage_.bodies;
-    auto known = std::find(bodies.begin(), bodies.end(), body);
-    if (known == bodies.end()) known = bodies.insert(bodies.end(), body);
-    return BodyId{first_body_ + static_cast<std::uint32_t>(known - bodies.begin())};
+    const auto add = [&] {
+      bodies.push_back(body);
+      return static_cast<std::uint32_t>(bodies.size() - 1);
+    };
+    if (body.second) {
+      const auto known = std::find(bodies.begin(), bodies.end(), body);
+      return BodyId{first_body_ + (known == bodies.end() ? add() : static_cast<std::uint32_t>(known - bodies.begin()))};
+    }
+    const auto& [kind, chunk, first, last] = body.pass;
+    const std::size_t place = static_cast<std::size_t>(chunk) * kPassKindCount + static_cast<std::size_t>(kind);
+    std::uint32_t& known = single_[4 * place + (first ? 2 : 0) + (last ? 1 : 0)];
+    if (known == kNone) known = add();
+    return BodyId{first_body_ + known};
   }
 
   const PassesKey& key_;
   std::uint32_t next_body_, first_body_ = 0;
   StagePasses::Stage& stage_;
   std::vector<Spot> firsts_, lasts_;  // by chunk
+  static constexpr std::uint32_t kNone = 0xffffffffu;
+  std::vector<std::uint32_t> single_;  // bodies of one pass, by chunk, kind, first and last
   std::vector<ProgramLoop> loops_;
 };
 

@@ -4,40 +4,117 @@
 // queries, gated MLPs, experts and flash attention are covered.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/model.h"
+#include "ns_dist/names.h"
 #include "ns_dist/parallel_plan.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/plan_memory.h"
 #include "ns_dist/result.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
 
+// What activations are kept for. The blocks (src/blocks) say it where they count their bytes.
+enum class ActivationKind : std::uint8_t {
+  kEmbedding,             // the mask of its dropout
+  kNorms,                 // inputs
+  kAttentionProjections,  // inputs of the linear layers around attention
+  kAttentionCore,         // queries, keys, values
+  kAttentionScores,       // of attention that is not fused: the softmax's output, mask and output of the dropout
+  kSoftmaxStatistics,     // of flash attention: the log-sum-exp of each row
+  kStateSpace,            // Mamba's mixer
+  kMlp,                   // inputs of its linear layers and of its activation function
+  kRouter,                // its input, and the probabilities
+  kExperts,
+  kSharedExperts,
+  kDropoutMasks,     // of the hidden states
+  kPrediction,       // the projection of multi-token prediction
+  kLogits,           // the final norm's input, the logits' input, the logits in fp32
+  kOutputGradients,  // of linear layers that wait for their weight gradient, where the schedule splits backward passes
+  kCheckpoints,      // inputs of layers that are computed again
+  kWorkingLayer,     // all of the layer that is computed again or, in forward passes alone, computed
+  kOffloadedLayers,  // of layers that the host keeps: on their way, or in use
+};
+inline constexpr std::size_t kActivationKindCount = 18;
+template <>
+inline constexpr std::array<std::string_view, kActivationKindCount> kEnumeratorNames<ActivationKind> = {
+    "embedding",
+    "norms",
+    "attention_projections",
+    "attention_core",
+    "attention_scores",
+    "softmax_statistics",
+    "state_space",
+    "mlp",
+    "router",
+    "experts",
+    "shared_experts",
+    "dropout_masks",
+    "multi_token_prediction",
+    "logits",
+    "output_gradients",
+    "checkpoints",
+    "working_layer",
+    "offloaded_layers"};
+constexpr std::string_view name_of(ActivationKind kind) { return enumerator_name(kind); }
+
 struct StageMemory {
   Bytes weights, gradients, optimizer, activations, other;  // other: communication buffers, workspace, framework
+  // What tools show. total() is what tensors take: PyTorch's max_memory_allocated.
   Bytes total() const { return weights + gradients + optimizer + activations + other; }
+  // max_memory_reserved: blocks that the caching allocator cannot give back. 3 to 8 %, the middle of 22 plans of which
+  // both figures are published (SimuMax v1.2, B200 release table).
+  Bytes reserved() const { return 1.05 * total(); }
+  // nvidia-smi: with the CUDA context and NCCL's own buffers, which PyTorch does not count; 0.5 to 1.5 GiB on A100 and
+  // H100.
+  Bytes device() const { return reserved() + 1.0 * units::GiB; }
 };
 
-// Memory of a GPU of each stage. peak(), reserved() and device() are what tools show on a GPU of the fullest stage;
-// peak() is PyTorch's max_memory_allocated.
+// Memory of a GPU of each stage; peak(), reserved() and device() are of the fullest one.
 struct MemoryBudget {
   std::vector<StageMemory> stages;
   std::int64_t peak_stage = 0;
-  Bytes peak() const { return stages.empty() ? Bytes() : stages[static_cast<std::size_t>(peak_stage)].total(); }
-  // max_memory_reserved: blocks that the caching allocator cannot give back. 3 to 8 %, the middle of 22 plans of which
-  // both figures are published (SimuMax v1.2, B200 release table).
-  Bytes reserved() const { return 1.05 * peak(); }
-  // nvidia-smi: with the CUDA context and NCCL's own buffers, which PyTorch does not count; 0.5 to 1.5 GiB on A100 and
-  // H100.
-  Bytes device() const { return stages.empty() ? Bytes() : reserved() + 1.0 * units::GiB; }
+  Bytes peak() const { return stages.empty() ? Bytes() : fullest().total(); }
+  Bytes reserved() const { return stages.empty() ? Bytes() : fullest().reserved(); }
+  Bytes device() const { return stages.empty() ? Bytes() : fullest().device(); }
+  const StageMemory& fullest() const { return stages[static_cast<std::size_t>(peak_stage)]; }
 };
 
 // Errors: those of check_plan and divide_layers, or a schedule that cannot run this shape.
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training);
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training,
                                    PlanMemory& memory);
+
+// What makes up the budget of a stage, and when it is reached.
+struct StageMemoryDetail {
+  std::array<Bytes, kActivationKindCount> activations;  // at the peak, by kind; sum to StageMemory::activations
+  Bytes of(ActivationKind kind) const { return activations[static_cast<std::size_t>(kind)]; }
+  // Of `activations`, what is counted at every time: logits, working layer, offloaded layers.
+  Bytes transient;
+
+  Bytes gathered_weights;  // of StageMemory::weights: whole layers of ZeRO-3, the one that computes and the prefetched
+  Bytes cast_weights;      // of StageMemory::weights: operands of products, in 8 or 4 bits
+  Bytes whole_gradients;   // of StageMemory::gradients: whole layers of ZeRO-2 and ZeRO-3, before they are reduced
+  Bytes unsummed_gradients;  // of StageMemory::gradients: of one microbatch, until they are added to the fp32 sums
+
+  // Activations behind each pass, without `transient`; nothing under forward passes alone. As held_over_time; of lists
+  // of more than kMostHeldPoints points, the lowest and the highest of neighbors.
+  std::vector<HeldPoint> over_time;
+  std::size_t peak = 0;                   // of over_time: the first of the highest
+  std::int64_t passes = 0;                // of a step
+  std::int64_t live = 0;                  // forward passes of which something is kept at the peak; each of one chunk
+  std::int64_t weight_gradients_due = 0;  // of these, those that wait for their weight gradient alone
+};
+inline constexpr std::size_t kMostHeldPoints = 200;
+
+// By stage. For reports: slower than memory_budget. Errors: as memory_budget.
+Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const ParallelPlan& plan,
+                                                     const Training& training, PlanMemory& memory);
 
 // A lower bound of memory_budget(...).peak(), whatever the schedule, the number of chunks and of microbatches: when the
 // first microbatch reaches the end of the model, the stages together hold all of its activations, and every parameter

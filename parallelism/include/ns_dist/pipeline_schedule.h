@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -107,5 +108,19 @@ struct ChunkBytes {
 // The most bytes that a stage holds at one time. `chunks` by chunk. Its running time does not depend on the number of
 // repeats.
 double most_held(const PassList& list, std::span<const ChunkBytes> chunks);
+
+// What a stage holds when a pass is over. `number`: of the pass, from 0.
+struct HeldPoint {
+  std::int64_t number = 0;
+  SchedulePass pass;
+  double bytes = 0;
+  std::int64_t left_out = 0;  // passes before it that are no points, as their loop repeats
+};
+// Every pass of the list; of a loop only its first and its last repeat. Between these two what is held changes by the
+// same bytes in each repeat, so the largest point has most_held(list, chunks).
+std::vector<HeldPoint> held_over_time(const PassList& list, std::span<const ChunkBytes> chunks);
+
+// "F7", "B0", "I0" and "W0": the input and the weight gradient; with `chunks` above 1 "F7.1" of chunk 1.
+std::string pass_text(const SchedulePass& pass, std::int64_t chunks);
 
 }  // namespace ns_dist

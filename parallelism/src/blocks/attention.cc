@@ -18,8 +18,9 @@ std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.hea
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
   const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
-  block.steps.push_back(blocks::linear(shape, {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn,
-                                               "attention", bias ? Epilogue::kBias : Epilogue::kNone}));
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
+                                       {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn,
+                                        "attention", bias ? Epilogue::kBias : Epilogue::kNone}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank, up-projections are split by
@@ -27,20 +28,24 @@ void grouped_query_projections(const Shape& shape, Block& block) {
 void latent_projections(const Shape& shape, Block& block) {
   const LatentAttention& mla = *shape.model->mla;
   const std::int64_t tokens = shape.tokens, query = shape.heads * (mla.nope_head_dim + mla.rope_head_dim);
-  block.steps.push_back(blocks::linear(shape, {"attention.kv_down", tokens, shape.hidden,
-                                               mla.kv_rank + mla.rope_head_dim, false, Split::kColumn, "attention"}));
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
+                                       {"attention.kv_down", tokens, shape.hidden, mla.kv_rank + mla.rope_head_dim,
+                                        false, Split::kColumn, "attention"}));
   BlockStep first_query =
-      blocks::linear(shape, mla.q_rank > 0 ? blocks::Linear{"attention.q_down", tokens, shape.hidden, mla.q_rank}
-                                           : blocks::Linear{"attention.q_up", tokens, shape.hidden, query});
+      blocks::linear(shape, ActivationKind::kAttentionProjections,
+                     mla.q_rank > 0 ? blocks::Linear{"attention.q_down", tokens, shape.hidden, mla.q_rank}
+                                    : blocks::Linear{"attention.q_up", tokens, shape.hidden, query});
   first_query.kept_for_weight_gradient = 0;
   block.steps.push_back(std::move(first_query));
   if (mla.q_rank > 0) {
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", tokens, mla.q_rank));
-    block.steps.push_back(blocks::linear(shape, {"attention.q_up", tokens, mla.q_rank, query}));
+    block.steps.push_back(
+        blocks::linear(shape, ActivationKind::kAttentionProjections, {"attention.q_up", tokens, mla.q_rank, query}));
   }
   block.steps.push_back(blocks::norm(shape, "attention.kv_norm", tokens, mla.kv_rank));
-  block.steps.push_back(blocks::linear(
-      shape, {"attention.kv_up", tokens, mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim)}));
+  block.steps.push_back(
+      blocks::linear(shape, ActivationKind::kAttentionProjections,
+                     {"attention.kv_up", tokens, mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim)}));
 }
 
 // Norms of queries and keys, a kernel each.
@@ -48,6 +53,7 @@ BlockStep query_key_norm(const Shape& shape) {
   const bool of_token = shape.model->qk_norm == QueryKeyNorm::kToken;
   BlockStep step;
   step.name = "attention.qk_norm";
+  step.kept_as = ActivationKind::kNorms;
   for (const auto& [name, heads] :
        {std::pair("attention.q_norm", shape.heads), std::pair("attention.k_norm", shape.kv_heads)}) {
     const std::int64_t columns = of_token ? heads * shape.query_dim : shape.query_dim;
@@ -82,6 +88,7 @@ BlockStep heads(const Shape& shape) {
     add("attention.assemble", Copy{elements * shape.element * units::B});
   }
   if (shape.model->mla) step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kLatentUpProjection);
+  step.kept_as = ActivationKind::kAttentionCore;
   step.kept_for_input_gradient = bytes_of(
       shape, shape.tokens, shape.heads * shape.query_dim + key_heads(shape) * (shape.query_dim + shape.value_dim));
   return step;
@@ -205,6 +212,7 @@ void flash_core(const Shape& shape, BlockStep& step) {
     shape.plan->cp_comm == ContextExchange::kAllGather ? gathered_core(shape, step) : divided_core(shape, step);
   }
   // Log-sum-exp of each row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2).
+  step.kept_as = ActivationKind::kSoftmaxStatistics;
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
 }
 
@@ -263,6 +271,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
 
   // Softmax output, and the dropout's mask and output.
   const double scores = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * static_cast<double>(s);
+  step.kept_as = ActivationKind::kAttentionScores;
   step.kept_for_input_gradient = scores * (shape.element + (dropout ? 1 + shape.element : 0));
 }
 
@@ -297,9 +306,9 @@ Block attention_block(const Shape& shape) {
   block.steps.push_back(core(shape));
   // Beside an MLP, its partial sums go into those of the MLP.
   const bool alone = !shape.parallel_branches();
-  block.steps.push_back(
-      blocks::linear(shape, {"attention.proj", shape.tokens, shape.heads * shape.value_dim, shape.hidden,
-                             shape.model->bias, alone ? Split::kRow : Split::kLocal, "attention"}));
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
+                                       {"attention.proj", shape.tokens, shape.heads * shape.value_dim, shape.hidden,
+                                        shape.model->bias, alone ? Split::kRow : Split::kLocal, "attention"}));
   if (alone) blocks::end_branch(shape, block, "attention");
   mark_modules(block);
   return block;

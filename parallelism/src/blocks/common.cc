@@ -96,7 +96,7 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 
 }  // namespace
 
-BlockStep linear(const Shape& shape, const Linear& layer) {
+BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
   const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized] = layer;
   const bool quantized = is_quantized(shape) && !unquantized;
   const double operand = quantized ? shape.product_element : shape.element;  // bytes
@@ -153,6 +153,7 @@ BlockStep linear(const Shape& shape, const Linear& layer) {
 
   // Column-parallel layers keep this rank's part of the input and gather it again.
   const double held = static_cast<double>(held_rows) * static_cast<double>(in);
+  step.kept_as = input;
   step.kept_for_weight_gradient = held * (shape.plan->lora_rank > 0 ? shape.element : operand);
   step.output_gradient = bytes_of(shape, rows, out);
   step.parameters.dense = static_cast<double>(in) * static_cast<double>(out) + (bias ? static_cast<double>(out) : 0);
@@ -217,6 +218,7 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   step.forward.push_back(kernel(shape, step.name, Normalization{kind, rows, columns, Pass::kForward, library}));
   step.input_gradient.push_back(
       kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
+  step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
   step.parameters.dense = static_cast<double>(columns) * (layer_norm ? 2 : 1);
   return step;
@@ -268,7 +270,8 @@ constexpr std::int64_t kGeluKept = 4;
 
 }  // namespace
 
-BlockStep activation(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t ffn) {
+BlockStep activation(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
+                     std::int64_t ffn) {
   const bool gated = shape.model->gated_mlp;
   BlockStep step;
   step.name = name;
@@ -295,6 +298,7 @@ BlockStep activation(const Shape& shape, std::string_view name, std::int64_t row
     add(step.input_gradient, ".gate.backward", "multiply", 2, 1, 1);
     add(step.input_gradient, ".backward", "activation_backward", 2, 1, 16);
   }
+  step.kept_as = input;
   step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn);
   return step;
 }
@@ -303,6 +307,7 @@ void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
   step.input_gradient.push_back(kernel(shape, concat(name, ".dropout.backward"),
                                        Elementwise{"dropout_backward", elements, 1 + mask_elements(shape), 1, 1}));
+  step.kept_as = ActivationKind::kDropoutMasks;
   step.kept_for_input_gradient += static_cast<double>(elements);
 }
 

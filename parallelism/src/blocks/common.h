@@ -34,7 +34,8 @@ struct Linear {
   Epilogue epilogue = Epilogue::kNone;
   bool unquantized = false;  // runs in the storage format under every precision
 };
-BlockStep linear(const Shape& shape, const Linear& layer);
+// `input`: what it counts as.
+BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
 
 // Whether the layers' products run in another format than activations are stored in.
 inline bool is_quantized(const Shape& shape) { return quantizes(shape.precision); }
@@ -68,8 +69,9 @@ BlockStep branch_start(const Shape& shape, std::string_view branch);
 // where the model has it.
 void end_branch(const Shape& shape, Block& block, std::string_view branch);
 
-// The activation function of an MLP whose width on this rank is `ffn`.
-BlockStep activation(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t ffn);
+// The activation function of an MLP whose width on this rank is `ffn`. `input`: as above.
+BlockStep activation(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
+                     std::int64_t ffn);
 
 // The backward kernel of a dropout of the hidden states, and its mask.
 void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name);

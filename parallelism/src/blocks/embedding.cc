@@ -47,6 +47,7 @@ Block embedding_block(const Shape& shape) {
     dropout.forward.push_back(
         blocks::kernel(shape, dropout.name, Elementwise{"dropout", elements, 1, 1 + blocks::mask_elements(shape), 2}));
     blocks::dropout_backward(shape, dropout, "embedding");
+    dropout.kept_as = ActivationKind::kEmbedding;
     block.steps.push_back(std::move(dropout));
   }
   return block;

@@ -8,8 +8,9 @@ namespace ns_dist {
 namespace {
 
 BlockStep logits(const Shape& shape) {
-  BlockStep step = blocks::linear(shape, {"loss.logits", shape.tokens, shape.hidden, shape.vocabulary, false,
-                                          blocks::Split::kColumn, "loss", Epilogue::kNone, true});
+  BlockStep step = blocks::linear(shape, ActivationKind::kLogits,
+                                  {"loss.logits", shape.tokens, shape.hidden, shape.vocabulary, false,
+                                   blocks::Split::kColumn, "loss", Epilogue::kNone, true});
   // A tied projection is the embedding's table, or a copy of it on another stage. So is the table that multi-token
   // prediction reads.
   const bool copies = shape.plan->pp > 1;
@@ -20,12 +21,13 @@ BlockStep logits(const Shape& shape) {
 
 // The score of each class, from one token of each sequence.
 BlockStep scores(const Shape& shape) {
-  return blocks::linear(shape, {.name = "loss.scores",
-                                .rows = shape.micro_batch,
-                                .in = shape.hidden,
-                                .out = shape.model->labels,
-                                .bias = shape.model->bias,
-                                .unquantized = true});
+  return blocks::linear(shape, ActivationKind::kLogits,
+                        {.name = "loss.scores",
+                         .rows = shape.micro_batch,
+                         .in = shape.hidden,
+                         .out = shape.model->labels,
+                         .bias = shape.model->bias,
+                         .unquantized = true});
 }
 
 BlockStep cross_entropy_of_classes(const Shape& shape) {
@@ -51,6 +53,7 @@ BlockStep cross_entropy(const Shape& shape) {
   }
   step.input_gradient.push_back(blocks::kernel(shape, "loss.cross_entropy.backward",
                                                CrossEntropy{shape.tokens, shape.vocabulary, Pass::kBackward}));
+  step.kept_as = ActivationKind::kLogits;
   // Logits in fp32 (Korthikanti et al. 2022, s.4.3).
   step.kept_for_input_gradient = 4 * static_cast<double>(shape.tokens) * static_cast<double>(shape.vocabulary);
   return step;
@@ -62,6 +65,7 @@ Block loss_block(const Shape& shape) {
   Block block;
   block.steps.reserve(3);
   block.steps.push_back(blocks::norm(shape, "loss.norm", shape.sharded_tokens, shape.hidden));
+  block.steps.back().kept_as = ActivationKind::kLogits;
   const bool classifier = shape.model->labels > 0;
   block.steps.push_back(classifier ? scores(shape) : logits(shape));
   block.steps.push_back(classifier ? cross_entropy_of_classes(shape) : cross_entropy(shape));

@@ -38,11 +38,13 @@ Block mlp_block(const Shape& shape) {
   block.input = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(6);
   if (!shares) block.steps.push_back(blocks::branch_start(shape, "mlp"));
-  BlockStep fc1 = blocks::linear(
-      shape, {"mlp.fc1", tokens, shape.hidden, up, bias, shares ? Split::kLocal : Split::kColumn, "mlp"});
+  BlockStep fc1 =
+      blocks::linear(shape, ActivationKind::kMlp,
+                     {"mlp.fc1", tokens, shape.hidden, up, bias, shares ? Split::kLocal : Split::kColumn, "mlp"});
   shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
-  BlockStep activation = blocks::activation(shape, "mlp.activation", tokens, ffn);
-  BlockStep fc2 = blocks::linear(shape, {"mlp.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "mlp"});
+  BlockStep activation = blocks::activation(shape, ActivationKind::kMlp, "mlp.activation", tokens, ffn);
+  BlockStep fc2 =
+      blocks::linear(shape, ActivationKind::kMlp, {"mlp.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "mlp"});
   fc1.again = activation.again = fc2.again = kMlp;
   activation.drops_for_input_gradient = fc2.drops_for_weight_gradient = kMlp;
   if (beside) add_attention(shape, fc2);

@@ -75,6 +75,7 @@ BlockStep top_k(const Shape& shape) {
   step.input_gradient.push_back(
       kernel(shape, "moe.top_k.backward", Softmax{shape.sharded_tokens, experts, Pass::kBackward}));
   // Routing probabilities of all tokens, fp32.
+  step.kept_as = ActivationKind::kRouter;
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(experts) * 4;
   return step;
 }
@@ -181,6 +182,7 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
     sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size);
   }
   // The experts' outputs, for the gradient of the routing weights.
+  step.kept_as = ActivationKind::kExperts;
   step.kept_for_input_gradient = bytes_of(shape, size.routed, shape.hidden);
   return step;
 }
@@ -203,6 +205,7 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
   step.weight_gradient.push_back(
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
+  step.kept_as = ActivationKind::kExperts;
   step.kept_for_weight_gradient = static_cast<double>(input_rows) * static_cast<double>(in) *
                                   (quantized && shape.plan->lora_rank == 0 ? shape.product_element : shape.element);
   step.output_gradient = bytes_of(shape, size.rows, out);
@@ -222,6 +225,7 @@ BlockStep shared_gate(const Shape& shape) {
   step.forward.push_back(kernel(shape, step.name, Elementwise{"gate", elements, 2, 1, 3}));
   step.input_gradient.push_back(
       kernel(shape, "moe.shared.gate.backward", Elementwise{"gate_backward", elements, 3, 2, 6}));
+  step.kept_as = ActivationKind::kSharedExperts;
   step.kept_for_input_gradient = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   step.parameters.dense = static_cast<double>(shape.hidden);
   return step;
@@ -235,12 +239,12 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   const std::int64_t ffn = moe.shared_experts * moe.shared_expert_ffn / shape.tp, tokens = shape.tokens;
   const std::int64_t up = shape.model->gated_mlp ? 2 * ffn : ffn;
   const bool bias = shape.model->bias;
-  steps.push_back(
-      blocks::linear(shape, {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared"}));
+  steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
+                                 {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared"}));
   steps.back().kept_for_weight_gradient = 0;  // the router keeps the same input
-  steps.push_back(blocks::activation(shape, "moe.shared.activation", tokens, ffn));
-  steps.push_back(
-      blocks::linear(shape, {"moe.shared.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "moe.shared"}));
+  steps.push_back(blocks::activation(shape, ActivationKind::kSharedExperts, "moe.shared.activation", tokens, ffn));
+  steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
+                                 {"moe.shared.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "moe.shared"}));
   if (moe.shared_gate) steps.push_back(shared_gate(shape));
   return steps;
 }
@@ -274,21 +278,22 @@ Block moe_block(const Shape& shape) {
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(15);
   block.steps.push_back(blocks::branch_start(shape, "moe"));
-  block.steps.push_back(blocks::linear(shape, {"moe.router",
-                                               shape.sharded_tokens,
-                                               shape.hidden,
-                                               shape.model->moe->experts,
-                                               false,
-                                               Split::kLocal,
-                                               {},
-                                               Epilogue::kNone,
-                                               true}));
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kRouter,
+                                       {"moe.router",
+                                        shape.sharded_tokens,
+                                        shape.hidden,
+                                        shape.model->moe->experts,
+                                        false,
+                                        Split::kLocal,
+                                        {},
+                                        Epilogue::kNone,
+                                        true}));
   block.steps.push_back(top_k(shape));
   block.steps.push_back(send_rows(shape, size, between.forward));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   block.steps.push_back(receive_rows(shape, size, between.backward));
   block.steps.push_back(grouped_linear(shape, size, "moe.fc1", shape.hidden, up, size.routed));
-  block.steps.push_back(blocks::activation(shape, "moe.activation", size.rows, size.ffn));
+  block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn));
   block.steps.push_back(grouped_linear(shape, size, "moe.fc2", size.ffn, shape.hidden, size.rows));
   block.steps.push_back(combine(shape, size));
   if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());

@@ -24,8 +24,9 @@ Block prediction_block(const Shape& shape) {
   block.steps.push_back(std::move(concat));
   // Its outputs are split over the ranks and come together on all of them; the hidden states that follow are those of
   // this rank's tokens.
-  BlockStep projection = blocks::linear(
-      shape, {"mtp.proj", shape.tokens, 2 * hidden, hidden / shape.tp, false, blocks::Split::kColumn, "mtp"});
+  BlockStep projection =
+      blocks::linear(shape, ActivationKind::kPrediction,
+                     {"mtp.proj", shape.tokens, 2 * hidden, hidden / shape.tp, false, blocks::Split::kColumn, "mtp"});
   blocks::communicate(shape, projection.forward, "mtp.proj.all_gather", CollectiveKind::kAllGather,
                       shape.hidden_states());
   if (shape.sequence_parallel) {

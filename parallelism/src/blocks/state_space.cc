@@ -40,8 +40,9 @@ Block state_space_block(const Shape& shape) {
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.push_back(blocks::branch_start(shape, "mamba"));
   // Gate, channels, maps, and a time step for each head.
-  BlockStep in = blocks::linear(shape, {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads,
-                                        bias, Split::kColumn, "mamba"});
+  BlockStep in = blocks::linear(
+      shape, ActivationKind::kStateSpace,
+      {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias, Split::kColumn, "mamba"});
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 
@@ -53,6 +54,7 @@ Block state_space_block(const Shape& shape) {
       blocks::kernel(shape, convolution.name, Elementwise{"convolution", elements, 1, 1, 2 * taps}));
   convolution.input_gradient.push_back(blocks::kernel(shape, "mamba.convolution.backward",
                                                       Elementwise{"convolution_backward", elements, 2, 1, 4 * taps}));
+  convolution.kept_as = ActivationKind::kStateSpace;
   convolution.kept_for_input_gradient = bytes_of(shape, tokens, convolved);
   convolution.parameters.dense = static_cast<double>(convolved) * (taps + 1);
   block.steps.push_back(std::move(convolution));
@@ -66,6 +68,7 @@ Block state_space_block(const Shape& shape) {
   const std::int64_t inputs = convolved + size.heads;
   core.forward.push_back(scan(shape, "mamba.scan", flops, inputs, size.inner));
   core.input_gradient.push_back(scan(shape, "mamba.scan.backward", 2 * flops, inputs + size.inner, inputs));
+  core.kept_as = ActivationKind::kStateSpace;
   core.kept_for_input_gradient = bytes_of(shape, tokens, inputs);
   core.parameters.dense = 3 * static_cast<double>(size.heads);  // decay, skip, bias of the time step
   block.steps.push_back(std::move(core));
@@ -77,10 +80,12 @@ Block state_space_block(const Shape& shape) {
       blocks::kernel(shape, "mamba.gate", Elementwise{"gated_activation", tokens * size.inner, 2, 1, 10}));
   gate.input_gradient.push_back(blocks::kernel(
       shape, "mamba.gate.backward", Elementwise{"gated_activation_backward", tokens * size.inner, 3, 2, 20}));
+  gate.kept_as = ActivationKind::kStateSpace;
   gate.kept_for_input_gradient += bytes_of(shape, tokens, 2 * size.inner);
   block.steps.push_back(std::move(gate));
   block.steps.push_back(
-      blocks::linear(shape, {"mamba.out_proj", tokens, size.inner, shape.hidden, bias, Split::kRow, "mamba"}));
+      blocks::linear(shape, ActivationKind::kStateSpace,
+                     {"mamba.out_proj", tokens, size.inner, shape.hidden, bias, Split::kRow, "mamba"}));
   blocks::end_branch(shape, block, "mamba");
   return block;
 }

@@ -96,7 +96,7 @@ Sums sums(const Fragment& fragment, const WorkTable& works) {
   Sums total;
   for (const FragmentNode& node : fragment.nodes) {
     ++total.nodes;
-    const auto* op = std::get_if<Operator>(&works.items()[index(node.work)].work);
+    const auto* op = std::get_if<Operator>(&works[index(node.work)].work);
     if (op && is_product(*op)) total.flops += work_of(*op).flops / units::FLOP;
   }
   return total;
@@ -128,7 +128,7 @@ RC_GTEST_PROP(Blocks, DependenciesPointBack, ()) {
       for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
         RC_ASSERT(both.dependencies[node.first_dependency + d] < static_cast<std::int32_t>(n));
       }
-      const auto* collective = std::get_if<Collective>(&works.items()[index(node.work)].work);
+      const auto* collective = std::get_if<Collective>(&works[index(node.work)].work);
       RC_ASSERT((collective == nullptr) == (node.stream == Stream::kCompute));
       if (collective) RC_ASSERT(collective->group.size() > 1);
     }

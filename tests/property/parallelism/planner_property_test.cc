@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "ns_dist/memory.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -149,6 +150,48 @@ RC_GTEST_PROP(Memory, NoScheduleNeedsLessThanTheLeast, ()) {
   if (!budget) return;
   PlanMemory memory;
   RC_ASSERT(0.999999 * least_memory(q.model, q.plan, q.training, memory) <= budget->peak());
+}
+
+// The kinds of activations are the budget, and so is the highest point of what is held over time.
+RC_GTEST_PROP(Memory, KindsSumToTheBudget, ()) {
+  Question q = any_question();
+  const auto schedules = pipeline_schedules();
+  const PipelineSchedule& schedule = *schedules[*rc::gen::inRange<std::size_t>(0, schedules.size())];
+  q.plan.schedule = schedule.name;
+  q.plan.vpp = schedule.most_chunks > 0 ? schedule.most_chunks : std::max(schedule.least_chunks, q.plan.vpp);
+  // Most of these plans can run.
+  q.plan.tp = q.model.heads % q.plan.tp == 0 ? q.plan.tp : 1;
+  q.model.layers = std::max(q.model.layers, q.plan.pp * q.plan.vpp);
+  q.plan.flash_attention = q.plan.flash_attention || q.plan.cp > 1;
+  if (!q.model.moe) q.plan.ep = 1;
+  if (q.plan.ep == 1) q.plan.expert_dispatch = ExpertDispatch::kAllToAll;
+  q.plan.offload_activations = any_of({0, 0, 1, 2});
+  q.plan.lora_rank = any_of({0, 0, 8});
+  q.plan.bf16_first_layers = any_of({0, 1});
+  q.plan.passes = static_cast<Passes>(any_of({0, 0, 1, 2}));
+  q.training.precision = static_cast<Precision>(*rc::gen::inRange(0, 8));
+  q.training.global_batch = q.plan.dp * q.training.micro_batch * q.plan.pp * any_of({1, 2, 4});
+  const auto budget = memory_budget(q.model, q.plan, q.training);
+  PlanMemory memory;
+  const auto details = memory_detail(q.model, q.plan, q.training, memory);
+  RC_ASSERT(details.has_value() == budget.has_value());
+  if (!budget) return;
+  RC_ASSERT(details->size() == budget->stages.size());
+  for (std::size_t s = 0; s < details->size(); ++s) {
+    const StageMemoryDetail& stage = (*details)[s];
+    const Bytes activations = budget->stages[s].activations;
+    const Bytes sum = std::accumulate(stage.activations.begin(), stage.activations.end(), Bytes());
+    RC_ASSERT(sum == activations);
+    RC_ASSERT(max(stage.gathered_weights, stage.cast_weights) <= 1.000001 * budget->stages[s].weights);
+    RC_ASSERT(stage.whole_gradients + stage.unsummed_gradients <= 1.000001 * budget->stages[s].gradients);
+    RC_ASSERT(stage.over_time.empty() == (q.plan.passes == Passes::kForward));
+    if (stage.over_time.empty()) continue;
+    RC_ASSERT(stage.over_time[stage.peak].bytes * units::B + stage.transient == activations);
+    RC_ASSERT(stage.over_time.back().bytes == 0);
+    RC_ASSERT(stage.weight_gradients_due <= stage.live);
+    const bool splits = schedule.splits_backward;
+    RC_ASSERT(splits || stage.of(ActivationKind::kOutputGradients) == Bytes());
+  }
 }
 
 // Recomputation and sharding never need more memory for what they are made to save.

@@ -76,14 +76,19 @@ RC_GTEST_PROP(Schedules, SplitsTheBackwardPassOnlyWhereItSaysSo, ()) {
   }
 }
 
-// Every pass adds or takes away whole bytes, so that both ways are exact.
-RC_GTEST_PROP(Schedules, MostHeldIsThatOfEveryPassInTurn, ()) {
-  const Case c = any_case();
+// Whole bytes, so that sums in any order are exact.
+std::vector<ChunkBytes> any_bytes(const ScheduleShape& shape) {
   std::vector<ChunkBytes> chunks;
-  for (std::int64_t chunk = 0; chunk < c.shape.chunks; ++chunk) {
+  for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk) {
     const double forward = *rc::gen::inRange(0, 1000);
     chunks.push_back({forward, static_cast<double>(*rc::gen::inRange(0, 1000))});
   }
+  return chunks;
+}
+
+RC_GTEST_PROP(Schedules, MostHeldIsThatOfEveryPassInTurn, ()) {
+  const Case c = any_case();
+  const std::vector<ChunkBytes> chunks = any_bytes(c.shape);
   for (const PassList& list : c.orders) {
     std::map<std::pair<std::int32_t, std::int32_t>, double> kept;
     double most = 0;
@@ -98,6 +103,33 @@ RC_GTEST_PROP(Schedules, MostHeldIsThatOfEveryPassInTurn, ()) {
       most = std::max(most, held);
     }
     RC_ASSERT(most_held(list, chunks) == most);
+  }
+}
+
+// Each point is what the passes before it left, and none is higher than the highest point.
+RC_GTEST_PROP(Schedules, HeldOverTimeIsThatOfEveryPassInTurn, ()) {
+  const Case c = any_case();
+  const std::vector<ChunkBytes> chunks = any_bytes(c.shape);
+  for (const PassList& list : c.orders) {
+    const std::vector<SchedulePass> passes = flatten(list);
+    const std::vector<HeldPoint> points = held_over_time(list, chunks);
+    std::size_t next = 0;
+    double held = 0, highest = 0;
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      const ChunkBytes& bytes = chunks[static_cast<std::size_t>(passes[i].chunk)];
+      if (passes[i].kind == PassKind::kForward) held += bytes.after_forward;
+      if (passes[i].kind == PassKind::kInputGradient) held += bytes.after_input_gradient - bytes.after_forward;
+      if (passes[i].kind == PassKind::kBackward) held -= bytes.after_forward;
+      if (passes[i].kind == PassKind::kWeightGradient) held -= bytes.after_input_gradient;
+      if (next == points.size() || points[next].number != static_cast<std::int64_t>(i)) continue;
+      RC_ASSERT(points[next].pass == passes[i]);
+      RC_ASSERT(points[next].bytes == held);
+      highest = std::max(highest, held);
+      ++next;
+    }
+    RC_ASSERT(next == points.size());
+    RC_ASSERT(highest == most_held(list, chunks));
+    RC_ASSERT(points.back().bytes == 0);
   }
 }
 

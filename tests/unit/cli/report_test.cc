@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -95,6 +96,42 @@ TEST(ReportPage, TheBarOfPartsIsTheStep) {
     sum += std::stod((*match)[1].str());
   }
   EXPECT_NEAR(sum, 100, 0.01);
+}
+
+// 1F1B on four stages: stage i holds the most behind the forward pass of microbatch 3 - i, when 4 - i are live.
+TEST(ReportPage, ShowsMemoryByKindAndOverTheStep) {
+  const Page page = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64");
+  const json& memory = page.report["memory"];
+  const json& stages = memory["per_stage"];
+  for (std::size_t i = 0; i < 4; ++i) {
+    double sum = 0;
+    for (const auto& [kind, bytes] : stages[i]["activations_by_kind"].items()) sum += bytes.get<double>();
+    EXPECT_EQ(sum, stages[i]["activations"]);
+    EXPECT_EQ(stages[i]["peak"]["pass"], "F" + std::to_string(3 - i));
+    EXPECT_EQ(stages[i]["peak"]["live_passes"], 4 - i);
+    EXPECT_LT(stages[i]["total"], stages[i]["reserved"]);
+    EXPECT_LT(stages[i]["reserved"], stages[i]["device"]);
+  }
+  const std::size_t fullest = memory["peak_stage"];
+  EXPECT_EQ(memory["reserved_bytes"], stages[fullest]["reserved"]);
+  EXPECT_EQ(memory["device_bytes"], stages[fullest]["device"]);
+  const json& over_time = memory["over_time"];
+  EXPECT_EQ(over_time["passes_of_step"], 2 * 32);
+  ASSERT_EQ(over_time["pass"].size(), over_time["activations"].size());
+  ASSERT_EQ(over_time["number"].size(), over_time["activations"].size());
+  double highest = 0;
+  for (const json& bytes : over_time["activations"]) highest = std::max(highest, bytes.get<double>());
+  EXPECT_EQ(highest, stages[fullest]["activations"]);
+  EXPECT_EQ(over_time["activations"].back(), over_time["transient"]);
+  for (const char* text : {"attention core", "softmax statistics", "behind F3, with 4 passes live",
+                           "behind F0, with 1 pass live", "Memory behind each pass", "nvidia-smi"}) {
+    EXPECT_THAT(page.html, HasSubstr(text));
+  }
+  EXPECT_THAT(page.summary, HasSubstr("activations at the peak, of " + std::to_string(4 - fullest) + " passes: mlp"));
+
+  const Page forward = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64 --passes forward");
+  EXPECT_TRUE(forward.report["memory"]["over_time"].is_null());
+  EXPECT_THAT(forward.html, Not(HasSubstr("Memory behind each pass")));
 }
 
 TEST(ReportPage, NoTextBreaksOut) {

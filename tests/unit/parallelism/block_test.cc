@@ -55,6 +55,44 @@ TEST_F(GptLayer, Equation1NoParallelism) {
   EXPECT_DOUBLE_EQ(after_forward(mlp_block(shape)), 21 * s * b * h);
 }
 
+// The same by kind. Attention: 2 sbh of the QKV product's input and 2 of the output projection's, 6 of queries, keys
+// and values, 5 as^2b of softmax and dropout. MLP: 2 sbh, 8 of GELU's input, 8 of the second product's. Each of two
+// norms 2 sbh, each of two masks 1.
+TEST_F(GptLayer, Equation1ByKind) {
+  using enum ActivationKind;
+  using Kinds = std::map<ActivationKind, double>;
+  const auto kinds = [&](Recompute recompute) {
+    Kinds found;
+    const KeptByKind kept = kept_by_kind(layer(), recompute);
+    for (std::size_t kind = 0; kind < kept.size(); ++kind) {
+      if (kept[kind].after_forward > 0) found[static_cast<ActivationKind>(kind)] = kept[kind].after_forward;
+    }
+    return found;
+  };
+  const double sbh = s * b * h;
+  Kinds expected = {{kNorms, 4 * sbh},         {kAttentionProjections, 4 * sbh},
+                    {kAttentionCore, 6 * sbh}, {kAttentionScores, 5 * a * s * s * b},
+                    {kMlp, 18 * sbh},          {kDropoutMasks, 2 * sbh}};
+  EXPECT_EQ(kinds(Recompute::kNone), expected);
+  expected.erase(kAttentionScores);
+  EXPECT_EQ(kinds(Recompute::kSelective), expected);
+  EXPECT_EQ(kinds(Recompute::kFull), (Kinds{{kCheckpoints, 2 * sbh}}));
+  plan.flash_attention = true;
+  expected[kSoftmaxStatistics] = 4 * a * s * b;  // fp32, a number for each row of each head
+  EXPECT_EQ(kinds(Recompute::kNone), expected);
+}
+
+// Qi et al. 2023, table 1: 32 sbh wait for the weight gradients of a layer, the inputs of its products (2 + 2 + 2 + 8
+// sbh) and the gradients of their outputs (6 + 2 + 8 + 2 sbh).
+TEST_F(GptLayer, WhatWaitsForTheWeightGradientByKind) {
+  const KeptByKind kept = kept_by_kind(layer(), Recompute::kNone);
+  const auto waits = [&](ActivationKind kind) { return kept[static_cast<std::size_t>(kind)].after_input_gradient; };
+  const double sbh = s * b * h;
+  EXPECT_EQ(waits(ActivationKind::kAttentionProjections), 4 * sbh);
+  EXPECT_EQ(waits(ActivationKind::kMlp), 10 * sbh);
+  EXPECT_EQ(waits(ActivationKind::kOutputGradients), 18 * sbh);
+}
+
 // transformers' eager GPT-2: the scores (A, each a s^2 b elements) are scaled, masked and normalized one after the
 // other; the softmax's gradient is multiplied first; q, k and v and the output are copied both ways, but q, k and v of
 // one sequence, which lie without gaps.

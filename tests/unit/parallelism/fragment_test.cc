@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
+#include <span>
 
 #include "ns_dist/planner.h"
 #include "parallelism_models.h"
@@ -28,7 +30,7 @@ struct Passes : ::testing::Test {
     return FragmentMaker(shape, mesh_of(plan), works)
         .pass(layer_block(shape, LayerKind{.feed_forward = moe ? FeedForward::kExperts : FeedForward::kDense}), kind);
   }
-  const WorkItem& work(const FragmentNode& node) const { return works.items()[index(node.work)]; }
+  const WorkItem& work(const FragmentNode& node) const { return works[index(node.work)]; }
   std::size_t find(const Fragment& fragment, const std::string& name) const {
     for (std::size_t n = 0; n < fragment.nodes.size(); ++n) {
       if (work(fragment.nodes[n]).name == name) return n;
@@ -147,7 +149,7 @@ TEST_F(Passes, BesideHidesCommunicationBehindTheOtherPass) {
   for (const Fragment* part : {&forward, &backward}) {
     for (const FragmentNode& node : part->nodes) --left[index(node.work)];
   }
-  for (const auto& [id, surplus] : left) EXPECT_EQ(surplus, 0) << works.items()[id].name;
+  for (const auto& [id, surplus] : left) EXPECT_EQ(surplus, 0) << works[id].name;
   EXPECT_THAT(waits(both, "moe.fc1"), IsEmpty());
   EXPECT_THAT(waits(both, "moe.sort"), ElementsAre("moe.dispatch"));
   EXPECT_LT(length(both), length(forward) + length(backward));
@@ -175,7 +177,59 @@ TEST(WorkTable, EqualWorkIsOneItem) {
   EXPECT_EQ(works.intern(item(1, Category::kForward)), first);
   EXPECT_NE(works.intern(item(2, Category::kForward)), first);
   EXPECT_NE(works.intern(item(1, Category::kRecompute)), first);
-  EXPECT_EQ(works.items().size(), 3u);
+  EXPECT_EQ(works.size(), 3u);
+}
+
+// Programs share the works of a model's parts and add their own behind them.
+TEST(WorkTable, StandsOnAnother) {
+  const auto item = [](double bytes) {
+    return WorkItem{"copy", Category::kForward, Operator{Copy{bytes * units::B}, DType::kBf16}};
+  };
+  const auto base = std::make_shared<WorkTable>();
+  const WorkId shared = base->intern(item(1));
+  base->intern(item(2));
+  WorkTable works(base);
+  EXPECT_EQ(works.intern(item(1)), shared);
+  const WorkId own = works.intern(item(3));
+  EXPECT_EQ(own, WorkId{2});
+  EXPECT_EQ(works.intern(item(3)), own);
+  EXPECT_EQ(works.add(item(3)), WorkId{3});
+  EXPECT_EQ(works[1], item(2));
+  EXPECT_EQ(works[3], item(3));
+  EXPECT_EQ(base->size(), 2u);
+  WorkTable alone;
+  for (const double bytes : {1, 2, 3, 3}) alone.add(item(bytes));
+  EXPECT_TRUE(works == alone);
+  alone.add(item(4));
+  EXPECT_FALSE(works == alone);
+}
+
+TEST(Bodies, AnInstructionAtTheEndOfABodyLeavesTheOthers) {
+  const auto run = [](std::int32_t times) {
+    Instruction instruction;
+    instruction.times = times;
+    return instruction;
+  };
+  const auto times = [](std::span<const Instruction> body) {
+    std::vector<std::int32_t> found;
+    for (const Instruction& instruction : body) found.push_back(instruction.times);
+    return found;
+  };
+  Bodies bodies;
+  bodies.add();
+  bodies.push_back(run(1));
+  bodies.push_back(run(2));
+  bodies.add();
+  EXPECT_EQ(bodies.last(), nullptr);
+  bodies.add();
+  bodies.push_back(run(3));
+  EXPECT_EQ(bodies.last()->times, 3);
+  bodies.insert(BodyId{1}, run(4));
+  bodies.insert(BodyId{0}, run(5));
+  bodies.insert(BodyId{2}, run(6));
+  EXPECT_THAT(times(bodies[0]), ElementsAre(1, 2, 5));
+  EXPECT_THAT(times(bodies[1]), ElementsAre(4));
+  EXPECT_THAT(times(bodies[2]), ElementsAre(3, 6));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Korthikanti et al. 2022 (arXiv 2205.05198), s.4, on the paper's own models: what a stage holds.
 #include "ns_dist/memory.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "block.h"
@@ -127,6 +128,136 @@ TEST(Memory, RecomputationKeepsInputsAndOneLayer) {
   EXPECT_NEAR(activations(48, Recompute::kNone) - activations(24, Recompute::kNone), 24 * layer, 1);
   EXPECT_NEAR(activations(48, Recompute::kFull) - activations(24, Recompute::kFull), 24 * 2 * sbh, 1);
   EXPECT_NEAR(activations(48, Recompute::kNone) - activations(48, Recompute::kFull), 47 * layer - 48 * 2 * sbh, 1);
+}
+
+std::vector<StageMemoryDetail> detail_of(const Model& model, const ParallelPlan& plan, const Training& training) {
+  PlanMemory memory;
+  auto detail = memory_detail(model, plan, training, memory);
+  EXPECT_TRUE(detail) << to_text(detail.error());
+  return *std::move(detail);
+}
+
+// 1F1B on p stages: stage i holds p - i microbatches (Narayanan et al. 2021, arXiv 2104.04473), first behind the
+// forward pass of microbatch p - i - 1. The embedding's mask is a byte for each element of the first stage, the logits
+// are 4 bytes each beside the 2 sbh of the final norm and of the product's input. One microbatch has logits at a time.
+TEST(MemoryDetail, PeakOfOneForwardOneBackward) {
+  using enum ActivationKind;
+  const Training training{32, 1, 2048, Precision::kFp16};
+  const std::vector<StageMemoryDetail> stages =
+      detail_of(gpt(24, 6144, 64), {.pp = 4, .flash_attention = false}, training);
+  const double sbh = 2048.0 * 6144, logits = 4 * 2048.0 * 50304;
+  for (std::int64_t stage = 0; stage < 4; ++stage) {
+    const StageMemoryDetail& detail = stages[static_cast<std::size_t>(stage)];
+    const double live = static_cast<double>(4 - stage), first = stage == 0 ? 1 : 0, last = stage == 3 ? 1 : 0;
+    EXPECT_EQ(detail.live, 4 - stage);
+    EXPECT_EQ(detail.weight_gradients_due, 0);
+    const HeldPoint& peak = detail.over_time[detail.peak];
+    EXPECT_EQ(pass_text(peak.pass, 1), "F" + std::to_string(3 - stage));
+    EXPECT_EQ(peak.number, 3 - stage);
+    EXPECT_EQ(detail.passes, 64);
+    EXPECT_EQ(detail.over_time.back().bytes, 0);
+    EXPECT_EQ(detail.of(kMlp) / B, live * 6 * 18 * sbh);
+    EXPECT_EQ(detail.of(kNorms) / B, live * 6 * 4 * sbh);
+    EXPECT_EQ(detail.of(kAttentionScores) / B, live * 6 * 5 * 64 * 2048 * 2048);
+    EXPECT_EQ(detail.of(kEmbedding) / B, first * live * sbh);
+    EXPECT_EQ(detail.of(kLogits) / B, last * (logits + 4 * sbh));
+    EXPECT_EQ(detail.transient / B, last * (logits + 4 * sbh));
+    EXPECT_EQ(detail.of(kCheckpoints) / B, 0);
+  }
+}
+
+// The first of two stages runs F0, then 7 times F and B, then the last B. Of these 7 repeats, the first and the last
+// are points; the 10 passes between them are left out.
+TEST(MemoryDetail, HoldsMoreWithEachForwardAndLessWithEachBackwardPass) {
+  const Training training{8, 1, 2048, Precision::kFp16};
+  const StageMemoryDetail stage = detail_of(gpt(2, 6144, 64), {.pp = 2}, training)[0];
+  const double one = stage.over_time.front().bytes;
+  std::string passes;
+  std::vector<double> held;
+  for (const HeldPoint& point : stage.over_time) {
+    passes += fmt::format("{} {} ", point.number, pass_text(point.pass, 1));
+    held.push_back(point.bytes / one);
+    EXPECT_EQ(point.left_out, point.number == 13 ? 10 : 0);
+  }
+  EXPECT_EQ(passes, "0 F0 1 F1 2 B0 13 F7 14 B6 15 B7 ");
+  EXPECT_EQ(held, (std::vector<double>{1, 2, 1, 2, 1, 0}));
+}
+
+// Narayanan et al. 2021: the first stage of p = 8 and v = 3 chunks has p v + p - 1 = 31 passes under way. The input of
+// each layer is kept, and one layer is computed again.
+TEST(MemoryDetail, PeakOfInterleavedChunksThatAreRecomputed) {
+  using enum ActivationKind;
+  const ParallelPlan plan{
+      .pp = 8, .vpp = 3, .schedule = "interleaved", .recompute = Recompute::kFull, .flash_attention = false};
+  const StageMemoryDetail first = detail_of(gpt(96, 6144, 64), plan, {64, 1, 2048, Precision::kFp16})[0];
+  const double sbh = 2048.0 * 6144;
+  EXPECT_EQ(first.live, 31);
+  EXPECT_EQ(first.of(kCheckpoints) / B, 31 * 4 * 2 * sbh);
+  EXPECT_EQ(first.of(kWorkingLayer) / B, 34 * sbh + 5 * 64.0 * 2048 * 2048);
+  EXPECT_EQ(first.of(kEmbedding) / B, 16 * sbh);
+  EXPECT_EQ(first.of(kMlp) + first.of(kNorms) + first.of(kAttentionCore), Bytes());
+  EXPECT_EQ(first.passes, 2 * 3 * 64);
+}
+
+// ZB-H1 (Qi et al. 2023): p passes are live on every stage. On the last one, all but one of them wait for the weight
+// gradient alone: they hold the gradients of outputs, 18 sbh of a layer and 2 sbV of the logits. ZB-H2: 2 p - 1.
+TEST(MemoryDetail, PeakOfSplitBackwardPasses) {
+  using enum ActivationKind;
+  const Model model = gpt(24, 6144, 64);
+  const Training training{64, 1, 2048, Precision::kFp16};
+  const auto h1 = detail_of(model, {.pp = 4, .schedule = "zb-h1", .flash_attention = false}, training);
+  EXPECT_EQ(h1[0].live, 4);
+  EXPECT_EQ(h1[0].weight_gradients_due, 0);
+  EXPECT_EQ(h1[0].of(kOutputGradients), Bytes());
+  EXPECT_EQ(h1[3].live, 4);
+  EXPECT_EQ(h1[3].weight_gradients_due, 3);
+  EXPECT_EQ(h1[3].of(kOutputGradients) / B, 3 * (6 * 18 * 2048.0 * 6144 + 2 * 2048.0 * 50304));
+  EXPECT_EQ(h1[3].of(kAttentionScores) / B, 6 * 5 * 64 * 2048.0 * 2048);
+  const auto h2 = detail_of(model, {.pp = 4, .schedule = "zb-h2", .flash_attention = false}, training);
+  EXPECT_EQ(h2[0].live, 7);
+}
+
+// 16 stages of 6 chunks repeat rounds of 2 x 16 x 6 passes: more points than are kept. The peak stays, its order and
+// the end, too.
+TEST(MemoryDetail, ManyPassesKeepTheirPeak) {
+  const Model model = gpt(96, 6144, 64);
+  const ParallelPlan plan{.pp = 16, .vpp = 6, .schedule = "interleaved"};
+  const Training training{256, 1, 2048, Precision::kFp16};
+  const StageMemoryDetail stage = detail_of(model, plan, training)[0];
+  EXPECT_LE(stage.over_time.size(), kMostHeldPoints);
+  EXPECT_GT(stage.over_time.size(), kMostHeldPoints / 2);
+  const Bytes activations = memory_budget(model, plan, training)->stages[0].activations;
+  EXPECT_EQ(stage.over_time[stage.peak].bytes * B + stage.transient, activations);
+  EXPECT_EQ(stage.live, 16 * 6 + 15);
+  for (std::size_t i = 1; i < stage.over_time.size(); ++i) {
+    EXPECT_LT(stage.over_time[i - 1].number, stage.over_time[i].number);
+  }
+  EXPECT_EQ(stage.over_time.back().number, stage.passes - 1);
+  EXPECT_EQ(stage.over_time.back().bytes, 0);
+}
+
+// The layers under way are the ones that an unsharded plan would hold whole: 2 bytes for each weight of two layers.
+TEST(MemoryDetail, WhatIsGatheredIsTwoLayers) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const Training training{64, 1, 4096, Precision::kBf16};
+  const double layer = 4096.0 * (4 * 4096 + 3 * 11008) + 2 * 4096;
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters};
+  StageMemoryDetail stage = detail_of(model, plan, training)[0];
+  EXPECT_NEAR(stage.gathered_weights / B, 2 * 2 * layer, 1);
+  EXPECT_EQ(stage.whole_gradients / B, 2 * 2 * layer);
+  plan.zero = ZeroStage::kOptimizer;
+  plan.grad_accumulation = GradAccumulation::kFp32;
+  stage = detail_of(model, plan, training)[0];
+  EXPECT_EQ(stage.gathered_weights + stage.whole_gradients, Bytes());
+  EXPECT_EQ(stage.unsummed_gradients / B, 2 * model_parameters(model).total());
+}
+
+TEST(MemoryDetail, ForwardPassesHoldOneLayer) {
+  const ParallelPlan plan{.passes = Passes::kForward, .flash_attention = false};
+  const StageMemoryDetail stage = detail_of(gpt(4, 6144, 64), plan, {4, 1, 2048, Precision::kFp16})[0];
+  EXPECT_EQ(stage.of(ActivationKind::kWorkingLayer) / B, 32 * 2048.0 * 6144 + 2 * 64.0 * 2048 * 2048);
+  EXPECT_EQ(stage.live, 0);
+  EXPECT_TRUE(stage.over_time.empty());
 }
 
 // A stage that holds the first and the last position has one table; two copies of the model are counted twice.
