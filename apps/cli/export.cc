@@ -176,7 +176,7 @@ int export_command(int argc, const char* const* argv) {
   set_up(app);
   WorkFlags flags;
   add_work_flags(app, flags);
-  std::string output, prefix = "trace", encoding = "durations";
+  std::string output, prefix = "trace", encoding;
   bool force = false, merge = false, no_operators = false, fit = false;
   const char* group = "What comes back";
   app.add_option("--output", output, "folder for the files; made when it is missing")
@@ -185,7 +185,8 @@ int export_command(int argc, const char* const* argv) {
       ->group(group);
   app.add_option("--prefix", prefix, "files are called NAME.RANK.et [trace]")->type_name("NAME")->group(group);
   app.add_option("--encoding", encoding,
-                 "how durations are told: durations (microseconds), roofline (to the nanosecond) [durations]")
+                 "how kernels tell their time: roofline (num_ops and tensor_size, to the nanosecond), durations "
+                 "(duration_micros, whole microseconds) [roofline; durations with --merge-kernels]")
       ->type_name("HOW")
       ->group(group);
   app.add_flag(
@@ -210,11 +211,11 @@ int export_command(int argc, const char* const* argv) {
                          "the folder is --output",
                          {}});
   }
-  if (encoding != "durations" && encoding != "roofline") {
+  if (!encoding.empty() && encoding != "durations" && encoding != "roofline") {
     return report_error({ErrorCode::kUsage,
                          fmt::format("\"{}\" is not one of its values", encoding),
                          "--encoding",
-                         "durations or roofline",
+                         "roofline or durations",
                          "",
                          {}});
   }
@@ -228,7 +229,8 @@ int export_command(int argc, const char* const* argv) {
   ExportOptions options;
   options.directory = output;
   options.prefix = prefix;
-  options.encoding = encoding == "roofline" ? TraceEncoding::kRoofline : TraceEncoding::kDurations;
+  const bool roofline = encoding.empty() ? !merge : encoding == "roofline";  // what merges, wants small files
+  options.encoding = roofline ? TraceEncoding::kRoofline : TraceEncoding::kDurations;
   options.operators = !no_operators;
   options.merge_kernels = merge;
   options.node_gpus = astra_node(scenario->cluster);

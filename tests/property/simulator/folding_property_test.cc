@@ -152,6 +152,19 @@ std::map<std::string, Count>& counts() {
   return all;
 }
 
+// After all tests: how many of the plans fold, by schedule.
+class FoldsPlansOfEverySchedule : public ::testing::Environment {
+  void TearDown() override {
+    for (const auto& [name, count] : counts()) {
+      std::cout << name << ": " << count.folded << " of " << count.plans << " plans fold\n";
+      if (count.plans >= 20) {
+        EXPECT_GT(count.folded, 0) << name;
+      }
+    }
+  }
+};
+const auto* const kCounted = ::testing::AddGlobalTestEnvironment(new FoldsPlansOfEverySchedule);
+
 // Waits for pipeline messages and bubbles count together: a pair of passes waits for two messages at once, and the
 // graph and the program may follow different ones back.
 void expect_equal(Breakdown a, Breakdown b, Seconds step) {
@@ -217,16 +230,6 @@ RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereOverlappingWorkShares, ()) {
 }
 RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereNothingShares, ()) {
   for (int plan = 0; plan < kPlansOfACase; ++plan) compare(false);
-}
-
-// How many of the plans above fold, by schedule.
-TEST(Folding, FoldsPlansOfEverySchedule) {
-  for (const auto& [name, count] : counts()) {
-    std::cout << name << ": " << count.folded << " of " << count.plans << " plans fold\n";
-    if (count.plans >= 20) {
-      EXPECT_GT(count.folded, 0) << name;
-    }
-  }
 }
 
 }  // namespace

@@ -57,7 +57,8 @@ TEST(AstraInputs, LinksBetweenPairsOfGpusAreSharedOutAmongThem) {
 
 TEST(AstraInputs, SystemHasWhatTheSimulatorLeavesUninitialized) {
   const ScratchFolder folder;
-  ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16, {.directory = folder.path()}));
+  ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16,
+                                 {.directory = folder.path(), .encoding = TraceEncoding::kDurations}));
   auto system = nlohmann::json::parse(text_of_file(folder.path() / "system.json"));
   EXPECT_EQ(system["preferred-dataset-splits"], 1);  // absent: SIGFPE
   EXPECT_EQ(system["all-reduce-implementation"], (nlohmann::json{"ring", "ring"}));
@@ -111,7 +112,8 @@ TEST(AstraInputs, EveryClusterOfTheCatalogIsTheAstraModelsNetwork) {
       const auto model = make_network_model(cluster, {.model = "astra", .ranks = gpus});
       ASSERT_TRUE(model) << entry.id;
       const ScratchFolder folder;
-      ASSERT_TRUE(write_astra_inputs(cluster, gpus, {.directory = folder.path()}));
+      ASSERT_TRUE(
+          write_astra_inputs(cluster, gpus, {.directory = folder.path(), .encoding = TraceEncoding::kDurations}));
       const std::string yml = text_of_file(folder.path() / "network.yml");
       const auto topology = list_of(yml, "topology"), npus = list_of(yml, "npus_count"),
                  bandwidth = list_of(yml, "bandwidth"), latency = list_of(yml, "latency");

@@ -493,6 +493,7 @@ TEST(Writer, MergesKernelsWithNothingBetweenThem) {
   ExportOptions options;
   options.directory = folder.path();
   options.merge_kernels = true;
+  options.encoding = TraceEncoding::kDurations;
   auto traces = TraceExport::prepare(graph, timeline, options);
   ASSERT_TRUE(traces) << to_text(traces.error());
   const auto written = traces->write(folder.path());

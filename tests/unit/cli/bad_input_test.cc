@@ -101,7 +101,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
        "--csv: \"no/such/folder/trace.csv\" cannot be written"},
       {"export --tp 8", 2, "--output is required"},
       {"export --model gpt2 --global-batch 4 --output /proc/no_such_folder", 1, "/proc/no_such_folder"},
-      {"export --output out --encoding morse", 2, "--encoding: \"morse\".*durations or roofline"},
+      {"export --output out --encoding morse", 2, "--encoding: \"morse\".*roofline or durations"},
       // One operator, one collective.
       {"explain", 2, "nothing to explain.*gemm"},
       {"explain gem 1x1x1", 2, "did you mean \"gemm\""},
