@@ -72,8 +72,11 @@ std::string summary_text(const TraceSet& traces, const LintReport& report, doubl
   } else {
     text += fmt::format("{} {}\n", commas(report.problem_count), report.problem_count == 1 ? "mistake" : "mistakes");
   }
-  return text + fmt::format("{:.2f} s, {:.1f} million nodes/s\n", seconds,
-                            static_cast<double>(report.nodes) / std::max(seconds, 1e-9) * 1e-6);
+  text += fmt::format("{:.2f} s", seconds);
+  if (report.nodes >= 100'000) {  // a rate of fewer nodes is that of opening files
+    text += fmt::format(", {:.1f} million nodes/s", static_cast<double>(report.nodes) / std::max(seconds, 1e-9) * 1e-6);
+  }
+  return text + "\n";
 }
 
 std::string json_text(const TraceSet& traces, const LintReport& report, double seconds) {

@@ -252,5 +252,26 @@ TEST(ReadScenario, RefusesWhatIsNoReport) {
   }
 }
 
+template <class Table>
+void expect_values_of_their_types(const Table& table) {
+  visit_fields(
+      [](const Field& field, const auto& value) {
+        if (field.in_reports != InReports::kUnlessDefault) return;
+        EXPECT_TRUE(value == std::remove_cvref_t<decltype(value)>{}) << field.name;
+      },
+      table);
+}
+
+// A field that reports leave out where it is T{} is read back as its default, so the two must be one.
+TEST(Reports, LeaveOutNoValueThatIsNotTheDefault) {
+  expect_values_of_their_types(ParallelPlan());
+  expect_values_of_their_types(Training());
+  expect_values_of_their_types(Host());
+  expect_values_of_their_types(NetworkSettings());
+  expect_values_of_their_types(Stragglers());
+  expect_values_of_their_types(Facility());
+  expect_values_of_their_types(SimulationSettings());
+}
+
 }  // namespace
 }  // namespace ns_dist
