@@ -23,7 +23,14 @@ struct Candidate {
   std::vector<Assignment> set;  // what a user changes; the rest of `plan` follows from it
   ParallelPlan plan;
   Training training;
+  Host host = {};
 };
+
+// Another plan, of which a user changes all that is different.
+Candidate with_plan(const Scenario& from, std::string change, ParallelPlan plan) {
+  std::vector<Assignment> set = differences(from.plan, plan);
+  return {std::move(change), std::move(set), std::move(plan), from.training, from.host};
+}
 
 Assignment assignment(std::string_view field, std::int64_t value) {
   return {std::string(field), std::to_string(value)};
@@ -53,7 +60,8 @@ std::vector<Candidate> pipelines(const Scenario& from) {
     Candidate candidate{fmt::format("interleave {} model chunks a stage", chunks),
                         {assignment("plan/vpp", chunks)},
                         plan,
-                        from.training};
+                        from.training,
+                        from.host};
     if (use_chunks(candidate.plan, chunks)) found.push_back(std::move(candidate));
   }
   return found;
@@ -66,7 +74,8 @@ std::vector<Candidate> microbatches(const Scenario& from) {
     Candidate candidate{fmt::format("microbatches of {} sequences", size),
                         {assignment("training/micro_batch", size)},
                         from.plan,
-                        from.training};
+                        from.training,
+                        from.host};
     candidate.training.micro_batch = size;
     found.push_back(std::move(candidate));
   }
@@ -77,34 +86,77 @@ std::vector<Candidate> recomputations(const Scenario& from) {
   std::vector<Candidate> found;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
     if (recompute >= from.plan.recompute) break;
-    Candidate candidate{recompute == Recompute::kNone ? "keep the activations" : "recompute only the attention core",
-                        {},
-                        from.plan,
-                        from.training};
-    candidate.plan.recompute = recompute;
-    candidate.set = differences(from.plan, candidate.plan);
-    found.push_back(std::move(candidate));
+    ParallelPlan plan = from.plan;
+    plan.recompute = recompute;
+    found.push_back(with_plan(
+        from, recompute == Recompute::kNone ? "keep the activations" : "recompute only the attention core", plan));
   }
   return found;
 }
 
 std::vector<Candidate> overlaps(const Scenario& from) {
-  const ParallelPlan& plan = from.plan;
-  Candidate candidate{"communicate while computing", {}, plan, from.training};
-  candidate.plan.overlap_grad_reduce |= plan.dp > 1;
-  candidate.plan.overlap_param_gather |= plan.dp > 1 && plan.zero != ZeroStage::kNone;
-  candidate.plan.overlap_p2p |= plan.pp > 1;
-  if (candidate.plan == plan) return {};
-  candidate.set = differences(plan, candidate.plan);
+  std::vector<Candidate> found;
+  ParallelPlan plan = from.plan;
+  plan.overlap_grad_reduce |= plan.dp > 1;
+  plan.overlap_param_gather |= plan.dp > 1 && plan.zero != ZeroStage::kNone;
+  plan.overlap_p2p |= plan.pp > 1;
+  if (plan != from.plan) found.push_back(with_plan(from, "communicate while computing", plan));
+  if (plan.tp > 1 && plan.sequence_parallel && !plan.overlap_tp) {
+    plan.overlap_tp = true;
+    found.push_back(with_plan(from, "communicate while computing, in parts beside each product", plan));
+  }
+  return found;
+}
+
+// How tokens travel to their experts.
+std::vector<Candidate> exchanges(const Scenario& from) {
+  std::vector<Candidate> found;
+  if (!from.model.moe || from.plan.ep == 1) return found;
+  for (const bool beside : {false, true}) {
+    for (const ExpertDispatch dispatch : {ExpertDispatch::kAllToAll, ExpertDispatch::kDeepEp}) {
+      ParallelPlan plan = from.plan;
+      plan.overlap_ep |= beside && from.model.moe->shared_experts > 0;
+      if (dispatch == ExpertDispatch::kDeepEp) plan.expert_dispatch = dispatch;
+      if (plan == from.plan || (!found.empty() && plan == found.back().plan)) continue;
+      const char* change = plan.overlap_ep == from.plan.overlap_ep ? "send each node one copy of a token"
+                           : plan.expert_dispatch == from.plan.expert_dispatch
+                               ? "compute shared experts while tokens travel"
+                               : "send each node one copy of a token, while shared experts compute";
+      found.push_back(with_plan(from, change, plan));
+    }
+  }
+  return found;
+}
+
+// How ranks of a context exchange keys and values.
+std::vector<Candidate> contexts(const Scenario& from) {
+  std::vector<Candidate> found;
+  if (from.plan.cp == 1) return found;
+  for (const ContextExchange exchange : {ContextExchange::kRing, ContextExchange::kAllGather,
+                                         ContextExchange::kAllToAll, ContextExchange::kHierarchical}) {
+    if (exchange == from.plan.cp_comm) continue;
+    ParallelPlan plan = from.plan;
+    plan.cp_comm = exchange;
+    plan.cp_inner = 0;
+    found.push_back(with_plan(from, "exchange a context otherwise", plan));
+  }
+  return found;
+}
+
+// A recorded graph has one shape: not that of experts, whose numbers of tokens change.
+std::vector<Candidate> launches(const Scenario& from) {
+  if (from.host.cuda_graphs || from.host.blocking_launches || from.model.moe) return {};
+  Candidate candidate{"launch the kernels by CUDA graphs", {}, from.plan, from.training, from.host};
+  candidate.host.cuda_graphs = true;
+  candidate.set = differences(from.host, candidate.host);
   return {candidate};
 }
 
 std::vector<Candidate> kernels(const Scenario& from) {
   if (from.plan.flash_attention) return {};
-  Candidate candidate{"fused attention", {}, from.plan, from.training};
-  candidate.plan.flash_attention = true;
-  candidate.set = differences(from.plan, candidate.plan);
-  return {candidate};
+  ParallelPlan plan = from.plan;
+  plan.flash_attention = true;
+  return {with_plan(from, "fused attention", plan)};
 }
 
 // The same GPUs, divided otherwise.
@@ -115,11 +167,13 @@ std::vector<Candidate> degrees(const Scenario& from) {
     Candidate candidate{"divide the GPUs otherwise",
                         {assignment("plan/tp", tp), assignment("plan/pp", pp), assignment("plan/dp", dp)},
                         from.plan,
-                        from.training};
+                        from.training,
+                        from.host};
     candidate.plan.tp = tp;
     candidate.plan.pp = pp;
     candidate.plan.dp = dp;
     candidate.plan.sequence_parallel = tp > 1 && (from.plan.sequence_parallel || from.plan.tp == 1);
+    candidate.plan.overlap_tp = tp > 1 && from.plan.overlap_tp;
     if (pp == 1 && from.plan.pp > 1) use_chunks(candidate.plan, 1);
     found.push_back(std::move(candidate));
   };
@@ -140,8 +194,8 @@ std::vector<Candidate> degrees(const Scenario& from) {
 }
 
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
-constexpr std::vector<Candidate> (*kKinds[])(const Scenario&) = {pipelines, microbatches, recomputations,
-                                                                 overlaps,  kernels,      degrees};
+constexpr std::vector<Candidate> (*kKinds[])(const Scenario&) = {
+    pipelines, microbatches, recomputations, overlaps, exchanges, contexts, launches, kernels, degrees};
 constexpr std::size_t kDegrees = std::size(kKinds) - 1;
 
 class Adviser {
@@ -166,6 +220,7 @@ class Adviser {
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
       changed.training = candidate.training;
+      changed.host = candidate.host;
       const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
       if (!memory || memory->peak() > changed.cluster.gpu.memory) continue;
       const auto step = step_time(without_sharing(changed), session_);
@@ -257,12 +312,20 @@ std::optional<Adviser::Choice> several(const Adviser& adviser, const std::vector
   }
   if (made.size() == 1) return std::nullopt;
   now.improvement.change = "several changes at once";
+  std::vector<Assignment>& set = now.improvement.set;
   std::vector<Assignment> as_it_is = assignments_of(scenario.plan);
-  const std::vector<Assignment> training = assignments_of(scenario.training);
-  as_it_is.insert(as_it_is.end(), training.begin(), training.end());
-  std::erase_if(now.improvement.set, [&](const Assignment& each) {
-    return std::find(as_it_is.begin(), as_it_is.end(), each) != as_it_is.end();
-  });
+  for (const auto& more : {assignments_of(scenario.training), assignments_of(scenario.host)}) {
+    as_it_is.insert(as_it_is.end(), more.begin(), more.end());
+  }
+  std::erase_if(
+      set, [&](const Assignment& each) { return std::find(as_it_is.begin(), as_it_is.end(), each) != as_it_is.end(); });
+  // What overlaps is one list for users: who gives a part of it, gives all of it.
+  const auto overlaps = [](const Assignment& each) { return each.field.starts_with("plan/overlap_"); };
+  if (std::erase_if(set, overlaps) > 0) {
+    for (Assignment& each : differences(scenario.plan, now.scenario.plan)) {
+      if (overlaps(each)) set.push_back(std::move(each));
+    }
+  }
   return now;
 }
 

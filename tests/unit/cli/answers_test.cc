@@ -164,8 +164,12 @@ TEST(Answers, NotFittingIsAnAnswerWithARemedyThatFits) {
 
 // Advice is extrapolated from short steps; following it must give what was promised.
 TEST(Answers, AdviceKeepsItsPromise) {
-  for (const char* job : {"--tp 8 --pp 16 --dp 8", "--model gpt3-13b --gpu a100 --tp 8 --pp 2 --dp 4 --recompute full",
-                          "--model llama2-70b --gpu a100 --nodes 8 --tp 8 --global-batch 512"}) {
+  for (const char* job :
+       {"--tp 8 --pp 16 --dp 8", "--model gpt3-13b --gpu a100 --tp 8 --pp 2 --dp 4 --recompute full",
+        "--model llama2-70b --gpu a100 --nodes 8 --tp 8 --global-batch 512",
+        "--model deepseek-v3 --gpu h800 --pp 16 --ep 64 --dp 128 --schedule dualpipe --recompute full",
+        "--model gpt2 --dp 8 --global-batch 16",
+        "--model llama3-8b --gpu a100 --tp 2 --cp 16 --dp 2 --seq 32768 --global-batch 8"}) {
     const ScratchFolder folder;
     ASSERT_EQ(run_command("ns-dist " + std::string(job) + " --json > report.json", folder.path()).code, 0);
     const json report = json::parse(read_text(folder.path() / "report.json"));
