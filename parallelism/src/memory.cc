@@ -41,8 +41,9 @@ struct StageChunks {
   double largest_layer = 0;       // everything that one layer keeps without recomputation
   double largest_parameters = 0;  // of one layer on a rank, those that are trained
   double largest_frozen = 0;
-  double losses = 0;     // kept by the losses of one microbatch
-  double under_way = 0;  // of layers that the host keeps: those on their way, or in use
+  double layer_parameters = 0, layer_frozen = 0;  // of all layers: the rest is embedding and loss
+  double losses = 0;                              // kept by the losses of one microbatch
+  double under_way = 0;                           // of layers that the host keeps: those on their way, or in use
 };
 
 // Layers whose weights or activations are on a GPU at one time where they are elsewhere otherwise: the one that
@@ -87,24 +88,33 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
         stage.largest_layer = std::max(stage.largest_layer, part.kept_without_recompute);
         stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
         stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
+        stage.layer_parameters += part.parameters.total() * static_cast<double>(run.count);
+        stage.layer_frozen += part.frozen.total() * static_cast<double>(run.count);
       }
     }
   }
   return stages;
 }
 
-// Weights, gradients and optimizer state of `held` parameters, and the weights of `frozen` ones. `largest_parameters`
-// and `largest_frozen` are of one layer. `detail`: where it is asked for.
-void add_state(const Shape& shape, const RankParameters& held, const RankParameters& frozen, double largest_parameters,
-               double largest_frozen, StageMemory& used, StageMemoryDetail* detail = nullptr) {
+// Weights, gradients and optimizer state of `held` parameters, and the weights of `frozen` ones; `layers` tells those
+// of layers. `detail`: where it is asked for.
+void add_state(const Shape& shape, const RankParameters& held, const RankParameters& frozen, const StageChunks& layers,
+               StageMemory& used, StageMemoryDetail* detail = nullptr) {
   const ParallelPlan& plan = *shape.plan;
   const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state);
   const double updated = updated_parameters(held, plan);
-  // Ranks that share weights or gradients hold their part, and all of the layers under way.
-  const double whole = std::min(held.total(), kLayersUnderWay * largest_parameters);
+  // Ranks that share weights or gradients hold their part, and all of embedding, loss and the layers under way (PyTorch
+  // FSDP: the root module keeps its own parameters from its forward to its backward pass).
+  const auto whole_of = [](double all, double in_layers, double under_way, double largest) {
+    return std::min(all, std::max(0.0, all - in_layers) + under_way * largest);
+  };
+  const double whole = whole_of(held.total(), layers.layer_parameters, kLayersUnderWay, layers.largest_parameters);
   RankParameters all = held;
   all += frozen;
-  const double whole_weights = std::min(all.total(), kLayersUnderWay * (largest_parameters + largest_frozen));
+  const double gathered = 1 + static_cast<double>(plan.prefetch);
+  const double whole_weights = plan.reshard ? whole_of(all.total(), layers.layer_parameters + layers.layer_frozen,
+                                                       gathered, layers.largest_parameters + layers.largest_frozen)
+                                            : all.total();
   const double stored_weights = shards_weights(plan) ? updated_parameters(all, plan) + whole_weights : all.total();
   used.weights = stored_weights * each.weight * units::B;
   if (all.quantized > 0) {
@@ -147,8 +157,7 @@ struct PlanHoldings {
     return kept_by_stage(shape, pipeline.passes->seats, pipeline.layers, of);
   }
   void add_state_of(std::size_t stage, StageMemory& used, StageMemoryDetail* detail = nullptr) const {
-    const StageChunks& chunks = kept[stage];
-    add_state(shape, trained[stage], frozen[stage], chunks.largest_parameters, chunks.largest_frozen, used, detail);
+    add_state(shape, trained[stage], frozen[stage], kept[stage], used, detail);
   }
 };
 Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, const Training& training,
@@ -305,7 +314,10 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
   const RankParameters held = stage_parameters(shape, seats, all, *parts)[0] * share;
   const RankParameters frozen = stage_parameters(shape, seats, all, *parts, &ModelPart::frozen)[0] * share;
   StageMemory mean;
-  add_state(shape, held, frozen, 0, 0, mean);
+  StageChunks parts_alone;  // nothing is whole that need not be
+  parts_alone.layer_parameters = held.total();
+  parts_alone.layer_frozen = frozen.total();
+  add_state(shape, held, frozen, parts_alone, mean);
   if (plan.passes != Passes::kForward) {
     mean.activations = kept_by_stage(shape, seats, all, *parts)[0].chunks[0].after_forward * share * units::B;
   }

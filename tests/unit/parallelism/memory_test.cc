@@ -95,7 +95,8 @@ TEST(Memory, LoraTrainsItsAdaptersAlone) {
   EXPECT_EQ(stage().weights, 2 * (adapters + frozen) * B);
   plan.zero = ZeroStage::kParameters;
   const double layer = 4096.0 * (4 * 4096 + 3 * 11008) + 2 * 4096 + adapters / 32;
-  EXPECT_NEAR(stage().weights / B, 2 * ((adapters + frozen) / 8 + 2 * layer), 1);
+  const double root = 2 * 32'000.0 * 4096 + 4096;  // two tables and a norm, whole in each pass
+  EXPECT_NEAR(stage().weights / B, 2 * ((adapters + frozen) / 8 + root + 2 * layer), 1);
 }
 
 // 2 bytes a parameter, and what one layer holds (34 sbh + 5 as^2b, less the masks and the output of dropouts: a
@@ -236,15 +237,28 @@ TEST(MemoryDetail, ManyPassesKeepTheirPeak) {
   EXPECT_EQ(stage.over_time.back().bytes, 0);
 }
 
-// The layers under way are the ones that an unsharded plan would hold whole: 2 bytes for each weight of two layers.
-TEST(MemoryDetail, WhatIsGatheredIsTwoLayers) {
+// What is whole beside the parts, 2 bytes for each weight: embedding and loss, the layer that computes and those that
+// are gathered ahead; without resharding everything.
+TEST(MemoryDetail, WhatIsGatheredIsTheRootAndLayersUnderWay) {
   const Model model = llama(32, 4096, 32, 32, 11008);
   const Training training{64, 1, 4096, Precision::kBf16};
   const double layer = 4096.0 * (4 * 4096 + 3 * 11008) + 2 * 4096;
+  const double all = model_parameters(model).total(), root = all - 32 * layer;
+  EXPECT_EQ(root, 2.0 * static_cast<double>(model.vocabulary) * 4096 + 4096);  // two tables and a norm
   ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters};
   StageMemoryDetail stage = detail_of(model, plan, training)[0];
-  EXPECT_NEAR(stage.gathered_weights / B, 2 * 2 * layer, 1);
-  EXPECT_EQ(stage.whole_gradients / B, 2 * 2 * layer);
+  EXPECT_NEAR(stage.gathered_weights / B, 2 * (root + 2 * layer), 8);
+  EXPECT_NEAR(stage.whole_gradients / B, 2 * (root + 2 * layer), 8);
+  plan.prefetch = 0;
+  EXPECT_NEAR(detail_of(model, plan, training)[0].gathered_weights / B, 2 * (root + layer), 8);
+  plan.prefetch = 4;
+  EXPECT_NEAR(detail_of(model, plan, training)[0].gathered_weights / B, 2 * (root + 5 * layer), 8);
+  plan.prefetch = 100;
+  EXPECT_NEAR(detail_of(model, plan, training)[0].gathered_weights / B, 2 * all, 8);
+  plan.prefetch = 1;
+  plan.reshard = false;
+  EXPECT_NEAR(detail_of(model, plan, training)[0].gathered_weights / B, 2 * all, 8);
+  plan.reshard = true;
   plan.zero = ZeroStage::kOptimizer;
   plan.grad_accumulation = GradAccumulation::kFp32;
   stage = detail_of(model, plan, training)[0];
