@@ -352,17 +352,31 @@ class Searcher {
   std::vector<SearchCase> cases_;
 };
 
-// Larger and larger clusters until one is in time.
+// Twice as many GPUs each time until they are in time; then sizes between these and half of them.
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
+  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
   NS_TRY(std::int64_t gpus, first_size(request, goals, catalog));
-  for (; gpus <= kMostSearched && !searcher.interrupted(); gpus *= 2) {
+  const std::size_t first = searcher.cases().size();
+  const auto in_time = [&](std::int64_t size) -> Result<bool> {
     SearchRequest sized = request;
-    sized.gpus = gpus;
+    sized.gpus = size;
     NS_TRY_VOID(searcher.add(std::move(sized)));
     const auto time = training_of(searcher.cases().back(), goals);
-    if (time && time->total <= *goals.deadline) break;
+    return time && time->total <= *goals.deadline;
+  };
+  bool found = false;
+  for (; gpus <= kMostSearched && !searcher.interrupted(); gpus *= 2) {
+    NS_TRY(found, in_time(gpus));
+    if (found) break;
   }
+  if (!found) return {};
+  for (const std::int64_t step : {gpus / 4, gpus / 8}) {
+    if (step % cluster.gpus_per_node() != 0 || searcher.interrupted()) continue;
+    NS_TRY(const bool fewer, in_time(gpus - step));
+    if (fewer) gpus -= step;
+  }
+  searcher.sort_sizes_from(first);
   return {};
 }
 

@@ -34,7 +34,15 @@ std::string behind_text(const SearchAnswer& answer) {
 
 std::string no_plan(const SearchCase& found) {
   if (found.result.interrupted) return "interrupted before a plan was timed";
-  if (!found.result.least_memory) return "no plan is possible";
+  const auto& reasons = found.result.infeasible;
+  const auto most = std::max_element(reasons.begin(), reasons.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (!found.result.least_memory || (most != reasons.end() && most->first != "memory")) {
+    if (most == reasons.end()) return "no plan is possible";
+    const auto example = found.result.examples.find(most->first);
+    return fmt::format("no plan is possible, most because of {}{}", with_flags(most->first),
+                       example == found.result.examples.end() ? "" : ", as in: " + with_flags(example->second));
+  }
   return fmt::format("no plan fits into memory: the least needs {} of {}", bytes_text(*found.result.least_memory),
                      bytes_text(found.base.cluster.gpu.memory));
 }

@@ -45,7 +45,7 @@ std::int64_t Mesh::coordinate(Rank rank, std::string_view axis) const {
 }
 
 RankGroup Mesh::group(Rank rank, const std::vector<std::string_view>& axes) const {
-  RankGroup group{rank, {}};
+  RankGroup group{0, {}};
   for (const std::string_view name : axes) {
     const MeshAxis* axis = find(axes_, name);
     if (axis != nullptr && axis->size > 1) group.strides.push_back({axis->size, axis->stride});

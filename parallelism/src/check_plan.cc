@@ -86,8 +86,8 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
                   fmt::format("cp {} does not divide {} tokens into two parts a rank", plan.cp, training.sequence));
   }
   if (!plan.flash_attention) {
-    check.fail_at("plan/flash_attention", "context parallelism needs attention that is computed in parts", "true",
-                  "use plan/flash_attention=true");
+    check.fail_at("plan/flash_attention", "context parallelism needs attention that is computed in parts", "on",
+                  "use plan/flash_attention=on");
   }
   if (plan.cp_comm == ContextExchange::kAllToAll) {
     check.divides("plan/cp", plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp),
@@ -122,7 +122,7 @@ void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check)
   check.divides("plan/etp", expert_tp(plan), plan.tp, fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp));
   if (model.moe && expert_tp(plan) < plan.tp && !plan.sequence_parallel) {
     check.fail_at("plan/etp", "ranks that share an expert's tokens need sequence parallelism",
-                  fmt::format("{}", plan.tp), "use plan/sequence_parallel=true");
+                  fmt::format("{}", plan.tp), "use plan/sequence_parallel=on");
   }
   if (plan.shard == 0) return;
   check.divides("plan/shard", plan.shard, plan.dp * plan.cp,
@@ -286,8 +286,8 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
   }
   if (model.state_space && has(&LayerKind::mixer, Mixer::kStateSpace)) check_state_space(model, plan, check);
   if (training.mtp && model.prediction_layers == 0) {
-    check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "false",
-                  "use training/mtp=false, or give its \"prediction_layers\"");
+    check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "off",
+                  "use training/mtp=off, or give its \"prediction_layers\"");
   }
   if (training.mtp) {
     check.divides(

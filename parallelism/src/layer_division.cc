@@ -50,12 +50,12 @@ Result<void> own_size(Counts& counts, const std::vector<Seat>& seats, std::size_
 // Divides what is left over the open positions. The embedding and the loss count as layers where the plan sets that.
 Result<void> fill_open(Counts& counts, const Model& model, const ParallelPlan& plan) {
   if (plan.account_embedding && counts.front() != kOpen) {
-    return infeasible("the stage of the embedding has a size of its own", "plan/account_embedding", "false",
-                      "plan/account_embedding=false");
+    return infeasible("the stage of the embedding has a size of its own", "plan/account_embedding", "off",
+                      "plan/account_embedding=off");
   }
   if (plan.account_loss && counts.back() != kOpen) {
-    return infeasible("the stage of the loss has a size of its own", "plan/account_loss", "false",
-                      "plan/account_loss=false");
+    return infeasible("the stage of the loss has a size of its own", "plan/account_loss", "off",
+                      "plan/account_loss=off");
   }
   std::vector<std::size_t> open;
   std::int64_t left = model.layers;

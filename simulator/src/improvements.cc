@@ -12,6 +12,7 @@
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
+#include "scenario_fields.h"
 
 namespace ns_dist {
 namespace {
@@ -34,6 +35,14 @@ Candidate with_plan(const Scenario& from, std::string change, ParallelPlan plan)
 
 Assignment assignment(std::string_view field, std::int64_t value) {
   return {std::string(field), std::to_string(value)};
+}
+
+// Adds to `set` what does not follow from it, and mends what contradicts: whoever sets all of it has `plan`.
+void complete(std::vector<Assignment>& set, const ParallelPlan& from, const ParallelPlan& plan) {
+  for (Assignment& each : differences(with_fields(from, set), plan)) {
+    std::erase_if(set, [&](const Assignment& other) { return other.field == each.field; });
+    set.push_back(std::move(each));
+  }
 }
 
 // The first schedule of the table that runs so many chunks, as when a user names none.
@@ -137,7 +146,9 @@ std::vector<Candidate> contexts(const Scenario& from) {
     if (exchange == from.plan.cp_comm) continue;
     ParallelPlan plan = from.plan;
     plan.cp_comm = exchange;
-    plan.cp_inner = 0;
+    Scenario changed = from;
+    changed.plan = plan;
+    plan.cp_inner = usual_cp_inner(changed);
     found.push_back(with_plan(from, "exchange a context otherwise", plan));
   }
   return found;
@@ -239,6 +250,7 @@ class Adviser {
     const auto step = step_time(choice.scenario, session_);
     if (!step) return std::nullopt;
     choice.improvement.saves = prediction_.step - *step;
+    complete(choice.improvement.set, scenario_.plan, choice.scenario.plan);
     return std::move(choice.improvement);
   }
 
@@ -317,15 +329,9 @@ std::optional<Adviser::Choice> several(const Adviser& adviser, const std::vector
   for (const auto& more : {assignments_of(scenario.training), assignments_of(scenario.host)}) {
     as_it_is.insert(as_it_is.end(), more.begin(), more.end());
   }
+  complete(set, scenario.plan, now.scenario.plan);
   std::erase_if(
       set, [&](const Assignment& each) { return std::find(as_it_is.begin(), as_it_is.end(), each) != as_it_is.end(); });
-  // What overlaps is one list for users: who gives a part of it, gives all of it.
-  const auto overlaps = [](const Assignment& each) { return each.field.starts_with("plan/overlap_"); };
-  if (std::erase_if(set, overlaps) > 0) {
-    for (Assignment& each : differences(scenario.plan, now.scenario.plan)) {
-      if (overlaps(each)) set.push_back(std::move(each));
-    }
-  }
   return now;
 }
 

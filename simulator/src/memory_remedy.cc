@@ -113,12 +113,16 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     }
     return step_time(changed, *larger);
   };
-  for (const auto& [ranks, cost, candidate] : order) {
-    if (fitting.size() == kMostFitting || (!fitting.empty() && ranks > fitting.front().ranks)) break;
-    const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training, session.plans());
-    if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
-    const auto step = step_of(without_sharing(changed_to(scenario, candidate, ranks)), ranks);
-    if (step) fitting.push_back({candidate, memory->peak(), ranks, *step});
+  // Plans that fit with fragmentation, too; where there are none, those whose tensors fit.
+  for (const bool tight : {false, true}) {
+    for (const auto& [ranks, cost, candidate] : order) {
+      if (fitting.size() == kMostFitting || (!fitting.empty() && ranks > fitting.front().ranks)) break;
+      const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training, session.plans());
+      if (!memory || (tight ? memory->peak() : memory->device()) > scenario.cluster.gpu.memory) continue;
+      const auto step = step_of(without_sharing(changed_to(scenario, candidate, ranks)), ranks);
+      if (step) fitting.push_back({candidate, memory->peak(), ranks, *step});
+    }
+    if (!fitting.empty()) break;
   }
   const auto faster = [](const Fitting& a, const Fitting& b) { return a.step < b.step; };
   std::stable_sort(fitting.begin(), fitting.end(), faster);

@@ -264,14 +264,14 @@ void schedule_defaults(ParallelPlan& plan, const Given& given, bool anew) {
   if (!given.contains("plan/overlap_p2p") && (anew || chunks || schedule)) plan.overlap_p2p = traits.overlaps_messages;
 }
 
-// What follows from other fields; `before` is the scenario that the spec changes, if any.
-void derive_plan(ParallelPlan& plan, const Given& given, const Scenario* before) {
+// What follows from other fields; `before` is the plan that the spec changes, if any.
+void derive_plan(ParallelPlan& plan, const Given& given, const ParallelPlan* before) {
   schedule_defaults(plan, given, before == nullptr);
   if (given.contains("plan/sequence_parallel")) return;
   if (before == nullptr) {
     plan.sequence_parallel = plan.tp > 1;
   } else if (given.contains("plan/tp")) {
-    plan.sequence_parallel = plan.tp > 1 && (before->plan.tp == 1 || plan.sequence_parallel);
+    plan.sequence_parallel = plan.tp > 1 && (before->tp == 1 || plan.sequence_parallel);
   }
 }
 
@@ -382,6 +382,17 @@ Result<std::int64_t> rank_count(const ParallelPlan& plan) {
   return ranks;
 }
 
+ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments) {
+  ParallelPlan plan = before;
+  Given given;
+  for (const Assignment& each : assignments) {
+    assign_field(plan, each);
+    given.insert(each.field);
+  }
+  derive_plan(plan, given, &before);
+  return plan;
+}
+
 Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const Scenario* base) {
   Scenario scenario = base != nullptr ? *base : Scenario();
   References spec;
@@ -397,7 +408,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     }
     NS_TRY_VOID(use_framework(framework, scenario, given));
   }
-  derive_plan(scenario.plan, given, base);
+  derive_plan(scenario.plan, given, base != nullptr ? &base->plan : nullptr);
   if (base == nullptr || spec.model) {
     NS_TRY(scenario.model, from("model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));
     if (!given.contains("training/sequence")) scenario.training.sequence = scenario.model.sequence;

@@ -105,8 +105,7 @@ std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan
     }
   }
   if (!overlaps) return flags;
-  ParallelPlan changed = plan;
-  for (const Assignment& assignment : assignments) assign_field(changed, assignment);
+  const ParallelPlan changed = with_fields(plan, assignments);
   std::string which;
   visit_fields(
       [&](const Field& field, const auto& value) {

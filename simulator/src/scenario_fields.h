@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "ns_dist/scenario.h"
@@ -21,6 +22,9 @@ struct References {
   std::optional<std::string> calibration;                          // a file of network corrections, or "none"
   std::optional<std::string> kernel_calibration;                   // the same of the GPU's kernels
 };
+
+// `before` with these fields set, and what follows from them: as resolve() makes it from a scenario with this plan.
+ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments);
 
 // cp_inner where nobody has set it.
 std::int64_t usual_cp_inner(const Scenario& scenario);

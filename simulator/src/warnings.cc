@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "advice.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 
 namespace ns_dist {
@@ -97,10 +98,26 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
                                                  "may run out of memory",
                                                  100 * (memory.peak() / capacity))});
   }
-  if (scenario.model.layers % (plan.pp * plan.vpp) != 0) {
-    found.push_back({"uneven_stages", fmt::format("{} layers over {} stages: some stages hold one layer more, the "
-                                                  "others wait for them",
-                                                  scenario.model.layers, plan.pp * plan.vpp)});
+  const auto schedule = pipeline_schedule(plan.schedule);
+  const auto parts = schedule ? static_cast<std::int64_t>((*schedule)->seats({plan.pp, 1, plan.vpp}).front().size())
+                              : plan.pp * plan.vpp;
+  if (scenario.model.layers % parts != 0) {
+    found.push_back(
+        {"uneven_stages", fmt::format("{} layers over {} {}: some hold one layer more, the others wait for "
+                                      "them",
+                                      scenario.model.layers, parts, parts == plan.pp ? "stages" : "model chunks")});
+  }
+  if (scenario.network.calibration && !scenario.network.calibration->curves.empty()) {
+    const auto& curves = scenario.network.calibration->curves;
+    const bool of_others = std::all_of(curves.begin(), curves.end(), [&](const CalibrationCurve& curve) {
+      return !curve.cluster.empty() && curve.cluster != scenario.cluster.id;
+    });
+    if (of_others) {
+      found.push_back(
+          {"calibration_of_others", fmt::format("network/calibration was measured on {}; it changes nothing "
+                                                "on {}",
+                                                curves.front().cluster, scenario.cluster.id)});
+    }
   }
   if (const std::int64_t microbatches = microbatches_of(plan, scenario.training); microbatches < plan.pp) {
     found.push_back(

@@ -18,6 +18,9 @@ template <>
 inline constexpr std::array<std::string_view, 8> kEnumeratorNames<Library> = {
     "default", "serving", "cudnn", "eager", "compiled", "flash-2", "flash-3", "flash-1"};
 constexpr std::span<const std::string_view> attention_libraries() { return names_of<Library>(); }
+// Those whose attention stores no scores.
+inline constexpr std::array<std::string_view, 6> kFusedAttentionLibraries = {"default", "serving", "cudnn",
+                                                                             "flash-2", "flash-3", "flash-1"};
 constexpr std::span<const std::string_view> normalization_libraries() { return names_of<Library>().first(5); }
 
 }  // namespace ns_dist

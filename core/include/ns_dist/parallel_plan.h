@@ -229,7 +229,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/attention_library",
          .help = "whose fused attention runs",
          .default_text = "cudnn on Hopper and Blackwell, else flash-2",
-         .names = attention_libraries(),
+         .names = kFusedAttentionLibraries,
          .in_reports = kUnlessDefault},
         plan.attention_library);
   visit({.name = "plan/norm_library",

@@ -37,9 +37,14 @@ struct RankGroup {
     return rank;
   }
 
+  // Where groups do not begin at a multiple of their strides (pairs of mirrored pipeline stages), `rank` is a member, or
+  // a member moved within its stage.
   RankGroup of(Rank rank) const {
     RankGroup group{rank, strides};
-    for (const Stride& s : strides) group.first -= ((rank / s.stride) % s.count) * s.stride;
+    for (const Stride& s : strides) {
+      const std::int64_t digit = (rank / s.stride - first / s.stride % s.count) % s.count;
+      group.first -= (digit + s.count) % s.count * s.stride;
+    }
     return group;
   }
 

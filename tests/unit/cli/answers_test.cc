@@ -169,6 +169,9 @@ TEST(Answers, AdviceKeepsItsPromise) {
         "--model llama2-70b --gpu a100 --nodes 8 --tp 8 --global-batch 512",
         "--model deepseek-v3 --gpu h800 --pp 16 --ep 64 --dp 128 --schedule dualpipe --recompute full",
         "--model gpt2 --dp 8 --global-batch 16",
+        "--model mixtral-8x7b --tp 2 --ep 8 --dp 32 --global-batch 256 --seq 4096 --recompute full",
+        "--model gpt-oss-20b --gpu b200 --framework torchtitan --pp 4 --dp 16 --schedule v-min --dtype mxfp8 "
+        "--global-batch 128",
         "--model llama3-8b --gpu a100 --tp 2 --cp 16 --dp 2 --seq 32768 --global-batch 8"}) {
     const ScratchFolder folder;
     ASSERT_EQ(run_command("ns-dist " + std::string(job) + " --json > report.json", folder.path()).code, 0);

@@ -76,6 +76,8 @@ TEST(Calibrate, CorrectsTheClusterThatWasMeasuredAndNoOther) {
         .get<double>();
   };
   EXPECT_GT(step("--calibration mine.json"), step(""));
+  EXPECT_THAT(run("--model gpt2 --dp 8 --gpu a100 --calibration mine.json --json", folder).out,
+              HasSubstr("was measured on dgx-h100; it changes nothing on dgx-a100"));
   EXPECT_THAT(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).out, HasSubstr("measured"));
 }
 

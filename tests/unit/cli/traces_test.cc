@@ -31,15 +31,16 @@ TEST(Traces, TheReplayOfAnExportIsTheStepOfTheAstraModel) {
       "--tp 2 --pp 2 --dp 4 --global-batch 8 --cluster a100-pcie-80gb-bridged",    //
       "--tp 2 --pp 2 --dp 4 --global-batch 8 --order pp-ep-dp-cp-tp",              // pipelines innermost
       "--tp 4 --pp 4 --global-batch 4 --schedule gpipe --sequence-parallel off",   //
+      "--tp 2 --pp 4 --dp 2 --global-batch 16 --schedule dualpipe",                // pairs of mirrored stages
   };
   for (const std::string plan : plans) {
     const ScratchFolder folder;
     const std::string work = "--model gpt2 " + plan + kAstra;
     const double step = json::parse(answered(work + "--json", folder.path()).out)["step_time_s"];
-    answered("export " + work + "--encoding roofline --output traces", folder.path());
+    answered("export " + work + "--output traces", folder.path());
     const json replayed = json::parse(answered("replay traces --json", folder.path()).out);
     EXPECT_NEAR(replayed["step_time_s"].get<double>() / step, 1, 1e-6) << plan;
-    answered("export " + work + "--output micros", folder.path());  // whole microseconds
+    answered("export " + work + "--encoding durations --output micros", folder.path());
     EXPECT_NEAR(
         json::parse(answered("replay micros/trace --json", folder.path()).out)["step_time_s"].get<double>() / step, 1,
         1e-3)

@@ -20,6 +20,16 @@ TEST(Mesh, StridesFollowTheOrder) {
   EXPECT_EQ(grid().coordinate(23, "ep"), 0);
 }
 
+// Pairs of mirrored pipeline stages, 8 ranks a stage: stages 1 and 2 of four, 2 and 5 of eight.
+TEST(RankGroup, OfAMemberIsTheGroup) {
+  const RankGroup inner{8, {{2, 8}}}, outer{16, {{2, 24}}};
+  for (const RankGroup& group : {inner, outer}) {
+    EXPECT_EQ(group.of(group.at(0)), group);
+    EXPECT_EQ(group.of(group.at(1)), group);
+    EXPECT_EQ(group.of(group.at(1) + 3), (RankGroup{group.first + 3, group.strides}));
+  }
+}
+
 TEST(Mesh, GroupsOfAnAxisPartitionTheRanks) {
   for (const std::vector<std::string_view>& axes :
        {std::vector<std::string_view>{"tp"}, {"dp"}, {"pp"}, {"tp", "dp"}, {"tp", "pp"}, {}}) {

@@ -81,7 +81,7 @@ TEST(LayerDivision, EmbeddingAndLossMayCountAsLayers) {
   EXPECT_THAT(counts(14, plan, around(plan)), ElementsAre(3, 4, 4, 3));
   EXPECT_THAT(counts(126, with_stages(16), around(with_stages(16))).front(), 8);
   plan.first_stage_layers = 3;
-  EXPECT_THAT(mistake(14, plan, around(plan)), HasSubstr("plan/account_embedding=false"));
+  EXPECT_THAT(mistake(14, plan, around(plan)), HasSubstr("plan/account_embedding=off"));
 }
 
 // Both copies of the model are divided alike, so that one direction says it all.
