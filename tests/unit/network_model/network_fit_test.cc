@@ -82,6 +82,19 @@ TEST(NetworkFit, IntervalCountsWhatTheCurveWasNotFittedOn) {
   EXPECT_GT(fitted.curves[0].deviation, std::log(1.1) / 1.645);
 }
 
+// A size that was measured nine times more pulls no more at the curve.
+TEST(NetworkFit, EverySizeCountsOnce) {
+  const Cluster cluster = test::dgx_a100();
+  std::vector<CollectiveMeasurement> rows = measured(cluster, CollectiveKind::kAllGather, 8, 8, 1.0);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].latency *= i % 2 == 0 ? 1.1 : 1 / 1.1;
+  const auto once = *fit_network(std::vector{cluster}, rows);
+  rows.insert(rows.end(), 9, CollectiveMeasurement(rows[10]));
+  const auto often = *fit_network(std::vector{cluster}, rows);
+  for (std::size_t k = 0; k < once.curves[0].log_ratio.size(); ++k) {
+    EXPECT_NEAR(often.curves[0].log_ratio[k], once.curves[0].log_ratio[k], 1e-9);
+  }
+}
+
 // Two machines of one family, 10 % apart: each keeps its own, a third of the family gets their mean.
 TEST(NetworkFit, TellsTheGpusOfAFamilyApart) {
   std::vector<Cluster> clusters = {test::dgx_a100(), test::dgx_a100(), test::dgx_a100()};
