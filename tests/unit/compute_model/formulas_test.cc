@@ -132,6 +132,16 @@ TEST(Formulas, KIsSplitOverIdleSms) {
   EXPECT_NEAR(compute(1024) / (2 * 64.0 * 64 * 1024 / (4 * sm)), 1, 1e-5);
 }
 
+// A wave of 100 tiles of 256 x 128 covers a square of 7.1 x 14.1 tiles. C has 100 x 100 of them: 8 squares beside each
+// other read all of A, 15 squares below each other all of B. What fits in L2 is read once.
+TEST(Formulas, WavesReadTheirOperandsAgain) {
+  const Gpu gpu = make_test_gpu("hundred", "unheard-of", 7, 100, 100, 0, 10, "HBM2", 1000, 40, 0);
+  const double a = 25600.0 * 8192, b = 12800.0 * 8192, c = 25600.0 * 12800;
+  EXPECT_NEAR(answer(gpu, product(25600, 12800, 8192)).steps.at("memory_s") / (2 * (8 * a + 15 * b + c) / 0.91e12), 1,
+              1e-5);
+  EXPECT_NEAR(answer(gpu, product(2048, 2048, 2048)).steps.at("memory_s") / (2 * 3 * 2048.0 * 2048 / 0.91e12), 1, 1e-5);
+}
+
 // Sums in fp32 are read and written, 8 bytes, instead of 2 bytes written: 6 bytes an element more, at 0.91 of the
 // bandwidth. Half of that hides behind products, nothing behind memory.
 TEST(Formulas, AccumulationInFp32MovesSixBytesMore) {
