@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "advice.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
@@ -316,6 +317,17 @@ TEST(StepTime, IsThatOfThePrediction) {
   Scenario alone = scenario;
   alone.network.contention = alone.network.compute_slowdown = false;
   EXPECT_LE(*step_time(alone, *session), prediction->step);
+}
+
+// However efficient, kernels need their operations at the peak of the data sheet.
+TEST(StepTime, OfEfficientKernelsIsNotBelowTheirFloor) {
+  Scenario scenario = small_scenario();
+  const auto session = Session::make(scenario);
+  ASSERT_TRUE(session);
+  const Seconds least = step_flops(scenario.model, scenario.plan, scenario.training).model / (312 * TFLOP / s);
+  const Seconds step = *step_time(scenario, *session, 1e9);
+  EXPECT_GE(step, least);
+  EXPECT_LT(step, 2 * least);
 }
 
 // Stages whose ranks lie unlike in the nodes have their own forecasts; collectives that only two stages run do not
