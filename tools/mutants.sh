@@ -33,6 +33,7 @@ an all-gather has the size of its result|core/src/astra_network.cc|s@gathers ? s
 a skewed router favours no expert|core/src/operator.cc|s@if (!(skew > 0)) return most;@if (skew >= 0) return most;@|unit_core
 a softmax goes backward with one input|core/src/operator.cc|s@(forward ? 1 : 2) \* count@(forward ? 1 : 1) * count@|unit_core
 the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op.stride)) + 1;@d(op.stride));@|unit_core
+a GPT-2's MLP is no wider than the model|core/src/hugging_face.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
 k is not padded|compute_model/src/families/gemm.cc|s@std::ceil(k / kStage) \* kStage@k@|unit_compute_model property_compute_model
 waves are not rounded up|compute_model/src/families/gemm.cc|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
 attention goes backward as fast as forward|compute_model/src/families/attention.cc|s@share \*= kBackwardShare@share *= 1@|unit_compute_model property_compute_model
@@ -64,6 +65,15 @@ a stream is never found in L2|compute_model/src/machine.cc|s@std::clamp(2 \* res
 the epilogue of a measured product hides|compute_model/src/learned_model.cc|s@estimate.seconds += kExposedEpilogue \* excess;@estimate.seconds += 0 * excess;@|unit_compute_model property_compute_model
 a batch takes as long as one product|compute_model/src/learned_model.cc|s@scale(\*estimate, analytic_.seconds({batched, op.dtype}) / analytic_.seconds(measured),@scale(*estimate, analytic_.seconds({batched, op.dtype}) / analytic_.seconds({batched, op.dtype}),@|unit_compute_model property_compute_model
 few rows do not widen a calibration's interval|compute_model/src/kernel_calibration.cc|s@widen = 1 + 2 / number@widen = 1 + 0 / number@|unit_compute_model property_compute_model
+a leaf of a tree is not shrunk|compute_model/src/learn/grow_trees.cc|s@double sum = 0, total = options.ridge;@double sum = 0, total = 1e-6 * options.ridge;@|unit_compute_model property_compute_model
+outliers pull at trees with all their size|compute_model/src/learn/grow_trees.cc|s@<= huber ? 1.0F : huber / std::abs(error)@<= huber ? 1.0F : std::min(1.0F, std::abs(error))@|unit_compute_model property_compute_model
+a split of a tree need not gain|compute_model/src/learn/grow_trees.cc|s@(high_mass + options.ridge) - whole;@(high_mass + options.ridge) - 0 * whole;@|unit_compute_model property_compute_model
+what nobody measured has the interval of what was|compute_model/src/weights.cc|s@correction.high \*= std::sqrt(correction.high / seconds);@correction.high *= 1;@|unit_compute_model property_compute_model
+the nearest GPU alone decides|compute_model/src/weights.cc|s@learned += share \* (logarithm - learned);@learned += logarithm - learned;@|unit_compute_model property_compute_model
+no format slows down in long runs|compute_model/src/weights.cc|s@logarithm_of(slowdown)), 1.0, kMostSlowdown)@logarithm_of(slowdown)), 1.0, 1.0)@|unit_compute_model property_compute_model
+an expected error is a deviation|compute_model/src/next_measurements.cc|s@std::sqrt(2 / std::numbers::pi \* (variance@std::sqrt(2 / 2.0 * (variance@|unit_compute_model property_compute_model
+a measurement has no scatter|compute_model/src/next_measurements.cc|s@(variance + kCalibrationScatter)@(variance + 0 * kCalibrationScatter)@|unit_compute_model property_compute_model
+a first row of a family gains as much as all of them|compute_model/src/next_measurements.cc|s@(error() - least) / static_cast<double>(count);@(error() - least);@|unit_compute_model property_compute_model
 LL is as fast as simple|network_model/src/links.cc|s@kLlShare \* bus@bus@|unit_network_model property_network_model
 twice the channels|network_model/src/fair_sharing.cc|s@std::ceil(2 \* sheet@std::ceil(4 * sheet@|unit_network_model unit_simulator property_network_model
 a fit forgets how long its targets take|network_model/src/astra_fit.cc|s@{target.collective, ns, ns \* target.count}@{target.collective, ns, 1}@|unit_network_model property_network_model
@@ -100,6 +110,11 @@ a torus is cut once|network_model/src/algorithms.cc|s@return half \* (parts - ha
 what leaves a node passes no inner port|network_model/src/fair_sharing.cc|s@outward += loads\[l\];@outward = loads[l];@|unit_network_model unit_simulator property_network_model
 a switch of ASTRA-Sim is one hop|network_model/src/astra_formulas.cc|s@AstraTopology::kSwitch) return 2;@AstraTopology::kSwitch) return 1;@|unit_network_model property_network_model
 short messages have the interval of long ones|network_model/src/network_model.cc|s@? corrected->deviation_short : corrected->deviation@? corrected->deviation : corrected->deviation@|unit_network_model property_network_model
+few measurements are as certain as many|network_model/src/learn/network_fit.cc|s@(n + kPrior));@n);@|unit_network_model property_network_model
+the error of nine in ten is a deviation|network_model/src/learn/network_fit.cc|s@spread.deviation\[i\] = \*nth / kQuantile;@spread.deviation[i] = *nth / (kQuantile / kQuantile);@|unit_network_model property_network_model
+an unknown route goes through the host|network_model/src/calibration.cc|s@corrected_of(through_host, false), 0.5);@corrected_of(through_host, false), 1.0);@|unit_network_model property_network_model
+a part of a group counts its most ranks|network_model/src/topology.cc|s@tier.members = std::min(tier.members, members);@tier.members = std::max(tier.max_members, members);@|unit_network_model property_network_model
+a long way around ASTRA-Sim's ring has no whole laps|network_model/src/astra_formulas.cc|s@slide(0, rest, laps);@slide(0, rest, 0 * laps);@|unit_network_model property_network_model
 a gated MLP has one projection|parallelism/src/blocks/mlp.cc|s@gated_mlp ? 2 \* ffn : ffn@gated_mlp ? ffn : ffn@|unit_parallelism property_parallelism
 a gated MLP keeps one projection|parallelism/src/blocks/common.cc|s@gated ? (shape.plan->fused_kernels ? 2 : 3) : 1@gated ? 1 : 1@|unit_parallelism property_parallelism
 recomputation holds no layer|parallelism/src/memory.cc|s@activations += kept.largest_layer;@activations += 0 * kept.largest_layer;@|unit_parallelism property_parallelism
@@ -142,6 +157,10 @@ the first and the last stage do not sum their table|parallelism/src/planner.cc|s
 gradients are cleared that others hold|parallelism/src/planner.cc|s@shards_gradients(plan_) ? owned : held.total()@shards_gradients(plan_) ? held.total() : held.total()@|unit_parallelism property_parallelism
 ZB-H2 fills as ZB-H1|parallelism/src/schedules/zb_h2.cc|s@0, 2 \* (shape.stages - stage - 1)}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 chunks come back in the order in which they went|parallelism/src/schedules/breadth_first.cc|s@run_of(PassKind::kBackward, chunk, 0@run_of(PassKind::kBackward, chunks - 1 - chunk, 0@|unit_parallelism property_parallelism
+replicas of DualPipe sum what others hold|parallelism/src/planner.cc|s@const Bytes size = updated_parameters(held, plan_) \* gradient_size@const Bytes size = held.total() * gradient_size@|unit_parallelism property_parallelism
+weights are gathered a layer too late|parallelism/src/planner.cc|s@std::optional<Part> next = gathered(i + 1);@std::optional<Part> next = gathered(i);@|unit_parallelism property_parallelism
+DualPipe lets half as many microbatches in|parallelism/src/schedules/dual_order.cc|s@i < 2 \* behind; ++i@i < behind; ++i@|unit_parallelism property_parallelism
+a search takes a stage for the whole model|parallelism/src/memory.cc|s@const double share = 1 / static_cast<double>(plan.pp);@const double share = 1 / std::min(1.0, static_cast<double>(plan.pp));@|unit_parallelism unit_simulator property_simulator
 MFU counts recomputation|simulator/src/predict.cc|s@report.mfu = flops.model@report.mfu = flops.hardware@|unit_simulator property_simulator
 a channel is two SMs|simulator/src/costs.cc|s@taken.channels / static@2 * taken.channels / static@|unit_simulator property_simulator
 no time is lost after a failure|simulator/src/time_to_train.cc|s@const double restarts = std::exp(-r);@const double restarts = std::exp(-0 * r);@|unit_simulator property_simulator
@@ -174,6 +193,7 @@ the busiest stage's network time is the last one's|simulator/src/search.cc|s@mos
 weights and states fill no memory|simulator/src/host_waits.cc|s@const bool tight = used.total() > kTight \* scenario.cluster.gpu.memory;@const bool tight = used.activations > kTight * scenario.cluster.gpu.memory;@|unit_simulator property_simulator
 hidden collectives are exposed|simulator/src/clocks/fragment_length.h|s@length = std::max(length, stream);@length += duration(index(node.work));@|unit_simulator property_simulator
 a remedy keeps its replicas|simulator/src/memory_remedy.cc|s@plan.dp % growth == 0 ? plan.dp / growth : plan.dp;@plan.dp % growth == 0 ? plan.dp : plan.dp;@|unit_simulator property_simulator
+efficient kernels are faster than their floor|simulator/src/predict.cc|s@max(min(forecast.floor, forecast.latency), forecast.latency / efficiency);@max(0 * min(forecast.floor, forecast.latency), forecast.latency / efficiency);@|unit_simulator property_simulator
 a weight is listed without its states|chakra_io/src/symbolic_operators.cc|s@kWithStates = 5@kWithStates = 1@|unit_chakra_io property_chakra_io
 the shard of an operand counts|chakra_io/src/symbolic_operators.cc|s@if (letters(sums\[0\]) < letters(sums\[1\]))@if (letters(sums[0]) > letters(sums[1]))@|unit_chakra_io property_chakra_io
 a product of symbols is one operation a multiply-add|chakra_io/src/symbolic_operators.cc|s@UnknownOperator{"product", 2 \* node.operations@UnknownOperator{"product", node.operations@|unit_chakra_io property_chakra_io
@@ -185,6 +205,10 @@ kernels of a call share its time evenly|chakra_io/src/annotate.cc|s@kernel.recor
 a linear layer has a row for each element|chakra_io/src/pytorch_operators.cc|s@return Gemm{.m = elements(input) / input.back(), @return Gemm{.m = elements(input), @|unit_chakra_io property_chakra_io
 an addition reads one tensor|chakra_io/src/pytorch_operators.cc|s@found->inputs > 0 ? found->inputs : given@found->inputs > 0 ? found->inputs : 1@|unit_chakra_io property_chakra_io
 rounded durations add up their errors|chakra_io/src/writer.cc|s@told += whole > 0 ? whole : zero;@told = exact_[index(lane)] + 0 * zero;@|unit_chakra_io property_chakra_io
+short forecasts lie in their interval|validation/src/error_table.cc|s@row->low <= row->measured \&\& @@|unit_validation
+others are judged by their own forecasts|validation/src/error_table.cc|s@found->second / row->measured - 1@row->measured / found->second - 1@|unit_validation
+the baseline takes the sum of utilizations|validation/src/run_suite.cc|s@(utilization.sum / utilization.runs)@(utilization.sum / std::min(1, utilization.runs))@|unit_validation
+each run of a publication has a vote|validation/src/left_out_constants.cc|s@const double weight = 1 / counts\[judged.run->publication\];@const double weight = 1 / std::min(1.0, static_cast<double>(counts[judged.run->publication]));@|unit_validation
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.
@@ -226,7 +250,7 @@ while IFS='|' read -r what path edit tests; do
       unnoticed=$((unnoticed + 1))
     fi
   fi
-  printf '%-55s %s\n' "$what" "$result"
+  printf '%-58s %s\n' "$what" "$result"
   restore
   file=
 done <"$list"
