@@ -10,7 +10,7 @@ double overlap(double compute, double memory) {
   const double larger = std::max(compute, memory), smaller = std::min(compute, memory);
   if (!(larger > 0)) return 0;
   const double ratio = smaller / larger;
-  // A norm of order 4: at the ridge 19 % above the roofline, 6 % where one is half of the other.
+  // A norm of order 4: at the ridge 19 % above the roofline, 1.5 % where one is half of the other.
   return larger * std::pow(1 + ratio * ratio * ratio * ratio, 0.25);
 }
 

@@ -216,5 +216,41 @@ TEST(ComputeModel, LargeProductsDrawTheBoardsPowerAndSmallOnesDoNot) {
   EXPECT_EQ((*model)->forecast({Copy{1 * units::GB}})->power, 0 * units::W);
 }
 
+// Activations are read in 16 bits and written in 8 before their product, which the product alone does not pay for.
+TEST(ComputeModel, QuantizationIsNoPartOfAProduct) {
+  const auto model = model_of(h100());
+  Gemm product{.m = 16384, .n = 4096, .k = 4096};
+  const double alone = milliseconds(*model, {product, DType::kFp8});
+  product.quantizes = true;
+  EXPECT_GE(milliseconds(*model, {product, DType::kFp8}) - alone, 1e3 * 3 * 16384.0 * 4096 / 3.35e12);
+}
+
+TEST(ComputeModel, NamesWhatBindsMeasuredKernels) {
+  const auto model = model_of(h100());
+  const auto bound = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return model->forecast({Gemm{.m = m, .n = n, .k = k}, DType::kBf16})->bound;
+  };
+  EXPECT_EQ(bound(8192, 8192, 8192), Bound::kCompute);
+  EXPECT_EQ(bound(8, 16384, 16384), Bound::kMemory);
+  EXPECT_EQ(bound(16, 16, 16), Bound::kLaunch);
+}
+
+// 6 bytes an element more than without, at 0.91 of the bandwidth, half of them behind products.
+TEST(ComputeModel, AccumulationInFp32TakesTimeBesideAMeasuredProduct) {
+  const auto model = model_of(h100());
+  Gemm product{.m = 8192, .n = 8192, .k = 8192};
+  const double alone = milliseconds(*model, {product, DType::kBf16});
+  product.epilogue = Epilogue::kAccumulateFp32;
+  EXPECT_NEAR(milliseconds(*model, {product, DType::kBf16}) - alone, 0.5 * 6 * 8192 * 8192 / (0.91 * 3.35e12) * 1e3,
+              1e-6);
+}
+
+// As many rows as four products of 32,768, the most that were measured.
+TEST(ComputeModel, ABatchTakesAsLongAsItsProducts) {
+  const auto model = model_of(h100());
+  const double batch = milliseconds(*model, {Gemm{.batch = 128, .m = 1024, .n = 1024, .k = 1024}, DType::kBf16});
+  EXPECT_NEAR(batch / milliseconds(*model, {Gemm{.m = 32768, .n = 1024, .k = 1024}, DType::kBf16}), 4, 0.4);
+}
+
 }  // namespace
 }  // namespace ns_dist

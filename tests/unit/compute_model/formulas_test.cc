@@ -123,5 +123,133 @@ TEST(Formulas, BoundsAreNamedByWhatBinds) {
   EXPECT_EQ(bound({Elementwise{.elements = 1, .inputs = 1, .outputs = 1}, DType::kFp16}), Bound::kLaunch);
 }
 
+// 65,536 products deep, a single tile of 64 x 64 (0.65 of the rate) becomes 100 parts for 100 SMs; 1,024 deep, four
+// parts, as each keeps four stages of 64.
+TEST(Formulas, KIsSplitOverIdleSms) {
+  const double sm = 0.65 * 0.72e12;  // FLOP/s
+  const auto compute = [](std::int64_t k) { return answer(hundred_sms(), product(64, 64, k)).steps.at("compute_s"); };
+  EXPECT_NEAR(compute(65536) / (2 * 64.0 * 64 * 65536 / (100 * sm)), 1, 1e-5);
+  EXPECT_NEAR(compute(1024) / (2 * 64.0 * 64 * 1024 / (4 * sm)), 1, 1e-5);
+}
+
+// A wave of 100 tiles of 256 x 128 covers a square of 7.1 x 14.1 tiles. C has 100 x 100 of them: 8 squares beside each
+// other read all of A, 15 squares below each other all of B. What fits in L2 is read once.
+TEST(Formulas, WavesReadTheirOperandsAgain) {
+  const Gpu gpu = make_test_gpu("hundred", "unheard-of", 7, 100, 100, 0, 10, "HBM2", 1000, 40, 0);
+  const double a = 25600.0 * 8192, b = 12800.0 * 8192, c = 25600.0 * 12800;
+  EXPECT_NEAR(answer(gpu, product(25600, 12800, 8192)).steps.at("memory_s") / (2 * (8 * a + 15 * b + c) / 0.91e12), 1,
+              1e-5);
+  EXPECT_NEAR(answer(gpu, product(2048, 2048, 2048)).steps.at("memory_s") / (2 * 3 * 2048.0 * 2048 / 0.91e12), 1, 1e-5);
+}
+
+// Sums in fp32 are read and written, 8 bytes, instead of 2 bytes written: 6 bytes an element more, at 0.91 of the
+// bandwidth. Half of that hides behind products, nothing behind memory.
+TEST(Formulas, AccumulationInFp32MovesSixBytesMore) {
+  const auto longer = [](double gbs, std::int64_t m, std::int64_t n, std::int64_t k) {
+    const Gpu gpu = make_test_gpu("hundred", "unheard-of", 7, 100, 100, 0, 10, "HBM2", gbs, 40, 0);
+    Gemm sums{.m = m, .n = n, .k = k};
+    sums.epilogue = Epilogue::kAccumulateFp32;
+    return seconds(gpu, {sums, DType::kFp16}) - seconds(gpu, product(m, n, k));
+  };
+  EXPECT_NEAR(longer(1000, 2560, 1280, 65536) / (0.5 * 6 * 2560 * 1280 / 0.91e12), 1, 1e-3);
+  EXPECT_NEAR(longer(10, 8, 16384, 16384) / (6 * 8.0 * 16384 / 0.91e10), 1, 1e-3);
+}
+
+// Alone and again and again, a kernel finds in L2 what fits there: 64 bytes a clock for each of 100 SMs at 1.5 GHz,
+// 9.6 TB/s. In a step, others have been there.
+TEST(Formulas, BurstsFindInL2WhatFits) {
+  const Gpu gpu = make_test_gpu("hundred", "unheard-of", 7, 100, 100, 0, 10, "HBM2", 1000, 40, 0);
+  const auto floor = [&](double bytes, Mode mode) {
+    return answer(gpu, {Copy{bytes / 2 * B}}, mode).forecast.floor / s;
+  };
+  EXPECT_NEAR(floor(4e6, Mode::kBurst), 4e6 / 9.6e12, 1e-12);
+  EXPECT_NEAR(floor(4e9, Mode::kBurst), (4e9 - 40 * 1048576.0) / 1e12, 1e-9);
+  EXPECT_NEAR(floor(4e6, Mode::kSustained), 4e6 / 1e12, 1e-12);
+}
+
+// Gradients of the data and of the weights: two products as large as the forward one.
+TEST(Formulas, AConvolutionGoesBackwardWithTwoProducts) {
+  Convolution convolution{.batch = 32, .in_channels = 256, .in_height = 56, .in_width = 56, .out_channels = 256};
+  convolution.kernel = 3, convolution.stride = 1, convolution.padding = 1;
+  const double forward = seconds(hundred_sms(), {convolution, DType::kFp16});
+  convolution.pass = Pass::kBackward;
+  EXPECT_NEAR(seconds(hundred_sms(), {convolution, DType::kFp16}) / forward, 2, 1e-6);
+}
+
+// Rows lie scattered (1.2 times the least traffic); their gradients are added by atomics (twice).
+TEST(Formulas, GradientsOfAnEmbeddingAreAddedByAtomics) {
+  const Gpu gpu = make_test_gpu("hundred", "unheard-of", 7, 100, 100, 0, 10, "HBM2", 1000, 40, 0);
+  const auto memory = [&](Pass pass) {
+    return answer(gpu, {Embedding{.tokens = 65536, .hidden = 8192, .vocabulary = 1 << 20, .pass = pass}, DType::kFp16})
+        .steps.at("memory_s");
+  };
+  const double least = (2 * 2 * 65536.0 * 8192 + 8 * 65536) / 0.91e12;  // s: rows in and out, and their numbers
+  EXPECT_NEAR(memory(Pass::kForward) / (1.2 * least), 1, 1e-5);
+  EXPECT_NEAR(memory(Pass::kBackward) / (2 * least), 1, 1e-5);
+}
+
+// Forward an activation is read and written; backward it is read with its gradient, and a gradient is written.
+TEST(Formulas, ANormalizationGoesBackwardWithThreeTensors) {
+  const Gpu gpu = make_test_gpu("hundred", "unheard-of", 7, 100, 100, 0, 10, "HBM2", 1000, 40, 0);
+  const auto memory = [&](Pass pass) {
+    return answer(gpu, {Normalization{.rows = 65536, .columns = 8192, .pass = pass}, DType::kFp16})
+        .steps.at("memory_s");
+  };
+  const double tensor = 2 * 65536.0 * 8192 / 0.91e12;  // s; 0.86 and 0.82 of the traffic by cuDNN's kernels
+  EXPECT_NEAR(memory(Pass::kForward) / (0.86 * 2 * tensor), 1, 1e-5);
+  EXPECT_NEAR(memory(Pass::kBackward) / (0.82 * 3 * tensor), 1, 1e-5);
+}
+
+// The fourth root of the sum of fourth powers: 19 % above the roofline where both take as long, hardly more than the
+// longer one where the other is short.
+TEST(Formulas, ComputeAndMemoryOverlap) {
+  EXPECT_NEAR(overlap(1, 1), std::sqrt(std::sqrt(2.0)), 1e-12);
+  EXPECT_NEAR(overlap(2, 1), std::sqrt(std::sqrt(17.0)), 1e-12);
+  EXPECT_EQ(overlap(3, 2), overlap(2, 3));
+  EXPECT_EQ(overlap(3, 0), 3);
+}
+
+// Each query sees the keys of its window and a block of 128 at its end; without a window the mean of 1 to 8,192 keys
+// and half of a block.
+TEST(Formulas, AWindowLeavesTheKeysOfItsWidth) {
+  const auto products = [](std::int64_t window) {
+    Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
+    attention.head_dim = attention.value_dim = 128, attention.window = window;
+    return answer(h100(), {attention, DType::kBf16}).steps.at("products_s");
+  };
+  EXPECT_NEAR(products(1024) / products(0), (1024.0 + 128) / ((8192.0 + 128) / 2), 1e-5);
+}
+
+// Five products instead of two, three of them as wide as keys and two as wide as values, at cuDNN's shares of Hopper's
+// peak: 1.23 and 1.55 times what the peak would take.
+TEST(Formulas, MeasuredAttentionGoesBackwardWithFiveProducts) {
+  const auto products = [](Pass pass) {
+    Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
+    attention.head_dim = 192, attention.value_dim = 128, attention.pass = pass;
+    return answer(h100(), {attention, DType::kBf16}).steps.at("products_s");
+  };
+  EXPECT_NEAR(products(Pass::kBackward) / products(Pass::kForward), 1.55 * (3 * 192 + 2 * 128) / (1.23 * (192 + 128)),
+              1e-4);
+}
+
+// 192 queries are two blocks of 128, as 256 are.
+TEST(Formulas, QueriesArePaddedToBlocks) {
+  const Gpu gpu = test_gpus()[2];
+  const auto compute = [&](std::int64_t queries) {
+    Attention attention{.batch = 8, .heads = 16, .kv_heads = 16, .query_length = queries, .key_length = 4096};
+    attention.head_dim = attention.value_dim = 128, attention.causal = false;
+    return answer(gpu, {attention, DType::kFp16}).steps.at("compute_s");
+  };
+  EXPECT_NEAR(compute(192) / compute(256), 1, 0.03);
+  EXPECT_NEAR(compute(129) / compute(256), 1, 0.06);
+}
+
+// Gate, up and down: three products of each of two experts' rows, 65,536 of 4,096 x 4,096.
+TEST(Formulas, ServedExpertsHaveThreeProjections) {
+  const MixtureOfExperts experts{.tokens = 32768, .hidden = 4096, .intermediate = 4096, .experts = 8, .top_k = 2};
+  const double flops = 3 * 2 * 65536.0 * 4096 * 4096;
+  EXPECT_NEAR(seconds(hundred_sms(), {experts, DType::kFp16}) / (flops / 0.72e14), 1, 0.02);
+}
+
 }  // namespace
 }  // namespace ns_dist

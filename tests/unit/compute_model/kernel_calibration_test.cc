@@ -165,5 +165,22 @@ TEST(KernelCalibration, BadFilesNameThePlace) {
   }
 }
 
+// Equal kernels, of which every other one is as much longer than forecast as the next is shorter: what is known of one
+// by the others is rather the opposite, so that no forecast gets better.
+TEST(KernelCalibration, ARowIsNoForecastOfItself) {
+  const auto model = make_compute_model(h100());
+  const double ms = (*model)->forecast({Gemm{.m = 4096, .n = 4096, .k = 4096}, DType::kBf16})->latency / units::ms;
+  std::string text = "op,dtype,m,n,k,latency_ms\n";
+  for (int i = 0; i < 24; ++i)
+    text += fmt::format("linear,bf16,4096,4096,4096,{}\n", ms * (i % 2 == 0 ? 1.2 : 1 / 1.2));
+  const auto calibration = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
+  ASSERT_TRUE(calibration) << to_text(calibration.error());
+  EXPECT_GT(calibration->families[0].after, calibration->families[0].before);
+  // All errors are e or -e, (e^e - e^-e) / 2 in the mean. An interval of 24 of them is 2/24 wider.
+  const double error = std::asinh(calibration->families[0].after);
+  EXPECT_NEAR(calibration->families[0].high, error * (1 + 2.0 / 24), 1e-9);
+  EXPECT_NEAR(calibration->families[0].low, -error * (1 + 2.0 / 24), 1e-9);
+}
+
 }  // namespace
 }  // namespace ns_dist

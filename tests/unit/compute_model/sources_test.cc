@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "compute_model_gpus.h"
 #include "ns_dist/catalog.h"
 #include "weights_file.h"
@@ -66,6 +68,26 @@ TEST(Sources, WhereNothingCarriesOverPhysicsAnswers) {
 TEST(Sources, AreTriedInOneOrderAndTheLastAlwaysApplies) {
   EXPECT_EQ(correction_sources().front().name, "measured here");
   EXPECT_EQ(correction_sources().back().name, "physics");
+}
+
+// The nearest GPU is believed with its share, others with the rest: 0.25 x 1.0 + 0.75 x 0.4 = 0.55 in logarithms. Where
+// nothing was measured, the interval is half as wide again.
+TEST(Corrections, AreMixedByShareAndWidenedOutside) {
+  const Trees trees;
+  Quantiles quantiles;
+  for (std::size_t i = 0; i < quantiles.size(); ++i) quantiles[i] = i % 2 == 0 ? -0.5F : 0.5F;
+  PendingCorrection pending;
+  pending.base = 1e-3, pending.quantiles = &quantiles, pending.share = 0.25;
+  pending.measured.trees = pending.other.trees = &trees;
+  pending.measured.network = 1.0, pending.other.network = 0.4;
+  const Correction inside = pending.finish();
+  EXPECT_NEAR(std::log(inside.seconds / 1e-3), 0.55, 1e-12);
+  EXPECT_NEAR(std::log(inside.high / inside.seconds), 0.5, 1e-9);
+  pending.outside = true;
+  const Correction outside = pending.finish();
+  EXPECT_EQ(outside.seconds, inside.seconds);
+  EXPECT_NEAR(std::log(outside.high / outside.seconds), 0.75, 1e-9);
+  EXPECT_NEAR(std::log(outside.low / outside.seconds), -0.75, 1e-9);
 }
 
 }  // namespace

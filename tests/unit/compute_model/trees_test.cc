@@ -35,6 +35,31 @@ TEST(Trees, LearnAStep) {
   }
 }
 
+// One tree of two leaves, of 30 rows each.
+double leaf_of(const std::vector<float>& low, double huber, double ridge) {
+  TrainingRows rows;
+  rows.width = 1;
+  for (int i = 0; i < 60; ++i) {
+    rows.features.push_back(i < 30 ? 0 : 1), rows.weights.push_back(1);
+    rows.targets.push_back(i < 30 ? low[static_cast<std::size_t>(i)] : -1.0F);
+  }
+  TreeOptions options;
+  options.trees = 1, options.leaves = 2, options.rate = options.row_share = options.feature_share = 1;
+  options.huber = huber, options.ridge = ridge;
+  const double feature = 0;
+  return grow_trees(rows, options).evaluate(&feature);
+}
+
+// Three rows' worth of zeros in a leaf of 30 rows: 30 / 33 of their target.
+TEST(Trees, LeavesAreShrunk) { EXPECT_NEAR(leaf_of(std::vector<float>(30, 1.0F), 10, 3), 30.0 / 33, 1e-4); }
+
+// A row at 10 among 29 at 0 pulls as one at 1 does, with a tenth of its mass: 1 / 29.1.
+TEST(Trees, OutliersPullAsRowsAtTheirLimit) {
+  std::vector<float> rows(30, 0.0F);
+  rows[7] = 10;
+  EXPECT_NEAR(leaf_of(rows, 1, 0), 1 / 29.1, 1e-4);
+}
+
 TEST(Trees, TheSameRowsGiveTheSameTrees) {
   const Trees one = grow_trees(step_rows(), {}), other = grow_trees(step_rows(), {});
   EXPECT_THAT(one.parts().nodes, testing::ElementsAreArray(other.parts().nodes));

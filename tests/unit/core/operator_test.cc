@@ -89,6 +89,18 @@ TEST(OperatorWork, OptimizerMovesThirtyBytesAParameter) {
   EXPECT_DOUBLE_EQ(bytes({OptimizerStep{.parameters = 10}, DType::kBf16}), 300);
 }
 
+// Backward it reads what it wrote and the gradient of that, and writes a gradient.
+TEST(OperatorWork, ASoftmaxGoesBackwardWithThreeTensors) {
+  const double tensor = 2.0 * 1024 * 512;
+  const auto work = [](Pass pass) {
+    return work_of({Softmax{.rows = 1024, .columns = 512, .pass = pass}, DType::kBf16});
+  };
+  EXPECT_EQ(work(Pass::kForward).read / B, tensor);
+  EXPECT_EQ(work(Pass::kForward).written / B, tensor);
+  EXPECT_EQ(work(Pass::kBackward).read / B, 2 * tensor);
+  EXPECT_EQ(work(Pass::kBackward).written / B, tensor);
+}
+
 TEST(OperatorWork, ConvolutionCountsItsOutput) {
   // ResNet-50's first layer: 64 filters of 7x7x3 on 224x224, stride 2: 118 M multiply-adds.
   const Convolution op{

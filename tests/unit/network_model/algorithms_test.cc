@@ -87,12 +87,36 @@ TEST(Ring, LlCarriesHalfOfAPort) {
   }
 }
 
+// Eight ports carry more than NCCL lets LL have: on Hopper 45 GB/s on two nodes, 35 GB/s on more.
+TEST(Ring, LlHasALimitByNodes) {
+  const auto ll = [](std::int64_t ranks) {
+    return seconds("ring", "ll", call(CollectiveKind::kAllGather, kHuge, {{ranks, 1}}));
+  };
+  EXPECT_NEAR(ll(16) / (kHuge * (15 + 0.65) / 16 / 45e9), 1, 1e-6);
+  EXPECT_NEAR(ll(32) / (kHuge * (31 + 0.65) / 32 / 35e9), 1, 1e-6);
+}
+
 TEST(Tree, GoesUpAndDownInLogarithmicDepth) {
   // Chain of eight inside, three doublings of eight nodes, hop 5.0 us plus the device's 2.7.
   const double expected = (6.8 + 2 * (7 * 0.6 + 3 * (5.0 + 2.7)) + 13) * kUs;
   EXPECT_NEAR(seconds("tree", "ll", call(CollectiveKind::kAllReduce, kTiny, {{64, 1}})), expected, 1e-9);
   const double huge = seconds("tree", "simple", call(CollectiveKind::kAllReduce, kHuge, {{64, 1}}));
   EXPECT_NEAR(huge / (2 * kHuge / (0.92 * kNvlink)), 1, 1e-6);  // eight ports carry more than one GPU's NVLink
+}
+
+// A tree of six nodes is as deep as one of eight.
+TEST(Tree, HasWholeLevels) {
+  const double expected = (6.8 + 2 * 3 * (5.0 + 2.7) + 13) * kUs;
+  EXPECT_NEAR(seconds("tree", "ll", call(CollectiveKind::kAllReduce, kTiny, {{6, 8}})), expected, 1e-9);
+}
+
+// 120 of 128 bytes are data; in a node NCCL counts with 7/9.
+TEST(Tree, Ll128CarriesFlags) {
+  const auto ll128 = [](std::vector<Stride> strides) {
+    return seconds("tree", "ll128", call(CollectiveKind::kAllReduce, kHuge, std::move(strides)));
+  };
+  EXPECT_NEAR(ll128({{8, 1}}) / (2 * kHuge / (0.92 * kNvlink * 7 / 9)), 1, 1e-6);
+  EXPECT_NEAR(ll128({{4, 8}}) / (2 * kHuge / (0.92 * kPort * 120 / 128)), 1, 1e-6);
 }
 
 TEST(Nvls, SendsTheBufferOnceAndTheResultsShare) {
@@ -117,6 +141,9 @@ TEST(NvlsTree, IsAsFastAsItsSlowerLevel) {
   EXPECT_NEAR(t / (2 * kHuge / (8 * kPort)), 1, 1e-6);
   EXPECT_NEAR(seconds("nvls-tree", "simple", call(CollectiveKind::kAllReduce, kTiny, {{32, 1}})),
               (25 + 2 * 2 * (20.9 + 2.7) + 13) * kUs, 1e-9);
+  // Two nodes exchange: every byte crosses once, faster than the switch adds.
+  const double two = seconds("nvls-tree", "simple", call(CollectiveKind::kAllReduce, kHuge, {{16, 1}}));
+  EXPECT_NEAR(two / (kHuge * 9 / 8 / (0.85 * kNvlink)), 1, 1e-6);
 }
 
 TEST(Pat, TakesLogarithmicSteps) {
@@ -129,6 +156,9 @@ TEST(Pat, TakesLogarithmicSteps) {
 TEST(Collnet, CrossesTheNetworkOnce) {
   const double t = seconds("collnet", "simple", call(CollectiveKind::kAllReduce, kHuge, {{32, 8}}));
   EXPECT_NEAR(t / (kHuge / kPort), 1, 1e-6);
+  // Eight ports of a node are faster than its GPUs scatter and gather.
+  const double all = seconds("collnet", "simple", call(CollectiveKind::kAllReduce, kHuge, {{32, 1}}));
+  EXPECT_NEAR(all / (2 * 7.0 / 8 * kHuge / kNvlink), 1, 1e-6);
 }
 
 TEST(Direct, SendsToEveryPeer) {
@@ -159,6 +189,8 @@ TEST(HalvingDoubling, TakesLogarithmicStepsOfHalves) {
   EXPECT_NEAR(t, (8.4 + 6 * 3.4) * kUs, 1e-9);
   const double huge = seconds("halving-doubling", "simple", call(CollectiveKind::kAllReduce, kHuge, {{8, 1}}));
   EXPECT_NEAR(huge / (2 * 7.0 / 8 * kHuge / kNvlink), 1, 1e-6);
+  const double nodes = seconds("halving-doubling", "simple", call(CollectiveKind::kAllReduce, kHuge, {{32, 1}}));
+  EXPECT_NEAR(nodes / (2 * (7.0 / 8 / kNvlink + 3.0 / 4 / 8 / kPort) * kHuge), 1, 1e-6);
   const auto model = *make_network_model(dgx_h100(), {.algorithm = "halving-doubling"});
   EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, 1 * MiB, {0, {{6, 1}}}}));
 }

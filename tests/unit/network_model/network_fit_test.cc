@@ -82,6 +82,58 @@ TEST(NetworkFit, IntervalCountsWhatTheCurveWasNotFittedOn) {
   EXPECT_GT(fitted.curves[0].deviation, std::log(1.1) / 1.645);
 }
 
+// A size that was measured nine times more pulls no more at the curve.
+TEST(NetworkFit, EverySizeCountsOnce) {
+  const Cluster cluster = test::dgx_a100();
+  std::vector<CollectiveMeasurement> rows = measured(cluster, CollectiveKind::kAllGather, 8, 8, 1.0);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].latency *= i % 2 == 0 ? 1.1 : 1 / 1.1;
+  const auto once = *fit_network(std::vector{cluster}, rows);
+  rows.insert(rows.end(), 9, CollectiveMeasurement(rows[10]));
+  const auto often = *fit_network(std::vector{cluster}, rows);
+  for (std::size_t k = 0; k < once.curves[0].log_ratio.size(); ++k) {
+    EXPECT_NEAR(often.curves[0].log_ratio[k], once.curves[0].log_ratio[k], 1e-9);
+  }
+}
+
+// Each size measured once 30 % above and once 30 % below the curve: all held-out errors are ln 1.3, that of nine in
+// ten, too, which is 1.645 deviations of a normal distribution.
+TEST(NetworkFit, TheDeviationHasNineOfTenErrorsWithin) {
+  const Cluster cluster = test::dgx_a100();
+  std::vector<CollectiveMeasurement> rows = measured(cluster, CollectiveKind::kAllGather, 8, 8, 1.3);
+  const std::vector<CollectiveMeasurement> below = measured(cluster, CollectiveKind::kAllGather, 8, 8, 1 / 1.3);
+  rows.insert(rows.end(), below.begin(), below.end());
+  const auto fitted = *fit_network(std::vector{cluster}, rows);
+  EXPECT_NEAR(fitted.curves[0].deviation, std::log(1.3) / 1.645, 1e-6);
+  EXPECT_NEAR(fitted.curves[0].deviation_short, std::log(1.3) / 1.645, 1e-6);
+}
+
+// On a base that knows nothing, 0.15 counts as four measurements, beside ten of long messages, from 1 MiB, and eleven
+// of short ones, all of which lie on the curve.
+TEST(NetworkFit, FewMeasurementsLeaveDoubt) {
+  const Cluster cluster = test::dgx_a100();
+  const NetworkCalibration nothing;
+  const auto fitted = *fit_network(std::vector{cluster}, measured(cluster, CollectiveKind::kAllGather, 8, 8, 1.0),
+                                   {.source = "", .base = &nothing});
+  EXPECT_NEAR(fitted.curves[0].deviation, 0.15 * std::sqrt(4.0 / (10 + 4)), 1e-6);
+  EXPECT_NEAR(fitted.curves[0].deviation_short, 0.15 * std::sqrt(4.0 / (11 + 4)), 1e-6);
+}
+
+// Nobody knows whether a GPU without NVLink sends over PCIe alone or through the host's memory, four times slower on
+// the measured one: in between, and the interval holds both.
+TEST(NetworkFit, AnUnknownRouteLiesBetweenBoth) {
+  Cluster cluster = test::dgx_a100();
+  cluster.gpu.id = "measured", cluster.gpu.architecture = "ada";
+  cluster.levels = {{{"pcie", "PCIe", FabricKind::kPcie, 32 * GB / s, 1 * us}, 8, 1, 1}};
+  const auto fitted = *fit_network(std::vector{cluster}, measured(cluster, CollectiveKind::kAllGather, 8, 8, 4.0));
+  cluster.id = cluster.gpu.id = "another", cluster.gpu.architecture = "blackwell";
+  const Collective call{CollectiveKind::kAllGather, 64 * MiB, {0, {{8, 1}}}};
+  const auto published = (*make_network_model(cluster, {.calibrated = false}))->forecast(call);
+  const auto forecast = (*make_network_model(cluster, with(fitted)))->forecast(call);
+  EXPECT_NEAR(forecast->latency / published->latency, 2, 1e-6);
+  EXPECT_LT(forecast->low, published->latency);
+  EXPECT_GT(forecast->high, 4 * published->latency);
+}
+
 // Two machines of one family, 10 % apart: each keeps its own, a third of the family gets their mean.
 TEST(NetworkFit, TellsTheGpusOfAFamilyApart) {
   std::vector<Cluster> clusters = {test::dgx_a100(), test::dgx_a100(), test::dgx_a100()};

@@ -240,6 +240,29 @@ TEST_F(GptLayer, CommunicationStandsWhereTheSplitRegionsBegin) {
                           "attention.softmax.backward", "attention.scores.dqueries", "attention.scores.dkeys"));
 }
 
+// In parts, one for each rank, all but one of them beside the product: the same bytes as at once.
+TEST_F(GptLayer, WhatOverlapsProductsMovesTheSameBytes) {
+  plan.tp = 8;
+  plan.sequence_parallel = true;
+  const auto moved = [&](std::int32_t beside) {
+    double bytes = 0;
+    for (const BlockStep& each : layer().steps) {
+      for (const auto* calls : {&each.forward, &each.input_gradient, &each.weight_gradient}) {
+        for (const Call& call : *calls) {
+          const auto* communication = std::get_if<Communication>(&call.what);
+          if (communication && communication->beside == beside) bytes += communication->size / B;
+        }
+      }
+    }
+    return bytes;
+  };
+  const double at_once = moved(0);
+  plan.overlap_tp = true;
+  EXPECT_NEAR(moved(0) + moved(1), at_once, 1e-6);
+  // Two products gather and two reduce in the forward pass, two gather in the backward pass.
+  EXPECT_NEAR(moved(1), 6 * 7.0 / 8 * 2 * s * b * h, 1e-6);
+}
+
 // GQA with fewer key-value heads than ranks: each rank holds one.
 TEST(Attention, KeyValueHeadsAreReplicated) {
   const Model model = llama(1, 512, 8, 2, 1024);
@@ -356,6 +379,8 @@ TEST(StepFlops, AreThoseOfTheLiteratureWithoutBiases) {
   const StepFlops flops = step_flops(model, {.recompute = Recompute::kFull}, {1536, 1, 2048, Precision::kBf16});
   EXPECT_NEAR(flops.hardware / FLOP / (layers + logits), 1, 1e-12);
   EXPECT_NEAR(flops.model / FLOP / (layers * 3 / 4 + logits), 1, 1e-12);
+  // Behind a causal mask half of the scores are needed: of 12 B s^2 l h, 6.
+  EXPECT_NEAR((flops.model - flops.causal) / FLOP / (6 * B * s * s * l * h), 1, 1e-12);
 }
 
 // Qwen3 (arXiv 2505.09388, s.2): a norm of each head's queries and of each head's keys, whose weights all heads share.

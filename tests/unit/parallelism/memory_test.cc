@@ -47,6 +47,18 @@ TEST(Memory, StatesOfAParameter) {
   EXPECT_NEAR(states(), 18, 1e-9);
   plan.zero = ZeroStage::kOptimizer;
   EXPECT_NEAR(states(), 6 + 12.0 / 8, 1e-9);
+  // DeepSpeed adds up gradients in fp32 beside those of a microbatch, 2 bytes.
+  plan.grad_accumulation = GradAccumulation::kFp32;
+  EXPECT_NEAR(states(), 2 + 4 + 2 + 12.0 / 8, 1e-9);
+}
+
+// Operands of 8-bit products, plain and transposed, a byte each: beside the weights, or instead of them.
+TEST(Memory, EightBitOperandsStandTwice) {
+  const Model model = llama(2, 512, 8, 8, 1024);
+  const Training training{8, 1, 512, Precision::kFp8};
+  const double all = model_parameters(model).total(), quantized = 2 * (4 * 512.0 * 512 + 3 * 512.0 * 1024);
+  EXPECT_EQ(memory_budget(model, {}, training)->stages[0].weights / B, 2 * all + 2 * quantized);
+  EXPECT_EQ(memory_budget(model, {.fp8_params = true}, training)->stages[0].weights / B, 2 * all);
 }
 
 // The host's part of the optimizer's 12 bytes leaves the GPU, and nothing else.
@@ -60,6 +72,17 @@ TEST(Memory, OffloadedOptimizerLeavesTheGpu) {
   EXPECT_EQ(part.total() - part.optimizer, all.total() - all.optimizer);
   plan.offload_optimizer = {1};
   EXPECT_EQ(memory_budget(gpt(24, 2048, 16), plan, training)->stages[0].optimizer, Bytes());
+}
+
+// Of 8 replicas whose experts lie on 4 ranks each, 8 share the states of what all of them hold, and 2 those of an
+// expert. Two of 8 experts are a rank's.
+TEST(Memory, StatesOfExpertsAreSharedByTheirCopies) {
+  Model model = llama(2, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  const ParallelPlan plan{.dp = 8, .ep = 4};
+  const double experts = 2 * 2 * 3 * 512.0 * 1024, others = model_parameters(model).total() - 4 * experts;
+  const StageMemory stage = memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->stages[0];
+  EXPECT_NEAR(stage.optimizer / B, 12 * (others / 8 + experts / 2), 1);
 }
 
 // Of layers whose activations wait on the host, two at a time are on the GPU: the one that computes and the one on its

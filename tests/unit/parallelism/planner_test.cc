@@ -128,6 +128,32 @@ TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
   EXPECT_EQ(updated(planned(gpt(2, 512, 8), plan, training)), 0);
 }
 
+// With the distributed optimizer a replica updates its share of the parameters and takes the norm of their gradients.
+// It clears all that it sums up itself: the whole buffer, or its share.
+TEST(Planner, AReplicaUpdatesItsShare) {
+  const Training training{8, 1, 512, Precision::kBf16};
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kNone};
+  const auto updated = [&] {
+    std::map<std::string, std::int64_t> parameters;
+    const ExecutionGraph graph = planned(llama(2, 512, 8, 8, 1024), plan, training);
+    for (const WorkItem& item : graph.works()) {
+      const auto* op = std::get_if<Operator>(&item.work);
+      if (item.name == "optimizer.step") parameters["step"] += std::get<OptimizerStep>(op->kind).parameters;
+      if (item.name == "optimizer.gradient_norm") parameters["norm"] += std::get<Elementwise>(op->kind).elements;
+      if (item.name == "optimizer.zero_gradients") parameters["zero"] += std::get<Elementwise>(op->kind).elements;
+    }
+    return parameters;
+  };
+  // 2 layers of 4 h^2 + 3 h f and 2 norms, two tables of 32,000 rows, a norm.
+  const std::int64_t all = 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 2 * 32000 * 512 + 512;
+  using Counts = std::map<std::string, std::int64_t>;
+  EXPECT_EQ(updated(), (Counts{{"norm", all}, {"step", all}, {"zero", all}}));
+  plan.zero = ZeroStage::kOptimizer;
+  EXPECT_EQ(updated(), (Counts{{"norm", all / 8}, {"step", all / 8}, {"zero", all}}));
+  plan.zero = ZeroStage::kGradients;
+  EXPECT_EQ(updated(), (Counts{{"norm", all / 8}, {"step", all / 8}, {"zero", all / 8}}));
+}
+
 // Each microbatch stores and loads what each of the chunk's first layers keeps, under every schedule and beside
 // whatever else runs layer by layer. Kernels are the same as without.
 TEST(Planner, OffloadedActivationsGoDownAndComeBack) {

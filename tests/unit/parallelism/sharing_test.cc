@@ -209,6 +209,43 @@ TEST(SharedWeights, MoveThreeTimesTheModel) {
   EXPECT_NEAR(traffic.bytes["gradients.all_reduce"], 4 * microbatches * all / 4, 1);
 }
 
+// A layer's weights come beside the layer before it: embedding, head and the first layer's are gathered before the
+// first layer begins.
+TEST(SharedWeights, ComeALayerAhead) {
+  const auto graph =
+      plan_step(llama(4, 512, 8, 8, 1024), {.dp = 8, .zero = ZeroStage::kParameters}, {8, 1, 256, Precision::kBf16});
+  ASSERT_TRUE(graph) << to_text(graph.error());
+  std::vector<bool> before(graph->node_count(), false);  // the first kernel of a layer
+  const auto name = [&](std::uint32_t n) { return graph->work_of(NodeId{n}).name; };
+  std::vector<NodeId> open;
+  for (std::uint32_t n = 0; open.empty(); ++n) {
+    if (name(n) == "attention.norm") open.push_back(NodeId{n});
+  }
+  int gathers = 0;
+  const auto visit = [&](NodeId node) {
+    if (node == kNoNode || before[index(node)]) return;
+    before[index(node)] = true;
+    gathers += name(index(node)) == "weights.all_gather" ? 1 : 0;
+    open.push_back(node);
+  };
+  while (!open.empty()) {
+    const NodeId node = open.back();
+    open.pop_back();
+    visit(graph->previous_on_lane(node));
+    for (const NodeId on : graph->dependencies(node)) visit(on);
+  }
+  EXPECT_EQ(gathers, 3);
+}
+
+// DualPipe's stages hold the model twice. Both holders of a part sum the share of its gradients that they update.
+TEST(SharedWeights, OfDualPipeAreSummedByTheirShares) {
+  const Model model = llama(4, 512, 8, 8, 1024);
+  const ParallelPlan plan{.pp = 2, .dp = 2, .vpp = 2, .schedule = "dualpipe", .zero = ZeroStage::kOptimizer};
+  const Traffic traffic = traffic_of(model, plan, {16, 1, 256, Precision::kBf16});
+  EXPECT_EQ(traffic.count.at("mirror.gradients.all_reduce"), 2);
+  EXPECT_NEAR(traffic.bytes.at("mirror.gradients.all_reduce"), 2 * 4 * padded_parameters(model) / 2, 1);
+}
+
 // Bytes a parameter with 8 replicas: weights 2, gradients 4, optimizer 12, whichever are shared; and, whole, two layers
 // under way, embedding and loss.
 TEST(SharedWeights, LeaveAnEighthOfTheState) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "ns_dist/memory.h"
 #include "ns_dist/simulator.h"
 
 namespace ns_dist {
@@ -164,6 +165,52 @@ TEST(SearchTest, StopsWhenItIsTold) {
   ASSERT_TRUE(result.has_value());
   EXPECT_TRUE(result->interrupted);
   EXPECT_EQ(result->unseen, result->plans);
+}
+
+// What a search leaves out is slower than the limit: every plan within it is a point, however many stages it has. Where
+// nothing is shared and nobody waits for the host, the bound of a plan is its step.
+TEST(SearchTest, EveryPlanWithinTheLimitIsAPoint) {
+  SearchRequest some = request(16);
+  some.fixed.set("plan/schedule", "1f1b").set("plan/recompute", "full").set("plan/zero", "1");
+  some.fixed.set("network/contention", "off").set("network/compute_slowdown", "off").set("host/cuda_graphs", "on");
+  some.listed.push_back({"training/micro_batch", {"1", "2"}});
+  const auto found = space(std::move(some));
+  ASSERT_TRUE(found.has_value());
+  const auto session = Session::make(found->base());
+  const auto result = search(*found, *session, {.within = 0.5});
+  ASSERT_TRUE(result.has_value());
+  std::vector<Seconds> steps;
+  std::int64_t most_stages = 0;
+  found->for_each([&](const Scenario& scenario) {
+    const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training);
+    const auto step = step_time(scenario, *session);
+    if (!memory || memory->peak() > scenario.cluster.gpu.memory || !step) return true;
+    if (*step < 1.5 * result->answers.front().report.step) most_stages = std::max(most_stages, scenario.plan.pp);
+    steps.push_back(*step);
+    return true;
+  });
+  const Seconds limit = 1.5 * *std::min_element(steps.begin(), steps.end());
+  const auto within = std::count_if(steps.begin(), steps.end(), [&](Seconds step) { return step <= limit; });
+  EXPECT_EQ(static_cast<std::ptrdiff_t>(result->points.size()), within);
+  EXPECT_GE(most_stages, 4);
+}
+
+// A stage between others sends each microbatch on and its gradient back; the last one only sends back.
+TEST(SearchTest, NetworkTimeIsThatOfTheBusiestStage) {
+  SearchRequest some = request(4, "gpt3-1.3b");
+  some.fixed.set("plan/tp", 1).set("plan/pp", 4).set("plan/schedule", "1f1b").set("plan/recompute", "full");
+  some.fixed.set("training/micro_batch", 1).set("training/global_batch", 1024);
+  some.listed.push_back({"plan/zero", {"1"}});
+  const auto found = space(std::move(some));
+  ASSERT_TRUE(found.has_value()) << to_text(found.error());
+  const auto session = Session::make(found->base());
+  const auto result = search(*found, *session);
+  ASSERT_TRUE(result.has_value());
+  ASSERT_FALSE(result->answers.empty());
+  const double hidden = 2048.0 * 2048 * 2;  // bytes
+  const auto message = session->network().forecast({CollectiveKind::kSendRecv, hidden * units::B, {0, {{2, 1}}}});
+  ASSERT_TRUE(message.has_value());
+  EXPECT_NEAR(result->answers.front().network / (2 * 1024.0 * message->latency), 1, 0.01);
 }
 
 // Members of a team in one process: what they say is gathered where all of them meet.

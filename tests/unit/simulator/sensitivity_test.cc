@@ -118,5 +118,15 @@ TEST(Sensitivities, PartsThatAMachineDoesNotHaveAreLeftOut) {
   }
 }
 
+// A quarter better: a quarter more bandwidth, and latencies of which 1.25 take as long as one did.
+TEST(Sensitivities, WhatShouldBeShortIsDivided) {
+  const auto found = sensitivities(scenario(), 0.25);
+  ASSERT_TRUE(found.has_value());
+  for (const Sensitivity& each : *found) {
+    const bool shorter = each.part == "latency" || each.part == "launch-cost";
+    EXPECT_DOUBLE_EQ(each.factor, shorter ? 0.8 : 1.25) << each.part;
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "advice.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
@@ -93,6 +94,17 @@ TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   EXPECT_NEAR(simulate(scenario, session)->step / bound.step, 2, 0.01);
   scenario.host.cuda_graphs = true;
   EXPECT_LT(simulate(scenario, session)->step / bound.step, 0.1);
+}
+
+// Launches run ahead of kernels that take longer than they do; where each is awaited, all of them cost.
+TEST(Simulate, ShortLaunchesHideBehindKernels) {
+  Scenario scenario = small_scenario();
+  const Session session = *Session::make(scenario);
+  const Seconds kernels = simulate(scenario, session)->step;
+  scenario.host = {.launch_cost = 100 * ns};
+  EXPECT_EQ(simulate(scenario, session)->step, kernels);
+  scenario.host.blocking_launches = true;
+  EXPECT_GT(simulate(scenario, session)->step, kernels);
 }
 
 // A host of 40 GB/s behind PCIe of 32 GB/s, half and 0.8 of which is reached: n parameters take n (4 / 25.6 + 30 / 20 +
@@ -307,6 +319,17 @@ TEST(StepTime, IsThatOfThePrediction) {
   EXPECT_LE(*step_time(alone, *session), prediction->step);
 }
 
+// However efficient, kernels need their operations at the peak of the data sheet.
+TEST(StepTime, OfEfficientKernelsIsNotBelowTheirFloor) {
+  Scenario scenario = small_scenario();
+  const auto session = Session::make(scenario);
+  ASSERT_TRUE(session);
+  const Seconds least = step_flops(scenario.model, scenario.plan, scenario.training).model / (312 * TFLOP / s);
+  const Seconds step = *step_time(scenario, *session, 1e9);
+  EXPECT_GE(step, least);
+  EXPECT_LT(step, 2 * least);
+}
+
 // Stages whose ranks lie unlike in the nodes have their own forecasts; collectives that only two stages run do not
 // concern the others.
 TEST(StepTime, OfStagesThatDoNotFillNodes) {
@@ -415,6 +438,23 @@ TEST(Simulate, NamesThePlanThatWouldFit) {
   ASSERT_TRUE(report.remedy);
   EXPECT_LE(report.remedy->peak, scenario.cluster.gpu.memory);
   EXPECT_FALSE(report.remedy->set.empty());
+}
+
+// Weights and gradients of 135 million parameters, 0.8 GB, leave no room beside the framework's GiB: replicas give half
+// of their ranks to divide them, or more.
+TEST(Simulate, ARemedyGivesUpReplicasForDegrees) {
+  Scenario scenario = small_scenario();
+  scenario.cluster.gpu.memory = 1.6 * GiB;
+  scenario.plan.dp = 8;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  ASSERT_TRUE(report.remedy);
+  std::int64_t replicas = 8, divided = 1;
+  for (const Assignment& each : report.remedy->set) {
+    if (each.field == "plan/dp") replicas = std::stoll(each.text);
+    if (each.field == "plan/tp" || each.field == "plan/pp") divided *= std::stoll(each.text);
+  }
+  EXPECT_GE(divided, 2);
+  EXPECT_EQ(replicas * divided, 8);
 }
 
 TEST(Simulate, WarnsOfWhatDeservesIt) {

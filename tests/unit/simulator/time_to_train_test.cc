@@ -58,6 +58,12 @@ TEST(TimeToTrain, WithoutFailuresOnlyCheckpointsCost) {
   EXPECT_NEAR(goodput(Seconds(), Seconds(), Seconds(), kHour), 1, 1e-12);
 }
 
+// Daly 2006: an interval t takes M e^(R/M) (e^((t + D)/M) - 1), as also a restart may fail.
+TEST(TimeToTrain, RestartsTakeTheirTime) {
+  EXPECT_NEAR(goodput(kHour, Seconds(), 0.5 * kHour, kHour), 1 / (std::exp(0.5) * (std::exp(1.0) - 1)), 1e-12);
+  EXPECT_NEAR(goodput(0.5 * kHour, 0.5 * kHour, Seconds(), kHour), 0.5 / (std::exp(1.0) - 1), 1e-12);
+}
+
 TEST(TimeToTrain, StepsTimesStepByGoodput) {
   ScenarioSpec spec;
   spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 8);
@@ -69,8 +75,11 @@ TEST(TimeToTrain, StepsTimesStepByGoodput) {
   EXPECT_NEAR(time->total * time->goodput / (time->steps * answer->step), 1, 1e-12);
   EXPECT_LT(time->goodput, 1);
   EXPECT_GT(time->goodput, 0.9);
+  EXPECT_NEAR(time->time_between_failures / (kGpuTimeBetweenFailures / 1024.0), 1, 1e-12);
   EXPECT_LT(time->low, time->total);
   EXPECT_GT(time->high, time->total);
+  EXPECT_NEAR(time->low / time->total, answer->step_low / answer->step, 1e-12);
+  EXPECT_NEAR(time->high / time->total, answer->step_high / answer->step, 1e-12);
   EXPECT_NEAR(time->gpu_hours, 1024 * (time->total / kHour), 1e-6);
   // 174.6 B parameters of 14 bytes over 1,024 shares of 2 TB/s / 16,384.
   EXPECT_NEAR(time->checkpoint / units::s, 174.6e9 * 14 / (2e12 / 16), 0.01 * 20);

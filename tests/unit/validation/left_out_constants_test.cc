@@ -40,6 +40,17 @@ TEST(LeftOutConstants, FindsTheConstantsThatMadeTheSteps) {
   EXPECT_THAT(*text, HasSubstr("each publication one vote: mean 0.0 %, bias +0.0 %"));
 }
 
+// Steps that took a million times as long as any constants say are forecast 100 % too short, by publications of two
+// runs as by those of one.
+TEST(LeftOutConstants, PublicationsOfManyRunsHaveOneVote) {
+  const Catalog catalog = Catalog::standard();
+  const CollectedRun first = run_of("first", "h100-sxm-80gb", 8), second = run_of("second", "h100-sxm-80gb", 8);
+  const std::vector<JudgedRun> judged = {{&first, 1e7 * units::s}, {&first, 1e7 * units::s}, {&second, 1e7 * units::s}};
+  const auto text = left_out_constants(judged, catalog, {});
+  ASSERT_TRUE(text);
+  EXPECT_THAT(*text, HasSubstr("each publication one vote: mean 100.0 %, bias -100.0 %"));
+}
+
 TEST(LeftOutConstants, OnePublicationLeavesNothingToFindThemOn) {
   const Catalog catalog = Catalog::standard();
   const CollectedRun run = run_of("alone", "h100-sxm-80gb", 8);

@@ -112,5 +112,19 @@ TEST(RunCollection, OneVoteAConfiguration) {
   EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 1 |"));
 }
 
+// Two runs of one GPU, one three times as long as the other: they reach x and x / 3 of the peak, 2 x / 3 in the mean,
+// at which the step takes 1.5 times as long as the shorter.
+TEST(CheckRuns, TheBaselineIsTheMeanUtilization) {
+  const auto run = [](const char* id, double seconds) {
+    return PublishedRun{
+        id, "", "gpt3-1.3b", "dgx-h100", {{"plan/dp", "8"}, {"training/global_batch", "64"}}, seconds * units::s};
+  };
+  const PublishedRuns runs{"paper", "Paper", "", {run("short", 1), run("long", 3)}};
+  const auto checks = check_runs({&runs, 1}, Catalog::standard());
+  ASSERT_TRUE(checks) << to_text(checks.error());
+  ASSERT_EQ(checks->size(), 2u);
+  for (const RunCheck& check : *checks) EXPECT_NEAR(check.baseline / units::s, 1.5, 1e-12);
+}
+
 }  // namespace
 }  // namespace ns_dist
