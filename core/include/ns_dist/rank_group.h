@@ -37,8 +37,8 @@ struct RankGroup {
     return rank;
   }
 
-  // Where groups do not begin at a multiple of their strides (pairs of mirrored pipeline stages), `rank` is a member, or
-  // a member moved within its stage.
+  // Where groups do not begin at a multiple of their strides (pairs of mirrored pipeline stages), `rank` is a member,
+  // or a member moved within its stage.
   RankGroup of(Rank rank) const {
     RankGroup group{rank, strides};
     for (const Stride& s : strides) {
