@@ -174,17 +174,20 @@ std::string format_in_base(double value, Dimension dimension) {
   if (best == nullptr) return fmt::format("{} (base units)", value);
   // The text must read back as the value, and not every double survives the division and the multiplication. What was
   // read from a text of up to 15 digits gives them back in its own unit; base units give back every value.
-  struct Way {
-    const UnitName* unit;
-    int digits;
-  };
-  for (const Way& way : {Way{best, 15}, Way{above, 15}, Way{below, 15}, Way{best, 17}}) {
-    if (way.unit == nullptr) continue;
-    const std::string text = fmt::format("{:.{}g}", value / way.unit->scale, way.digits);
+  const auto text_in = [&](const UnitName* unit, int digits) -> std::string {  // empty: not the value
+    if (unit == nullptr) return {};
+    const std::string text = fmt::format("{:.{}g}", value / unit->scale, digits);
     double scaled = 0;
     std::from_chars(text.data(), text.data() + text.size(), scaled);
-    if (scaled * way.unit->scale == value) return fmt::format("{} {}{}", scaled, way.unit->name, suffix);
+    return scaled * unit->scale == value ? fmt::format("{} {}{}", scaled, unit->name, suffix) : "";
+  };
+  if (std::string text = text_in(best, 15); !text.empty()) return text;
+  std::string text = text_in(above, 15);
+  if (std::string other = text_in(below, 15); text.empty() || (!other.empty() && other.size() < text.size())) {
+    text = std::move(other);
   }
+  if (text.empty()) text = text_in(best, 17);
+  if (!text.empty()) return text;
   for (const UnitName& unit : kUnits) {
     if (unit.dimension == over && unit.scale == 1) return fmt::format("{} {}{}", value, unit.name, suffix);
   }
