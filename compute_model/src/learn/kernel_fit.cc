@@ -367,6 +367,7 @@ class Fitter {
     weights.on_other_gpu = other_corrector(seen);
     weights.other_generation = quantiles_of(pooled(far.empty() ? near : far, std::nullopt), kTailElsewhere);
     weights.same_generation = quantiles_of(pooled(near.empty() ? far : near, std::nullopt), kTailElsewhere);
+    widen_elsewhere(weights);
     weights.power = power(scores);
     weights.slowdown = slowdown(scores);
     progress_(1.0, "done");
