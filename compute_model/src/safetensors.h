@@ -23,6 +23,7 @@ class Safetensors {
   // Refers to `bytes`, which must outlive it. Errors: too short, a header that is not JSON or not as the format wants
   // it, data that overlap or leave the file.
   static Result<Safetensors> parse(std::string_view bytes, const std::string& where);
+  static Result<Safetensors> parse(std::string&& bytes, const std::string& where) = delete;  // would not outlive it
   std::string bytes() const;
 
   std::map<std::string, std::string>& metadata() { return metadata_; }

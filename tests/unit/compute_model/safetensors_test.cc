@@ -46,9 +46,9 @@ TEST(Safetensors, ReadsWhatItWrites) {
 
 // The example of the format's own description, with one tensor.
 TEST(Safetensors, ReadsForeignFiles) {
-  const auto file = Safetensors::parse(
-      with_header(R"({"x":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})", std::string("\0\0\200?\0\0\0@", 8)),
-      "w");
+  const std::string bytes =
+      with_header(R"({"x":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})", std::string("\0\0\200?\0\0\0@", 8));
+  const auto file = Safetensors::parse(bytes, "w");
   ASSERT_TRUE(file) << to_text(file.error());
   EXPECT_EQ(*file->get<float>("x"), (std::vector<float>{1, 2}));
 }
