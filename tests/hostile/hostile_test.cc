@@ -18,7 +18,7 @@ const std::filesystem::path kHere = std::filesystem::path(NS_DIST_SOURCE_DIR) / 
 
 // Sanitizers reserve terabytes of addresses.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr const char* kLimits = "ulimit -c 0; timeout -s KILL 120 ";
+constexpr const char* kLimits = "ulimit -c 0; timeout -s KILL 600 ";
 #else
 // Seconds of the processor, not of the clock: the machine may have other work.
 constexpr const char* kLimits =
