@@ -32,6 +32,12 @@ std::string behind_text(const SearchAnswer& answer) {
                      percent(answer.behind_high));
 }
 
+// ", as in: ..." where there is an example of the reason.
+std::string as_in(const SearchResult& result, const std::string& reason) {
+  const auto example = result.examples.find(reason);
+  return example == result.examples.end() ? "" : ", as in: " + with_flags(example->second);
+}
+
 std::string no_plan(const SearchCase& found) {
   if (found.result.interrupted) return "interrupted before a plan was timed";
   const auto& reasons = found.result.infeasible;
@@ -39,9 +45,8 @@ std::string no_plan(const SearchCase& found) {
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   if (!found.result.least_memory || (most != reasons.end() && most->first != "memory")) {
     if (most == reasons.end()) return "no plan is possible";
-    const auto example = found.result.examples.find(most->first);
     return fmt::format("no plan is possible, most because of {}{}", with_flags(most->first),
-                       example == found.result.examples.end() ? "" : ", as in: " + with_flags(example->second));
+                       as_in(found.result, most->first));
   }
   return fmt::format("no plan fits into memory: the least needs {} of {}", bytes_text(*found.result.least_memory),
                      bytes_text(found.base.cluster.gpu.memory));
@@ -53,10 +58,8 @@ void add_reasons(std::string& page, const SearchResult& result) {
   std::stable_sort(reasons.begin(), reasons.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   page += "\nNot possible\n";
   for (std::size_t i = 0; i < std::min(kMostReasons, reasons.size()); ++i) {
-    const auto example = result.examples.find(reasons[i].first);
     page += fmt::format("  {:>11}  {}{}\n", with_commas(static_cast<std::int64_t>(reasons[i].second)),
-                        with_flags(reasons[i].first),
-                        example == result.examples.end() ? "" : ", as in: " + with_flags(example->second));
+                        with_flags(reasons[i].first), as_in(result, reasons[i].first));
   }
 }
 

@@ -142,17 +142,6 @@ void prepare_measured(PendingCorrection& pending, const PredictorWeights& weight
   prepare_term(pending.measured, weights.on_measured_gpu, predictor, features, gpu);
 }
 
-void widen_elsewhere(PredictorWeights& weights) {
-  for (std::size_t side = 0; side < 2 * kErrorGroups; ++side) {
-    float least = 4;
-    for (const Quantiles& measured : weights.measured) least = std::min(least, std::abs(measured[side]));
-    for (Quantiles* quantiles : {&weights.same_generation, &weights.other_generation}) {
-      float& bound = (*quantiles)[side];
-      if (std::abs(bound) < least) bound = std::copysign(least, bound);
-    }
-  }
-}
-
 void prepare_scaled(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
                     const Features& features, const ReferenceFeatures& reference) {
   // With a share of one, the corrector of other GPUs would have no weight. It costs as much as all the rest.

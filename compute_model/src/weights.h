@@ -47,10 +47,6 @@ struct PredictorWeights {
   Corrector slowdown;
 };
 
-// A GPU that was not measured is forecast with no more certainty, to neither side, than the most certain measured one:
-// the few GPUs of a library may all err to one side. Widens what is narrower.
-void widen_elsewhere(PredictorWeights& weights);
-
 struct KernelWeights {
   std::map<std::string, std::string> metadata;
   std::array<std::optional<PredictorWeights>, kPredictorCount> predictors;

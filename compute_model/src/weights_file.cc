@@ -195,7 +195,6 @@ Result<KernelWeights> read(std::string_view bytes, const std::string& where, con
     NS_TRY(const auto other_generation, get_quantiles(file, name + "/quantiles/other_generation", 1, where));
     part.same_generation = same_generation.front();
     part.other_generation = other_generation.front();
-    widen_elsewhere(part);
     if (weights.metadata.contains(name + "/power/trees")) {
       NS_TRY(part.power, get(file, name + "/power", shared, text(name + "/power/layers"),
                              text(name + "/power/trees") != "0", where, owner, check));

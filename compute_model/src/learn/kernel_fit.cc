@@ -661,6 +661,19 @@ class Fitter {
     return corrector;
   }
 
+  // A GPU that was not measured is forecast with no more certainty, to neither side, than the most certain measured
+  // one: the few GPUs of a library may all err to one side. Widens what is narrower.
+  static void widen_elsewhere(PredictorWeights& weights) {
+    for (std::size_t side = 0; side < 2 * kErrorGroups; ++side) {
+      float least = 4;
+      for (const Quantiles& measured : weights.measured) least = std::min(least, std::abs(measured[side]));
+      for (Quantiles* quantiles : {&weights.same_generation, &weights.other_generation}) {
+        float& bound = (*quantiles)[side];
+        if (std::abs(bound) < least) bound = std::copysign(least, bound);
+      }
+    }
+  }
+
   static Quantiles quantiles_of(const Residuals& residuals, double tail = 0.05) {
     Quantiles quantiles{};
     for (std::size_t group = 0; group < kErrorGroups; ++group) {
