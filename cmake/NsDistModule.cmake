@@ -9,6 +9,9 @@ function(ns_dist_module room)
   file(GLOB headers CONFIGURE_DEPENDS include/ns_dist/*.h)
   file(GLOB sources CONFIGURE_DEPENDS src/*.cc src/*/*.cc)
   add_library(${target} STATIC ${sources})
+  set(rows ${sources})
+  list(FILTER rows INCLUDE REGEX "/(algorithms|schedules)/")  # each fills in a row of a table, with the same names
+  set_source_files_properties(${rows} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${headers})
   target_include_directories(${target} PRIVATE src)
   # Headers that the house shares with itself: internal/ns_dist/internal/ of this room and of those in DEPS. They are

@@ -16,6 +16,12 @@ if(NS_DIST_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 
+# Our presets compile a dozen files at once, which takes a third of the time. A fast cycle of edits is that of one file:
+# cmake --preset dev -DCMAKE_UNITY_BUILD=OFF.
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options(-Wno-subobject-linkage)  # takes a file that is compiled with others for a header
+endif()
+
 # A release is the same wherever it is built: sources are named by their place in the project.
 add_compile_options($<$<CONFIG:Release>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion)

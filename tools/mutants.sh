@@ -3,7 +3,8 @@
 # and prints who noticed. Property tests are asked where no unit test did. Golden files are not asked: they only say
 # that something changed.
 #
-#   tools/mutants.sh BUILD [FROM [TO]]     BUILD: a configured build folder of this source, as build/dev
+#   tools/mutants.sh BUILD [FROM [TO]]     BUILD: a configured build folder of this source, best
+#                                          with CMAKE_UNITY_BUILD=OFF
 #   JOBS=1 tools/mutants.sh BUILD          with one compiler at a time instead of two
 #
 # A mutant is a line: what it is | file | sed expression | tests, in the order in which they are asked. It costs a build
@@ -26,7 +27,7 @@ attention goes backward with four products|core/src/operator.cc|s@3 \* width + 2
 keys are read for each head of the queries|core/src/operator.cc|s@batch \* kv_heads \* keys@batch * std::max(kv_heads, heads) * keys@|unit_core
 Adam reads no master weight|core/src/operator.cc|s@elements(4 \* n, DType::kFp32)@elements(3 * n, DType::kFp32)@|unit_core
 an idle expert is read as well|core/src/operator.cc|s@elements(active_experts(op) \* weights@elements(std::max(active_experts(op), d(op.experts)) * weights@|unit_core unit_compute_model
-experts of a token may be the same|core/src/routing.cc|s@d(open - here - i) / d(open - i)@d(open - here) / d(open)@|unit_core
+experts of a token may be the same|core/src/routing.cc|s@real(open - here - i) / real(open - i)@real(open - here) / real(open)@|unit_core
 the bias of errors has no sign|core/src/error_figures.cc|s@figures.bias += error@figures.bias += std::abs(error)@|unit_core
 one direction of a torus has all of its bandwidth|core/src/astra_network.cc|s@bandwidth /= 2;@bandwidth /= 1;@|unit_core
 an all-gather has the size of its result|core/src/astra_network.cc|s@gathers ? static_cast<double>(collective.group.size()) : 1@gathers ? 1.0 : 1@|unit_core unit_network_model unit_chakra_io

@@ -22,7 +22,7 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Request {
+struct AnnotateRequest {
   std::string traces, output, gpu, recorded_on, mode = "sustained";
   bool force = false, json = false, repair = false;
 };
@@ -148,7 +148,7 @@ Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* 
   return gpu;
 }
 
-Result<Done> annotate_folder(const Request& request, const AnnotateModel& model) {
+Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel& model) {
   Done done;
   NS_TRY(const TraceSet traces, find_traces(request.traces));
   const std::size_t files = done.files = traces.files.size();
@@ -178,7 +178,7 @@ Result<Done> annotate_folder(const Request& request, const AnnotateModel& model)
   return done;
 }
 
-Result<int> answer(const Request& request) {
+Result<int> answer(const AnnotateRequest& request) {
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
   const Catalog catalog = Catalog::standard();
@@ -229,7 +229,7 @@ int annotate_command(int argc, const char* const* argv) {
       "All other bytes of the traces stay as they are, but for --repair.",
       "annotate"};
   set_up(app);
-  Request request;
+  AnnotateRequest request;
   app.add_option("TRACES", request.traces, "one trace; or a folder or PREFIX of PREFIX.RANK.et, plain or .et.gz")
       ->type_name("")
       ->required();

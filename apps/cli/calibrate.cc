@@ -25,7 +25,7 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Request {
+struct CalibrateRequest {
   std::string gpu, cluster, collectives, kernels, mode = "sustained", output, next;
   std::vector<std::string> from;
 };
@@ -51,7 +51,7 @@ Result<T> named_by(const char* flag, Result<T> found) {
   return found;
 }
 
-Result<Cluster> cluster_of(const Request& request) {
+Result<Cluster> cluster_of(const CalibrateRequest& request) {
   if (request.gpu.empty() && request.cluster.empty()) {
     return fail({ErrorCode::kUsage,
                  "the machine of the measurements is missing",
@@ -80,7 +80,7 @@ Result<double> mean_error(const std::vector<CollectiveRow>& rows, const Cluster&
   return sum / static_cast<double>(rows.size());
 }
 
-Result<std::vector<CollectiveRow>> read_rows(const Request& request, const Cluster& cluster) {
+Result<std::vector<CollectiveRow>> read_rows(const CalibrateRequest& request, const Cluster& cluster) {
   NS_TRY(const CsvTable table, CsvTable::read(request.collectives));
   NS_TRY(const CollectiveReader reader, CollectiveReader::of(table, "", cluster.id));
   const Catalog catalog = Catalog::standard();
@@ -125,7 +125,7 @@ void warn_if_worse(std::string_view what, double before, double after) {
 }
 
 // A correction of collectives: what the measurements add to the curves that are compiled in.
-Result<std::string> calibrate_collectives(const Request& request) {
+Result<std::string> calibrate_collectives(const CalibrateRequest& request) {
   NS_TRY(const Cluster cluster, cluster_of(request));
   NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.collectives}));
   NS_TRY(const std::vector<CollectiveRow> rows, read_rows(request, cluster));
@@ -171,7 +171,7 @@ Result<std::vector<KernelUse>> kernels_of(const Scenario& scenario) {
 
 // The kernels of the reports that --from names. Typical steps count where it names none, and are kernels that may be
 // measured where it does.
-Result<std::vector<std::vector<KernelUse>>> steps_of(const Request& request, const Gpu& gpu) {
+Result<std::vector<std::vector<KernelUse>>> steps_of(const CalibrateRequest& request, const Gpu& gpu) {
   std::vector<std::vector<KernelUse>> steps;
   for (const std::string& report : request.from) {
     WorkFlags flags;
@@ -195,7 +195,7 @@ Result<std::vector<std::vector<KernelUse>>> steps_of(const Request& request, con
 }
 
 // What to measure next, for people; --next has it as a table.
-Result<std::string> advice_of(const Request& request, const Gpu& gpu, const KernelCalibration& calibration,
+Result<std::string> advice_of(const CalibrateRequest& request, const Gpu& gpu, const KernelCalibration& calibration,
                               std::span<const std::vector<KernelUse>> steps) {
   NS_TRY(const MeasurementAdvice advice, next_measurements(gpu, calibration, steps, kAdvised));
   std::vector<Operator> rows;
@@ -216,7 +216,7 @@ Result<std::string> advice_of(const Request& request, const Gpu& gpu, const Kern
 }
 
 // A correction of kernels: what the measurements of one GPU add to the forecast for it.
-Result<std::string> calibrate_gpu(const Request& request) {
+Result<std::string> calibrate_gpu(const CalibrateRequest& request) {
   if (request.gpu.empty()) {
     return fail({ErrorCode::kUsage,
                  "the GPU of the measurements is missing",
@@ -258,7 +258,7 @@ int calibrate_command(int argc, const char* const* argv) {
       "cluster's collectives, for --calibration.",
       "calibrate"};
   set_up(app);
-  Request request;
+  CalibrateRequest request;
   app.add_option("--cluster", request.cluster, "where they were measured: ns-dist list clusters, or JSON")
       ->type_name("ID|FILE");
   app.add_option("--gpu", request.gpu, "or the GPU, for its usual cluster: ns-dist list gpus, or JSON")

@@ -16,7 +16,7 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Request {
+struct CollectivesRequest {
   std::string input, output, gpu, cluster;
   std::optional<std::string> model, algorithm, protocol, calibration;
 };
@@ -35,7 +35,7 @@ std::string errors_text(const CollectiveErrorTable& table) {
   return text;
 }
 
-Result<int> answer(const Request& request) {
+Result<int> answer(const CollectivesRequest& request) {
   NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input}));
   NS_TRY(CsvStream input, CsvStream::open(request.input));
   // A table about one machine need not repeat it in every row.
@@ -106,7 +106,7 @@ int collectives_command(int argc, const char* const* argv) {
   CLI::App app{"How long do these collectives take? A CSV, plain or gzipped, in; the same with forecasts out.",
                "collectives"};
   set_up(app);
-  Request request;
+  CollectivesRequest request;
   app.add_option(
          "--input", request.input,
          "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node, dtype, imbalance, latency_ms")

@@ -20,7 +20,7 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Request {
+struct ExplainRequest {
   std::string subject, shape;
   std::string dtype = "bf16", pass = "forward", layout, library, value_dim, mode = "sustained";
   std::string gpu = "h100-sxm-80gb", cluster, ranks = "8", stride = "1", nodes, window = "0", kv_heads;
@@ -137,7 +137,7 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
 }
 
 // The operator of the request: its shape, and the flags that were given, by the columns that they fill.
-Result<OperatorKind> operator_of(const OperatorForm& form, const Request& request) {
+Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest& request) {
   GivenFields fields;
   fields.set("dtype", request.dtype);
   if (!form.dimensions.empty()) {
@@ -211,7 +211,7 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const Request& reques
   return kind;
 }
 
-Result<Explanation> explain_operator(const OperatorForm& form, const Request& request) {
+Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequest& request) {
   NS_TRY(OperatorKind kind, operator_of(form, request));
   const bool block_scaled = (form.family == "gemm" || form.family == "attention") &&
                             (request.dtype == "fp8_block" || request.dtype == "mxfp8");
@@ -235,7 +235,7 @@ Result<Explanation> explain_operator(const OperatorForm& form, const Request& re
 }
 
 // The subject of an operator's explanation names its GPU; that of a collective names no machine, so it is added.
-Result<Explanation> explain_collective(CollectiveKind kind, const Request& request) {
+Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest& request) {
   NS_TRY(const std::int64_t ranks, read_count(request.ranks, "--ranks", 2, kMostRanks));
   NS_TRY(const std::int64_t stride, read_count(request.stride, "--stride", 1, kMostRanks));
   Bytes size;
@@ -370,7 +370,7 @@ int explain_command(int argc, const char* const* argv) {
       "a step.",
       "explain"};
   set_up(app);
-  Request request;
+  ExplainRequest request;
   app.add_option("subject", request.subject, "step, or an operator or a collective from the table below")
       ->type_name("");
   app.add_option("shape", request.shape, "its size, as the table below has it")->type_name("");

@@ -19,13 +19,13 @@ namespace {
 
 constexpr std::string_view kCollectives = "collectives", kClusters = "clusters";
 
-struct Request {
+struct FitRequest {
   std::string data, output, threads;
   std::vector<std::string> predictors, exclude_gpus, exclude_generations, tables, exclude_tables, prefer_frameworks;
 };
 
 // Corrections of collectives: one of the two calibrations that the folder teaches.
-Result<int> answer_collectives(const Request& request) {
+Result<int> answer_collectives(const FitRequest& request) {
   const Catalog catalog = Catalog::standard();
   NS_TRY(const LearnedCalibrations learned, learn_collectives(request.data, usual_clusters(catalog)));
   const NetworkCalibration& wanted = request.predictors.front() == kCollectives ? learned.families : learned.clusters;
@@ -35,7 +35,7 @@ Result<int> answer_collectives(const Request& request) {
 }
 
 // What need not be found only after hours of fitting.
-Result<void> check(const Request& request) {
+Result<void> check(const FitRequest& request) {
   std::vector<std::string> known(kernel_predictors().begin(), kernel_predictors().end());
   known.emplace_back(kCollectives), known.emplace_back(kClusters);
   for (const std::string& name : request.predictors) {
@@ -62,7 +62,7 @@ Result<void> check(const Request& request) {
   return {};
 }
 
-Result<int> answer(const Request& request) {
+Result<int> answer(const FitRequest& request) {
   NS_TRY_VOID(check(request));
   if (std::any_of(request.predictors.begin(), request.predictors.end(),
                   [](const std::string& name) { return name == kCollectives || name == kClusters; })) {
@@ -101,7 +101,7 @@ int fit_command(int argc, const char* const* argv) {
   CLI::App app{"Weights of the kernel model from measured kernels, with a card that lists what they were fitted on.",
                "fit"};
   set_up(app);
-  Request request;
+  FitRequest request;
   app.add_option("--data", request.data, "folder of measured kernels, CSV or CSV.gz")->type_name("DIR")->required();
   app.add_option("--output", request.output, "the weights; the card is written beside them as FILE.md")
       ->type_name("FILE")

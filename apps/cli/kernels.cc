@@ -14,7 +14,7 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Request {
+struct KernelsRequest {
   std::string input, output, gpu, mode = "burst", threads, calibration;
 };
 
@@ -32,7 +32,7 @@ std::string errors_text(const std::vector<KernelErrors>& table) {
   return text;
 }
 
-Result<int> answer(const Request& request) {
+Result<int> answer(const KernelsRequest& request) {
   KernelTableOptions options;
   NS_TRY(options.model.mode, read_mode(request.mode));
   if (!request.calibration.empty()) {
@@ -99,7 +99,7 @@ std::string operators_text() {
 int kernels_command(int argc, const char* const* argv) {
   CLI::App app{"How long do these kernels take? A CSV, plain or gzipped, in; the same with forecasts out.", "kernels"};
   set_up(app);
-  Request request;
+  KernelsRequest request;
   app.add_option("--input", request.input,
                  "columns gpu, op, dtype [bf16] and the operator's dimensions; optional latency_ms, measured")
       ->type_name("CSV")

@@ -18,13 +18,13 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Request {
+struct LintRequest {
   std::string traces, groups, network, system;
   bool no_run = false, json = false;
 };
 
 // Splits, NPUs and roofline, where the files are there.
-Result<LintOptions> options_of(const Request& request, const TraceSet& traces) {
+Result<LintOptions> options_of(const LintRequest& request, const TraceSet& traces) {
   LintOptions options;
   if (request.no_run) options.most_nodes_to_run = 0;
   const std::filesystem::path folder = traces.prefix.parent_path();
@@ -104,7 +104,7 @@ std::string json_text(const TraceSet& traces, const LintReport& report, double s
   return out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-Result<int> answer(const Request& request) {
+Result<int> answer(const LintRequest& request) {
   NS_TRY(const TraceSet traces, find_traces(request.traces));
   NS_TRY(const CommGroups groups, groups_beside(traces, request.groups));
   NS_TRY(LintOptions options, options_of(request, traces));
@@ -127,7 +127,7 @@ int lint_command(int argc, const char* const* argv) {
       "something is wrong; notes alone are not.",
       "lint"};
   set_up(app);
-  Request request;
+  LintRequest request;
   app.add_option("TRACES", request.traces, "folder, or PREFIX of PREFIX.RANK.et, plain or .et.gz")
       ->type_name("")
       ->required();

@@ -16,30 +16,28 @@
 namespace ns_dist::cli {
 namespace {
 
-using Row = ListRow;
-
 template <CatalogKind kKind>
-Result<std::vector<Row>> entries() {
+Result<std::vector<ListRow>> entries() {
   return list_rows(Catalog::standard(), kKind);
 }
 
 template <class Entries>
-std::vector<Row> rows_from(const Entries& entries) {
-  std::vector<Row> rows;
+std::vector<ListRow> rows_from(const Entries& entries) {
+  std::vector<ListRow> rows;
   for (const auto& entry : entries) rows.push_back({std::string(entry.name), std::string(entry.description)});
   return rows;
 }
 
-Result<std::vector<Row>> operators() {
-  std::vector<Row> rows;
+Result<std::vector<ListRow>> operators() {
+  std::vector<ListRow> rows;
   for (const OperatorForm& form : operator_forms()) {
     rows.push_back({std::string(form.family), std::string(form.description)});
   }
   return rows;
 }
 
-Result<std::vector<Row>> schedules() {
-  std::vector<Row> rows;
+Result<std::vector<ListRow>> schedules() {
+  std::vector<ListRow> rows;
   for (const PipelineSchedule* schedule : pipeline_schedules()) {
     rows.push_back({std::string(schedule->name), std::string(schedule->description)});
   }
@@ -48,7 +46,7 @@ Result<std::vector<Row>> schedules() {
 
 struct Listing {
   std::string_view name, summary;
-  Result<std::vector<Row>> (*rows)();
+  Result<std::vector<ListRow>> (*rows)();
 };
 
 constexpr std::array<Listing, 10> kListings = {{
@@ -58,23 +56,25 @@ constexpr std::array<Listing, 10> kListings = {{
     {"fabrics", "what --intra and --inter may name", entries<CatalogKind::kFabric>},
     {"frameworks", "what --framework may name", entries<CatalogKind::kFramework>},
     {"schedules", "what --schedule may name", schedules},
-    {"algorithms", "how collectives may run", [] { return Result<std::vector<Row>>(rows_from(network_algorithms())); }},
+    {"algorithms", "how collectives may run",
+     [] { return Result<std::vector<ListRow>>(rows_from(network_algorithms())); }},
     {"protocols", "how collectives may move data",
-     [] { return Result<std::vector<Row>>(rows_from(network_protocols())); }},
+     [] { return Result<std::vector<ListRow>>(rows_from(network_protocols())); }},
     {"operators", "what kernels can be forecast", operators},
-    {"sinks", "files that timelines are written to", [] { return Result<std::vector<Row>>(rows_from(trace_sinks())); }},
+    {"sinks", "files that timelines are written to",
+     [] { return Result<std::vector<ListRow>>(rows_from(trace_sinks())); }},
 }};
 
-std::string rendered(const std::vector<Row>& rows, bool json) {
+std::string rendered(const std::vector<ListRow>& rows, bool json) {
   if (json) {
     nlohmann::ordered_json entries = nlohmann::ordered_json::array();
-    for (const Row& row : rows) entries.push_back({{"id", row.id}, {"text", row.text}});
+    for (const ListRow& row : rows) entries.push_back({{"id", row.id}, {"text", row.text}});
     return entries.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   }
   std::size_t width = 0;
-  for (const Row& row : rows) width = std::max(width, row.id.size());
+  for (const ListRow& row : rows) width = std::max(width, row.id.size());
   std::string text;
-  for (const Row& row : rows) text += fmt::format("{:<{}}  {}\n", row.id, width, row.text);
+  for (const ListRow& row : rows) text += fmt::format("{:<{}}  {}\n", row.id, width, row.text);
   return text;
 }
 
@@ -93,7 +93,7 @@ int list_command(int argc, const char* const* argv) {
   if (const auto done = parse(app, argc, argv)) return *done;
 
   if (what.empty()) {
-    std::vector<Row> rows;
+    std::vector<ListRow> rows;
     rows.reserve(kListings.size());
     for (const Listing& listing : kListings) rows.push_back({std::string(listing.name), std::string(listing.summary)});
     std::fputs(rendered(rows, json).c_str(), stdout);

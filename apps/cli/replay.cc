@@ -21,7 +21,7 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Request {
+struct ReplayRequest {
   std::string traces, network, system, groups, memory;
   std::optional<std::string> workload;  // ASTRA-Sim's own name for the prefix: then its own output, too
   std::string trace, csv;
@@ -89,7 +89,7 @@ struct Inputs {
   ReplayOptions options;                // without callbacks
 };
 
-Result<Inputs> read_inputs(const Request& request) {
+Result<Inputs> read_inputs(const ReplayRequest& request) {
   Inputs out;
   NS_TRY(out.traces, find_traces(request.workload.value_or(request.traces)));
   NS_TRY(out.groups, groups_beside(out.traces, request.groups));
@@ -225,7 +225,7 @@ int report_problems(const Inputs& inputs, const ReplayReport& report) {
   return kInputAtFault;
 }
 
-Result<int> answer(const Request& request) {
+Result<int> answer(const ReplayRequest& request) {
   if (request.workload.has_value() == !request.traces.empty()) {
     return fail({ErrorCode::kUsage,
                  request.workload ? "the traces are named twice" : "the traces are missing",
@@ -280,7 +280,7 @@ int replay_command(int argc, const char* const* argv) {
       "at a time on each rank? Where ASTRA-Sim would hang: who waits for whom.",
       "replay"};
   set_up(app);
-  Request request;
+  ReplayRequest request;
   app.add_option("TRACES", request.traces, "folder, or PREFIX of PREFIX.RANK.et, plain or .et.gz")->type_name("");
   const char* beside = "Read beside the traces";
   app.add_option("--network", request.network, "ASTRA-Sim's network yml [network.yml beside the traces]")

@@ -90,7 +90,7 @@ constexpr std::array kSuites = {
     Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, validate_collectives},
 };
 
-struct Request {
+struct ValidateRequest {
   std::vector<std::string> suites;
   SuiteRequest of;
   std::string data, threads;
@@ -102,7 +102,7 @@ std::string names_of_suites() {
   return names;
 }
 
-Result<int> answer(Request& request) {
+Result<int> answer(ValidateRequest& request) {
   request.of.data = request.data;
   NS_TRY(request.of.threads, read_threads(request.threads));
   if (request.suites.empty()) request.suites = {"runs"};
@@ -143,7 +143,7 @@ Result<int> answer(Request& request) {
 int validate_command(int argc, const char* const* argv) {
   CLI::App app{"How far off are our forecasts of what others measured?", "validate"};
   set_up(app);
-  Request request;
+  ValidateRequest request;
   std::string suites;
   for (const Suite& suite : kSuites)
     suites += fmt::format("{}{}: {}", suites.empty() ? "" : "; ", suite.name, suite.summary);

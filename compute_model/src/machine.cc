@@ -56,6 +56,16 @@ double cube_law_cost(const Gpu& gpu) {
   return gpu.process_nm > 5 ? 1.34e-30 : 4.66e-31;
 }
 
+// FLOP a clock of an SM is a power of two on every GPU so far; nominal peaks are stated at clocks up to 8 % below the
+// boost clock. A figure that is further from all powers of two, of a GPU that is only planned, moves steadily from one
+// to the next, so that no small change of a data sheet changes the forecast by much.
+double flop_per_clock(double stated) {
+  constexpr double kMisstated = 0.2;  // log2; 13 %
+  const double exponent = std::log2(stated), nearest = std::round(exponent), off = exponent - nearest;
+  const double beyond = std::max(std::abs(off) - kMisstated, 0.0) * 0.5 / (0.5 - kMisstated);
+  return std::exp2(nearest + std::copysign(beyond, off));
+}
+
 // What the board's power lets the tensor units do. Dynamic power is c U V^2 f for U FLOP a clock; along the part of the
 // curve where voltage follows frequency that is c U f^3, so that f = (P / (c U))^(1/3) and the rate U f = U^(2/3)
 // (P / c)^(1/3). c is W s^3 per FLOP a clock, in BF16, large GEMMs of published kernel tables: 4.5e-31 to 5.0e-31 on
@@ -69,9 +79,7 @@ double cube_law_cost(const Gpu& gpu) {
 double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak) {
   const double watts = gpu.board_power / W, clock = gpu.boost_clock / Hz;
   if (!(watts > 0) || !(clock > 0) || !(bf16_peak > 0) || gpu.process_nm <= 0) return bf16_peak;
-  // FLOP a clock of an SM is a power of two; nominal peaks are stated at clocks somewhat below the boost clock.
-  const double per_sm = std::exp2(std::round(std::log2(bf16_peak / clock / gpu.sm_count)));
-  const double units = per_sm * gpu.sm_count;
+  const double units = flop_per_clock(bf16_peak / clock / gpu.sm_count) * gpu.sm_count;
   if (!gddr) {
     return std::min(bf16_peak, std::cbrt(units * units * watts / cube_law_cost(gpu)));
   }

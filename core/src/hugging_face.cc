@@ -16,7 +16,6 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::int64_t kMost = 10'000'000;
 constexpr std::int64_t kMostTokens = 1'000'000'000;
 constexpr std::int64_t kMostLayers = 100'000;  // of which lists of layers are made
 
@@ -68,7 +67,7 @@ constexpr Default kDefaults[] = {
 };
 
 // A number from 1, under any of its names.
-std::int64_t size(JsonReader& reader, const Family& family, Keys keys, std::int64_t most = kMost) {
+std::int64_t size(JsonReader& reader, const Family& family, Keys keys, std::int64_t most = kMostSize) {
   const std::string_view key = first_of(reader, keys);
   for (const Default& known : kDefaults) {
     if (known.model_type == family.model_type && known.key == key && !present(reader, key)) return known.value;
@@ -77,7 +76,7 @@ std::int64_t size(JsonReader& reader, const Family& family, Keys keys, std::int6
 }
 // The same where a file may leave it out.
 std::int64_t size_or(JsonReader& reader, const Family& family, Keys keys, std::int64_t fallback,
-                     std::int64_t most = kMost) {
+                     std::int64_t most = kMostSize) {
   const std::string_view key = first_of(reader, keys);
   const bool has_default = std::any_of(std::begin(kDefaults), std::end(kDefaults), [&](const Default& known) {
     return known.model_type == family.model_type && known.key == key;
@@ -125,7 +124,7 @@ void read_gpt2(JsonReader& reader, const Family& family, Model& model) {
 // opt: OPTConfig. Its position table has two rows more than positions (an offset of the embedding).
 void read_opt(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
-  model.ffn = reader.integer("ffn_dim", 1, kMost);
+  model.ffn = reader.integer("ffn_dim", 1, kMostSize);
   model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
   model.position_table = model.sequence + 2;
   model.activation = plain(reader.text("activation_function", Presence::kOptional));
@@ -135,7 +134,7 @@ void read_opt(JsonReader& reader, const Family& family, Model& model) {
 
 void read_bert(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
-  model.ffn = reader.integer("intermediate_size", 1, kMost);
+  model.ffn = reader.integer("intermediate_size", 1, kMostSize);
   model.sequence = size_or(reader, family, {"max_position_embeddings"}, 512, kMostTokens);
   model.position_table = model.sequence;
   model.activation = plain(reader.text("hidden_act", Presence::kOptional));
@@ -166,7 +165,7 @@ void read_mpt(JsonReader& reader, const Family& family, Model& model) {
 void read_gpt_neox(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
   model.head_dim = model.heads > 0 ? model.hidden / model.heads : 0;
-  model.ffn = reader.integer("intermediate_size", 1, kMost);
+  model.ffn = reader.integer("intermediate_size", 1, kMostSize);
   model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
   model.position = PositionKind::kRotary;
   const double rotated = reader.number("rotary_pct", 0, 1, Presence::kOptional, 0.25);
@@ -208,7 +207,7 @@ std::vector<bool> none_of_layers(const Model& model) {
 LayerSet listed_layers(JsonReader& reader, std::string_view key, const Model& model, bool named) {
   std::vector<bool> member = none_of_layers(model);
   member.assign(member.size(), !named);
-  for (const double layer : reader.numbers(key, 0, static_cast<double>(kMost), Presence::kOptional)) {
+  for (const double layer : reader.numbers(key, 0, static_cast<double>(kMostSize), Presence::kOptional)) {
     if (const auto at = static_cast<std::size_t>(layer); at < member.size()) member[at] = named;
   }
   return LayerSet::of(member);
@@ -242,7 +241,7 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
     std::vector<bool> unrotated;
     for (const double flag : flags) unrotated.push_back(flag == 0);
     const std::int64_t interval =
-        reader.integer("no_rope_layer_interval", 1, kMost, Presence::kOptional, family.full_every);
+        reader.integer("no_rope_layer_interval", 1, kMostSize, Presence::kOptional, family.full_every);
     model.no_rotary_layers = unrotated.empty() ? LayerSet{.every = interval, .listed = {}} : LayerSet::of(unrotated);
   }
   const bool has_types = present(reader, "layer_types");
@@ -258,12 +257,12 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
     model.full_attention_layers = model.no_rotary_layers;
   } else if (present(reader, "use_sliding_window") && present(reader, "max_window_layers")) {
     std::vector<bool> bottom = none_of_layers(model);
-    const auto count = static_cast<std::size_t>(reader.integer("max_window_layers", 0, kMost));
+    const auto count = static_cast<std::size_t>(reader.integer("max_window_layers", 0, kMostSize));
     std::fill_n(bottom.begin(), std::min(count, bottom.size()), true);
     model.full_attention_layers = LayerSet::of(bottom);
   } else if (const std::string_view pattern = first_of(reader, {"_sliding_window_pattern", "sliding_window_pattern"});
              present(reader, pattern)) {
-    model.full_attention_layers = {.every = reader.integer(pattern, 1, kMost), .listed = {}};
+    model.full_attention_layers = {.every = reader.integer(pattern, 1, kMostSize), .listed = {}};
   } else {
     model.full_attention_layers.every = family.full_every;
   }
@@ -287,11 +286,11 @@ std::int64_t read_sequence(JsonReader& reader, const Family& family) {
 
 void read_latent_attention(JsonReader& reader, Model& model) {
   LatentAttention mla;
-  mla.q_rank = reader.integer("q_lora_rank", 0, kMost, Presence::kOptional, 0);
-  mla.kv_rank = reader.integer("kv_lora_rank", 1, kMost);
-  mla.nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMost);
-  mla.rope_head_dim = reader.integer("qk_rope_head_dim", 1, kMost);
-  mla.v_head_dim = reader.integer("v_head_dim", 1, kMost);
+  mla.q_rank = reader.integer("q_lora_rank", 0, kMostSize, Presence::kOptional, 0);
+  mla.kv_rank = reader.integer("kv_lora_rank", 1, kMostSize);
+  mla.nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMostSize);
+  mla.rope_head_dim = reader.integer("qk_rope_head_dim", 1, kMostSize);
+  mla.v_head_dim = reader.integer("v_head_dim", 1, kMostSize);
   model.mla = mla;
   model.qkv_bias = false;
   model.head_dim = mla.nope_head_dim + mla.rope_head_dim;
@@ -306,7 +305,7 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
   const std::string_view width = first_of(
       reader, {"shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"});
   const std::int64_t fallback = family.shared_expert || present(reader, width) ? 1 : 0;
-  moe.shared_experts = reader.integer(first_of(reader, {"num_shared_experts", "n_shared_experts"}), 0, kMost,
+  moe.shared_experts = reader.integer(first_of(reader, {"num_shared_experts", "n_shared_experts"}), 0, kMostSize,
                                       Presence::kOptional, fallback);
   if (moe.shared_experts > 0) moe.shared_expert_ffn = size_or(reader, family, {width}, moe.expert_ffn);
   moe.shared_gate = present(reader, "shared_expert_intermediate_size");
@@ -315,7 +314,7 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
     moe.groups = size_or(reader, family, {"n_group"}, 1);
     moe.top_groups = size_or(reader, family, {"topk_group"}, moe.groups);
   }
-  moe.first_dense_layers = reader.integer("first_k_dense_replace", 0, kMost, Presence::kOptional, 0);
+  moe.first_dense_layers = reader.integer("first_k_dense_replace", 0, kMostSize, Presence::kOptional, 0);
   if (present(reader, "moe_layers")) {
     moe.layers = listed_layers(reader, "moe_layers", model, true);
   } else {
@@ -338,7 +337,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   model.kv_heads = size_or(reader, family, {"num_kv_heads", "num_key_value_heads"}, model.heads);
   model.head_dim = size_or(reader, family, {"attention_head_dim", "kv_channels", "head_dim"},
                            model.heads > 0 ? model.hidden / model.heads : 0);
-  model.ffn = reader.integer("intermediate_size", 1, kMost);
+  model.ffn = reader.integer("intermediate_size", 1, kMostSize);
   model.sequence = read_sequence(reader, family);
   std::string activation =
       reader.text(first_of(reader, {"hidden_activation", "mlp_hidden_act", "hidden_act"}), Presence::kOptional);
@@ -379,11 +378,11 @@ void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
   model.layer_pattern = reader.text("hybrid_override_pattern");
   if (model.layer_pattern.find('E') != std::string::npos) read_experts(reader, family, model);
   StateSpace space;
-  space.heads = reader.integer("mamba_num_heads", 1, kMost);
-  space.head_dim = reader.integer("mamba_head_dim", 1, kMost);
-  space.groups = reader.integer("n_groups", 1, kMost);
-  space.state = reader.integer("ssm_state_size", 1, kMost);
-  space.convolution = reader.integer("conv_kernel", 1, kMost, Presence::kOptional, space.convolution);
+  space.heads = reader.integer("mamba_num_heads", 1, kMostSize);
+  space.head_dim = reader.integer("mamba_head_dim", 1, kMostSize);
+  space.groups = reader.integer("n_groups", 1, kMostSize);
+  space.state = reader.integer("ssm_state_size", 1, kMostSize);
+  space.convolution = reader.integer("conv_kernel", 1, kMostSize, Presence::kOptional, space.convolution);
   model.state_space = space;
 }
 

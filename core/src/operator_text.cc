@@ -22,10 +22,10 @@ constexpr std::array<std::string_view, 2> kNormalizations = {"layernorm", "rmsno
 
 // One overload for each kind, with `visit(name, member)` for each member, and its kind's name.
 template <class T>
-struct KindName;
+struct NameOfKind;
 #define NS_KIND(type, text)                         \
   template <>                                       \
-  struct KindName<type> {                           \
+  struct NameOfKind<type> {                         \
     static constexpr std::string_view kText = text; \
   }
 NS_KIND(Gemm, "gemm");
@@ -137,12 +137,12 @@ bool unescape(std::string_view text, std::string* out) {
   return true;
 }
 
-std::string text_of(std::int64_t value) { return std::to_string(value); }
-std::string text_of(double value) { return fmt::format("{}", value); }
-std::string text_of(bool value) { return value ? "1" : "0"; }
-std::string text_of(const std::string& value) { return escaped(value); }
-std::string text_of(Bytes value) { return text_of(value / units::B); }
-std::string text_of(Flops value) { return text_of(value / units::FLOP); }
+std::string written(std::int64_t value) { return std::to_string(value); }
+std::string written(double value) { return fmt::format("{}", value); }
+std::string written(bool value) { return value ? "1" : "0"; }
+std::string written(const std::string& value) { return escaped(value); }
+std::string written(Bytes value) { return written(value / units::B); }
+std::string written(Flops value) { return written(value / units::FLOP); }
 template <class Enum>
 constexpr auto names_for() {
   if constexpr (std::is_same_v<Enum, Epilogue>) {
@@ -158,7 +158,7 @@ constexpr auto names_for() {
   }
 }
 template <class Enum>
-requires std::is_enum_v<Enum> std::string text_of(Enum value) {
+requires std::is_enum_v<Enum> std::string written(Enum value) {
   return std::string(names_for<Enum>()[static_cast<std::size_t>(value)]);
 }
 
@@ -199,7 +199,7 @@ bool read(std::string_view text, Enum* out) {
 template <std::size_t... Is>
 bool make_kind(std::string_view name, OperatorKind* out, std::index_sequence<Is...>) {
   return (
-      (name == KindName<std::variant_alternative_t<Is, OperatorKind>>::kText ? (out->emplace<Is>(), true) : false) ||
+      (name == NameOfKind<std::variant_alternative_t<Is, OperatorKind>>::kText ? (out->emplace<Is>(), true) : false) ||
       ...);
 }
 
@@ -214,13 +214,13 @@ std::string to_spec(const Operator& op) {
   std::string out;
   std::visit(
       [&]<class Kind>(Kind& kind) {
-        out = fmt::format("{} dtype={}", KindName<Kind>::kText, name_of(op.dtype));
+        out = fmt::format("{} dtype={}", NameOfKind<Kind>::kText, name_of(op.dtype));
         Kind usual;
         std::vector<std::string> defaults;
-        members(usual, [&](std::string_view, const auto& value) { defaults.push_back(text_of(value)); });
+        members(usual, [&](std::string_view, const auto& value) { defaults.push_back(written(value)); });
         std::size_t i = 0;
         members(kind, [&](std::string_view name, const auto& value) {
-          const std::string text = text_of(value);
+          const std::string text = written(value);
           if (text != defaults[i++]) out += fmt::format(" {}={}", name, text);
         });
       },

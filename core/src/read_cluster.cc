@@ -20,7 +20,7 @@ void add_torus(JsonReader& reader, FabricLevel level, std::vector<FabricLevel>& 
   level.nics_per_gpu = 2 * links / below;
   level.ring = true;
   constexpr std::int64_t kMostUnits = 10'000'000;
-  constexpr std::size_t kMostDimensions = 6;
+  constexpr std::size_t kMostLevels = 6;
   std::vector<std::int64_t> sizes;
   std::string_view rest = text;
   for (bool more = !text.empty(); more;) {
@@ -36,7 +36,7 @@ void add_torus(JsonReader& reader, FabricLevel level, std::vector<FabricLevel>& 
     more = cross != std::string_view::npos;
     if (more) rest.remove_prefix(cross + 1);
   }
-  if (sizes.empty() || sizes.size() > kMostDimensions) {
+  if (sizes.empty() || sizes.size() > kMostLevels) {
     return reader.note("torus", fmt::format("\"{}\" is no torus", text),
                        "1 to 6 sizes of at least 2, innermost first, as in \"4x4x8\"");
   }

@@ -8,8 +8,6 @@
 namespace ns_dist {
 namespace {
 
-// Far above any model, far below overflow of a 64-bit product of three.
-constexpr std::int64_t kMost = 10'000'000;
 constexpr std::int64_t kMostPredictions = 1'000;
 
 LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback = {}) {
@@ -17,9 +15,9 @@ LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback
       key,
       [&](JsonReader& inner) {
         fallback = {};
-        fallback.every = inner.integer("every", 1, kMost, Presence::kOptional, 0);
+        fallback.every = inner.integer("every", 1, kMostSize, Presence::kOptional, 0);
         if (!inner.has("every")) {
-          for (const double layer : inner.numbers("listed", 0, static_cast<double>(kMost))) {
+          for (const double layer : inner.numbers("listed", 0, static_cast<double>(kMostSize))) {
             fallback.listed.push_back(static_cast<std::int64_t>(layer));
           }
           std::sort(fallback.listed.begin(), fallback.listed.end());
@@ -82,30 +80,30 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.name = reader.text("name");
   model.aliases = reader.texts("aliases");
   model.family = reader.text("family", Presence::kOptional);
-  model.layers = reader.integer("layers", 1, kMost);
-  model.hidden = reader.integer("hidden", 1, kMost);
-  model.heads = reader.integer("heads", 1, kMost);
-  model.kv_heads = reader.integer("kv_heads", 1, kMost, Presence::kOptional, model.heads);
+  model.layers = reader.integer("layers", 1, kMostSize);
+  model.hidden = reader.integer("hidden", 1, kMostSize);
+  model.heads = reader.integer("heads", 1, kMostSize);
+  model.kv_heads = reader.integer("kv_heads", 1, kMostSize, Presence::kOptional, model.heads);
   model.head_dim =
-      reader.integer("head_dim", 1, kMost, Presence::kOptional, model.heads > 0 ? model.hidden / model.heads : 0);
-  model.ffn = reader.integer("ffn", 1, kMost);
+      reader.integer("head_dim", 1, kMostSize, Presence::kOptional, model.heads > 0 ? model.hidden / model.heads : 0);
+  model.ffn = reader.integer("ffn", 1, kMostSize);
   model.gated_mlp = reader.boolean("gated_mlp", false);
   model.activation = reader.enumerator<Activation>("activation", Presence::kOptional);
   model.norm = reader.enumerator<NormKind>("norm", Presence::kOptional);
   model.position = reader.enumerator<PositionKind>("position", Presence::kOptional);
-  model.position_table = reader.integer("position_table", 0, kMost, Presence::kOptional, 0);
+  model.position_table = reader.integer("position_table", 0, kMostSize, Presence::kOptional, 0);
   model.bias = reader.boolean("bias", true);
   model.qkv_bias = reader.boolean("qkv_bias", false);
   model.dropout = reader.boolean("dropout", false);
   model.tied_embeddings = reader.boolean("tied_embeddings", true);
-  model.labels = reader.integer("labels", 0, kMost, Presence::kOptional, 0);
+  model.labels = reader.integer("labels", 0, kMostSize, Presence::kOptional, 0);
   model.embedding_norm = reader.boolean("embedding_norm", false);
-  model.vocabulary = reader.integer("vocabulary", 1, kMost);
+  model.vocabulary = reader.integer("vocabulary", 1, kMostSize);
   model.sequence = reader.integer("sequence", 1, 1'000'000'000);
   model.norm_placement = reader.enumerator<NormPlacement>("norm_placement", Presence::kOptional);
   model.qk_norm = reader.enumerator<QueryKeyNorm>("qk_norm", Presence::kOptional);
   model.branches = reader.enumerator<Branches>("branches", Presence::kOptional);
-  model.rotary_dim = reader.integer("rotary_dim", 0, kMost, Presence::kOptional, 0);
+  model.rotary_dim = reader.integer("rotary_dim", 0, kMostSize, Presence::kOptional, 0);
   model.sliding_window = reader.integer("sliding_window", 0, 1'000'000'000, Presence::kOptional, 0);
   model.chunked_attention = reader.boolean("chunked_attention", false);
   model.full_attention_layers = read_layers(reader, "full_attention_layers");
@@ -116,16 +114,16 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
       "moe",
       [&](JsonReader& inner) {
         Experts moe;
-        moe.experts = inner.integer("experts", 1, kMost);
-        moe.top_k = inner.integer("top_k", 1, kMost);
-        moe.expert_ffn = inner.integer("expert_ffn", 1, kMost);
-        moe.shared_experts = inner.integer("shared_experts", 0, kMost, Presence::kOptional, 0);
-        moe.shared_expert_ffn = inner.integer("shared_expert_ffn", 0, kMost, Presence::kOptional, 0);
-        moe.first_dense_layers = inner.integer("first_dense_layers", 0, kMost, Presence::kOptional, 0);
+        moe.experts = inner.integer("experts", 1, kMostSize);
+        moe.top_k = inner.integer("top_k", 1, kMostSize);
+        moe.expert_ffn = inner.integer("expert_ffn", 1, kMostSize);
+        moe.shared_experts = inner.integer("shared_experts", 0, kMostSize, Presence::kOptional, 0);
+        moe.shared_expert_ffn = inner.integer("shared_expert_ffn", 0, kMostSize, Presence::kOptional, 0);
+        moe.first_dense_layers = inner.integer("first_dense_layers", 0, kMostSize, Presence::kOptional, 0);
         moe.layers = read_layers(inner, "layers", moe.layers);
         moe.shared_gate = inner.boolean("shared_gate", false);
-        moe.groups = inner.integer("groups", 1, kMost, Presence::kOptional, 1);
-        moe.top_groups = inner.integer("top_groups", 1, kMost, Presence::kOptional, moe.groups);
+        moe.groups = inner.integer("groups", 1, kMostSize, Presence::kOptional, 1);
+        moe.top_groups = inner.integer("top_groups", 1, kMostSize, Presence::kOptional, moe.groups);
         model.moe = moe;
       },
       Presence::kOptional);
@@ -133,11 +131,11 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
       "mla",
       [&](JsonReader& inner) {
         LatentAttention mla;
-        mla.q_rank = inner.integer("q_rank", 0, kMost, Presence::kOptional, 0);
-        mla.kv_rank = inner.integer("kv_rank", 1, kMost);
-        mla.nope_head_dim = inner.integer("nope_head_dim", 1, kMost);
-        mla.rope_head_dim = inner.integer("rope_head_dim", 1, kMost);
-        mla.v_head_dim = inner.integer("v_head_dim", 1, kMost);
+        mla.q_rank = inner.integer("q_rank", 0, kMostSize, Presence::kOptional, 0);
+        mla.kv_rank = inner.integer("kv_rank", 1, kMostSize);
+        mla.nope_head_dim = inner.integer("nope_head_dim", 1, kMostSize);
+        mla.rope_head_dim = inner.integer("rope_head_dim", 1, kMostSize);
+        mla.v_head_dim = inner.integer("v_head_dim", 1, kMostSize);
         model.mla = mla;
       },
       Presence::kOptional);
@@ -145,11 +143,11 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
       "state_space",
       [&](JsonReader& inner) {
         StateSpace space;
-        space.heads = inner.integer("heads", 1, kMost);
-        space.head_dim = inner.integer("head_dim", 1, kMost);
-        space.groups = inner.integer("groups", 1, kMost);
-        space.state = inner.integer("state", 1, kMost);
-        space.convolution = inner.integer("convolution", 1, kMost, Presence::kOptional, space.convolution);
+        space.heads = inner.integer("heads", 1, kMostSize);
+        space.head_dim = inner.integer("head_dim", 1, kMostSize);
+        space.groups = inner.integer("groups", 1, kMostSize);
+        space.state = inner.integer("state", 1, kMostSize);
+        space.convolution = inner.integer("convolution", 1, kMostSize, Presence::kOptional, space.convolution);
         model.state_space = space;
       },
       Presence::kOptional);

@@ -1,6 +1,7 @@
 // Readers of one kind of file each; the public ones are declared in catalog.h.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -9,6 +10,9 @@
 #include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
+
+// Of a model's dimensions and counts: far above any model, far below overflow of a 64-bit product of three.
+inline constexpr std::int64_t kMostSize = 10'000'000;
 
 // A cluster names its GPU and its fabrics: ids of `catalog`.
 Result<Cluster> read_cluster(std::string_view json, const std::string& where, const Catalog& catalog);

@@ -8,17 +8,17 @@
 namespace ns_dist {
 namespace {
 
-double d(std::int64_t value) { return static_cast<double>(value); }
+double real(std::int64_t value) { return static_cast<double>(value); }
 
 // Logarithm of C(n, k), 0 <= k <= n.
 double log_choices(std::int64_t n, std::int64_t k) {
-  return std::lgamma(d(n + 1)) - std::lgamma(d(k + 1)) - std::lgamma(d(n - k + 1));
+  return std::lgamma(real(n + 1)) - std::lgamma(real(k + 1)) - std::lgamma(real(n - k + 1));
 }
 
 // Probability that none of `here` experts is among the k that are drawn from `open` experts.
 double missed(const Routing& routing, std::int64_t open, std::int64_t here) {
   double probability = 1;
-  for (std::int64_t i = 0; i < routing.top_k; ++i) probability *= std::max(0.0, d(open - here - i) / d(open - i));
+  for (std::int64_t i = 0; i < routing.top_k; ++i) probability *= std::max(0.0, real(open - here - i) / real(open - i));
   return probability;
 }
 

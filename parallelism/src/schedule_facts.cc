@@ -82,7 +82,7 @@ struct Cell {
   std::int32_t awaits_forward = -1, awaits_gradient = -1;  // the stage that stopped before it
 };
 
-struct Place {
+struct Position {
   std::int64_t direction = -1, position = 0;
 };
 
@@ -160,14 +160,14 @@ class Playback {
     return {};
   }
 
-  Cell& cell(Place place, std::int64_t microbatch) {
+  Cell& cell(Position place, std::int64_t microbatch) {
     const std::int64_t row = first_cell_[static_cast<std::size_t>(place.direction)] + place.position;
     return cells_[static_cast<std::size_t>(row * microbatches_ + microbatch)];
   }
-  Place place_of(std::size_t stage, const SchedulePass& pass) const {
+  Position place_of(std::size_t stage, const SchedulePass& pass) const {
     return places_[stage][static_cast<std::size_t>(pass.chunk)];
   }
-  std::int64_t last_position(Place place) const {
+  std::int64_t last_position(Position place) const {
     return static_cast<std::int64_t>(seats_[static_cast<std::size_t>(place.direction)].size()) - 1;
   }
 
@@ -214,7 +214,7 @@ class Playback {
 
   // When the neighbor's result is there; -1 when it is not, and then the stage is called when it comes.
   double ready_time(std::size_t stage, const SchedulePass& pass) {
-    Place place = place_of(stage, pass);
+    Position place = place_of(stage, pass);
     if (pass.kind == PassKind::kWeightGradient) return 0;
     if (pass.kind == PassKind::kForward) {
       if (place.position-- == 0) return 0;
@@ -278,7 +278,7 @@ class Playback {
   }
 
   const Seats& seats_;
-  std::vector<std::vector<Place>> places_;  // [stage][chunk]
+  std::vector<std::vector<Position>> places_;  // [stage][chunk]
   std::vector<std::vector<SchedulePass>> lists_;
   std::vector<std::int64_t> first_cell_;  // by direction, in positions
   std::vector<Cell> cells_;

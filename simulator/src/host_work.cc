@@ -15,7 +15,7 @@ struct Efficiency {
 constexpr Efficiency kLink = {0.8, 0.85, 2};
 // An assumption: half of the data-sheet rate, never more than 0.9 of it. PyTorch's own Adam on a CPU takes five to
 // seven times as long as DeepSpeed's (docstring of DeepSpeedCPUAdam).
-constexpr Efficiency kMemory = {0.5, 0.56, 6};
+constexpr Efficiency kHostMemory = {0.5, 0.56, 6};
 
 }  // namespace
 
@@ -41,7 +41,7 @@ Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const 
     forecast.high += efficiency.longer * time;
   };
   if (work.link > Bytes()) add(work.link / link, kLink);
-  if (work.memory > Bytes()) add(work.memory / memory, kMemory);
+  if (work.memory > Bytes()) add(work.memory / memory, kHostMemory);
   forecast.bound = Bound::kBandwidth;
   forecast.utilization = forecast.floor / forecast.latency;
   forecast.method = "bytes over the host's bandwidth";

@@ -207,7 +207,7 @@ std::vector<Candidate> degrees(const Scenario& from) {
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&) = {
     pipelines, microbatches, recomputations, overlaps, exchanges, contexts, launches, kernels, degrees};
-constexpr std::size_t kDegrees = std::size(kKinds) - 1;
+constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {
  public:
@@ -308,7 +308,7 @@ std::optional<Adviser::Choice> several(const Adviser& adviser, const std::vector
   while (made.size() < kMostChanges) {
     std::optional<Adviser::Choice> next;
     for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
-      if (kind != kDegrees && std::find(made.begin(), made.end(), kind) != made.end()) continue;
+      if (kind != kDegreesKind && std::find(made.begin(), made.end(), kind) != made.end()) continue;
       auto best = adviser.best_of(kind, &now);
       if (best && (!next || best->improvement.saves > next->improvement.saves)) next = std::move(best);
     }

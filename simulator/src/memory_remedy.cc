@@ -21,13 +21,13 @@ constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kHalfMicroBatch
 constexpr std::size_t kMostFitting = 24;
 constexpr std::ptrdiff_t kMostTimed = 3;
 
-struct Candidate {
+struct Remedy {
   ParallelPlan plan;
   Training training;
   double cost = 0;
 };
 
-std::vector<Assignment> changes(const Scenario& scenario, const Candidate& candidate) {
+std::vector<Assignment> changes(const Scenario& scenario, const Remedy& candidate) {
   std::vector<Assignment> set = differences(scenario.plan, candidate.plan);
   std::erase_if(set, [](const Assignment& each) { return each.field == "plan/sequence_parallel"; });  // follows from tp
   const auto more = differences(scenario.training, candidate.training);
@@ -50,7 +50,7 @@ void for_each_candidate(const Scenario& scenario, Visit visit) {
              ++recompute) {
           for (const bool shard : {false, true}) {
             if (shard && plan.zero != ZeroStage::kNone) continue;
-            Candidate candidate{plan, scenario.training, 0};
+            Remedy candidate{plan, scenario.training, 0};
             candidate.plan.tp = tp;
             candidate.plan.pp = pp;
             candidate.plan.sequence_parallel = tp > 1 && (plan.sequence_parallel || plan.tp == 1);
@@ -73,7 +73,7 @@ void for_each_candidate(const Scenario& scenario, Visit visit) {
 }
 
 // The scenario with another plan, on as many more nodes as it needs.
-Scenario changed_to(const Scenario& from, const Candidate& candidate, std::int64_t ranks) {
+Scenario changed_to(const Scenario& from, const Remedy& candidate, std::int64_t ranks) {
   Scenario changed = from;
   changed.plan = candidate.plan;
   changed.training = candidate.training;
@@ -88,8 +88,8 @@ Scenario changed_to(const Scenario& from, const Candidate& candidate, std::int64
 }  // namespace
 
 std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
-  std::vector<std::tuple<std::int64_t, double, Candidate>> order;  // by ranks, then by usual cost
-  for_each_candidate(scenario, [&](const Candidate& candidate) {
+  std::vector<std::tuple<std::int64_t, double, Remedy>> order;  // by ranks, then by usual cost
+  for_each_candidate(scenario, [&](const Remedy& candidate) {
     if (const auto ranks = rank_count(candidate.plan)) order.emplace_back(*ranks, candidate.cost, candidate);
   });
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -97,7 +97,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   });
 
   struct Fitting {
-    Candidate candidate;
+    Remedy candidate;
     Bytes peak;
     std::int64_t ranks = 0;
     Seconds step;

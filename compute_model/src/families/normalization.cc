@@ -9,7 +9,7 @@ namespace {
 
 // Time of a kernel, or of the kernels of a library that has several, as a sum: `launch` s, `passes` times the least
 // traffic at achieved bandwidth, and clocks of an SM for each row, for each element and for each column of a row.
-struct Rates {
+struct NormRates {
   Library library;
   Pass pass;
   double launch, passes, row, element, column;
@@ -17,7 +17,7 @@ struct Rates {
 // Non-negative least squares of the relative errors over RMSNorm kernels of cuDNN frontend's benchmark on GB200 and
 // H200 (mean error 6 % for cuDNN, 8 to 11 % for torch.compile and eager PyTorch). Their traffic was counted once, their
 // launches in CUDA graphs; eager PyTorch's backward is a chain of kernels.
-constexpr std::array<Rates, 6> kRates = {{
+constexpr std::array<NormRates, 6> kNormRates = {{
     {Library::kCudnn, Pass::kForward, 2.3e-6, 0.86, 9.9, 0.04, 0.58},
     {Library::kCudnn, Pass::kBackward, 7.7e-6, 0.82, 10.3, 0.08, 0.41},
     {Library::kCompiled, Pass::kForward, 1.6e-6, 0.55, 0, 0.12, 0.94},
@@ -32,8 +32,8 @@ Library library_of(const Normalization& op) { return op.library == Library::kDef
 
 Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, Steps& steps) {
   const Library library = library_of(op);
-  const Rates* rates = &kRates.front();
-  for (const Rates& row : kRates) {
+  const NormRates* rates = &kNormRates.front();
+  for (const NormRates& row : kNormRates) {
     if (row.pass == op.pass && (row.library == library || rates->pass != op.pass)) rates = &row;
   }
   const double rows = static_cast<double>(op.rows), columns = static_cast<double>(op.columns);

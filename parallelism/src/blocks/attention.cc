@@ -284,7 +284,7 @@ BlockStep core(const Shape& shape) {
 }
 
 // What selective recomputation of modules other than the core computes again.
-void mark_modules(Block& block) {
+void mark_attention_modules(Block& block) {
   constexpr ModuleSet kUp = set_of(RecomputeModule::kLatentUpProjection);
   // The projection behind the norm, whose input all others share.
   block.steps[1].drops_for_weight_gradient = block.steps[0].again;
@@ -310,7 +310,7 @@ Block attention_block(const Shape& shape) {
                                        {"attention.proj", shape.tokens, shape.heads * shape.value_dim, shape.hidden,
                                         shape.model->bias, alone ? Split::kRow : Split::kLocal, "attention"}));
   if (alone) blocks::end_branch(shape, block, "attention");
-  mark_modules(block);
+  mark_attention_modules(block);
   return block;
 }
 

@@ -250,7 +250,7 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
 }
 
 // What selective recomputation computes again.
-void mark_modules(Block& block) {
+void mark_expert_modules(Block& block) {
   constexpr ModuleSet kActivation = set_of(RecomputeModule::kMoeActivation), kMoe = set_of(RecomputeModule::kMoe),
                       kShared = set_of(RecomputeModule::kSharedExperts);
   for (BlockStep& step : block.steps) {
@@ -304,7 +304,7 @@ Block moe_block(const Shape& shape) {
     block.steps.push_back(std::move(add));
   }
   blocks::end_branch(shape, block, "moe");
-  mark_modules(block);
+  mark_expert_modules(block);
   return block;
 }
 

@@ -11,7 +11,7 @@ constexpr std::size_t kMostEntries = 256, kMostCallsOfAll = 2'000'000;
 // A call in order takes about a fourth of the time of one whose messages have to be awaited.
 constexpr std::size_t kGain = 4;
 constexpr int kFewRuns = 3;  // to make the order takes about as long as to run folded
-constexpr std::uint32_t kNone = 0xffffffffu;
+constexpr std::uint32_t kNoCall = 0xffffffffu;
 
 using Kind = Instruction::Kind;
 
@@ -23,7 +23,7 @@ class Ordering {
 
   std::shared_ptr<const CallOrder> run() && {
     if (!count()) return nullptr;
-    sent_.assign(program_.channels * microbatches_, kNone);
+    sent_.assign(program_.channels * microbatches_, kNoCall);
     order_.calls.reserve(calls_);
     for (std::uint32_t a = 0; a < places_.size(); ++a) {
       order_.loops.push_back(places_[a].end);
@@ -98,7 +98,7 @@ class Ordering {
           if (call.microbatch >= 0) call.microbatch += offset;
           if (call.second >= 0) call.second += offset;
           for (const Instruction& instruction : body(call)) {
-            if (instruction.kind == Kind::kReceive && slot(instruction, call) == kNone) return;
+            if (instruction.kind == Kind::kReceive && slot(instruction, call) == kNoCall) return;
           }
           order_.calls.push_back({a, call.body});
           for (const Instruction& instruction : body(call)) {

@@ -75,7 +75,7 @@ Forecast forecast(const Cluster& cluster, const Collective& call) {
 }
 
 // Rounding of sums in another order.
-constexpr double kRounding = 1 + 1e-12;
+constexpr double kRoundingOfTimes = 1 + 1e-12;
 
 TEST(NetworkModelProperty, NeverBelowTheFloorAndInsideTheInterval) {
   EXPECT_TRUE(rc::check([] {
@@ -96,7 +96,7 @@ TEST(NetworkModelProperty, FewerBytesAreNeverSlower) {
     const Case c = any_case();
     Collective less = c.call;
     less.size *= between(0.001, 1);
-    RC_ASSERT(forecast(c.cluster, less).latency <= kRounding * forecast(c.cluster, c.call).latency);
+    RC_ASSERT(forecast(c.cluster, less).latency <= kRoundingOfTimes * forecast(c.cluster, c.call).latency);
   }));
 }
 
@@ -105,7 +105,7 @@ TEST(NetworkModelProperty, MoreBandwidthOnAnyLevelIsNeverSlower) {
     const Case c = any_case();
     Cluster faster = c.cluster;
     faster.levels[*rc::gen::inRange<std::size_t>(0, 3)].fabric.bandwidth *= between(1, 10);
-    RC_ASSERT(forecast(faster, c.call).latency <= kRounding * forecast(c.cluster, c.call).latency);
+    RC_ASSERT(forecast(faster, c.call).latency <= kRoundingOfTimes * forecast(c.cluster, c.call).latency);
   }));
 }
 
@@ -120,14 +120,14 @@ TEST(NetworkModelProperty, UnevenAllToAllIsBoundByItsBusiestPort) {
     RC_ASSERT(forecast(c.cluster, uneven).latency == even.latency);
     uneven.imbalance = between(1, ranks);
     const Forecast first = forecast(c.cluster, uneven);
-    RC_ASSERT(even.latency <= kRounding * first.latency);
+    RC_ASSERT(even.latency <= kRoundingOfTimes * first.latency);
     // What leaves the busiest rank, over all ports that it has.
     BytesPerSecond ports;
     for (const FabricLevel& level : c.cluster.levels) ports += level.bandwidth_per_gpu();
-    RC_ASSERT(kRounding * first.latency >= uneven.imbalance * (ranks - 1) / ranks * uneven.size / ports);
-    RC_ASSERT(kRounding * first.latency >= uneven.imbalance * even.floor);
+    RC_ASSERT(kRoundingOfTimes * first.latency >= uneven.imbalance * (ranks - 1) / ranks * uneven.size / ports);
+    RC_ASSERT(kRoundingOfTimes * first.latency >= uneven.imbalance * even.floor);
     uneven.imbalance = between(uneven.imbalance, ranks);
-    RC_ASSERT(first.latency <= kRounding * forecast(c.cluster, uneven).latency);
+    RC_ASSERT(first.latency <= kRoundingOfTimes * forecast(c.cluster, uneven).latency);
   }));
 }
 
@@ -136,7 +136,7 @@ TEST(NetworkModelProperty, LessLatencyOnAnyLevelIsNeverSlower) {
     const Case c = any_case();
     Cluster faster = c.cluster;
     faster.levels[*rc::gen::inRange<std::size_t>(0, 3)].fabric.latency *= between(0, 1);
-    RC_ASSERT(forecast(faster, c.call).latency <= kRounding * forecast(c.cluster, c.call).latency);
+    RC_ASSERT(forecast(faster, c.call).latency <= kRoundingOfTimes * forecast(c.cluster, c.call).latency);
   }));
 }
 
@@ -145,7 +145,7 @@ TEST(NetworkModelProperty, OversubscriptionIsNeverFaster) {
     const Case c = any_case();
     Cluster narrower = c.cluster;
     narrower.levels[2].oversubscription *= between(1, 8);
-    RC_ASSERT(forecast(narrower, c.call).latency * kRounding >= forecast(c.cluster, c.call).latency);
+    RC_ASSERT(forecast(narrower, c.call).latency * kRoundingOfTimes >= forecast(c.cluster, c.call).latency);
   }));
 }
 
@@ -177,7 +177,7 @@ TEST(NetworkModelProperty, ChoiceIsTheFastestAllowed) {
         const auto model = make_network_model(c.cluster, options);
         RC_ASSERT(model.has_value());
         const auto other = (*model)->forecast(c.call);
-        if (other) RC_ASSERT(best.latency <= kRounding * other->latency);
+        if (other) RC_ASSERT(best.latency <= kRoundingOfTimes * other->latency);
       }
     }
   }));

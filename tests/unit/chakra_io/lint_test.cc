@@ -22,11 +22,11 @@ TraceNode node_of(std::uint64_t id, TraceNodeType type, std::vector<std::uint64_
   node.data_deps = std::move(deps);
   return node;
 }
-TraceNode kernel(std::uint64_t id, std::vector<std::uint64_t> deps = {}) {
+TraceNode compute(std::uint64_t id, std::vector<std::uint64_t> deps = {}) {
   return node_of(id, TraceNodeType::kCompute, std::move(deps));
 }
-TraceNode collective(std::uint64_t id, std::int64_t size, std::vector<std::uint64_t> deps = {},
-                     TraceCollective type = TraceCollective::kAllReduce, const std::string& group = "1") {
+TraceNode collective_of(std::uint64_t id, std::int64_t size, std::vector<std::uint64_t> deps = {},
+                        TraceCollective type = TraceCollective::kAllReduce, const std::string& group = "1") {
   TraceNode node = node_of(id, TraceNodeType::kCollective, std::move(deps));
   node.attributes = {{"comm_type", static_cast<std::int64_t>(type)}, {"comm_size", size}, {"pg_name", group}};
   return node;
@@ -38,9 +38,9 @@ TraceNode message(TraceNodeType type, std::uint64_t id, std::int64_t peer, std::
   return node;
 }
 
-class Traces {
+class LintedTraces {
  public:
-  explicit Traces(const std::vector<std::vector<TraceNode>>& ranks) {
+  explicit LintedTraces(const std::vector<std::vector<TraceNode>>& ranks) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       EXPECT_TRUE(write_trace(file(rank), ranks[rank]));
     }
@@ -68,8 +68,8 @@ std::string text_of(const LintReport& report) {
 }
 
 TEST(Lint, WholeTracesHaveNothing) {
-  const Traces traces({{kernel(1), collective(2, 8, {1}), message(TraceNodeType::kSend, 3, 1, 64, 5)},
-                       {collective(7, 8), kernel(9, {7}), message(TraceNodeType::kReceive, 11, 0, 64, 5)}});
+  const LintedTraces traces({{compute(1), collective_of(2, 8, {1}), message(TraceNodeType::kSend, 3, 1, 64, 5)},
+                             {collective_of(7, 8), compute(9, {7}), message(TraceNodeType::kReceive, 11, 0, 64, 5)}});
   const LintReport report = traces.lint();
   EXPECT_EQ(text_of(report), "");
   EXPECT_TRUE(report.ran);
@@ -84,54 +84,57 @@ TEST(Lint, WholeTracesHaveNothing) {
 }
 
 TEST(Lint, FindsWhatIsWrongInOneTrace) {
-  const auto of = [](const std::vector<TraceNode>& nodes) { return text_of(Traces({nodes}).lint({})); };
-  EXPECT_THAT(of({kernel(1), kernel(1)}), HasSubstr("rank 0 node 1: another node has the same id"));
-  EXPECT_THAT(of({kernel(5), kernel(6), kernel(5)}), HasSubstr("node 5: another node has the same id"));
-  EXPECT_THAT(of({kernel(1), kernel(2, {9})}), HasSubstr("node 2: it waits for node 9, which is not there"));
-  EXPECT_THAT(of({kernel(10), kernel(30, {20})}), HasSubstr("waits for node 20"));
-  EXPECT_THAT(of({kernel(1), kernel(2, {4}), kernel(3, {2}), kernel(4, {3})}),
+  const auto of = [](const std::vector<TraceNode>& nodes) { return text_of(LintedTraces({nodes}).lint({})); };
+  EXPECT_THAT(of({compute(1), compute(1)}), HasSubstr("rank 0 node 1: another node has the same id"));
+  EXPECT_THAT(of({compute(5), compute(6), compute(5)}), HasSubstr("node 5: another node has the same id"));
+  EXPECT_THAT(of({compute(1), compute(2, {9})}), HasSubstr("node 2: it waits for node 9, which is not there"));
+  EXPECT_THAT(of({compute(10), compute(30, {20})}), HasSubstr("waits for node 20"));
+  EXPECT_THAT(of({compute(1), compute(2, {4}), compute(3, {2}), compute(4, {3})}),
               HasSubstr("it waits for itself: 2 after 4 after 3 after 2"));
-  EXPECT_THAT(of({kernel(3, {3})}), HasSubstr("3 after 3"));
+  EXPECT_THAT(of({compute(3, {3})}), HasSubstr("3 after 3"));
   EXPECT_THAT(of({}), HasSubstr("no node"));
   EXPECT_THAT(of({node_of(1, TraceNodeType::kMetadata)}), HasSubstr("METADATA_NODE"));
-  EXPECT_THAT(of({collective(1, 8, {}, TraceCollective::kAllReduce, "3")}), HasSubstr("group 3 is not defined"));
-  EXPECT_EQ(of({kernel(2, {1}), kernel(1)}), "");  // any order in the file
+  EXPECT_THAT(of({collective_of(1, 8, {}, TraceCollective::kAllReduce, "3")}), HasSubstr("group 3 is not defined"));
+  EXPECT_EQ(of({compute(2, {1}), compute(1)}), "");  // any order in the file
 }
 
 TEST(Lint, FindsMessagesWithoutTheirOtherEnd) {
-  const Traces lost({{message(TraceNodeType::kSend, 1, 1, 64, 5)}, {kernel(1)}});
+  const LintedTraces lost({{message(TraceNodeType::kSend, 1, 1, 64, 5)}, {compute(1)}});
   EXPECT_EQ(text_of(lost.lint()), "rank 0 node 1: rank 1 never receives it (tag 5, 64 bytes)\n");
-  const Traces sizes({{message(TraceNodeType::kSend, 1, 1, 64, 5)}, {message(TraceNodeType::kReceive, 4, 0, 63, 5)}});
+  const LintedTraces sizes(
+      {{message(TraceNodeType::kSend, 1, 1, 64, 5)}, {message(TraceNodeType::kReceive, 4, 0, 63, 5)}});
   EXPECT_EQ(text_of(sizes.lint()),
             "rank 0 node 1: rank 1 never receives it (tag 5, 64 bytes); node 4 there has this tag with 63 bytes, and "
             "sizes must agree\n"
             "rank 1 node 4: rank 0 never sends it (tag 5, 63 bytes); node 1 there has this tag with 64 bytes, and "
             "sizes must agree\n");
-  const Traces two({{message(TraceNodeType::kSend, 1, 1, 64, 5)},
-                    {message(TraceNodeType::kReceive, 4, 0, 64, 5), message(TraceNodeType::kReceive, 6, 0, 64, 5)}});
+  const LintedTraces two(
+      {{message(TraceNodeType::kSend, 1, 1, 64, 5)},
+       {message(TraceNodeType::kReceive, 4, 0, 64, 5), message(TraceNodeType::kReceive, 6, 0, 64, 5)}});
   EXPECT_EQ(text_of(two.lint()), "rank 1 node 6: rank 0 never sends it (tag 5, 64 bytes)\n");
 }
 
 TEST(Lint, FindsCollectivesThatDisagree) {
-  const Traces sizes({{collective(1, 8), collective(2, 16, {1})}, {collective(3, 8), collective(4, 24, {3})}});
+  const LintedTraces sizes(
+      {{collective_of(1, 8), collective_of(2, 16, {1})}, {collective_of(3, 8), collective_of(4, 24, {3})}});
   EXPECT_EQ(text_of(sizes.lint()),
             "rank 1 node 4: collective number 2 of group 1, ALL_REDUCE of 24 bytes, meets ALL_REDUCE of 16 bytes (rank "
             "0, node 2): type and size must agree\n");
-  const Traces types({{collective(1, 8)}, {collective(1, 8, {}, TraceCollective::kAllGather)}});
+  const LintedTraces types({{collective_of(1, 8)}, {collective_of(1, 8, {}, TraceCollective::kAllGather)}});
   EXPECT_THAT(text_of(types.lint()), HasSubstr("ALL_GATHER of 8 bytes, meets ALL_REDUCE of 8 bytes"));
-  const Traces fewer({{collective(1, 8), collective(2, 8, {1})}, {collective(1, 8)}});
+  const LintedTraces fewer({{collective_of(1, 8), collective_of(2, 8, {1})}, {collective_of(1, 8)}});
   EXPECT_EQ(
       text_of(fewer.lint()),
       "rank 0 node 2: collective number 2 of group 1, ALL_REDUCE of 8 bytes: rank 0 has 2 of that group, rank 1 has "
       "1\n");
-  const Traces none({{collective(1, 8)}, {kernel(1)}});
+  const LintedTraces none({{collective_of(1, 8)}, {compute(1)}});
   EXPECT_THAT(text_of(none.lint()), HasSubstr("1 collectives of group 1: rank 1, a member, has none of them"));
 }
 
 // Every trace is whole by itself; only running them shows the circle.
 TEST(Lint, FindsTheDeadlockOfTheSharedSlot) {
-  const Traces traces({{collective(1, 8), message(TraceNodeType::kSend, 2, 1, 8, 7)},
-                       {message(TraceNodeType::kReceive, 1, 0, 8, 7), collective(2, 8, {1})}});
+  const LintedTraces traces({{collective_of(1, 8), message(TraceNodeType::kSend, 2, 1, 8, 7)},
+                             {message(TraceNodeType::kReceive, 1, 0, 8, 7), collective_of(2, 8, {1})}});
   const LintReport report = traces.lint();
   EXPECT_EQ(report.deadlock.size(), 2U);
   EXPECT_THAT(text_of(report), HasSubstr("rank 0 node 1: collective number 1 of group 1"));
@@ -139,14 +142,14 @@ TEST(Lint, FindsTheDeadlockOfTheSharedSlot) {
 
 TEST(Lint, SaysWhatRunsButIsOdd) {
   std::vector<TraceNode> loose;
-  for (std::uint64_t id = 1; id <= 10; ++id) loose.push_back(kernel(id));
-  EXPECT_THAT(text_of(Traces({loose}).lint({})), HasSubstr("note: 10 of 10 kernels have no successor"));
+  for (std::uint64_t id = 1; id <= 10; ++id) loose.push_back(compute(id));
+  EXPECT_THAT(text_of(LintedTraces({loose}).lint({})), HasSubstr("note: 10 of 10 kernels have no successor"));
   LintOptions options;
   options.npus = 4;
   options.dimensions = 5;
   options.splits = 16;
-  const Traces traces(
-      {{collective(1, 8, {}, TraceCollective::kAllGather)}, {collective(1, 8, {}, TraceCollective::kAllGather)}});
+  const LintedTraces traces(
+      {{collective_of(1, 8, {}, TraceCollective::kAllGather)}, {collective_of(1, 8, {}, TraceCollective::kAllGather)}});
   const std::string text = text_of(traces.lint({{1, {0, 1}}, {2, {0, 7}}}, options));
   EXPECT_THAT(text, HasSubstr("an all-gather of 8 bytes, fewer than the 16 splits"));
   EXPECT_THAT(text, HasSubstr("note: the network has 4 NPUs, and there are traces of 2 ranks"));
@@ -155,7 +158,7 @@ TEST(Lint, SaysWhatRunsButIsOdd) {
 }
 
 TEST(Lint, AFileThatIsNoTraceDoesNotHideTheOthers) {
-  const Traces traces({{kernel(1), kernel(2, {9})}, {kernel(1)}});
+  const LintedTraces traces({{compute(1), compute(2, {9})}, {compute(1)}});
   const auto size = std::filesystem::file_size(traces.file(1));
   std::filesystem::resize_file(traces.file(1), size - 2);
   const std::string text = text_of(traces.lint());

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TraceNode kernel(std::uint64_t id, std::uint64_t micros, std::vector<std::uint64_t> deps = {}) {
+TraceNode timed_kernel(std::uint64_t id, std::uint64_t micros, std::vector<std::uint64_t> deps = {}) {
   TraceNode node;
   node.id = id;
   node.name = "kernel";
@@ -24,7 +24,7 @@ TraceNode kernel(std::uint64_t id, std::uint64_t micros, std::vector<std::uint64
 
 TraceNode collective(std::uint64_t id, const std::string& group, std::int64_t size,
                      std::vector<std::uint64_t> deps = {}, TraceCollective type = TraceCollective::kAllReduce) {
-  TraceNode node = kernel(id, 1, std::move(deps));
+  TraceNode node = timed_kernel(id, 1, std::move(deps));
   node.name = "collective";
   node.type = TraceNodeType::kCollective;
   node.attributes = {{"comm_type", static_cast<std::int64_t>(type)}, {"comm_size", size}, {"pg_name", group}};
@@ -33,7 +33,7 @@ TraceNode collective(std::uint64_t id, const std::string& group, std::int64_t si
 
 TraceNode message(TraceNodeType type, std::uint64_t id, std::int64_t peer, std::int64_t size, std::int64_t tag,
                   std::vector<std::uint64_t> deps = {}) {
-  TraceNode node = kernel(id, 1, std::move(deps));
+  TraceNode node = timed_kernel(id, 1, std::move(deps));
   node.name = "message";
   node.type = type;
   node.attributes = {{type == TraceNodeType::kSend ? "comm_dst" : "comm_src", peer},
@@ -62,39 +62,41 @@ std::string problem_of(const ReplayReport& report, Rank rank) {
 
 TEST(Replay, KernelsRunOneAtATimeLowestIdFirst) {
   // 5 and 3 are ready at once: 3 goes first; 9 waits for 3 alone and comes before 10.
-  TraceNode last = kernel(10, 1);
+  TraceNode last = timed_kernel(10, 1);
   last.ctrl_deps = {5};
-  const ReplayReport report = replay(Traces{{kernel(5, 2), kernel(3, 4), kernel(9, 8, {3}), last}}, {});
+  const ReplayReport report =
+      replay(Traces{{timed_kernel(5, 2), timed_kernel(3, 4), timed_kernel(9, 8, {3}), last}}, {});
   EXPECT_TRUE(report.ok()) << text_of(report);
   EXPECT_THAT(report.finish_ns, ElementsAre(15000U));
 }
 
 TEST(Replay, AZeroIsTakenForOneNanosecond) {
-  const ReplayReport report = replay(Traces{{kernel(1, 0), kernel(2, 0, {1}), kernel(3, 0, {2})}}, {});
+  const ReplayReport report =
+      replay(Traces{{timed_kernel(1, 0), timed_kernel(2, 0, {1}), timed_kernel(3, 0, {2})}}, {});
   EXPECT_THAT(report.finish_ns, ElementsAre(3U));
 }
 
 TEST(Replay, KernelsOverlapCommunicationButCommunicationDoesNotOverlapItself) {
   Traces traces(2);
-  for (auto& trace : traces) trace = {kernel(1, 5), collective(2, "1", 8), collective(3, "", 8)};
+  for (auto& trace : traces) trace = {timed_kernel(1, 5), collective(2, "1", 8), collective(3, "", 8)};
   const ReplayReport report = replay(traces, kPair);
   EXPECT_TRUE(report.ok()) << text_of(report);
   EXPECT_THAT(report.finish_ns, ElementsAre(5000U, 5000U));
-  for (auto& trace : traces) trace[0] = kernel(1, 1);
+  for (auto& trace : traces) trace[0] = timed_kernel(1, 1);
   EXPECT_THAT(replay(traces, kPair).finish_ns, ElementsAre(2000U, 2000U));
 }
 
 TEST(Replay, ACollectiveStartsWhenItsLastMemberDoes) {
   const ReplayReport report =
-      replay(Traces{{collective(1, "1", 8)}, {kernel(1, 7), collective(2, "1", 8, {1})}}, kPair);
+      replay(Traces{{collective(1, "1", 8)}, {timed_kernel(1, 7), collective(2, "1", 8, {1})}}, kPair);
   EXPECT_THAT(report.finish_ns, ElementsAre(8000U, 8000U));
 }
 
 TEST(Replay, SendsAreEagerAndReceivesTakeNoSlot) {
   // Rank 1's receives are posted before its collective; the late one finds its message there.
-  const Traces traces = {
-      {send(1, 1, 64, 5), send(2, 1, 64, 6, {1}), collective(3, "1", 8, {2})},
-      {receive(1, 0, 64, 6), receive(2, 0, 64, 5), collective(3, "1", 8), kernel(4, 9), receive(5, 0, 64, 5, {4})}};
+  const Traces traces = {{send(1, 1, 64, 5), send(2, 1, 64, 6, {1}), collective(3, "1", 8, {2})},
+                         {receive(1, 0, 64, 6), receive(2, 0, 64, 5), collective(3, "1", 8), timed_kernel(4, 9),
+                          receive(5, 0, 64, 5, {4})}};
   const ReplayReport report = replay(traces, kPair);
   EXPECT_THAT(problem_of(report, 1), HasSubstr("no node there sends it"));  // 5 would need a second message of tag 5
   Traces whole = traces;
@@ -105,12 +107,12 @@ TEST(Replay, SendsAreEagerAndReceivesTakeNoSlot) {
 }
 
 TEST(Replay, FindsAMissingReceiveAndAMissingSend) {
-  const ReplayReport unread = replay(Traces{{send(1, 1, 64, 5)}, {kernel(1, 1)}}, {});
+  const ReplayReport unread = replay(Traces{{send(1, 1, 64, 5)}, {timed_kernel(1, 1)}}, {});
   EXPECT_EQ(unread.finished, 2);  // the feeder would not notice
   EXPECT_FALSE(unread.ok());
   EXPECT_THAT(problem_of(unread, 0), HasSubstr("rank 1 never receives it (tag 5, 64 bytes)"));
 
-  const ReplayReport unsent = replay(Traces{{kernel(1, 1)}, {receive(3, 0, 64, 5), kernel(4, 1, {3})}}, {});
+  const ReplayReport unsent = replay(Traces{{timed_kernel(1, 1)}, {receive(3, 0, 64, 5), timed_kernel(4, 1, {3})}}, {});
   EXPECT_EQ(unsent.finished, 1);
   ASSERT_EQ(unsent.problems.size(), 1U);
   EXPECT_EQ(unsent.problems[0].rank, 1);
@@ -135,7 +137,7 @@ TEST(Replay, FindsCollectivesInDifferentOrder) {
 TEST(Replay, FindsCollectivesOfDifferentSizesAndAMissingMember) {
   const ReplayReport sizes = replay(Traces{{collective(1, "1", 8)}, {collective(1, "1", 16)}}, kPair);
   EXPECT_THAT(problem_of(sizes, 1), HasSubstr("type and size must agree"));
-  const ReplayReport member = replay(Traces{{collective(1, "1", 8)}, {kernel(1, 1)}}, kPair);
+  const ReplayReport member = replay(Traces{{collective(1, "1", 8)}, {timed_kernel(1, 1)}}, kPair);
   EXPECT_EQ(member.finished, 1);
   EXPECT_THAT(problem_of(member, 0),
               HasSubstr("collective number 1 of group 1, ALL_REDUCE of 8 bytes, waits for rank 1"));
@@ -155,18 +157,20 @@ TEST(Replay, FindsTheDeadlockOfTheSharedSlot) {
 }
 
 TEST(Replay, FindsACycleThatTheFeederDrops) {
-  const ReplayReport report =
-      replay(Traces{{kernel(1, 1), kernel(2, 1, {4}), kernel(3, 1, {2}), kernel(4, 1, {3}), kernel(5, 1, {4})}}, {});
+  const ReplayReport report = replay(Traces{{timed_kernel(1, 1), timed_kernel(2, 1, {4}), timed_kernel(3, 1, {2}),
+                                             timed_kernel(4, 1, {3}), timed_kernel(5, 1, {4})}},
+                                     {});
   EXPECT_EQ(report.finished, 0);
   ASSERT_EQ(report.problems.size(), 1U);
   EXPECT_THAT(report.problems[0].message, HasSubstr("waits for itself"));
-  const ReplayReport self = replay(Traces{{kernel(1, 1, {1})}}, {});
+  const ReplayReport self = replay(Traces{{timed_kernel(1, 1, {1})}}, {});
   EXPECT_THAT(problem_of(self, 0), HasSubstr("1 after 1"));
 }
 
 TEST(Replay, FindsWhatTheFeederRefusesInANode) {
   const auto of_node = [](const TraceNode& node) {
-    return problem_of(replay(Traces{{node}, {kernel(1, 1)}}, {{1, {0, 1}}, {2, {1, 0, 0}}, {3, {0}}, {4, {1}}}), 0);
+    return problem_of(replay(Traces{{node}, {timed_kernel(1, 1)}}, {{1, {0, 1}}, {2, {1, 0, 0}}, {3, {0}}, {4, {1}}}),
+                      0);
   };
   TraceNode node = collective(1, "1", 8);
   node.attributes[1].value = 8.0;
@@ -191,16 +195,16 @@ TEST(Replay, FindsWhatTheFeederRefusesInANode) {
   EXPECT_THAT(of_node(node), HasSubstr("comm_src is another rank"));
   node.attributes.push_back({"is_cpu_op", true});
   EXPECT_THAT(of_node(node), HasSubstr("is_cpu_op"));
-  EXPECT_THAT(of_node(kernel(1, 1, {9})), HasSubstr("node 9, which is not there"));
-  node = kernel(1, 1);
+  EXPECT_THAT(of_node(timed_kernel(1, 1, {9})), HasSubstr("node 9, which is not there"));
+  node = timed_kernel(1, 1);
   node.type = TraceNodeType::kMetadata;
   EXPECT_THAT(of_node(node), HasSubstr("METADATA_NODE"));
-  EXPECT_THAT(problem_of(replay(Traces{{kernel(1, 1), kernel(1, 2)}}, {}), 0), HasSubstr("same id"));
-  EXPECT_THAT(problem_of(replay(Traces{{}, {kernel(1, 1)}}, {}), 0), HasSubstr("no node"));
+  EXPECT_THAT(problem_of(replay(Traces{{timed_kernel(1, 1), timed_kernel(1, 2)}}, {}), 0), HasSubstr("same id"));
+  EXPECT_THAT(problem_of(replay(Traces{{}, {timed_kernel(1, 1)}}, {}), 0), HasSubstr("no node"));
 }
 
 TEST(Replay, RooflineTimesComeFromWork) {
-  TraceNode node = kernel(1, 99);
+  TraceNode node = timed_kernel(1, 99);
   node.attributes = {{"num_ops", std::int64_t{1'234'500}}, {"tensor_size", std::int64_t{1}}};
   EXPECT_THAT(replay(Traces{{node}}, {}, TraceEncoding::kRoofline).finish_ns, ElementsAre(1234U));
   node.attributes.pop_back();
@@ -213,14 +217,14 @@ TEST(Replay, FindsTheRanksThatWaitInACircle) {
   const Traces traces = {{collective(1, "1", 8), send(2, 2, 8, 7)},
                          {receive(1, 2, 8, 9), collective(2, "1", 8, {1})},
                          {receive(1, 0, 8, 7), send(2, 1, 8, 9, {1})},
-                         {kernel(1, 1)}};
+                         {timed_kernel(1, 1)}};
   const ReplayReport report = replay(traces, kPair);
   EXPECT_EQ(report.complete, (std::vector<bool>{false, false, false, true}));
   ASSERT_EQ(report.deadlock.size(), 3U);
   EXPECT_EQ(report.deadlock[0], (TraceWait{0, 1, 1, "collective number 1 of group 1"}));
   EXPECT_EQ(report.deadlock[1], (TraceWait{1, 1, 2, "a message with tag 9"}));
   EXPECT_EQ(report.deadlock[2], (TraceWait{2, 1, 0, "a message with tag 7"}));
-  EXPECT_THAT(replay(Traces{{receive(1, 1, 8, 7)}, {kernel(1, 1)}}, {}).deadlock, testing::IsEmpty());
+  EXPECT_THAT(replay(Traces{{receive(1, 1, 8, 7)}, {timed_kernel(1, 1)}}, {}).deadlock, testing::IsEmpty());
 }
 
 // A network that tells what it was asked.
@@ -241,7 +245,7 @@ TEST(Replay, TheNetworkTimesMessagesAndCollectives) {
   };
   const Traces traces = {
       {collective(1, "1", 8, {}, TraceCollective::kAllGather), send(2, 1, 500, 3, {1})},
-      {kernel(1, 5), collective(2, "1", 8, {1}, TraceCollective::kAllGather), receive(3, 0, 500, 3)}};
+      {timed_kernel(1, 5), collective(2, "1", 8, {1}, TraceCollective::kAllGather), receive(3, 0, 500, 3)}};
   std::vector<ReplayedNode> seen;
   options.visit = [&seen](const ReplayedNode& node) { seen.push_back(node); };
   const Result<ReplayReport> report = replay(traces, {{1, {1, 0}}}, options);
@@ -266,13 +270,13 @@ TEST(Replay, ReplayOnlyTakesEveryNodesOwnTime) {
   ReplayOptions options;
   options.replay_only = true;
   const Result<ReplayReport> report =
-      replay(Traces{{kernel(1, 3), receive(2, 1, 8, 7, {1})}, {kernel(1, 0)}}, {}, options);
+      replay(Traces{{timed_kernel(1, 3), receive(2, 1, 8, 7, {1})}, {timed_kernel(1, 0)}}, {}, options);
   ASSERT_TRUE(report);
   EXPECT_THAT(report->finish_ns, ElementsAre(4000U, 1U));
 }
 
 TEST(Replay, TheRooflineIsTheSmallerOfPeakAndMemory) {
-  TraceNode node = kernel(1, 99);
+  TraceNode node = timed_kernel(1, 99);
   node.attributes = {{"num_ops", std::int64_t{4'000'000}}, {"tensor_size", std::int64_t{1'000'000}}};
   ReplayOptions options;
   options.roofline = true;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "compute_model_gpus.h"
 
@@ -39,12 +40,32 @@ TEST(Machine, AnUnknownVectorPeakFollowsHalfPrecision) {
 // frequency, power grows with the cube of the rate.
 TEST(Machine, PowerSetsACeilingForTensorUnits) {
   Gpu gpu = h100();
+  gpu.boost_clock = 1980 * MHz;
   const double ceiling = make_machine(gpu, Mode::kBurst)->ceiling(DType::kBf16);
   EXPECT_NEAR(ceiling, 794e12 / 1.045, 0.01 * ceiling);
   gpu.board_power = gpu.board_power / 8;
   EXPECT_NEAR(make_machine(gpu, Mode::kBurst)->ceiling(DType::kBf16) / ceiling, 0.5, 1e-9);
   gpu.board_power = 1e6 * W;
   EXPECT_EQ(make_machine(gpu, Mode::kBurst)->ceiling(DType::kBf16), 989.4e12);
+}
+
+// FLOP a clock of an SM: 4,096 of H100, whose peak is stated at 1,830 MHz. A planned GPU may have anything; what its
+// power allows grows with its peak, and never by a step.
+TEST(Machine, ThePowersCeilingFollowsThePeakWithoutSteps) {
+  Gpu gpu = h100();
+  gpu.boost_clock = 1980 * MHz;
+  const auto ceiling = [&](double factor) {
+    Gpu faster = gpu;
+    faster.tensor[DType::kBf16] *= factor;
+    return make_machine(faster, Mode::kBurst)->ceiling(DType::kBf16);
+  };
+  EXPECT_EQ(ceiling(1), ceiling(1.1));
+  EXPECT_NEAR(ceiling(2.1) / ceiling(1), std::cbrt(4.0), 1e-9);
+  for (double factor = 1; factor < 4; factor *= 1.01) {
+    const double more = ceiling(1.01 * factor) / ceiling(factor);
+    EXPECT_GE(more, 1 - 1e-12) << factor;
+    EXPECT_LE(more, 1.02) << factor;
+  }
 }
 
 // At the boost clock the voltage is 8 % above its least: a product costs 1.08^2 = 1.1664 times the least energy, so

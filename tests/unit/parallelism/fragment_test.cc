@@ -19,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-struct Passes : ::testing::Test {
+struct FragmentPasses : ::testing::Test {
   Model model = llama(1, 512, 8, 8, 1024);
   ParallelPlan plan{.tp = 2, .dp = 4, .sequence_parallel = true};
   Training training{4, 1, 128, Precision::kBf16};
@@ -56,7 +56,7 @@ struct Passes : ::testing::Test {
   }
 };
 
-TEST_F(Passes, CommunicationBlocksInTheForwardPass) {
+TEST_F(FragmentPasses, CommunicationBlocksInTheForwardPass) {
   const Fragment forward = pass(PassKind::kForward);
   EXPECT_THAT(waits(forward, "attention.norm"), ElementsAre("entry"));
   EXPECT_THAT(waits(forward, "attention.all_gather"), ElementsAre("attention.norm"));
@@ -66,7 +66,7 @@ TEST_F(Passes, CommunicationBlocksInTheForwardPass) {
 }
 
 // Korthikanti et al. 2022, s.4.2.2.
-TEST_F(Passes, BackwardGathersBesideOneProductAndReducesBesideTheOther) {
+TEST_F(FragmentPasses, BackwardGathersBesideOneProductAndReducesBesideTheOther) {
   const Fragment backward = pass(PassKind::kBackward);
   EXPECT_THAT(waits(backward, "mlp.fc1.input.all_gather"), ElementsAre("mlp.activation.backward"));
   EXPECT_THAT(waits(backward, "mlp.fc1.dgrad"), IsEmpty());
@@ -75,7 +75,7 @@ TEST_F(Passes, BackwardGathersBesideOneProductAndReducesBesideTheOther) {
   EXPECT_THAT(waits(backward, "mlp.norm.backward"), ElementsAre("mlp.fc1.dgrad.reduce_scatter"));
 }
 
-TEST_F(Passes, BlockingTensorParallelismReducesAfterBothProducts) {
+TEST_F(FragmentPasses, BlockingTensorParallelismReducesAfterBothProducts) {
   plan.blocking_tp = true;
   const Fragment backward = pass(PassKind::kBackward);
   EXPECT_THAT(waits(backward, "mlp.fc1.dgrad"), ElementsAre("mlp.fc1.input.all_gather"));
@@ -83,14 +83,14 @@ TEST_F(Passes, BlockingTensorParallelismReducesAfterBothProducts) {
   EXPECT_THAT(waits(backward, "mlp.norm.backward"), ElementsAre("mlp.fc1.dgrad.reduce_scatter"));
 }
 
-TEST_F(Passes, OneGradientAloneWaitsForItsCommunication) {
+TEST_F(FragmentPasses, OneGradientAloneWaitsForItsCommunication) {
   const Fragment input = pass(PassKind::kInputGradient), weight = pass(PassKind::kWeightGradient);
   EXPECT_THAT(waits(input, "mlp.norm.backward"), ElementsAre("mlp.fc1.dgrad.reduce_scatter"));
   EXPECT_THAT(waits(weight, "mlp.fc1.wgrad"), ElementsAre("mlp.fc1.input.all_gather"));
   EXPECT_EQ(input.nodes.size() + weight.nodes.size(), pass(PassKind::kBackward).nodes.size());
 }
 
-TEST_F(Passes, RecomputationRunsAgainWhatWasDropped) {
+TEST_F(FragmentPasses, RecomputationRunsAgainWhatWasDropped) {
   const std::int64_t forward = count(pass(PassKind::kForward), Category::kForward);
   EXPECT_EQ(count(pass(PassKind::kBackward), Category::kRecompute), 0);
   plan.recompute = Recompute::kSelective;
@@ -107,7 +107,7 @@ TEST_F(Passes, RecomputationRunsAgainWhatWasDropped) {
             0);
 }
 
-TEST_F(Passes, ACallAlone) {
+TEST_F(FragmentPasses, ACallAlone) {
   const Shape shape(model, plan, training);
   const FragmentMaker make(shape, mesh_of(plan), works);
   const Fragment gather = make.of(
@@ -137,7 +137,7 @@ double length(const Fragment& fragment) {
   return *std::max_element(ends.begin(), ends.end());
 }
 
-TEST_F(Passes, BesideHidesCommunicationBehindTheOtherPass) {
+TEST_F(FragmentPasses, BesideHidesCommunicationBehindTheOtherPass) {
   model.moe = Experts{8, 2, 256, 1, 128, 0};
   plan = {.dp = 4, .ep = 4};
   const Fragment forward = pass(PassKind::kForward, true), backward = pass(PassKind::kBackward, true);
@@ -157,7 +157,7 @@ TEST_F(Passes, BesideHidesCommunicationBehindTheOtherPass) {
   EXPECT_LE(length(both), length(forward) + length(backward) - 6);
 }
 
-TEST_F(Passes, BesideKeepsEntriesAndExits) {
+TEST_F(FragmentPasses, BesideKeepsEntriesAndExits) {
   const Shape shape(model, plan, training);
   const FragmentMaker make(shape, mesh_of(plan), works);
   const Call gather{"gather", Communication{CollectiveKind::kAllGather, shape.hidden_states(), Axis::kTensor}};

@@ -18,7 +18,7 @@ namespace {
 using namespace units;
 using ::testing::HasSubstr;
 
-const BlockStep& step(const Block& block, const std::string& name) {
+const BlockStep& step_named(const Block& block, const std::string& name) {
   for (const BlockStep& each : block.steps) {
     if (each.name == name) return each;
   }
@@ -56,7 +56,7 @@ struct Context : ::testing::Test {
 
   BlockStep core(std::int64_t cp, ContextExchange how) const {
     const ParallelPlan plan{.cp = cp, .cp_comm = how};
-    return step(attention_block(Shape(model, plan, training)), "attention.core");
+    return step_named(attention_block(Shape(model, plan, training)), "attention.core");
   }
 };
 
@@ -88,7 +88,7 @@ TEST_F(Context, SendsKeysAndValuesAround) {
 TEST_F(Context, HierarchyHasTheOthersAsItsEnds) {
   const auto block = [&](const ParallelPlan& plan) {
     const Block made = attention_block(Shape(model, plan, training));
-    const BlockStep& part = step(made, "attention.core");
+    const BlockStep& part = step_named(made, "attention.core");
     return std::pair(part.forward, part.input_gradient);
   };
   for (const std::int64_t cp : {2, 4, 8}) {
@@ -107,7 +107,7 @@ TEST_F(Context, HierarchyHasTheOthersAsItsEnds) {
 TEST_F(Context, HierarchyExchangesHeadsAndSendsKeys) {
   const ParallelPlan plan{.cp = 8, .cp_comm = ContextExchange::kHierarchical, .cp_inner = 4};
   const Block block = attention_block(Shape(model, plan, training));
-  const BlockStep& core = step(block, "attention.core");
+  const BlockStep& core = step_named(block, "attention.core");
   const double own = s / 8 * kv, queries = s / 8 * 32 * 128 * 2;
   EXPECT_DOUBLE_EQ(sent(core.forward, CollectiveKind::kAllToAll), 2 * queries + own);
   EXPECT_DOUBLE_EQ(sent(core.input_gradient, CollectiveKind::kAllToAll), 2 * queries + own);
@@ -128,7 +128,7 @@ TEST_F(Context, HierarchyExchangesHeadsAndSendsKeys) {
   // More ranks than key-value heads: each brings a copy of one head's keys for all tokens of the neighbors.
   const ParallelPlan more{.cp = 32, .cp_comm = ContextExchange::kHierarchical, .cp_inner = 16};
   const Block copied = attention_block(Shape(model, more, training));
-  const std::vector<Call>& forward = step(copied, "attention.core").forward;
+  const std::vector<Call>& forward = step_named(copied, "attention.core").forward;
   EXPECT_DOUBLE_EQ(sent(forward, CollectiveKind::kSendRecv), s / 2 * kv / 8);
   EXPECT_DOUBLE_EQ(sent(forward, CollectiveKind::kAllToAll), 2 * s / 32 * 32 * 128 * 2 + s / 2 * kv / 8);
 }
@@ -291,11 +291,11 @@ TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
   const Block whole = layer_block(Shape(model, plan, {8, 1, 256, Precision::kBf16}), LayerKind{});
   const Block eight = layer_block(Shape(model, plan, {8, 1, 256, Precision::kFp8}), LayerKind{});
   const auto gathered = [](const Block& block) {
-    return sent(step(block, "mlp.fc1").forward, CollectiveKind::kAllGather);
+    return sent(step_named(block, "mlp.fc1").forward, CollectiveKind::kAllGather);
   };
   EXPECT_DOUBLE_EQ(gathered(eight), gathered(whole) / 2);
-  EXPECT_DOUBLE_EQ(step(eight, "mlp.fc2").kept_for_weight_gradient,
-                   step(whole, "mlp.fc2").kept_for_weight_gradient / 2);
+  EXPECT_DOUBLE_EQ(step_named(eight, "mlp.fc2").kept_for_weight_gradient,
+                   step_named(whole, "mlp.fc2").kept_for_weight_gradient / 2);
   int products = 0, casts = 0;
   for (const BlockStep& each : eight.steps) {
     for (const std::vector<Call>* calls : {&each.forward, &each.input_gradient, &each.weight_gradient}) {
@@ -317,7 +317,7 @@ TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
   EXPECT_DOUBLE_EQ(parameters_of(eight).quantized, 512 * (512 * 3 + 512 + 3 * 1024) / 2.0);
   // The loss's logits stay as they are.
   const Block loss = loss_block(Shape(model, plan, {8, 1, 256, Precision::kFp8}));
-  EXPECT_EQ(std::get<Operator>(step(loss, "loss.logits").forward.back().what).dtype, DType::kBf16);
+  EXPECT_EQ(std::get<Operator>(step_named(loss, "loss.logits").forward.back().what).dtype, DType::kBf16);
 }
 
 TEST(Recomputation, OfModulesDropsWhatTheyCompute) {

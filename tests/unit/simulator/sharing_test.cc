@@ -13,10 +13,10 @@ namespace {
 
 using namespace units;
 
-Demand flow(std::vector<double> ports, double sms = 0, double memory = 0) {
+Demand flow_over(std::vector<double> ports, double sms = 0, double memory = 0) {
   return {std::move(ports), sms, memory, {}};
 }
-Demand kernel(Bound bound) { return {{}, 0, 0, bound}; }
+Demand kernel_bound_by(Bound bound) { return {{}, 0, 0, bound}; }
 
 // Nodes of a sketch in the order in which they were added have demands in the same order.
 Timeline shared(GraphSketch& sketch, const ExecutionGraph& graph, std::vector<Demand> demands) {
@@ -38,16 +38,16 @@ TEST(Contention, TwoCollectivesOnOnePortTakeTurns) {
   const NodeId exchange = sketch.collective(0, kEp, Category::kExpertParallel, 4 * s);
   const ExecutionGraph graph = sketch.build();
   // Half the port each: the shorter one has its 4 s after 8; the longer one has done 4 of its 10 s then.
-  const Timeline full = shared(sketch, graph, {flow({1}), flow({1})});
+  const Timeline full = shared(sketch, graph, {flow_over({1}), flow_over({1})});
   EXPECT_DOUBLE_EQ(end_of(full, exchange), 8);
   EXPECT_DOUBLE_EQ(end_of(full, reduce), 14);
   // 0.6 and 0.6 of a port: both go at 1 / 1.2.
-  const Timeline partly = shared(sketch, graph, {flow({0.6}), flow({0.6})});
+  const Timeline partly = shared(sketch, graph, {flow_over({0.6}), flow_over({0.6})});
   EXPECT_NEAR(end_of(partly, exchange), 4.8, kGrid);
   EXPECT_NEAR(end_of(partly, reduce), 10.8, kGrid);
   // Together they fit: nobody waits. On ports of different levels neither.
-  EXPECT_DOUBLE_EQ(shared(sketch, graph, {flow({0.6}), flow({0.4})}).step / s, 10);
-  EXPECT_DOUBLE_EQ(shared(sketch, graph, {flow({1, 0}), flow({0, 1})}).step / s, 10);
+  EXPECT_DOUBLE_EQ(shared(sketch, graph, {flow_over({0.6}), flow_over({0.4})}).step / s, 10);
+  EXPECT_DOUBLE_EQ(shared(sketch, graph, {flow_over({1, 0}), flow_over({0, 1})}).step / s, 10);
 }
 
 TEST(Contention, TheOneWithTheSmallShareIsServedFirst) {
@@ -58,7 +58,7 @@ TEST(Contention, TheOneWithTheSmallShareIsServedFirst) {
   const ExecutionGraph graph = sketch.build();
   // Level 0 holds a and b (1 + 1), level 1 holds b and c (1 + 0.5). a and b get 1/2 each of level 0; on level 1 that
   // leaves 1/2 for c, which needs just that: c ends at 6, a and b at 12.
-  const Timeline timeline = shared(sketch, graph, {flow({1, 0}), flow({1, 1}), flow({0, 0.5})});
+  const Timeline timeline = shared(sketch, graph, {flow_over({1, 0}), flow_over({1, 1}), flow_over({0, 0.5})});
   EXPECT_DOUBLE_EQ(end_of(timeline, c), 6);
   EXPECT_DOUBLE_EQ(end_of(timeline, a), 12);
   EXPECT_DOUBLE_EQ(end_of(timeline, b), 12);
@@ -71,7 +71,7 @@ TEST(Contention, StartsWhenTheOtherStarts) {
   const NodeId exchange = sketch.collective(0, kEp, Category::kExpertParallel, 2 * s, {before});
   const ExecutionGraph graph = sketch.build();
   // Alone until 4, half speed until the exchange has its 2 s at 8, alone again with 4 s left.
-  const Timeline timeline = shared(sketch, graph, {flow({1}), kernel(Bound::kLaunch), flow({1})});
+  const Timeline timeline = shared(sketch, graph, {flow_over({1}), kernel_bound_by(Bound::kLaunch), flow_over({1})});
   EXPECT_DOUBLE_EQ(start_of(timeline, exchange), 4);
   EXPECT_DOUBLE_EQ(end_of(timeline, exchange), 8);
   EXPECT_DOUBLE_EQ(end_of(timeline, reduce), 12);
@@ -83,10 +83,10 @@ TEST(Contention, LinksCarryBothDirectionsAtOnce) {
   const NodeId back = sketch.message(1, 0, 5 * s);
   const NodeId reduce = sketch.collective(1, kDp, Category::kDataParallel, 5 * s);
   const ExecutionGraph graph = sketch.build();
-  const Timeline messages = shared(sketch, graph, {flow({1}), flow({1}), flow({0})});
+  const Timeline messages = shared(sketch, graph, {flow_over({1}), flow_over({1}), flow_over({0})});
   EXPECT_DOUBLE_EQ(messages.step / s, 5);
   // A collective of stage 1 sends beside the message back and receives beside the message there.
-  const Timeline all = shared(sketch, graph, {flow({1}), flow({1}), flow({1})});
+  const Timeline all = shared(sketch, graph, {flow_over({1}), flow_over({1}), flow_over({1})});
   for (const NodeId node : {there, back, reduce}) EXPECT_DOUBLE_EQ(end_of(all, node), 10);
 }
 
@@ -98,7 +98,7 @@ TEST(ComputeSlowdown, KernelsHaveWhatCollectivesLeave) {
     const NodeId reduce = sketch.collective(0, kDp, Category::kDataParallel, 4 * s);
     const NodeId gemm = sketch.compute(0, 10 * s);
     const ExecutionGraph graph = sketch.build();
-    const Timeline timeline = shared(sketch, graph, {flow({1}, 0.2, 0.5), kernel(bound)});
+    const Timeline timeline = shared(sketch, graph, {flow_over({1}, 0.2, 0.5), kernel_bound_by(bound)});
     EXPECT_DOUBLE_EQ(end_of(timeline, reduce), 4);
     EXPECT_NEAR(end_of(timeline, gemm), expected, kGrid);
   }
@@ -110,8 +110,9 @@ TEST(ComputeSlowdown, EndsAmidARowOfKernels) {
   const NodeId first = sketch.compute(0, 2 * s), second = sketch.compute(0, 2 * s), third = sketch.compute(0, 2 * s);
   const ExecutionGraph graph = sketch.build();
   // 1.5 s of the first kernel in 3 s at half its SMs, the rest alone.
-  const Timeline timeline = shared(
-      sketch, graph, {flow({1}, 0.5, 0), kernel(Bound::kCompute), kernel(Bound::kMemory), kernel(Bound::kCompute)});
+  const Timeline timeline = shared(sketch, graph,
+                                   {flow_over({1}, 0.5, 0), kernel_bound_by(Bound::kCompute),
+                                    kernel_bound_by(Bound::kMemory), kernel_bound_by(Bound::kCompute)});
   EXPECT_DOUBLE_EQ(end_of(timeline, first), 3.5);
   EXPECT_DOUBLE_EQ(start_of(timeline, second), 3.5);
   EXPECT_DOUBLE_EQ(end_of(timeline, second), 5.5);
@@ -125,9 +126,10 @@ TEST(ComputeSlowdown, StartsAmidARowOfKernels) {
   const NodeId send = sketch.message(1, 0, 2 * s, {elsewhere});
   const ExecutionGraph graph = sketch.build();
   // The message arrives from 3 to 5 and takes half of the memory bandwidth: 1 s of the second kernel instead of 2.
-  const Timeline timeline = shared(sketch, graph,
-                                   {kernel(Bound::kLaunch), kernel(Bound::kMemory), kernel(Bound::kMemory),
-                                    kernel(Bound::kMemory), flow({1}, 0, 0.5)});
+  const Timeline timeline =
+      shared(sketch, graph,
+             {kernel_bound_by(Bound::kLaunch), kernel_bound_by(Bound::kMemory), kernel_bound_by(Bound::kMemory),
+              kernel_bound_by(Bound::kMemory), flow_over({1}, 0, 0.5)});
   EXPECT_DOUBLE_EQ(end_of(timeline, send), 5);
   EXPECT_DOUBLE_EQ(end_of(timeline, first), 2);
   EXPECT_DOUBLE_EQ(end_of(timeline, second), 7);
@@ -141,7 +143,8 @@ TEST(ComputeSlowdown, ASlowedCollectiveCopiesLess) {
   const NodeId copy = sketch.compute(0, 8 * s);
   const ExecutionGraph graph = sketch.build();
   // Both at half speed for 8 s: together they take 0.5 of the memory bandwidth, not 1.
-  const Timeline timeline = shared(sketch, graph, {flow({1}, 0, 0.5), flow({1}, 0, 0.5), kernel(Bound::kMemory)});
+  const Timeline timeline =
+      shared(sketch, graph, {flow_over({1}, 0, 0.5), flow_over({1}, 0, 0.5), kernel_bound_by(Bound::kMemory)});
   EXPECT_DOUBLE_EQ(end_of(timeline, copy), 8 + 4);
 }
 
