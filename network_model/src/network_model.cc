@@ -137,10 +137,33 @@ class NetworkModel final : public NetworkCost {
   // The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
   // before correction is the fastest after it.
   Answer answer(const Call& call) const {
-    const Answer best = answer(call, allowed_);
-    if (best.choice.algorithm || strict_) return best;
-    const Answer with_protocol = answer(call, {std::nullopt, allowed_.protocol});
-    return with_protocol.choice.algorithm ? with_protocol : answer(call, {});
+    Answer best = answer(call, allowed_);
+    if (!best.choice.algorithm && !strict_) {
+      best = answer(call, {std::nullopt, allowed_.protocol});
+      if (!best.choice.algorithm) best = answer(call, {});
+    }
+    if (best.choice.algorithm) best.time = std::max(best.time, inside_nodes(call));
+    return best;
+  }
+
+  // Across nodes, every GPU still receives over its node's own links what it receives in a collective of this node
+  // alone. The two are corrected by different measurements: without this bound, two racks may be faster than one.
+  double inside_nodes(const Call& call) const {
+    if (call.kind != CollectiveKind::kAllReduce && call.kind != CollectiveKind::kAllGather &&
+        call.kind != CollectiveKind::kReduceScatter) {
+      return 0;
+    }
+    Placement inside;
+    for (const Tier& tier : *call.placement) {
+      if (call.link(tier).network()) break;
+      inside.ranks = tier.parts * tier.max_members;
+      inside.tiers[inside.tier_count] = tier;
+      inside.tiers[inside.tier_count++].all_parts = tier.parts;
+    }
+    if (inside.tier_count == 0 || inside.tier_count == call.placement->tier_count) return 0;
+    Call alone = call;
+    alone.placement = &inside;
+    return answer(alone, {}).time;
   }
 
   Answer answer(const Call& call, const network::Allowed& allowed) const {

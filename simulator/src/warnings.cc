@@ -51,6 +51,61 @@ std::optional<Warning> unused_choice(const NetworkSettings& network, const WorkT
   return std::nullopt;
 }
 
+// What the GPU has no units or no kernels for: frameworks refuse it there or fall back.
+void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
+  const Gpu& gpu = scenario.cluster.gpu;
+  // Block scales of 32 elements came with formats of 4 bits (NVIDIA Blackwell, AMD CDNA4).
+  if (scenario.training.precision == Precision::kMxFp8 && !(gpu.tensor[DType::kFp4] > FlopsPerSecond())) {
+    found.push_back({"unsupported_format", fmt::format("the tensor cores of {} know no scales of 32 elements: "
+                                                       "training/dtype=mxfp8 is forecast at the rate of fp8",
+                                                       gpu.name)});
+  }
+  const Library library = scenario.plan.attention_library;
+  if (!scenario.plan.flash_attention) return;
+  if ((library == Library::kFlash3 && gpu.architecture != "hopper") ||
+      (library == Library::kCudnn && gpu.vendor != "nvidia")) {
+    found.push_back(
+        {"unsupported_library", fmt::format("{} is written for {}: the forecast supposes that it runs on "
+                                            "{}",
+                                            library == Library::kFlash3 ? "FlashAttention-3" : "cuDNN",
+                                            library == Library::kFlash3 ? "Hopper" : "NVIDIA's GPUs", gpu.name)});
+  }
+}
+
+// Options that change nothing in this plan, or cost time for nothing.
+void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vector<Warning>& found) {
+  const ParallelPlan& plan = scenario.plan;
+  const auto add = [&](std::string_view option, std::string_view why) {
+    found.push_back({"without_effect", fmt::format("{} changes nothing: {}", option, why)});
+  };
+  if (plan.expert_dispatch == ExpertDispatch::kDeepEp && (!scenario.model.moe || plan.ep == 1)) {
+    add("plan/expert_dispatch=deepep", scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
+  }
+  const std::int64_t most = (scenario.model.layers + chunks - 1) / chunks;
+  const std::string held =
+      fmt::format("a {} holds at most {} layers", chunks > plan.pp ? "model chunk" : "stage", most);
+  if (plan.offload_activations > most) add(fmt::format("a plan/offload_activations above {}", most), held);
+  if (plan.recompute == Recompute::kFull && plan.recompute_layers > most) {
+    add(fmt::format("a number of layers above {} in plan/recompute", most), held);
+  }
+  if (plan.recompute != Recompute::kSelective) return;
+  const auto has = [&](RecomputeModule module) { return (plan.recompute_modules & set_of(module)) != 0; };
+  for (const RecomputeModule module :
+       {RecomputeModule::kMoeActivation, RecomputeModule::kMoe, RecomputeModule::kSharedExperts}) {
+    if (has(module) && !scenario.model.moe) {
+      add(fmt::format("{} in plan/recompute", enumerator_name(module)), "the model has no experts");
+    }
+  }
+  if (has(RecomputeModule::kLatentUpProjection) && !scenario.model.mla) {
+    add("mla_up_proj in plan/recompute", "the model has no latent attention");
+  }
+  if (has(RecomputeModule::kCoreAttention) && plan.flash_attention) {
+    found.push_back({"without_effect",
+                     "core_attn in plan/recompute takes time and frees next to nothing: fused "
+                     "attention stores no scores"});
+  }
+}
+
 }  // namespace
 
 std::vector<Warning> warnings(const Scenario& scenario, const Prediction& prediction) {
@@ -101,6 +156,8 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   const auto schedule = pipeline_schedule(plan.schedule);
   const auto parts = schedule ? static_cast<std::int64_t>((*schedule)->seats({plan.pp, 1, plan.vpp}).front().size())
                               : plan.pp * plan.vpp;
+  add_unsupported(scenario, found);
+  add_without_effect(scenario, parts, found);
   if (scenario.model.layers % parts != 0) {
     found.push_back(
         {"uneven_stages", fmt::format("{} layers over {} {}: some hold one layer more, the others wait for "

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "clusters.h"
+#include "ns_dist/catalog.h"
 
 namespace ns_dist {
 namespace {
@@ -42,6 +43,24 @@ TEST(NetworkModel, RanksOfANodeUseAllTheirPorts) {
   const Forecast one = *model->forecast({CollectiveKind::kAllGather, 1 * GiB, {0, {{4, 8}}}});
   const Forecast four = *model->forecast({CollectiveKind::kAllGather, 1 * GiB, {0, {{4, 1}, {4, 8}}}});
   EXPECT_NEAR(one.latency / four.latency, 4 * (3.0 / 4) / (15.0 / 16), 0.1);
+}
+
+// Racks of 72 GPUs have a network as wide as they are, and corrections for each of the two were measured on other
+// machines.
+TEST(NetworkModel, TwoRacksAreNotFasterThanOne) {
+  for (const char* name : {"gb200-nvl72", "hgx-b200", "dgx-h100"}) {
+    const Cluster cluster = *Catalog::standard().cluster(name);
+    const std::int64_t rack = cluster.gpus_per_node();
+    const auto model = model_of(cluster);
+    for (const CollectiveKind kind :
+         {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+      for (const double mib : {0.01, 1.0, 64.0, 1024.0}) {
+        const auto seconds = [&](const RankGroup& group) { return model->forecast({kind, mib * MiB, group})->latency; };
+        EXPECT_GE(seconds({0, {{2 * rack, 1}}}), seconds({0, {{rack, 1}}})) << name << name_of(kind) << mib;
+        EXPECT_GE(seconds({0, {{rack, 1}}}), 0.999 * seconds({0, {{2, 1}}})) << name << name_of(kind) << mib;
+      }
+    }
+  }
 }
 
 TEST(NetworkModel, EveryKindHasAnAlgorithm) {

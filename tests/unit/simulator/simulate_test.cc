@@ -472,6 +472,45 @@ TEST(Simulate, WarnsOfWhatDeservesIt) {
                                             "beyond_positions"));
 }
 
+TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
+  const auto messages = [](const Scenario& scenario) {
+    std::vector<std::string> found;
+    for (const Warning& warning : simulated(scenario, equal_layers(scenario.model), kFreeNetwork).warnings) {
+      if (warning.code.starts_with("unsupported") || warning.code == "without_effect") {
+        found.push_back(warning.code + ": " + warning.message);
+      }
+    }
+    return found;
+  };
+  using ::testing::ElementsAre;
+  using ::testing::HasSubstr;
+  Scenario usual = small_scenario();
+  usual.model.layers = 4;
+  EXPECT_THAT(messages(usual), ::testing::IsEmpty());
+
+  Scenario library = usual;
+  library.cluster.gpu.architecture = "ampere", library.plan.attention_library = Library::kFlash3;
+  EXPECT_THAT(messages(library), ElementsAre(HasSubstr("unsupported_library: FlashAttention-3")));
+  library.cluster.gpu.architecture = "hopper";
+  EXPECT_THAT(messages(library), ::testing::IsEmpty());
+  library.cluster.gpu.vendor = "amd", library.plan.attention_library = Library::kCudnn;
+  EXPECT_THAT(messages(library), ElementsAre(HasSubstr("unsupported_library: cuDNN")));
+
+  Scenario nothing = usual;
+  nothing.plan.expert_dispatch = ExpertDispatch::kDeepEp;
+  nothing.plan.offload_activations = 5;
+  nothing.plan.recompute = Recompute::kSelective;
+  nothing.plan.recompute_modules = set_of(RecomputeModule::kMoe) | set_of(RecomputeModule::kCoreAttention);
+  EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("deepep changes nothing: the model has no experts"),
+                                             HasSubstr("offload_activations above 4 changes nothing"),
+                                             HasSubstr("moe in plan/recompute"), HasSubstr("core_attn")));
+  nothing.plan = usual.plan;
+  nothing.plan.pp = 2, nothing.plan.offload_activations = 2;
+  EXPECT_THAT(messages(nothing), ::testing::IsEmpty());
+  nothing.plan.offload_activations = 0, nothing.plan.recompute = Recompute::kFull, nothing.plan.recompute_layers = 3;
+  EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("above 2 in plan/recompute changes nothing")));
+}
+
 TEST(Report, HasEveryFieldThatTheInterfacePromises) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 2;
