@@ -15,6 +15,13 @@ Result<Framework> read_framework(std::string_view json, const std::string& where
     framework.set.push_back({inner.text("field"), inner.text("value")});
     if (inner.text("source").empty()) inner.note("source", "a default without its source");
   });
+  reader.objects(
+      "only",
+      [&](JsonReader& inner) {
+        framework.only.push_back({inner.text("field"), inner.texts("values", Presence::kRequired)});
+        if (inner.text("source").empty()) inner.note("source", "a limit without its source");
+      },
+      Presence::kOptional);
   reader.reject_unknown_keys();
   if (!errors.empty()) return fail(join(std::move(errors)));
   return framework;

@@ -228,6 +228,7 @@ class Adviser {
     std::optional<Choice> best;
     const Seconds least = from != nullptr ? from->improvement.saves : Seconds();
     for (Candidate& candidate : kKinds[kind](from != nullptr ? from->scenario : scenario_)) {
+      if (!framework_has(scenario_, candidate.plan)) continue;
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
       changed.training = candidate.training;

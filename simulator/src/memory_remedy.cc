@@ -7,6 +7,7 @@
 #include "advice.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
+#include "scenario_fields.h"
 
 namespace ns_dist {
 namespace {
@@ -90,6 +91,7 @@ Scenario changed_to(const Scenario& from, const Remedy& candidate, std::int64_t 
 std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
   std::vector<std::tuple<std::int64_t, double, Remedy>> order;  // by ranks, then by usual cost
   for_each_candidate(scenario, [&](const Remedy& candidate) {
+    if (!framework_has(scenario, candidate.plan)) return;
     if (const auto ranks = rank_count(candidate.plan)) order.emplace_back(*ranks, candidate.cost, candidate);
   });
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {

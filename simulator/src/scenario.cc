@@ -312,6 +312,16 @@ Result<void> use_framework(const Framework& framework, Scenario& scenario, Given
       return fail(std::move(error));
     }
   }
+  for (const FieldValues& limit : framework.only) {
+    for (const std::string& value : limit.values) {
+      Scenario same = scenario;
+      if (auto done = assign(same, {limit.field, value}); !done) {
+        done.error().where = fmt::format("framework {}: only {}", framework.id, limit.field);
+        return fail(std::move(done.error()));
+      }
+    }
+  }
+  scenario.framework_only = framework.only;
   return {};
 }
 

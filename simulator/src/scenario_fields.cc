@@ -165,4 +165,17 @@ std::string field_text(const SlowRank& value) {
   return value == SlowRank() ? "none" : fmt::format("{}:{}", value.stage, value.factor);
 }
 
+bool framework_has(const Scenario& scenario, std::string_view field, std::string_view text) {
+  return std::all_of(scenario.framework_only.begin(), scenario.framework_only.end(), [&](const FieldValues& limit) {
+    return limit.field != field || std::find(limit.values.begin(), limit.values.end(), text) != limit.values.end();
+  });
+}
+
+bool framework_has(const Scenario& scenario, const ParallelPlan& changed) {
+  if (scenario.framework_only.empty()) return true;
+  const std::vector<Assignment> others = differences(scenario.plan, changed);
+  return std::all_of(others.begin(), others.end(),
+                     [&](const Assignment& each) { return framework_has(scenario, each.field, each.text); });
+}
+
 }  // namespace ns_dist

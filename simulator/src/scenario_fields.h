@@ -26,6 +26,11 @@ struct References {
 // `before` with these fields set, and what follows from them: as resolve() makes it from a scenario with this plan.
 ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments);
 
+// Of fields that the scenario's framework has not in full (Framework::only): whether it has this value of this field,
+// and whether it has what `changed` has otherwise than the scenario's plan.
+bool framework_has(const Scenario& scenario, std::string_view field, std::string_view text);
+bool framework_has(const Scenario& scenario, const ParallelPlan& changed);
+
 // cp_inner where nobody has set it.
 std::int64_t usual_cp_inner(const Scenario& scenario);
 

@@ -235,6 +235,12 @@ void fields(Io& io, SimulationSettings& settings) {
 }
 
 template <class Io>
+void fields(Io& io, FieldValues& limit) {
+  io("field", limit.field);
+  io("values", limit.values);
+}
+
+template <class Io>
 void fields(Io& io, InputFile& file) {
   io("path", file.path);
   io("hash", file.hash);
@@ -247,6 +253,7 @@ void fields(Io& io, Scenario& scenario) {
   io("plan", scenario.plan);
   io("training", scenario.training);
   io.optional("framework", scenario.framework);
+  io.unless_default("framework_only", scenario.framework_only);
   io.optional("host", scenario.host);
   io.optional("network", scenario.network);
   io.unless_default("stragglers", scenario.stragglers);

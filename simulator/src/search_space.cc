@@ -327,7 +327,13 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
 }
 
 std::vector<std::string> SearchSpace::Contents::values(const Level& level, const Scenario& scenario) const {
-  return level.given.empty() ? level.free(scenario, gpus) : level.given;
+  if (!level.given.empty()) return level.given;
+  Texts all = level.free(scenario, gpus), offered;
+  if (scenario.framework_only.empty()) return all;
+  for (const std::string& text : all) {
+    if (framework_has(scenario, level.field, text)) offered.push_back(text);
+  }
+  return offered.empty() ? all : offered;  // where a plan has no choice, it keeps what it has
 }
 
 bool SearchSpace::Contents::set(Scenario& scenario, const Level& level, const std::string& text) const {

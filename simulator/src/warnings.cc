@@ -5,6 +5,7 @@
 #include "advice.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
+#include "scenario_fields.h"
 
 namespace ns_dist {
 namespace {
@@ -137,6 +138,11 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   }
   if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {
     found.push_back(*std::move(unused));
+  }
+  for (const Assignment& each : assignments_of(plan)) {
+    if (!framework_has(scenario, each.field, each.text)) {
+      found.push_back({"not_in_framework", fmt::format("{} has no {}={}", scenario.framework, each.field, each.text)});
+    }
   }
   if (const std::int64_t layers = scenario.model.prediction_layers; layers > 0 && !scenario.training.mtp) {
     found.push_back({"without_mtp", fmt::format("without the model's {} layer{} for multi-token prediction: "

@@ -30,6 +30,13 @@ struct Assignment {
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 
+// Several values of a field.
+struct FieldValues {
+  std::string field;
+  std::vector<std::string> values;
+  friend bool operator==(const FieldValues&, const FieldValues&) = default;
+};
+
 // Whether a report has the field.
 enum class InReports {
   kAlways,

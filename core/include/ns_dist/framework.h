@@ -1,4 +1,5 @@
-// A training framework: its defaults for the plan and the host. configs/frameworks/<id>.json.
+// A training framework: its defaults for the plan and the host, and what it does not have.
+// configs/frameworks/<id>.json.
 #pragma once
 
 #include <string>
@@ -12,6 +13,7 @@ struct Framework {
   std::string id, name;
   std::vector<std::string> named_as;  // words under which publications name it
   std::vector<Assignment> set;        // fields of a scenario; what a user sets comes after
+  std::vector<FieldValues> only;      // fields of which it has these values alone; others are not proposed
   friend bool operator==(const Framework&, const Framework&) = default;
 };
 

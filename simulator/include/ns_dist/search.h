@@ -30,13 +30,6 @@
 
 namespace ns_dist {
 
-// A field and the values that a search tries, as read_field reads them.
-struct FieldValues {
-  std::string field;
-  std::vector<std::string> values;
-  friend bool operator==(const FieldValues&, const FieldValues&) = default;
-};
-
 // "8", "1,2,4,8", "1..8", "1,2,4..6": the values that a text lists. Ranges are of whole numbers. Errors: an empty list
 // or range, a range of more than kMostValues numbers, a value that the field cannot have; `where` is the field.
 Result<FieldValues> read_values(std::string_view field, std::string_view text);

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "ns_dist/simulator.h"
 #include "support/simulator_fakes.h"
 
 namespace ns_dist {
@@ -166,6 +169,31 @@ TEST(Resolve, UnknownNamesNameTheNearest) {
   spec = {};
   spec.set("machine/inter", "ib-ndrr");
   EXPECT_THAT(refusal(spec), AllOf(HasSubstr("unknown fabric"), HasSubstr("ib-ndr"), HasSubstr("machine/inter: ")));
+}
+
+// What a framework does not have is neither advised nor a remedy, and a plan that has it is told so.
+TEST(Resolve, AFrameworkHasOnlyWhatItHas) {
+  ScenarioSpec spec;
+  spec.set("framework", "fsdp").set("model", "llama3-8b").set("plan/dp", 16).set("training/micro_batch", 4);
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  const auto forbidden = [](const std::vector<Assignment>& set) {
+    return std::any_of(set.begin(), set.end(), [](const Assignment& each) {
+      return each.field == "plan/tp" || each.field == "plan/pp" || each.field == "plan/cp";
+    });
+  };
+  for (const Improvement& improvement : report->improvements) EXPECT_FALSE(forbidden(improvement.set));
+  const auto said = [](const Report& of) {
+    return std::count_if(of.warnings.begin(), of.warnings.end(),
+                         [](const Warning& warning) { return warning.code == "not_in_framework"; });
+  };
+  EXPECT_EQ(said(*report), 0);
+  const auto again = read_scenario(to_json(*report), "report.json");
+  ASSERT_TRUE(again) << to_text(again.error());
+  EXPECT_EQ(again->framework_only, resolved(spec).framework_only);
+  const auto split = simulate(resolved(spec.set("plan/pp", 2)));
+  ASSERT_TRUE(split) << to_text(split.error());
+  EXPECT_EQ(said(*split), 1);
 }
 
 // Another framework leaves nothing of the one before it, and keeps what the user set.

@@ -94,6 +94,27 @@ TEST(SearchSpace, WhatIsGivenIsNotVaried) {
   EXPECT_THAT(recomputations, ElementsAre("full", "none"));
 }
 
+// PyTorch's FSDP spreads replicas alone. What the user asks for is tried all the same.
+TEST(SearchSpace, AFrameworkHasOnlyWhatItHas) {
+  SearchRequest sharded = request(16);
+  sharded.fixed.set("framework", "fsdp");
+  std::set<std::int64_t> stages;
+  std::set<std::string> spread;
+  const auto visit = [&](const Scenario& scenario) {
+    EXPECT_EQ(scenario.plan.tp * scenario.plan.cp, 1);
+    stages.insert(scenario.plan.pp);
+    spread.insert(field_text(scenario.plan.zero));
+    return true;
+  };
+  space(sharded)->for_each(visit);
+  EXPECT_THAT(stages, ElementsAre(1));
+  EXPECT_THAT(spread, ElementsAre("0", "2", "3"));
+  stages.clear();
+  sharded.listed.push_back({"plan/pp", {"2"}});
+  space(sharded)->for_each(visit);
+  EXPECT_THAT(stages, ElementsAre(2));
+}
+
 // The machine: nodes of the GPU's usual machine; less than a node is a smaller node.
 TEST(SearchSpace, TheMachineHasAsManyGpus) {
   EXPECT_EQ(space(request(4))->base().cluster.gpu_count(), 4);
