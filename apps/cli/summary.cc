@@ -106,7 +106,7 @@ void answer(Page& page, const Report& report) {
       page.fact("", "would fit: {} ({}, {})", style.bold(to_flags(report.remedy->set, report.scenario.plan)),
                 bytes_text(report.remedy->peak), duration_text(report.remedy->step));
     } else {
-      page.fact("", "no other division over stages and ranks that was tried fits");
+      page.fact("", "nothing that was tried fits: fewer sequences at once, more recomputation, other divisions");
     }
   }
 }

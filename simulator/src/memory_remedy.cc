@@ -21,6 +21,7 @@ constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kHalfMicroBatch
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 24;
 constexpr std::ptrdiff_t kMostTimed = 3;
+constexpr std::int64_t kMostReplicas = 64;  // times as many
 
 struct Remedy {
   ParallelPlan plan;
@@ -37,10 +38,13 @@ std::vector<Assignment> changes(const Scenario& scenario, const Remedy& candidat
 }
 
 // Calls `visit` for every plan that changes this one by doubling tp or pp, halving the microbatch, recomputing more or
-// sharding the optimizer. Data-parallel replicas are given up for the other degrees where they divide.
+// sharding the optimizer, and under ZeRO-3 by doubling dp. Data-parallel replicas are given up for the other degrees
+// where they divide.
 template <class Visit>
 void for_each_candidate(const Scenario& scenario, Visit visit) {
   const ParallelPlan& plan = scenario.plan;
+  // Replicas that share the weights need the less memory the more they are; others need the same.
+  const std::int64_t most_replicas = plan.zero == ZeroStage::kParameters && plan.shard == 0 ? kMostReplicas : 1;
   int tp_doublings = 0;
   for (std::int64_t tp = plan.tp; tp <= std::max(plan.tp, scenario.cluster.gpus_per_node()); tp *= 2, ++tp_doublings) {
     int pp_doublings = 0;
@@ -51,21 +55,23 @@ void for_each_candidate(const Scenario& scenario, Visit visit) {
              ++recompute) {
           for (const bool shard : {false, true}) {
             if (shard && plan.zero != ZeroStage::kNone) continue;
-            Remedy candidate{plan, scenario.training, 0};
-            candidate.plan.tp = tp;
-            candidate.plan.pp = pp;
-            candidate.plan.sequence_parallel = tp > 1 && (plan.sequence_parallel || plan.tp == 1);
-            const std::int64_t growth = (tp / plan.tp) * (pp / plan.pp);
-            candidate.plan.dp = plan.dp % growth == 0 ? plan.dp / growth : plan.dp;
-            candidate.training.micro_batch = micro;
-            candidate.plan.recompute = static_cast<Recompute>(recompute);
-            if (shard) candidate.plan.zero = ZeroStage::kOptimizer;
-            candidate.cost =
-                kDoubleTp * tp_doublings + kDoublePp * pp_doublings + kHalfMicroBatch * halvings + (shard ? kShard : 0);
-            if (candidate.plan.recompute != plan.recompute) {
-              candidate.cost += candidate.plan.recompute == Recompute::kFull ? kFull : kSelective;
+            for (std::int64_t more = 1; more <= most_replicas; more *= 2) {
+              Remedy candidate{plan, scenario.training, 0};
+              candidate.plan.tp = tp;
+              candidate.plan.pp = pp;
+              candidate.plan.sequence_parallel = tp > 1 && (plan.sequence_parallel || plan.tp == 1);
+              const std::int64_t growth = (tp / plan.tp) * (pp / plan.pp);
+              candidate.plan.dp = more * (plan.dp % growth == 0 ? plan.dp / growth : plan.dp);
+              candidate.training.micro_batch = micro;
+              candidate.plan.recompute = static_cast<Recompute>(recompute);
+              if (shard) candidate.plan.zero = ZeroStage::kOptimizer;
+              candidate.cost = kDoubleTp * tp_doublings + kDoublePp * pp_doublings + kHalfMicroBatch * halvings +
+                               (shard ? kShard : 0);
+              if (candidate.plan.recompute != plan.recompute) {
+                candidate.cost += candidate.plan.recompute == Recompute::kFull ? kFull : kSelective;
+              }
+              visit(candidate);
             }
-            visit(candidate);
           }
         }
       }

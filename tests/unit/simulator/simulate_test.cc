@@ -457,6 +457,29 @@ TEST(Simulate, ARemedyGivesUpReplicasForDegrees) {
   EXPECT_EQ(replicas * divided, 8);
 }
 
+// Where replicas share the weights and the framework divides nothing else, more replicas are the way.
+TEST(Simulate, ARemedyOfShardedWeightsIsMoreReplicas) {
+  Scenario scenario = small_scenario();
+  scenario.framework_only = {{"plan/tp", {"1"}}, {"plan/pp", {"1"}}};
+  scenario.plan.zero = ZeroStage::kParameters;
+  const auto least = [&](std::int64_t replicas) {
+    ParallelPlan plan = scenario.plan;
+    plan.dp = replicas, plan.recompute = Recompute::kFull;
+    return memory_budget(scenario.model, plan, scenario.training)->peak();
+  };
+  scenario.cluster.gpu.memory = 0.5 * (least(2) + least(16));
+  scenario.plan.dp = 2;
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  ASSERT_TRUE(report.remedy);
+  std::int64_t replicas = 0;
+  for (const Assignment& each : report.remedy->set) {
+    EXPECT_NE(each.field, "plan/tp");
+    EXPECT_NE(each.field, "plan/pp");
+    if (each.field == "plan/dp") replicas = std::stoll(each.text);
+  }
+  EXPECT_GE(replicas, 4);
+}
+
 TEST(Simulate, WarnsOfWhatDeservesIt) {
   Scenario scenario = small_scenario();
   scenario.model.layers = 6;
