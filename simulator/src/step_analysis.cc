@@ -543,7 +543,7 @@ StepAnalysis analyze(const StepProgram& program, const ProgramCosts& costs, Prog
 
 std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const ProgramCosts& costs,
                                             ProgramQueue::Options options, std::size_t pieces) {
-  constexpr double kRounding = 1e-9;
+  constexpr double kRoundingOfSums = 1e-9;
   options.record = true;
   ProgramQueue queue(program, costs, options);
   const std::optional<double> seconds = queue.run();
@@ -554,7 +554,9 @@ std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const Pr
     if (period.copies > result.folding.copies) result.folding = {period.microbatches, period.copies};
   }
   result.analysis = analyze(program, costs, queue, result.step, pieces);
-  const auto sums = [&](Seconds parts) { return std::abs((parts - result.step).in_base()) <= kRounding * *seconds; };
+  const auto sums = [&](Seconds parts) {
+    return std::abs((parts - result.step).in_base()) <= kRoundingOfSums * *seconds;
+  };
   if (options.fold && !(sums(result.analysis.path_length) && sums(result.analysis.breakdown.total()))) {
     options.fold = false;
     if (auto unfolded = run_and_analyze(program, costs, options, pieces))
