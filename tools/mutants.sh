@@ -193,7 +193,7 @@ the interval of a training has no failures|simulator/src/time_to_train.cc|s@time
 the busiest stage's network time is the last one's|simulator/src/search.cc|s@most = std::max(most, sum);@most = sum;@|unit_simulator property_simulator
 weights and states fill no memory|simulator/src/host_waits.cc|s@const bool tight = used.total() > kTight \* scenario.cluster.gpu.memory;@const bool tight = used.activations > kTight * scenario.cluster.gpu.memory;@|unit_simulator property_simulator
 hidden collectives are exposed|simulator/src/clocks/fragment_length.h|s@length = std::max(length, stream);@length += duration(index(node.work));@|unit_simulator property_simulator
-a remedy keeps its replicas|simulator/src/memory_remedy.cc|s@plan.dp % growth == 0 ? plan.dp / growth : plan.dp;@plan.dp % growth == 0 ? plan.dp : plan.dp;@|unit_simulator property_simulator
+a remedy keeps its replicas|simulator/src/memory_remedy.cc|s@plan.dp % growth == 0 ? plan.dp / growth : plan.dp)@plan.dp % growth == 0 ? plan.dp : plan.dp)@|unit_simulator property_simulator
 efficient kernels are faster than their floor|simulator/src/predict.cc|s@max(min(forecast.floor, forecast.latency), forecast.latency / efficiency);@max(0 * min(forecast.floor, forecast.latency), forecast.latency / efficiency);@|unit_simulator property_simulator
 a weight is listed without its states|chakra_io/src/symbolic_operators.cc|s@kWithStates = 5@kWithStates = 1@|unit_chakra_io property_chakra_io
 the shard of an operand counts|chakra_io/src/symbolic_operators.cc|s@if (letters(sums\[0\]) < letters(sums\[1\]))@if (letters(sums[0]) > letters(sums[1]))@|unit_chakra_io property_chakra_io

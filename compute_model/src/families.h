@@ -28,6 +28,14 @@ struct Estimate {
   double watts = 0;  // 0: unknown
 };
 
+// A size of tile that libraries have kernels for.
+struct Tile {
+  double m = 0, n = 0;
+  double efficiency = 1;  // of an SM's best rate: a tile loads (m + n) elements for m * n products a step of k
+  std::string_view name = "";
+};
+inline constexpr double kTailOverlap = 0.5;  // share of the idle part of the last wave that other work hides
+
 // A kernel cut into tiles, as its family found it.
 struct Tiled {
   std::string_view tile = "";

@@ -10,13 +10,6 @@
 namespace ns_dist {
 namespace {
 
-struct Tile {
-  double m, n;
-  double
-      efficiency;  // of an SM's best rate, by operand reuse: a tile loads (m + n) elements for m*n products a step of k
-  std::string_view name;
-};
-
 // Tiles that cuBLAS and CUTLASS ship for tensor cores. Efficiencies: CUTLASS profiler ratios between these tiles on
 // large problems, rounded.
 constexpr std::array<Tile, 8> kTiles = {{
@@ -30,8 +23,7 @@ constexpr std::array<Tile, 8> kTiles = {{
     {64, 64, 0.65, "64x64"},
 }};
 
-constexpr double kStage = 64;         // k is padded to a whole number of pipeline stages
-constexpr double kTailOverlap = 0.5;  // share of the idle part of the last wave that other work hides
+constexpr double kStage = 64;  // k is padded to a whole number of pipeline stages
 // Memory traffic beyond reading each operand once: tiles of a wave share operands through L2, the next wave reads
 // again.
 double traffic(const Machine& machine, double batch, double m, double n, double k, const Tile& tile, double bytes) {

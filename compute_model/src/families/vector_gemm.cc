@@ -12,43 +12,36 @@
 namespace ns_dist {
 namespace {
 
-struct VectorTile {
-  double m, n;
-  double efficiency;  // of an SM's issue rate, against the largest tile: smaller ones load more for each product
-  std::string_view name;
-};
-
 // Tiles that cuBLAS launches for single products, by kernel names in NeuSight's FP32 training tables; efficiencies are
 // their medians on V100 and A100 over products of at least eight waves (0.92-0.93 for 128x128, 0.63-0.68 for 32x32).
-constexpr std::array<VectorTile, 9> kSingle = {{{128, 128, 1.00, "128x128"},
-                                                {64, 128, 0.97, "64x128"},
-                                                {128, 64, 0.97, "128x64"},
-                                                {64, 64, 0.90, "64x64"},
-                                                {32, 128, 0.85, "32x128"},
-                                                {128, 32, 0.85, "128x32"},
-                                                {32, 64, 0.76, "32x64"},
-                                                {64, 32, 0.76, "64x32"},
-                                                {32, 32, 0.70, "32x32"}}};
+constexpr std::array<Tile, 9> kSingle = {{{128, 128, 1.00, "128x128"},
+                                          {64, 128, 0.97, "64x128"},
+                                          {128, 64, 0.97, "128x64"},
+                                          {64, 64, 0.90, "64x64"},
+                                          {32, 128, 0.85, "32x128"},
+                                          {128, 32, 0.85, "128x32"},
+                                          {32, 64, 0.76, "32x64"},
+                                          {64, 32, 0.76, "64x32"},
+                                          {32, 32, 0.70, "32x32"}}};
 // maxwell_sgemm, P100 and P4: no large tile for the layout of linear layers.
-constexpr std::array<VectorTile, 3> kSinglePascal = {
+constexpr std::array<Tile, 3> kSinglePascal = {
     {{128, 32, 0.90, "128x32"}, {32, 128, 0.90, "32x128"}, {64, 64, 0.82, "64x64"}}};
 // Batched products take one tile, whatever their size: narrow matrices (a head dimension of 64) are padded to it.
-constexpr std::array<VectorTile, 1> kBatchedWide = {
-    {{128, 128, 1.00, "128x128"}}};  // cc 8.0 and newer run sm80 kernels
-constexpr std::array<VectorTile, 1> kBatchedPascal = {{{64, 128, 1.00, "64x128"}}};  // maxwell_sgemm
-constexpr std::array<VectorTile, 2> kBatchedVolta = {{{128, 32, 0.88, "128x32"}, {64, 64, 0.83, "64x64"}}};
-constexpr std::array<VectorTile, 3> kBatchedTuring = {
+constexpr std::array<Tile, 1> kBatchedWide = {{{128, 128, 1.00, "128x128"}}};  // cc 8.0 and newer run sm80 kernels
+constexpr std::array<Tile, 1> kBatchedPascal = {{{64, 128, 1.00, "64x128"}}};  // maxwell_sgemm
+constexpr std::array<Tile, 2> kBatchedVolta = {{{128, 32, 0.88, "128x32"}, {64, 64, 0.83, "64x64"}}};
+constexpr std::array<Tile, 3> kBatchedTuring = {
     {{64, 128, 1.00, "64x128"}, {64, 64, 0.90, "64x64"}, {32, 128, 0.80, "32x128"}}};
 
 // rocBLAS' FP32 matrix-unit kernels, by name: 128x64 and 64x64 for batched products (NeuSight's kernels on MI100,
 // MI210).
-constexpr std::array<VectorTile, 3> kBatchedAmd = {
+constexpr std::array<Tile, 3> kBatchedAmd = {
     {{128, 64, 0.90, "128x64"}, {64, 128, 0.90, "64x128"}, {64, 64, 0.85, "64x64"}}};
 // Products of transposed views (queries by keys) run at about this share of the others' rate there.
 constexpr double kTransposedAmd = 0.75;
 
-std::span<const VectorTile> tiles_of(const Machine& machine, bool batched) {
-  if (!batched) return machine.gpu.architecture == "pascal" ? std::span<const VectorTile>(kSinglePascal) : kSingle;
+std::span<const Tile> tiles_of(const Machine& machine, bool batched) {
+  if (!batched) return machine.gpu.architecture == "pascal" ? std::span<const Tile>(kSinglePascal) : kSingle;
   if (machine.gpu.vendor == "amd") return kBatchedAmd;
   const std::string_view architecture = machine.gpu.architecture;
   if (architecture == "pascal") return kBatchedPascal;
@@ -60,7 +53,6 @@ std::span<const VectorTile> tiles_of(const Machine& machine, bool batched) {
 // k steps' worth of loads and stores around a tile's products: A100's batched 128x128 kernels reach 0.59, 0.74, 0.81,
 // 0.86 and 0.89 of the peak at k = 24, 48, 96, 192 and 768.
 constexpr double kRamp = 10;
-constexpr double kTailHidden = 0.5;     // share of the idle part of the last wave that is hidden
 constexpr double kPaddingEnergy = 0.5;  // of a product's: padding multiplies zeros, which switch little
 constexpr double kSplitDepth = 256;     // least k that a part of a split product keeps
 
@@ -75,10 +67,10 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
 
   std::optional<Tiled> best;
   double best_clock = 1;
-  for (const VectorTile& tile : tiles_of(machine, batch > 1)) {
+  for (const Tile& tile : tiles_of(machine, batch > 1)) {
     const double tiles = batch * std::ceil(m / tile.m) * std::ceil(n / tile.n);
     const double exact = tiles / machine.sms, whole = std::ceil(exact);
-    const double waves = std::max(1.0, whole - kTailHidden * (whole - exact));
+    const double waves = std::max(1.0, whole - kTailOverlap * (whole - exact));
     const double split =
         batch <= 1 && exact < 0.5 ? std::clamp(std::floor(1 / exact), 1.0, std::max(1.0, k / kSplitDepth)) : 1;
     const double flops = 2 * tile.m * tile.n * (k + kRamp);

@@ -9,13 +9,8 @@ using namespace units;
 
 namespace {
 
-struct FeatureTile {
-  double m, n;
-  double efficiency;  // of an SM's rate: small tiles load more for each product
-};
-
 // Both orientations of each are tried.
-constexpr std::array<FeatureTile, 5> kFeatureTiles = {
+constexpr std::array<Tile, 5> kFeatureTiles = {
     {{256, 128, 1.00}, {128, 128, 0.90}, {256, 64, 0.78}, {128, 64, 0.75}, {64, 64, 0.60}}};
 
 }  // namespace
@@ -36,7 +31,7 @@ double tensor_seconds(const Machine& machine, double batch, double m, double n, 
     const double split = exact < 0.5 ? std::max(1.0, std::min(std::floor(1 / exact), std::floor(k / kSplitDepth))) : 1;
     tiles_alone = std::min(tiles_alone, waves * 2 * tile_m * tile_n * (k / split + ramp) / (per_sm * efficiency));
   };
-  for (const FeatureTile& tile : kFeatureTiles) {
+  for (const Tile& tile : kFeatureTiles) {
     consider(tile.m, tile.n, tile.efficiency);
     if (tile.m != tile.n) consider(tile.n, tile.m, tile.efficiency);
   }
