@@ -402,7 +402,7 @@ void flatten(const TraceNode& node, FlatNode* out) {
 }
 
 Result<void> read_flat(const std::filesystem::path& path, FlatNode* node,
-                       const std::function<void(const FlatNode&)>& visit) {
+                       const std::function<bool(const FlatNode&)>& visit) {
   NS_TRY(const std::unique_ptr<ByteSource> source, source_of(path));
   FrameReader frames(*source, path.string());
   std::string_view frame;
@@ -416,7 +416,7 @@ Result<void> read_flat(const std::filesystem::path& path, FlatNode* node,
     NS_TRY(const bool more, frames.next(&frame));
     if (!more) return {};
     if (!decode(frame, node)) return fail(frames.error_in_frame("the frame is no Chakra node"));
-    visit(*node);
+    if (!visit(*node)) return {};
   }
 }
 

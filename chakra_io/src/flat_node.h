@@ -62,9 +62,9 @@ bool decode(std::string_view message, FlatNode* out);
 // Views point into `node`.
 void flatten(const TraceNode& node, FlatNode* out);
 
-// Reads a file, plain or gzipped. `node` is memory that is used again and again. Errors: as read_trace, but any type of
-// node is read.
+// Reads a file, plain or gzipped, until `visit` says false. `node` is memory that is used again and again. Errors: as
+// read_trace, but any type of node is read.
 Result<void> read_flat(const std::filesystem::path& path, FlatNode* node,
-                       const std::function<void(const FlatNode&)>& visit);
+                       const std::function<bool(const FlatNode&)>& visit);
 
 }  // namespace ns_dist::chakra

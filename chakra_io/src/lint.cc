@@ -59,7 +59,7 @@ class Lint {
   Result<LintReport> run() {
     look_around();
     std::size_t opened = 0;
-    for (Rank rank = 0; rank < rank_count(); ++rank) {
+    for (Rank rank = 0; rank < rank_count() && !full(); ++rank) {
       const Result<void> read = read_rank(rank);
       if (read || read.error().code != ErrorCode::kNotFound) ++opened;
       if (!read) report({rank, 0, "", to_text(read.error())});
@@ -73,6 +73,7 @@ class Lint {
                    "",
                    {}});
     }
+    if (full()) note(fmt::format("reading ended at mistake number {}", report_.problem_count));
     if (whole_) {
       compare_collectives();
       compare_messages();
@@ -91,11 +92,12 @@ class Lint {
 
  private:
   Rank rank_count() const { return static_cast<Rank>(traces_.files.size()); }
+  bool full() const { return report_.problem_count >= options_.most_problems; }
   void note(std::string text) { report_.notes.push_back(std::move(text)); }
 
   void report(TraceProblem problem) {
     ++report_.problem_count;
-    if (problems_of_[problem.rank]++ >= ReplayReport::kMostProblems) return;
+    if (problems_of_[problem.rank]++ >= ReplayReport::kMostListed) return;
     for (std::string* text : {&problem.name, &problem.message}) *text = printable(*text);
     report_.problems.push_back(std::move(problem));
   }
@@ -146,11 +148,13 @@ class Lint {
       parents_.insert(parents_.end(), node.parents.begin(), node.parents.end());
       parent_ends_.push_back(parents_.size());
       check(rank, node);
+      return !full();
     };
     const Result<void> read = read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add);
     report_.nodes += ids_.size();
-    whole_ = whole_ && read.has_value();
+    whole_ = whole_ && read.has_value() && !full();
     if (!read) return read;
+    if (full()) return {};
     if (ids_.empty()) report({rank, 0, "", "the trace has no node; the feeder needs at least one"});
     check_dependencies(rank, ascending, backward);
     return {};
@@ -226,7 +230,7 @@ class Lint {
       order.resize(ids_.size());
       for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
       std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return ids_[a] < ids_[b]; });
-      for (std::size_t i = 1; i < order.size(); ++i) {
+      for (std::size_t i = 1; i < order.size() && !full(); ++i) {
         if (ids_[order[i - 1]] != ids_[order[i]]) continue;
         report({rank, ids_[order[i]], "", "another node has the same id; the feeder keeps one of them"});
       }
@@ -236,6 +240,7 @@ class Lint {
     bool dangling = false;
     for (std::size_t i = 0; i < ids_.size(); ++i) {
       for (std::size_t p = begin; p < parent_ends_[i]; ++p) {
+        if (full()) return;
         const std::size_t place = place_of(parents_[p], order);
         if (place < ids_.size()) {
           has_successor[place] = true;
@@ -295,8 +300,9 @@ class Lint {
     std::vector<std::pair<std::uint64_t, NodeFacts>> out;
     const auto add = [&](const FlatNode& node) {
       const Result<NodeFacts> facts = check_node(node, rank, rank_count(), options_.roofline, members_);
-      if (!facts || facts->type != TraceNodeType::kCollective || facts->group != group) return;
+      if (!facts || facts->type != TraceNodeType::kCollective || facts->group != group) return true;
       if (facts->collective != TraceCollective::kBroadcast) out.emplace_back(node.id, *facts);
+      return true;
     };
     if (!read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add)) out.clear();
     std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -375,6 +381,7 @@ class Lint {
     const auto add = [&](const FlatNode& node) {
       const Result<NodeFacts> facts = check_node(node, rank, rank_count(), options_.roofline, members_);
       if (facts && facts->type == type && facts->peer == peer) out[{facts->tag, facts->size}].push_back(node.id);
+      return true;
     };
     if (!read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add)) out.clear();
     return out;

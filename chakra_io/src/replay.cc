@@ -59,7 +59,7 @@ struct RankState {
   std::array<bool, kSlots> busy{};
   std::size_t ended = 0;
   Nanoseconds finish = 0, kernels = 0, communication = 0;
-  int problems = 0;
+  std::uint64_t problems = 0;
 };
 
 struct Arrival {
@@ -136,6 +136,8 @@ class Replay {
     state.nodes.push_back(node);
   }
 
+  std::uint64_t problems_of(Rank rank) { return of(rank).problems; }
+
   Result<ReplayReport> run() {
     for (Rank rank = 0; rank < rank_count(); ++rank) link(rank);
     for (Rank rank = 0; rank < rank_count(); ++rank) dispatch(rank);
@@ -180,7 +182,7 @@ class Replay {
   Node& at(Rank rank, NodeIndex node) { return of(rank).nodes[node]; }
 
   void report(Rank rank, const Node& node, const std::string& message) {
-    if (of(rank).problems++ >= ReplayReport::kMostProblems) return;
+    if (of(rank).problems++ >= ReplayReport::kMostListed) return;
     problems_.push_back({rank, node.id, *names_[node.name], printable(message)});
   }
 
@@ -630,7 +632,10 @@ Result<ReplayReport> replay(const TraceSet& traces, const CommGroups& groups, co
   Replay run(static_cast<std::int64_t>(traces.files.size()), groups, options);
   FlatNode node;
   for (std::size_t rank = 0; rank < traces.files.size(); ++rank) {
-    const auto add = [&](const FlatNode& read) { run.add(static_cast<Rank>(rank), read); };
+    const auto add = [&](const FlatNode& read) {
+      run.add(static_cast<Rank>(rank), read);
+      return run.problems_of(static_cast<Rank>(rank)) < kMostProblems;
+    };
     NS_TRY_VOID(read_flat(traces.files[rank], &node, add));
     if (options.progress) options.progress(static_cast<std::int64_t>(rank) + 1);
   }

@@ -19,12 +19,10 @@ const std::filesystem::path kHere = std::filesystem::path(NS_DIST_SOURCE_DIR) / 
 // Sanitizers reserve terabytes of addresses.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr const char* kLimits = "ulimit -c 0; timeout -s KILL 600 ";
-constexpr int kEmptyFrames = 16 << 20;  // in files of zeros: a sanitizer takes a microsecond for each
 #else
 // Seconds of the processor, not of the clock: the machine may have other work.
 constexpr const char* kLimits =
     "export MALLOC_ARENA_MAX=2; ulimit -c 0; ulimit -v 1000000; ulimit -t 10; timeout -s KILL 100 ";
-constexpr int kEmptyFrames = 8 << 20;  // in files of zeros: two mistakes each
 #endif
 
 void write(const std::filesystem::path& path, const std::string& text) {
@@ -81,7 +79,7 @@ void make_files(const std::filesystem::path& folder) {
   write_packed(folder / "zeros.csv.gz", "", std::string(64 << 20, '\0'), 64);  // 4 GiB
   write_packed(folder / "newlines.csv.gz", "gpu,op,m,n,k\n", std::string(64 << 20, '\n'), 8);
   write_packed(folder / "rows.csv.gz", "collective,ranks,bytes,latency_ms\n", repeated("1,1,1,1\n", 8 << 20), 8);
-  write_packed(folder / "zeros.0.et.gz", "", std::string(kEmptyFrames / 8, '\0'), 8);
+  write_packed(folder / "zeros.0.et.gz", "", std::string(64 << 20, '\0'), 8);
   std::filesystem::create_directories(folder / "traces");
   write(folder / "traces" / "trace.0.et", std::string("\xff\xff\xff\xff\x07", 5) + std::string(100, 'x'));
   std::filesystem::create_directories(folder / "looped");

@@ -217,6 +217,9 @@ using CommGroups = std::map<std::int64_t, std::vector<Rank>>;
 // Reads {"1": [0, 1, ...], ...}. Errors: what the feeder would refuse, with the key.
 Result<CommGroups> read_comm_groups(const std::filesystem::path& path);
 
+// Where the reading of traces ends: a damaged file may go on without end.
+inline constexpr std::uint64_t kMostProblems = 1'000'000;
+
 struct TraceProblem {
   Rank rank = 0;
   std::uint64_t node = 0;
@@ -241,11 +244,11 @@ struct ReplayReport {
   std::vector<std::uint64_t> finish_ns;  // by rank: end of the last node that ended
   // By rank: while a kernel ran; while a collective, send or memory transfer held its slot, waiting included.
   std::vector<std::uint64_t> kernel_ns, communication_ns;
-  std::vector<TraceProblem> problems;  // by rank and node; at most kMostProblems of a rank
+  std::vector<TraceProblem> problems;  // by rank and node; at most kMostListed of a rank
   std::vector<TraceWait> deadlock;     // ranks in a circle, each waits for the next one and the last for the first
   bool ok() const { return problems.empty() && finished == static_cast<std::int64_t>(finish_ns.size()); }
 
-  static constexpr int kMostProblems = 8;
+  static constexpr int kMostListed = 8;
 };
 
 // What a network answers, ns. Ranks of a collective are ascending; `times` holds when each one starts, and becomes when
@@ -295,7 +298,8 @@ Result<TraceSet> find_traces(const std::filesystem::path& where);
 // size.
 //
 // What would hang, stop or be lost there is a problem here: of the nodes that can never run, those that the others wait
-// for. Memory: about 110 bytes a node. Errors: files that cannot be read; those of the network.
+// for. A rank is read up to problem number kMostProblems. Memory: about 110 bytes a node. Errors: files that cannot be
+// read; those of the network.
 Result<ReplayReport> replay(const TraceSet& traces, const CommGroups& groups, const ReplayOptions& options);
 Result<ReplayReport> replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
                             const ReplayOptions& options);
@@ -315,12 +319,13 @@ struct LintOptions {
   std::size_t dimensions = 0;                             // of the network yml; 0: not known
   bool roofline = false;                                  // kernels need num_ops and tensor_size
   std::uint64_t most_nodes_to_run = 20'000'000;           // 0: traces are read and not run
+  std::uint64_t most_problems = kMostProblems;            // reading ends there, over all ranks
   std::function<void(std::int64_t files)> progress = {};  // after each file; may be empty
 };
 
 struct LintReport {
   std::uint64_t nodes = 0, kernels = 0, collectives = 0, sends = 0, receives = 0, others = 0;
-  // What ASTRA-Sim would stop at, hang in, or lose; by rank, at most ReplayReport::kMostProblems of a rank.
+  // What ASTRA-Sim would stop at, hang in, or lose; by rank, at most ReplayReport::kMostListed of a rank.
   std::vector<TraceProblem> problems;
   std::uint64_t problem_count = 0;  // with those that are not listed
   std::vector<TraceWait> deadlock;  // as in ReplayReport
@@ -331,7 +336,8 @@ struct LintReport {
 // What is wrong with these traces? Each file is read once, in memory of some 30 bytes a node of one rank: framing, ids,
 // dependencies that are missing or go in a circle, what the feeder refuses in a node; then across ranks: messages
 // without their other end, members of a group whose collectives differ. Traces without a problem are run once without a
-// network (replay), for the hangs that only show then. Errors: none of the files can be opened.
+// network (replay), for the hangs that only show then. Reading ends at `most_problems`, and a note says so. Errors:
+// none of the files can be opened.
 Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options = {});
 
 // ---- What a kernel computes ----

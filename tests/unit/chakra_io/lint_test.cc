@@ -67,6 +67,17 @@ std::string text_of(const LintReport& report) {
   return text;
 }
 
+TEST(Lint, ReadingEndsWhereMistakesDoNot) {
+  std::vector<TraceNode> bad(20, node_of(1, TraceNodeType::kInvalid));
+  const LintedTraces traces({bad, bad});
+  LintOptions options;
+  options.most_problems = 30;
+  const LintReport report = traces.lint({{1, {0, 1}}}, options);
+  EXPECT_EQ(report.problem_count, 30U);
+  EXPECT_EQ(report.nodes, 20U);  // and as many repeated ids: rank 1 is not read
+  EXPECT_THAT(text_of(report), HasSubstr("note: reading ended at mistake number 30"));
+}
+
 TEST(Lint, WholeTracesHaveNothing) {
   const LintedTraces traces({{compute(1), collective_of(2, 8, {1}), message(TraceNodeType::kSend, 3, 1, 64, 5)},
                              {collective_of(7, 8), compute(9, {7}), message(TraceNodeType::kReceive, 11, 0, 64, 5)}});
