@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 json row() {
   return json::parse(R"({"id": "small-1", "config_key": "a", "source": {"title": "A paper"}, "recommended": true,
@@ -110,6 +111,122 @@ TEST(RunCollection, OneVoteAConfiguration) {
   EXPECT_THAT(suite->markdown, HasSubstr("each publication one vote: "));
   // ZeRO 3 and ZeRO 1 of the same work; measured at 0.05 s and 0.06 s.
   EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 1 |"));
+}
+
+// What a model, a cluster and a plan say beyond the plain row: each field is set, or left to the framework.
+TEST(RunCollection, ExpertsLatentAttentionAndLinksAreRead) {
+  json moe = row();
+  moe["model"].update(
+      {{"attention", "MLA"}, {"kv_lora_rank", 512}, {"qk_rope_head_dim", 32}, {"q_lora_rank", nullptr}});
+  moe["model"].update({{"n_experts", 8}, {"topk", 2}, {"moe_ffn_hidden", 512}, {"shared_experts", 1}});
+  moe["intra_node_link"] = "NVLink3 600 GB/s bidir (4 NVLinks per pair) + NVSwitch";
+  moe["gpus_per_node"] = 4;
+  moe["norm"]["inter_gbs_per_gpu"] = 25.0;
+  moe["measured"] = {{"memory_gb_per_gpu", 12.5}, {"memory_kind", "nvidia-smi"}};
+  json uneven = row();  // 4 layers with embedding and loss: six positions of two stages with three chunks
+  uneven["parallel"].update({{"pp", 2}, {"vpp", 3}, {"dp", 2}});
+  uneven["norm"]["schedule"] = "interleaved";
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({moe, uneven}, mistakes);
+  ASSERT_TRUE(mistakes.empty()) << to_text(mistakes[0]);
+  ASSERT_EQ(runs.size(), 2u);
+  ASSERT_TRUE(runs[0].model.mla && runs[0].model.moe);
+  EXPECT_EQ(runs[0].model.mla->kv_rank, 512);
+  EXPECT_EQ(runs[0].model.mla->v_head_dim, 64);
+  EXPECT_EQ(runs[0].model.moe->experts, 8);
+  EXPECT_EQ(runs[0].model.moe->shared_expert_ffn, 512);
+  EXPECT_EQ(text_of(runs[0].spec, "machine/intra_bandwidth"), "100 GB/s");  // 4 links of 25 GB/s in one direction
+  EXPECT_EQ(text_of(runs[0].spec, "machine/inter_bandwidth"), "25 GB/s");
+  EXPECT_EQ(runs[0].memory, 12.5 * units::GB);
+  EXPECT_EQ(runs[0].memory_kind, "nvidia-smi");
+  EXPECT_EQ(text_of(runs[1].spec, "plan/account_embedding"), "on");
+  EXPECT_EQ(text_of(runs[1].spec, "plan/schedule"), "interleaved");
+  EXPECT_EQ(text_of(runs[1].spec, "machine/intra_bandwidth"), "not set");
+  EXPECT_FALSE(runs[1].memory > Bytes());
+}
+
+TEST(RunCollection, ASweepIsReadRowByRow) {
+  const json sweep = json::parse(R"json({"source": "A sweep", "gpu": "A100-SXM4 (80GB not stated)", "gpus_per_node": 8,
+    "common": {"framework": "Megatron-LM", "precision": "fp16 mixed", "schedule": "1f1b", "recompute": "full",
+               "gated_mlp": false, "vocab": 51200, "flash_attention": false},
+    "rows": [{"layers": 4, "hidden": 1024, "heads": 16, "seq": 1024, "n_gpus": 4, "mbs": 2, "gbs": 16, "tp": 2,
+              "pp": 2, "dp": 1, "iteration_time_s": 0.25},
+             {"layers": 4, "hidden": 1024, "heads": 0, "seq": 1024, "n_gpus": 4, "mbs": 2, "gbs": 16, "tp": 2,
+              "pp": 2, "dp": 1, "iteration_time_s": 0.25}, 7]})json");
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read(sweep, mistakes);
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(mistakes.size(), 2u);  // no heads; not an object
+  EXPECT_EQ(runs[0].publication, "A sweep");
+  EXPECT_EQ(runs[0].model.head_dim, 64);
+  EXPECT_EQ(runs[0].model.ffn, 4096);
+  EXPECT_EQ(text_of(runs[0].spec, "machine/gpu"), "a100-sxm");
+  EXPECT_EQ(text_of(runs[0].spec, "training/dtype"), "fp16");
+  EXPECT_EQ(text_of(runs[0].spec, "plan/recompute"), "full");
+  EXPECT_EQ(text_of(runs[0].spec, "framework"), "megatron-core");
+  EXPECT_DOUBLE_EQ(runs[0].measured / units::s, 0.25);
+}
+
+TEST(RunCollection, OtherFilesAreRefused) {
+  const ScratchFolder folder;
+  std::vector<Error> mistakes;
+  const auto runs = read_run_collection(written(folder, {{"rows", 3}}), Catalog::built_in(), mistakes);
+  ASSERT_FALSE(runs);
+  EXPECT_THAT(to_text(runs.error()), HasSubstr("an array of published runs, or a sweep with its rows"));
+}
+
+// Sixteen microbatches of one sequence on eight-fold tensor parallelism are bound by launches; one microbatch of all
+// sixteen is not. The search is asked once a work, about the plan that was measured to be fastest.
+TEST(CheckPlans, TheFastestPublishedPlanStandsBesideTheBestFound) {
+  json slow = row(), fast = row(), other = row(), unknown = row();
+  slow["parallel"].update({{"tp", 8}, {"dp", 1}});
+  slow["norm"]["step_time_s"] = 0.5;
+  fast["id"] = "small-2";
+  fast["parallel"].update({{"tp", 8}, {"dp", 1}, {"sp", false}});
+  fast["micro_batch"] = 16;
+  fast["norm"]["recompute"] = "none";
+  other["source"]["title"] = "Another paper";
+  other["id"] = "small-3";
+  other["parallel"].update({{"tp", 8}, {"dp", 1}});
+  unknown["norm"]["gpu"] = "abacus";
+  const ScratchFolder folder;
+  const auto path = written(folder, {slow, fast, other, unknown});
+  const auto suite = check_plans(path, Catalog::standard(), {}, 1, {});
+  ASSERT_TRUE(suite) << to_text(suite.error());
+  EXPECT_EQ(suite->rows, 3u);  // works
+  EXPECT_THAT(suite->markdown, HasSubstr("| small-2 | 8 |"));
+  EXPECT_THAT(suite->markdown, Not(HasSubstr("| small-1 | 8 |")));
+  EXPECT_THAT(suite->markdown, HasSubstr("our best is at least as fast as the published plan: 2 of 2\n"));
+  EXPECT_THAT(suite->markdown, HasSubstr("  A paper: 1 of 1\n"));
+  EXPECT_THAT(suite->markdown, HasSubstr("  Another paper: 0 of 1\n"));
+  EXPECT_THAT(suite->markdown, HasSubstr("not compared, 1: "));
+
+  const std::string only[] = {"Another"};
+  double done = 0;
+  const auto one = check_plans(path, Catalog::standard(), only, 1, [&](double share) { done = share; });
+  ASSERT_TRUE(one) << to_text(one.error());
+  EXPECT_EQ(one->rows, 1u);
+  EXPECT_THAT(one->markdown, Not(HasSubstr("small-2")));
+  EXPECT_EQ(done, 1);
+
+  const CommandResult told =
+      run_command("ns-dist validate --suite plans --data . --publication Another", folder.path());
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_THAT(told.out, HasSubstr("  Another paper: 0 of 1\n"));
+}
+
+TEST(ValidateRuns, EveryCollectionOfAFolderIsAsked) {
+  const ScratchFolder folder;
+  written(folder, json::array({row()}));
+  std::filesystem::rename(folder.path() / "runs.json", folder.path() / "first.json");
+  json broken = row();
+  broken.erase("micro_batch");
+  written(folder, {row(), broken});
+  const CommandResult told = run_command("ns-dist validate --suite runs --data .", folder.path());
+  EXPECT_EQ(told.code, 1);  // a row has a mistake; the others are answered
+  EXPECT_THAT(told.out, HasSubstr("first.json\n"));
+  EXPECT_THAT(told.out, HasSubstr("\nruns.json\n"));
+  EXPECT_THAT(told.err, HasSubstr("key \"micro_batch\" is missing"));
 }
 
 // Two runs of one GPU, one three times as long as the other: they reach x and x / 3 of the peak, 2 x / 3 in the mean,
