@@ -16,8 +16,8 @@ namespace {
 
 const std::filesystem::path kHere = std::filesystem::path(NS_DIST_SOURCE_DIR) / "tests" / "hostile";
 
-// Sanitizers reserve terabytes of addresses.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Sanitizers reserve terabytes of addresses. They are slow, and so is code that is not optimized.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
 constexpr const char* kLimits = "ulimit -c 0; timeout -s KILL 600 ";
 #else
 // Seconds of the processor, not of the clock: the machine may have other work.
