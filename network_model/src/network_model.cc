@@ -131,7 +131,8 @@ class NetworkModel final : public NetworkCost {
   struct Answer {
     Choice choice;
     const Corrected* corrected = nullptr;
-    double time = 0;  // corrected, seconds
+    double time = 0;      // corrected, seconds
+    double one_node = 0;  // of the same in the largest node alone, seconds; zero inside a node
   };
 
   // The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
@@ -142,7 +143,7 @@ class NetworkModel final : public NetworkCost {
       best = answer(call, {std::nullopt, allowed_.protocol});
       if (!best.choice.algorithm) best = answer(call, {});
     }
-    if (best.choice.algorithm) best.time = std::max(best.time, inside_nodes(call));
+    if (best.choice.algorithm) best.one_node = inside_nodes(call);
     return best;
   }
 
@@ -182,7 +183,7 @@ class NetworkModel final : public NetworkCost {
     const Choice& best = answer.choice;
     const Corrected* corrected = answer.corrected;
     const double floor = network::bandwidth_bound(call, best.algorithm->name == network::kCollnet.name);
-    const double latency = std::max(answer.time, floor);
+    const double latency = std::max({answer.time, answer.one_node, floor});
     Forecast forecast;
     forecast.latency = latency * units::s;
     forecast.floor = floor * units::s;
@@ -277,6 +278,10 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
     result.steps.push_back({"correction", fmt::format("x {:.3f}", best.time / best.choice.cost.time()),
                             corrected->measured ? "measured on this generation over NCCL's constants"
                                                 : "measured on other groups or generations over NCCL's constants"});
+  }
+  if (best.one_node > best.time) {
+    result.steps.push_back({"one node alone", duration(best.one_node),
+                            "each GPU receives as much over its node's links; several nodes take at least as long"});
   }
   result.steps.push_back(
       {"floor", duration(result.forecast.floor / units::s), "bytes that must cross over data-sheet bandwidth"});

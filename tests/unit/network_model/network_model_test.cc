@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -61,6 +62,24 @@ TEST(NetworkModel, TwoRacksAreNotFasterThanOne) {
       }
     }
   }
+}
+
+// `explain` names the node wherever it decides, and then the node's time is the answer.
+TEST(NetworkModel, AnExplanationNamesTheNodeThatDecides) {
+  const Cluster cluster = *Catalog::standard().cluster("gb200-nvl72");
+  const auto model = model_of(cluster);
+  int named = 0, silent = 0;
+  for (const double mib : {0.01, 64.0, 4096.0}) {
+    const RankGroup two{0, {{144, 1}}}, one{0, {{72, 1}}};
+    const Explanation told = *model->explain({CollectiveKind::kAllReduce, mib * MiB, two});
+    const Forecast alone = *model->forecast({CollectiveKind::kAllReduce, mib * MiB, one});
+    const bool decides = std::any_of(told.steps.begin(), told.steps.end(),
+                                     [](const auto& step) { return step.name == "one node alone"; });
+    (decides ? named : silent) += 1;
+    EXPECT_EQ(decides, told.forecast.latency == alone.latency) << mib;
+  }
+  EXPECT_GT(named, 0);
+  EXPECT_GT(silent, 0);
 }
 
 TEST(NetworkModel, EveryKindHasAnAlgorithm) {
