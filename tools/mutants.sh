@@ -36,7 +36,7 @@ a softmax goes backward with one input|core/src/operator.cc|s@(forward ? 1 : 2) 
 the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op.stride)) + 1;@d(op.stride));@|unit_core
 a GPT-2's MLP is no wider than the model|core/src/hugging_face.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
 k is not padded|compute_model/src/families/gemm.cc|s@std::ceil(k / kStage) \* kStage@k@|unit_compute_model property_compute_model
-waves are not rounded up|compute_model/src/families/gemm.cc|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
+waves are not rounded up|compute_model/src/families.h|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
 attention goes backward as fast as forward|compute_model/src/families/attention.cc|s@share \*= kBackwardShare@share *= 1@|unit_compute_model property_compute_model
 no gap between kernels|compute_model/src/machine.cc|s@? kStreamGap : 0@? 0 : 0@|unit_compute_model property_compute_model
 burst for sustained|compute_model/src/machine.cc|s@? efficiency.burst : efficiency.sustained@? efficiency.burst : efficiency.burst@|unit_compute_model property_compute_model
@@ -193,7 +193,7 @@ the interval of a training has no failures|simulator/src/time_to_train.cc|s@time
 the busiest stage's network time is the last one's|simulator/src/search.cc|s@most = std::max(most, sum);@most = sum;@|unit_simulator property_simulator
 weights and states fill no memory|simulator/src/host_waits.cc|s@const bool tight = used.total() > kTight \* scenario.cluster.gpu.memory;@const bool tight = used.activations > kTight * scenario.cluster.gpu.memory;@|unit_simulator property_simulator
 hidden collectives are exposed|simulator/src/clocks/fragment_length.h|s@length = std::max(length, stream);@length += duration(index(node.work));@|unit_simulator property_simulator
-a remedy keeps its replicas|simulator/src/memory_remedy.cc|s@plan.dp % growth == 0 ? plan.dp / growth : plan.dp)@plan.dp % growth == 0 ? plan.dp : plan.dp)@|unit_simulator property_simulator
+a remedy keeps its replicas|simulator/src/memory_remedy.cc|s@each.plan.dp = plan.dp / growth@each.plan.dp = plan.dp@|unit_simulator property_simulator
 efficient kernels are faster than their floor|simulator/src/predict.cc|s@max(min(forecast.floor, forecast.latency), forecast.latency / efficiency);@max(0 * min(forecast.floor, forecast.latency), forecast.latency / efficiency);@|unit_simulator property_simulator
 a weight is listed without its states|chakra_io/src/symbolic_operators.cc|s@kWithStates = 5@kWithStates = 1@|unit_chakra_io property_chakra_io
 the shard of an operand counts|chakra_io/src/symbolic_operators.cc|s@if (letters(sums\[0\]) < letters(sums\[1\]))@if (letters(sums[0]) > letters(sums[1]))@|unit_chakra_io property_chakra_io

@@ -73,8 +73,9 @@ class Lint {
                    "",
                    {}});
     }
-    if (full()) note(fmt::format("reading ended at mistake number {}", report_.problem_count));
-    if (whole_) {
+    if (full()) {
+      note(fmt::format("reading ended at mistake number {}", report_.problem_count));
+    } else if (whole_) {
       compare_collectives();
       compare_messages();
     }
@@ -152,7 +153,7 @@ class Lint {
     };
     const Result<void> read = read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add);
     report_.nodes += ids_.size();
-    whole_ = whole_ && read.has_value() && !full();
+    whole_ = whole_ && read.has_value();
     if (!read) return read;
     if (full()) return {};
     if (ids_.empty()) report({rank, 0, "", "the trace has no node; the feeder needs at least one"});

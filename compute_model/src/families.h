@@ -1,6 +1,8 @@
 // One function a family of operators: how long its kernels take on a machine, in seconds.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -34,7 +36,12 @@ struct Tile {
   double efficiency = 1;  // of an SM's best rate: a tile loads (m + n) elements for m * n products a step of k
   std::string_view name = "";
 };
-inline constexpr double kTailOverlap = 0.5;  // share of the idle part of the last wave that other work hides
+// Waves that count for time, of `exact` = tiles over SMs: other work hides a share of the last one's idle part (k is
+// split or streamed over the idle SMs), never below one tile.
+inline double timed_waves(double exact, double tail_overlap = 0.5) {
+  const double whole = std::ceil(exact);
+  return std::max(1.0, whole - tail_overlap * (whole - exact));
+}
 
 // A kernel cut into tiles, as its family found it.
 struct Tiled {

@@ -37,46 +37,59 @@ std::vector<Assignment> changes(const Scenario& scenario, const Remedy& candidat
   return set;
 }
 
-// Calls `visit` for every plan that changes this one by doubling tp or pp, halving the microbatch, recomputing more or
-// sharding the optimizer, and under ZeRO-3 by doubling dp. Data-parallel replicas are given up for the other degrees
-// where they divide.
-template <class Visit>
-void for_each_candidate(const Scenario& scenario, Visit visit) {
-  const ParallelPlan& plan = scenario.plan;
-  // Replicas that share the weights need the less memory the more they are; others need the same.
-  const std::int64_t most_replicas = plan.zero == ZeroStage::kParameters && plan.shard == 0 ? kMostReplicas : 1;
-  int tp_doublings = 0;
-  for (std::int64_t tp = plan.tp; tp <= std::max(plan.tp, scenario.cluster.gpus_per_node()); tp *= 2, ++tp_doublings) {
-    int pp_doublings = 0;
-    for (std::int64_t pp = plan.pp; pp <= std::max(plan.pp, scenario.model.layers); pp *= 2, ++pp_doublings) {
-      int halvings = 0;
-      for (std::int64_t micro = scenario.training.micro_batch; micro >= 1; micro /= 2, ++halvings) {
-        for (int recompute = static_cast<int>(plan.recompute); recompute <= static_cast<int>(Recompute::kFull);
-             ++recompute) {
-          for (const bool shard : {false, true}) {
-            if (shard && plan.zero != ZeroStage::kNone) continue;
-            for (std::int64_t more = 1; more <= most_replicas; more *= 2) {
-              Remedy candidate{plan, scenario.training, 0};
-              candidate.plan.tp = tp;
-              candidate.plan.pp = pp;
-              candidate.plan.sequence_parallel = tp > 1 && (plan.sequence_parallel || plan.tp == 1);
-              const std::int64_t growth = (tp / plan.tp) * (pp / plan.pp);
-              candidate.plan.dp = more * (plan.dp % growth == 0 ? plan.dp / growth : plan.dp);
-              candidate.training.micro_batch = micro;
-              candidate.plan.recompute = static_cast<Recompute>(recompute);
-              if (shard) candidate.plan.zero = ZeroStage::kOptimizer;
-              candidate.cost = kDoubleTp * tp_doublings + kDoublePp * pp_doublings + kHalfMicroBatch * halvings +
-                               (shard ? kShard : 0);
-              if (candidate.plan.recompute != plan.recompute) {
-                candidate.cost += candidate.plan.recompute == Recompute::kFull ? kFull : kSelective;
-              }
-              visit(candidate);
-            }
-          }
-        }
-      }
-    }
+// How often `from` can be doubled up to `to`.
+int doublings(std::int64_t from, std::int64_t to) {
+  int times = 0;
+  for (; from <= to / 2; from *= 2) ++times;
+  return times;
+}
+
+// Each candidate, and each after 1 to `most` steps of one more change.
+template <class Change>
+std::vector<Remedy> varied(const std::vector<Remedy>& candidates, int most, Change change) {
+  std::vector<Remedy> out;
+  for (const Remedy& candidate : candidates) {
+    out.push_back(candidate);
+    for (int steps = 1; steps <= most; ++steps) change(out.emplace_back(candidate), steps);
   }
+  return out;
+}
+
+// Every plan that changes this one by doubling tp or pp, halving the microbatch, recomputing more or sharding the
+// optimizer, and under ZeRO-3 by doubling dp. Data-parallel replicas are given up for the other degrees where they
+// divide.
+std::vector<Remedy> candidates_for(const Scenario& scenario) {
+  const ParallelPlan& plan = scenario.plan;
+  std::vector<Remedy> all = {{plan, scenario.training, 0}};
+  all = varied(all, doublings(plan.tp, scenario.cluster.gpus_per_node()), [&](Remedy& each, int steps) {
+    each.plan.tp <<= steps;
+    each.plan.sequence_parallel = plan.sequence_parallel || plan.tp == 1;
+    each.cost += kDoubleTp * steps;
+  });
+  all = varied(all, doublings(plan.pp, scenario.model.layers), [](Remedy& each, int steps) {
+    each.plan.pp <<= steps;
+    each.cost += kDoublePp * steps;
+  });
+  for (Remedy& each : all) {
+    const std::int64_t growth = (each.plan.tp / plan.tp) * (each.plan.pp / plan.pp);
+    if (plan.dp % growth == 0) each.plan.dp = plan.dp / growth;
+  }
+  all = varied(all, doublings(1, scenario.training.micro_batch), [](Remedy& each, int steps) {
+    each.training.micro_batch >>= steps;
+    each.cost += kHalfMicroBatch * steps;
+  });
+  const int recompute = static_cast<int>(plan.recompute);
+  all = varied(all, static_cast<int>(Recompute::kFull) - recompute, [&](Remedy& each, int steps) {
+    each.plan.recompute = static_cast<Recompute>(recompute + steps);
+    each.cost += each.plan.recompute == Recompute::kFull ? kFull : kSelective;
+  });
+  all = varied(all, plan.zero == ZeroStage::kNone ? 1 : 0, [](Remedy& each, int) {
+    each.plan.zero = ZeroStage::kOptimizer;
+    each.cost += kShard;
+  });
+  // Replicas that share the weights need the less memory the more they are; others need the same.
+  const bool shared = plan.zero == ZeroStage::kParameters && plan.shard == 0;
+  return varied(all, shared ? doublings(1, kMostReplicas) : 0, [](Remedy& each, int steps) { each.plan.dp <<= steps; });
 }
 
 // The scenario with another plan, on as many more nodes as it needs.
@@ -96,10 +109,10 @@ Scenario changed_to(const Scenario& from, const Remedy& candidate, std::int64_t 
 
 std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
   std::vector<std::tuple<std::int64_t, double, Remedy>> order;  // by ranks, then by usual cost
-  for_each_candidate(scenario, [&](const Remedy& candidate) {
-    if (!framework_has(scenario, candidate.plan)) return;
+  for (const Remedy& candidate : candidates_for(scenario)) {
+    if (!framework_has(scenario, candidate.plan)) continue;
     if (const auto ranks = rank_count(candidate.plan)) order.emplace_back(*ranks, candidate.cost, candidate);
-  });
+  }
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
   });

@@ -57,18 +57,16 @@ Estimate estimate_gemm(const Machine& machine, double batch, double m, double n,
   for (const Tile& tile : kTiles) {
     const double tiles = batch * std::ceil(m / tile.m) * std::ceil(n / tile.n);
     const double tile_seconds = 2 * tile.m * tile.n * padded_k / (rate_per_sm * tile.efficiency);
-    const double exact = tiles / machine.sms, whole = std::ceil(exact);
-    // A partly filled last wave: with k split or streamed over the idle SMs some of it is hidden, never below one tile.
-    const double waves = std::max(1.0, whole - kTailOverlap * (whole - exact));
+    const double exact = tiles / machine.sms;
     // With fewer tiles than SMs, k is split over the idle ones as long as each part keeps four stages.
     const double split =
         exact < 0.5 ? std::clamp(std::floor(1 / exact), 1.0, std::max(1.0, padded_k / (4 * kStage))) : 1;
-    const double compute = waves * tile_seconds / split;
+    const double compute = timed_waves(exact) * tile_seconds / split;
     const double memory =
         (traffic(machine, batch, m, n, k, tile, bytes) + (split > 1 ? split * m * n * batch * 8 : 0)) /
         machine.achieved_bandwidth;
     const double seconds = overlap(compute, memory);
-    if (!best || seconds < best->seconds) best = {tile.name, tiles, whole, compute, memory, seconds};
+    if (!best || seconds < best->seconds) best = {tile.name, tiles, std::ceil(exact), compute, memory, seconds};
   }
 
   // Epilogues and fp32 accumulation move more than the plain product: the roofline's excess is charged at the streaming

@@ -69,12 +69,11 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
   double best_clock = 1;
   for (const Tile& tile : tiles_of(machine, batch > 1)) {
     const double tiles = batch * std::ceil(m / tile.m) * std::ceil(n / tile.n);
-    const double exact = tiles / machine.sms, whole = std::ceil(exact);
-    const double waves = std::max(1.0, whole - kTailOverlap * (whole - exact));
+    const double exact = tiles / machine.sms;
     const double split =
         batch <= 1 && exact < 0.5 ? std::clamp(std::floor(1 / exact), 1.0, std::max(1.0, k / kSplitDepth)) : 1;
     const double flops = 2 * tile.m * tile.n * (k + kRamp);
-    const double compute = waves * flops / (per_sm * tile.efficiency) / split;
+    const double compute = timed_waves(exact) * flops / (per_sm * tile.efficiency) / split;
     const double memory = machine.memory_seconds(least);
     const double switched = kPaddingEnergy * tiles * flops + (1 - kPaddingEnergy) * 2 * batch * m * n * k;
     constexpr double kMargin = 1 + 1e-7;  // beyond rounding
@@ -82,7 +81,7 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
     const PoweredTime powered =
         machine.powered(compute, memory, switched, least, bytes / 4 * machine.matrix_energy, limit);
     if (!best || powered.seconds < best->seconds) {
-      best = {tile.name, tiles, whole, compute, memory, powered.seconds};
+      best = {tile.name, tiles, std::ceil(exact), compute, memory, powered.seconds};
       best_clock = powered.clock;
     }
   }

@@ -26,10 +26,10 @@ double tensor_seconds(const Machine& machine, double batch, double m, double n, 
   const double per_sm = machine.peak(dtype) / machine.sms;
   double tiles_alone = std::numeric_limits<double>::infinity();
   const auto consider = [&](double tile_m, double tile_n, double efficiency) {
-    const double exact = batch * std::ceil(m / tile_m) * std::ceil(n / tile_n) / machine.sms, whole = std::ceil(exact);
-    const double waves = std::max(1.0, whole - hidden * (whole - exact));
+    const double exact = batch * std::ceil(m / tile_m) * std::ceil(n / tile_n) / machine.sms;
     const double split = exact < 0.5 ? std::max(1.0, std::min(std::floor(1 / exact), std::floor(k / kSplitDepth))) : 1;
-    tiles_alone = std::min(tiles_alone, waves * 2 * tile_m * tile_n * (k / split + ramp) / (per_sm * efficiency));
+    tiles_alone = std::min(
+        tiles_alone, timed_waves(exact, hidden) * 2 * tile_m * tile_n * (k / split + ramp) / (per_sm * efficiency));
   };
   for (const Tile& tile : kFeatureTiles) {
     consider(tile.m, tile.n, tile.efficiency);
