@@ -20,12 +20,25 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 // to 1,024 rows an expert: 3 to 6 us beyond pooled tiles, never below 8.6 us an expert.
 constexpr double kExpertRamp = 3e-6, kExpertLaunch = 8.6e-6;
 
+// No table has batches of rows that are no multiple of 16 bytes.
+constexpr double kUnaligned = 2;
+
 }  // namespace
 
 bool on_matrix_units(const Operator& op) {
   return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ||
          std::holds_alternative<GroupedGemm>(op.kind) || std::holds_alternative<MixtureOfExperts>(op.kind) ||
          std::holds_alternative<Convolution>(op.kind);
+}
+
+bool AnalyticModel::is_off_tensor_units(const Operator& op) const {
+  const auto* gemm = std::get_if<Gemm>(&op.kind);
+  if (gemm == nullptr || gemm->batch == 1 || machine_.gpu.vendor != "nvidia") return false;
+  if (op.dtype != DType::kBf16 && op.dtype != DType::kFp16) return false;
+  const std::int64_t line = 8;  // elements of 2 bytes
+  const std::int64_t row_of_a = gemm->layout == GemmLayout::kTN ? gemm->m : gemm->k;
+  const std::int64_t row_of_b = gemm->layout == GemmLayout::kNT ? gemm->k : gemm->n;
+  return row_of_a % line != 0 || row_of_b % line != 0 || gemm->n % line != 0;
 }
 
 Roofline AnalyticModel::roofline_of(const Operator& op, const Work& work) const {
@@ -66,6 +79,14 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
   return std::visit(
       Overloaded{
           [&](const Gemm& o) {
+            if (is_off_tensor_units(op)) {
+              Estimate e = estimate_vector_gemm(machine_, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, op.dtype,
+                                                roofline, steps);
+              e.method = "tiles and waves on the vector units: rows are no multiple of 16 bytes";
+              e.spread = kUnaligned;
+              e.extrapolated = true;
+              return e;
+            }
             return estimate_gemm(machine_, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, o.epilogue, op.dtype, roofline,
                                  steps);
           },

@@ -102,7 +102,7 @@ class KernelModel final : public BatchCost {
     question.work = work_of(op);
     question.roofline = analytic_.roofline_of(op, question.work);
     question.is_asked = false;
-    if (learned_) {
+    if (learned_ && !analytic_.is_off_tensor_units(op)) {
       question.measured = learned_->measured_like(op);
       question.is_asked = learned_->ask(question.measured, question.query);
     }

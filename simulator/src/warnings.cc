@@ -61,6 +61,17 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
                                                        "training/dtype=mxfp8 is forecast at the rate of fp8",
                                                        gpu.name)});
   }
+  const std::optional<LatentAttention>& mla = scenario.model.mla;
+  const std::int64_t query = mla ? mla->nope_head_dim + mla->rope_head_dim : scenario.model.head_dim;
+  const std::int64_t value = mla ? mla->v_head_dim : scenario.model.head_dim;
+  const Precision precision = scenario.training.precision;
+  const bool halves = precision != Precision::kFp32 && precision != Precision::kTf32;
+  if (!scenario.plan.flash_attention && gpu.vendor == "nvidia" && halves && (query % 8 != 0 || value % 8 != 0)) {
+    found.push_back(
+        {"unaligned_heads", fmt::format("heads of {} elements are no multiple of 8: without flash attention "
+                                        "cuBLAS multiplies them on the vector units, many times as slow",
+                                        query % 8 != 0 ? query : value)});
+  }
   const Library library = scenario.plan.attention_library;
   if (!scenario.plan.flash_attention) return;
   if ((library == Library::kFlash3 && gpu.architecture != "hopper") ||

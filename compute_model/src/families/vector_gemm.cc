@@ -62,7 +62,9 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
                               DType dtype, const Roofline& roofline, Steps& steps) {
   const double bytes = size_of(dtype) / units::B;
   const bool transposed = machine.gpu.vendor == "amd" && batch > 1 && layout == GemmLayout::kNT;
-  const double per_sm = machine.peak(dtype) * machine.issue_share * (transposed ? kTransposedAmd : 1) / machine.sms;
+  // Halves that do not run on tensor units are multiplied in FP32.
+  const double peak = machine.peak(machine.gpu.tensor[dtype] > FlopsPerSecond() ? DType::kFp32 : dtype);
+  const double per_sm = peak * machine.issue_share * (transposed ? kTransposedAmd : 1) / machine.sms;
   const double least = batch * (m * k + n * k + m * n) * bytes;
 
   std::optional<Tiled> best;

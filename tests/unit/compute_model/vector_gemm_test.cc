@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 #include "compute_model_gpus.h"
 #include "machine.h"
@@ -36,6 +37,37 @@ TEST(VectorGemm, ANarrowHeadIsPaddedToTheTile) {
   const double narrow = milliseconds(a100(), {.batch = 80, .m = 1024, .n = 64, .k = 1024});
   const double full = milliseconds(a100(), {.batch = 80, .m = 1024, .n = 128, .k = 1024});
   EXPECT_NEAR(narrow / full, 1, 0.03);
+}
+
+// Scores, context and their gradients with heads of 108 elements: FP16 takes as long as FP32. Heads of 112 do not.
+TEST(VectorGemm, ABatchOfHeadsThatBreakLinesLeavesTensorUnits) {
+  const auto in_half = [](const Gpu& gpu, const Gemm& gemm, DType dtype) {
+    const auto forecast = (*make_compute_model(gpu, {.mode = Mode::kSustained}))->forecast({gemm, dtype});
+    EXPECT_TRUE(forecast);
+    return *forecast;
+  };
+  const auto products = [](std::int64_t head) {
+    return std::vector<Gemm>{{64, 2048, 2048, head, GemmLayout::kNT},
+                             {64, 2048, head, 2048, GemmLayout::kNN},
+                             {64, 2048, head, 2048, GemmLayout::kTN},
+                             {64, head, 2048, 2048, GemmLayout::kTN}};
+  };
+  for (const DType dtype : {DType::kFp16, DType::kBf16}) {
+    for (std::size_t i = 0; i < products(108).size(); ++i) {
+      const Forecast off = in_half(a100(), products(108)[i], dtype), on = in_half(a100(), products(112)[i], dtype);
+      EXPECT_NEAR(off.latency / ms / milliseconds(a100(), products(108)[i]), 1, 0.1) << i;
+      EXPECT_GT(off.latency / on.latency, 4) << i;
+      EXPECT_TRUE(off.extrapolated);
+      EXPECT_GT(off.high / off.low, 3.9);
+    }
+  }
+  // One product has kernels for narrower lines; so have the products of other vendors' libraries.
+  const Gemm one{1, 2048, 2048, 108, GemmLayout::kNT};
+  EXPECT_LT(in_half(a100(), one, DType::kFp16).latency / ms, 0.5 * milliseconds(a100(), one));
+  Gpu other = a100();
+  other.vendor = "amd";
+  const Gemm many = products(108)[0];
+  EXPECT_LT(in_half(other, many, DType::kFp16).latency / ms, 0.5 * milliseconds(a100(), many));
 }
 
 TEST(VectorGemm, BoardPowerSetsTheClockOfSmallCards) {

@@ -499,7 +499,7 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   const auto messages = [](const Scenario& scenario) {
     std::vector<std::string> found;
     for (const Warning& warning : simulated(scenario, equal_layers(scenario.model), kFreeNetwork).warnings) {
-      if (warning.code.starts_with("unsupported") || warning.code == "without_effect") {
+      if (warning.code.starts_with("un") || warning.code == "without_effect") {
         found.push_back(warning.code + ": " + warning.message);
       }
     }
@@ -518,6 +518,14 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   EXPECT_THAT(messages(library), ::testing::IsEmpty());
   library.cluster.gpu.vendor = "amd", library.plan.attention_library = Library::kCudnn;
   EXPECT_THAT(messages(library), ElementsAre(HasSubstr("unsupported_library: cuDNN")));
+
+  Scenario heads = usual;
+  heads.model.head_dim = 108;
+  EXPECT_THAT(messages(heads), ::testing::IsEmpty());
+  heads.plan.flash_attention = false;
+  EXPECT_THAT(messages(heads), ElementsAre(HasSubstr("unaligned_heads: heads of 108 elements")));
+  heads.model.head_dim = 112;
+  EXPECT_THAT(messages(heads), ::testing::IsEmpty());
 
   Scenario nothing = usual;
   nothing.plan.expert_dispatch = ExpertDispatch::kDeepEp;
