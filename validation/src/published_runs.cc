@@ -160,6 +160,13 @@ CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks)
   const std::string notes = reader.text("notes", Presence::kOptional);
   if (const Framework* framework = framework_of(frameworks, {table, run.publication, notes})) {
     spec.set("framework", framework->id);
+    // Where the framework has it by default, it is fused into the products.
+    const bool low = std::any_of(framework->set.begin(), framework->set.end(), [](const Assignment& each) {
+      return each.field == "plan/grad_accumulation" && each.text == enumerator_name(GradAccumulation::kLow);
+    });
+    if (low && reader.text("precision", Presence::kOptional).find("fp32 grad accumulation") != std::string::npos) {
+      spec.set("plan/grad_accumulation", GradAccumulation::kFp32);
+    }
   }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model); });
   reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, run); });

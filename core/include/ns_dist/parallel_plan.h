@@ -61,8 +61,8 @@ enum class MomentType { kFp32, kBf16, k8Bit };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MomentType> = {"fp32", "bf16", "8bit"};
 // How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
-// gradient_accumulation_fusion), fp32 by a kernel of its own (without that fusion; DeepSpeed's BF16 optimizer), or in
-// the weights' own format by a kernel of its own (DeepSpeed's FP16 optimizer).
+// gradient_accumulation_fusion), fp32 by a cast and an addition when a microbatch's backward pass is over (DeepSpeed's
+// BF16 optimizer), or in the weights' own format by a kernel of its own (DeepSpeed's FP16 optimizer).
 enum class GradAccumulation { kFused, kFp32, kLow };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<GradAccumulation> = {"fused", "fp32", "low"};
@@ -284,7 +284,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kUnlessDefault},
         plan.offload_optimizer);
   visit({.name = "plan/grad_accumulation",
-         .help = "fused into the products, or a kernel of its own in fp32 or low precision",
+         .help = "fused into the products, or kernels of their own in fp32 or low precision",
          .in_reports = kUnlessDefault},
         plan.grad_accumulation);
   visit({.name = "plan/blocking_tp",

@@ -439,7 +439,7 @@ TEST(Planner, GradientsAreSummedByTheProductsOrApart) {
   EXPECT_EQ(fused.count("mlp.fc2.wgrad.accumulate"), 0u);
   plan.grad_accumulation = GradAccumulation::kFp32;
   auto apart = added();
-  EXPECT_DOUBLE_EQ(apart.at("mlp.fc2.wgrad.accumulate"), 4 * weights * (2 + 4 + 4));
+  EXPECT_DOUBLE_EQ(apart.at("mlp.fc2.wgrad.accumulate"), 4 * weights * (2 + 4 + 4 + 4 + 4));
   EXPECT_DOUBLE_EQ(fused.at("mlp.fc2.wgrad") - apart.at("mlp.fc2.wgrad"), 4 * weights * (4 + 4 - 2));
   const double reduced = totals(planned(model, plan, training)).bytes.at("gradients.reduce_scatter");
   plan.grad_accumulation = GradAccumulation::kLow;

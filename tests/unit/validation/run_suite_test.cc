@@ -113,6 +113,23 @@ TEST(RunCollection, OneVoteAConfiguration) {
   EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 1 |"));
 }
 
+// Gradients that a row adds up in fp32 are added by kernels of their own where the framework does not fuse them.
+TEST(RunCollection, GradientsAreAddedUpInFp32WhereARowTellsIt) {
+  json deepspeed = row(), megatron = row(), low = row();
+  deepspeed["source"]["title"] = "A Megatron-DeepSpeed paper";
+  low["source"]["title"] = deepspeed["source"]["title"];
+  megatron["source"]["title"] = "A Megatron-LM README";
+  for (json* each : {&deepspeed, &megatron}) (*each)["precision"] = "bf16 (params) + fp32 grad accumulation";
+  low["precision"] = "bf16";
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({deepspeed, megatron, low}, mistakes);
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(text_of(runs[0].spec, "framework"), "megatron-deepspeed");
+  EXPECT_EQ(text_of(runs[0].spec, "plan/grad_accumulation"), "fp32");
+  EXPECT_EQ(text_of(runs[1].spec, "plan/grad_accumulation"), "not set");
+  EXPECT_EQ(text_of(runs[2].spec, "plan/grad_accumulation"), "not set");
+}
+
 // What a model, a cluster and a plan say beyond the plain row: each field is set, or left to the framework.
 TEST(RunCollection, ExpertsLatentAttentionAndLinksAreRead) {
   json moe = row();

@@ -45,7 +45,8 @@ struct RunSuite {
 //   model{name, layers, hidden, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, seq, tied_embeddings, and for
 //         experts n_experts, topk, moe_ffn_hidden, shared_experts, dense_layers, and for latent attention attention,
 //         q_lora_rank, kv_lora_rank, qk_rope_head_dim},
-//   n_gpus, gpus_per_node, micro_batch, global_batch, flash_attention,
+//   n_gpus, gpus_per_node, micro_batch, global_batch, flash_attention, precision (of which "fp32 grad accumulation" is
+//   read),
 //   parallel{tp, pp, dp, cp, ep, vpp, sp, zero_stage, distributed_optimizer, fsdp, and as in configs/runs/
 //            grad_accumulation, blocking_tp, overlap_grad_reduce, overlap_param_gather, overlap_p2p},
 //   norm{gpu, dtype, schedule, recompute, inter_gbs_per_gpu, step_time_s}
