@@ -199,6 +199,10 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training) {
   PlanMemory memory;
+  return check_plan(model, plan, training, memory);
+}
+
+Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory) {
   NS_TRY_VOID(pipeline_of(model, plan, training, memory));
   return {};
 }

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "model_parts.h"
@@ -38,7 +37,7 @@ class Remembered {
     auto value = std::make_shared<const Value>(std::move(made));
     if (value->too_large()) return value;
     const std::scoped_lock guard(lock_);
-    bucket.entries[bucket.next++ % kWays] = {hash, key.store(), value};
+    bucket.entries[bucket.next++ % kWays] = {hash, std::make_unique<const typename Key::Stored>(key.store()), value};
     return value;
   }
 
@@ -46,7 +45,7 @@ class Remembered {
   static constexpr std::size_t kBuckets = 128, kWays = 4;
   struct Entry {
     std::uint64_t hash = 0;
-    std::optional<typename Key::Stored> key;
+    std::unique_ptr<const typename Key::Stored> key;  // elsewhere: a memory of one plan makes a thousand entries
     std::shared_ptr<const Value> value;
   };
   struct Bucket {

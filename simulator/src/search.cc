@@ -305,7 +305,7 @@ class Search {
         Bound& bound = bounds[group - family.first];
         bool fits = false;
         for_each_leaf(alone_, group, [&](const Scenario& scenario, std::uint32_t) {
-          if (!check_plan(scenario.model, scenario.plan, scenario.training)) return true;
+          if (!check_plan(scenario.model, scenario.plan, scenario.training, session_.plans())) return true;
           if (!fits) {
             const Bytes least =
                 (1 - kRounding) * least_memory(scenario.model, scenario.plan, scenario.training, session_.plans());

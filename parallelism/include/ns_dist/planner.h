@@ -38,6 +38,7 @@ std::int64_t usual_cp_inner(const Model& model, const ParallelPlan& plan, std::i
 // Checks whether the plan can be built. Errors, all of them at once: degrees that are not positive, or that do not
 // divide heads, layers, experts, sequence or batch.
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training);
+Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory);
 
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 
