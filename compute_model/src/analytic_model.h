@@ -20,8 +20,8 @@ class AnalyticModel {
   double seconds(const Operator& op) const;
   // Whether this batch of half-precision products runs on vector units: cuBLAS' kernels for tensor units read lines of
   // 16 bytes, and matrices of a batch follow each other, so that a row or a head of 108 or 150 elements breaks the
-  // lines (cuBLAS documentation, "Tensor core usage"; single products have kernels for narrower lines, batches of such
-  // heads were measured to take ten times as long: BigScience's steps with heads of 108, 150 and 450 elements on A100).
+  // lines (cuBLAS documentation, "Tensor core usage"; single products have kernels for narrower lines, steps of
+  // BigScience with heads of 108, 150 and 450 elements on A100 took as long as batches on vector units explain).
   bool is_off_tensor_units(const Operator& op) const;
   // What limits a kernel that takes `seconds`.
   Bound bound_of(const Roofline& roofline, double seconds) const;
