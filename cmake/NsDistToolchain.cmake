@@ -16,8 +16,8 @@ if(NS_DIST_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 
-# Our presets make unity builds, two dozen files at once, which takes half of the time. Edits are compiled faster one file
-# at a time: cmake --preset dev -DCMAKE_UNITY_BUILD=OFF.
+# Our presets make unity builds, two dozen files at once, which takes half of the time. Edits are compiled faster one
+# file at a time: cmake --preset dev -DCMAKE_UNITY_BUILD=OFF.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options(-Wno-subobject-linkage)  # takes a file that is compiled with others for a header
 endif()
