@@ -64,8 +64,7 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   const std::optional<LatentAttention>& mla = scenario.model.mla;
   const std::int64_t query = mla ? mla->nope_head_dim + mla->rope_head_dim : scenario.model.head_dim;
   const std::int64_t value = mla ? mla->v_head_dim : scenario.model.head_dim;
-  const Precision precision = scenario.training.precision;
-  const bool halves = precision != Precision::kFp32 && precision != Precision::kTf32;
+  const bool halves = size_of(storage_type(scenario.training.precision)) == 2.0 * units::B;
   if (!scenario.plan.flash_attention && gpu.vendor == "nvidia" && halves && (query % 8 != 0 || value % 8 != 0)) {
     found.push_back(
         {"unaligned_heads", fmt::format("heads of {} elements are no multiple of 8: without flash attention "
