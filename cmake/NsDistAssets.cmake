@@ -31,6 +31,7 @@ function(ns_dist_embed target)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${arg_FUNCTION}.cc)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded.cc.in ${output} @ONLY)
   list(TRANSFORM files PREPEND ${arg_ROOT}/)
-  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${files}")
+  # In a file of several sources the dependency would be lost.
+  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${files}" SKIP_UNITY_BUILD_INCLUSION ON)
   target_sources(${target} PRIVATE ${output})
 endfunction()

@@ -88,6 +88,21 @@ KeptByKind kept_by_kind(const Block& block, Recompute recompute, ModuleSet modul
   return by_kind;
 }
 
+std::vector<std::size_t> calls_until_kept(const Block& block) {
+  std::vector<std::size_t> calls(block.steps.size());
+  bool needed = false;  // by a later step
+  for (std::size_t i = block.steps.size(); i-- > 0;) {
+    const BlockStep& step = block.steps[i];
+    if (needed) {
+      calls[i] = step.forward.size();
+    } else if (step.kept_for_input_gradient + step.kept_for_weight_gradient > 0) {
+      calls[i] = step.forward.size() - step.calls_after_kept;
+      needed = true;
+    }
+  }
+  return calls;
+}
+
 // Of attention's FLOPs those of keys behind the query: half of them; with a window only in its first triangle.
 double masked_flops(const Operator& op) {
   const auto* attention = std::get_if<Attention>(&op.kind);
@@ -100,12 +115,16 @@ double masked_flops(const Operator& op) {
 
 BlockFlops flops_of(const Block& block, ModuleSet modules) {
   BlockFlops flops;
-  for (const BlockStep& step : block.steps) {
+  const std::vector<std::size_t> until_kept = calls_until_kept(block);
+  for (std::size_t i = 0; i < block.steps.size(); ++i) {
+    const BlockStep& step = block.steps[i];
     double forward = 0;
-    for (const Call& call : step.forward) {
-      const auto* op = std::get_if<Operator>(&call.what);
+    for (std::size_t j = 0; j < step.forward.size(); ++j) {
+      const auto* op = std::get_if<Operator>(&step.forward[j].what);
       if (op == nullptr) continue;
-      forward += product_flops(op->kind);
+      const double of_call = product_flops(op->kind);
+      forward += of_call;
+      if (j < until_kept[i]) flops.until_kept += of_call;
       flops.masked += masked_flops(*op);
     }
     flops.forward += forward;

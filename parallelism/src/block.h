@@ -52,6 +52,9 @@ struct BlockStep {
   double kept_for_input_gradient = 0;     // bytes on this rank, kept by the forward pass until the input gradient
   double kept_for_weight_gradient = 0;    // kept by the forward pass until the weight gradient
   std::optional<ActivationKind> kept_as;  // what these are; steps that keep something have it
+  // Calls at the end of `forward` that run after all that the step keeps is there. A linear layer keeps its input: its
+  // product is such a call.
+  std::size_t calls_after_kept = 0;
   double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
   RankParameters parameters;
   RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
@@ -105,10 +108,15 @@ using KeptByKind = std::array<KeptBytes, kActivationKindCount>;
 KeptByKind kept_by_kind(const Block& block, Recompute recompute,
                         ModuleSet modules = set_of(RecomputeModule::kCoreAttention));
 
+// The calls of the forward pass that make all that the block keeps, without those that only its output needs: how many
+// of each step's `forward`, from the first on. Recomputation that stops early repeats these (PyTorch 2.1,
+// torch.utils.checkpoint.set_checkpoint_early_stop).
+std::vector<std::size_t> calls_until_kept(const Block& block);
+
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
-// `recomputed`: of the steps that selective recomputation of `modules` runs again.
+// `recomputed`: of the steps that selective recomputation of `modules` runs again. `until_kept`: of calls_until_kept.
 struct BlockFlops {
-  double forward = 0, recomputed = 0;
+  double forward = 0, recomputed = 0, until_kept = 0;
   double weights = 0;  // of `forward`: products with weights that have a gradient
   double masked = 0;   // of `forward`: attention scores that a causal mask hides
 };

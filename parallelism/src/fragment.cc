@@ -235,7 +235,12 @@ Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {
   Writer writer(*works_, groups_, calls, shape_->plan->blocking_tp);
   if (kind == PassKind::kForward || all_again) {
     const Category category = all_again ? Category::kRecompute : Category::kForward;
-    for (const BlockStep& step : block.steps) writer.run(step.forward, category);
+    const bool stops = all_again && shape_->plan->recompute_early_stop;
+    const std::vector<std::size_t> until_kept = stops ? calls_until_kept(block) : std::vector<std::size_t>();
+    for (std::size_t i = 0; i < block.steps.size(); ++i) {
+      const Calls forward = block.steps[i].forward;
+      writer.run(stops ? forward.first(until_kept[i]) : forward, category);
+    }
   }
   if (kind == PassKind::kForward) return std::move(writer).take();
   for (auto step = block.steps.rbegin(); step != block.steps.rend(); ++step) {

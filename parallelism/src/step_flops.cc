@@ -31,6 +31,7 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
     if (plan.lora_rank > 0) gradients_less += flops_of(block(shape)).weights * static_cast<double>(count);
     sum.forward += each.forward * static_cast<double>(count);
     sum.recomputed += each.recomputed * static_cast<double>(count);
+    sum.until_kept += each.until_kept * static_cast<double>(count);
     sum.masked += each.masked * static_cast<double>(count);
   };
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
@@ -47,7 +48,9 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
   const double model_flops = passes * forward - (backward ? gradients_less : 0);
   double again = 0;
   if (backward && plan.recompute == Recompute::kFull) {
-    again = layers.forward * recomputed_share(model, plan) + predictions.forward;
+    const double share = recomputed_share(model, plan);
+    again = plan.recompute_early_stop ? layers.until_kept * share + predictions.until_kept
+                                      : layers.forward * share + predictions.forward;
   }
   if (backward && plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
   return {sequences * model_flops * units::FLOP, sequences * (model_flops + again) * units::FLOP,

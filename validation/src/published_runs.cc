@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
+#include <map>
 #include <span>
 
 #include "ns_dist/files.h"
@@ -25,7 +27,20 @@ void foreign(JsonReader& reader) {
   reader.treat_null_as_missing();
 }
 
-Model read_collected_model(JsonReader& reader) {
+// What rows name: frameworks, and whether the catalog's models of a family ("mpt") drop activations out.
+struct Named {
+  std::vector<Framework> frameworks;
+  std::map<std::string, bool, std::less<>> family_drops_out;
+};
+
+// The family of "MPT 13b": its first word in lower case.
+std::string family_of(std::string_view name) {
+  std::string family(name.substr(0, name.find(' ')));
+  std::transform(family.begin(), family.end(), family.begin(), [](unsigned char c) { return std::tolower(c); });
+  return family;
+}
+
+Model read_collected_model(JsonReader& reader, const Named& named) {
   foreign(reader);
   Model model;
   model.id = model.name = reader.text("name");
@@ -40,11 +55,13 @@ Model read_collected_model(JsonReader& reader) {
   model.sequence = reader.integer("seq", 1, kMost);
   model.tied_embeddings = reader.boolean("tied_embeddings", false, Presence::kRequired);
   // Rows do not tell norm, biases and positions: GPT-like models have LayerNorm, biases and dropout, the others (gated,
-  // or with grouped queries) are Llama-like.
+  // or with grouped queries) are Llama-like. Dropout is that of the family where the catalog has it.
   model.bias = model.dropout = !model.gated_mlp && model.kv_heads == model.heads;
   model.norm = model.bias ? NormKind::kLayerNorm : NormKind::kRmsNorm;
   model.position = model.bias ? PositionKind::kLearned : PositionKind::kRotary;
   model.position_table = model.bias ? model.sequence : 0;
+  const auto family = named.family_drops_out.find(family_of(model.name));
+  if (family != named.family_drops_out.end()) model.dropout = family->second;
   if (reader.text("attention", Presence::kOptional) == "MLA") {
     // Nope and value heads are head_dim wide (DeepSeek-V2 and -V3).
     model.mla = LatentAttention{.q_rank = count(reader, "q_lora_rank", 0, 0),
@@ -146,7 +163,7 @@ BytesPerSecond pair_bandwidth(std::string_view text) {
   return links ? static_cast<double>(*links) * kLink : BytesPerSecond();
 }
 
-CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks) {
+CollectedRun read_row(JsonReader& reader, const Named& named) {
   CollectedRun run;
   run.id = reader.text("id");
   run.key = reader.text("config_key");
@@ -158,7 +175,7 @@ CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks)
   });
   ScenarioSpec& spec = run.spec;
   const std::string notes = reader.text("notes", Presence::kOptional);
-  if (const Framework* framework = framework_of(frameworks, {table, run.publication, notes})) {
+  if (const Framework* framework = framework_of(named.frameworks, {table, run.publication, notes})) {
     spec.set("framework", framework->id);
     // Where the framework has it by default, it is fused into the products.
     const bool low = std::any_of(framework->set.begin(), framework->set.end(), [](const Assignment& each) {
@@ -168,7 +185,7 @@ CollectedRun read_row(JsonReader& reader, std::span<const Framework> frameworks)
       spec.set("plan/grad_accumulation", GradAccumulation::kFp32);
     }
   }
-  reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model); });
+  reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model, named); });
   reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, run); });
   if (const BytesPerSecond pair = pair_bandwidth(reader.text("intra_node_link", Presence::kOptional));
       pair > BytesPerSecond()) {
@@ -270,10 +287,14 @@ ordered_json rows_of_sweep(const ordered_json& sweep) {
 
 Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
                                                       std::vector<Error>& mistakes) {
-  std::vector<Framework> frameworks;
+  Named named;
   for (const CatalogEntry& entry : catalog.list(CatalogKind::kFramework)) {
     NS_TRY(Framework framework, catalog.framework(entry.id));
-    frameworks.push_back(std::move(framework));
+    named.frameworks.push_back(std::move(framework));
+  }
+  for (const CatalogEntry& entry : catalog.list(CatalogKind::kModel)) {
+    NS_TRY(const Model model, catalog.model(entry.id));
+    if (!model.family.empty()) named.family_drops_out.emplace(model.family, model.dropout);
   }
   NS_TRY(const std::string text, read_text(file, kLongestJson));
   NS_TRY(ordered_json root, parse_json(text, file.string()));
@@ -292,7 +313,7 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     JsonReader reader(root[i], file.string(), errors, fmt::format("/{}", i));
     foreign(reader);
     if (errors.empty() && !reader.boolean("recommended", false)) continue;
-    CollectedRun run = read_row(reader, frameworks);
+    CollectedRun run = read_row(reader, named);
     if (errors.empty()) {
       runs.push_back(std::move(run));
     } else {

@@ -98,6 +98,7 @@ struct ParallelPlan {
   Recompute recompute = Recompute::kNone;
   ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
   std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
+  bool recompute_early_stop = false;     // full recomputation ends with the last value that the backward pass reads
   std::int64_t offload_activations = 0;  // layers of each chunk: what they keep goes to the host until it is read
   bool sequence_parallel = false;
   bool flash_attention = true;
@@ -214,6 +215,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
     plan.recompute_modules = again.modules;
     plan.recompute_layers = again.layers;
   }
+  visit({.name = "plan/recompute_early_stop",
+         .help = "full recomputation leaves out what only a layer's output needs, its last product above all",
+         .in_reports = kUnlessDefault},
+        plan.recompute_early_stop);
   visit({.name = "plan/offload_activations",
          .help = "first layers of each chunk whose activations wait in the host's memory",
          .default_text = "0",

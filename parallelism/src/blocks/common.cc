@@ -131,7 +131,9 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   forward.gathered = gathered;
   if (split == Split::kColumn) forward.gathers = region;
   if (split == Split::kRow) forward.reduces = region;
+  const std::size_t before = step.forward.size();
   add_product(shape, step.forward, product(step.name, rows, out, in, GemmLayout::kNT, epilogue), forward);
+  step.calls_after_kept = step.forward.size() - before;
 
   step.input_gradient.reserve(4);
   if (quantized) quantize(shape, step.input_gradient, concat(name, ".grad"), gradient_rows * out, false);
@@ -195,10 +197,11 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
   const auto insert = [](std::vector<Call>& calls, std::initializer_list<Call> added) {
     const auto last = std::find_if(calls.rbegin(), calls.rend(),
                                    [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
-    calls.insert(last.base(), added);
+    return calls.insert(last.base(), added);
   };
-  insert(step.forward,
-         {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank), sum(".lora.add", layer.out)});
+  const auto lora_a = insert(step.forward, {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank),
+                                            sum(".lora.add", layer.out)});
+  step.calls_after_kept = static_cast<std::size_t>(step.forward.end() - lora_a) - 1;  // the second product's input
   insert(step.input_gradient, {input_gradient(".lora_b.dgrad", layer.out, rank),
                                input_gradient(".lora_a.dgrad", rank, layer.in), sum(".lora.dgrad.add", layer.in)});
   std::erase_if(step.weight_gradient, [](const Call& call) { return std::holds_alternative<Operator>(call.what); });

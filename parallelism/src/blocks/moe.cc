@@ -175,7 +175,9 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
     sort_by_expert(shape, step.forward, "moe.unsort", size);
     reduce_rows(shape, step.forward, "moe.combine", size.gathered);
     exchange(shape, step.forward, "moe.combine", size);
+    const std::size_t before = step.forward.size();
     unpermute(shape, step.forward, size);
+    step.calls_after_kept = step.forward.size() - before;
     unpermute_backward(shape, step.input_gradient, size);
     exchange(shape, step.input_gradient, "moe.combine.backward", size);
     gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered);
@@ -200,6 +202,7 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
   blocks::quantize(shape, step.forward, name, size.rows * in, false);
   blocks::quantize(shape, step.input_gradient, blocks::concat(name, ".grad"), size.rows * out, false);
   step.forward.push_back(gemm(step.name, out, in, GemmLayout::kNT, Epilogue::kNone));
+  step.calls_after_kept = 1;
   step.input_gradient.push_back(gemm(blocks::concat(name, ".dgrad"), in, out, GemmLayout::kNN, Epilogue::kNone));
   // The weight gradient contracts over an expert's rows: the same products, reduced over tokens.
   step.weight_gradient.push_back(

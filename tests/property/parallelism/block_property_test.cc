@@ -59,6 +59,7 @@ Question any_question() {
   plan.zero = static_cast<ZeroStage>(any_of({1, 2, 3}));
   plan.overlap_tp = coin();
   plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));
+  plan.recompute_early_stop = coin();
   plan.sequence_parallel = coin();
   plan.flash_attention = coin();
   plan.blocking_tp = coin();

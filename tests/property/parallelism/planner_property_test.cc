@@ -78,6 +78,7 @@ Question any_question() {
   plan.overlap_tp = coin();
   plan.overlap_ep = coin();
   plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));
+  plan.recompute_early_stop = coin();
   plan.sequence_parallel = coin();
   plan.flash_attention = coin();
   plan.overlap_grad_reduce = coin();

@@ -55,6 +55,7 @@ Scenario any_scenario() {
   scenario.plan.sequence_parallel = scenario.plan.tp > 1 && *rc::gen::arbitrary<bool>();
   scenario.plan.flash_attention = *rc::gen::arbitrary<bool>();
   scenario.plan.recompute = *rc::gen::element(Recompute::kNone, Recompute::kSelective, Recompute::kFull);
+  scenario.plan.recompute_early_stop = *rc::gen::arbitrary<bool>();
   scenario.plan.zero = *rc::gen::element(ZeroStage::kNone, ZeroStage::kOptimizer);
   scenario.plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
   scenario.plan.overlap_param_gather =

@@ -371,6 +371,50 @@ TEST(EmbeddingAndLoss, ParametersAndBytes) {
                                                               "loss.target.all_reduce", "loss.sum.all_reduce"));
 }
 
+// What recomputation repeats where it stops at the last value that the backward pass reads.
+std::vector<std::string> repeated(const Block& block) {
+  const std::vector<std::size_t> calls = calls_until_kept(block);
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < block.steps.size(); ++i) {
+    for (std::size_t j = 0; j < calls[i]; ++j) all.push_back(block.steps[i].forward[j].name);
+  }
+  return all;
+}
+
+// A product keeps its input, dropout its mask, attention its result.
+TEST_F(GptLayer, TheLastProductIsOnlyItsOutput) {
+  plan.flash_attention = true;
+  EXPECT_EQ(repeated(layer()).back(), "mlp.dropout_add");
+  model.dropout = false;
+  EXPECT_EQ(repeated(layer()).back(), "mlp.activation");
+  EXPECT_EQ(repeated(attention_block(Shape(model, plan, training))).back(), "attention.flash");
+  model.norm_placement = NormPlacement::kPost;  // a norm keeps what it reads
+  EXPECT_EQ(repeated(layer()).back(), "mlp.post_norm");
+}
+
+TEST_F(GptLayer, CommunicationOfTheLastProductIsNotRepeated) {
+  model.dropout = false, plan.tp = 4, plan.sequence_parallel = true;
+  for (const bool overlap : {false, true}) {
+    plan.overlap_tp = overlap;
+    EXPECT_EQ(repeated(layer()).back(), "mlp.activation");
+  }
+  plan.lora_rank = 16;  // the adapter's second product reads the result of the first
+  EXPECT_EQ(repeated(layer()).back(), "mlp.fc2.lora_a");
+}
+
+TEST(Experts, OutputsAreKeptForTheRoutersGradient) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 0, 0, 0};
+  const auto last = [&](ExpertDispatch dispatch) {
+    const ParallelPlan plan{.dp = 4, .ep = 4, .expert_dispatch = dispatch};
+    return repeated(moe_block(Shape(model, plan, {4, 1, 128, Precision::kBf16}))).back();
+  };
+  EXPECT_EQ(last(ExpertDispatch::kAllToAll), "moe.combine");
+  EXPECT_EQ(last(ExpertDispatch::kDeepEp), "moe.combine");
+  model.moe->shared_experts = 1, model.moe->shared_expert_ffn = 128;
+  EXPECT_EQ(last(ExpertDispatch::kAllToAll), "moe.shared.activation");
+}
+
 // Narayanan et al. 2021, eq. 3, with full recomputation: 96 B s l h^2 (1 + s / 6h + V / 16lh). It counts no biases.
 TEST(StepFlops, AreThoseOfTheLiteratureWithoutBiases) {
   const Model model = gpt(96, 12288, 96);
@@ -379,6 +423,12 @@ TEST(StepFlops, AreThoseOfTheLiteratureWithoutBiases) {
   const StepFlops flops = step_flops(model, {.recompute = Recompute::kFull}, {1536, 1, 2048, Precision::kBf16});
   EXPECT_NEAR(flops.hardware / FLOP / (layers + logits), 1, 1e-12);
   EXPECT_NEAR(flops.model / FLOP / (layers * 3 / 4 + logits), 1, 1e-12);
+  // Of 24 B s h^2 a layer, the last product is 8.
+  Model no_dropout = model;
+  no_dropout.dropout = false;
+  const StepFlops less = step_flops(no_dropout, {.recompute = Recompute::kFull, .recompute_early_stop = true},
+                                    {1536, 1, 2048, Precision::kBf16});
+  EXPECT_NEAR((flops.hardware - less.hardware) / FLOP / (8 * B * s * l * h * h), 1, 1e-12);
   // Behind a causal mask half of the scores are needed: of 12 B s^2 l h, 6.
   EXPECT_NEAR((flops.model - flops.causal) / FLOP / (6 * B * s * s * l * h), 1, 1e-12);
 }

@@ -107,6 +107,17 @@ TEST_F(FragmentPasses, RecomputationRunsAgainWhatWasDropped) {
             0);
 }
 
+TEST_F(FragmentPasses, RecomputationMayStopEarly) {
+  plan.recompute = Recompute::kFull;
+  const std::int64_t all = count(pass(PassKind::kBackward), Category::kRecompute);
+  plan.recompute_early_stop = true;
+  // The second product of the MLP and the sum.
+  EXPECT_EQ(count(pass(PassKind::kBackward), Category::kRecompute), all - 2);
+  EXPECT_EQ(count(pass(PassKind::kInputGradient), Category::kRecompute), all - 2);
+  plan.recompute = Recompute::kNone;
+  EXPECT_EQ(count(pass(PassKind::kBackward), Category::kRecompute), 0);
+}
+
 TEST_F(FragmentPasses, ACallAlone) {
   const Shape shape(model, plan, training);
   const FragmentMaker make(shape, mesh_of(plan), works);

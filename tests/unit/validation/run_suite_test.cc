@@ -113,6 +113,22 @@ TEST(RunCollection, OneVoteAConfiguration) {
   EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 1 |"));
 }
 
+// Rows do not tell dropout: it is that of the catalog's models of the same family, else that of GPT or Llama.
+TEST(RunCollection, DropoutIsThatOfTheFamily) {
+  json mpt = row(), gpt = row();
+  mpt["model"]["name"] = "MPT 13b";
+  for (json* each : {&mpt, &gpt}) {
+    (*each)["model"]["gated_mlp"] = false;
+    (*each)["model"]["kv_heads"] = (*each)["model"]["heads"];
+  }
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({mpt, gpt}, mistakes);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_FALSE(runs[0].model.dropout);
+  EXPECT_TRUE(runs[0].model.bias);
+  EXPECT_TRUE(runs[1].model.dropout);
+}
+
 // Gradients that a row adds up in fp32 are added by kernels of their own where the framework does not fuse them.
 TEST(RunCollection, GradientsAreAddedUpInFp32WhereARowTellsIt) {
   json deepspeed = row(), megatron = row(), low = row();
