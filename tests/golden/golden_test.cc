@@ -126,25 +126,34 @@ TEST(Golden, CasesAnswerAsBefore) {
   EXPECT_GT(cases, 0);
 }
 
-TEST(Golden, ExamplesWorkAsTheirReadmesSay) {
-  int examples = 0;
-  for (const fs::path& example : sorted_entries(kSource / "examples")) {
-    if (!fs::is_directory(example)) continue;
-    const ScratchFolder scratch;
-    fs::copy(example, scratch.path(), fs::copy_options::recursive);
-    std::string answer, asked;
-    for (const std::string& command : commands_of(example / "README.md")) {
-      const CommandResult result = answered(command, scratch.path());
-      if (!command.ends_with("--json")) continue;
-      answer = result.out;
-      asked = command;
-    }
-    ASSERT_FALSE(answer.empty()) << example;
-    expect_golden(example / "expected.json", answer, asked, scratch.path());
-    ++examples;
-  }
-  EXPECT_GT(examples, 0);
+std::vector<fs::path> examples() {
+  std::vector<fs::path> folders = sorted_entries(kSource / "examples");
+  std::erase_if(folders, [](const fs::path& entry) { return !fs::is_directory(entry); });
+  return folders;
 }
+
+class Example : public ::testing::TestWithParam<fs::path> {};
+
+TEST_P(Example, WorksAsItsReadmeSays) {
+  const fs::path& example = GetParam();
+  const ScratchFolder scratch;
+  fs::copy(example, scratch.path(), fs::copy_options::recursive);
+  std::string answer, asked;
+  for (const std::string& command : commands_of(example / "README.md")) {
+    const CommandResult result = answered(command, scratch.path());
+    if (!command.ends_with("--json")) continue;
+    answer = result.out;
+    asked = command;
+  }
+  ASSERT_FALSE(answer.empty()) << example;
+  expect_golden(example / "expected.json", answer, asked, scratch.path());
+}
+INSTANTIATE_TEST_SUITE_P(Examples, Example, ::testing::ValuesIn(examples()), [](const auto& example) {
+  std::string name = example.param.filename();
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace ns_dist
