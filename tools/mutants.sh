@@ -129,6 +129,7 @@ the host's part of the optimizer stays|parallelism/src/memory.cc|s@(1 - plan.off
 states of experts are shared by all replicas|parallelism/src/shape.cc|s@static_cast<double>(sharing_replicas(plan, true))@static_cast<double>(sharing_replicas(plan, false))@|unit_parallelism property_parallelism
 context parallelism divides no tokens|parallelism/src/shape.cc|s@training.sequence / p.cp),@training.sequence),@|unit_parallelism property_parallelism
 a vocabulary is not padded|parallelism/src/shape.cc|s@(model.vocabulary + multiple - 1) / multiple \* multiple@model.vocabulary + 0 * multiple@|unit_parallelism property_parallelism
+recomputation that stops early repeats the last product|parallelism/src/block.cc|s@step.forward.size() - step.calls_after_kept@step.forward.size()@|unit_parallelism property_parallelism
 logits are kept in half precision|parallelism/src/blocks/loss.cc|s@= 4 \* static_cast<double>(shape.tokens)@= 2 * static_cast<double>(shape.tokens)@|unit_parallelism property_parallelism
 keys have no projection|parallelism/src/blocks/attention.cc|s@shape.heads + 2 \* shape.kv_heads@shape.heads + shape.kv_heads@|unit_parallelism property_parallelism
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
@@ -138,7 +139,7 @@ what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@bes
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
 a token goes to one expert|parallelism/src/blocks/moe.cc|s@routed(shape.sharded_tokens \* top_k)@routed(shape.sharded_tokens)@|unit_parallelism property_parallelism
 a model goes backward with one product|parallelism/src/step_flops.cc|s@passes = backward ? 3 : 1@passes = backward ? 2 : 1@|unit_parallelism property_parallelism
-full recomputation runs layers again that it keeps|parallelism/src/step_flops.cc|s@layers.forward \* recomputed_share(model, plan)@layers.forward * std::max(1.0, recomputed_share(model, plan))@|unit_parallelism property_parallelism
+full recomputation runs layers again that it keeps|parallelism/src/step_flops.cc|s@share = recomputed_share(model, plan)@share = std::max(1.0, recomputed_share(model, plan))@|unit_parallelism property_parallelism
 the first stage of 1F1B holds one microbatch more|parallelism/src/schedules/one_f_one_b.cc|s@0, shape.stages - stage - 1}}@0, stage == 0 ? shape.stages : shape.stages - stage - 1}}@|unit_parallelism property_parallelism
 interleaved stages warm up as fast as 1F1B's|parallelism/src/schedules/interleaved.cc|s@2 \* (shape.stages - stage - 1)@(shape.stages - stage - 1)@|unit_parallelism property_parallelism
 ZB-H1 does not put off weight gradients|parallelism/src/schedules/zb_h1.cc|s@0, shape.stages - 1}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
