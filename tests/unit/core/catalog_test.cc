@@ -43,6 +43,25 @@ TEST_F(CatalogTest, EveryEntryIsReadUnderItsOwnId) {
   }
 }
 
+// A build that does not notice a changed file would answer with the old one.
+TEST(EmbeddedCatalog, IsWhatLiesInConfigs) {
+  const Catalog catalog = Catalog::built_in();
+  const std::filesystem::path configs = std::filesystem::path(NS_DIST_SOURCE_DIR) / "configs";
+  const auto expect_same = [&](const char* folder, auto read) {
+    int files = 0;
+    for (const auto& file : std::filesystem::directory_iterator(configs / folder)) {
+      const auto lies = read(file.path().string()), compiled = read(file.path().stem().string());
+      ASSERT_TRUE(lies && compiled) << file.path();
+      EXPECT_TRUE(*lies == *compiled) << file.path() << " was changed after the build";
+      ++files;
+    }
+    EXPECT_GT(files, 5) << folder;
+  };
+  expect_same("gpus", [&](const std::string& which) { return catalog.gpu(which); });
+  expect_same("models", [&](const std::string& which) { return catalog.model(which); });
+  expect_same("frameworks", [&](const std::string& which) { return catalog.framework(which); });
+}
+
 TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {
   for (const char* id : {"p4",
                          "p100-pcie-16gb",
