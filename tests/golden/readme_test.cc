@@ -3,6 +3,7 @@
 // the output anew.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -84,15 +85,17 @@ Shown shown(const std::string& section) {
 // Other processes write other sections of the page at the same time.
 void write_section(const Section& which, const std::string& text) {
   const std::filesystem::path path = path_of(which.page);
-  const int page = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  ASSERT_GE(page, 0) << path;
-  EXPECT_EQ(lockf(page, F_LOCK, 0), 0);
+  const int folder = open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_GE(folder, 0) << path;
+  EXPECT_EQ(flock(folder, LOCK_EX), 0);
   std::string all;
   const std::vector<std::string> sections = sections_of(which.page);
   for (std::size_t i = 0; i < sections.size(); ++i) all += i == which.number ? text : sections[i];
-  std::ofstream(path, std::ios::in) << all;  // the locked file, which stays as it is where it is longer
-  EXPECT_EQ(ftruncate(page, static_cast<off_t>(all.size())), 0);
-  close(page);
+  // Readers see the old page or the new one.
+  const std::filesystem::path next = path.string() + ".new";
+  std::ofstream(next) << all;
+  std::filesystem::rename(next, path);
+  close(folder);
 }
 
 class Page : public ::testing::TestWithParam<Section> {};

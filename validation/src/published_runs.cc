@@ -33,11 +33,11 @@ struct Named {
   std::map<std::string, bool, std::less<>> family_drops_out;
 };
 
-// The family of "MPT 13b": its first word in lower case.
-std::string family_of(std::string_view name) {
-  std::string family(name.substr(0, name.find(' ')));
-  std::transform(family.begin(), family.end(), family.begin(), [](unsigned char c) { return std::tolower(c); });
-  return family;
+// The first word in lower case: "mpt" of "MPT 13b".
+std::string first_word(std::string_view text) {
+  std::string word(text.substr(0, text.find(' ')));
+  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::tolower(c); });
+  return word;
 }
 
 Model read_collected_model(JsonReader& reader, const Named& named) {
@@ -60,7 +60,7 @@ Model read_collected_model(JsonReader& reader, const Named& named) {
   model.norm = model.bias ? NormKind::kLayerNorm : NormKind::kRmsNorm;
   model.position = model.bias ? PositionKind::kLearned : PositionKind::kRotary;
   model.position_table = model.bias ? model.sequence : 0;
-  const auto family = named.family_drops_out.find(family_of(model.name));
+  const auto family = named.family_drops_out.find(first_word(model.name));
   if (family != named.family_drops_out.end()) model.dropout = family->second;
   if (reader.text("attention", Presence::kOptional) == "MLA") {
     // Nope and value heads are head_dim wide (DeepSeek-V2 and -V3).
@@ -233,9 +233,7 @@ ordered_json member(const ordered_json& object, const char* key) {
 // "A100-SXM4 (80GB not stated)": the first word, without the number of the socket's generation.
 std::string gpu_of(const ordered_json& text) {
   if (!text.is_string()) return "";
-  std::string gpu = text.get<std::string>();
-  gpu = gpu.substr(0, gpu.find(' '));
-  std::transform(gpu.begin(), gpu.end(), gpu.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string gpu = first_word(text.get<std::string>());
   if (const std::size_t socket = gpu.find("sxm"); socket != std::string::npos) gpu.resize(socket + 3);
   return gpu;
 }
