@@ -130,7 +130,8 @@ states of experts are shared by all replicas|parallelism/src/shape.cc|s@static_c
 context parallelism divides no tokens|parallelism/src/shape.cc|s@training.sequence / p.cp),@training.sequence),@|unit_parallelism property_parallelism
 a vocabulary is not padded|parallelism/src/shape.cc|s@(model.vocabulary + multiple - 1) / multiple \* multiple@model.vocabulary + 0 * multiple@|unit_parallelism property_parallelism
 recomputation that stops early repeats the last product|parallelism/src/block.cc|s@step.forward.size() - step.calls_after_kept@step.forward.size()@|unit_parallelism property_parallelism
-logits are kept in half precision|parallelism/src/blocks/loss.cc|s@= 4 \* static_cast<double>(shape.tokens)@= 2 * static_cast<double>(shape.tokens)@|unit_parallelism property_parallelism
+logits are kept in half precision|parallelism/src/blocks/loss.cc|s@tensors \* 4 : 4;@tensors * 4 : 2;@|unit_parallelism property_parallelism
+eager cross-entropy runs in the format of the logits|parallelism/src/blocks/loss.cc|s@Operator{std::move(kind), DType::kFp32}@Operator{std::move(kind), shape.dtype}@|unit_parallelism
 keys have no projection|parallelism/src/blocks/attention.cc|s@shape.heads + 2 \* shape.kv_heads@shape.heads + shape.kv_heads@|unit_parallelism property_parallelism
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
 queries see all gathered keys|parallelism/src/blocks/attention.cc|s@(shape.sequence + attention.query_length) / 2@shape.sequence@|unit_parallelism property_parallelism

@@ -40,22 +40,52 @@ BlockStep cross_entropy_of_classes(const Shape& shape) {
   return step;
 }
 
+// PyTorch's functional.cross_entropy in eager mode: the logits in fp32 (autocast, or the model's class, casts them),
+// log_softmax, and the loss of each token; backward a tensor of zeros with one gradient a token, log_softmax's
+// backward, and the cast.
+void add_eager_cross_entropy(const Shape& shape, BlockStep& step) {
+  const std::int64_t logits = shape.tokens * shape.vocabulary;
+  const double fp32 = size_of(DType::kFp32) / units::B / shape.element;  // elements of the storage format
+  const auto add = [&](std::vector<Call>& calls, std::string_view suffix, OperatorKind kind) {
+    calls.push_back(blocks::kernel(shape, blocks::concat(step.name, suffix), std::move(kind)));
+  };
+  const auto add_fp32 = [&](std::vector<Call>& calls, std::string_view suffix, OperatorKind kind) {
+    calls.push_back({blocks::concat(step.name, suffix), Operator{std::move(kind), DType::kFp32}});
+  };
+  if (fp32 > 1) add(step.forward, ".cast", Elementwise{"cast", logits, 1, fp32, 1});
+  add_fp32(step.forward, ".log_softmax", Softmax{shape.tokens, shape.vocabulary, Pass::kForward});
+  add_fp32(step.forward, ".nll", Elementwise{"nll_loss", shape.tokens, 2, 1, 1});
+  add_fp32(step.input_gradient, ".nll.backward", Elementwise{"nll_loss_backward", logits, 0, 1, 1});
+  add_fp32(step.input_gradient, ".log_softmax.backward", Softmax{shape.tokens, shape.vocabulary, Pass::kBackward});
+  if (fp32 > 1) add(step.input_gradient, ".cast.backward", Elementwise{"cast", logits, fp32, 1, 1});
+}
+
 BlockStep cross_entropy(const Shape& shape) {
+  const bool eager = !shape.plan->fused_kernels;
   BlockStep step;
   step.name = "loss.cross_entropy";
-  step.forward.reserve(4);
-  step.forward.push_back(
-      blocks::kernel(shape, step.name, CrossEntropy{shape.tokens, shape.vocabulary, Pass::kForward}));
+  step.forward.reserve(6);
+  if (eager) {
+    add_eager_cross_entropy(shape, step);
+  } else {
+    step.forward.push_back(
+        blocks::kernel(shape, step.name, CrossEntropy{shape.tokens, shape.vocabulary, Pass::kForward}));
+  }
   // Row maximum, target logit and sum of exponentials, fp32, for each token.
   const Bytes row_values = static_cast<double>(shape.tokens) * size_of(DType::kFp32);
   for (const char* name : {"loss.max.all_reduce", "loss.target.all_reduce", "loss.sum.all_reduce"}) {
     blocks::communicate(shape, step.forward, name, CollectiveKind::kAllReduce, row_values);
   }
-  step.input_gradient.push_back(blocks::kernel(shape, "loss.cross_entropy.backward",
-                                               CrossEntropy{shape.tokens, shape.vocabulary, Pass::kBackward}));
+  if (!eager) {
+    step.input_gradient.push_back(blocks::kernel(shape, "loss.cross_entropy.backward",
+                                                 CrossEntropy{shape.tokens, shape.vocabulary, Pass::kBackward}));
+  }
   step.kept_as = ActivationKind::kLogits;
-  // Logits in fp32 (Korthikanti et al. 2022, s.4.3).
-  step.kept_for_input_gradient = 4 * static_cast<double>(shape.tokens) * static_cast<double>(shape.vocabulary);
+  // Logits in fp32 (Korthikanti et al. 2022, s.4.3). In eager mode the logits, which the model's output holds, and as
+  // many fp32 tensors: what log_softmax reads and returns; during its backward what it returned and two gradients.
+  const double tensors = shape.plan->passes == Passes::kForward ? 2 : 3;
+  const double each = eager ? shape.element + tensors * 4 : 4;
+  step.kept_for_input_gradient = each * static_cast<double>(shape.tokens) * static_cast<double>(shape.vocabulary);
   return step;
 }
 

@@ -371,6 +371,33 @@ TEST(EmbeddingAndLoss, ParametersAndBytes) {
                                                               "loss.target.all_reduce", "loss.sum.all_reduce"));
 }
 
+// functional.cross_entropy of bf16 logits: they are cast, log_softmax and its backward run in fp32. At their peak 2
+// bytes a logit and three fp32 tensors; an evaluation has two.
+TEST(EmbeddingAndLoss, EagerCrossEntropyRunsInFp32) {
+  const Model model = gpt(2, 512, 8);
+  Training training{1, 1, 128, Precision::kBf16};
+  ParallelPlan plan{.fused_kernels = false};
+  const auto last = [&] { return loss_block(Shape(model, plan, training)).steps.back(); };
+  const double logits = 128.0 * 50304;  // 50257 padded to a multiple of 128
+  const auto moved = [](const std::vector<Call>& calls) {
+    Bytes bytes;
+    for (const Call& call : calls) {
+      const Work work = work_of(std::get<Operator>(call.what));
+      bytes += work.read + work.written;
+    }
+    return bytes / B;
+  };
+  // Cast 2 + 4, log_softmax 4 + 4; zeros 4, log_softmax's backward 8 + 4, cast 4 + 2 bytes.
+  EXPECT_NEAR(moved(last().forward), 14 * logits, 1e-3 * logits);
+  EXPECT_NEAR(moved(last().input_gradient), 22 * logits, 1e-3 * logits);
+  EXPECT_DOUBLE_EQ(last().kept_for_input_gradient, 14 * logits);
+  plan.passes = Passes::kForward;
+  EXPECT_DOUBLE_EQ(last().kept_for_input_gradient, 10 * logits);
+  training.precision = Precision::kFp32;  // nothing to cast
+  EXPECT_NEAR(moved(last().forward), 8 * logits, 1e-3 * logits);
+  EXPECT_NEAR(moved(last().input_gradient), 16 * logits, 1e-3 * logits);
+}
+
 // What recomputation repeats where it stops at the last value that the backward pass reads.
 std::vector<std::string> repeated(const Block& block) {
   const std::vector<std::size_t> calls = calls_until_kept(block);
