@@ -92,11 +92,10 @@ std::string answer(const Report& report) {
                report.fits ? "good" : "bad");
   text += "</div>\n";
   if (!report.fits) {
-    const std::string remedy = report.remedy
-                                   ? fmt::format("It would fit with <code>{}</code> ({}, a step of {}).",
-                                                 html(to_flags(report.remedy->set, report.scenario.plan)),
-                                                 bytes_text(report.remedy->peak), duration_text(report.remedy->step))
-                                   : "No split over more stages or ranks of a node that was tried would fit.";
+    const std::string remedy =
+        report.remedy ? fmt::format("It would fit with <code>{}</code> ({}).",
+                                    html(to_flags(report.remedy->set, report.scenario.plan)), html(remedy_text(report)))
+                      : "No split over more stages or ranks of a node that was tried would fit.";
     text += fmt::format(
         "<p class=\"remedy\"><b class=\"bad\">This plan does not fit into the GPU's memory.</b> {}</p>\n", remedy);
   }

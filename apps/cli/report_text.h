@@ -21,6 +21,10 @@ std::string part_text(const Sensitivity& sensitivity);
 // "memory bandwidth of the GPU x1.5      20.1 s  -3.210 %"
 std::string sensitivity_text(const Sensitivity& sensitivity);
 
+// Of the remedy that the report has: "70.1 GiB, 5.3 s", "on 16 GPUs, 63.7 GiB, ...", "..., tight: 81.2 GiB in
+// nvidia-smi".
+std::string remedy_text(const Report& report);
+
 std::string kind_text(ActivationKind kind);  // "attention core"
 // Passes of which a stage keeps something at its peak: "4 passes (1 until the weight gradient)".
 std::string live_text(const StageMemoryDetail& detail);

@@ -19,6 +19,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::size_t kMostReasons = 6;
+constexpr double kNever = 1e6 * 365 * 24;  // hours
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
 double headroom(const Report& report) {
@@ -66,6 +67,7 @@ void add_reasons(std::string& page, const SearchResult& result) {
 std::string long_time(Seconds time) {
   const double hours = time / units::s / 3600;
   if (hours < 1) return duration_text(time);
+  if (hours > kNever) return "more than a million years: failures come sooner than a step is repeated";
   return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
 }
 
@@ -74,7 +76,7 @@ std::string dated(const Prices& prices) {
 }
 
 std::string cost_text(double cost) {
-  return cost < 1e4 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
+  return cost < 1e4 || cost > 1e15 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
 }
 
 // At most, of the same.
@@ -231,7 +233,7 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
     page +=
         fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {} every {}\n", 100 * time->goodput,
                     long_time(time->time_between_failures), duration_text(time->checkpoint), long_time(time->interval));
-    page += fmt::format("  {} GPU-hours\n", with_commas(static_cast<std::int64_t>(time->gpu_hours)));
+    page += fmt::format("  {} GPU-hours\n", cost_text(std::floor(time->gpu_hours)));
   }
   const auto energy = energy_of(found, goals);
   if (energy && (goals.tokens || goals.objective == Objective::kEnergy)) {
@@ -329,8 +331,12 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     if (fastest == nullptr || speed_of(each) > speed_of(*fastest)) fastest = &each;
     if (less(cheapest, Spent::kMoney)) cheapest = &each;
     if (less(sparing, Spent::kEnergy)) sparing = &each;
-    if (in_time(each, goals) && (least == nullptr || each.gpus < least->gpus)) least = &each;
-    if (in_budget(each, goals) && (most == nullptr || each.gpus > most->gpus)) most = &each;
+    // Of as many GPUs, the faster ones.
+    const auto precedes = [&](const SearchCase* best, bool by_gpus) {
+      return best == nullptr || by_gpus || (each.gpus == best->gpus && speed_of(each) > speed_of(*best));
+    };
+    if (in_time(each, goals) && precedes(least, least != nullptr && each.gpus < least->gpus)) least = &each;
+    if (in_budget(each, goals) && precedes(most, most != nullptr && each.gpus > most->gpus)) most = &each;
   }
   constexpr std::string_view kNoMore[] = {"no more GPUs", "no higher cost", "no more energy"};
   const Spent spent = spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals);

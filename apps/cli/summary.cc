@@ -103,8 +103,8 @@ void answer(Page& page, const Report& report) {
   if (const std::string kinds = largest_kinds(report); !kinds.empty()) page.fact("", "activations {}", kinds);
   if (!report.fits) {
     if (report.remedy) {
-      page.fact("", "would fit: {} ({}, {})", style.bold(to_flags(report.remedy->set, report.scenario.plan)),
-                bytes_text(report.remedy->peak), duration_text(report.remedy->step));
+      page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario.plan)),
+                remedy_text(report));
     } else {
       page.fact("", "nothing that was tried fits: fewer sequences at once, more recomputation, other divisions");
     }

@@ -237,11 +237,11 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
     if (on_tensor_units) machine.matrix_rate[static_cast<std::size_t>(dtype)] = peak * tensor_share;
     fastest = std::max(fastest, peak);
   }
-  // Special function units: 16 exponentials a clock and SM since Volta (CUDA C++ programming guide, "Arithmetic
-  // instructions"), twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer
+  // Special function units: twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer
   // acceleration).
   machine.clock_rate = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
-  machine.exponential_rate = (gpu.architecture == "blackwell-ultra" ? 32 : 16) * machine.clock_rate * machine.sms;
+  machine.exponential_rate =
+      (gpu.architecture == "blackwell-ultra" ? 2 : 1) * Machine::kExponentials * machine.clock_rate * machine.sms;
   if (!usable(fastest)) return bad("rate", "a peak for at least one number format");
   if (!usable(machine.vector_peak)) {  // H100's and A100's ratio of BF16 to FP32
     const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));

@@ -28,7 +28,9 @@ struct Machine {
   double vector_peak = 0;         // nominal, fp32 arithmetic
   double clock_rate = 0;          // boost, Hz; 1.5 GHz where the data sheet has none
   double exponential_rate = 0;    // of all SMs, 1/s
-  double launch = 0;              // fixed cost of a kernel: dispatch, first loads, last stores
+  // Exponentials a clock and SM since Volta (CUDA C++ programming guide, "Arithmetic instructions").
+  static constexpr double kExponentials = 16;
+  double launch = 0;  // fixed cost of a kernel: dispatch, first loads, last stores
   // Nominal; of a large GEMM that fills the SMs evenly, 0 without tensor units for the format; what the board's power
   // lets tensor units do (machine.cc).
   std::array<double, kDTypeCount> matrix_peak{}, matrix_rate{}, matrix_ceiling{};

@@ -18,21 +18,8 @@
 namespace ns_dist {
 namespace {
 
-// Bytes a parameter: Megatron-LM's mixed precision keeps low-precision weights, fp32 gradients that microbatches are
-// summed into, and an fp32 master weight with two Adam moments (docs/source/api-guide/dist_optimizer, "18 bytes", of
-// which the 12 of the optimizer are spread over the data-parallel ranks by the distributed optimizer).
-struct BytesPerParameter {
-  double weight, optimizer;  // gradients: gradient_size
-};
-BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments) {
-  constexpr std::array<double, 3> kMoments = {8, 4, 2};  // both
-  const double state = kMoments[static_cast<std::size_t>(moments)];
-  const bool full_precision = dtype == DType::kFp32 || dtype == DType::kTf32;
-  return full_precision ? BytesPerParameter{4, state} : BytesPerParameter{size_of(dtype) / units::B, 4 + state};
-}
-
-// CUDA context, cuBLAS workspace and NCCL's channel buffers of a handful of communicators. An assumption: nothing
-// published separates it; nvidia-smi shows 0.5-1.5 GiB for an idle PyTorch process with NCCL on A100 and H100.
+// Workspaces of cuBLAS and buffers of communication that PyTorch allocates. An assumption: nothing published separates
+// it.
 constexpr Bytes kFramework = 1.0 * units::GiB;
 
 // A forward pass keeps these bytes until its backward pass, by chunk of a stage.
@@ -217,6 +204,13 @@ std::vector<HeldPoint> thinned(const std::vector<HeldPoint>& points) {
 }
 
 }  // namespace
+
+BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments) {
+  constexpr std::array<double, 3> kMoments = {8, 4, 2};  // both
+  const double state = kMoments[static_cast<std::size_t>(moments)];
+  const bool full_precision = dtype == DType::kFp32 || dtype == DType::kTf32;
+  return full_precision ? BytesPerParameter{4, state} : BytesPerParameter{size_of(dtype) / units::B, 4 + state};
+}
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training) {
   PlanMemory memory;

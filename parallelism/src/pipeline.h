@@ -1,6 +1,7 @@
 // The pipeline of a plan: its schedule, and what that makes of this number of stages and microbatches.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -21,17 +22,18 @@ struct Pipeline {
 Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training,
                              PlanMemory& memory);
 
-// Whether the ranks of a data-parallel group hold different parts of what the optimizer updates.
-inline bool shards_optimizer(const ParallelPlan& plan) {
-  return plan.zero != ZeroStage::kNone && replicas(plan, false) > 1;
-}
+// Whether several ranks hold the same weights. Experts may have replicas where layers without experts have none: ranks
+// of their tensor-parallel group, where an expert is split over fewer.
+inline bool has_replicas(const ParallelPlan& plan) { return std::max(replicas(plan, false), replicas(plan, true)) > 1; }
+// Whether these hold different parts of what the optimizer updates.
+inline bool shards_optimizer(const ParallelPlan& plan) { return plan.zero != ZeroStage::kNone && has_replicas(plan); }
 // Whether weights are gathered once a step, before the first forward passes, after an update; and gradients reduced
 // once, behind the last backward passes.
 inline bool gathers_weights_once(const ParallelPlan& plan) {
   return plan.passes == Passes::kTraining && shards_optimizer(plan) && !shards_weights(plan);
 }
 inline bool reduces_gradients_once(const ParallelPlan& plan) {
-  return plan.passes != Passes::kForward && replicas(plan, false) > 1 && !shards_gradients(plan);
+  return plan.passes != Passes::kForward && has_replicas(plan) && !shards_gradients(plan);
 }
 
 }  // namespace ns_dist

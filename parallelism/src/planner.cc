@@ -682,13 +682,23 @@ class StepPlanner {
         run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
   }
 
-  // Adam. Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and
+  // Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
+  // but the gradient are written, with the low-precision weight.
+  OperatorKind adam(std::int64_t parameters) const {
+    if (plan_.optimizer_state == MomentType::kFp32) return OptimizerStep{parameters};
+    const BytesPerParameter each = bytes_per_parameter(shape_.dtype, plan_.optimizer_state);
+    const double gradient = size_of(DType::kFp32) / units::B;
+    return Elementwise{"adam", parameters, (gradient + each.optimizer) / shape_.element,
+                       (each.optimizer + each.weight) / shape_.element, 14};
+  }
+
+  // Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and
   // beside the GPU's own part (Megatron-Core, hybrid_optimizer.py; without its overlap of the three).
   void update(double owned, Bodies& body) {
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
     const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
     if (away == 0) {
-      body.push_back(run_of(kernel("optimizer.step", count, OptimizerStep{count}, shape_.dtype)));
+      body.push_back(run_of(kernel("optimizer.step", count, adam(count), shape_.dtype)));
       return;
     }
     Fragment both;
@@ -701,13 +711,13 @@ class StepPlanner {
       add(Stream::kHost, host_item(std::move(name), Category::kOptimizer, work), after);
     };
     const auto moved = static_cast<double>(away);
-    const Work adam = work_of(Operator{OptimizerStep{away}, shape_.dtype});
+    const Work update = work_of(Operator{adam(away), shape_.dtype});
     add_host("offload.gradients", {moved * size_of(gradient_type()), {}}, {kEntry, kPreviousKernel});
-    add_host("offload.optimizer", {{}, adam.read + adam.written}, {0});
+    add_host("offload.optimizer", {{}, update.read + update.written}, {0});
     add_host("offload.weights", {moved * shape_.element * units::B, {}}, {1});
     both.exits = {2};
     if (count > away) {
-      const Operator step{OptimizerStep{count - away}, shape_.dtype};
+      const Operator step{adam(count - away), shape_.dtype};
       add(Stream::kCompute, {"optimizer.step", Category::kOptimizer, step}, {kEntry});
       both.exits.push_back(3);
     }

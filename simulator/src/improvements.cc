@@ -71,7 +71,10 @@ std::vector<Candidate> pipelines(const Scenario& from) {
                         plan,
                         from.training,
                         from.host};
-    if (use_chunks(candidate.plan, chunks)) found.push_back(std::move(candidate));
+    if (!use_chunks(candidate.plan, chunks)) continue;
+    // A schedule that the user named does not give way to a number of chunks.
+    if (plan.schedule != candidate.plan.schedule) candidate.set.push_back({"plan/schedule", candidate.plan.schedule});
+    found.push_back(std::move(candidate));
   }
   return found;
 }
@@ -215,6 +218,7 @@ class Adviser {
       : scenario_(scenario),
         prediction_(prediction),
         session_(session),
+        room_(max(scenario.cluster.gpu.memory, prediction.memory.device())),
         unshared_(PassClock(prediction.program, prediction.costs).run() * units::s) {}
 
   // A change of the plan. `saves` is what it saves by the clock without sharing, which is fast.
@@ -234,7 +238,7 @@ class Adviser {
       changed.training = candidate.training;
       changed.host = candidate.host;
       const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
-      if (!memory || memory->peak() > changed.cluster.gpu.memory) continue;
+      if (!memory || memory->device() > room_) continue;
       const auto step = step_time(without_sharing(changed), session_);
       if (!step || unshared_ - *step <= (best ? best->improvement.saves : least)) continue;
       Improvement improvement;
@@ -273,6 +277,7 @@ class Adviser {
     std::map<std::string_view, Seconds> above_floor;
     for (const PathEntry& entry : prediction_.critical_path) {
       if (find_operator_form(entry.kind) == nullptr) continue;  // a collective or a message
+      if (!(entry.forecast.floor > Seconds())) continue;        // the host's: no GPU makes it shorter
       above_floor[entry.kind] += static_cast<double>(entry.count) * (entry.forecast.latency - entry.forecast.floor);
     }
     const auto worst = std::max_element(above_floor.begin(), above_floor.end(),
@@ -289,6 +294,7 @@ class Adviser {
   const Scenario& scenario_;
   const Prediction& prediction_;
   const Session& session_;
+  Bytes room_;  // a plan that is tight may stay as tight
   Seconds unshared_;
 };
 

@@ -15,8 +15,8 @@ namespace {
 // What a change usually costs, as a share of the step: only their order matters. Full recomputation repeats the
 // forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5); the others cost
 // efficiency of smaller kernels, or more communication and bubble. What is tried first is tried for sure.
-constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kHalfMicroBatch = 0.05, kDoublePp = 0.08,
-                 kDoubleTp = 0.10;
+constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kShardWeights = 0.06, kHalfMicroBatch = 0.05,
+                 kDoublePp = 0.08, kDoubleTp = 0.10;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 24;
@@ -55,9 +55,9 @@ std::vector<Remedy> varied(const std::vector<Remedy>& candidates, int most, Chan
   return out;
 }
 
-// Every plan that changes this one by doubling tp or pp, halving the microbatch, recomputing more or sharding the
-// optimizer, and under ZeRO-3 by doubling dp. Data-parallel replicas are given up for the other degrees where they
-// divide.
+// Every plan that changes this one by doubling tp or pp, halving the microbatch, recomputing more, sharing the
+// optimizer or the weights among more replicas, and under ZeRO-3 by doubling dp. Data-parallel replicas are given up
+// for the other degrees: as many as leave no GPU idle, or fewer.
 std::vector<Remedy> candidates_for(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
@@ -70,10 +70,15 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.plan.pp <<= steps;
     each.cost += kDoublePp * steps;
   });
+  std::vector<Remedy> divided;
   for (Remedy& each : all) {
     const std::int64_t growth = (each.plan.tp / plan.tp) * (each.plan.pp / plan.pp);
-    if (plan.dp % growth == 0) each.plan.dp = plan.dp / growth;
+    for (std::int64_t times = 1; times <= growth && plan.dp % times == 0; times *= 2) {
+      each.plan.dp = plan.dp / times;
+      divided.push_back(each);
+    }
   }
+  all = std::move(divided);
   all = varied(all, doublings(1, scenario.training.micro_batch), [](Remedy& each, int steps) {
     each.training.micro_batch >>= steps;
     each.cost += kHalfMicroBatch * steps;
@@ -87,7 +92,19 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.plan.zero = ZeroStage::kOptimizer;
     each.cost += kShard;
   });
+  all = varied(all, shards_weights(plan) || plan.pp > 1 ? 0 : 1, [](Remedy& each, int) {
+    if (each.plan.pp > 1) return;
+    each.plan.zero = ZeroStage::kParameters;
+    each.cost += kShardWeights;
+  });
   // Replicas that share the weights need the less memory the more they are; others need the same.
+  const std::int64_t replicas = plan.dp * plan.cp;
+  all = varied(all, shards_gradients(plan) && plan.shard > 0 ? doublings(plan.shard, replicas) : 0,
+               [replicas](Remedy& each, int steps) {
+                 each.plan.shard <<= steps;
+                 if (each.plan.shard == replicas) each.plan.shard = 0;
+                 each.cost += kShard * steps;
+               });
   const bool shared = plan.zero == ZeroStage::kParameters && plan.shard == 0;
   return varied(all, shared ? doublings(1, kMostReplicas) : 0, [](Remedy& each, int steps) { each.plan.dp <<= steps; });
 }
@@ -119,7 +136,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
 
   struct Fitting {
     Remedy candidate;
-    Bytes peak;
+    Bytes peak, device;
     std::int64_t ranks = 0;
     Seconds step;
   };
@@ -134,16 +151,23 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     }
     return step_time(changed, *larger);
   };
-  // Plans that fit with fragmentation, too; where there are none, those whose tensors fit.
-  for (const bool tight : {false, true}) {
-    for (const auto& [ranks, cost, candidate] : order) {
-      if (fitting.size() == kMostFitting || (!fitting.empty() && ranks > fitting.front().ranks)) break;
+  // On the fewest GPUs: plans that fit with fragmentation, too; where there are none, those whose tensors fit.
+  for (auto first = order.begin(); first != order.end() && fitting.empty();) {
+    const std::int64_t ranks = std::get<0>(*first);
+    const auto next =
+        std::find_if(first, order.end(), [ranks](const auto& each) { return std::get<0>(each) != ranks; });
+    std::vector<Fitting> tight;
+    for (; first != next && fitting.size() < kMostFitting; ++first) {
+      const Remedy& candidate = std::get<2>(*first);
       const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training, session.plans());
-      if (!memory || (tight ? memory->peak() : memory->device()) > scenario.cluster.gpu.memory) continue;
+      if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
+      const bool fits = memory->device() <= scenario.cluster.gpu.memory;
+      if (!fits && (!fitting.empty() || tight.size() == kMostFitting)) continue;
       const auto step = step_of(without_sharing(changed_to(scenario, candidate, ranks)), ranks);
-      if (step) fitting.push_back({candidate, memory->peak(), ranks, *step});
+      if (step) (fits ? fitting : tight).push_back({candidate, memory->peak(), memory->device(), ranks, *step});
     }
-    if (!fitting.empty()) break;
+    if (fitting.empty()) fitting = std::move(tight);
+    first = next;
   }
   const auto faster = [](const Fitting& a, const Fitting& b) { return a.step < b.step; };
   std::stable_sort(fitting.begin(), fitting.end(), faster);
@@ -152,7 +176,11 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     each.step = step_of(changed_to(scenario, each.candidate, each.ranks), each.ranks).value_or(each.step);
   const auto best = std::min_element(fitting.begin(), fitting.end(), faster);
   if (best == fitting.end()) return std::nullopt;
-  return MemoryRemedy{best->peak, best->step, changes(scenario, best->candidate)};
+  std::vector<Assignment> set = changes(scenario, best->candidate);
+  if (const std::int64_t node = scenario.cluster.gpus_per_node(); best->ranks > scenario.cluster.gpu_count()) {
+    set.push_back({"machine/nodes", std::to_string((best->ranks + node - 1) / node)});
+  }
+  return MemoryRemedy{best->peak, best->device, best->step, best->ranks, std::move(set)};
 }
 
 }  // namespace ns_dist

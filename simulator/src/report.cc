@@ -75,7 +75,9 @@ ordered_json memory_json(const Report& report) {
   ordered_json remedy;
   if (report.remedy)
     remedy = {{"flags", to_flags(report.remedy->set, report.scenario.plan)},
+              {"gpus", report.remedy->ranks},
               {"peak_bytes", report.remedy->peak / units::B},
+              {"nvidia_smi_bytes", report.remedy->device / units::B},
               {"step_time_s", report.remedy->step / units::s}};
   return {{"capacity_bytes", report.scenario.cluster.gpu.memory / units::B},
           {"peak_bytes", report.memory.peak() / units::B},

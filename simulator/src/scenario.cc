@@ -165,15 +165,19 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
 }
 
 // Leaves some GPUs of each node idle where groups of tensor, context or expert parallelism would lie in two nodes
-// otherwise: 8 of 72 where groups have 64 ranks.
-void leave_spares(FabricLevel& node, const ParallelPlan& plan) {
+// otherwise, or where one node would have fewer ranks than the others, whose links would wait for its own: 8 of 72
+// where groups have 64 ranks, or where 8 nodes have 512.
+void leave_spares(FabricLevel& node, const ParallelPlan& plan, std::int64_t ranks) {
   const GroupReach reach = group_reach(plan);
   std::int64_t whole = 1;
   for (const std::int64_t each : {reach.tensor, reach.context, reach.expert}) {
     if (const std::int64_t both = std::lcm(whole, each); both <= node.size) whole = both;
   }
-  node.spare = node.size % whole;
-  node.size -= node.spare;
+  const std::int64_t all = node.size;
+  node.size -= all % whole;
+  const std::int64_t nodes = (ranks + node.size - 1) / node.size;
+  if (ranks % nodes == 0 && (ranks / nodes) % whole == 0) node.size = ranks / nodes;
+  node.spare = all - node.size;
 }
 
 // As many nodes as `ranks` need, the last one perhaps not full.
@@ -181,7 +185,7 @@ Result<void> open_for(Cluster& cluster, const ParallelPlan& plan, std::int64_t r
   if (cluster.levels.empty()) return {};
   FabricLevel& front = cluster.levels.front();
   if (front.size == 0) front.size = ranks;
-  if (ranks > front.size) leave_spares(front, plan);
+  if (ranks > front.size) leave_spares(front, plan, ranks);
   const std::int64_t node = front.size;
   std::int64_t nodes = (ranks + node - 1) / node;
   // Whole groups of the levels between: racks are not split.

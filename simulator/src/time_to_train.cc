@@ -25,10 +25,9 @@ double goodput(Seconds interval, Seconds checkpoint, Seconds restart, Seconds ti
   return restarts * t / std::expm1(t + d);
 }
 
-Bytes checkpoint_size(const Model& model, DType dtype) {
-  const bool full_precision = dtype == DType::kFp32 || dtype == DType::kTf32;
-  const double weight = full_precision ? 4 : 2, optimizer = full_precision ? 8 : 12;
-  return model_parameters(model).total() * (weight + optimizer) * units::B;
+Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments) {
+  const BytesPerParameter each = bytes_per_parameter(dtype, moments);
+  return model_parameters(model).total() * (each.weight + each.optimizer) * units::B;
 }
 
 Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability) {
@@ -50,7 +49,8 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   time.time_between_failures = reliability.gpu_time_between_failures / gpus;
   const BytesPerSecond storage = reliability.storage_bandwidth.value_or(gpus * kStorageBandwidthPerGpu);
   time.checkpoint = reliability.checkpoint.value_or(
-      checkpoint_size(report.scenario.model, storage_type(training.precision)) / storage);
+      checkpoint_size(report.scenario.model, storage_type(training.precision), report.scenario.plan.optimizer_state) /
+      storage);
   time.interval = checkpoint_interval(time.checkpoint, time.time_between_failures);
   time.goodput = goodput(time.interval, time.checkpoint, reliability.restart, time.time_between_failures);
   time.total = time.without_failures / time.goodput;

@@ -92,6 +92,18 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
   if (plan.expert_dispatch == ExpertDispatch::kDeepEp && (!scenario.model.moe || plan.ep == 1)) {
     add("plan/expert_dispatch=deepep", scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
   }
+  if (plan.schedule == "interleaved" && plan.vpp == 1 && plan.pp > 1) {
+    found.push_back({"without_effect",
+                     "plan/schedule=interleaved with plan/vpp=1 is 1f1b that holds more microbatches: "
+                     "a larger plan/vpp makes the bubble shorter"});
+  }
+  const bool ring = plan.cp_comm == ContextExchange::kRing || plan.cp_comm == ContextExchange::kHierarchical;
+  if (plan.cp > 1 && ring && scenario.model.sliding_window > 0) {
+    found.push_back({"unsupported_library",
+                     "TransformerEngine exchanges keys of sliding windows by plan/cp_comm=a2a or "
+                     "all-gather alone: the forecast supposes a ring that leaves out what lies "
+                     "outside a window"});
+  }
   const std::int64_t most = (scenario.model.layers + chunks - 1) / chunks;
   const std::string held =
       fmt::format("a {} holds at most {} layers", chunks > plan.pp ? "model chunk" : "stage", most);
@@ -143,7 +155,7 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   if (const std::int64_t spare = scenario.cluster.levels.empty() ? 0 : scenario.cluster.levels.front().spare;
       spare > 0) {
     found.push_back({"spare_gpus", fmt::format("{} of the {} GPUs of each node are used, so that no group of ranks "
-                                               "that fits into one node lies in two",
+                                               "that fits into one node lies in two and all nodes have as many",
                                                node, node + spare)});
   }
   if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {

@@ -128,8 +128,10 @@ Estimate estimate_by_rates(const Machine& machine, const Attention& op, const Ra
   const double blocks = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
                         std::ceil(static_cast<double>(op.query_length) / 256);
   const double waves = std::max(1.0, blocks / machine.sms);
-  const double products = rates.products * flops / half,
-               exponentials = rates.exponentials * pairs / machine.exponential_rate;
+  // Kernels without a term for products run older matrix instructions, at so many a clock and SM on any generation.
+  const double rate =
+      rates.products > 0 ? machine.exponential_rate : Machine::kExponentials * machine.clock_rate * machine.sms;
+  const double products = rates.products * flops / half, exponentials = rates.exponentials * pairs / rate;
   const double ramps = rates.wave * waves * 1.9e9 / machine.clock_rate;
   const double edges = rates.rows * rows * (width + value) / (machine.sms * machine.clock_rate);
   Estimate estimate;

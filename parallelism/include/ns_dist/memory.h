@@ -63,16 +63,28 @@ inline constexpr std::array<std::string_view, kActivationKindCount> kEnumeratorN
     "offloaded_layers"};
 constexpr std::string_view name_of(ActivationKind kind) { return enumerator_name(kind); }
 
+// Bytes of a trained parameter beside its gradient: Megatron-LM's mixed precision keeps low-precision weights, and for
+// the optimizer an fp32 master weight with two Adam moments (docs/source/api-guide/dist_optimizer, "18 bytes" with 4 of
+// gradients; the distributed optimizer spreads the 12 of the optimizer over the data-parallel ranks). Weights in fp32
+// are their own master weights.
+struct BytesPerParameter {
+  double weight = 0, optimizer = 0;
+};
+// `dtype`: of the weights. `moments`: of Adam.
+BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments);
+
 struct StageMemory {
   Bytes weights, gradients, optimizer, activations, other;  // other: communication buffers, workspace, framework
   // What tools show. total() is what tensors take: PyTorch's max_memory_allocated.
   Bytes total() const { return weights + gradients + optimizer + activations + other; }
-  // max_memory_reserved: blocks that the caching allocator cannot give back. 3 to 8 %, the middle of 22 plans of which
-  // both figures are published (SimuMax v1.2, B200 release table).
-  Bytes reserved() const { return 1.05 * total(); }
-  // nvidia-smi: with the CUDA context and NCCL's own buffers, which PyTorch does not count; 0.5 to 1.5 GiB on A100 and
-  // H100.
-  Bytes device() const { return reserved() + 1.0 * units::GiB; }
+  // max_memory_reserved: blocks that the caching allocator cannot give back, too.
+  Bytes reserved() const { return kReservedShare * total(); }
+  // nvidia-smi: with the CUDA context and NCCL's own buffers, which PyTorch does not count.
+  Bytes device() const { return reserved() + kContext; }
+  // 3 to 8 % more, the middle of 22 plans of which both figures are published (SimuMax v1.2, B200 release table).
+  static constexpr double kReservedShare = 1.05;
+  // 0.5 to 1.5 GiB of an idle process with NCCL on A100 and H100.
+  static constexpr Bytes kContext = 1.0 * units::GiB;
 };
 
 // Memory of a GPU of each stage; peak(), reserved() and device() are of the fullest one.

@@ -23,29 +23,40 @@ void grouped_query_projections(const Shape& shape, Block& block) {
                                         "attention", bias ? Epilogue::kBias : Epilogue::kNone}));
 }
 
-// DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank, up-projections are split by
-// head. All that reads the hidden states shares their gathered copy, which kv_down keeps.
+// DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
+// up-projections are split by head. Under sequence parallelism the latents of all tokens come together before these,
+// and the part of the keys that all heads share comes together by itself (Megatron-Core, multi_latent_attention.py).
+// What reads the hidden states shares the copy that kv_down keeps.
 void latent_projections(const Shape& shape, Block& block) {
   const LatentAttention& mla = *shape.model->mla;
-  const std::int64_t tokens = shape.tokens, query = shape.heads * (mla.nope_head_dim + mla.rope_head_dim);
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                       {"attention.kv_down", tokens, shape.hidden, mla.kv_rank + mla.rope_head_dim,
-                                        false, Split::kColumn, "attention"}));
-  BlockStep first_query =
-      blocks::linear(shape, ActivationKind::kAttentionProjections,
-                     mla.q_rank > 0 ? blocks::Linear{"attention.q_down", tokens, shape.hidden, mla.q_rank}
-                                    : blocks::Linear{"attention.q_up", tokens, shape.hidden, query});
-  first_query.kept_for_weight_gradient = 0;
-  block.steps.push_back(std::move(first_query));
-  if (mla.q_rank > 0) {
-    block.steps.push_back(blocks::norm(shape, "attention.q_norm", tokens, mla.q_rank));
-    block.steps.push_back(
-        blocks::linear(shape, ActivationKind::kAttentionProjections, {"attention.q_up", tokens, mla.q_rank, query}));
+  const std::int64_t own = shape.sharded_tokens, query = shape.heads * shape.query_dim;
+  const auto add = [&](const blocks::Linear& layer) {
+    block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections, layer));
+  };
+  const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region) {
+    add({name, shape.tokens, in, out, false, Split::kColumn, region});
+  };
+  add({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
+  if (shape.sequence_parallel) {
+    const Bytes shared = bytes_of(shape, shape.tokens, mla.rope_head_dim) * units::B;
+    BlockStep& down = block.steps.back();
+    blocks::gather(shape, down.forward, "attention.shared_keys", shared);
+    if (shape.tp > 1) ++down.calls_after_kept;
+    std::vector<Call> before;
+    blocks::reduce(shape, before, "attention.shared_keys", shared);
+    down.input_gradient.insert(down.input_gradient.begin(), before.begin(), before.end());
   }
-  block.steps.push_back(blocks::norm(shape, "attention.kv_norm", tokens, mla.kv_rank));
-  block.steps.push_back(
-      blocks::linear(shape, ActivationKind::kAttentionProjections,
-                     {"attention.kv_up", tokens, mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim)}));
+  if (mla.q_rank > 0) {
+    add({"attention.q_down", own, shape.hidden, mla.q_rank});
+    block.steps.back().kept_for_weight_gradient = 0;
+    block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
+    up("attention.q_up", mla.q_rank, query, "attention.q");
+  } else {
+    up("attention.q_up", shape.hidden, query, "attention");
+    block.steps.back().kept_for_weight_gradient = 0;
+  }
+  block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
+  up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv");
 }
 
 // Norms of queries and keys, a kernel each.
@@ -150,6 +161,11 @@ void divided_core(const Shape& shape, BlockStep& step) {
   Attention other = own;
   other.key_length = std::max<std::int64_t>(1, local / 2);
   other.causal = false;
+  if (other.window > 0) {
+    // Only the parts on both sides of a border see each other.
+    other.query_length = std::min(other.query_length, other.window);
+    other.key_length = std::min(other.key_length, other.window);
+  }
   other.window = 0;
   const Bytes queries = bytes_of(shape, shape.tokens, shape.heads * shape.query_dim) * units::B;
   const Bytes results = bytes_of(shape, shape.tokens, shape.heads * shape.value_dim) * units::B;
@@ -187,7 +203,8 @@ void divided_core(const Shape& shape, BlockStep& step) {
   exchange(step.input_gradient, "attention.heads.backward.all_to_all", queries + travelling);
 }
 
-// Queries of this rank against the keys of all ranks. Under a causal mask they see half of them.
+// Queries of this rank against the keys of all ranks. Under a causal mask they see half of them: the mean of a part
+// from the beginning and one from the end.
 void gathered_core(const Shape& shape, BlockStep& step) {
   const Bytes all = keys_and_values(shape) * static_cast<double>(shape.cp);
   const auto communicate = [&](std::vector<Call>& calls, const char* name, CollectiveKind kind) {
@@ -195,7 +212,7 @@ void gathered_core(const Shape& shape, BlockStep& step) {
   };
   Attention attention = fused_attention(shape);
   attention.query_length = shape.sequence / shape.cp;
-  attention.key_length = std::max<std::int64_t>(1, (shape.sequence + attention.query_length) / 2);
+  attention.key_length = std::max<std::int64_t>(1, shape.sequence / 2);
   if (attention.window > 0) attention.key_length = std::min(attention.key_length, attention.window);
   attention.window = 0;
   attention.causal = false;
@@ -214,6 +231,11 @@ void flash_core(const Shape& shape, BlockStep& step) {
   // Log-sum-exp of each row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2).
   step.kept_as = ActivationKind::kSoftmaxStatistics;
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
+  // The backward pass reads the output, too. The projection keeps it as its input, but not in the storage format where
+  // products are quantized.
+  if (blocks::is_quantized(shape) && shape.plan->lora_rank == 0) {
+    step.kept_for_input_gradient += bytes_of(shape, shape.tokens, shape.heads * shape.value_dim);
+  }
 }
 
 // Scores, scaled masked softmax, dropout, weighted sum (Korthikanti et al. 2022, fig. 3). PyTorch alone scales and

@@ -43,8 +43,12 @@ Epilogue accumulation_epilogue(const Shape& shape) {
 }
 
 void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters) {
+  if (shape.plan->grad_accumulation != GradAccumulation::kFused) add_to_sums(shape, calls, name, parameters);
+}
+
+void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters) {
   // Where replicas share the gradients, each adds up its share once they are reduced.
-  if (shape.plan->grad_accumulation == GradAccumulation::kFused || shards_gradients(*shape.plan)) return;
+  if (shards_gradients(*shape.plan)) return;
   // The product's gradient is read, the sum is read and written. In fp32, a cast comes first: it writes a copy of the
   // gradient, which is read (deepspeed/runtime/bf16_optimizer.py, update_hp_grads).
   const double sum = gradient_size(*shape.plan, shape.dtype) / units::B / shape.element;

@@ -45,9 +45,10 @@ inline bool is_quantized(const Shape& shape) { return quantizes(shape.precision)
 void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements, bool fused);
 
 // The gradient of `parameters` weights in `calls`: the product ends with accumulation_epilogue, or a kernel of its own
-// adds it to the sum.
+// adds it to the sum. add_to_sums: the kernel, whatever products do.
 Epilogue accumulation_epilogue(const Shape& shape);
 void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters);
+void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters);
 
 // What LoRA makes of a layer under a plan that has it; nothing else. A frozen layer has no weight gradient.
 void freeze(const Shape& shape, BlockStep& step);

@@ -13,8 +13,13 @@ BlockStep table(const Shape& shape) {
       blocks::kernel(shape, "embedding", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kForward}));
   blocks::reduce(shape, step.forward, "embedding", shape.hidden_states());
   blocks::gather(shape, step.weight_gradient, "embedding.backward", shape.hidden_states());
+  // A dense gradient of zeros, to which rows are added (PyTorch, embedding_dense_backward), and which is added to the
+  // sums.
+  const std::int64_t parameters = shape.vocabulary * shape.hidden;
+  step.weight_gradient.push_back(blocks::kernel(shape, "embedding.gradient", Elementwise{"fill", parameters, 0, 1, 0}));
   step.weight_gradient.push_back(blocks::kernel(
       shape, "embedding.backward", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kBackward}));
+  blocks::add_to_sums(shape, step.weight_gradient, "embedding", parameters);
   step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
   step.parameters.dense = static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
   blocks::freeze(shape, step);

@@ -74,9 +74,9 @@ BlockStep top_k(const Shape& shape) {
   step.forward.push_back(kernel(shape, step.name, Softmax{shape.sharded_tokens, experts, Pass::kForward}));
   step.input_gradient.push_back(
       kernel(shape, "moe.top_k.backward", Softmax{shape.sharded_tokens, experts, Pass::kBackward}));
-  // Routing probabilities of all tokens, fp32.
+  // Routing probabilities of this rank's tokens, fp32.
   step.kept_as = ActivationKind::kRouter;
-  step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(experts) * 4;
+  step.kept_for_input_gradient = static_cast<double>(shape.sharded_tokens) * static_cast<double>(experts) * 4;
   return step;
 }
 
@@ -189,9 +189,10 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   return step;
 }
 
-// One linear layer of all experts of this rank. `input_rows`: the rows of the input that are kept.
+// One linear layer of all experts of this rank. It keeps its input as it reads it: rows come together before the layer
+// (Megatron-Core, token_dispatcher.py; explicit_expert_comm), and nothing gathers them again.
 BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::string_view name, std::int64_t in,
-                         std::int64_t out, std::int64_t input_rows) {
+                         std::int64_t out) {
   BlockStep step;
   step.name = name;
   const bool quantized = blocks::is_quantized(shape);
@@ -209,7 +210,7 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
   step.kept_as = ActivationKind::kExperts;
-  step.kept_for_weight_gradient = static_cast<double>(input_rows) * static_cast<double>(in) *
+  step.kept_for_weight_gradient = static_cast<double>(size.rows) * static_cast<double>(in) *
                                   (quantized && shape.plan->lora_rank == 0 ? shape.product_element : shape.element);
   step.output_gradient = bytes_of(shape, size.rows, out);
   step.parameters.experts = static_cast<double>(size.experts) * (static_cast<double>(in) * static_cast<double>(out) +
@@ -295,9 +296,9 @@ Block moe_block(const Shape& shape) {
   block.steps.push_back(send_rows(shape, size, between.forward));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   block.steps.push_back(receive_rows(shape, size, between.backward));
-  block.steps.push_back(grouped_linear(shape, size, "moe.fc1", shape.hidden, up, size.routed));
+  block.steps.push_back(grouped_linear(shape, size, "moe.fc1", shape.hidden, up));
   block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn));
-  block.steps.push_back(grouped_linear(shape, size, "moe.fc2", size.ffn, shape.hidden, size.rows));
+  block.steps.push_back(grouped_linear(shape, size, "moe.fc2", size.ffn, shape.hidden));
   block.steps.push_back(combine(shape, size));
   if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   if (!shared.empty()) {

@@ -55,8 +55,9 @@ struct Improvement {
 
 // A change of the plan that makes it fit, and what it then needs and takes.
 struct MemoryRemedy {
-  Bytes peak;
+  Bytes peak, device;  // as StageMemory::total and device; device may be above the GPU's memory: it may run out
   Seconds step;
+  std::int64_t ranks = 0;
   std::vector<Assignment> set;
 };
 

@@ -289,6 +289,48 @@ TEST(Attention, Latent) {
                    whole - 512 * 96 - 96 + (split - 96 * 8 * 24 + 512 * 8 * 24) / 4);
 }
 
+// Under sequence parallelism a rank projects its own tokens down, and the latents of all tokens come together.
+TEST(Attention, LatentsAreGatheredNotHiddenStates) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.mla = LatentAttention{96, 32, 16, 8, 24};
+  const ParallelPlan plan{.tp = 4, .sequence_parallel = true};
+  const Block block = attention_block(Shape(model, plan, {1, 1, 128, Precision::kBf16}));
+  std::map<std::string, double> gathered;
+  for (const BlockStep& each : block.steps) {
+    for (const Call& call : each.forward) {
+      const auto* sent = std::get_if<Communication>(&call.what);
+      if (sent && sent->kind == CollectiveKind::kAllGather) gathered[call.name] = sent->size / B;
+    }
+  }
+  EXPECT_EQ(gathered, (std::map<std::string, double>{{"attention.shared_keys.all_gather", 128 * 8 * 2},
+                                                     {"attention.q.all_gather", 128 * 96 * 2},
+                                                     {"attention.kv.all_gather", 128 * 32 * 2}}));
+  const double down = 2.0 * 32 * 512 * (96 + 32 + 8), up = 2.0 * 128 * (96 * 2 * 24 + 32 * 2 * 40);
+  double products = 0;
+  for (const BlockStep& each : block.steps) {
+    if (each.name.find("_down") == std::string::npos && each.name.find("_up") == std::string::npos) continue;
+    for (const Call& call : each.forward) {
+      const auto* op = std::get_if<Operator>(&call.what);
+      if (op != nullptr && std::holds_alternative<Gemm>(op->kind)) products += work_of(*op).flops / FLOP;
+    }
+  }
+  EXPECT_DOUBLE_EQ(products, down + up);
+  // On this rank's tokens: norm input, gathered input, latents before and after their norms. On all: heads and context.
+  EXPECT_DOUBLE_EQ(after_forward(block),
+                   32 * 2.0 * (2 * 512 + 2 * (96 + 32)) + 128 * (2.0 * 2 * (24 + 24 + 24 + 24) + 2 * 4));
+}
+
+// Flash attention's backward pass reads its output. In bf16 it is what the projection keeps; in fp8 both are kept.
+TEST(Attention, TheOutputIsKeptBesideItsCopyInEightBits) {
+  const Model model = llama(1, 512, 8, 8, 1024);
+  const ParallelPlan plan;
+  const auto core = [&](Precision precision) {
+    return step(attention_block(Shape(model, plan, {1, 1, 128, precision})), "attention.core").kept_for_input_gradient;
+  };
+  EXPECT_DOUBLE_EQ(core(Precision::kBf16), 128 * 8 * 4);
+  EXPECT_DOUBLE_EQ(core(Precision::kFp8), 128 * (8 * 4 + 512 * 2));
+}
+
 TEST(Experts, KernelsParametersAndBytes) {
   Model model = llama(1, 512, 8, 8, 1024);
   model.moe = Experts{8, 2, 256, 1, 128, 0};
@@ -308,10 +350,10 @@ TEST(Experts, KernelsParametersAndBytes) {
   EXPECT_THAT(names(step(moe_block(Shape(model, fused, {4, 1, 128, Precision::kBf16})), "moe.combine").input_gradient),
               ElementsAre("moe.unpermute.backward", "moe.combine.backward", "moe.combine.backward.all_gather",
                           "moe.unsort.backward"));
-  // On this rank's tokens: norm input, router input, permuted inputs and expert outputs. On all rows: three of an
-  // expert's width, three of the shared expert's, the probabilities in fp32.
+  // On this rank's tokens: norm input, router input and expert outputs, the probabilities in fp32. On all rows: what
+  // the experts read, three of an expert's width, three of the shared expert's.
   EXPECT_DOUBLE_EQ(after_forward(block),
-                   64.0 * 512 * 2 * (2 + 2 * 2) + 128.0 * 2 * (2 * 3 * 128 + 3 * 64) + 128.0 * 8 * 4);
+                   64.0 * (512 * 2 * (2 + 2) + 8 * 4) + 128.0 * 2 * (2 * 512 + 2 * 3 * 128 + 3 * 64));
   // Each of 256 rows passes one expert; all 128 tokens the shared one; this rank's 64 the router.
   EXPECT_DOUBLE_EQ(flops_of(block).forward, 2 * (256.0 * 3 * 512 * 128 + 128.0 * 3 * 512 * 64 + 64.0 * 512 * 8));
 }

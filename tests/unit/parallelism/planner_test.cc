@@ -486,6 +486,40 @@ TEST(Planner, ExpertsAreReachedByAllToAll) {
   EXPECT_EQ(sums.nodes.count("experts.gradients.reduce_scatter"), 0u);  // dp / ep is 1: no replica of an expert
 }
 
+// Experts that are split over fewer ranks than the other layers have replicas among these, even where there is one
+// replica of the model: 8 ranks hold 2 copies of each of 4 parts of the experts.
+TEST(Planner, ExpertsMayHaveReplicasInOneReplicaOfTheModel) {
+  Model model = llama(2, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  ParallelPlan plan{.tp = 8, .ep = 4, .etp = 1, .sequence_parallel = true};
+  const Training training{1, 1, 512, Precision::kBf16};
+  const double parameters = 2 * 2 * 3 * 512 * 1024;  // of two layers: two experts each
+  const Totals sharded = totals(planned(model, plan, training));
+  EXPECT_DOUBLE_EQ(sharded.bytes.at("experts.gradients.reduce_scatter"), 4 * parameters);
+  EXPECT_DOUBLE_EQ(sharded.bytes.at("experts.weights.all_gather"), 2 * parameters);
+  EXPECT_FALSE(sharded.bytes.contains("gradients.reduce_scatter"));
+  plan.zero = ZeroStage::kNone;
+  EXPECT_DOUBLE_EQ(totals(planned(model, plan, training)).bytes.at("experts.gradients.all_reduce"), 4 * parameters);
+}
+
+// Adam reads a gradient, a master weight and two moments and writes all but the gradient and a bf16 weight: 30 bytes a
+// parameter, 22 with moments in bf16, 18 in 8 bits.
+TEST(Planner, MomentsOfFewerBitsAreUpdatedSooner) {
+  const Model model = llama(2, 512, 8, 8, 1024);
+  for (const auto& [moments, bytes] :
+       {std::pair(MomentType::kFp32, 30.0), std::pair(MomentType::kBf16, 22.0), std::pair(MomentType::k8Bit, 18.0)}) {
+    const ParallelPlan plan{.optimizer_state = moments};
+    const ExecutionGraph graph = planned(model, plan, {1, 1, 512, Precision::kBf16});
+    double moved = 0;
+    for (const WorkItem& item : graph.works()) {
+      if (item.name != "optimizer.step") continue;
+      const Work work = work_of(std::get<Operator>(item.work));
+      moved += (work.read + work.written) / B;
+    }
+    EXPECT_DOUBLE_EQ(moved, bytes * model_parameters(model).total()) << bytes;
+  }
+}
+
 TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   const Model model = gpt(96, 12288, 96);
   const auto text = [&](const ParallelPlan& plan, const Training& training) {

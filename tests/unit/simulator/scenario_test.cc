@@ -124,7 +124,8 @@ TEST(Resolve, FabricsAndBandwidthsOverrideTheMachine) {
   EXPECT_EQ(cluster.levels[1].bandwidth_per_gpu(), 12.5 * GB / s);
 }
 
-// Groups of 64 ranks lie within racks of 72 when 64 GPUs of each are used; groups of 8 fill them.
+// Groups of 64 ranks lie within racks of 72 when 64 GPUs of each are used. Groups of 8 fill them, unless as many racks
+// can have as many ranks each.
 TEST(Resolve, GroupsDoNotLieInTwoNodes) {
   ScenarioSpec spec;
   spec.set("machine/gpu", "gb200").set("model", "deepseek-v3").set("plan/dp", 256).set("plan/ep", 64);
@@ -133,6 +134,8 @@ TEST(Resolve, GroupsDoNotLieInTwoNodes) {
   EXPECT_EQ(wide.cluster.levels.front().spare, 8);
   EXPECT_EQ(wide.cluster.gpu_count(), 256);
   spec.set("plan/ep", 8);
+  EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 64);
+  spec.set("plan/dp", 232).set("training/global_batch", 232);
   EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 72);
   // Another plan finds the whole rack again.
   EXPECT_EQ(resolved(ScenarioSpec().set("plan/ep", 8).set("plan/dp", 144), &wide).cluster.gpus_per_node(), 72);
