@@ -1,7 +1,7 @@
 # Fails when clang-format would change a source below SOURCE.
 cmake_minimum_required(VERSION 3.25)
 set(files "")
-foreach(folder core compute_model network_model parallelism chakra_io simulator apps tests tools)
+foreach(folder core compute_model network_model parallelism chakra_io simulator validation apps cmake tests tools)
   file(GLOB_RECURSE found ${SOURCE}/${folder}/*.h ${SOURCE}/${folder}/*.cc)
   list(APPEND files ${found})
 endforeach()

@@ -128,7 +128,7 @@ class Lowering {
           return fail(
               graph_error(fmt::format("the group of \"{}\" is not the same for all ranks: {} ranks with a stride of {}",
                                       item.name, stride.count, stride.stride),
-                          "pipeline stages as the outermost dimension", "write an --order that ends in pp"));
+                          "pipeline stages as the outermost dimension", "write a plan/order that ends in pp"));
         }
         for (std::int64_t i = 0; i < out.group.size(); ++i) {
           const std::int64_t stage = graph_.mesh().coordinate(out.group.at(i), "pp");

@@ -11,8 +11,9 @@
 namespace ns_dist {
 namespace {
 
-// Fields in turn; equal operators have equal numbers.
-struct Mixer {
+// Fields in turn; equal operators have equal numbers. Fields that hardly differ within a program (library,
+// deterministic) are left out: operators that differ in them alone share a number, and are told apart by comparison.
+struct FieldHash {
   std::uint64_t value;
   void add(std::uint64_t next) {
     value = (value ^ next) * 0x9e3779b97f4a7c15U;
@@ -53,10 +54,10 @@ struct Mixer {
 };
 
 std::uint64_t hash_of(const Operator& op) {
-  Mixer mixer{op.kind.index() + 1};
-  mixer.add(op.dtype);
-  std::visit([&](const auto& kind) { mixer(kind); }, op.kind);
-  return mixer.value;
+  FieldHash hash{op.kind.index() + 1};
+  hash.add(op.dtype);
+  std::visit([&](const auto& kind) { hash(kind); }, op.kind);
+  return hash.value;
 }
 
 // Buckets of a few operators. A bucket's hashes stand together, so that a miss costs one line of memory.

@@ -253,7 +253,7 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   if (usable(watts)) machine.watts = watts, machine.idle_watts = kIdleShare * watts;
   // Matrix units fetch operands once for many products: about half of the energy is the arithmetic's.
   if (gpu.tensor[DType::kFp32] > FlopsPerSecond()) machine.matrix_energy = 0.6;
-  machine.flop_joules = flop_joules_of(gpu.process_nm) * (mode == Mode::kSustained ? kSustainedJoules : 1),
+  machine.flop_joules = flop_joules_of(gpu.process_nm) * (mode == Mode::kSustained ? kSustainedJoules : 1);
   machine.byte_joules = byte_joules_of(machine.gddr);
   machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu, machine.gddr);
   return machine;

@@ -169,8 +169,6 @@ Work work_of(const OptimizerStep& op, DType dtype) {
   return {14 * n * FLOP, elements(4 * n, DType::kFp32), elements(3 * n, DType::kFp32) + elements(n, dtype)};
 }
 
-// Three products of intermediate x hidden for each token and chosen expert; weights of the experts that are chosen at
-// all.
 // Experts that get a token. With a skewed router the i-th of them gets about pairs x i^-skew / H, with H the sum of
 // i^-skew by Euler and Maclaurin: those that get less than half of one are idle.
 double active_experts(const MixtureOfExperts& op) {
@@ -183,6 +181,8 @@ double active_experts(const MixtureOfExperts& op) {
   return std::clamp(std::floor(std::pow(std::max(1.0, 2 * pairs / sum), 1 / skew)), std::min(d(op.top_k), most), most);
 }
 
+// Three products of intermediate x hidden for each token and chosen expert; weights of the experts that are chosen at
+// all.
 Work work_of(const MixtureOfExperts& op, DType dtype) {
   const double pairs = d(op.tokens) * d(op.top_k), weights = 3 * d(op.hidden) * d(op.intermediate);
   const double tokens = d(op.tokens) * d(op.hidden);

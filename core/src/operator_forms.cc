@@ -52,9 +52,7 @@ Library library(OperatorFields& f, std::span<const std::string_view> known) {
   }
   const auto given = enumerator_from_name<Library>(word);
   if (!given || std::find(known.begin(), known.end(), word) == known.end()) {
-    f.note(fmt::format("library is \"{}\"", word), known.size() == attention_libraries().size()
-                                                       ? "default, serving, cudnn, eager, compiled, flash-2 or flash-3"
-                                                       : "default, serving, cudnn, eager or compiled");
+    f.note(fmt::format("library is \"{}\"", word), fmt::format("one of {}", fmt::join(known, ", ")));
   }
   return given.value_or(Library::kDefault);
 }

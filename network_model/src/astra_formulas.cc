@@ -631,7 +631,7 @@ class AstraModel final : public NetworkCost {
                    fmt::format("a {} with an imbalance of {}", name_of(collective.kind), collective.imbalance),
                    "",
                    "1: ASTRA-Sim's formulas are for even ones",
-                   "leave the imbalance out, or take --network-model nccl",
+                   "leave the imbalance out, or take network/model=nccl",
                    {}});
     }
     if (collective.routing.experts > 0 &&

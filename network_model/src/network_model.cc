@@ -122,7 +122,7 @@ class NetworkModel final : public NetworkCost {
   static tl::unexpected<Error> refuse(const Call& call) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("no allowed algorithm does a {} on this group", name_of(call.kind)),
-                 "--algorithm",
+                 "network/algorithm",
                  "",
                  "leave the algorithm and the protocol at \"auto\"",
                  {}});
@@ -304,14 +304,14 @@ std::span<const NetworkAlgorithm> network_protocols() { return kProtocolTable; }
 
 Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, const NetworkModelOptions& options) {
   if (options.model == "astra") {
-    for (const auto& [value, flag] :
-         {std::pair(&options.algorithm, "--algorithm"), std::pair(&options.protocol, "--protocol")}) {
+    for (const auto& [value, field] :
+         {std::pair(&options.algorithm, "network/algorithm"), std::pair(&options.protocol, "network/protocol")}) {
       if (*value == "auto") continue;
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("\"{}\" is NCCL's: ASTRA-Sim's formulas know no such choice", *value),
-                   flag,
+                   field,
                    "auto",
-                   fmt::format("leave out {}, or --network-model astra", flag),
+                   fmt::format("leave out {}, or network/model=astra", field),
                    {}});
     }
     return make_astra_model(cluster, options.ranks);
@@ -319,7 +319,7 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
   if (options.model != "nccl") {
     return fail({ErrorCode::kNotFound,
                  fmt::format("unknown network model \"{}\"", options.model),
-                 "--network-model",
+                 "network/model",
                  "nccl or astra",
                  "",
                  {}});
@@ -328,17 +328,17 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
   std::vector<Link> links;
   for (const FabricLevel& level : cluster.levels) links.push_back(network::link_of(level, cluster.gpu));
   const auto find = [](std::span<const NetworkAlgorithm> table, const std::string& name,
-                       const char* flag) -> Result<std::optional<std::size_t>> {
+                       const char* field) -> Result<std::optional<std::size_t>> {
     if (name == "auto") return std::optional<std::size_t>();
     const auto found = std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.name == name; });
     if (found == table.end()) {
-      return fail({ErrorCode::kNotFound, fmt::format("unknown name \"{}\"", name), flag, names_of(table), "", {}});
+      return fail({ErrorCode::kNotFound, fmt::format("unknown name \"{}\"", name), field, names_of(table), "", {}});
     }
     return std::optional<std::size_t>(static_cast<std::size_t>(found - table.begin()));
   };
   network::Allowed allowed;
-  NS_TRY(allowed.algorithm, find(network_algorithms(), options.algorithm, "--algorithm"));
-  NS_TRY(const std::optional<std::size_t> protocol, find(network_protocols(), options.protocol, "--protocol"));
+  NS_TRY(allowed.algorithm, find(network_algorithms(), options.algorithm, "network/algorithm"));
+  NS_TRY(const std::optional<std::size_t> protocol, find(network_protocols(), options.protocol, "network/protocol"));
   if (protocol) allowed.protocol = network::kProtocols[*protocol];
   network::Calibration calibration;
   if (options.calibrated) {

@@ -103,6 +103,8 @@ std::vector<std::size_t> calls_until_kept(const Block& block) {
   return calls;
 }
 
+namespace {
+
 // Of attention's FLOPs those of keys behind the query: half of them; with a window only in its first triangle.
 double masked_flops(const Operator& op) {
   const auto* attention = std::get_if<Attention>(&op.kind);
@@ -112,6 +114,8 @@ double masked_flops(const Operator& op) {
   const double queries = static_cast<double>(attention->query_length);
   return product_flops(op.kind) * std::min(1.0, keys / queries) / 2;
 }
+
+}  // namespace
 
 BlockFlops flops_of(const Block& block, ModuleSet modules) {
   BlockFlops flops;

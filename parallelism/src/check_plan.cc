@@ -18,7 +18,6 @@ namespace ns_dist {
 namespace {
 
 // More ranks, tokens or sequences than any machine has; far from overflow of their products.
-constexpr std::int64_t kMostRanks = 10'000'000;
 constexpr std::int64_t kMostBatch = 100'000'000;
 constexpr std::int64_t kMostSequence = 100'000'000;
 constexpr std::int64_t kMostMicrobatches = 10'000'000;
@@ -198,17 +197,16 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 }
 
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training) {
-  PlanMemory memory;
-  return check_plan(model, plan, training, memory);
+  PlanCache cache;
+  return check_plan(model, plan, training, cache);
 }
 
-Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory) {
-  NS_TRY_VOID(pipeline_of(model, plan, training, memory));
+Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache) {
+  NS_TRY_VOID(pipeline_of(model, plan, training, cache));
   return {};
 }
 
-Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training,
-                             PlanMemory& memory) {
+Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache) {
   Checker check;
   Pipeline pipeline;
   std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
@@ -325,7 +323,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                           .gathers = plan.overlap_param_gather && gathers_weights_once(plan),
                           .reduces = plan.overlap_grad_reduce && reduces_gradients_once(plan),
                           .forward = plan.passes == Passes::kForward};
-      if (auto passes = stage_passes(key, memory); !passes) {
+      if (auto passes = stage_passes(key, cache); !passes) {
         check.errors.push_back(std::move(passes.error()));
       } else {
         pipeline.passes = *std::move(passes);

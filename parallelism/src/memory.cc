@@ -148,10 +148,10 @@ struct PlanHoldings {
   }
 };
 Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, const Training& training,
-                                 PlanMemory& memory) {
-  NS_TRY(Pipeline pipeline, pipeline_of(model, plan, training, memory));
+                                 PlanCache& cache) {
+  NS_TRY(Pipeline pipeline, pipeline_of(model, plan, training, cache));
   PlanHoldings held{
-      std::move(pipeline), Shape(model, plan, training), model_parts(model, plan, training, memory), {}, {}, {}};
+      std::move(pipeline), Shape(model, plan, training), model_parts(model, plan, training, cache), {}, {}, {}};
   const Seats& seats = held.pipeline.passes->seats;
   held.trained = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts);
   held.frozen = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts, &ModelPart::frozen);
@@ -213,13 +213,13 @@ BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments) {
 }
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training) {
-  PlanMemory memory;
-  return memory_budget(model, plan, training, memory);
+  PlanCache cache;
+  return memory_budget(model, plan, training, cache);
 }
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training,
-                                   PlanMemory& memory) {
-  NS_TRY(const PlanHoldings held, holdings_of(model, plan, training, memory));
+                                   PlanCache& cache) {
+  NS_TRY(const PlanHoldings held, holdings_of(model, plan, training, cache));
   MemoryBudget budget;
   for (std::size_t stage = 0; stage < held.kept.size(); ++stage) {
     const StageChunks& kept = held.kept[stage];
@@ -244,8 +244,8 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
 }
 
 Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const ParallelPlan& plan,
-                                                     const Training& training, PlanMemory& memory) {
-  NS_TRY(const PlanHoldings held, holdings_of(model, plan, training, memory));
+                                                     const Training& training, PlanCache& cache) {
+  NS_TRY(const PlanHoldings held, holdings_of(model, plan, training, cache));
   std::vector<StageMemoryDetail> details(held.kept.size());
   std::vector<std::vector<StageChunks>> kept_of_kind;  // [kind][stage]
   for (const ModelParts& parts : parts_by_kind(*held.parts, model, plan, training)) {
@@ -295,12 +295,12 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
   return details;
 }
 
-Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory) {
+Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache) {
   ParallelPlan least = plan;  // where it depends on a layer's place what is kept of it, nothing is
   least.recompute_layers = 0;
   if (plan.offload_activations > 0) least.offload_activations = model.layers;
   const Shape shape(model, least, training);
-  const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, memory);
+  const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, cache);
   // The whole model, as if one stage held it.
   const Seats seats{{Seat{}}};
   const std::vector<LayerRange> all{{0, model.layers}};

@@ -4,7 +4,7 @@
 
 #include "fragment.h"
 #include "ns_dist/planner.h"
-#include "plan_memory.h"
+#include "plan_cache.h"
 
 namespace ns_dist {
 namespace {
@@ -124,9 +124,9 @@ std::uint64_t PartsKey::hash() const {
 }
 
 std::shared_ptr<const ModelParts> model_parts(const Model& model, const ParallelPlan& plan, const Training& training,
-                                              PlanMemory& memory) {
+                                              PlanCache& cache) {
   const PartsKey key = key_of(model, plan, training);
-  return *memory.contents().parts.find_or_make(key, [&]() -> Result<ModelParts> { return make_parts(model, key); });
+  return *cache.contents().parts.find_or_make(key, [&]() -> Result<ModelParts> { return make_parts(model, key); });
 }
 
 }  // namespace ns_dist

@@ -15,7 +15,7 @@
 #include "ns_dist/layer_division.h"
 #include "ns_dist/parallel_plan.h"
 #include "ns_dist/pipeline_schedule.h"
-#include "ns_dist/plan_memory.h"
+#include "ns_dist/plan_cache.h"
 #include "ns_dist/step_program.h"
 
 namespace ns_dist {
@@ -120,6 +120,6 @@ struct PartsKey {
 };
 
 std::shared_ptr<const ModelParts> model_parts(const Model& model, const ParallelPlan& plan, const Training& training,
-                                              PlanMemory& memory);
+                                              PlanCache& cache);
 
 }  // namespace ns_dist

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ns_dist/layer_division.h"
-#include "ns_dist/plan_memory.h"
+#include "ns_dist/plan_cache.h"
 #include "ns_dist/planner.h"
 #include "shape.h"
 #include "stage_passes.h"
@@ -19,8 +19,7 @@ struct Pipeline {
 };
 
 // Errors: those of check_plan, which asks for nothing else.
-Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training,
-                             PlanMemory& memory);
+Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache);
 
 // Whether several ranks hold the same weights. Experts may have replicas where layers without experts have none: ranks
 // of their tensor-parallel group, where an expert is split over fewer.

@@ -772,14 +772,14 @@ class StepPlanner {
 }  // namespace
 
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training) {
-  PlanMemory memory;
-  return plan_program(model, plan, training, memory);
+  PlanCache cache;
+  return plan_program(model, plan, training, cache);
 }
 
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training,
-                                 PlanMemory& memory) {
-  NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training, memory));
-  return StepPlanner(model, plan, training, pipeline, model_parts(model, plan, training, memory)).run();
+                                 PlanCache& cache) {
+  NS_TRY(const Pipeline pipeline, pipeline_of(model, plan, training, cache));
+  return StepPlanner(model, plan, training, pipeline, model_parts(model, plan, training, cache)).run();
 }
 
 Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training) {

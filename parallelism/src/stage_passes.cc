@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "plan_memory.h"
+#include "plan_cache.h"
 
 namespace ns_dist {
 namespace {
@@ -180,8 +180,8 @@ std::uint64_t PassesKey::hash() const {
   return hash;
 }
 
-Result<std::shared_ptr<const StagePasses>> stage_passes(const PassesKey& key, PlanMemory& memory) {
-  return memory.contents().passes.find_or_make(key, [&]() -> Result<StagePasses> {
+Result<std::shared_ptr<const StagePasses>> stage_passes(const PassesKey& key, PlanCache& cache) {
+  return cache.contents().passes.find_or_make(key, [&]() -> Result<StagePasses> {
     NS_TRY(std::vector<PassList> orders, key.schedule->orders(key.shape));
     if (key.forward) std::transform(orders.begin(), orders.end(), orders.begin(), forward_of);
     return make_passes(key, std::move(orders));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ns_dist/pipeline_schedule.h"
-#include "ns_dist/plan_memory.h"
+#include "ns_dist/plan_cache.h"
 #include "ns_dist/step_program.h"
 
 namespace ns_dist {
@@ -68,6 +68,6 @@ struct PassesKey {
 
 // Bodies are numbered stage after stage: those of its passes between one that starts gathers, if the key says so, and
 // one that ends the step. Errors: those of the schedule's orders.
-Result<std::shared_ptr<const StagePasses>> stage_passes(const PassesKey& key, PlanMemory& memory);
+Result<std::shared_ptr<const StagePasses>> stage_passes(const PassesKey& key, PlanCache& cache);
 
 }  // namespace ns_dist

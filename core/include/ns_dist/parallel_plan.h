@@ -77,6 +77,8 @@ enum class Passes { kTraining, kGradients, kForward };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<Passes> = {"training", "gradients", "forward"};
 
+inline constexpr std::int64_t kMostRanks = 10'000'000;  // of a plan; a hundred times the largest machine built so far
+
 struct ParallelPlan {
   Passes passes = Passes::kTraining;
   std::int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;

@@ -13,7 +13,7 @@
 #include "ns_dist/names.h"
 #include "ns_dist/parallel_plan.h"
 #include "ns_dist/pipeline_schedule.h"
-#include "ns_dist/plan_memory.h"
+#include "ns_dist/plan_cache.h"
 #include "ns_dist/result.h"
 #include "ns_dist/units.h"
 
@@ -100,7 +100,7 @@ struct MemoryBudget {
 // Errors: those of check_plan and divide_layers, or a schedule that cannot run this shape.
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training);
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training,
-                                   PlanMemory& memory);
+                                   PlanCache& cache);
 
 // What makes up the budget of a stage, and when it is reached.
 struct StageMemoryDetail {
@@ -126,11 +126,11 @@ inline constexpr std::size_t kMostHeldPoints = 200;
 
 // By stage. For reports: slower than memory_budget. Errors: as memory_budget.
 Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const ParallelPlan& plan,
-                                                     const Training& training, PlanMemory& memory);
+                                                     const Training& training, PlanCache& cache);
 
 // A lower bound of memory_budget(...).peak(), whatever the schedule, the number of chunks and of microbatches: when the
 // first microbatch reaches the end of the model, the stages together hold all of its activations, and every parameter
 // at least once. For plans that pass check_plan.
-Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory);
+Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache);
 
 }  // namespace ns_dist

@@ -9,7 +9,7 @@
 #include "ns_dist/mesh.h"
 #include "ns_dist/model.h"
 #include "ns_dist/parallel_plan.h"
-#include "ns_dist/plan_memory.h"
+#include "ns_dist/plan_cache.h"
 #include "ns_dist/result.h"
 #include "ns_dist/step_program.h"
 #include "ns_dist/units.h"
@@ -38,7 +38,7 @@ std::int64_t usual_cp_inner(const Model& model, const ParallelPlan& plan, std::i
 // Checks whether the plan can be built. Errors, all of them at once: degrees that are not positive, or that do not
 // divide heads, layers, experts, sequence or batch.
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training);
-Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training, PlanMemory& memory);
+Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache);
 
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 
@@ -56,7 +56,7 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
 // shape.
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training);
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training,
-                                 PlanMemory& memory);
+                                 PlanCache& cache);
 
 // The same, every pass of every microbatch written out.
 Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training);

@@ -113,7 +113,7 @@ void visit_fields(Visitor&& visit, T& host) {
   visit({.name = "host/launch_cost",
          .help = "host time that the launch of one kernel takes",
          .values = "TIME",
-         .default_text = "60 us; megatron-core and megatron-bridge: 120 us"},
+         .default_text = "60 us, or what the framework sets"},
         host.launch_cost);
   visit({.name = "host/cuda_graphs", .help = "a recorded graph launches the kernels"}, host.cuda_graphs);
   visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
@@ -258,8 +258,6 @@ Result<KernelCalibration> load_kernel_calibration(const std::string& path, Input
 
 // tp x cp x pp x dp. Errors: degrees that are not positive, or more ranks than kMostRanks.
 Result<std::int64_t> rank_count(const ParallelPlan& plan);
-
-inline constexpr std::int64_t kMostRanks = 10'000'000;  // a hundred times the largest machine built so far
 
 // The scenario as JSON, in the format of the report's `inputs`; numbers are written without loss.
 std::string write_scenario(const Scenario& scenario);

@@ -10,7 +10,7 @@
 
 #include "ns_dist/cost.h"
 #include "ns_dist/forecast.h"
-#include "ns_dist/plan_memory.h"
+#include "ns_dist/plan_cache.h"
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
 
@@ -34,7 +34,7 @@ class Session {
   const ComputeCost& compute() const { return *compute_; }
   const NetworkCost& network() const { return *network_; }
   bool has_own_models() const { return own_compute_ != nullptr; }  // those of `make`
-  PlanMemory& plans() const { return plans_; }
+  PlanCache& plans() const { return plans_; }
   CallOrders& orders() const { return *orders_; }
 
  private:
@@ -43,7 +43,7 @@ class Session {
   std::unique_ptr<NetworkCost> own_network_;
   const ComputeCost* compute_ = nullptr;
   const NetworkCost* network_ = nullptr;
-  mutable PlanMemory plans_;
+  mutable PlanCache plans_;
   std::unique_ptr<CallOrders> orders_;
 };
 

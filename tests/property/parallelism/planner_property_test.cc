@@ -149,8 +149,8 @@ RC_GTEST_PROP(Memory, NoScheduleNeedsLessThanTheLeast, ()) {
   q.training.global_batch = q.plan.dp * q.training.micro_batch * q.plan.pp * any_of({1, 2, 4});
   const auto budget = memory_budget(q.model, q.plan, q.training);
   if (!budget) return;
-  PlanMemory memory;
-  RC_ASSERT(0.999999 * least_memory(q.model, q.plan, q.training, memory) <= budget->peak());
+  PlanCache cache;
+  RC_ASSERT(0.999999 * least_memory(q.model, q.plan, q.training, cache) <= budget->peak());
 }
 
 // The kinds of activations are the budget, and so is the highest point of what is held over time.
@@ -173,8 +173,8 @@ RC_GTEST_PROP(Memory, KindsSumToTheBudget, ()) {
   q.training.precision = static_cast<Precision>(*rc::gen::inRange(0, 8));
   q.training.global_batch = q.plan.dp * q.training.micro_batch * q.plan.pp * any_of({1, 2, 4});
   const auto budget = memory_budget(q.model, q.plan, q.training);
-  PlanMemory memory;
-  const auto details = memory_detail(q.model, q.plan, q.training, memory);
+  PlanCache cache;
+  const auto details = memory_detail(q.model, q.plan, q.training, cache);
   RC_ASSERT(details.has_value() == budget.has_value());
   if (!budget) return;
   RC_ASSERT(details->size() == budget->stages.size());

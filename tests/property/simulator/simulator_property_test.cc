@@ -213,5 +213,21 @@ RC_GTEST_PROP(Scenario, IsReadBackAsItWasWritten, ()) {
   RC_ASSERT(*read == scenario);
 }
 
+// Every model, GPU and machine of the catalog, so that a field that the writer or the reader forgets is noticed.
+TEST(Scenario, CatalogEntriesAreReadBackAsTheyWereWritten) {
+  const Catalog catalog = Catalog::built_in();
+  for (const auto& [kind, field] :
+       {std::pair(CatalogKind::kModel, "model"), std::pair(CatalogKind::kGpu, "machine/gpu"),
+        std::pair(CatalogKind::kCluster, "machine/cluster")}) {
+    for (const auto& entry : catalog.list(kind)) {
+      const auto scenario = resolve(ScenarioSpec().set(field, std::string_view(entry.id)), catalog);
+      if (!scenario) continue;  // a machine of GPUs that run no bf16
+      const auto read = read_scenario(write_scenario(*scenario), "report.json");
+      ASSERT_TRUE(read) << entry.id << ": " << to_text(read.error());
+      EXPECT_TRUE(*read == *scenario) << entry.id;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -41,6 +41,22 @@ Operator product(std::int64_t m, std::int64_t n, std::int64_t k) {
   return {Gemm{.m = m, .n = n, .k = k}, DType::kFp16};
 }
 
+// FlashAttention-2 runs matrix instructions of Ampere on later GPUs, at so many a clock and SM: exponentials that are
+// twice as fast do not make it faster.
+TEST(Formulas, FlashAttention2FollowsClockAndUnits) {
+  Gpu gpu = hundred_sms();
+  gpu.architecture = "blackwell";
+  Gpu ultra = gpu;
+  ultra.architecture = "blackwell-ultra";
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    Attention attention{1, 32, 8, 8192, 8192, 128, 128};
+    attention.pass = pass;
+    attention.library = Library::kFlash2;
+    const Operator op{attention, DType::kFp16};
+    EXPECT_DOUBLE_EQ(seconds(ultra, op), seconds(gpu, op));
+  }
+}
+
 // A tile's pipeline takes k in stages of 64.
 TEST(Formulas, KIsPaddedToStages) {
   const Gpu gpu = hundred_sms();

@@ -155,8 +155,8 @@ TEST(Memory, RecomputationKeepsInputsAndOneLayer) {
 }
 
 std::vector<StageMemoryDetail> detail_of(const Model& model, const ParallelPlan& plan, const Training& training) {
-  PlanMemory memory;
-  auto detail = memory_detail(model, plan, training, memory);
+  PlanCache cache;
+  auto detail = memory_detail(model, plan, training, cache);
   EXPECT_TRUE(detail) << to_text(detail.error());
   return *std::move(detail);
 }
@@ -305,8 +305,8 @@ TEST(StageParameters, FollowTheSeats) {
   const double layer = parameters_of(layer_block(shape, LayerKind{})).dense, table = 50304.0 * 512, norm = 2 * 512;
   const double positions = 2048 * 512;
   const std::vector<LayerRange> four = {{0, 1}, {1, 1}, {2, 1}, {3, 1}}, two = {{0, 2}, {2, 2}};
-  PlanMemory memory;
-  const std::shared_ptr<const ModelParts> known = model_parts(model, plan, {4, 1, 128, Precision::kBf16}, memory);
+  PlanCache cache;
+  const std::shared_ptr<const ModelParts> known = model_parts(model, plan, {4, 1, 128, Precision::kBf16}, cache);
   const ModelParts& parts = *known;
   const auto loop = stage_parameters(shape, {{{0, 0}, {1, 0}, {0, 1}, {1, 1}}}, four, parts);
   EXPECT_EQ(loop[0], (RankParameters{2 * layer + table + positions, 0}));

@@ -571,17 +571,17 @@ ParallelPlan with_other_field(ParallelPlan plan, int field) {
 }
 
 // Whatever the memory has seen before, the program is the one that is made without it.
-TEST(PlanMemory, ChangesNoProgramWhicheverFieldDiffers) {
+TEST(PlanCache, ChangesNoProgramWhicheverFieldDiffers) {
   Model model = llama(16, 512, 8, 8, 1024);
   model.moe = Experts{8, 2, 1024, 0, 0, 4};
   const Training training{64, 1, 512, Precision::kBf16};
-  PlanMemory memory;
+  PlanCache cache;
   int feasible = 0;
   for (const std::int64_t ep : {1, 2}) {
     const ParallelPlan base{.tp = 2, .pp = 2, .dp = 4, .ep = ep, .sequence_parallel = true};
     for (int field = 0; field < 40; ++field) {
       for (const ParallelPlan& plan : {with_other_field(base, field), base}) {
-        const auto remembered = plan_program(model, plan, training, memory);
+        const auto remembered = plan_program(model, plan, training, cache);
         const auto fresh = plan_program(model, plan, training);
         ASSERT_EQ(remembered.has_value(), fresh.has_value());
         if (!fresh) continue;
@@ -589,7 +589,7 @@ TEST(PlanMemory, ChangesNoProgramWhicheverFieldDiffers) {
         EXPECT_TRUE(remembered->works == fresh->works) << field;
         EXPECT_EQ(remembered->fragments, fresh->fragments) << field;
         EXPECT_EQ(totals(expand(*remembered).graph).nodes, totals(expand(*fresh).graph).nodes) << field;
-        const auto budget = memory_budget(model, plan, training, memory);
+        const auto budget = memory_budget(model, plan, training, cache);
         EXPECT_EQ(budget->peak(), memory_budget(model, plan, training)->peak()) << field;
       }
     }

@@ -199,6 +199,55 @@ TEST(Resolve, AFrameworkHasOnlyWhatItHas) {
   EXPECT_EQ(said(*split), 1);
 }
 
+// Advice can be added to the plan's own flags: it names the schedule where it has another one, and no plan of it is
+// tighter than the GPU's memory.
+TEST(Resolve, AdviceCanBeAddedToAPlan) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-70b").set("machine/gpu", "h200").set("plan/tp", 4).set("plan/pp", 4);
+  spec.set("plan/dp", 8).set("training/global_batch", 512).set("plan/schedule", "zb-h1");
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  int chunked = 0;
+  for (const Improvement& improvement : report->improvements) {
+    if (improvement.at_most) continue;
+    ScenarioSpec changed = spec;
+    for (const Assignment& each : improvement.set) changed.set(each.field, std::string_view(each.text));
+    chunked += std::any_of(improvement.set.begin(), improvement.set.end(),
+                           [](const Assignment& each) { return each.field == "plan/vpp"; });
+    const auto again = simulate(resolved(changed));
+    ASSERT_TRUE(again) << improvement.change;
+    EXPECT_NEAR((report->step - again->step) / improvement.saves, 1, 1e-6) << improvement.change;
+    EXPECT_LE(again->memory.device(), again->scenario.cluster.gpu.memory) << improvement.change;
+  }
+  EXPECT_GE(chunked, 1);
+}
+
+// A remedy can be added to the plan's own flags, too. It needs more nodes only where no plan on those that there are
+// fits, and says how many.
+TEST(Resolve, ARemedyCanBeAddedToAPlan) {
+  struct Case {
+    const char *model, *gpu;
+    std::int64_t gpus;
+  };
+  for (const Case& c : {Case{"qwen3-30b-a3b", "a100", 8}, Case{"gpt-oss-120b", "b200", 16}}) {
+    ScenarioSpec spec;
+    spec.set("model", c.model).set("machine/gpu", c.gpu).set("machine/nodes", 1).set("plan/ep", 8);
+    spec.set("training/global_batch", 64);
+    const auto report = simulate(resolved(spec));
+    ASSERT_TRUE(report) << to_text(report.error());
+    ASSERT_FALSE(report->fits) << c.model;
+    ASSERT_TRUE(report->remedy) << c.model;
+    EXPECT_EQ(report->remedy->ranks, c.gpus);
+    for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
+    const auto again = simulate(resolved(spec));
+    ASSERT_TRUE(again) << to_text(again.error());
+    EXPECT_EQ(again->ranks, c.gpus);
+    EXPECT_EQ(again->memory.peak(), report->remedy->peak);
+    EXPECT_EQ(again->memory.device(), report->remedy->device);
+    EXPECT_NEAR(again->step / report->remedy->step, 1, 1e-9);
+  }
+}
+
 // Another framework leaves nothing of the one before it, and keeps what the user set.
 TEST(Resolve, AFrameworkReplacesTheOneOfTheBase) {
   ScenarioSpec spec;

@@ -480,6 +480,27 @@ TEST(Simulate, ARemedyOfShardedWeightsIsMoreReplicas) {
   EXPECT_GE(replicas, 4);
 }
 
+// Replicas in groups that share the weights: larger groups, before anything else is given up.
+TEST(Simulate, ARemedyOfGroupsOfReplicasIsLargerGroups) {
+  Scenario scenario = small_scenario();
+  scenario.framework_only = {{"plan/tp", {"1"}}, {"plan/pp", {"1"}}, {"plan/recompute", {"none"}}};
+  scenario.plan.zero = ZeroStage::kParameters;
+  scenario.plan.dp = 16, scenario.plan.shard = 2;
+  const auto device = [&](std::int64_t shard) {
+    ParallelPlan plan = scenario.plan;
+    plan.shard = shard;
+    return memory_budget(scenario.model, plan, scenario.training)->device();
+  };
+  scenario.cluster.gpu.memory = 0.5 * (device(2) + device(4));
+  scenario.cluster.gpu.memory =
+      min(scenario.cluster.gpu.memory, 0.999 * memory_budget(scenario.model, scenario.plan, scenario.training)->peak());
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  ASSERT_TRUE(report.remedy);
+  EXPECT_EQ(report.remedy->ranks, 16);
+  EXPECT_TRUE(std::any_of(report.remedy->set.begin(), report.remedy->set.end(),
+                          [](const Assignment& each) { return each.field == "plan/shard"; }));
+}
+
 TEST(Simulate, WarnsOfWhatDeservesIt) {
   Scenario scenario = small_scenario();
   scenario.model.layers = 6;
@@ -536,7 +557,10 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
                                              HasSubstr("offload_activations above 4 changes nothing"),
                                              HasSubstr("moe in plan/recompute"), HasSubstr("core_attn")));
   nothing.plan = usual.plan;
-  nothing.plan.pp = 2, nothing.plan.offload_activations = 2;
+  nothing.plan.pp = 2, nothing.plan.schedule = "interleaved";
+  EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("plan/schedule=interleaved with plan/vpp=1")));
+  nothing.plan.schedule = "1f1b";
+  nothing.plan.offload_activations = 2;
   EXPECT_THAT(messages(nothing), ::testing::IsEmpty());
   nothing.plan.offload_activations = 0, nothing.plan.recompute = Recompute::kFull, nothing.plan.recompute_layers = 3;
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("above 2 in plan/recompute changes nothing")));

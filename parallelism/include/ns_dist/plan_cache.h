@@ -1,7 +1,7 @@
 // A cache of parts that several plans share: the kernels of a layer, the loops of a schedule.
 //
-//   PlanMemory memory;
-//   for (const ParallelPlan& plan : plans) plan_program(model, plan, training, memory);
+//   PlanCache cache;
+//   for (const ParallelPlan& plan : plans) plan_program(model, plan, training, cache);
 //
 // The answers are the same with and without it. Its size is bounded. Any number of threads may use it at once.
 #pragma once
@@ -10,12 +10,12 @@
 
 namespace ns_dist {
 
-class PlanMemory {
+class PlanCache {
  public:
-  PlanMemory();
-  ~PlanMemory();
-  PlanMemory(PlanMemory&&) noexcept;
-  PlanMemory& operator=(PlanMemory&&) noexcept;
+  PlanCache();
+  ~PlanCache();
+  PlanCache(PlanCache&&) noexcept;
+  PlanCache& operator=(PlanCache&&) noexcept;
 
   class Contents;  // of the planner
   Contents& contents() const { return *contents_; }

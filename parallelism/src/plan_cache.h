@@ -1,4 +1,4 @@
-// What a PlanMemory holds.
+// What a PlanCache holds.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 #include "model_parts.h"
 #include "ns_dist/model.h"
 #include "ns_dist/parallel_plan.h"
-#include "ns_dist/plan_memory.h"
+#include "ns_dist/plan_cache.h"
 #include "ns_dist/result.h"
 #include "stage_passes.h"
 
@@ -45,7 +45,7 @@ class Remembered {
   static constexpr std::size_t kBuckets = 128, kWays = 4;
   struct Entry {
     std::uint64_t hash = 0;
-    std::unique_ptr<const typename Key::Stored> key;  // elsewhere: a memory of one plan makes a thousand entries
+    std::unique_ptr<const typename Key::Stored> key;  // elsewhere: a cache of one plan makes a thousand entries
     std::shared_ptr<const Value> value;
   };
   struct Bucket {
@@ -56,7 +56,7 @@ class Remembered {
   std::array<Bucket, kBuckets> buckets_;
 };
 
-class PlanMemory::Contents {
+class PlanCache::Contents {
  public:
   Remembered<PartsKey, ModelParts> parts;
   Remembered<PassesKey, StagePasses> passes;
