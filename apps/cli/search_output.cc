@@ -270,8 +270,9 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
     page += fmt::format("  {}  (90 % interval {} to {}){}\n", style.bold(duration_text(report.step)),
                         duration_text(report.step_low), duration_text(report.step_high),
                         behind.empty() ? "" : fmt::format(", {} of the fastest", behind));
-    page += fmt::format("  MFU {:.1f} %, {} of {} ({:.1f} GiB free), network {}\n", 100 * report.mfu,
+    page += fmt::format("  MFU {:.1f} %, {} of {} ({:.1f} GiB free{}), network {}\n", 100 * report.mfu,
                         bytes_text(report.memory.peak()), bytes_text(base.cluster.gpu.memory), headroom(report),
+                        report.memory.device() > base.cluster.gpu.memory ? ", tight: may run out" : "",
                         duration_text(answer.network));
     page += fmt::format("  {}\n", command_of(answer, goals.from));
   }

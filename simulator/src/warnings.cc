@@ -92,10 +92,11 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
   if (plan.expert_dispatch == ExpertDispatch::kDeepEp && (!scenario.model.moe || plan.ep == 1)) {
     add("plan/expert_dispatch=deepep", scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
   }
-  if (plan.schedule == "interleaved" && plan.vpp == 1 && plan.pp > 1) {
-    found.push_back({"without_effect",
-                     "plan/schedule=interleaved with plan/vpp=1 is 1f1b that holds more microbatches: "
-                     "a larger plan/vpp makes the bubble shorter"});
+  const auto schedule = pipeline_schedule(plan.schedule);
+  if (schedule && (*schedule)->most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
+    found.push_back({"without_effect", fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble "
+                                                   "is not shorter than with plan/schedule={}",
+                                                   plan.schedule, ParallelPlan().schedule)});
   }
   const bool ring = plan.cp_comm == ContextExchange::kRing || plan.cp_comm == ContextExchange::kHierarchical;
   if (plan.cp > 1 && ring && scenario.model.sliding_window > 0) {
