@@ -163,6 +163,22 @@ BytesPerSecond pair_bandwidth(std::string_view text) {
   return links ? static_cast<double>(*links) * kLink : BytesPerSecond();
 }
 
+// How tokens reach their experts. Notes may hold a recipe's "dispatcher=deepep" or "hybridep", which serve undivided
+// experts. Experts that are spread over more ranks than there are replicas cannot be divided either.
+void read_dispatch(std::string_view notes, CollectedRun& run) {
+  if (!run.model.moe) return;
+  const auto degree = [&](std::string_view field) -> std::int64_t {
+    for (const Assignment& each : run.spec.assignments) {
+      if (each.field == field) return read_whole_number(each.text, 1, kMost).value_or(1);
+    }
+    return 1;
+  };
+  const bool one_copy = notes.find("dispatcher=deepep") != std::string_view::npos ||
+                        notes.find("dispatcher=hybridep") != std::string_view::npos;
+  if (one_copy) run.spec.set("plan/expert_dispatch", ExpertDispatch::kDeepEp);
+  if (one_copy || (degree("plan/dp") * degree("plan/cp")) % degree("plan/ep") != 0) run.spec.set("plan/etp", 1);
+}
+
 CollectedRun read_row(JsonReader& reader, const Named& named) {
   CollectedRun run;
   run.id = reader.text("id");
@@ -187,6 +203,7 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model, named); });
   reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, run); });
+  read_dispatch(notes, run);
   if (const BytesPerSecond pair = pair_bandwidth(reader.text("intra_node_link", Presence::kOptional));
       pair > BytesPerSecond()) {
     spec.set("machine/intra_bandwidth", pair);

@@ -80,6 +80,27 @@ TEST(RunCollection, OptionsComeFromFieldsOfTheRow) {
   EXPECT_EQ(runs[0].model.norm, NormKind::kLayerNorm);
 }
 
+// A recipe's dispatcher, and experts that are spread over tensor-parallel ranks: 8 parts, 4 replicas of 2 ranks.
+TEST(RunCollection, ExpertsAreReachedAsTheRowSays) {
+  json even = row();
+  even["model"]["n_experts"] = 8;
+  even["model"]["topk"] = 2;
+  even["model"]["moe_ffn_hidden"] = 1024;
+  even["parallel"]["ep"] = 4;
+  json wide = even, recipe = even;
+  wide["parallel"]["ep"] = 8;
+  recipe["notes"] = "Recipe X: cuda_graph=None, dispatcher=hybridep.";
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({even, wide, recipe}, mistakes);
+  ASSERT_EQ(runs.size(), 3u);
+  const auto set = [&](std::size_t i) {
+    return std::pair(text_of(runs[i].spec, "plan/etp"), text_of(runs[i].spec, "plan/expert_dispatch"));
+  };
+  EXPECT_EQ(set(0), std::pair(std::string("not set"), std::string("not set")));
+  EXPECT_EQ(set(1), std::pair(std::string("1"), std::string("not set")));
+  EXPECT_EQ(set(2), std::pair(std::string("1"), std::string("deepep")));
+}
+
 TEST(RunCollection, RowsWithMistakesAreNamedAndOthersGoOn) {
   json broken = row(), other = row();
   broken["norm"]["step_time_s"] = "fast";
