@@ -128,7 +128,10 @@ std::vector<Candidate> exchanges(const Scenario& from) {
     for (const ExpertDispatch dispatch : {ExpertDispatch::kAllToAll, ExpertDispatch::kDeepEp}) {
       ParallelPlan plan = from.plan;
       plan.overlap_ep |= beside && from.model.moe->shared_experts > 0;
-      if (dispatch == ExpertDispatch::kDeepEp) plan.expert_dispatch = dispatch;
+      if (dispatch == ExpertDispatch::kDeepEp) {
+        plan.expert_dispatch = dispatch;
+        if (plan.tp > 1) plan.etp = 1;  // it sends a token to one rank of an expert
+      }
       if (plan == from.plan || (!found.empty() && plan == found.back().plan)) continue;
       const char* change = plan.overlap_ep == from.plan.overlap_ep ? "send each node one copy of a token"
                            : plan.expert_dispatch == from.plan.expert_dispatch
@@ -136,6 +139,11 @@ std::vector<Candidate> exchanges(const Scenario& from) {
                                : "send each node one copy of a token, while shared experts compute";
       found.push_back(with_plan(from, change, plan));
     }
+  }
+  if (from.plan.tp > 1 && from.plan.etp != 1) {
+    ParallelPlan plan = from.plan;
+    plan.etp = 1;
+    found.push_back(with_plan(from, "keep each expert on one rank", plan));
   }
   return found;
 }

@@ -202,24 +202,30 @@ TEST(Resolve, AFrameworkHasOnlyWhatItHas) {
 // Advice can be added to the plan's own flags: it names the schedule where it has another one, and no plan of it is
 // tighter than the GPU's memory.
 TEST(Resolve, AdviceCanBeAddedToAPlan) {
-  ScenarioSpec spec;
-  spec.set("model", "llama3-70b").set("machine/gpu", "h200").set("plan/tp", 4).set("plan/pp", 4);
-  spec.set("plan/dp", 8).set("training/global_batch", 512).set("plan/schedule", "zb-h1");
-  const auto report = simulate(resolved(spec));
-  ASSERT_TRUE(report) << to_text(report.error());
-  int chunked = 0;
-  for (const Improvement& improvement : report->improvements) {
-    if (improvement.at_most) continue;
-    ScenarioSpec changed = spec;
-    for (const Assignment& each : improvement.set) changed.set(each.field, std::string_view(each.text));
-    chunked += std::any_of(improvement.set.begin(), improvement.set.end(),
-                           [](const Assignment& each) { return each.field == "plan/vpp"; });
-    const auto again = simulate(resolved(changed));
-    ASSERT_TRUE(again) << improvement.change;
-    EXPECT_NEAR((report->step - again->step) / improvement.saves, 1, 1e-6) << improvement.change;
-    EXPECT_LE(again->memory.device(), again->scenario.cluster.gpu.memory) << improvement.change;
+  ScenarioSpec dense, experts;
+  dense.set("model", "llama3-70b").set("machine/gpu", "h200").set("plan/tp", 4).set("plan/pp", 4);
+  dense.set("plan/dp", 8).set("training/global_batch", 512).set("plan/schedule", "zb-h1");
+  // DeepEP needs experts that are not divided.
+  experts.set("model", "deepseek-v2-lite").set("plan/tp", 2).set("plan/dp", 16).set("plan/ep", 16);
+  experts.set("training/global_batch", 256);
+  for (const auto& [spec, field] : {std::pair(dense, "plan/vpp"), std::pair(experts, "plan/expert_dispatch")}) {
+    const auto report = simulate(resolved(spec));
+    ASSERT_TRUE(report) << to_text(report.error());
+    int changes = 0;
+    for (const Improvement& improvement : report->improvements) {
+      if (improvement.at_most) continue;
+      ScenarioSpec changed = spec;
+      for (const Assignment& each : improvement.set) {
+        changed.set(each.field, std::string_view(each.text));
+        changes += each.field == field;
+      }
+      const auto again = simulate(resolved(changed));
+      ASSERT_TRUE(again) << improvement.change;
+      EXPECT_NEAR((report->step - again->step) / improvement.saves, 1, 1e-6) << improvement.change;
+      EXPECT_LE(again->memory.device(), again->scenario.cluster.gpu.memory) << improvement.change;
+    }
+    EXPECT_GE(changes, 1) << field;
   }
-  EXPECT_GE(chunked, 1);
 }
 
 // A remedy can be added to the plan's own flags, too. It needs more nodes only where no plan on those that there are
