@@ -134,7 +134,6 @@ logits are kept in half precision|parallelism/src/blocks/loss.cc|s@tensors \* 4 
 eager cross-entropy runs in the format of the logits|parallelism/src/blocks/loss.cc|s@Operator{std::move(kind), DType::kFp32}@Operator{std::move(kind), shape.dtype}@|unit_parallelism
 keys have no projection|parallelism/src/blocks/attention.cc|s@shape.heads + 2 \* shape.kv_heads@shape.heads + shape.kv_heads@|unit_parallelism property_parallelism
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
-queries see all gathered keys|parallelism/src/blocks/attention.cc|s@(shape.sequence + attention.query_length) / 2@shape.sequence@|unit_parallelism property_parallelism
 dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + shape.element : 0@dropout ? shape.element : 0@|unit_parallelism property_parallelism
 what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@beside ? 1 / ranks : 1@beside ? ranks / ranks : 1@|unit_parallelism property_parallelism
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
@@ -170,7 +169,7 @@ a channel is two SMs|simulator/src/costs.cc|s@taken.channels / static@2 * taken.
 no time is lost after a failure|simulator/src/time_to_train.cc|s@const double restarts = std::exp(-r);@const double restarts = std::exp(-0 * r);@|unit_simulator property_simulator
 checkpoints come too often|simulator/src/time_to_train.cc|s@std::sqrt(2 \* d \* m)@std::sqrt(d * m)@|unit_simulator property_simulator
 more GPUs fail as rarely as one|simulator/src/time_to_train.cc|s@reliability.gpu_time_between_failures / gpus@reliability.gpu_time_between_failures / 1.0@|unit_simulator property_simulator
-a checkpoint has no master weight|simulator/src/time_to_train.cc|s@full_precision ? 8 : 12@full_precision ? 8 : 8@|unit_simulator property_simulator
+a checkpoint has no master weight|parallelism/src/memory.cc|s@BytesPerParameter{size_of(dtype) / units::B, 4 + state}@BytesPerParameter{size_of(dtype) / units::B, state}@|unit_parallelism unit_simulator
 GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = gpus \* @time.gpu_hours = @|unit_simulator property_simulator
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above)@parts.forecasts_above + parts.rest_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.factor@@|unit_simulator property_simulator
@@ -196,7 +195,7 @@ the interval of a training has no failures|simulator/src/time_to_train.cc|s@time
 the busiest stage's network time is the last one's|simulator/src/search.cc|s@most = std::max(most, sum);@most = sum;@|unit_simulator property_simulator
 weights and states fill no memory|simulator/src/host_waits.cc|s@const bool tight = used.total() > kTight \* scenario.cluster.gpu.memory;@const bool tight = used.activations > kTight * scenario.cluster.gpu.memory;@|unit_simulator property_simulator
 hidden collectives are exposed|simulator/src/clocks/fragment_length.h|s@length = std::max(length, stream);@length += duration(index(node.work));@|unit_simulator property_simulator
-a remedy keeps its replicas|simulator/src/memory_remedy.cc|s@each.plan.dp = plan.dp / growth@each.plan.dp = plan.dp@|unit_simulator property_simulator
+a remedy keeps its replicas|simulator/src/memory_remedy.cc|s@each.plan.dp = plan.dp / times@each.plan.dp = plan.dp@|unit_simulator
 efficient kernels are faster than their floor|simulator/src/predict.cc|s@max(min(forecast.floor, forecast.latency), forecast.latency / efficiency);@max(0 * min(forecast.floor, forecast.latency), forecast.latency / efficiency);@|unit_simulator property_simulator
 a weight is listed without its states|chakra_io/src/symbolic_operators.cc|s@kWithStates = 5@kWithStates = 1@|unit_chakra_io property_chakra_io
 the shard of an operand counts|chakra_io/src/symbolic_operators.cc|s@if (letters(sums\[0\]) < letters(sums\[1\]))@if (letters(sums[0]) > letters(sums[1]))@|unit_chakra_io property_chakra_io
@@ -213,6 +212,17 @@ short forecasts lie in their interval|validation/src/error_table.cc|s@row->low <
 others are judged by their own forecasts|validation/src/error_table.cc|s@found->second / row->measured - 1@row->measured / found->second - 1@|unit_validation
 the baseline takes the sum of utilizations|validation/src/run_suite.cc|s@(utilization.sum / utilization.runs)@(utilization.sum / std::min(1, utilization.runs))@|unit_validation
 each run of a publication has a vote|validation/src/left_out_constants.cc|s@const double weight = 1 / counts\[judged.run->publication\];@const double weight = 1 / std::min(1.0, static_cast<double>(counts[judged.run->publication]));@|unit_validation
+experts have replicas only where other layers have|parallelism/src/pipeline.h|s@std::max(replicas(plan, false), replicas(plan, true)) > 1@replicas(plan, false) > 1@|unit_parallelism property_parallelism
+hidden states are gathered before latents|parallelism/src/blocks/attention.cc|s@const std::int64_t own = shape.sharded_tokens@const std::int64_t own = shape.tokens@|unit_parallelism property_parallelism
+experts keep only the rows that they sent|parallelism/src/blocks/moe.cc|s@static_cast<double>(size.rows) \* static_cast<double>(in)@static_cast<double>(size.routed) * static_cast<double>(in)@|unit_parallelism property_parallelism
+an output in 8 bits is all that attention keeps|parallelism/src/blocks/attention.cc|s@blocks::is_quantized(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism
+the gradient of an embedding is not added to the sums|parallelism/src/blocks/embedding.cc|s@  blocks::add_to_sums(.*@@|unit_parallelism property_parallelism
+moments in 8 bits are updated like those in fp32|parallelism/src/planner.cc|s@plan_.optimizer_state == MomentType::kFp32@plan_.optimizer_state != MomentType::kBf16@|unit_parallelism
+gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std::max<std::int64_t>(1, shape.sequence / 2)@std::max<std::int64_t>(1, shape.sequence)@|unit_parallelism
+a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@other.query_length = std::min(other.query_length, other.window);@@|unit_parallelism
+FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@rates.products > 0 ? machine.exponential_rate@true ? machine.exponential_rate@|unit_compute_model
+a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
+checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, MomentType::kFp32)@|unit_simulator
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

@@ -52,6 +52,15 @@ TEST(TimeToTrain, NoIntervalIsMuchBetter) {
   }
 }
 
+// A checkpoint holds weights in bf16, master weights and two moments: 14 bytes a parameter, 8 with moments in 8 bits.
+TEST(TimeToTrain, CheckpointsHoldWhatTheOptimizerKeeps) {
+  const Model model = Catalog::built_in().model("llama3-8b").value();
+  const double parameters = model_parameters(model).total();
+  EXPECT_DOUBLE_EQ(checkpoint_size(model, DType::kBf16, MomentType::kFp32) / units::B, 14 * parameters);
+  EXPECT_DOUBLE_EQ(checkpoint_size(model, DType::kBf16, MomentType::k8Bit) / units::B, 8 * parameters);
+  EXPECT_DOUBLE_EQ(checkpoint_size(model, DType::kFp32, MomentType::kFp32) / units::B, 12 * parameters);
+}
+
 TEST(TimeToTrain, WithoutFailuresOnlyCheckpointsCost) {
   // M to infinity: t / (t + D).
   EXPECT_NEAR(goodput(900.0 * units::s, 100.0 * units::s, kRestart, 1e15 * units::s), 0.9, 1e-9);
