@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ns_dist/energy.h"
+#include "ns_dist/parameters.h"
 #include "ns_dist/simulator.h"
 
 namespace ns_dist {
