@@ -222,7 +222,7 @@ gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std:
 a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@other.query_length = std::min(other.query_length, other.window);@@|unit_parallelism
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@rates.products > 0 ? machine.exponential_rate@true ? machine.exponential_rate@|unit_compute_model
 a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
-checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, MomentType::kFp32)@|unit_simulator
+checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType())@|unit_simulator
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

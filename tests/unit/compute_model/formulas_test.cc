@@ -46,6 +46,7 @@ Operator product(std::int64_t m, std::int64_t n, std::int64_t k) {
 TEST(Formulas, FlashAttention2FollowsClockAndUnits) {
   Gpu gpu = hundred_sms();
   gpu.architecture = "blackwell";
+  gpu.tensor[DType::kFp16] = 10'000 * TFLOP / s;  // products are no limit
   Gpu ultra = gpu;
   ultra.architecture = "blackwell-ultra";
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
@@ -54,6 +55,9 @@ TEST(Formulas, FlashAttention2FollowsClockAndUnits) {
     attention.library = Library::kFlash2;
     const Operator op{attention, DType::kFp16};
     EXPECT_DOUBLE_EQ(seconds(ultra, op), seconds(gpu, op));
+    attention.library = Library::kCudnn;
+    const Operator cudnn{attention, DType::kFp16};
+    EXPECT_LE(seconds(ultra, cudnn), seconds(gpu, cudnn));
   }
 }
 

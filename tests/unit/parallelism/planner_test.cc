@@ -437,6 +437,10 @@ TEST(Planner, GradientsAreSummedByTheProductsOrApart) {
   const double weights = 1024.0 * 4096;  // of mlp.fc2; two microbatches, two layers
   const auto fused = added();
   EXPECT_EQ(fused.count("mlp.fc2.wgrad.accumulate"), 0u);
+  // Of an embedding's table, zeros that are filled in, and always a kernel that adds its gradient to the fp32 sums.
+  const double table = 1024.0 * static_cast<double>(model.vocabulary);
+  EXPECT_DOUBLE_EQ(fused.at("embedding.gradient"), 2 * table * 2);
+  EXPECT_DOUBLE_EQ(fused.at("embedding.wgrad.accumulate"), 2 * table * (2 + 4 + 4));
   plan.grad_accumulation = GradAccumulation::kFp32;
   auto apart = added();
   EXPECT_DOUBLE_EQ(apart.at("mlp.fc2.wgrad.accumulate"), 4 * weights * (2 + 4 + 4 + 4 + 4));
