@@ -67,7 +67,7 @@ void add_reasons(std::string& page, const SearchResult& result) {
 std::string long_time(Seconds time) {
   const double hours = time / units::s / 3600;
   if (hours < 1) return duration_text(time);
-  if (hours > kNever) return "more than a million years: failures come sooner than a step is repeated";
+  if (hours > kNever) return "more than a million years";
   return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
 }
 

@@ -71,6 +71,14 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
                                         "cuBLAS multiplies them on the vector units, many times as slow",
                                         query % 8 != 0 ? query : value)});
   }
+  const ContextExchange exchange = scenario.plan.cp_comm;
+  const bool ring = exchange == ContextExchange::kRing || exchange == ContextExchange::kHierarchical;
+  if (scenario.plan.cp > 1 && ring && scenario.model.sliding_window > 0) {
+    found.push_back({"unsupported_library",
+                     "TransformerEngine exchanges keys of sliding windows by plan/cp_comm=a2a or "
+                     "all-gather alone: the forecast supposes a ring that leaves out what lies "
+                     "outside a window"});
+  }
   const Library library = scenario.plan.attention_library;
   if (!scenario.plan.flash_attention) return;
   if ((library == Library::kFlash3 && gpu.architecture != "hopper") ||
@@ -97,13 +105,6 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
     found.push_back({"without_effect", fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble "
                                                    "is not shorter than with plan/schedule={}",
                                                    plan.schedule, ParallelPlan().schedule)});
-  }
-  const bool ring = plan.cp_comm == ContextExchange::kRing || plan.cp_comm == ContextExchange::kHierarchical;
-  if (plan.cp > 1 && ring && scenario.model.sliding_window > 0) {
-    found.push_back({"unsupported_library",
-                     "TransformerEngine exchanges keys of sliding windows by plan/cp_comm=a2a or "
-                     "all-gather alone: the forecast supposes a ring that leaves out what lies "
-                     "outside a window"});
   }
   const std::int64_t most = (scenario.model.layers + chunks - 1) / chunks;
   const std::string held =
