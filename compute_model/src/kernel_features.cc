@@ -55,10 +55,6 @@ std::string kernel_class_name(Predictor predictor, std::size_t kernel_class) {
   return kind.class_name == nullptr ? std::string(kind.name) : kind.class_name(kernel_class);
 }
 
-std::string_view generation_of(const Gpu& gpu) {
-  return std::string_view(gpu.architecture).substr(0, gpu.architecture.find('-'));
-}
-
 std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Machine> measured) {
   const auto ratios = [](const Machine& m) {
     DType dtype = DType::kBf16;
@@ -86,7 +82,8 @@ std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Mach
                        (fed_alike ? 0 : 10) + 2 * std::min(5.0, apart);
     if (nearest && far >= least) continue;
     least = far;
-    const bool same = machine.gpu.vendor == other.gpu.vendor && generation_of(machine.gpu) == generation_of(other.gpu);
+    const bool same = machine.gpu.vendor == other.gpu.vendor &&
+                      generation_of(machine.gpu.architecture) == generation_of(other.gpu.architecture);
     nearest = Neighbor{i, !same ? 0.5 : generation(machine) == generation(other) ? 1.0 : 0.75, same};
   }
   return nearest;

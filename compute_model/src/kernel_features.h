@@ -74,9 +74,6 @@ struct Pace {
 };
 Pace pace_of(const Machine& machine, const Machine& other);
 
-// "blackwell" of "blackwell-ultra".
-std::string_view generation_of(const Gpu& gpu);
-
 // Contract: predictor_of(op, machine.gpu, mode) is `predictor`, and the operator is valid.
 Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode);
 

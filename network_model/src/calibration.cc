@@ -63,7 +63,7 @@ bool has_two_dies(std::string_view family) { return family == "blackwell" || fam
 // GPUs without NVLink whose PCIe transfers may go through the host's memory, as those of the measured L40S. Data-center
 // GPUs of earlier generations reach each other over PCIe switches; the measurements do not apply to them.
 bool may_go_through_host(const Gpu& gpu) {
-  return !gpu.scale_up && (gpu.architecture == "ada" || family_of(gpu.architecture) == "blackwell");
+  return !gpu.scale_up && (gpu.architecture == "ada" || generation_of(gpu.architecture) == "blackwell");
 }
 
 }  // namespace
@@ -85,10 +85,6 @@ CollectiveKind measured_like(CollectiveKind kind) {
   }
 }
 
-std::string_view family_of(std::string_view architecture) {
-  return architecture == "blackwell-ultra" ? std::string_view("blackwell") : architecture;
-}
-
 Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& cluster) {
   for (const LinkClass link_class : {LinkClass::kNvlink, LinkClass::kPcie}) {
     const bool present = std::any_of(cluster.levels.begin(), cluster.levels.end(), [&](const FabricLevel& level) {
@@ -108,7 +104,7 @@ std::size_t Calibration::row(CollectiveKind kind, Transport transport, bool inte
 }
 
 void Calibration::add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class) {
-  const std::string_view family = family_of(cluster.gpu.architecture);
+  const std::string_view family = generation_of(cluster.gpu.architecture);
   // The curves of this link class, by row and number of ranks.
   std::vector<std::array<std::vector<const CalibrationCurve*>, kMostRanks + 1>> measured(kAllKinds.size() * 4);
   for (const CalibrationCurve& curve : calibration.curves) {

@@ -13,9 +13,6 @@ namespace ns_dist::network {
 // The fallback of `kind`: the collective whose corrections it takes where it was not measured itself.
 CollectiveKind measured_like(CollectiveKind kind);
 
-// Architectures that share their corrections: "blackwell-ultra" counts as "blackwell".
-std::string_view family_of(std::string_view architecture);
-
 // Bytes from which most machines are bound by bandwidth. Shorter messages have an interval of their own.
 inline constexpr double kLongMessage = 1 << 20;
 

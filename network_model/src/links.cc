@@ -87,10 +87,10 @@ const Hops& hops_of(LinkClass link_class) {
 
 }  // namespace
 
-Generation generation_of(std::string_view architecture) {
+Generation nccl_generation_of(std::string_view architecture) {
   if (architecture == "pascal" || architecture == "volta") return Generation::kVolta;
   if (architecture == "turing" || architecture == "ampere" || architecture == "ada") return Generation::kAmpere;
-  if (architecture.substr(0, 9) == "blackwell") return Generation::kBlackwell;
+  if (generation_of(architecture) == "blackwell") return Generation::kBlackwell;
   return Generation::kHopper;
 }
 
@@ -132,7 +132,7 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   Link link;
   link.name = name_of(level.fabric.kind);
   link.link_class = link_class_of(level.fabric.kind);
-  link.generation = generation_of(gpu.architecture);
+  link.generation = nccl_generation_of(gpu.architecture);
   link.nvls =
       !level.ring && level.fabric.kind == FabricKind::kNvswitch && constants_of(link.generation).nvls_efficiency > 0;
   link.peak = level.bandwidth_per_gpu() / (units::B / units::s);

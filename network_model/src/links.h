@@ -21,7 +21,7 @@ constexpr double of(const PerProtocol& values, Protocol protocol) { return value
 enum class Generation { kVolta, kAmpere, kHopper, kBlackwell };
 
 // The generation whose constants describe the architecture of a GPU best ("ampere", "blackwell-ultra", "cdna3", ...).
-Generation generation_of(std::string_view architecture);
+Generation nccl_generation_of(std::string_view architecture);
 
 // Fabrics that behave alike; measured corrections are kept per class and generation.
 enum class LinkClass { kNvlink, kPcie, kXgmi, kNetwork };

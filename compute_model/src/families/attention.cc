@@ -90,7 +90,7 @@ constexpr double kEagerForward = 94, kEagerBackward = 43;
 // matrix instructions of Hopper and B200 (CUDA C++ Programming Guide, compute capability 12.0).
 std::string_view kernels_of(const Gpu& gpu) {
   if (gpu.vendor != "nvidia") return "";
-  return gpu.compute_capability.starts_with("12") ? "ada" : generation_of(gpu);
+  return gpu.compute_capability.starts_with("12") ? "ada" : generation_of(gpu.architecture);
 }
 
 const Rates* rates_of(const Machine& machine, const Attention& op, bool eight_bit) {

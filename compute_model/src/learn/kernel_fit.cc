@@ -218,9 +218,9 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
         left_out.insert(gpu.id);
         continue;
       }
-      const auto generation =
-          std::find_if(options.exclude_generations.begin(), options.exclude_generations.end(),
-                       [&](const std::string& name) { return name == gpu.architecture || name == generation_of(gpu); });
+      const auto generation = std::find_if(
+          options.exclude_generations.begin(), options.exclude_generations.end(),
+          [&](const std::string& name) { return name == gpu.architecture || name == generation_of(gpu.architecture); });
       if (generation != options.exclude_generations.end()) {
         left_out.insert(*generation);
         continue;
@@ -338,7 +338,7 @@ class Fitter {
     std::map<std::string, std::set<std::size_t>> generations;
     for (const std::size_t g : present_) {
       trials.push_back({{g}, LeftOut::kGpu});
-      generations[std::string(generation_of(gpus_[g]))].insert(g);
+      generations[std::string(generation_of(gpus_[g].architecture))].insert(g);
     }
     if (present_.size() == 1) trials.clear();
     for (const auto& [name, members] : generations) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/dtype.h"
@@ -26,6 +27,11 @@ struct HostSide {
   BytesPerSecond memory_bandwidth;  // of the CPU's memory, a GPU's share
   friend bool operator==(const HostSide&, const HostSide&) = default;
 };
+
+// The generation of an architecture: "blackwell" of "blackwell-ultra".
+constexpr std::string_view generation_of(std::string_view architecture) {
+  return architecture.substr(0, architecture.find('-'));
+}
 
 struct Gpu {
   std::string id, name;

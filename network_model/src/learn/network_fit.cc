@@ -363,7 +363,7 @@ Result<void> add_measurement(const CollectiveMeasurement& m, const std::string& 
   GroupKey key;
   if (options.for_one_cluster) key.cluster = cluster.id;
   key.fabric = network::name_of(outermost.link_class);
-  key.architecture = network::family_of(cluster.gpu.architecture);
+  key.architecture = generation_of(cluster.gpu.architecture);
   key.kind = m.kind;
   key.ranks = m.ranks;
   key.ranks_per_node = m.ranks_per_node;
