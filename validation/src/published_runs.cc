@@ -79,7 +79,8 @@ Model read_collected_model(JsonReader& reader, const Named& named) {
   return model;
 }
 
-void read_parallel(JsonReader& reader, CollectedRun& run) {
+// `notes` of the row may hold a recipe's "dispatcher=deepep" or "hybridep", which serve undivided experts.
+void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run) {
   foreign(reader);
   ScenarioSpec& spec = run.spec;
   const std::int64_t tp = reader.integer("tp", 1, kMost);
@@ -87,9 +88,17 @@ void read_parallel(JsonReader& reader, CollectedRun& run) {
   const std::int64_t pp = reader.integer("pp", 1, kMost), vpp = count(reader, "vpp", 1);
   spec.set("plan/pp", pp);
   spec.set("plan/vpp", vpp);
-  spec.set("plan/dp", reader.integer("dp", 1, kMost));
-  spec.set("plan/cp", count(reader, "cp", 1));
-  spec.set("plan/ep", count(reader, "ep", 1));
+  const std::int64_t dp = reader.integer("dp", 1, kMost), cp = count(reader, "cp", 1), ep = count(reader, "ep", 1);
+  spec.set("plan/dp", dp);
+  spec.set("plan/cp", cp);
+  spec.set("plan/ep", ep);
+  if (run.model.moe) {
+    const bool one_copy = notes.find("dispatcher=deepep") != std::string_view::npos ||
+                          notes.find("dispatcher=hybridep") != std::string_view::npos;
+    if (one_copy) spec.set("plan/expert_dispatch", ExpertDispatch::kDeepEp);
+    // Experts that are spread over more ranks than there are replicas cannot be divided either.
+    if (one_copy || (dp * cp) % ep != 0) spec.set("plan/etp", 1);
+  }
   // Layers that fill the pipeline only together with the embedding and the loss: Megatron-LM counts these as layers
   // then (account_for_embedding_in_pipeline_split).
   const std::int64_t layers = run.model.layers, positions = std::max<std::int64_t>(1, pp * vpp);
@@ -163,22 +172,6 @@ BytesPerSecond pair_bandwidth(std::string_view text) {
   return links ? static_cast<double>(*links) * kLink : BytesPerSecond();
 }
 
-// How tokens reach their experts. Notes may hold a recipe's "dispatcher=deepep" or "hybridep", which serve undivided
-// experts. Experts that are spread over more ranks than there are replicas cannot be divided either.
-void read_dispatch(std::string_view notes, CollectedRun& run) {
-  if (!run.model.moe) return;
-  const auto degree = [&](std::string_view field) -> std::int64_t {
-    for (const Assignment& each : run.spec.assignments) {
-      if (each.field == field) return read_whole_number(each.text, 1, kMost).value_or(1);
-    }
-    return 1;
-  };
-  const bool one_copy = notes.find("dispatcher=deepep") != std::string_view::npos ||
-                        notes.find("dispatcher=hybridep") != std::string_view::npos;
-  if (one_copy) run.spec.set("plan/expert_dispatch", ExpertDispatch::kDeepEp);
-  if (one_copy || (degree("plan/dp") * degree("plan/cp")) % degree("plan/ep") != 0) run.spec.set("plan/etp", 1);
-}
-
 CollectedRun read_row(JsonReader& reader, const Named& named) {
   CollectedRun run;
   run.id = reader.text("id");
@@ -202,8 +195,7 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
     }
   }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model, named); });
-  reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, run); });
-  read_dispatch(notes, run);
+  reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, notes, run); });
   if (const BytesPerSecond pair = pair_bandwidth(reader.text("intra_node_link", Presence::kOptional));
       pair > BytesPerSecond()) {
     spec.set("machine/intra_bandwidth", pair);

@@ -46,18 +46,27 @@ BlockStep cross_entropy_of_classes(const Shape& shape) {
 void add_eager_cross_entropy(const Shape& shape, BlockStep& step) {
   const std::int64_t logits = shape.tokens * shape.vocabulary;
   const double fp32 = size_of(DType::kFp32) / units::B / shape.element;  // elements of the storage format
-  const auto add = [&](std::vector<Call>& calls, std::string_view suffix, OperatorKind kind) {
-    calls.push_back(blocks::kernel(shape, blocks::concat(step.name, suffix), std::move(kind)));
-  };
   const auto add_fp32 = [&](std::vector<Call>& calls, std::string_view suffix, OperatorKind kind) {
     calls.push_back({blocks::concat(step.name, suffix), Operator{std::move(kind), DType::kFp32}});
   };
-  if (fp32 > 1) add(step.forward, ".cast", Elementwise{"cast", logits, 1, fp32, 1});
+  const auto add_cast = [&](std::vector<Call>& calls, std::string_view suffix, double read, double written) {
+    if (fp32 == 1) return;
+    calls.push_back(
+        blocks::kernel(shape, blocks::concat(step.name, suffix), Elementwise{"cast", logits, read, written, 1}));
+  };
+  add_cast(step.forward, ".cast", 1, fp32);
   add_fp32(step.forward, ".log_softmax", Softmax{shape.tokens, shape.vocabulary, Pass::kForward});
   add_fp32(step.forward, ".nll", Elementwise{"nll_loss", shape.tokens, 2, 1, 1});
   add_fp32(step.input_gradient, ".nll.backward", Elementwise{"nll_loss_backward", logits, 0, 1, 1});
   add_fp32(step.input_gradient, ".log_softmax.backward", Softmax{shape.tokens, shape.vocabulary, Pass::kBackward});
-  if (fp32 > 1) add(step.input_gradient, ".cast.backward", Elementwise{"cast", logits, fp32, 1, 1});
+  add_cast(step.input_gradient, ".cast.backward", fp32, 1);
+}
+
+void add_cross_entropy(const Shape& shape, BlockStep& step) {
+  step.forward.push_back(
+      blocks::kernel(shape, step.name, CrossEntropy{shape.tokens, shape.vocabulary, Pass::kForward}));
+  step.input_gradient.push_back(blocks::kernel(shape, blocks::concat(step.name, ".backward"),
+                                               CrossEntropy{shape.tokens, shape.vocabulary, Pass::kBackward}));
 }
 
 BlockStep cross_entropy(const Shape& shape) {
@@ -65,20 +74,11 @@ BlockStep cross_entropy(const Shape& shape) {
   BlockStep step;
   step.name = "loss.cross_entropy";
   step.forward.reserve(6);
-  if (eager) {
-    add_eager_cross_entropy(shape, step);
-  } else {
-    step.forward.push_back(
-        blocks::kernel(shape, step.name, CrossEntropy{shape.tokens, shape.vocabulary, Pass::kForward}));
-  }
+  eager ? add_eager_cross_entropy(shape, step) : add_cross_entropy(shape, step);
   // Row maximum, target logit and sum of exponentials, fp32, for each token.
   const Bytes row_values = static_cast<double>(shape.tokens) * size_of(DType::kFp32);
   for (const char* name : {"loss.max.all_reduce", "loss.target.all_reduce", "loss.sum.all_reduce"}) {
     blocks::communicate(shape, step.forward, name, CollectiveKind::kAllReduce, row_values);
-  }
-  if (!eager) {
-    step.input_gradient.push_back(blocks::kernel(shape, "loss.cross_entropy.backward",
-                                                 CrossEntropy{shape.tokens, shape.vocabulary, Pass::kBackward}));
   }
   step.kept_as = ActivationKind::kLogits;
   // Logits in fp32 (Korthikanti et al. 2022, s.4.3). In eager mode the logits, which the model's output holds, and as
