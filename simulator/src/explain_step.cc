@@ -43,6 +43,12 @@ Bound bound_of(const std::vector<PathEntry>& path) {
   return longest == seconds.end() ? Bound::kCompute : longest->first;
 }
 
+// What each further expert of a grouped product adds to its launch, as text.
+std::string experts_launched(const Scenario& scenario) {
+  if (!scenario.model.moe || !(scenario.host.expert_launch_cost > Seconds())) return {};
+  return fmt::format(", {:.3g} us for each further expert", scenario.host.expert_launch_cost / units::us);
+}
+
 }  // namespace
 
 std::vector<Addition> additions(const Scenario& scenario, const Prediction& prediction, const Session& session) {
@@ -76,7 +82,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   add("host launches",
       host.cuda_graphs
           ? std::string("none with CUDA graphs")
-          : fmt::format("{:.3g} us each{}", host.launch_cost / units::us,
+          : fmt::format("{:.3g} us each{}{}", host.launch_cost / units::us, experts_launched(scenario),
                         host.blocking_launches ? ", and each blocks" : ", hidden where kernels take longer"),
       without({"host.launches"}));
   if (host.empty_cache) {

@@ -16,10 +16,20 @@ namespace {
 // Xeon of a DGX H100 and 33 to 37 us on Grace (TransformerEngine issue 2053), a factor of 2.5 from end to end.
 constexpr double kFastHost = 0.6, kSlowHost = 1.5;
 
+// What a host launches in a run of `fragment`.
+Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable& works) {
+  Seconds launches = static_cast<double>(fragment.nodes.size()) * host.launch_cost;
+  for (const FragmentNode& node : fragment.nodes) {
+    const auto* op = std::get_if<Operator>(&works[index(node.work)].work);
+    const auto* grouped = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
+    if (grouped != nullptr) launches += static_cast<double>(grouped->experts - 1) * host.expert_launch_cost;
+  }
+  return launches;
+}
+
 // How long the GPU waits in a run of `fragment`, by row of costs. `room` is room to work in.
-void find_waits(const Host& host, const Fragment& fragment, const ProgramCosts& costs, std::vector<double>& room,
-                std::vector<Forecast>& waits) {
-  const Seconds launches = static_cast<double>(fragment.nodes.size()) * host.launch_cost;
+void find_waits(const Host& host, const Fragment& fragment, Seconds launches, const ProgramCosts& costs,
+                std::vector<double>& room, std::vector<Forecast>& waits) {
   waits.clear();
   for (const ProgramCosts::Row& row : costs.rows) {
     const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
@@ -108,7 +118,7 @@ void add_host_waits(const Host& host, StepProgram& program, ProgramCosts& costs)
   std::vector<double> room;
   std::vector<Forecast> waits;
   for (Fragment& fragment : program.fragments) {
-    find_waits(host, fragment, costs, room, waits);
+    find_waits(host, fragment, launches_of(host, fragment, program.works), costs, room, waits);
     if (std::all_of(waits.begin(), waits.end(), [](const Forecast& wait) { return !(wait.latency > Seconds()); }))
       continue;
     const WorkId work = add_wait("host.launches", waits, program, costs);

@@ -100,6 +100,9 @@ struct Host {
   // steps on one node (vTrain, MICRO 2024) have their least error there, and so have those of BigScience, whose
   // launches block; no other publication changes between 0 and 80 us.
   Seconds launch_cost = 60 * units::us;
+  // Of each expert's product after the first, where a library launches a grouped product expert by expert; zero: one
+  // kernel computes all.
+  Seconds expert_launch_cost{};
   bool cuda_graphs = false;        // a recorded graph launches kernels: the GPU never waits
   bool blocking_launches = false;  // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
   // Of the CPUs' memory, the share of one GPU, data sheet; zero: the superchip's own, or kUsualHostMemory.
@@ -115,6 +118,12 @@ void visit_fields(Visitor&& visit, T& host) {
          .values = "TIME",
          .default_text = "60 us, or what the framework sets"},
         host.launch_cost);
+  visit({.name = "host/expert_launch_cost",
+         .help = "host time that a grouped product takes for each expert after the first",
+         .values = "TIME",
+         .default_text = "0, one kernel for all experts, or what the framework sets",
+         .in_reports = InReports::kUnlessDefault},
+        host.expert_launch_cost);
   visit({.name = "host/cuda_graphs", .help = "a recorded graph launches the kernels"}, host.cuda_graphs);
   visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
         host.blocking_launches);

@@ -96,6 +96,19 @@ TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   EXPECT_LT(simulate(scenario, session)->step / bound.step, 0.1);
 }
 
+// A library that launches a grouped product expert by expert: two products in a layer's forward pass and twice as many
+// in its backward pass, each with seven experts after the first, in eight layers and sixteen microbatches.
+TEST(Simulate, AGroupedProductIsLaunchedExpertByExpert) {
+  Scenario scenario = small_scenario();
+  scenario.model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512};
+  const Session session = *Session::make(scenario);
+  scenario.host = {.launch_cost = 50 * ms};
+  const Seconds one_kernel = simulate(scenario, session)->step;
+  scenario.host.expert_launch_cost = 10 * ms;
+  const Seconds more = simulate(scenario, session)->step - one_kernel;
+  EXPECT_NEAR(more / ms, (2 + 4) * 7 * 10 * 8 * 16, 1);
+}
+
 // Launches run ahead of kernels that take longer than they do; where each is awaited, all of them cost.
 TEST(Simulate, ShortLaunchesHideBehindKernels) {
   Scenario scenario = small_scenario();
