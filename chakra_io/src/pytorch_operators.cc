@@ -122,17 +122,18 @@ std::optional<OperatorKind> convolution(const Shape& input, const Shape& weight,
 
 struct Pointwise {
   std::string_view name;
-  double inputs = 1, outputs = 1, flops = 1;  // inputs 0: as many tensors of the full size as are given
+  double inputs = 1, outputs = 1;  // inputs 0: as many tensors of the full size as are given
+  double flops = Elementwise::flops_of(name);
 };
 constexpr Pointwise kPointwise[] = {{"add", 0},
                                     {"sub", 0},
                                     {"mul", 0},
                                     {"div", 0},
                                     {"relu"},
-                                    {"gelu", 1, 1, 10},
-                                    {"silu", 1, 1, 5},
-                                    {"sigmoid", 1, 1, 4},
-                                    {"tanh", 1, 1, 8},
+                                    {"gelu"},
+                                    {"silu"},
+                                    {"sigmoid"},
+                                    {"tanh"},
                                     {"dropout", 1, 1.5, 2},
                                     {"native_dropout", 1, 1.5, 2},
                                     {"clone"},

@@ -137,9 +137,8 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
           [&](const OptimizerStep&) { return streaming(op, work, 1, kStreamed, steps); },
           [&](const Copy&) { return streaming(op, work, 1, kStreamed, steps); },
           [&](const Convolution& o) {
-            const double height = std::floor((d(o.in_height) + 2 * d(o.padding) - d(o.kernel)) / d(o.stride)) + 1;
-            const double width = std::floor((d(o.in_width) + 2 * d(o.padding) - d(o.kernel)) / d(o.stride)) + 1;
-            const double rows = d(o.batch) * height * width, depth = d(o.in_channels) * d(o.kernel) * d(o.kernel);
+            const double rows = d(o.batch) * o.out_height() * o.out_width();
+            const double depth = d(o.in_channels) * d(o.kernel) * d(o.kernel);
             Estimate e = estimate_gemm(machine_, 1, rows, d(o.out_channels), depth, GemmLayout::kNN, Epilogue::kNone,
                                        op.dtype, Roofline{}, steps);
             if (o.pass == Pass::kBackward) e.seconds *= 2;  // data and weight gradients, as many products each

@@ -27,7 +27,7 @@ struct Family {
   // Of what read_decoder reads.
   bool gated = true;
   std::string_view activation = {};  // where the file names none
-  NormKind norm = NormKind::kRmsNorm;
+  NormalizationKind norm = NormalizationKind::kRmsNorm;
   bool bias = false, qkv_bias = false, tied = false;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   NormPlacement placement = NormPlacement::kPre;
@@ -386,7 +386,7 @@ void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
   model.state_space = space;
 }
 
-constexpr NormKind kLayerNorm = NormKind::kLayerNorm;
+constexpr NormalizationKind kLayerNorm = NormalizationKind::kLayerNorm;
 constexpr QueryKeyNorm kHead = QueryKeyNorm::kHead;
 
 constexpr Family kFamilies[] = {

@@ -65,7 +65,7 @@ double visible_keys(const Attention& op) {
   return op.window > 0 && op.causal ? std::min(keys, d(op.window) + d(op.query_length) - 1) : keys;
 }
 
-double output_extent(const Convolution& op, std::int64_t input) {
+double extent(const Convolution& op, std::int64_t input) {
   return std::floor((d(input) + 2 * d(op.padding) - d(op.kernel)) / d(op.stride)) + 1;
 }
 
@@ -192,8 +192,7 @@ Work work_of(const MixtureOfExperts& op, DType dtype) {
 Work work_of(const Copy& op, DType) { return {Flops(), op.bytes, op.bytes}; }
 
 Work work_of(const Convolution& op, DType dtype) {
-  const double out =
-      d(op.batch) * d(op.out_channels) * output_extent(op, op.in_height) * output_extent(op, op.in_width);
+  const double out = d(op.batch) * d(op.out_channels) * op.out_height() * op.out_width();
   const double in = d(op.batch) * d(op.in_channels) * d(op.in_height) * d(op.in_width);
   const double weights = d(op.in_channels) * d(op.out_channels) * d(op.kernel) * d(op.kernel);
   const Flops forward = 2 * out * d(op.in_channels) * d(op.kernel) * d(op.kernel) * FLOP;
@@ -258,7 +257,7 @@ void check(Check& c, const Convolution& op) {
   c.positive("batch", op.batch), c.positive("in_channels", op.in_channels), c.positive("in_height", op.in_height);
   c.positive("in_width", op.in_width), c.positive("out_channels", op.out_channels), c.positive("kernel", op.kernel);
   c.positive("stride", op.stride), c.not_negative("padding", d(op.padding));
-  if (c.errors.empty() && (output_extent(op, op.in_height) < 1 || output_extent(op, op.in_width) < 1)) {
+  if (c.errors.empty() && (op.out_height() < 1 || op.out_width() < 1)) {
     c.add("kernel", std::to_string(op.kernel), "at most the padded input");
   }
 }
@@ -268,6 +267,9 @@ void check(Check& c, const UnknownOperator& op) {
 }
 
 }  // namespace
+
+double Convolution::out_height() const { return extent(*this, in_height); }
+double Convolution::out_width() const { return extent(*this, in_width); }
 
 std::string_view name_of(Bound bound) {
   constexpr std::array<std::string_view, 5> kNames = {"compute", "memory", "launch", "bandwidth", "latency"};
@@ -300,8 +302,8 @@ std::string to_text(const Operator& op) {
             return "softmax " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass));
           },
           [](const Normalization& o) {
-            return (o.kind == NormalizationKind::kLayerNorm ? "layernorm " : "rmsnorm ") +
-                   join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass)) + suffix(o.library);
+            return std::string(enumerator_name(o.kind)) + " " + join_dimensions({o.rows, o.columns}) +
+                   std::string(suffix(o.pass)) + suffix(o.library);
           },
           [](const Elementwise& o) {
             return o.name + " " + std::to_string(o.elements) + " elements, " + number(o.inputs) + " in, " +

@@ -94,28 +94,29 @@ OperatorKind normalization(OperatorFields& f, std::string_view name) {
 
 struct Pointwise {
   std::string_view name;
-  double inputs, flops;
+  double inputs;
+  double flops = Elementwise::flops_of(name);
   std::string_view kernel = name;
 };
-// Pointwise operators of PyTorch: two tensors, or a tensor and a scalar ("u"). FLOPs of transcendental functions are
-// those of their usual polynomial forms. mlp_act reads gate and value and writes n columns.
-constexpr std::array<Pointwise, 21> kPointwise = {{{"add", 2, 1},
-                                                   {"sub", 2, 1},
-                                                   {"mul", 2, 1},
-                                                   {"div", 2, 4},
-                                                   {"pow", 2, 20},
-                                                   {"addu", 1, 1},
-                                                   {"subu", 1, 1},
-                                                   {"mulu", 1, 1},
-                                                   {"divu", 1, 1},
-                                                   {"powu", 1, 20},
-                                                   {"relu", 1, 1},
-                                                   {"tanh", 1, 10},
-                                                   {"gelu", 1, 10},
-                                                   {"sigmoid", 1, 6},
-                                                   {"silu", 1, 7},
-                                                   {"exp", 1, 4},
-                                                   {"sqrt", 1, 4},
+// Pointwise operators of PyTorch: two tensors, or a tensor and a scalar ("u"; a division by a scalar is a product).
+// mlp_act reads gate and value and writes n columns.
+constexpr std::array<Pointwise, 21> kPointwise = {{{"add", 2},
+                                                   {"sub", 2},
+                                                   {"mul", 2},
+                                                   {"div", 2},
+                                                   {"pow", 2},
+                                                   {"addu", 1},
+                                                   {"subu", 1},
+                                                   {"mulu", 1},
+                                                   {"divu", 1},
+                                                   {"powu", 1, Elementwise::flops_of("pow")},
+                                                   {"relu", 1},
+                                                   {"tanh", 1},
+                                                   {"gelu", 1},
+                                                   {"sigmoid", 1},
+                                                   {"silu", 1},
+                                                   {"exp", 1},
+                                                   {"sqrt", 1},
                                                    {"copy", 1, 0},
                                                    {"cast", 1, 0},
                                                    {"attn_rope", 1, 6, "rope"},
@@ -256,7 +257,7 @@ std::string_view write_normalization(const OperatorKind& kind, ColumnTexts& c) {
   const auto& o = std::get<Normalization>(kind);
   c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
   c.emplace_back("library", enumerator_name(o.library));
-  return o.kind == NormalizationKind::kLayerNorm ? "layernorm" : "rmsnorm";
+  return enumerator_name(o.kind);
 }
 
 std::string_view write_elementwise(const OperatorKind& kind, ColumnTexts& c) {

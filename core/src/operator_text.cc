@@ -15,11 +15,6 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::array<std::string_view, 5> kEpilogues = {"none", "bias", "bias_gelu", "accumulate_fp32", "accumulate"};
-constexpr std::array<std::string_view, 2> kScalings = {"tensor", "block"};
-constexpr std::array<std::string_view, 2> kPasses = {"forward", "backward"};
-constexpr std::array<std::string_view, 2> kNormalizations = {"layernorm", "rmsnorm"};
-
 // One overload for each kind, with `visit(name, member)` for each member, and its kind's name.
 template <class T>
 struct NameOfKind;
@@ -144,23 +139,7 @@ std::string written(const std::string& value) { return escaped(value); }
 std::string written(Bytes value) { return written(value / units::B); }
 std::string written(Flops value) { return written(value / units::FLOP); }
 template <class Enum>
-constexpr auto names_for() {
-  if constexpr (std::is_same_v<Enum, Epilogue>) {
-    return std::span<const std::string_view>(kEpilogues);
-  } else if constexpr (std::is_same_v<Enum, Scaling>) {
-    return std::span<const std::string_view>(kScalings);
-  } else if constexpr (std::is_same_v<Enum, Pass>) {
-    return std::span<const std::string_view>(kPasses);
-  } else if constexpr (std::is_same_v<Enum, NormalizationKind>) {
-    return std::span<const std::string_view>(kNormalizations);
-  } else {
-    return names_of<Enum>();
-  }
-}
-template <class Enum>
-requires std::is_enum_v<Enum> std::string written(Enum value) {
-  return std::string(names_for<Enum>()[static_cast<std::size_t>(value)]);
-}
+requires std::is_enum_v<Enum> std::string written(Enum value) { return std::string(enumerator_name(value)); }
 
 template <class Number>
 bool read_number(std::string_view text, Number* out) {
@@ -189,7 +168,7 @@ bool read(std::string_view text, Flops* out) {
 template <class Enum>
 requires std::is_enum_v<Enum>
 bool read(std::string_view text, Enum* out) {
-  const auto names = names_for<Enum>();
+  const auto names = names_of<Enum>();
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end()) return false;
   *out = static_cast<Enum>(found - names.begin());

@@ -89,7 +89,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.ffn = reader.integer("ffn", 1, kMostSize);
   model.gated_mlp = reader.boolean("gated_mlp", false);
   model.activation = reader.enumerator<Activation>("activation", Presence::kOptional);
-  model.norm = reader.enumerator<NormKind>("norm", Presence::kOptional);
+  model.norm = reader.enumerator<NormalizationKind>("norm", Presence::kOptional);
   model.position = reader.enumerator<PositionKind>("position", Presence::kOptional);
   model.position_table = reader.integer("position_table", 0, kMostSize, Presence::kOptional, 0);
   model.bias = reader.boolean("bias", true);

@@ -57,7 +57,7 @@ Model read_collected_model(JsonReader& reader, const Named& named) {
   // Rows do not tell norm, biases and positions: GPT-like models have LayerNorm, biases and dropout, the others (gated,
   // or with grouped queries) are Llama-like. Dropout is that of the family where the catalog has it.
   model.bias = model.dropout = !model.gated_mlp && model.kv_heads == model.heads;
-  model.norm = model.bias ? NormKind::kLayerNorm : NormKind::kRmsNorm;
+  model.norm = model.bias ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
   model.position = model.bias ? PositionKind::kLearned : PositionKind::kRotary;
   model.position_table = model.bias ? model.sequence : 0;
   const auto family = named.family_drops_out.find(first_word(model.name));

@@ -1,13 +1,6 @@
 #include "predictors/predictor.h"
 
 namespace ns_dist {
-namespace {
-
-double extent(const Convolution& conv, std::int64_t input) {
-  return std::floor((d(input) + 2 * d(conv.padding) - d(conv.kernel)) / d(conv.stride)) + 1;
-}
-
-}  // namespace
 
 constinit const PredictorKind kConvolutionPredictor = {
     "convolution",
@@ -25,7 +18,7 @@ constinit const PredictorKind kConvolutionPredictor = {
       const double peak = machine.peak(op.dtype), ceiling = fp32_ceiling(machine, peak);
       // As the matrix product that it is. Waves by fraction: libraries choose tiles, and split k, so that the last wave
       // is rarely idle.
-      const double m = d(conv.batch) * extent(conv, conv.in_height) * extent(conv, conv.in_width);
+      const double m = d(conv.batch) * conv.out_height() * conv.out_width();
       const double n = d(conv.out_channels), k = d(conv.in_channels) * d(conv.kernel) * d(conv.kernel);
       const double element = size_of(op.dtype) / units::B, bytes = (m * k + n * k + m * n) * element;
       gemm_features(w, machine, 1, m, n, k, ceiling, element, false);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ns_dist/names.h"
+#include "ns_dist/operator.h"
 #include "ns_dist/result.h"
 #include "ns_dist/routing.h"
 
@@ -16,13 +17,10 @@ namespace ns_dist {
 
 // kGeluNew: a GELU by tanh that its class writes out operation by operation (transformers, NewGELUActivation).
 enum class Activation { kGelu, kRelu, kSwiglu, kGeglu, kSquaredRelu, kGeluNew };
-enum class NormKind { kLayerNorm, kRmsNorm };
 enum class PositionKind { kLearned, kRotary, kAlibi, kNone };
 template <>
 inline constexpr std::array<std::string_view, 6> kEnumeratorNames<Activation> = {"gelu",  "relu",         "swiglu",
                                                                                  "geglu", "squared_relu", "gelu_new"};
-template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<NormKind> = {"layernorm", "rmsnorm"};
 template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<PositionKind> = {"learned", "rotary", "alibi",
                                                                                    "none"};
@@ -87,7 +85,7 @@ struct Model {
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
   bool gated_mlp = false;
   Activation activation = Activation::kGelu;
-  NormKind norm = NormKind::kLayerNorm;
+  NormalizationKind norm = NormalizationKind::kLayerNorm;
   PositionKind position = PositionKind::kLearned;
   std::int64_t position_table = 0;  // rows of a learned position embedding
   bool bias = true;                 // on every linear layer

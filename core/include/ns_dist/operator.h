@@ -18,6 +18,8 @@
 namespace ns_dist {
 
 enum class Pass { kForward, kBackward };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<Pass> = {"forward", "backward"};
 
 // How A and B lie in memory (row-major unless T): the forward of a linear layer is kNT (weights n x k), its dgrad kNN
 // and its wgrad kTN.
@@ -28,10 +30,15 @@ constexpr std::string_view name_of(GemmLayout layout) { return enumerator_name(l
 
 // What a GEMM's epilogue does to its output before it is written.
 enum class Epilogue { kNone, kBias, kBiasGelu, kAccumulateFp32, kAccumulate };
+template <>
+inline constexpr std::array<std::string_view, 5> kEnumeratorNames<Epilogue> = {"none", "bias", "bias_gelu",
+                                                                               "accumulate_fp32", "accumulate"};
 
 // How fp8 operands are scaled: one factor a tensor (found and applied by a kernel of its own before the product), or
 // one for each 1x128 of A and 128x128 of B (DeepSeek-V3's recipe). Other formats are not scaled.
 enum class Scaling { kTensor, kBlock };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<Scaling> = {"tensor", "block"};
 
 // C(batch, m, n) = A(batch, m, k) x B(batch, k, n). kAccumulateFp32: C is read and written in fp32 (Megatron's fused
 // weight gradient accumulation).
@@ -64,6 +71,8 @@ struct Softmax {
 };
 
 enum class NormalizationKind { kLayerNorm, kRmsNorm };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<NormalizationKind> = {"layernorm", "rmsnorm"};
 
 struct Normalization {
   NormalizationKind kind = NormalizationKind::kLayerNorm;
@@ -79,6 +88,14 @@ struct Elementwise {
   std::string name = "elementwise";  // "add", "bias_gelu", "dropout_add", "swiglu", ...
   std::int64_t elements = 1;
   double inputs = 2, outputs = 1, flops_per_element = 1;
+  // Of "gelu", "exp" and the like in their usual polynomial forms; 1 of every other function.
+  static constexpr double flops_of(std::string_view function) {
+    if (function == "div" || function == "exp" || function == "sqrt") return 4;
+    if (function == "sigmoid") return 6;
+    if (function == "silu") return 7;
+    if (function == "tanh" || function == "gelu") return 10;
+    return function == "pow" ? 20 : 1;
+  }
   friend bool operator==(const Elementwise&, const Elementwise&) = default;
 };
 
@@ -132,6 +149,9 @@ struct Convolution {
   std::int64_t batch = 1, in_channels = 1, in_height = 1, in_width = 1, out_channels = 1, kernel = 1, stride = 1,
                padding = 0;
   Pass pass = Pass::kForward;
+  // Below 1 where the kernel does not fit into the padded input.
+  double out_height() const;
+  double out_width() const;
   friend bool operator==(const Convolution&, const Convolution&) = default;
 };
 

@@ -220,8 +220,7 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
 }
 
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {
-  const bool layer_norm = shape.model->norm == NormKind::kLayerNorm;
-  const NormalizationKind kind = layer_norm ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
+  const NormalizationKind kind = shape.model->norm;
   const Library library = shape.plan->norm_library;
   BlockStep step;
   step.name = name;
@@ -230,7 +229,7 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
       kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
-  step.parameters.dense = static_cast<double>(columns) * (layer_norm ? 2 : 1);
+  step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);
   return step;
 }
 

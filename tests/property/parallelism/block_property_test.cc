@@ -34,7 +34,7 @@ Question any_question() {
   model.dropout = coin();
   model.tied_embeddings = coin();
   model.embedding_norm = coin();
-  model.norm = coin() ? NormKind::kLayerNorm : NormKind::kRmsNorm;
+  model.norm = coin() ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
   model.position = coin() ? PositionKind::kRotary : PositionKind::kLearned;
   model.position_table = model.position == PositionKind::kLearned ? 128 : 0;
   model.vocabulary = 1024;

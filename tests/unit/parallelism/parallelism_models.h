@@ -27,7 +27,7 @@ inline Model llama(std::int64_t layers, std::int64_t hidden, std::int64_t heads,
   model.ffn = ffn;
   model.gated_mlp = true;
   model.activation = Activation::kSwiglu;
-  model.norm = NormKind::kRmsNorm;
+  model.norm = NormalizationKind::kRmsNorm;
   model.position = PositionKind::kRotary;
   model.position_table = 0;
   model.bias = model.dropout = model.tied_embeddings = false;

@@ -77,7 +77,7 @@ TEST(RunCollection, OptionsComeFromFieldsOfTheRow) {
   EXPECT_EQ(set("plan/blocking_tp"), "on");
   EXPECT_EQ(set("plan/grad_accumulation"), "low");
   EXPECT_EQ(runs[0].publication, "A paper");
-  EXPECT_EQ(runs[0].model.norm, NormKind::kLayerNorm);
+  EXPECT_EQ(runs[0].model.norm, NormalizationKind::kLayerNorm);
 }
 
 // A recipe's dispatcher, and experts that are spread over tensor-parallel ranks: 8 parts, 4 replicas of 2 ranks.
