@@ -42,7 +42,7 @@ no gap between kernels|compute_model/src/machine.cc|s@? kStreamGap : 0@? 0 : 0@|
 burst for sustained|compute_model/src/machine.cc|s@? efficiency.burst : efficiency.sustained@? efficiency.burst : efficiency.burst@|unit_compute_model property_compute_model
 experts cost nothing by their number|compute_model/src/analytic_model.cc|s@e.seconds + experts \* kExpertRamp@e.seconds@|unit_compute_model property_compute_model
 bounds are swapped|compute_model/src/families/tiled.cc|s@kernel.compute >= kernel.memory@kernel.compute < kernel.memory@|unit_compute_model property_compute_model
-heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@row_of_a % line != 0 || row_of_b % line != 0@row_of_b % line != 0@|unit_compute_model property_compute_model
+heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@row_of_a % line != 0 .. row_of_b@row_of_b@|unit_compute_model property_compute_model
 bounds of the roofline are swapped|compute_model/src/analytic_model.cc|s@return roofline.compute >= roofline.memory@return roofline.compute < roofline.memory@|unit_compute_model property_compute_model
 operands are read once by all waves|compute_model/src/families/gemm.cc|s@a \*= std::ceil(columns / side_columns)@a *= std::min(1.0, std::ceil(columns / side_columns))@|unit_compute_model property_compute_model
 k is not split over idle SMs|compute_model/src/families/gemm.cc|s@exact < 0.5 ? std::clamp@exact < 0 ? std::clamp@|unit_compute_model property_compute_model

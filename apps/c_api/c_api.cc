@@ -129,16 +129,14 @@ struct ns_dist_session {
   Result<Forecast> kernel(const Operator& op, std::int64_t ranks, bool burst) {
     NS_TRY_VOID(check_open());
     if (ranks < 0) return wrong(fmt::format("{} ranks", ranks), "ranks", "0, or a positive number");
-    const Gpu& gpu = base_->cluster.gpu;
     if (burst) {
       NS_TRY(const ComputeCost* kernels, burst_kernels());
       return kernels->forecast(op);
     }
-    NS_TRY(Forecast forecast, models_->compute().forecast(op));
-    const TrainingClock clock(gpu, base_->kernel_calibration.has_value(), std::max<std::int64_t>(ranks, 1));
-    const double longer = clock.factor(op);
-    for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
-    return forecast;
+    NS_TRY(const Forecast forecast, models_->compute().forecast(op));
+    const TrainingClock clock(base_->cluster.gpu, base_->kernel_calibration.has_value(),
+                              std::max<std::int64_t>(ranks, 1), base_->constants);
+    return clock.in_training(forecast, op);
   }
 
   // One after the other. Intervals add up: forecasts of one model err together.

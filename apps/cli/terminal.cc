@@ -67,10 +67,12 @@ std::string with_flags(std::string_view text) {
 
 Error with_flags(Error error) {
   const std::string flag = flag_of_field(error.where);
-  error.where = flag.empty() ? with_flags(error.where) : flag;
-  error.message = with_flags(error.message);
-  error.expected = with_flags(error.expected);
-  error.hint = with_flags(error.hint);
+  if (error.where.find("#/") == std::string::npos) {  // a file names fields as it has them
+    error.where = flag.empty() ? with_flags(error.where) : flag;
+    error.message = with_flags(error.message);
+    error.expected = with_flags(error.expected);
+    error.hint = with_flags(error.hint);
+  }
   for (Error& more : error.also) more = with_flags(std::move(more));
   return error;
 }

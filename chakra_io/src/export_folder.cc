@@ -26,19 +26,6 @@ Error cannot_write(const std::filesystem::path& path) {
   return {ErrorCode::kInvalidInput, "cannot write", path.string(), "a writable place with room left", "", {}};
 }
 
-// The rank of "<prefix>.<rank>.et".
-std::optional<Rank> rank_of(std::string_view name, std::string_view prefix) {
-  if (!name.starts_with(prefix) || !name.ends_with(".et") || name.size() < prefix.size() + 5) return std::nullopt;
-  name.remove_prefix(prefix.size());
-  name.remove_suffix(3);
-  if (name.front() != '.') return std::nullopt;
-  name.remove_prefix(1);
-  Rank rank = 0;
-  const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), rank);
-  if (failed != std::errc() || end != name.data() + name.size() || rank < 0) return std::nullopt;
-  return rank;
-}
-
 // Takes the folder for this process. -1: another has it, or it cannot be opened.
 int locked(const std::filesystem::path& folder) {
   const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -88,12 +75,14 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
     if (failed) return fail(cannot_write(directory));
     std::vector<std::string> foreign;
     Rank last = -1;
+    bool compressed = false;
     for (const auto& entry : entries) {
       const std::string name = entry.path().filename().string();
       if (name == kStaging) continue;
-      if (const auto rank = rank_of(name, prefix); rank && !entry.is_directory(failed)) {
-        last = std::max(last, *rank);
-        if (*rank >= ranks) out.stale_.push_back(entry.path());
+      if (const auto trace = name_of_trace(name); trace && trace->stem == prefix && !entry.is_directory(failed)) {
+        last = std::max(last, trace->rank);
+        compressed |= name.ends_with(".gz");
+        if (trace->rank >= ranks || name.ends_with(".gz")) out.stale_.push_back(entry.path());
       } else if (std::find(kBeside.begin(), kBeside.end(), name) == kBeside.end() || entry.is_directory(failed)) {
         foreign.push_back(name);
       }
@@ -110,9 +99,10 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
     }
     if (!out.stale_.empty() && !force) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("holds traces up to rank {}, and this plan has {} ranks", last, ranks),
+                   fmt::format("holds {}traces up to rank {}, and this plan has {} ranks",
+                               compressed ? "compressed " : "", last, ranks),
                    directory.string(),
-                   "a folder of no more ranks",
+                   compressed ? "a folder without compressed traces" : "a folder of no more ranks",
                    "write --force to remove the others",
                    {}});
     }

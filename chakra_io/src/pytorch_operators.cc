@@ -1,10 +1,11 @@
 #include "pytorch_operators.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist::chakra {
 namespace {
@@ -44,11 +45,10 @@ std::vector<std::string_view> elements_of(std::string_view list) {
 Shape numbers_of(std::string_view list) {
   Shape out;
   for (const std::string_view text : elements_of(list)) {
-    std::int64_t value = 0;
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
     constexpr std::int64_t kMost = std::int64_t{1} << 40;
-    if (failed != std::errc() || end != text.data() + text.size() || value < 0 || value > kMost) return {};
-    out.push_back(value);
+    const auto value = number_from<std::int64_t>(text);
+    if (!value || *value < 0 || *value > kMost) return {};
+    out.push_back(*value);
   }
   return out;
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <deque>
 #include <functional>
 #include <map>
@@ -17,6 +16,7 @@
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/printable.h"
 #include "rules.h"
 
@@ -600,15 +600,14 @@ Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
   CommGroups out;
   for (const auto& [key, members] : groups.items()) {
     const std::string pointer = "#/" + shortened(key);
-    std::int64_t id = 0;
-    const auto [end, failed] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (failed != std::errc() || end != key.data() + key.size() || id < 1) return wrong("not a group id", pointer);
+    const auto id = number_from<std::int64_t>(key);
+    if (!id || *id < 1) return wrong("not a group id", pointer);
     if (!members.is_array()) return wrong("not a list of ranks", pointer);
     for (const auto& member : members) {
       if (!member.is_number_unsigned() || member.get<std::uint64_t>() > std::uint64_t{1} << 31) {
         return wrong(fmt::format("not a rank: {}", member.type_name()), pointer);
       }
-      out[id].push_back(member.get<Rank>());
+      out[*id].push_back(member.get<Rank>());
     }
     if (members.empty()) return wrong("a group without ranks", pointer);
   }

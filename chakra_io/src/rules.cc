@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string>
+
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist::chakra {
 namespace {
@@ -53,10 +54,11 @@ Result<void> check_collective(const FlatNode& in, Rank rank, const std::map<std:
   if (in.has_group == FlatNode::Text::kWrong) return wrong("attribute pg_name is no string; the feeder aborts");
   if (in.has_group == FlatNode::Text::kText) {
     const std::string_view text = in.group;
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), node->group);
-    if (!text.empty() && (failed != std::errc() || end != text.data() + text.size())) {
+    const auto group = number_from<decltype(node->group)>(text);
+    if (!text.empty() && !group) {
       return wrong(fmt::format("attribute pg_name is \"{}\", expected a decimal integer", text));
     }
+    if (group) node->group = *group;
   }
   switch (in.involved) {
     case FlatNode::Dimensions::kMissing:

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <string>
@@ -10,34 +9,24 @@
 
 #include "export_folder.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
-namespace {
 
-struct TraceName {
-  std::string stem;
-  Rank rank = 0;
-};
+using chakra::name_of_trace;
 
-// "trace.12.et" or "trace.12.et.gz".
-std::optional<TraceName> name_of_trace(std::string_view name) {
+std::optional<chakra::TraceName> chakra::name_of_trace(std::string_view name) {
   if (name.ends_with(".gz")) name.remove_suffix(3);
   if (!name.ends_with(".et")) return std::nullopt;
   name.remove_suffix(3);
   const std::size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view digits = name.substr(dot + 1);
-  TraceName out{std::string(name.substr(0, dot)), 0};
-  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), out.rank);
+  const auto rank = number_from<Rank>(digits);
   constexpr Rank kMost = 100'000'000;
-  const bool canonical = !digits.empty() && (digits == "0" || digits.front() != '0');
-  if (failed != std::errc() || end != digits.data() + digits.size() || !canonical || out.rank < 0 || out.rank > kMost) {
-    return std::nullopt;
-  }
-  return out;
+  if (!rank || *rank < 0 || *rank > kMost || (digits.front() == '0' && digits != "0")) return std::nullopt;
+  return TraceName{std::string(name.substr(0, dot)), *rank};
 }
-
-}  // namespace
 
 Result<TraceSet> find_traces(const std::filesystem::path& where) {
   std::error_code failed;

@@ -12,7 +12,8 @@ namespace ns_dist {
 namespace {
 
 // Fields in turn; equal operators have equal numbers. Fields that hardly differ within a program (library,
-// deterministic) are left out: operators that differ in them alone share a number, and are told apart by comparison.
+// deterministic, quantizes, attention's scaling) are left out: operators that differ in them alone share a number, and
+// are told apart by comparison.
 struct FieldHash {
   std::uint64_t value;
   void add(std::uint64_t next) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/trimmed.h"
 
 namespace ns_dist {
@@ -240,13 +241,12 @@ Result<Lists> read_lists(std::string_view text, const std::string& where) {
 }
 
 Result<double> number_in(const std::string& text, double least, double most, const std::string& where) {
-  double value = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failed != std::errc() || end != text.data() + text.size() || !(value >= least) || !(value <= most)) {
+  const auto value = number_from<double>(text);
+  if (!value || *value < least || *value > most) {
     return fail(yml_error(fmt::format("\"{}\" is out of range", shortened(text)), where,
                           fmt::format("a number from {} to {}", least, most)));
   }
-  return value;
+  return *value;
 }
 
 Result<std::vector<AstraDimension>> read_network(std::string_view text, const std::string& where) {

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
 namespace {
@@ -61,9 +62,8 @@ Result<std::size_t> read_name(std::string_view text, std::span<const std::string
 }
 
 Result<double> read_positive_number(std::string_view text, double most) {
-  double value = 0;
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status == std::errc() && end == text.data() + text.size() && value > 0 && value <= most) return value;
+  const auto value = number_from<double>(text);
+  if (value && *value > 0 && *value <= most) return *value;
   return fail(mistake(fmt::format("\"{}\" cannot be used", text), fmt::format("a number above 0, at most {}", most)));
 }
 
@@ -139,8 +139,8 @@ Result<void> read_field(const Field& field, std::string_view text, std::vector<d
 }
 
 Result<void> read_field(const Field& field, std::string_view text, Fraction& value) {
-  const auto number = text == "0" ? Result<double>(0.0) : read_positive_number(text, 1);
-  if (!number) {
+  const auto number = number_from<double>(text);
+  if (!number || *number < 0 || *number > 1) {
     return fail_at(field, mistake(fmt::format("\"{}\" is no part of a whole", text), "a number from 0 to 1",
                                   fmt::format("write, for example, {}=0.5", field.name)));
   }

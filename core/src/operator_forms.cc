@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <utility>
+
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
 namespace {
@@ -30,8 +31,14 @@ GemmLayout layout(OperatorFields& f, GemmLayout usual) {
 
 // Whether the product adds to what is there, and in which format.
 Epilogue accumulation(OperatorFields& f, std::string_view format) {
-  if (f.whole("accumulate", 0) == 0) return Epilogue::kNone;
-  return f.text(format) == "fp32" ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
+  const std::int64_t accumulates = f.whole("accumulate", 0);
+  if (accumulates != 0 && accumulates != 1) f.note(fmt::format("accumulate is {}", accumulates), "0 or 1");
+  const std::string_view written = f.text(format);
+  if (!written.empty() && !enumerator_from_name<DType>(written)) {
+    f.note(fmt::format("{} is \"{}\"", format, written), "a number format, as fp32");
+  }
+  if (accumulates == 0) return Epilogue::kNone;
+  return written == "fp32" ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
 }
 
 // By our names, or by those of benchmarks.
@@ -177,16 +184,18 @@ OperatorKind moe(OperatorFields& f, std::string_view) {
                       .experts = f.whole("experts"),
                       .top_k = f.whole("topk")};
   const std::int64_t tp = f.whole("tp", 1);
-  if (tp <= 0 || op.intermediate % tp != 0) f.note(fmt::format("tp is {}, which does not divide inter", tp));
+  if (tp <= 0 || op.intermediate % tp != 0) {
+    f.note(fmt::format("tp is {}, which does not divide inter", tp), "a divisor of inter");
+  }
   if (tp > 0) op.intermediate /= tp;
   constexpr std::string_view kPowerLaw = "power_law_";
   const std::string_view distribution = f.text("distribution");
   if (distribution.empty() || distribution == "balanced") return op;
-  const std::string_view exponent = distribution.substr(std::min(kPowerLaw.size(), distribution.size()));
-  const auto [end, code] = std::from_chars(exponent.data(), exponent.data() + exponent.size(), op.skew);
-  if (!distribution.starts_with(kPowerLaw) || code != std::errc() || end != exponent.data() + exponent.size()) {
-    f.note(fmt::format("distribution is \"{}\"", distribution));
+  const auto skew = number_from<double>(distribution.substr(std::min(kPowerLaw.size(), distribution.size())));
+  if (!distribution.starts_with(kPowerLaw) || !skew) {
+    f.note(fmt::format("distribution is \"{}\"", distribution), "balanced, or power_law_1.2 with another exponent");
   }
+  op.skew = skew.value_or(0);
   return op;
 }
 
@@ -456,13 +465,12 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
 double OperatorFields::real(std::string_view name, std::optional<double> fallback) {
   const std::string_view field = text(name);
   if (field.empty() && fallback) return *fallback;
-  double value = 0;
-  const auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), value);
-  if (field.empty() || code != std::errc() || end != field.data() + field.size() || !std::isfinite(value)) {
+  const auto value = number_from<double>(field);
+  if (!value) {
     note(field.empty() ? fmt::format("no {}", name) : fmt::format("{} is \"{}\"", name, field));
     return 0;
   }
-  return value;
+  return *value;
 }
 
 std::int64_t OperatorFields::whole(std::string_view name, std::optional<std::int64_t> fallback) {

@@ -12,6 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "ns_dist/internal/number_from.h"
+
 namespace ns_dist {
 namespace {
 
@@ -143,11 +145,12 @@ requires std::is_enum_v<Enum> std::string written(Enum value) { return std::stri
 
 template <class Number>
 bool read_number(std::string_view text, Number* out) {
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return failed == std::errc() && end == text.data() + text.size() && !text.empty();
+  const auto number = number_from<Number>(text);
+  if (number) *out = *number;
+  return number.has_value();
 }
 bool read(std::string_view text, std::int64_t* out) { return read_number(text, out); }
-bool read(std::string_view text, double* out) { return read_number(text, out) && std::isfinite(*out); }
+bool read(std::string_view text, double* out) { return read_number(text, out); }
 bool read(std::string_view text, bool* out) {
   *out = text == "1";
   return text == "1" || text == "0";

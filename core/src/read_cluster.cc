@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "ns_dist/internal/number_from.h"
 #include "readers.h"
 
 namespace ns_dist {
@@ -26,13 +26,12 @@ void add_torus(JsonReader& reader, FabricLevel level, std::vector<FabricLevel>& 
   for (bool more = !text.empty(); more;) {
     const std::size_t cross = rest.find('x');
     const std::string_view word = rest.substr(0, cross);
-    std::int64_t size = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), size);
-    if (error != std::errc() || end != word.data() + word.size() || size < 2 || size > kMostUnits) {
+    const auto size = number_from<std::int64_t>(word);
+    if (!size || *size < 2 || *size > kMostUnits) {
       sizes.clear();
       break;
     }
-    sizes.push_back(size);
+    sizes.push_back(*size);
     more = cross != std::string_view::npos;
     if (more) rest.remove_prefix(cross + 1);
   }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "readers.h"
 
 namespace ns_dist {
@@ -8,11 +10,15 @@ Result<Framework> read_framework(std::string_view json, const std::string& where
   JsonReader reader(root, where, errors);
   reader.schema("ns-dist/framework/1");
   Framework framework;
+  framework.path = where;
   framework.id = reader.text("id");
   framework.name = reader.text("name");
   framework.named_as = reader.texts("named_as");
   reader.objects("set", [&](JsonReader& inner) {
     framework.set.push_back({inner.text("field"), inner.text("value")});
+    const std::string& field = framework.set.back().field;
+    const auto twice = [&](const Assignment& assignment) { return assignment.field == field; };
+    if (std::count_if(framework.set.begin(), framework.set.end(), twice) > 1) inner.note("field", "it is set twice");
     if (inner.text("source").empty()) inner.note("source", "a default without its source");
   });
   reader.objects(

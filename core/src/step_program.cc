@@ -26,10 +26,13 @@ struct Size {
   std::uint64_t operator()(const OptimizerStep& step) const { return count(step.parameters); }
   std::uint64_t operator()(const Normalization& norm) const { return count(norm.rows); }
   std::uint64_t operator()(const Copy& copy) const { return bits(copy.bytes / units::B); }
-  template <class Other>
-  std::uint64_t operator()(const Other&) const {
-    return 0;
-  }
+  std::uint64_t operator()(const Attention& op) const { return count(op.query_length) + count(op.key_length); }
+  std::uint64_t operator()(const Softmax& op) const { return count(op.rows); }
+  std::uint64_t operator()(const Embedding& op) const { return count(op.tokens); }
+  std::uint64_t operator()(const CrossEntropy& op) const { return count(op.rows); }
+  std::uint64_t operator()(const MixtureOfExperts& op) const { return count(op.tokens); }
+  std::uint64_t operator()(const Convolution& op) const { return count(op.batch); }
+  std::uint64_t operator()(const UnknownOperator& op) const { return bits(op.flops / units::FLOP); }
 
  private:
   static std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value); }

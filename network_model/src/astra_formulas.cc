@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <deque>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "algorithms.h"
+#include "ns_dist/internal/number_from.h"
 #include "topology.h"
 
 namespace ns_dist {
@@ -132,14 +132,10 @@ constexpr std::string_view kDirect = "direct";
 
 // The window of "direct<window>", 0 for "direct" itself; nothing for other texts.
 std::optional<Int> window_of(const std::string& algorithm) {
-  if (algorithm.compare(0, kDirect.size(), kDirect) != 0) return std::nullopt;
-  Int window = 0;
-  const char* begin = algorithm.data() + kDirect.size();
-  const char* end = algorithm.data() + algorithm.size();
-  if (begin == end) return 0;
-  const auto [stop, error] = std::from_chars(begin, end, window);
-  if (error != std::errc() || stop != end || window < 1) return std::nullopt;
-  return window;
+  if (!algorithm.starts_with(kDirect)) return std::nullopt;
+  if (algorithm == kDirect) return 0;
+  const auto window = number_from<Int>(std::string_view(algorithm).substr(kDirect.size()));
+  return window && *window >= 1 ? window : std::nullopt;
 }
 
 Result<Int> Dimension::chunk(CollectiveKind kind, const std::string& algorithm, Int c) const {

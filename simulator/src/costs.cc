@@ -165,7 +165,8 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
                                     ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
                                     : forecast_work(asked, program.mesh, session.compute(), session.network()));
       if (const auto* op = std::get_if<Operator>(&item.work); op != nullptr && !item.host.any()) {
-        const double longer = places[r].second * (session.has_own_models() ? clock.factor(*op) : 1);
+        if (session.has_own_models()) forecast = clock.in_training(forecast, *op);
+        const double longer = places[r].second;
         for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
       }
       row.forecasts[w] = forecast;

@@ -156,11 +156,11 @@ Scenario without_sharing(Scenario scenario) {
   return scenario;
 }
 
-Interval step_difference(const Prediction& from, const Prediction& to) {
+Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to) {
   const Seconds difference = to.step - from.step;
   const Interval paths = path_difference(from.critical_path, to.critical_path);
   // What lies outside the model lengthens both steps in the same proportion.
-  const Unexplained rest = unexplained({});
+  const Unexplained rest = unexplained(scenario);
   const double longer = difference > Seconds() ? rest.above : rest.below;
   const double shorter = difference > Seconds() ? rest.below : rest.above;
   const double below = std::hypot(paths.low / units::s, shorter * (difference / units::s));

@@ -308,20 +308,20 @@ Result<void> use_calibrations(Scenario& scenario, const References& spec) {
 // The defaults of the framework, for all that the spec does not set.
 Result<void> use_framework(const Framework& framework, Scenario& scenario, Given& given) {
   scenario.framework = framework.id;
-  for (const Assignment& assignment : framework.set) {
-    if (!given.insert(assignment.field).second) continue;
-    if (auto done = assign(scenario, assignment); !done) {
-      Error error = done.error();
-      error.where = fmt::format("framework {}: {}", framework.id, assignment.field);
-      return fail(std::move(error));
-    }
+  const auto wrong = [&](Error error, std::string_view list, std::size_t index) {
+    error.message = fmt::format("{}: {}", error.where, error.message);
+    error.where = fmt::format("{}#/{}/{}", framework.path, list, index);
+    return fail(std::move(error));
+  };
+  for (std::size_t i = 0; i < framework.set.size(); ++i) {
+    if (!given.insert(framework.set[i].field).second) continue;
+    if (auto done = assign(scenario, framework.set[i]); !done) return wrong(std::move(done).error(), "set", i);
   }
-  for (const FieldValues& limit : framework.only) {
-    for (const std::string& value : limit.values) {
+  for (std::size_t i = 0; i < framework.only.size(); ++i) {
+    for (const std::string& value : framework.only[i].values) {
       Scenario same = scenario;
-      if (auto done = assign(same, {limit.field, value}); !done) {
-        done.error().where = fmt::format("framework {}: only {}", framework.id, limit.field);
-        return fail(std::move(done.error()));
+      if (auto done = assign(same, {framework.only[i].field, value}); !done) {
+        return wrong(std::move(done).error(), "only", i);
       }
     }
   }

@@ -40,13 +40,17 @@ std::vector<FieldDescription> describe() {
 }
 
 Result<void> refuse(const Assignment& assignment) {
+  constexpr std::string_view kExpected = "a field of the plan, the training, the host or the network, as plan/tp";
+  if (find_field(assignment.field) != nullptr) {
+    return fail({ErrorCode::kInvalidInput, "cannot be set here", assignment.field, std::string(kExpected), "", {}});
+  }
   std::vector<std::string> names;
   for (const FieldDescription& description : scenario_fields()) names.emplace_back(description.field.name);
   const std::string near = nearest_name(assignment.field, names);
   return fail({ErrorCode::kInvalidInput,
                "there is no such field",
                assignment.field,
-               "a field of scenario_fields()",
+               std::string(kExpected),
                near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
                {}});
 }

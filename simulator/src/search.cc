@@ -667,7 +667,7 @@ class Search {
       answer.network = plan.network * units::s;
       answer.kinds = plan.kinds;
       if (best) {
-        const Interval difference = step_difference(*best, prediction);
+        const Interval difference = step_difference(scenario, *best, prediction);
         answer.behind = prediction.step - best->step;
         answer.behind_low = difference.low;
         answer.behind_high = difference.high;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "error_table.h"
 #include "ns_dist/astra_formulas.h"
 #include "ns_dist/collective_table.h"
+#include "ns_dist/internal/number_from.h"
 #include "ns_dist/kernel_table.h"
 
 namespace ns_dist {
@@ -145,13 +145,6 @@ std::vector<std::string> parts_of(std::string_view text) {
     if (end == std::string_view::npos) return parts;
     text = text.substr(end + 1);
   }
-}
-
-std::optional<double> number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
 }
 
 class Suite {
@@ -321,7 +314,8 @@ class Suite {
         const AstraTopology topology = topologies[d] == "Ring"     ? AstraTopology::kRing
                                        : topologies[d] == "Switch" ? AstraTopology::kSwitch
                                                                    : AstraTopology::kFullyConnected;
-        const auto count = number(npus[d]), bandwidth = number(bandwidths[d]), latency = number(latencies[d]);
+        const auto count = number_from<double>(npus[d]), bandwidth = number_from<double>(bandwidths[d]),
+                   latency = number_from<double>(latencies[d]);
         readable = count && bandwidth && latency && *count >= 1 && *count < 1e9;
         if (!readable) break;
         system.dimensions.push_back({topology, static_cast<std::int64_t>(*count), *bandwidth, *latency, algorithms[d]});

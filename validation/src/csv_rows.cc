@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
+
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
 
@@ -36,9 +37,7 @@ std::string_view CsvRows::text(std::string_view column) const {
 std::optional<double> CsvRows::number(std::string_view column) {
   const std::string_view field = text(column);
   if (field.empty()) return std::nullopt;
-  double value = 0;
-  const auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), value);
-  if (code == std::errc() && end == field.data() + field.size() && std::isfinite(value)) return value;
+  if (const auto value = number_from<double>(field)) return value;
   if (!mistake_) {
     Error error;
     error.message = fmt::format("{} is \"{}\"", column, field);

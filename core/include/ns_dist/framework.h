@@ -11,6 +11,7 @@ namespace ns_dist {
 
 struct Framework {
   std::string id, name;
+  std::string path;                   // of its file
   std::vector<std::string> named_as;  // words under which publications name it
   std::vector<Assignment> set;        // fields of a scenario; what a user sets comes after
   std::vector<FieldValues> only;      // fields of which it has these values alone; others are not proposed

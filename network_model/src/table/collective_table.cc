@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
+
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
 namespace {
@@ -17,14 +18,6 @@ constexpr std::array<std::string_view, 7> kAnswerColumns = {"forecast_ms", "low_
 
 tl::unexpected<Error> wrong(const std::string& where, std::string message, std::string expected) {
   return fail({ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}});
-}
-
-template <class Number>
-std::optional<Number> number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 int size_class(Bytes size) { return size < units::KiB ? 0 : size < units::MiB ? 1 : 2; }
@@ -71,17 +64,17 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
                  fmt::format("{}", fmt::join(names_of<CollectiveKind>(), ", ")));
   }
   row.kind = *kind;
-  const auto ranks = number<std::int64_t>(field(kRanks));
+  const auto ranks = number_from<std::int64_t>(field(kRanks));
   if (!ranks || *ranks < 2) return wrong(where, fmt::format("ranks \"{}\"", field(kRanks)), "an integer from 2 up");
   row.ranks = *ranks;
   if (!field(kGpusPerNode).empty()) {
-    const auto per_node = number<std::int64_t>(field(kGpusPerNode));
+    const auto per_node = number_from<std::int64_t>(field(kGpusPerNode));
     if (!per_node || *per_node < 1) {
       return wrong(where, fmt::format("gpus_per_node \"{}\"", field(kGpusPerNode)), "a positive integer");
     }
     row.gpus_per_node = *per_node;
   }
-  const auto bytes = number<double>(field(kBytes));
+  const auto bytes = number_from<double>(field(kBytes));
   constexpr double kMostBytes = 1e18;  // as quantities with a unit
   if (!bytes || !(*bytes <= kMostBytes) || *bytes < 0 || (*bytes < 1 && row.kind != CollectiveKind::kBarrier)) {
     return wrong(where, fmt::format("bytes \"{}\"", field(kBytes)), "a number from 1 to 1e18");
@@ -89,7 +82,7 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
   row.size = *bytes * units::B;
   row.integer = field(kDtype).substr(0, 3) == "int" || field(kDtype).substr(0, 4) == "uint";
   if (!field(kImbalance).empty()) {
-    const auto imbalance = number<double>(field(kImbalance));
+    const auto imbalance = number_from<double>(field(kImbalance));
     const bool uneven = row.kind == CollectiveKind::kAllToAll;
     if (!imbalance || !(*imbalance >= 1 && *imbalance <= (uneven ? static_cast<double>(row.ranks) : 1))) {
       return wrong(where, fmt::format("imbalance \"{}\" of a {}", field(kImbalance), name_of(row.kind)),
@@ -99,7 +92,7 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
     row.imbalance = *imbalance;
   }
   if (!field(kLatency).empty()) {
-    row.latency_ms = number<double>(field(kLatency));
+    row.latency_ms = number_from<double>(field(kLatency));
     if (!row.latency_ms || !(*row.latency_ms > 0) || !std::isfinite(*row.latency_ms)) {
       return wrong(where, fmt::format("latency_ms \"{}\"", field(kLatency)), "a positive number");
     }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ns_dist/forecast.h"
 #include "ns_dist/gpu.h"
 #include "ns_dist/operator.h"
 
@@ -43,6 +44,12 @@ class TrainingClock {
         slowest(slowest_of(ranks, constants.deviation)),
         experts(constants.experts) {}
   double factor(const Operator& op) const { return load_on(op) * slowest_on(op) * experts_on(op); }
+  // A benchmark's forecast of `op`, its interval included, as long as it takes in the run.
+  Forecast in_training(Forecast forecast, const Operator& op) const {
+    const double longer = factor(op);
+    forecast.latency *= longer, forecast.low *= longer, forecast.high *= longer;
+    return forecast;
+  }
 
   // Its parts. FP32 products have no load: they run on the vector units, whose nominal rate for each watt is on no GPU
   // above that of an A100's tensor cores.

@@ -44,7 +44,7 @@ std::vector<Assignment> changes_of(const FieldDescription& description) {
 bool is_looked_up(const FieldDescription& description) {
   Scenario scenario = small_scenario();
   const auto done = assign(scenario, {std::string(description.field.name), ""});
-  return !done && done.error().message == "there is no such field";
+  return !done && done.error().message == "cannot be set here";
 }
 
 TEST(Fields, AreFlagsWithHelpAndDefault) {

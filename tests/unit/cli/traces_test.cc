@@ -223,6 +223,12 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   EXPECT_THAT(answered(work + "--force", folder.path()).out, HasSubstr("ASTRA-Sim runs two ranks or more"));
   EXPECT_EQ(read_text(folder.path() / "t" / "thesis.tex"), "mine");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "trace.1.et"));
+  // A compressed trace of the same rank would make two of it.
+  std::filesystem::rename(folder.path() / "t" / "trace.0.et", folder.path() / "t" / "trace.0.et.gz");
+  std::filesystem::remove(folder.path() / "t" / "thesis.tex");
+  refused(work, folder.path(), 1, "t: holds compressed traces up to rank 0.*--force");
+  answered(work + "--force", folder.path());
+  answered("lint t", folder.path());
 }
 
 // Traces of one GPU become those of another: what an export for that GPU says.

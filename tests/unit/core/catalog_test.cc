@@ -59,7 +59,11 @@ TEST(EmbeddedCatalog, IsWhatLiesInConfigs) {
   };
   expect_same("gpus", [&](const std::string& which) { return catalog.gpu(which); });
   expect_same("models", [&](const std::string& which) { return catalog.model(which); });
-  expect_same("frameworks", [&](const std::string& which) { return catalog.framework(which); });
+  expect_same("frameworks", [&](const std::string& which) {
+    auto framework = catalog.framework(which);
+    if (framework) framework->path.clear();
+    return framework;
+  });
 }
 
 TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "ns_dist/simulator.h"
+#include "support/run_command.h"
 #include "support/simulator_fakes.h"
 
 namespace ns_dist {
@@ -252,6 +254,27 @@ TEST(Resolve, ARemedyCanBeAddedToAPlan) {
     EXPECT_EQ(again->memory.device(), report->remedy->device);
     EXPECT_NEAR(again->step / report->remedy->step, 1, 1e-9);
   }
+}
+
+// A mistake in a framework's file names the file, the place and the field as the file has it.
+TEST(Resolve, AFrameworkThatSetsWhatItCannotIsRefused) {
+  const ScratchFolder folder;
+  const std::string path = (folder.path() / "mine.json").string();
+  const auto refused = [&](const std::string& set) {
+    std::ofstream(path) << R"({"schema": "ns-dist/framework/1", "id": "mine", "name": "M", "named_as": [], "set": [)"
+                        << set << "]}";
+    ScenarioSpec spec;
+    spec.set("framework", path).set("plan/tp", 1);
+    const auto scenario = resolve(spec, Catalog::standard());
+    return scenario ? std::string("none") : to_text(scenario.error());
+  };
+  const std::string zero = R"({"field": "plan/zero", "value": "3", "source": "s"})";
+  EXPECT_EQ(refused(zero), "none");
+  EXPECT_THAT(refused(zero + R"(, {"field": "plan/zeroo", "value": "3", "source": "s"})"),
+              HasSubstr("mine.json#/set/1: plan/zeroo: there is no such field"));
+  EXPECT_THAT(refused(R"({"field": "machine/gpu", "value": "h100", "source": "s"})"),
+              HasSubstr("mine.json#/set/0: machine/gpu: cannot be set here"));
+  EXPECT_THAT(refused(zero + ", " + zero), HasSubstr("mine.json#/set/1"));
 }
 
 // Another framework leaves nothing of the one before it, and keeps what the user set.

@@ -12,6 +12,7 @@
 
 #include "ns_dist/memory.h"
 #include "ns_dist/simulator.h"
+#include "step_difference.h"
 
 namespace ns_dist {
 namespace {
@@ -322,6 +323,20 @@ TEST(SearchTest, ATeamStopsTogether) {
       EXPECT_TRUE(result->interrupted);
     });
   }
+}
+
+// Steps of models with experts are less certain, and so is the difference of two of them.
+TEST(SearchTest, DifferencesAreWiderWithExperts) {
+  const Session session = *Session::make(small_scenario());
+  const Prediction from = *predict(small_scenario(), session);
+  Prediction to = from;
+  to.step = 1.5 * from.step;  // with the same path: no forecast explains the difference
+  Scenario experts = small_scenario();
+  experts.model.moe = Experts{};
+  const Interval dense = step_difference(small_scenario(), from, to), wide = step_difference(experts, from, to);
+  EXPECT_NEAR((dense.high - 0.5 * from.step) / from.step, 0.5 * 0.13, 1e-6);
+  EXPECT_NEAR((0.5 * from.step - wide.low) / from.step, 0.5 * 0.12, 1e-6);
+  EXPECT_NEAR((wide.high - 0.5 * from.step) / from.step, 0.5 * 0.40, 1e-6);
 }
 
 // The difference of two equal plans is 0, and an interval of a difference holds it.
