@@ -106,12 +106,13 @@ struct ParallelPlan {
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
-  bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
-  bool split_softmax = false;      // of scores that are stored: scale, mask and softmax are a kernel each
-  bool split_gelu = false;         // a kernel for each operation that the model's class writes out
-  bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
-  std::int64_t lora_rank = 0;      // of adapters on the linear layers, all else is frozen; 0: the model is trained
-  bool fp8_params = false;         // weights are gathered and kept in the format of products
+  bool fused_kernels = true;         // elementwise operations of a layer are fused; off: a kernel for each
+  bool split_softmax = false;        // of scores that are stored: scale, mask and softmax are a kernel each
+  bool split_gelu = false;           // a kernel for each operation that the model's class writes out
+  bool fused_permutation = false;    // of tokens to experts and back: one kernel each way
+  bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
+  std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
+  bool fp8_params = false;           // weights are gathered and kept in the format of products
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
@@ -261,6 +262,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "tokens go to experts and back in one kernel each way",
          .in_reports = kUnlessDefault},
         plan.fused_permutation);
+  visit({.name = "plan/weighted_activation",
+         .help = "experts' activation is multiplied by the routing weights, and their outputs are not kept",
+         .in_reports = kUnlessDefault},
+        plan.weighted_activation);
   visit({.name = "plan/lora_rank",
          .help = "rank of the adapters on linear layers (LoRA); all other weights are frozen; 0: all are trained",
          .default_text = "0",

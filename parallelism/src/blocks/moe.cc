@@ -108,22 +108,27 @@ void permute_backward(const Shape& shape, std::vector<Call>& calls, const LocalE
                                                        : Elementwise{"index_add", elements, 2, 1, 1}));
 }
 
-// And back to a weighted sum. Unfused: rows times their weights, added to their tokens one by one; backward, the
-// gradient of each row, its product with the weight, and the gradient of the weight (Megatron-Core, moe_utils.py,
-// unpermute).
+// And back to a sum, weighted where the activation was not. Unfused: rows times their weights, added to their tokens
+// one by one; backward, the gradient of each row, its product with the weight, and the gradient of the weight
+// (Megatron-Core, moe_utils.py, unpermute).
 void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
   const std::int64_t elements = size.routed * shape.hidden;
+  const bool weighted = !shape.plan->weighted_activation;
   if (shape.plan->fused_permutation) {
-    calls.push_back(kernel(shape, "moe.unpermute", Elementwise{"weighted_sum", elements, 1, size.once(), 2}));
+    calls.push_back(
+        kernel(shape, "moe.unpermute",
+               Elementwise{weighted ? "weighted_sum" : "sum", elements, 1, size.once(), weighted ? 2.0 : 1}));
   } else {
-    calls.push_back(kernel(shape, "moe.unpermute.scale", Elementwise{"multiply", elements, 1, 1, 1}));
+    if (weighted) calls.push_back(kernel(shape, "moe.unpermute.scale", Elementwise{"multiply", elements, 1, 1, 1}));
     calls.push_back(kernel(shape, "moe.unpermute", Elementwise{"index_add", elements, 2, 1, 1}));
   }
 }
 void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
   const std::int64_t elements = size.routed * shape.hidden;
   const auto add = [&](const char* name, const Elementwise& what) { calls.push_back(kernel(shape, name, what)); };
-  if (shape.plan->fused_permutation) {
+  if (shape.plan->weighted_activation) {
+    add("moe.unpermute.backward", {"index_select", elements, 1, 1, 0});
+  } else if (shape.plan->fused_permutation) {
     add("moe.unpermute.backward", {"weighted_sum_backward", elements, 2, 1, 3});
   } else {
     add("moe.unpermute.backward", {"index_select", elements, 1, 1, 0});
@@ -185,7 +190,7 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   }
   // The experts' outputs, for the gradient of the routing weights.
   step.kept_as = ActivationKind::kExperts;
-  step.kept_for_input_gradient = bytes_of(shape, size.routed, shape.hidden);
+  if (!shape.plan->weighted_activation) step.kept_for_input_gradient = bytes_of(shape, size.routed, shape.hidden);
   return step;
 }
 
@@ -262,7 +267,8 @@ void mark_expert_modules(Block& block) {
     if (name == "moe.router") step.drops_for_weight_gradient |= block.steps.front().again;
     if (name == "moe.activation") step.again |= kActivation;
     if (name == "moe.fc2") step.drops_for_weight_gradient |= kActivation;
-    const ModuleSet module = name.starts_with("moe.shared.") ? kShared : kMoe;
+    // Megatron-Core checkpoints the whole layer as "moe" (moe_layer.py, custom_forward), its shared experts included.
+    const ModuleSet module = name.starts_with("moe.shared.") ? kShared | kMoe : kMoe;
     if (name.ends_with("norm") || name == "moe.branch" || name == "moe.router" || name == "moe.residual") continue;
     step.again |= module;
     step.drops_for_input_gradient |= module;
@@ -298,6 +304,9 @@ Block moe_block(const Shape& shape) {
   block.steps.push_back(receive_rows(shape, size, between.backward));
   block.steps.push_back(grouped_linear(shape, size, "moe.fc1", shape.hidden, up));
   block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn));
+  if (shape.plan->weighted_activation) {  // a weight of each row, fp32
+    block.steps.back().kept_for_input_gradient += static_cast<double>(size.rows) * 4;
+  }
   block.steps.push_back(grouped_linear(shape, size, "moe.fc2", size.ffn, shape.hidden));
   block.steps.push_back(combine(shape, size));
   if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());

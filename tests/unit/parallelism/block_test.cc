@@ -350,6 +350,15 @@ TEST(Experts, KernelsParametersAndBytes) {
   EXPECT_THAT(names(step(moe_block(Shape(model, fused, {4, 1, 128, Precision::kBf16})), "moe.combine").input_gradient),
               ElementsAre("moe.unpermute.backward", "moe.combine.backward", "moe.combine.backward.all_gather",
                           "moe.unsort.backward"));
+  // Where the activation has the weights, the outputs of 128 routed copies are not kept, but a weight for each of 256
+  // rows is; nothing is multiplied afterwards.
+  ParallelPlan weighted = plan;
+  weighted.weighted_activation = true;
+  const Block sums = moe_block(Shape(model, weighted, {4, 1, 128, Precision::kBf16}));
+  EXPECT_THAT(names(step(sums, "moe.combine").input_gradient),
+              ElementsAre("moe.unpermute.backward", "moe.combine.backward", "moe.combine.backward.all_gather",
+                          "moe.unsort.backward"));
+  EXPECT_DOUBLE_EQ(after_forward(block) - after_forward(sums), 128.0 * 512 * 2 - 256.0 * 4);
   // On this rank's tokens: norm input, router input and expert outputs, the probabilities in fp32. On all rows: what
   // the experts read, three of an expert's width, three of the shared expert's.
   EXPECT_DOUBLE_EQ(after_forward(block),
