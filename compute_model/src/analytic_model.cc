@@ -95,6 +95,7 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
             const bool weights = o.layout == GemmLayout::kTN;
             Estimate e = estimate_gemm(machine_, experts, weights ? d(o.n) : rows, weights ? d(o.k) : d(o.n),
                                        weights ? rows : d(o.k), o.layout, o.epilogue, op.dtype, roofline, steps);
+            if (o.one_kernel) return e;  // tiles of all experts share the waves
             e.seconds = std::max(e.seconds + experts * kExpertRamp, experts * kExpertLaunch);
             if (steps.on()) steps.add("experts_s", experts * kExpertRamp, "first and last tiles of each expert");
             return e;

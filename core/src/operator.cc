@@ -319,7 +319,8 @@ std::string to_text(const Operator& op) {
           [](const OptimizerStep& o) { return "optimizer " + std::to_string(o.parameters) + " parameters"; },
           [](const GroupedGemm& o) {
             return "grouped_gemm " + std::to_string(o.experts) + " experts " + join_dimensions({o.rows, o.n, o.k}) +
-                   " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue));
+                   " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue)) +
+                   (o.one_kernel ? " in one kernel" : "");
           },
           [](const MixtureOfExperts& o) {
             return "moe " + std::to_string(o.tokens) + " tokens, " + join_dimensions({o.hidden, o.intermediate}) +

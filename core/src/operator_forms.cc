@@ -168,6 +168,9 @@ OperatorKind grouped_gemm(OperatorFields& f, std::string_view) {
                  .k = f.whole("k")};
   op.layout = layout(f, GemmLayout::kNT);
   op.epilogue = accumulation(f, "main_grad_dtype");
+  const std::int64_t one_kernel = f.whole("one_kernel", 0);
+  if (one_kernel != 0 && one_kernel != 1) f.note(fmt::format("one_kernel is {}", one_kernel), "0 or 1");
+  op.one_kernel = one_kernel == 1;
   if (f.has("groups") && __builtin_mul_overflow(op.rows, op.experts, &op.rows)) {
     f.note("the number of rows is too large");
   }
@@ -303,6 +306,7 @@ std::string_view write_grouped_gemm(const OperatorKind& kind, ColumnTexts& c) {
   c.insert(c.end(), {{"experts", text_of(o.experts)}, {"m", text_of(o.rows)}, {"n", text_of(o.n)}});
   c.emplace_back("k", text_of(o.k));
   write_layout(c, o.layout, o.epilogue, "main_grad_dtype");
+  if (o.one_kernel) c.emplace_back("one_kernel", "1");
   return "grouped_gemm";
 }
 
@@ -414,8 +418,9 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .make = optimizer,
      .write = write_optimizer},
     {.family = "grouped_gemm",
-     .description = "matrix products of many experts in one launch",
-     .columns = "experts m (rows of all; or groups, m rows of each) n k [layout pass accumulate main_grad_dtype]",
+     .description = "matrix products of many experts in one call",
+     .columns =
+         "experts m (rows of all; or groups, m rows of each) n k [layout pass accumulate main_grad_dtype one_kernel]",
      .shape = "EXPERTSxROWSxNxK",
      .dimensions = "experts m n k",
      .example = "8x8192x14336x4096",

@@ -45,8 +45,8 @@ Bound bound_of(const std::vector<PathEntry>& path) {
 
 // What each further expert of a grouped product adds to its launch, as text.
 std::string experts_launched(const Scenario& scenario) {
-  if (!scenario.model.moe || !(scenario.host.expert_launch_cost > Seconds())) return {};
-  return fmt::format(", {:.3g} us for each further expert", scenario.host.expert_launch_cost / units::us);
+  if (!scenario.model.moe || scenario.plan.expert_products == ExpertProducts::kKernel) return {};
+  return fmt::format(", {:.3g} us for each further expert", scenario.host.expert_launch() / units::us);
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable&
   for (const FragmentNode& node : fragment.nodes) {
     const auto* op = std::get_if<Operator>(&works[index(node.work)].work);
     const auto* grouped = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
-    if (grouped != nullptr) launches += static_cast<double>(grouped->experts - 1) * host.expert_launch_cost;
+    if (grouped != nullptr && !grouped->one_kernel)
+      launches += static_cast<double>(grouped->experts - 1) * host.expert_launch();
   }
   return launches;
 }

@@ -126,6 +126,7 @@ struct GroupedGemm {
   std::int64_t experts = 1, rows = 1, n = 1, k = 1;
   GemmLayout layout = GemmLayout::kNT;
   Epilogue epilogue = Epilogue::kNone;
+  bool one_kernel = false;  // for all experts; else a library launches a product for each
   friend bool operator==(const GroupedGemm&, const GroupedGemm&) = default;
 };
 

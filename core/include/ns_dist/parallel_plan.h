@@ -53,6 +53,9 @@ inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ContextExchang
 // How tokens go to the ranks of their experts and back: a copy for each expert, by an all-to-all of all ranks
 // (Megatron-Core's all-to-all dispatcher); or a copy for each node, which its GPUs copy for each other, one for each
 // rank (DeepEP, Megatron-Core's flex dispatcher).
+enum class ExpertProducts { kLoop, kKernel };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertProducts> = {"loop", "kernel"};
 enum class ExpertDispatch { kAllToAll, kDeepEp };
 template <>
 inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertDispatch> = {"a2a", "deepep"};
@@ -106,10 +109,11 @@ struct ParallelPlan {
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
-  bool fused_kernels = true;         // elementwise operations of a layer are fused; off: a kernel for each
-  bool split_softmax = false;        // of scores that are stored: scale, mask and softmax are a kernel each
-  bool split_gelu = false;           // a kernel for each operation that the model's class writes out
-  bool fused_permutation = false;    // of tokens to experts and back: one kernel each way
+  bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
+  bool split_softmax = false;      // of scores that are stored: scale, mask and softmax are a kernel each
+  bool split_gelu = false;         // a kernel for each operation that the model's class writes out
+  bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
+  ExpertProducts expert_products = ExpertProducts::kLoop;
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
   std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;           // weights are gathered and kept in the format of products
@@ -262,6 +266,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "tokens go to experts and back in one kernel each way",
          .in_reports = kUnlessDefault},
         plan.fused_permutation);
+  visit({.name = "plan/expert_products",
+         .help = "the products of a rank's experts are launched one by one, or are one kernel",
+         .in_reports = kUnlessDefault},
+        plan.expert_products);
   visit({.name = "plan/weighted_activation",
          .help = "experts' activation is multiplied by the routing weights, and their outputs are not kept",
          .in_reports = kUnlessDefault},

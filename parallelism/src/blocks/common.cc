@@ -180,7 +180,10 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
   if (rank == 0) return;
   const auto product = [&](std::string_view suffix, const Gemm& one, const GroupedGemm& grouped) {
     const std::string name = concat(step.name, suffix);
-    return experts == 0 ? kernel(shape, name, one) : kernel(shape, name, grouped);
+    if (experts == 0) return kernel(shape, name, one);
+    GroupedGemm all = grouped;
+    all.one_kernel = shape.plan->expert_products == ExpertProducts::kKernel;
+    return kernel(shape, name, all);
   };
   const auto forward = [&](std::string_view suffix, std::int64_t out, std::int64_t in) {
     return product(suffix, {1, rows, out, in, GemmLayout::kNT}, {experts, rows, out, in, GemmLayout::kNT});

@@ -120,7 +120,8 @@ TEST(Formulas, LongRunsAreNotBursts) {
   EXPECT_NEAR(sustained / burst, 0.72 / 0.66, 1e-5);
 }
 
-// Each expert costs 3 us for its first and last tiles, and 8.6 us at least, which the host needs to launch it.
+// Each expert costs 3 us for its first and last tiles, and 8.6 us at least, which the host needs to launch it. In one
+// kernel, all of them are one batch.
 TEST(Formulas, ExpertsCostByTheirNumber) {
   const Gpu gpu = hundred_sms();
   const auto grouped = [&](std::int64_t experts, std::int64_t rows, std::int64_t n, std::int64_t k) {
@@ -131,6 +132,8 @@ TEST(Formulas, ExpertsCostByTheirNumber) {
   const double batched =
       seconds(gpu, {Gemm{.batch = 16, .m = 4096, .n = 4096, .k = 4096, .layout = GemmLayout::kNT}, DType::kFp16});
   EXPECT_NEAR(grouped(16, 16 * 4096, 4096, 4096) - batched, 16 * 3e-6, 1e-8);
+  const GroupedGemm together{.experts = 16, .rows = 16 * 4096, .n = 4096, .k = 4096, .one_kernel = true};
+  EXPECT_NEAR(seconds(gpu, {together, DType::kFp16}), batched, 1e-8);
 }
 
 TEST(Formulas, BoundsAreNamedByWhatBinds) {

@@ -102,9 +102,10 @@ TEST(Simulate, AGroupedProductIsLaunchedExpertByExpert) {
   Scenario scenario = small_scenario();
   scenario.model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512};
   const Session session = *Session::make(scenario);
-  scenario.host = {.launch_cost = 50 * ms};
+  scenario.host = {.launch_cost = 50 * ms, .expert_launch_cost = 10 * ms};
+  scenario.plan.expert_products = ExpertProducts::kKernel;
   const Seconds one_kernel = simulate(scenario, session)->step;
-  scenario.host.expert_launch_cost = 10 * ms;
+  scenario.plan.expert_products = ExpertProducts::kLoop;
   const Seconds more = simulate(scenario, session)->step - one_kernel;
   EXPECT_NEAR(more / ms, (2 + 4) * 7 * 10 * 8 * 16, 1);
 }
