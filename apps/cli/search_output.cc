@@ -257,8 +257,20 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
   std::string page = style.bold(fmt::format("{} on {} x {} ({})", base.model.name, with_commas(found.gpus),
                                             base.cluster.gpu.name, base.cluster.gpu.id)) +
                      "\n";
-  page += fmt::format("  global batch {} of {} tokens, {}\n", with_commas(base.training.global_batch),
-                      with_commas(base.training.sequence), enumerator_name(base.training.precision));
+  // Where the search had several, those of the answers.
+  const auto of_answers = [&](const auto& text) {
+    std::vector<std::string> texts;
+    for (const SearchAnswer& answer : result.answers) {
+      std::string one(text(answer.report.scenario.training));
+      if (std::find(texts.begin(), texts.end(), one) == texts.end()) texts.push_back(std::move(one));
+    }
+    if (texts.empty()) texts.emplace_back(text(base.training));
+    return fmt::format("{}", fmt::join(texts, " or "));
+  };
+  page += fmt::format("  global batch {} of {} tokens, {}\n",
+                      of_answers([](const Training& t) { return with_commas(t.global_batch); }),
+                      of_answers([](const Training& t) { return with_commas(t.sequence); }),
+                      of_answers([](const Training& t) { return enumerator_name(t.precision); }));
   page += fmt::format("  {}{}\n", result.interrupted ? style.red("interrupted; ") : "", search_counts(result));
   if (result.answers.empty()) {
     page += fmt::format("\n  {}\n", style.red(no_plan(found)));

@@ -664,7 +664,7 @@ class Search {
       answer.why = why;
       answer.report = report(scenario, prediction, advise(scenario, prediction, session_));
       NS_TRY(answer.assignments, assignments_of(plan, scenario));
-      answer.network = plan.network * units::s;
+      answer.network = plan.network / scaled(scenario, 1) * units::s;  // of this plan's own batch
       answer.kinds = plan.kinds;
       if (best) {
         const Interval difference = step_difference(scenario, *best, prediction);

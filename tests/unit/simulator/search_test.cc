@@ -235,6 +235,21 @@ TEST(SearchTest, NetworkTimeIsThatOfTheBusiestStage) {
   EXPECT_NEAR(result->answers.front().network / (2 * 1024.0 * message->latency), 1, 0.01);
 }
 
+// Plans of several batches are compared by the time of as many tokens; an answer has the time of its own batch.
+TEST(SearchTest, NetworkTimeIsThatOfTheAnswersOwnBatch) {
+  const auto network_of = [](const char* batches) {
+    SearchRequest some = request(4, "gpt3-1.3b");
+    some.fixed.set("plan/tp", 1).set("plan/pp", 4).set("plan/schedule", "1f1b").set("plan/recompute", "full");
+    some.fixed.set("training/micro_batch", 1);
+    some.listed.push_back({"plan/zero", {"1"}});
+    some.listed.push_back({"training/global_batch", {batches}});
+    const auto found = space(std::move(some));
+    const auto result = search(*found, *Session::make(found->base()));
+    return result->answers.front().network;
+  };
+  EXPECT_NEAR(network_of("64") / network_of("128"), 0.5, 0.01);
+}
+
 // Members of a team in one process: what they say is gathered where all of them meet.
 class Meeting {
  public:
