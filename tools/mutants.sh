@@ -42,7 +42,7 @@ no gap between kernels|compute_model/src/machine.cc|s@? kStreamGap : 0@? 0 : 0@|
 burst for sustained|compute_model/src/machine.cc|s@? efficiency.burst : efficiency.sustained@? efficiency.burst : efficiency.burst@|unit_compute_model property_compute_model
 experts cost nothing by their number|compute_model/src/analytic_model.cc|s@e.seconds + experts \* kExpertRamp@e.seconds@|unit_compute_model property_compute_model
 bounds are swapped|compute_model/src/families/tiled.cc|s@kernel.compute >= kernel.memory@kernel.compute < kernel.memory@|unit_compute_model property_compute_model
-heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@row_of_a % line != 0 .. row_of_b@row_of_b@|unit_compute_model property_compute_model
+heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@row_of_a % line != 0@row_of_a % line > line@|unit_compute_model property_compute_model
 bounds of the roofline are swapped|compute_model/src/analytic_model.cc|s@return roofline.compute >= roofline.memory@return roofline.compute < roofline.memory@|unit_compute_model property_compute_model
 operands are read once by all waves|compute_model/src/families/gemm.cc|s@a \*= std::ceil(columns / side_columns)@a *= std::min(1.0, std::ceil(columns / side_columns))@|unit_compute_model property_compute_model
 k is not split over idle SMs|compute_model/src/families/gemm.cc|s@exact < 0.5 ? std::clamp@exact < 0 ? std::clamp@|unit_compute_model property_compute_model
@@ -223,6 +223,8 @@ a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@rates.products > 0 ? machine.exponential_rate@true ? machine.exponential_rate@|unit_compute_model
 a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
 checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType())@|unit_simulator
+the host launches all experts at once|simulator/src/host_waits.cc|s@double>(grouped->experts - 1)@double>(grouped->experts - grouped->experts)@|unit_simulator
+outputs of experts are always kept|parallelism/src/blocks/moe.cc|s@if (!shape.plan->weighted_activation) step@step@|unit_parallelism
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.
