@@ -126,7 +126,12 @@ Result<double> parse_in_base(std::string_view text, Dimension expected) {
   const std::size_t slash = unit_text.find('/');
   const std::string_view over = trimmed(unit_text.substr(0, slash));
   const UnitName* numerator = find_unit(over);
-  if (numerator == nullptr) return fail(error(fmt::format("\"{}\" is not a unit known here", over), expected));
+  if (numerator == nullptr) {
+    const bool bits = over.ends_with('b') || over.ends_with("bps");
+    return fail(error(
+        fmt::format("\"{}\" is not a unit known here{}", over, bits ? " (bits are \"bit\", as in \"200 Gbit/s\")" : ""),
+        expected));
+  }
   double scale = numerator->scale;
   Dimension dimension = numerator->dimension;
   if (slash != std::string_view::npos) {

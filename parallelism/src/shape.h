@@ -68,7 +68,7 @@ struct RankParameters {
 
 // Bytes of a summed gradient.
 Bytes gradient_size(const ParallelPlan& plan, DType dtype);
-// Of these, what the rank's optimizer updates: its share under the distributed optimizer.
+// Of a rank's parameters, what its optimizer updates: its share under the distributed optimizer.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 
 // Tensor-parallel ranks of an expert.

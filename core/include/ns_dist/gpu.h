@@ -36,7 +36,7 @@ constexpr std::string_view generation_of(std::string_view architecture) {
 struct Gpu {
   std::string id, name;
   std::vector<std::string> aliases;
-  std::string vendor;              // "nvidia" or "amd"
+  std::string vendor;              // "nvidia", "amd" or "other"
   std::string architecture;        // "ampere", "hopper", "cdna3", ...
   std::string compute_capability;  // "9.0", "gfx942"
   int process_nm = 0;              // name of the process node, nm

@@ -50,6 +50,14 @@ TEST(Units, WhatIsNoBandwidthIsRefusedWithAnExample) {
   EXPECT_EQ(parse_quantity<BytesPerSecond>("3 TB").error().message, "\"3 TB\" is an amount of data");
 }
 
+TEST(Units, BitsAreNamedWhereTheirShortFormsAreUsed) {
+  for (const char* text : {"200 Gb/s", "200 Gbps"}) {
+    const auto parsed = parse_quantity<BytesPerSecond>(text);
+    ASSERT_FALSE(parsed) << text;
+    EXPECT_NE(parsed.error().message.find("200 Gbit/s"), std::string::npos) << parsed.error().message;
+  }
+}
+
 TEST(Units, TextIsReadBackWithoutLoss) {
   for (const double value : {0.0, 1.0, 0.1, 3.35e12, 1.0 / 3.0, 6.02e23, 1e-12, 123456789.123}) {
     const BytesPerSecond rate = value * B / s;
