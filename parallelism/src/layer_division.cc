@@ -88,9 +88,12 @@ Result<std::vector<LayerRange>> divide_layers(const Model& model, const Parallel
   const auto positions = static_cast<std::int64_t>(seats[0].size());
   if (positions > model.layers) {
     const std::int64_t chunks = std::max<std::int64_t>(1, positions / plan.pp);
-    const std::int64_t most = std::max<std::int64_t>(1, model.layers / chunks);
-    return infeasible(fmt::format("{} layers do not fill the {} parts of the pipeline", model.layers, positions),
-                      "plan/pp", fmt::format("at most {}", most), fmt::format("plan/pp={}", most));
+    // Fewer chunks a stage where that leaves several, else fewer stages.
+    const bool fewer_chunks = plan.vpp > 1 && model.layers / plan.pp > 1;
+    const char* const field = fewer_chunks ? "plan/vpp" : "plan/pp";
+    const std::int64_t most = std::max<std::int64_t>(1, model.layers / (fewer_chunks ? plan.pp : chunks));
+    return infeasible(fmt::format("{} layers do not fill the {} parts of the pipeline", model.layers, positions), field,
+                      fmt::format("at most {}", most), fmt::format("{}={}", field, most));
   }
   Counts counts(seats[0].size(), kOpen);
   NS_TRY_VOID(own_size(counts, seats[0], 0, plan.first_stage_layers, "plan/first_stage_layers"));

@@ -81,12 +81,11 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--overlap p2p,dp", 2, "--overlap: \"dp\".*grad-reduce,param-gather,p2p"},
       // Plans that contradict the model, the machine or the batch.
       {"--tp 7", 1, "--tp: tp 7 does not divide the 96 attention heads"},
-      {"--tp 8 --pp 7 --vpp 20", 1, "96 layers do not fill the 140 parts"},
+      {"--tp 8 --pp 7 --vpp 20", 1, "--vpp: 96 layers do not fill the 140 parts.*at most 13"},
       {"--tp 8 --pp 8 --schedule zb-h1 --vpp 2", 1, "--vpp.*--vpp 1"},
       {"--tp 8 --pp 4 --first-stage-layers 95", 1, "--first-stage-layers"},
       {"--tp 8 --pp 4 --stage-speed 1,1", 1, "--stage-speed: 2 speeds for 4 pipeline stages"},
       {"--tp 8 --pp 4 --slow-rank 4:1.2", 1, "--slow-rank"},
-      {"--tp 8 --pp 97", 1, "--pp"},
       {"--tp 8 --pp 16 --dp 7 --nodes 128 --gpus-per-node 8", 1,
        "tp 8 x cp 1 x pp 16 x dp 7 = 896 ranks, but 128 nodes x 8 GPUs = 1024 GPUs.*--dp 8.*--nodes 112"},
       {"--tp 8 --pp 12 --nodes 128", 1, "= 96 does not divide 128 nodes x 8 GPUs.*--nodes 120"},
