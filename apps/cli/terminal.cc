@@ -66,8 +66,8 @@ std::string with_flags(std::string_view text) {
 }
 
 Error with_flags(Error error) {
-  const std::string flag = flag_of_field(error.where);
   if (error.where.find("#/") == std::string::npos) {  // a file names fields as it has them
+    const std::string flag = flag_of_field(error.where);
     error.where = flag.empty() ? with_flags(error.where) : flag;
     error.message = with_flags(error.message);
     error.expected = with_flags(error.expected);

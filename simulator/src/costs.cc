@@ -166,8 +166,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
                                     : forecast_work(asked, program.mesh, session.compute(), session.network()));
       if (const auto* op = std::get_if<Operator>(&item.work); op != nullptr && !item.host.any()) {
         if (session.has_own_models()) forecast = clock.in_training(forecast, *op);
-        const double longer = places[r].second;
-        for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= longer;
+        for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= places[r].second;
       }
       row.forecasts[w] = forecast;
       if (!shares) continue;

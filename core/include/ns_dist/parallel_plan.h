@@ -53,12 +53,14 @@ inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ContextExchang
 // How tokens go to the ranks of their experts and back: a copy for each expert, by an all-to-all of all ranks
 // (Megatron-Core's all-to-all dispatcher); or a copy for each node, which its GPUs copy for each other, one for each
 // rank (DeepEP, Megatron-Core's flex dispatcher).
-enum class ExpertProducts { kLoop, kKernel };
-template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertProducts> = {"loop", "kernel"};
 enum class ExpertDispatch { kAllToAll, kDeepEp };
 template <>
 inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertDispatch> = {"a2a", "deepep"};
+// The products of a rank's experts: launched one after the other (TransformerEngine's GroupedLinear, DeepSpeed), or one
+// kernel for all (torch._grouped_mm, megablox).
+enum class ExpertProducts { kLoop, kKernel };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertProducts> = {"loop", "kernel"};
 // Format of the optimizer's two moments. 8 bits: one factor a block (Dettmers et al. 2021, arXiv 2110.02861).
 enum class MomentType { kFp32, kBf16, k8Bit };
 template <>

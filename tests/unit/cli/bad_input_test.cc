@@ -86,6 +86,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--tp 8 --pp 4 --first-stage-layers 95", 1, "--first-stage-layers"},
       {"--tp 8 --pp 4 --stage-speed 1,1", 1, "--stage-speed: 2 speeds for 4 pipeline stages"},
       {"--tp 8 --pp 4 --slow-rank 4:1.2", 1, "--slow-rank"},
+      {"--tp 8 --pp 97", 1, "--pp"},
       {"--tp 8 --pp 16 --dp 7 --nodes 128 --gpus-per-node 8", 1,
        "tp 8 x cp 1 x pp 16 x dp 7 = 896 ranks, but 128 nodes x 8 GPUs = 1024 GPUs.*--dp 8.*--nodes 112"},
       {"--tp 8 --pp 12 --nodes 128", 1, "= 96 does not divide 128 nodes x 8 GPUs.*--nodes 120"},
