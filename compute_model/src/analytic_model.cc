@@ -132,8 +132,11 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
           // 20 bytes for each bf16 logit. Megatron's vocab_parallel_cross_entropy moves 52 in kernels of its own (cast,
           // maximum, difference, exponential, sum, quotient; backward a product and a cast), TransformerEngine's fused
           // one 10. Published steps do not say which ran: 52 makes zero-bubble's 19 % too long at most.
+          // FlashAttention's (csrc/xentropy) 8: it reads them for the maximum and again for the sum, and backward once.
           [&](const CrossEntropy& o) {
-            return streaming(op, work, o.pass == Pass::kForward ? 6 : 2, kStreamed, steps);
+            const bool few = o.library == Library::kFlash2;
+            const double passes = o.pass == Pass::kForward ? (few ? 2 : 6) : (few ? 1 : 2);
+            return streaming(op, work, passes, kStreamed, steps);
           },
           [&](const OptimizerStep&) { return streaming(op, work, 1, kStreamed, steps); },
           [&](const Copy&) { return streaming(op, work, 1, kStreamed, steps); },

@@ -314,7 +314,8 @@ std::string to_text(const Operator& op) {
                    std::string(suffix(o.pass));
           },
           [](const CrossEntropy& o) {
-            return "cross_entropy " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass));
+            return "cross_entropy " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass)) +
+                   suffix(o.library);
           },
           [](const OptimizerStep& o) { return "optimizer " + std::to_string(o.parameters) + " parameters"; },
           [](const GroupedGemm& o) {

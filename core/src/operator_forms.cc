@@ -156,7 +156,7 @@ OperatorKind embedding(OperatorFields& f, std::string_view) {
 }
 
 OperatorKind cross_entropy(OperatorFields& f, std::string_view) {
-  return CrossEntropy{.rows = rows(f), .columns = columns(f)};
+  return CrossEntropy{.rows = rows(f), .columns = columns(f), .library = library(f, fused_loss_libraries())};
 }
 
 OperatorKind optimizer(OperatorFields& f, std::string_view) { return OptimizerStep{.parameters = rows(f)}; }
@@ -293,6 +293,7 @@ std::string_view write_embedding(const OperatorKind& kind, ColumnTexts& c) {
 std::string_view write_cross_entropy(const OperatorKind& kind, ColumnTexts& c) {
   const auto& o = std::get<CrossEntropy>(kind);
   c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
+  c.emplace_back("library", enumerator_name(o.library));
   return "cross_entropy";
 }
 
@@ -401,10 +402,11 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .write = write_embedding},
     {.family = "cross_entropy",
      .description = "softmax cross-entropy over a slice of the vocabulary",
-     .columns = "b h (rows, columns) [pass]",
+     .columns = "b h (rows, columns) [pass library]",
      .shape = "ROWSxCOLUMNS",
      .dimensions = "b h",
      .example = "8192x32000",
+     .options = "library",
      .make = cross_entropy,
      .write = write_cross_entropy},
     {.family = "optimizer",

@@ -71,7 +71,7 @@ void members(Embedding& o, Visit&& v) {
 }
 template <class Visit>
 void members(CrossEntropy& o, Visit&& v) {
-  v("rows", o.rows), v("columns", o.columns), v("pass", o.pass);
+  v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
 }
 template <class Visit>
 void members(OptimizerStep& o, Visit&& v) {

@@ -30,6 +30,7 @@ struct StageChunks {
   double largest_frozen = 0;
   double layer_parameters = 0, layer_frozen = 0;  // of all layers: the rest is embedding and loss
   double losses = 0;                              // kept by the losses of one microbatch
+  double logged = 0;                              // by its metrics, when its backward pass is over
   double under_way = 0;                           // of layers that the host keeps: those on their way, or in use
 };
 
@@ -60,6 +61,7 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           // The loss follows its forward pass with its input gradient, so that one microbatch is held at a time.
           add(chunk, {0, part.kept.after_input_gradient}, run.count);
           stage.losses += part.kept.after_forward * static_cast<double>(run.count);
+          stage.logged = std::max(stage.logged, part.logged);
           continue;
         }
         std::int64_t held = run.count;
@@ -130,6 +132,24 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   if (plan.passes == Passes::kTraining) {
     used.optimizer = updated * (1 - plan.offload_optimizer.value) * each.optimizer * units::B;
   }
+}
+
+// What comes on top of the passes that are held, at the moment when it is largest: the loss, a layer that is computed
+// (in forward passes alone, or again), or metrics of a microbatch, of which nothing else is kept then.
+struct Moment {
+  enum class Of { kLoss, kLayer, kMetrics } of = Of::kLoss;
+  double bytes = 0;  // without those of a pass that is held no longer
+};
+Moment moment_of(const StageChunks& stage, const ParallelPlan& plan) {
+  const bool forward = plan.passes == Passes::kForward;
+  const double layer = forward || plan.recompute == Recompute::kFull ? stage.largest_layer : 0;
+  const double under_way = forward ? 0 : stage.under_way;
+  // With one chunk, the pass that has ended is among those that are held at the peak.
+  const double ended = !forward && stage.chunks.size() == 1 ? stage.chunks[0].after_forward : 0;
+  Moment most{Moment::Of::kLoss, stage.losses + under_way};
+  if (layer > stage.losses) most = {Moment::Of::kLayer, layer + under_way};
+  if (stage.logged - ended > most.bytes) most = {Moment::Of::kMetrics, stage.logged - ended};
+  return most;
 }
 
 // What the stages of a plan hold.
@@ -225,17 +245,9 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     const StageChunks& kept = held.kept[stage];
     StageMemory used;
     held.add_state_of(stage, used);
-    double activations = 0;
-    if (plan.passes == Passes::kForward) {
-      // Nothing is kept: a layer or the loss holds its own, one at a time.
-      activations = std::max(kept.largest_layer, kept.losses);
-    } else {
-      activations = most_held(held.pipeline.passes->orders[stage], kept.chunks);
-      // A layer that is computed again holds all its activations for a moment.
-      if (plan.recompute == Recompute::kFull) activations += kept.largest_layer;
-      activations += kept.losses + kept.under_way;
-    }
-    used.activations = activations * units::B;
+    const double passes = plan.passes == Passes::kForward ? 0.0  // nothing is kept
+                                                          : most_held(held.pipeline.passes->orders[stage], kept.chunks);
+    used.activations = (passes + moment_of(kept, plan).bytes) * units::B;
     used.other = kFramework;
     budget.stages.push_back(used);
     if (used.total() > budget.peak()) budget.peak_stage = static_cast<std::int64_t>(stage);
@@ -260,15 +272,18 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
       detail.activations[static_cast<std::size_t>(kind)] += bytes * units::B;
       detail.transient += bytes * units::B;
     };
-    const bool forward = plan.passes == Passes::kForward;
-    const bool loss = !forward || kept.losses > kept.largest_layer;  // is held at the peak
-    const bool layer = forward ? !loss : plan.recompute == Recompute::kFull;
-    for (std::size_t kind = 0; loss && kind < kActivationKindCount; ++kind) {
+    const Moment::Of moment = moment_of(kept, plan).of;
+    for (std::size_t kind = 0; moment == Moment::Of::kLoss && kind < kActivationKindCount; ++kind) {
       add(static_cast<ActivationKind>(kind), kept_of_kind[kind][stage].losses);
     }
-    if (layer) add(ActivationKind::kWorkingLayer, kept.largest_layer);
-    if (forward) continue;
-    add(ActivationKind::kOffloadedLayers, kept.under_way);
+    if (moment == Moment::Of::kLayer) add(ActivationKind::kWorkingLayer, kept.largest_layer);
+    const bool ended = moment == Moment::Of::kMetrics && kept.chunks.size() == 1;  // one pass is held no longer
+    if (moment == Moment::Of::kMetrics) {
+      add(ActivationKind::kLogits, kept.logged);
+      if (ended) detail.transient -= kept.chunks[0].after_forward * units::B;
+    }
+    if (plan.passes == Passes::kForward) continue;
+    if (moment != Moment::Of::kMetrics) add(ActivationKind::kOffloadedLayers, kept.under_way);
 
     const PassList& order = held.pipeline.passes->orders[stage];
     const std::vector<HeldPoint> points = held_over_time(order, kept.chunks);
@@ -280,7 +295,7 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
         chunks[chunk] = one;
         return held_over_time(order, chunks)[peak].bytes;
       };
-      const double before = held_at_peak({1, 0}), behind = held_at_peak({0, 1});  // their input gradient
+      const double before = held_at_peak({1, 0}) - (ended ? 1 : 0), behind = held_at_peak({0, 1});  // input gradient
       for (std::size_t kind = 0; kind < kActivationKindCount; ++kind) {
         const ChunkBytes& bytes = kept_of_kind[kind][stage].chunks[chunk];
         detail.activations[kind] += (before * bytes.after_forward + behind * bytes.after_input_gradient) * units::B;

@@ -62,6 +62,7 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
     if (adapts) added.frozen = parameters_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.kept_without_recompute = kept_bytes(block, Recompute::kNone).after_forward;
+    added.logged = block.logged;
     const auto add_pass = [&](PassKind kind) {
       added.passes[static_cast<std::size_t>(kind)] = FragmentId{static_cast<std::uint32_t>(made.fragments.size())};
       made.fragments.push_back(maker.pass(block, kind));

@@ -53,6 +53,7 @@ struct ModelPart {
   RankParameters frozen;
   KeptBytes kept;                                                // under the plan's recomputation
   double kept_without_recompute = 0;                             // bytes after the forward pass
+  double logged = 0;                                             // Block::logged
   std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has
 };
 

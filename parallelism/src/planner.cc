@@ -79,9 +79,7 @@ class StepPlanner {
 
  private:
   bool sharded() const { return shards_optimizer(plan_); }
-  DType gradient_type() const {
-    return plan_.grad_accumulation == GradAccumulation::kLow ? shape_.dtype : DType::kFp32;
-  }
+  DType gradient_type() const { return sums_in_fp32(plan_.grad_accumulation) ? DType::kFp32 : shape_.dtype; }
   // Of a weight as it is gathered, the mean of `held`.
   Bytes weight_size(const RankParameters& held) const {
     const double quantized = plan_.fp8_params && held.total() > 0 ? held.quantized / held.total() : 0;

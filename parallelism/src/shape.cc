@@ -93,7 +93,7 @@ std::vector<std::int64_t> layers_of_kinds(const LayerKinds& layers) {
 }
 
 Bytes gradient_size(const ParallelPlan& plan, DType dtype) {
-  return size_of(plan.grad_accumulation == GradAccumulation::kLow ? dtype : DType::kFp32);
+  return size_of(sums_in_fp32(plan.grad_accumulation) ? DType::kFp32 : dtype);
 }
 
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan) {

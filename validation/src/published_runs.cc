@@ -186,12 +186,14 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   const std::string notes = reader.text("notes", Presence::kOptional);
   if (const Framework* framework = framework_of(named.frameworks, {table, run.publication, notes})) {
     spec.set("framework", framework->id);
-    // Where the framework has it by default, it is fused into the products.
-    const bool low = std::any_of(framework->set.begin(), framework->set.end(), [](const Assignment& each) {
-      return each.field == "plan/grad_accumulation" && each.text == enumerator_name(GradAccumulation::kLow);
-    });
-    if (low && reader.text("precision", Presence::kOptional).find("fp32 grad accumulation") != std::string::npos) {
-      spec.set("plan/grad_accumulation", GradAccumulation::kFp32);
+    // A row that sums them in fp32 does so where its framework sums them in low precision: fused, or in kernels.
+    if (reader.text("precision", Presence::kOptional).find("fp32 grad accumulation") != std::string::npos) {
+      for (const Assignment& each : framework->set) {
+        if (each.field != "plan/grad_accumulation") continue;
+        const auto how = enumerator_from_name<GradAccumulation>(each.text);
+        if (!how || sums_in_fp32(*how)) continue;
+        spec.set("plan/grad_accumulation", is_fused(*how) ? GradAccumulation::kFused : GradAccumulation::kFp32);
+      }
     }
   }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model, named); });

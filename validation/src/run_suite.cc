@@ -115,7 +115,8 @@ struct Vote {
   std::string gpu;
   DType dtype = DType::kBf16;
   Seconds measured, forecast, low, high, at_peak;
-  Bytes memory;  // forecast, of the fullest stage
+  Bytes memory;       // forecast, of the fullest stage
+  double filled = 0;  // share of the GPU's memory that tensors take by our count
   double baseline_error = 0;
   double error() const { return forecast / measured - 1; }
   double ratio() const { return measured / forecast; }
@@ -141,6 +142,7 @@ Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Cat
   vote.memory = kind.find("nvidia-smi") != std::string::npos ? report.memory.device()
                 : kind.find("reserved") != std::string::npos ? report.memory.reserved()
                                                              : report.memory.peak();
+  vote.filled = report.memory.peak() / scenario.cluster.gpu.memory;
   vote.at_peak =
       step_flops(scenario.model, scenario.plan, scenario.training).model /
       (static_cast<double>(report.ranks) * scenario.cluster.gpu.matrix_peak(product_type(scenario.training.precision)));
@@ -312,18 +314,37 @@ std::string memory_table(const std::map<std::string, Votes>& publications) {
   return text;
 }
 
+// All of these runs ran: those that do not fit by our count tell where it is too high.
+std::string too_large_table(const std::map<std::string, Votes>& publications) {
+  std::string text =
+      "\nPublished runs that do not fit by our count of memory; share: of the GPU's memory.\n\n"
+      "| publication | runs | too large | mean share | largest share |\n|---|---:|---:|---:|---:|\n";
+  for (const auto& [title, votes] : publications) {
+    double sum = 0, largest = 0;
+    int too_large = 0;
+    for (const Vote* vote : votes) {
+      sum += vote->filled;
+      largest = std::max(largest, vote->filled);
+      if (vote->filled > 1) ++too_large;
+    }
+    text += fmt::format("| {} | {} | {} | {:.2f} | {:.2f} |\n", title, votes.size(), too_large,
+                        sum / static_cast<double>(votes.size()), largest);
+  }
+  return text;
+}
+
 std::string collection_markdown(std::vector<Vote> votes, const std::map<std::string, int>& reasons) {
   add_baselines(votes);
   std::stable_sort(votes.begin(), votes.end(),
                    [](const Vote& a, const Vote& b) { return std::abs(a.error()) > std::abs(b.error()); });
   std::string text =
-      "| run | GPU | measured s | forecast s | 90 % interval s | error | constant utilization |\n"
-      "|---|---|---:|---:|---:|---:|---:|\n";
+      "| run | GPU | measured s | forecast s | 90 % interval s | error | constant utilization | memory |\n"
+      "|---|---|---:|---:|---:|---:|---:|---:|\n";
   Votes all;
   for (const Vote& vote : votes) {
-    text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.2f} to {:.2f} | {:+.1f} % | {:+.1f} % |\n", vote.run->id,
-                        vote.gpu, vote.measured / units::s, vote.forecast / units::s, vote.low / units::s,
-                        vote.high / units::s, 100 * vote.error(), 100 * vote.baseline_error);
+    text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.2f} to {:.2f} | {:+.1f} % | {:+.1f} % | {:.0f} % |\n",
+                        vote.run->id, vote.gpu, vote.measured / units::s, vote.forecast / units::s, vote.low / units::s,
+                        vote.high / units::s, 100 * vote.error(), 100 * vote.baseline_error, 100 * vote.filled);
     all.push_back(&vote);
   }
   const std::map<std::string, Votes> publications = by_publication(votes);
@@ -332,6 +353,7 @@ std::string collection_markdown(std::vector<Vote> votes, const std::map<std::str
   for (const auto& [reason, count] : reasons) text += fmt::format("not forecast, {}: {}\n", count, reason);
   text += ranking_table(publications);
   text += memory_table(publications);
+  text += too_large_table(publications);
   return text;
 }
 

@@ -22,5 +22,8 @@ constexpr std::span<const std::string_view> attention_libraries() { return names
 inline constexpr std::array<std::string_view, 6> kFusedAttentionLibraries = {"default", "serving", "cudnn",
                                                                              "flash-2", "flash-3", "flash-1"};
 constexpr std::span<const std::string_view> normalization_libraries() { return names_of<Library>().first(5); }
+// Of cross-entropy. "flash-2": the kernel that comes with FlashAttention (csrc/xentropy, from NVIDIA's Apex).
+inline constexpr std::array<std::string_view, 3> kLossLibraries = {"default", "flash-2", "eager"};
+constexpr std::span<const std::string_view> fused_loss_libraries() { return std::span(kLossLibraries).first(2); }
 
 }  // namespace ns_dist

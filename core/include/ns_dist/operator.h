@@ -110,6 +110,7 @@ struct Embedding {
 struct CrossEntropy {
   std::int64_t rows = 1, columns = 1;
   Pass pass = Pass::kForward;
+  Library library = Library::kDefault;
   friend bool operator==(const CrossEntropy&, const CrossEntropy&) = default;
 };
 

@@ -67,10 +67,18 @@ template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MomentType> = {"fp32", "bf16", "8bit"};
 // How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
 // gradient_accumulation_fusion), fp32 by a cast and an addition when a microbatch's backward pass is over (DeepSpeed's
-// BF16 optimizer), or in the weights' own format by a kernel of its own (DeepSpeed's FP16 optimizer).
-enum class GradAccumulation { kFused, kFp32, kLow };
+// BF16 optimizer), or in the weights' own format: by a kernel of its own (DeepSpeed's FP16 optimizer), or in the
+// epilogue (Megatron-LM's with grad_reduce_in_fp32 off).
+enum class GradAccumulation { kFused, kFp32, kLow, kFusedLow };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<GradAccumulation> = {"fused", "fp32", "low"};
+inline constexpr std::array<std::string_view, 4> kEnumeratorNames<GradAccumulation> = {"fused", "fp32", "low",
+                                                                                       "fused-low"};
+constexpr bool is_fused(GradAccumulation how) {
+  return how == GradAccumulation::kFused || how == GradAccumulation::kFusedLow;
+}
+constexpr bool sums_in_fp32(GradAccumulation how) {
+  return how == GradAccumulation::kFused || how == GradAccumulation::kFp32;
+}
 enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 3 };
 template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {"0", "1", "2", "3"};
@@ -111,6 +119,8 @@ struct ParallelPlan {
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
+  Library loss_library = Library::kDefault;  // of cross-entropy; see loss_library_of
+  std::int64_t loss_metrics = 0;   // cross-entropies in eager mode beside the loss, of each microbatch, for the log
   bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
   bool split_softmax = false;      // of scores that are stored: scale, mask and softmax are a kernel each
   bool split_gelu = false;         // a kernel for each operation that the model's class writes out
@@ -131,6 +141,12 @@ struct ParallelPlan {
   bool overlap_ep = false;            // shared experts compute while tokens travel
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
 };
+
+// Eager where the plan's kernels are not fused and names no library.
+constexpr Library loss_library_of(const ParallelPlan& plan) {
+  const Library unnamed = plan.fused_kernels ? Library::kDefault : Library::kEager;
+  return plan.loss_library == Library::kDefault ? unnamed : plan.loss_library;
+}
 
 // ZeRO-2 and 3: each replica keeps a part of the summed gradients, so every backward pass reduces its gradients.
 constexpr bool shards_gradients(const ParallelPlan& plan) { return plan.zero >= ZeroStage::kGradients; }
@@ -252,6 +268,17 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .names = normalization_libraries(),
          .in_reports = kUnlessDefault},
         plan.norm_library);
+  visit({.name = "plan/loss_library",
+         .help = "whose cross-entropy runs",
+         .default_text = "a fused one; eager without plan/fused_kernels",
+         .names = kLossLibraries,
+         .in_reports = kUnlessDefault},
+        plan.loss_library);
+  visit({.name = "plan/loss_metrics",
+         .help = "cross-entropies that are computed for the log after each microbatch, in eager mode",
+         .least = 0,
+         .in_reports = kUnlessDefault},
+        plan.loss_metrics);
   visit({.name = "plan/fused_kernels",
          .help = "elementwise operations of a layer are fused; off: a kernel for each",
          .in_reports = kOptional},
@@ -306,7 +333,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kUnlessDefault},
         plan.offload_optimizer);
   visit({.name = "plan/grad_accumulation",
-         .help = "fused into the products, or kernels of their own in fp32 or low precision",
+         .help = "of weights: fused into the products in fp32 or low precision, or kernels of their own",
          .in_reports = kUnlessDefault},
         plan.grad_accumulation);
   visit({.name = "plan/blocking_tp",

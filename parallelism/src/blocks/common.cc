@@ -37,13 +37,13 @@ void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name,
 }
 
 Epilogue accumulation_epilogue(const Shape& shape) {
-  return shape.plan->grad_accumulation == GradAccumulation::kFused && !shards_gradients(*shape.plan)
-             ? Epilogue::kAccumulateFp32
-             : Epilogue::kNone;
+  const GradAccumulation how = shape.plan->grad_accumulation;
+  if (!is_fused(how) || shards_gradients(*shape.plan)) return Epilogue::kNone;
+  return sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
 }
 
 void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters) {
-  if (shape.plan->grad_accumulation != GradAccumulation::kFused) add_to_sums(shape, calls, name, parameters);
+  if (!is_fused(shape.plan->grad_accumulation)) add_to_sums(shape, calls, name, parameters);
 }
 
 void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters) {

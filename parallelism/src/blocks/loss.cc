@@ -40,52 +40,85 @@ BlockStep cross_entropy_of_classes(const Shape& shape) {
   return step;
 }
 
-// PyTorch's functional.cross_entropy in eager mode: the logits in fp32 (autocast, or the model's class, casts them),
-// log_softmax, and the loss of each token; backward a tensor of zeros with one gradient a token, log_softmax's
-// backward, and the cast.
-void add_eager_cross_entropy(const Shape& shape, BlockStep& step) {
-  const std::int64_t logits = shape.tokens * shape.vocabulary;
-  const double fp32 = size_of(DType::kFp32) / units::B / shape.element;  // elements of the storage format
-  const auto add_fp32 = [&](std::vector<Call>& calls, std::string_view suffix, OperatorKind kind) {
-    calls.push_back({blocks::concat(step.name, suffix), Operator{std::move(kind), DType::kFp32}});
-  };
-  const auto add_cast = [&](std::vector<Call>& calls, std::string_view suffix, double read, double written) {
-    if (fp32 == 1) return;
-    calls.push_back(
-        blocks::kernel(shape, blocks::concat(step.name, suffix), Elementwise{"cast", logits, read, written, 1}));
-  };
-  add_cast(step.forward, ".cast", 1, fp32);
-  add_fp32(step.forward, ".log_softmax", Softmax{shape.tokens, shape.vocabulary, Pass::kForward});
-  add_fp32(step.forward, ".nll", Elementwise{"nll_loss", shape.tokens, 2, 1, 1});
-  add_fp32(step.input_gradient, ".nll.backward", Elementwise{"nll_loss_backward", logits, 0, 1, 1});
-  add_fp32(step.input_gradient, ".log_softmax.backward", Softmax{shape.tokens, shape.vocabulary, Pass::kBackward});
-  add_cast(step.input_gradient, ".cast.backward", fp32, 1);
+void add_fp32(std::vector<Call>& calls, std::string_view name, std::string_view suffix, OperatorKind kind) {
+  calls.push_back({blocks::concat(name, suffix), Operator{std::move(kind), DType::kFp32}});
 }
 
-void add_cross_entropy(const Shape& shape, BlockStep& step) {
-  step.forward.push_back(
-      blocks::kernel(shape, step.name, CrossEntropy{shape.tokens, shape.vocabulary, Pass::kForward}));
-  step.input_gradient.push_back(blocks::kernel(shape, blocks::concat(step.name, ".backward"),
-                                               CrossEntropy{shape.tokens, shape.vocabulary, Pass::kBackward}));
+// Of the logits between their format and fp32, where these differ. `to_fp32`: elements read and written.
+void add_cast(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::string_view suffix,
+              bool to_fp32) {
+  const double fp32 = size_of(DType::kFp32) / units::B / shape.element;  // elements of the storage format
+  if (fp32 == 1) return;
+  calls.push_back(
+      blocks::kernel(shape, blocks::concat(name, suffix),
+                     Elementwise{"cast", shape.tokens * shape.vocabulary, to_fp32 ? 1 : fp32, to_fp32 ? fp32 : 1, 1}));
+}
+
+// PyTorch's functional.cross_entropy in eager mode: the logits in fp32 (autocast, or the model's class, casts them),
+// log_softmax, and the loss of each token.
+void add_eager_forward(const Shape& shape, std::vector<Call>& calls, std::string_view name) {
+  add_cast(shape, calls, name, ".cast", true);
+  add_fp32(calls, name, ".log_softmax", Softmax{shape.tokens, shape.vocabulary, Pass::kForward});
+  add_fp32(calls, name, ".nll", Elementwise{"nll_loss", shape.tokens, 2, 1, 1});
+}
+
+// Its backward pass: a tensor of zeros with one gradient a token, log_softmax's backward, and the cast.
+void add_eager_backward(const Shape& shape, std::vector<Call>& calls, std::string_view name) {
+  const std::int64_t logits = shape.tokens * shape.vocabulary;
+  add_fp32(calls, name, ".nll.backward", Elementwise{"nll_loss_backward", logits, 0, 1, 1});
+  add_fp32(calls, name, ".log_softmax.backward", Softmax{shape.tokens, shape.vocabulary, Pass::kBackward});
+  add_cast(shape, calls, name, ".cast.backward", false);
+}
+
+// In one kernel a pass.
+void add_fused(const Shape& shape, Library library, BlockStep& step) {
+  const auto add = [&](std::vector<Call>& calls, std::string_view suffix, Pass pass) {
+    calls.push_back(blocks::kernel(shape, blocks::concat(step.name, suffix),
+                                   CrossEntropy{shape.tokens, shape.vocabulary, pass, library}));
+  };
+  add(step.forward, "", Pass::kForward);
+  add(step.input_gradient, ".backward", Pass::kBackward);
+}
+
+// Bytes a logit at the loss's peak. Fused: in fp32 (Korthikanti et al. 2022, s.4.3); with FlashAttention's kernel the
+// logits and their gradient. Eager: the logits, which the model's output holds, and as many fp32 tensors: what
+// log_softmax reads and returns; during its backward what it returned and two gradients.
+double bytes_a_logit(const Shape& shape, Library library) {
+  constexpr double kFp32 = 4;
+  const bool forward = shape.plan->passes == Passes::kForward;
+  if (library == Library::kEager) return shape.element + (forward ? 2 : 3) * kFp32;
+  if (library == Library::kFlash2) return (forward ? 1 : 2) * shape.element;
+  return kFp32;
 }
 
 BlockStep cross_entropy(const Shape& shape) {
-  const bool eager = !shape.plan->fused_kernels;
+  const Library library = loss_library_of(*shape.plan);
   BlockStep step;
   step.name = "loss.cross_entropy";
   step.forward.reserve(6);
-  eager ? add_eager_cross_entropy(shape, step) : add_cross_entropy(shape, step);
+  if (library == Library::kEager) {
+    add_eager_forward(shape, step.forward, step.name);
+    add_eager_backward(shape, step.input_gradient, step.name);
+  } else {
+    add_fused(shape, library, step);
+  }
   // Row maximum, target logit and sum of exponentials, fp32, for each token.
   const Bytes row_values = static_cast<double>(shape.tokens) * size_of(DType::kFp32);
   for (const char* name : {"loss.max.all_reduce", "loss.target.all_reduce", "loss.sum.all_reduce"}) {
     blocks::communicate(shape, step.forward, name, CollectiveKind::kAllReduce, row_values);
   }
   step.kept_as = ActivationKind::kLogits;
-  // Logits in fp32 (Korthikanti et al. 2022, s.4.3). In eager mode the logits, which the model's output holds, and as
-  // many fp32 tensors: what log_softmax reads and returns; during its backward what it returned and two gradients.
-  const double tensors = shape.plan->passes == Passes::kForward ? 2 : 3;
-  const double each = eager ? shape.element + tensors * 4 : 4;
-  step.kept_for_input_gradient = each * static_cast<double>(shape.tokens) * static_cast<double>(shape.vocabulary);
+  const double logits = static_cast<double>(shape.tokens) * static_cast<double>(shape.vocabulary);
+  step.kept_for_input_gradient = bytes_a_logit(shape, library) * logits;
+  return step;
+}
+
+// Cross-entropies of ParallelPlan::loss_metrics, one after another. Frameworks compute them behind the backward pass;
+// here they stand before it.
+BlockStep metrics(const Shape& shape) {
+  BlockStep step;
+  step.name = "loss.metrics";
+  for (std::int64_t i = 0; i < shape.plan->loss_metrics; ++i) add_eager_forward(shape, step.forward, step.name);
   return step;
 }
 
@@ -99,6 +132,12 @@ Block loss_block(const Shape& shape) {
   const bool classifier = shape.model->labels > 0;
   block.steps.push_back(classifier ? scores(shape) : logits(shape));
   block.steps.push_back(classifier ? cross_entropy_of_classes(shape) : cross_entropy(shape));
+  if (!classifier && shape.plan->loss_metrics > 0) {
+    block.steps.push_back(metrics(shape));
+    // The logits, which the model's output holds, a copy in fp32, and what log_softmax returns.
+    const double each = shape.element + 2 * 4;
+    block.logged = each * static_cast<double>(shape.tokens) * static_cast<double>(shape.vocabulary);
+  }
   return block;
 }
 

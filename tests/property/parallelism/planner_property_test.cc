@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -85,7 +86,10 @@ Question any_question() {
   plan.overlap_param_gather = coin();
   plan.overlap_p2p = coin();
   plan.blocking_tp = coin();
-  plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 3));
+  plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 4));
+  plan.loss_library =
+      std::array{Library::kDefault, Library::kEager, Library::kFlash2}[static_cast<std::size_t>(any_of({0, 1, 2}))];
+  plan.loss_metrics = any_of({0, 0, 1, 2});
   q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}), Precision::kBf16,
                 model.prediction_layers > 0 && coin()};
   return q;

@@ -62,7 +62,7 @@ Scenario any_scenario() {
       scenario.plan.zero == ZeroStage::kOptimizer && scenario.plan.overlap_grad_reduce && *rc::gen::arbitrary<bool>();
   scenario.plan.overlap_p2p = *rc::gen::arbitrary<bool>();
   scenario.plan.blocking_tp = *rc::gen::arbitrary<bool>();
-  scenario.plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 3));
+  scenario.plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 4));
   scenario.training.micro_batch = *rc::gen::element(1, 2);
   return scenario;
 }

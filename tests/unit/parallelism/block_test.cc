@@ -449,6 +449,36 @@ TEST(EmbeddingAndLoss, EagerCrossEntropyRunsInFp32) {
   EXPECT_NEAR(moved(last().input_gradient), 16 * logits, 1e-3 * logits);
 }
 
+// A named library's loss runs whether or not the layers' kernels are fused; FlashAttention's keeps the logits and their
+// gradient, in their own format.
+TEST(EmbeddingAndLoss, ALossHasALibraryOfItsOwn) {
+  const Model model = gpt(2, 512, 8);
+  const Training training{1, 1, 128, Precision::kBf16};
+  ParallelPlan plan{.loss_library = Library::kFlash2, .fused_kernels = false};
+  const auto last = [&] { return loss_block(Shape(model, plan, training)).steps.back(); };
+  const double logits = 128.0 * 50304;
+  EXPECT_THAT(names(last().forward), ElementsAre("loss.cross_entropy"));
+  EXPECT_EQ(std::get<CrossEntropy>(std::get<Operator>(last().forward[0].what).kind).library, Library::kFlash2);
+  EXPECT_DOUBLE_EQ(last().kept_for_input_gradient, 4 * logits);
+  plan.passes = Passes::kForward;
+  EXPECT_DOUBLE_EQ(last().kept_for_input_gradient, 2 * logits);
+  plan = {.loss_library = Library::kEager};
+  EXPECT_DOUBLE_EQ(last().kept_for_input_gradient, 14 * logits);
+}
+
+// Two cross-entropies for the log, without a backward pass.
+TEST(EmbeddingAndLoss, MetricsAreComputedBesideTheLoss) {
+  const Model model = gpt(2, 512, 8);
+  const ParallelPlan plan{.loss_metrics = 2};
+  const Block block = loss_block(Shape(model, plan, Training{1, 1, 128, Precision::kBf16}));
+  const BlockStep& metrics = block.steps.back();
+  EXPECT_THAT(names(metrics.forward), ElementsAre("loss.metrics.cast", "loss.metrics.log_softmax", "loss.metrics.nll",
+                                                  "loss.metrics.cast", "loss.metrics.log_softmax", "loss.metrics.nll"));
+  EXPECT_TRUE(metrics.input_gradient.empty());
+  EXPECT_EQ(metrics.kept_for_input_gradient, 0);
+  EXPECT_EQ(block.logged, 10 * 128.0 * 50304);
+}
+
 // What recomputation repeats where it stops at the last value that the backward pass reads.
 std::vector<std::string> repeated(const Block& block) {
   const std::vector<std::size_t> calls = calls_until_kept(block);

@@ -141,7 +141,7 @@ TEST(Memory, AForwardPassHoldsWeightsAndOneLayer) {
 }
 
 // Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all
-// that it would keep otherwise.
+// that it would keep otherwise. The loss, 4 sbh and 4 sv here, is over then.
 TEST(Memory, RecomputationKeepsInputsAndOneLayer) {
   const Training training{1, 1, 2048, Precision::kFp16};
   const auto activations = [&](std::int64_t layers, Recompute recompute) {
@@ -151,7 +151,24 @@ TEST(Memory, RecomputationKeepsInputsAndOneLayer) {
   const double sbh = 2048.0 * 6144, layer = sbh * (34 + 5 * 64.0 * 2048 / 6144);
   EXPECT_NEAR(activations(48, Recompute::kNone) - activations(24, Recompute::kNone), 24 * layer, 1);
   EXPECT_NEAR(activations(48, Recompute::kFull) - activations(24, Recompute::kFull), 24 * 2 * sbh, 1);
-  EXPECT_NEAR(activations(48, Recompute::kNone) - activations(48, Recompute::kFull), 47 * layer - 48 * 2 * sbh, 1);
+  EXPECT_NEAR(activations(48, Recompute::kFull), 48 * 2 * sbh + layer + sbh, 1);  // and the embedding's mask
+  EXPECT_NEAR(activations(48, Recompute::kNone), 48 * layer + 4 * sbh + 4 * 2048.0 * 50304 + sbh, 1);
+}
+
+// Metrics of a microbatch are computed when its backward pass is over: they are the peak where they take more than all
+// that the passes kept.
+TEST(Memory, MetricsComeWhenTheMicrobatchIsOver) {
+  const Training training{1, 1, 2048, Precision::kBf16};
+  const double logits = 2048.0 * 50304;
+  const auto activations = [&](std::int64_t layers, std::int64_t metrics) {
+    const ParallelPlan plan{.loss_library = Library::kFlash2, .loss_metrics = metrics};
+    return memory_budget(gpt(layers, 768, 12), plan, training)->stages[0].activations / B;
+  };
+  EXPECT_EQ(activations(48, 2), activations(48, 0));
+  EXPECT_GT(activations(48, 0), 10 * logits);
+  // The logits, and two tensors in fp32.
+  EXPECT_LT(activations(1, 0), 10 * logits);
+  EXPECT_NEAR(activations(1, 2), 10 * logits, 1);
 }
 
 std::vector<StageMemoryDetail> detail_of(const Model& model, const ParallelPlan& plan, const Training& training) {

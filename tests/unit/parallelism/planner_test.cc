@@ -450,6 +450,11 @@ TEST(Planner, GradientsAreSummedByTheProductsOrApart) {
   apart = added();
   EXPECT_DOUBLE_EQ(apart.at("mlp.fc2.wgrad.accumulate"), 4 * weights * (2 + 2 + 2));
   EXPECT_DOUBLE_EQ(totals(planned(model, plan, training)).bytes.at("gradients.reduce_scatter"), reduced / 2);
+  plan.grad_accumulation = GradAccumulation::kFusedLow;
+  const auto low = added();
+  EXPECT_EQ(low.count("mlp.fc2.wgrad.accumulate"), 0u);
+  EXPECT_DOUBLE_EQ(low.at("mlp.fc2.wgrad") - apart.at("mlp.fc2.wgrad"), 4 * weights * 2);
+  EXPECT_DOUBLE_EQ(totals(planned(model, plan, training)).bytes.at("gradients.reduce_scatter"), reduced / 2);
 }
 
 // Each work runs as often as there are nodes of it in the graph of all stages.

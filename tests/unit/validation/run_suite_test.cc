@@ -132,6 +132,13 @@ TEST(RunCollection, OneVoteAConfiguration) {
   EXPECT_THAT(suite->markdown, HasSubstr("each publication one vote: "));
   // ZeRO 3 and ZeRO 1 of the same work; measured at 0.05 s and 0.06 s.
   EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 1 |"));
+  // None of them is too large for its GPU.
+  EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 2 | 0 | 0."));
+  other["micro_batch"] = 512;
+  other["global_batch"] = 8 * 512;
+  const auto large = check_run_collection(written(folder, json::array({other})), Catalog::standard());
+  ASSERT_TRUE(large) << to_text(large.error());
+  EXPECT_THAT(large->markdown, HasSubstr("| Another paper | 1 | 1 |"));
 }
 
 // Rows do not tell dropout: it is that of the catalog's models of the same family, else that of GPT or Llama.
@@ -152,19 +159,21 @@ TEST(RunCollection, DropoutIsThatOfTheFamily) {
 
 // Gradients that a row adds up in fp32 are added by kernels of their own where the framework does not fuse them.
 TEST(RunCollection, GradientsAreAddedUpInFp32WhereARowTellsIt) {
-  json deepspeed = row(), megatron = row(), low = row();
+  json deepspeed = row(), megatron = row(), low = row(), bridge = row();
   deepspeed["source"]["title"] = "A Megatron-DeepSpeed paper";
   low["source"]["title"] = deepspeed["source"]["title"];
   megatron["source"]["title"] = "A Megatron-LM README";
-  for (json* each : {&deepspeed, &megatron}) (*each)["precision"] = "bf16 (params) + fp32 grad accumulation";
+  bridge["source"]["title"] = "A Megatron-Bridge table";
+  for (json* each : {&deepspeed, &megatron, &bridge}) (*each)["precision"] = "bf16 (params) + fp32 grad accumulation";
   low["precision"] = "bf16";
   std::vector<Error> mistakes;
-  const std::vector<CollectedRun> runs = read({deepspeed, megatron, low}, mistakes);
-  ASSERT_EQ(runs.size(), 3u);
+  const std::vector<CollectedRun> runs = read({deepspeed, megatron, low, bridge}, mistakes);
+  ASSERT_EQ(runs.size(), 4u);
   EXPECT_EQ(text_of(runs[0].spec, "framework"), "megatron-deepspeed");
   EXPECT_EQ(text_of(runs[0].spec, "plan/grad_accumulation"), "fp32");
   EXPECT_EQ(text_of(runs[1].spec, "plan/grad_accumulation"), "not set");
   EXPECT_EQ(text_of(runs[2].spec, "plan/grad_accumulation"), "not set");
+  EXPECT_EQ(text_of(runs[3].spec, "plan/grad_accumulation"), "fused");
 }
 
 // What a model, a cluster and a plan say beyond the plain row: each field is set, or left to the framework.
