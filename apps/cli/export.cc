@@ -233,7 +233,7 @@ int export_command(int argc, const char* const* argv) {
   options.encoding = roofline ? TraceEncoding::kRoofline : TraceEncoding::kDurations;
   options.operators = !no_operators;
   options.merge_kernels = merge;
-  options.node_gpus = astra_node(scenario->cluster);
+  options.node_gpus = scenario->cluster.gpus_per_node();
   options.progress = show_progress;
   const auto exported = write_export(*scenario, *step, options, force, fit);
   if (!exported) return report_error(exported.error());

@@ -542,15 +542,6 @@ Result<Int> AstraNetwork::longest_ns(const Collective& collective, Int node) con
   return sum;
 }
 
-Int astra_node(const Cluster& cluster) {
-  Int gpus = 1;
-  for (const FabricLevel& level : cluster.levels) {
-    if (network::link_class_of(level.fabric.kind) == network::LinkClass::kNetwork) return gpus;
-    gpus *= level.size;
-  }
-  return 0;
-}
-
 namespace {
 
 class AstraModel final : public NetworkCost {
@@ -651,7 +642,7 @@ class AstraModel final : public NetworkCost {
     }
     NS_TRY(const AstraNetwork network, network_for(collective.group));
     Answer result;
-    const Int node = astra_node(cluster_);
+    const Int node = cluster_.gpus_per_node();
     NS_TRY(result.nanoseconds, network.longest_ns(collective, node));
     for (const Collective& exchange : astra_exchanges(collective, node))
       NS_TRY_VOID(describe(exchange, network, &result));

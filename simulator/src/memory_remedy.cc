@@ -115,7 +115,8 @@ Scenario changed_to(const Scenario& from, const Remedy& candidate, std::int64_t 
   changed.plan = candidate.plan;
   changed.training = candidate.training;
   std::vector<FabricLevel>& levels = changed.cluster.levels;
-  if (const std::int64_t gpus = changed.cluster.gpu_count(); levels.size() > 1 && ranks > gpus && gpus > 0) {
+  if (const std::int64_t gpus = changed.cluster.gpu_count();
+      levels.size() > changed.cluster.node_levels() && ranks > gpus && gpus > 0) {
     const std::int64_t node = gpus / levels.back().size;
     levels.back().size = (ranks + node - 1) / node;
   }

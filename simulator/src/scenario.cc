@@ -96,6 +96,10 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
   if (spec.intra) {
     NS_TRY(const Fabric fabric, from("machine/intra", catalog.fabric(*spec.intra)));
     if (cluster.levels.empty()) cluster.levels.push_back({fabric, 8, 1, 1});
+    // One fabric joins all GPUs of a node, which may have had several.
+    cluster.levels.front().size = cluster.gpus_per_node();
+    cluster.levels.erase(cluster.levels.begin() + 1,
+                         cluster.levels.begin() + static_cast<std::ptrdiff_t>(cluster.node_levels()));
     cluster.levels.front().fabric = fabric;
   }
   if (spec.inter) {
@@ -108,15 +112,18 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
                    "write machine/intra too",
                    {}});
     }
-    if (cluster.levels.size() == 1) cluster.levels.push_back({fabric, 0, 1, 1});
-    for (std::size_t i = 1; i < cluster.levels.size(); ++i) cluster.levels[i].fabric = fabric;
+    const std::size_t inside = cluster.node_levels();
+    if (cluster.levels.size() == inside) cluster.levels.push_back({fabric, 0, 1, 1});
+    for (std::size_t i = inside; i < cluster.levels.size(); ++i) cluster.levels[i].fabric = fabric;
   }
-  if (spec.intra_bandwidth && !cluster.levels.empty()) {
-    FabricLevel& level = cluster.levels.front();
-    level.fabric.bandwidth = *spec.intra_bandwidth / level.nics_per_gpu;
+  const std::size_t inside = cluster.node_levels();
+  if (spec.intra_bandwidth) {
+    for (std::size_t i = 0; i < inside; ++i) {
+      cluster.levels[i].fabric.bandwidth = *spec.intra_bandwidth / cluster.levels[i].nics_per_gpu;
+    }
   }
   if (spec.inter_bandwidth) {
-    if (cluster.levels.size() < 2) {
+    if (cluster.levels.size() == inside) {
       return fail({ErrorCode::kInvalidInput,
                    "the machine has no fabric between its nodes",
                    "machine/inter_bandwidth",
@@ -124,7 +131,7 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
                    "write machine/inter too (ns-dist list fabrics)",
                    {}});
     }
-    for (std::size_t i = 1; i < cluster.levels.size(); ++i) {
+    for (std::size_t i = inside; i < cluster.levels.size(); ++i) {
       cluster.levels[i].fabric.bandwidth = *spec.inter_bandwidth / cluster.levels[i].nics_per_gpu;
     }
   }
@@ -133,7 +140,8 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
 
 // Gives the levels above the node `nodes` nodes together. Inner levels are filled before outer ones.
 Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view where) {
-  if (cluster.levels.size() < 2) {
+  const std::size_t inside = cluster.node_levels();
+  if (cluster.levels.size() == inside) {
     if (nodes == 1) return {};
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} nodes are asked for, but \"{}\" has no fabric between nodes", nodes,
@@ -144,7 +152,7 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
                  {}});
   }
   std::int64_t left = nodes;
-  for (std::size_t i = 1; i + 1 < cluster.levels.size(); ++i) {
+  for (std::size_t i = inside; i + 1 < cluster.levels.size(); ++i) {
     std::int64_t& size = cluster.levels[i].size;
     if (left <= size) {
       size = left;
@@ -164,32 +172,54 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
   return {};
 }
 
+// Gives each node `gpus` GPUs: units of its outermost level, or a part of the one unit that is left.
+Result<void> resize_nodes(Cluster& cluster, std::int64_t gpus) {
+  std::int64_t left = gpus;
+  for (std::size_t i = 0; i < cluster.node_levels(); ++i) {
+    FabricLevel& level = cluster.levels[i];
+    const bool outermost = i + 1 == cluster.node_levels();
+    if (!outermost && left > level.size && left % level.size != 0) {
+      return fail({ErrorCode::kInfeasible,
+                   fmt::format("{} GPUs do not fill groups of {} ({})", gpus, level.size, level.fabric.name),
+                   "machine/gpus_per_node",
+                   fmt::format("a multiple of {}", level.size),
+                   "",
+                   {}});
+    }
+    if (outermost || left < level.size) level.size = left;
+    left = outermost ? 1 : std::max<std::int64_t>(1, left / level.size);
+  }
+  return {};
+}
+
 // Leaves some GPUs of each node idle where groups of tensor, context or expert parallelism would lie in two nodes
 // otherwise, or where one node would have fewer ranks than the others, whose links would wait for its own: 8 of 72
-// where groups have 64 ranks, or where 8 nodes have 512.
-void leave_spares(FabricLevel& node, const ParallelPlan& plan, std::int64_t ranks) {
+// where groups have 64 ranks, or where 8 nodes have 512. Of a node of several levels whole units of the outermost.
+void leave_spares(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks) {
+  FabricLevel& node = cluster.levels[cluster.node_levels() - 1];
+  const std::int64_t all = cluster.gpus_per_node(), unit = all / node.size;
   const GroupReach reach = group_reach(plan);
   std::int64_t whole = 1;
   for (const std::int64_t each : {reach.tensor, reach.context, reach.expert}) {
-    if (const std::int64_t both = std::lcm(whole, each); both <= node.size) whole = both;
+    if (const std::int64_t both = std::lcm(whole, each); both <= all) whole = both;
   }
-  const std::int64_t all = node.size;
-  node.size -= all % whole;
-  const std::int64_t nodes = (ranks + node.size - 1) / node.size;
-  if (ranks % nodes == 0 && (ranks / nodes) % whole == 0) node.size = ranks / nodes;
-  node.spare = all - node.size;
+  std::int64_t used = all - all % whole;
+  const std::int64_t nodes = (ranks + used - 1) / used;
+  if (ranks % nodes == 0 && (ranks / nodes) % whole == 0) used = ranks / nodes;
+  if (used % unit != 0) return;
+  node.spare = (all - used) / unit;
+  node.size = used / unit;
 }
 
 // As many nodes as `ranks` need, the last one perhaps not full.
 Result<void> open_for(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks) {
   if (cluster.levels.empty()) return {};
-  FabricLevel& front = cluster.levels.front();
-  if (front.size == 0) front.size = ranks;
-  if (ranks > front.size) leave_spares(front, plan, ranks);
-  const std::int64_t node = front.size;
+  if (cluster.levels.front().size == 0) cluster.levels.front().size = ranks;
+  if (ranks > cluster.gpus_per_node()) leave_spares(cluster, plan, ranks);
+  const std::int64_t node = cluster.gpus_per_node();
   std::int64_t nodes = (ranks + node - 1) / node;
   // Whole groups of the levels between: racks are not split.
-  for (std::size_t i = 1; i + 1 < cluster.levels.size(); ++i) {
+  for (std::size_t i = cluster.node_levels(); i + 1 < cluster.levels.size(); ++i) {
     const std::int64_t size = cluster.levels[i].size;
     if (nodes > size) nodes = (nodes + size - 1) / size * size;
   }
@@ -430,13 +460,14 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
 
   NS_TRY(Cluster cluster, find_cluster(spec, catalog, base));
   NS_TRY_VOID(use_fabrics(cluster, spec, catalog));
-  if (spec.gpus_per_node && !cluster.levels.empty()) cluster.levels.front().size = *spec.gpus_per_node;
+  if (spec.gpus_per_node && !cluster.levels.empty()) NS_TRY_VOID(resize_nodes(cluster, *spec.gpus_per_node));
   NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
   bool sized = !cluster.levels.empty() && gpus_of(cluster) > 0;
   // A report's machine was sized for its own plan: another plan opens it again.
   if (base != nullptr && !names_machine(spec) && (spec.gpus_per_node || rank_count(base->plan).value_or(0) != ranks)) {
     sized = false;
-    cluster.levels.front().size += std::exchange(cluster.levels.front().spare, 0);
+    FabricLevel& node = cluster.levels[cluster.node_levels() - 1];
+    node.size += std::exchange(node.spare, 0);
   }
   if (spec.nodes) {
     NS_TRY_VOID(set_nodes(cluster, *spec.nodes, "machine/nodes"));

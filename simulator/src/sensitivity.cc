@@ -47,17 +47,16 @@ bool memory_size(Changed& of, double factor) {
 
 bool inside(Changed& of, double factor) {
   auto& levels = of.scenario.cluster.levels;
-  if (levels.empty()) return false;
-  levels.front().fabric.bandwidth *= factor;
-  return true;
+  for (std::size_t i = 0; i < of.scenario.cluster.node_levels(); ++i) levels[i].fabric.bandwidth *= factor;
+  return !levels.empty();
 }
 
 bool between(Changed& of, double factor) {
   auto& levels = of.scenario.cluster.levels;
-  for (std::size_t i = 1; i < levels.size(); ++i) levels[i].fabric.bandwidth *= factor;
-  return std::any_of(levels.begin(), levels.end(), [&](const FabricLevel& level) {
-    return &level != &levels.front() && level.size > 1;  // one node has no links to another
-  });
+  const auto first = levels.begin() + static_cast<std::ptrdiff_t>(of.scenario.cluster.node_levels());
+  std::for_each(first, levels.end(), [&](FabricLevel& level) { level.fabric.bandwidth *= factor; });
+  // One node has no links to another.
+  return std::any_of(first, levels.end(), [](const FabricLevel& level) { return level.size > 1; });
 }
 
 bool latency(Changed& of, double factor) {

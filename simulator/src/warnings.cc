@@ -154,8 +154,7 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   };
   across("tp_across_nodes", "tensor parallelism", "plan/tp", plan.tp, reach.tensor);
   across("ep_across_nodes", "expert parallelism", "plan/ep", plan.ep, reach.expert);
-  if (const std::int64_t spare = scenario.cluster.levels.empty() ? 0 : scenario.cluster.levels.front().spare;
-      spare > 0) {
+  if (const std::int64_t spare = scenario.cluster.spare_per_node(); spare > 0) {
     found.push_back({"spare_gpus", fmt::format("{} of the {} GPUs of each node are used, so that no group of ranks "
                                                "that fits into one node lies in two and all nodes have as many",
                                                node, node + spare)});

@@ -20,6 +20,25 @@ inline constexpr std::array<std::string_view, 10> kEnumeratorNames<FabricKind> =
     "nvlink", "nvswitch", "xgmi", "pcie", "infiniband", "roce", "ethernet", "efa", "slingshot", "omni-path"};
 constexpr std::string_view name_of(FabricKind kind) { return enumerator_name(kind); }
 
+// Whether it joins nodes, and not GPUs inside one.
+constexpr bool is_network(FabricKind kind) {
+  switch (kind) {
+    case FabricKind::kNvlink:
+    case FabricKind::kNvswitch:
+    case FabricKind::kXgmi:
+    case FabricKind::kPcie:
+      return false;
+    case FabricKind::kInfiniband:
+    case FabricKind::kRoce:
+    case FabricKind::kEthernet:
+    case FabricKind::kEfa:
+    case FabricKind::kSlingshot:
+    case FabricKind::kOmniPath:
+      return true;
+  }
+  return true;
+}
+
 // A kind of link, as configs/fabrics/<id>.json describes it.
 struct Fabric {
   std::string id, name;
@@ -56,7 +75,25 @@ struct Cluster {
     for (std::size_t i = 1; i < levels.size(); ++i) count *= levels[i].size;
     return count;
   }
-  std::int64_t gpus_per_node() const { return levels.empty() ? 1 : levels.front().size; }
+  // Levels inside a node: the innermost one, and those behind it up to the first network. Where there is no network,
+  // the outermost of several levels joins nodes (racks of switches), unless it is PCIe.
+  std::size_t node_levels() const {
+    std::size_t inside = levels.empty() ? 0 : 1;
+    while (inside < levels.size() && !is_network(levels[inside].fabric.kind)) ++inside;
+    const bool joins_nodes = inside == levels.size() && inside > 1 && levels.back().fabric.kind != FabricKind::kPcie;
+    return joins_nodes ? inside - 1 : inside;
+  }
+  std::int64_t gpus_per_node() const {
+    std::int64_t count = 1;
+    for (std::size_t i = 0; i < node_levels(); ++i) count *= levels[i].size;
+    return count;
+  }
+  // That the plan leaves idle, beside gpus_per_node().
+  std::int64_t spare_per_node() const {
+    if (levels.empty()) return 0;
+    const FabricLevel& node = levels[node_levels() - 1];
+    return node.size > 0 ? gpus_per_node() / node.size * node.spare : 0;
+  }
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 

@@ -67,9 +67,6 @@ class AstraNetwork {
 // run.
 Result<std::unique_ptr<NetworkCost>> make_astra_model(const Cluster& cluster, std::int64_t ranks = 0);
 
-// GPUs of a node: those that no network joins. 0: none of the cluster's levels is a network.
-std::int64_t astra_node(const Cluster& cluster);
-
 // What a collective of a step should take, and how often the step has it. A kSendRecv is a message.
 struct AstraTarget {
   Collective collective;

@@ -194,13 +194,6 @@ TEST(AstraNetworkTimes, AnAllToAllWithOneCopyForEachNodeIsTwo) {
   EXPECT_FALSE((*model)->forecast(routed));
 }
 
-TEST(AstraNetworkTimes, NodesEndWhereTheNetworkBegins) {
-  EXPECT_EQ(astra_node(test::dgx_a100()), 8);
-  Cluster cluster = test::dgx_a100();
-  cluster.levels.resize(1);
-  EXPECT_EQ(astra_node(cluster), 0);
-}
-
 TEST(AstraNetworkTimes, MessagesOnARingCountItsHops) {
   AstraSystem system = one(AstraTopology::kRing, 8, "ring");
   const AstraNetwork network = *AstraNetwork::make(system);

@@ -153,6 +153,64 @@ TEST(Resolve, AMachineKeepsItsSwitches) {
   EXPECT_EQ(other.cluster.levels.front().fabric.bandwidth, 64 * GB / s);
 }
 
+// A server whose GPUs are bridged in pairs is one node of 4 pairs: nodes end where the network begins.
+TEST(Resolve, NodesOfSeveralLevelsAreWhole) {
+  const auto sizes = [](const Cluster& cluster) {
+    std::vector<std::int64_t> all;
+    for (const FabricLevel& level : cluster.levels) all.push_back(level.size);
+    return all;
+  };
+  ScenarioSpec spec;
+  spec.set("machine/cluster", "h100-pcie-bridged").set("machine/nodes", 4);
+  Scenario scenario = resolved(spec);
+  EXPECT_EQ(scenario.cluster.gpus_per_node(), 8);
+  EXPECT_EQ(scenario.plan.dp, 32);
+  EXPECT_THAT(sizes(scenario.cluster), ElementsAre(2, 4, 4));
+  // Fabrics between nodes leave the node alone, bandwidth inside it is that of all its links.
+  spec.set("machine/inter", "ib-ndr").set("machine/intra_bandwidth", 10 * GB / s);
+  scenario = resolved(spec);
+  EXPECT_EQ(scenario.cluster.levels[1].fabric.kind, FabricKind::kPcie);
+  EXPECT_EQ(scenario.cluster.levels[1].fabric.bandwidth, 10 * GB / s);
+  EXPECT_EQ(scenario.cluster.levels[2].fabric.id, "ib-ndr");
+  // One fabric inside the node instead of two.
+  scenario = resolved(ScenarioSpec(spec).set("machine/intra", "pcie5-x16"));
+  EXPECT_THAT(sizes(scenario.cluster), ElementsAre(8, 4));
+  // Smaller nodes: pairs, or one GPU of a pair.
+  EXPECT_THAT(sizes(resolved(ScenarioSpec(spec).set("machine/gpus_per_node", 4)).cluster), ElementsAre(2, 2, 4));
+  EXPECT_THAT(sizes(resolved(ScenarioSpec(spec).set("machine/gpus_per_node", 1)).cluster), ElementsAre(1, 1, 4));
+  const auto odd = resolve(ScenarioSpec(spec).set("machine/gpus_per_node", 3), Catalog::built_in());
+  ASSERT_FALSE(odd);
+  EXPECT_EQ(odd.error().where, "machine/gpus_per_node");
+  // Whole pairs are left idle where tensor parallelism would lie in two nodes otherwise.
+  spec = ScenarioSpec().set("machine/cluster", "h100-pcie-bridged").set("plan/tp", 6).set("plan/dp", 2);
+  spec.set("model", "gpt2");
+  scenario = resolved(spec);
+  EXPECT_THAT(sizes(scenario.cluster), ElementsAre(2, 3, 2));
+  EXPECT_EQ(scenario.cluster.spare_per_node(), 2);
+}
+
+// Racks of switches are nodes, whatever joins them; PCIe never leaves a node.
+TEST(Clusters, NodesEndWhereTheNetworkBegins) {
+  Cluster cluster;
+  EXPECT_EQ(cluster.gpus_per_node(), 1);
+  const auto level = [](FabricKind kind, std::int64_t size) {
+    FabricLevel made;
+    made.fabric.kind = kind;
+    made.size = size;
+    return made;
+  };
+  cluster.levels = {level(FabricKind::kNvswitch, 8)};
+  EXPECT_EQ(cluster.gpus_per_node(), 8);
+  cluster.levels.push_back(level(FabricKind::kNvswitch, 4));
+  EXPECT_EQ(cluster.gpus_per_node(), 8);
+  cluster.levels.push_back(level(FabricKind::kRoce, 4));
+  EXPECT_EQ(cluster.gpus_per_node(), 32);
+  cluster.levels = {level(FabricKind::kNvlink, 2), level(FabricKind::kPcie, 4)};
+  EXPECT_EQ(cluster.gpus_per_node(), 8);
+  cluster.levels = {level(FabricKind::kEthernet, 16)};
+  EXPECT_EQ(cluster.gpus_per_node(), 16);
+}
+
 TEST(Resolve, EachModelBringsItsOwnSequence) {
   ScenarioSpec spec;
   spec.set("model", "llama3-8b");
