@@ -61,12 +61,14 @@ Result<Cluster> cluster_of(const CalibrateRequest& request) {
                  {}});
   }
   const Catalog catalog = Catalog::standard();
-  if (request.cluster.empty()) return named_by("--gpu", usual_clusters(catalog)(request.gpu));
-  NS_TRY(Cluster cluster, named_by("--cluster", catalog.cluster(request.cluster)));
-  if (!request.gpu.empty()) {
-    NS_TRY(cluster.gpu, catalog.gpu(request.gpu));
+  if (request.cluster.empty()) {
+    NS_TRY(const Gpu gpu, named_by("--gpu", catalog.gpu(request.gpu)));
+    return named_by("--gpu", catalog.usual_machine(gpu));
   }
-  return cluster;
+  NS_TRY(Cluster cluster, named_by("--cluster", catalog.cluster(request.cluster)));
+  if (request.gpu.empty()) return cluster;
+  NS_TRY(const Gpu gpu, named_by("--gpu", catalog.gpu(request.gpu)));
+  return with_gpu(cluster, gpu);
 }
 
 // Mean error of the model with these options over the rows, as a share.

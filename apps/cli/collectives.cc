@@ -58,7 +58,7 @@ Result<int> answer(const CollectivesRequest& request) {
           if (found || gpu.empty()) return found;
         }
         NS_TRY(const Gpu found, catalog.gpu(gpu));
-        NS_TRY(Cluster usual, catalog.cluster(found.usual_cluster));
+        NS_TRY(Cluster usual, catalog.usual_machine(found));
         // A measured system that the catalog does not know: its GPU's usual machine, under its own name, because a
         // calibration may know that.
         if (!cluster.empty()) usual.id = cluster;

@@ -27,7 +27,7 @@ struct FitRequest {
 // Corrections of collectives: one of the two calibrations that the folder teaches.
 Result<int> answer_collectives(const FitRequest& request) {
   const Catalog catalog = Catalog::standard();
-  NS_TRY(const LearnedCalibrations learned, learn_collectives(request.data, usual_clusters(catalog)));
+  NS_TRY(const LearnedCalibrations learned, learn_collectives(request.data, catalog));
   const NetworkCalibration& wanted = request.predictors.front() == kCollectives ? learned.families : learned.clusters;
   NS_TRY_VOID(write_text(request.output, to_json(wanted)));
   std::fputs(fmt::format("{} curves in {}\n", wanted.curves.size(), request.output).c_str(), stdout);

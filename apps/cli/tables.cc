@@ -79,15 +79,6 @@ Result<void> check_mode(Mode measured, Mode asked) {
                {}});
 }
 
-UsualCluster usual_clusters(const Catalog& catalog) {
-  return [&catalog](std::string_view gpu) -> Result<Cluster> {
-    NS_TRY(const Gpu found, catalog.gpu(gpu));
-    NS_TRY(Cluster cluster, catalog.cluster(found.usual_cluster));
-    cluster.gpu = found;
-    return cluster;
-  };
-}
-
 namespace {
 
 constexpr std::size_t kShownMistakes = 20;

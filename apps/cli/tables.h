@@ -43,9 +43,6 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
 // Errors: a correction of kernels that were measured in another mode; which flag to add.
 Result<void> check_mode(Mode measured, Mode asked);
 
-// Clusters by GPU, for what reads tables of measurements: the GPU's usual machine. The catalog must outlive it.
-UsualCluster usual_clusters(const Catalog& catalog);
-
 // Rows that could not be answered, of a table in pieces.
 class RowMistakes {
  public:

@@ -285,6 +285,24 @@ Result<Cluster> Catalog::cluster(std::string_view reference) const {
   return read_cluster(source.text, source.path, *this);
 }
 
+Result<Cluster> Catalog::usual_machine(const Gpu& gpu) const {
+  if (gpu.usual_cluster.empty()) {
+    return fail(
+        {ErrorCode::kInvalidInput,
+         fmt::format("the usual machine of the GPU \"{}\" is unknown", gpu.id),
+         "",
+         "a GPU with a usual cluster, or a description of the machine",
+         "write machine/cluster, or machine/intra and machine/inter (ns-dist list clusters, ns-dist list fabrics)",
+         {}});
+  }
+  auto usual = cluster(gpu.usual_cluster);
+  if (!usual) {
+    if (usual.error().where.empty()) usual.error().where = fmt::format("usual_cluster of the GPU \"{}\"", gpu.id);
+    return usual;
+  }
+  return built_for(gpu, *usual);
+}
+
 bool Catalog::is_built_in() const {
   return std::none_of(folders_.begin(), folders_.end(), [](const std::filesystem::path& folder) {
     std::error_code status;

@@ -45,50 +45,19 @@ double gpus_of(const Cluster& cluster) {
   return gpus;
 }
 
-// How many times as fast the links of `gpu` are as those of the GPU that the machine was described with; 1 where they
-// are not what joins its GPUs.
-double link_ratio(const Gpu& gpu, const Cluster& cluster) {
-  const std::optional<ScaleUpLink>&own = gpu.scale_up, &usual = cluster.gpu.scale_up;
-  if (cluster.levels.empty() || !own || !usual || own->kind != usual->kind) return 1;
-  const FabricKind kind = cluster.levels.front().fabric.kind;
-  const bool joins = own->kind == "xgmi"     ? kind == FabricKind::kXgmi
-                     : own->kind == "nvlink" ? kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch
-                                             : false;
-  return joins && usual->bandwidth > BytesPerSecond() ? own->bandwidth / usual->bandwidth : 1;
-}
-
-void put(const Gpu& gpu, double link_ratio, Cluster& cluster) {
-  cluster.gpu = gpu;
-  if (!cluster.levels.empty()) cluster.levels.front().fabric.bandwidth *= link_ratio;
-}
-
 Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, const Scenario* base) {
   if (base != nullptr && !names_machine(spec)) return base->cluster;
   if (spec.cluster) {
     NS_TRY(Cluster cluster, from("machine/cluster", catalog.cluster(*spec.cluster)));
-    if (spec.gpu) {
-      NS_TRY(const Gpu gpu, from("machine/gpu", catalog.gpu(*spec.gpu)));
-      // The machine's switches may be slower than the links of this GPU.
-      put(gpu, std::min(1.0, link_ratio(gpu, cluster)), cluster);
-    }
-    return cluster;
+    if (!spec.gpu) return cluster;
+    NS_TRY(const Gpu gpu, from("machine/gpu", catalog.gpu(*spec.gpu)));
+    return with_gpu(cluster, gpu);
   }
   NS_TRY(const Gpu gpu, from("machine/gpu", catalog.gpu(spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu)));
+  if (!gpu.usual_cluster.empty() || !spec.intra) return from("machine/gpu", catalog.usual_machine(gpu));
   Cluster cluster;
-  if (!gpu.usual_cluster.empty()) {
-    NS_TRY(cluster, catalog.cluster(gpu.usual_cluster));
-  } else if (spec.intra) {
-    cluster.name = fmt::format("nodes of {}", gpu.name);
-  } else {
-    return fail(
-        {ErrorCode::kInvalidInput,
-         fmt::format("the usual machine of the GPU \"{}\" is unknown", gpu.id),
-         "machine/gpu",
-         "a GPU with a usual cluster, or a description of the machine",
-         "write machine/cluster, or machine/intra and machine/inter (ns-dist list clusters, ns-dist list fabrics)",
-         {}});
-  }
-  put(gpu, link_ratio(gpu, cluster), cluster);
+  cluster.name = fmt::format("nodes of {}", gpu.name);
+  cluster.gpu = gpu;
   return cluster;
 }
 

@@ -26,16 +26,17 @@ const std::string& system_of(const CollectiveRow& row) { return row.cluster.empt
 // Clusters by GPU and system. A system is its GPU's usual machine under its own name: a calibration may know that.
 class Machines {
  public:
-  explicit Machines(const UsualCluster& usual) : usual_(usual) {}
+  explicit Machines(const Catalog& catalog) : catalog_(catalog) {}
 
   Result<Cluster> of(std::string_view gpu, std::string_view system) const {
-    NS_TRY(Cluster cluster, usual_(gpu));
+    NS_TRY(const Gpu found, catalog_.gpu(gpu));
+    NS_TRY(Cluster cluster, catalog_.usual_machine(found));
     if (!system.empty()) cluster.id = system;
     return cluster;
   }
 
  private:
-  const UsualCluster& usual_;
+  const Catalog& catalog_;
 };
 
 struct Measured {
@@ -149,8 +150,8 @@ std::vector<std::string> parts_of(std::string_view text) {
 
 class Suite {
  public:
-  Suite(const std::filesystem::path& data, const UsualCluster& usual, const std::function<void(double)>& progress)
-      : folder_(data / "collectives"), machines_(usual), progress_(progress) {}
+  Suite(const std::filesystem::path& data, const Catalog& catalog, const std::function<void(double)>& progress)
+      : folder_(data / "collectives"), machines_(catalog), progress_(progress) {}
 
   Result<CollectiveSuite> run() {
     NS_TRY_VOID(one_node());
@@ -368,13 +369,13 @@ class Suite {
 
 }  // namespace
 
-Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, const UsualCluster& usual,
+Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, const Catalog& catalog,
                                           const std::function<void(double)>& progress) {
-  return Suite(data, usual, progress).run();
+  return Suite(data, catalog, progress).run();
 }
 
-Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data, const UsualCluster& usual) {
-  const Machines machines(usual);
+Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data, const Catalog& catalog) {
+  const Machines machines(catalog);
   LearnedCalibrations learned;
   const auto learn = [&](const CalibrationRecipe& recipe) -> Result<NetworkCalibration> {
     const std::filesystem::path path = table_path(data / "collectives", recipe.table);

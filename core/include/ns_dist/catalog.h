@@ -46,6 +46,8 @@ class Catalog {
   Result<Gpu> gpu(std::string_view reference) const;  // also NeuSight's device JSON
   Result<Fabric> fabric(std::string_view reference) const;
   Result<Cluster> cluster(std::string_view reference) const;
+  // The machine that a GPU is usually found in. Errors: its file names none, or one that is unknown.
+  Result<Cluster> usual_machine(const Gpu& gpu) const;
   Result<Model> model(std::string_view reference) const;  // also a Hugging Face config.json, or its folder
   Result<Framework> framework(std::string_view reference) const;
   Result<PublishedRuns> runs(std::string_view reference) const;

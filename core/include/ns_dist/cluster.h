@@ -97,4 +97,9 @@ struct Cluster {
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
+// A machine with another GPU: its switches are at most as fast as the GPU's own links.
+Cluster with_gpu(const Cluster& cluster, const Gpu& gpu);
+// The same machine as it is built for another GPU: its switches are as fast as that GPU's links.
+Cluster built_for(const Gpu& gpu, const Cluster& cluster);
+
 }  // namespace ns_dist

@@ -130,6 +130,22 @@ TEST_F(CatalogTest, GpusAreWhatAGpuCanBe) {
   }
 }
 
+// A GPU with links of its own gets its usual machine with switches as fast as these.
+TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
+  Gpu gpu = *catalog_.gpu("h100-sxm-80gb");
+  EXPECT_EQ(*catalog_.usual_machine(gpu), *catalog_.cluster("dgx-h100"));
+  gpu.scale_up->bandwidth *= 2;
+  const auto faster = catalog_.usual_machine(gpu);
+  ASSERT_TRUE(faster);
+  EXPECT_EQ(faster->levels.front().fabric.bandwidth, 900 * GB / s);
+  EXPECT_EQ(with_gpu(*catalog_.cluster("dgx-h100"), gpu).levels.front().fabric.bandwidth, 450 * GB / s);
+  gpu.usual_cluster = "dgx-h10";
+  EXPECT_THAT(to_text(catalog_.usual_machine(gpu).error()),
+              AllOf(HasSubstr("usual_cluster of the GPU \"h100-sxm-80gb\""), HasSubstr("dgx-h100")));
+  gpu.usual_cluster.clear();
+  EXPECT_THAT(to_text(catalog_.usual_machine(gpu).error()), HasSubstr("is unknown"));
+}
+
 TEST_F(CatalogTest, AnUnknownNameNamesTheNearest) {
   EXPECT_THAT(to_text(catalog_.gpu("h10").error()), HasSubstr("did you mean \"h100\"?"));
   EXPECT_THAT(to_text(catalog_.model("gpt3-175").error()), HasSubstr("did you mean \"gpt3-175b\"?"));

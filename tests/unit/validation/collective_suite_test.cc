@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 Result<Cluster> usual(std::string_view gpu) {
   const Catalog catalog = Catalog::standard();
   NS_TRY(const Gpu found, catalog.gpu(gpu));
-  return catalog.cluster(found.usual_cluster);
+  return catalog.usual_machine(found);
 }
 
 constexpr const char* kHeader = "gpu,collective,ranks,gpus_per_node,bytes,dtype,latency_ms\n";
@@ -61,7 +61,7 @@ TEST(CollectiveSuite, KnowsWhatWasSeenAndWhatWasNot) {
   const ScratchFolder folder;
   std::filesystem::create_directories(folder.path() / "collectives");
   std::ofstream(folder.path() / "collectives/nccl.csv") << twice_as_slow();
-  const auto suite = check_collectives(folder.path(), usual);
+  const auto suite = check_collectives(folder.path(), Catalog::standard());
   ASSERT_TRUE(suite) << to_text(suite.error());
   EXPECT_EQ(suite->rows, 42u);
   EXPECT_TRUE(suite->mistakes.empty());
@@ -89,7 +89,7 @@ TEST(CollectiveSuite, RepeatsAstraSim) {
          "all-reduce,1048576,Ring,4,50,500,ring,1,1,10,0,localBWAware,unaware,32362,40000\n"
          "all-reduce,1048576,Ring,4,50,500,ring,1,1,10,0,localBWAware,aware,,40000\n"
          "all-reduce,1048576,Ring,4x2,50,500,ring,1,1,10,0,localBWAware,unaware,1,1\n";
-  const auto suite = check_collectives(folder.path(), usual);
+  const auto suite = check_collectives(folder.path(), Catalog::standard());
   ASSERT_TRUE(suite) << to_text(suite.error());
   EXPECT_THAT(suite->markdown, HasSubstr("| 3 | 1 | 1 | 1 | 1 |"));
   ASSERT_EQ(suite->mistakes.size(), 1u);
@@ -98,17 +98,17 @@ TEST(CollectiveSuite, RepeatsAstraSim) {
 
 TEST(CollectiveSuite, NamesTheRowsThatItCannotRead) {
   const ScratchFolder folder;
-  EXPECT_FALSE(check_collectives(folder.path(), usual));
+  EXPECT_FALSE(check_collectives(folder.path(), Catalog::standard()));
   std::filesystem::create_directories(folder.path() / "collectives");
   std::ofstream(folder.path() / "collectives/nccl.csv")
       << twice_as_slow() << "h200-sxm,all_gather,1,1,1024,half,0.1\nh200-sxm,all_gather,8,8,1024,half,\n";
-  const auto suite = check_collectives(folder.path(), usual);
+  const auto suite = check_collectives(folder.path(), Catalog::standard());
   ASSERT_TRUE(suite);
   ASSERT_EQ(suite->mistakes.size(), 2u);
   EXPECT_THAT(to_text(suite->mistakes[0]), HasSubstr("nccl.csv:44"));
   EXPECT_THAT(to_text(suite->mistakes[1]), HasSubstr("nccl.csv:45"));
   std::ofstream(folder.path() / "collectives/nccl.csv") << "gpu,collective\n";
-  EXPECT_FALSE(check_collectives(folder.path(), usual));
+  EXPECT_FALSE(check_collectives(folder.path(), Catalog::standard()));
 }
 
 }  // namespace

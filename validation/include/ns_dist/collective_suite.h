@@ -15,14 +15,11 @@
 #include <string_view>
 #include <vector>
 
-#include "ns_dist/cluster.h"
+#include "ns_dist/catalog.h"
 #include "ns_dist/network_fit.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
-
-// The usual cluster of a GPU, by the GPU's id.
-using UsualCluster = std::function<Result<Cluster>(std::string_view gpu)>;
 
 struct CollectiveSuite {
   std::string markdown;
@@ -32,7 +29,7 @@ struct CollectiveSuite {
 
 // `progress` is told the share done. Errors: a folder without any of these files; a file whose columns are missing or
 // that cannot be read; a GPU that is unknown.
-Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, const UsualCluster& usual,
+Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, const Catalog& catalog,
                                           const std::function<void(double)>& progress = {});
 
 // The calibrations that are fitted on such a folder, as they are compiled in: of GPU families inside a node (nccl.csv),
@@ -40,6 +37,6 @@ Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, con
 struct LearnedCalibrations {
   NetworkCalibration families, clusters;
 };
-Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data, const UsualCluster& usual);
+Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data, const Catalog& catalog);
 
 }  // namespace ns_dist

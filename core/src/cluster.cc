@@ -1,0 +1,34 @@
+#include "ns_dist/cluster.h"
+
+#include <algorithm>
+
+namespace ns_dist {
+namespace {
+
+// How many times as fast the links of `gpu` are as those of the GPU that the machine was described with; 1 where they
+// are not what joins its GPUs.
+double link_ratio(const Gpu& gpu, const Cluster& cluster) {
+  const std::optional<ScaleUpLink>&own = gpu.scale_up, &usual = cluster.gpu.scale_up;
+  if (cluster.levels.empty() || !own || !usual || own->kind != usual->kind) return 1;
+  const FabricKind kind = cluster.levels.front().fabric.kind;
+  const bool joins = own->kind == "xgmi"     ? kind == FabricKind::kXgmi
+                     : own->kind == "nvlink" ? kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch
+                                             : false;
+  return joins && usual->bandwidth > BytesPerSecond() ? own->bandwidth / usual->bandwidth : 1;
+}
+
+Cluster with_gpu(Cluster cluster, const Gpu& gpu, double faster) {
+  cluster.gpu = gpu;
+  if (!cluster.levels.empty()) cluster.levels.front().fabric.bandwidth *= faster;
+  return cluster;
+}
+
+}  // namespace
+
+Cluster with_gpu(const Cluster& cluster, const Gpu& gpu) {
+  return with_gpu(cluster, gpu, std::min(1.0, link_ratio(gpu, cluster)));
+}
+
+Cluster built_for(const Gpu& gpu, const Cluster& cluster) { return with_gpu(cluster, gpu, link_ratio(gpu, cluster)); }
+
+}  // namespace ns_dist
