@@ -109,8 +109,7 @@ std::string settings_text(const ParallelPlan& plan) {
 std::string remedy_text(const Report& report) {
   const MemoryRemedy& remedy = *report.remedy;
   const Cluster& cluster = report.scenario.cluster;
-  const std::string where =
-      remedy.ranks > cluster.gpu_count() ? fmt::format("on {} GPUs, ", with_commas(remedy.ranks)) : "";
+  const std::string where = remedy.ranks != report.ranks ? fmt::format("on {} GPUs, ", with_commas(remedy.ranks)) : "";
   const std::string tight =
       remedy.device > cluster.gpu.memory ? fmt::format(", tight: {} in nvidia-smi", bytes_text(remedy.device)) : "";
   return fmt::format("{}{}, {}{}", where, bytes_text(remedy.peak), duration_text(remedy.step), tight);

@@ -58,15 +58,82 @@ struct Checker {
   }
 };
 
-// Mamba-2 layers. Their groups of heads are copied where there are fewer of them than ranks.
-void check_state_space(const Model& model, const ParallelPlan& plan, Checker& check) {
-  const StateSpace& space = *model.state_space;
-  check.divides("plan/tp", plan.tp, space.heads,
-                fmt::format("tp {} does not divide the {} Mamba-2 heads of {}", plan.tp, space.heads, model.name));
-  if (plan.cp > 1) {
-    check.fail_at("plan/cp", fmt::format("the scan of {}'s Mamba-2 layers is not divided over ranks", model.name), "1",
-                  "use plan/cp=1");
+template <class Value>
+bool has_layers(const Model& model, Value LayerKind::*member, Value value) {
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    if (layer_kind(model, layer).*member == value) return true;
   }
+  return false;
+}
+
+// What tensor parallelism divides: heads, widths and tokens.
+class TensorParts {
+ public:
+  TensorParts(const Model& model, const ParallelPlan& plan, const Training& training) : model_(model), plan_(plan) {
+    const auto add = [&](bool divided, std::int64_t whole, const char* what) {
+      if (divided && whole > 0) parts_[count_++] = {whole, what};
+    };
+    add(true, model.heads, "the {} attention heads of {}");
+    add(has_layers(model, &LayerKind::feed_forward, FeedForward::kDense), model.ffn, "the MLP width {} of {}");
+    // Groups of Mamba-2 heads are copied where there are fewer of them than ranks.
+    const bool scans = model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace);
+    add(scans, scans ? model.state_space->heads : 0, "the {} Mamba-2 heads of {}");
+    add(training.mtp, model.hidden, "the hidden size {} of multi-token prediction of {}");
+    add(plan.sequence_parallel, training.sequence, "the {} tokens of a sequence, which sequence parallelism does");
+  }
+
+  // Every refusal names the nearest degrees that suit everything.
+  void check(Checker& check) const {
+    const std::int64_t tp = plan_.tp;
+    std::string hint;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (parts_[i].whole % tp == 0) continue;
+      if (hint.empty()) hint = nearest();
+      check.fail_at("plan/tp",
+                    fmt::format("tp {} does not divide {}", tp,
+                                fmt::format(fmt::runtime(parts_[i].what), parts_[i].whole, model_.name)),
+                    fmt::format("a divisor of {}", parts_[i].whole), hint);
+    }
+    if (suits_keys(tp)) return;
+    check.fail_at("plan/tp",
+                  fmt::format("tp {} neither divides the {} key-value heads of {} nor is a multiple of them", tp,
+                              model_.kv_heads, model_.name),
+                  "", nearest());
+  }
+
+ private:
+  struct Part {
+    std::int64_t whole;
+    const char* what;
+  };
+  bool suits_keys(std::int64_t tp) const {
+    if (model_.mla || model_.kv_heads == model_.heads || tp > model_.heads) return true;
+    return model_.kv_heads % tp == 0 || tp % model_.kv_heads == 0;
+  }
+  bool suits(std::int64_t tp) const {
+    const auto divides = [tp](const Part& part) { return part.whole % tp == 0; };
+    if (!std::all_of(parts_.begin(), parts_.begin() + count_, divides) || !suits_keys(tp)) return false;
+    return !model_.moe || (plan_.etp > 0 ? tp % plan_.etp == 0 : model_.moe->expert_ffn % tp == 0);
+  }
+  std::string nearest() const {
+    std::int64_t below = std::min(plan_.tp, model_.heads), above = plan_.tp;
+    while (below > 1 && !suits(below)) --below;
+    while (above <= model_.heads && !suits(above)) ++above;
+    return above <= model_.heads ? fmt::format("use plan/tp={} or plan/tp={}", below, above)
+                                 : fmt::format("use plan/tp={}", below);
+  }
+
+  const Model& model_;
+  const ParallelPlan& plan_;
+  std::array<Part, 5> parts_{};
+  std::uint32_t count_ = 0;
+};
+
+// Mamba-2 layers.
+void check_state_space(const Model& model, const ParallelPlan& plan, Checker& check) {
+  if (plan.cp == 1) return;
+  check.fail_at("plan/cp", fmt::format("the scan of {}'s Mamba-2 layers is not divided over ranks", model.name), "1",
+                "use plan/cp=1");
 }
 
 void check_context(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
@@ -232,27 +299,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
     return fail(join(std::move(check.errors)));
   }
   if (const auto order = rank_order(plan); !order) check.errors.push_back(order.error());
-  check.divides("plan/tp", plan.tp, model.heads,
-                fmt::format("tp {} does not divide the {} attention heads of {}", plan.tp, model.heads, model.name));
-  if (!model.mla && model.kv_heads != model.heads && plan.tp <= model.heads && model.kv_heads % plan.tp != 0 &&
-      plan.tp % model.kv_heads != 0) {
-    check.fail_at("plan/tp", fmt::format("tp {} neither divides the {} key-value heads nor is a multiple of them",
-                                         plan.tp, model.kv_heads));
-  }
-  const auto has = [&](auto member, auto value) {
-    for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-      if (layer_kind(model, layer).*member == value) return true;
-    }
-    return false;
-  };
-  if (has(&LayerKind::feed_forward, FeedForward::kDense)) {
-    check.divides("plan/tp", plan.tp, model.ffn,
-                  fmt::format("tp {} does not divide the MLP width {}", plan.tp, model.ffn));
-  }
-  if (plan.sequence_parallel) {
-    check.divides("plan/tp", plan.tp, training.sequence,
-                  fmt::format("sequence parallelism: tp {} does not divide {} tokens", plan.tp, training.sequence));
-  }
+  TensorParts(model, plan, training).check(check);
   for (const auto& [field, parts] : {std::pair{"plan/pp", plan.pp}, std::pair{"plan/vpp", plan.vpp}}) {
     if (parts <= model.layers) continue;
     check.fail_at(field, fmt::format("{} parts are more than the {} layers of {}", parts, model.layers, model.name),
@@ -286,15 +333,11 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
     check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn,
                   fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn));
   }
-  if (model.state_space && has(&LayerKind::mixer, Mixer::kStateSpace)) check_state_space(model, plan, check);
+  if (model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace))
+    check_state_space(model, plan, check);
   if (training.mtp && model.prediction_layers == 0) {
     check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "off",
                   "use training/mtp=off, or give its \"prediction_layers\"");
-  }
-  if (training.mtp) {
-    check.divides(
-        "plan/tp", plan.tp, model.hidden,
-        fmt::format("tp {} does not divide the hidden size {} of multi-token prediction", plan.tp, model.hidden));
   }
   if (plan.lora_rank > model.hidden) {
     check.fail_at("plan/lora_rank",

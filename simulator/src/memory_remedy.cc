@@ -16,7 +16,7 @@ namespace {
 // forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5); the others cost
 // efficiency of smaller kernels, or more communication and bubble. What is tried first is tried for sure.
 constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kShardWeights = 0.06, kHalfMicroBatch = 0.05,
-                 kDoublePp = 0.08, kDoubleTp = 0.10;
+                 kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kOffload = 0.5;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 24;
@@ -55,9 +55,9 @@ std::vector<Remedy> varied(const std::vector<Remedy>& candidates, int most, Chan
   return out;
 }
 
-// Every plan that changes this one by doubling tp or pp, halving the microbatch, recomputing more, sharing the
-// optimizer or the weights among more replicas, and under ZeRO-3 by doubling dp. Data-parallel replicas are given up
-// for the other degrees: as many as leave no GPU idle, or fewer.
+// Every plan that changes this one by doubling tp, pp or ep, halving the microbatch, recomputing more, sharing the
+// optimizer or the weights among more replicas, the optimizer on the host, and under ZeRO-3 by doubling dp.
+// Data-parallel replicas are given up for the other degrees: as many as leave no GPU idle, or fewer.
 std::vector<Remedy> candidates_for(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
@@ -79,6 +79,11 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     }
   }
   all = std::move(divided);
+  all = varied(all, scenario.model.moe ? doublings(plan.ep, scenario.model.moe->experts) : 0,
+               [](Remedy& each, int steps) {
+                 each.plan.ep <<= steps;
+                 each.cost += kDoubleEp * steps;
+               });
   all = varied(all, doublings(1, scenario.training.micro_batch), [](Remedy& each, int steps) {
     each.training.micro_batch >>= steps;
     each.cost += kHalfMicroBatch * steps;
@@ -105,6 +110,11 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
                  if (each.plan.shard == replicas) each.plan.shard = 0;
                  each.cost += kShard * steps;
                });
+  all =
+      varied(all, plan.offload_optimizer.value < 1 && plan.passes == Passes::kTraining ? 1 : 0, [](Remedy& each, int) {
+        each.plan.offload_optimizer = {1};
+        each.cost += kOffload;
+      });
   const bool shared = plan.zero == ZeroStage::kParameters && plan.shard == 0;
   return varied(all, shared ? doublings(1, kMostReplicas) : 0, [](Remedy& each, int steps) { each.plan.dp <<= steps; });
 }
@@ -126,10 +136,21 @@ Scenario changed_to(const Scenario& from, const Remedy& candidate, std::int64_t 
 }  // namespace
 
 std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
-  std::vector<std::tuple<std::int64_t, double, Remedy>> order;  // by ranks, then by usual cost
+  // The optimizer stays on the GPUs where any plan on those that there are fits. A plan that has all GPUs of its
+  // machine moves it to the host before it asks for more of them.
+  enum class Try { kAsItIs, kOffload, kMoreGpus };
+  using Group = std::pair<Try, std::int64_t>;            // and ranks
+  std::vector<std::tuple<Group, double, Remedy>> order;  // by group, then by usual cost
+  const std::int64_t gpus = scenario.cluster.gpu_count();
+  const bool fills = rank_count(scenario.plan).value_or(0) >= gpus;
   for (const Remedy& candidate : candidates_for(scenario)) {
     if (!framework_has(scenario, candidate.plan)) continue;
-    if (const auto ranks = rank_count(candidate.plan)) order.emplace_back(*ranks, candidate.cost, candidate);
+    const auto ranks = rank_count(candidate.plan);
+    if (!ranks) continue;
+    const bool offloads = candidate.plan.offload_optimizer.value > scenario.plan.offload_optimizer.value;
+    if (offloads && (*ranks > gpus || !fills)) continue;
+    const Try turn = offloads ? Try::kOffload : *ranks > gpus ? Try::kMoreGpus : Try::kAsItIs;
+    order.emplace_back(Group{turn, *ranks}, candidate.cost, candidate);
   }
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
@@ -154,9 +175,10 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   };
   // On the fewest GPUs: plans that fit with fragmentation, too; where there are none, those whose tensors fit.
   for (auto first = order.begin(); first != order.end() && fitting.empty();) {
-    const std::int64_t ranks = std::get<0>(*first);
+    const Group group = std::get<0>(*first);
+    const std::int64_t ranks = group.second;
     const auto next =
-        std::find_if(first, order.end(), [ranks](const auto& each) { return std::get<0>(each) != ranks; });
+        std::find_if(first, order.end(), [&group](const auto& each) { return std::get<0>(each) != group; });
     std::vector<Fitting> tight;
     for (; first != next && fitting.size() < kMostFitting; ++first) {
       const Remedy& candidate = std::get<2>(*first);

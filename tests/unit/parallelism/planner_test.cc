@@ -554,6 +554,28 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_THAT(both, HasSubstr("training/global_batch: "));
 }
 
+// The degrees that a refusal names suit everything that tensor parallelism divides, so they are not refused in turn.
+TEST(CheckPlan, RefusedDegreesOfTensorParallelismNameThoseThatSuit) {
+  const Training training{64, 1, 1024, Precision::kBf16};
+  const auto text = [&](const Model& model, const ParallelPlan& plan, const Training& asked) {
+    const auto checked = check_plan(model, plan, asked);
+    return checked ? std::string("fine") : to_text(checked.error());
+  };
+  const Model qwen = llama(4, 3584, 28, 4, 18944);  // 7 and 14 do not suit the key-value heads
+  EXPECT_THAT(text(qwen, {.tp = 8}, training), AllOf(HasSubstr("28 attention heads"), HasSubstr("use plan/tp=4")));
+  EXPECT_THAT(text(qwen, {.tp = 7}, training), AllOf(HasSubstr("4 key-value heads"), HasSubstr("use plan/tp=4")));
+  const Model gpt2 = gpt(12, 768, 12);
+  EXPECT_THAT(text(gpt2, {.tp = 8}, training), HasSubstr("use plan/tp=6 or plan/tp=12"));
+  EXPECT_THAT(text(gpt2, {.tp = 8, .sequence_parallel = true}, training), HasSubstr("use plan/tp=4"));
+  EXPECT_THAT(text(gpt2, {.tp = 12, .sequence_parallel = true}, training),
+              AllOf(HasSubstr("1024 tokens of a sequence"), HasSubstr("use plan/tp=4")));
+  Model experts = llama(4, 512, 16, 16, 1536);
+  experts.moe = Experts{8, 2, 100, 0, 0, 4};
+  EXPECT_THAT(text(experts, {.tp = 3}, training), HasSubstr("use plan/tp=2 or plan/tp=4"));
+  EXPECT_THAT(text(experts, {.tp = 5, .etp = 1}, training), HasSubstr("use plan/tp=4 or plan/tp=8"));
+  for (const std::int64_t tp : {2, 4}) EXPECT_EQ(text(experts, {.tp = tp}, training), "fine");
+}
+
 // A plan that differs from `plan` in its field number `field` alone; the same plan behind the last field.
 ParallelPlan with_other_field(ParallelPlan plan, int field) {
   int at = 0;

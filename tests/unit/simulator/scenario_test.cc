@@ -288,22 +288,33 @@ TEST(Resolve, AdviceCanBeAddedToAPlan) {
   }
 }
 
-// A remedy can be added to the plan's own flags, too. It needs more nodes only where no plan on those that there are
-// fits, and says how many.
+// A remedy can be added to the plan's own flags, too. Experts are spread over more ranks. The optimizer goes to the
+// host only where no plan with it fits the GPUs that there are, and more nodes, which it counts, are asked for only
+// where that does not fit either, or the plan leaves GPUs idle.
 TEST(Resolve, ARemedyCanBeAddedToAPlan) {
   struct Case {
     const char *model, *gpu;
-    std::int64_t gpus;
+    std::int64_t dp, gpus;
+    const char *changes, *leaves;
   };
-  for (const Case& c : {Case{"qwen3-30b-a3b", "a100", 8}, Case{"gpt-oss-120b", "b200", 16}}) {
+  for (const Case& c : {Case{"qwen3-30b-a3b", "a100", 8, 8, "plan/ep", "plan/offload_optimizer"},
+                        Case{"gpt-oss-120b", "b200", 8, 8, "plan/offload_optimizer", "machine/nodes"},
+                        Case{"llama3-70b", "h100", 8, 8, "plan/offload_optimizer", "machine/nodes"},
+                        Case{"llama3-70b", "h100", 1, 16, "machine/nodes", "plan/offload_optimizer"},
+                        Case{"deepseek-v3", "h100", 8, 256, "machine/nodes", "plan/offload_optimizer"}}) {
     ScenarioSpec spec;
-    spec.set("model", c.model).set("machine/gpu", c.gpu).set("machine/nodes", 1).set("plan/ep", 8);
-    spec.set("training/global_batch", 64);
+    spec.set("model", c.model).set("machine/gpu", c.gpu).set("plan/dp", c.dp).set("training/global_batch", 64);
     const auto report = simulate(resolved(spec));
     ASSERT_TRUE(report) << to_text(report.error());
     ASSERT_FALSE(report->fits) << c.model;
     ASSERT_TRUE(report->remedy) << c.model;
-    EXPECT_EQ(report->remedy->ranks, c.gpus);
+    EXPECT_EQ(report->remedy->ranks, c.gpus) << c.model;
+    const auto sets = [&](std::string_view field) {
+      return std::any_of(report->remedy->set.begin(), report->remedy->set.end(),
+                         [&](const Assignment& each) { return each.field == field; });
+    };
+    EXPECT_TRUE(sets(c.changes)) << c.model << c.dp;
+    EXPECT_FALSE(sets(c.leaves)) << c.model << c.dp;
     for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
     const auto again = simulate(resolved(spec));
     ASSERT_TRUE(again) << to_text(again.error());
