@@ -1,8 +1,20 @@
 #include "reference_gpu.h"
 
 #include "data_sheet.h"
+#include "ns_dist/catalog.h"
 
 namespace ns_dist {
+namespace {
+
+// The machine whose neighbor is looked for: a GPU of the catalog that somebody changed keeps the neighbor that it has
+// as it is sold. A better part would find another one otherwise, by whose measurements it might be slower.
+Machine as_sold(const Machine& machine) {
+  const auto listed = Catalog::built_in().gpu(machine.gpu.id);
+  auto sold = listed ? make_machine(*listed, machine.mode) : fail(listed.error());
+  return sold ? *std::move(sold) : machine;
+}
+
+}  // namespace
 
 ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machine) {
   ReferenceGpu reference;
@@ -25,7 +37,7 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
     machines.push_back(*std::move(measured));
     indices.push_back(i);
   }
-  if (auto nearest = neighbor_of(machine, machines)) {
+  if (auto nearest = neighbor_of(as_sold(machine), machines)) {
     Machine& other = machines[nearest->index];
     nearest->index = indices[nearest->index];
     const Pace pace = pace_of(machine, other);

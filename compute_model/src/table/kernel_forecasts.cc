@@ -15,7 +15,7 @@
 namespace ns_dist {
 namespace {
 
-struct Model {
+struct GpuModel {
   std::unique_ptr<BatchCost> cost;
   std::optional<Error> error;
 };
@@ -97,24 +97,24 @@ struct KernelForecaster::State {
   KernelTableOptions options;
   std::function<Result<Gpu>(std::string_view)> gpu_of;
   std::mutex mutex;
-  std::map<std::string, Model, std::less<>> models;  // made as GPUs are met
+  std::map<std::string, GpuModel, std::less<>> models;  // made as GPUs are met
   std::map<std::pair<std::string, std::string>, ErrorSums> sums;
   ErrorSums all;
 
-  const Model& model_of(std::string_view id, std::optional<Error>& fatal) {
+  const GpuModel& model_of(std::string_view id, std::optional<Error>& fatal) {
     const std::scoped_lock lock(mutex);
     const auto found = models.find(id);
     if (found != models.end()) return found->second;
-    Model model;
+    GpuModel made;
     if (auto gpu = gpu_of(id); !gpu) {
-      model.error = std::move(gpu).error();
+      made.error = std::move(gpu).error();
     } else if (auto cost = make_batch_model(*gpu, options.model); !cost) {
-      model.error = std::move(cost).error();
-      if (model.error->where == "weights") fatal = model.error;
+      made.error = std::move(cost).error();
+      if (made.error->where == "weights") fatal = made.error;
     } else {
-      model.cost = *std::move(cost);
+      made.cost = *std::move(cost);
     }
-    return models.emplace(std::string(id), std::move(model)).first->second;
+    return models.emplace(std::string(id), std::move(made)).first->second;
   }
 };
 
@@ -140,7 +140,7 @@ Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
   const auto work = [&](unsigned) {
     // Rows of one GPU that follow each other are asked together.
     std::string last_gpu;
-    const Model* model = nullptr;
+    const GpuModel* model = nullptr;
     std::vector<std::size_t> rows;
     std::vector<Operator> operators;
     std::vector<Result<Forecast>> forecasts;

@@ -47,6 +47,25 @@ TEST(Sources, AnotherGpuIsTheNearestOneScaled) {
   EXPECT_EQ(source_of(slower, kProduct, Mode::kBurst), "nearest scaled") << "another data sheet of a measured GPU";
 }
 
+// More bandwidth than H800 has would make H200 its neighbor, whose kernels are slower in places.
+TEST(Sources, AChangedGpuOfTheCatalogKeepsItsNeighbor) {
+  const PredictorWeights& weights = *standard_weights(Predictor::kGemm);
+  for (const CatalogEntry& entry : Catalog::built_in().list(CatalogKind::kGpu)) {
+    const Gpu gpu = gpu_of(entry.id.c_str());
+    const auto machine = make_machine(gpu, Mode::kSustained);
+    if (!machine) continue;
+    Gpu better = gpu;
+    better.memory_bandwidth *= 1.5;
+    EXPECT_EQ(reference_gpu(weights, *make_machine(better, Mode::kSustained)).index(),
+              reference_gpu(weights, *machine).index())
+        << entry.id;
+    const Forecast usual = *(*make_compute_model(gpu, {.mode = Mode::kSustained}))->forecast(kProduct);
+    const Forecast faster = *(*make_compute_model(better, {.mode = Mode::kSustained}))->forecast(kProduct);
+    const double bound = usual.method.find("network") == std::string::npos ? 1 : 1.01;  // which holds it roughly
+    EXPECT_LE(faster.latency, bound * usual.latency) << entry.id;
+  }
+}
+
 // FP8 products of a GPU whose nearest measured one has none.
 TEST(Sources, WithoutAComparableGpuTheNetworkAnswers) {
   const PredictorWeights& weights = *standard_weights(Predictor::kMoe);
