@@ -349,6 +349,10 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
   const auto schedule = pipeline_schedule(plan.schedule);
   if (!schedule) {
     check.errors.push_back(schedule.error());
+  } else if ((*schedule)->hides_tokens && plan.ep == 1) {
+    check.fail_at("plan/schedule", fmt::format("{} hides the exchange of tokens, and ep 1 has none", plan.schedule),
+                  "a plan with experts on several ranks",
+                  fmt::format("use plan/schedule={}, or plan/ep", plan.vpp > 1 ? "interleaved" : "1f1b"));
   } else if (check.errors.empty()) {
     const std::int64_t microbatches = microbatches_of(plan, training);
     if (microbatches > kMostMicrobatches) {

@@ -8,12 +8,13 @@
 namespace ns_dist {
 
 // One file each in schedules/.
-extern constinit const PipelineSchedule kGpipe, kOneFOneB, kInterleaved, kBreadthFirst, kZbH1, kZbH2, kZbV, kVHalf,
-    kVMin, kDualpipe, kDualpipeV;
+extern constinit const PipelineSchedule kGpipe, kOneFOneB, kInterleaved, kCombined1f1b, kBreadthFirst, kZbH1, kZbH2,
+    kZbV, kVHalf, kVMin, kDualpipe, kDualpipeV;
 
 std::span<const PipelineSchedule* const> pipeline_schedules() {
-  static constexpr std::array kSchedules = {&kGpipe, &kOneFOneB, &kInterleaved, &kBreadthFirst, &kZbH1,     &kZbH2,
-                                            &kZbV,   &kVHalf,    &kVMin,        &kDualpipe,     &kDualpipeV};
+  static constexpr std::array kSchedules = {&kGpipe,        &kOneFOneB, &kInterleaved, &kCombined1f1b,
+                                            &kBreadthFirst, &kZbH1,     &kZbH2,        &kZbV,
+                                            &kVHalf,        &kVMin,     &kDualpipe,    &kDualpipeV};
   return kSchedules;
 }
 

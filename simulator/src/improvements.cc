@@ -140,6 +140,15 @@ std::vector<Candidate> exchanges(const Scenario& from) {
       found.push_back(with_plan(from, change, plan));
     }
   }
+  for (const PipelineSchedule* schedule : pipeline_schedules()) {
+    const bool runs = from.plan.vpp >= schedule->least_chunks &&
+                      (schedule->most_chunks == 0 || from.plan.vpp <= schedule->most_chunks);
+    if (!schedule->hides_tokens || !runs || from.plan.schedule == schedule->name) continue;
+    ParallelPlan plan = from.plan;
+    plan.schedule = std::string(schedule->name);
+    plan.overlap_p2p |= plan.pp > 1 && schedule->overlaps_messages;
+    found.push_back(with_plan(from, "compute another microbatch while tokens travel", plan));
+  }
   if (from.plan.tp > 1 && from.plan.etp != 1) {
     ParallelPlan plan = from.plan;
     plan.etp = 1;

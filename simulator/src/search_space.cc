@@ -109,9 +109,13 @@ Texts recomputations(const Scenario& scenario, std::int64_t) {
 }
 
 Texts schedules(const Scenario& scenario, std::int64_t) {
-  if (scenario.plan.pp == 1) return {ParallelPlan().schedule};
   Texts all;
-  for (const PipelineSchedule* schedule : pipeline_schedules()) all.emplace_back(schedule->name);
+  for (const PipelineSchedule* schedule : pipeline_schedules()) {
+    const bool one_stage = schedule->name == ParallelPlan().schedule;
+    if (schedule->hides_tokens ? scenario.plan.ep > 1 : scenario.plan.pp > 1 || one_stage) {
+      all.emplace_back(schedule->name);
+    }
+  }
   return all;
 }
 
@@ -127,8 +131,9 @@ Texts model_chunks(const Scenario& scenario, std::int64_t) {
     for (std::int64_t chunks = least; chunks <= most; ++chunks) all.push_back(std::to_string(chunks));
     return all;
   }
-  // With one chunk, a schedule of any number of chunks is 1f1b or gpipe.
-  for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
+  if (scenario.plan.pp == 1) return {"1"};
+  // With one chunk, a schedule of any number of chunks is 1f1b or gpipe, unless it runs passes in pairs.
+  for (std::int64_t chunks = (*schedule)->hides_tokens ? 1 : 2; chunks <= layers; ++chunks) {
     if (!even || layers % chunks == 0) all.push_back(std::to_string(chunks));
   }
   return all;
@@ -165,7 +170,7 @@ constexpr Searched kSearched[] = {
     {"plan/sequence_parallel", sequence_parallel, Changes::kKernels, {"plan/tp"}},
     {"plan/zero", zero_stages, Changes::kKernels, {"plan/dp", "plan/cp"}},
     {"plan/recompute", recomputations, Changes::kKernels},
-    {"plan/schedule", schedules, Changes::kMemory, {"plan/pp"}},
+    {"plan/schedule", schedules, Changes::kMemory, {"plan/pp", "plan/ep"}},
     {"plan/vpp", model_chunks, Changes::kMemory, {"plan/pp", "plan/schedule"}},
     {"plan/overlap_grad_reduce", grad_reduce_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp"}},
     {"plan/overlap_param_gather", param_gather_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp", "plan/zero"}},

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "clocks/pass_clock.h"
 #include "clocks/program_queue.h"
@@ -166,11 +167,11 @@ class FoldsPlansOfEverySchedule : public ::testing::Environment {
 const auto* const kCounted = ::testing::AddGlobalTestEnvironment(new FoldsPlansOfEverySchedule);
 
 // Waits for pipeline messages and bubbles count together: a pair of passes waits for two messages at once, and the
-// graph and the program may follow different ones back.
-void expect_equal(Breakdown a, Breakdown b, Seconds step) {
+// graph and the program may follow different ones back. So do sums of gradients where both holders of a part meet.
+void expect_equal(Breakdown a, Breakdown b, Seconds step, bool mirrored) {
   for (Breakdown* parts : {&a, &b}) {
-    parts->bubble += parts->pp_exposed;
-    parts->pp_exposed = Seconds();
+    parts->bubble += std::exchange(parts->pp_exposed, Seconds());
+    if (mirrored) parts->bubble += std::exchange(parts->dp_exposed, Seconds());
   }
   for (std::uint32_t c = 0; c < kCategoryCount; ++c) {
     const auto category = static_cast<Category>(c);
@@ -199,7 +200,8 @@ void compare(bool shares) {
       RC_ASSERT(answer->step == timeline.step);
       RC_ASSERT(*ProgramQueue(*program, costs, {.fold = fold, .close = close}).run() * s == timeline.step);
       RC_ASSERT(std::abs(answer->analysis.path_length / timeline.step - 1) < 1e-9);
-      expect_equal(answer->analysis.breakdown, breakdown(referee.graph, timeline), timeline.step);
+      expect_equal(answer->analysis.breakdown, breakdown(referee.graph, timeline), timeline.step,
+                   (*pipeline_schedule(q.plan.schedule))->seats == mirrored_seats);
       if (!fold || !close) continue;
       Count& count = counts()[q.plan.schedule];
       ++count.plans;

@@ -195,6 +195,37 @@ TEST(ScheduleFacts, DualPipeIsAsPublished) {
   }
 }
 
+// Megatron-Core with overlap_moe_expert_parallel_comm: one forward pass more than interleaved 1F1B before the first
+// backward pass, then pairs of two microbatches each. They take as long as their passes, so the bubble of a
+// microbatch's way down the pipeline stays.
+TEST(ScheduleFacts, CombinedRunsPairsOfDifferentMicrobatches) {
+  EXPECT_EQ(order("combined-1f1b", {1, 3, 1}, 0), "F0 F1+B0 F2+B1 B2");
+  EXPECT_EQ(order("combined-1f1b", {2, 4, 1}, 0), "F0 F1 F2 F3+B0 B1 B2 B3");
+  EXPECT_EQ(order("combined-1f1b", {2, 4, 1}, 1), "F0 F1+B0 F2+B1 F3+B2 B3");
+  for (const std::int64_t p : {1, 2, 4, 8}) {
+    for (const std::int64_t chunks : {1, 2, 4}) {
+      const ScheduleShape shape{p, 4 * p, chunks};
+      const ScheduleFacts combined = facts("combined-1f1b", shape), plain = facts("interleaved", shape);
+      EXPECT_EQ(combined.most_live[0], plain.most_live[0] + (p * chunks > 1 || p == 1 ? 1 : 0)) << p << chunks;
+      EXPECT_LE(combined.makespan, plain.makespan + static_cast<double>(3 * (p - 1))) << p << chunks;
+      const std::vector<PassList> orders = *schedule("combined-1f1b").orders(shape);
+      for (const PassList& list : orders) {
+        SchedulePass before;
+        std::int64_t pairs = 0;
+        for (const SchedulePass& pass : flatten(list)) {
+          if (pass.beside_previous) {
+            ++pairs;
+            EXPECT_EQ(before.kind, PassKind::kForward);
+            EXPECT_TRUE(pass.microbatch != before.microbatch || pass.chunk != before.chunk);
+          }
+          before = pass;
+        }
+        EXPECT_GE(pairs, 4 * p * chunks - (2 * (p - 1) + (chunks - 1) * p + 1));
+      }
+    }
+  }
+}
+
 PassList listed(std::initializer_list<SchedulePass> passes) { return {{passes, 1, 1}}; }
 
 std::string mistake(const ScheduleShape& shape, const std::vector<PassList>& orders) {
