@@ -119,19 +119,19 @@ a part of a group counts its most ranks|network_model/src/topology.cc|s@tier.mem
 a long way around ASTRA-Sim's ring has no whole laps|network_model/src/astra_formulas.cc|s@slide(0, rest, laps);@slide(0, rest, 0 * laps);@|unit_network_model property_network_model
 a gated MLP has one projection|parallelism/src/blocks/mlp.cc|s@gated_mlp ? 2 \* ffn : ffn@gated_mlp ? ffn : ffn@|unit_parallelism property_parallelism
 a gated MLP keeps one projection|parallelism/src/blocks/common.cc|s@gated ? (shape.plan->fused_kernels ? 2 : 3) : 1@gated ? 1 : 1@|unit_parallelism property_parallelism
-recomputation holds no layer|parallelism/src/memory.cc|s@activations += kept.largest_layer;@activations += 0 * kept.largest_layer;@|unit_parallelism property_parallelism
+recomputation holds no layer|parallelism/src/memory.cc|s@? stage.largest_layer : 0;@? 0 * stage.largest_layer : 0;@|unit_parallelism property_parallelism
 gradients are reduced a microbatch early|parallelism/src/stage_passes.cc|s@add_part(loop, l, to - 1, to, false, true)@add_part(loop, l, to - 1, to, false, false)@;s@add_part(loop, l, from, to - 1, false, false)@add_part(loop, l, from, to - 1, false, true)@|unit_parallelism property_parallelism
 the optimizer has no master weight|parallelism/src/memory.cc|s@4 + state@state@|unit_parallelism property_parallelism
 gradients of a microbatch take no room|parallelism/src/memory.cc|s@used.gradients += low;@used.gradients += 0 * low;@|unit_parallelism property_parallelism
 layers that ZeRO 3 gathers take no room|parallelism/src/memory.cc|s@updated_parameters(all, plan) + whole_weights : all.total()@updated_parameters(all, plan) : all.total()@|unit_parallelism property_parallelism
-losses hold nothing|parallelism/src/memory.cc|s@activations += kept.losses + kept.under_way;@activations += kept.under_way;@|unit_parallelism property_parallelism
+losses hold nothing|parallelism/src/memory.cc|s@Of::kLoss, stage.losses + under_way@Of::kLoss, under_way@|unit_parallelism property_parallelism
 the host's part of the optimizer stays|parallelism/src/memory.cc|s@(1 - plan.offload_optimizer.value)@1@|unit_parallelism property_parallelism
 states of experts are shared by all replicas|parallelism/src/shape.cc|s@static_cast<double>(sharing_replicas(plan, true))@static_cast<double>(sharing_replicas(plan, false))@|unit_parallelism property_parallelism
 context parallelism divides no tokens|parallelism/src/shape.cc|s@training.sequence / p.cp),@training.sequence),@|unit_parallelism property_parallelism
 a vocabulary is not padded|parallelism/src/shape.cc|s@(model.vocabulary + multiple - 1) / multiple \* multiple@model.vocabulary + 0 * multiple@|unit_parallelism property_parallelism
 recomputation that stops early repeats the last product|parallelism/src/block.cc|s@step.forward.size() - step.calls_after_kept@step.forward.size()@|unit_parallelism property_parallelism
-logits are kept in half precision|parallelism/src/blocks/loss.cc|s@tensors \* 4 : 4;@tensors * 4 : 2;@|unit_parallelism property_parallelism
-eager cross-entropy runs in the format of the logits|parallelism/src/blocks/loss.cc|s@Operator{std::move(kind), DType::kFp32}@Operator{std::move(kind), shape.dtype}@|unit_parallelism
+logits are kept in half precision|parallelism/src/blocks/loss.cc|s@return kFp32;@return kFp32 / 2;@|unit_parallelism property_parallelism
+eager cross-entropy runs in the format of the logits|parallelism/src/blocks/loss.cc|s@Operator{std::move(kind), DType::kFp32}@Operator{std::move(kind), DType::kBf16}@|unit_parallelism
 keys have no projection|parallelism/src/blocks/attention.cc|s@shape.heads + 2 \* shape.kv_heads@shape.heads + shape.kv_heads@|unit_parallelism property_parallelism
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
 dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + shape.element : 0@dropout ? shape.element : 0@|unit_parallelism property_parallelism
@@ -141,7 +141,7 @@ a token goes to one expert|parallelism/src/blocks/moe.cc|s@routed(shape.sharded_
 a model goes backward with one product|parallelism/src/step_flops.cc|s@passes = backward ? 3 : 1@passes = backward ? 2 : 1@|unit_parallelism property_parallelism
 full recomputation runs layers again that it keeps|parallelism/src/step_flops.cc|s@share = recomputed_share(model, plan)@share = std::max(1.0, recomputed_share(model, plan))@|unit_parallelism property_parallelism
 the first stage of 1F1B holds one microbatch more|parallelism/src/schedules/one_f_one_b.cc|s@0, shape.stages - stage - 1}}@0, stage == 0 ? shape.stages : shape.stages - stage - 1}}@|unit_parallelism property_parallelism
-interleaved stages warm up as fast as 1F1B's|parallelism/src/schedules/interleaved.cc|s@2 \* (shape.stages - stage - 1)@(shape.stages - stage - 1)@|unit_parallelism property_parallelism
+interleaved stages warm up as fast as 1F1B's|parallelism/src/schedules/interleaved_order.cc|s@2 \* (shape.stages - stage - 1)@(shape.stages - stage - 1)@|unit_parallelism property_parallelism
 ZB-H1 does not put off weight gradients|parallelism/src/schedules/zb_h1.cc|s@0, shape.stages - 1}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 a loop holds the most in its first repeat|parallelism/src/schedule_facts.cc|s@std::max({most, peak, peak + further})@std::max({most, peak, held})@|unit_parallelism property_parallelism
 the last stages have one layer more|parallelism/src/layer_division.cc|s@(i < layers % parts ? 1 : 0)@(i >= parts - layers % parts ? 1 : 0)@|unit_parallelism property_parallelism
@@ -149,7 +149,7 @@ each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@s
 copies of a shard reduce all gradients|parallelism/src/planner.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
 each rank updates all parameters|parallelism/src/planner.cc|s@const double owned = updated_parameters(held, plan_);@const double owned = held.total();@|unit_parallelism property_parallelism
 a product has one 8-bit operand|parallelism/src/memory.cc|s@2 \* shape.product_element - (@shape.product_element - (@|unit_parallelism property_parallelism
-layers that the host keeps take no room|parallelism/src/memory.cc|s@activations += kept.losses + kept.under_way;@activations += kept.losses;@|unit_parallelism property_parallelism
+layers that the host keeps take no room|parallelism/src/memory.cc|s@forward ? 0 : stage.under_way@forward ? 0 : 0 * stage.under_way@|unit_parallelism property_parallelism
 whole gradients of layers take no room|parallelism/src/memory.cc|s@shape.dtype) + whole \* each.weight \* units::B;@shape.dtype) + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
 a masked key counts|parallelism/src/block.cc|s@std::min(1.0, keys / queries) / 2;@std::min(1.0, keys / queries) / 4;@|unit_parallelism property_parallelism
 predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1 + shape.prediction_layers)@static_cast<double>(1 + 0 * shape.prediction_layers)@|unit_parallelism property_parallelism
@@ -225,6 +225,17 @@ a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % n
 checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType())@|unit_simulator
 the host launches all experts at once|simulator/src/host_waits.cc|s@double>(grouped->experts - 1)@double>(grouped->experts - grouped->experts)@|unit_simulator
 outputs of experts are always kept|parallelism/src/blocks/moe.cc|s@if (!shape.plan->weighted_activation) step@step@|unit_parallelism
+metrics of the loss need no memory|parallelism/src/memory.cc|s@stage.logged - ended > most.bytes@stage.logged < 0@|unit_parallelism
+metrics keep what the microbatch kept|parallelism/src/memory.cc|s@? stage.chunks\[0\].after_forward : 0;@? 0 * stage.chunks[0].after_forward : 0;@|unit_parallelism
+a loss and a layer that is computed again are held together|parallelism/src/memory.cc|s@Of::kLayer, layer + under_way@Of::kLayer, layer + stage.losses + under_way@|unit_parallelism
+gradients in 16 bits are summed in fp32|parallelism/src/blocks/common.cc|s@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulateFp32@|unit_parallelism
+FlashAttention's loss keeps no gradient|parallelism/src/blocks/loss.cc|s@(forward ? 1 : 2) \* shape.element@1 * shape.element@|unit_parallelism
+pairs of passes are of one microbatch|parallelism/src/schedules/interleaved_order.cc|s@(in_pairs ? 1 : 0)@(in_pairs ? 0 : 0)@|unit_parallelism
+key-value heads do not bound tensor parallelism's hint|parallelism/src/check_plan.cc|s@!suits_keys(tp)) return false;@false) return false;@|unit_parallelism
+a node has the GPUs of its innermost level|core/include/ns_dist/cluster.h|s@while (inside < levels.size() \&\& !is_network@while (false \&\& !is_network@|unit_simulator
+a full machine asks for more GPUs before the host|simulator/src/memory_remedy.cc|s@const bool fills = rank_count@const bool fills = false \&\& rank_count@|unit_simulator
+a changed GPU finds another neighbor|compute_model/src/reference_gpu.cc|s@return sold ? \*std@return sold \&\& false ? *std@|unit_compute_model
+a machine's switches are as fast as any GPU|core/src/cluster.cc|s@std::min(1.0, link_ratio(gpu, cluster))@link_ratio(gpu, cluster)@|unit_core
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

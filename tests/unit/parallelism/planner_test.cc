@@ -562,7 +562,7 @@ TEST(CheckPlan, RefusedDegreesOfTensorParallelismNameThoseThatSuit) {
     const auto checked = check_plan(model, plan, asked);
     return checked ? std::string("fine") : to_text(checked.error());
   };
-  const Model qwen = llama(4, 3584, 28, 4, 18944);  // 7 and 14 do not suit the key-value heads
+  const Model qwen = llama(4, 3584, 28, 4, 18816);  // 7 and 14 do not suit the key-value heads
   EXPECT_THAT(text(qwen, {.tp = 8}, training), AllOf(HasSubstr("28 attention heads"), HasSubstr("use plan/tp=4")));
   EXPECT_THAT(text(qwen, {.tp = 7}, training), AllOf(HasSubstr("4 key-value heads"), HasSubstr("use plan/tp=4")));
   const Model gpt2 = gpt(12, 768, 12);
