@@ -48,20 +48,23 @@ void print_help() {
 
 int run(int argc, const char* const* argv) {
   const std::string_view first = argc > 1 ? argv[1] : "";
-  if (first == "--help" || first == "-h" || first == "help") {
+  const bool asks_for_help = first == "help";
+  if (first == "--help" || first == "-h" || (asks_for_help && argc == 2)) {
     print_help();
     return kAnswered;
   }
   if (first == "--version") return version_command(0, nullptr);
   if (first.empty() || first.starts_with('-')) return simulate_command(argc - 1, argv + 1);
   std::vector<std::string> names;
+  const std::string_view wanted = asks_for_help ? argv[2] : first;
+  constexpr const char* kHelpFlag = "--help";
   for (const Command& command : kCommands) {
-    if (command.name == first) return command.run(argc - 2, argv + 2);
+    if (command.name == wanted) return asks_for_help ? command.run(1, &kHelpFlag) : command.run(argc - 2, argv + 2);
     names.emplace_back(command.name);
   }
-  const std::string near = nearest_name(first, names);
+  const std::string near = nearest_name(wanted, names);
   return report_error({ErrorCode::kUsage,
-                       fmt::format("unknown command \"{}\"", first),
+                       fmt::format("unknown command \"{}\"", wanted),
                        "",
                        fmt::format("{}, or flags of simulate", fmt::join(names, ", ")),
                        near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),

@@ -79,6 +79,9 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--recompute half", 2, "--recompute: \"half\".*none, selective, .*full"},
       {"--flash-attention yes", 2, "--flash-attention: \"yes\".*off, on"},
       {"--overlap p2p,dp", 2, "--overlap: \"dp\".*grad-reduce,param-gather,p2p"},
+      {"--gpu v100", 1, "--dtype: v100-sxm2-32gb has no rate for bf16; expected one of fp32, fp16; write --dtype fp16"},
+      {"--gpu a100 --dtype fp8", 1, "--dtype: .*one of fp32, tf32, fp16, bf16; write --dtype bf16"},
+      {"help serch", 2, "unknown command \"serch\".*did you mean \"search\""},
       // Plans that contradict the model, the machine or the batch.
       {"--tp 7", 1, "--tp: tp 7 does not divide the 96 attention heads"},
       {"--tp 8 --pp 7 --vpp 20", 1, "--vpp: 96 layers do not fill the 140 parts.*at most 13"},
