@@ -16,10 +16,10 @@ namespace {
 // forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5); the others cost
 // efficiency of smaller kernels, or more communication and bubble. What is tried first is tried for sure.
 constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kShardWeights = 0.06, kHalfMicroBatch = 0.05,
-                 kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kOffload = 0.5;
+                 kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kDoubleCp = 0.04, kOffload = 0.5;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
-constexpr std::size_t kMostFitting = 24;
+constexpr std::size_t kMostFitting = 128;
 constexpr std::ptrdiff_t kMostTimed = 3;
 constexpr std::int64_t kMostReplicas = 64;  // times as many
 
@@ -55,7 +55,7 @@ std::vector<Remedy> varied(const std::vector<Remedy>& candidates, int most, Chan
   return out;
 }
 
-// Every plan that changes this one by doubling tp, pp or ep, halving the microbatch, recomputing more, sharing the
+// Every plan that changes this one by doubling tp, cp, pp or ep, halving the microbatch, recomputing more, sharing the
 // optimizer or the weights among more replicas, the optimizer on the host, and under ZeRO-3 by doubling dp.
 // Data-parallel replicas are given up for the other degrees: as many as leave no GPU idle, or fewer.
 std::vector<Remedy> candidates_for(const Scenario& scenario) {
@@ -70,9 +70,17 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.plan.pp <<= steps;
     each.cost += kDoublePp * steps;
   });
+  all = varied(all, doublings(plan.cp, scenario.cluster.gpus_per_node()), [](Remedy& each, int steps) {
+    each.plan.cp <<= steps;
+    each.cost += kDoubleCp * steps;
+  });
+  // A context is not divided beyond a node.
+  std::erase_if(all, [&](const Remedy& each) {
+    return each.plan.cp > plan.cp && each.plan.tp * each.plan.cp > scenario.cluster.gpus_per_node();
+  });
   std::vector<Remedy> divided;
   for (Remedy& each : all) {
-    const std::int64_t growth = (each.plan.tp / plan.tp) * (each.plan.pp / plan.pp);
+    const std::int64_t growth = (each.plan.tp / plan.tp) * (each.plan.cp / plan.cp) * (each.plan.pp / plan.pp);
     for (std::int64_t times = 1; times <= growth && plan.dp % times == 0; times *= 2) {
       each.plan.dp = plan.dp / times;
       divided.push_back(each);
