@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "advice.h"
 #include "clocks/pass_clock.h"
@@ -9,6 +12,7 @@
 #include "costs.h"
 #include "host_waits.h"
 #include "ns_dist/energy.h"
+#include "ns_dist/names.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
@@ -23,6 +27,31 @@ namespace {
 constexpr std::int64_t kMostTokens = 100'000'000;
 // Events of a step that does not repeat itself: a few seconds, and up to 1.5 GB for its history.
 constexpr std::uint64_t kMostEvents = 15'000'000;
+
+// A format that the GPU has no units for. The compute model would refuse the first kernel, which no user names.
+Result<void> check_format(const Scenario& scenario) {
+  const Gpu& gpu = scenario.cluster.gpu;
+  const auto runs = [&gpu](Precision precision) {
+    return gpu.matrix_peak(product_type(precision)) > FlopsPerSecond() &&
+           gpu.matrix_peak(storage_type(precision)) > FlopsPerSecond();
+  };
+  const Precision asked = scenario.training.precision;
+  if (runs(asked)) return {};
+  std::vector<std::string_view> all;
+  std::string hint;
+  for (const std::string_view name : names_of<Precision>()) {
+    if (runs(*enumerator_from_name<Precision>(name))) all.push_back(name);
+  }
+  for (const Precision usual : {Precision::kFp32, Precision::kFp16, Precision::kBf16}) {
+    if (runs(usual)) hint = fmt::format("write training/dtype={}", enumerator_name(usual));
+  }
+  return fail({ErrorCode::kInvalidInput,
+               fmt::format("{} has no rate for {}", gpu.id, enumerator_name(asked)),
+               "training/dtype",
+               fmt::format("one of {}", fmt::join(all, ", ")),
+               hint,
+               {}});
+}
 
 // What check_plan cannot know: positive numbers, room on the cluster, sizes that fit into integers.
 Result<void> check_scenario(const Scenario& scenario) {
@@ -90,6 +119,7 @@ void hurry_kernels(Priced& priced, double efficiency) {
 
 Result<Priced> price(const Scenario& scenario, const Session& session, double kernel_efficiency = 1) {
   NS_TRY_VOID(check_scenario(scenario));
+  if (session.has_own_models()) NS_TRY_VOID(check_format(scenario));
   Priced priced;
   NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training, session.plans()));
   NS_TRY(priced.costs, costs_of(priced.program, scenario, session));
