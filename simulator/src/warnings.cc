@@ -101,7 +101,13 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
     add("plan/expert_dispatch=deepep", scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
   }
   const auto schedule = pipeline_schedule(plan.schedule);
-  if (schedule && (*schedule)->most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
+  if (schedule && (*schedule)->hides_tokens) {
+    const std::int64_t microbatches = microbatches_of(plan, scenario.training);
+    if (microbatches <= plan.pp) {
+      add(fmt::format("plan/schedule={}", plan.schedule),
+          fmt::format("with {} microbatches on {} stages no passes run in pairs", microbatches, plan.pp));
+    }
+  } else if (schedule && (*schedule)->most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
     found.push_back({"without_effect", fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble "
                                                    "is not shorter than with plan/schedule={}",
                                                    plan.schedule, ParallelPlan().schedule)});

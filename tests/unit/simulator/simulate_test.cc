@@ -573,6 +573,14 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   nothing.plan = usual.plan;
   nothing.plan.pp = 2, nothing.plan.schedule = "interleaved";
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("plan/schedule=interleaved with plan/vpp=1")));
+  Scenario pairs = nothing;
+  pairs.plan.schedule = "combined-1f1b", pairs.plan.dp = pairs.plan.ep = 2;
+  pairs.model.moe = Experts{8, 2, pairs.model.ffn, 0, 0, 0};
+  pairs.training.global_batch = 2 * 2 * pairs.training.micro_batch;
+  EXPECT_THAT(messages(pairs),
+              ElementsAre(HasSubstr("combined-1f1b changes nothing: with 2 microbatches on 2 stages")));
+  pairs.training.global_batch *= 2;
+  EXPECT_THAT(messages(pairs), ::testing::IsEmpty());
   nothing.plan.schedule = "1f1b";
   nothing.plan.offload_activations = 2;
   EXPECT_THAT(messages(nothing), ::testing::IsEmpty());
