@@ -388,8 +388,8 @@ int explain_command(int argc, const char* const* argv) {
       ->type_name("LAYOUT")
       ->group(kernels);
   app.add_option("--library", request.library,
-                 "whose attention (cudnn, flash-2, flash-3, serving, eager) or normalization (cudnn, serving, "
-                 "compiled, eager) [default]")
+                 "whose attention (cudnn, flash-2, flash-3, serving, eager), normalization (cudnn, serving, "
+                 "compiled, eager) or cross-entropy (flash-2) [default]")
       ->type_name("NAME")
       ->group(kernels);
   app.add_option("--value-dim", request.value_dim, "of attention's values [as of its keys]")
