@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <span>
 
 #include "ns_dist/files.h"
@@ -141,6 +142,19 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
   }
 }
 
+// "modules:layernorm,moe_act" as our plans have it; nothing where a module is not known.
+std::optional<std::string> recomputed_modules(std::string_view text) {
+  constexpr std::string_view kModules = "modules:";
+  if (!text.starts_with(kModules)) return std::nullopt;
+  const std::string modules(text.substr(kModules.size()));
+  for (std::size_t begin = 0; begin <= modules.size();) {
+    const std::size_t end = std::min(modules.find(',', begin), modules.size());
+    if (!enumerator_from_name<RecomputeModule>(modules.substr(begin, end - begin))) return std::nullopt;
+    begin = end + 1;
+  }
+  return "selective:" + modules;
+}
+
 // The framework that a row names: its table first, then its title, then its notes. Of several names the
 // longest holds; nothing where none is named.
 const Framework* framework_of(std::span<const Framework> frameworks, std::initializer_list<std::string_view> texts) {
@@ -206,6 +220,9 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   spec.set("machine/gpus_per_node", node);
   const bool across_nodes = reader.integer("n_gpus", 1, kMost) > node;
   reader.object("norm", [&](JsonReader& norm) { read_norm(norm, run, across_nodes); });
+  if (const auto modules = recomputed_modules(reader.text("recompute", Presence::kOptional))) {
+    spec.set("plan/recompute", std::string_view(*modules));
+  }
   spec.set("training/micro_batch", reader.integer("micro_batch", 1, kMost));
   spec.set("training/global_batch", reader.integer("global_batch", 1, kMost));
   spec.set("training/sequence", run.model.sequence);

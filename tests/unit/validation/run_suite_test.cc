@@ -176,6 +176,20 @@ TEST(RunCollection, GradientsAreAddedUpInFp32WhereARowTellsIt) {
   EXPECT_EQ(text_of(runs[3].spec, "plan/grad_accumulation"), "fused");
 }
 
+// Modules that a recipe names are those of the plan; a row with a module that is not known has what its norm says.
+TEST(RunCollection, RecomputedModulesAreThoseOfTheRow) {
+  json named = row(), unknown = row(), none = row();
+  named["recompute"] = "modules:layernorm,moe_act";
+  unknown["recompute"] = "modules:layernorm,sieve";
+  none["recompute"] = "modules:";
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({named, unknown, none}, mistakes);
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(text_of(runs[0].spec, "plan/recompute"), "selective:layernorm,moe_act");
+  EXPECT_EQ(text_of(runs[1].spec, "plan/recompute"), "selective");
+  EXPECT_EQ(text_of(runs[2].spec, "plan/recompute"), "selective");
+}
+
 // What a model, a cluster and a plan say beyond the plain row: each field is set, or left to the framework.
 TEST(RunCollection, ExpertsLatentAttentionAndLinksAreRead) {
   json moe = row();
