@@ -47,7 +47,7 @@ struct RunSuite {
 //         q_lora_rank, kv_lora_rank, qk_rope_head_dim},
 //   notes (of which a framework's name and "dispatcher=deepep" are read),
 //   n_gpus, gpus_per_node, micro_batch, global_batch, flash_attention, precision (of which "fp32 grad accumulation" is
-//   read),
+//   read), recompute (of which "modules:layernorm,moe_act" is read; otherwise norm's holds),
 //   parallel{tp, pp, dp, cp, ep, vpp, sp, zero_stage, distributed_optimizer, fsdp, and as in configs/runs/
 //            grad_accumulation, blocking_tp, overlap_grad_reduce, overlap_param_gather, overlap_p2p},
 //   norm{gpu, dtype, schedule, recompute, inter_gbs_per_gpu, step_time_s}
