@@ -95,23 +95,9 @@ Generation nccl_generation_of(std::string_view architecture) {
 }
 
 LinkClass link_class_of(FabricKind kind) {
-  switch (kind) {
-    case FabricKind::kNvlink:
-    case FabricKind::kNvswitch:
-      return LinkClass::kNvlink;
-    case FabricKind::kXgmi:
-      return LinkClass::kXgmi;
-    case FabricKind::kPcie:
-      return LinkClass::kPcie;
-    case FabricKind::kInfiniband:
-    case FabricKind::kRoce:
-    case FabricKind::kEthernet:
-    case FabricKind::kEfa:
-    case FabricKind::kSlingshot:
-    case FabricKind::kOmniPath:
-      return LinkClass::kNetwork;
-  }
-  return LinkClass::kNetwork;
+  if (is_network(kind)) return LinkClass::kNetwork;
+  if (kind == FabricKind::kXgmi) return LinkClass::kXgmi;
+  return kind == FabricKind::kPcie ? LinkClass::kPcie : LinkClass::kNvlink;
 }
 
 std::string_view name_of(LinkClass link_class) {

@@ -146,13 +146,9 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
 std::optional<std::string> recomputed_modules(std::string_view text) {
   constexpr std::string_view kModules = "modules:";
   if (!text.starts_with(kModules)) return std::nullopt;
-  const std::string modules(text.substr(kModules.size()));
-  for (std::size_t begin = 0; begin <= modules.size();) {
-    const std::size_t end = std::min(modules.find(',', begin), modules.size());
-    if (!enumerator_from_name<RecomputeModule>(modules.substr(begin, end - begin))) return std::nullopt;
-    begin = end + 1;
-  }
-  return "selective:" + modules;
+  std::string ours = fmt::format("selective:{}", text.substr(kModules.size()));
+  Recomputation read;
+  return read_field({.name = "recompute"}, ours, read) ? std::optional(std::move(ours)) : std::nullopt;
 }
 
 // The framework that a row names: its table first, then its title, then its notes. Of several names the

@@ -4,17 +4,6 @@
 #include "repeated_block.h"
 
 namespace ns_dist {
-namespace {
-
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  std::vector<PassList> orders;
-  for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
-    orders.push_back(schedules::interleaved_order(shape, stage, true));
-  }
-  return orders;
-}
-
-}  // namespace
 
 extern constinit const PipelineSchedule kCombined1f1b = {
     .name = "combined-1f1b",
@@ -23,7 +12,7 @@ extern constinit const PipelineSchedule kCombined1f1b = {
     .overlaps_messages = true,
     .hides_tokens = true,
     .seats = loop_seats,
-    .orders = orders,
+    .orders = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, true); },
 };
 
 }  // namespace ns_dist

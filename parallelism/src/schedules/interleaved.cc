@@ -2,17 +2,6 @@
 #include "repeated_block.h"
 
 namespace ns_dist {
-namespace {
-
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  std::vector<PassList> orders;
-  for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
-    orders.push_back(schedules::interleaved_order(shape, stage, false));
-  }
-  return orders;
-}
-
-}  // namespace
 
 extern constinit const PipelineSchedule kInterleaved = {
     .name = "interleaved",
@@ -20,7 +9,7 @@ extern constinit const PipelineSchedule kInterleaved = {
     .most_chunks = 0,
     .overlaps_messages = true,
     .seats = loop_seats,
-    .orders = orders,
+    .orders = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, false); },
 };
 
 }  // namespace ns_dist

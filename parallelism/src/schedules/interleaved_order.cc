@@ -29,9 +29,7 @@ SchedulePass pass_of(const ScheduleShape& shape, std::int64_t group, PassKind ki
           static_cast<std::int32_t>(kind == PassKind::kForward ? chunk : shape.chunks - 1 - chunk), false};
 }
 
-}  // namespace
-
-PassList schedules::interleaved_order(const ScheduleShape& shape, std::int64_t stage, bool in_pairs) {
+PassList order(const ScheduleShape& shape, std::int64_t stage, bool in_pairs) {
   const std::int64_t group = group_size(shape);
   const std::int64_t total = shape.microbatches * shape.chunks, round = group * shape.chunks;
   const std::int64_t filled = 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * group + (in_pairs ? 1 : 0);
@@ -60,6 +58,14 @@ PassList schedules::interleaved_order(const ScheduleShape& shape, std::int64_t s
   for (; warm_up + done < total; ++done) schedules::append(list, {forward(warm_up + done), backward(done, in_pairs)});
   for (; done < total; ++done) schedules::append(list, {backward(done)});
   return list;
+}
+
+}  // namespace
+
+Result<std::vector<PassList>> schedules::interleaved_orders(const ScheduleShape& shape, bool in_pairs) {
+  std::vector<PassList> orders;
+  for (std::int64_t stage = 0; stage < shape.stages; ++stage) orders.push_back(order(shape, stage, in_pairs));
+  return orders;
 }
 
 }  // namespace ns_dist

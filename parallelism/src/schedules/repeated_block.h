@@ -46,9 +46,9 @@ struct VeePace {
 // units. Errors: other than two chunks.
 Result<std::vector<PassList>> vee_orders(std::string_view schedule, const ScheduleShape& shape, const VeePace& pace);
 
-// Megatron-LM's order of one stage, for any number of chunks. `in_pairs`: each forward pass between the first and the
+// Megatron-LM's orders for any number of chunks. `in_pairs`: each forward pass between the first and the
 // last backward pass runs beside the backward pass that follows it.
-PassList interleaved_order(const ScheduleShape& shape, std::int64_t stage, bool in_pairs);
+Result<std::vector<PassList>> interleaved_orders(const ScheduleShape& shape, bool in_pairs);
 
 // A schedule of two chunks on vee seats that splits backward passes.
 constexpr PipelineSchedule vee_schedule(std::string_view name, std::string_view description,
