@@ -45,7 +45,8 @@ struct Call {
 // When a backward pass computes both gradients of a step, the communications at the beginning of `weight_gradient`
 // start before the first call of `input_gradient` and run beside its kernels, and those at the end of `input_gradient`
 // run beside the kernels of `weight_gradient` (Korthikanti et al. 2022, arXiv 2205.05198, s.4.2.2). With
-// ParallelPlan::blocking_tp nothing runs beside anything, and the end of `input_gradient` comes last.
+// ParallelPlan::blocking_tp the end of `input_gradient` comes last (kReductions), or nothing runs beside anything
+// (kOn).
 struct BlockStep {
   std::string name;
   std::vector<Call> forward, input_gradient, weight_gradient;

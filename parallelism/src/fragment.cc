@@ -63,7 +63,7 @@ class Recording {
 // Records the calls of steps.
 class Writer {
  public:
-  Writer(WorkTable& works, const std::array<RankGroup, 6>& groups, std::size_t calls, bool blocking)
+  Writer(WorkTable& works, const std::array<RankGroup, 6>& groups, std::size_t calls, TensorBlocking blocking)
       : works_(works), groups_(groups), recording_(calls), blocking_(blocking) {}
 
   void run(const Call& call, Category category) {
@@ -77,7 +77,7 @@ class Writer {
     }
     const auto& communication = std::get<Communication>(call.what);
     if (group(communication).size() == 1) return;
-    if (communication.beside == 0 || blocking_) {
+    if (communication.beside == 0 || blocking_ == TensorBlocking::kOn) {
       recording_.blocking(stream(communication), work(call, communication));
       return;
     }
@@ -88,7 +88,7 @@ class Writer {
     for (const Call& call : calls) run(call, category);
   }
 
-  void both_gradients(const BlockStep& step, bool blocking) {
+  void both_gradients(const BlockStep& step) {
     Calls input = step.input_gradient, weight = step.weight_gradient;
     if (std::all_of(input.begin(), input.end(), communicates) ||
         std::all_of(weight.begin(), weight.end(), communicates)) {
@@ -103,19 +103,14 @@ class Writer {
     const Calls gathers = weight.first(leading), reductions = input.last(trailing);
     input = input.first(input.size() - trailing);
     weight = weight.subspan(leading);
-    if (blocking) {
-      run(gathers, Category::kBackward);
-      run(input, Category::kBackward);
-      run(weight, Category::kBackward);
-      run(reductions, Category::kBackward);
-      return;
-    }
-    const std::int32_t gathered = start(gathers);
+    const std::int32_t gathered = blocking_ == TensorBlocking::kOn ? kNone : start(gathers);
+    if (blocking_ == TensorBlocking::kOn) run(gathers, Category::kBackward);
     run(input, Category::kBackward);
-    const std::int32_t reduced = start(reductions);
+    const std::int32_t reduced = blocking_ == TensorBlocking::kOff ? start(reductions) : kNone;
     if (gathered != kNone) recording_.wait(gathered);
     run(weight, Category::kBackward);
     if (reduced != kNone) recording_.wait(reduced);
+    if (blocking_ != TensorBlocking::kOff) run(reductions, Category::kBackward);
   }
 
   Fragment take() && {
@@ -184,7 +179,7 @@ class Writer {
   const std::array<RankGroup, 6>& groups_;
   Recording recording_;
   std::vector<Beside> beside_;
-  bool blocking_;
+  TensorBlocking blocking_;
 };
 
 // Nodes of a fragment in launch order, with their numbers in the merged fragment.
@@ -249,7 +244,7 @@ Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {
       case PassKind::kForward:
         break;
       case PassKind::kBackward:
-        writer.both_gradients(*step, shape_->plan->blocking_tp);
+        writer.both_gradients(*step);
         break;
       case PassKind::kInputGradient:
         writer.run(step->input_gradient, Category::kBackward);

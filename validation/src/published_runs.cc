@@ -80,7 +80,17 @@ Model read_collected_model(JsonReader& reader, const Named& named) {
   return model;
 }
 
-// `notes` of the row may hold a recipe's "dispatcher=deepep" or "hybridep", which serve undivided experts.
+// What a row tells in words alone.
+struct Remark {
+  std::string_view words, field, text;
+};
+constexpr Remark kRemarks[] = {
+    {"no TP overlap", "plan/blocking_tp", "reductions"},  // of all of Megatron's overlap, its backward gathers are left
+    {"no grad-reduce overlap", "plan/overlap_grad_reduce", "off"},
+};
+
+// `notes` of the row may hold the words of kRemarks, which the keys of `parallel` overrule, and a recipe's
+// "dispatcher=deepep" or "hybridep", which serve undivided experts.
 void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run) {
   foreign(reader);
   ScenarioSpec& spec = run.spec;
@@ -113,6 +123,9 @@ void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run
                                                               : distributed ? 1
                                                                             : 0)));
   spec.set("plan/sequence_parallel", reader.boolean("sp", false) && tp > 1);
+  for (const Remark& remark : kRemarks) {
+    if (notes.find(remark.words) != std::string_view::npos) spec.set(remark.field, remark.text);
+  }
   for (const char* key : {"blocking_tp", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"}) {
     if (reader.is_boolean(key)) spec.set(fmt::format("plan/{}", key), reader.boolean(key, false));
   }

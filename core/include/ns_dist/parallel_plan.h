@@ -79,6 +79,11 @@ constexpr bool is_fused(GradAccumulation how) {
 constexpr bool sums_in_fp32(GradAccumulation how) {
   return how == GradAccumulation::kFused || how == GradAccumulation::kFp32;
 }
+// Which tensor-parallel collectives of the backward pass do not run beside products: none of them; those that reduce,
+// which a product that is launched at the same time keeps from the multiprocessors; or all.
+enum class TensorBlocking { kOff, kReductions, kOn };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<TensorBlocking> = {"off", "reductions", "on"};
 enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 3 };
 template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {"0", "1", "2", "3"};
@@ -133,7 +138,7 @@ struct ParallelPlan {
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
-  bool blocking_tp = false;           // backward, no tensor-parallel collective runs beside a product
+  TensorBlocking blocking_tp = TensorBlocking::kOff;
   bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
   bool overlap_param_gather = false;  // data-parallel parameter gathering beside the first forward passes
   bool overlap_p2p = false;           // a stage goes on computing while it sends
@@ -337,7 +342,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kUnlessDefault},
         plan.grad_accumulation);
   visit({.name = "plan/blocking_tp",
-         .help = "backward: tensor-parallel collectives do not overlap with products",
+         .help = "tensor-parallel collectives of the backward pass that no product overlaps with",
          .in_reports = kUnlessDefault},
         plan.blocking_tp);
   visit({.name = "plan/overlap_grad_reduce", .help = "gradients are reduced beside the last backward passes"},

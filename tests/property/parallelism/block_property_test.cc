@@ -62,7 +62,7 @@ Question any_question() {
   plan.recompute_early_stop = coin();
   plan.sequence_parallel = coin();
   plan.flash_attention = coin();
-  plan.blocking_tp = coin();
+  plan.blocking_tp = static_cast<TensorBlocking>(any_of({0, 1, 2}));
   plan.grad_accumulation = static_cast<GradAccumulation>(any_of({0, 1, 2, 3}));
   q.training = {16, any_of({1, 2}), any_of({64, 128}), Precision::kBf16, coin()};
   return q;

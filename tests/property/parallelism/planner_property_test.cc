@@ -85,7 +85,7 @@ Question any_question() {
   plan.overlap_grad_reduce = coin();
   plan.overlap_param_gather = coin();
   plan.overlap_p2p = coin();
-  plan.blocking_tp = coin();
+  plan.blocking_tp = static_cast<TensorBlocking>(*rc::gen::inRange(0, 3));
   plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 4));
   plan.loss_library =
       std::array{Library::kDefault, Library::kEager, Library::kFlash2}[static_cast<std::size_t>(any_of({0, 1, 2}))];

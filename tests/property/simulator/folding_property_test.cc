@@ -92,7 +92,7 @@ Question any_question() {
   plan.overlap_ep = *rc::gen::arbitrary<bool>();
   q.training.precision = *rc::gen::inRange(0, 3) == 0 ? Precision::kFp8 : Precision::kBf16;
   plan.recompute = static_cast<Recompute>(*rc::gen::inRange(0, 3));
-  plan.blocking_tp = *rc::gen::inRange(0, 4) == 0;
+  plan.blocking_tp = static_cast<TensorBlocking>(*rc::gen::element(0, 0, 1, 2));
   plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
   plan.overlap_param_gather = *rc::gen::arbitrary<bool>();
   plan.overlap_p2p = *rc::gen::arbitrary<bool>();

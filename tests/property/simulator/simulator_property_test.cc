@@ -61,7 +61,7 @@ Scenario any_scenario() {
   scenario.plan.overlap_param_gather =
       scenario.plan.zero == ZeroStage::kOptimizer && scenario.plan.overlap_grad_reduce && *rc::gen::arbitrary<bool>();
   scenario.plan.overlap_p2p = *rc::gen::arbitrary<bool>();
-  scenario.plan.blocking_tp = *rc::gen::arbitrary<bool>();
+  scenario.plan.blocking_tp = static_cast<TensorBlocking>(*rc::gen::inRange(0, 3));
   scenario.plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 4));
   scenario.training.micro_batch = *rc::gen::element(1, 2);
   return scenario;

@@ -76,9 +76,19 @@ TEST_F(FragmentPasses, BackwardGathersBesideOneProductAndReducesBesideTheOther) 
 }
 
 TEST_F(FragmentPasses, BlockingTensorParallelismReducesAfterBothProducts) {
-  plan.blocking_tp = true;
+  plan.blocking_tp = TensorBlocking::kOn;
   const Fragment backward = pass(PassKind::kBackward);
   EXPECT_THAT(waits(backward, "mlp.fc1.dgrad"), ElementsAre("mlp.fc1.input.all_gather"));
+  EXPECT_THAT(waits(backward, "mlp.fc1.dgrad.reduce_scatter"), ElementsAre("mlp.fc1.wgrad"));
+  EXPECT_THAT(waits(backward, "mlp.norm.backward"), ElementsAre("mlp.fc1.dgrad.reduce_scatter"));
+}
+
+TEST_F(FragmentPasses, BlockingReductionsGatherBesideAProductAllTheSame) {
+  plan.blocking_tp = TensorBlocking::kReductions;
+  const Fragment backward = pass(PassKind::kBackward);
+  EXPECT_THAT(waits(backward, "mlp.fc1.input.all_gather"), ElementsAre("mlp.activation.backward"));
+  EXPECT_THAT(waits(backward, "mlp.fc1.dgrad"), IsEmpty());
+  EXPECT_THAT(waits(backward, "mlp.fc1.wgrad"), ElementsAre("mlp.fc1.input.all_gather"));
   EXPECT_THAT(waits(backward, "mlp.fc1.dgrad.reduce_scatter"), ElementsAre("mlp.fc1.wgrad"));
   EXPECT_THAT(waits(backward, "mlp.norm.backward"), ElementsAre("mlp.fc1.dgrad.reduce_scatter"));
 }

@@ -363,7 +363,7 @@ TEST(Planner, TensorParallelCommunication) {
   }
   EXPECT_EQ(sums.nodes.count("mlp.all_reduce"), 0u);
   // Waiting for them changes when they run, not what they carry.
-  plan.blocking_tp = true;
+  plan.blocking_tp = TensorBlocking::kOn;
   EXPECT_EQ(totals(planned(model, plan, training)).bytes, sums.bytes);
   plan.sequence_parallel = false;
   EXPECT_EQ(totals(planned(model, plan, training)).nodes["mlp.fc1.dgrad.all_reduce"], 4 * 2);

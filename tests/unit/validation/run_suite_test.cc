@@ -101,6 +101,19 @@ TEST(RunCollection, ExpertsAreReachedAsTheRowSays) {
   EXPECT_EQ(set(2), std::pair(std::string("1"), std::string("deepep")));
 }
 
+TEST(RunCollection, WordsOfTheNotesHoldUnlessAKeySaysOtherwise) {
+  json words = row();
+  words["notes"] = "Megatron-Core, no TP overlap, no grad-reduce overlap.";
+  json key = words;
+  key["parallel"]["blocking_tp"] = false;
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({words, key}, mistakes);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(text_of(runs[0].spec, "plan/blocking_tp"), "reductions");
+  EXPECT_EQ(text_of(runs[0].spec, "plan/overlap_grad_reduce"), "off");
+  EXPECT_EQ(text_of(runs[1].spec, "plan/blocking_tp"), "off");
+}
+
 TEST(RunCollection, RowsWithMistakesAreNamedAndOthersGoOn) {
   json broken = row(), other = row();
   broken["norm"]["step_time_s"] = "fast";
