@@ -178,7 +178,8 @@ the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@re
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
 launches do not hide behind kernels|simulator/src/host_waits.cc|s@share \* launches - hidden@share * launches - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
-the search's bound adds up all stages|simulator/src/search.cc|s@return all / static_cast<double>(program.actors.size()) \* (1 - kRounding)@return all * (1 - kRounding)@|unit_simulator property_simulator
+the search's bound adds up all stages|simulator/src/search.cc|s@(1 - kRounding) / static_cast<double>(program.actors.size())@(1 - kRounding)@|unit_simulator property_simulator
+the search's bound has collectives block that run beside another pass|simulator/src/search.cc|s@bounds_\[group\].passes > limit \&\& !pairs_passes(scenario.plan.schedule)@bounds_[group].passes > limit@|unit_simulator property_simulator
 plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / (@return seconds * (tokens_ / tokens_ + 0 / (@|unit_simulator property_simulator
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "advice.h"
+#include "clocks/fragment_length.h"
 #include "costs.h"
 #include "ns_dist/internal/shared_work.h"
 #include "ns_dist/memory.h"
@@ -118,33 +119,53 @@ void for_each_instruction(const StepProgram& program, const Actor& actor, const 
   }
 }
 
-// Kernels of the passes of all microbatches, in all stages, divided by the stages: some stage computes at least so
-// long. This does not depend on the schedule, nor on what overlaps.
-double kernel_bound(const StepProgram& program, const ProgramCosts& costs) {
-  std::vector<double> of_work(program.works.size(), 0);
-  for (std::size_t w = 0; w < of_work.size(); ++w) {
-    if (!is_kernel_of_a_pass(program.works[w])) continue;
-    double least = kForever;  // stages may have different speeds
+// What every step takes at least that has these passes, in seconds: some stage computes as long as the mean one.
+struct PassBounds {
+  double streams = 0;  // under each schedule: the longest stream, of kernels or of collectives
+  double passes = 0;   // under schedules that pair no passes: with the collectives that block
+};
+
+PassBounds pass_bounds(const StepProgram& program, const ProgramCosts& costs) {
+  std::vector<double> least(program.works.size(), 0);  // stages may have different speeds and links
+  for (std::size_t w = 0; w < least.size(); ++w) {
+    double of_rows = kForever;
     for (const ProgramCosts::Row& row : costs.rows) {
       const double seconds = row.forecasts[w].latency / units::s;
-      if (seconds > 0) least = std::min(least, seconds);
+      if (seconds > 0) of_rows = std::min(of_rows, seconds);
     }
-    if (least < kForever) of_work[w] = least;
+    if (of_rows < kForever) least[w] = of_rows;
   }
-  std::vector<double> of_fragment;
+  struct OfPasses {
+    std::array<double, kStreamCount> streams{};
+    double length = 0;
+  };
+  std::vector<OfPasses> of_fragment;
+  std::vector<double> room;
   for (const Fragment& fragment : program.fragments) {
-    double sum = 0;
-    for (const FragmentNode& node : fragment.nodes) sum += of_work[index(node.work)];
-    of_fragment.push_back(sum);
+    OfPasses& one = of_fragment.emplace_back();
+    const auto computes = [&](const FragmentNode& node) {
+      return is_kernel_of_a_pass(program.works[index(node.work)]);
+    };
+    if (std::none_of(fragment.nodes.begin(), fragment.nodes.end(), computes)) continue;
+    for (const FragmentNode& node : fragment.nodes) {
+      if (node.stream == Stream::kCompute && !computes(node)) continue;
+      one.streams[static_cast<std::size_t>(node.stream)] += least[index(node.work)];
+    }
+    one.length = fragment_length(
+        fragment, [&](std::size_t work) { return least[work]; }, room);
   }
-  double all = 0;
+  OfPasses all;
   for (const Actor& actor : program.actors) {
     for_each_instruction(program, actor, [&](const Instruction& instruction, double repeats) {
-      if (instruction.kind == Instruction::Kind::kRun)
-        all += repeats * instruction.times * of_fragment[instruction.index];
+      if (instruction.kind != Instruction::Kind::kRun) return;
+      const OfPasses& one = of_fragment[instruction.index];
+      const double times = repeats * instruction.times;
+      for (std::size_t s = 0; s < kStreamCount; ++s) all.streams[s] += times * one.streams[s];
+      all.length += times * one.length;
     });
   }
-  return all / static_cast<double>(program.actors.size()) * (1 - kRounding);
+  const double share = (1 - kRounding) / static_cast<double>(program.actors.size());
+  return {*std::max_element(all.streams.begin(), all.streams.end()) * share, all.length * share};
 }
 
 // What collectives and messages of the busiest stage take alone.
@@ -242,7 +263,7 @@ class Search {
       if (families_.empty() || shape != last) families_.push_back({group, group, 0});
       last = shape;
       families_.back().end = group + 1;
-      bounds_.push_back(0);
+      bounds_.push_back({});
       too_large_.push_back(0);
       return true;
     });
@@ -292,11 +313,12 @@ class Search {
     return seconds * (tokens_ / (static_cast<double>(training.global_batch) * static_cast<double>(training.sequence)));
   }
 
-  // The bound of each group, from the first of its plans that can be built: 0 where there is none, so that all of them
+  // The bounds of each group, from the first of its plans that can be built: 0 where there is none, so that all of them
   // are looked at and their mistakes counted.
   void bound_groups() {
     struct Bound {
-      double kernels = 0, too_large = 0;
+      PassBounds least;
+      double too_large = 0;
     };
     const auto found = shared<std::vector<Bound>>(families_.size(), [&](std::size_t i) {
       const Family& family = families_[i];
@@ -310,7 +332,7 @@ class Search {
             const Bytes least =
                 (1 - kRounding) * least_memory(scenario.model, scenario.plan, scenario.training, session_.plans());
             if (least > scenario.cluster.gpu.memory) {
-              bound = {kForever, least / units::B};
+              bound = {{kForever, kForever}, least / units::B};
               return false;
             }
             fits = true;
@@ -318,7 +340,13 @@ class Search {
           const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
           if (!program) return true;
           const auto costs = costs_of(*program, scenario, session_);
-          if (costs) bound.kernels = scaled(scenario, kernel_bound(*program, *costs));
+          if (!costs) return false;
+          const PassBounds least = pass_bounds(*program, *costs);
+          bound.least = {scaled(scenario, least.streams), scaled(scenario, least.passes)};
+          // The halves of a split backward pass take longer than the whole, in which collectives of one run beside the
+          // kernels of the other.
+          const PipelineSchedule& schedule = **pipeline_schedule(scenario.plan.schedule);
+          if (schedule.splits_backward || schedule.pairs_passes) bound.least.passes = bound.least.streams;
           return false;
         });
       }
@@ -328,9 +356,9 @@ class Search {
       Family& family = families_[i];
       family.bound = kForever;
       for (std::uint32_t group = family.first; group < family.end && group - family.first < found[i].size(); ++group) {
-        bounds_[group] = found[i][group - family.first].kernels;
+        bounds_[group] = found[i][group - family.first].least;
         too_large_[group] = found[i][group - family.first].too_large;
-        family.bound = std::min(family.bound, bounds_[group]);
+        family.bound = std::min(family.bound, bounds_[group].streams);
       }
     }
     std::sort(families_.begin(), families_.end(),
@@ -348,11 +376,13 @@ class Search {
     std::uint32_t leaf = 0;
     space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario&, const Texts&) {
       const std::uint32_t first = leaf;
+      const bool slow = bounds_[group].passes > limit && !pairs_passes(scenario.plan.schedule);
       Scenario& below = scenario;
       space_.walk(space_.budgets, space_.levels.size(), below, texts, [&](const Scenario&, const Texts&) {
         ++leaf;
         return true;
       });
+      if (slow) return true;
       found.seen += leaf - first;
       const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
       if (!memory) {
@@ -391,6 +421,11 @@ class Search {
       });
       return !told_to_stop();
     });
+  }
+
+  static bool pairs_passes(std::string_view name) {
+    const auto schedule = pipeline_schedule(name);
+    return !schedule || (*schedule)->pairs_passes;
   }
 
   static Error too_large(Bytes peak, Bytes capacity) {
@@ -450,7 +485,7 @@ class Search {
         const Family& family = families_[first + i];
         Found here;
         for (std::uint32_t group = family.first; group < family.end && !told_to_stop(); ++group) {
-          if (too_large_[group] == 0 && bounds_[group] <= limit_now) look_at(group, limit_now, here);
+          if (too_large_[group] == 0 && bounds_[group].streams <= limit_now) look_at(group, limit_now, here);
         }
         return here;
       });
@@ -688,7 +723,7 @@ class Search {
 
   std::vector<std::string> texts_;     // each once
   std::vector<std::uint32_t> chosen_;  // of each group, its texts
-  std::vector<double> bounds_;         // of each group
+  std::vector<PassBounds> bounds_;     // of each group
   std::vector<double> too_large_;      // of each group: bytes that all of its plans hold, where these are too many
   std::vector<Family> families_;
   std::vector<Plan> near_;  // plans that may be answers

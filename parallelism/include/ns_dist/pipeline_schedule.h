@@ -76,6 +76,7 @@ struct PipelineSchedule {
   std::int64_t least_chunks = 1, most_chunks = 1;  // most_chunks 0: any number
   bool splits_backward = false;
   bool overlaps_messages = false;  // a stage goes on computing while it sends, unless a plan forbids it
+  bool pairs_passes = false;       // some passes run beside others
   bool hides_tokens = false;       // is made for experts on several ranks alone: without them it only holds more
   Seats (*seats)(const ScheduleShape&);
   // One list a stage. Errors: a shape that this schedule cannot run; `where` is a field ("plan/vpp",

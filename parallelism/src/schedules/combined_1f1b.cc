@@ -10,6 +10,7 @@ extern constinit const PipelineSchedule kCombined1f1b = {
     .description = "interleaved, forwards beside backwards: tokens of experts travel while another microbatch computes",
     .most_chunks = 0,
     .overlaps_messages = true,
+    .pairs_passes = true,
     .hides_tokens = true,
     .seats = loop_seats,
     .orders = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, true); },

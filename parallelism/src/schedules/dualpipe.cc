@@ -48,6 +48,7 @@ extern constinit const PipelineSchedule kDualpipe = {
     .most_chunks = 2,
     .splits_backward = true,
     .overlaps_messages = true,
+    .pairs_passes = true,
     .seats = mirrored_seats,
     .orders = orders,
 };

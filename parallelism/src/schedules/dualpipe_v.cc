@@ -27,6 +27,7 @@ extern constinit const PipelineSchedule kDualpipeV = {
     .most_chunks = 2,
     .splits_backward = true,
     .overlaps_messages = true,
+    .pairs_passes = true,
     .seats = vee_seats,
     .orders = orders,
 };

@@ -6,7 +6,7 @@
 //   result.answers.front().report.step / units::s
 //
 // A plan is timed exactly as `simulate` times it. Plans are left out without being timed where they do not fit into
-// memory, or where a lower bound of their step is above the best step: first the kernels of all microbatches divided by
+// memory, or where a lower bound of their step is above the best step: first the passes of all microbatches divided by
 // the number of stages, then the step without sharing.
 #pragma once
 
@@ -111,7 +111,7 @@ struct SearchResult {
   std::uint64_t plans = 0;            // of the space
   std::uint64_t evaluated = 0;        // timed exactly
   std::uint64_t bounded = 0;          // left out, because the step without sharing is too long
-  std::uint64_t skipped = 0;          // left out, because their kernels take too long; not checked for memory
+  std::uint64_t skipped = 0;          // left out, because their passes take too long; not checked for memory
   std::uint64_t unseen = 0;           // not looked at, when interrupted
   std::map<std::string, std::uint64_t> infeasible;  // by reason: "memory", or the field at fault
   std::map<std::string, std::string> examples;      // of each reason, the first in the order of the space

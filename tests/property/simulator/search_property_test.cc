@@ -68,7 +68,8 @@ SearchRequest small_request(Scenario work) {
        *rc::gen::inRange(0, 4) == 0 ? std::vector<std::string>{"1", "2", "3"} : std::vector<std::string>{"1"});
   list("plan/etp", {"0"});
   if (*rc::gen::inRange(0, 3) > 0) {
-    list("plan/schedule", {"1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "v-min", "dualpipe", "dualpipe-v"});
+    list("plan/schedule",
+         {"1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "v-min", "dualpipe", "dualpipe-v", "combined-1f1b"});
   }
   if (*rc::gen::arbitrary<bool>()) list("plan/recompute", {"none", "selective", "full"});
   if (*rc::gen::arbitrary<bool>()) list("plan/tp", {"1", "2", "4"});

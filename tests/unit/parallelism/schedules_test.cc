@@ -236,6 +236,20 @@ std::string mistake(const ScheduleShape& shape, const std::vector<PassList>& ord
 constexpr PassKind F = PassKind::kForward, B = PassKind::kBackward, I = PassKind::kInputGradient,
                    W = PassKind::kWeightGradient;
 
+// The search's bounds rely on it.
+TEST(Schedules, OnlyThoseThatSayItPairPasses) {
+  for (const PipelineSchedule* schedule : pipeline_schedules()) {
+    const ScheduleShape shape{4, 8, schedule->least_chunks};
+    const auto orders = schedule->orders(shape);
+    ASSERT_TRUE(orders.has_value()) << schedule->name;
+    bool pairs = false;
+    for (const PassList& list : *orders) {
+      for (const SchedulePass& pass : flatten(list)) pairs |= pass.beside_previous;
+    }
+    EXPECT_EQ(pairs, schedule->pairs_passes) << schedule->name;
+  }
+}
+
 TEST(ScheduleFacts, CheckFindsMistakes) {
   EXPECT_EQ(mistake({1, 1, 1}, {listed({{F, 0, 0}, {I, 0, 0}, {W, 0, 0}})}), "");
   EXPECT_THAT(mistake({1, 1, 1}, {listed({{F, 0, 0}, {W, 0, 0}, {I, 0, 0}})}), HasSubstr("before its input gradient"));
