@@ -83,8 +83,8 @@ struct Timed {
   double step = 0, memory = 0;
 };
 
-void compare_with_all_plans() {
-  const auto space = SearchSpace::make(small_request(small_work()), Catalog::standard());
+void compare_with_all_plans(const SearchRequest& request, double within = 0.2) {
+  const auto space = SearchSpace::make(request, Catalog::standard());
   RC_PRE(space.has_value());
   RC_PRE(space->size() <= 1500);
   const auto session = Session::make(space->base());
@@ -112,7 +112,7 @@ void compare_with_all_plans() {
   RC_ASSERT(seen == space->size());
   RC_TAG(all.empty() ? "nothing fits" : impossible > 0 ? "some fit" : "all fit");
 
-  const SearchOptions options{.threads = static_cast<unsigned>(*rc::gen::inRange(1, 4)), .within = 0.2};
+  const SearchOptions options{.threads = static_cast<unsigned>(*rc::gen::inRange(1, 4)), .within = within};
   const auto result = search(*space, *session, options);
   RC_ASSERT(result.has_value());
   RC_ASSERT(result->plans == seen);
@@ -128,7 +128,7 @@ void compare_with_all_plans() {
   double best = std::numeric_limits<double>::infinity(), least = best;
   for (const Timed& plan : all) best = std::min(best, plan.step);
   for (const Timed& plan : all) {
-    if (plan.step <= 1.2 * best) least = std::min(least, plan.memory);
+    if (plan.step <= (1 + within) * best) least = std::min(least, plan.memory);
   }
   const auto scaled = [&](const SearchAnswer& answer) {
     const double tokens =
@@ -138,7 +138,7 @@ void compare_with_all_plans() {
   RC_ASSERT(scaled(result->answers.front()) == best);
   for (const SearchAnswer& answer : result->answers) {
     RC_ASSERT(answer.report.fits);
-    RC_ASSERT(scaled(answer) <= 1.2 * best);
+    RC_ASSERT(scaled(answer) <= (1 + within) * best);
     if (std::find(answer.why.begin(), answer.why.end(), "most memory headroom") != answer.why.end()) {
       RC_ASSERT(answer.report.memory.peak() / units::B <= 1.01 * least);
     }
@@ -153,11 +153,44 @@ void compare_with_all_plans() {
 }
 
 // A hundred spaces each.
-RC_GTEST_PROP(Search, TheBestOfASearchIsTheBestOfAllPlans, ()) { compare_with_all_plans(); }
+RC_GTEST_PROP(Search, TheBestOfASearchIsTheBestOfAllPlans, ()) { compare_with_all_plans(small_request(small_work())); }
 RC_GTEST_PROP(Search, TheBestOfASearchIsTheBestOfAllPlansOfOtherSpaces, ()) {
   static_cast<void>(*rc::gen::arbitrary<int>());  // a seed gives every property the same numbers: here they begin later
-  compare_with_all_plans();
+  compare_with_all_plans(small_request(small_work()));
 }
+
+// Tokens travel about as long as experts compute. Some schedules hide that behind another microbatch, the better the
+// more of them there are; the plans with few come first.
+SearchRequest request_of_experts() {
+  Scenario work = small_work();
+  work.model.heads = work.model.kv_heads = 32;
+  work.model.hidden = work.model.heads * work.model.head_dim;
+  work.model.ffn = 4 * work.model.hidden;
+  work.model.moe = Experts{};
+  work.model.moe->experts = 8;
+  work.model.moe->expert_ffn = work.model.hidden;
+  work.model.moe->top_k = 2;
+  work.training.sequence = 4096;
+  work.training.global_batch = 32;
+  work.cluster.gpu.memory = 80.0 * units::GiB;
+  FabricLevel& inner = work.cluster.levels.front();
+  inner.size = 2;
+  inner.fabric.bandwidth = *rc::gen::element(0.02, 0.05, 0.1, 0.2) * inner.fabric.bandwidth;
+  work.plan.dp = 2;
+  SearchRequest request;
+  request.gpus = 2;
+  request.from = std::make_shared<const Scenario>(std::move(work));
+  request.listed = {{"training/micro_batch", {"16", "8", "4", "2", "1"}},
+                    {"plan/tp", {"1"}},
+                    {"plan/cp", {"1"}},
+                    {"plan/pp", {"1"}},
+                    {"plan/ep", {"2"}},
+                    {"plan/zero", {"1"}},
+                    {"plan/recompute", {"none"}},
+                    {"plan/schedule", {"1f1b", "combined-1f1b"}}};
+  return request;
+}
+RC_GTEST_PROP(Search, SchedulesThatHideTokensAreNotLeftOut, ()) { compare_with_all_plans(request_of_experts(), 0); }
 
 RC_GTEST_PROP(Search, DoesNotDependOnTheNumberOfThreads, ()) {
   const auto space = SearchSpace::make(small_request(small_work()), Catalog::standard());
