@@ -164,6 +164,7 @@ replicas of DualPipe sum what others hold|parallelism/src/planner.cc|s@const Byt
 weights are gathered a layer too late|parallelism/src/planner.cc|s@std::optional<Part> next = gathered(i + 1);@std::optional<Part> next = gathered(i);@|unit_parallelism property_parallelism
 DualPipe lets half as many microbatches in|parallelism/src/schedules/dual_order.cc|s@i < 2 \* behind; ++i@i < behind; ++i@|unit_parallelism property_parallelism
 a search takes a stage for the whole model|parallelism/src/memory.cc|s@const double share = 1 / static_cast<double>(plan.pp);@const double share = 1 / std::min(1.0, static_cast<double>(plan.pp));@|unit_parallelism unit_simulator property_simulator
+an all-to-all connects a rank to itself|parallelism/src/memory.cc|s@ranks - 1, 0, kOthers@ranks, 0, kOthers@|unit_parallelism
 MFU counts recomputation|simulator/src/predict.cc|s@report.mfu = flops.model@report.mfu = flops.hardware@|unit_simulator property_simulator
 a channel is two SMs|simulator/src/costs.cc|s@taken.channels / static@2 * taken.channels / static@|unit_simulator property_simulator
 no time is lost after a failure|simulator/src/time_to_train.cc|s@const double restarts = std::exp(-r);@const double restarts = std::exp(-0 * r);@|unit_simulator property_simulator

@@ -22,6 +22,39 @@ namespace {
 // it.
 constexpr Bytes kFramework = 1.0 * units::GiB;
 
+// NCCL's buffers on a GPU for a group that runs collectives: 544 MiB for two ranks and 688 MiB for more, on four A100
+// with NVLinks (NVIDIA/nccl, issue 964). The connections of an all-to-all come on top: 3.28 GB for the seven others of
+// eight H100 (issue 1685). Ranks of other nodes share the buffers of the network.
+Bytes communicator(std::int64_t ranks) {
+  return ranks < 2 ? Bytes() : ranks == 2 ? 544.0 * units::MiB : 688.0 * units::MiB;
+}
+Bytes all_to_all_connections(std::int64_t ranks) {
+  constexpr std::int64_t kOthers = 7;
+  constexpr Bytes kEach = 3.28 / 7 * units::GB;
+  return static_cast<double>(std::clamp<std::int64_t>(ranks - 1, 0, kOthers)) * kEach;
+}
+
+// Those of the groups in which a rank of `stage` is.
+Bytes communicators_of(const Shape& shape, const Seats& seats, std::int64_t stage) {
+  const ParallelPlan& plan = *shape.plan;
+  const bool sums = plan.passes != Passes::kForward;
+  Bytes all = communicator(plan.tp) + communicator(plan.cp) + communicator(std::min<std::int64_t>(plan.pp, 2));
+  all += all_to_all_connections(shape.cp_inner);
+  const std::int64_t replicas = plan.dp * plan.cp, sharing = plan.shard > 0 ? plan.shard : replicas;
+  if (sums || shards_weights(plan)) all += communicator(sharing) + communicator(replicas / sharing);
+  if (shape.model->moe) {
+    const std::int64_t holders = replicas * plan.tp / (shape.ep * shape.etp);
+    all += communicator(shape.ep) + (shape.etp != plan.tp ? communicator(shape.etp) : Bytes());
+    if (plan.expert_dispatch == ExpertDispatch::kAllToAll) all += all_to_all_connections(shape.ep);
+    if (sums && shape.ep > 1) all += communicator(holders);
+  }
+  // The gradient norm: over the stages and the ranks that divide them.
+  if (plan.passes == Passes::kTraining && plan.pp > 1) all += communicator(plan.tp * plan.pp);
+  const std::int64_t first = seats[0].front().stage, last = seats[0].back().stage;
+  if (sums && shape.reads_table_again() && first != last && (stage == first || stage == last)) all += communicator(2);
+  return all;
+}
+
 // A forward pass keeps these bytes until its backward pass, by chunk of a stage.
 struct StageChunks {
   std::vector<ChunkBytes> chunks;
@@ -249,6 +282,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
                                                           : most_held(held.pipeline.passes->orders[stage], kept.chunks);
     used.activations = (passes + moment_of(kept, plan).bytes) * units::B;
     used.other = kFramework;
+    used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, static_cast<std::int64_t>(stage));
     budget.stages.push_back(used);
     if (used.total() > budget.peak()) budget.peak_stage = static_cast<std::int64_t>(stage);
   }

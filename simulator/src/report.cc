@@ -67,6 +67,7 @@ ordered_json memory_json(const Report& report) {
                       {"other", stage.other / units::B},
                       {"total", stage.total() / units::B},
                       {"reserved", stage.reserved() / units::B},
+                      {"communicators", stage.communicators / units::B},
                       {"device", stage.device() / units::B}});
     if (!report.memory_detail.empty()) {
       add_detail(report.memory_detail[s], report.scenario.plan.vpp, stages.back());

@@ -184,8 +184,8 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   }
   const Bytes capacity = scenario.cluster.gpu.memory;
   if (memory.peak() <= capacity && memory.device() > capacity) {
-    found.push_back({"memory_tight", fmt::format("the plan needs {:.0f} % of the GPU's memory; with fragmentation it "
-                                                 "may run out of memory",
+    found.push_back({"memory_tight", fmt::format("the plan needs {:.0f} % of the GPU's memory; with fragmentation "
+                                                 "and NCCL's buffers it may run out of memory",
                                                  100 * (memory.peak() / capacity))});
   }
   const auto schedule = pipeline_schedule(plan.schedule);

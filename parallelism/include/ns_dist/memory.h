@@ -75,15 +75,16 @@ BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments);
 
 struct StageMemory {
   Bytes weights, gradients, optimizer, activations, other;  // other: communication buffers, workspace, framework
+  Bytes communicators;                                      // NCCL's own buffers, which PyTorch does not count
   // What tools show. total() is what tensors take: PyTorch's max_memory_allocated.
   Bytes total() const { return weights + gradients + optimizer + activations + other; }
   // max_memory_reserved: blocks that the caching allocator cannot give back, too.
   Bytes reserved() const { return kReservedShare * total(); }
-  // nvidia-smi: with the CUDA context and NCCL's own buffers, which PyTorch does not count.
-  Bytes device() const { return reserved() + kContext; }
+  // nvidia-smi: with the CUDA context and NCCL's buffers.
+  Bytes device() const { return reserved() + kContext + communicators; }
   // 3 to 8 % more, the middle of 22 plans of which both figures are published (SimuMax v1.2, B200 release table).
   static constexpr double kReservedShare = 1.05;
-  // 0.5 to 1.5 GiB of an idle process with NCCL on A100 and H100.
+  // Of a process on H100 before its first all-to-all, PyTorch's memory not counted: 1.06 GB (NVIDIA/nccl, issue 1685).
   static constexpr Bytes kContext = 1.0 * units::GiB;
 };
 

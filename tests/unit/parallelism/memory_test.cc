@@ -140,6 +140,41 @@ TEST(Memory, AForwardPassHoldsWeightsAndOneLayer) {
   EXPECT_EQ(memory_budget(gpt(4, 6144, 64), plan, training)->stages[0].optimizer / B, 0);
 }
 
+// Of each group of ranks: 544 MiB for two, 688 MiB for more; each other rank of an all-to-all takes 3.28 GB / 7.
+TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
+  Model model = gpt(8, 1024, 16);
+  const Training training{16, 1, 512, Precision::kBf16};
+  const auto buffers = [&](const ParallelPlan& plan, std::size_t stage = 0) {
+    return memory_budget(model, plan, training)->stages[stage].communicators;
+  };
+  const Bytes pair = 544.0 * units::MiB, group = 688.0 * units::MiB, peer = 3.28 / 7 * units::GB;
+  EXPECT_EQ(buffers({}), Bytes());
+  EXPECT_EQ(buffers({.tp = 2}), pair);
+  EXPECT_EQ(buffers({.tp = 4, .dp = 8}), 2 * group);
+  EXPECT_EQ(buffers({.dp = 8, .zero = ZeroStage::kParameters, .shard = 2}), pair + group);
+  EXPECT_EQ(buffers({.passes = Passes::kForward, .dp = 8}), Bytes());
+  // Tensor-parallel ranks, neighbors, the norm; the first and the last stage share the table of a tied embedding.
+  const ParallelPlan pipeline{.tp = 4, .pp = 4};
+  EXPECT_EQ(buffers(pipeline, 1), 2 * group + pair);
+  EXPECT_EQ(buffers(pipeline, 0), 2 * group + 2 * pair);
+  EXPECT_EQ(buffers(pipeline, 3), buffers(pipeline, 0));
+  model.tied_embeddings = false;
+  EXPECT_EQ(buffers(pipeline, 0), 2 * group + pair);
+  // Exchanges of heads; of tokens, within a node.
+  EXPECT_NEAR(buffers({.cp = 4, .cp_comm = ContextExchange::kAllToAll}) / B, (2 * group + 3 * peer) / B, 1);
+  model.moe = Experts{};
+  model.moe->experts = 64;
+  model.moe->top_k = 2;
+  model.moe->expert_ffn = 512;
+  EXPECT_NEAR(buffers({.dp = 16, .ep = 4}) / B, (3 * group + 3 * peer) / B, 1);
+  EXPECT_NEAR(buffers({.dp = 16, .ep = 16}) / B, (2 * group + 7 * peer) / B, 1);
+  EXPECT_EQ(buffers({.dp = 16, .ep = 16, .expert_dispatch = ExpertDispatch::kDeepEp}), 2 * group);
+  // What PyTorch counts has none of it.
+  const StageMemory memory = memory_budget(model, {.dp = 16, .ep = 16}, training)->stages[0];
+  EXPECT_EQ(memory.device(), memory.reserved() + StageMemory::kContext + memory.communicators);
+  EXPECT_LT(memory.total() + memory.communicators, memory.device());
+}
+
 // Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all
 // that it would keep otherwise. The loss, 4 sbh and 4 sv here, is over then.
 TEST(Memory, RecomputationKeepsInputsAndOneLayer) {

@@ -296,15 +296,18 @@ TEST(Resolve, ARemedyCanBeAddedToAPlan) {
     const char *model, *gpu;
     std::int64_t dp, gpus;
     const char *changes, *leaves;
+    std::int64_t sequence = 0;  // 0: the model's own
   };
   for (const Case& c : {Case{"qwen3-30b-a3b", "a100", 8, 8, "plan/ep", "plan/offload_optimizer"},
-                        Case{"llama3-70b", "h100", 32, 32, "plan/cp", "plan/offload_optimizer"},
+                        Case{"llama3-70b", "h100", 32, 32, "plan/pp", "plan/offload_optimizer"},
+                        Case{"llama3-8b", "h100", 8, 8, "plan/cp", "plan/offload_optimizer", 16384},
                         Case{"gpt-oss-120b", "b200", 8, 8, "plan/offload_optimizer", "machine/nodes"},
                         Case{"llama3-70b", "h100", 8, 8, "plan/offload_optimizer", "machine/nodes"},
                         Case{"llama3-70b", "h100", 1, 16, "machine/nodes", "plan/offload_optimizer"},
                         Case{"deepseek-v3", "h100", 8, 256, "machine/nodes", "plan/offload_optimizer"}}) {
     ScenarioSpec spec;
     spec.set("model", c.model).set("machine/gpu", c.gpu).set("plan/dp", c.dp).set("training/global_batch", 64);
+    if (c.sequence > 0) spec.set("training/sequence", c.sequence);
     const auto report = simulate(resolved(spec));
     ASSERT_TRUE(report) << to_text(report.error());
     ASSERT_FALSE(report->fits) << c.model;
