@@ -220,6 +220,16 @@ std::string plan_text(const ParallelPlan& plan) {
   return text;
 }
 
+// The best change of a plan that the search did not try: of a field that it does not vary, or that the user gave.
+std::string not_searched(const Report& report) {
+  for (const Improvement& each : report.improvements) {
+    if (each.set.empty()) continue;
+    return fmt::format("  not searched: -{} {}: {}\n", duration_text(each.saves), with_flags(each.change),
+                       to_flags(each.set, report.scenario.plan));
+  }
+  return "";
+}
+
 std::string training_text(const SearchCase& found, const SearchGoals& goals, const Style& style) {
   std::string page;
   if (const auto time = training_of(found, goals)) {
@@ -287,6 +297,7 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
                         report.memory.device() > base.cluster.gpu.memory ? ", tight: may run out" : "",
                         duration_text(answer.network));
     page += fmt::format("  {}\n", command_of(answer, goals.from));
+    if (&answer == &result.answers.front()) page += not_searched(report);
   }
   page += training_text(found, goals, style);
   if (!found.sensitivity.empty()) {
