@@ -213,8 +213,7 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
 
 Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequest& request) {
   NS_TRY(OperatorKind kind, operator_of(form, request));
-  const bool block_scaled = (form.family == "gemm" || form.family == "attention") &&
-                            (request.dtype == "fp8_block" || request.dtype == "mxfp8");
+  const bool block_scaled = (form.family == "gemm" || form.family == "attention") && is_scaled_by_block(request.dtype);
   NS_TRY(const DType dtype, read_dtype(block_scaled ? "fp8" : request.dtype, "--dtype"));
   if (auto passed = set_pass(kind, request.pass == "backward" ? Pass::kBackward : Pass::kForward); !passed) {
     passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
@@ -377,7 +376,7 @@ int explain_command(int argc, const char* const* argv) {
   const char* kernels = "Operators";
   app.add_option("--gpu", request.gpu, "ns-dist list gpus, or JSON [h100-sxm-80gb]")->type_name("ID|FILE");
   app.add_option("--dtype", request.dtype,
-                 "fp32, tf32, fp16, bf16, fp8; of gemm and attention, fp8_block and mxfp8 [bf16]")
+                 "fp32, tf32, fp16, bf16, fp8; of gemm and attention, fp8-block and mxfp8 [bf16]")
       ->type_name("TYPE")
       ->group(kernels);
   app.add_option("--mode", request.mode, "burst: one kernel alone; sustained: as in a step [sustained]")

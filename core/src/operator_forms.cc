@@ -64,8 +64,6 @@ Library library(OperatorFields& f, std::span<const std::string_view> known) {
   return given.value_or(Library::kDefault);
 }
 
-bool is_scaled_by_block(std::string_view dtype) { return dtype == "fp8_block" || dtype == "mxfp8"; }
-
 OperatorKind gemm(OperatorFields& f, std::string_view name) {
   Gemm op{.batch = f.whole("b", 1), .m = f.whole("m"), .n = f.whole("n"), .k = f.whole("k")};
   op.layout = layout(f, name == "bmm" ? GemmLayout::kNN : GemmLayout::kNT);
@@ -543,7 +541,7 @@ ColumnTexts columns_of(const Operator& op) {
       },
       op.kind);
   ColumnTexts all = {{"op", std::string(name)},
-                     {"dtype", by_block && op.dtype == DType::kFp8 ? "fp8_block" : std::string(name_of(op.dtype))}};
+                     {"dtype", by_block && op.dtype == DType::kFp8 ? "fp8-block" : std::string(name_of(op.dtype))}};
   std::visit(
       [&](const auto& kind) {
         if constexpr (requires { kind.pass; }) all.emplace_back("pass", kind.pass == Pass::kForward ? "fwd" : "bwd");
@@ -551,6 +549,10 @@ ColumnTexts columns_of(const Operator& op) {
       op.kind);
   all.insert(all.end(), std::make_move_iterator(dimensions.begin()), std::make_move_iterator(dimensions.end()));
   return all;
+}
+
+bool is_scaled_by_block(std::string_view dtype) {
+  return dtype == "fp8-block" || dtype == "fp8_block" || dtype == "mxfp8";
 }
 
 std::string_view family_of(const Operator& op) { return kForms[op.kind.index()].family; }

@@ -23,7 +23,7 @@ foreach(op gemm grouped_gemm attention softmax layernorm rmsnorm cross_entropy e
   endif()
 endforeach()
 # Of each number format, layout, pass and library: what a training step has of it.
-foreach(kind "fp8," "fp8_block," "nt,[^;]*" "nn,[^;]*" "tn,fp32," "bwd,cudnn" "bwd,flash-2" "bwd,eager" "bwd,compiled")
+foreach(kind "fp8," "fp8-block," "nt,[^;]*" "nn,[^;]*" "tn,fp32," "bwd,cudnn" "bwd,flash-2" "bwd,eager" "bwd,compiled")
   if(NOT "${listed}" MATCHES ",${kind}")
     message(FATAL_ERROR "no kernel of ${kind}")
   endif()

@@ -122,7 +122,7 @@ def shapes(dtype, fp8):
     if fp8:
         # The product alone, with one scale for a tensor and in blocks; what quantizes its operands
         # reads half precision and writes a byte for each element, and another for its transpose.
-        for number in ("fp8", "fp8_block"):
+        for number in ("fp8", "fp8-block"):
             for m, n, k in ((2048, 4096, 4096), (8192, 8192, 8192), (8192, 28672, 8192)):
                 row = {"op": "gemm", "dtype": number, "layout": "nt", "m": m, "n": n, "k": k}
                 yield row
@@ -285,7 +285,7 @@ def builder(torch, row):
         a, b = a.contiguous().to(number), b.mT.contiguous().to(number).mT
         one = torch.ones((), device="cuda")
         scale_a, scale_b = one, one
-        if row["dtype"] == "fp8_block":  # 1x128 of A, 128x128 of B, both by columns
+        if row["dtype"] in ("fp8-block", "fp8_block"):  # 1x128 of A, 128x128 of B, both by columns
             if k % 512 or n % 128:
                 raise Skipped("products in blocks need k in multiples of 512 and n of 128")
             scale_a = torch.ones(k // 128, m, device="cuda").mT

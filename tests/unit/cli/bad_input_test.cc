@@ -124,6 +124,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"explain gemm 8x8x8 --ranks 16", 2, "--ranks: is not a flag of gemm; expected only with collectives"},
       {"explain all_reduce 64MiB --dtype fp8", 2, "--dtype: is not a flag of all_reduce"},
       {"explain softmax 8x8 --dtype fp8_block", 2, "--dtype: \"fp8_block\""},
+      {"explain softmax 8x8 --dtype fp8-block", 2, "--dtype: \"fp8-block\""},
       {"explain geluu 8x8", 2, "nothing is called \"geluu\".*did you mean \"gelu\""},
       {"explain layernrm 8x8", 2, "did you mean \"layernorm\""},
       {"explain unknown mine", 2, "--flops: the work of the kernel is missing.*--read"},

@@ -85,7 +85,8 @@ TEST_F(Kernels, HelpNamesOperatorsAndColumns) {
 TEST_F(Kernels, FamiliesHaveTheSameForecastUnderBothNames) {
   write("in.csv",
         "gpu,op,dtype,b,h,m,n,k\nh100,normalization,bf16,8192,4096,,,\nh100,layernorm,bf16,8192,4096,,,\n"
-        "h100,gemm,fp8_block,,,4096,4096,4096\nh100,elementwise,bf16,8192,4096,,,\nh100,linear,fp32,,,512,512,512\n");
+        "h100,gemm,fp8_block,,,4096,4096,4096\nh100,elementwise,bf16,8192,4096,,,\nh100,linear,fp32,,,512,512,512\n"
+        "h100,gemm,fp8-block,,,4096,4096,4096\n");
   const std::string out = run("kernels --mode sustained --input in.csv").out;
   std::istringstream lines(out);
   std::vector<double> milliseconds;
@@ -95,13 +96,14 @@ TEST_F(Kernels, FamiliesHaveTheSameForecastUnderBothNames) {
     for (int i = 0; i < 9; ++i) std::getline(fields, line, ',');
     milliseconds.push_back(std::stod(line));
   }
-  ASSERT_EQ(milliseconds.size(), 5u);
+  ASSERT_EQ(milliseconds.size(), 6u);
   EXPECT_EQ(milliseconds[0], milliseconds[1]);
   // A table without a library is one of inference frameworks.
   const char* same[] = {"layernorm 8192x4096 --library serving", "normalization 8192x4096 --library serving",
                         "gemm 4096x4096x4096 --dtype fp8_block", "elementwise 8192x4096",
-                        "linear 512x512x512 --dtype fp32"};
-  for (std::size_t i = 0; i < 5; ++i) {
+                        "linear 512x512x512 --dtype fp32",       "gemm 4096x4096x4096 --dtype fp8-block"};
+  EXPECT_EQ(milliseconds[5], milliseconds[2]);
+  for (std::size_t i = 0; i < 6; ++i) {
     const std::string text = run("explain --gpu h100 --json " + std::string(same[i])).out;
     const std::size_t at = text.find("\"latency_s\": ");
     ASSERT_NE(at, std::string::npos) << same[i];
