@@ -148,12 +148,24 @@ Result<void> read_field(const Field& field, std::string_view text, Fraction& val
   return {};
 }
 
+Result<void> read_field(const Field& field, std::string_view text, Imbalance& value) {
+  const auto number = number_from<double>(text);
+  if (!number || !(*number >= 1) || *number > kMostImbalance) {
+    return fail_at(field, mistake(fmt::format("\"{}\" is no largest share over the mean", text),
+                                  fmt::format("a number from 1 to {:g}", kMostImbalance),
+                                  fmt::format("write, for example, {}=1.5", field.name)));
+  }
+  value.value = *number;
+  return {};
+}
+
 std::string field_text(std::int64_t value) { return fmt::format("{}", value); }
 std::string field_text(bool value) { return value ? "on" : "off"; }
 std::string field_text(const std::string& value) { return value; }
 std::string field_text(BytesPerSecond value) { return to_text(value); }
 std::string field_text(Seconds value) { return to_text(value); }
 std::string field_text(const Fraction& value) { return fmt::format("{}", value.value); }
+std::string field_text(const Imbalance& value) { return fmt::format("{}", value.value); }
 std::string field_text(const std::vector<double>& value) { return fmt::format("{}", fmt::join(value, ",")); }
 
 }  // namespace ns_dist

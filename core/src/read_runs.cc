@@ -9,6 +9,9 @@ void read(JsonReader& reader, const Field& field, std::int64_t& value) {
 }
 void read(JsonReader& reader, const Field& field, bool& value) { value = reader.boolean(field.key(), value); }
 void read(JsonReader& reader, const Field& field, Fraction& value) { value.value = reader.number(field.key(), 0, 1); }
+void read(JsonReader& reader, const Field& field, Imbalance& value) {
+  value.value = reader.number(field.key(), 1, kMostImbalance);
+}
 void read(JsonReader& reader, const Field& field, std::string& value) {
   value = reader.text(field.key(), Presence::kOptional);
 }

@@ -29,6 +29,7 @@ struct Communication {
   Axis axis = Axis::kTensor;
   std::int32_t beside = 0;  // kernels that follow and run beside it; what comes behind them waits for it
   Routing routing = {};     // Collective::routing
+  double imbalance = 1;     // Collective::imbalance
   friend bool operator==(const Communication&, const Communication&) = default;
 };
 

@@ -164,6 +164,7 @@ class Writer {
                           Collective{.kind = communication.kind,
                                      .size = communication.size,
                                      .group = group(communication),
+                                     .imbalance = communication.imbalance,
                                      .routing = communication.routing,
                                      .ring = ring(communication)}});
   }

@@ -79,6 +79,13 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
           over([&](const Operator& op) { return clock.experts_on(op); }));
     }
   }
+  if (const double imbalance = scenario.plan.expert_imbalance.value; scenario.model.moe && imbalance > 1) {
+    Scenario even = alone;
+    even.plan.expert_imbalance = {};
+    found.push_back({"busiest experts",
+                     fmt::format("ranks wait for the one with {:g} times the mean's tokens", imbalance),
+                     unshared - step_time(even, session).value_or(unshared)});
+  }
   add("host launches",
       host.cuda_graphs
           ? std::string("none with CUDA graphs")

@@ -288,7 +288,7 @@ class Writer {
       return enumerator_name(value);
     } else if constexpr (std::is_same_v<T, Recomputation>) {
       return field_text(value);
-    } else if constexpr (std::is_same_v<T, Fraction>) {
+    } else if constexpr (std::is_same_v<T, Fraction> || std::is_same_v<T, Imbalance>) {
       return value.value;
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
       return value;
@@ -398,6 +398,7 @@ class Reader {
     }
   }
   void read(std::string_view key, Fraction& value) { value.value = json_.number(key, 0, 1); }
+  void read(std::string_view key, Imbalance& value) { value.value = json_.number(key, 1, kMostImbalance); }
   void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
   void read(std::string_view key, std::vector<std::int64_t>& values) {
     for (const double value : json_.numbers(key, 0, static_cast<double>(kMost))) {

@@ -100,6 +100,11 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
   if (plan.expert_dispatch == ExpertDispatch::kDeepEp && (!scenario.model.moe || plan.ep == 1)) {
     add("plan/expert_dispatch=deepep", scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
   }
+  if (const double most = scenario.model.moe ? static_cast<double>(plan.ep) : 1; plan.expert_imbalance.value > most) {
+    add(fmt::format("plan/expert_imbalance above {:g}", most),
+        scenario.model.moe ? fmt::format("plan/ep is {}, and no rank has more than all tokens", plan.ep)
+                           : "the model has no experts");
+  }
   const auto schedule = pipeline_schedule(plan.schedule);
   if (schedule && (*schedule)->hides_tokens) {
     const std::int64_t microbatches = microbatches_of(plan, scenario.training);

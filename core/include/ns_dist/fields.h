@@ -80,6 +80,13 @@ struct Fraction {
   friend bool operator==(const Fraction&, const Fraction&) = default;
 };
 Result<void> read_field(const Field& field, std::string_view text, Fraction& value);
+// How much larger the largest is than the mean, from 1.
+struct Imbalance {
+  double value = 1;
+  friend bool operator==(const Imbalance&, const Imbalance&) = default;
+};
+inline constexpr double kMostImbalance = 1000;
+Result<void> read_field(const Field& field, std::string_view text, Imbalance& value);
 template <class Enum>
 requires std::is_enum_v<Enum> Result<void> read_field(const Field& field, std::string_view text, Enum& value);
 template <class T>
@@ -95,6 +102,7 @@ std::string field_text(BytesPerSecond value);
 std::string field_text(Seconds value);
 std::string field_text(const std::vector<double>& value);
 std::string field_text(const Fraction& value);
+std::string field_text(const Imbalance& value);
 template <class Enum>
 requires std::is_enum_v<Enum> std::string field_text(Enum value) { return std::string(enumerator_name(value)); }
 template <class T>

@@ -111,6 +111,7 @@ struct ParallelPlan {
   ContextExchange cp_comm = ContextExchange::kRing;
   std::int64_t cp_inner = 0;  // of a2a+p2p: ranks that exchange heads; 0: as many as divide the key-value heads
   ExpertDispatch expert_dispatch = ExpertDispatch::kAllToAll;
+  Imbalance expert_imbalance = {};  // tokens of the busiest of the ranks that share a layer's experts, over the mean
   ZeroStage zero = ZeroStage::kOptimizer;
   std::int64_t shard = 0;     // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
   bool reshard = true;        // ZeRO 3: the backward pass gathers weights again
@@ -193,6 +194,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "tokens travel as a copy for each expert, or for each node and there for each rank",
          .in_reports = kUnlessDefault},
         plan.expert_dispatch);
+  visit({.name = "plan/expert_imbalance",
+         .help = "tokens of the busiest of the ranks that share a layer's experts, over the mean",
+         .values = "X",
+         .in_reports = kUnlessDefault},
+        plan.expert_imbalance);
   visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
         plan.vpp);
   visit({.name = "plan/schedule",

@@ -2,6 +2,7 @@
 // exchange over the expert-parallel group, gather over the tensor-parallel group, grouped GEMMs, and back. By DeepEP:
 // route, exchange, permute, grouped GEMMs, and back.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "blocks/common.h"
@@ -13,17 +14,22 @@ using blocks::bytes_of;
 using blocks::kernel;
 using blocks::Split;
 
-// Routing is taken as balanced: each expert receives the same number of tokens.
+// What the busiest rank has, for which the others wait: tokens of `imbalance` times as many as under balanced routing,
+// which its experts share evenly.
 struct LocalExperts {
   explicit LocalExperts(const Shape& shape)
       : top_k(shape.model->moe->top_k),
         routed(shape.sharded_tokens * top_k),
-        rows((shape.etp == shape.tp ? shape.tokens : shape.sharded_tokens * shape.etp) * top_k),
+        imbalance(std::min(shape.plan->expert_imbalance.value, static_cast<double>(shape.ep))),
+        rows(std::llround(
+            imbalance *
+            static_cast<double>((shape.etp == shape.tp ? shape.tokens : shape.sharded_tokens * shape.etp) * top_k))),
         experts(shape.model->moe->experts / shape.ep),
         ffn(shape.model->moe->expert_ffn / shape.etp),
         one_copy(shape.plan->expert_dispatch == ExpertDispatch::kDeepEp && shape.ep > 1),
         copies(one_copy ? parts_reached(shape.model->moe->routing(), shape.ep) : static_cast<double>(top_k)),
         exchanged(bytes_of(shape, shape.sharded_tokens, shape.hidden) * copies * units::B),
+        summed(one_copy ? rows : routed),
         gathered(bytes_of(shape, rows, shape.hidden) * units::B) {}
 
   // Writes of a token where its rows are summed, for each of them.
@@ -31,12 +37,14 @@ struct LocalExperts {
 
   std::int64_t top_k;    // experts of a token
   std::int64_t routed;   // token copies that this rank sends to experts
+  double imbalance;      // of what ranks receive
   std::int64_t rows;     // token copies that this rank's experts receive, all of them together
   std::int64_t experts;  // of this rank
   std::int64_t ffn;      // of one expert on this rank
   bool one_copy;         // a rank gets a token once, however many of its experts process it
   double copies;         // of a token that travel: for each rank, or for each expert
-  Bytes exchanged;       // all of them
+  Bytes exchanged;       // all of them, in the mean
+  std::int64_t summed;   // rows that this rank makes of tokens, and sums up
   Bytes gathered;        // over the tensor-parallel group
 };
 
@@ -58,7 +66,7 @@ void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, co
               std::int32_t beside = 0) {
   if (shape.ep == 1) return;
   calls.push_back({name, Communication{CollectiveKind::kAllToAll, size.exchanged, Axis::kExpert, beside,
-                                       size.one_copy ? shape.model->moe->routing() : Routing{}}});
+                                       size.one_copy ? shape.model->moe->routing() : Routing{}, size.imbalance}});
 }
 
 // Rows come in from each rank in turn. They are brought together by local expert, and split before they leave
@@ -102,7 +110,7 @@ void permute(const Shape& shape, std::vector<Call>& calls, Bytes rows) {
   calls.push_back(kernel(shape, "moe.permute", Copy{rows}));
 }
 void permute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
-  const std::int64_t elements = size.routed * shape.hidden;
+  const std::int64_t elements = size.summed * shape.hidden;
   calls.push_back(kernel(shape, "moe.permute.backward",
                          shape.plan->fused_permutation ? Elementwise{"sum", elements, 1, size.once(), 1}
                                                        : Elementwise{"index_add", elements, 2, 1, 1}));
@@ -112,7 +120,7 @@ void permute_backward(const Shape& shape, std::vector<Call>& calls, const LocalE
 // one by one; backward, the gradient of each row, its product with the weight, and the gradient of the weight
 // (Megatron-Core, moe_utils.py, unpermute).
 void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
-  const std::int64_t elements = size.routed * shape.hidden;
+  const std::int64_t elements = size.summed * shape.hidden;
   const bool weighted = !shape.plan->weighted_activation;
   if (shape.plan->fused_permutation) {
     calls.push_back(
@@ -124,7 +132,7 @@ void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts&
   }
 }
 void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
-  const std::int64_t elements = size.routed * shape.hidden;
+  const std::int64_t elements = size.summed * shape.hidden;
   const auto add = [&](const char* name, const Elementwise& what) { calls.push_back(kernel(shape, name, what)); };
   if (shape.plan->weighted_activation) {
     add("moe.unpermute.backward", {"index_select", elements, 1, 1, 0});
@@ -190,7 +198,7 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   }
   // The experts' outputs, for the gradient of the routing weights.
   step.kept_as = ActivationKind::kExperts;
-  if (!shape.plan->weighted_activation) step.kept_for_input_gradient = bytes_of(shape, size.routed, shape.hidden);
+  if (!shape.plan->weighted_activation) step.kept_for_input_gradient = bytes_of(shape, size.summed, shape.hidden);
   return step;
 }
 

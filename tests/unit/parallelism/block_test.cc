@@ -403,6 +403,37 @@ TEST(Experts, DeepEpSendsATokenOnceToARank) {
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("top groups that hold those of a token"));
 }
 
+// The busiest rank computes and keeps more rows; what a rank sends stays the same, and its port is the busiest.
+TEST(Experts, TheBusiestRankDecides) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{.experts = 16, .top_k = 4, .expert_ffn = 256};
+  const Training training{4, 1, 128, Precision::kBf16};
+  ParallelPlan plan{.dp = 4, .ep = 4};
+  const auto made = [&] { return moe_block(Shape(model, plan, training)); };
+  const auto rows = [](const Block& of) {
+    return std::get<GroupedGemm>(std::get<Operator>(step(of, "moe.fc2").forward.back().what).kind).rows;
+  };
+  const auto sent = [](const Block& of) {
+    return std::get<Communication>(step(of, "moe.dispatch").forward.back().what);
+  };
+  const Block even = made();
+  plan.expert_imbalance = {1.5};
+  const Block uneven = made();
+  EXPECT_EQ(rows(even), 128 * 4);
+  EXPECT_EQ(rows(uneven), 128 * 6);
+  EXPECT_EQ(sent(uneven).size, sent(even).size);
+  EXPECT_EQ(sent(even).imbalance, 1);
+  EXPECT_EQ(sent(uneven).imbalance, 1.5);
+  // The input of both products, and gate and up.
+  EXPECT_DOUBLE_EQ(after_forward(uneven) - after_forward(even), 128.0 * 2 * 2 * (512 + 3 * 256));
+  // No rank has more than all tokens, and one rank has them all.
+  plan.expert_imbalance = {100};
+  EXPECT_EQ(rows(made()), 128 * 4 * 4);
+  plan.ep = 1;
+  EXPECT_EQ(made().steps.size(), moe_block(Shape(model, {.dp = 4}, training)).steps.size());
+  EXPECT_EQ(rows(made()), 128 * 4);
+}
+
 TEST(EmbeddingAndLoss, ParametersAndBytes) {
   Model model = gpt(2, 512, 8);
   model.embedding_norm = true;

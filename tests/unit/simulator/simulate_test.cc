@@ -567,7 +567,9 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   nothing.plan.offload_activations = 5;
   nothing.plan.recompute = Recompute::kSelective;
   nothing.plan.recompute_modules = set_of(RecomputeModule::kMoe) | set_of(RecomputeModule::kCoreAttention);
+  nothing.plan.expert_imbalance = {2};
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("deepep changes nothing: the model has no experts"),
+                                             HasSubstr("expert_imbalance above 1 changes nothing: the model has no"),
                                              HasSubstr("offload_activations above 4 changes nothing"),
                                              HasSubstr("moe in plan/recompute"), HasSubstr("core_attn")));
   nothing.plan = usual.plan;
