@@ -227,7 +227,7 @@ a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % n
 checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType())@|unit_simulator
 the host launches all experts at once|simulator/src/host_waits.cc|s@double>(grouped->experts - 1)@double>(grouped->experts - grouped->experts)@|unit_simulator
 outputs of experts are always kept|parallelism/src/blocks/moe.cc|s@if (!shape.plan->weighted_activation) step@step@|unit_parallelism
-all ranks of experts have the mean's tokens|parallelism/src/blocks/moe.cc|s@rows(std::llround(imbalance \*@rows(std::llround(1.0 *@|unit_parallelism
+all ranks of experts have the mean's tokens|parallelism/src/blocks/moe.cc|s@std::min(shape.plan->expert_imbalance.value@std::min(1.0@|unit_parallelism
 metrics of the loss need no memory|parallelism/src/memory.cc|s@stage.logged - ended > most.bytes@stage.logged < 0@|unit_parallelism
 metrics keep what the microbatch kept|parallelism/src/memory.cc|s@? stage.chunks\[0\].after_forward : 0;@? 0 * stage.chunks[0].after_forward : 0;@|unit_parallelism
 a loss and a layer that is computed again are held together|parallelism/src/memory.cc|s@Of::kLayer, layer + under_way@Of::kLayer, layer + stage.losses + under_way@|unit_parallelism
