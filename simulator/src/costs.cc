@@ -159,12 +159,18 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
         messages.emplace_back(alike, std::pair{r, w});
       }
       const bool moves = std::holds_alternative<Collective>(item.work) && rank != 0;
-      const std::optional<WorkItem> own = moves ? std::optional(work_of_actor(item, rank)) : std::nullopt;
+      std::optional<WorkItem> own;
+      if (moves) own = work_of_actor(item, rank);
+      const auto* op = std::get_if<Operator>(&item.work);
+      if (op != nullptr && op->dtype == DType::kFp16 && session.has_own_models()) {
+        own = item;
+        own->work = clock.kernel_of(*op);
+      }
       const WorkItem& asked = own ? *own : item;
       NS_TRY(Forecast forecast, item.host.any()
                                     ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
                                     : forecast_work(asked, program.mesh, session.compute(), session.network()));
-      if (const auto* op = std::get_if<Operator>(&item.work); op != nullptr && !item.host.any()) {
+      if (op != nullptr && !item.host.any()) {
         if (session.has_own_models()) forecast = clock.in_training(forecast, *op);
         for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= places[r].second;
       }

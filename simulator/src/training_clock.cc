@@ -30,6 +30,11 @@ static bool is_product(const Operator& op) {
          std::holds_alternative<GroupedGemm>(op.kind);
 }
 
+Operator TrainingClock::kernel_of(Operator op) const {
+  if (fp16_as_bf16 && is_product(op) && op.dtype == DType::kFp16) op.dtype = DType::kBf16;
+  return op;
+}
+
 double TrainingClock::load_on(const Operator& op) const {
   return is_product(op) && op.dtype != DType::kFp32 ? load : 1;
 }

@@ -238,10 +238,20 @@ void flash_core(const Shape& shape, BlockStep& step) {
   }
 }
 
+// Whether Megatron's kernel that scales, masks and normalizes scores runs (megatron/core/fusions/fused_softmax.py,
+// is_kernel_available; in 2021 its longest sequence was 2,048, later 4,096).
+bool has_fused_softmax(const Shape& shape) {
+  constexpr std::int64_t kMultiple = 4, kLongest = 16384;
+  return shape.element == 2 && shape.sequence <= kLongest && shape.sequence % kMultiple == 0 &&
+         shape.micro_batch * shape.heads % kMultiple == 0;
+}
+
 // Scores, scaled masked softmax, dropout, weighted sum (Korthikanti et al. 2022, fig. 3). PyTorch alone scales and
 // masks in kernels of their own, and multiplies the softmax's output with its gradient in one (softmax_backward_cuda).
 // Its products of more than one sequence read copies of queries, keys and values, whose heads are views with gaps
-// (torch.matmul); heads of the output are joined by a copy.
+// (torch.matmul); heads of the output are joined by a copy. Where Megatron's fused kernel does not run, it casts scores
+// of 16 bits to fp32, scales, masks and normalizes these, and casts them back (fused_softmax.py,
+// forward_torch_softmax).
 void unfused_core(const Shape& shape, BlockStep& step) {
   const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
@@ -251,10 +261,20 @@ void unfused_core(const Shape& shape, BlockStep& step) {
     return kernel(shape, name, Gemm{batch, m, n, k, layout, Epilogue::kNone});
   };
   const bool apart = shape.plan->split_softmax;
-  const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs) {
-    if (apart) calls.push_back(kernel(shape, name, Elementwise{what, batch * s * s, inputs, 1, 1}));
-  };
   const double element = shape.element;
+  const bool in_parts = apart || !has_fused_softmax(shape);
+  const bool cast = !apart && in_parts && element == 2;
+  // Of scores as the softmax has them, over those of the plan's format.
+  const double size = cast ? size_of(DType::kFp32) / units::B / element : 1;
+  const auto elementwise = [&](std::vector<Call>& calls, const char* name, const char* what, double in, double out) {
+    calls.push_back(kernel(shape, name, Elementwise{what, batch * s * s, in, out, 1}));
+  };
+  const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs) {
+    if (in_parts) elementwise(calls, name, what, size * inputs, size);
+  };
+  const auto softmax = [&](const char* name, Pass pass) {
+    return Call{name, Operator{Softmax{batch * s, s, pass}, cast ? DType::kFp32 : shape.dtype}};
+  };
   const auto copies = [&](std::vector<Call>& calls, const char* name, std::int64_t columns) {
     const double elements = static_cast<double>(shape.tokens) * static_cast<double>(columns);
     if (apart && columns > 0) calls.push_back(kernel(shape, name, Copy{elements * element * units::B}));
@@ -265,9 +285,11 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   forward.reserve(4);
   copies(forward, "attention.heads.copy", heads);
   forward.push_back(gemm("attention.scores", s, s, query, GemmLayout::kNT));
+  if (cast) elementwise(forward, "attention.scores.cast", "cast", 1, size);
   score(forward, "attention.scale", "scale", 1);
-  score(forward, "attention.mask", "mask", 1 + mask);  // torch.where, a byte of mask for each score
-  forward.push_back(kernel(shape, "attention.softmax", Softmax{batch * s, s, Pass::kForward}));
+  score(forward, "attention.mask", "mask", 1 + mask / size);  // torch.where, a byte of mask for each score
+  forward.push_back(softmax("attention.softmax", Pass::kForward));
+  if (cast) elementwise(forward, "attention.probabilities.cast", "cast", size, 1);
   if (dropout) {
     forward.push_back(kernel(shape, "attention.dropout", Elementwise{"dropout", batch * s * s, 1, 1 + mask, 2}));
   }
@@ -283,18 +305,20 @@ void unfused_core(const Shape& shape, BlockStep& step) {
     backward.push_back(
         kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", batch * s * s, 1 + mask, 1, 1}));
   }
+  if (cast) elementwise(backward, "attention.probabilities.backward.cast", "cast", 1, size);
   score(backward, "attention.softmax.backward.multiply", "multiply", 2);
-  backward.push_back(kernel(shape, "attention.softmax.backward", Softmax{batch * s, s, Pass::kBackward}));
+  backward.push_back(softmax("attention.softmax.backward", Pass::kBackward));
   score(backward, "attention.mask.backward", "mask", 1);
   score(backward, "attention.scale.backward", "scale", 1);
+  if (cast) elementwise(backward, "attention.scores.backward.cast", "cast", size, 1);
   backward.push_back(gemm("attention.scores.dqueries", s, query, s, GemmLayout::kNN));
   backward.push_back(gemm("attention.scores.dkeys", s, query, s, GemmLayout::kTN));
   copies(backward, "attention.heads.backward.copy", heads);
 
-  // Softmax output, and the dropout's mask and output.
+  // Softmax output, its copy in 16 bits where the next product reads it, and the dropout's mask and output.
   const double scores = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * static_cast<double>(s);
   step.kept_as = ActivationKind::kAttentionScores;
-  step.kept_for_input_gradient = scores * (shape.element + (dropout ? 1 + shape.element : 0));
+  step.kept_for_input_gradient = scores * (size * element + (dropout ? 1 + element : cast ? element : 0));
 }
 
 BlockStep core(const Shape& shape) {

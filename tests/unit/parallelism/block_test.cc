@@ -120,6 +120,38 @@ TEST_F(GptLayer, EagerAttentionIsAKernelForEachStep) {
   EXPECT_EQ(core().forward.front().name, "attention.scores");
 }
 
+// Megatron's fused kernel takes four heads of a microbatch at a time. Elsewhere scores are cast to fp32 and back, with
+// a kernel for each step between, and the softmax's output is kept in fp32 beside its copy.
+TEST_F(GptLayer, SoftmaxThatIsNotFusedRunsInFp32) {
+  model.dropout = false;
+  const auto core = [&] { return step(layer(), "attention.core"); };
+  const double fused = core().kept_for_input_gradient;
+  EXPECT_THAT(names(core().forward), ElementsAre("attention.scores", "attention.softmax", "attention.context"));
+  training.micro_batch = 1, plan.tp = static_cast<std::int64_t>(a) / 2;  // two heads
+  const auto forward = core().forward;
+  EXPECT_THAT(names(forward),
+              ElementsAre("attention.scores", "attention.scores.cast", "attention.scale", "attention.mask",
+                          "attention.softmax", "attention.probabilities.cast", "attention.context"));
+  EXPECT_THAT(names(core().input_gradient),
+              ElementsAre("attention.context.dprobabilities", "attention.context.dvalues",
+                          "attention.probabilities.backward.cast", "attention.softmax.backward.multiply",
+                          "attention.softmax.backward", "attention.mask.backward", "attention.scale.backward",
+                          "attention.scores.backward.cast", "attention.scores.dqueries", "attention.scores.dkeys"));
+  const auto traffic = [](const Call& call) {
+    const Work work = work_of(std::get<Operator>(call.what));
+    return (work.read + work.written) / B;
+  };
+  const double scores = 2 * s * s;  // of two heads
+  EXPECT_DOUBLE_EQ(traffic(forward[1]), (2 + 4) * scores);
+  EXPECT_DOUBLE_EQ(traffic(forward[2]), (4 + 4) * scores);
+  EXPECT_DOUBLE_EQ(traffic(forward[3]), (4 + 1 + 4) * scores);
+  EXPECT_EQ(std::get<Operator>(forward[4].what).dtype, DType::kFp32);
+  EXPECT_DOUBLE_EQ(core().kept_for_input_gradient, (4 + 2) * scores);
+  EXPECT_DOUBLE_EQ(fused, 2 * a * s * s * b);
+  training.micro_batch = 2;
+  EXPECT_EQ(core().forward.size(), 3u);
+}
+
 // Only a GELU that its class writes out has a kernel for each operation: 10 reads and 8 writes of an activation
 // forward, 17 and 11 backward, and four of them are kept.
 TEST_F(GptLayer, AGeluThatIsWrittenOutIsAKernelForEachOperation) {

@@ -27,6 +27,20 @@ TEST(TrainingClock, ProductsRunAtTheClockThatPowerLeaves) {
   EXPECT_EQ(TrainingClock(unknown, false, 1).factor(kProduct), 1);
 }
 
+// fp16 and bf16 run the same kernels where the data sheet has one rate for both; V100 has no bf16, MI100 half a rate.
+TEST(TrainingClock, ProductsInFp16AreThoseInBf16) {
+  const auto format = [](const char* id, const OperatorKind& kind, bool calibrated = false) {
+    return TrainingClock(gpu(id), calibrated, 1).kernel_of({kind, DType::kFp16}).dtype;
+  };
+  EXPECT_EQ(format("a100-sxm-80gb", Gemm{}), DType::kBf16);
+  EXPECT_EQ(format("a100-sxm-80gb", Attention{}), DType::kBf16);
+  EXPECT_EQ(format("a100-sxm-80gb", Normalization{}), DType::kFp16);
+  EXPECT_EQ(format("a100-sxm-80gb", Gemm{}, true), DType::kFp16);  // its own measurements are of the format
+  EXPECT_EQ(format("v100-sxm2-32gb", Gemm{}), DType::kFp16);
+  EXPECT_EQ(format("mi100", Gemm{}), DType::kFp16);
+  EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), false, 1).kernel_of({Gemm{}, DType::kFp32}).dtype, DType::kFp32);
+}
+
 // Expected largest of n standard normal values: 0.564 of 2, 1.267 of 6, 2.508 of 100 (Harter 1961), times 0.75 %.
 TEST(TrainingClock, AllWaitForTheSlowest) {
   EXPECT_EQ(slowest_of(1), 1);
