@@ -134,7 +134,7 @@ logits are kept in half precision|parallelism/src/blocks/loss.cc|s@return kFp32;
 eager cross-entropy runs in the format of the logits|parallelism/src/blocks/loss.cc|s@Operator{std::move(kind), DType::kFp32}@Operator{std::move(kind), DType::kBf16}@|unit_parallelism
 keys have no projection|parallelism/src/blocks/attention.cc|s@shape.heads + 2 \* shape.kv_heads@shape.heads + shape.kv_heads@|unit_parallelism property_parallelism
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
-dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + shape.element : 0@dropout ? shape.element : 0@|unit_parallelism property_parallelism
+dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + element :@dropout ? element :@|unit_parallelism property_parallelism
 what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@beside ? 1 / ranks : 1@beside ? ranks / ranks : 1@|unit_parallelism property_parallelism
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
 a token goes to one expert|parallelism/src/blocks/moe.cc|s@routed(shape.sharded_tokens \* top_k)@routed(shape.sharded_tokens)@|unit_parallelism property_parallelism
