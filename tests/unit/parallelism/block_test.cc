@@ -129,7 +129,7 @@ TEST_F(GptLayer, SoftmaxThatIsNotFusedRunsInFp32) {
   EXPECT_THAT(names(core().forward), ElementsAre("attention.scores", "attention.softmax", "attention.context"));
   training.micro_batch = 1, plan.tp = static_cast<std::int64_t>(a) / 2;  // two heads
   const auto forward = core().forward;
-  EXPECT_THAT(names(forward),
+  ASSERT_THAT(names(forward),
               ElementsAre("attention.scores", "attention.scores.cast", "attention.scale", "attention.mask",
                           "attention.softmax", "attention.probabilities.cast", "attention.context"));
   EXPECT_THAT(names(core().input_gradient),
