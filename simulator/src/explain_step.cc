@@ -89,7 +89,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   add("host launches",
       host.cuda_graphs
           ? std::string("none with CUDA graphs")
-          : fmt::format("{:.3g} us each{}{}", host.launch_cost / units::us, experts_launched(scenario),
+          : fmt::format("{:.3g} us each{}{}", host.launch() / units::us, experts_launched(scenario),
                         host.blocking_launches ? ", and each blocks" : ", hidden where kernels take longer"),
       without({"host.launches"}));
   if (host.empty_cache) {

@@ -18,7 +18,7 @@ constexpr double kFastHost = 0.6, kSlowHost = 1.5;
 
 // What a host launches in a run of `fragment`.
 Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable& works) {
-  Seconds launches = static_cast<double>(fragment.nodes.size()) * host.launch_cost;
+  Seconds launches = static_cast<double>(fragment.nodes.size()) * host.launch();
   for (const FragmentNode& node : fragment.nodes) {
     const auto* op = std::get_if<Operator>(&works[index(node.work)].work);
     const auto* grouped = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;

@@ -193,8 +193,9 @@ Interval step_difference(const Scenario& scenario, const Prediction& from, const
   const Unexplained rest = unexplained(scenario);
   const double longer = difference > Seconds() ? rest.above : rest.below;
   const double shorter = difference > Seconds() ? rest.below : rest.above;
-  const double below = std::hypot(paths.low / units::s, shorter * (difference / units::s));
-  const double above = std::hypot(paths.high / units::s, longer * (difference / units::s));
+  const double between = rest.between * (max(from.step, to.step) / units::s);
+  const double below = std::hypot(paths.low / units::s, shorter * (difference / units::s), between);
+  const double above = std::hypot(paths.high / units::s, longer * (difference / units::s), between);
   return {difference - below * units::s, difference + above * units::s};
 }
 

@@ -9,10 +9,12 @@ namespace {
 // So that the whole interval holds 85 to 95 % of published steps, each publication with one vote: dense models, 352
 // configurations of eight publications (A100, H100, B200; Megatron-LM, Megatron-DeepSpeed, NeMo, FSDP), as
 // `ns-dist validate --suite runs` prints them. Steps with experts differ most: Grok-1, DeepSeek-V2 and -V3 and Qwen3
-// are up to 10 % shorter, and up to 40 % longer.
+// are up to 10 % shorter, and up to 40 % longer. The differences of 191 pairs of plans (BigScience, zero bubble,
+// Korthikanti, SimuMax; one vote each) are held likewise; of models with experts there are too few pairs, so theirs
+// grow as their steps' intervals do.
 constexpr std::array<Unexplained, 2> kSituations = {{
-    {"dense models", 0.05, 0.13},
-    {"mixture of experts", 0.12, 0.40},
+    {"dense models", 0.05, 0.13, 0.09},
+    {"mixture of experts", 0.12, 0.40, 0.27},
 }};
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace ns_dist {
 struct Unexplained {
   std::string_view situation;
   double below = 0, above = 0;
+  double between = 0;  // of the difference of two plans, as a share of the longer step: each plan errs by itself, too
 };
 Unexplained unexplained(const Scenario& scenario);
 

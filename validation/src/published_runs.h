@@ -17,7 +17,7 @@ struct CollectedRun {
   std::string id;
   std::string key;          // equal for rows of one configuration
   std::string publication;  // title of the source
-  std::string work;         // model, GPUs, batch and number format: equal for rows that differ in the plan alone
+  std::string work;         // size of the model, GPUs, batch and number format; what a plan is for, with `model`
   Model model;
   ScenarioSpec spec;  // all but the model
   Seconds measured;

@@ -97,12 +97,16 @@ void visit_fields(Visitor&& visit, T& stragglers) {
 // ms for 8 experts of 128 x 2048 x 2048, whose products take the GPU 1 us each.
 inline constexpr Seconds kExpertLaunch = 33 * units::us;
 
+// What a launch takes longer where it blocks: 5.8 us for each operation of 20 us. A kernel of 2.9 us takes 9.6 us with
+// its launch where each is awaited, and 3.8 us where none is (NVIDIA, Getting Started with CUDA Graphs, 2019, V100).
+inline constexpr double kBlockingLaunch = 1 + 5.8 / 20;
+
 // The program that launches kernels. A kernel starts when its launch has ended: where kernels are shorter than their
 // launches, the GPU waits for the host.
 struct Host {
   // Of one forecast kernel, operator and framework together: two or three PyTorch operations of 20 us. 1,440 published
-  // steps on one node (vTrain, MICRO 2024) have their least error there, and so have those of BigScience, whose
-  // launches block; no other publication changes between 0 and 80 us.
+  // steps on one node (vTrain, MICRO 2024) have their least error there; no other publication changes between 0 and 80
+  // us, except BigScience's, whose launches block.
   Seconds launch_cost = 60 * units::us;
   // Of each expert's product after the first, where a library launches a grouped product expert by expert; zero:
   // kExpertLaunch.
@@ -112,6 +116,8 @@ struct Host {
   // Of the CPUs' memory, the share of one GPU, data sheet; zero: the superchip's own, or kUsualHostMemory.
   BytesPerSecond memory_bandwidth{};
   bool empty_cache = false;  // each step maps its memory anew: its activations were given back before
+  // Of one forecast kernel, the wait for it included.
+  Seconds launch() const { return blocking_launches ? kBlockingLaunch * launch_cost : launch_cost; }
   Seconds expert_launch() const { return expert_launch_cost > Seconds() ? expert_launch_cost : kExpertLaunch; }
   friend bool operator==(const Host&, const Host&) = default;
 };

@@ -64,6 +64,11 @@ Result<Seconds> step_time(const Scenario& scenario, const Session& session);
 // The step, where its time goes, and what it keeps in memory. Errors: as step_time.
 Result<Prediction> predict(const Scenario& scenario, const Session& session);
 
+// The 90 % interval of how much longer `to` takes than `from`: two steps of `scenario`'s model, of which the step and
+// the critical path are read. Forecasts of one operator family err together, in both steps alike; what no forecast
+// explains lengthens both in the same proportion, and each of them by itself.
+Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to);
+
 // Changes that save more than 0.2 % of the step, at most `most` of them. First come changes of the plan that fit into
 // memory: the best of each kind, largest first. If there are fewer than `most`, limits follow: the step without one
 // cause. Every saving is the difference of two simulated steps.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <cmath>
 #include <set>
 #include <string>
 #include <thread>
@@ -349,9 +350,14 @@ TEST(SearchTest, DifferencesAreWiderWithExperts) {
   Scenario experts = small_scenario();
   experts.model.moe = Experts{};
   const Interval dense = step_difference(small_scenario(), from, to), wide = step_difference(experts, from, to);
-  EXPECT_NEAR((dense.high - 0.5 * from.step) / from.step, 0.5 * 0.13, 1e-6);
-  EXPECT_NEAR((0.5 * from.step - wide.low) / from.step, 0.5 * 0.12, 1e-6);
-  EXPECT_NEAR((wide.high - 0.5 * from.step) / from.step, 0.5 * 0.40, 1e-6);
+  // In the same proportion as the difference, and each plan by itself as the longer step.
+  EXPECT_NEAR((dense.high - 0.5 * from.step) / from.step, std::hypot(0.5 * 0.13, 1.5 * 0.09), 1e-6);
+  EXPECT_NEAR((0.5 * from.step - wide.low) / from.step, std::hypot(0.5 * 0.12, 1.5 * 0.27), 1e-6);
+  EXPECT_NEAR((wide.high - 0.5 * from.step) / from.step, std::hypot(0.5 * 0.40, 1.5 * 0.27), 1e-6);
+  // Two plans that take as long may still differ.
+  const Interval equal = step_difference(small_scenario(), from, from);
+  EXPECT_NEAR(equal.high / from.step, 0.09, 1e-6);
+  EXPECT_EQ(equal.low, -equal.high);
 }
 
 // The difference of two equal plans is 0, and an interval of a difference holds it.

@@ -118,7 +118,11 @@ TEST(Simulate, ShortLaunchesHideBehindKernels) {
   scenario.host = {.launch_cost = 100 * ns};
   EXPECT_EQ(simulate(scenario, session)->step, kernels);
   scenario.host.blocking_launches = true;
-  EXPECT_GT(simulate(scenario, session)->step, kernels);
+  const Seconds awaited = simulate(scenario, session)->step - kernels;
+  EXPECT_GT(awaited, Seconds());
+  scenario.host.launch_cost = 200 * ns;
+  EXPECT_NEAR((simulate(scenario, session)->step - kernels) / awaited, 2, 1e-3);
+  EXPECT_DOUBLE_EQ(scenario.host.launch() / ns, 200 * (1 + (9.6 - 3.8) / 20));
 }
 
 // A host of 40 GB/s behind PCIe of 32 GB/s, half and 0.8 of which is reached: n parameters take n (4 / 25.6 + 30 / 20 +
