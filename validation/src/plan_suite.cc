@@ -64,6 +64,9 @@ Result<PlanCheck> check_plan_of(const CollectedRun& run, const Catalog& catalog,
     schedules.push_back(published.plan.schedule);
   }
   request.listed.push_back({"plan/schedule", std::move(schedules)});
+  // The search leaves stages even unless it is asked for more.
+  if (published.plan.account_embedding) request.listed.push_back({"plan/account_embedding", {"off", "on"}});
+  if (published.plan.account_loss) request.listed.push_back({"plan/account_loss", {"off", "on"}});
   NS_TRY(const SearchSpace space, SearchSpace::make(std::move(request), catalog));
   NS_TRY(const Session own, Session::make(space.base()));
   SearchOptions options;
