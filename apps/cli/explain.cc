@@ -476,7 +476,7 @@ int explain_command(int argc, const char* const* argv) {
          request.subject.empty() ? "nothing to explain" : fmt::format("nothing is called \"{}\"", request.subject),
          "explain",
          expected,
-         near.empty() ? "as in: ns-dist explain gemm 8192x8192x8192" : fmt::format("did you mean \"{}\"?", near),
+         did_you_mean(near, "as in: ns-dist explain gemm 8192x8192x8192"),
          {}});
   }
   if (!*explanation) return report_error(explanation->error());

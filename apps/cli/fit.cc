@@ -45,7 +45,7 @@ Result<void> check(const FitRequest& request) {
                  fmt::format("\"{}\" is not one of its values", name),
                  "--predictor",
                  fmt::format("one of {}", fmt::join(known, ", ")),
-                 near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+                 did_you_mean(near),
                  {}});
   }
   std::error_code ignored;

@@ -111,7 +111,7 @@ int list_command(int argc, const char* const* argv) {
                        fmt::format("nothing called \"{}\" can be listed", what),
                        "list",
                        fmt::format("one of {}", fmt::join(names, ", ")),
-                       near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+                       did_you_mean(near),
                        {}});
 }
 

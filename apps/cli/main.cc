@@ -67,7 +67,7 @@ int run(int argc, const char* const* argv) {
                        fmt::format("unknown command \"{}\"", wanted),
                        "",
                        fmt::format("{}, or flags of simulate", fmt::join(names, ", ")),
-                       near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+                       did_you_mean(near),
                        {}});
 }
 

@@ -148,6 +148,10 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   return best;
 }
 
+std::string did_you_mean(std::string_view near, std::string otherwise) {
+  return near.empty() ? std::move(otherwise) : fmt::format("did you mean \"{}\"?", near);
+}
+
 Catalog Catalog::standard() {
   Catalog catalog;
   if (const char* path = std::getenv("NS_DIST_PATH"); path != nullptr) {
@@ -251,7 +255,7 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
                "",
                fmt::format("an id of `ns-dist list {}` or a JSON file{}", kind_name.plural,
                            kind == CatalogKind::kModel ? ", or a folder with config.json" : ""),
-               near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+               did_you_mean(near),
                {}});
 }
 

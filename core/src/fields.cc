@@ -57,8 +57,7 @@ Result<std::size_t> read_name(std::string_view text, std::span<const std::string
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   const std::string near = nearest_name(text, {names.begin(), names.end()});
   return fail(mistake(fmt::format("\"{}\" is not one of its values", text),
-                      fmt::format("one of {}", fmt::join(names, ", ")),
-                      near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)));
+                      fmt::format("one of {}", fmt::join(names, ", ")), did_you_mean(near)));
 }
 
 Result<double> read_positive_number(std::string_view text, double most) {

@@ -590,8 +590,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   const std::string near = nearest_name(type, names);
   reader.note("model_type", fmt::format("{}, and the keys are not those of {} either", unknown, family->model_type),
               fmt::format("one of {}", fmt::join(names, ", ")),
-              near.empty() ? "add the keys that are missing, or write the model as our JSON (configs/README.md)"
-                           : fmt::format("did you mean \"{}\"?", near));
+              did_you_mean(near, "add the keys that are missing, or write the model as our JSON (configs/README.md)"));
 }
 
 // PretrainedConfig: two labels, unless id2label names others.

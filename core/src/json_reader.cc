@@ -340,8 +340,7 @@ std::size_t JsonReader::choice(std::string_view key, const std::vector<std::stri
     if (names[i] == given) return i;
   }
   const std::string near = nearest_name(given, {names.begin(), names.end()});
-  note(key, fmt::format("\"{}\" is not known", shortened(given)), expected(),
-       near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+  note(key, fmt::format("\"{}\" is not known", shortened(given)), expected(), did_you_mean(near));
   return fallback;
 }
 
@@ -362,8 +361,7 @@ void JsonReader::reject_unknown_keys() {
     if (++noted > kMostNoted) return note("", fmt::format("more than {} keys are not known", kMostNoted));
     const std::string near = nearest_name(key, known);
     note(key, fmt::format("key \"{}\" is not known", shortened(key)), "",
-         near.empty() ? fmt::format("known here: {}", fmt::join(known, ", "))
-                      : fmt::format("did you mean \"{}\"?", near));
+         did_you_mean(near, fmt::format("known here: {}", fmt::join(known, ", "))));
   }
 }
 

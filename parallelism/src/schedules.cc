@@ -29,7 +29,7 @@ Result<const PipelineSchedule*> pipeline_schedule(std::string_view name) {
                fmt::format("unknown schedule \"{}\"", name),
                "plan/schedule",
                fmt::format("one of {}", fmt::join(names, ", ")),
-               near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+               did_you_mean(near),
                {}});
 }
 

@@ -51,7 +51,7 @@ Result<void> refuse(const Assignment& assignment) {
                "there is no such field",
                assignment.field,
                std::string(kExpected),
-               near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+               did_you_mean(near),
                {}});
 }
 

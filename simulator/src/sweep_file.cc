@@ -49,8 +49,7 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
     const auto field = field_of(key);
     if (!field) {
       const std::string near = nearest_name(key, names);
-      errors.push_back(
-          mistake(where, "there is no such field", near.empty() ? "" : fmt::format("did you mean \"{}\"?", near)));
+      errors.push_back(mistake(where, "there is no such field", did_you_mean(near)));
       continue;
     }
     if (std::any_of(fields.begin(), fields.end(), [&](const FieldValues& each) { return each.field == *field; })) {

@@ -86,4 +86,7 @@ Result<PublishedRuns> read_runs(std::string_view json, const std::string& where)
 // The candidate nearest to `name` by edit distance, or empty when none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
+// The hint of an error that gives what nearest_name found; `otherwise` when it found nothing.
+std::string did_you_mean(std::string_view near, std::string otherwise = "");
+
 }  // namespace ns_dist
