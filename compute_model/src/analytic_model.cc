@@ -20,7 +20,8 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 // to 1,024 rows an expert: 3 to 6 us beyond pooled tiles, never below 8.6 us an expert.
 constexpr double kExpertRamp = 3e-6, kExpertLaunch = 8.6e-6;
 
-// No table has batches of rows that are no multiple of 16 bytes.
+// No table has batches of rows that are no multiple of 16 bytes: their interval is half to twice the forecast. Chosen,
+// not fitted.
 constexpr double kUnaligned = 2;
 
 }  // namespace

@@ -41,7 +41,7 @@ Efficiency tensor_efficiency(std::string_view architecture) {
   return {architecture, 0.72, 0.66};  // somewhat below the medians of the rows above, 0.75 and 0.69: cautious
 }
 
-constexpr double kLeastVoltageShare = 0.68;  // of the boost clock, boards with GDDR
+constexpr double kLeastVoltageShare = 0.68;  // of the boost clock, boards with GDDR; source: tensor_ceiling
 
 // The constant c of the law below, W s^3 per FLOP a clock, for boards with HBM.
 //

@@ -20,7 +20,7 @@ namespace {
 
 using Int = std::int64_t;
 
-constexpr double kGib = 1073741824.0;
+constexpr double kGib = 1073741824.0;  // bytes of what ASTRA-Sim calls GB
 
 Int truncated(double nanoseconds) { return static_cast<Int>(nanoseconds); }
 Int ceil_div(Int a, Int b) { return (a + b - 1) / b; }

@@ -16,7 +16,8 @@ inline constexpr double kFirstKnot = 5e-6;  // s
 inline constexpr double kKnotsPerOctave = 2;
 inline constexpr std::size_t kMaxSteps = 12;
 
-// Rises by `height` within kStepWidth knots around `position` (a knot coordinate).
+// Rises by `height` within kStepWidth knots around `position` (a knot coordinate): a ramp, so that times do not jump.
+// The width is not fitted.
 struct Step {
   double position = 0, height = 0;
 };

@@ -171,7 +171,7 @@ Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seco
     }
     result.ports[l] = std::min(1.0, loads[l] / alone / (link.bandwidth * units::B / units::s));
   }
-  constexpr double kFewest = 2, kMost = 32;
+  constexpr double kFewest = 2, kMost = 32;  // at least 2: NCCL doubles its rings (2.30, src/graph/connect.cc)
   for (const network::Tier& tier : placement) {
     const FabricLevel& level = cluster.levels[tier.level];
     const network::Link link = network::link_of(level, cluster.gpu);

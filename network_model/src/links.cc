@@ -131,7 +131,7 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   if (clock > 0 && !link.network()) link.clock_factor = std::clamp(kTunedClock / clock, 0.5, 2.0);
   // A fabric states its latency as the hop of the LL protocol; the other protocols' hops are that much longer or
   // shorter than NCCL's. Never below the stores and polls of the protocol alone.
-  constexpr double kLeastHop = 0.1;
+  constexpr double kLeastHop = 0.1;  // us
   const Hops& hops = hops_of(link.link_class);
   const double shift = level.fabric.latency / units::us - of(hops.ring, Protocol::kLl);
   // To its network hops NCCL adds what the device reports as its own latency. For trees the sum, 7.7 us, agrees with

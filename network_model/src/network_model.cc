@@ -207,7 +207,7 @@ class NetworkModel final : public NetworkCost {
     forecast.bound = best.cost.transfer > best.cost.latency ? Bound::kBandwidth : Bound::kLatency;
     forecast.utilization = latency > 0 ? floor / latency : 1;
     forecast.method = best.algorithm->methods[static_cast<std::size_t>(best.protocol)];
-    constexpr double kLargestMeasured = 1 << 30;
+    constexpr double kLargestMeasured = 1 << 30;  // bytes; a fit knows changes of protocol up to here
     forecast.extrapolated = !corrected || !corrected->measured || call.bytes > kLargestMeasured || call.imbalance > 1;
     return forecast;
   }

@@ -17,7 +17,7 @@
 namespace ns_dist {
 namespace {
 
-constexpr double kWorthwhile = 0.002;  // of the step
+constexpr double kWorthwhile = 0.002;  // of the step; less is not proposed. Chosen, not fitted
 
 struct Candidate {
   std::string change;

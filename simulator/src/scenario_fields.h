@@ -9,6 +9,7 @@
 
 namespace ns_dist {
 
+// Limits of what is read.
 inline constexpr double kLargestSlowdown = 1000, kLargestPue = 100;
 
 // Catalog ids, aliases and files, and what changes the machine that they name.

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kMostRows = 1e8;
+constexpr double kMostRows = 1e8;  // a sweep with more is refused
 constexpr const char* kExpected =
     "an object of fields and values, as in {\"tp\": [1, 2, 4], \"micro-batch\": \"1..8\"}";
 

@@ -10,7 +10,7 @@
 namespace ns_dist {
 namespace {
 
-constexpr double kNegligible = 0.005;  // of the step
+constexpr double kNegligible = 0.005;  // of the step; below it nobody is warned. Chosen, not fitted
 
 std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
   Seconds outside, length;

@@ -20,7 +20,7 @@ struct Share {
 // Blackwell.
 constexpr std::array<Share, 5> kShares = {
     {{"ampere", 0.66}, {"ada", 0.51}, {"hopper", 0.60}, {"blackwell", 0.54}, {"blackwell-ultra", 0.60}}};
-constexpr double kOtherShare = 0.50;
+constexpr double kOtherShare = 0.50;  // of other architectures: below the lowest of the table. Chosen, not fitted
 
 // Backward over forward rate, head dimension 128: 0.80-0.85 for FlashAttention-2 on A100 (Dao 2023, fig. 4-5) and
 // 0.75-0.8 for FlashAttention-3 on H100 (Shah et al. 2024, fig. 5-6).
@@ -29,7 +29,7 @@ constexpr double kBackwardShare = 0.80;
 // Heads narrower than 128 leave softmax less hidden: 0.75-0.9 of the rate at 64 to 80 in the same tables.
 double head_share(double head_dim) { return head_dim >= 128 ? 1 : head_dim >= 64 ? 0.85 : 0.85 * head_dim / 64; }
 
-constexpr double kQueryBlock = 128;  // queries of an SM's block
+constexpr double kQueryBlock = 128;  // queries of an SM's block, as in FlashAttention-2 (flash_fwd_launch_template.h)
 constexpr double kKeyRamp = 256;     // keys' worth of prologue, epilogue and mask handling a block
 
 // Time of a kernel as a sum: `launch` s, `products` times the products at the nominal half-precision peak,
@@ -78,7 +78,7 @@ constexpr std::array<Rates, 23> kRates = {{
     {Library::kFlash1, "", Pass::kBackward, false, false, 10e-6, 0, 27.7, 23e-6, 0, false, 1.5},
 }};
 // A forward kernel is never faster than its exponentials: of one for each query and key in FP8 on Blackwell, where
-// little else is left.
+// little else is left (its row above).
 constexpr double kLeastExponentials = 0.94;
 constexpr double kRampBlock = 128;  // keys that a block of queries sees beyond a causal mask's diagonal, or a window
 

@@ -89,7 +89,7 @@ Network train(const TrainingRows& rows, const TrainingOptions& options, const st
   std::vector<Matrix> activation(layers + 1), slope(layers), delta(layers);
   activation[0].resize(index(width), index(batch));
   Eigen::RowVectorXf target(index(batch)), weight(index(batch));
-  constexpr double kFirst = 0.9, kSecond = 0.99;
+  constexpr double kFirst = 0.9, kSecond = 0.99;  // decay of Adam's moments (Kingma and Ba 2015: 0.9, 0.999)
   double first_power = 1, second_power = 1;
   for (std::size_t step = 0; step < options.steps; ++step) {
     for (std::size_t b = 0; b < batch; ++b) {

@@ -17,8 +17,9 @@ constexpr std::array<Tile, 5> kFeatureTiles = {
 
 double tensor_seconds(const Machine& machine, double batch, double m, double n, double k, DType dtype, double ceiling,
                       bool sustained) {
-  constexpr double kLaunchAndDrain = 2.5e-6;
-  constexpr double kSplitDepth = 256;  // least k that a part of a split product keeps
+  // Where the constants of this function come from: predictor.h.
+  constexpr double kLaunchAndDrain = 2.5e-6;  // s
+  constexpr double kSplitDepth = 256;         // least k that a part of a split product keeps
   const double element = size_of(dtype) / units::B;
   // k steps' worth of first loads and last stores around a tile's products.
   const double ramp = (machine.persistent_kernels ? machine.tensor_memory ? 64 : 256 : 200) * 2 / element;

@@ -73,7 +73,7 @@ const PredictorKind& kind_of(Predictor predictor);
 
 inline double d(std::int64_t value) { return static_cast<double>(value); }
 
-constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel; trees and networks learn the rest
+constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel, as in machine.cc; trees and networks learn the rest
 
 // Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
 // 64 bytes a clock (the other half of L2's slices is a hop away since A100).

@@ -7,7 +7,8 @@
 namespace ns_dist::network {
 namespace {
 
-// What a rank keeps for itself is copied by the same kernel, beside the sends.
+// What a rank keeps for itself is copied by the same kernel, beside the sends. Source, as in ring.cc: measurements
+// on several machines (docs/models/network.md).
 constexpr double kOwnShare = 0.35;
 
 bool applies(const Call& call, Protocol protocol) {
@@ -55,7 +56,8 @@ Cost cost(const Call& call, Protocol protocol) {
   }
   result.transfer *= call.imbalance;  // the busiest port decides
   result.steps = call.kind == CollectiveKind::kSendRecv ? 1 : ranks - 1;
-  // All peers are served at once, in NCCL's rounds of 8 a channel: the set-up of each round, not of each peer, is paid.
+  // All peers are served at once, in NCCL's rounds of 8 a channel (NCCL 2.30, src/include/device.h,
+  // NCCL_MAX_DEV_WORK_P2P_PER_BATCH): the set-up of each round, not of each peer, is paid.
   constexpr double kPeersAtOnce = 8;
   const double further = std::max(0.0, hops - 1) * wire;  // the first hop is in `hop`
   result.latency = call.latency_of(base_latency_ring(protocol, call.links[0]),

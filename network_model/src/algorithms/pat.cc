@@ -8,9 +8,10 @@
 namespace ns_dist::network {
 namespace {
 
-constexpr double kShareOfRing = 0.75;           // NCCL 2.30, tuning.cc
+// NCCL 2.30, src/graph/tuning.cc, for PAT.
+constexpr double kShareOfRing = 0.75;           // of the bus bandwidth
 constexpr double kHopShare = 1 / 3.5;           // of a Simple network hop for each doubling
-constexpr double kBase = 8e-6, kRank = 2.8e-6;  // s
+constexpr double kBase = 8e-6, kRank = 2.8e-6;  // s; of the start, and for each rank
 
 bool applies(const Call& call, Protocol protocol) {
   return (call.kind == CollectiveKind::kAllGather || call.kind == CollectiveKind::kReduceScatter) &&

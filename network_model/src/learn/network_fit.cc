@@ -115,12 +115,12 @@ Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, 
       matrix[k + 1][k + 1] += kFlatness;
       matrix[k + 1][k] -= kFlatness;
     }
-    constexpr double kHeightPenalty = 0.02;
+    constexpr double kHeightPenalty = 0.02;  // on squared heights: a step without data stays low
     for (std::size_t i = kKnots; i < n; ++i) matrix[i][i] += kHeightPenalty;
     solution = solve(matrix, std::move(right));
     std::size_t lowest = kKnots;
     for (std::size_t i = kKnots; i < n; ++i) lowest = solution[i] < solution[lowest] ? i : lowest;
-    constexpr double kLeastHeight = 0.02;
+    constexpr double kLeastHeight = 0.02;  // lower steps (2 % of the time) are left out, the lowest first
     if (n == kKnots || solution[lowest] > kLeastHeight) {
       for (const auto& [place, found] : bases) {
         std::vector<double> unit(n, 0);
@@ -216,7 +216,8 @@ void describe(CalibrationCurve& curve, const Curve& fitted, const std::vector<Po
   }
 }
 
-// The deviation of a few measurements is uncertain: the deviation of the base counts as four of them.
+// The deviation of a few measurements is uncertain: the deviation of the base, or kUnknownDeviation without a base,
+// counts as four of them.
 constexpr double kUnknownDeviation = 0.15;
 double deviation_of_few(double measured, std::size_t count, double prior) {
   constexpr double kPrior = 4;
