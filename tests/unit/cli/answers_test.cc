@@ -65,6 +65,8 @@ TEST(Answers, ExplainsAStep) {
   EXPECT_THAT(answered("explain step " + experts + " --expert-imbalance 2").out,
               AllOf(HasSubstr("busiest experts"), HasSubstr("2 times the mean's tokens")));
   EXPECT_THAT(answered("explain step " + experts).out, Not(HasSubstr("busiest experts")));
+  EXPECT_THAT(answered(experts + " --expert-imbalance 1.5").out,
+              HasSubstr("busiest rank of experts 1.5 times the mean"));
 }
 
 TEST(Answers, HelpFitsAScreenAndHasThreeLinesToCopy) {
