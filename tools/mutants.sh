@@ -230,6 +230,8 @@ outputs of experts are always kept|parallelism/src/blocks/moe.cc|s@if (!shape.pl
 all ranks of experts have the mean's tokens|parallelism/src/blocks/moe.cc|s@std::min(shape.plan->expert_imbalance.value@std::min(1.0@|unit_parallelism
 scores of any number of heads are normalized in one kernel|parallelism/src/blocks/attention.cc|s@shape.micro_batch \* shape.heads % kMultiple == 0@true@|unit_parallelism
 products in fp16 are others than in bf16|simulator/src/training_clock.cc|s@if (fp16_as_bf16 \&\&@if (false \&\&@|unit_simulator
+launches that block do not wait for their kernels|simulator/include/ns_dist/scenario.h|s@return blocking_launches ? kBlockingLaunch \* launch_cost : launch_cost@return launch_cost@|unit_simulator
+a plan does not err by itself|simulator/src/predict.cc|s@= rest.between \*@= 0 *@|unit_simulator
 metrics of the loss need no memory|parallelism/src/memory.cc|s@stage.logged - ended > most.bytes@stage.logged < 0@|unit_parallelism
 metrics keep what the microbatch kept|parallelism/src/memory.cc|s@? stage.chunks\[0\].after_forward : 0;@? 0 * stage.chunks[0].after_forward : 0;@|unit_parallelism
 a loss and a layer that is computed again are held together|parallelism/src/memory.cc|s@Of::kLayer, layer + under_way@Of::kLayer, layer + stage.losses + under_way@|unit_parallelism
