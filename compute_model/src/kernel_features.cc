@@ -84,7 +84,7 @@ std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Mach
     least = far;
     const bool same = machine.gpu.vendor == other.gpu.vendor &&
                       generation_of(machine.gpu.architecture) == generation_of(other.gpu.architecture);
-    nearest = Neighbor{i, !same ? 0.5 : generation(machine) == generation(other) ? 1.0 : 0.75, same};
+    nearest = Neighbor{i, same};
   }
   return nearest;
 }

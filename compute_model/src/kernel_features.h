@@ -1,7 +1,8 @@
-// What the networks see of an operator on a machine, and the physical estimate that their output corrects.
+// What trees see of an operator on a machine, and the physical estimate that their sum corrects.
 //
-// A network answers ln(latency / base). Shape features describe how the operator uses the machine: work over peak,
-// tiles over SMs, bytes over L2. GPU features are ratios of data-sheet numbers that carry over to GPUs never measured.
+// Trees answer ln(latency / base). Shape features describe how the operator uses the machine: work over peak, tiles
+// over SMs, bytes over L2. GPU features are ratios of data-sheet numbers; they say how far a GPU lies outside those
+// that were measured.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@ namespace ns_dist {
 
 inline constexpr std::size_t kMaxFeatures = 48;
 
-// One set of networks each.
+// One set of trees each.
 enum class Predictor {
   kGemm,
   kGemmFp8,
@@ -54,14 +55,10 @@ struct Features {
 // The predictor for `op`, or nothing when none was made for it. FP32 and streaming kernels were only measured alone,
 // with a launch floor of 12-90 us that kernels in a stream do not have: in sustained mode they have no predictor.
 std::optional<Predictor> predictor_of(const Operator& op, const Gpu& gpu, Mode mode);
-// The measured GPU that is nearest to `machine`: the least difference of compute capability, then of the ratios that
-// the networks see. `share` is the weight of its measurements, scaled by the ratio of the physical estimates; the
-// network has the remaining weight. With a share of one, what is faster on the data sheet is never slower in the
-// forecast. Left-out GPUs: half beats either alone between generations; on B200 and GB200 the scaled measurements alone
-// are within 0.7 points of the best mixture, on B300 (another compute capability) within 2.
+// The measured GPU that is nearest to `machine`: the least difference of compute capability, then of the ratios of
+// data-sheet numbers.
 struct Neighbor {
   std::size_t index = 0;
-  double share = 0.5;
   bool same_generation = false;
 };
 // Nothing where `measured` is empty.

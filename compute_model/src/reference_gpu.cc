@@ -6,12 +6,12 @@
 namespace ns_dist {
 namespace {
 
-// The machine whose neighbor is looked for: a GPU of the catalog that somebody changed keeps the neighbor that it has
-// as it is sold. A better part would find another one otherwise, by whose measurements it might be slower.
-Machine as_sold(const Machine& machine) {
+// A GPU of the catalog that somebody changed, as it is sold; nothing where it is unchanged or not of the catalog.
+std::optional<Machine> as_sold(const Machine& machine) {
   const auto listed = Catalog::built_in().gpu(machine.gpu.id);
-  auto sold = listed ? make_machine(*listed, machine.mode) : fail(listed.error());
-  return sold ? *std::move(sold) : machine;
+  if (!listed || data_sheet_of(*listed) == data_sheet_of(machine.gpu)) return std::nullopt;
+  auto sold = make_machine(*listed, machine.mode);
+  return sold ? std::optional(*std::move(sold)) : std::nullopt;
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
       reference.measured = index;
     } else {
       const Pace pace = pace_of(machine, *measured);
-      reference.nearest = ReferenceGpu::Nearest{*std::move(measured), {*index, 1, true}, pace, true};
+      reference.nearest = ReferenceGpu::Nearest{*std::move(measured), {*index, true}, pace, true};
     }
     return reference;
   }
@@ -37,7 +37,13 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
     machines.push_back(*std::move(measured));
     indices.push_back(i);
   }
-  if (auto nearest = neighbor_of(as_sold(machine), machines)) {
+  if (auto sold = as_sold(machine)) {
+    const Pace pace = pace_of(machine, *sold);
+    reference.sold = ReferenceGpu::AsSold{*std::move(sold), pace};
+  }
+  // A changed GPU keeps the neighbor that it has as it is sold. A better part would find another one otherwise, by
+  // whose measurements it might be slower.
+  if (auto nearest = neighbor_of(reference.sold ? reference.sold->machine : machine, machines)) {
     Machine& other = machines[nearest->index];
     nearest->index = indices[nearest->index];
     const Pace pace = pace_of(machine, other);

@@ -15,14 +15,13 @@ struct ReferenceGpu {
     Pace pace;
     bool itself = false;  // a GPU of the same id with another data sheet
   };
+  struct AsSold {
+    Machine machine;
+    Pace pace;
+  };
   std::optional<std::size_t> measured;  // index of this GPU in the weights' GPUs
   std::optional<Nearest> nearest;       // where this GPU was not measured
-
-  // The index of either; nothing where the weights name no usable GPU.
-  std::optional<std::size_t> index() const {
-    if (measured) return measured;
-    return nearest ? std::optional(nearest->neighbor.index) : std::nullopt;
-  }
+  std::optional<AsSold> sold;           // a GPU of the catalog that was not measured and that somebody changed
 };
 
 ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machine);

@@ -7,10 +7,17 @@
 namespace ns_dist {
 namespace {
 
-// Whether the nearest GPU's measurements of this kernel can be compared with this GPU's.
+// Whether the nearest GPU's measurements of this kernel are those of this GPU's generation, or its own.
 bool is_comparable(const Case& c) {
-  return c.reference.nearest && predictor_of(c.op, c.reference.nearest->machine.gpu, c.mode) == c.predictor &&
-         (c.only_bursts || was_measured(c.weights, c.reference.nearest->neighbor.index, c.kernel_class));
+  const auto& nearest = c.reference.nearest;
+  return nearest && carries_over(c.predictor, nearest->itself, nearest->neighbor.same_generation) &&
+         predictor_of(c.op, nearest->machine.gpu, c.mode) == c.predictor &&
+         (c.only_bursts || was_measured(c.weights, nearest->neighbor.index, c.kernel_class));
+}
+
+std::optional<OtherMachine> as_sold(const Case& c, Mode mode) {
+  if (!c.reference.sold) return std::nullopt;
+  return OtherMachine{features_of(c.predictor, c.reference.sold->machine, c.op, mode), c.reference.sold->pace};
 }
 
 constexpr Source kMeasuredHere = {
@@ -40,40 +47,37 @@ constexpr Source kBurstsSlowed = {"bursts slowed", [](const Case& c) { return c.
                                   }};
 
 constexpr Source kNearestScaled = {
-    "nearest scaled",
-    [](const Case& c) {
-      return is_comparable(c) && carries_over(c.weights, c.predictor, c.reference.nearest->itself,
-                                              c.reference.nearest->neighbor.same_generation);
-    },
+    "nearest scaled", is_comparable,
     [](const Case& c, PendingCorrection& pending) {
       const ReferenceGpu::Nearest& nearest = *c.reference.nearest;
       const Mode mode = c.only_bursts ? Mode::kBurst : c.mode;
+      const OtherMachine machine{features_of(c.predictor, nearest.machine, c.op, mode), nearest.pace};
       prepare_scaled(pending, c.weights, c.predictor, features_here(c),
-                     {features_of(c.predictor, nearest.machine, c.op, mode), nearest.neighbor.index,
-                      nearest.neighbor.share, nearest.neighbor.same_generation, nearest.itself, nearest.pace});
+                     {machine, nearest.neighbor.index, nearest.itself}, as_sold(c, mode));
     },
     [](const Case& c) -> std::string_view {
-      return c.reference.nearest->neighbor.share == 1 || !learned_elsewhere(c.weights)
+      return c.reference.nearest->itself || !learned_elsewhere(c.weights)
                  ? "measured kernels of the nearest GPU, scaled"
-                 : "measured kernels of the nearest GPU scaled, and a network over others";
+                 : "measured kernels of the nearest GPU, scaled, and a share of all GPUs";
     }};
 
-constexpr Source kNetwork = {
-    "network", [](const Case& c) { return learned_elsewhere(c.weights); },
+constexpr Source kAllGpus = {
+    "all GPUs", [](const Case& c) { return learned_elsewhere(c.weights); },
     [](const Case& c, PendingCorrection& pending) {
-      prepare_other(pending, c.weights, c.predictor, c.features, false);
+      prepare_other(pending, c.weights, c.predictor, c.features, as_sold(c, c.mode), false);
     },
-    [](const Case&) -> std::string_view { return "network over measured kernels of other GPUs"; }};
+    [](const Case&) -> std::string_view { return "trees over measured kernels of other GPUs"; }};
 
 // The base, with the interval that measured GPUs gave it.
 constexpr Source kPhysics = {"physics", [](const Case&) { return true; },
                              [](const Case& c, PendingCorrection& pending) {
-                               prepare_other(pending, c.weights, c.predictor, c.features,
-                                             is_comparable(c) && c.reference.nearest->neighbor.same_generation);
+                               const auto& nearest = c.reference.nearest;
+                               prepare_other(pending, c.weights, c.predictor, c.features, std::nullopt,
+                                             nearest && nearest->neighbor.same_generation);
                              },
                              [](const Case& c) -> std::string_view { return kind_of(c.predictor).physics; }};
 
-constexpr std::array<Source, 5> kSources = {kMeasuredHere, kBurstsSlowed, kNearestScaled, kNetwork, kPhysics};
+constexpr std::array<Source, 5> kSources = {kMeasuredHere, kBurstsSlowed, kNearestScaled, kAllGpus, kPhysics};
 
 }  // namespace
 

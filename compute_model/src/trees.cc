@@ -80,6 +80,13 @@ struct Trees::Lookup {
 Trees::Trees(const Parts& parts, std::shared_ptr<const void> owner)
     : parts_(parts), owner_(std::move(owner)), lookup_(std::make_shared<Lookup>()) {}
 
+Trees Trees::first(std::size_t count) const {
+  Parts parts = parts_;
+  parts.roots = parts.roots.first(std::min(count, parts.roots.size()));
+  parts.depths = parts.depths.first(parts.roots.size());
+  return Trees(parts, owner_);
+}
+
 Trees::Node Trees::node(const Parts& parts, std::size_t at) {
   const std::uint32_t node = parts.nodes[at];
   if (distance_of(node) == 0) {

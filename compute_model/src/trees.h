@@ -1,5 +1,5 @@
 // A forest of regression trees, in the form in which it is asked: read in place from a file of weights, or packed from
-// trees that were just grown. Trees learn what networks smooth over: which of its kernels a library picks for a shape.
+// trees that were just grown. Trees learn which of its kernels a library picks for a shape.
 #pragma once
 
 #include <array>
@@ -61,6 +61,9 @@ class Trees {
   std::size_t size() const { return parts_.roots.size(); }
   bool empty() const { return parts_.roots.empty(); }
   std::size_t inputs() const { return parts_.border_counts.size(); }
+
+  // The first `count` trees: what boosting learned before the rest. Refers to these trees' parts.
+  Trees first(std::size_t count) const;
 
   // `features` holds inputs() values.
   void find_bins(const double* features, Bins& bins) const;

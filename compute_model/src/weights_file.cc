@@ -39,17 +39,6 @@ void put(Safetensors& file, const std::string& name, const Corrector& corrector)
   };
   put_floats("low", corrector.low);
   put_floats("high", corrector.high);
-  const Network& network = corrector.network;
-  if (!network.layers.empty()) {
-    put_floats("network/mean", network.mean);
-    put_floats("network/scale", network.scale);
-    put_floats("network/low", network.low);
-    put_floats("network/high", network.high);
-    for (std::size_t l = 0; l < network.layers.size(); ++l) {
-      put_floats("network/" + std::to_string(l) + "/weights", network.layers[l].weights);
-      put_floats("network/" + std::to_string(l) + "/bias", network.layers[l].bias);
-    }
-  }
   if (corrector.trees.empty()) return;
   const Trees::Parts& trees = corrector.trees.parts();
   file.put<std::uint32_t>(name + "/trees/nodes", trees.nodes);
@@ -69,10 +58,6 @@ Error bad(const std::string& where, std::string message, std::string expected = 
   return error;
 }
 
-bool finite(const std::vector<float>& values) {
-  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
-}
-
 // Intervals of one kind: logarithms of low and high, in turn.
 Result<std::vector<Quantiles>> get_quantiles(const Safetensors& file, const std::string& name, std::size_t count,
                                              const std::string& where) {
@@ -90,8 +75,8 @@ Result<std::vector<Quantiles>> get_quantiles(const Safetensors& file, const std:
   return all;
 }
 
-Result<Corrector> get(const Safetensors& file, const std::string& name, std::size_t inputs, const std::string& layers,
-                      bool has_trees, const std::string& where, const std::shared_ptr<const void>& owner, bool check) {
+Result<Corrector> get(const Safetensors& file, const std::string& name, std::size_t inputs, bool has_trees,
+                      const std::string& where, const std::shared_ptr<const void>& owner, bool check) {
   Corrector corrector;
   NS_TRY(corrector.low, file.get<float>(name + "/low"));
   NS_TRY(corrector.high, file.get<float>(name + "/high"));
@@ -100,36 +85,6 @@ Result<Corrector> get(const Safetensors& file, const std::string& name, std::siz
   }
   for (std::size_t f = 0; f < inputs; ++f) {
     if (!(corrector.low[f] <= corrector.high[f])) return fail(bad(where, name + " has a range that is empty"));
-  }
-  const std::size_t layer_count = layers.empty() || layers.size() > 1 || layers[0] < '0' || layers[0] > '9'
-                                      ? 0
-                                      : static_cast<std::size_t>(layers[0] - '0');
-  if (layer_count > 0) {
-    Network& network = corrector.network;
-    NS_TRY(network.mean, file.get<float>(name + "/network/mean"));
-    NS_TRY(network.scale, file.get<float>(name + "/network/scale"));
-    NS_TRY(network.low, file.get<float>(name + "/network/low"));
-    NS_TRY(network.high, file.get<float>(name + "/network/high"));
-    if (network.mean.size() != inputs || network.scale.size() != inputs || network.low.size() != inputs ||
-        network.high.size() != inputs || !finite(network.mean) || !finite(network.scale)) {
-      return fail(bad(where, name + "/network is made for another number of features", std::to_string(inputs)));
-    }
-    for (std::size_t f = 0; f < inputs; ++f) {
-      if (!(network.low[f] <= network.high[f])) return fail(bad(where, name + "/network has a range that is empty"));
-    }
-    std::size_t width = inputs;
-    for (std::size_t l = 0; l < layer_count; ++l) {
-      Layer layer;
-      NS_TRY(layer.weights, file.get<float>(name + "/network/" + std::to_string(l) + "/weights"));
-      NS_TRY(layer.bias, file.get<float>(name + "/network/" + std::to_string(l) + "/bias"));
-      layer.inputs = width, layer.outputs = layer.bias.size();
-      if (layer.outputs == 0 || layer.outputs > 256 || layer.weights.size() != layer.inputs * layer.outputs ||
-          (l + 1 == layer_count && layer.outputs != 1) || !finite(layer.weights) || !finite(layer.bias)) {
-        return fail(bad(where, name + "/network/" + std::to_string(l) + " does not fit the layer before it"));
-      }
-      width = layer.outputs;
-      network.layers.push_back(std::move(layer));
-    }
   }
   if (!has_trees) return corrector;
 
@@ -178,11 +133,11 @@ Result<KernelWeights> read(std::string_view bytes, const std::string& where, con
     }
     const std::size_t shared = shape_features(predictor).size() + gpu_features(predictor).size();
     if (part.gpus.size() > kMaxFeatures) return fail(bad(where, name + " has too many GPUs", "at most 48"));
-    NS_TRY(part.on_measured_gpu,
-           get(file, name + "/on_measured_gpu", shared + part.gpus.size(), text(name + "/on_measured_gpu/layers"),
-               text(name + "/on_measured_gpu/trees") != "0", where, owner, check));
-    NS_TRY(part.on_other_gpu, get(file, name + "/on_other_gpu", shared, text(name + "/on_other_gpu/layers"),
-                                  text(name + "/on_other_gpu/trees") != "0", where, owner, check));
+    NS_TRY(part.on_measured_gpu, get(file, name + "/on_measured_gpu", shared + part.gpus.size(),
+                                     text(name + "/on_measured_gpu/trees") != "0", where, owner, check));
+    part.on_sibling = trees_for_siblings(part.on_measured_gpu);
+    NS_TRY(part.on_other_gpu,
+           get(file, name + "/on_other_gpu", shared, text(name + "/on_other_gpu/trees") != "0", where, owner, check));
     NS_TRY(part.kernel_classes, file.get<std::uint32_t>(name + "/kernel_classes"));
     if (part.kernel_classes.size() != part.gpus.size()) {
       return fail(bad(where, name + "/kernel_classes has another number of GPUs", std::to_string(part.gpus.size())));
@@ -196,12 +151,11 @@ Result<KernelWeights> read(std::string_view bytes, const std::string& where, con
     part.same_generation = same_generation.front();
     part.other_generation = other_generation.front();
     if (weights.metadata.contains(name + "/power/trees")) {
-      NS_TRY(part.power, get(file, name + "/power", shared, text(name + "/power/layers"),
-                             text(name + "/power/trees") != "0", where, owner, check));
+      NS_TRY(part.power, get(file, name + "/power", shared, text(name + "/power/trees") != "0", where, owner, check));
     }
     if (weights.metadata.contains(name + "/slowdown/trees")) {
-      NS_TRY(part.slowdown, get(file, name + "/slowdown", shared, text(name + "/slowdown/layers"),
-                                text(name + "/slowdown/trees") != "0", where, owner, check));
+      NS_TRY(part.slowdown,
+             get(file, name + "/slowdown", shared, text(name + "/slowdown/trees") != "0", where, owner, check));
     }
     weights.predictors[p] = std::move(part);
   }
@@ -227,7 +181,6 @@ std::string to_safetensors(const KernelWeights& weights) {
     }
     file.metadata()[name + "/gpus"] = gpus;
     const auto describe = [&](const std::string& which, const Corrector& corrector) {
-      file.metadata()[name + "/" + which + "/layers"] = std::to_string(corrector.network.layers.size());
       file.metadata()[name + "/" + which + "/trees"] = std::to_string(corrector.trees.size());
       put(file, name + "/" + which, corrector);
     };

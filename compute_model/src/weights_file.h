@@ -9,12 +9,12 @@
 
 namespace ns_dist {
 
-inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/5";
+inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/6";
 std::string to_safetensors(const KernelWeights& weights);
 
 // Trees are used in place: the weights refer to `bytes`, which `owner` keeps alive; null where they live forever.
 // Errors: as Safetensors::parse; another schema; feature names other than this code's; data sheets without a field;
-// trees or layers that do not fit together; values that are not finite.
+// trees that do not fit together; values that are not finite.
 Result<KernelWeights> read_kernel_weights(std::string_view bytes, const std::string& where,
                                           std::shared_ptr<const void> owner = nullptr);
 // With a copy of `bytes`.

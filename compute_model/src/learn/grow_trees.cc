@@ -89,7 +89,7 @@ Trees grow_trees(const TrainingRows& rows, const TreeOptions& options, const std
       bins[r * width + f] = static_cast<std::uint8_t>(
           std::lower_bound(borders[f].begin(), borders[f].end(), values[r]) - borders[f].begin());
     }
-    if (!borders[f].empty()) usable.push_back(f);
+    if (!borders[f].empty() && f < options.inputs) usable.push_back(f);
   }
   if (usable.empty()) return {};
 

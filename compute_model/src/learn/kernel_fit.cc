@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "data_sheet.h"
+#include "leaf_masks.h"
 #include "learn/grow_trees.h"
 #include "ns_dist/internal/threads.h"
 #include "ns_dist/kernel_table.h"
@@ -429,6 +430,7 @@ class Fitter {
     PredictorWeights blind;
     blind.gpus = names.gpus;
     blind.on_measured_gpu = measured_corrector(keep);
+    blind.on_sibling = trees_for_siblings(blind.on_measured_gpu);
     blind.on_other_gpu = other_corrector(keep);
     std::vector<Machine> machines;
     std::vector<std::size_t> indices;
@@ -437,32 +439,27 @@ class Fitter {
     }
     for (const std::size_t g : out) {
       const auto nearest = neighbor_of(machines_[g][0], machines);
-      const Pace pace = nearest ? pace_of(machines_[g][0], machines[nearest->index]) : Pace{};
+      const bool same_generation = nearest && nearest->same_generation;
+      const std::size_t other = nearest ? indices[nearest->index] : g;
+      const Pace pace = pace_of(machines_[g][0], machines_[other][0]);
       const auto forecast = [&](const Sample& sample) {
         std::optional<ReferenceFeatures> neighbor;
-        if (nearest) {
-          const std::size_t other = indices[nearest->index];
-          const std::size_t own_class = kernel_class(predictor_, sample.work, sample.mode);
-          if (predictor_of(sample.work, gpus_[other], sample.mode) == predictor_ &&
-              was_measured(names, index_of(other), own_class)) {
-            const Machine& machine = machines_[other][sample.mode == Mode::kBurst ? 0 : 1];
-            neighbor = {features_of(predictor_, machine, sample.work, sample.mode),
-                        index_of(other),
-                        nearest->share,
-                        nearest->same_generation,
-                        false,
-                        pace};
-          }
+        const std::size_t own_class = kernel_class(predictor_, sample.work, sample.mode);
+        if (carries_over(predictor_, false, same_generation) &&
+            predictor_of(sample.work, gpus_[other], sample.mode) == predictor_ &&
+            was_measured(names, index_of(other), own_class)) {
+          const Machine& machine = machines_[other][sample.mode == Mode::kBurst ? 0 : 1];
+          neighbor = {{features_of(predictor_, machine, sample.work, sample.mode), pace}, index_of(other), false};
         }
-        return correct(blind, predictor_, sample.features, neighbor);
+        return correct(blind, predictor_, sample.features, neighbor, same_generation);
       };
       Residuals own;
       judge([&](const Sample& sample) { return sample.gpu == g && (all || sample.shape % 4 == 1); }, kind, forecast,
             scores,
-            [&](const Sample& sample, const Correction& other) {
-              own.push_back({other.seconds, std::log(sample.seconds / other.seconds) / other.widening});
+            [&](const Sample& sample, const Correction& blindly) {
+              own.push_back({blindly.seconds, std::log(sample.seconds / blindly.seconds) / blindly.widening});
             });
-      (nearest && nearest->same_generation ? near : far)[g] = std::move(own);
+      (same_generation ? near : far)[g] = std::move(own);
     }
   }
 
@@ -576,7 +573,7 @@ class Fitter {
         const std::vector<float> values = input(sample, false);
         const std::vector<double> x(values.begin(), values.end());
         const double error =
-            std::exp(std::min(0.0, corrector.evaluate(x.data())) - static_cast<double>(*sample.power)) - 1;
+            std::exp(std::min(0.0, corrector.trees.evaluate(x.data())) - static_cast<double>(*sample.power)) - 1;
         errors.push_back(error);
       }
       if (errors.empty()) continue;
@@ -627,7 +624,7 @@ class Fitter {
         if (!target) continue;
         const std::vector<float> values = input(sample, false);
         const std::vector<double> x(values.begin(), values.end());
-        errors.push_back(std::exp(corrector.evaluate(x.data()) - static_cast<double>(*target)) - 1);
+        errors.push_back(std::exp(corrector.trees.evaluate(x.data()) - static_cast<double>(*target)) - 1);
       }
       if (errors.empty()) continue;
       KernelFitScore score;
@@ -637,27 +634,30 @@ class Fitter {
     return corrector;
   }
 
-  // A network first, which is smooth in the GPU's ratios; few and small trees on what it leaves.
+  // What all GPUs have in common: few small trees with many rows in a leaf, that see the shape alone and count each GPU
+  // alike. They carry over better than a network that sees ratios of the data sheets, too, and than trees that see
+  // these or how tensor units are fed (docs/models/kernels.md).
   template <class Keep>
   Corrector other_corrector(const Keep& keep) const {
-    const Capacity capacity = kind_of(predictor_).capacity;
     TrainingRows training = rows(keep, false);
     Corrector corrector;
     set_range(corrector, training);
-    if (capacity.elsewhere != Elsewhere::kNetwork) return corrector;
-    TrainingOptions options;
-    options.hidden = {48, 48, 48};
-    options.steps = scaled(capacity.transfer_steps);
-    options.jitter_from = shape_features(predictor_).size(), options.jitter = 0.3;
-    corrector.network = train(training, options);
-    for (std::size_t r = 0; r < training.size(); ++r) {
-      const std::vector<double> x(training.features.begin() + static_cast<std::ptrdiff_t>(r * training.width),
-                                  training.features.begin() + static_cast<std::ptrdiff_t>((r + 1) * training.width));
-      training.targets[r] -= static_cast<float>(corrector.network.evaluate(x.data()));
+    if (kind_of(predictor_).capacity.elsewhere != Elsewhere::kAllGpus) return corrector;
+    std::map<std::size_t, double> of_gpu;
+    for (const Sample& sample : samples_) {
+      if (keep(sample)) ++of_gpu[sample.gpu];
     }
-    TreeOptions trees;
-    trees.trees = scaled(capacity.transfer_trees), trees.leaves = capacity.transfer_leaves, trees.rate = 0.1;
-    corrector.trees = grow_trees(training, trees);
+    std::size_t row = 0;
+    for (const Sample& sample : samples_) {
+      if (!keep(sample)) continue;
+      const double even = static_cast<double>(training.size()) / static_cast<double>(of_gpu.size());
+      training.weights[row++] *= static_cast<float>(even / of_gpu[sample.gpu]);
+    }
+    TreeOptions options;
+    options.trees = scaled(80), options.leaves = LeafMasks::kMostLeaves, options.rate = 0.2;
+    options.ridge = 1, options.huber = 0.05, options.smallest = 300;
+    options.inputs = shape_features(predictor_).size();
+    corrector.trees = grow_trees(training, options);
     return corrector;
   }
 
@@ -717,7 +717,7 @@ class Fitter {
   void judge(const Keep& keep, LeftOut kind, const Forecast& forecast_of, std::vector<KernelFitScore>& scores,
              const Tell& tell) const {
     for (const std::size_t g : present_) {
-      Errors all, large;
+      Errors all, large, in_layers;
       for (const Sample& sample : samples_) {
         if (sample.gpu != g || !keep(sample)) continue;
         const Correction correction = forecast_of(sample);
@@ -726,13 +726,16 @@ class Fitter {
         all.add(forecast, sample);
         const auto* gemm = std::get_if<Gemm>(&sample.work.kind);
         const bool is_large = gemm != nullptr && std::min({gemm->m, gemm->n, gemm->k}) >= 512;
-        if (is_large && sample.mode == Mode::kBurst) large.add(forecast, sample);
+        if (!is_large || sample.mode != Mode::kBurst) continue;
+        (sample.work.dtype == DType::kFp16 ? in_layers : large).add(forecast, sample);
       }
       KernelFitScore score;
       score.predictor = name_of(predictor_), score.gpu = gpus_[g].id, score.left_out = kind;
       all.report(score, scores);
       score.part = "m, n, k >= 512, burst";
       large.report(score, scores);
+      score.part = "m, n, k >= 512, fp16, in layers of an inference engine";
+      in_layers.report(score, scores);
     }
   }
 

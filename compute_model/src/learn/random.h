@@ -1,7 +1,6 @@
 // Random numbers with the same bits on every platform.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 namespace ns_dist {
@@ -17,8 +16,6 @@ class Random {
     return z ^ (z >> 31);
   }
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-  // Sum of four uniforms, of unit variance: close enough to a Gaussian.
-  double normal() { return (uniform() + uniform() + uniform() + uniform() - 2) * std::sqrt(3.0); }
 
  private:
   std::uint64_t state_;

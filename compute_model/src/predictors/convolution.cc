@@ -29,6 +29,6 @@ constinit const PredictorKind kConvolutionPredictor = {
       w.add_log("log_input", d(conv.in_height) * d(conv.in_width));
       gpu_ratios(w, machine, peak, ceiling);
     },
-    {150, 100, 0.15, 60, 32, 3000}};
+    {150, 100, 0.15}};
 
 }  // namespace ns_dist

@@ -19,6 +19,15 @@ void write_gemm(FeatureWriter& w, const Machine& machine, const Operator& op, Mo
   w.add("variant", variant);
 }
 
+// Units that know no block scales add up 128 products of a sum at a time; vector units scale that and add it to the sum
+// (DeepSeek-V3, arXiv 2412.19437, section 3.3.2): an instruction for the scale and one for the sum. Units that multiply
+// in 4 bits have block scales.
+double promotion_seconds(const Machine& machine, double m, double n, double k, Scaling scaling) {
+  if (scaling != Scaling::kBlock || machine.gpu.tensor[DType::kFp4] > FlopsPerSecond()) return 0;
+  constexpr double kInstructions = 2, kFlop = 2, kProducts = 128;  // FLOP of the vector peak for each instruction
+  return kInstructions * kFlop * m * n * k / kProducts / machine.vector_peak;
+}
+
 // FP8 products were measured with the quantization of their activations (m x k), in kernels before the product: largest
 // element and cast for one scale a tensor, one kernel for a scale a block. Least mean error of the base alone on
 // samples of published tables of L40S, H100, H200, B200, B300 and GB200, the same for all: 11 % with one scale (31
@@ -50,13 +59,7 @@ constinit const PredictorKind kGemmPredictor = {
                                   mode == Mode::kSustained);
       gpu_ratios(w, machine, peak, ceiling);
     },
-    {.known_trees = 200,
-     .known_leaves = 850,
-     .known_rate = 0.2,
-     .transfer_trees = 120,
-     .transfer_leaves = 48,
-     .transfer_steps = 8000,
-     .trust = 0.7},
+    {.known_trees = 200, .known_leaves = 850, .known_rate = 0.2},
     [](const Operator&, Mode mode) -> std::size_t { return mode == Mode::kSustained ? 1 : 0; },
     [](std::size_t kernel_class) { return std::string(name_of(kernel_class == 1 ? Mode::kSustained : Mode::kBurst)); }};
 
@@ -72,18 +75,13 @@ constinit const PredictorKind kGemmFp8Predictor = {
       const Gemm& gemm = std::get<Gemm>(op.kind);
       write_gemm(w, machine, op, mode, ceiling, gemm.scaling == Scaling::kBlock ? 1 : 0);
       const double product =
-          tensor_seconds(machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), op.dtype, ceiling, false);
+          tensor_seconds(machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), op.dtype, ceiling, false) +
+          promotion_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.n), d(gemm.k), gemm.scaling);
       w.out.base = product + quantization_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.k), gemm.scaling);
       w.out.product_share = product / w.out.base;
       gpu_ratios(w, machine, peak, ceiling);
     },
-    {.known_trees = 200,
-     .known_leaves = 450,
-     .known_rate = 0.17,
-     .transfer_trees = 120,
-     .transfer_leaves = 48,
-     .transfer_steps = 6000,
-     .trust = 0.7}};
+    {.known_trees = 200, .known_leaves = 450, .known_rate = 0.17}};
 
 constinit const PredictorKind kGemmFp32Predictor = {
     "gemm_fp32",
@@ -105,6 +103,6 @@ constinit const PredictorKind kGemmFp32Predictor = {
                                      .seconds;
       gpu_ratios(w, machine, peak, ceiling);
     },
-    {200, 400, 0.17, 60, 32, 6000, Elsewhere::kPhysics}};
+    {200, 400, 0.17, Elsewhere::kPhysics}};
 
 }  // namespace ns_dist

@@ -61,6 +61,6 @@ constinit const PredictorKind kMoePredictor = {"moe",
                                                         on_half_precision_units(op, gpu);
                                                },
                                                write_moe,
-                                               {200, 120, 0.15, 100, 32, 4000}};
+                                               {200, 120, 0.15}};
 
 }  // namespace ns_dist

@@ -40,7 +40,7 @@ constinit const PredictorKind kNormalizationPredictor = {
       return library == Library::kCudnn || library == Library::kCompiled || library == Library::kEager;
     },
     write_normalization,
-    {150, 5, 0.06, 0, 0, 0, Elsewhere::kSibling},
+    {150, 5, 0.06, Elsewhere::kSibling},
     [](const Operator& op, Mode) -> std::size_t {
       const auto& norm = std::get<Normalization>(op.kind);
       const Library library = library_of(norm);

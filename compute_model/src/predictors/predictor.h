@@ -13,19 +13,20 @@
 
 namespace ns_dist {
 
-// What GPUs get that were not measured. `kNetwork`: a network over others, and the nearest one scaled. `kSibling`: the
-// nearest one of the same generation scaled, else the base alone. `kPhysics`: the base alone. With the few GPUs there
-// are, a network that knew tiles, issue and power already was worse on each GPU left out (19-117 % against 13-40 %).
-enum class Elsewhere { kNetwork, kSibling, kPhysics };
+// What GPUs get that were not measured. `kAllGpus`: of a measured generation, mostly the nearest GPU scaled, else what
+// all GPUs have in common. `kSibling`: the nearest one of the same generation scaled, else the base alone. `kPhysics`:
+// the base alone. The FP32 base knows tiles, issue and power already: what its few GPUs have in common beyond that made
+// each GPU left out worse (19-117 % against 13-40 %).
+enum class Elsewhere { kAllGpus, kSibling, kPhysics };
 
 // How much a predictor may learn. More rows carry more leaves.
 struct Capacity {
   std::size_t known_trees, known_leaves;
   double known_rate;
-  std::size_t transfer_trees, transfer_leaves, transfer_steps;
-  Elsewhere elsewhere = Elsewhere::kNetwork;
-  // Share of what was learned on GPUs of other compute capability that is believed: the better the base, the less.
-  double trust = 1;
+  Elsewhere elsewhere = Elsewhere::kAllGpus;
+  // Share of what all GPUs have in common that is believed on a GPU of another generation: the better the base, the
+  // less.
+  double trust = 0.7;
 };
 
 // Names of features; those of the GPU follow those of the shape.
@@ -73,7 +74,7 @@ const PredictorKind& kind_of(Predictor predictor);
 
 inline double d(std::int64_t value) { return static_cast<double>(value); }
 
-constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel, as in machine.cc; trees and networks learn the rest
+constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel, as in machine.cc; trees learn the rest
 
 // Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
 // 64 bytes a clock (the other half of L2's slices is a hop away since A100).

@@ -96,7 +96,7 @@ constinit const PredictorKind kVectorPredictor = {
     },
     [](const Operator& op, const Gpu&, Mode mode) { return mode == Mode::kBurst && is_forward_stream(op); },
     write_vector,
-    {200, 100, 0.15, 100, 32, 6000, Elsewhere::kPhysics},
+    {200, 100, 0.15, Elsewhere::kPhysics},
     [](const Operator& op, Mode) {
       const double width = std::log2(std::max(1.0, size_of(op.dtype) / B));
       return stream_index(op) * kWidths + std::min(kWidths - 1, static_cast<std::size_t>(width));

@@ -206,28 +206,5 @@ TEST(Trees, NodesThatLeadAstrayAreNotSound) {
   EXPECT_FALSE(Trees::is_sound(parts));
 }
 
-TEST(Network, LearnsAPlane) {
-  TrainingRows rows;
-  rows.width = 2;
-  for (int i = 0; i < 32; ++i) {
-    for (int j = 0; j < 32; ++j) {
-      const float x = static_cast<float>(i) / 16 - 1, y = static_cast<float>(j) / 16 - 1;
-      rows.features.insert(rows.features.end(), {x, y});
-      rows.targets.push_back(0.5F * x - 0.25F * y + 1), rows.weights.push_back(1);
-    }
-  }
-  TrainingOptions options;
-  options.hidden = {16}, options.steps = 2000, options.batch = 128;
-  const Network network = train(rows, options);
-  for (const double x : {-0.5, 0.0, 0.5}) {
-    for (const double y : {-0.5, 0.5}) {
-      const double features[] = {x, y};
-      EXPECT_NEAR(network.evaluate(features), 0.5 * x - 0.25 * y + 1, 0.03);
-    }
-  }
-  const double outside[] = {100, 0}, edge[] = {static_cast<double>(network.high[0]), 0};
-  EXPECT_DOUBLE_EQ(network.evaluate(outside), network.evaluate(edge));  // inputs are clamped to the fitted range
-}
-
 }  // namespace
 }  // namespace ns_dist
