@@ -28,8 +28,10 @@ using Texts = std::vector<std::string>;
 constexpr double kForever = std::numeric_limits<double>::infinity();
 // Bounds are sums in another order than the clock's.
 constexpr double kRounding = 1e-9;
-// Memory or network time of two plans that are no different to a user.
+// Memory or network time of two plans that are no different to a user; and network time that is none, as a share of the
+// step.
 constexpr double kAlike = 1.01;
+constexpr double kNoNetwork = 0.01;
 
 // A plan that may be an answer. Times are seconds for as many tokens as the base scenario trains in a step.
 struct Plan {
@@ -615,14 +617,14 @@ class Search {
       add(fastest(std::move(all)), "fastest");
     }
     // A plan that was chosen already is as good where its value is: no twins.
-    const auto add_least = [&](const auto& key, std::string why) {
+    const auto add_least = [&](const auto& key, std::string why, double nothing = 0) {
       const Plan* found = least(key);
       if (found == nullptr) return;
       for (const auto& [chosen, reasons] : chosen_plans_) {
         const Plan& known = *std::find_if(near_.begin(), near_.end(), [&, &plan = chosen](const Plan& each) {
           return each.group == plan.group && each.leaf == plan.leaf;
         });
-        if (key(known) <= kAlike * key(*found)) return add(&known, std::move(why));
+        if (key(known) <= std::max(kAlike * key(*found), nothing)) return add(&known, std::move(why));
       }
       add(found, std::move(why));
     };
@@ -636,7 +638,7 @@ class Search {
       return costs ? scaled(scenario, network_time(*program, *costs)) : 0.0;
     });
     for (std::size_t i = 0; i < near_.size(); ++i) near_[i].network = network[i];
-    add_least([](const Plan& plan) { return plan.network; }, "least network time");
+    add_least([](const Plan& plan) { return plan.network; }, "least network time", kNoNetwork * best_);
     for (const Plan& each : near_) {
       const bool timed = each.step >= 0;
       if (each.step > limit()) continue;

@@ -96,6 +96,7 @@ struct SearchAnswer {
   Seconds behind, behind_low, behind_high;  // its step less that of the first answer, with a 90 % interval
   Seconds network;  // what collectives and messages of the busiest stage take alone, hidden or not
   int kinds = 0;    // kinds of parallelism: degrees above 1, and model chunks
+  std::optional<Seconds> unequal_step;  // of unequal GPUs (time_to_train.h), where somebody asked for it
 };
 
 // A plan that fits and is, by what is known of it, within the limit: for a picture.
