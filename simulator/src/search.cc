@@ -589,6 +589,14 @@ class Search {
     return found;
   }
 
+  double network_of(const Plan& plan) const {
+    const Scenario scenario = scenario_of(plan, alone_);
+    const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
+    if (!program) return 0;
+    const auto costs = costs_of(*program, scenario, session_);
+    return costs ? scaled(scenario, network_time(*program, *costs)) : 0;
+  }
+
   void choose() {
     std::sort(near_.begin(), near_.end(), before);
     if (best_ == kForever) return;
@@ -609,6 +617,7 @@ class Search {
         if (plan.step >= 0 && (best == nullptr || plan.step < best->step)) best = &plan;
       }
       add(best, "fastest so far");
+      for (auto& [plan, why] : chosen_plans_) plan.network = network_of(plan);
       return;
     }
     {
@@ -630,13 +639,8 @@ class Search {
     };
     add_least([](const Plan& plan) { return static_cast<double>(plan.kinds); }, "simplest to run");
     add_least([](const Plan& plan) { return plan.memory; }, "most memory headroom");
-    const std::vector<double> network = shared<double>(near_.size(), [&](std::size_t i) {
-      const Scenario scenario = scenario_of(near_[i], alone_);
-      const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
-      if (!program) return 0.0;
-      const auto costs = costs_of(*program, scenario, session_);
-      return costs ? scaled(scenario, network_time(*program, *costs)) : 0.0;
-    });
+    const std::vector<double> network =
+        shared<double>(near_.size(), [&](std::size_t i) { return network_of(near_[i]); });
     for (std::size_t i = 0; i < near_.size(); ++i) near_[i].network = network[i];
     add_least([](const Plan& plan) { return plan.network; }, "least network time", kNoNetwork * best_);
     for (const Plan& each : near_) {

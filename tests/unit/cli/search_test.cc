@@ -305,6 +305,9 @@ TEST(SearchCommand, AnInterruptPrintsTheBestSoFar) {
   const json found = json::parse(result.out);
   EXPECT_TRUE(found["interrupted"]);
   EXPECT_GT(found["left_out"]["not_looked_at"].get<double>(), 0);
+  for (const json& plan : found["plans"]) {
+    EXPECT_GT(plan["network_s"].get<double>(), 0) << "several GPUs communicate, also in the best so far";
+  }
 }
 
 TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
