@@ -644,8 +644,9 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
   }
   Style style = style_of_standard_output();
   if (job.options.team != nullptr) style.color = false;  // mpirun gives processes a terminal wherever its output goes
+  const bool is_one = cases.size() == 1 && job.requests.size() == 1;
   const std::string page = job.flags.json      ? search_json(cases, job.goals)
-                           : cases.size() == 1 ? search_summary(cases.front(), job.goals, style)
+                           : is_one            ? search_summary(cases.front(), job.goals, style)
                                                : search_table(cases, job.goals, style);
   std::fputs(page.c_str(), stdout);
   return kAnswered;

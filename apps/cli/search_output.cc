@@ -39,13 +39,21 @@ std::string as_in(const SearchResult& result, const std::string& reason) {
   return example == result.examples.end() ? "" : ", as in: " + with_flags(example->second);
 }
 
+auto most_frequent(const SearchResult& result) {
+  return std::max_element(result.infeasible.begin(), result.infeasible.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; });
+}
+
+bool lacks_memory(const SearchResult& result) {
+  const auto most = most_frequent(result);
+  return result.least_memory && (most == result.infeasible.end() || most->first == "memory");
+}
+
 std::string no_plan(const SearchCase& found) {
   if (found.result.interrupted) return "interrupted before a plan was timed";
-  const auto& reasons = found.result.infeasible;
-  const auto most = std::max_element(reasons.begin(), reasons.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (!found.result.least_memory || (most != reasons.end() && most->first != "memory")) {
-    if (most == reasons.end()) return "no plan is possible";
+  if (!lacks_memory(found.result)) {
+    const auto most = most_frequent(found.result);
+    if (most == found.result.infeasible.end()) return "no plan is possible";
     return fmt::format("no plan is possible, most because of {}{}", with_flags(most->first),
                        as_in(found.result, most->first));
   }
@@ -310,6 +318,11 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
   page += fmt::format("  {}{}\n", result.interrupted ? style.red("interrupted; ") : "", search_counts(result));
   if (result.answers.empty()) {
     page += fmt::format("\n  {}\n", style.red(no_plan(found)));
+    if (!result.interrupted && lacks_memory(result)) {
+      const bool offloads = base.plan.offload_optimizer.value > 0 || base.plan.passes != Passes::kTraining;
+      page += fmt::format("  what may fit: more GPUs, as --gpus {}..{}{}\n", found.gpus, 8 * found.gpus,
+                          offloads ? "" : "; the optimizer in the hosts' memory, --offload-optimizer 1");
+    }
   }
   for (const SearchAnswer& answer : result.answers) {
     const Report& report = answer.report;
@@ -398,6 +411,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   };
   heading = with_columns("GPU", 0) + heading.substr(19);
   page += style.bold(joined(models)) + "\n" + style.bold(heading + "  plan") + "\n";
+  const bool interrupted = !cases.empty() && cases.back().result.interrupted;
   const SearchCase *fastest = nullptr, *cheapest = nullptr, *sparing = nullptr, *least = nullptr, *most = nullptr;
   for (const SearchCase& each : cases) {
     page += fmt::format("{}{:>7}  ", with_columns(each.base.cluster.gpu.id, static_cast<std::size_t>(&each - cases.data()) + 1),
@@ -436,6 +450,9 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   constexpr std::string_view kNoMore[] = {"no more GPUs", "no higher cost", "no more energy"};
   const Spent spent = spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals);
   page += fmt::format("  * no other line is faster with {}\n", kNoMore[static_cast<std::size_t>(spent)]);
+  if (interrupted) {
+    page += style.red("  interrupted: the last line is the best so far, and what comes behind it was not searched") + "\n";
+  }
   if (has_energy && !cases.empty())
     page +=
         fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.factor);

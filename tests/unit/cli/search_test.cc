@@ -310,6 +310,23 @@ TEST(SearchCommand, AnInterruptPrintsTheBestSoFar) {
   }
 }
 
+// In a table, too: the last line is no answer of a whole search, and others may be missing.
+TEST(SearchCommand, AnInterruptedTableSaysSo) {
+  const CommandResult result =
+      run_command("timeout --preserve-status -s INT 1 ns-dist search --gpu a100 --gpus 1024..4096");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("  interrupted: the last line is the best so far"));
+}
+
+TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
+  const CommandResult result = run_command("ns-dist search --model llama3-70b --gpus 8 --global-batch 64 --tp 8");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("no plan fits into memory"));
+  EXPECT_THAT(result.out, HasSubstr("--gpus 8..64"));
+  EXPECT_THAT(run_command("ns-dist search --model llama3-70b --gpus 8..64 --global-batch 64 --tp 8").out,
+              HasSubstr("The fastest: 64 x"));
+}
+
 TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
   struct Case {
     const char *arguments, *says;

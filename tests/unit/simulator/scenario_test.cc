@@ -15,6 +15,7 @@ namespace {
 
 using namespace units;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Scenario resolved(const ScenarioSpec& spec, const Scenario* base = nullptr) {
