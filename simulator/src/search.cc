@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <limits>
+#include <mutex>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -32,6 +33,8 @@ constexpr double kRounding = 1e-9;
 // step.
 constexpr double kAlike = 1.01;
 constexpr double kNoNetwork = 0.01;
+// What the bounds of all groups usually take of a long search: for its progress alone.
+constexpr double kBounding = 0.8;
 
 // A plan that may be an answer. Times are seconds for as many tokens as the base scenario trains in a step.
 struct Plan {
@@ -322,6 +325,13 @@ class Search {
       PassBounds least;
       double too_large = 0;
     };
+    std::mutex lock;
+    std::size_t done = 0;
+    const auto tell = [&] {  // that one more family is bounded
+      if (!options_.progress) return;
+      const std::scoped_lock guard(lock);
+      options_.progress(kBounding * static_cast<double>(++done) / static_cast<double>(families_.size()));
+    };
     const auto found = shared<std::vector<Bound>>(families_.size(), [&](std::size_t i) {
       const Family& family = families_[i];
       std::vector<Bound> bounds(family.end - family.first);
@@ -352,6 +362,7 @@ class Search {
           return false;
         });
       }
+      tell();
       return bounds;
     });
     for (std::size_t i = 0; i < families_.size(); ++i) {
@@ -497,7 +508,10 @@ class Search {
       forget_slow();
       first = end;
       round = std::min<std::size_t>(2 * round, 16);
-      if (options_.progress) options_.progress(static_cast<double>(first) / static_cast<double>(families_.size()));
+      if (options_.progress) {
+        const double share = static_cast<double>(first) / static_cast<double>(families_.size());
+        options_.progress(kBounding + (1 - kBounding) * share);
+      }
     }
     (stop() ? result_.unseen : result_.skipped) = result_.plans - seen_;
     if (least_memory_ < kForever) result_.least_memory = least_memory_ * units::B;

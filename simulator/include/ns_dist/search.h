@@ -84,7 +84,7 @@ inline constexpr double kMostPlans = 1e8;
 struct SearchOptions {
   unsigned threads = 1;
   double within = 0.10;                       // answers other than the fastest are at most this much slower than it
-  std::function<void(double)> progress = {};  // share done, 0 to 1; called from one thread
+  std::function<void(double)> progress = {};  // share done, 0 to 1; called by one thread at a time
   const std::atomic<bool>* stop = nullptr;    // set it to end early with the best so far
   Team* team = nullptr;                       // processes that search the same space at the same time
 };
