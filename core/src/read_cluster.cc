@@ -112,11 +112,6 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
                   "how many units of the level below it joins");
     }
   }
-  if (cluster.levels.size() > 1 && cluster.levels.back().size == 0 &&
-      cluster.levels.back().fabric.kind == FabricKind::kPcie) {
-    reader.note(fmt::format("levels/{}", cluster.levels.size() - 1), "PCIe joins the GPUs of a node, not nodes",
-                "\"size\", or a network");
-  }
   check_sources(root, reader);
   reader.reject_unknown_keys();
   if (!errors.empty()) return fail(join(std::move(errors)));

@@ -81,14 +81,6 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
                    "write machine/intra too",
                    {}});
     }
-    if (fabric.kind == FabricKind::kPcie) {
-      return fail({ErrorCode::kInfeasible,
-                   fmt::format("{} joins the GPUs of a node, not nodes", fabric.name),
-                   "machine/inter",
-                   "a network, or links through switches",
-                   fmt::format("write machine/intra={} for the GPUs of a node", *spec.inter),
-                   {}});
-    }
     const std::size_t inside = cluster.node_levels();
     if (cluster.levels.size() == inside) cluster.levels.push_back({fabric, 0, 1, 1});
     for (std::size_t i = inside; i < cluster.levels.size(); ++i) cluster.levels[i].fabric = fabric;
