@@ -39,9 +39,9 @@ struct Flags {
 };
 
 // Flags whose values are tried one machine after the other, not within one space.
-constexpr std::string_view kMachines[] = {"model",         "machine/gpu",           "machine/cluster",
-                                          "machine/nodes", "machine/gpus_per_node", "machine/intra",
-                                          "machine/inter", "machine/intra_bandwidth", "machine/inter_bandwidth"};
+constexpr std::string_view kMachines[] = {
+    "model",         "machine/gpu",   "machine/cluster",         "machine/nodes",          "machine/gpus_per_node",
+    "machine/intra", "machine/inter", "machine/intra_bandwidth", "machine/inter_bandwidth"};
 
 constexpr std::string_view kObjectives[] = {"time", "cost", "energy"};  // in the order of Objective
 
@@ -308,9 +308,9 @@ Result<SearchGoals> read_goals(const Flags& flags) {
   }
   const auto given = [](const auto&... texts) { return (texts.has_value() || ...); };
   const bool trains =
-      flags.asynchronous || given(flags.budget, flags.deadline, flags.between_failures, flags.checkpoint, flags.restart,
-                                  flags.storage, flags.gpu_failures, flags.node_failures, flags.network_failures,
-                                  flags.repair, flags.spares, flags.spread);
+      flags.asynchronous ||
+      given(flags.budget, flags.deadline, flags.between_failures, flags.checkpoint, flags.restart, flags.storage,
+            flags.gpu_failures, flags.node_failures, flags.network_failures, flags.repair, flags.spares, flags.spread);
   if (trains && !flags.tokens) {
     return fail({ErrorCode::kUsage,
                  "the length of the training is not given",
@@ -577,11 +577,28 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
                          {}});
   }
   if (!flags.sweep.empty()) {
-    for (const char* name : {"--gpus", "--within", "--tokens", "--deadline", "--prices", "--budget", "--objective",
-                             "--time-between-failures", "--gpu-time-between-failures", "--node-time-between-failures",
-                             "--network-time-between-failures", "--storage-bandwidth", "--checkpoint-time",
-                             "--checkpoint-async", "--restart-time", "--repair-time", "--spare-nodes", "--gpu-spread",
-                             "--json", "--csv", "--report", "--sensitivity"}) {
+    for (const char* name : {"--gpus",
+                             "--within",
+                             "--tokens",
+                             "--deadline",
+                             "--prices",
+                             "--budget",
+                             "--objective",
+                             "--time-between-failures",
+                             "--gpu-time-between-failures",
+                             "--node-time-between-failures",
+                             "--network-time-between-failures",
+                             "--storage-bandwidth",
+                             "--checkpoint-time",
+                             "--checkpoint-async",
+                             "--restart-time",
+                             "--repair-time",
+                             "--spare-nodes",
+                             "--gpu-spread",
+                             "--json",
+                             "--csv",
+                             "--report",
+                             "--sensitivity"}) {
       if (app.get_option(name)->count() == 0) continue;
       return report_error(
           {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out", {}});
@@ -645,9 +662,9 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
   Style style = style_of_standard_output();
   if (job.options.team != nullptr) style.color = false;  // mpirun gives processes a terminal wherever its output goes
   const bool is_one = cases.size() == 1 && job.requests.size() == 1;
-  const std::string page = job.flags.json      ? search_json(cases, job.goals)
-                           : is_one            ? search_summary(cases.front(), job.goals, style)
-                                               : search_table(cases, job.goals, style);
+  const std::string page = job.flags.json ? search_json(cases, job.goals)
+                           : is_one       ? search_summary(cases.front(), job.goals, style)
+                                          : search_table(cases, job.goals, style);
   std::fputs(page.c_str(), stdout);
   return kAnswered;
 }

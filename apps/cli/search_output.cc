@@ -269,8 +269,8 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
                           duration_text(*unequal), 100 * (*unequal / step - 1));
     }
     if (goals.reliability.repair) {
-      page += fmt::format("  {} spare node{}: enough nodes {:.1f} % of the time\n",
-                          with_commas(time->spare_nodes), time->spare_nodes == 1 ? "" : "s", 100 * time->whole);
+      page += fmt::format("  {} spare node{}: enough nodes {:.1f} % of the time\n", with_commas(time->spare_nodes),
+                          time->spare_nodes == 1 ? "" : "s", 100 * time->whole);
     }
     page += fmt::format("  {} GPU-hours{}\n", cost_text(std::floor(time->gpu_hours)),
                         time->spare_nodes > 0 ? ", with those of spare nodes" : "");
@@ -414,7 +414,8 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   const bool interrupted = !cases.empty() && cases.back().result.interrupted;
   const SearchCase *fastest = nullptr, *cheapest = nullptr, *sparing = nullptr, *least = nullptr, *most = nullptr;
   for (const SearchCase& each : cases) {
-    page += fmt::format("{}{:>7}  ", with_columns(each.base.cluster.gpu.id, static_cast<std::size_t>(&each - cases.data()) + 1),
+    page += fmt::format("{}{:>7}  ",
+                        with_columns(each.base.cluster.gpu.id, static_cast<std::size_t>(&each - cases.data()) + 1),
                         with_commas(each.gpus));
     if (each.result.answers.empty()) {
       page += no_plan(each) + "\n";
@@ -451,7 +452,8 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   const Spent spent = spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals);
   page += fmt::format("  * no other line is faster with {}\n", kNoMore[static_cast<std::size_t>(spent)]);
   if (interrupted) {
-    page += style.red("  interrupted: the last line is the best so far, and what comes behind it was not searched") + "\n";
+    page +=
+        style.red("  interrupted: the last line is the best so far, and what comes behind it was not searched") + "\n";
   }
   if (has_energy && !cases.empty())
     page +=

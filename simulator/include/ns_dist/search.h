@@ -94,8 +94,8 @@ struct SearchAnswer {
   Report report;                            // as `simulate` reports the plan
   std::vector<Assignment> assignments;      // the least that repeats it, with what the request fixed
   Seconds behind, behind_low, behind_high;  // its step less that of the first answer, with a 90 % interval
-  Seconds network;  // what collectives and messages of the busiest stage take alone, hidden or not
-  int kinds = 0;    // kinds of parallelism: degrees above 1, and model chunks
+  Seconds network;                      // what collectives and messages of the busiest stage take alone, hidden or not
+  int kinds = 0;                        // kinds of parallelism: degrees above 1, and model chunks
   std::optional<Seconds> unequal_step;  // of unequal GPUs (time_to_train.h), where somebody asked for it
 };
 

@@ -2,8 +2,8 @@
 //
 // A run writes a checkpoint every now and then. A failure costs what was trained since the last one, and a restart.
 // Failures come independently of each other, at a constant rate. With the mean time between failures M, the time D that
-// training stands still for a checkpoint, the time R to restart and the time t of training between checkpoints, a run of
-// work T takes
+// training stands still for a checkpoint, the time R to restart and the time t of training between checkpoints, a run
+// of work T takes
 //   T / t x M e^(R/M) (e^((t + D)/M) - 1)      (Daly 2006, Future Generation Computer Systems 22)
 //
 // An asynchronous checkpoint is copied into the hosts' memory, for which training stands still, and then written beside
@@ -58,15 +58,15 @@ inline constexpr std::int64_t kMostSpares = 1'000'000;
 
 // The mean time between failures of a cluster.
 Seconds time_between_failures(const Reliability& reliability, double gpus, double nodes);
-// The share of the time in which at most `spares` nodes are away, if one fails every `time_between_failures` and is away
-// for `repair`: their number has Poisson's distribution. `spares`: at most kMostSpares.
+// The share of the time in which at most `spares` nodes are away, if one fails every `time_between_failures` and is
+// away for `repair`: their number has Poisson's distribution. `spares`: at most kMostSpares.
 double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_failures);
 
 // The mean of the largest of n numbers of the standard normal distribution. 1: 0; 16,384: 3.97.
 double mean_of_largest(double n);
-// The step where GPUs differ in speed, with a standard deviation of `spread` (0.01: 1 %): all wait for the slowest. It is
-// as slow as the slowest of so many is on average, and lies in that one of the first, the middle and the last stage where
-// it costs most. Errors: a spread that is not from 0 to 0.1; those of step_time.
+// The step where GPUs differ in speed, with a standard deviation of `spread` (0.01: 1 %): all wait for the slowest. It
+// is as slow as the slowest of so many is on average, and lies in that one of the first, the middle and the last stage
+// where it costs most. Errors: a spread that is not from 0 to 0.1; those of step_time.
 Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread);
 
 // The time of training between two checkpoints that loses least (Daly 2006): sqrt(2 D M) and two more terms of

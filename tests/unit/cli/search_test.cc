@@ -110,7 +110,8 @@ TEST(SearchCommand, ADeadlineFindsTheLeastCluster) {
 // A deadline that no size meets: the search ends where more GPUs train no sooner, and says how soon it would be.
 TEST(SearchCommand, ADeadlineThatNobodyMeetsEndsWhereMoreGpusDoNotHelp) {
   const std::string job =
-      "--model llama3-8b --tokens 15T --deadline 2d --global-batch 512 --schedule 1f1b --micro-batch 1 --recompute none "
+      "--model llama3-8b --tokens 15T --deadline 2d --global-batch 512 --schedule 1f1b --micro-batch 1 --recompute "
+      "none "
       "--tp 8 --cp 1 --zero 1";
   const json found = searched(job);
   ASSERT_GE(found["table"].size(), 3u);
@@ -171,8 +172,9 @@ TEST(SearchCommand, ATrainingHasItsFailures) {
   for (const char* word : {"training stands still for", "1 spare node:", "GPUs differ in speed by 1 %"}) {
     EXPECT_THAT(page, HasSubstr(word));
   }
-  const json often = searched(job + "--gpu-time-between-failures 1000h --node-time-between-failures 1000h "
-                                    "--network-time-between-failures 1000h")["table"][0]["training"];
+  const json often = searched(job +
+                              "--gpu-time-between-failures 1000h --node-time-between-failures 1000h "
+                              "--network-time-between-failures 1000h")["table"][0]["training"];
   EXPECT_NEAR(often["time_between_failures_s"].get<double>(), 3600 * 1000 / (64.0 + 8 + 64), 1e-6);
 }
 

@@ -77,8 +77,8 @@ double trained_share(double interval, double standstill, double write, double re
 TEST(TimeToTrain, AsynchronousCheckpointsCountWhenTheyAreWritten) {
   for (const double write : {0.0, 200.0, 600.0}) {
     const double between = 36'000, interval = 700, standstill = 5, restart = 100;
-    const double forecast = goodput(interval * units::s, standstill * units::s, (restart + write) * units::s,
-                                    between * units::s);
+    const double forecast =
+        goodput(interval * units::s, standstill * units::s, (restart + write) * units::s, between * units::s);
     EXPECT_NEAR(forecast / trained_share(interval, standstill, write, restart, between), 1, 0.002) << write;
   }
 }
@@ -176,8 +176,8 @@ TEST(TimeToTrain, AsynchronousCheckpointsAreCopiedFirst) {
   EXPECT_EQ(before->standstill, before->checkpoint);
   EXPECT_GE(time->interval, time->checkpoint) << "one at a time is written";
   EXPECT_GT(time->goodput, before->goodput);
-  EXPECT_DOUBLE_EQ(time->goodput, goodput(time->interval, time->standstill, kRestart + time->checkpoint,
-                                          time->time_between_failures));
+  EXPECT_DOUBLE_EQ(time->goodput,
+                   goodput(time->interval, time->standstill, kRestart + time->checkpoint, time->time_between_failures));
 }
 
 // The least number that is enough 99 % of the time; fewer cost time, more cost money.
