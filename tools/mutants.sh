@@ -171,7 +171,7 @@ no time is lost after a failure|simulator/src/time_to_train.cc|s@const double re
 checkpoints come too often|simulator/src/time_to_train.cc|s@std::sqrt(2 \* d \* m)@std::sqrt(d * m)@|unit_simulator property_simulator
 more GPUs fail as rarely as one|simulator/src/time_to_train.cc|s@reliability.gpu_time_between_failures / gpus@reliability.gpu_time_between_failures / 1.0@|unit_simulator property_simulator
 a checkpoint has no master weight|parallelism/src/memory.cc|s@BytesPerParameter{size_of(dtype) / units::B, 4 + state}@BytesPerParameter{size_of(dtype) / units::B, state}@|unit_parallelism unit_simulator
-GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = gpus \* @time.gpu_hours = @|unit_simulator property_simulator
+GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \* @time.gpu_hours = @|unit_simulator property_simulator
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above)@parts.forecasts_above + parts.rest_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.factor@@|unit_simulator property_simulator
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
@@ -193,7 +193,7 @@ experts are as certain as dense models|simulator/src/step_interval.cc|s@kSituati
 a slow rank is as fast as all|simulator/src/costs.cc|s@? stragglers.slow_factor : 1;@? 1 + 0 * stragglers.slow_factor : 1;@|unit_simulator property_simulator
 products in training run at the burst clock|simulator/src/training_clock.cc|s@return is_product(op) \&\& op.dtype != DType::kFp32 ? load : 1;@return is_product(op) \&\& op.dtype != DType::kFp32 ? 1 : 1;@|unit_simulator property_simulator
 all storage is one GPU's share|simulator/src/time_to_train.cc|s@value_or(gpus \* kStorageBandwidthPerGpu)@value_or(kStorageBandwidthPerGpu)@|unit_simulator property_simulator
-the interval of a training has no failures|simulator/src/time_to_train.cc|s@time.high = time.steps \* report.step_high / time.goodput;@time.high = time.steps * report.step_high;@|unit_simulator property_simulator
+the interval of a training has no failures|simulator/src/time_to_train.cc|s@report.step_high / report.step \* time.total;@report.step_high / report.step * time.without_failures;@|unit_simulator property_simulator
 the busiest stage's network time is the last one's|simulator/src/search.cc|s@most = std::max(most, sum);@most = sum;@|unit_simulator property_simulator
 weights and states fill no memory|simulator/src/host_waits.cc|s@const bool tight = used.total() > kTight \* scenario.cluster.gpu.memory;@const bool tight = used.activations > kTight * scenario.cluster.gpu.memory;@|unit_simulator property_simulator
 hidden collectives are exposed|simulator/src/clocks/fragment_length.h|s@length = std::max(length, stream);@length += duration(index(node.work));@|unit_simulator property_simulator
@@ -225,6 +225,12 @@ a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@rates.products > 0 ? machine.exponential_rate@true ? machine.exponential_rate@|unit_compute_model
 a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
 checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType())@|unit_simulator
+a checkpoint beside training counts at once|simulator/src/time_to_train.cc|s@restart += time.checkpoint;@restart += Seconds();@|unit_simulator
+training stands still for all GPUs' shares|simulator/src/time_to_train.cc|s@1 / gpus \* size / link@size / link@|unit_simulator
+one node has switches that fail|simulator/src/time_to_train.cc|s@if (nodes > 1) rate@if (nodes > 0) rate@|unit_simulator
+spare nodes are not paid|simulator/src/time_to_train.cc|s@gpus + node \* static_cast<double>(time.spare_nodes)@gpus + 0 * node@|unit_simulator
+nobody waits for the slowest GPU|simulator/src/time_to_train.cc|s@spread \* mean_of_largest(static_cast<double>(ranks))@0 * spread@|unit_simulator
+spare nodes do not replace any|simulator/src/time_to_train.cc|s@std::min(static_cast<double>(spares), away + width)@std::min(0.0, away + width)@|unit_simulator
 the host launches all experts at once|simulator/src/host_waits.cc|s@double>(grouped->experts - 1)@double>(grouped->experts - grouped->experts)@|unit_simulator
 outputs of experts are always kept|parallelism/src/blocks/moe.cc|s@if (!shape.plan->weighted_activation) step@step@|unit_parallelism
 all ranks of experts have the mean's tokens|parallelism/src/blocks/moe.cc|s@std::min(shape.plan->expert_imbalance.value@std::min(1.0@|unit_parallelism

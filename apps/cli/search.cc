@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "arguments.h"
@@ -33,11 +34,14 @@ struct Flags {
   std::string within = "10";
   std::string objective = "time";
   std::optional<std::string> tokens, deadline, between_failures, checkpoint, storage, restart, prices, budget;
-  bool json = false, sensitivity = false;
+  std::optional<std::string> gpu_failures, node_failures, network_failures, repair, spares, spread;
+  bool json = false, sensitivity = false, asynchronous = false;
 };
 
 // Flags whose values are tried one machine after the other, not within one space.
-constexpr std::string_view kMachines[] = {"model", "machine/gpu", "machine/cluster", "machine/nodes"};
+constexpr std::string_view kMachines[] = {
+    "model",         "machine/gpu",   "machine/cluster",         "machine/nodes",          "machine/gpus_per_node",
+    "machine/intra", "machine/inter", "machine/intra_bandwidth", "machine/inter_bandwidth"};
 
 constexpr std::string_view kObjectives[] = {"time", "cost", "energy"};  // in the order of Objective
 
@@ -220,6 +224,49 @@ Result<SearchGoals> read_goals(const Flags& flags) {
     NS_TRY(goals.reliability.gpu_time_between_failures,
            read_duration(*flags.between_failures, "--time-between-failures"));
   }
+  for (const auto& [text, flag, time] :
+       {std::tuple{&flags.gpu_failures, "--gpu-time-between-failures", &goals.reliability.gpu_alone},
+        std::tuple{&flags.node_failures, "--node-time-between-failures", &goals.reliability.node},
+        std::tuple{&flags.network_failures, "--network-time-between-failures", &goals.reliability.network}}) {
+    if (!*text) continue;
+    if (flags.between_failures) {
+      return fail({ErrorCode::kUsage,
+                   "the time between failures is given twice",
+                   fmt::format("--time-between-failures, {}", flag),
+                   "one for a GPU with its share of the rest, or those of the parts",
+                   "leave --time-between-failures out",
+                   {}});
+    }
+    NS_TRY(*time, read_duration(**text, flag));
+  }
+  goals.reliability.asynchronous = flags.asynchronous;
+  if (flags.repair) {
+    NS_TRY(goals.reliability.repair, read_duration(*flags.repair, "--repair-time"));
+  }
+  if (flags.spares) {
+    NS_TRY(goals.reliability.spare_nodes, read_count(*flags.spares, "--spare-nodes", 0, kMostSpares));
+    if (!flags.repair) {
+      return fail({ErrorCode::kUsage,
+                   "how long a node that failed is away is not given",
+                   "--repair-time",
+                   "a duration",
+                   "write, for example, --repair-time 1d",
+                   {}});
+    }
+  }
+  if (flags.spread) {
+    const std::string& text = *flags.spread;
+    const auto percent = read_positive_number(text.ends_with('%') ? text.substr(0, text.size() - 1) : text, 10);
+    if (!percent) {
+      return fail({ErrorCode::kUsage,
+                   percent.error().message,
+                   "--gpu-spread",
+                   "a percentage above 0, at most 10",
+                   "write, for example, --gpu-spread 1",
+                   {}});
+    }
+    goals.gpu_spread = *percent / 100;
+  }
   if (flags.checkpoint) {
     NS_TRY(goals.reliability.checkpoint, read_duration(*flags.checkpoint, "--checkpoint-time"));
   }
@@ -259,8 +306,11 @@ Result<SearchGoals> read_goals(const Flags& flags) {
          "2.5}} with your own prices, and --prices FILE",
          {}});
   }
+  const auto given = [](const auto&... texts) { return (texts.has_value() || ...); };
   const bool trains =
-      flags.budget || flags.deadline || flags.between_failures || flags.checkpoint || flags.restart || flags.storage;
+      flags.asynchronous ||
+      given(flags.budget, flags.deadline, flags.between_failures, flags.checkpoint, flags.restart, flags.storage,
+            flags.gpu_failures, flags.node_failures, flags.network_failures, flags.repair, flags.spares, flags.spread);
   if (trains && !flags.tokens) {
     return fail({ErrorCode::kUsage,
                  "the length of the training is not given",
@@ -315,8 +365,8 @@ Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals&
 // Searches one machine after the other.
 class Searcher {
  public:
-  Searcher(const Catalog& catalog, const SearchOptions& options, bool sensitivity)
-      : catalog_(catalog), options_(options), sensitivity_(sensitivity) {}
+  Searcher(const Catalog& catalog, const SearchOptions& options, bool sensitivity, double gpu_spread)
+      : catalog_(catalog), options_(options), sensitivity_(sensitivity), gpu_spread_(gpu_spread) {}
 
   Result<void> add(SearchRequest request) {
     NS_TRY(const SearchSpace space, SearchSpace::make(std::move(request), catalog_));
@@ -334,6 +384,10 @@ class Searcher {
     if (sensitivity_ && !found.result.answers.empty()) {
       NS_TRY(found.sensitivity, sensitivities(found.result.answers.front().report.scenario));
     }
+    for (SearchAnswer& answer : found.result.answers) {
+      if (gpu_spread_ == 0) break;
+      NS_TRY(answer.unequal_step, step_of_unequal_gpus(answer.report.scenario, gpu_spread_));
+    }
     cases_.push_back(std::move(found));
     return {};
   }
@@ -349,24 +403,31 @@ class Searcher {
   const Catalog& catalog_;
   SearchOptions options_;
   bool sensitivity_;
+  double gpu_spread_;
   std::vector<SearchCase> cases_;
 };
 
-// Twice as many GPUs each time until they are in time; then sizes between these and half of them.
+// Twice as many GPUs each time until they are in time; then sizes between these and half of them. Where two sizes after
+// each other train no sooner than smaller ones, larger ones are not tried.
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
   NS_TRY(const Cluster cluster, cluster_of(request, catalog));
   NS_TRY(std::int64_t gpus, first_size(request, goals, catalog));
   const std::size_t first = searcher.cases().size();
+  std::optional<Seconds> least;
+  int in_vain = 0;
   const auto in_time = [&](std::int64_t size) -> Result<bool> {
     SearchRequest sized = request;
     sized.gpus = size;
     NS_TRY_VOID(searcher.add(std::move(sized)));
     const auto time = training_of(searcher.cases().back(), goals);
+    const bool sooner = time && (!least || time->total < *least);
+    if (sooner) least = time->total;
+    in_vain = sooner || !least ? 0 : in_vain + 1;
     return time && time->total <= *goals.deadline;
   };
   bool found = false;
-  for (; gpus <= kMostSearched && !searcher.interrupted(); gpus *= 2) {
+  for (; gpus <= kMostSearched && in_vain < 2 && !searcher.interrupted(); gpus *= 2) {
     NS_TRY(found, in_time(gpus));
     if (found) break;
   }
@@ -457,28 +518,41 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
                  "for --tokens, in the currency of --prices, as in 2M: the most GPUs that it buys, and their plan")
       ->type_name("N")
       ->group(long_run);
-  app.add_option("--time-between-failures", flags.between_failures, "of one GPU and its share of the rest [50676 h]")
-      ->type_name("TIME")
-      ->group(long_run);
+  const auto option = [&](const char* flag, std::optional<std::string>& text, const char* type, const char* help) {
+    app.add_option(flag, text, help)->type_name(type)->group(long_run);
+  };
+  option("--time-between-failures", flags.between_failures, "TIME",
+         "of one GPU and its share of the rest, instead of the next three [50676 h]");
+  option("--gpu-time-between-failures", flags.gpu_failures, "TIME", "of one GPU alone [86314 h]");
+  option("--node-time-between-failures", flags.node_failures, "TIME", "of one node without its GPUs [19234 h]");
+  option("--network-time-between-failures", flags.network_failures, "TIME",
+         "of the switches and cables that serve one GPU [606677 h]");
   app.add_option("--storage-bandwidth", flags.storage, "of the cluster, for checkpoints [122 MB/s for each GPU]")
       ->type_name("RATE")
       ->group(long_run);
   app.add_option("--checkpoint-time", flags.checkpoint, "to write one [weights and optimizer / bandwidth]")
       ->type_name("TIME")
       ->group(long_run);
-  app.add_option("--restart-time", flags.restart, "from a failure to the next step [10 min]")
-      ->type_name("TIME")
+  app.add_flag("--checkpoint-async", flags.asynchronous,
+               "checkpoints are written beside training, which stands still only while they go to the host's memory")
       ->group(long_run);
+  option("--restart-time", flags.restart, "TIME", "from a failure to the next step [10 min]");
+  option("--repair-time", flags.repair, "TIME",
+         "for which a node that failed is away: how many spare nodes does that take? [it is replaced at once]");
+  option("--spare-nodes", flags.spares, "N",
+         "nodes that wait to replace others, for --repair-time [enough 99 % of the time]");
+  option("--gpu-spread", flags.spread, "PERCENT",
+         "standard deviation of the GPUs' speeds: all wait for the slowest [0]");
   app.add_flag("--json", flags.json, "print one JSON object")->group(group);
   app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(group);
   app.add_option("--report", flags.page, "write one HTML page for a meeting: situations, step against memory")
       ->type_name("FILE")
       ->group(group);
-  app.add_option("--sweep", flags.sweep, "forecast every combination of a file's values, one JSON line each")
+  app.add_option("--sweep", flags.sweep, "forecast every combination of a file's values, a line each")
       ->type_name("FILE")
       ->group("A table instead of a search");
   app.add_option("--output", flags.output,
-                 "of a sweep; where the file is there, the sweep goes on behind its last line")
+                 "of a sweep: JSON lines, or a CSV where the name ends in .csv; a file that is there goes on")
       ->type_name("FILE")
       ->group("A table instead of a search");
   app.add_flag("--sensitivity", flags.sensitivity,
@@ -499,13 +573,32 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
                          "a sweep has two files",
                          flags.sweep.empty() ? "--sweep" : "--output",
                          "what to forecast and where to write it",
-                         "write --sweep FILE.json --output FILE.jsonl",
+                         "write --sweep FILE.json --output FILE.jsonl, or FILE.csv",
                          {}});
   }
   if (!flags.sweep.empty()) {
-    for (const char* name : {"--gpus", "--within", "--tokens", "--deadline", "--prices", "--budget", "--objective",
-                             "--time-between-failures", "--storage-bandwidth", "--checkpoint-time", "--restart-time",
-                             "--json", "--csv", "--report", "--sensitivity"}) {
+    for (const char* name : {"--gpus",
+                             "--within",
+                             "--tokens",
+                             "--deadline",
+                             "--prices",
+                             "--budget",
+                             "--objective",
+                             "--time-between-failures",
+                             "--gpu-time-between-failures",
+                             "--node-time-between-failures",
+                             "--network-time-between-failures",
+                             "--storage-bandwidth",
+                             "--checkpoint-time",
+                             "--checkpoint-async",
+                             "--restart-time",
+                             "--repair-time",
+                             "--spare-nodes",
+                             "--gpu-spread",
+                             "--json",
+                             "--csv",
+                             "--report",
+                             "--sensitivity"}) {
       if (app.get_option(name)->count() == 0) continue;
       return report_error(
           {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out", {}});
@@ -568,9 +661,10 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
   }
   Style style = style_of_standard_output();
   if (job.options.team != nullptr) style.color = false;  // mpirun gives processes a terminal wherever its output goes
-  const std::string page = job.flags.json      ? search_json(cases, job.goals)
-                           : cases.size() == 1 ? search_summary(cases.front(), job.goals, style)
-                                               : search_table(cases, job.goals, style);
+  const bool is_one = cases.size() == 1 && job.requests.size() == 1;
+  const std::string page = job.flags.json ? search_json(cases, job.goals)
+                           : is_one       ? search_summary(cases.front(), job.goals, style)
+                                          : search_table(cases, job.goals, style);
   std::fputs(page.c_str(), stdout);
   return kAnswered;
 }
@@ -592,7 +686,7 @@ int search_command(int argc, const char* const* argv) {
   job.options.stop = &interrupted;
   job.options.team = members;
   const Catalog catalog = Catalog::standard();
-  Searcher searcher(catalog, job.options, job.flags.sensitivity);
+  Searcher searcher(catalog, job.options, job.flags.sensitivity, job.goals.gpu_spread);
   if (auto searched = search_machines(job, catalog, searcher); !searched) return report_error(searched.error());
   return leads ? write_answers(job, searcher.cases()) : kAnswered;
 }

@@ -39,13 +39,21 @@ std::string as_in(const SearchResult& result, const std::string& reason) {
   return example == result.examples.end() ? "" : ", as in: " + with_flags(example->second);
 }
 
+auto most_frequent(const SearchResult& result) {
+  return std::max_element(result.infeasible.begin(), result.infeasible.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; });
+}
+
+bool lacks_memory(const SearchResult& result) {
+  const auto most = most_frequent(result);
+  return result.least_memory && (most == result.infeasible.end() || most->first == "memory");
+}
+
 std::string no_plan(const SearchCase& found) {
   if (found.result.interrupted) return "interrupted before a plan was timed";
-  const auto& reasons = found.result.infeasible;
-  const auto most = std::max_element(reasons.begin(), reasons.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (!found.result.least_memory || (most != reasons.end() && most->first != "memory")) {
-    if (most == reasons.end()) return "no plan is possible";
+  if (!lacks_memory(found.result)) {
+    const auto most = most_frequent(found.result);
+    if (most == found.result.infeasible.end()) return "no plan is possible";
     return fmt::format("no plan is possible, most because of {}{}", with_flags(most->first),
                        as_in(found.result, most->first));
   }
@@ -102,19 +110,23 @@ std::optional<double> amount(const SearchCase& found, const SearchGoals& goals, 
   return energy ? std::optional(*energy / kKilowattHour) : std::nullopt;
 }
 
-double speed_of(const SearchCase& found) { return found.result.answers.front().report.tokens_per_second; }
+// Tokens a second: of a whole training with its failures, where its length is known.
+double speed_of(const SearchCase& found, const SearchGoals& goals) {
+  const auto time = training_of(found, goals);
+  return time ? time->tokens / (time->total / units::s) : found.result.answers.front().report.tokens_per_second;
+}
 
 // Whether no other case is faster and takes no more (GPUs, where money or energy of one of both is not known), or is as
 // fast and takes less.
 bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals) {
-  const double speed = speed_of(one);
+  const double speed = speed_of(one, goals);
   const std::optional<double> known = amount(one, goals, spent_of(goals));
   for (const SearchCase& other : cases) {
     if (&other == &one || other.result.answers.empty()) continue;
     const auto other_known = known ? amount(other, goals, spent_of(goals)) : std::nullopt;
     const double spent = other_known ? *known : static_cast<double>(one.gpus);
     const double other_spent = other_known.value_or(static_cast<double>(other.gpus));
-    const double other_speed = speed_of(other);
+    const double other_speed = speed_of(other, goals);
     if (other_speed >= speed && other_spent <= spent && (other_speed > speed || other_spent < spent)) return false;
   }
   return true;
@@ -139,8 +151,12 @@ ordered_json training_json(const TrainingTime& time) {
           {"without_failures_s", time.without_failures / units::s},
           {"goodput", time.goodput},
           {"time_between_failures_s", time.time_between_failures / units::s},
+          {"step_time_s", time.step / units::s},
           {"checkpoint_s", time.checkpoint / units::s},
+          {"checkpoint_standstill_s", time.standstill / units::s},
           {"checkpoint_interval_s", time.interval / units::s},
+          {"spare_nodes", time.spare_nodes},
+          {"enough_nodes_share", time.whole},
           {"gpu_hours", time.gpu_hours},
           {"kwh_at_most", time.energy ? ordered_json(*time.energy / kKilowattHour) : ordered_json(nullptr)}};
 }
@@ -156,7 +172,7 @@ ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
   json["network_s"] = answer.network / units::s;
   json["kinds_of_parallelism"] = answer.kinds;
   if (goals.tokens) {
-    if (const auto time = time_to_train(answer.report, *goals.tokens, goals.reliability)) {
+    if (const auto time = time_to_train(answer.report, *goals.tokens, goals.reliability, answer.unequal_step)) {
       json["training"] = training_json(*time);
     }
   }
@@ -175,7 +191,8 @@ std::string command_of(const SearchAnswer& answer, const std::optional<std::stri
 
 std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals) {
   if (!goals.tokens || found.result.answers.empty()) return std::nullopt;
-  const auto time = time_to_train(found.result.answers.front().report, *goals.tokens, goals.reliability);
+  const SearchAnswer& fastest = found.result.answers.front();
+  const auto time = time_to_train(fastest.report, *goals.tokens, goals.reliability, fastest.unequal_step);
   return time ? std::optional(*time) : std::nullopt;
 }
 
@@ -189,7 +206,7 @@ std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals)
   const auto price = price_of(found.base.cluster.gpu, goals);
   if (!price || found.result.answers.empty()) return std::nullopt;
   if (const auto time = training_of(found, goals)) return *price * time->gpu_hours;
-  return *price * static_cast<double>(found.gpus) * 1e12 / speed_of(found) / 3600;
+  return *price * static_cast<double>(found.gpus) * 1e12 / speed_of(found, goals) / 3600;
 }
 
 std::string search_counts(const SearchResult& result) {
@@ -240,13 +257,30 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
                         !goals.deadline         ? ""
                         : in_time(found, goals) ? ", " + style.green("in time")
                                                 : ", " + style.red("too late"));
-    page +=
-        fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {} every {}\n", 100 * time->goodput,
-                    long_time(time->time_between_failures), duration_text(time->checkpoint), long_time(time->interval));
-    page += fmt::format("  {} GPU-hours\n", cost_text(std::floor(time->gpu_hours)));
+    page += fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {}{} every {}\n", 100 * time->goodput,
+                        long_time(time->time_between_failures), duration_text(time->checkpoint),
+                        goals.reliability.asynchronous
+                            ? fmt::format(" (training stands still for {})", duration_text(time->standstill))
+                            : "",
+                        long_time(time->interval));
+    if (const auto unequal = found.result.answers.front().unequal_step) {
+      const Seconds step = found.result.answers.front().report.step;
+      page += fmt::format("  GPUs differ in speed by {:g} %: a step takes {}, {:+.1f} %\n", 100 * goals.gpu_spread,
+                          duration_text(*unequal), 100 * (*unequal / step - 1));
+    }
+    if (goals.reliability.repair) {
+      page += fmt::format("  {} spare node{}: enough nodes {:.1f} % of the time\n", with_commas(time->spare_nodes),
+                          time->spare_nodes == 1 ? "" : "s", 100 * time->whole);
+    }
+    page += fmt::format("  {} GPU-hours{}\n", cost_text(std::floor(time->gpu_hours)),
+                        time->spare_nodes > 0 ? ", with those of spare nodes" : "");
   }
   const auto energy = energy_of(found, goals);
-  if (energy && (goals.tokens || goals.objective == Objective::kEnergy)) {
+  const bool shows_energy = energy && (goals.tokens || goals.objective == Objective::kEnergy);
+  if (page.empty() && (shows_energy || cost_of(found, goals))) {
+    page += fmt::format("\n{}\n", style.bold("With the fastest"));
+  }
+  if (shows_energy) {
     const Scenario& fastest = found.result.answers.front().report.scenario;
     page += fmt::format("  at most {}{}: each GPU at {:.0f} W, PUE {}\n", energy_text(*energy), of_what(goals),
                         fastest.cluster.gpu.board_power / units::W, fastest.facility.pue.factor);
@@ -284,6 +318,11 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
   page += fmt::format("  {}{}\n", result.interrupted ? style.red("interrupted; ") : "", search_counts(result));
   if (result.answers.empty()) {
     page += fmt::format("\n  {}\n", style.red(no_plan(found)));
+    if (!result.interrupted && lacks_memory(result)) {
+      const bool offloads = base.plan.offload_optimizer.value > 0 || base.plan.passes != Passes::kTraining;
+      page += fmt::format("  what may fit: more GPUs, as --gpus {}..{}{}\n", found.gpus, 8 * found.gpus,
+                          offloads ? "" : "; the optimizer in the hosts' memory, --offload-optimizer 1");
+    }
   }
   for (const SearchAnswer& answer : result.answers) {
     const Report& report = answer.report;
@@ -310,6 +349,43 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
   return page;
 }
 
+// What tells the machines of a table apart besides GPUs and their number: a column for each part that differs.
+std::vector<std::vector<std::string>> columns_that_differ(const std::vector<SearchCase>& cases) {
+  const auto fabric = [](const FabricLevel& level) {
+    return fmt::format("{} {:.4g} GB/s", level.fabric.id, level.bandwidth_per_gpu() / (units::GB / units::s));
+  };
+  const auto column = [&](const char* heading, const auto& text) {
+    std::vector<std::string> all = {heading};
+    for (const SearchCase& each : cases) all.push_back(text(each.base));
+    return all;
+  };
+  std::vector<std::vector<std::string>> columns = {
+      column("model", [](const Scenario& each) { return each.model.id; }),
+      column("GPUs/node", [](const Scenario& each) { return std::to_string(each.cluster.gpus_per_node()); }),
+      column("inside nodes", [&](const Scenario& each) { return fabric(each.cluster.levels.front()); }),
+      column("between nodes", [&](const Scenario& each) { return fabric(each.cluster.levels.back()); })};
+  // The fabrics of another GPU's usual machine are no question of the user.
+  const auto differs = [&](const std::vector<std::string>& texts, bool of_one_gpu) {
+    for (std::size_t a = 0; a < cases.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        const bool alike = cases[a].base.cluster.gpu.id == cases[b].base.cluster.gpu.id;
+        if ((alike || !of_one_gpu) && texts[a + 1] != texts[b + 1]) return true;
+      }
+    }
+    return false;
+  };
+  std::vector<std::vector<std::string>> kept;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (differs(columns[i], i > 0)) kept.push_back(std::move(columns[i]));
+  }
+  for (std::vector<std::string>& each : kept) {
+    std::size_t width = 0;
+    for (const std::string& cell : each) width = std::max(width, cell.size());
+    for (std::string& cell : each) cell.resize(width, ' ');
+  }
+  return kept;
+}
+
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
   const bool has_prices = std::any_of(cases.begin(), cases.end(), [&](const SearchCase& each) {
     return price_of(each.base.cluster.gpu, goals).has_value();
@@ -327,10 +403,20 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     if (std::find(models.begin(), models.end(), each.base.model.name) == models.end())
       models.push_back(each.base.model.name);
   }
+  const auto columns = columns_that_differ(cases);
+  const auto with_columns = [&](std::string_view gpu, std::size_t line) {
+    std::string text = fmt::format("{:<19}", gpu);
+    for (const std::vector<std::string>& column : columns) text += fmt::format("  {}", column[line]);
+    return text;
+  };
+  heading = with_columns("GPU", 0) + heading.substr(19);
   page += style.bold(joined(models)) + "\n" + style.bold(heading + "  plan") + "\n";
+  const bool interrupted = !cases.empty() && cases.back().result.interrupted;
   const SearchCase *fastest = nullptr, *cheapest = nullptr, *sparing = nullptr, *least = nullptr, *most = nullptr;
   for (const SearchCase& each : cases) {
-    page += fmt::format("{:<19}{:>7}  ", each.base.cluster.gpu.id, with_commas(each.gpus));
+    page += fmt::format("{}{:>7}  ",
+                        with_columns(each.base.cluster.gpu.id, static_cast<std::size_t>(&each - cases.data()) + 1),
+                        with_commas(each.gpus));
     if (each.result.answers.empty()) {
       page += no_plan(each) + "\n";
       continue;
@@ -352,12 +438,12 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
                  here = amount(each, goals, spent);
       return here && (!known || *here < *known);
     };
-    if (fastest == nullptr || speed_of(each) > speed_of(*fastest)) fastest = &each;
+    if (fastest == nullptr || speed_of(each, goals) > speed_of(*fastest, goals)) fastest = &each;
     if (less(cheapest, Spent::kMoney)) cheapest = &each;
     if (less(sparing, Spent::kEnergy)) sparing = &each;
     // Of as many GPUs, the faster ones.
     const auto precedes = [&](const SearchCase* best, bool by_gpus) {
-      return best == nullptr || by_gpus || (each.gpus == best->gpus && speed_of(each) > speed_of(*best));
+      return best == nullptr || by_gpus || (each.gpus == best->gpus && speed_of(each, goals) > speed_of(*best, goals));
     };
     if (in_time(each, goals) && precedes(least, least != nullptr && each.gpus < least->gpus)) least = &each;
     if (in_budget(each, goals) && precedes(most, most != nullptr && each.gpus > most->gpus)) most = &each;
@@ -365,6 +451,10 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   constexpr std::string_view kNoMore[] = {"no more GPUs", "no higher cost", "no more energy"};
   const Spent spent = spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals);
   page += fmt::format("  * no other line is faster with {}\n", kNoMore[static_cast<std::size_t>(spent)]);
+  if (interrupted) {
+    page +=
+        style.red("  interrupted: the last line is the best so far, and what comes behind it was not searched") + "\n";
+  }
   if (has_energy && !cases.empty())
     page +=
         fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.factor);
@@ -380,7 +470,12 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   show(least, "The fewest GPUs that are in time");
   show(most, "The most GPUs that the budget buys");
   if (goals.budget && most == nullptr) page += "\n" + style.red("The budget buys none of these") + "\n";
-  if (goals.deadline && least == nullptr) page += "\n" + style.red("No cluster of these is in time") + "\n";
+  if (goals.deadline && least == nullptr) {
+    page += "\n" + style.red("No cluster of these is in time");
+    const auto time = fastest == nullptr ? std::nullopt : training_of(*fastest, goals);
+    if (time) page += fmt::format("; the soonest takes {}", long_time(time->total));
+    page += "\n";
+  }
   return page;
 }
 
@@ -425,6 +520,11 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
   json["table"] = ordered_json::array();
   for (const SearchCase& each : cases) {
     ordered_json row = {{"model", each.base.model.id}, {"gpu", each.base.cluster.gpu.id}, {"gpus", each.gpus}};
+    for (const FabricLevel& level : each.base.cluster.levels) {
+      row["fabrics"].push_back({{"id", level.fabric.id},
+                                {"units", level.size},
+                                {"bytes_per_s_per_gpu", level.bandwidth_per_gpu() / (units::B / units::s)}});
+    }
     row["plans"] = each.result.answers.size();
     if (!each.result.answers.empty()) {
       const Report& report = each.result.answers.front().report;

@@ -30,6 +30,7 @@ struct SearchGoals {
   std::optional<double> tokens;     // of the whole training
   std::optional<Seconds> deadline;
   Reliability reliability;
+  double gpu_spread = 0;  // standard deviation of the GPUs' speeds
   std::optional<Prices> prices;
   std::optional<double> budget;  // for the whole training, in the currency of the prices
 };

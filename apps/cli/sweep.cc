@@ -60,7 +60,8 @@ class Rows {
     return set;
   }
 
-  std::string line(std::size_t row) {
+  // `sweep`: where the line is one of a CSV, what tells its sweep.
+  std::string line(std::size_t row, const std::optional<std::string>& sweep) {
     const std::vector<Assignment> set = assignments(row);
     ordered_json json;
     json["row"] = row;
@@ -79,10 +80,43 @@ class Rows {
       json["memory_peak_bytes"] = answer->memory.peak() / units::B;
       json["fits"] = answer->fits;
     }
+    if (sweep) return csv_line(json, *sweep);
     return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
   }
 
+  std::string csv_heading() const {
+    std::string text = "row";
+    for (const FieldValues& each : fields_) text += "," + csv_cell(each.field);
+    for (const char* column : kColumns) text += fmt::format(",{}", column);
+    return text + ",sweep\n";
+  }
+
  private:
+  static constexpr const char* kColumns[] = {"ranks",        "step_time_s", "step_time_low_s",   "step_time_high_s",
+                                             "tokens_per_s", "mfu",         "memory_peak_bytes", "fits",
+                                             "error"};
+
+  // A line of a file is a row: what would end it becomes a space.
+  static std::string csv_cell(std::string text) {
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+    if (text.find_first_of("\",") == std::string::npos) return text;
+    std::string quoted = "\"";
+    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return quoted + "\"";
+  }
+
+  static std::string csv_line(const ordered_json& json, const std::string& sweep) {
+    std::string text = json["row"].dump();
+    for (const auto& [field, value] : json["set"].items()) text += "," + csv_cell(value.get<std::string>());
+    for (const char* column : kColumns) {
+      text += ",";
+      const auto value = json.find(column);
+      if (value != json.end()) text += csv_cell(value->is_string() ? value->get<std::string>() : value->dump());
+    }
+    return text + "," + sweep + "\n";
+  }
+
   Result<Report> forecast(const std::vector<Assignment>& set) {
     ScenarioSpec spec = fixed_;
     spec.assignments.insert(spec.assignments.end(), set.begin(), set.end());
@@ -112,19 +146,33 @@ class Rows {
   std::map<std::string, std::shared_ptr<const Session>> sessions_;
 };
 
-// The first line of the output.
-std::string heading(const std::string& sweep, const ScenarioSpec& fixed, const std::optional<std::string>& base,
-                    std::size_t rows) {
+// How the output begins, and how to know its rows.
+struct Format {
+  bool csv = false;
+  std::string sweep;    // tells this sweep from others
+  std::string heading;  // the first line
+
+  std::optional<std::string> sweep_of_lines() const { return csv ? std::optional(sweep) : std::nullopt; }
+  // Whether the line, without its end, is the row of this sweep.
+  bool is_row(std::string_view line, std::size_t row) const {
+    if (csv) return line.starts_with(fmt::format("{},", row)) && line.ends_with("," + sweep);
+    return line.starts_with(fmt::format("{{\"row\":{},", row));
+  }
+};
+
+Format format_of(const std::string& sweep, const ScenarioSpec& fixed, const std::optional<std::string>& base,
+                 const Rows& rows, bool csv) {
   std::string all = sweep + "\n";
   for (const Assignment& each : fixed.assignments) all += each.field + "=" + each.text + "\n";
   if (base) all += *base;
-  return ordered_json{{"schema", "ns-dist/sweep/1"}, {"version", version()}, {"sweep", hash_text(all)}, {"rows", rows}}
-             .dump() +
-         "\n";
+  if (csv) return {csv, hash_text(all + std::string(version())), rows.csv_heading()};
+  const ordered_json first = {
+      {"schema", "ns-dist/sweep/1"}, {"version", version()}, {"sweep", hash_text(all)}, {"rows", rows.count()}};
+  return {csv, hash_text(all), first.dump() + "\n"};
 }
 
 // How many rows of the sweep the file has; what follows its last whole line is cut off. Errors: another sweep's file.
-Result<std::size_t> finished_rows(const std::string& path, const std::string& heading) {
+Result<std::size_t> finished_rows(const std::string& path, const Format& format) {
   const auto refuse = [&](std::string message) {
     return fail({ErrorCode::kInvalidInput,
                  std::move(message),
@@ -140,21 +188,21 @@ Result<std::size_t> finished_rows(const std::string& path, const std::string& he
   std::uintmax_t whole = 0;
   std::size_t lines = 0;
   while (std::getline(file, line) && !file.eof()) {  // at the end of the file: without its end of line
-    if (lines == 0 ? line + "\n" != heading : !line.starts_with(fmt::format("{{\"row\":{},", lines - 1))) {
+    if (lines == 0 ? line + "\n" != format.heading : !format.is_row(line, lines - 1)) {
       return refuse(fmt::format("line {} is not of this sweep", lines + 1));
     }
     whole += line.size() + 1;
     ++lines;
   }
-  if (lines == 0 && !heading.starts_with(line)) return refuse("line 1 is not of this sweep");
+  if (lines == 0 && !format.heading.starts_with(line)) return refuse("line 1 is not of this sweep");
   file.close();
   std::filesystem::resize_file(path, whole, status);
   if (status) return refuse("the file cannot be written");
   return lines == 0 ? 0 : lines - 1;
 }
 
-// What the file `input` and the flags ask for; `first_line` becomes the first line of the output.
-Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlags& flags, std::string& first_line) {
+// What the file `input` and the flags ask for.
+Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlags& flags, bool csv, Format& format) {
   NS_TRY(const std::string text, read_text(input, kLargestInput, "--sweep", "a sweep, JSON"));
   NS_TRY(std::vector<FieldValues> fields, read_sweep(text, input));
   ScenarioSpec fixed;
@@ -170,14 +218,14 @@ Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlag
   NS_TRY(std::optional<Scenario> base, read_base_of(flags));
   const std::optional<std::string> base_text = base ? std::optional(write_scenario(*base)) : std::nullopt;
   auto rows = std::make_unique<Rows>(std::move(fields), fixed, std::move(base));
-  first_line = heading(text, fixed, base_text, rows->count());
+  format = format_of(text, fixed, base_text, *rows, csv);
   return rows;
 }
 
 // The output, to which one process at a time adds lines.
 class RowFile {
  public:
-  static Result<RowFile> open(const std::string& path, const std::string& first_line) {
+  static Result<RowFile> open(const std::string& path, const Format& format) {
     if (std::error_code none; std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none)) {
       return fail({ErrorCode::kUsage,
                    fmt::format("\"{}\" is no file to go on with", path),
@@ -196,10 +244,10 @@ class RowFile {
                    "wait for the other one, or write another --output",
                    {}});
     }
-    NS_TRY(opened.finished_, finished_rows(path, first_line));
+    NS_TRY(opened.finished_, finished_rows(path, format));
     std::error_code status;
     const bool is_new = !std::filesystem::exists(path, status) || std::filesystem::file_size(path, status) == 0;
-    NS_TRY_VOID(opened.append(is_new ? first_line : ""));
+    NS_TRY_VOID(opened.append(is_new ? format.heading : ""));
     return opened;
   }
   Result<void> append(const std::string& lines) {
@@ -233,11 +281,11 @@ class RowFile {
 int sweep(const std::string& input, const std::string& output, const WorkFlags& flags, unsigned threads,
           const std::atomic<bool>& stop, MpiTeam* team) {
   const bool leads = team == nullptr || team->member() == 0;
-  std::string first_line;
-  const auto rows = read_rows(input, flags, first_line);
+  Format format;
+  const auto rows = read_rows(input, flags, output.ends_with(".csv"), format);
   auto file = [&]() -> Result<std::optional<RowFile>> {
     if (!rows || !leads) return std::nullopt;
-    return RowFile::open(output, first_line);
+    return RowFile::open(output, format);
   }();
   if (!rows || !file) report_error(rows ? file.error() : rows.error());
   if (!all_ready(team, rows && file)) {
@@ -252,7 +300,8 @@ int sweep(const std::string& input, const std::string& output, const WorkFlags& 
   for (bool stopped = !all_ready(team, !stop); done < count && !stopped;) {
     const std::size_t end = std::min(count, done + at_once);
     std::string all;
-    const auto line_of = [&](std::size_t i) { return (*rows)->line(done + i); };
+    const auto sweep = format.sweep_of_lines();
+    const auto line_of = [&](std::size_t i) { return (*rows)->line(done + i, sweep); };
     for (const std::string& line : shared_work<std::string>(end - done, threads, team, &stop, stopped, line_of)) {
       all += line;
     }

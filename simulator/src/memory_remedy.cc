@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "advice.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "scenario_fields.h"
@@ -16,7 +17,8 @@ namespace {
 // forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5); the others cost
 // efficiency of smaller kernels, or more communication and bubble. What is tried first is tried for sure.
 constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kShardWeights = 0.06, kHalfMicroBatch = 0.05,
-                 kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kDoubleCp = 0.04, kOffload = 0.5;
+                 kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kDoubleCp = 0.04, kSchedule = 0.04,
+                 kOffload = 0.5;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 128;
@@ -55,9 +57,10 @@ std::vector<Remedy> varied(const std::vector<Remedy>& candidates, int most, Chan
   return out;
 }
 
-// Every plan that changes this one by doubling tp, cp, pp or ep, halving the microbatch, recomputing more, sharing the
-// optimizer or the weights among more replicas, the optimizer on the host, and under ZeRO-3 by doubling dp.
-// Data-parallel replicas are given up for the other degrees: as many as leave no GPU idle, or fewer.
+// Every plan that changes this one by doubling tp, cp, pp or ep, halving the microbatch, recomputing more, 1F1B, which
+// keeps few microbatches, sharing the optimizer or the weights among more replicas, the optimizer on the host, and
+// under ZeRO-3 by doubling dp. Data-parallel replicas are given up for the other degrees: as many as leave no GPU idle,
+// or fewer.
 std::vector<Remedy> candidates_for(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
@@ -100,6 +103,14 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
   all = varied(all, static_cast<int>(Recompute::kFull) - recompute, [&](Remedy& each, int steps) {
     each.plan.recompute = static_cast<Recompute>(recompute + steps);
     each.cost += each.plan.recompute == Recompute::kFull ? kFull : kSelective;
+  });
+  const std::string usual = ParallelPlan().schedule;
+  all = varied(all, plan.pp > 1 && plan.schedule != usual ? 1 : 0, [&](Remedy& each, int) {
+    each.plan.schedule = usual;
+    each.plan.vpp = 1;
+    const auto schedule = pipeline_schedule(plan.schedule);
+    if (schedule && (*schedule)->overlaps_messages) each.plan.overlap_p2p = false;
+    each.cost += kSchedule;
   });
   all = varied(all, plan.zero == ZeroStage::kNone ? 1 : 0, [](Remedy& each, int) {
     each.plan.zero = ZeroStage::kOptimizer;

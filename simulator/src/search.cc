@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <limits>
+#include <mutex>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -28,8 +29,12 @@ using Texts = std::vector<std::string>;
 constexpr double kForever = std::numeric_limits<double>::infinity();
 // Bounds are sums in another order than the clock's.
 constexpr double kRounding = 1e-9;
-// Memory or network time of two plans that are no different to a user.
+// Memory or network time of two plans that are no different to a user; and network time that is none, as a share of the
+// step.
 constexpr double kAlike = 1.01;
+constexpr double kNoNetwork = 0.01;
+// What the bounds of all groups usually take of a long search: for its progress alone.
+constexpr double kBounding = 0.8;
 
 // A plan that may be an answer. Times are seconds for as many tokens as the base scenario trains in a step.
 struct Plan {
@@ -320,6 +325,13 @@ class Search {
       PassBounds least;
       double too_large = 0;
     };
+    std::mutex lock;
+    std::size_t done = 0;
+    const auto tell = [&] {  // that one more family is bounded
+      if (!options_.progress) return;
+      const std::scoped_lock guard(lock);
+      options_.progress(kBounding * static_cast<double>(++done) / static_cast<double>(families_.size()));
+    };
     const auto found = shared<std::vector<Bound>>(families_.size(), [&](std::size_t i) {
       const Family& family = families_[i];
       std::vector<Bound> bounds(family.end - family.first);
@@ -350,6 +362,7 @@ class Search {
           return false;
         });
       }
+      tell();
       return bounds;
     });
     for (std::size_t i = 0; i < families_.size(); ++i) {
@@ -495,7 +508,10 @@ class Search {
       forget_slow();
       first = end;
       round = std::min<std::size_t>(2 * round, 16);
-      if (options_.progress) options_.progress(static_cast<double>(first) / static_cast<double>(families_.size()));
+      if (options_.progress) {
+        const double share = static_cast<double>(first) / static_cast<double>(families_.size());
+        options_.progress(kBounding + (1 - kBounding) * share);
+      }
     }
     (stop() ? result_.unseen : result_.skipped) = result_.plans - seen_;
     if (least_memory_ < kForever) result_.least_memory = least_memory_ * units::B;
@@ -587,6 +603,14 @@ class Search {
     return found;
   }
 
+  double network_of(const Plan& plan) const {
+    const Scenario scenario = scenario_of(plan, alone_);
+    const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
+    if (!program) return 0;
+    const auto costs = costs_of(*program, scenario, session_);
+    return costs ? scaled(scenario, network_time(*program, *costs)) : 0;
+  }
+
   void choose() {
     std::sort(near_.begin(), near_.end(), before);
     if (best_ == kForever) return;
@@ -607,6 +631,7 @@ class Search {
         if (plan.step >= 0 && (best == nullptr || plan.step < best->step)) best = &plan;
       }
       add(best, "fastest so far");
+      for (auto& [plan, why] : chosen_plans_) plan.network = network_of(plan);
       return;
     }
     {
@@ -615,28 +640,23 @@ class Search {
       add(fastest(std::move(all)), "fastest");
     }
     // A plan that was chosen already is as good where its value is: no twins.
-    const auto add_least = [&](const auto& key, std::string why) {
+    const auto add_least = [&](const auto& key, std::string why, double nothing = 0) {
       const Plan* found = least(key);
       if (found == nullptr) return;
       for (const auto& [chosen, reasons] : chosen_plans_) {
         const Plan& known = *std::find_if(near_.begin(), near_.end(), [&, &plan = chosen](const Plan& each) {
           return each.group == plan.group && each.leaf == plan.leaf;
         });
-        if (key(known) <= kAlike * key(*found)) return add(&known, std::move(why));
+        if (key(known) <= std::max(kAlike * key(*found), nothing)) return add(&known, std::move(why));
       }
       add(found, std::move(why));
     };
     add_least([](const Plan& plan) { return static_cast<double>(plan.kinds); }, "simplest to run");
     add_least([](const Plan& plan) { return plan.memory; }, "most memory headroom");
-    const std::vector<double> network = shared<double>(near_.size(), [&](std::size_t i) {
-      const Scenario scenario = scenario_of(near_[i], alone_);
-      const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
-      if (!program) return 0.0;
-      const auto costs = costs_of(*program, scenario, session_);
-      return costs ? scaled(scenario, network_time(*program, *costs)) : 0.0;
-    });
+    const std::vector<double> network =
+        shared<double>(near_.size(), [&](std::size_t i) { return network_of(near_[i]); });
     for (std::size_t i = 0; i < near_.size(); ++i) near_[i].network = network[i];
-    add_least([](const Plan& plan) { return plan.network; }, "least network time");
+    add_least([](const Plan& plan) { return plan.network; }, "least network time", kNoNetwork * best_);
     for (const Plan& each : near_) {
       const bool timed = each.step >= 0;
       if (each.step > limit()) continue;

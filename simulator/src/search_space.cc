@@ -288,10 +288,14 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   const auto add = [&](std::string value) {
     if (known.insert(value).second) found.values.push_back(std::move(value));
   };
+  // Names and files have no ranges: "../my_gpu.json" is one.
+  const FieldDescription* description = find_field(field);
+  const bool named = description != nullptr && (description->values.find("ID") != std::string::npos ||
+                                                description->values.find("FILE") != std::string::npos);
   for (std::string_view rest = text;;) {
     const std::size_t comma = rest.find(',');
     const std::string_view item = rest.substr(0, comma);
-    const std::size_t dots = item.find("..");
+    const std::size_t dots = named ? std::string_view::npos : item.find("..");
     if (item.empty()) {
       return refuse(fmt::format("\"{}\" has an empty value", text), "values with a comma between them",
                     "write, for example, 1,2,4");

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ns_dist/energy.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/parameters.h"
+#include "ns_dist/session.h"
+#include "ns_dist/simulator.h"
 
 namespace ns_dist {
 
@@ -25,12 +28,70 @@ double goodput(Seconds interval, Seconds checkpoint, Seconds restart, Seconds ti
   return restarts * t / std::expm1(t + d);
 }
 
+Seconds time_between_failures(const Reliability& reliability, double gpus, double nodes) {
+  if (reliability.gpu_time_between_failures) return *reliability.gpu_time_between_failures / gpus;
+  double rate = gpus / (reliability.gpu_alone / units::s) + nodes / (reliability.node / units::s);
+  if (nodes > 1) rate += gpus / (reliability.network / units::s);
+  return 1 / rate * units::s;
+}
+
+double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_failures) {
+  const double away = repair / time_between_failures;
+  if (away <= 0) return 1;
+  if (away > 4.0 * kMostSpares) return 0;
+  double share = 0;  // terms far from the mean are zero
+  const double width = 40 + 12 * std::sqrt(away);
+  const auto first = static_cast<std::int64_t>(std::max(0.0, away - width));
+  const auto last = static_cast<std::int64_t>(std::min(static_cast<double>(spares), away + width));
+  for (std::int64_t k = first; k <= last; ++k) {
+    const auto n = static_cast<double>(k);
+    share += std::exp(n * std::log(away) - away - std::lgamma(n + 1));
+  }
+  return std::min(share, 1.0);
+}
+
+double mean_of_largest(double n) {
+  // The integral of 1 - P(largest <= x) above 0, less that of P(largest <= x) below.
+  constexpr double kStep = 0.001, kEnd = 12;
+  double sum = 0;
+  for (double x = kStep / 2; x < kEnd; x += kStep) {
+    const double above = 0.5 * std::erfc(x / std::sqrt(2.0));  // the share of single numbers above x
+    sum += -std::expm1(n * std::log1p(-above)) - std::pow(above, n);
+  }
+  return sum * kStep;
+}
+
+Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
+  if (!(spread >= 0 && spread <= 0.1)) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{:g} % as the spread of the GPUs' speeds", 100 * spread),
+                 "--gpu-spread",
+                 "a percentage from 0 to 10",
+                 "write, for example, --gpu-spread 1",
+                 {}});
+  }
+  NS_TRY(const Session session, Session::make(scenario));
+  NS_TRY(Seconds slowest, step_time(scenario, session));
+  NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+  const double factor = 1 / (1 - spread * mean_of_largest(static_cast<double>(ranks)));
+  if (factor == 1) return slowest;
+  for (const std::int64_t stage : {std::int64_t{0}, scenario.plan.pp / 2, scenario.plan.pp - 1}) {
+    Scenario slow = scenario;
+    slow.stragglers.slow_stage = stage;
+    slow.stragglers.slow_factor = factor;
+    NS_TRY(const Seconds step, step_time(slow, session));
+    slowest = std::max(slowest, step);
+  }
+  return slowest;
+}
+
 Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments) {
   const BytesPerParameter each = bytes_per_parameter(dtype, moments);
   return model_parameters(model).total() * (each.weight + each.optimizer) * units::B;
 }
 
-Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability) {
+Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability,
+                                   std::optional<Seconds> step) {
   if (!(tokens > 0) || !std::isfinite(tokens)) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("{} tokens", tokens),
@@ -45,18 +106,53 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   time.tokens = tokens;
   time.steps =
       std::ceil(tokens / (static_cast<double>(training.global_batch) * static_cast<double>(training.sequence)));
-  time.without_failures = time.steps * report.step;
-  time.time_between_failures = reliability.gpu_time_between_failures / gpus;
+  time.step = step.value_or(report.step);
+  time.without_failures = time.steps * time.step;
+  const Cluster& cluster = report.scenario.cluster;
+  const auto node = static_cast<double>(std::max<std::int64_t>(1, cluster.gpus_per_node()));
+  time.time_between_failures = time_between_failures(reliability, gpus, std::ceil(gpus / node));
   const BytesPerSecond storage = reliability.storage_bandwidth.value_or(gpus * kStorageBandwidthPerGpu);
-  time.checkpoint = reliability.checkpoint.value_or(
-      checkpoint_size(report.scenario.model, storage_type(training.precision), report.scenario.plan.optimizer_state) /
-      storage);
-  time.interval = checkpoint_interval(time.checkpoint, time.time_between_failures);
-  time.goodput = goodput(time.interval, time.checkpoint, reliability.restart, time.time_between_failures);
+  const Bytes size =
+      checkpoint_size(report.scenario.model, storage_type(training.precision), report.scenario.plan.optimizer_state);
+  time.checkpoint = reliability.checkpoint.value_or(size / storage);
+  time.standstill = time.checkpoint;
+  Seconds restart = reliability.restart;
+  if (reliability.asynchronous) {
+    if (const BytesPerSecond link = cluster.gpu.pcie_bandwidth; link > BytesPerSecond()) {
+      time.standstill = std::min(time.checkpoint, 1 / gpus * size / link);
+    }
+    restart += time.checkpoint;
+  }
+  time.interval = checkpoint_interval(time.standstill, time.time_between_failures);
+  if (reliability.asynchronous) time.interval = std::max(time.interval, time.checkpoint);  // one at a time is written
+  time.goodput = goodput(time.interval, time.standstill, restart, time.time_between_failures);
+  if (reliability.repair) {
+    const auto enough = [&](std::int64_t spares) {
+      return whole_share(spares, *reliability.repair, time.time_between_failures);
+    };
+    if (reliability.spare_nodes) {
+      time.spare_nodes = *reliability.spare_nodes;
+    } else {  // the least that is enough
+      std::int64_t most = 1;
+      while (most < kMostSpares && enough(most) < kWhole) most *= 2;
+      for (std::int64_t least = 0; least < most;) {
+        const std::int64_t middle = (least + most) / 2;
+        if (enough(middle) < kWhole) {
+          least = middle + 1;
+        } else {
+          most = middle;
+        }
+        time.spare_nodes = most;
+      }
+    }
+    time.whole = enough(time.spare_nodes);
+    time.goodput *= time.whole;
+  }
   time.total = time.without_failures / time.goodput;
-  time.low = time.steps * report.step_low / time.goodput;
-  time.high = time.steps * report.step_high / time.goodput;
-  time.gpu_hours = gpus * (time.total / units::s) / 3600;
+  time.low = report.step_low / report.step * time.total;
+  time.high = report.step_high / report.step * time.total;
+  const double paid = gpus + node * static_cast<double>(time.spare_nodes);
+  time.gpu_hours = paid * (time.total / units::s) / 3600;
   if (report.energy) time.energy = time.total * most_power(report.scenario, gpus);
   return time;
 }

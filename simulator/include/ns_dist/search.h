@@ -84,7 +84,7 @@ inline constexpr double kMostPlans = 1e8;
 struct SearchOptions {
   unsigned threads = 1;
   double within = 0.10;                       // answers other than the fastest are at most this much slower than it
-  std::function<void(double)> progress = {};  // share done, 0 to 1; called from one thread
+  std::function<void(double)> progress = {};  // share done, 0 to 1; called by one thread at a time
   const std::atomic<bool>* stop = nullptr;    // set it to end early with the best so far
   Team* team = nullptr;                       // processes that search the same space at the same time
 };
@@ -94,8 +94,9 @@ struct SearchAnswer {
   Report report;                            // as `simulate` reports the plan
   std::vector<Assignment> assignments;      // the least that repeats it, with what the request fixed
   Seconds behind, behind_low, behind_high;  // its step less that of the first answer, with a 90 % interval
-  Seconds network;  // what collectives and messages of the busiest stage take alone, hidden or not
-  int kinds = 0;    // kinds of parallelism: degrees above 1, and model chunks
+  Seconds network;                      // what collectives and messages of the busiest stage take alone, hidden or not
+  int kinds = 0;                        // kinds of parallelism: degrees above 1, and model chunks
+  std::optional<Seconds> unequal_step;  // of unequal GPUs (time_to_train.h), where somebody asked for it
 };
 
 // A plan that fits and is, by what is known of it, within the limit: for a picture.

@@ -1,9 +1,14 @@
 // How long does a training run take when parts of the cluster fail, and what does it cost?
 //
 // A run writes a checkpoint every now and then. A failure costs what was trained since the last one, and a restart.
-// Failures come independently of each other, at a constant rate. With the mean time between failures M, the time D to
-// write a checkpoint, the time R to restart and the time t of training between checkpoints, a run of work T takes
+// Failures come independently of each other, at a constant rate. With the mean time between failures M, the time D that
+// training stands still for a checkpoint, the time R to restart and the time t of training between checkpoints, a run
+// of work T takes
 //   T / t x M e^(R/M) (e^((t + D)/M) - 1)      (Daly 2006, Future Generation Computer Systems 22)
+//
+// An asynchronous checkpoint is copied into the hosts' memory, for which training stands still, and then written beside
+// training in a time W. It saves nothing before it is written: a failure costs, on average, W of training more. So D is
+// the time of the copy, and R is longer by W.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +23,14 @@
 
 namespace ns_dist {
 
-// 419 unexpected interruptions in 54 days of training on 16,384 GPUs (Llama 3, arXiv 2407.21783, s.3.3.4 and table 5):
-// 50,676 hours for one GPU with its share of the hosts and the network.
-inline constexpr Seconds kGpuTimeBetweenFailures = 54.0 * 24 * 3600 * 16'384 / 419 * units::s;
+// 419 unexpected interruptions in 54 days of training on 16,384 GPUs in 2,048 nodes (Llama 3, arXiv 2407.21783, s.3.3.4
+// and table 5): 50,676 hours for one GPU with its share of the hosts and the network. GPUs caused 246 of them (58.7 %),
+// switches and cables 35; 138 remain for hosts, their network cards, storage and software.
+inline constexpr Seconds kDaysOfSource = 54.0 * 24 * 3600 * units::s;
+inline constexpr Seconds kGpuTimeBetweenFailures = 16'384.0 / 419 * kDaysOfSource;
+inline constexpr Seconds kGpuAloneTimeBetweenFailures = 16'384.0 / 246 * kDaysOfSource;
+inline constexpr Seconds kNodeTimeBetweenFailures = 2'048.0 / 138 * kDaysOfSource;
+inline constexpr Seconds kNetworkTimeBetweenFailures = 16'384.0 / 35 * kDaysOfSource;  // what serves one GPU
 // The storage of the same cluster: 2 TB/s sustained for its 16,384 GPUs (arXiv 2407.21783, s.3.3.1).
 inline constexpr BytesPerSecond kStorageBandwidthPerGpu = 2.0 / 16'384 * units::TB / units::s;
 // From a failure until the run trains again: to notice it, to replace a node, to start and to read the checkpoint. An
@@ -29,11 +39,35 @@ inline constexpr Seconds kRestart = 600.0 * units::s;
 
 // What a cluster loses. Nothing given: the defaults above.
 struct Reliability {
-  Seconds gpu_time_between_failures = kGpuTimeBetweenFailures;  // of one GPU; of N of them an Nth
-  std::optional<Seconds> checkpoint;                            // to write one; training stands still
-  std::optional<BytesPerSecond> storage_bandwidth;              // of the whole cluster
+  // Of one GPU with its share of all else; of N of them an Nth. Given, the next three do not count.
+  std::optional<Seconds> gpu_time_between_failures;
+  Seconds gpu_alone = kGpuAloneTimeBetweenFailures;  // of one GPU
+  Seconds node = kNodeTimeBetweenFailures;           // of one node without its GPUs
+  Seconds network = kNetworkTimeBetweenFailures;     // of the switches and cables that serve one GPU; none in one node
+  std::optional<Seconds> checkpoint;                 // to write one
+  bool asynchronous = false;                         // it is written beside training; otherwise training stands still
+  std::optional<BytesPerSecond> storage_bandwidth;   // of the whole cluster
   Seconds restart = kRestart;
+  // How long a node that failed is away. Not given: it is replaced within `restart`.
+  std::optional<Seconds> repair;
+  // Nodes that wait to replace others. Not given, with `repair`: as many as are enough kWhole of the time.
+  std::optional<std::int64_t> spare_nodes;
 };
+inline constexpr double kWhole = 0.99;
+inline constexpr std::int64_t kMostSpares = 1'000'000;
+
+// The mean time between failures of a cluster.
+Seconds time_between_failures(const Reliability& reliability, double gpus, double nodes);
+// The share of the time in which at most `spares` nodes are away, if one fails every `time_between_failures` and is
+// away for `repair`: their number has Poisson's distribution. `spares`: at most kMostSpares.
+double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_failures);
+
+// The mean of the largest of n numbers of the standard normal distribution. 1: 0; 16,384: 3.97.
+double mean_of_largest(double n);
+// The step where GPUs differ in speed, with a standard deviation of `spread` (0.01: 1 %): all wait for the slowest. It
+// is as slow as the slowest of so many is on average, and lies in that one of the first, the middle and the last stage
+// where it costs most. Errors: a spread that is not from 0 to 0.1; those of step_time.
+Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread);
 
 // The time of training between two checkpoints that loses least (Daly 2006): sqrt(2 D M) and two more terms of
 // its series, less D; M where D is 2 M or more. Young's rule is the first term.
@@ -46,15 +80,20 @@ Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments);
 
 struct TrainingTime {
   double tokens = 0, steps = 0;
+  Seconds step;  // with unequal GPUs
   Seconds without_failures;
   Seconds total, low, high;  // with failures; the interval is that of the step
   double goodput = 1;
   Seconds time_between_failures, checkpoint, interval;  // of the cluster; to write one; between two
-  double gpu_hours = 0;                                 // of `total`
-  std::optional<Joules> energy;  // of `total`, at most (energy.h); where the GPU's board power is known
+  Seconds standstill;                                   // of training, for one checkpoint
+  std::int64_t spare_nodes = 0;
+  double whole = 1;              // share of the time with enough nodes; part of the goodput
+  double gpu_hours = 0;          // of `total`, spare nodes included
+  std::optional<Joules> energy;  // of `total`, at most (energy.h), without spare nodes; where board power is known
 };
-// Errors: a number of tokens that is not above 0.
-Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability = {});
+// `step`: that of step_of_unequal_gpus; otherwise the report's. Errors: a number of tokens that is not above 0.
+Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability = {},
+                                   std::optional<Seconds> step = std::nullopt);
 
 // Prices that a user writes down.
 struct Prices {

@@ -107,6 +107,77 @@ TEST(SearchCommand, ADeadlineFindsTheLeastCluster) {
   EXPECT_FALSE(searched(job + "20d --gpus " + half)["table"][0].value("in_time", false));
 }
 
+// A deadline that no size meets: the search ends where more GPUs train no sooner, and says how soon it would be.
+TEST(SearchCommand, ADeadlineThatNobodyMeetsEndsWhereMoreGpusDoNotHelp) {
+  const std::string job =
+      "--model llama3-8b --tokens 15T --deadline 2d --global-batch 512 --schedule 1f1b --micro-batch 1 --recompute "
+      "none "
+      "--tp 8 --cp 1 --zero 1";
+  const json found = searched(job);
+  ASSERT_GE(found["table"].size(), 3u);
+  EXPECT_LT(found["table"].back()["gpus"].get<int>(), 1 << 20);
+  const json* soonest = &found["table"][0];
+  for (const json& row : found["table"]) {
+    EXPECT_FALSE(row.value("in_time", false));
+    if (row["training"]["seconds"] < (*soonest)["training"]["seconds"]) soonest = &row;
+  }
+  const std::string page = run_command("ns-dist search " + job).out;
+  EXPECT_THAT(page, HasSubstr("No cluster of these is in time; the soonest takes"));
+  // With failures, not by the step alone.
+  const std::string gpus = std::to_string((*soonest)["gpus"].get<int>());
+  std::string fastest = page.substr(page.find("The fastest: ") + 13);
+  fastest.resize(fastest.find(' '));
+  std::erase(fastest, ',');
+  EXPECT_EQ(fastest, gpus) << page;
+}
+
+// Several fabrics, or models, are rows of one table, which tells them apart.
+TEST(SearchCommand, RowsOfATableAreToldApart) {
+  const std::string job = "search --gpus 16 --schedule 1f1b --micro-batch 1 --global-batch 64 ";
+  const std::string fabrics =
+      run_command("ns-dist " + job + "--model llama3-8b --inter-bandwidth '12.5 GB/s,50 GB/s'").out;
+  for (const char* word : {"between nodes", " 12.5 GB/s ", " 50 GB/s "}) EXPECT_THAT(fabrics, HasSubstr(word));
+  EXPECT_THAT(fabrics, ::testing::Not(HasSubstr("inside nodes")));
+  const std::string models = run_command("ns-dist " + job + "--model llama3-8b,gpt3-13b").out;
+  for (const char* word : {"model ", " llama3-8b ", " gpt3-13b "}) EXPECT_THAT(models, HasSubstr(word));
+  const std::string sizes = run_command("ns-dist search --gpus 8,16 --model llama3-8b --tp 1 --pp 1").out;
+  EXPECT_THAT(sizes, ::testing::Not(HasSubstr("between nodes"))) << "sizes alone need no column";
+}
+
+// Two dots are a range of numbers, or a folder.
+TEST(SearchCommand, FilesOfAFolderAboveAreNoRanges) {
+  const ScratchFolder folder;
+  std::filesystem::create_directory(folder.path() / "below");
+  std::filesystem::copy_file(std::filesystem::path(NS_DIST_SOURCE_DIR) / "configs/models/llama3-8b.json",
+                             folder.path() / "m.json");
+  const CommandResult found = run_command(
+      "ns-dist search --model ../m.json --gpus 8 --tp 8 --pp 1 --cp 1 --global-batch 8", folder.path() / "below");
+  EXPECT_EQ(found.code, 0) << found.err;
+  std::ofstream(folder.path() / "below/sweep.json") << R"({"model": "../m.json", "tp": 8})";
+  EXPECT_EQ(run_command("ns-dist search --sweep sweep.json --output o.jsonl", folder.path() / "below").code, 0);
+  EXPECT_THAT(read_text(folder.path() / "below/o.jsonl"), HasSubstr("step_time_s"));
+}
+
+// What fails, how checkpoints are written, who waits for whom: the page says what was assumed.
+TEST(SearchCommand, ATrainingHasItsFailures) {
+  const std::string job = "--model llama3-8b --gpus 64 --global-batch 256 --schedule 1f1b --micro-batch 1 --tokens 1T ";
+  const json plain = searched(job)["table"][0]["training"];
+  EXPECT_EQ(plain["checkpoint_standstill_s"], plain["checkpoint_s"]);
+  const json more = searched(job + "--checkpoint-async --repair-time 7d --gpu-spread 1%")["table"][0]["training"];
+  EXPECT_LT(more["checkpoint_standstill_s"].get<double>(), more["checkpoint_s"].get<double>());
+  EXPECT_GT(more["spare_nodes"].get<int>(), 0);
+  EXPECT_GT(more["step_time_s"].get<double>(), plain["step_time_s"].get<double>());
+  const std::string page =
+      run_command("ns-dist search " + job + "--checkpoint-async --repair-time 7d --spare-nodes 1 --gpu-spread 1").out;
+  for (const char* word : {"training stands still for", "1 spare node:", "GPUs differ in speed by 1 %"}) {
+    EXPECT_THAT(page, HasSubstr(word));
+  }
+  const json often = searched(job +
+                              "--gpu-time-between-failures 1000h --node-time-between-failures 1000h "
+                              "--network-time-between-failures 1000h")["table"][0]["training"];
+  EXPECT_NEAR(often["time_between_failures_s"].get<double>(), 3600 * 1000 / (64.0 + 8 + 64), 1e-6);
+}
+
 constexpr const char* kTrained =
     "ns-dist search --model llama3-8b --gpu h100 --global-batch 256 --schedule 1f1b --micro-batch 1 --recompute none "
     "--tokens 1T --prices prices.json ";
@@ -236,6 +307,26 @@ TEST(SearchCommand, AnInterruptPrintsTheBestSoFar) {
   const json found = json::parse(result.out);
   EXPECT_TRUE(found["interrupted"]);
   EXPECT_GT(found["left_out"]["not_looked_at"].get<double>(), 0);
+  for (const json& plan : found["plans"]) {
+    EXPECT_GT(plan["network_s"].get<double>(), 0) << "several GPUs communicate, also in the best so far";
+  }
+}
+
+// In a table, too: the last line is no answer of a whole search, and others may be missing.
+TEST(SearchCommand, AnInterruptedTableSaysSo) {
+  const CommandResult result =
+      run_command("timeout --preserve-status -s INT 1 ns-dist search --gpu a100 --gpus 1024..4096");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("  interrupted: the last line is the best so far"));
+}
+
+TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
+  const CommandResult result = run_command("ns-dist search --model llama3-70b --gpus 8 --global-batch 64 --tp 8");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("no plan fits into memory"));
+  EXPECT_THAT(result.out, HasSubstr("--gpus 8..64"));
+  EXPECT_THAT(run_command("ns-dist search --model llama3-70b --gpus 8..64 --global-batch 64 --tp 8").out,
+              HasSubstr("The fastest: 64 x"));
 }
 
 TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
@@ -256,6 +347,10 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
         Case{"--gpus 16 --tokens 3X", "--tokens", 2},
         Case{"--gpus 16 --tokens 1T --deadline 3x", "--deadline", 2},
         Case{"--gpus 16 --within 0", "--within", 2},
+        Case{"--gpus 16 --repair-time 1d", "--tokens", 2},
+        Case{"--gpus 16 --tokens 1T --spare-nodes 1", "--repair-time", 2},
+        Case{"--gpus 16 --tokens 1T --gpu-spread 11", "--gpu-spread", 2},
+        Case{"--gpus 16 --tokens 1T --time-between-failures 1d --node-time-between-failures 1d", "twice", 2},
         Case{"--gpus 16 --csv /no/where", "--csv", 1},
         Case{"--gpus 16 --prices /no/where", "--prices", 1},
         Case{"--nodes 2 --gpus 16", "twice", 2},
@@ -309,6 +404,33 @@ TEST(SweepCommand, GoesOnAfterAKill) {
   EXPECT_EQ(other.code, 1);
   EXPECT_THAT(other.err, HasSubstr("not of this sweep"));
   EXPECT_EQ(read_text(folder.path() / "rows.jsonl"), whole);
+}
+
+// The same as a CSV: a row is one line, whatever its error says.
+TEST(SweepCommand, ACsvGoesOnAfterAKill) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "sweep.json") << R"({"tp": [1, 3], "micro-batch": "1..5", "cp": [1, 7]})";
+  const std::string job = "ns-dist search --sweep sweep.json --model gpt3-13b --global-batch 24 --output rows.";
+  ASSERT_EQ(run_command(job + "csv", folder.path()).code, 0);
+  ASSERT_EQ(run_command(job + "jsonl", folder.path()).code, 0);
+  const std::string whole = read_text(folder.path() / "rows.csv"), lines = read_text(folder.path() / "rows.jsonl");
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), std::count(lines.begin(), lines.end(), '\n'));
+  EXPECT_THAT(whole, ::testing::StartsWith("row,plan/tp,training/micro_batch,plan/cp,ranks,step_time_s,"));
+  std::istringstream of_lines(lines);
+  std::string line;
+  for (int i = 0; i < 2; ++i) std::getline(of_lines, line);
+  const json first = json::parse(line);
+  EXPECT_THAT(whole, HasSubstr("\n0,1,1,1,1," + first["step_time_s"].dump() + ","));
+  for (const double share : {0.0, 0.01, 0.3, 0.77, 0.999, 1.0}) {
+    const auto bytes = static_cast<std::size_t>(share * static_cast<double>(whole.size()));
+    std::ofstream(folder.path() / "rows.csv", std::ios::binary) << whole.substr(0, bytes);
+    ASSERT_EQ(run_command(job + "csv", folder.path()).code, 0) << bytes;
+    EXPECT_EQ(read_text(folder.path() / "rows.csv"), whole) << bytes;
+  }
+  const CommandResult other = run_command(job + "csv --seq 1024", folder.path());
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr("not of this sweep"));
+  EXPECT_EQ(read_text(folder.path() / "rows.csv"), whole);
 }
 
 TEST(SweepCommand, RowsAreWhatSimulateAnswers) {

@@ -15,6 +15,7 @@ namespace {
 
 using namespace units;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Scenario resolved(const ScenarioSpec& spec, const Scenario* base = nullptr) {
@@ -286,6 +287,25 @@ TEST(Resolve, AdviceCanBeAddedToAPlan) {
     }
     EXPECT_GE(changes, 1) << field;
   }
+}
+
+// GPipe keeps every microbatch until the last forward pass: 1F1B fits without computing anything again.
+TEST(Resolve, ARemedyLeavesAScheduleThatKeepsTooMuch) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-70b").set("machine/gpu", "h100").set("training/global_batch", 256);
+  spec.set("plan/tp", 8).set("plan/pp", 4).set("plan/dp", 2).set("plan/schedule", "gpipe");
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  ASSERT_FALSE(report->fits);
+  ASSERT_TRUE(report->remedy);
+  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
+  const auto again = simulate(resolved(spec));
+  ASSERT_TRUE(again) << to_text(again.error());
+  EXPECT_EQ(again->scenario.plan.schedule, "1f1b");
+  EXPECT_EQ(again->scenario.plan.recompute, Recompute::kNone);
+  EXPECT_TRUE(again->fits);
+  EXPECT_NEAR(again->step / report->remedy->step, 1, 1e-9);
+  EXPECT_LT(again->step, 1.1 * report->step) << "full recomputation takes a third more";
 }
 
 // A remedy can be added to the plan's own flags, too. Experts are spread over more ranks. The optimizer goes to the

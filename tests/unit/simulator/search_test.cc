@@ -14,6 +14,7 @@
 #include "ns_dist/memory.h"
 #include "ns_dist/simulator.h"
 #include "step_difference.h"
+#include "support/simulator_fakes.h"
 
 namespace ns_dist {
 namespace {
@@ -188,6 +189,20 @@ TEST(SearchTest, StopsWhenItIsTold) {
   ASSERT_TRUE(result.has_value());
   EXPECT_TRUE(result->interrupted);
   EXPECT_EQ(result->unseen, result->plans);
+}
+
+// From the bounds on, which take most of a long search.
+TEST(SearchTest, TellsItsProgressFromTheBeginning) {
+  const auto found = space(request(16));
+  const auto session = Session::make(found->base());
+  std::vector<double> shares;
+  const auto result =
+      search(*found, *session, {.threads = 2, .progress = [&](double share) { shares.push_back(share); }});
+  ASSERT_TRUE(result.has_value());
+  ASSERT_GE(shares.size(), 3u);
+  EXPECT_LT(shares.front(), 0.5);
+  EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
+  EXPECT_LE(shares.back(), 1);
 }
 
 // What a search leaves out is slower than the limit: every plan within it is a point, however many stages it has. Where

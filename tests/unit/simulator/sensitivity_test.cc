@@ -69,6 +69,28 @@ TEST(WhatIf, EverythingTwiceAsFastIsAtMostTwiceAsFast) {
   EXPECT_LT(changed(base, "kernel-efficiency x2").step, 0.95 * step_of(base));
 }
 
+// Amdahl 1967: where a share f of the step is made k times as fast, it takes 1 - f + f / k of its time. Here f is the
+// all-reduce and all-gather of the replicas, which nothing overlaps with and links between nodes alone decide.
+TEST(WhatIf, AShareOfTheStepFollowsAmdahl) {
+  const Scenario base = scenario({{"plan/pp", "1"},
+                                  {"plan/dp", "8"},
+                                  {"plan/overlap_grad_reduce", "off"},
+                                  {"plan/overlap_param_gather", "off"},
+                                  {"network/contention", "off"},
+                                  {"network/compute_slowdown", "off"},
+                                  {"network/algorithm", "ring"},
+                                  {"network/protocol", "simple"},
+                                  {"machine/inter_bandwidth", "5 GB/s"}});
+  const auto answer = simulate(base);
+  ASSERT_TRUE(answer.has_value());
+  const double share = answer->breakdown.dp_exposed / answer->step;
+  ASSERT_GT(share, 0.3);
+  for (const double k : {2.0, 4.0, 8.0}) {
+    const Sensitivity faster = changed(base, "inter-bandwidth x" + std::to_string(k));
+    EXPECT_NEAR(faster.step / answer->step, 1 - share + share / k, 0.002 * share) << k;
+  }
+}
+
 // One node has no links between nodes: with the only part that it has, "all of these" would say the same again.
 TEST(WhatIf, AbsentPartsChangeNothing) {
   const Scenario alone = scenario({{"plan/dp", "1"}, {"machine/nodes", "1"}});

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numbers>
+#include <random>
 
 #include "ns_dist/energy.h"
 #include "ns_dist/parameters.h"
@@ -18,9 +20,67 @@ constexpr Seconds kHour = 3600.0 * units::s;
 
 // A cluster of the size of the source fails as often as the source says.
 TEST(TimeToTrain, TheClusterOfTheSourceFailsFourHundredNineteenTimes) {
-  const Seconds between = kGpuTimeBetweenFailures / 16'384.0;
+  const Seconds between = time_between_failures({}, 16'384, 2'048);
   EXPECT_NEAR((54 * 24.0 * kHour) / between, 419, 1e-9);
   EXPECT_NEAR(between / kHour, 3.09, 0.005);
+  EXPECT_NEAR(kGpuTimeBetweenFailures / 16'384.0 / between, 1, 1e-12);
+}
+
+// Rates add up: of GPUs, of nodes, and of the switches and cables, of which one node needs none.
+TEST(TimeToTrain, RatesOfPartsAddUp) {
+  Reliability parts;
+  parts.gpu_alone = 800.0 * kHour;
+  parts.node = 100.0 * kHour;
+  parts.network = 1600.0 * kHour;
+  EXPECT_NEAR(time_between_failures(parts, 16, 2) / kHour, 1 / (16 / 800.0 + 2 / 100.0 + 16 / 1600.0), 1e-9);
+  EXPECT_NEAR(time_between_failures(parts, 8, 1) / kHour, 1 / (8 / 800.0 + 1 / 100.0), 1e-9);
+  parts.gpu_time_between_failures = 400.0 * kHour;
+  EXPECT_NEAR(time_between_failures(parts, 16, 2) / kHour, 25, 1e-9);
+}
+
+// Poisson: e^-a for none away, e^-a (1 + a) for at most one.
+TEST(TimeToTrain, SpareNodesReplaceThoseThatAreAway) {
+  for (const double a : {0.1, 1.0, 3.0}) {
+    EXPECT_NEAR(whole_share(0, a * kHour, kHour), std::exp(-a), 1e-12);
+    EXPECT_NEAR(whole_share(1, a * kHour, kHour), std::exp(-a) * (1 + a), 1e-12);
+    EXPECT_NEAR(whole_share(1000, a * kHour, kHour), 1, 1e-12);
+  }
+  EXPECT_NEAR(whole_share(100'000, 100'000.0 * kHour, kHour), 0.5, 0.002) << "the median of many is their mean";
+}
+
+// Closed forms (David and Nagaraja, Order Statistics, s.3.2): 1/sqrt(pi) of two, 3/(2 sqrt(pi)) of three.
+TEST(TimeToTrain, TheLargestOfNumbersOfANormalDistribution) {
+  const double root = std::sqrt(std::numbers::pi);
+  EXPECT_NEAR(mean_of_largest(1), 0, 1e-6);
+  EXPECT_NEAR(mean_of_largest(2), 1 / root, 1e-6);
+  EXPECT_NEAR(mean_of_largest(3), 1.5 / root, 1e-6);
+  EXPECT_GT(mean_of_largest(16'384), mean_of_largest(8'192));
+  EXPECT_LT(mean_of_largest(16'384), std::sqrt(2 * std::log(16'384.0))) << "its upper bound";
+}
+
+// What happens, one failure after the other: a checkpoint counts only when it has been written, `write` after its copy.
+double trained_share(double interval, double standstill, double write, double restart, double between) {
+  std::mt19937_64 random(7);
+  std::exponential_distribution<double> failure(1 / between);
+  double now = 0, trained = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    const double until = failure(random);  // from the end of a restart
+    const double cycle = interval + standstill;
+    double whole = std::floor(until / cycle);
+    if (whole > 0 && until - whole * cycle < write) --whole;
+    trained += whole * interval;
+    now += until + restart;
+  }
+  return trained / now;
+}
+
+TEST(TimeToTrain, AsynchronousCheckpointsCountWhenTheyAreWritten) {
+  for (const double write : {0.0, 200.0, 600.0}) {
+    const double between = 36'000, interval = 700, standstill = 5, restart = 100;
+    const double forecast =
+        goodput(interval * units::s, standstill * units::s, (restart + write) * units::s, between * units::s);
+    EXPECT_NEAR(forecast / trained_share(interval, standstill, write, restart, between), 1, 0.002) << write;
+  }
 }
 
 TEST(TimeToTrain, RareFailuresLeaveYoungsInterval) {
@@ -97,6 +157,62 @@ TEST(TimeToTrain, StepsTimesStepByGoodput) {
   given.checkpoint = 60.0 * units::s;
   EXPECT_EQ(time_to_train(*answer, 300e9, given)->checkpoint, 60.0 * units::s);
   EXPECT_FALSE(time_to_train(*answer, 0).has_value());
+}
+
+Report answer_of(const ScenarioSpec& spec) { return *simulate(*resolve(spec, Catalog::standard())); }
+
+// Training stands still only while each GPU copies its share over PCIe: 14 bytes of 174.6 B parameters / 1,024 GPUs.
+TEST(TimeToTrain, AsynchronousCheckpointsAreCopiedFirst) {
+  ScenarioSpec spec;
+  spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 8);
+  const Report answer = answer_of(spec);
+  Reliability asynchronous;
+  asynchronous.asynchronous = true;
+  const auto time = time_to_train(answer, 300e9, asynchronous), before = time_to_train(answer, 300e9);
+  const double share = checkpoint_size(answer.scenario.model, DType::kBf16, MomentType::kFp32) / units::B / 1024;
+  EXPECT_NEAR(time->standstill / units::s, share / (answer.scenario.cluster.gpu.pcie_bandwidth / (units::B / units::s)),
+              1e-9);
+  EXPECT_EQ(time->checkpoint, before->checkpoint);
+  EXPECT_EQ(before->standstill, before->checkpoint);
+  EXPECT_GE(time->interval, time->checkpoint) << "one at a time is written";
+  EXPECT_GT(time->goodput, before->goodput);
+  EXPECT_DOUBLE_EQ(time->goodput,
+                   goodput(time->interval, time->standstill, kRestart + time->checkpoint, time->time_between_failures));
+}
+
+// The least number that is enough 99 % of the time; fewer cost time, more cost money.
+TEST(TimeToTrain, SpareNodesArePaid) {
+  ScenarioSpec spec;
+  spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 8);
+  const Report answer = answer_of(spec);
+  Reliability repaired;
+  repaired.repair = 100.0 * kHour;  // two nodes away, on average
+  const auto none = time_to_train(answer, 300e9), some = time_to_train(answer, 300e9, repaired);
+  EXPECT_EQ(none->spare_nodes, 0);
+  EXPECT_EQ(none->whole, 1);
+  EXPECT_GE(some->whole, 0.99);
+  EXPECT_LT(whole_share(some->spare_nodes - 1, *repaired.repair, some->time_between_failures), 0.99);
+  EXPECT_DOUBLE_EQ(some->goodput, none->goodput * some->whole);
+  EXPECT_NEAR(some->gpu_hours, (1024.0 + 8.0 * static_cast<double>(some->spare_nodes)) * (some->total / kHour), 1e-3);
+  repaired.spare_nodes = 0;
+  EXPECT_NEAR(time_to_train(answer, 300e9, repaired)->whole,
+              std::exp(-(*repaired.repair / some->time_between_failures)), 1e-12);
+}
+
+// All wait for the slowest: the step grows, and by no more than that GPU is slower.
+TEST(TimeToTrain, UnequalGpusWaitForTheSlowest) {
+  ScenarioSpec spec;
+  spec.set("model", "gpt3-13b").set("plan/tp", 4).set("plan/pp", 2).set("plan/dp", 4).set("host/cuda_graphs", "on");
+  const Report answer = answer_of(spec);
+  EXPECT_EQ(*step_of_unequal_gpus(answer.scenario, 0), answer.step);
+  const Seconds step = *step_of_unequal_gpus(answer.scenario, 0.02);
+  const double factor = 1 / (1 - 0.02 * mean_of_largest(32));
+  EXPECT_GT(step / answer.step, 1 + 0.5 * (factor - 1)) << "kernels are most of this step";
+  EXPECT_LE(step / answer.step, factor);
+  const auto time = time_to_train(answer, 1e12, {}, step);
+  EXPECT_DOUBLE_EQ(time->without_failures / units::s, time->steps * (step / units::s));
+  EXPECT_NEAR(time->high / time->total, answer.step_high / answer.step, 1e-12);
+  for (const double wrong : {-0.01, 0.11}) EXPECT_FALSE(step_of_unequal_gpus(answer.scenario, wrong).has_value());
 }
 
 // Worked by hand: 1,024 GPUs of 700 W for the step, and for as many steps as 1e12 tokens need.
