@@ -93,6 +93,9 @@ BlockStep heads(const Shape& shape) {
     // A kernel for queries and one for keys (Megatron-Core, apply_rotary_pos_emb).
     add("attention.rotary.queries", Elementwise{"rotary", shape.tokens * shape.heads * rotated, 1, 1, 3});
     add("attention.rotary.keys", Elementwise{"rotary", shape.tokens * rotated_keys * rotated, 1, 1, 3});
+    // Queries of several groups lie between their keys and values: a copy brings them together. Backward, one kernel
+    // joins the gradients of queries, keys and values (Megatron-Core, attention.py, get_query_key_value_tensors: a
+    // reshape of what is no view, and SplitAlongDim's torch.cat).
     if (!shape.model->mla) {
       const std::int64_t queries = shape.heads * shape.query_dim, all = queries + 2 * shape.kv_heads * shape.query_dim;
       const auto bytes = [&](std::int64_t columns) {

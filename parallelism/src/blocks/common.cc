@@ -231,8 +231,11 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   step.forward.push_back(kernel(shape, step.name, Normalization{kind, rows, columns, Pass::kForward, library}));
   step.input_gradient.push_back(
       kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
-  // Gradients of what is no product's weight are added to the sums by a kernel for each parameter.
-  for (int i = 0; i < (kind == NormalizationKind::kLayerNorm ? 2 : 1); ++i) add_to_sums(shape, step.weight_gradient, name, columns);
+  // Gradients of what is no product's weight are added to the sums by a kernel for each parameter (Megatron-Core,
+  // distributed_data_parallel.py: main_grad.add_; PyTorch, AccumulateGrad).
+  for (int i = 0; i < (kind == NormalizationKind::kLayerNorm ? 2 : 1); ++i) {
+    add_to_sums(shape, step.weight_gradient, name, columns);
+  }
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
   step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);
