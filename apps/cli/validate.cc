@@ -168,7 +168,8 @@ int validate_command(int argc, const char* const* argv) {
   app.add_option("--runs", request.of.runs,
                  "publications: names in configs/runs, or JSON files [all that are built in]")
       ->type_name("ID|FILE");
-  app.add_option("--publication", request.of.titles, "runs of --data, plans: only publications whose title holds TEXT [all]")
+  app.add_option("--publication", request.of.titles,
+                 "runs of --data, plans: only publications whose title holds TEXT [all]")
       ->type_name("TEXT");
   app.add_option("--kernel-calibration", request.of.kernel_calibration,
                  "runs of --data: corrections measured on their GPU, as ns-dist calibrate writes them [none]")

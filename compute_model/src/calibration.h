@@ -17,8 +17,8 @@ struct CalibrationPlace {
 };
 CalibrationPlace calibration_place(const Operator& op, double seconds, double compute, double memory);
 
-// The process: forecasts of unmeasured GPUs are off by some 15 % in general, by some 20 % more in a region of a factor e
-// of duration or ridge, by some 6 % in a layout, epilogue, mask or pass, and by some 7 % for a single kernel
+// The process: forecasts of unmeasured GPUs are off by some 15 % in general, by some 20 % more in a region of a factor
+// e of duration or ridge, by some 6 % in a layout, epilogue, mask or pass, and by some 7 % for a single kernel
 // (`calibration_covariance`), which a measurement tells to 4 %.
 inline constexpr double kCalibrationScatter = 0.04 * 0.04;
 double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace& b);

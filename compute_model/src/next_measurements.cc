@@ -26,13 +26,15 @@ struct Kernel {
 // Of |ln(measured / forecast)|, which is normally distributed around zero.
 double expected_error(double variance) { return std::sqrt(2 / std::numbers::pi * (variance + kCalibrationScatter)); }
 
-// A kernel is not measured where the calibration knows as much of it as of a single kernel beside others.
-constexpr double kTold = 0.08 * 0.08;
+// A kernel is not measured where little but its own 7 % is unknown.
+constexpr double kTold = 0.09 * 0.09;
 
 std::vector<CalibrationPlace> places_of(const FamilyCalibration* family) {
   std::vector<CalibrationPlace> places;
   if (family == nullptr) return places;
-  for (const FamilyCalibration::Point& point : family->points) places.push_back({point.duration, point.ridge, point.kernel});
+  for (const FamilyCalibration::Point& point : family->points) {
+    places.push_back({point.duration, point.ridge, point.kernel});
+  }
   return places;
 }
 
@@ -47,8 +49,7 @@ Eigen::MatrixXd covariances(const std::vector<CalibrationPlace>& a, const std::v
 }
 
 // Of the process at `x`, given measurements at `measured` (Rasmussen and Williams 2006, eq. 2.24).
-Eigen::MatrixXd posterior(const std::vector<CalibrationPlace>& x,
-                          const std::vector<CalibrationPlace>& measured) {
+Eigen::MatrixXd posterior(const std::vector<CalibrationPlace>& x, const std::vector<CalibrationPlace>& measured) {
   Eigen::MatrixXd prior = covariances(x, x);
   if (measured.empty()) return prior;
   Eigen::MatrixXd known = covariances(measured, measured);

@@ -23,8 +23,8 @@ Result<Session> Session::make(const Scenario& scenario) {
   NetworkModelOptions collectives = network_options(scenario.network);
   NS_TRY(collectives.ranks, rank_count(scenario.plan));
   Cluster busy = scenario.cluster;
-  // Collectives run beside products or between them, on SMs whose clock is that of products (NCCL's latencies grow as it
-  // falls; network_model/src/links.cc).
+  // Collectives run beside products or between them, on SMs whose clock is that of products (NCCL's latencies grow as
+  // it falls; network_model/src/links.cc).
   if (scenario.training.precision != Precision::kFp32) {
     busy.gpu.boost_clock /= training_slowdown(busy.gpu, scenario.constants.exponent);
   }

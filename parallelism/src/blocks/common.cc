@@ -236,6 +236,7 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   for (int i = 0; i < (kind == NormalizationKind::kLayerNorm ? 2 : 1); ++i) {
     add_to_sums(shape, step.weight_gradient, name, columns);
   }
+  freeze(shape, step);
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
   step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);

@@ -64,8 +64,7 @@ TEST(KernelCalibration, AKernelThatWasMeasuredTakesWhatWasMeasured) {
   const auto calibration = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {.mode = Mode::kSustained});
   ASSERT_TRUE(calibration) << to_text(calibration.error());
   const auto corrected = make_compute_model(
-      h100(),
-      {.mode = Mode::kSustained, .calibration = std::make_shared<const KernelCalibration>(*calibration)});
+      h100(), {.mode = Mode::kSustained, .calibration = std::make_shared<const KernelCalibration>(*calibration)});
   const auto factor = [&](std::int64_t m, GemmLayout layout = GemmLayout::kNT) {
     const Operator op{Gemm{.m = m, .n = 8192, .k = 4096, .layout = layout}, DType::kBf16};
     return (*corrected)->forecast(op)->latency / (*plain)->forecast(op)->latency;
@@ -101,7 +100,7 @@ TEST(KernelCalibration, ProductsCorrectWhatRunsOnMatrixUnitsAndWasNotMeasured) {
   for (const Operator& op : {Operator{attention, DType::kBf16},
                              Operator{GroupedGemm{.experts = 8, .rows = 16384, .n = 4096, .k = 4096}, DType::kBf16}}) {
     const Forecast before = *(*plain)->forecast(op), after = *(*corrected)->forecast(op);
-    EXPECT_NEAR(after.latency / before.latency, 1.3, 0.06) << to_text(op);
+    EXPECT_NEAR(after.latency / before.latency, 1.3, 0.07) << to_text(op);
     EXPECT_EQ(after.method, "corrected as measured products of this GPU are");
   }
   const Operator norm{Normalization{.rows = 8192, .columns = 8192}, DType::kBf16};

@@ -264,7 +264,8 @@ TEST_F(GptLayer, CommunicationStandsWhereTheSplitRegionsBegin) {
   EXPECT_THAT(names(step(block, "mlp.fc1").input_gradient),
               ElementsAre("mlp.fc1.dgrad", "mlp.fc1.dgrad.reduce_scatter"));
   EXPECT_THAT(names(step(block, "mlp.fc1").weight_gradient),
-              ElementsAre("mlp.fc1.input.all_gather", "mlp.fc1.wgrad", "mlp.fc1.bias_gradient"));
+              ElementsAre("mlp.fc1.input.all_gather", "mlp.fc1.wgrad", "mlp.fc1.bias_gradient",
+                          "mlp.fc1.bias.wgrad.accumulate"));
   EXPECT_THAT(names(step(block, "mlp.fc2").forward), ElementsAre("mlp.fc2", "mlp.reduce_scatter"));
   EXPECT_THAT(names(step(block, "mlp.fc2").input_gradient), ElementsAre("mlp.fc2.grad.all_gather", "mlp.fc2.dgrad"));
   EXPECT_THAT(names(step(block, "attention.core").input_gradient),
@@ -309,8 +310,7 @@ TEST(Attention, KeyValueHeadsAreReplicated) {
 TEST(Attention, PartsOfOneProductAreCopied) {
   const auto heads = [](std::int64_t key_heads, std::int64_t tp) {
     const ParallelPlan plan{.tp = tp};
-    const Block block =
-        attention_block(Shape(llama(1, 512, 8, key_heads, 1024), plan, {1, 1, 128, Precision::kBf16}));
+    const Block block = attention_block(Shape(llama(1, 512, 8, key_heads, 1024), plan, {1, 1, 128, Precision::kBf16}));
     return step(block, "attention.heads");
   };
   const BlockStep grouped = heads(2, 1);
@@ -319,7 +319,7 @@ TEST(Attention, PartsOfOneProductAreCopied) {
   EXPECT_THAT(names(grouped.input_gradient),
               ElementsAre("attention.rotary.keys.backward", "attention.rotary.queries.backward",
                           "attention.heads.backward.join"));
-  const auto copied = [](const Call& call) { return std::get<Copy>(std::get<Operator>(call.what).kind).size / B; };
+  const auto copied = [](const Call& call) { return std::get<Copy>(std::get<Operator>(call.what).kind).bytes / B; };
   EXPECT_DOUBLE_EQ(copied(grouped.forward.front()), 128 * 8 * 64 * 2);
   EXPECT_DOUBLE_EQ(copied(grouped.input_gradient.back()), 128 * (8 + 2 * 2) * 64 * 2);
   EXPECT_EQ(heads(2, 2).forward.size(), 2U);  // one group a rank
