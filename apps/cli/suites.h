@@ -13,7 +13,8 @@ namespace ns_dist::cli {
 struct SuiteRequest {
   std::filesystem::path data;       // measured data, as --data names it: a folder, of runs a file; empty: none given
   std::vector<std::string> runs;    // ids or files of published runs
-  std::vector<std::string> titles;  // of publications whose plans are compared
+  std::vector<std::string> titles;  // of publications of runs and plans
+  std::string calibration, kernel_calibration;  // files, of the machine of the runs; empty: none
   unsigned threads = 1;
   bool refit = false;  // leave each GPU out in turn
 };

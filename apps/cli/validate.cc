@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -32,11 +33,14 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   const Catalog catalog = Catalog::standard();
   if (!request.data.empty()) {
     NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
+    RunSuiteOptions options{request.titles, {}, request.refit};
+    if (!request.calibration.empty()) options.with.set("network/calibration", request.calibration);
+    if (!request.kernel_calibration.empty()) options.with.set("kernels/calibration", request.kernel_calibration);
     SuiteAnswer all;
     for (const std::filesystem::path& collection : collections) {
       Progress progress("validating", 1);
       NS_TRY(RunSuite suite,
-             check_run_collection(collection, catalog, request.refit, [&](double share) { progress.share(share); }));
+             check_run_collection(collection, catalog, options, [&](double share) { progress.share(share); }));
       progress.done();
       if (collections.size() > 1) all.markdown += fmt::format("{}\n\n", collection.filename().string());
       all.markdown += suite.markdown + (collections.size() > 1 ? "\n" : "");
@@ -127,6 +131,17 @@ Result<int> answer(ValidateRequest& request) {
     }
     wanted.push_back(&*found);
   }
+  for (const auto& [flag, file] : {std::pair("--kernel-calibration", &request.of.kernel_calibration),
+                                   std::pair("--calibration", &request.of.calibration)}) {
+    const bool reads = !request.data.empty() && request.suites == std::vector<std::string>{"runs"};
+    if (file->empty() || reads) continue;
+    return fail({ErrorCode::kUsage,
+                 "only published runs of a file are forecast with corrections of their machine",
+                 flag,
+                 "--suite runs with --data FILE",
+                 "add --data FILE, or leave it out",
+                 {}});
+  }
   std::vector<Error> mistakes;
   std::size_t rows = 0;
   for (const Suite* suite : wanted) {
@@ -153,8 +168,15 @@ int validate_command(int argc, const char* const* argv) {
   app.add_option("--runs", request.of.runs,
                  "publications: names in configs/runs, or JSON files [all that are built in]")
       ->type_name("ID|FILE");
-  app.add_option("--publication", request.of.titles, "plans: only publications whose title holds TEXT [all]")
+  app.add_option("--publication", request.of.titles,
+                 "runs of --data, plans: only publications whose title holds TEXT [all]")
       ->type_name("TEXT");
+  app.add_option("--kernel-calibration", request.of.kernel_calibration,
+                 "runs of --data: corrections measured on their GPU, as ns-dist calibrate writes them [none]")
+      ->type_name("FILE");
+  app.add_option("--calibration", request.of.calibration,
+                 "runs of --data: the same of their cluster's collectives [none]")
+      ->type_name("FILE");
   app.add_flag("--refit", request.of.refit,
                "also fit without each GPU and generation (kernels), without each publication (runs), minutes");
   app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");

@@ -1,7 +1,7 @@
 // What a calibration asks of a forecast.
 #pragma once
 
-#include <array>
+#include <string>
 #include <utility>
 
 #include "ns_dist/gpu.h"
@@ -10,10 +10,18 @@
 
 namespace ns_dist {
 
-// The process: forecasts of unmeasured GPUs are off by some 15 % in general and by some 20 % more in a region of a
-// factor e of duration or ridge (`calibration_covariance`); single kernels scatter by some 8 %.
-inline constexpr double kCalibrationScatter = 0.08 * 0.08;
-double calibration_covariance(const std::array<double, 2>& a, const std::array<double, 2>& b);
+// Where a kernel stands: ln(forecast / 100 us), ln(compute / memory), and what it is, as to_spec() writes it.
+struct CalibrationPlace {
+  double duration = 0, ridge = 0;
+  std::string kernel;  // empty: not known
+};
+CalibrationPlace calibration_place(const Operator& op, double seconds, double compute, double memory);
+
+// The process: forecasts of unmeasured GPUs are off by some 15 % in general, by some 20 % more in a region of a factor
+// e of duration or ridge, by some 6 % in a layout, epilogue, mask or pass, and by some 7 % for a single kernel
+// (`calibration_covariance`), which a measurement tells to 4 %.
+inline constexpr double kCalibrationScatter = 0.04 * 0.04;
+double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace& b);
 
 inline constexpr std::size_t kFewestRows = 3;  // of a family, for a correction
 
@@ -27,10 +35,8 @@ struct CalibrationChoice {
 CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op);
 inline constexpr double kBorrowed = 1.5;  // times as wide an interval where the measurements are another family's
 
-// Where a forecast stands: ln(forecast / 100 us), ln(compute / memory).
-std::array<double, 2> calibration_inputs(double seconds, double compute, double memory);
-// ln(measured / forecast) there, by the measurements.
-double correction_at(const FamilyCalibration& family, const std::array<double, 2>& x);
+// ln(measured / forecast) at `x`, by the measurements.
+double correction_at(const FamilyCalibration& family, const CalibrationPlace& x);
 
 // Seconds of `op` at the nominal peak and at the nominal memory bandwidth.
 std::pair<double, double> pipe_seconds(const Gpu& gpu, const Operator& op);

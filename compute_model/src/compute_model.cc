@@ -151,7 +151,7 @@ class KernelModel final : public BatchCost {
     if (f == nullptr) return;
     const auto [compute, memory] = pipe_seconds(machine().gpu, op);
     estimate.seconds = std::max(estimate.seconds, roofline.floor());  // as calibrate_kernels saw it
-    const double factor = std::exp(correction_at(*f, calibration_inputs(estimate.seconds, compute, memory)));
+    const double factor = std::exp(correction_at(*f, calibration_place(op, estimate.seconds, compute, memory)));
     estimate.seconds *= factor;
     estimate.low = estimate.seconds * std::exp(f->low * (own ? 1 : kBorrowed));
     estimate.high = estimate.seconds * std::exp(f->high * (own ? 1 : kBorrowed));

@@ -11,6 +11,7 @@
 #include "calibration.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/kernel_table.h"
+#include "ns_dist/operator_text.h"
 
 namespace ns_dist {
 namespace {
@@ -20,7 +21,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kSchema = "ns-dist/kernel-calibration/1";
 
 struct Observation {
-  std::array<double, 2> x{};
+  CalibrationPlace x = {};
   double residual = 0;  // ln(measured / forecast)
 };
 
@@ -48,7 +49,7 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   std::vector<double> errors;  // of each row, by the others
   for (Eigen::Index i = 0; i < n; ++i) {
     const Observation& row = rows[static_cast<std::size_t>(i)];
-    out.points.push_back({row.x[0], row.x[1], weights(i)});
+    out.points.push_back({row.x.duration, row.x.ridge, weights(i), row.x.kernel});
     errors.push_back(weights(i) / inverse(i, i));
     out.before += std::abs(std::exp(-residual(i)) - 1) / static_cast<double>(count);
     out.after += std::abs(std::exp(-errors.back()) - 1) / static_cast<double>(count);
@@ -68,10 +69,35 @@ Error wrong(const std::string& where, std::string message, std::string expected)
 
 }  // namespace
 
-double calibration_covariance(const std::array<double, 2>& a, const std::array<double, 2>& b) {
-  constexpr double kCommon = 0.15 * 0.15, kLocal = 0.2 * 0.2, kReach = 1.0;
-  const double d0 = a[0] - b[0], d1 = a[1] - b[1];
-  return kCommon + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Whether two kernels differ in their sizes alone.
+bool same_kind(std::string_view a, std::string_view b) {
+  const auto skip = [](std::string_view& text) {
+    while (!text.empty() && is_digit(text.front())) text.remove_prefix(1);
+  };
+  while (true) {
+    skip(a), skip(b);
+    if (a.empty() || b.empty()) return a.empty() && b.empty();
+    if (a.front() != b.front()) return false;
+    a.remove_prefix(1), b.remove_prefix(1);
+  }
+}
+
+double covariance(const CalibrationPlace& a, double duration, double ridge, std::string_view kernel) {
+  constexpr double kCommon = 0.15 * 0.15, kLocal = 0.2 * 0.2, kReach = 1.0, kKind = 0.06 * 0.06, kOwn = 0.07 * 0.07;
+  const double d0 = a.duration - duration, d1 = a.ridge - ridge;
+  const double near = kCommon + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
+  if (kernel.empty() || a.kernel.empty()) return near;
+  return near + (a.kernel == kernel ? kKind + kOwn : same_kind(a.kernel, kernel) ? kKind : 0);
+}
+
+}  // namespace
+
+double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace& b) {
+  return covariance(a, b.duration, b.ridge, b.kernel);
 }
 
 CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op) {
@@ -85,14 +111,14 @@ CalibrationChoice calibration_for(const KernelCalibration& calibration, const Op
   return {on_matrix_units(op) ? products : nullptr, false};
 }
 
-std::array<double, 2> calibration_inputs(double seconds, double compute, double memory) {
-  return {std::log(seconds / 100e-6), compute > 0 && memory > 0 ? std::log(compute / memory) : 0};
+CalibrationPlace calibration_place(const Operator& op, double seconds, double compute, double memory) {
+  return {std::log(seconds / 100e-6), compute > 0 && memory > 0 ? std::log(compute / memory) : 0, to_spec(op)};
 }
 
-double correction_at(const FamilyCalibration& family, const std::array<double, 2>& x) {
+double correction_at(const FamilyCalibration& family, const CalibrationPlace& x) {
   double sum = 0;
   for (const FamilyCalibration::Point& point : family.points) {
-    sum += point.weight * calibration_covariance({point.duration, point.ridge}, x);
+    sum += point.weight * covariance(x, point.duration, point.ridge, point.kernel);
   }
   return std::clamp(sum, -2.0, 2.0);
 }
@@ -119,7 +145,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     const double seconds = forecast->latency / units::s;
     const auto [compute, memory] = pipe_seconds(gpu, row.work);
     families[{std::string(family_of(row.work)), row.work.dtype}].push_back(
-        {calibration_inputs(seconds, compute, memory), std::log(*row.latency_ms * 1e-3 / seconds)});
+        {calibration_place(row.work, seconds, compute, memory), std::log(*row.latency_ms * 1e-3 / seconds)});
   }
   KernelCalibration calibration{gpu.id, options.mode, {}};
   for (const auto& [key, rows] : families) {
@@ -145,9 +171,10 @@ std::string to_json(const KernelCalibration& calibration) {
   json["schema"] = kSchema, json["gpu"] = calibration.gpu, json["mode"] = name_of(calibration.mode);
   json["families"] = Json::array();
   for (const FamilyCalibration& f : calibration.families) {
-    Json points = Json::array();
+    Json points = Json::array(), kernels = Json::array();
     for (const FamilyCalibration::Point& point : f.points) {
       points.push_back(Json::array({point.duration, point.ridge, point.weight}));
+      kernels.push_back(point.kernel);
     }
     json["families"].push_back({{"family", f.family},
                                 {"dtype", name_of(f.dtype)},
@@ -155,7 +182,8 @@ std::string to_json(const KernelCalibration& calibration) {
                                 {"high", f.high},
                                 {"mean_error_before", f.before},
                                 {"mean_error_after", f.after},
-                                {"points", std::move(points)}});
+                                {"points", std::move(points)},
+                                {"kernels", std::move(kernels)}});
   }
   return json.dump() + "\n";
 }
@@ -182,6 +210,15 @@ Result<KernelCalibration> read_kernel_calibration(std::string_view text, const s
     family.after = entry.number("mean_error_after", 0, kLargestError);
     for (const std::vector<double>& point : entry.number_rows("points", 3, -kLargestInput, kLargestInput)) {
       if (point.size() == 3) family.points.push_back({point[0], point[1], point[2]});
+    }
+    if (entry.has("kernels")) {  // not in files of before
+      const std::vector<std::string> kernels = entry.texts("kernels");
+      if (kernels.size() != family.points.size()) {
+        entry.note("kernels", fmt::format("{} kernels", kernels.size()),
+                   fmt::format("one for each of {} measurements", family.points.size()));
+      }
+      for (std::size_t i = 0; i < std::min(kernels.size(), family.points.size()); ++i)
+        family.points[i].kernel = kernels[i];
     }
     if (family.points.empty() || family.points.size() > FamilyCalibration::kMostPoints) {
       entry.note("points", fmt::format("{} measurements", family.points.size()),

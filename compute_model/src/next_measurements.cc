@@ -19,21 +19,26 @@ namespace {
 struct Kernel {
   Operator work;
   double share = 0;
-  std::array<double, 2> x{};
+  CalibrationPlace x = {};
   double now = 0, variance = 0;  // of ln(measured / forecast), now and then, beyond the scatter of single kernels
 };
 
 // Of |ln(measured / forecast)|, which is normally distributed around zero.
 double expected_error(double variance) { return std::sqrt(2 / std::numbers::pi * (variance + kCalibrationScatter)); }
 
-std::vector<std::array<double, 2>> places_of(const FamilyCalibration* family) {
-  std::vector<std::array<double, 2>> places;
+// A kernel is not measured where little but its own 7 % is unknown.
+constexpr double kTold = 0.09 * 0.09;
+
+std::vector<CalibrationPlace> places_of(const FamilyCalibration* family) {
+  std::vector<CalibrationPlace> places;
   if (family == nullptr) return places;
-  for (const FamilyCalibration::Point& point : family->points) places.push_back({point.duration, point.ridge});
+  for (const FamilyCalibration::Point& point : family->points) {
+    places.push_back({point.duration, point.ridge, point.kernel});
+  }
   return places;
 }
 
-Eigen::MatrixXd covariances(const std::vector<std::array<double, 2>>& a, const std::vector<std::array<double, 2>>& b) {
+Eigen::MatrixXd covariances(const std::vector<CalibrationPlace>& a, const std::vector<CalibrationPlace>& b) {
   Eigen::MatrixXd all(static_cast<Eigen::Index>(a.size()), static_cast<Eigen::Index>(b.size()));
   for (std::size_t i = 0; i < a.size(); ++i) {
     for (std::size_t j = 0; j < b.size(); ++j) {
@@ -44,8 +49,7 @@ Eigen::MatrixXd covariances(const std::vector<std::array<double, 2>>& a, const s
 }
 
 // Of the process at `x`, given measurements at `measured` (Rasmussen and Williams 2006, eq. 2.24).
-Eigen::MatrixXd posterior(const std::vector<std::array<double, 2>>& x,
-                          const std::vector<std::array<double, 2>>& measured) {
+Eigen::MatrixXd posterior(const std::vector<CalibrationPlace>& x, const std::vector<CalibrationPlace>& measured) {
   Eigen::MatrixXd prior = covariances(x, x);
   if (measured.empty()) return prior;
   Eigen::MatrixXd known = covariances(measured, measured);
@@ -58,7 +62,7 @@ Eigen::MatrixXd posterior(const std::vector<std::array<double, 2>>& x,
 class Family {
  public:
   Family(std::vector<Kernel> kernels, const KernelCalibration& calibration) : kernels_(std::move(kernels)) {
-    std::vector<std::array<double, 2>> x;
+    std::vector<CalibrationPlace> x;
     for (const Kernel& kernel : kernels_) x.push_back(kernel.x);
     const auto [family, own] = calibration_for(calibration, kernels_.front().work);
     covariance_ = posterior(x, places_of(own ? family : nullptr));
@@ -98,7 +102,7 @@ class Family {
       double least = 0;
       for (std::size_t i = 0; i < kernels_.size(); ++i) {
         const auto e = static_cast<Eigen::Index>(i);
-        if (is_corrected_ && !(choice.covariance(e, e) > kCalibrationScatter)) continue;
+        if (is_corrected_ && !(choice.covariance(e, e) > kTold)) continue;
         if (std::find(choice.rows.begin(), choice.rows.end(), i) != choice.rows.end()) continue;
         const double left = error_when(choice.covariance, e);
         if (best && !(left < least)) continue;
@@ -172,7 +176,7 @@ Result<MeasurementAdvice> next_measurements(const Gpu& gpu, const KernelCalibrat
       if (is_new) {
         NS_TRY(const Forecast before, plain->forecast(*row));
         const auto [compute, memory] = pipe_seconds(gpu, *row);
-        kernel.x = calibration_inputs(before.latency / units::s, compute, memory);
+        kernel.x = calibration_place(*row, before.latency / units::s, compute, memory);
       }
       seconds.emplace_back(&kernel, use.runs * (forecast.latency / units::s));
       all += seconds.back().second;

@@ -68,7 +68,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
     const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, scenario.constants);
     const double load = clock.load_on({Gemm{}, product_type(scenario.training.precision)});
     add("clock under load",
-        scenario.kernel_calibration ? "the measurements of this GPU have it"
+        scenario.kernel_calibration ? fmt::format("products take {:.3g} times as long as measured on this GPU", load)
                                     : fmt::format("products take {:.3g} times as long as in a benchmark", load),
         over([&](const Operator& op) { return clock.load_on(op); }));
     add("slowest GPU",

@@ -8,6 +8,7 @@
 #include "ns_dist/compute_model.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
 
 namespace ns_dist {
 
@@ -21,7 +22,13 @@ Result<Session> Session::make(const Scenario& scenario) {
   session.own_compute_ = make_cached_cost(std::move(compute));
   NetworkModelOptions collectives = network_options(scenario.network);
   NS_TRY(collectives.ranks, rank_count(scenario.plan));
-  NS_TRY(auto network, make_network_model(scenario.cluster, collectives));
+  Cluster busy = scenario.cluster;
+  // Collectives run beside products or between them, on SMs whose clock is that of products (NCCL's latencies grow as
+  // it falls; network_model/src/links.cc).
+  if (scenario.training.precision != Precision::kFp32) {
+    busy.gpu.boost_clock /= training_slowdown(busy.gpu, scenario.constants.exponent);
+  }
+  NS_TRY(auto network, make_network_model(busy, collectives));
   session.own_network_ = make_cached_network(std::move(network));
   session.compute_ = session.own_compute_.get();
   session.network_ = session.own_network_.get();

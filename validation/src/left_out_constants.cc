@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/simulator.h"
@@ -29,7 +30,11 @@ std::vector<Constants> grid() {
   for (const double exponent : kExponents) {
     for (const double deviation : kDeviations) {
       for (const double experts : kExperts) {
-        for (const double launches : kLaunches) all.push_back({{exponent, deviation, experts}, launches});
+        for (const double launches : kLaunches) {
+          TrainingConstants training;
+          training.exponent = exponent, training.deviation = deviation, training.experts = experts;
+          all.push_back({training, launches});
+        }
       }
     }
   }
@@ -55,7 +60,7 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
     std::vector<MeanError>& errors = publications[judged.run->publication];
     errors.resize(points.size());
     NS_TRY(Scenario scenario, scenario_of(*judged.run, catalog));
-    NS_TRY(const Session session, Session::make(scenario));
+    std::map<double, Session> sessions;  // by exponent, which the clock of collectives depends on
     const Seconds launch = scenario.host.launch_cost;
     NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
     std::map<std::array<double, 4>, double> known;  // by what the step depends on: many points of the grid share a step
@@ -68,7 +73,12 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
       if (found == known.end()) {
         scenario.constants = training;
         scenario.host.launch_cost = launches * launch;
-        NS_TRY(const Seconds step, step_time(scenario, session));
+        auto session = sessions.find(training.exponent);
+        if (session == sessions.end()) {
+          NS_TRY(Session made, Session::make(scenario));
+          session = sessions.emplace(training.exponent, std::move(made)).first;
+        }
+        NS_TRY(const Seconds step, step_time(scenario, session->second));
         found = known.emplace(key, step / judged.measured - 1).first;
       }
       const double weight = 1 / counts[judged.run->publication];

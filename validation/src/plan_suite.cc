@@ -126,10 +126,7 @@ Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& c
   // Of each work the plan that was measured to be fastest: that is the one that its authors would choose.
   std::map<std::pair<std::string, std::string>, const CollectedRun*> fastest;
   for (const CollectedRun& run : runs) {
-    const bool wanted = titles.empty() || std::any_of(titles.begin(), titles.end(), [&](const std::string& title) {
-                          return run.publication.find(title) != std::string::npos;
-                        });
-    if (!wanted) continue;
+    if (!is_of(run, titles)) continue;
     const CollectedRun*& best = fastest[{run.publication, run.work}];
     if (best == nullptr || run.measured < best->measured) best = &run;
   }

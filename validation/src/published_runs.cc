@@ -129,6 +129,9 @@ void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run
   for (const char* key : {"blocking_tp", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p"}) {
     if (reader.is_boolean(key)) spec.set(fmt::format("plan/{}", key), reader.boolean(key, false));
   }
+  if (reader.has("cp_comm") && !reader.text("cp_comm", Presence::kOptional).empty()) {
+    spec.set("plan/cp_comm", reader.enumerator<ContextExchange>("cp_comm"));
+  }
   if (reader.has("grad_accumulation") && !reader.text("grad_accumulation", Presence::kOptional).empty()) {
     spec.set("plan/grad_accumulation", reader.enumerator<GradAccumulation>("grad_accumulation"));
   }
@@ -356,6 +359,12 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     }
   }
   return runs;
+}
+
+bool is_of(const CollectedRun& run, std::span<const std::string> titles) {
+  return titles.empty() || std::any_of(titles.begin(), titles.end(), [&](const std::string& title) {
+           return run.publication.find(title) != std::string::npos;
+         });
 }
 
 Result<Scenario> base_of(const CollectedRun& run, const Catalog& catalog) {

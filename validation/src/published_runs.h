@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct CollectedRun {
 // left out and noted in `mistakes`. Errors: a file that cannot be read, or is no JSON array.
 Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
                                                       std::vector<Error>& mistakes);
+
+// Whether its publication's title holds one of `titles`, or there are none.
+bool is_of(const CollectedRun& run, std::span<const std::string> titles);
 
 // The scenario that a row describes. Errors: as resolve.
 Result<Scenario> scenario_of(const CollectedRun& run, const Catalog& catalog);

@@ -383,10 +383,15 @@ std::string collection_markdown(std::vector<Vote> votes, const std::map<std::str
 
 }  // namespace
 
-Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog, bool refit,
-                                      const std::function<void(double)>& progress) {
+Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+                                      const RunSuiteOptions& options, const std::function<void(double)>& progress) {
   RunSuite suite;
-  NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes));
+  NS_TRY(std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes));
+  std::erase_if(runs, [&](const CollectedRun& run) { return !is_of(run, options.titles); });
+  for (CollectedRun& run : runs) {
+    run.spec.assignments.insert(run.spec.assignments.end(), options.with.assignments.begin(),
+                                options.with.assignments.end());
+  }
   suite.rows = runs.size() + suite.mistakes.size();
   std::map<std::string, int> reasons;  // why there is no forecast, and of how many configurations
   std::map<std::string, std::vector<const CollectedRun*>> by_key;
@@ -403,10 +408,10 @@ Result<RunSuite> check_run_collection(const std::filesystem::path& file, const C
     }
     ++done;
     // Without a refit this is all there is to do.
-    if (progress) progress((refit ? 0.02 : 1) * static_cast<double>(done) / static_cast<double>(by_key.size()));
+    if (progress) progress((options.refit ? 0.02 : 1) * static_cast<double>(done) / static_cast<double>(by_key.size()));
   }
   std::string left_out;
-  if (refit) {
+  if (options.refit) {
     std::vector<JudgedRun> judged;
     for (const Vote& vote : votes) judged.push_back({vote.run, vote.measured});
     NS_TRY(left_out, left_out_constants(judged, catalog, [&](double share) {

@@ -18,13 +18,15 @@ namespace ns_dist {
 class CsvTable;
 
 // The correction of one operator family and number format. Kernels with a similar duration and a similar ratio of
-// compute to memory time have similar errors: ln(measured / forecast) is a Gaussian process over ln(forecast / 100 us)
-// and ln(compute time / memory time). Far from every measurement its mean is zero, so the forecast stays as it is
-// (Rasmussen and Williams 2006, eq. 2.25; for the interval, eq. 5.12).
+// compute to memory time have similar errors, and more so those of one layout or pass: ln(measured / forecast) is a
+// Gaussian process over ln(forecast / 100 us), ln(compute time / memory time) and what the kernel is. A kernel that was
+// measured itself takes nearly what was measured. Far from every measurement its mean is zero, so the forecast stays as
+// it is (Rasmussen and Williams 2006, eq. 2.25; for the interval, eq. 5.12).
 struct FamilyCalibration {
   struct Point {
     double duration = 0, ridge = 0;  // ln(forecast / 100 us), ln(compute time / memory time)
     double weight = 0;               // of this measurement in the mean of the process
+    std::string kernel = {};         // as to_spec() writes it; empty: not known
     friend bool operator==(const Point&, const Point&) = default;
   };
   std::string family;  // as operator_forms() names it
@@ -34,7 +36,7 @@ struct FamilyCalibration {
   // Mean |forecast / measured - 1| of the rows: without a correction, and with a correction from the other rows
   // (leave-one-out).
   double before = 0, after = 0;
-  static constexpr std::size_t kMostPoints = 400;
+  static constexpr std::size_t kMostPoints = 1000;
   friend bool operator==(const FamilyCalibration&, const FamilyCalibration&) = default;
 };
 

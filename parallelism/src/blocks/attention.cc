@@ -90,7 +90,22 @@ BlockStep heads(const Shape& shape) {
                                  : shape.model->rotary_dim > 0 ? shape.model->rotary_dim
                                                                : shape.query_dim;
     const std::int64_t rotated_keys = shape.model->mla ? 1 : shape.kv_heads;
-    add("attention.rotary", Elementwise{"rotary", shape.tokens * (shape.heads + rotated_keys) * rotated, 1, 1, 3});
+    // A kernel for queries and one for keys (Megatron-Core, apply_rotary_pos_emb).
+    add("attention.rotary.queries", Elementwise{"rotary", shape.tokens * shape.heads * rotated, 1, 1, 3});
+    add("attention.rotary.keys", Elementwise{"rotary", shape.tokens * rotated_keys * rotated, 1, 1, 3});
+    // Queries of several groups lie between their keys and values: a copy brings them together. Backward, one kernel
+    // joins the gradients of queries, keys and values (Megatron-Core, attention.py, get_query_key_value_tensors: a
+    // reshape of what is no view, and SplitAlongDim's torch.cat).
+    if (!shape.model->mla) {
+      const std::int64_t queries = shape.heads * shape.query_dim, all = queries + 2 * shape.kv_heads * shape.query_dim;
+      const auto bytes = [&](std::int64_t columns) {
+        return Copy{static_cast<double>(shape.tokens) * static_cast<double>(columns) * shape.element * units::B};
+      };
+      if (shape.kv_heads > 1 && shape.heads > shape.kv_heads) {
+        step.forward.insert(step.forward.begin(), kernel(shape, "attention.queries.copy", bytes(queries)));
+      }
+      step.input_gradient.push_back(kernel(shape, "attention.heads.backward.join", bytes(all)));
+    }
   }
   if (shape.model->mla) {
     // Queries and keys are put together from their parts with and without position, and values are made contiguous

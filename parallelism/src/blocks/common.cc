@@ -158,6 +158,7 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
     // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`).
     step.weight_gradient.push_back(
         kernel(shape, concat(name, ".bias_gradient"), Elementwise{"sum_rows", rows * out, 1, 0, 1}));
+    add_to_sums(shape, step.weight_gradient, concat(name, ".bias"), out);
   }
 
   // Column-parallel layers keep this rank's part of the input and gather it again.
@@ -230,6 +231,12 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   step.forward.push_back(kernel(shape, step.name, Normalization{kind, rows, columns, Pass::kForward, library}));
   step.input_gradient.push_back(
       kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
+  // Gradients of what is no product's weight are added to the sums by a kernel for each parameter (Megatron-Core,
+  // distributed_data_parallel.py: main_grad.add_; PyTorch, AccumulateGrad).
+  for (int i = 0; i < (kind == NormalizationKind::kLayerNorm ? 2 : 1); ++i) {
+    add_to_sums(shape, step.weight_gradient, name, columns);
+  }
+  freeze(shape, step);
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
   step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);

@@ -51,6 +51,44 @@ TEST(KernelCalibration, AFewRowsCarryToShapesLikeThem) {
   EXPECT_EQ((*plain)->forecast(other)->latency, (*corrected)->forecast(other)->latency);
 }
 
+// Of products as long and as bound by compute as each other, one took a fifth longer: it is forecast so, and the others
+// nearly as before.
+TEST(KernelCalibration, AKernelThatWasMeasuredTakesWhatWasMeasured) {
+  const auto plain = make_compute_model(h100(), {.mode = Mode::kSustained});
+  std::string text = "op,dtype,m,n,k,latency_ms\n";
+  for (int i = 0; i < 9; ++i) {
+    const Operator op{Gemm{.m = 4096 + 64 * i, .n = 8192, .k = 4096}, DType::kBf16};
+    text += fmt::format("linear,bf16,{},8192,4096,{:.17g}\n", 4096 + 64 * i,
+                        (*plain)->forecast(op)->latency / units::ms * (i == 4 ? 1.2 : 1));
+  }
+  const auto calibration = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {.mode = Mode::kSustained});
+  ASSERT_TRUE(calibration) << to_text(calibration.error());
+  const auto corrected = make_compute_model(
+      h100(), {.mode = Mode::kSustained, .calibration = std::make_shared<const KernelCalibration>(*calibration)});
+  const auto factor = [&](std::int64_t m, GemmLayout layout = GemmLayout::kNT) {
+    const Operator op{Gemm{.m = m, .n = 8192, .k = 4096, .layout = layout}, DType::kBf16};
+    return (*corrected)->forecast(op)->latency / (*plain)->forecast(op)->latency;
+  };
+  EXPECT_GT(factor(4096 + 64 * 4), 1.12);
+  EXPECT_LT(factor(4096 + 64 * 3), 1.04);
+  EXPECT_LT(factor(4096 + 64 * 4, GemmLayout::kNN), 1.04);
+}
+
+// Files of before have no kernels: what is near is corrected as it was.
+TEST(KernelCalibration, FilesWithoutKernelsAreRead) {
+  KernelCalibration calibration = calibrated(h100(), 1.3);
+  std::string text = to_json(calibration);
+  const std::size_t from = text.find(",\"kernels\":["), to = text.find(']', from);
+  text.erase(from, to + 1 - from);
+  const auto read = read_kernel_calibration(text, "c.json");
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(read->families[0].points.front().kernel, "");
+  std::string fewer = to_json(calibration);
+  const std::size_t first = fewer.find("\"kernels\":[") + 11;
+  fewer.erase(first, fewer.find(',', first) + 1 - first);
+  EXPECT_FALSE(read_kernel_calibration(fewer, "c.json"));
+}
+
 // Attention and experts run on the same units at the same clock; what is bound by memory does not.
 TEST(KernelCalibration, ProductsCorrectWhatRunsOnMatrixUnitsAndWasNotMeasured) {
   const KernelCalibration calibration = calibrated(h100(), 1.3);
@@ -62,7 +100,7 @@ TEST(KernelCalibration, ProductsCorrectWhatRunsOnMatrixUnitsAndWasNotMeasured) {
   for (const Operator& op : {Operator{attention, DType::kBf16},
                              Operator{GroupedGemm{.experts = 8, .rows = 16384, .n = 4096, .k = 4096}, DType::kBf16}}) {
     const Forecast before = *(*plain)->forecast(op), after = *(*corrected)->forecast(op);
-    EXPECT_NEAR(after.latency / before.latency, 1.3, 0.06) << to_text(op);
+    EXPECT_NEAR(after.latency / before.latency, 1.3, 0.07) << to_text(op);
     EXPECT_EQ(after.method, "corrected as measured products of this GPU are");
   }
   const Operator norm{Normalization{.rows = 8192, .columns = 8192}, DType::kBf16};

@@ -65,10 +65,11 @@ KernelCalibration measured(const std::vector<Operator>& ops) {
 
 const KernelCalibration kNothing{"h100", Mode::kSustained, {}};
 
-// Of a normally distributed error with a variance of 0.15^2 + 0.2^2 + 0.08^2 the mean size is sqrt(2 / pi) of its
-// standard deviation.
+// Of a normally distributed error with a variance of 0.15^2 + 0.2^2 + 0.06^2 + 0.07^2 + 0.04^2 the mean size is
+// sqrt(2 / pi) of its standard deviation.
 TEST(NextMeasurements, WhereNothingWasMeasuredTheErrorIsThatOfTheProcess) {
-  const double error = std::sqrt(2 / std::numbers::pi * (0.15 * 0.15 + 0.2 * 0.2 + 0.08 * 0.08));
+  const double variance = 0.15 * 0.15 + 0.2 * 0.2 + 0.06 * 0.06 + 0.07 * 0.07 + 0.04 * 0.04;
+  const double error = std::sqrt(2 / std::numbers::pi * variance);
   const MeasurementAdvice first = advice(kNothing);
   EXPECT_NEAR(first.error, error, 1e-12);
   for (const NextMeasurement& row : first.rows) EXPECT_NEAR(row.error, error, 1e-12);

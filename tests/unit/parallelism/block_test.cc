@@ -264,7 +264,8 @@ TEST_F(GptLayer, CommunicationStandsWhereTheSplitRegionsBegin) {
   EXPECT_THAT(names(step(block, "mlp.fc1").input_gradient),
               ElementsAre("mlp.fc1.dgrad", "mlp.fc1.dgrad.reduce_scatter"));
   EXPECT_THAT(names(step(block, "mlp.fc1").weight_gradient),
-              ElementsAre("mlp.fc1.input.all_gather", "mlp.fc1.wgrad", "mlp.fc1.bias_gradient"));
+              ElementsAre("mlp.fc1.input.all_gather", "mlp.fc1.wgrad", "mlp.fc1.bias_gradient",
+                          "mlp.fc1.bias.wgrad.accumulate"));
   EXPECT_THAT(names(step(block, "mlp.fc2").forward), ElementsAre("mlp.fc2", "mlp.reduce_scatter"));
   EXPECT_THAT(names(step(block, "mlp.fc2").input_gradient), ElementsAre("mlp.fc2.grad.all_gather", "mlp.fc2.dgrad"));
   EXPECT_THAT(names(step(block, "attention.core").input_gradient),
@@ -302,6 +303,47 @@ TEST(Attention, KeyValueHeadsAreReplicated) {
   const Block block = attention_block(Shape(model, plan, {1, 1, 128, Precision::kBf16}));
   EXPECT_DOUBLE_EQ(step(block, "attention.qkv").parameters.dense, 512 * 3 * 64);
   EXPECT_DOUBLE_EQ(step(block, "attention.heads").kept_for_input_gradient, 128 * 3 * 64 * 2);
+}
+
+// Rotary positions of 8 heads of 64 in 2 groups. Queries of several groups lie between their keys and values, so they
+// are copied; of one group, or of groups of one, they do not. Gradients of all three are joined.
+TEST(Attention, PartsOfOneProductAreCopied) {
+  const auto heads = [](std::int64_t key_heads, std::int64_t tp) {
+    const ParallelPlan plan{.tp = tp};
+    const Block block = attention_block(Shape(llama(1, 512, 8, key_heads, 1024), plan, {1, 1, 128, Precision::kBf16}));
+    return step(block, "attention.heads");
+  };
+  const BlockStep grouped = heads(2, 1);
+  EXPECT_THAT(names(grouped.forward),
+              ElementsAre("attention.queries.copy", "attention.rotary.queries", "attention.rotary.keys"));
+  EXPECT_THAT(names(grouped.input_gradient),
+              ElementsAre("attention.rotary.keys.backward", "attention.rotary.queries.backward",
+                          "attention.heads.backward.join"));
+  const auto copied = [](const Call& call) { return std::get<Copy>(std::get<Operator>(call.what).kind).bytes / B; };
+  EXPECT_DOUBLE_EQ(copied(grouped.forward.front()), 128 * 8 * 64 * 2);
+  EXPECT_DOUBLE_EQ(copied(grouped.input_gradient.back()), 128 * (8 + 2 * 2) * 64 * 2);
+  EXPECT_EQ(heads(2, 2).forward.size(), 2U);  // one group a rank
+  EXPECT_EQ(heads(8, 1).forward.size(), 2U);
+}
+
+// What is no product's weight: a kernel adds each gradient to the sums, also where products do so themselves.
+TEST(Norms, GradientsAreAddedToTheSums) {
+  const auto added = [](NormalizationKind kind, bool bias, int zero) {
+    Model model = llama(1, 512, 8, 8, 1024);
+    model.norm = kind;
+    model.bias = bias;
+    const ParallelPlan plan{.zero = static_cast<ZeroStage>(zero)};
+    const Block block = attention_block(Shape(model, plan, {1, 1, 128, Precision::kBf16}));
+    std::size_t count = 0;
+    for (const BlockStep& each : block.steps) {
+      for (const Call& call : each.weight_gradient) count += call.name.ends_with(".accumulate") ? 1U : 0U;
+    }
+    return count;
+  };
+  EXPECT_EQ(added(NormalizationKind::kRmsNorm, false, 1), 1U);
+  EXPECT_EQ(added(NormalizationKind::kLayerNorm, false, 1), 2U);
+  EXPECT_EQ(added(NormalizationKind::kLayerNorm, true, 1), 4U);  // and biases of two products
+  EXPECT_EQ(added(NormalizationKind::kLayerNorm, true, 3), 0U);  // after they are reduced
 }
 
 // DeepSeek-V2, s.2.1: down-projections and the norms of the latents are whole on every rank.

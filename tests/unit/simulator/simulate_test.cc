@@ -8,9 +8,12 @@
 #include <thread>
 
 #include "advice.h"
+#include "ns_dist/catalog.h"
+#include "ns_dist/network_model.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
+#include "ns_dist/training_clock.h"
 #include "support/simulator_fakes.h"
 
 namespace ns_dist {
@@ -94,6 +97,25 @@ TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   EXPECT_NEAR(simulate(scenario, session)->step / bound.step, 2, 0.01);
   scenario.host.cuda_graphs = true;
   EXPECT_LT(simulate(scenario, session)->step / bound.step, 0.1);
+}
+
+// A collective of 8 KiB is latency, which grows as the clock falls: on H100 with the load of its products, on A100 not.
+TEST(Simulate, CollectivesRunAtTheClockOfProducts) {
+  for (const auto& [gpu, longer] : {std::pair("h100-sxm-80gb", true), std::pair("a100-sxm-80gb", false)}) {
+    ScenarioSpec spec;
+    spec.set("model", "gpt2").set("machine/gpu", gpu).set("plan/tp", 4);
+    const Scenario scenario = *resolve(spec, Catalog::standard());
+    const Collective small{CollectiveKind::kAllReduce, 8192 * B, RankGroup{0, {{4, 1}}}};
+    const auto alone = make_network_model(scenario.cluster, network_options(scenario.network));
+    const double ratio =
+        Session::make(scenario)->network().forecast(small)->latency / (*alone)->forecast(small)->latency;
+    if (longer) {
+      EXPECT_GT(ratio, 1.05);
+      EXPECT_LT(ratio, training_slowdown(scenario.cluster.gpu) + 0.01);
+    } else {
+      EXPECT_DOUBLE_EQ(ratio, 1);
+    }
+  }
 }
 
 // A library that launches a grouped product expert by expert: two products in a layer's forward pass and twice as many

@@ -6,7 +6,9 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "ns_dist/kernel_calibration.h"
 #include "published_runs.h"
 #include "support/run_command.h"
 
@@ -55,6 +57,7 @@ TEST(RunCollection, OptionsComeFromFieldsOfTheRow) {
   given["parallel"]["overlap_p2p"] = false;
   given["parallel"]["blocking_tp"] = true;
   given["parallel"]["grad_accumulation"] = "low";
+  given["parallel"]["cp_comm"] = "a2a";
   given["flash_attention"] = true;
   std::vector<Error> mistakes;
   const std::vector<CollectedRun> runs = read({row(), given}, mistakes);
@@ -76,6 +79,8 @@ TEST(RunCollection, OptionsComeFromFieldsOfTheRow) {
   EXPECT_EQ(set("plan/overlap_p2p"), "off");
   EXPECT_EQ(set("plan/blocking_tp"), "on");
   EXPECT_EQ(set("plan/grad_accumulation"), "low");
+  EXPECT_EQ(plain("plan/cp_comm"), "not set");
+  EXPECT_EQ(set("plan/cp_comm"), "a2a");
   EXPECT_EQ(runs[0].publication, "A paper");
   EXPECT_EQ(runs[0].model.norm, NormalizationKind::kLayerNorm);
 }
@@ -154,32 +159,65 @@ TEST(RunCollection, OneVoteAConfiguration) {
   EXPECT_THAT(large->markdown, HasSubstr("| Another paper | 1 | 1 |"));
 }
 
+// Rows whose publication is not asked for are left out, and the corrections of a machine change its forecasts.
+TEST(RunCollection, PublicationsAreChosenAndForecastWithCorrectionsOfTheirMachine) {
+  json other = row();
+  other["config_key"] = "b";
+  other["source"]["title"] = "Another work";
+  const ScratchFolder folder;
+  const std::filesystem::path file = written(folder, {row(), other});
+  RunSuiteOptions options;
+  options.titles = {"Another"};
+  const auto one = check_run_collection(file, Catalog::standard(), options);
+  ASSERT_TRUE(one) << to_text(one.error());
+  EXPECT_THAT(one->markdown, HasSubstr("| Another work | 1 |"));
+  EXPECT_THAT(one->markdown, Not(HasSubstr("| A paper |")));
+
+  // All products take 1.5 times as long: e^0.405. The covariance of one place with itself is 0.0625.
+  KernelCalibration slow{"a100-sxm-80gb", Mode::kSustained, {FamilyCalibration{}}};
+  slow.families[0].family = "gemm";
+  for (int i = -5; i <= 5; ++i) slow.families[0].points.push_back({double(i), 1, 0.405 / 0.0625});
+  const std::filesystem::path calibration = folder.path() / "slow.json";
+  std::ofstream(calibration) << to_json(slow);
+  const auto forecast = [](const RunSuite& suite) {
+    const std::size_t at = suite.markdown.find("| small-1 |");
+    std::istringstream cells(suite.markdown.substr(at));
+    std::string cell;
+    for (int i = 0; i < 5; ++i) std::getline(cells, cell, '|');
+    return std::stod(cell);
+  };
+  options.with.set("kernels/calibration", calibration.string());
+  const auto slower = check_run_collection(file, Catalog::standard(), options);
+  ASSERT_TRUE(slower) << to_text(slower.error());
+  EXPECT_GT(forecast(*slower), 1.05 * forecast(*one));
+}
+
 // Two plans of one model are a pair; a model with other heads is another one, whose pairs stand in columns of their
 // own.
 TEST(RunCollection, PairsOfPlansAreOfOneModel) {
-  json sharded = row(), heads = row();
-  sharded["parallel"]["fsdp"] = true;
-  sharded["config_key"] = "b";
-  sharded["norm"]["step_time_s"] = 10;
+  json repeated = row(), heads = row();
+  repeated["norm"]["recompute"] = "full";
+  repeated["config_key"] = "b";
+  repeated["norm"]["step_time_s"] = 10;
   heads["model"]["heads"] = heads["model"]["kv_heads"] = 8;
   heads["model"]["head_dim"] = 128;
   heads["config_key"] = "c";
   heads["norm"]["step_time_s"] = 1;
   const ScratchFolder folder;
   const auto ranked = [&] {
-    const auto suite = check_run_collection(written(folder, {row(), sharded, heads}), Catalog::standard());
+    const auto suite = check_run_collection(written(folder, {row(), repeated, heads}), Catalog::standard());
     return suite ? suite->markdown : to_text(suite.error());
   };
-  // ZeRO 3 is forecast to be slower, but not by ten seconds.
+  // Recomputation is forecast to be slower, but not by ten seconds.
   EXPECT_THAT(ranked(), HasSubstr("| all | 1 | 1 | 100 | 0 | 3 | "));
   std::vector<Error> mistakes;
   const CollectedRun own = read(json::array({row()}), mistakes).front(),
-                     other = read(json::array({sharded}), mistakes).front();
+                     other = read(json::array({repeated}), mistakes).front();
   const auto step = [](const CollectedRun& run) {
     const Scenario scenario = *scenario_of(run, Catalog::standard());
     return *step_time(scenario, *Session::make(scenario)) / units::s;
   };
-  sharded["norm"]["step_time_s"] = 0.05 + step(other) - step(own);
+  repeated["norm"]["step_time_s"] = 0.05 + step(other) - step(own);
   ASSERT_GT(step(other) / step(own), 1.1);
   EXPECT_THAT(ranked(), HasSubstr("| all | 1 | 1 | 100 | 100 | 3 | "));
 }

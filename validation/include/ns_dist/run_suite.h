@@ -10,6 +10,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/published_run.h"
 #include "ns_dist/result.h"
+#include "ns_dist/scenario.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -49,7 +50,7 @@ struct RunSuite {
 //   n_gpus, gpus_per_node, micro_batch, global_batch, flash_attention, precision (of which "fp32 grad accumulation" is
 //   read), recompute (of which "modules:layernorm,moe_act" is read; otherwise norm's holds),
 //   parallel{tp, pp, dp, cp, ep, vpp, sp, zero_stage, distributed_optimizer, fsdp, and as in configs/runs/
-//            grad_accumulation, blocking_tp, overlap_grad_reduce, overlap_param_gather, overlap_p2p},
+//            cp_comm, grad_accumulation, blocking_tp, overlap_grad_reduce, overlap_param_gather, overlap_p2p},
 //   norm{gpu, dtype, schedule, recompute, inter_gbs_per_gpu, step_time_s}
 //
 // or a sweep of one publication: an object with source, gpu, gpus_per_node, common{vocab, gated_mlp, recompute,
@@ -58,10 +59,16 @@ struct RunSuite {
 // vote: the mean of their measurements against one forecast. The answer has the worst configuration first, errors by
 // publication, the same for a constant utilization of each GPU and number format (fitted on these very rows), and the
 // 5th and 95th percentile of measured over forecast step with one vote for each publication: what the step's interval
-// is made of. `progress`, if any, gets the share that is done. `refit` also finds the constants of training
-// (training_clock.h) and the launch cost anew without each publication and forecasts it with them, in minutes. Errors:
-// a file that cannot be read, or is no JSON array.
-Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog, bool refit = false,
+// is made of. `progress`, if any, gets the share that is done. Errors: a file that cannot be read, or is no JSON array.
+struct RunSuiteOptions {
+  std::vector<std::string> titles;  // only publications whose title holds one of these; empty: all
+  ScenarioSpec with;                // set on each row, after its own fields: calibrations of the machine that ran them
+  // Also finds the constants of training (training_clock.h) and the launch cost anew without each publication and
+  // forecasts it with them, in minutes.
+  bool refit = false;
+};
+Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+                                      const RunSuiteOptions& options = {},
                                       const std::function<void(double)>& progress = {});
 
 // Compares published plans of such a file with the best plan that a search finds for the same work (model, GPUs, batch,
