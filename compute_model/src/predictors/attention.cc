@@ -108,7 +108,7 @@ constinit const PredictorKind kTrainingAttentionPredictor = {
                                                   library_of(*attention, gpu) == Library::kCudnn);
     },
     write_training_attention,
-    {200, 16, 0.06, 0, 0, 0, Elsewhere::kSibling},
+    {200, 16, 0.06, 0, 0, 0, Elsewhere::kPhysics},
     [](const Operator& op, Mode) -> std::size_t {
       const auto& attention = std::get<Attention>(op.kind);
       return (attention.library == Library::kFlash2 ? 4U : 0U) + (attention.pass == Pass::kBackward ? 2U : 0U) +
