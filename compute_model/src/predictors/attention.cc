@@ -77,8 +77,6 @@ void write_attention(FeatureWriter& w, const Machine& machine, const Operator& w
 // cuDNN and FlashAttention-2 as training runs them, both passes.
 void write_training_attention(FeatureWriter& w, const Machine& machine, const Operator& whole, Mode) {
   const auto& op = std::get<Attention>(whole.kind);
-  const Work work = work_of(whole);
-  const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
   const double heads = d(op.batch) * d(op.heads), length = d(op.query_length);
   const double waves = heads * std::ceil(length / 256) / machine.sms;
   w.add_log("log_batch_heads", heads);
@@ -93,11 +91,13 @@ void write_training_attention(FeatureWriter& w, const Machine& machine, const Op
   w.add("eight_bit", whole.dtype == DType::kFp8 ? 1 : 0);
   w.add("block_scaled", op.scaling == Scaling::kBlock ? 1 : 0);
   w.add("flash_2", library_of(op, machine.gpu) == Library::kFlash2 ? 1 : 0);
-  w.add_log("log_compute_time", work.flops / FLOP / half / kSmallLaunch);
-  w.add_log("log_waves", waves);
-  w.add("last_wave", waves <= 16 ? waves - std::ceil(waves) + 1 : 1);
   Steps nobody(nullptr);
   const Estimate estimate = estimate_attention(machine, op, whole.dtype, Roofline{}, nobody);
+  const double handled = heads * length * (d(op.head_dim) + d(op.value_dim)) / (machine.sms * machine.clock_rate);
+  w.add_log("log_base_time", estimate.seconds / kSmallLaunch);
+  w.add_log("log_rows_share", handled / estimate.seconds);
+  w.add_log("log_waves", waves);
+  w.add("last_wave", waves <= 16 ? waves - std::ceil(waves) + 1 : 1);
   w.out.base = estimate.seconds;
   w.out.waves = static_cast<double>(estimate.waves);
   w.out.tile = estimate.tile;
@@ -135,7 +135,7 @@ constinit const PredictorKind kTrainingAttentionPredictor = {
                                                   library_of(*attention, gpu) == Library::kCudnn);
     },
     write_training_attention,
-    {200, 16, 0.06, Elsewhere::kSibling},
+    {200, 16, 0.06, Elsewhere::kPhysics},
     [](const Operator& op, Mode) -> std::size_t {
       const auto& attention = std::get<Attention>(op.kind);
       return (attention.library == Library::kFlash2 ? 4U : 0U) + (attention.pass == Pass::kBackward ? 2U : 0U) +

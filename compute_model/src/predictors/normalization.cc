@@ -12,16 +12,17 @@ void write_normalization(FeatureWriter& w, const Machine& machine, const Operato
   const Library library = library_of(op);
   const bool backward = op.pass == Pass::kBackward;
   const double bytes = d(op.rows) * d(op.columns) * (backward ? 3 : 2) * (size_of(whole.dtype) / B);
+  Steps nobody(nullptr);
+  const double base = estimate_normalization(machine, op, whole.dtype, nobody).seconds;
   w.add_log("log_rows", d(op.rows));
   w.add_log("log_columns", d(op.columns));
   w.add_log("log_memory_time", bytes / machine.bandwidth / kSmallLaunch);
-  w.add_log("log_bytes_l2", bytes / machine.l2);
+  w.add_log("log_memory_share", bytes / machine.bandwidth / base);
   w.add("is_rms", op.kind == NormalizationKind::kRmsNorm ? 1 : 0);
   w.add("backward", backward ? 1 : 0);
   w.add("compiled", library == Library::kCompiled ? 1 : 0);
   w.add("eager", library == Library::kEager ? 1 : 0);
-  Steps nobody(nullptr);
-  w.out.base = estimate_normalization(machine, op, whole.dtype, nobody).seconds;
+  w.out.base = base;
   w.begin_gpu();
 }
 
@@ -40,7 +41,7 @@ constinit const PredictorKind kNormalizationPredictor = {
       return library == Library::kCudnn || library == Library::kCompiled || library == Library::kEager;
     },
     write_normalization,
-    {150, 5, 0.06, Elsewhere::kSibling},
+    {50, 5, 0.06, Elsewhere::kSibling},
     [](const Operator& op, Mode) -> std::size_t {
       const auto& norm = std::get<Normalization>(op.kind);
       const Library library = library_of(norm);

@@ -153,7 +153,13 @@ TEST(Calibrate, SaysWhatToMeasureNext) {
   ASSERT_EQ(own.code, 0) << own.err;
   EXPECT_THAT(own.out, HasSubstr("kernels of report.json"));
   EXPECT_THAT(own.out, HasSubstr("layernorm"));
-  EXPECT_EQ(own.out.find("rmsnorm"), std::string::npos);
+  // RMSNorm, which it does not run, may be one of the three rows of a family without measurements; it has no share.
+  std::istringstream lines(own.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("rmsnorm") != std::string::npos) {
+      EXPECT_THAT(line, ::testing::StartsWith("      0.0 "));
+    }
+  }
 }
 
 TEST(Calibrate, SaysWhatIsWrongWithKernels) {

@@ -320,7 +320,7 @@ TEST(Resolve, ARemedyCanBeAddedToAPlan) {
   };
   for (const Case& c : {Case{"qwen3-30b-a3b", "a100", 8, 8, "plan/ep", "plan/offload_optimizer"},
                         Case{"llama3-70b", "h100", 32, 32, "plan/pp", "plan/offload_optimizer"},
-                        Case{"llama3-8b", "h100", 8, 8, "plan/cp", "plan/offload_optimizer", 16384},
+                        Case{"llama3-8b", "h100", 8, 8, "plan/cp", "plan/offload_optimizer", 20480},
                         Case{"gpt-oss-120b", "b200", 8, 8, "plan/offload_optimizer", "machine/nodes"},
                         Case{"llama3-70b", "h100", 8, 8, "plan/offload_optimizer", "machine/nodes"},
                         Case{"llama3-70b", "h100", 1, 16, "machine/nodes", "plan/offload_optimizer"},
