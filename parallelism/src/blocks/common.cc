@@ -233,10 +233,8 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
       kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
   // Gradients of what is no product's weight are added to the sums by a kernel for each parameter (Megatron-Core,
   // distributed_data_parallel.py: main_grad.add_; PyTorch, AccumulateGrad).
-  for (int i = 0; i < (kind == NormalizationKind::kLayerNorm ? 2 : 1); ++i) {
-    add_to_sums(shape, step.weight_gradient, name, columns);
-  }
-  freeze(shape, step);
+  const int parameters = shape.plan->lora_rank > 0 ? 0 : kind == NormalizationKind::kLayerNorm ? 2 : 1;
+  for (int i = 0; i < parameters; ++i) add_to_sums(shape, step.input_gradient, name, columns);
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
   step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);

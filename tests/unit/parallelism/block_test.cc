@@ -336,7 +336,9 @@ TEST(Norms, GradientsAreAddedToTheSums) {
     const Block block = attention_block(Shape(model, plan, {1, 1, 128, Precision::kBf16}));
     std::size_t count = 0;
     for (const BlockStep& each : block.steps) {
-      for (const Call& call : each.weight_gradient) count += call.name.ends_with(".accumulate") ? 1U : 0U;
+      for (const auto* calls : {&each.input_gradient, &each.weight_gradient}) {
+        for (const Call& call : *calls) count += call.name.ends_with(".accumulate") ? 1U : 0U;
+      }
     }
     return count;
   };
