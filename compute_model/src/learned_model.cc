@@ -42,14 +42,6 @@ void take_off_quantization(Estimate& estimate, const Features& features, Steps& 
   if (steps.on()) steps.add("product_share", features.product_share, "of product and quantization together");
 }
 
-// Whether the GPU whose products answer for this one was measured, but not in this mode: in bursts alone.
-bool only_in_bursts(const PredictorWeights& weights, const ReferenceGpu& reference, std::size_t kernel_class) {
-  if (reference.measured) return !was_measured(weights, *reference.measured, kernel_class);
-  const auto& nearest = reference.nearest;
-  return nearest && carries_over(Predictor::kGemm, nearest->itself, nearest->neighbor.same_generation) &&
-         !was_measured(weights, nearest->neighbor.index, kernel_class);
-}
-
 // Of the interval, in logarithms, where no GPU of this vendor was fitted. Best products of MI300X, MI325X and MI355X
 // that others published are 25, 19 and 0 % slower than forecast.
 constexpr double kOtherVendor = 1.7;
@@ -159,8 +151,7 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   query.predictor = *predictor;
   query.reference = &reference_of(*predictor, *query.weights);
   query.kernel_class = kernel_class(*predictor, op, mode);
-  query.only_bursts =
-      *predictor == Predictor::kGemm && only_in_bursts(*query.weights, *query.reference, query.kernel_class);
+  query.only_bursts = only_in_bursts(*query.weights, *predictor, *query.reference, query.kernel_class);
   query.features = features_of(*predictor, machine(), op, mode);
   const Case one{*query.weights,     *predictor,       op, mode, machine(), query.features, *query.reference,
                  query.kernel_class, query.only_bursts};

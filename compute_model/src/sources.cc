@@ -81,6 +81,15 @@ constexpr std::array<Source, 5> kSources = {kMeasuredHere, kBurstsSlowed, kNeare
 
 }  // namespace
 
+bool only_in_bursts(const PredictorWeights& weights, Predictor predictor, const ReferenceGpu& reference,
+                    std::size_t kernel_class) {
+  if (predictor != Predictor::kGemm) return false;
+  if (reference.measured) return !was_measured(weights, *reference.measured, kernel_class);
+  const auto& nearest = reference.nearest;
+  return nearest && carries_over(predictor, nearest->itself, nearest->neighbor.same_generation) &&
+         !was_measured(weights, nearest->neighbor.index, kernel_class);
+}
+
 std::span<const Source> correction_sources() { return kSources; }
 
 const Source& source_for(const Case& one) {

@@ -19,10 +19,12 @@ struct Case {
   const Features& features;  // of `op` on `machine`
   const ReferenceGpu& reference;
   std::size_t kernel_class;
-  // The reference GPU was measured, but not kernels of this class: products in long runs where it was measured in
-  // bursts.
-  bool only_bursts = false;
+  bool only_bursts = false;  // only_in_bursts()
 };
+
+// Whether products of the GPU that answers for this one were measured, but not of this class: in bursts alone.
+bool only_in_bursts(const PredictorWeights& weights, Predictor predictor, const ReferenceGpu& reference,
+                    std::size_t kernel_class);
 
 struct Source {
   std::string_view name;

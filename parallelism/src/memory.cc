@@ -171,17 +171,21 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
 // (in forward passes alone, or again), or metrics of a microbatch, of which nothing else is kept then.
 struct Moment {
   enum class Of { kLoss, kLayer, kMetrics } of = Of::kLoss;
-  double bytes = 0;  // without those of a pass that is held no longer
+  double bytes = 0;    // without those of a pass that is held no longer
+  bool ended = false;  // there is such a pass
 };
 Moment moment_of(const StageChunks& stage, const ParallelPlan& plan) {
   const bool forward = plan.passes == Passes::kForward;
   const double layer = forward || plan.recompute == Recompute::kFull ? stage.largest_layer : 0;
   const double under_way = forward ? 0 : stage.under_way;
-  // With one chunk, the pass that has ended is among those that are held at the peak.
-  const double ended = !forward && stage.chunks.size() == 1 ? stage.chunks[0].after_forward : 0;
+  // With one chunk, the pass that has ended is among those that are held at the peak. Where backward passes are split,
+  // all that are held may wait for their weight gradients.
+  const auto schedule = pipeline_schedule(plan.schedule);
+  const bool ended = !forward && stage.chunks.size() == 1 && schedule && !(*schedule)->splits_backward;
+  const double metrics = stage.logged - (ended ? stage.chunks[0].after_forward : 0);
   Moment most{Moment::Of::kLoss, stage.losses + under_way};
   if (layer > stage.losses) most = {Moment::Of::kLayer, layer + under_way};
-  if (stage.logged - ended > most.bytes) most = {Moment::Of::kMetrics, stage.logged - ended};
+  if (metrics > most.bytes) most = {Moment::Of::kMetrics, metrics, ended};
   return most;
 }
 
@@ -306,12 +310,11 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
       detail.activations[static_cast<std::size_t>(kind)] += bytes * units::B;
       detail.transient += bytes * units::B;
     };
-    const Moment::Of moment = moment_of(kept, plan).of;
+    const auto [moment, extra, ended] = moment_of(kept, plan);
     for (std::size_t kind = 0; moment == Moment::Of::kLoss && kind < kActivationKindCount; ++kind) {
       add(static_cast<ActivationKind>(kind), kept_of_kind[kind][stage].losses);
     }
     if (moment == Moment::Of::kLayer) add(ActivationKind::kWorkingLayer, kept.largest_layer);
-    const bool ended = moment == Moment::Of::kMetrics && kept.chunks.size() == 1;  // one pass is held no longer
     if (moment == Moment::Of::kMetrics) {
       add(ActivationKind::kLogits, kept.logged);
       if (ended) detail.transient -= kept.chunks[0].after_forward * units::B;

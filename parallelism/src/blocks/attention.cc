@@ -253,11 +253,13 @@ void flash_core(const Shape& shape, BlockStep& step) {
   }
 }
 
-// Whether Megatron's kernel that scales, masks and normalizes scores runs (megatron/core/fusions/fused_softmax.py,
-// is_kernel_available; in 2021 its longest sequence was 2,048, later 4,096).
+// Whether one kernel scales, masks and normalizes scores: Megatron's (megatron/core/fusions/fused_softmax.py,
+// is_kernel_available; in 2021 its longest sequence was 2,048, later 4,096), or a compiler's. Megatron's is for formats
+// of 16 bits; who asks for a fused softmax in fp32 has a compiler.
 bool has_fused_softmax(const Shape& shape) {
+  if (shape.element > 2 || shape.plan->norm_library == Library::kCompiled) return true;
   constexpr std::int64_t kMultiple = 4, kLongest = 16384;
-  return shape.element == 2 && shape.sequence <= kLongest && shape.sequence % kMultiple == 0 &&
+  return shape.sequence <= kLongest && shape.sequence % kMultiple == 0 &&
          shape.micro_batch * shape.heads % kMultiple == 0;
 }
 
@@ -278,7 +280,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const bool apart = shape.plan->split_softmax;
   const double element = shape.element;
   const bool in_parts = apart || !has_fused_softmax(shape);
-  const bool cast = !apart && in_parts && element == 2;
+  const bool cast = !apart && in_parts;
   // Of scores as the softmax has them, over those of the plan's format.
   const double size = cast ? size_of(DType::kFp32) / units::B / element : 1;
   const auto elementwise = [&](std::vector<Call>& calls, const char* name, const char* what, double in, double out) {

@@ -118,9 +118,9 @@ TEST(KernelWeights, ReadWhatIsWritten) {
   ASSERT_TRUE(part);
   std::array<double, 64> low{}, high{};
   high[0] = 1;
-  EXPECT_NEAR(part->on_measured_gpu.evaluate(low.data()), -0.25,
+  EXPECT_NEAR(part->on_measured_gpu.trees.evaluate(low.data()), -0.25,
               1e-4);  // leaves are stored in steps of 1/32767 of the largest
-  EXPECT_NEAR(part->on_measured_gpu.evaluate(high.data()), 0.5, 1e-4);
+  EXPECT_NEAR(part->on_measured_gpu.trees.evaluate(high.data()), 0.5, 1e-4);
   const Operator experts{MixtureOfExperts{.tokens = 8, .hidden = 8, .intermediate = 8, .experts = 2, .top_k = 1}};
   EXPECT_TRUE(was_measured(*part, 0, kernel_class(Predictor::kMoe, experts, Mode::kBurst)));
   EXPECT_EQ(to_safetensors(*read), bytes);

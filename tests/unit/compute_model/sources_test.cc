@@ -20,8 +20,7 @@ std::string source_of(const Gpu& gpu, const Operator& op, Mode mode) {
   const ReferenceGpu reference = reference_gpu(weights, machine);
   const std::size_t own_class = kernel_class(*predictor, op, mode);
   const Features features = features_of(*predictor, machine, op, mode);
-  const bool only_bursts =
-      *predictor == Predictor::kGemm && reference.index() && !was_measured(weights, *reference.index(), own_class);
+  const bool only_bursts = only_in_bursts(weights, *predictor, reference, own_class);
   return std::string(
       source_for({weights, *predictor, op, mode, machine, features, reference, own_class, only_bursts}).name);
 }

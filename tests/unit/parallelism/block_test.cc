@@ -152,6 +152,17 @@ TEST_F(GptLayer, SoftmaxThatIsNotFusedRunsInFp32) {
   EXPECT_EQ(core().forward.size(), 3u);
 }
 
+// What torch.compile fuses it fuses for all numbers of heads, and in fp32.
+TEST_F(GptLayer, ACompilerFusesTheSoftmaxForAllHeads) {
+  model.dropout = false;
+  training.micro_batch = 1, plan.tp = static_cast<std::int64_t>(a) / 2;  // two heads
+  const auto core = [&] { return step(layer(), "attention.core"); };
+  plan.norm_library = Library::kCompiled;
+  EXPECT_THAT(names(core().forward), ElementsAre("attention.scores", "attention.softmax", "attention.context"));
+  plan.norm_library = Library::kDefault, training.precision = Precision::kFp32;
+  EXPECT_THAT(names(core().forward), ElementsAre("attention.scores", "attention.softmax", "attention.context"));
+}
+
 // Only a GELU that its class writes out has a kernel for each operation: 10 reads and 8 writes of an activation
 // forward, 17 and 11 backward, and four of them are kept.
 TEST_F(GptLayer, AGeluThatIsWrittenOutIsAKernelForEachOperation) {
