@@ -86,6 +86,7 @@ TEST(CApi, KernelsTakeWhatTheyTakeInAStep) {
   EXPECT_DOUBLE_EQ(two.high_ns, 2 * one.high_ns);
 }
 
+// At the clock of the products beside them.
 TEST(CApi, CollectivesAreThoseOfTheNetworkModel) {
   const Handle session = open({"machine/gpu=h100", "machine/nodes=2"});
   auto asked = sized<ns_dist_collective>();
@@ -95,7 +96,8 @@ TEST(CApi, CollectivesAreThoseOfTheNetworkModel) {
   asked.ranks_per_node = 8;
   auto out = sized<ns_dist_forecast>();
   ASSERT_EQ(ns_dist_forecast_collective(session.get(), &asked, &out), NS_DIST_OK) << ns_dist_error(session.get());
-  const Scenario scenario = scenario_of({{"machine/gpu", "h100"}, {"machine/nodes", "2"}});
+  Scenario scenario = scenario_of({{"machine/gpu", "h100"}, {"machine/nodes", "2"}});
+  scenario.cluster.gpu.boost_clock /= training_slowdown(scenario.cluster.gpu);
   const auto network = *make_network_model(scenario.cluster, network_options(scenario.network));
   const Forecast expected =
       *network->forecast({CollectiveKind::kAllGather, 64 * units::MiB, RankGroup{0, {{8, 1}, {2, 8}}}});

@@ -81,6 +81,7 @@ typedef struct ns_dist_kernel {
 } ns_dist_kernel;
 int ns_dist_forecast_kernel(ns_dist_session* session, const ns_dist_kernel* kernel, ns_dist_forecast* forecast);
 
+/* As in a training step: SMs have the clock of the products beside it. */
 typedef struct ns_dist_collective {
   size_t struct_size;
   const char* kind;       /* needed: "all_reduce", ... as nccl-tests spells them, and "send_recv" */
