@@ -42,6 +42,19 @@ void take_off_quantization(Estimate& estimate, const Features& features, Steps& 
   if (steps.on()) steps.add("product_share", features.product_share, "of product and quantization together");
 }
 
+std::size_t product_feature(std::string_view name) {
+  const auto names = shape_features(Predictor::kGemm);
+  return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+}
+
+// A product's features in a burst differ from those in long runs by their mode and their base, which trees do not see,
+// and from those in another half-precision format of the same rate by the format.
+Features in_long_runs(Features burst, DType dtype) {
+  static const std::size_t mode = product_feature("sustained"), format = product_feature("variant");
+  burst.values[mode] = 1, burst.values[format] = dtype == DType::kFp16 ? 1 : 0;
+  return burst;
+}
+
 // Of the interval, in logarithms, where no GPU of this vendor was fitted. Best products of MI300X, MI325X and MI355X
 // that others published are 25, 19 and 0 % slower than forecast.
 constexpr double kOtherVendor = 1.7;
@@ -138,8 +151,10 @@ void LearnedModel::ask_slowdown(const Operator& op, Query& query) const {
   const ReferenceGpu& reference = reference_of(Predictor::kGemm, *weights);
   const Machine& one = reference.nearest ? reference.nearest->machine : machine();
   const Operator product{like, one.gpu.tensor[DType::kBf16] > FlopsPerSecond() ? DType::kBf16 : DType::kFp16};
+  const bool same = query.only_bursts && reference.measured && one.peak(op.dtype) == one.peak(product.dtype);
   prepare_slowdown(query.pending, *weights, Predictor::kGemm,
-                   features_of(Predictor::kGemm, one, product, Mode::kSustained));
+                   same ? in_long_runs(query.features, product.dtype)
+                        : features_of(Predictor::kGemm, one, product, Mode::kSustained));
 }
 
 bool LearnedModel::ask(const Operator& op, Query& query) const {
@@ -152,7 +167,7 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   query.reference = &reference_of(*predictor, *query.weights);
   query.kernel_class = kernel_class(*predictor, op, mode);
   query.only_bursts = only_in_bursts(*query.weights, *predictor, *query.reference, query.kernel_class);
-  query.features = features_of(*predictor, machine(), op, mode);
+  query.features = features_of(*predictor, machine(), op, query.only_bursts ? Mode::kBurst : mode);
   const Case one{*query.weights,     *predictor,       op, mode, machine(), query.features, *query.reference,
                  query.kernel_class, query.only_bursts};
   query.source = &source_for(one);
@@ -166,7 +181,8 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   }
   const double limit = machine().gpu.board_power / W;
   if (machine().mode == Mode::kSustained && limit > 0) {
-    prepare_power(query.pending, *query.weights, *predictor, query.features);
+    prepare_power(query.pending, *query.weights, *predictor,
+                  query.only_bursts ? in_long_runs(query.features, op.dtype) : query.features);
   }
   if (machine().mode == Mode::kSustained) ask_slowdown(op, query);
   return true;

@@ -190,9 +190,11 @@ PoweredTime Machine::powered(double compute, double memory, double flops, double
   // The clock at which it would take just `limit`: if power does not pay for that, it takes longer.
   const double wanted = compute / std::cbrt(limit * limit * limit - memory * memory * memory);
   if (wanted > low && energy(wanted) > budget * limit) return {std::numeric_limits<double>::infinity(), low};
+  // As energy(clock) > budget * overlap_of(compute / clock, memory), in cubes.
+  const auto cube = [](double x) { return x * x * x; };
   for (int step = 0; step < 24; ++step) {
     const double middle = (low + high) / 2;
-    (energy(middle) > budget * overlap_of(compute / middle, memory) ? high : low) = middle;
+    (cube(energy(middle) / budget) > cube(compute / middle) + cube(memory) ? high : low) = middle;
   }
   return {overlap_of(compute / low, memory), low};
 }

@@ -30,16 +30,9 @@ constexpr Source kMeasuredHere = {
     },
     [](const Case&) -> std::string_view { return "trees over measured kernels of this GPU"; }};
 
-// Where only bursts were measured, they are forecast; the slowdown of long runs is applied to that. A burst may have
-// found its operands in L2, where a long run does not.
-Features features_here(const Case& c) {
-  return c.only_bursts ? features_of(c.predictor, c.machine, c.op, Mode::kBurst) : c.features;
-}
-
 constexpr Source kBurstsSlowed = {"bursts slowed", [](const Case& c) { return c.reference.measured && c.only_bursts; },
                                   [](const Case& c, PendingCorrection& pending) {
-                                    prepare_measured(pending, c.weights, c.predictor, features_here(c),
-                                                     *c.reference.measured,
+                                    prepare_measured(pending, c.weights, c.predictor, c.features, *c.reference.measured,
                                                      kernel_class(c.predictor, c.op, Mode::kBurst));
                                   },
                                   [](const Case&) -> std::string_view {
@@ -52,8 +45,8 @@ constexpr Source kNearestScaled = {
       const ReferenceGpu::Nearest& nearest = *c.reference.nearest;
       const Mode mode = c.only_bursts ? Mode::kBurst : c.mode;
       const OtherMachine machine{features_of(c.predictor, nearest.machine, c.op, mode), nearest.pace};
-      prepare_scaled(pending, c.weights, c.predictor, features_here(c),
-                     {machine, nearest.neighbor.index, nearest.itself}, as_sold(c, mode));
+      prepare_scaled(pending, c.weights, c.predictor, c.features, {machine, nearest.neighbor.index, nearest.itself},
+                     as_sold(c, mode));
     },
     [](const Case& c) -> std::string_view {
       return c.reference.nearest->itself || !learned_elsewhere(c.weights)
