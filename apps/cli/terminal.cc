@@ -102,7 +102,8 @@ std::string Style::bar(double share, int width) const {
 }
 
 Style style_of_standard_output() {
-  const bool terminal = isatty(STDOUT_FILENO) == 1;
+  // Open MPI gives its first process a terminal, wherever the output of mpirun goes.
+  const bool terminal = isatty(STDOUT_FILENO) == 1 && environment("OMPI_COMM_WORLD_SIZE").empty();
   return {terminal && environment("NO_COLOR").empty() && environment("TERM") != "dumb", has_utf8()};
 }
 

@@ -34,8 +34,15 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   if (!request.data.empty()) {
     NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
     RunSuiteOptions options{request.titles, {}, request.refit};
-    if (!request.calibration.empty()) options.with.set("network/calibration", request.calibration);
-    if (!request.kernel_calibration.empty()) options.with.set("kernels/calibration", request.kernel_calibration);
+    // A file that cannot be read is one mistake, not one of each run.
+    if (!request.calibration.empty()) {
+      NS_TRY_VOID(load_network_calibration(request.calibration));
+      options.with.set("network/calibration", request.calibration);
+    }
+    if (!request.kernel_calibration.empty()) {
+      NS_TRY_VOID(load_kernel_calibration(request.kernel_calibration));
+      options.with.set("kernels/calibration", request.kernel_calibration);
+    }
     SuiteAnswer all;
     for (const std::filesystem::path& collection : collections) {
       Progress progress("validating", 1);

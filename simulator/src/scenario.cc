@@ -285,12 +285,11 @@ Result<void> use_calibrations(Scenario& scenario, const References& spec) {
   if (spec.calibration) {
     scenario.network.calibration.reset();
     if (*spec.calibration != "none") {
-      NS_TRY(const std::string text, read_text(*spec.calibration, kLargestCalibration, "network/calibration",
-                                               "a network calibration, as ns-dist calibrate writes it"));
-      NS_TRY(const NetworkCalibration exact, read_network_calibration(text, *spec.calibration));
+      InputFile file;
+      NS_TRY(const NetworkCalibration exact, load_network_calibration(*spec.calibration, &file));
       // As a report will hold it: numbers are written with four decimals.
       NS_TRY(scenario.network.calibration, read_network_calibration(to_json(exact), *spec.calibration));
-      scenario.files.push_back({*spec.calibration, hash_text(text)});
+      scenario.files.push_back(std::move(file));
     }
   }
   if (spec.kernel_calibration) {
@@ -372,6 +371,13 @@ Result<KernelCalibration> load_kernel_calibration(const std::string& path, Input
                                            "a kernel calibration, as ns-dist calibrate writes it"));
   if (file != nullptr) *file = {path, hash_text(text)};
   return read_kernel_calibration(text, path);
+}
+
+Result<NetworkCalibration> load_network_calibration(const std::string& path, InputFile* file) {
+  NS_TRY(const std::string text, read_text(path, kLargestCalibration, "network/calibration",
+                                           "a network calibration, as ns-dist calibrate writes it"));
+  if (file != nullptr) *file = {path, hash_text(text)};
+  return read_network_calibration(text, path);
 }
 
 Result<std::int64_t> rank_count(const ParallelPlan& plan) {

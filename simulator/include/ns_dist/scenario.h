@@ -275,6 +275,8 @@ Result<Scenario> resolve(const ScenarioSpec& spec, const Catalog& catalog, const
 // The file that kernels/calibration names; `file`, if any, becomes its path and hash. Errors: it cannot be read, or is
 // larger than 16 MiB; as read_kernel_calibration.
 Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file = nullptr);
+// The same of network/calibration.
+Result<NetworkCalibration> load_network_calibration(const std::string& path, InputFile* file = nullptr);
 
 // tp x cp x pp x dp. Errors: degrees that are not positive, or more ranks than kMostRanks.
 Result<std::int64_t> rank_count(const ParallelPlan& plan);

@@ -181,6 +181,8 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
       {"--kernel-calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
       {"kernels --input rows.csv --kernel-calibration deep.json", 1, "deep.json: nested deeper"},
+      {"validate --data list.json --calibration deep.json", 1, "^ns-dist: [^\n]*deep.json: nested deeper[^\n]*\n$"},
+      {"validate --data list.json --kernel-calibration none.json", 1, "\"none.json\" cannot be read"},
       {"--from truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
       {"--from deep.json", 1, "deep.json: nested deeper"},
       {"--from type.json", 1, "type.json#: this is no report"},
