@@ -16,8 +16,8 @@ struct Case {
   const Operator& op;
   Mode mode;
   const Machine& machine;
-  // Of `op` on `machine`. Where only bursts were measured, those of a burst, which may have found its operands in L2: it
-  // is forecast, and the slowdown of long runs is applied to that.
+  // Of `op` on `machine`. Where only bursts were measured, those of a burst, which may have found its operands in L2:
+  // it is forecast, and the slowdown of long runs is applied to that.
   const Features& features;
   const ReferenceGpu& reference;
   std::size_t kernel_class;

@@ -17,8 +17,8 @@ namespace {
 // forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5); the others cost
 // efficiency of smaller kernels, or more communication and bubble. What is tried first is tried for sure.
 constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kShardWeights = 0.06, kHalfMicroBatch = 0.05,
-                 kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kDoubleCp = 0.04, kSchedule = 0.04,
-                 kOffload = 0.5;
+                 kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kWholeExperts = 0.02, kDoubleCp = 0.04,
+                 kSchedule = 0.04, kOffload = 0.5;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 128;
@@ -57,10 +57,10 @@ std::vector<Remedy> varied(const std::vector<Remedy>& candidates, int most, Chan
   return out;
 }
 
-// Every plan that changes this one by doubling tp, cp, pp or ep, halving the microbatch, recomputing more, 1F1B, which
-// keeps few microbatches, sharing the optimizer or the weights among more replicas, the optimizer on the host, and
-// under ZeRO-3 by doubling dp. Data-parallel replicas are given up for the other degrees: as many as leave no GPU idle,
-// or fewer.
+// Every plan that changes this one by doubling tp, cp, pp or ep, whole experts, halving the microbatch, recomputing
+// more, 1F1B, which keeps few microbatches, sharing the optimizer or the weights among more replicas, the optimizer on
+// the host, and under ZeRO-3 by doubling dp. Data-parallel replicas are given up for the other degrees: as many as
+// leave no GPU idle, or fewer.
 std::vector<Remedy> candidates_for(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
@@ -95,6 +95,12 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
                  each.plan.ep <<= steps;
                  each.cost += kDoubleEp * steps;
                });
+  // Experts that tensor parallelism divides may be spread whole instead.
+  all = varied(all, scenario.model.moe && plan.etp != 1 ? 1 : 0, [](Remedy& each, int) {
+    each.plan.etp = 1;
+    each.cost += kWholeExperts;
+  });
+  std::erase_if(all, [&](const Remedy& each) { return each.plan.etp != plan.etp && each.plan.tp == 1; });
   all = varied(all, doublings(1, scenario.training.micro_batch), [](Remedy& each, int steps) {
     each.training.micro_batch >>= steps;
     each.cost += kHalfMicroBatch * steps;

@@ -308,6 +308,27 @@ TEST(Resolve, ARemedyLeavesAScheduleThatKeepsTooMuch) {
   EXPECT_LT(again->step, 1.1 * report->step) << "full recomputation takes a third more";
 }
 
+// Two ranks of tensor parallelism halve the experts' products and exchange each token twice: whole experts are faster.
+TEST(Resolve, ARemedySpreadsWholeExperts) {
+  ScenarioSpec spec;
+  spec.set("model", "mixtral-8x7b").set("machine/gpu", "h100").set("training/global_batch", 64);
+  spec.set("plan/tp", 2).set("plan/dp", 16).set("plan/ep", 8);
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  ASSERT_FALSE(report->fits);
+  ASSERT_TRUE(report->remedy);
+  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
+  const auto again = simulate(resolved(spec));
+  ASSERT_TRUE(again) << to_text(again.error());
+  EXPECT_TRUE(again->fits);
+  EXPECT_EQ(again->scenario.plan.etp, 1);
+  EXPECT_NEAR(again->step / report->remedy->step, 1, 1e-9);
+  spec.set("plan/etp", 2).set("plan/ep", 4);
+  const auto divided = simulate(resolved(spec));
+  ASSERT_TRUE(divided) << to_text(divided.error());
+  EXPECT_GT(divided->step, again->step);
+}
+
 // A remedy can be added to the plan's own flags, too. Experts are spread over more ranks. The optimizer goes to the
 // host only where no plan with it fits the GPUs that there are, and more nodes, which it counts, are asked for only
 // where that does not fit either, or the plan leaves GPUs idle.
