@@ -71,7 +71,14 @@ a leaf of a tree is not shrunk|compute_model/src/learn/grow_trees.cc|s@double su
 outliers pull at trees with all their size|compute_model/src/learn/grow_trees.cc|s@<= huber ? 1.0F : huber / std::abs(error)@<= huber ? 1.0F : std::min(1.0F, std::abs(error))@|unit_compute_model property_compute_model
 a split of a tree need not gain|compute_model/src/learn/grow_trees.cc|s@(high_mass + options.ridge) - whole;@(high_mass + options.ridge) - 0 * whole;@|unit_compute_model property_compute_model
 what nobody measured has the interval of what was|compute_model/src/weights.cc|s@correction.high \*= std::sqrt(correction.high / seconds);@correction.high *= 1;@|unit_compute_model property_compute_model
-the nearest GPU alone decides|compute_model/src/weights.cc|s@learned += share \* (logarithm - learned);@learned += logarithm - learned;@|unit_compute_model property_compute_model
+another machine's correction ignores its pace|compute_model/src/weights.cc|s@return std::clamp(logarithm_of(term), here@return std::clamp(logarithm_of(term), -4 + 0 * here@|unit_compute_model
+trees see a changed GPU as it is|compute_model/src/sources.cc|s@if (!c.reference.sold) return@if (true) return@|unit_compute_model property_compute_model
+GPUs of another generation are scaled, too|compute_model/src/weights.cc|s@return itself .. (same_generation \&\& kind@return itself \|\| (kind@|unit_compute_model
+block scales are free|compute_model/src/predictors/gemm.cc|s@constexpr double kInstructions = 2, kFlop = 2@constexpr double kInstructions = 0, kFlop = 2@|unit_compute_model
+one block of attention is never the longest|compute_model/src/predictors/attention.cc|s@std::max(longest, pairs) : std::ceil@pairs : std::ceil@|unit_compute_model
+a remedy divides experts|simulator/src/memory_remedy.cc|s@each.plan.etp = 1;@each.plan.etp = plan.etp;@|unit_simulator
+a compiler does not fuse the softmax of two heads|parallelism/src/blocks/attention.cc|s@if (shape.element > 2 .. shape.plan->norm_library == Library::kCompiled) return true;@@|unit_parallelism
+the nearest GPU alone decides|compute_model/src/weights.cc|s@learned += share \* (carried_over(measured) - learned);@learned += carried_over(measured) - learned;@|unit_compute_model property_compute_model
 no format slows down in long runs|compute_model/src/weights.cc|s@logarithm_of(slowdown)), 1.0, kMostSlowdown)@logarithm_of(slowdown)), 1.0, 1.0)@|unit_compute_model property_compute_model
 an expected error is a deviation|compute_model/src/next_measurements.cc|s@std::sqrt(2 / std::numbers::pi \* (variance@std::sqrt(2 / 2.0 * (variance@|unit_compute_model property_compute_model
 a measurement has no scatter|compute_model/src/next_measurements.cc|s@(variance + kCalibrationScatter)@(variance + 0 * kCalibrationScatter)@|unit_compute_model property_compute_model
@@ -238,8 +245,8 @@ scores of any number of heads are normalized in one kernel|parallelism/src/block
 products in fp16 are others than in bf16|simulator/src/training_clock.cc|s@if (fp16_as_bf16 \&\&@if (false \&\&@|unit_simulator
 launches that block do not wait for their kernels|simulator/include/ns_dist/scenario.h|s@return blocking_launches ? kBlockingLaunch \* launch_cost : launch_cost@return launch_cost@|unit_simulator
 a plan does not err by itself|simulator/src/predict.cc|s@= rest.between \*@= 0 *@|unit_simulator
-metrics of the loss need no memory|parallelism/src/memory.cc|s@stage.logged - ended > most.bytes@stage.logged < 0@|unit_parallelism
-metrics keep what the microbatch kept|parallelism/src/memory.cc|s@? stage.chunks\[0\].after_forward : 0;@? 0 * stage.chunks[0].after_forward : 0;@|unit_parallelism
+metrics of the loss need no memory|parallelism/src/memory.cc|s@if (metrics > most.bytes)@if (metrics < 0)@|unit_parallelism
+metrics keep what the microbatch kept|parallelism/src/memory.cc|s@(ended ? stage.chunks\[0\].after_forward : 0);@(ended ? 0 * stage.chunks[0].after_forward : 0);@|unit_parallelism
 a loss and a layer that is computed again are held together|parallelism/src/memory.cc|s@Of::kLayer, layer + under_way@Of::kLayer, layer + stage.losses + under_way@|unit_parallelism
 gradients in 16 bits are summed in fp32|parallelism/src/blocks/common.cc|s@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulateFp32@|unit_parallelism
 FlashAttention's loss keeps no gradient|parallelism/src/blocks/loss.cc|s@(forward ? 1 : 2) \* shape.element@1 * shape.element@|unit_parallelism
@@ -247,7 +254,7 @@ pairs of passes are of one microbatch|parallelism/src/schedules/interleaved_orde
 key-value heads do not bound tensor parallelism's hint|parallelism/src/check_plan.cc|s@!suits_keys(tp)) return false;@false) return false;@|unit_parallelism
 a node has the GPUs of its innermost level|core/include/ns_dist/cluster.h|s@while (inside < levels.size() \&\& !is_network@while (false \&\& !is_network@|unit_simulator
 a full machine asks for more GPUs before the host|simulator/src/memory_remedy.cc|s@const bool fills = rank_count@const bool fills = false \&\& rank_count@|unit_simulator
-a changed GPU finds another neighbor|compute_model/src/reference_gpu.cc|s@return sold ? \*std@return sold \&\& false ? *std@|unit_compute_model
+a changed GPU finds another neighbor|compute_model/src/reference_gpu.cc|s@reference.sold ? reference.sold->machine : machine, machines@machine, machines@|unit_compute_model
 a machine's switches are as fast as any GPU|core/src/cluster.cc|s@std::min(1.0, link_ratio(gpu, cluster))@link_ratio(gpu, cluster)@|unit_core
 END
 

@@ -7,6 +7,7 @@
 
 #include "compute_model_gpus.h"
 #include "families.h"
+#include "kernel_features.h"
 #include "ns_dist/compute_model.h"
 
 namespace ns_dist {
@@ -360,6 +361,41 @@ TEST(Formulas, ServedExpertsHaveThreeProjections) {
   const MixtureOfExperts experts{.tokens = 32768, .hidden = 4096, .intermediate = 4096, .experts = 8, .top_k = 2};
   const double flops = 3 * 2 * 65536.0 * 4096 * 4096;
   EXPECT_NEAR(seconds(hundred_sms(), {experts, DType::kFp16}) / (flops / 0.72e14), 1, 0.02);
+}
+
+// What trees correct, before they do.
+double base(const Gpu& gpu, Predictor predictor, const Operator& op) {
+  return features_of(predictor, *make_machine(gpu, Mode::kBurst), op, Mode::kBurst).base;
+}
+
+// Two instructions of vector units (2 FLOP each) for 128 products of each sum: 4 m n k / 128 FLOP at 66.9 TFLOP/s.
+// Units that multiply in 4 bits have block scales of their own.
+TEST(Formulas, VectorUnitsScaleBlocksWhereNoOthersDo) {
+  Gemm gemm{.m = 4096, .n = 2048, .k = 8192};
+  gemm.quantizes = true;
+  Gpu with = h100();
+  with.tensor[DType::kFp4] = 2 * with.tensor[DType::kFp8];
+  const auto more = [&] {
+    const Operator op{gemm, DType::kFp8};
+    return base(h100(), Predictor::kGemmFp8, op) - base(with, Predictor::kGemmFp8, op);
+  };
+  EXPECT_EQ(more(), 0) << "one scale for the tensor";
+  gemm.scaling = Scaling::kBlock;
+  EXPECT_NEAR(more() / (4 * 4096.0 * 2048 * 8192 / 128 / 66.9e12), 1, 1e-9);
+}
+
+// One head of 8,192 queries has 64 blocks, of which the longest visits all 64 tiles of keys. 3 heads have 3 x 64 x 65 /
+// 2 visits, 58 for each of 108 SMs: the longest block decides as before. 12 heads have 231 for each.
+TEST(Formulas, TheLongestBlockOrAnSmsShareDecides) {
+  const auto seconds = [](std::int64_t heads) {
+    Attention attention{.heads = heads, .kv_heads = 1, .query_length = 8192, .key_length = 8192};
+    attention.head_dim = attention.value_dim = 128, attention.causal = true;
+    attention.library = Library::kServing;
+    return base(a100(), Predictor::kAttention, {attention, DType::kBf16});
+  };
+  const double launch = 1.86e4 / 1.41e9;
+  EXPECT_NEAR((seconds(3) - launch) / (seconds(1) - launch), 1, 0.03) << "more memory alone";
+  EXPECT_NEAR((seconds(12) - launch) / (seconds(1) - launch), 12 * 64 * 65 / 2 / 108.0 / 64, 0.03 * 3.6);
 }
 
 }  // namespace
