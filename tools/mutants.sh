@@ -73,10 +73,10 @@ a split of a tree need not gain|compute_model/src/learn/grow_trees.cc|s@(high_ma
 what nobody measured has the interval of what was|compute_model/src/weights.cc|s@correction.high \*= std::sqrt(correction.high / seconds);@correction.high *= 1;@|unit_compute_model property_compute_model
 another machine's correction ignores its pace|compute_model/src/weights.cc|s@return std::clamp(logarithm_of(term), here@return std::clamp(logarithm_of(term), -4 + 0 * here@|unit_compute_model
 trees see a changed GPU as it is|compute_model/src/sources.cc|s@if (!c.reference.sold) return@if (true) return@|unit_compute_model property_compute_model
-GPUs of another generation are scaled, too|compute_model/src/weights.cc|s@return itself .. (same_generation \&\& kind@return itself \|\| (kind@|unit_compute_model
+GPUs of another generation are scaled, too|compute_model/src/weights.cc|s@(same_generation \&\& kind_of@((same_generation ? true : true) \&\& kind_of@|unit_compute_model
 block scales are free|compute_model/src/predictors/gemm.cc|s@constexpr double kInstructions = 2, kFlop = 2@constexpr double kInstructions = 0, kFlop = 2@|unit_compute_model
 one block of attention is never the longest|compute_model/src/predictors/attention.cc|s@std::max(longest, pairs) : std::ceil@pairs : std::ceil@|unit_compute_model
-a remedy divides experts|simulator/src/memory_remedy.cc|s@each.plan.etp = 1;@each.plan.etp = plan.etp;@|unit_simulator
+a remedy divides experts|simulator/src/memory_remedy.cc|s@each.plan.etp = 1;@each.plan.etp = 0;@|unit_simulator
 a compiler does not fuse the softmax of two heads|parallelism/src/blocks/attention.cc|s@if (shape.element > 2 .. shape.plan->norm_library == Library::kCompiled) return true;@@|unit_parallelism
 the nearest GPU alone decides|compute_model/src/weights.cc|s@learned += share \* (carried_over(measured) - learned);@learned += carried_over(measured) - learned;@|unit_compute_model property_compute_model
 no format slows down in long runs|compute_model/src/weights.cc|s@logarithm_of(slowdown)), 1.0, kMostSlowdown)@logarithm_of(slowdown)), 1.0, 1.0)@|unit_compute_model property_compute_model

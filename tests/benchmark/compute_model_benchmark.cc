@@ -1,6 +1,5 @@
-// Forecasts a second on one core. The goal is 200,000 distinct rows of a table a second on every GPU. To hold: 200,000
-// of products in half precision and FP8 on GPUs that were measured; 150,000 of FP32; 90,000 on other GPUs and where
-// only bursts were measured (a network, the nearest GPU's trees and features, the slowdown of long runs). 8 us for one
+// Forecasts a second on one core. The goal, which every GPU of the catalog reaches on an idle machine: 200,000 distinct
+// rows of a table a second. The slowest are GPUs whose nearest measured one was measured in bursts only. 8 us for one
 // product, 100 ns for one that was asked before, 100 us for a model and its first forecast.
 #include <benchmark/benchmark.h>
 
