@@ -78,8 +78,9 @@ std::string answer(const Report& report) {
   text += "<div class=\"tiles\">\n";
   text += tile(number(std::trunc(report.tokens_per_second)) + " tokens/s",
                number(std::trunc(report.tokens_per_second / static_cast<double>(report.ranks))) + " on each GPU");
-  text += tile(fmt::format("MFU {} ({} with causal attention)", percent(report.mfu), percent(report.mfu_causal)),
-               "of the GPUs' peak, counting the model's own operations");
+  text += tile("MFU " + percent(report.mfu), fmt::format("of the GPUs' peak, counting the model's own operations; {} "
+                                                         "without what a causal mask hides",
+                                                         percent(report.mfu_causal)));
   text += tile("HFU " + percent(report.hfu), "counting recomputed operations, too");
   text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12), "of the model on each GPU");
   if (report.energy) {

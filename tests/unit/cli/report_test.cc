@@ -63,7 +63,11 @@ TEST(ReportPage, HoldsTheAnswerOfJsonAndTheNumbersOfTheSummary) {
     ASSERT_TRUE(std::regex_search(page.summary, interval, std::regex("90 % interval (.*) to (.*)\\)")));
     EXPECT_THAT(page.html, HasSubstr("90 % interval " + interval[1].str() + " to " + interval[2].str()));
     EXPECT_THAT(page.html, HasSubstr(shown(page.summary, "throughput")));
-    EXPECT_THAT(page.html, HasSubstr(shown(page.summary, "utilization")));
+    std::smatch utilization;
+    const std::string shares = shown(page.summary, "utilization");
+    ASSERT_TRUE(std::regex_search(shares, utilization, std::regex("(MFU .* %) \\((.* %) with causal attention\\)")));
+    EXPECT_THAT(page.html, HasSubstr("<b class=\"\">" + utilization[1].str() + "</b>"));
+    EXPECT_THAT(page.html, HasSubstr("; " + utilization[2].str() + " without what a causal mask hides"));
     for (const char* part : {"compute", "recomputation", "tensor-parallel communication",
                              "context-parallel communication", "expert-parallel communication", "pipeline messages",
                              "data-parallel communication", "pipeline bubble", "optimizer", "other"}) {
