@@ -659,8 +659,7 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
       return report_error(done.error());
     }
   }
-  Style style = style_of_standard_output();
-  if (job.options.team != nullptr) style.color = false;  // mpirun gives processes a terminal wherever its output goes
+  const Style style = style_of_standard_output();
   const bool is_one = cases.size() == 1 && job.requests.size() == 1;
   const std::string page = job.flags.json ? search_json(cases, job.goals)
                            : is_one       ? search_summary(cases.front(), job.goals, style)

@@ -67,10 +67,6 @@ Error wrong(const std::string& where, std::string message, std::string expected)
   return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}};
 }
 
-}  // namespace
-
-namespace {
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Whether two kernels differ in their sizes alone.

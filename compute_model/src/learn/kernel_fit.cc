@@ -813,8 +813,8 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
     }
   }
   card +=
-      "\nErrors of forecasts (%). No tree has seen what was left out (constants of the bases have): a tenth of the "
-      "shapes, a GPU, a "
+      "\nErrors of forecasts (%). The trees were fitted without what was left out; the constants of the bases were "
+      "not. Left out: a tenth of the shapes, a GPU, a "
       "generation of "
       "several GPUs (where a GPU is the only one of its generation, it stands for it). `constant`: the best constant "
       "share of "
