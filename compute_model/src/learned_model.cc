@@ -47,11 +47,12 @@ std::size_t product_feature(std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
 }
 
-// A product's features in a burst differ from those in long runs by their mode and their base, which trees do not see,
-// and from those in another half-precision format of the same rate by the format.
+// A product's features in a burst differ from those in long runs by their mode, by what L2 holds and by their base,
+// which trees do not see, and from those in another half-precision format of the same rate by the format.
 Features in_long_runs(Features burst, DType dtype) {
-  static const std::size_t mode = product_feature("sustained"), format = product_feature("variant");
-  burst.values[mode] = 1, burst.values[format] = dtype == DType::kFp16 ? 1 : 0;
+  static const std::size_t mode = product_feature("sustained"), format = product_feature("variant"),
+                           resident = product_feature("resident");
+  burst.values[mode] = 1, burst.values[format] = dtype == DType::kFp16 ? 1 : 0, burst.values[resident] = 0;
   return burst;
 }
 
