@@ -13,6 +13,7 @@
 
 #include "data_sheet.h"
 #include "leaf_masks.h"
+#include "learn/fit_sums.h"
 #include "learn/grow_trees.h"
 #include "ns_dist/internal/threads.h"
 #include "ns_dist/kernel_table.h"
@@ -93,6 +94,11 @@ struct Sample {
   std::optional<float> power;  // ln(board power / limit)
   double seconds = 0, floor = 0;
   std::uint64_t shape = 0;
+
+  void see(const Features& now) {
+    features = now;
+    target = static_cast<float>(std::log(seconds / features.base));
+  }
 };
 
 // Of 1000 shapes: never fitted on, so that errors on them are honest with the shipped weights, too.
@@ -235,10 +241,9 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
         Sample sample;
         sample.work = row.work, sample.mode = mode;
         resolve_library(sample.work, data.gpus[g]);
-        sample.features = features_of(*predictor, machine, sample.work, mode);
         sample.gpu = g;
         sample.seconds = *row.latency_ms * 1e-3;
-        sample.target = static_cast<float>(std::log(sample.seconds / sample.features.base));
+        sample.see(features_of(*predictor, machine, sample.work, mode, {}));
         // Kernels on the launch floor say little; large ones carry the time of a step.
         sample.weight = static_cast<float>(std::clamp(std::cbrt(sample.seconds / 50e-6), 0.5, 2.0));
         sample.shape = shape_of(row.work);
@@ -288,7 +293,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
 
 class Fitter {
  public:
-  Fitter(Predictor predictor, const Data& data, double effort, std::function<void(double, std::string_view)> progress)
+  Fitter(Predictor predictor, Data& data, double effort, std::function<void(double, std::string_view)> progress)
       : predictor_(predictor),
         samples_(data.samples[static_cast<std::size_t>(predictor)]),
         gpus_(data.gpus),
@@ -315,6 +320,8 @@ class Fitter {
 
     // Measured GPUs: shapes that nothing is fitted on give the intervals and the scores.
     progress_(0.0, "measured GPUs");
+    weights.sums = sums_of(seen);
+    see(weights.sums);
     weights.on_measured_gpu = measured_corrector(seen);
     ByClass by_class, even, odd;  // shapes with even and odd numbers apart
     weights.measured = intervals(weights.kernel_classes, by_class);
@@ -398,7 +405,7 @@ class Fitter {
 
   // Of each row of a measured GPU by a fit that did not see its shape; 0 s for rows that are not judged. With few rows
   // each fifth of the shapes is left out in turn.
-  std::vector<Correction> forecasts_of_new_shapes(const PredictorWeights& shipped) const {
+  std::vector<Correction> forecasts_of_new_shapes(const PredictorWeights& shipped) {
     std::vector<Correction> forecasts(samples_.size());
     const auto forecast = [&](const PredictorWeights& weights, const auto& is_new) {
       for (const Sample& sample : samples_) {
@@ -414,21 +421,28 @@ class Fitter {
     constexpr std::uint64_t kFolds = 5;
     PredictorWeights weights = shipped;
     for (std::uint64_t fold = 0; fold < kFolds; ++fold) {
-      weights.on_measured_gpu = measured_corrector([&](const Sample& sample) { return sample.shape % kFolds != fold; });
-      forecast(weights, [&](const Sample& sample) { return sample.shape % kFolds == fold; });
+      const auto is_new = [&](const Sample& sample) { return sample.shape % kFolds == fold; };
+      const auto keep = [&](const Sample& sample) { return !is_new(sample); };
+      weights.sums = sums_of(keep);
+      see(weights.sums);
+      weights.on_measured_gpu = measured_corrector(keep);
+      forecast(weights, is_new);
     }
+    see(shipped.sums);
     return forecasts;
   }
 
   // Fits without the GPUs of `out`, on half of the shapes, and forecasts theirs from their data sheets alone.
   void elsewhere_of(const std::set<std::size_t>& out, LeftOut kind, const PredictorWeights& names,
                     std::vector<KernelFitScore>& scores, std::map<std::size_t, Residuals>& near,
-                    std::map<std::size_t, Residuals>& far) const {
+                    std::map<std::size_t, Residuals>& far) {
     const bool all = has_few_rows();
     const auto keep = [&](const Sample& sample) { return !out.contains(sample.gpu) && (all || sample.shape % 2 == 0); };
     if (std::count_if(samples_.begin(), samples_.end(), keep) < kFewestSamples) return;
     PredictorWeights blind;
     blind.gpus = names.gpus;
+    blind.sums = sums_of(keep);
+    see(blind.sums);
     blind.on_measured_gpu = measured_corrector(keep);
     blind.on_sibling = trees_for_siblings(blind.on_measured_gpu);
     blind.on_other_gpu = other_corrector(keep);
@@ -449,7 +463,8 @@ class Fitter {
             predictor_of(sample.work, gpus_[other], sample.mode) == predictor_ &&
             was_measured(names, index_of(other), own_class)) {
           const Machine& machine = machines_[other][sample.mode == Mode::kBurst ? 0 : 1];
-          neighbor = {{features_of(predictor_, machine, sample.work, sample.mode), pace}, index_of(other), false};
+          neighbor = {
+              {features_of(predictor_, machine, sample.work, sample.mode, blind.sums), pace}, index_of(other), false};
         }
         return correct(blind, predictor_, sample.features, neighbor, same_generation);
       };
@@ -460,6 +475,33 @@ class Fitter {
               own.push_back({blindly.seconds, std::log(sample.seconds / blindly.seconds) / blindly.widening});
             });
       (same_generation ? near : far)[g] = std::move(own);
+    }
+    see(names.sums);
+  }
+
+  const Machine& machine_of(const Sample& sample) const {
+    return machines_[sample.gpu][sample.mode == Mode::kBurst ? 0 : 1];
+  }
+
+  // Coefficients of a base that is a sum.
+  template <class Keep>
+  Sums sums_of(const Keep& keep) const {
+    const SumKind* const kind = kind_of(predictor_).sum;
+    if (kind == nullptr) return {};
+    std::vector<MeasuredSum> rows;
+    for (const Sample& sample : samples_) {
+      if (!keep(sample)) continue;
+      const double seconds = kind->sum_of == nullptr ? sample.seconds : kind->sum_of(sample.work, sample.seconds);
+      rows.push_back({kind->of(machine_of(sample), sample.work), seconds});
+    }
+    return fit_sums(*kind, rows);
+  }
+
+  // From here on all samples are seen with these coefficients.
+  void see(const Sums& sums) {
+    if (kind_of(predictor_).sum == nullptr) return;
+    for (Sample& sample : samples_) {
+      sample.see(features_of(predictor_, machine_of(sample), sample.work, sample.mode, sums));
     }
   }
 
@@ -760,7 +802,7 @@ class Fitter {
   };
 
   Predictor predictor_;
-  const std::vector<Sample>& samples_;
+  std::vector<Sample>& samples_;
   const std::vector<Gpu>& gpus_;
   const std::vector<std::array<Machine, 2>>& machines_;
   double effort_;
@@ -845,7 +887,7 @@ bool is_held_out(const Operator& op) { return shape_of(op) < kHoldOut; }
 Result<KernelFit> fit_kernels(const KernelFitOptions& options,
                               const std::function<Result<Gpu>(std::string_view)>& gpu_of,
                               const std::function<void(double, std::string_view)>& progress) {
-  NS_TRY(const Data data, read_data(options, gpu_of, progress));
+  NS_TRY(Data data, read_data(options, gpu_of, progress));
   KernelWeights weights;
   std::array<std::vector<KernelFitScore>, kPredictorCount> scores;
 

@@ -92,7 +92,7 @@ void write_training_attention(FeatureWriter& w, const Machine& machine, const Op
   w.add("block_scaled", op.scaling == Scaling::kBlock ? 1 : 0);
   w.add("flash_2", library_of(op, machine.gpu) == Library::kFlash2 ? 1 : 0);
   Steps nobody(nullptr);
-  const Estimate estimate = estimate_attention(machine, op, whole.dtype, Roofline{}, nobody);
+  const Estimate estimate = estimate_attention(machine, op, whole.dtype, Roofline{}, w.sums, nobody);
   const double handled = heads * length * (d(op.head_dim) + d(op.value_dim)) / (machine.sms * machine.clock_rate);
   w.add_log("log_base_time", estimate.seconds / kSmallLaunch);
   w.add_log("log_rows_share", handled / estimate.seconds);
@@ -144,6 +144,7 @@ constinit const PredictorKind kTrainingAttentionPredictor = {
     [](std::size_t kernel_class) {
       return fmt::format("{} {}, {} B", enumerator_name((kernel_class & 4) != 0 ? Library::kFlash2 : Library::kCudnn),
                          (kernel_class & 2) != 0 ? "backward" : "forward", (kernel_class & 1) != 0 ? 1 : 2);
-    }};
+    },
+    &kAttentionSum};
 
 }  // namespace ns_dist
