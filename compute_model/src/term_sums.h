@@ -20,9 +20,8 @@ struct TermSum {
   // The kernel's class and those within it, the narrowest last: "cudnn forward hopper/h200-sxm". Empty: its
   // coefficients are those of `prior`, which nothing is fitted to.
   std::string kernel;
-  Terms terms{};     // s, with a coefficient of one; zero where the kernel has no such part
-  Terms prior{};     // coefficients before any row is seen
-  double fixed = 0;  // s beside the terms
+  Terms terms{};  // s, with a coefficient of one; zero where the kernel has no such part
+  Terms prior{};  // coefficients before any row is seen
 };
 
 // Coefficients by class: "cudnn forward hopper", "cudnn forward hopper/h200-sxm".
@@ -34,8 +33,7 @@ const Terms& coefficients_of(const Sums& sums, const TermSum& sum);
 // Each term with its coefficient, in s.
 Terms parts_of(const Sums& sums, const TermSum& sum);
 
-// `fixed` and all parts, in s.
-double seconds_of(const TermSum& sum, const Terms& parts);
+double seconds_of(const Terms& parts);
 
 // How the sums of a predictor are made and fitted.
 struct SumKind {

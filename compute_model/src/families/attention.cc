@@ -63,8 +63,9 @@ struct Prior {
 };
 // FlashAttention-3 has 740 (forward) and 550 to 600 TFLOP/s (backward) of 989 at head dimension 128, and 1,000 to 1,200
 // in FP8, forward (Shah et al. 2024, fig. 5-7); FlashAttention-2 0.73 and 0.6 of A100's peak (Dao 2023, fig. 4-6). FP8
-// backward was not published: in between. The other terms say their order of magnitude: launches of 5 us and of two
-// kernels backward, a read or written element takes an SM a tenth of a clock, an edge of a mask costs its block.
+// backward was not published: in between. The other terms say their order of magnitude: launches of 5 us, of two
+// kernels backward; a read or written element takes an SM a tenth of a clock; an edge of a mask costs its block.
+//
 // Ada, backward: Ampere's backward over forward (0.77) on its own forward kernels. FlashAttention-1: 115 and 85 TFLOP/s
 // on A100, causal, head size 128, in its Triton version (Dao 2023, arXiv 2307.08691, fig. 5 and 6: between 1.3 and 2.5
 // times as long as FlashAttention-2).
@@ -98,7 +99,8 @@ constexpr double kAmpereInstructions = 2048;
 // FlashAttention-2 on GB200 draws less power and loses nothing up to 1.3 s.
 constexpr double kLongLoss = 0.2, kLongTime = 0.1;
 constexpr double kWideHead = 128;   // head dimension, see `wide`
-constexpr double kRampBlock = 128;  // keys that a block of queries sees beyond a causal mask's diagonal, or a window
+constexpr double kBlock = 256;      // queries of an SM's block: two tiles of 128, which take turns
+constexpr double kEdgeBlock = 128;  // keys, see `edges`
 
 // Unfused: bytes for each query and key that all kernels together move (scores in fp32, masked ones too). PyTorch's
 // math kernels on B200, sequences of 2,048 to 8,192.
@@ -152,11 +154,11 @@ double pairs_of(const Attention& op, bool ignores_window) {
   const double queries = static_cast<double>(op.query_length), keys = static_cast<double>(op.key_length);
   const double heads = static_cast<double>(op.batch) * static_cast<double>(op.heads);
   const double window = op.window > 0 && !ignores_window ? static_cast<double>(op.window) : keys;
-  const double band = std::min(keys, window + kRampBlock);
+  const double band = std::min(keys, window + kBlock);
   if (window < keys) return heads * queries * band;
   if (!op.causal) return heads * queries * keys;
   const double seen = std::min(queries, keys);
-  return heads * (seen * (keys - seen) + seen * seen / 2 + seen * std::min(kRampBlock, keys) / 2);
+  return heads * (seen * (keys - seen) + seen * seen / 2 + seen * std::min(kBlock, keys) / 2);
 }
 
 // Contract: there is a prior for `op`, whose library is not the default.
@@ -183,9 +185,9 @@ TermSum sum_of(const Machine& machine, const Attention& op, DType dtype, const P
   sum.terms = {1e-6,
                products,
                pairs / exponentials,
-               1e-6 * std::max(1.0, heads * std::ceil(queries / 256) / machine.sms) * 1.9e9 / machine.clock_rate,
+               1e-6 * std::max(1.0, heads * std::ceil(queries / kBlock) / machine.sms) * 1.9e9 / machine.clock_rate,
                heads * queries * (width + value) / clocks,
-               masks * kRampBlock * heads * std::min(queries, keys) / exponentials,
+               masks * kEdgeBlock * heads * std::min(queries, keys) / exponentials,
                op.heads > op.kv_heads && backward ? 4 * heads * keys * (width + value) / machine.bandwidth : 0,
                width > kWideHead ? products : 0};
   return sum;
@@ -195,13 +197,13 @@ Estimate estimate_by_sum(const Machine& machine, const Attention& op, DType dtyp
                          Steps& steps) {
   const TermSum sum = sum_of(machine, op, dtype, prior);
   const Terms parts = parts_of(sums, sum);
-  const double cold = seconds_of(sum, parts);
+  const double cold = seconds_of(parts);
   Estimate estimate;
   estimate.seconds = cold;
   if (op.library == Library::kCudnn) estimate.seconds *= 1 + kLongLoss * cold / (cold + kLongTime);
   estimate.spread = prior.spread;
   const double waves = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
-                       std::ceil(static_cast<double>(op.query_length) / 256);
+                       std::ceil(static_cast<double>(op.query_length) / kBlock);
   estimate.waves = static_cast<std::int64_t>(std::min(std::ceil(std::max(1.0, waves / machine.sms)), 9e18));
   estimate.tile = "256 queries";
   estimate.bound = Bound::kCompute;
@@ -235,9 +237,9 @@ Library library_of(const Attention& op, const Gpu& gpu) {
 
 constinit const SumKind kAttentionSum = {kAttentionTerms,
                                          {3, 0.3, 0.3, 1, 0.1, 0.5, 1, 0.3},
-                                         0.1,
-                                         0.003,
-                                         0.0001,
+                                         0.6,
+                                         0.06,
+                                         0.0002,
                                          [](const Machine& machine, const Operator& whole) -> TermSum {
                                            Attention op = std::get<Attention>(whole.kind);
                                            op.library = library_of(op, machine.gpu);

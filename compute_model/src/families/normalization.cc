@@ -9,14 +9,17 @@ namespace ns_dist {
 namespace {
 
 // Time of a kernel, or of the kernels of a library that has several, is a sum of these terms. `launch`: us. `memory`:
-// the least traffic, and `again` the traffic of reading once more what a row has beyond 4,096 columns, both at achieved
-// bandwidth. `rows`: ns for each row that an SM handles. `elements`: clocks for each element that an SM handles.
-// `columns`: ns for each column, because a row with few others beside it waits for its own loads. `weights`: ns for
-// each row, once for each wave of blocks of 32 columns. The measured times are those of data that L2 does not hold: 34
-// MB take as long as their traffic at memory's bandwidth. A wait for memory takes as long on every GPU, so it is in ns,
-// not in clocks. Eager PyTorch: one block a row; backward two kernels, of which the one for the weights' gradient has
-// one block for each 32 columns, which reads all rows (layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel). With
-// 5,120 columns 28 of 132 SMs have two such blocks, and it takes twice as long as with 4,096.
+// the least traffic, and `again`: the traffic of reading once more what a row has beyond 4,096 columns, both at
+// achieved bandwidth. `rows`: ns for each row that an SM handles. `elements`: clocks for each element that an SM
+// handles, those that only fill a block among them. `columns`: ns for each column, because a row with few others beside
+// it waits for its own loads. `weights`: ns for each row, once for each wave of blocks of 32 columns.
+//
+// The kernels were timed back to back, as a step runs them, with data that L2 does not hold: 34 MB take as long as
+// their traffic at memory's bandwidth. A wait for memory takes as long on every GPU, so it is in ns, not in clocks.
+//
+// Eager PyTorch: one block a row; backward two kernels, of which the one for the weights' gradient has one block for
+// each 32 columns, which reads all rows (layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel). With 5,120 columns
+// 28 of 132 SMs have two such blocks, and it takes twice as long as with 4,096.
 constexpr std::array<std::string_view, 7> kNormTerms = {"launch",   "memory",  "again",  "rows",
                                                         "elements", "columns", "weights"};
 constexpr std::array<std::string_view, 7> kNormNotes = {
@@ -45,6 +48,9 @@ constexpr std::array<Kernels, 6> kKernels = {{
 constexpr Terms kNormPrior = {3, 1.1};
 constexpr double kLongRow = 4096;   // columns that a block keeps without reading a row again
 constexpr double kSweepBlock = 32;  // columns, see above
+// TorchInductor: a row goes through in blocks of at most so many columns, the last one masked
+// (torch/_inductor/runtime/triton_heuristics.py, MAX_R0_BLOCK).
+constexpr double kColumnBlock = 2048;
 constexpr double kShortRow = 1024;  // TorchInductor: the most columns of a persistent reduction, several rows a block
 
 // Share of `row` that a row costs. TorchInductor's short rows share a block; the loads of long ones hide the wait.
@@ -73,11 +79,10 @@ TermSum sum_of(const Machine& machine, const Normalization& op, DType dtype, con
                rows * columns * (op.pass == Pass::kForward ? 2 : 3) * element / machine.achieved_bandwidth,
                rows * std::max(0.0, columns - kLongRow) * element / machine.achieved_bandwidth,
                1e-9 * row_share(kernels.library, columns) * rows / machine.sms,
-               rows * columns / clocks,
+               rows * (columns > kColumnBlock ? std::ceil(columns / kColumnBlock) * kColumnBlock : columns) / clocks,
                1e-9 * columns,
                1e-9 * rows * std::ceil(columns / kSweepBlock / machine.sms)};
   for (std::size_t t = 0; t < kNormTerms.size(); ++t) sum.terms[t] *= kernels.has[t] ? 1 : 0;
-  sum.fixed = machine.mode == Mode::kSustained ? machine.launch - 2e-6 : 0;
   return sum;
 }
 
@@ -104,10 +109,10 @@ Estimate estimate_normalization(const Machine& machine, const Normalization& op,
   const TermSum sum = sum_of(machine, op, dtype, kernels);
   const Terms parts = parts_of(sums, sum);
   Estimate estimate;
-  estimate.seconds = seconds_of(sum, parts);
+  estimate.seconds = seconds_of(parts);
   estimate.spread = 1.3;
   const double memory = parts[1] + parts[2];
-  estimate.bound = 2 * memory > estimate.seconds - parts[0] - sum.fixed ? Bound::kMemory : Bound::kLaunch;
+  estimate.bound = 2 * memory > estimate.seconds - parts[0] ? Bound::kMemory : Bound::kLaunch;
   estimate.method = "traffic, rows and columns at the library's rates";
   if (steps.on()) {
     steps.add("library", enumerator_name(kernels.library));

@@ -91,8 +91,8 @@ Sums fit_sums(const SumKind& kind, const std::vector<MeasuredSum>& rows) {
   // By number of classes above, so that the wider one is fitted first.
   std::map<std::pair<std::size_t, std::string>, Class> classes;
   for (const MeasuredSum& row : rows) {
-    if (row.sum.kernel.empty() || !(row.seconds > row.sum.fixed)) continue;
-    const Vector share = Eigen::Map<const Vector>(row.sum.terms.data()) / (row.seconds - row.sum.fixed);
+    if (row.sum.kernel.empty()) continue;
+    const Vector share = Eigen::Map<const Vector>(row.sum.terms.data()) / row.seconds;
     std::size_t above = 0, end = 0;
     do {
       end = std::min(row.sum.kernel.find('/', end + 1), row.sum.kernel.size());

@@ -404,7 +404,7 @@ class Fitter {
   bool has_few_rows() const { return samples_.size() < 5000; }
 
   // Of each row of a measured GPU by a fit that did not see its shape; 0 s for rows that are not judged. With few rows
-  // each fifth of the shapes is left out in turn.
+  // each fifth of the shapes is left out in turn, with few shapes each of them.
   std::vector<Correction> forecasts_of_new_shapes(const PredictorWeights& shipped) {
     std::vector<Correction> forecasts(samples_.size());
     const auto forecast = [&](const PredictorWeights& weights, const auto& is_new) {
@@ -418,10 +418,13 @@ class Fitter {
       forecast(shipped, [](const Sample& sample) { return sample.shape < kHoldOut; });
       return forecasts;
     }
-    constexpr std::uint64_t kFolds = 5;
+    std::set<std::uint64_t> shapes;
+    for (const Sample& sample : samples_) shapes.insert(sample.shape);
+    const std::uint64_t folds = shapes.size() < 20 ? 1000 : 5;  // of 1000 shapes, see shape_of
     PredictorWeights weights = shipped;
-    for (std::uint64_t fold = 0; fold < kFolds; ++fold) {
-      const auto is_new = [&](const Sample& sample) { return sample.shape % kFolds == fold; };
+    for (std::uint64_t fold = 0; fold < folds; ++fold) {
+      const auto is_new = [&](const Sample& sample) { return sample.shape % folds == fold; };
+      if (std::none_of(samples_.begin(), samples_.end(), is_new)) continue;
       const auto keep = [&](const Sample& sample) { return !is_new(sample); };
       weights.sums = sums_of(keep);
       see(weights.sums);
@@ -760,12 +763,14 @@ class Fitter {
              const Tell& tell) const {
     for (const std::size_t g : present_) {
       Errors all, large, in_layers;
+      std::map<std::size_t, Errors> of_class;  // where a predictor has so few rows that the card can tell each
       for (const Sample& sample : samples_) {
         if (sample.gpu != g || !keep(sample)) continue;
         const Correction correction = forecast_of(sample);
         const double forecast = correction.seconds;
         tell(sample, correction);
         all.add(forecast, sample);
+        if (has_few_rows()) of_class[kernel_class(predictor_, sample.work, sample.mode)].add(forecast, sample);
         const auto* gemm = std::get_if<Gemm>(&sample.work.kind);
         const bool is_large = gemm != nullptr && std::min({gemm->m, gemm->n, gemm->k}) >= 512;
         if (!is_large || sample.mode != Mode::kBurst) continue;
@@ -778,6 +783,11 @@ class Fitter {
       large.report(score, scores);
       score.part = "m, n, k >= 512, fp16, in layers of an inference engine";
       in_layers.report(score, scores);
+      if (of_class.size() < 2) continue;
+      for (const auto& [number, errors] : of_class) {
+        score.part = kernel_class_name(predictor_, number);
+        errors.report(score, scores);
+      }
     }
   }
 
@@ -815,6 +825,30 @@ std::vector<std::string> ids_of(const std::vector<Gpu>& gpus) {
   std::vector<std::string> ids;
   for (const Gpu& gpu : gpus) ids.push_back(gpu.id);
   return ids;
+}
+
+// What the errors of a card are honest about.
+std::string what_was_left_out(const KernelWeights& weights) {
+  std::vector<std::string_view> sums, others;
+  for (std::size_t p = 0; p < kPredictorCount; ++p) {
+    if (!weights.predictors[p]) continue;
+    const auto predictor = static_cast<Predictor>(p);
+    (kind_of(predictor).sum != nullptr ? sums : others).push_back(name_of(predictor));
+  }
+  const auto of = [&](const std::vector<std::string_view>& names) {
+    return sums.empty() || others.empty() ? std::string() : fmt::format("{}: ", fmt::join(names, ", "));
+  };
+  std::string text;
+  if (!sums.empty()) {
+    text += of(sums) +
+            "The coefficients of the bases and the trees were fitted without what was left out; only the choice of the "
+            "terms saw all rows.";
+  }
+  if (!others.empty()) {
+    text += (text.empty() ? "" : " ") + of(others) +
+            "The trees were fitted without what was left out; the constants of the bases were not.";
+  }
+  return text;
 }
 
 std::string card_of(const KernelFitOptions& options, const Data& data, const KernelWeights& weights,
@@ -855,13 +889,11 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
     }
   }
   card +=
-      "\nErrors of forecasts (%). The trees were fitted without what was left out; the constants of the bases were "
-      "not. Left out: a tenth of the shapes, a GPU, a "
-      "generation of "
-      "several GPUs (where a GPU is the only one of its generation, it stands for it). `constant`: the best constant "
-      "share of "
-      "the roofline for that GPU. `inside`: share of the rows in the 90 % interval, which other rows or GPUs have "
-      "set.\n\n";
+      "\nErrors of forecasts (%). " + what_was_left_out(weights) +
+      " Left out: a tenth of the shapes (with few rows each fifth in turn, with few shapes each shape), a GPU, a "
+      "generation of several GPUs (where a GPU is the only one of its generation, it stands for it). `constant`: the "
+      "best constant share of the roofline for that GPU. `inside`: share of the rows in the 90 % interval, which other "
+      "rows or GPUs have set.\n\n";
   card += "| predictor | GPU | left out | rows | mean | median | p90 | max | bias | inside | constant |\n";
   card += "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
   for (const KernelFitScore& s : scores) {

@@ -20,7 +20,8 @@ double visited(double n, double first, double most) {
 // non-negative least squares of relative errors, reweighted towards least absolute ones, on 1,500 rows of each of A100,
 // L40S, H100, H200, B200, B300 and GB200; alone they are 14 to 21 % off, and without a generation 16 to 21 % on it.
 double flash_seconds(const Machine& machine, const Attention& op, double peak, double width, double bytes) {
-  constexpr double kLaunch = 1.86e4, kBlock = 2.0e3;  // clocks; of a block: accumulators in a memory of their own
+  constexpr double kLaunch = 1.86e4,
+                   kAccumulators = 2.0e3;  // clocks; of a block: accumulators in a memory of their own
   constexpr double kProducts = 0.93, kExponentials = 0.73, kMemory = 1.6, kKeys = 128;
   const double queries = machine.tensor_memory || op.query_length > 64 ? 128 : 64;
   const double tiles = std::ceil(d(op.query_length) / queries), keys = std::ceil(d(op.key_length) / kKeys);
@@ -32,7 +33,7 @@ double flash_seconds(const Machine& machine, const Attention& op, double peak, d
   const double load = op.causal || blocks >= 8 ? std::max(longest, pairs) : std::ceil(blocks) * longest;
   const double products = load * 4 * queries * kKeys * width / (peak / machine.sms);
   const double exponentials = load * queries * kKeys / (machine.exponential_rate / machine.sms);
-  return (kLaunch + (machine.tensor_memory ? kBlock * std::max(1.0, blocks) : 0)) / machine.clock_rate +
+  return (kLaunch + (machine.tensor_memory ? kAccumulators * std::max(1.0, blocks) : 0)) / machine.clock_rate +
          kProducts * products + kExponentials * exponentials + kMemory * warm_seconds(machine, bytes);
 }
 
