@@ -28,10 +28,17 @@ struct Table {
   bool burst, sustained;
   // Rows that tell something else than how long the kernel takes on such a GPU; null: none.
   bool (*is_unfit)(const KernelRow&) = nullptr;
+  // Rows that hold what a framework does around the kernel, too; null: none.
+  bool (*holds_more)(const KernelRow&) = nullptr;
   // Of several rows of one kernel the fastest is fitted: the newest version, and not one that fell back to another
   // number format.
   bool fastest = false;
 };
+
+// Through PyTorch: what a step with another framework does not do is a part of the time.
+bool ran_through_pytorch(const KernelRow& row) {
+  return row.framework.starts_with("torch-") || row.framework == "flash2" || row.gpu == "b200-sxm";
+}
 
 // Transformer Engine's rows on B200 are of a machine that reaches two thirds of what others do. Below 1.5 ms PyTorch's
 // host is part of what was timed, and on B200 all rows ran so.
@@ -42,8 +49,7 @@ bool is_unfit_attention(const KernelRow& row) {
     return row.gpu != "a100-pcie-80gb" || *row.latency_ms < 1.5 || attention == nullptr ||
            attention->pass == Pass::kForward;
   }
-  const bool by_pytorch = row.framework.starts_with("torch-") || row.framework == "flash2" || row.gpu == "b200-sxm";
-  return by_pytorch && *row.latency_ms < 1.5;
+  return ran_through_pytorch(row) && *row.latency_ms < 1.5;
 }
 
 // Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they count as both.
@@ -72,7 +78,7 @@ constexpr std::array<Table, 26> kTables = {{
     {"fp32_test_bmm_amd", true, false},
     {"fp32_test_conv", true, false},
     {"fp32_train_linear_amd", true, false},
-    {"attention", true, true, is_unfit_attention, true},
+    {"attention", true, true, is_unfit_attention, ran_through_pytorch, true},
     {"norms", true, true},
 }};
 
@@ -94,6 +100,7 @@ struct Sample {
   std::optional<float> power;  // ln(board power / limit)
   double seconds = 0, floor = 0;
   std::uint64_t shape = 0;
+  bool holds_more = false;  // what a framework does around the kernel
 
   void see(const Features& now) {
     features = now;
@@ -247,6 +254,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
         // Kernels on the launch floor say little; large ones carry the time of a step.
         sample.weight = static_cast<float>(std::clamp(std::cbrt(sample.seconds / 50e-6), 0.5, 2.0));
         sample.shape = shape_of(row.work);
+        sample.holds_more = entry.holds_more != nullptr && entry.holds_more(row);
         const double limit = data.gpus[g].board_power / units::W;
         if (row.power_w && mode == Mode::kSustained && limit > 0) {
           sample.power = static_cast<float>(std::log(*row.power_w / limit));
@@ -482,8 +490,12 @@ class Fitter {
     see(names.sums);
   }
 
-  const Machine& machine_of(const Sample& sample) const {
-    return machines_[sample.gpu][sample.mode == Mode::kBurst ? 0 : 1];
+  // Rows that hold more than a kernel have a class of their own as if of another GPU: they are judged by it, and no
+  // forecast asks for it.
+  Machine machine_of(const Sample& sample) const {
+    Machine machine = machines_[sample.gpu][sample.mode == Mode::kBurst ? 0 : 1];
+    if (sample.holds_more) machine.gpu.id += " through PyTorch";
+    return machine;
   }
 
   // Coefficients of a base that is a sum.
