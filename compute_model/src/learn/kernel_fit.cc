@@ -853,8 +853,8 @@ std::string what_was_left_out(const KernelWeights& weights) {
   std::string text;
   if (!sums.empty()) {
     text += of(sums) +
-            "The coefficients of the bases and the trees were fitted without what was left out; only the choice of the "
-            "terms saw all rows.";
+            "The coefficients of the bases and the trees were fitted without what was left out; the terms, their "
+            "coefficients before any row and what it costs to leave those were chosen with all rows in view.";
   }
   if (!others.empty()) {
     text += (text.empty() ? "" : " ") + of(others) +
