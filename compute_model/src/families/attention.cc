@@ -135,7 +135,9 @@ const Prior* prior_of(const Machine& machine, const Attention& op, DType dtype) 
 // The class of the kernel: what differs most comes first, one GPU's own kernels last.
 std::string class_of(const Machine& machine, const Attention& op, DType dtype) {
   const std::string_view generation = kernels_of(machine.gpu);
-  std::string name(enumerator_name(op.library));
+  std::string name;
+  name.reserve(96);
+  name.append(enumerator_name(op.library));
   name.append(op.pass == Pass::kForward ? " forward" : " backward");
   if (op.library == Library::kCudnn) {
     name.append(" ").append(generation);
