@@ -49,12 +49,13 @@ TEST(FitSums, CoefficientsAreNotNegative) {
   EXPECT_EQ(sums.at("forward")[1], 0);
 }
 
-// One row of nine that takes ten times as long moves the others' forecast by a few percent.
+// One row of 21 that takes a tenth of the time moves the others' forecast by less than 5 %; squares alone would put it
+// to a quarter.
 TEST(FitSums, OneRowThatIsFarOffCountsLittle) {
   std::vector<MeasuredSum> rows;
-  for (int i = 1; i <= 8; ++i) rows.push_back(row("one", i * 1e-4, 0, 1));
-  rows.push_back(row("one", 5e-4, 0, 10));
-  EXPECT_NEAR(fit_sums(kKind, rows).at("forward")[1], 1, 0.03);
+  for (int i = 1; i <= 20; ++i) rows.push_back(row("one", i * 1e-4, 0, 1));
+  rows.push_back(row("one", 5e-4, 0, 0.1));
+  EXPECT_NEAR(fit_sums(kKind, rows).at("forward")[1], 1, 0.05);
 }
 
 // With few rows of its own a GPU stays near its class.
