@@ -229,7 +229,7 @@ the gradient of an embedding is not added to the sums|parallelism/src/blocks/emb
 moments in 8 bits are updated like those in fp32|parallelism/src/planner.cc|s@plan_.optimizer_state == MomentType::kFp32@plan_.optimizer_state != MomentType::kBf16@|unit_parallelism
 gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std::max<std::int64_t>(1, shape.sequence / 2)@std::max<std::int64_t>(1, shape.sequence)@|unit_parallelism
 a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@other.query_length = std::min(other.query_length, other.window);@@|unit_parallelism
-FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@rates.products > 0 ? machine.exponential_rate@true ? machine.exponential_rate@|unit_compute_model
+FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@older ? Machine::kExponentials@false ? Machine::kExponentials@|unit_compute_model
 a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
 checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType())@|unit_simulator
 a checkpoint beside training counts at once|simulator/src/time_to_train.cc|s@restart += time.checkpoint;@restart += Seconds();@|unit_simulator
@@ -256,6 +256,10 @@ a node has the GPUs of its innermost level|core/include/ns_dist/cluster.h|s@whil
 a full machine asks for more GPUs before the host|simulator/src/memory_remedy.cc|s@const bool fills = rank_count@const bool fills = false \&\& rank_count@|unit_simulator
 a changed GPU finds another neighbor|compute_model/src/reference_gpu.cc|s@reference.sold ? reference.sold->machine : machine, machines@machine, machines@|unit_compute_model
 a machine's switches are as fast as any GPU|core/src/cluster.cc|s@std::min(1.0, link_ratio(gpu, cluster))@link_ratio(gpu, cluster)@|unit_core
+coefficients see the GPU that is left out|compute_model/src/learn/kernel_fit.cc|s@blind.sums = sums_of(keep)@blind.sums = names.sums@|unit_compute_model
+a GPU's own coefficients cost nothing|compute_model/src/learn/fit_sums.cc|s@narrowest ? kind.gpu@narrowest ? 0.0@|unit_compute_model
+errors of any size pull at coefficients as squares|compute_model/src/learn/fit_sums.cc|s@weights.r. = kDamped /@weights[r] = 1 + 0 * kDamped /@|unit_compute_model
+a compiled row is not padded to its blocks|compute_model/src/families/normalization.cc|s@std::ceil(columns / kColumnBlock) \* kColumnBlock@columns@|unit_compute_model
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "weights_file.h"
+
 namespace ns_dist {
 namespace {
 
@@ -116,14 +118,17 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
             up.spread = 1.8;
             return up;
           },
-          [&](const Attention& o) { return estimate_attention(machine_, o, op.dtype, roofline, steps); },
+          [&](const Attention& o) {
+            return estimate_attention(machine_, o, op.dtype, roofline, standard_sums(Predictor::kTrainingAttention),
+                                      steps);
+          },
           [&](const Softmax& o) {
             return streaming(op, work, softmax_passes(machine_, d(o.columns), o.pass), kStreamed, steps);
           },
           [&](const Normalization& o) {
             const bool half = op.dtype == DType::kFp16 || op.dtype == DType::kBf16;
             if (half && library_of(o) != Library::kServing) {
-              return estimate_normalization(machine_, o, op.dtype, steps);
+              return estimate_normalization(machine_, o, op.dtype, standard_sums(Predictor::kNormalization), steps);
             }
             return streaming(op, work, normalization_passes(machine_, o.pass), kStreamed, steps);
           },

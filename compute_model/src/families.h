@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "machine.h"
+#include "term_sums.h"
 
 namespace ns_dist {
 
@@ -74,8 +75,10 @@ Estimate estimate_gemm(const Machine& machine, double batch, double m, double n,
 // The same in FP32, on vector units or AMD's FP32 matrix units, and in formats without matrix units.
 Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
                               DType dtype, const Roofline& roofline, Steps& steps);
+// `sums`: coefficients of kAttentionSum.
 Estimate estimate_attention(const Machine& machine, const Attention& op, DType dtype, const Roofline& roofline,
-                            Steps& steps);
+                            const Sums& sums, Steps& steps);
+extern const SumKind kAttentionSum, kNormalizationSum;
 // The library whose kernel runs: that of the operator, or the default of training frameworks on this GPU.
 // Transformer Engine takes cuDNN on Hopper and Blackwell and FlashAttention-2 before.
 Library library_of(const Attention& op, const Gpu& gpu);
@@ -84,8 +87,9 @@ bool has_attention_rates(const Attention& op, const Gpu& gpu);
 // The library of a normalization: in a training step frameworks run fused kernels, as cuDNN, Transformer Engine and
 // Apex have them.
 Library library_of(const Normalization& op);
-// Both passes by library, in half precision.
-Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, Steps& steps);
+// Both passes by library, in half precision. `sums`: coefficients of kNormalizationSum.
+Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, const Sums& sums,
+                                Steps& steps);
 // A memory-bound kernel that moves `traffic` bytes and does `flops` on the vector units.
 Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,
                             Steps& steps);

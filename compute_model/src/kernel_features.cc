@@ -118,9 +118,10 @@ const FeatureNames& names_of(Predictor predictor) {
     const auto machine = make_machine(gpu, Mode::kBurst);
     NS_EXPECTS(machine.has_value());
     std::array<FeatureNames, kPredictorCount> names;
+    const Sums none;
     for (std::size_t p = 0; p < kPredictorCount; ++p) {
       Features features;
-      FeatureWriter writer{features, &names[p]};
+      FeatureWriter writer{features, none, &names[p]};
       kKinds[p]->write(writer, *machine, kKinds[p]->example(), Mode::kBurst);
     }
     return names;
@@ -140,9 +141,9 @@ std::span<const std::string_view> gpu_features(Predictor predictor) {
   return std::span(names.names).subspan(names.shape);
 }
 
-Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode) {
+Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode, const Sums& sums) {
   Features features;
-  FeatureWriter writer{features};
+  FeatureWriter writer{features, sums};
   kind_of(predictor).write(writer, machine, op, mode);
   return features;
 }

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "machine.h"
+#include "term_sums.h"
 
 namespace ns_dist {
 
@@ -71,7 +72,8 @@ struct Pace {
 };
 Pace pace_of(const Machine& machine, const Machine& other);
 
-// Contract: predictor_of(op, machine.gpu, mode) is `predictor`, and the operator is valid.
-Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode);
+// `sums`: coefficients of the base, where it is a sum. Contract: predictor_of(op, machine.gpu, mode) is `predictor`,
+// and the operator is valid.
+Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode, const Sums& sums);
 
 }  // namespace ns_dist

@@ -155,7 +155,7 @@ void LearnedModel::ask_slowdown(const Operator& op, Query& query) const {
   const bool same = query.only_bursts && reference.measured && one.peak(op.dtype) == one.peak(product.dtype);
   prepare_slowdown(query.pending, *weights, Predictor::kGemm,
                    same ? in_long_runs(query.features, product.dtype)
-                        : features_of(Predictor::kGemm, one, product, Mode::kSustained));
+                        : features_of(Predictor::kGemm, one, product, Mode::kSustained, weights->sums));
 }
 
 bool LearnedModel::ask(const Operator& op, Query& query) const {
@@ -168,7 +168,7 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   query.reference = &reference_of(*predictor, *query.weights);
   query.kernel_class = kernel_class(*predictor, op, mode);
   query.only_bursts = only_in_bursts(*query.weights, *predictor, *query.reference, query.kernel_class);
-  query.features = features_of(*predictor, machine(), op, query.only_bursts ? Mode::kBurst : mode);
+  query.features = features_of(*predictor, machine(), op, query.only_bursts ? Mode::kBurst : mode, query.weights->sums);
   const Case one{*query.weights,     *predictor,       op, mode, machine(), query.features, *query.reference,
                  query.kernel_class, query.only_bursts};
   query.source = &source_for(one);

@@ -17,7 +17,8 @@ bool is_comparable(const Case& c) {
 
 std::optional<OtherMachine> as_sold(const Case& c, Mode mode) {
   if (!c.reference.sold) return std::nullopt;
-  return OtherMachine{features_of(c.predictor, c.reference.sold->machine, c.op, mode), c.reference.sold->pace};
+  return OtherMachine{features_of(c.predictor, c.reference.sold->machine, c.op, mode, c.weights.sums),
+                      c.reference.sold->pace};
 }
 
 constexpr Source kMeasuredHere = {
@@ -44,7 +45,7 @@ constexpr Source kNearestScaled = {
     [](const Case& c, PendingCorrection& pending) {
       const ReferenceGpu::Nearest& nearest = *c.reference.nearest;
       const Mode mode = c.only_bursts ? Mode::kBurst : c.mode;
-      const OtherMachine machine{features_of(c.predictor, nearest.machine, c.op, mode), nearest.pace};
+      const OtherMachine machine{features_of(c.predictor, nearest.machine, c.op, mode, c.weights.sums), nearest.pace};
       prepare_scaled(pending, c.weights, c.predictor, c.features, {machine, nearest.neighbor.index, nearest.itself},
                      as_sold(c, mode));
     },

@@ -34,6 +34,7 @@ inline constexpr double kMostSlowdown = 1.3;
 
 struct PredictorWeights {
   std::vector<Gpu> gpus;  // data sheets of the measured GPUs, in the order of the indicator features
+  Sums sums;              // coefficients of the base, for predictors whose base is a sum
   // Trees that see which GPU it is, and trees over all GPUs that see the shape alone.
   Corrector on_measured_gpu, on_other_gpu;
   Trees on_sibling;                           // the first trees of `on_measured_gpu`, by trees_for_siblings

@@ -7,6 +7,7 @@
 
 #include "data_sheet.h"
 #include "embedded_weights.h"
+#include "predictors/predictor.h"
 #include "safetensors.h"
 
 namespace ns_dist {
@@ -106,6 +107,38 @@ Result<Corrector> get(const Safetensors& file, const std::string& name, std::siz
   return corrector;
 }
 
+void put(Safetensors& file, const std::string& name, const SumKind& kind, const Sums& sums) {
+  std::string classes;
+  std::vector<float> values;
+  for (const auto& [kernel, coefficients] : sums) {
+    classes += (classes.empty() ? "" : ",") + kernel;
+    for (std::size_t t = 0; t < kind.terms.size(); ++t) values.push_back(static_cast<float>(coefficients[t]));
+  }
+  file.metadata()[name + "/terms"] = joined(kind.terms);
+  file.metadata()[name + "/classes"] = classes;
+  file.put<float>(name + "/coefficients", values);
+}
+
+Result<Sums> get_sums(const Safetensors& file, const std::string& name, const SumKind& kind,
+                      const std::map<std::string, std::string>& metadata, const std::string& where) {
+  const auto terms = metadata.find(name + "/terms"), classes = metadata.find(name + "/classes");
+  if (terms == metadata.end() || classes == metadata.end() || terms->second != joined(kind.terms)) {
+    return fail(bad(where, "the base of " + name + " was fitted with other terms", joined(kind.terms)));
+  }
+  const std::vector<std::string> kernels = split(classes->second);
+  NS_TRY(const std::vector<float> values, file.get<float>(name + "/coefficients"));
+  if (values.size() != kernels.size() * kind.terms.size()) {
+    return fail(bad(where, name + "/coefficients has another number of values",
+                    std::to_string(kernels.size() * kind.terms.size())));
+  }
+  Sums sums;
+  for (std::size_t v = 0; v < values.size(); ++v) {
+    if (!(values[v] >= 0)) return fail(bad(where, name + "/coefficients has one below zero"));
+    sums[kernels[v / kind.terms.size()]][v % kind.terms.size()] = static_cast<double>(values[v]);
+  }
+  return sums;
+}
+
 // `check` is left out for the files that are compiled in: a test reads them with it.
 Result<KernelWeights> read(std::string_view bytes, const std::string& where, const std::shared_ptr<const void>& owner,
                            bool check) {
@@ -136,6 +169,9 @@ Result<KernelWeights> read(std::string_view bytes, const std::string& where, con
     NS_TRY(part.on_measured_gpu, get(file, name + "/on_measured_gpu", shared + part.gpus.size(),
                                      text(name + "/on_measured_gpu/trees") != "0", where, owner, check));
     part.on_sibling = trees_for_siblings(part.on_measured_gpu);
+    if (const SumKind* const kind = kind_of(predictor).sum) {
+      NS_TRY(part.sums, get_sums(file, name, *kind, weights.metadata, where));
+    }
     NS_TRY(part.on_other_gpu,
            get(file, name + "/on_other_gpu", shared, text(name + "/on_other_gpu/trees") != "0", where, owner, check));
     NS_TRY(part.kernel_classes, file.get<std::uint32_t>(name + "/kernel_classes"));
@@ -184,6 +220,7 @@ std::string to_safetensors(const KernelWeights& weights) {
       file.metadata()[name + "/" + which + "/trees"] = std::to_string(corrector.trees.size());
       put(file, name + "/" + which, corrector);
     };
+    if (const SumKind* const kind = kind_of(predictor).sum) put(file, name, *kind, part.sums);
     describe("on_measured_gpu", part.on_measured_gpu);
     describe("on_other_gpu", part.on_other_gpu);
     file.put<std::uint32_t>(name + "/kernel_classes", part.kernel_classes);
@@ -228,6 +265,12 @@ const PredictorWeights* standard_weights(Predictor predictor) {
     }
   });
   return lazy.weights ? &*lazy.weights : nullptr;
+}
+
+const Sums& standard_sums(Predictor predictor) {
+  static const Sums kNone;
+  const PredictorWeights* const weights = standard_weights(predictor);
+  return weights == nullptr ? kNone : weights->sums;
 }
 
 }  // namespace ns_dist

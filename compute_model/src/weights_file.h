@@ -13,8 +13,8 @@ inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/6";
 std::string to_safetensors(const KernelWeights& weights);
 
 // Trees are used in place: the weights refer to `bytes`, which `owner` keeps alive; null where they live forever.
-// Errors: as Safetensors::parse; another schema; feature names other than this code's; data sheets without a field;
-// trees that do not fit together; values that are not finite.
+// Errors: as Safetensors::parse; another schema; names of features or of terms other than this code's; data sheets
+// without a field; trees that do not fit together; values that are not finite.
 Result<KernelWeights> read_kernel_weights(std::string_view bytes, const std::string& where,
                                           std::shared_ptr<const void> owner = nullptr);
 // With a copy of `bytes`.
@@ -22,5 +22,7 @@ Result<KernelWeights> read_kernel_weights_copy(std::string bytes, const std::str
 
 // The weights that are compiled in for one predictor, parsed when they are first asked for. Null where there are none.
 const PredictorWeights* standard_weights(Predictor predictor);
+// Coefficients of its sums; none where there are no weights.
+const Sums& standard_sums(Predictor predictor);
 
 }  // namespace ns_dist

@@ -35,65 +35,62 @@ constexpr double kKeyRamp = 256;     // keys' worth of prologue, epilogue and ma
 // How a number format is computed: 8-bit numbers with one scale a tensor, or with a scale for each block (MXFP8).
 enum class Format { kHalf, kEightBit, kBlockScaled };
 
-// Time of a kernel as a sum: `launch` s, `products` times the products at the nominal half-precision peak,
-// `exponentials` times one exponential for each query and key, `wave` s for each wave of 256 queries a SM (at 1.9 GHz),
-// `rows` clocks for each element of the queries and outputs that an SM handles, `edges` times the exponentials of 128
-// keys for each query and each edge of the mask, `groups` times the traffic of four bytes for each element of the
-// queries' heads' shares in the gradients of shared keys and values, and `wide` times the products of heads wider than
-// 128, whose gradients do not fit beside each other.
-struct Rates {
+// A kernel's time is a sum of these terms. `launch`: us. `products`: at the nominal half-precision peak.
+// `exponentials`: one for each query and key. `waves`: us for each wave of 256 queries a SM, at 1.9 GHz. `rows`: clocks
+// for each element of the queries and outputs that an SM handles. `edges`: the exponentials of 128 keys for each query
+// and each edge of the mask. `groups`: the traffic of four bytes for each element of the queries' heads' shares in the
+// gradients of shared keys and values. `wide`: the products of heads wider than 128, whose gradients do not fit beside
+// each other.
+constexpr std::array<std::string_view, 8> kAttentionTerms = {"launch", "products", "exponentials", "waves",
+                                                             "rows",   "edges",    "groups",       "wide"};
+constexpr std::array<std::string_view, 8> kAttentionNotes = {"",
+                                                             "at the library's share of the half-precision peak",
+                                                             "those that the products do not hide",
+                                                             "prologue and epilogue of each wave",
+                                                             "queries, outputs and their gradients",
+                                                             "blocks that the mask cuts",
+                                                             "gradients of keys and values that heads share",
+                                                             "products of heads wider than 128"};
+
+// Coefficients before any row is seen, and all there are of kernels that nobody measured.
+struct Prior {
   Library library;
   std::string_view generation;  // "": any
   Pass pass;
   Format format;
-  bool deterministic;  // backward
-  double launch, products, exponentials, wave, rows;
-  double edges = 0, groups = 0, wide = 0;
-  bool ignores_window = false;  // masked blocks are computed all the same
-  double spread = 1.25;         // of the interval
+  Terms terms;
+  double spread = 1.25;  // of the interval
 };
-// Non-negative least squares of the relative errors, large ones damped, over the kernels of cuDNN frontend's benchmark
-// (GB200, B200, H200; mean error 2 to 5 % of each row, with a fifth of the shapes left out in turn; 14 % of Hopper's
-// FP8 backward) and of Transformer Engine on an A100 (3 %). Rows that ran through PyTorch below 1.5 ms, where the host
-// is part of the time, were left out; so the launches of FlashAttention-2 are set, and those of cuDNN on Hopper and of
-// its FP8 backward on Blackwell, which the fit would have set to zero. FlashAttention-2 above Ada runs instructions of
-// Ampere, so that its rate follows clock and SMs. Ada: Ampere's backward over forward (0.77) on its own forward
-// kernels. FlashAttention-1: 115 and 85 TFLOP/s on A100, causal, head size 128, in its Triton version (Dao 2023, arXiv
-// 2307.08691, fig. 5 and 6: between 1.3 and 2.5 times as long as FlashAttention-2). FlashAttention-3: 650 and 550
-// TFLOP/s of 989 at head size 128 (Shah et al. 2024, fig. 5-6).
-constexpr Format kHalf = Format::kHalf, kEightBit = Format::kEightBit, kBlockScaled = Format::kBlockScaled;
-constexpr std::array<Rates, 26> kRates = {{
-    {Library::kCudnn, "blackwell", Pass::kForward, kHalf, false, 3.6e-6, 1.06, 0.37, 0, 0.16, 1.81},
-    {Library::kCudnn, "blackwell", Pass::kBackward, kHalf, false, 12e-6, 1.54, 0.46, 0, 0.43, 2.58, 0.87, 0.31},
-    {Library::kCudnn, "blackwell", Pass::kBackward, kHalf, true, 32e-6, 1.30, 2.00, 8.3e-6, 0.13, 2.05, 0, 0.06},
-    {Library::kCudnn, "blackwell", Pass::kForward, kEightBit, false, 5.2e-6, 0.17, 0.95, 1.1e-6, 0.08, 1.40},
-    {Library::kCudnn, "blackwell", Pass::kBackward, kEightBit, false, 20e-6, 0.36, 2.48, 4.2e-6, 0.24, 4.58, 2.14, 0,
-     true},
-    {Library::kCudnn, "blackwell", Pass::kBackward, kEightBit, true, 44e-6, 0.17, 2.80, 1.4e-6, 0.18, 7.59, 3.08, 0.13,
-     true},
-    {Library::kCudnn, "blackwell", Pass::kForward, kBlockScaled, false, 6.5e-6, 0.41, 0.735, 3.3e-6, 0.04, 1.05},
-    {Library::kCudnn, "blackwell", Pass::kBackward, kBlockScaled, false, 44e-6, 0.20, 3.33, 4.3e-6, 0.21, 7.57, 2.56,
-     0.18, true},
-    {Library::kCudnn, "blackwell", Pass::kBackward, kBlockScaled, true, 43e-6, 0.21, 3.32, 4.4e-6, 0.25, 7.02, 2.44,
-     0.16, true},
-    {Library::kCudnn, "hopper", Pass::kForward, kHalf, false, 2e-6, 1.36, 0, 3.0e-6, 0.134, 2.21},
-    {Library::kCudnn, "hopper", Pass::kBackward, kHalf, false, 4e-6, 1.51, 0, 0, 1.25, 4.66},
-    {Library::kCudnn, "hopper", Pass::kBackward, kHalf, true, 4e-6, 1.99, 0, 42.5e-6, 0},
-    {Library::kCudnn, "hopper", Pass::kForward, kEightBit, false, 2e-6, 0.896, 0, 8.3e-6, 0},
-    {Library::kCudnn, "hopper", Pass::kBackward, kEightBit, false, 4e-6, 1.40, 0, 49e-6, 0, 0, 0, 0, true},
-    {Library::kFlash2, "ampere", Pass::kBackward, kHalf, false, 10e-6, 2.02, 0, 0, 0},
-    {Library::kFlash2, "ada", Pass::kBackward, kHalf, false, 10e-6, 2.48, 0, 0, 0},
-    {Library::kFlash2, "", Pass::kForward, kHalf, false, 10e-6, 0, 5.47, 19.5e-6, 0},
-    {Library::kFlash2, "", Pass::kBackward, kHalf, false, 10e-6, 0, 16.4, 71e-6, 0},
-    {Library::kFlash3, "hopper", Pass::kBackward, kHalf, false, 5e-6, 1.8, 0, 15e-6, 0, 0, 0, 0, false, 1.3},
-    {Library::kFlash3, "hopper", Pass::kBackward, kEightBit, false, 5e-6, 1.8, 0, 15e-6, 0, 0, 0, 0, false, 1.3},
-    {Library::kFlash1, "ampere", Pass::kForward, kHalf, false, 10e-6, 2.71, 0, 0, 0, 0, 0, 0, false, 1.4},
-    {Library::kFlash1, "ampere", Pass::kBackward, kHalf, false, 10e-6, 3.67, 0, 0, 0, 0, 0, 0, false, 1.4},
-    {Library::kFlash1, "ada", Pass::kForward, kHalf, false, 10e-6, 2.71, 0, 0, 0, 0, 0, 0, false, 1.5},
-    {Library::kFlash1, "ada", Pass::kBackward, kHalf, false, 10e-6, 3.67, 0, 0, 0, 0, 0, 0, false, 1.5},
-    {Library::kFlash1, "", Pass::kForward, kHalf, false, 10e-6, 0, 9.3, 11e-6, 0, 0, 0, 0, false, 1.5},
-    {Library::kFlash1, "", Pass::kBackward, kHalf, false, 10e-6, 0, 27.7, 23e-6, 0, 0, 0, 0, false, 1.5},
+// FlashAttention-3 has 740 (forward) and 550 to 600 TFLOP/s (backward) of 989 at head dimension 128, and 1,000 to 1,200
+// in FP8, forward (Shah et al. 2024, fig. 5-7); FlashAttention-2 0.73 and 0.6 of A100's peak (Dao 2023, fig. 4-6). FP8
+// backward was not published: in between. The other terms say their order of magnitude: launches of 5 us, of two
+// kernels backward; a read or written element takes an SM a tenth of a clock; an edge of a mask costs its block.
+//
+// Ada, backward: Ampere's backward over forward (0.77) on its own forward kernels. FlashAttention-1: 115 and 85 TFLOP/s
+// on A100, causal, head size 128, in its Triton version (Dao 2023, arXiv 2307.08691, fig. 5 and 6: between 1.3 and 2.5
+// times as long as FlashAttention-2).
+constexpr Format kHalf = Format::kHalf, kEightBit = Format::kEightBit;
+constexpr Terms kForwardHalf = {5, 1.35, 0.1, 0, 0.1, 1}, kBackwardHalf = {10, 1.6, 0.3, 0, 0.3, 3, 1};
+constexpr std::array<Prior, 15> kPriors = {{
+    {Library::kCudnn, "", Pass::kForward, kHalf, kForwardHalf},
+    {Library::kCudnn, "", Pass::kBackward, kHalf, kBackwardHalf},
+    {Library::kCudnn, "", Pass::kForward, kEightBit, {5, 0.8, 0.3, 0, 0.1, 1}},
+    {Library::kCudnn, "", Pass::kBackward, kEightBit, {10, 1.3, 0.5, 0, 0.3, 3, 1}},
+    {Library::kFlash2, "ada", Pass::kBackward, kHalf, {10, 2.48}},
+    {Library::kFlash2, "", Pass::kForward, kHalf, kForwardHalf},
+    {Library::kFlash2, "", Pass::kBackward, kHalf, kBackwardHalf},
+    {Library::kFlash3, "hopper", Pass::kBackward, kHalf, {5, 1.8, 0, 15}, 1.3},
+    {Library::kFlash3, "hopper", Pass::kBackward, kEightBit, {5, 1.8, 0, 15}, 1.3},
+    {Library::kFlash1, "ampere", Pass::kForward, kHalf, {10, 2.71}, 1.4},
+    {Library::kFlash1, "ampere", Pass::kBackward, kHalf, {10, 3.67}, 1.4},
+    {Library::kFlash1, "ada", Pass::kForward, kHalf, {10, 2.71}, 1.5},
+    {Library::kFlash1, "ada", Pass::kBackward, kHalf, {10, 3.67}, 1.5},
+    {Library::kFlash1, "", Pass::kForward, kHalf, {10, 2.71}, 1.5},
+    {Library::kFlash1, "", Pass::kBackward, kHalf, {10, 3.67}, 1.5},
 }};
+// FlashAttention-1 and -2 run matrix instructions of Ampere on any generation: 2,048 FLOP a clock and SM (A100's peak),
+// or what the units have where that is less (Ada).
+constexpr double kAmpereInstructions = 2048;
 // A kernel of cuDNN that runs for long, again and again, loses clock to the board's power limit: on GB200 the same
 // backward kernel has 1,400 TFLOP/s at 8 ms, 1,370 at 32 ms and 1,260 at 139 ms, and twice the heads at the same length
 // take it from 1,220 (12 ms) to 1,130 (25 ms). The longest kernels lose kLongLoss, half of it at kLongTime. One pair
@@ -101,11 +98,9 @@ constexpr std::array<Rates, 26> kRates = {{
 // none in each row of Blackwell and in Hopper's half precision; Hopper's FP8 is 0.5 to 1 point better without.
 // FlashAttention-2 on GB200 draws less power and loses nothing up to 1.3 s.
 constexpr double kLongLoss = 0.2, kLongTime = 0.1;
-// A forward kernel is never faster than its exponentials: of one for each query and key in FP8 on Blackwell, where
-// little else is left (its row above).
-constexpr double kLeastExponentials = 0.94;
 constexpr double kWideHead = 128;   // head dimension, see `wide`
-constexpr double kRampBlock = 128;  // keys that a block of queries sees beyond a causal mask's diagonal, or a window
+constexpr double kBlock = 256;      // queries of an SM's block: two tiles of 128, which take turns
+constexpr double kEdgeBlock = 128;  // keys, see `edges`
 
 // Unfused: bytes for each query and key that all kernels together move (scores in fp32, masked ones too). PyTorch's
 // math kernels on B200, sequences of 2,048 to 8,192.
@@ -118,80 +113,108 @@ std::string_view kernels_of(const Gpu& gpu) {
   return gpu.compute_capability.starts_with("12") ? "ada" : generation_of(gpu.architecture);
 }
 
-const Rates* rates_of(const Machine& machine, const Attention& op, DType dtype) {
+Format format_of(const Attention& op, DType dtype) {
+  if (dtype != DType::kFp8) return Format::kHalf;
+  return op.scaling == Scaling::kBlock ? Format::kBlockScaled : Format::kEightBit;
+}
+
+const Prior* prior_of(const Machine& machine, const Attention& op, DType dtype) {
   const std::string_view generation = kernels_of(machine.gpu);
-  const bool deterministic = op.deterministic && op.pass == Pass::kBackward;
-  const auto best = [&](Format format) {
-    const Rates* found = nullptr;
-    for (const Rates& row : kRates) {
-      if (row.library != op.library || row.pass != op.pass || row.format != format) continue;
-      if (!row.generation.empty() && row.generation != generation) continue;
-      if (row.generation.empty() && ((generation != "hopper" && generation != "blackwell") || found != nullptr))
-        continue;
-      if (found == nullptr || row.deterministic == deterministic) found = &row;
-    }
-    return found;
-  };
-  if (dtype != DType::kFp8) return best(kHalf);
-  const Rates* const blocks = op.scaling == Scaling::kBlock ? best(kBlockScaled) : nullptr;
-  return blocks != nullptr ? blocks : best(kEightBit);
+  const bool newer = generation == "hopper" || generation == "blackwell";
+  const Format format = dtype == DType::kFp8 ? kEightBit : kHalf;
+  for (const Prior& row : kPriors) {
+    if (row.library != op.library || row.pass != op.pass || row.format != format) continue;
+    const bool measured_backward = row.library == Library::kFlash2 && row.pass == Pass::kBackward;
+    const bool fits =
+        row.generation.empty() ? newer || (measured_backward && generation == "ampere") : row.generation == generation;
+    if (fits) return &row;
+  }
+  return nullptr;
+}
+
+// The class of the kernel: what differs most comes first, one GPU's own kernels last.
+std::string class_of(const Machine& machine, const Attention& op, DType dtype) {
+  const std::string_view generation = kernels_of(machine.gpu);
+  std::string name;
+  name.reserve(96);
+  name.append(enumerator_name(op.library));
+  name.append(op.pass == Pass::kForward ? " forward" : " backward");
+  if (op.library == Library::kCudnn) {
+    name.append(" ").append(generation);
+    const Format format = format_of(op, dtype);
+    if (format != Format::kHalf) name.append(format == kEightBit ? " 8 bit/one scale" : " 8 bit/block scales");
+    if (op.pass == Pass::kBackward) name.append(op.deterministic ? "/deterministic" : "/any order");
+  } else if (op.library == Library::kFlash2) {
+    name.append(generation == "ada" ? " ada" : "/").append(generation == "ada" ? "" : generation);
+  } else {
+    return "";  // nobody measured it
+  }
+  return name.append("/").append(machine.gpu.id);
 }
 
 double pairs_of(const Attention& op, bool ignores_window) {
   const double queries = static_cast<double>(op.query_length), keys = static_cast<double>(op.key_length);
   const double heads = static_cast<double>(op.batch) * static_cast<double>(op.heads);
   const double window = op.window > 0 && !ignores_window ? static_cast<double>(op.window) : keys;
-  const double band = std::min(keys, window + kRampBlock);
+  const double band = std::min(keys, window + kBlock);
   if (window < keys) return heads * queries * band;
   if (!op.causal) return heads * queries * keys;
   const double seen = std::min(queries, keys);
-  return heads * (seen * (keys - seen) + seen * seen / 2 + seen * std::min(kRampBlock, keys) / 2);
+  return heads * (seen * (keys - seen) + seen * seen / 2 + seen * std::min(kBlock, keys) / 2);
 }
 
-// A kernel that was measured: a sum of its parts.
-Estimate estimate_by_rates(const Machine& machine, const Attention& op, const Rates& rates, Steps& steps) {
-  const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
+// Contract: there is a prior for `op`, whose library is not the default.
+TermSum sum_of(const Machine& machine, const Attention& op, DType dtype, const Prior& prior) {
+  const bool backward = op.pass == Pass::kBackward;
+  // cuDNN's backward kernels in 8 bits compute the scores that a window masks all the same.
+  const bool ignores_window = backward && op.library == Library::kCudnn && dtype == DType::kFp8;
   const double width = static_cast<double>(op.head_dim);
   // FlashAttention-2 has one head dimension: values that are narrower are padded.
   const double value = std::max(static_cast<double>(op.value_dim), op.library == Library::kFlash2 ? width : 0);
-  const double pairs = pairs_of(op, rates.ignores_window);
+  const double pairs = pairs_of(op, ignores_window);
   const double heads = static_cast<double>(op.batch) * static_cast<double>(op.heads);
-  const double rows = heads * static_cast<double>(op.query_length);
-  const double flops = pairs * 2 * (op.pass == Pass::kForward ? width + value : 3 * width + 2 * value);
-  const double blocks = heads * std::ceil(static_cast<double>(op.query_length) / 256);
-  const double waves = std::max(1.0, blocks / machine.sms);
-  const double masks = (op.causal ? 1 : 0) + (op.window > 0 && !rates.ignores_window ? 1 : 0);
-  const double edge_pairs = masks * kRampBlock * heads * static_cast<double>(std::min(op.query_length, op.key_length));
-  const double shared_bytes = op.heads > op.kv_heads && op.pass == Pass::kBackward
-                                  ? 4 * heads * static_cast<double>(op.key_length) * (width + value)
-                                  : 0;
-  // Kernels without a term for products run older matrix instructions, at so many a clock and SM on any generation.
-  const double rate =
-      rates.products > 0 ? machine.exponential_rate : Machine::kExponentials * machine.clock_rate * machine.sms;
-  const double share = rates.products + (width > kWideHead ? rates.wide : 0);
-  const double products = share * flops / half, exponentials = rates.exponentials * pairs / rate;
-  const double ramps = rates.wave * waves * 1.9e9 / machine.clock_rate;
-  const double handled = rates.rows * rows * (width + value) / (machine.sms * machine.clock_rate);
-  const double edges = rates.edges * edge_pairs / rate, groups = rates.groups * shared_bytes / machine.bandwidth;
+  const double keys = static_cast<double>(op.key_length), queries = static_cast<double>(op.query_length);
+  const double masks = (op.causal ? 1 : 0) + (op.window > 0 && !ignores_window ? 1 : 0);
+  const bool older = op.library == Library::kFlash1 || op.library == Library::kFlash2;
+  const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
+  const double clocks = machine.sms * machine.clock_rate;  // of all SMs, 1/s
+  const double peak = older ? std::min(half, kAmpereInstructions * clocks) : half;
+  const double exponentials = older ? Machine::kExponentials * clocks : machine.exponential_rate;
+  const double products = pairs * 2 * (backward ? 3 * width + 2 * value : width + value) / peak;
+  TermSum sum;
+  sum.kernel = class_of(machine, op, dtype);
+  sum.prior = prior.terms;
+  sum.terms = {1e-6,
+               products,
+               pairs / exponentials,
+               1e-6 * std::max(1.0, heads * std::ceil(queries / kBlock) / machine.sms) * 1.9e9 / machine.clock_rate,
+               heads * queries * (width + value) / clocks,
+               masks * kEdgeBlock * heads * std::min(queries, keys) / exponentials,
+               op.heads > op.kv_heads && backward ? 4 * heads * keys * (width + value) / machine.bandwidth : 0,
+               width > kWideHead ? products : 0};
+  return sum;
+}
+
+Estimate estimate_by_sum(const Machine& machine, const Attention& op, DType dtype, const Prior& prior, const Sums& sums,
+                         Steps& steps) {
+  const TermSum sum = sum_of(machine, op, dtype, prior);
+  const Terms parts = parts_of(sums, sum);
+  const double cold = seconds_of(parts);
   Estimate estimate;
-  const double least = op.pass == Pass::kForward ? kLeastExponentials * pairs / machine.exponential_rate : 0;
-  const double cold = rates.launch + std::max(products + exponentials, least) + ramps + handled + edges + groups;
   estimate.seconds = cold;
   if (op.library == Library::kCudnn) estimate.seconds *= 1 + kLongLoss * cold / (cold + kLongTime);
-  estimate.spread = rates.spread;
-  estimate.waves = static_cast<std::int64_t>(std::min(std::ceil(waves), 9e18));
+  estimate.spread = prior.spread;
+  const double waves = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
+                       std::ceil(static_cast<double>(op.query_length) / kBlock);
+  estimate.waves = static_cast<std::int64_t>(std::min(std::ceil(std::max(1.0, waves / machine.sms)), 9e18));
   estimate.tile = "256 queries";
   estimate.bound = Bound::kCompute;
   estimate.method = "products, exponentials and waves at the library's rates";
   if (steps.on()) {
     steps.add("library", enumerator_name(op.library));
-    steps.add("launch_s", rates.launch);
-    steps.add("products_s", products, "at the library's share of the half-precision peak");
-    steps.add("exponentials_s", exponentials, "those that the products do not hide");
-    steps.add("ramps_s", ramps, "prologue and epilogue of each wave");
-    steps.add("rows_s", handled, "queries, outputs and their gradients");
-    steps.add("edges_s", edges, "blocks that the mask cuts");
-    if (groups > 0) steps.add("groups_s", groups, "gradients of keys and values that heads share");
+    for (std::size_t t = 0; t < kAttentionTerms.size(); ++t) {
+      if (parts[t] > 0) steps.add(std::string(kAttentionTerms[t]) + "_s", parts[t], kAttentionNotes[t]);
+    }
     if (estimate.seconds > cold) steps.add("power_s", estimate.seconds - cold, "clock that a long kernel loses");
   }
   return estimate;
@@ -214,8 +237,27 @@ Library library_of(const Attention& op, const Gpu& gpu) {
   return generation == "hopper" || generation == "blackwell" ? Library::kCudnn : Library::kFlash2;
 }
 
+constinit const SumKind kAttentionSum = {kAttentionTerms,
+                                         {3, 0.3, 0.3, 1, 0.1, 0.5, 1, 0.3},
+                                         0.6,
+                                         0.06,
+                                         0.0002,
+                                         [](const Machine& machine, const Operator& whole) -> TermSum {
+                                           Attention op = std::get<Attention>(whole.kind);
+                                           op.library = library_of(op, machine.gpu);
+                                           const Prior* const prior = prior_of(machine, op, whole.dtype);
+                                           return prior == nullptr ? TermSum{}
+                                                                   : sum_of(machine, op, whole.dtype, *prior);
+                                         },
+                                         [](const Operator& whole, double seconds) {  // at full clock
+                                           if (std::get<Attention>(whole.kind).library != Library::kCudnn)
+                                             return seconds;
+                                           const double half = (kLongTime - seconds) / (2 * (1 + kLongLoss));
+                                           return std::sqrt(half * half + kLongTime * seconds / (1 + kLongLoss)) - half;
+                                         }};
+
 Estimate estimate_attention(const Machine& machine, const Attention& asked, DType dtype, const Roofline& roofline,
-                            Steps& steps) {
+                            const Sums& sums, Steps& steps) {
   Attention op = asked;
   op.library = library_of(op, machine.gpu);
   if (op.library == Library::kEager || op.library == Library::kCompiled) {
@@ -227,8 +269,8 @@ Estimate estimate_attention(const Machine& machine, const Attention& asked, DTyp
     estimate.spread = 1.6;
     return estimate;
   }
-  if (const Rates* rates = rates_of(machine, op, dtype)) {
-    return estimate_by_rates(machine, op, *rates, steps);
+  if (const Prior* const prior = prior_of(machine, op, dtype)) {
+    return estimate_by_sum(machine, op, dtype, *prior, sums, steps);
   }
   double share = kOtherShare;
   for (const Share& row : kShares) {

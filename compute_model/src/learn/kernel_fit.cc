@@ -13,6 +13,7 @@
 
 #include "data_sheet.h"
 #include "leaf_masks.h"
+#include "learn/fit_sums.h"
 #include "learn/grow_trees.h"
 #include "ns_dist/internal/threads.h"
 #include "ns_dist/kernel_table.h"
@@ -27,10 +28,17 @@ struct Table {
   bool burst, sustained;
   // Rows that tell something else than how long the kernel takes on such a GPU; null: none.
   bool (*is_unfit)(const KernelRow&) = nullptr;
+  // Rows that hold what a framework does around the kernel, too; null: none.
+  bool (*holds_more)(const KernelRow&) = nullptr;
   // Of several rows of one kernel the fastest is fitted: the newest version, and not one that fell back to another
   // number format.
   bool fastest = false;
 };
+
+// Through PyTorch: what a step with another framework does not do is a part of the time.
+bool ran_through_pytorch(const KernelRow& row) {
+  return row.framework.starts_with("torch-") || row.framework == "flash2" || row.gpu == "b200-sxm";
+}
 
 // Transformer Engine's rows on B200 are of a machine that reaches two thirds of what others do. Below 1.5 ms PyTorch's
 // host is part of what was timed, and on B200 all rows ran so.
@@ -41,8 +49,7 @@ bool is_unfit_attention(const KernelRow& row) {
     return row.gpu != "a100-pcie-80gb" || *row.latency_ms < 1.5 || attention == nullptr ||
            attention->pass == Pass::kForward;
   }
-  const bool by_pytorch = row.framework.starts_with("torch-") || row.framework == "flash2" || row.gpu == "b200-sxm";
-  return by_pytorch && *row.latency_ms < 1.5;
+  return ran_through_pytorch(row) && *row.latency_ms < 1.5;
 }
 
 // Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they count as both.
@@ -71,7 +78,7 @@ constexpr std::array<Table, 26> kTables = {{
     {"fp32_test_bmm_amd", true, false},
     {"fp32_test_conv", true, false},
     {"fp32_train_linear_amd", true, false},
-    {"attention", true, true, is_unfit_attention, true},
+    {"attention", true, true, is_unfit_attention, ran_through_pytorch, true},
     {"norms", true, true},
 }};
 
@@ -93,6 +100,12 @@ struct Sample {
   std::optional<float> power;  // ln(board power / limit)
   double seconds = 0, floor = 0;
   std::uint64_t shape = 0;
+  bool holds_more = false;  // what a framework does around the kernel
+
+  void see(const Features& now) {
+    features = now;
+    target = static_cast<float>(std::log(seconds / features.base));
+  }
 };
 
 // Of 1000 shapes: never fitted on, so that errors on them are honest with the shipped weights, too.
@@ -235,13 +248,13 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
         Sample sample;
         sample.work = row.work, sample.mode = mode;
         resolve_library(sample.work, data.gpus[g]);
-        sample.features = features_of(*predictor, machine, sample.work, mode);
         sample.gpu = g;
         sample.seconds = *row.latency_ms * 1e-3;
-        sample.target = static_cast<float>(std::log(sample.seconds / sample.features.base));
+        sample.see(features_of(*predictor, machine, sample.work, mode, {}));
         // Kernels on the launch floor say little; large ones carry the time of a step.
         sample.weight = static_cast<float>(std::clamp(std::cbrt(sample.seconds / 50e-6), 0.5, 2.0));
         sample.shape = shape_of(row.work);
+        sample.holds_more = entry.holds_more != nullptr && entry.holds_more(row);
         const double limit = data.gpus[g].board_power / units::W;
         if (row.power_w && mode == Mode::kSustained && limit > 0) {
           sample.power = static_cast<float>(std::log(*row.power_w / limit));
@@ -288,7 +301,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
 
 class Fitter {
  public:
-  Fitter(Predictor predictor, const Data& data, double effort, std::function<void(double, std::string_view)> progress)
+  Fitter(Predictor predictor, Data& data, double effort, std::function<void(double, std::string_view)> progress)
       : predictor_(predictor),
         samples_(data.samples[static_cast<std::size_t>(predictor)]),
         gpus_(data.gpus),
@@ -315,6 +328,8 @@ class Fitter {
 
     // Measured GPUs: shapes that nothing is fitted on give the intervals and the scores.
     progress_(0.0, "measured GPUs");
+    weights.sums = sums_of(seen);
+    see(weights.sums);
     weights.on_measured_gpu = measured_corrector(seen);
     ByClass by_class, even, odd;  // shapes with even and odd numbers apart
     weights.measured = intervals(weights.kernel_classes, by_class);
@@ -397,8 +412,8 @@ class Fitter {
   bool has_few_rows() const { return samples_.size() < 5000; }
 
   // Of each row of a measured GPU by a fit that did not see its shape; 0 s for rows that are not judged. With few rows
-  // each fifth of the shapes is left out in turn.
-  std::vector<Correction> forecasts_of_new_shapes(const PredictorWeights& shipped) const {
+  // each fifth of the shapes is left out in turn, with few shapes each of them.
+  std::vector<Correction> forecasts_of_new_shapes(const PredictorWeights& shipped) {
     std::vector<Correction> forecasts(samples_.size());
     const auto forecast = [&](const PredictorWeights& weights, const auto& is_new) {
       for (const Sample& sample : samples_) {
@@ -411,24 +426,34 @@ class Fitter {
       forecast(shipped, [](const Sample& sample) { return sample.shape < kHoldOut; });
       return forecasts;
     }
-    constexpr std::uint64_t kFolds = 5;
+    std::set<std::uint64_t> shapes;
+    for (const Sample& sample : samples_) shapes.insert(sample.shape);
+    const std::uint64_t folds = shapes.size() < 20 ? 1000 : 5;  // of 1000 shapes, see shape_of
     PredictorWeights weights = shipped;
-    for (std::uint64_t fold = 0; fold < kFolds; ++fold) {
-      weights.on_measured_gpu = measured_corrector([&](const Sample& sample) { return sample.shape % kFolds != fold; });
-      forecast(weights, [&](const Sample& sample) { return sample.shape % kFolds == fold; });
+    for (std::uint64_t fold = 0; fold < folds; ++fold) {
+      const auto is_new = [&](const Sample& sample) { return sample.shape % folds == fold; };
+      if (std::none_of(samples_.begin(), samples_.end(), is_new)) continue;
+      const auto keep = [&](const Sample& sample) { return !is_new(sample); };
+      weights.sums = sums_of(keep);
+      see(weights.sums);
+      weights.on_measured_gpu = measured_corrector(keep);
+      forecast(weights, is_new);
     }
+    see(shipped.sums);
     return forecasts;
   }
 
   // Fits without the GPUs of `out`, on half of the shapes, and forecasts theirs from their data sheets alone.
   void elsewhere_of(const std::set<std::size_t>& out, LeftOut kind, const PredictorWeights& names,
                     std::vector<KernelFitScore>& scores, std::map<std::size_t, Residuals>& near,
-                    std::map<std::size_t, Residuals>& far) const {
+                    std::map<std::size_t, Residuals>& far) {
     const bool all = has_few_rows();
     const auto keep = [&](const Sample& sample) { return !out.contains(sample.gpu) && (all || sample.shape % 2 == 0); };
     if (std::count_if(samples_.begin(), samples_.end(), keep) < kFewestSamples) return;
     PredictorWeights blind;
     blind.gpus = names.gpus;
+    blind.sums = sums_of(keep);
+    see(blind.sums);
     blind.on_measured_gpu = measured_corrector(keep);
     blind.on_sibling = trees_for_siblings(blind.on_measured_gpu);
     blind.on_other_gpu = other_corrector(keep);
@@ -449,7 +474,8 @@ class Fitter {
             predictor_of(sample.work, gpus_[other], sample.mode) == predictor_ &&
             was_measured(names, index_of(other), own_class)) {
           const Machine& machine = machines_[other][sample.mode == Mode::kBurst ? 0 : 1];
-          neighbor = {{features_of(predictor_, machine, sample.work, sample.mode), pace}, index_of(other), false};
+          neighbor = {
+              {features_of(predictor_, machine, sample.work, sample.mode, blind.sums), pace}, index_of(other), false};
         }
         return correct(blind, predictor_, sample.features, neighbor, same_generation);
       };
@@ -460,6 +486,37 @@ class Fitter {
               own.push_back({blindly.seconds, std::log(sample.seconds / blindly.seconds) / blindly.widening});
             });
       (same_generation ? near : far)[g] = std::move(own);
+    }
+    see(names.sums);
+  }
+
+  // Rows that hold more than a kernel have a class of their own as if of another GPU: they are judged by it, and no
+  // forecast asks for it.
+  Machine machine_of(const Sample& sample) const {
+    Machine machine = machines_[sample.gpu][sample.mode == Mode::kBurst ? 0 : 1];
+    if (sample.holds_more) machine.gpu.id += " through PyTorch";
+    return machine;
+  }
+
+  // Coefficients of a base that is a sum.
+  template <class Keep>
+  Sums sums_of(const Keep& keep) const {
+    const SumKind* const kind = kind_of(predictor_).sum;
+    if (kind == nullptr) return {};
+    std::vector<MeasuredSum> rows;
+    for (const Sample& sample : samples_) {
+      if (!keep(sample)) continue;
+      const double seconds = kind->sum_of == nullptr ? sample.seconds : kind->sum_of(sample.work, sample.seconds);
+      rows.push_back({kind->of(machine_of(sample), sample.work), seconds});
+    }
+    return fit_sums(*kind, rows);
+  }
+
+  // From here on all samples are seen with these coefficients.
+  void see(const Sums& sums) {
+    if (kind_of(predictor_).sum == nullptr) return;
+    for (Sample& sample : samples_) {
+      sample.see(features_of(predictor_, machine_of(sample), sample.work, sample.mode, sums));
     }
   }
 
@@ -718,12 +775,14 @@ class Fitter {
              const Tell& tell) const {
     for (const std::size_t g : present_) {
       Errors all, large, in_layers;
+      std::map<std::size_t, Errors> of_class;  // where a predictor has so few rows that the card can tell each
       for (const Sample& sample : samples_) {
         if (sample.gpu != g || !keep(sample)) continue;
         const Correction correction = forecast_of(sample);
         const double forecast = correction.seconds;
         tell(sample, correction);
         all.add(forecast, sample);
+        if (has_few_rows()) of_class[kernel_class(predictor_, sample.work, sample.mode)].add(forecast, sample);
         const auto* gemm = std::get_if<Gemm>(&sample.work.kind);
         const bool is_large = gemm != nullptr && std::min({gemm->m, gemm->n, gemm->k}) >= 512;
         if (!is_large || sample.mode != Mode::kBurst) continue;
@@ -736,6 +795,11 @@ class Fitter {
       large.report(score, scores);
       score.part = "m, n, k >= 512, fp16, in layers of an inference engine";
       in_layers.report(score, scores);
+      if (of_class.size() < 2) continue;
+      for (const auto& [number, errors] : of_class) {
+        score.part = kernel_class_name(predictor_, number);
+        errors.report(score, scores);
+      }
     }
   }
 
@@ -760,7 +824,7 @@ class Fitter {
   };
 
   Predictor predictor_;
-  const std::vector<Sample>& samples_;
+  std::vector<Sample>& samples_;
   const std::vector<Gpu>& gpus_;
   const std::vector<std::array<Machine, 2>>& machines_;
   double effort_;
@@ -773,6 +837,30 @@ std::vector<std::string> ids_of(const std::vector<Gpu>& gpus) {
   std::vector<std::string> ids;
   for (const Gpu& gpu : gpus) ids.push_back(gpu.id);
   return ids;
+}
+
+// What the errors of a card are honest about.
+std::string what_was_left_out(const KernelWeights& weights) {
+  std::vector<std::string_view> sums, others;
+  for (std::size_t p = 0; p < kPredictorCount; ++p) {
+    if (!weights.predictors[p]) continue;
+    const auto predictor = static_cast<Predictor>(p);
+    (kind_of(predictor).sum != nullptr ? sums : others).push_back(name_of(predictor));
+  }
+  const auto of = [&](const std::vector<std::string_view>& names) {
+    return sums.empty() || others.empty() ? std::string() : fmt::format("{}: ", fmt::join(names, ", "));
+  };
+  std::string text;
+  if (!sums.empty()) {
+    text += of(sums) +
+            "The coefficients of the bases and the trees were fitted without what was left out; the terms, their "
+            "coefficients before any row and what it costs to leave those were chosen with all rows in view.";
+  }
+  if (!others.empty()) {
+    text += (text.empty() ? "" : " ") + of(others) +
+            "The trees were fitted without what was left out; the constants of the bases were not.";
+  }
+  return text;
 }
 
 std::string card_of(const KernelFitOptions& options, const Data& data, const KernelWeights& weights,
@@ -813,13 +901,11 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
     }
   }
   card +=
-      "\nErrors of forecasts (%). The trees were fitted without what was left out; the constants of the bases were "
-      "not. Left out: a tenth of the shapes, a GPU, a "
-      "generation of "
-      "several GPUs (where a GPU is the only one of its generation, it stands for it). `constant`: the best constant "
-      "share of "
-      "the roofline for that GPU. `inside`: share of the rows in the 90 % interval, which other rows or GPUs have "
-      "set.\n\n";
+      "\nErrors of forecasts (%). " + what_was_left_out(weights) +
+      " Left out: a tenth of the shapes (with few rows each fifth in turn, with few shapes each shape), a GPU, a "
+      "generation of several GPUs (where a GPU is the only one of its generation, it stands for it). `constant`: the "
+      "best constant share of the roofline for that GPU. `inside`: share of the rows in the 90 % interval, which other "
+      "rows or GPUs have set.\n\n";
   card += "| predictor | GPU | left out | rows | mean | median | p90 | max | bias | inside | constant |\n";
   card += "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
   for (const KernelFitScore& s : scores) {
@@ -845,7 +931,7 @@ bool is_held_out(const Operator& op) { return shape_of(op) < kHoldOut; }
 Result<KernelFit> fit_kernels(const KernelFitOptions& options,
                               const std::function<Result<Gpu>(std::string_view)>& gpu_of,
                               const std::function<void(double, std::string_view)>& progress) {
-  NS_TRY(const Data data, read_data(options, gpu_of, progress));
+  NS_TRY(Data data, read_data(options, gpu_of, progress));
   KernelWeights weights;
   std::array<std::vector<KernelFitScore>, kPredictorCount> scores;
 

@@ -20,7 +20,8 @@ double visited(double n, double first, double most) {
 // non-negative least squares of relative errors, reweighted towards least absolute ones, on 1,500 rows of each of A100,
 // L40S, H100, H200, B200, B300 and GB200; alone they are 14 to 21 % off, and without a generation 16 to 21 % on it.
 double flash_seconds(const Machine& machine, const Attention& op, double peak, double width, double bytes) {
-  constexpr double kLaunch = 1.86e4, kBlock = 2.0e3;  // clocks; of a block: accumulators in a memory of their own
+  constexpr double kLaunch = 1.86e4,
+                   kAccumulators = 2.0e3;  // clocks; of a block: accumulators in a memory of their own
   constexpr double kProducts = 0.93, kExponentials = 0.73, kMemory = 1.6, kKeys = 128;
   const double queries = machine.tensor_memory || op.query_length > 64 ? 128 : 64;
   const double tiles = std::ceil(d(op.query_length) / queries), keys = std::ceil(d(op.key_length) / kKeys);
@@ -32,7 +33,7 @@ double flash_seconds(const Machine& machine, const Attention& op, double peak, d
   const double load = op.causal || blocks >= 8 ? std::max(longest, pairs) : std::ceil(blocks) * longest;
   const double products = load * 4 * queries * kKeys * width / (peak / machine.sms);
   const double exponentials = load * queries * kKeys / (machine.exponential_rate / machine.sms);
-  return (kLaunch + (machine.tensor_memory ? kBlock * std::max(1.0, blocks) : 0)) / machine.clock_rate +
+  return (kLaunch + (machine.tensor_memory ? kAccumulators * std::max(1.0, blocks) : 0)) / machine.clock_rate +
          kProducts * products + kExponentials * exponentials + kMemory * warm_seconds(machine, bytes);
 }
 
@@ -92,7 +93,7 @@ void write_training_attention(FeatureWriter& w, const Machine& machine, const Op
   w.add("block_scaled", op.scaling == Scaling::kBlock ? 1 : 0);
   w.add("flash_2", library_of(op, machine.gpu) == Library::kFlash2 ? 1 : 0);
   Steps nobody(nullptr);
-  const Estimate estimate = estimate_attention(machine, op, whole.dtype, Roofline{}, nobody);
+  const Estimate estimate = estimate_attention(machine, op, whole.dtype, Roofline{}, w.sums, nobody);
   const double handled = heads * length * (d(op.head_dim) + d(op.value_dim)) / (machine.sms * machine.clock_rate);
   w.add_log("log_base_time", estimate.seconds / kSmallLaunch);
   w.add_log("log_rows_share", handled / estimate.seconds);
@@ -144,6 +145,7 @@ constinit const PredictorKind kTrainingAttentionPredictor = {
     [](std::size_t kernel_class) {
       return fmt::format("{} {}, {} B", enumerator_name((kernel_class & 4) != 0 ? Library::kFlash2 : Library::kCudnn),
                          (kernel_class & 2) != 0 ? "backward" : "forward", (kernel_class & 1) != 0 ? 1 : 2);
-    }};
+    },
+    &kAttentionSum};
 
 }  // namespace ns_dist

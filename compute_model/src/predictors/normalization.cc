@@ -13,7 +13,7 @@ void write_normalization(FeatureWriter& w, const Machine& machine, const Operato
   const bool backward = op.pass == Pass::kBackward;
   const double bytes = d(op.rows) * d(op.columns) * (backward ? 3 : 2) * (size_of(whole.dtype) / B);
   Steps nobody(nullptr);
-  const double base = estimate_normalization(machine, op, whole.dtype, nobody).seconds;
+  const double base = estimate_normalization(machine, op, whole.dtype, w.sums, nobody).seconds;
   w.add_log("log_rows", d(op.rows));
   w.add_log("log_columns", d(op.columns));
   w.add_log("log_memory_time", bytes / machine.bandwidth / kSmallLaunch);
@@ -54,6 +54,7 @@ constinit const PredictorKind kNormalizationPredictor = {
       constexpr std::array<Library, 3> kLibraries = {Library::kCudnn, Library::kCompiled, Library::kEager};
       return fmt::format("{} {}", enumerator_name(kLibraries[kernel_class / 2 % 3]),
                          kernel_class % 2 == 1 ? "backward" : "forward");
-    }};
+    },
+    &kNormalizationSum};
 
 }  // namespace ns_dist

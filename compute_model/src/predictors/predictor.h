@@ -39,6 +39,7 @@ struct FeatureNames {
 // is given.
 struct FeatureWriter {
   Features& out;
+  const Sums& sums;  // coefficients of a base that is a sum
   FeatureNames* names = nullptr;
   std::size_t next = 0;
 
@@ -66,6 +67,7 @@ struct PredictorKind {
   // Null for a predictor of one class.
   std::size_t (*class_of)(const Operator& op, Mode mode) = nullptr;
   std::string (*class_name)(std::size_t kernel_class) = nullptr;
+  const SumKind* sum = nullptr;  // of a base that is one
 };
 
 extern const PredictorKind kGemmPredictor, kGemmFp8Predictor, kGemmFp32Predictor, kAttentionPredictor,

@@ -1,6 +1,7 @@
 // The formulas of the analytic model by numbers worked by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -215,19 +216,31 @@ TEST(Formulas, GradientsOfAnEmbeddingAreAddedByAtomics) {
 // A GPU with 1 TB/s of HBM and 100 SMs.
 Gpu slow_memory() { return make_test_gpu("hundred", "unheard-of", 7, 100, 100, 0, 10, "HBM2", 1000, 40, 0); }
 
+// What a term of a base takes with a coefficient of one, in s.
+double term(const SumKind& kind, const Gpu& gpu, const Operator& op, std::string_view name) {
+  const auto place = std::find(kind.terms.begin(), kind.terms.end(), name) - kind.terms.begin();
+  return kind.of(*make_machine(gpu, Mode::kBurst), op).terms.at(static_cast<std::size_t>(place));
+}
+
+double norm_term(Library library, Pass pass, std::int64_t rows, std::int64_t columns, std::string_view name) {
+  const Normalization norm{.rows = rows, .columns = columns, .pass = pass, .library = library};
+  return term(kNormalizationSum, slow_memory(), {norm, DType::kFp16}, name);
+}
+
 // Forward an activation is read and written; backward it is read with its gradient, and a gradient is written. Of rows
-// with more than 4,096 columns cuDNN's backward kernel reads the rest 1.12 times more. L2 holds nothing of a small one.
+// with more than 4,096 columns cuDNN's backward kernel reads the rest once more. L2 holds nothing of a small one.
 TEST(Formulas, ANormalizationGoesBackwardWithThreeTensors) {
-  const auto memory = [](Pass pass, std::int64_t rows, std::int64_t columns) {
-    return answer(slow_memory(), {Normalization{.rows = rows, .columns = columns, .pass = pass}, DType::kFp16})
-        .steps.at("memory_s");
-  };
   const auto tensor = [](double rows, double columns) { return 2 * rows * columns / 0.91e12; };  // s
   for (const std::int64_t rows : {256, 65536}) {
     const double one = tensor(static_cast<double>(rows), 4096);
-    EXPECT_NEAR(memory(Pass::kForward, rows, 4096) / (1.07 * 2 * one), 1, 1e-5);
-    EXPECT_NEAR(memory(Pass::kBackward, rows, 4096) / (1.03 * 3 * one), 1, 1e-5);
-    EXPECT_NEAR(memory(Pass::kBackward, rows, 8192) / ((1.03 * 3 * 2 + 1.12) * one), 1, 1e-5);
+    const auto of = [&](Pass pass, std::int64_t columns, std::string_view name) {
+      return norm_term(Library::kCudnn, pass, rows, columns, name) / one;
+    };
+    EXPECT_NEAR(of(Pass::kForward, 4096, "memory"), 2, 1e-9);
+    EXPECT_NEAR(of(Pass::kBackward, 4096, "memory"), 3, 1e-9);
+    EXPECT_EQ(of(Pass::kBackward, 4096, "again"), 0);
+    EXPECT_NEAR(of(Pass::kBackward, 8192, "again"), 1, 1e-9);
+    EXPECT_EQ(of(Pass::kForward, 8192, "again"), 0);
   }
 }
 
@@ -235,26 +248,33 @@ TEST(Formulas, ANormalizationGoesBackwardWithThreeTensors) {
 // wave, one more column is the second.
 TEST(Formulas, PyTorchsWeightGradientsGoInWavesOfColumns) {
   const auto sweep = [](std::int64_t columns) {
-    Normalization norm{.rows = 8192, .columns = columns, .pass = Pass::kBackward};
-    norm.library = Library::kEager;
-    return answer(slow_memory(), {norm, DType::kFp16}).steps.at("weights_s");
+    return norm_term(Library::kEager, Pass::kBackward, 8192, columns, "weights");
   };
-  EXPECT_NEAR(sweep(128) / (3.16e-9 * 8192), 1, 1e-5);
+  EXPECT_NEAR(sweep(128) / (1e-9 * 8192), 1, 1e-9);
   EXPECT_DOUBLE_EQ(sweep(3200), sweep(128));
   EXPECT_DOUBLE_EQ(sweep(3201), 2 * sweep(128));
+  EXPECT_EQ(norm_term(Library::kEager, Pass::kForward, 8192, 4096, "weights"), 0);
 }
 
 // TorchInductor's rows of up to 1,024 columns share blocks; a longer row waits, and a row of 8,192 columns hides three
 // quarters of that behind its own loads.
 TEST(Formulas, CompiledRowsWaitWhereABlockHasOneRow) {
   const auto waits = [](std::int64_t columns) {
-    Normalization norm{.rows = 6400, .columns = columns};
-    norm.library = Library::kCompiled;
-    return answer(slow_memory(), {norm, DType::kFp16}).steps.at("rows_s");
+    return norm_term(Library::kCompiled, Pass::kForward, 6400, columns, "rows");
   };
   EXPECT_EQ(waits(1024), 0);
-  EXPECT_NEAR(waits(4096) / (64 * 120e-9), 1, 1e-5);  // 64 rows for each SM
-  EXPECT_NEAR(waits(8192) / waits(4096), 0.25, 1e-5);
+  EXPECT_NEAR(waits(4096) / 64e-9, 1, 1e-9);  // 64 rows for each SM
+  EXPECT_NEAR(waits(8192) / waits(4096), 0.25, 1e-9);
+}
+
+// A row of 5,120 columns is three blocks of 2,048, as one of 6,144 is.
+TEST(Formulas, CompiledRowsGoThroughInWholeBlocks) {
+  const auto work = [](std::int64_t columns) {
+    return norm_term(Library::kCompiled, Pass::kBackward, 8192, columns, "elements");
+  };
+  EXPECT_DOUBLE_EQ(work(5120), work(6144));
+  EXPECT_DOUBLE_EQ(work(6144), 3 * work(2048));
+  EXPECT_DOUBLE_EQ(work(1000) / work(500), 2);
 }
 
 // The fourth root of the sum of fourth powers: 19 % above the roofline where both take as long, hardly more than the
@@ -266,27 +286,25 @@ TEST(Formulas, ComputeAndMemoryOverlap) {
   EXPECT_EQ(overlap(3, 0), 3);
 }
 
-// Each query sees the keys of its window and a block of 128 at its end; without a window the mean of 1 to 8,192 keys
+// Each query sees the keys of its window and a block of 256 at its end; without a window the mean of 1 to 8,192 keys
 // and half of a block.
 TEST(Formulas, AWindowLeavesTheKeysOfItsWidth) {
   const auto products = [](std::int64_t window) {
     Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
     attention.head_dim = attention.value_dim = 128, attention.window = window;
-    return answer(h100(), {attention, DType::kBf16}).steps.at("products_s");
+    return term(kAttentionSum, h100(), {attention, DType::kBf16}, "products");
   };
-  EXPECT_NEAR(products(1024) / products(0), (1024.0 + 128) / ((8192.0 + 128) / 2), 1e-5);
+  EXPECT_NEAR(products(1024) / products(0), (1024.0 + 256) / ((8192.0 + 256) / 2), 1e-9);
 }
 
-// Five products instead of two, three of them as wide as keys and two as wide as values, at cuDNN's shares of Hopper's
-// peak: 1.36 and 1.51 times what the peak would take.
+// Five products instead of two, three of them as wide as keys and two as wide as values.
 TEST(Formulas, MeasuredAttentionGoesBackwardWithFiveProducts) {
   const auto products = [](Pass pass) {
     Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
     attention.head_dim = 192, attention.value_dim = 128, attention.pass = pass;
-    return answer(h100(), {attention, DType::kBf16}).steps.at("products_s");
+    return term(kAttentionSum, h100(), {attention, DType::kBf16}, "products");
   };
-  EXPECT_NEAR(products(Pass::kBackward) / products(Pass::kForward), 1.51 * (3 * 192 + 2 * 128) / (1.36 * (192 + 128)),
-              1e-4);
+  EXPECT_NEAR(products(Pass::kBackward) / products(Pass::kForward), (3.0 * 192 + 2 * 128) / (192 + 128), 1e-9);
 }
 
 // A kernel of cuDNN that takes t s at full clock takes t (1 + 0.2 t / (t + 0.1 s)): a tenth more at 0.1 s.
@@ -308,40 +326,50 @@ TEST(Formulas, FlashAttention2PadsNarrowValues) {
     Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
     attention.head_dim = 192, attention.value_dim = value;
     attention.pass = Pass::kBackward, attention.library = Library::kFlash2;
-    Gpu gpu = hundred_sms();
-    gpu.architecture = "ampere", gpu.vendor = "nvidia", gpu.compute_capability = "8.0";
-    return answer(gpu, {attention, DType::kFp16}).steps.at("products_s");
+    return term(kAttentionSum, a100(), {attention, DType::kFp16}, "products");
   };
   EXPECT_DOUBLE_EQ(products(128), products(192));
 }
 
-// Terms of the base on Blackwell: each edge of a mask cuts 128 keys of each query; heads that share keys sum four bytes
-// for each element of their gradients; heads wider than 128 take a fifth longer for their gradients' products.
-TEST(Formulas, BackwardAttentionOnBlackwellByItsParts) {
-  Gpu gpu = slow_memory();
-  gpu.architecture = "blackwell", gpu.vendor = "nvidia", gpu.compute_capability = "10.0";
+// Each edge of a mask cuts 128 keys of each query; heads that share keys sum four bytes for each element of their
+// gradients; products of heads wider than 128 count twice, each with a coefficient.
+TEST(Formulas, BackwardAttentionByItsParts) {
   Attention attention{.batch = 2, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
   attention.head_dim = attention.value_dim = 128, attention.pass = Pass::kBackward;
-  const Answer plain = answer(gpu, {attention, DType::kFp16});
-  EXPECT_EQ(plain.steps.count("groups_s"), 0U);
-
+  const auto part = [](const Attention& op, std::string_view name) {
+    return term(kAttentionSum, h100(), {op, DType::kFp16}, name);
+  };
+  EXPECT_EQ(part(attention, "groups"), 0);
   Attention shared = attention;
   shared.kv_heads = 2;
-  // 0.87 of 4 bytes for 2 x 16 heads, 8,192 keys and 256 columns, at 1 TB/s
-  EXPECT_NEAR(answer(gpu, {shared, DType::kFp16}).steps.at("groups_s") / (0.87 * 4 * 32 * 8192.0 * 256 / 1e12), 1,
-              1e-4);
+  // 4 bytes for 2 x 16 heads, 8,192 keys and 256 columns, at 3.35 TB/s
+  EXPECT_NEAR(part(shared, "groups") / (4 * 32 * 8192.0 * 256 / 3.35e12), 1, 1e-3);
+  shared.pass = Pass::kForward;
+  EXPECT_EQ(part(shared, "groups"), 0);
 
+  // 16 exponentials a clock and SM
+  const double rate = 16 * 132 * (h100().boost_clock / Hz);
+  EXPECT_NEAR(part(attention, "edges") / (128 * 32 * 8192.0 / rate), 1, 1e-9);
   Attention window = attention;
   window.window = 1024;
-  EXPECT_NEAR(answer(gpu, {window, DType::kFp16}).steps.at("edges_s") / plain.steps.at("edges_s"), 2, 1e-5);
-  window.causal = attention.causal = false, window.window = 0;
-  EXPECT_EQ(answer(gpu, {window, DType::kFp16}).steps.at("edges_s"), 0);
+  EXPECT_NEAR(part(window, "edges") / part(attention, "edges"), 2, 1e-9);
+  window.causal = false, window.window = 0;
+  EXPECT_EQ(part(window, "edges"), 0);
 
-  Attention wide = attention;
-  wide.head_dim = wide.value_dim = 256;
-  EXPECT_NEAR(answer(gpu, {wide, DType::kFp16}).steps.at("products_s") /
-                  answer(gpu, {attention, DType::kFp16}).steps.at("products_s"),
-              2 * (1.54 + 0.31) / 1.54, 1e-4);
+  EXPECT_EQ(part(attention, "wide"), 0);
+  attention.head_dim = attention.value_dim = 256;
+  EXPECT_EQ(part(attention, "wide"), part(attention, "products"));
+}
+
+// The sum of which a kernel's time was made, and back.
+TEST(Formulas, TheClockThatALongKernelLosesIsTakenOff) {
+  Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
+  attention.library = Library::kCudnn;
+  for (const double sum : {1e-5, 1e-2, 1.0}) {
+    EXPECT_NEAR(kAttentionSum.sum_of({attention, DType::kBf16}, sum * (1 + 0.2 * sum / (sum + 0.1))) / sum, 1, 1e-9);
+  }
+  attention.library = Library::kFlash2;
+  EXPECT_EQ(kAttentionSum.sum_of({attention, DType::kBf16}, 1), 1);
 }
 
 // 192 queries are two blocks of 128, as 256 are.
@@ -365,7 +393,7 @@ TEST(Formulas, ServedExpertsHaveThreeProjections) {
 
 // What trees correct, before they do.
 double base(const Gpu& gpu, Predictor predictor, const Operator& op) {
-  return features_of(predictor, *make_machine(gpu, Mode::kBurst), op, Mode::kBurst).base;
+  return features_of(predictor, *make_machine(gpu, Mode::kBurst), op, Mode::kBurst, {}).base;
 }
 
 // Two instructions of vector units (2 FLOP each) for 128 products of each sum: 4 m n k / 128 FLOP at 66.9 TFLOP/s.

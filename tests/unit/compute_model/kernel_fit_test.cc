@@ -139,6 +139,61 @@ TEST_F(KernelFitTest, OfSeveralFrameworksThePreferredOneIsFittedWhereItMeasured)
   EXPECT_NE(fit->card.find("rows of other frameworks: 576."), std::string::npos) << fit->card;
 }
 
+// Kernels of normalization on an invented machine, as `norms` has them. H200's take `factor` times as long.
+void write_norms(const std::filesystem::path& folder, double factor) {
+  std::ofstream table(folder / "norms.csv");
+  table << "gpu,op,dtype,pass,b,h,backend,latency_ms\n";
+  for (const char* gpu : {"h200-sxm", "gb200"}) {
+    for (const int rows : {1024, 2048, 4096, 8192, 16384, 32768}) {
+      for (const int columns : {1024, 2048, 3072, 4096, 6144, 8192, 12288}) {
+        for (const char* pass : {"fwd", "bwd"}) {
+          const bool slow = std::string(gpu) == "h200-sxm";
+          const double bytes = (std::string(pass) == "fwd" ? 4.0 : 6.0) * rows * columns;
+          table << fmt::format("{},rmsnorm,bf16,{},{},{},cudnn,{:.6f}\n", gpu, pass, rows, columns,
+                               (slow ? factor : 1) * 1e3 * (4e-6 + 1.2 * bytes / (slow ? 4.8e12 : 8e12)));
+        }
+      }
+    }
+  }
+}
+
+// What is left out has no say in its forecast: neither in the trees nor in the coefficients of the base.
+TEST_F(KernelFitTest, AGpuThatIsLeftOutIsNotSeen) {
+  options_.predictors = {"normalization"};
+  const auto left_out = [&](double factor) {
+    write_norms(folder_, factor);
+    const auto fit = fit_kernels(options_, gpu_of);
+    EXPECT_TRUE(fit) << (fit ? "" : to_text(fit.error()));
+    for (const KernelFitScore& score : fit->scores) {
+      if (score.gpu == "h200-sxm" && score.part.empty() && score.left_out == KernelFitScore::LeftOut::kGpu) {
+        return score.errors;
+      }
+    }
+    ADD_FAILURE();
+    return ErrorFigures{};
+  };
+  const ErrorFigures as_fast = left_out(1), slower = left_out(2);
+  EXPECT_LT(as_fast.mean, 0.12);
+  EXPECT_NEAR((1 + slower.bias) / (1 + as_fast.bias), 0.5, 1e-6);
+}
+
+// The base is fitted, too: a shape that was not seen is forecast by it where trees see only steps.
+TEST_F(KernelFitTest, CoefficientsOfABaseAreFitted) {
+  options_.predictors = {"normalization"};
+  write_norms(folder_, 1);
+  const auto fit = fit_kernels(options_, gpu_of);
+  ASSERT_TRUE(fit) << to_text(fit.error());
+  ComputeModelOptions model;
+  model.mode = Mode::kBurst, model.weights = fit->weights;
+  Normalization norm{.kind = NormalizationKind::kRmsNorm, .rows = 12000, .columns = 7168};
+  norm.library = Library::kCudnn;
+  const auto forecast = (*make_compute_model(*gpu_of("gb200"), model))->forecast({norm, DType::kBf16});
+  ASSERT_TRUE(forecast);
+  EXPECT_NEAR(forecast->latency / s / (4e-6 + 1.2 * 4.0 * 12000 * 7168 / 8e12), 1, 0.03);
+  EXPECT_NE(fit->card.find("The coefficients of the bases and the trees were fitted without"), std::string::npos);
+  EXPECT_NE(fit->card.find("normalization: cudnn backward"), std::string::npos);
+}
+
 TEST_F(KernelFitTest, ExclusionsThatMatchNothingAreMistakes) {
   options_.exclude_gpus = {"H200"};  // another name of h200-sxm
   const auto fit = fit_kernels(options_, gpu_of);

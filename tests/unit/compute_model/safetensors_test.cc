@@ -126,6 +126,44 @@ TEST(KernelWeights, ReadWhatIsWritten) {
   EXPECT_EQ(to_safetensors(*read), bytes);
 }
 
+// A predictor whose base is a sum.
+KernelWeights weights_of_norms() {
+  constexpr Predictor kPredictor = Predictor::kNormalization;
+  KernelWeights weights = small_weights();
+  auto& moe = weights.predictors[static_cast<std::size_t>(Predictor::kMoe)];
+  PredictorWeights part = *moe;
+  moe.reset();
+  const std::size_t shared = shape_features(kPredictor).size() + gpu_features(kPredictor).size();
+  part.on_measured_gpu = part.on_other_gpu = {};
+  part.on_measured_gpu.low.assign(shared + 1, -100), part.on_measured_gpu.high.assign(shared + 1, 100);
+  part.on_other_gpu.low.assign(shared, -100), part.on_other_gpu.high.assign(shared, 100);
+  part.sums["cudnn forward"] = {2, 1.25, 0, 4};
+  part.sums["cudnn forward/a100-sxm-80gb"] = {3, 1.5};
+  weights.predictors[static_cast<std::size_t>(kPredictor)] = part;
+  return weights;
+}
+
+TEST(KernelWeights, HoldTheCoefficientsOfSums) {
+  const std::string bytes = to_safetensors(weights_of_norms());
+  const auto read = read_kernel_weights(bytes, "w");
+  ASSERT_TRUE(read) << to_text(read.error());
+  const Sums& sums = read->predictors[static_cast<std::size_t>(Predictor::kNormalization)]->sums;
+  EXPECT_EQ(sums, weights_of_norms().predictors[static_cast<std::size_t>(Predictor::kNormalization)]->sums);
+  std::string other = bytes;
+  other.replace(other.find("launch,memory"), 13, "launch,MEMORY");
+  const auto refused = read_kernel_weights(other, "w");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(to_text(refused.error()).find("other terms"), std::string::npos) << to_text(refused.error());
+}
+
+TEST(KernelWeights, RefuseNegativeCoefficients) {
+  KernelWeights weights = weights_of_norms();
+  weights.predictors[static_cast<std::size_t>(Predictor::kNormalization)]->sums["cudnn forward"][1] = -1;
+  const auto read = read_kernel_weights(to_safetensors(weights), "w");
+  ASSERT_FALSE(read);
+  EXPECT_NE(to_text(read.error()).find("below zero"), std::string::npos) << to_text(read.error());
+}
+
 TEST(KernelWeights, RefuseKernelClassesOfOtherGpus) {
   KernelWeights weights = small_weights();
   weights.predictors[static_cast<std::size_t>(Predictor::kMoe)]->kernel_classes.clear();

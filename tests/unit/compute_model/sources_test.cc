@@ -19,7 +19,7 @@ std::string source_of(const Gpu& gpu, const Operator& op, Mode mode) {
   const PredictorWeights& weights = *standard_weights(*predictor);
   const ReferenceGpu reference = reference_gpu(weights, machine);
   const std::size_t own_class = kernel_class(*predictor, op, mode);
-  const Features features = features_of(*predictor, machine, op, mode);
+  const Features features = features_of(*predictor, machine, op, mode, weights.sums);
   const bool only_bursts = only_in_bursts(weights, *predictor, reference, own_class);
   return std::string(
       source_for({weights, *predictor, op, mode, machine, features, reference, own_class, only_bursts}).name);
@@ -74,7 +74,7 @@ TEST(Sources, WithoutAComparableGpuAllGpusAnswer) {
   const PredictorWeights& weights = *standard_weights(Predictor::kMoe);
   const Operator op{MixtureOfExperts{.tokens = 64, .hidden = 1024, .intermediate = 512, .experts = 8, .top_k = 2}};
   const Machine machine = *make_machine(h100(), Mode::kBurst);
-  const Features features = features_of(Predictor::kMoe, machine, op, Mode::kBurst);
+  const Features features = features_of(Predictor::kMoe, machine, op, Mode::kBurst, weights.sums);
   const ReferenceGpu nothing;
   EXPECT_EQ(source_for({weights, Predictor::kMoe, op, Mode::kBurst, machine, features, nothing, 0, false}).name,
             "all GPUs");
