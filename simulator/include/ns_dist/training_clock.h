@@ -23,6 +23,10 @@ struct TrainingConstants {
   // (Llama 3 70B on 131,072 tokens; a pipeline of 32 microbatches) take 4.6 to 6.5 % longer than these kernels and the
   // slowest of eight GPUs (SimuMax). 0.05 is 1.055 on B200, 1.03 on H100 and nothing on A100. --refit keeps it.
   double calibrated = 0.05;
+  // Standard deviation of the time that a host takes for one launch, over its mean: ranks that meet in a collective
+  // wait for the slowest of their hosts. Steps on 8 tensor-parallel ranks that wait for their host show it: SimuMax
+  // (B200, bias -12 % without), and vTrain's layers on one node (A100: -13 %, on 1 to 4 ranks none).
+  double hosts = 0.2;
   friend bool operator==(const TrainingConstants&, const TrainingConstants&) = default;
 };
 
