@@ -38,6 +38,7 @@ struct Communication {
 struct Call {
   std::string name;  // "mlp.fc1.dgrad"
   std::variant<Operator, Communication> what;
+  bool after_read = false;  // WorkItem::after_read
   friend bool operator==(const Call&, const Call&) = default;
 };
 

@@ -68,7 +68,7 @@ class Writer {
 
   void run(const Call& call, Category category) {
     if (const auto* op = std::get_if<Operator>(&call.what)) {
-      recording_.kernel(works_.intern({call.name, category, *op}));
+      recording_.kernel(works_.intern({call.name, category, *op, {}, call.after_read}));
       for (Beside& other : beside_) {
         if (--other.kernels == 0) recording_.wait(other.node);
       }
@@ -160,13 +160,16 @@ class Writer {
   }
   static Stream stream(const Communication& communication) { return lane(communication.axis).stream; }
   WorkId work(const Call& call, const Communication& communication) const {
-    return works_.intern({call.name, lane(communication.axis).category,
+    return works_.intern({call.name,
+                          lane(communication.axis).category,
                           Collective{.kind = communication.kind,
                                      .size = communication.size,
                                      .group = group(communication),
                                      .imbalance = communication.imbalance,
                                      .routing = communication.routing,
-                                     .ring = ring(communication)}});
+                                     .ring = ring(communication)},
+                          {},
+                          call.after_read});
   }
   // Of context parallelism: as many ranks as have no heads to exchange, each next to the other.
   Stride ring(const Communication& communication) const {

@@ -654,6 +654,7 @@ class StepPlanner {
     // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
     // clip_grads).
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
+    cast_gradients(count, body);
     body.push_back(
         run_of(kernel("optimizer.gradient_norm", count, Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
     if (meetings_.norm) {
@@ -664,6 +665,9 @@ class StepPlanner {
       }
       together(*meetings_.norm, *norm_, body);
     }
+    // Clipping multiplies what the optimizer reads (Megatron-LM, clip_grads.py, multi_tensor_scale, where the norm is
+    // above its limit; torch.nn.utils.clip_grad_norm_ and DeepSpeed, unscale_and_clip_grads, always).
+    body.push_back(run_of(kernel("optimizer.clip", count, Elementwise{"scale", count, 1, 1, 1}, DType::kFp32)));
     update(owned, body);
     // Operands of the next step's products, plain and transposed, or the share that is gathered.
     const double operands = held.quantized * (shards_weights(plan_) || plan_.fp8_params ? owned / held.total() : 1);
@@ -678,6 +682,23 @@ class StepPlanner {
         std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
     body.push_back(
         run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+  }
+
+  // The optimizer reads gradients in fp32 (Megatron-Core, distrib_optimizer.py, `shard_model_grad.float()`; DeepSpeed,
+  // stage_1_and_2.py; FSDP, _cast_grad_to_param_dtype).
+  void cast_gradients(std::int64_t count, Bodies& body) {
+    const DType summed = gradient_type();
+    if (summed == DType::kFp32) return;
+    const double fp32 = size_of(DType::kFp32) / size_of(summed);
+    body.push_back(run_of(kernel("optimizer.cast_gradients", count, Elementwise{"cast", count, 1, fp32, 1}, summed)));
+  }
+  // A kernel of its own makes the new weights of the master weights (Megatron-Core, distrib_optimizer.py,
+  // _copy_main_params_to_model_params). It reads them once more; what it writes is counted as the optimizer's.
+  void cast_weights(std::int64_t count, Bodies& body) {
+    if (shape_.dtype == DType::kFp32) return;
+    const double fp32 = size_of(DType::kFp32) / size_of(shape_.dtype);
+    body.push_back(
+        run_of(kernel("optimizer.cast_weights", count, Elementwise{"cast", count, fp32, 0, 1}, shape_.dtype)));
   }
 
   // Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
@@ -697,6 +718,7 @@ class StepPlanner {
     const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
     if (away == 0) {
       body.push_back(run_of(kernel("optimizer.step", count, adam(count), shape_.dtype)));
+      cast_weights(count, body);
       return;
     }
     Fragment both;

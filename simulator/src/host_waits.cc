@@ -1,6 +1,7 @@
 #include "host_waits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <span>
 #include <string>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "clocks/fragment_length.h"
+#include "ns_dist/training_clock.h"
 
 namespace ns_dist {
 namespace {
@@ -16,11 +18,12 @@ namespace {
 // Xeon of a DGX H100 and 33 to 37 us on Grace (TransformerEngine issue 2053), a factor of 2.5 from end to end.
 constexpr double kFastHost = 0.6, kSlowHost = 1.5;
 
-// What a host launches in a run of `fragment`.
-Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable& works) {
-  Seconds launches = static_cast<double>(fragment.nodes.size()) * host.launch();
-  for (const FragmentNode& node : fragment.nodes) {
-    const auto* op = std::get_if<Operator>(&works[index(node.work)].work);
+// What a host takes to launch the nodes [first, end) of `fragment`.
+Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable& works, std::size_t first,
+                    std::size_t end) {
+  Seconds launches = static_cast<double>(end - first) * host.launch();
+  for (std::size_t n = first; n < end; ++n) {
+    const auto* op = std::get_if<Operator>(&works[index(fragment.nodes[n].work)].work);
     const auto* grouped = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
     if (grouped != nullptr && !grouped->one_kernel)
       launches += static_cast<double>(grouped->experts - 1) * host.expert_launch();
@@ -28,14 +31,64 @@ Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable&
   return launches;
 }
 
+// How many times as long the launches of `fragment` take as one host's. Ranks wait for the slowest host at each of the
+// c collectives among their N launches. A host's time between two is the sum of N / c launches, with a deviation of
+// `deviation` sqrt(c / N) of its mean.
+double slowest_host(const Host& host, const Fragment& fragment, const WorkTable& works, Seconds launches,
+                    double deviation) {
+  double collectives = 0, excess = 0;
+  for (const FragmentNode& node : fragment.nodes) {
+    const auto* collective = std::get_if<Collective>(&works[index(node.work)].work);
+    if (collective == nullptr) continue;
+    ++collectives;
+    excess += slowest_of(collective->group.size(), 1) - 1;
+  }
+  if (collectives == 0) return 1;
+  return 1 + deviation * std::sqrt(collectives / (launches / host.launch())) * excess / collectives;
+}
+
+// Nodes of a fragment that the host launches without looking at a result.
+struct Launches {
+  std::size_t first = 0;
+  Seconds all, one;  // of all nodes, and of one
+};
+
+std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const WorkTable& works, double deviation) {
+  const std::size_t end = fragment.nodes.size();
+  const double slowest = slowest_host(host, fragment, works, launches_of(host, fragment, works, 0, end), deviation);
+  std::vector<Launches> parts(1);
+  for (std::size_t n = 1; n < end && !host.blocking_launches; ++n) {
+    if (works[index(fragment.nodes[n].work)].after_read) parts.push_back({n, {}, {}});
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t next = i + 1 < parts.size() ? parts[i + 1].first : end;
+    parts[i].all = slowest * launches_of(host, fragment, works, parts[i].first, next);
+    parts[i].one = slowest * host.launch();
+  }
+  return parts;
+}
+
 // How long the GPU waits in a run of `fragment`, by row of costs. `room` is room to work in.
-void find_waits(const Host& host, const Fragment& fragment, Seconds launches, const ProgramCosts& costs,
-                std::vector<double>& room, std::vector<Forecast>& waits) {
+void find_waits(const Host& host, const Fragment& fragment, const std::vector<Launches>& parts,
+                const ProgramCosts& costs, std::vector<double>& room, std::vector<Forecast>& waits) {
   waits.clear();
   for (const ProgramCosts::Row& row : costs.rows) {
     const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
-    const Seconds hidden = host.blocking_launches ? Seconds() : fragment_length(fragment, duration, room) * units::s;
-    const auto wait_on = [&](double share) { return max(Seconds(), share * launches - hidden); };
+    const double length = fragment_length(fragment, duration, room);
+    const auto ended = [&](std::size_t part) {  // all that comes before it
+      if (part == parts.size()) return length;
+      const auto before = static_cast<std::ptrdiff_t>(parts[part].first);
+      return before == 0 ? 0 : *std::max_element(room.begin(), room.begin() + before);
+    };
+    const auto wait_on = [&](double share) {
+      Seconds wait;
+      for (std::size_t p = 0; p < parts.size(); ++p) {
+        const Seconds hidden = host.blocking_launches ? Seconds() : (ended(p + 1) - ended(p)) * units::s;
+        // Behind a read the GPU has nothing to do until the first launch.
+        wait += max(p == 0 ? Seconds() : share * parts[p].one, share * parts[p].all - hidden);
+      }
+      return wait;
+    };
     Forecast& wait = waits.emplace_back();
     wait.latency = wait_on(1);
     wait.low = wait_on(kFastHost);
@@ -114,12 +167,12 @@ void add_memory_mapping(const Scenario& scenario, const MemoryBudget& memory, St
   }
 }
 
-void add_host_waits(const Host& host, StepProgram& program, ProgramCosts& costs) {
+void add_host_waits(const Host& host, double deviation, StepProgram& program, ProgramCosts& costs) {
   if (host.cuda_graphs || !(host.launch_cost > Seconds())) return;
   std::vector<double> room;
   std::vector<Forecast> waits;
   for (Fragment& fragment : program.fragments) {
-    find_waits(host, fragment, launches_of(host, fragment, program.works), costs, room, waits);
+    find_waits(host, fragment, parts_of(host, fragment, program.works, deviation), costs, room, waits);
     if (std::all_of(waits.begin(), waits.end(), [](const Forecast& wait) { return !(wait.latency > Seconds()); }))
       continue;
     const WorkId work = add_wait("host.launches", waits, program, costs);

@@ -124,7 +124,7 @@ Result<Priced> price(const Scenario& scenario, const Session& session, double ke
   NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training, session.plans()));
   NS_TRY(priced.costs, costs_of(priced.program, scenario, session));
   if (kernel_efficiency != 1) hurry_kernels(priced, kernel_efficiency);
-  add_host_waits(scenario.host, priced.program, priced.costs);
+  add_host_waits(scenario.host, scenario.constants.hosts, priced.program, priced.costs);
   if (scenario.host.empty_cache) {
     NS_TRY(const MemoryBudget memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
     add_memory_mapping(scenario, memory, priced.program, priced.costs);

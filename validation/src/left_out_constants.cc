@@ -19,6 +19,7 @@ constexpr std::array kExponents = {0.1, 0.15, 0.2, 0.25, 0.3};
 constexpr std::array kDeviations = {0.0, 0.005, 0.0075, 0.01};
 constexpr std::array kExperts = {1.0, 1.15, 1.3, 1.45};
 constexpr std::array kLaunches = {0.5, 1.0, 1.5, 2.0};  // times the launch cost of the framework
+constexpr std::array kHosts = {0.0, 0.2};
 
 struct Constants {
   TrainingConstants training;
@@ -31,9 +32,12 @@ std::vector<Constants> grid() {
     for (const double deviation : kDeviations) {
       for (const double experts : kExperts) {
         for (const double launches : kLaunches) {
-          TrainingConstants training;
-          training.exponent = exponent, training.deviation = deviation, training.experts = experts;
-          all.push_back({training, launches});
+          for (const double hosts : kHosts) {
+            TrainingConstants training;
+            training.exponent = exponent, training.deviation = deviation, training.experts = experts;
+            training.hosts = hosts;
+            all.push_back({training, launches});
+          }
         }
       }
     }
@@ -63,12 +67,12 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
     std::map<double, Session> sessions;  // by exponent, which the clock of collectives depends on
     const Seconds launch = scenario.host.launch_cost;
     NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
-    std::map<std::array<double, 4>, double> known;  // by what the step depends on: many points of the grid share a step
+    std::map<std::array<double, 5>, double> known;  // by what the step depends on: many points of the grid share a step
     for (std::size_t p = 0; p < points.size(); ++p) {
       const auto& [training, launches] = points[p];
       const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, training);
       const std::array key = {clock.load, clock.slowest, scenario.model.moe ? clock.experts : 0,
-                              scenario.host.cuda_graphs ? 0 : launches};
+                              scenario.host.cuda_graphs ? 0 : launches, scenario.host.cuda_graphs ? 0 : training.hosts};
       auto found = known.find(key);
       if (found == known.end()) {
         scenario.constants = training;
@@ -89,8 +93,8 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
   }
   std::string text =
       "\nConstants found on the other publications, and the error with them, %.\n\n"
-      "| left out | exponent | deviation % | experts | launches x | mean | bias "
-      "|\n|---|---:|---:|---:|---:|---:|---:|\n";
+      "| left out | exponent | deviation % | experts | launches x | hosts % | mean | bias "
+      "|\n|---|---:|---:|---:|---:|---:|---:|---:|\n";
   double mean = 0, bias = 0;
   for (const auto& [title, own] : publications) {
     std::size_t best = 0;
@@ -104,9 +108,9 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
       }
     }
     const auto& [training, launches] = points[best];
-    text +=
-        fmt::format("| {} | {} | {} | {} | {} | {:.1f} | {:+.1f} |\n", title, training.exponent,
-                    100 * training.deviation, training.experts, launches, 100 * own[best].size, 100 * own[best].bias);
+    text += fmt::format("| {} | {} | {} | {} | {} | {} | {:.1f} | {:+.1f} |\n", title, training.exponent,
+                        100 * training.deviation, training.experts, launches, 100 * training.hosts,
+                        100 * own[best].size, 100 * own[best].bias);
     mean += own[best].size / static_cast<double>(publications.size());
     bias += own[best].bias / static_cast<double>(publications.size());
   }

@@ -184,8 +184,16 @@ void divided_core(const Shape& shape, BlockStep& step) {
   other.window = 0;
   const Bytes queries = bytes_of(shape, shape.tokens, shape.heads * shape.query_dim) * units::B;
   const Bytes results = bytes_of(shape, shape.tokens, shape.heads * shape.value_dim) * units::B;
+  // Heads of one rank are brought together before they travel, and parts of the sequence are put in order behind it
+  // (TransformerEngine, context_parallel.py, flash_attn_a2a_communicate); backward the other way around.
   const auto exchange = [&](std::vector<Call>& calls, const char* name, Bytes size) {
-    if (inner > 1) calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kContextInner}});
+    if (inner == 1) return;
+    const auto copy = [&](const char* suffix) {
+      calls.push_back(kernel(shape, blocks::concat(name, suffix), Copy{size}));
+    };
+    copy(".pack");
+    calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kContextInner}});
+    copy(".reorder");
   };
   const auto send = [&](std::vector<Call>& calls, const char* name, Bytes size) {
     if (parts > 1) calls.push_back({name, Communication{CollectiveKind::kSendRecv, size, Axis::kContextPair, 1}});

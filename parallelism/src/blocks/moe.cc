@@ -145,6 +145,12 @@ void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const Loca
   }
 }
 
+// The host needs the number of rows of each rank, to exchange them, and of each expert, where it launches an expert's
+// product by itself (Megatron-Core, token_dispatcher.py, cuda_sync_point; deep_ep, Buffer.dispatch).
+bool host_reads_counts(const Shape& shape) {
+  return shape.ep > 1 || shape.plan->expert_products == ExpertProducts::kLoop;
+}
+
 // From tokens to rows of experts: two steps. What is between them runs beside the exchange, `between` kernels. Where
 // each rank gets a token once, the exchange sends the tokens themselves, and rows are made behind it (Megatron-Core,
 // token_dispatcher.py, _DeepepManager).
@@ -153,6 +159,7 @@ BlockStep send_rows(const Shape& shape, const LocalExperts& size, std::int32_t b
   step.name = "moe.dispatch";
   if (!size.one_copy) permute(shape, step.forward, size.exchanged);
   exchange(shape, step.forward, "moe.dispatch", size, between);
+  if (host_reads_counts(shape) && !step.forward.empty()) step.forward.front().after_read = true;
   if (!size.one_copy) permute_backward(shape, step.input_gradient, size);
   return step;
 }

@@ -105,9 +105,9 @@ inline constexpr double kBlockingLaunch = 1 + 5.8 / 20;
 // launches, the GPU waits for the host.
 struct Host {
   // Of one forecast kernel, operator and framework together: two or three PyTorch operations of 20 us. 1,440 published
-  // steps on one node (vTrain, MICRO 2024) have their least error there, and so have BigScience's, whose launches block
-  // (50 us); no other publication changes between 0 and 80 us.
-  Seconds launch_cost = 52 * units::us;
+  // steps on one node (vTrain, MICRO 2024) have their least error at 49 to 52 us, BigScience's, whose launches block,
+  // at 48 to 50 us; no other publication changes between 0 and 80 us.
+  Seconds launch_cost = 50 * units::us;
   // Of each expert's product after the first, where a library launches a grouped product expert by expert; zero:
   // kExpertLaunch.
   Seconds expert_launch_cost{};
@@ -127,7 +127,7 @@ void visit_fields(Visitor&& visit, T& host) {
   visit({.name = "host/launch_cost",
          .help = "host time that the launch of one kernel takes",
          .values = "TIME",
-         .default_text = "52 us, or what the framework sets"},
+         .default_text = "50 us, or what the framework sets"},
         host.launch_cost);
   visit({.name = "host/expert_launch_cost",
          .help = "host time of each expert's product after the first, unless they are one kernel",

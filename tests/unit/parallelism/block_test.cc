@@ -454,6 +454,33 @@ TEST(Experts, KernelsParametersAndBytes) {
   EXPECT_DOUBLE_EQ(flops_of(block).forward, 2 * (256.0 * 3 * 512 * 128 + 128.0 * 3 * 512 * 64 + 64.0 * 512 * 8));
 }
 
+// The host waits for the number of rows before it permutes tokens, or lets DeepEP send them; and without an exchange
+// where it launches the product of each expert.
+TEST(Experts, TheHostReadsTheNumberOfRows) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 0, 0, 0};
+  ParallelPlan plan{.dp = 4, .ep = 4};
+  const auto reads = [&] {
+    std::vector<std::string> calls;
+    const Block block = moe_block(Shape(model, plan, {4, 1, 128, Precision::kBf16}));
+    for (const BlockStep& each : block.steps) {
+      for (const auto* list : {&each.forward, &each.input_gradient, &each.weight_gradient}) {
+        for (const Call& call : *list) {
+          if (call.after_read) calls.push_back(call.name);
+        }
+      }
+    }
+    return calls;
+  };
+  EXPECT_THAT(reads(), ElementsAre("moe.permute"));
+  plan.expert_dispatch = ExpertDispatch::kDeepEp;
+  EXPECT_THAT(reads(), ElementsAre("moe.dispatch"));
+  plan = {.dp = 4};
+  EXPECT_THAT(reads(), ElementsAre("moe.permute"));
+  plan.expert_products = ExpertProducts::kKernel;
+  EXPECT_TRUE(reads().empty());
+}
+
 // A copy of a token for each rank travels, not one for each expert; rows are made where the experts are.
 TEST(Experts, DeepEpSendsATokenOnceToARank) {
   Model model = llama(1, 512, 8, 8, 1024);

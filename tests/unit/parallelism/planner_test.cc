@@ -129,7 +129,8 @@ TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
 }
 
 // With the distributed optimizer a replica updates its share of the parameters and takes the norm of their gradients.
-// It clears all that it sums up itself: the whole buffer, or its share.
+// It clears all that it sums up itself: the whole buffer, or its share. What it clips are fp32 gradients; sums in bf16
+// it casts first. Weights are made of the master weights.
 TEST(Planner, AReplicaUpdatesItsShare) {
   const Training training{8, 1, 512, Precision::kBf16};
   ParallelPlan plan{.dp = 8, .zero = ZeroStage::kNone};
@@ -139,19 +140,53 @@ TEST(Planner, AReplicaUpdatesItsShare) {
     for (const WorkItem& item : graph.works()) {
       const auto* op = std::get_if<Operator>(&item.work);
       if (item.name == "optimizer.step") parameters["step"] += std::get<OptimizerStep>(op->kind).parameters;
-      if (item.name == "optimizer.gradient_norm") parameters["norm"] += std::get<Elementwise>(op->kind).elements;
-      if (item.name == "optimizer.zero_gradients") parameters["zero"] += std::get<Elementwise>(op->kind).elements;
+      for (const char* kernel : {"gradient_norm", "zero_gradients", "clip", "cast_gradients", "cast_weights"}) {
+        if (item.name == std::string("optimizer.") + kernel)
+          parameters[kernel] += std::get<Elementwise>(op->kind).elements;
+      }
     }
     return parameters;
   };
   // 2 layers of 4 h^2 + 3 h f and 2 norms, two tables of 32,000 rows, a norm.
   const std::int64_t all = 2 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 2 * 32000 * 512 + 512;
   using Counts = std::map<std::string, std::int64_t>;
-  EXPECT_EQ(updated(), (Counts{{"norm", all}, {"step", all}, {"zero", all}}));
+  const auto counts = [](std::int64_t share, std::int64_t cleared) {
+    return Counts{{"gradient_norm", share},
+                  {"clip", share},
+                  {"step", share},
+                  {"cast_weights", share},
+                  {"zero_gradients", cleared}};
+  };
+  EXPECT_EQ(updated(), counts(all, all));
   plan.zero = ZeroStage::kOptimizer;
-  EXPECT_EQ(updated(), (Counts{{"norm", all / 8}, {"step", all / 8}, {"zero", all}}));
+  EXPECT_EQ(updated(), counts(all / 8, all));
   plan.zero = ZeroStage::kGradients;
-  EXPECT_EQ(updated(), (Counts{{"norm", all / 8}, {"step", all / 8}, {"zero", all / 8}}));
+  EXPECT_EQ(updated(), counts(all / 8, all / 8));
+  plan.grad_accumulation = GradAccumulation::kFusedLow;
+  Counts low = counts(all / 8, all / 8);
+  low["cast_gradients"] = all / 8;
+  EXPECT_EQ(updated(), low);
+}
+
+// 20 bytes more than Adam's 30 a parameter: 4 for the norm, 8 to clip, 4 of the master weights, 4 to clear; sums in
+// bf16 take 6 to cast and are cleared with 2. In fp32 there is nothing to cast.
+TEST(Planner, BytesOfAnUpdate) {
+  const auto moved = [](Precision precision, GradAccumulation sums) {
+    const ParallelPlan plan{.grad_accumulation = sums};
+    const ExecutionGraph graph = planned(llama(2, 512, 8, 8, 1024), plan, {8, 1, 512, precision});
+    double bytes = 0, parameters = 0;
+    for (const WorkItem& item : graph.works()) {
+      const auto* op = std::get_if<Operator>(&item.work);
+      if (op == nullptr || !item.name.starts_with("optimizer.")) continue;
+      bytes += (work_of(*op).read + work_of(*op).written) / units::B;
+      if (item.name == "optimizer.step")
+        parameters += static_cast<double>(std::get<OptimizerStep>(op->kind).parameters);
+    }
+    return bytes / parameters;
+  };
+  EXPECT_NEAR(moved(Precision::kBf16, GradAccumulation::kFused), 30 + 4 + 8 + 4 + 4, 1e-9);
+  EXPECT_NEAR(moved(Precision::kBf16, GradAccumulation::kFusedLow), 30 + 6 + 4 + 8 + 4 + 2, 1e-9);
+  EXPECT_NEAR(moved(Precision::kFp32, GradAccumulation::kLow), 32 + 4 + 8 + 4, 1e-9);
 }
 
 // Each microbatch stores and loads what each of the chunk's first layers keeps, under every schedule and beside

@@ -117,6 +117,27 @@ TEST_F(Context, HierarchyHasTheOthersAsItsEnds) {
   }
 }
 
+// Each exchange of heads has a copy before it and one behind it, of what travels.
+TEST_F(Context, HeadsArePackedAndReordered) {
+  const ParallelPlan plan{.cp = 8, .cp_comm = ContextExchange::kAllToAll};
+  const Block block = attention_block(Shape(model, plan, training));
+  const BlockStep& core = step_named(block, "attention.core");
+  for (const std::vector<Call>* calls : {&core.forward, &core.input_gradient}) {
+    int exchanges = 0;
+    for (std::size_t i = 0; i < calls->size(); ++i) {
+      const auto* exchange = std::get_if<Communication>(&(*calls)[i].what);
+      if (exchange == nullptr) continue;
+      ++exchanges;
+      ASSERT_TRUE(i > 0 && i + 1 < calls->size());
+      for (const auto& [copy, suffix] : {std::pair(i - 1, ".pack"), std::pair(i + 1, ".reorder")}) {
+        EXPECT_EQ((*calls)[copy].name, (*calls)[i].name + suffix);
+        EXPECT_EQ(std::get<Copy>(std::get<Operator>((*calls)[copy].what).kind).bytes, exchange->size);
+      }
+    }
+    EXPECT_EQ(exchanges, 2);
+  }
+}
+
 // 8 ranks, 4 of which exchange heads: a ring of two. A rank's keys and values are as many bytes after the exchange as
 // before, so they travel once where 7 parts do in a ring alone.
 TEST_F(Context, HierarchyExchangesHeadsAndSendsKeys) {

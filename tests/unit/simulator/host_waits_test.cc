@@ -1,0 +1,106 @@
+#include "host_waits.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <variant>
+
+#include "ns_dist/training_clock.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+// A fragment of kernels and collectives that follow one another, with what it takes to run and to launch it.
+class OneFragment {
+ public:
+  OneFragment() { program_.fragments.emplace_back(), costs_.rows.emplace_back(); }
+
+  OneFragment& kernel(Seconds time, std::int64_t experts = 0, bool after_read = false) {
+    const OperatorKind kind = experts > 0 ? OperatorKind(GroupedGemm{experts, experts, 1, 1}) : OperatorKind(Copy{});
+    return add({"kernel", Category::kForward, Operator{kind, DType::kBf16}, {}, after_read}, time);
+  }
+  OneFragment& collective(Seconds time, std::int64_t ranks) {
+    return add({"meets", Category::kTensorParallel,
+                Collective{CollectiveKind::kAllGather, 1 * MB, RankGroup{0, {{ranks, 1}}}}},
+               time);
+  }
+
+  // How long the GPU waits, in us; 0 where nothing was added.
+  double wait(const Host& host, double deviation = 0) const {
+    StepProgram program = program_;
+    ProgramCosts costs = costs_;
+    add_host_waits(host, deviation, program, costs);
+    const std::size_t nodes = program_.fragments[0].nodes.size();
+    if (program.fragments[0].nodes.size() == nodes) return 0;
+    EXPECT_EQ(program.works[nodes].name, "host.launches");
+    return costs.rows[0].forecasts[nodes].latency / us;
+  }
+
+ private:
+  OneFragment& add(WorkItem item, Seconds time) {
+    Fragment& fragment = program_.fragments[0];
+    const auto node = static_cast<std::int32_t>(fragment.nodes.size());
+    fragment.dependencies.push_back(node - 1);  // kEntry before the first
+    fragment.nodes.push_back(
+        {Stream::kCompute, program_.works.add(std::move(item)), static_cast<std::uint32_t>(node), 1});
+    fragment.exits = {node};
+    Forecast forecast;
+    forecast.latency = time;
+    costs_.rows[0].forecasts.push_back(forecast);
+    return *this;
+  }
+
+  StepProgram program_;
+  ProgramCosts costs_;
+};
+
+constexpr Host kHost{.launch_cost = 50 * us, .expert_launch_cost = 10 * us};
+
+TEST(HostWaits, TheGpuWaitsForWhatKernelsDoNotHide) {
+  EXPECT_NEAR(OneFragment().kernel(10 * us).kernel(20 * us).wait(kHost), 100 - 30, 1e-9);
+  EXPECT_EQ(OneFragment().kernel(10 * us).kernel(100 * us).wait(kHost), 0);
+  EXPECT_NEAR(OneFragment().kernel(10 * us, 8).wait(kHost), 50 + 7 * 10 - 10, 1e-9);
+  EXPECT_EQ(OneFragment().kernel(10 * us).wait({.cuda_graphs = true}), 0);
+}
+
+// 300 us of kernels hide no launch behind the read: 50 + 3 x 10 us are launched beside 20 us of kernels. Where kernels
+// take longer than their launches, the first launch is not hidden.
+TEST(HostWaits, NothingIsLaunchedAheadOfWhatTheHostReads) {
+  const auto wait = [](Seconds before, std::int64_t experts, Seconds behind, const Host& host) {
+    return OneFragment().kernel(before).kernel(behind, experts, true).wait(host);
+  };
+  EXPECT_NEAR(wait(300 * us, 4, 20 * us, kHost), 80 - 20, 1e-9);
+  EXPECT_NEAR(wait(300 * us, 1, 200 * us, kHost), 50, 1e-9);
+  EXPECT_NEAR(wait(10 * us, 1, 200 * us, kHost), 40 + 50, 1e-9);
+  // A launch that blocks has waited already.
+  Host blocking = kHost;
+  blocking.blocking_launches = true;
+  EXPECT_NEAR(wait(300 * us, 1, 200 * us, blocking), 2 * blocking.launch() / us, 1e-9);
+}
+
+// Eight hosts that launch a collective and three kernels: sqrt(1 / 4) of a launch's deviation, times the expected
+// largest of eight standard normal values, 1.424 (Harter 1961), which slowest_of knows to 0.027.
+TEST(HostWaits, RanksThatMeetWaitForTheSlowestHost) {
+  constexpr double kNear = 250 * 0.2 * 0.65 * 0.027;  // us; sqrt(2 / 5) is 0.63
+  const auto layer = [](std::int64_t ranks) {
+    OneFragment fragment;
+    fragment.kernel({}).kernel({}).kernel({}).collective({}, ranks);
+    return fragment;
+  };
+  EXPECT_NEAR(layer(8).wait(kHost), 200, 1e-9);
+  EXPECT_NEAR(layer(8).wait(kHost, 0.2), 200 * (1 + 0.2 * std::sqrt(1.0 / 4) * 1.424), kNear);
+  EXPECT_NEAR(layer(2).wait(kHost, 0.2), 200 * (1 + 0.2 * std::sqrt(1.0 / 4) * 0.564), kNear);
+  // Who meets nobody waits for nobody; who meets twice as often waits for more of the deviation.
+  EXPECT_NEAR(OneFragment().kernel({}).kernel({}).wait(kHost, 0.2), 100, 1e-9);
+  const double twice = layer(8).collective({}, 8).wait(kHost, 0.2);
+  EXPECT_NEAR(twice, 250 * (1 + 0.2 * std::sqrt(2.0 / 5) * 1.424), kNear);
+  // An expert's product is a part of a launch.
+  EXPECT_NEAR(OneFragment().kernel({}, 16).collective({}, 8).wait(kHost, 0.2),
+              250 * (1 + 0.2 * std::sqrt(1.0 / 5) * 1.424), kNear);
+}
+
+}  // namespace
+}  // namespace ns_dist
