@@ -42,9 +42,9 @@ void write_moe(FeatureWriter& w, const Machine& machine, const Operator& whole, 
   // routing and permutation. With that, constants common to all GPUs, published tables of A100, L40S, H100, H200, B200,
   // B300 and GB200 scatter by 17-22 % about the base of each; one roofline of all work by 21-34 %.
   const double between = pairs * (4 * hidden + 3 * inter) * element;
-  w.out.base = 44e3 / machine.clock_rate + tensor_seconds(machine, active, rows, 2 * inter, hidden, dtype, peak, false) +
-               tensor_seconds(machine, active, rows, hidden, inter, dtype, peak, false) +
-               between / (0.87 * machine.bandwidth);
+  w.out.base =
+      44e3 / machine.clock_rate + tensor_seconds(machine, active, rows, 2 * inter, hidden, dtype, peak, false) +
+      tensor_seconds(machine, active, rows, hidden, inter, dtype, peak, false) + between / (0.87 * machine.bandwidth);
   w.out.waves = up.waves + down.waves;
   gpu_ratios(w, machine, machine.peak(dtype), machine.ceiling(dtype));
 }

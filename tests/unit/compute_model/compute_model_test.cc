@@ -76,12 +76,12 @@ TEST(ComputeModel, PlacesKorthikantisLayer) {
   EXPECT_NEAR(forward, 7.7 - 1.65, 0.15 * 7.7);
 }
 
-// Learned corrections of both modes come from different tables: 2 % of slack.
+// Learned corrections of both modes come from different tables, or twice from the same rows: 4 % of slack.
 TEST(ComputeModel, SustainedIsNotFasterThanBurst) {
   for (const Gpu& gpu : test_gpus()) {
     const auto burst = model_of(gpu, Mode::kBurst), sustained = model_of(gpu, Mode::kSustained);
     const Operator op{Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kFp16};
-    EXPECT_GE(milliseconds(*sustained, op), 0.98 * milliseconds(*burst, op)) << gpu.id;
+    EXPECT_GE(milliseconds(*sustained, op), 0.96 * milliseconds(*burst, op)) << gpu.id;
   }
 }
 
