@@ -58,7 +58,10 @@ double tensor_seconds(const Machine& machine, double batch, double m, double n, 
         std::min(tiles_alone,
                  timed_waves(exact, hidden) * 2 * tile_m * tile_n * (k / split + ramp) / (per_sm * efficiency) + sum);
   };
+  // Tiles below 64 x 64 lose more than they fill where those take four waves.
+  const bool large = batch * m * n >= 4 * 64 * 64 * machine.sms;
   for (const Tile& tile : kFeatureTiles) {
+    if (large && tile.n < 64) break;
     consider(tile.m, tile.n, tile.efficiency);
     if (tile.m != tile.n) consider(tile.n, tile.m, tile.efficiency);
   }
@@ -157,6 +160,7 @@ void gpu_ratios(FeatureWriter& w, const Machine& machine, double peak, double ce
   w.add_log("log_flops_per_clock_sm", peak / machine.sms / machine.clock_rate);
   w.add_log("log_bytes_per_flop", machine.bandwidth / ceiling * 1e3);
   w.add_log("log_l2_per_sm", machine.l2 / machine.sms / 1e6);
+  w.add_log("log_l2_refill", machine.l2 / machine.bandwidth * 1e6);
 }
 
 }  // namespace ns_dist
