@@ -21,8 +21,8 @@ TEST(PublishedRuns, KorthikantiWithinBudget) {
   }
   const ErrorFigures ours = figures_of(errors);
   EXPECT_EQ(ours.rows, 9u);
-  EXPECT_LE(ours.mean, 0.031);
-  EXPECT_LE(ours.largest, 0.079);
+  EXPECT_LE(ours.mean, 0.034);
+  EXPECT_LE(ours.largest, 0.095);
   EXPECT_LT(ours.mean, figures_of(baseline).mean);
 }
 
