@@ -100,6 +100,8 @@ std::string settings_text(const ParallelPlan& plan) {
                   text_of(plan.recompute), plan.sequence_parallel ? "on" : "off", plan.flash_attention ? "on" : "off");
   if (plan.ep > 1 && plan.expert_imbalance.value > 1)
     settings += fmt::format(", busiest rank of experts {:g} times the mean", plan.expert_imbalance.value);
+  if (plan.expert_capacity.value > 0)
+    settings += fmt::format(", experts padded to {:g} times an even share", plan.expert_capacity.value);
   if (plan.lora_rank > 0) settings += fmt::format(", LoRA of rank {}", plan.lora_rank);
   if (plan.offload_optimizer.value > 0)
     settings += fmt::format(", {:.0f} % of the optimizer on the host", 100 * plan.offload_optimizer.value);

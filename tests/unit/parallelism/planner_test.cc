@@ -636,6 +636,8 @@ ParallelPlan with_other_field(ParallelPlan plan, int field) {
           value = {value.value == 0 ? 0.5 : value.value / 2};
         } else if constexpr (std::is_same_v<T, Imbalance>) {
           value = {value.value + 0.5};
+        } else if constexpr (std::is_same_v<T, CapacityFactor>) {
+          value = {value.value + 1.5};
         } else if constexpr (std::is_enum_v<T>) {
           value = static_cast<T>(value == T{} ? 1 : 0);
         } else {
