@@ -48,6 +48,10 @@ class StepPlanner {
     program_.channels = static_cast<std::uint32_t>(seats_.size() * positions_ * 2);
     const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_, parts_);
     add_meetings();
+    for (const auto& [name, ranks] :
+         {std::pair("tp", plan_.tp), std::pair("cp", plan_.cp), std::pair("dp", plan_.dp)}) {
+      if (ranks > 1) agreeing_.emplace_back(name);
+    }
     std::size_t bodies = 0;
     for (const StagePasses::Stage& stage : passes_.stages) bodies += stage.bodies.size() + 2;
     program_.bodies.reserve(bodies, 4 * bodies);
@@ -267,7 +271,7 @@ class StepPlanner {
   // layers of a chunk, with get_amax_reduction_group).
   bool agrees_after(PassKind kind) const {
     return plan_.delayed_scaling && shape_.precision == Precision::kFp8 && plan_.passes != Passes::kForward &&
-           kind != PassKind::kWeightGradient;
+           !agreeing_.empty() && kind != PassKind::kWeightGradient;
   }
   static std::size_t last_layer(const std::vector<Run>& in_order) {
     std::size_t last = in_order.size();
@@ -297,7 +301,7 @@ class StepPlanner {
     }
     return products;
   }
-  // A fragment, and behind it the values, as one buffer, their largest of all ranks, and new factors.
+  // A fragment, and behind it the largest values of all ranks.
   FragmentId agreed(std::optional<FragmentId> behind, PassKind kind) {
     const bool forward = kind == PassKind::kForward;
     // Largest values of input, weight and output, or of both gradients (TransformerEngine, constants.py,
@@ -308,32 +312,18 @@ class StepPlanner {
     }
     Fragment made;
     if (behind) append(program_.fragments[index(*behind)], kPreviousKernel, made);
-    std::vector<std::int32_t> ends = std::exchange(made.exits, {});
-    std::erase_if(ends, [](std::int32_t on) { return on < 0; });
-    if (ends.empty()) ends = {kEntry, kPreviousKernel};
-    const auto add = [&](Stream stream, WorkItem item, const std::vector<std::int32_t>& after) {
-      const auto first = static_cast<std::uint32_t>(made.dependencies.size());
-      made.dependencies.insert(made.dependencies.end(), after.begin(), after.end());
-      made.nodes.push_back({stream, works_.intern(std::move(item)), first, static_cast<std::uint32_t>(after.size())});
-      return static_cast<std::int32_t>(made.nodes.size() - 1);
-    };
-    const Category category = forward ? Category::kForward : Category::kBackward;
-    const Bytes size = static_cast<double>(values) * size_of(DType::kFp32);
-    std::int32_t last = add(Stream::kCompute, {"fp8.largest.pack", category, Operator{Copy{size}, DType::kFp32}}, ends);
-    std::vector<std::string_view> axes;
-    for (const auto& [name, ranks] :
-         {std::pair("tp", plan_.tp), std::pair("cp", plan_.cp), std::pair("dp", plan_.dp)}) {
-      if (ranks > 1) axes.emplace_back(name);
-    }
-    if (!axes.empty()) {
-      last = add(Stream::kTensorParallel,
-                 {"fp8.largest.all_reduce", Category::kOther,
-                  Collective{CollectiveKind::kAllReduce, size, mesh_.group(0, axes)}},
-                 {last});
-    }
-    last = add(Stream::kCompute,
-               {"fp8.factors", category, Operator{Elementwise{"scale", values, 1, 1, 1}, DType::kFp32}}, {last});
-    made.exits = {last};
+    std::vector<std::int32_t> after = std::exchange(made.exits, {});
+    std::erase_if(after, [](std::int32_t on) { return on < 0; });
+    if (after.empty()) after = {kEntry, kPreviousKernel};
+    const auto first = static_cast<std::uint32_t>(made.dependencies.size());
+    made.dependencies.insert(made.dependencies.end(), after.begin(), after.end());
+    made.exits = {static_cast<std::int32_t>(made.nodes.size())};
+    made.nodes.push_back(
+        {Stream::kTensorParallel,
+         works_.intern({"fp8.largest.all_reduce", Category::kOther,
+                        Collective{CollectiveKind::kAllReduce, static_cast<double>(values) * size_of(DType::kFp32),
+                                   mesh_.group(0, agreeing_)}}),
+         first, static_cast<std::uint32_t>(after.size())});
     const FragmentId id = program_.add(std::move(made));
     agreed_.push_back({behind, forward, values, id});
     return id;
@@ -873,6 +863,7 @@ class StepPlanner {
     FragmentId id{};
   };
   std::vector<Agreed> agreed_;
+  std::vector<std::string_view> agreeing_;  // axes of a stage's ranks
   std::vector<std::pair<Beside, FragmentId>> beside_;
   std::vector<std::vector<Run>> runs_;                                    // by position, empty until asked for
   std::vector<std::optional<std::vector<WorkId>>> gathers_, reductions_;  // by Part
