@@ -20,11 +20,9 @@ using blocks::Split;
 struct LocalExperts {
   explicit LocalExperts(const Shape& shape)
       : top_k(shape.model->moe->top_k),
-        routed(copies_of(shape, shape.sharded_tokens)),
+        routed(copies_of_tokens(shape)),
         imbalance(is_padded(shape) ? 1 : std::min(shape.plan->expert_imbalance.value, static_cast<double>(shape.ep))),
-        rows(std::llround(imbalance *
-                          static_cast<double>(copies_of(
-                              shape, shape.etp == shape.tp ? shape.tokens : shape.sharded_tokens * shape.etp)))),
+        rows(std::llround(imbalance * static_cast<double>(rows_on_average(shape)))),
         experts(shape.model->moe->experts / shape.ep),
         ffn(shape.model->moe->expert_ffn / shape.etp),
         one_copy(shape.plan->expert_dispatch == ExpertDispatch::kDeepEp && shape.ep > 1),
@@ -35,12 +33,18 @@ struct LocalExperts {
         gathered(bytes_of(shape, rows, shape.hidden) * units::B) {}
 
   static bool is_padded(const Shape& shape) { return shape.plan->expert_capacity.value > 0; }
-  // Copies that `tokens` tokens are for experts: each expert's even share, or the places that it has for them.
-  static std::int64_t copies_of(const Shape& shape, std::int64_t tokens) {
+  // Of this rank's tokens: each expert's even share, or the places that it has for them.
+  static std::int64_t copies_of_tokens(const Shape& shape) {
     const Experts& moe = *shape.model->moe;
-    if (!is_padded(shape)) return tokens * moe.top_k;
-    const double share = static_cast<double>(tokens * moe.top_k) / static_cast<double>(moe.experts);
+    const std::int64_t all = shape.sharded_tokens * moe.top_k;
+    if (!is_padded(shape)) return all;
+    const double share = static_cast<double>(all) / static_cast<double>(moe.experts);
     return moe.experts * static_cast<std::int64_t>(std::ceil(share * shape.plan->expert_capacity.value));
+  }
+  // Ranks of one expert bring their tokens together.
+  static std::int64_t rows_on_average(const Shape& shape) {
+    const std::int64_t sources = shape.etp == shape.tp ? shape.tokens / shape.sharded_tokens : shape.etp;
+    return sources * copies_of_tokens(shape);
   }
   // Writes of a token where its rows are summed, for each of them.
   double once() const { return (one_copy ? copies : 1) / static_cast<double>(top_k); }
