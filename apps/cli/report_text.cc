@@ -98,8 +98,10 @@ std::string settings_text(const ParallelPlan& plan) {
       fmt::format("{}{} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}",
                   kPasses[static_cast<std::size_t>(plan.passes)], plan.schedule, static_cast<int>(plan.zero),
                   text_of(plan.recompute), plan.sequence_parallel ? "on" : "off", plan.flash_attention ? "on" : "off");
-  if (plan.ep > 1 && plan.expert_imbalance.value > 1)
+  if (plan.ep > 1 && plan.expert_imbalance.value > 1 && !(plan.expert_capacity.value > 0))
     settings += fmt::format(", busiest rank of experts {:g} times the mean", plan.expert_imbalance.value);
+  if (plan.expert_capacity.value > 0)
+    settings += fmt::format(", experts padded to {:g} times an even share", plan.expert_capacity.value);
   if (plan.lora_rank > 0) settings += fmt::format(", LoRA of rank {}", plan.lora_rank);
   if (plan.offload_optimizer.value > 0)
     settings += fmt::format(", {:.0f} % of the optimizer on the host", 100 * plan.offload_optimizer.value);

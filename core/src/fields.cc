@@ -158,6 +158,17 @@ Result<void> read_field(const Field& field, std::string_view text, Imbalance& va
   return {};
 }
 
+Result<void> read_field(const Field& field, std::string_view text, CapacityFactor& value) {
+  const auto number = number_from<double>(text);
+  if (!number || !(*number >= 0) || *number > kMostCapacity) {
+    return fail_at(field, mistake(fmt::format("\"{}\" is no capacity over an even share", text),
+                                  fmt::format("a number from 0 to {:g}", kMostCapacity),
+                                  fmt::format("write, for example, {}=1.25", field.name)));
+  }
+  value.value = *number;
+  return {};
+}
+
 std::string field_text(std::int64_t value) { return fmt::format("{}", value); }
 std::string field_text(bool value) { return value ? "on" : "off"; }
 std::string field_text(const std::string& value) { return value; }
@@ -165,6 +176,7 @@ std::string field_text(BytesPerSecond value) { return to_text(value); }
 std::string field_text(Seconds value) { return to_text(value); }
 std::string field_text(const Fraction& value) { return fmt::format("{}", value.value); }
 std::string field_text(const Imbalance& value) { return fmt::format("{}", value.value); }
+std::string field_text(const CapacityFactor& value) { return fmt::format("{}", value.value); }
 std::string field_text(const std::vector<double>& value) { return fmt::format("{}", fmt::join(value, ",")); }
 
 }  // namespace ns_dist

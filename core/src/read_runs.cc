@@ -12,6 +12,9 @@ void read(JsonReader& reader, const Field& field, Fraction& value) { value.value
 void read(JsonReader& reader, const Field& field, Imbalance& value) {
   value.value = reader.number(field.key(), 1, kMostImbalance);
 }
+void read(JsonReader& reader, const Field& field, CapacityFactor& value) {
+  value.value = reader.number(field.key(), 0, kMostCapacity);
+}
 void read(JsonReader& reader, const Field& field, std::string& value) {
   value = reader.text(field.key(), Presence::kOptional);
 }

@@ -328,6 +328,11 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                   fmt::format("ep {} does not divide the {} ranks over which experts are spread (dp x cp x tp / etp)",
                               plan.ep, over));
   }
+  if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch == ExpertDispatch::kDeepEp) {
+    check.fail_at("plan/expert_capacity",
+                  "deepep sends the tokens that there are; padded experts have rows of their own", "0",
+                  "use plan/expert_dispatch=a2a, or plan/expert_capacity=0");
+  }
   if (model.moe && plan.expert_dispatch == ExpertDispatch::kDeepEp) check_dispatch(model, plan, check);
   if (model.moe) {
     check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn,

@@ -50,6 +50,8 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::int64_t stag
   }
   // The gradient norm: over the stages and the ranks that divide them.
   if (plan.passes == Passes::kTraining && plan.pp > 1) all += communicator(plan.tp * plan.pp);
+  // The largest values of 8-bit products: over all ranks of the stage.
+  if (sums && plan.delayed_scaling && shape.precision == Precision::kFp8) all += communicator(plan.tp * replicas);
   const std::int64_t first = seats[0].front().stage, last = seats[0].back().stage;
   if (sums && shape.reads_table_again() && first != last && (stage == first || stage == last)) all += communicator(2);
   return all;

@@ -48,6 +48,10 @@ class StepPlanner {
     program_.channels = static_cast<std::uint32_t>(seats_.size() * positions_ * 2);
     const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_, parts_);
     add_meetings();
+    for (const auto& [name, ranks] :
+         {std::pair("tp", plan_.tp), std::pair("cp", plan_.cp), std::pair("dp", plan_.dp)}) {
+      if (ranks > 1) agreeing_.emplace_back(name);
+    }
     std::size_t bodies = 0;
     for (const StagePasses::Stage& stage : passes_.stages) bodies += stage.bodies.size() + 2;
     program_.bodies.reserve(bodies, 4 * bodies);
@@ -219,22 +223,25 @@ class StepPlanner {
   }
 
   // One run, or where weights are gathered or gradients reduced layer by layer, a run for each layer.
-  void work(const StagePass& pass, const Run& run, bool second, Bodies& body) {
+  // `ends`: the last layer's, behind which ranks agree on factors.
+  void work(const StagePass& pass, Run run, bool second, Bodies& body, bool ends = false) {
     const bool backward = pass.kind != PassKind::kForward;
     const FragmentId id = fragment(run.part, pass.kind);
     if (!pass.first && !pass.last) {
-      Instruction all = run_of(id, backward && run.layer >= 0 ? run.layer + run.count - 1 : run.layer, run.count,
-                               run.layer < 0 ? 0
-                               : backward    ? -1
-                                             : 1);
-      all.second = second;
-      body.push_back(all);
+      const std::int64_t alike = run.count - (ends ? 1 : 0);
+      const auto add = [&](FragmentId what, std::int64_t layer, std::int64_t count) {
+        Instruction all = run_of(what, layer, count, run.layer < 0 ? 0 : backward ? -1 : 1);
+        all.second = second;
+        body.push_back(all);
+      };
+      if (alike > 0) add(id, backward && run.layer >= 0 ? run.layer + run.count - 1 : run.layer, alike);
+      if (ends) add(agreed(id, pass.kind), backward ? run.layer : run.layer + alike, 1);
       return;
     }
     for (std::int64_t i = 0; i < run.count; ++i) {
       const std::int64_t layer = run.layer < 0 ? -1 : backward ? run.layer + run.count - 1 - i : run.layer + i;
       if (pass.first) await_gather(pass.chunk, run.part, layer, body);
-      Instruction one = run_of(id, layer);
+      Instruction one = run_of(ends && i + 1 == run.count ? agreed(id, pass.kind) : id, layer);
       one.second = second;
       body.push_back(one);
       if (pass.last) reduce(run.part, layer, body);
@@ -246,12 +253,80 @@ class StepPlanner {
     const std::vector<Run>& runs = runs_of(place(pass.chunk).position);
     if (runs_layer_by_layer()) {
       layer_runs(pass, in_order_of(pass, runs), false, body);
-    } else if (pass.kind == PassKind::kForward) {
-      for (const Run& run : runs) work(pass, run, false, body);
     } else {
-      for (auto run = runs.rbegin(); run != runs.rend(); ++run) work(pass, *run, false, body);
+      const std::vector<Run> in_order = in_order_of(pass, runs);
+      const std::size_t last = agrees_after(pass.kind) ? last_layer(in_order) : in_order.size();
+      for (std::size_t i = 0; i < in_order.size(); ++i) work(pass, in_order[i], false, body, i == last);
     }
     send(pass, false, body);
+  }
+
+  // ---- Delayed scaling ----
+  //
+  // The factors of 8-bit products follow the largest values of earlier passes. When a chunk's layers have passed,
+  // forward or backward, the stage's tensor-, context- and data-parallel ranks agree on the largest values of all
+  // products that the rank holds, and every kernel behind waits for that (TransformerEngine, fp8.py,
+  // reduce_and_update_fp8_tensors: fp8_autocast_exit calls it forward, the backward pass of the region's first module
+  // backward, an all-reduce with async_op=False; Megatron-Core, transformer_block.py: one fp8_autocast around all
+  // layers of a chunk, with get_amax_reduction_group).
+  bool agrees_after(PassKind kind) const {
+    return plan_.delayed_scaling && shape_.precision == Precision::kFp8 && plan_.passes != Passes::kForward &&
+           !agreeing_.empty() && kind != PassKind::kWeightGradient;
+  }
+  static std::size_t last_layer(const std::vector<Run>& in_order) {
+    std::size_t last = in_order.size();
+    for (std::size_t i = 0; i < in_order.size(); ++i) {
+      if (in_order[i].part >= Part::kLayers) last = i;
+    }
+    return last;
+  }
+  // Products in 8 bits of one layer, each expert's for itself.
+  std::int64_t products_of(Part part) const {
+    std::int64_t products = 0;
+    for (const FragmentNode& node : program_.fragments[index(fragment(part, PassKind::kForward))].nodes) {
+      const auto* op = std::get_if<Operator>(&works_[index(node.work)].work);
+      if (op == nullptr || op->dtype != product_type(shape_.precision)) continue;
+      const auto* grouped = std::get_if<GroupedGemm>(&op->kind);
+      if (grouped != nullptr) products += grouped->experts;
+      if (std::holds_alternative<Gemm>(op->kind)) ++products;
+    }
+    return products;
+  }
+  std::int64_t products_of_stage() {
+    std::int64_t products = 0;
+    for (const Place& held : passes_of_stage().places) {
+      for (const Run& run : runs_of(held.position)) {
+        if (run.part >= Part::kLayers) products += run.count * products_of(run.part);
+      }
+    }
+    return products;
+  }
+  // A fragment, and behind it the largest values of all ranks.
+  FragmentId agreed(std::optional<FragmentId> behind, PassKind kind) {
+    const bool forward = kind == PassKind::kForward;
+    // Largest values of input, weight and output, or of both gradients (TransformerEngine, constants.py,
+    // FP8FwdTensors and FP8BwdTensors).
+    const std::int64_t values = products_of_stage() * (forward ? 3 : 2);
+    for (const Agreed& known : agreed_) {
+      if (known.behind == behind && known.forward == forward && known.values == values) return known.id;
+    }
+    Fragment made;
+    if (behind) append(program_.fragments[index(*behind)], kPreviousKernel, made);
+    std::vector<std::int32_t> after = std::exchange(made.exits, {});
+    std::erase_if(after, [](std::int32_t on) { return on < 0; });
+    if (after.empty()) after = {kEntry, kPreviousKernel};
+    const auto first = static_cast<std::uint32_t>(made.dependencies.size());
+    made.dependencies.insert(made.dependencies.end(), after.begin(), after.end());
+    made.exits = {static_cast<std::int32_t>(made.nodes.size())};
+    made.nodes.push_back(
+        {Stream::kTensorParallel,
+         works_.intern({"fp8.largest.all_reduce", Category::kOther,
+                        Collective{CollectiveKind::kAllReduce, static_cast<double>(values) * size_of(DType::kFp32),
+                                   mesh_.group(0, agreeing_)}}),
+         first, static_cast<std::uint32_t>(after.size())});
+    const FragmentId id = program_.add(std::move(made));
+    agreed_.push_back({behind, forward, values, id});
+    return id;
   }
 
   // ---- What runs beside each layer ----
@@ -388,6 +463,7 @@ class StepPlanner {
     }
     if (const auto first = offloaded(0); first && loads) emit(with({.loads = first}), -1);
     std::optional<Part> to_reduce, to_store;
+    const std::size_t last = agrees_after(pass.kind) ? last_layer(layers) : layers.size();
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const Run& run = layers[i];
       if (pass.first && !shards_weights(plan_)) await_gather(pass.chunk, run.part, run.layer, body);
@@ -396,12 +472,12 @@ class StepPlanner {
         if (const auto own = gathered(i)) emit(with({.gathers = own}), -1);
         next.reset();
       }
-      emit(with({.kernels = fragment(run.part, pass.kind),
-                 .gathers = next,
-                 .reduces = to_reduce,
-                 .stores = to_store,
-                 .loads = loads ? offloaded(i + 1) : std::nullopt}),
-           run.layer);
+      const FragmentId work = with({.kernels = fragment(run.part, pass.kind),
+                                    .gathers = next,
+                                    .reduces = to_reduce,
+                                    .stores = to_store,
+                                    .loads = loads ? offloaded(i + 1) : std::nullopt});
+      emit(i == last ? agreed(work, pass.kind) : work, run.layer);
       to_reduce.reset();
       if (reduces && parts_[run.part].parameters.total() > 0) to_reduce = run.part;
       if (forward) to_store = offloaded(i);
@@ -445,6 +521,12 @@ class StepPlanner {
         if ((a[i].count -= both) == 0) ++i;
         if ((b[j].count -= both) == 0) ++j;
       }
+    }
+    for (const auto& [pass, is_second] : {std::pair(&first, false), std::pair(&second, true)}) {
+      if (!agrees_after(pass->kind)) continue;
+      Instruction agree = run_of(agreed(std::nullopt, pass->kind));
+      agree.second = is_second;
+      body.push_back(agree);
     }
     send(first, false, body);
     send(second, true, body);
@@ -774,6 +856,14 @@ class StepPlanner {
   };
   std::vector<Kernel> kernels_;
   OfParameters reduction_, optimizer_;
+  struct Agreed {
+    std::optional<FragmentId> behind;
+    bool forward = false;
+    std::int64_t values = 0;
+    FragmentId id{};
+  };
+  std::vector<Agreed> agreed_;
+  std::vector<std::string_view> agreeing_;  // axes of a stage's ranks
   std::vector<std::pair<Beside, FragmentId>> beside_;
   std::vector<std::vector<Run>> runs_;                                    // by position, empty until asked for
   std::vector<std::optional<std::vector<WorkId>>> gathers_, reductions_;  // by Part

@@ -288,7 +288,8 @@ class Writer {
       return enumerator_name(value);
     } else if constexpr (std::is_same_v<T, Recomputation>) {
       return field_text(value);
-    } else if constexpr (std::is_same_v<T, Fraction> || std::is_same_v<T, Imbalance>) {
+    } else if constexpr (std::is_same_v<T, Fraction> || std::is_same_v<T, Imbalance> ||
+                         std::is_same_v<T, CapacityFactor>) {
       return value.value;
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
       return value;
@@ -399,6 +400,7 @@ class Reader {
   }
   void read(std::string_view key, Fraction& value) { value.value = json_.number(key, 0, 1); }
   void read(std::string_view key, Imbalance& value) { value.value = json_.number(key, 1, kMostImbalance); }
+  void read(std::string_view key, CapacityFactor& value) { value.value = json_.number(key, 0, kMostCapacity); }
   void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
   void read(std::string_view key, std::vector<std::int64_t>& values) {
     for (const double value : json_.numbers(key, 0, static_cast<double>(kMost))) {

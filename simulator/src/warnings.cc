@@ -105,6 +105,11 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
         scenario.model.moe ? fmt::format("plan/ep is {}, and no rank has more than all tokens", plan.ep)
                            : "the model has no experts");
   }
+  if (plan.expert_capacity.value > 0 && !scenario.model.moe) {
+    add("plan/expert_capacity above 0", "the model has no experts");
+  } else if (plan.expert_capacity.value > 0 && plan.expert_imbalance.value > 1) {
+    add("plan/expert_imbalance above 1", "experts are padded to plan/expert_capacity, so ranks have equal shares");
+  }
   const auto schedule = pipeline_schedule(plan.schedule);
   if (schedule && (*schedule)->hides_tokens) {
     const std::int64_t microbatches = microbatches_of(plan, scenario.training);

@@ -89,8 +89,16 @@ constexpr Remark kRemarks[] = {
     {"no grad-reduce overlap", "plan/overlap_grad_reduce", "off"},
 };
 
+// The number that follows `words` in `text`; nothing where they are not there.
+std::string_view number_behind(std::string_view text, std::string_view words) {
+  const std::size_t found = text.find(words);
+  if (found == std::string_view::npos) return {};
+  const std::string_view rest = text.substr(found + words.size());
+  return rest.substr(0, rest.find_first_not_of("0123456789."));
+}
+
 // `notes` of the row may hold the words of kRemarks, which the keys of `parallel` overrule, and a recipe's
-// "dispatcher=deepep" or "hybridep", which serve undivided experts.
+// "dispatcher=deepep" or "hybridep", which serve undivided experts, or its "pad-to-capacity CF=1.0".
 void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run) {
   foreign(reader);
   ScenarioSpec& spec = run.spec;
@@ -107,6 +115,9 @@ void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run
     const bool one_copy = notes.find("dispatcher=deepep") != std::string_view::npos ||
                           notes.find("dispatcher=hybridep") != std::string_view::npos;
     if (one_copy) spec.set("plan/expert_dispatch", ExpertDispatch::kDeepEp);
+    if (const std::string_view capacity = number_behind(notes, "pad-to-capacity CF="); !capacity.empty()) {
+      spec.set("plan/expert_capacity", capacity);
+    }
     // Experts that are spread over more ranks than there are replicas cannot be divided either.
     if (one_copy || (dp * cp) % ep != 0) spec.set("plan/etp", 1);
   }

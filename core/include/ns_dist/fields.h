@@ -87,6 +87,13 @@ struct Imbalance {
 };
 inline constexpr double kMostImbalance = 1000;
 Result<void> read_field(const Field& field, std::string_view text, Imbalance& value);
+// Places over what an even share needs; 0: as many as are needed.
+struct CapacityFactor {
+  double value = 0;
+  friend bool operator==(const CapacityFactor&, const CapacityFactor&) = default;
+};
+inline constexpr double kMostCapacity = 1000;
+Result<void> read_field(const Field& field, std::string_view text, CapacityFactor& value);
 template <class Enum>
 requires std::is_enum_v<Enum> Result<void> read_field(const Field& field, std::string_view text, Enum& value);
 template <class T>
@@ -103,6 +110,7 @@ std::string field_text(Seconds value);
 std::string field_text(const std::vector<double>& value);
 std::string field_text(const Fraction& value);
 std::string field_text(const Imbalance& value);
+std::string field_text(const CapacityFactor& value);
 template <class Enum>
 requires std::is_enum_v<Enum> std::string field_text(Enum value) { return std::string(enumerator_name(value)); }
 template <class T>

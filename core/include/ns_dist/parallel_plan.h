@@ -112,6 +112,7 @@ struct ParallelPlan {
   std::int64_t cp_inner = 0;  // of a2a+p2p: ranks that exchange heads; 0: as many as divide the key-value heads
   ExpertDispatch expert_dispatch = ExpertDispatch::kAllToAll;
   Imbalance expert_imbalance = {};  // tokens of the busiest of the ranks that share a layer's experts, over the mean
+  CapacityFactor expert_capacity = {};  // rows of each expert, padded, over its even share; 0: as many as are routed
   ZeroStage zero = ZeroStage::kOptimizer;
   std::int64_t shard = 0;     // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
   bool reshard = true;        // ZeRO 3: the backward pass gathers weights again
@@ -135,6 +136,7 @@ struct ParallelPlan {
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
   std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;           // weights are gathered and kept in the format of products
+  bool delayed_scaling = false;      // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
@@ -199,6 +201,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .values = "X",
          .in_reports = kUnlessDefault},
         plan.expert_imbalance);
+  visit({.name = "plan/expert_capacity",
+         .help = "tokens beyond this many times an expert's even share are dropped, others padded; 0: none",
+         .values = "X",
+         .default_text = "0",
+         .in_reports = kUnlessDefault},
+        plan.expert_capacity);
   visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
         plan.vpp);
   visit({.name = "plan/schedule",
@@ -324,6 +332,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kUnlessDefault},
         plan.fp8_params);
+  visit({.name = "plan/delayed_scaling",
+         .help = "fp8: factors follow earlier passes' largest values, on which a stage's ranks agree after each pass",
+         .in_reports = kUnlessDefault},
+        plan.delayed_scaling);
   visit({.name = "plan/bf16_first_layers",
          .help = "first layers of the model whose products run in bf16 where those of others run in 8 or 4 bits",
          .default_text = "0",

@@ -15,23 +15,37 @@ using blocks::kernel;
 using blocks::Split;
 
 // What the busiest rank has, for which the others wait: tokens of `imbalance` times as many as under balanced routing,
-// which its experts share evenly.
+// which its experts share evenly. Where experts are padded to a capacity, all ranks have the same: as many rows of each
+// expert as it has places, from each rank (Megatron-Core, moe_utils.py, get_capacity).
 struct LocalExperts {
   explicit LocalExperts(const Shape& shape)
       : top_k(shape.model->moe->top_k),
-        routed(shape.sharded_tokens * top_k),
-        imbalance(std::min(shape.plan->expert_imbalance.value, static_cast<double>(shape.ep))),
-        rows(std::llround(
-            imbalance *
-            static_cast<double>((shape.etp == shape.tp ? shape.tokens : shape.sharded_tokens * shape.etp) * top_k))),
+        routed(copies_of_tokens(shape)),
+        imbalance(is_padded(shape) ? 1 : std::min(shape.plan->expert_imbalance.value, static_cast<double>(shape.ep))),
+        rows(std::llround(imbalance * static_cast<double>(rows_on_average(shape)))),
         experts(shape.model->moe->experts / shape.ep),
         ffn(shape.model->moe->expert_ffn / shape.etp),
         one_copy(shape.plan->expert_dispatch == ExpertDispatch::kDeepEp && shape.ep > 1),
         copies(one_copy ? parts_reached(shape.model->moe->routing(), shape.ep) : static_cast<double>(top_k)),
-        exchanged(bytes_of(shape, shape.sharded_tokens, shape.hidden) * copies * units::B),
+        exchanged(one_copy ? bytes_of(shape, shape.sharded_tokens, shape.hidden) * copies * units::B
+                           : bytes_of(shape, routed, shape.hidden) * units::B),
         summed(one_copy ? rows : routed),
         gathered(bytes_of(shape, rows, shape.hidden) * units::B) {}
 
+  static bool is_padded(const Shape& shape) { return shape.plan->expert_capacity.value > 0; }
+  // Of this rank's tokens: each expert's even share, or the places that it has for them.
+  static std::int64_t copies_of_tokens(const Shape& shape) {
+    const Experts& moe = *shape.model->moe;
+    const std::int64_t all = shape.sharded_tokens * moe.top_k;
+    if (!is_padded(shape)) return all;
+    const double share = static_cast<double>(all) / static_cast<double>(moe.experts);
+    return moe.experts * static_cast<std::int64_t>(std::ceil(share * shape.plan->expert_capacity.value));
+  }
+  // Ranks of one expert bring their tokens together.
+  static std::int64_t rows_on_average(const Shape& shape) {
+    const std::int64_t sources = shape.etp == shape.tp ? shape.tokens / shape.sharded_tokens : shape.etp;
+    return sources * copies_of_tokens(shape);
+  }
   // Writes of a token where its rows are summed, for each of them.
   double once() const { return (one_copy ? copies : 1) / static_cast<double>(top_k); }
 
@@ -146,8 +160,10 @@ void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const Loca
 }
 
 // The host needs the number of rows of each rank, to exchange them, and of each expert, where it launches an expert's
-// product by itself (Megatron-Core, token_dispatcher.py, cuda_sync_point; deep_ep, Buffer.dispatch).
+// product by itself (Megatron-Core, token_dispatcher.py, cuda_sync_point; deep_ep, Buffer.dispatch). Padded experts
+// have rows that are known beforehand (ibid., drop_and_pad: "no_sync").
 bool host_reads_counts(const Shape& shape) {
+  if (LocalExperts::is_padded(shape)) return false;
   return shape.ep > 1 || shape.plan->expert_products == ExpertProducts::kLoop;
 }
 

@@ -16,8 +16,8 @@ struct TrainingConstants {
   // How many times as long the products of experts take in training as with even groups on an idle machine: tokens are
   // spread unevenly, and all ranks wait for the busiest. The factor left steps of five models (Grok-1, DeepSeek-V2 and
   // -V3, Qwen3 30B and 235B; three publications, H100 and B200, bf16 and fp8) neither too short nor too long before
-  // what the host reads was modeled. With that 1.15 does, but Grok-1 and half of the others pad experts to a capacity,
-  // where the host reads nothing; DeepSeek-V2, which does not, asks for more than 1.3.
+  // what the host reads was modeled. With that, DeepSeek-V2 asks for more than 1.3. Grok-1 pads experts to a capacity,
+  // so that its groups are even and its host reads nothing: its steps ask for 1.1 in bf16 and 1.4 in fp8, not for 1.
   double experts = 1.3;
   // The exponent where the GPU's own kernels were measured, back to back and on random data, but in a short benchmark,
   // not in a step: on the one published machine of which there are both, a slow B200, steps that are nearly all kernels

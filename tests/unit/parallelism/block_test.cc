@@ -548,6 +548,47 @@ TEST(Experts, TheBusiestRankDecides) {
   EXPECT_EQ(rows(made()), 128 * 4);
 }
 
+// 128 tokens of 4 experts each are 32 rows of each of 16 experts, and 40 places with a factor of 1.25. All are sent,
+// computed and kept, the same on all ranks, and the host knows them beforehand.
+TEST(Experts, PaddedToACapacity) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{.experts = 16, .top_k = 4, .expert_ffn = 256};
+  const Training training{4, 1, 128, Precision::kBf16};
+  ParallelPlan plan{.dp = 4, .ep = 4};
+  const auto made = [&] { return moe_block(Shape(model, plan, training)); };
+  const auto rows = [](const Block& of) {
+    return std::get<GroupedGemm>(std::get<Operator>(step(of, "moe.fc2").forward.back().what).kind).rows;
+  };
+  const auto sent = [](const Block& of) {
+    return std::get<Communication>(step(of, "moe.dispatch").forward.back().what);
+  };
+  const auto reads = [](const Block& of) {
+    return std::any_of(of.steps.begin(), of.steps.end(), [](const BlockStep& each) {
+      return std::any_of(each.forward.begin(), each.forward.end(), [](const Call& call) { return call.after_read; });
+    });
+  };
+  const Block needed = made();
+  plan.expert_capacity = {1.25};
+  plan.expert_imbalance = {2};
+  const Block padded = made();
+  EXPECT_EQ(rows(needed), 16 * 32);
+  EXPECT_EQ(rows(padded), 16 * 40);
+  EXPECT_DOUBLE_EQ(sent(padded).size / B, 16 * 40 * 512 * 2);
+  EXPECT_EQ(sent(padded).imbalance, 1);
+  EXPECT_TRUE(reads(needed));
+  EXPECT_FALSE(reads(padded));
+  // The input of both products, gate and up, and the outputs.
+  EXPECT_DOUBLE_EQ(after_forward(padded) - after_forward(needed), 16.0 * 8 * 2 * (512 + 3 * 256 + 512));
+  // Places are whole: 32.16 are 33. Of two tensor-parallel ranks, each has 16 rows for an expert, and 16.08 are 17.
+  plan.expert_capacity = {1.005};
+  EXPECT_EQ(rows(made()), 16 * 33);
+  plan.tp = 2, plan.sequence_parallel = true;
+  EXPECT_EQ(rows(made()), 16 * 2 * 17);
+
+  plan = {.dp = 4, .ep = 4, .expert_dispatch = ExpertDispatch::kDeepEp, .expert_capacity = {1}};
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("use plan/expert_dispatch=a2a"));
+}
+
 TEST(EmbeddingAndLoss, ParametersAndBytes) {
   Model model = gpt(2, 512, 8);
   model.embedding_norm = true;

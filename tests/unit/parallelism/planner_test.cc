@@ -270,6 +270,72 @@ TEST(Planner, LoraOnSharedAndSplitWeights) {
   EXPECT_THAT(to_text(check_plan(model, {.lora_rank = 2000}, training).error()), HasSubstr("at most the hidden size"));
 }
 
+// One all-reduce a pass of a chunk's layers, over tensor- and data-parallel ranks: of the four products of each of the
+// 4 layers of a stage, three fp32 values forward and two backward.
+TEST(Planner, RanksAgreeOnDelayedFactors) {
+  const Model model = llama(8, 512, 8, 8, 1024);
+  Training training{8, 1, 512, Precision::kFp8};
+  ParallelPlan plan{.tp = 2,
+                    .pp = 2,
+                    .dp = 2,
+                    .vpp = 2,
+                    .schedule = "interleaved",
+                    .sequence_parallel = true,
+                    .delayed_scaling = true};
+  const char* const kName = "fp8.largest.all_reduce";
+  const auto agreed = [&] { return totals(planned(model, plan, training)); };
+  const int passes = 2 * 4 * 2;  // stages, microbatches, chunks
+  EXPECT_EQ(agreed().nodes.at(kName), 2 * passes);
+  EXPECT_EQ(agreed().bytes.at(kName), passes * 4.0 * 4 * (3 + 2) * 4);
+  const ExecutionGraph graph = planned(model, plan, training);
+  for (const WorkItem& item : graph.works()) {
+    if (item.name == kName) EXPECT_EQ(std::get<Collective>(item.work).group.size(), 4);
+  }
+  plan.bf16_first_layers = 1;  // of the first stage
+  EXPECT_EQ(agreed().bytes.at(kName), passes / 2 * 4.0 * (4 + 3) * (3 + 2) * 4);
+  plan.bf16_first_layers = 0;
+  plan.recompute = Recompute::kFull;
+  EXPECT_EQ(agreed().nodes.at(kName), 2 * passes);
+
+  const auto none = [&] { return agreed().nodes.count(kName) == 0; };
+  plan.passes = Passes::kForward;
+  EXPECT_TRUE(none());
+  plan.passes = Passes::kTraining;
+  for (const Precision other : {Precision::kBf16, Precision::kFp8Block, Precision::kMxFp8}) {
+    training.precision = other;
+    EXPECT_TRUE(none());
+  }
+  training.precision = Precision::kFp8;
+  plan.delayed_scaling = false;
+  EXPECT_TRUE(none());
+  plan = {.delayed_scaling = true};
+  EXPECT_TRUE(none());
+  // Layer by layer; beside another pass; with the weight gradient for itself.
+  plan = {.dp = 2, .zero = ZeroStage::kParameters, .delayed_scaling = true};
+  EXPECT_EQ(agreed().nodes.at(kName), 4 * 2);
+  plan = {.pp = 2, .dp = 2, .schedule = "zb-h1", .delayed_scaling = true};
+  EXPECT_EQ(agreed().nodes.at(kName), 2 * 4 * 2);
+  plan = {.pp = 2, .dp = 2, .vpp = 2, .schedule = "dualpipe-v", .delayed_scaling = true};
+  EXPECT_EQ(agreed().nodes.at(kName), 2 * 4 * 2 * 2);
+}
+
+// What comes behind a pass waits for its all-reduce: the message to the next stage.
+TEST(Planner, AMessageWaitsForDelayedFactors) {
+  const ParallelPlan plan{.pp = 2, .dp = 2, .delayed_scaling = true};
+  const ExecutionGraph graph = planned(llama(4, 512, 8, 8, 1024), plan, {2, 1, 512, Precision::kFp8});
+  int messages = 0;
+  for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+    if (!std::holds_alternative<Message>(graph.work_of(NodeId{n}).work)) continue;
+    ++messages;
+    bool waits = false;
+    for (const NodeId before : graph.dependencies(NodeId{n})) {
+      waits = waits || graph.work_of(before).name == "fp8.largest.all_reduce";
+    }
+    EXPECT_TRUE(waits);
+  }
+  EXPECT_EQ(messages, 2);
+}
+
 // Of 8 layers 2 first and 1 last ones have bf16 products, wherever the stages lie; where all have, nothing is left of
 // the 8-bit plan.
 TEST(Planner, FirstAndLastLayersStayIn16Bits) {
@@ -636,6 +702,8 @@ ParallelPlan with_other_field(ParallelPlan plan, int field) {
           value = {value.value == 0 ? 0.5 : value.value / 2};
         } else if constexpr (std::is_same_v<T, Imbalance>) {
           value = {value.value + 0.5};
+        } else if constexpr (std::is_same_v<T, CapacityFactor>) {
+          value = {value.value + 1.5};
         } else if constexpr (std::is_enum_v<T>) {
           value = static_cast<T>(value == T{} ? 1 : 0);
         } else {

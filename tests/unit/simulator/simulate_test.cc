@@ -599,6 +599,9 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
                                              HasSubstr("offload_activations above 4 changes nothing"),
                                              HasSubstr("moe in plan/recompute"), HasSubstr("core_attn")));
   nothing.plan = usual.plan;
+  nothing.plan.expert_capacity = {1};
+  EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("expert_capacity above 0 changes nothing: the model has no")));
+  nothing.plan = usual.plan;
   nothing.plan.pp = 2, nothing.plan.schedule = "interleaved";
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("plan/schedule=interleaved with plan/vpp=1")));
   Scenario pairs = nothing;

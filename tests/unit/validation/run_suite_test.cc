@@ -106,6 +106,20 @@ TEST(RunCollection, ExpertsAreReachedAsTheRowSays) {
   EXPECT_EQ(set(2), std::pair(std::string("1"), std::string("deepep")));
 }
 
+// As NeMo's recipe of Grok-1 says it; rows without experts have no capacity.
+TEST(RunCollection, ExpertsAreAsLargeAsTheNotesSay) {
+  json experts = row();
+  experts["notes"] = "MoE alltoall dispatcher, pad-to-capacity CF=1.25 (yaml).";
+  const json dense = experts;
+  experts["model"]["n_experts"] = 8;
+  experts["model"]["topk"] = 2;
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({experts, dense}, mistakes);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(text_of(runs[0].spec, "plan/expert_capacity"), "1.25");
+  EXPECT_EQ(text_of(runs[1].spec, "plan/expert_capacity"), "not set");
+}
+
 TEST(RunCollection, WordsOfTheNotesHoldUnlessAKeySaysOtherwise) {
   json words = row();
   words["notes"] = "Megatron-Core, no TP overlap, no grad-reduce overlap.";
