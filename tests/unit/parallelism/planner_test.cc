@@ -293,6 +293,8 @@ TEST(Planner, RanksAgreeOnDelayedFactors) {
   }
   plan.bf16_first_layers = 1;  // of the first stage
   EXPECT_EQ(agreed().bytes.at(kName), passes / 2 * 4.0 * (4 + 3) * (3 + 2) * 4);
+  plan.bf16_first_layers = 8;
+  EXPECT_EQ(agreed().nodes.count(kName), 0u);
   plan.bf16_first_layers = 0;
   plan.recompute = Recompute::kFull;
   EXPECT_EQ(agreed().nodes.at(kName), 2 * passes);
