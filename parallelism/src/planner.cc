@@ -269,9 +269,9 @@ class StepPlanner {
   // reduce_and_update_fp8_tensors: fp8_autocast_exit calls it forward, the backward pass of the region's first module
   // backward, an all-reduce with async_op=False; Megatron-Core, transformer_block.py: one fp8_autocast around all
   // layers of a chunk, with get_amax_reduction_group).
-  bool agrees_after(PassKind kind) const {
+  bool agrees_after(PassKind kind) {
     return plan_.delayed_scaling && shape_.precision == Precision::kFp8 && plan_.passes != Passes::kForward &&
-           !agreeing_.empty() && kind != PassKind::kWeightGradient;
+           !agreeing_.empty() && kind != PassKind::kWeightGradient && products_of_stage() > 0;
   }
   static std::size_t last_layer(const std::vector<Run>& in_order) {
     std::size_t last = in_order.size();

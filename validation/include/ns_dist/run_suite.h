@@ -46,7 +46,8 @@ struct RunSuite {
 //   model{name, layers, hidden, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, seq, tied_embeddings, and for
 //         experts n_experts, topk, moe_ffn_hidden, shared_experts, dense_layers, and for latent attention attention,
 //         q_lora_rank, kv_lora_rank, qk_rope_head_dim},
-//   notes (of which a framework's name, "dispatcher=deepep", "no TP overlap" and "no grad-reduce overlap" are read),
+//   notes (of which a framework's name, "dispatcher=deepep", "pad-to-capacity CF=1.0", "no TP overlap" and "no
+//   grad-reduce overlap" are read),
 //   n_gpus, gpus_per_node, micro_batch, global_batch, flash_attention, precision (of which "fp32 grad accumulation" is
 //   read), recompute (of which "modules:layernorm,moe_act" is read; otherwise norm's holds),
 //   parallel{tp, pp, dp, cp, ep, vpp, sp, zero_stage, distributed_optimizer, fsdp, and as in configs/runs/
