@@ -31,6 +31,21 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
                                              100 * (outside / length), fmt::join(names, ", "), rest)};
 }
 
+// Where most of a wide interval is the host's: the GPU nearly waits for launches, and hosts differ.
+std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds step) {
+  constexpr double kWide = 0.1;  // of the step. Chosen, not fitted
+  Seconds longer;
+  for (const PathEntry& entry : path) {
+    if (entry.name == "host.launches") {
+      longer += static_cast<double>(entry.count) * (entry.forecast.high - entry.forecast.latency);
+    }
+  }
+  if (longer < kWide * step) return std::nullopt;
+  return Warning{"slow_host", fmt::format("a slow host makes the step up to {:.0f} % longer, which is in its interval: "
+                                          "host/launch_cost is what a launch takes on yours",
+                                          100 * (longer / step))};
+}
+
 // An algorithm or a protocol that was asked for and that no collective of the step can run.
 std::optional<Warning> unused_choice(const NetworkSettings& network, const WorkTable& works,
                                      const std::vector<Forecast>& forecasts) {
@@ -159,6 +174,7 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   std::vector<Warning> found;
   for (const std::string& read : scenario.model.warnings) found.push_back({"model_read_otherwise", read});
   if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
+  if (auto host = slow_host(prediction.critical_path, prediction.step)) found.push_back(*std::move(host));
   const GroupReach reach = group_reach(plan);
   const auto across = [&](const char* code, const char* what, const char* field, std::int64_t degree,
                           std::int64_t reached) {

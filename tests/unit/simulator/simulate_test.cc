@@ -556,6 +556,20 @@ TEST(Simulate, WarnsOfWhatDeservesIt) {
                                             "beyond_positions"));
 }
 
+// Launches that the kernels just hide on the usual host show where it is slow; CUDA graphs know no host.
+TEST(Simulate, WarnsWhereASlowHostMakesTheIntervalWide) {
+  const auto warned = [](bool graphs) {
+    Scenario scenario = small_scenario();
+    scenario.host.launch_cost = 1 * units::ms;
+    scenario.host.cuda_graphs = graphs;
+    const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+    return std::any_of(report.warnings.begin(), report.warnings.end(),
+                       [](const Warning& each) { return each.code == "slow_host"; });
+  };
+  EXPECT_TRUE(warned(false));
+  EXPECT_FALSE(warned(true));
+}
+
 TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   const auto messages = [](const Scenario& scenario) {
     std::vector<std::string> found;
