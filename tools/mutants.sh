@@ -36,6 +36,9 @@ a softmax goes backward with one input|core/src/operator.cc|s@(forward ? 1 : 2) 
 the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op.stride)) + 1;@d(op.stride));@|unit_core
 a GPT-2's MLP is no wider than the model|core/src/hugging_face.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
 k is not padded|compute_model/src/families/gemm.cc|s@std::ceil(k / kStage) \* kStage@k@|unit_compute_model property_compute_model
+launches take seconds|compute_model/src/predictors/common.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / 1.5e9@|unit_compute_model property_compute_model
+one copy of the weights stays in L2|compute_model/src/predictors/common.cc|s@copies \* b + a + c@b + a + c@|unit_compute_model property_compute_model
+long runs do not heat the board|compute_model/src/predictors/common.cc|s@persistent_kernels ? 0.95 : 1.03@persistent_kernels ? 1.07 : 1.07@|unit_compute_model property_compute_model
 waves are not rounded up|compute_model/src/families.h|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
 attention goes backward as fast as forward|compute_model/src/families/attention.cc|s@share \*= kBackwardShare@share *= 1@|unit_compute_model property_compute_model
 no gap between kernels|compute_model/src/machine.cc|s@? kStreamGap : 0@? 0 : 0@|unit_compute_model property_compute_model
@@ -144,7 +147,7 @@ gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0
 dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + element :@dropout ? element :@|unit_parallelism property_parallelism
 what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@beside ? 1 / ranks : 1@beside ? ranks / ranks : 1@|unit_parallelism property_parallelism
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
-a token goes to one expert|parallelism/src/blocks/moe.cc|s@routed(shape.sharded_tokens \* top_k)@routed(shape.sharded_tokens)@|unit_parallelism property_parallelism
+a token goes to one expert|parallelism/src/blocks/moe.cc|s@shape.sharded_tokens \* moe.top_k;@shape.sharded_tokens;@|unit_parallelism property_parallelism
 a model goes backward with one product|parallelism/src/step_flops.cc|s@passes = backward ? 3 : 1@passes = backward ? 2 : 1@|unit_parallelism property_parallelism
 full recomputation runs layers again that it keeps|parallelism/src/step_flops.cc|s@share = recomputed_share(model, plan)@share = std::max(1.0, recomputed_share(model, plan))@|unit_parallelism property_parallelism
 the first stage of 1F1B holds one microbatch more|parallelism/src/schedules/one_f_one_b.cc|s@0, shape.stages - stage - 1}}@0, stage == 0 ? shape.stages : shape.stages - stage - 1}}@|unit_parallelism property_parallelism
@@ -184,7 +187,8 @@ the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
 the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* z;@return 1 + 0 * deviation * z;@|unit_simulator property_simulator
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
-launches do not hide behind kernels|simulator/src/host_waits.cc|s@share \* launches - hidden@share * launches - 0 * hidden@|unit_simulator property_simulator
+a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer >= Seconds()@|unit_simulator property_simulator
+launches do not hide behind kernels|simulator/src/host_waits.cc|s@parts\[p\].all - hidden@parts[p].all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search.cc|s@(1 - kRounding) / static_cast<double>(program.actors.size())@(1 - kRounding)@|unit_simulator property_simulator
 the search's bound has collectives block that run beside another pass|simulator/src/search.cc|s@bounds_\[group\].passes > limit \&\& !pairs_passes(scenario.plan.schedule)@bounds_[group].passes > limit@|unit_simulator property_simulator
