@@ -37,7 +37,7 @@ the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op
 a GPT-2's MLP is no wider than the model|core/src/hugging_face.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
 k is not padded|compute_model/src/families/gemm.cc|s@std::ceil(k / kStage) \* kStage@k@|unit_compute_model property_compute_model
 launches take seconds|compute_model/src/predictors/common.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / 1.5e9@|unit_compute_model property_compute_model
-one copy of the weights stays in L2|compute_model/src/predictors/common.cc|s@copies \* b + a + c@b + a + c@|unit_compute_model property_compute_model
+one copy of the weights stays in L2|compute_model/src/predictors/common.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model
 long runs do not heat the board|compute_model/src/predictors/common.cc|s@persistent_kernels ? 0.95 : 1.03@persistent_kernels ? 1.07 : 1.07@|unit_compute_model property_compute_model
 waves are not rounded up|compute_model/src/families.h|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
 attention goes backward as fast as forward|compute_model/src/families/attention.cc|s@share \*= kBackwardShare@share *= 1@|unit_compute_model property_compute_model
@@ -187,7 +187,7 @@ the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
 the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* z;@return 1 + 0 * deviation * z;@|unit_simulator property_simulator
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
-a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer >= Seconds()@|unit_simulator property_simulator
+a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer < 99 * kWide * step@|unit_simulator property_simulator
 launches do not hide behind kernels|simulator/src/host_waits.cc|s@parts\[p\].all - hidden@parts[p].all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search.cc|s@(1 - kRounding) / static_cast<double>(program.actors.size())@(1 - kRounding)@|unit_simulator property_simulator
