@@ -47,12 +47,12 @@ std::size_t product_feature(std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
 }
 
-// A product's features in a burst differ from those in long runs by their mode, by what L2 holds and by their base,
-// which trees do not see, and from those in another half-precision format of the same rate by the format.
-Features in_long_runs(Features burst, DType dtype) {
-  static const std::size_t mode = product_feature("sustained"), format = product_feature("variant"),
+// A product's features in a burst differ from those in long runs by their mode, by what L2 holds, by their base, which
+// trees do not see, and in fp16 by the engine's layers, in which its bursts were timed (predictors/gemm.cc).
+Features in_long_runs(Features burst) {
+  static const std::size_t mode = product_feature("sustained"), layers = product_feature("variant"),
                            resident = product_feature("resident");
-  burst.values[mode] = 1, burst.values[format] = dtype == DType::kFp16 ? 1 : 0, burst.values[resident] = 0;
+  burst.values[mode] = 1, burst.values[layers] = 0, burst.values[resident] = 0;
   return burst;
 }
 
@@ -154,7 +154,7 @@ void LearnedModel::ask_slowdown(const Operator& op, Query& query) const {
   const Operator product{like, one.gpu.tensor[DType::kBf16] > FlopsPerSecond() ? DType::kBf16 : DType::kFp16};
   const bool same = query.only_bursts && reference.measured && one.peak(op.dtype) == one.peak(product.dtype);
   prepare_slowdown(query.pending, *weights, Predictor::kGemm,
-                   same ? in_long_runs(query.features, product.dtype)
+                   same ? in_long_runs(query.features)
                         : features_of(Predictor::kGemm, one, product, Mode::kSustained, weights->sums));
 }
 
@@ -183,7 +183,7 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   const double limit = machine().gpu.board_power / W;
   if (machine().mode == Mode::kSustained && limit > 0) {
     prepare_power(query.pending, *query.weights, *predictor,
-                  query.only_bursts ? in_long_runs(query.features, op.dtype) : query.features);
+                  query.only_bursts ? in_long_runs(query.features) : query.features);
   }
   if (machine().mode == Mode::kSustained) ask_slowdown(op, query);
   return true;

@@ -517,6 +517,12 @@ TEST(Experts, DeepEpSendsATokenOnceToARank) {
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("top groups that hold those of a token"));
 }
 
+std::int64_t rows(const Block& of) {
+  return std::get<GroupedGemm>(std::get<Operator>(step(of, "moe.fc2").forward.back().what).kind).rows;
+}
+
+Communication sent(const Block& of) { return std::get<Communication>(step(of, "moe.dispatch").forward.back().what); }
+
 // The busiest rank computes and keeps more rows; what a rank sends stays the same, and its port is the busiest.
 TEST(Experts, TheBusiestRankDecides) {
   Model model = llama(1, 512, 8, 8, 1024);
@@ -524,12 +530,6 @@ TEST(Experts, TheBusiestRankDecides) {
   const Training training{4, 1, 128, Precision::kBf16};
   ParallelPlan plan{.dp = 4, .ep = 4};
   const auto made = [&] { return moe_block(Shape(model, plan, training)); };
-  const auto rows = [](const Block& of) {
-    return std::get<GroupedGemm>(std::get<Operator>(step(of, "moe.fc2").forward.back().what).kind).rows;
-  };
-  const auto sent = [](const Block& of) {
-    return std::get<Communication>(step(of, "moe.dispatch").forward.back().what);
-  };
   const Block even = made();
   plan.expert_imbalance = {1.5};
   const Block uneven = made();
@@ -556,12 +556,6 @@ TEST(Experts, PaddedToACapacity) {
   const Training training{4, 1, 128, Precision::kBf16};
   ParallelPlan plan{.dp = 4, .ep = 4};
   const auto made = [&] { return moe_block(Shape(model, plan, training)); };
-  const auto rows = [](const Block& of) {
-    return std::get<GroupedGemm>(std::get<Operator>(step(of, "moe.fc2").forward.back().what).kind).rows;
-  };
-  const auto sent = [](const Block& of) {
-    return std::get<Communication>(step(of, "moe.dispatch").forward.back().what);
-  };
   const auto reads = [](const Block& of) {
     return std::any_of(of.steps.begin(), of.steps.end(), [](const BlockStep& each) {
       return std::any_of(each.forward.begin(), each.forward.end(), [](const Call& call) { return call.after_read; });
