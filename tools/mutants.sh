@@ -183,10 +183,11 @@ more GPUs fail as rarely as one|simulator/src/time_to_train.cc|s@reliability.gpu
 a checkpoint has no master weight|parallelism/src/memory.cc|s@BytesPerParameter{size_of(dtype) / units::B, 4 + state}@BytesPerParameter{size_of(dtype) / units::B, state}@|unit_parallelism unit_simulator
 GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \* @time.gpu_hours = @|unit_simulator property_simulator
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above)@parts.forecasts_above + parts.rest_above@|unit_simulator property_simulator
-the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.factor@@|unit_simulator property_simulator
+the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.value@@|unit_simulator property_simulator
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
 the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* z;@return 1 + 0 * deviation * z;@|unit_simulator property_simulator
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
+hosts are all as fast as one|simulator/src/predict.cc|s@const double spread = scenario.host.launch_spread.value@const double spread = 1 + 0 * scenario.host.launch_spread.value@|unit_simulator property_simulator
 a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer < 99 * kWide * step@|unit_simulator property_simulator
 launches do not hide behind kernels|simulator/src/host_waits.cc|s@parts\[p\].all - hidden@parts[p].all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator

@@ -86,7 +86,7 @@ std::string answer(const Report& report) {
   if (report.energy) {
     text += tile(energy_text(report.energy->step) + " at most",
                  fmt::format("of electricity: each GPU at its {:.0f} W all the time, PUE {}",
-                             report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.factor));
+                             report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.value));
   }
   text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : "does not fit"),
                fmt::format("of {} on the fullest GPU, stage {}", bytes_text(capacity), report.memory.peak_stage),

@@ -283,7 +283,7 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
   if (shows_energy) {
     const Scenario& fastest = found.result.answers.front().report.scenario;
     page += fmt::format("  at most {}{}: each GPU at {:.0f} W, PUE {}\n", energy_text(*energy), of_what(goals),
-                        fastest.cluster.gpu.board_power / units::W, fastest.facility.pue.factor);
+                        fastest.cluster.gpu.board_power / units::W, fastest.facility.pue.value);
   }
   if (const auto cost = cost_of(found, goals)) {
     page +=
@@ -457,7 +457,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   }
   if (has_energy && !cases.empty())
     page +=
-        fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.factor);
+        fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.value);
   if (has_prices && !goals.prices->date.empty()) page += fmt::format("  prices of {}\n", goals.prices->date);
   const auto show = [&](const SearchCase* found, std::string_view what) {
     if (found == nullptr) return;

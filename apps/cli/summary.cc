@@ -90,7 +90,7 @@ void answer(Page& page, const Report& report) {
   if (report.energy) {
     page.fact("energy", "at most {} a step, {} for 1e12 tokens: each GPU at {:.0f} W, PUE {}",
               energy_text(report.energy->step), energy_text(report.energy->trillion_tokens),
-              report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.factor);
+              report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.value);
   }
   const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
   page.fact("memory", "{} of {}: {} (reserved {}, nvidia-smi {})", bytes_text(stage.total()),

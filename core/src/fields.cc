@@ -137,36 +137,13 @@ Result<void> read_field(const Field& field, std::string_view text, std::vector<d
   return {};
 }
 
-Result<void> read_field(const Field& field, std::string_view text, Fraction& value) {
+Result<double> read_number(const Field& field, std::string_view text, std::string_view name, double least, double most,
+                           double example) {
   const auto number = number_from<double>(text);
-  if (!number || *number < 0 || *number > 1) {
-    return fail_at(field, mistake(fmt::format("\"{}\" is no part of a whole", text), "a number from 0 to 1",
-                                  fmt::format("write, for example, {}=0.5", field.name)));
-  }
-  value.value = *number;
-  return {};
-}
-
-Result<void> read_field(const Field& field, std::string_view text, Imbalance& value) {
-  const auto number = number_from<double>(text);
-  if (!number || !(*number >= 1) || *number > kMostImbalance) {
-    return fail_at(field, mistake(fmt::format("\"{}\" is no largest share over the mean", text),
-                                  fmt::format("a number from 1 to {:g}", kMostImbalance),
-                                  fmt::format("write, for example, {}=1.5", field.name)));
-  }
-  value.value = *number;
-  return {};
-}
-
-Result<void> read_field(const Field& field, std::string_view text, CapacityFactor& value) {
-  const auto number = number_from<double>(text);
-  if (!number || !(*number >= 0) || *number > kMostCapacity) {
-    return fail_at(field, mistake(fmt::format("\"{}\" is no capacity over an even share", text),
-                                  fmt::format("a number from 0 to {:g}", kMostCapacity),
-                                  fmt::format("write, for example, {}=1.25", field.name)));
-  }
-  value.value = *number;
-  return {};
+  if (number && *number >= least && *number <= most) return *number;
+  return fail_at(
+      field, mistake(fmt::format("\"{}\" is no {}", text, name), fmt::format("a number from {:g} to {:g}", least, most),
+                     fmt::format("write, for example, {}={:g}", field.name, example)));
 }
 
 std::string field_text(std::int64_t value) { return fmt::format("{}", value); }
@@ -174,9 +151,7 @@ std::string field_text(bool value) { return value ? "on" : "off"; }
 std::string field_text(const std::string& value) { return value; }
 std::string field_text(BytesPerSecond value) { return to_text(value); }
 std::string field_text(Seconds value) { return to_text(value); }
-std::string field_text(const Fraction& value) { return fmt::format("{}", value.value); }
-std::string field_text(const Imbalance& value) { return fmt::format("{}", value.value); }
-std::string field_text(const CapacityFactor& value) { return fmt::format("{}", value.value); }
+std::string field_text(double value) { return fmt::format("{}", value); }
 std::string field_text(const std::vector<double>& value) { return fmt::format("{}", fmt::join(value, ",")); }
 
 }  // namespace ns_dist

@@ -8,12 +8,9 @@ void read(JsonReader& reader, const Field& field, std::int64_t& value) {
   value = reader.integer(field.key(), field.least, kMostOfAField, Presence::kOptional);
 }
 void read(JsonReader& reader, const Field& field, bool& value) { value = reader.boolean(field.key(), value); }
-void read(JsonReader& reader, const Field& field, Fraction& value) { value.value = reader.number(field.key(), 0, 1); }
-void read(JsonReader& reader, const Field& field, Imbalance& value) {
-  value.value = reader.number(field.key(), 1, kMostImbalance);
-}
-void read(JsonReader& reader, const Field& field, CapacityFactor& value) {
-  value.value = reader.number(field.key(), 0, kMostCapacity);
+template <class Kind>
+void read(JsonReader& reader, const Field& field, BoundedNumber<Kind>& value) {
+  value.value = reader.number(field.key(), Kind::kLeast, Kind::kMost);
 }
 void read(JsonReader& reader, const Field& field, std::string& value) {
   value = reader.text(field.key(), Presence::kOptional);

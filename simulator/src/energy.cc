@@ -3,7 +3,7 @@
 namespace ns_dist {
 
 Watts most_power(const Scenario& scenario, double gpus) {
-  return gpus * scenario.facility.pue.factor * scenario.cluster.gpu.board_power;
+  return gpus * scenario.facility.pue.value * scenario.cluster.gpu.board_power;
 }
 
 }  // namespace ns_dist

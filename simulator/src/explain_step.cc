@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "advice.h"
+#include "host_waits.h"
 #include "ns_dist/training_clock.h"
 
 namespace ns_dist {
@@ -92,7 +93,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
           ? std::string("none with CUDA graphs")
           : fmt::format("{:.3g} us each{}{}", host.launch() / units::us, experts_launched(scenario),
                         host.blocking_launches ? ", and each blocks" : ", hidden where kernels take longer"),
-      without({"host.launches"}));
+      without({kHostLaunches}));
   if (host.empty_cache) {
     add("memory mapping", "activations are mapped anew, hidden unless memory is short", without({"host.memory"}));
   }

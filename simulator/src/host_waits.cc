@@ -14,10 +14,6 @@
 namespace ns_dist {
 namespace {
 
-// Launches of one program take this share of the launch cost on another host: PyTorch's Linear takes 13.5 us on a
-// Xeon of a DGX H100 and 33 to 37 us on Grace (TransformerEngine issue 2053), a factor of 2.5 from end to end.
-constexpr double kFastHost = 0.6, kSlowHost = 1.5;
-
 // What a host takes to launch the nodes [first, end) of `fragment`.
 Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable& works, std::size_t first,
                     std::size_t end) {
@@ -70,7 +66,7 @@ std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const
 
 // How long the GPU waits in a run of `fragment`, by row of costs. `room` is room to work in.
 void find_waits(const Host& host, const Fragment& fragment, const std::vector<Launches>& parts,
-                const ProgramCosts& costs, std::vector<double>& room, std::vector<Forecast>& waits) {
+                const ProgramCosts& costs, std::vector<double>& room, std::vector<Seconds>& waits) {
   waits.clear();
   for (const ProgramCosts::Row& row : costs.rows) {
     const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
@@ -80,19 +76,12 @@ void find_waits(const Host& host, const Fragment& fragment, const std::vector<La
       const auto before = static_cast<std::ptrdiff_t>(parts[part].first);
       return before == 0 ? 0 : *std::max_element(room.begin(), room.begin() + before);
     };
-    const auto wait_on = [&](double share) {
-      Seconds wait;
-      for (std::size_t p = 0; p < parts.size(); ++p) {
-        const Seconds hidden = host.blocking_launches ? Seconds() : (ended(p + 1) - ended(p)) * units::s;
-        // Behind a read the GPU has nothing to do until the first launch.
-        wait += max(p == 0 ? Seconds() : share * parts[p].one, share * parts[p].all - hidden);
-      }
-      return wait;
-    };
-    Forecast& wait = waits.emplace_back();
-    wait.latency = wait_on(1);
-    wait.low = wait_on(kFastHost);
-    wait.high = wait_on(kSlowHost);
+    Seconds& wait = waits.emplace_back();
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const Seconds hidden = host.blocking_launches ? Seconds() : (ended(p + 1) - ended(p)) * units::s;
+      // Behind a read the GPU has nothing to do until the first launch.
+      wait += max(p == 0 ? Seconds() : parts[p].one, parts[p].all - hidden);
+    }
   }
 }
 
@@ -167,15 +156,21 @@ void add_memory_mapping(const Scenario& scenario, const MemoryBudget& memory, St
   }
 }
 
-void add_host_waits(const Host& host, double deviation, StepProgram& program, ProgramCosts& costs) {
-  if (host.cuda_graphs || !(host.launch_cost > Seconds())) return;
+bool add_host_waits(const Host& host, double deviation, StepProgram& program, ProgramCosts& costs) {
+  if (host.cuda_graphs || !(host.launch_cost > Seconds())) return false;
+  bool any = false;
   std::vector<double> room;
-  std::vector<Forecast> waits;
+  std::vector<Seconds> waits;
+  std::vector<Forecast> forecasts;
   for (Fragment& fragment : program.fragments) {
     find_waits(host, fragment, parts_of(host, fragment, program.works, deviation), costs, room, waits);
-    if (std::all_of(waits.begin(), waits.end(), [](const Forecast& wait) { return !(wait.latency > Seconds()); }))
-      continue;
-    const WorkId work = add_wait("host.launches", waits, program, costs);
+    if (std::none_of(waits.begin(), waits.end(), [](Seconds wait) { return wait > Seconds(); })) continue;
+    any = true;
+    forecasts.assign(waits.size(), {});
+    for (std::size_t r = 0; r < waits.size(); ++r) {
+      forecasts[r].latency = forecasts[r].low = forecasts[r].high = waits[r];
+    }
+    const WorkId work = add_wait(kHostLaunches, forecasts, program, costs);
     const auto first = static_cast<std::uint32_t>(fragment.dependencies.size());
     const std::vector<std::int32_t> after = fragment.exits;
     std::copy_if(after.begin(), after.end(), std::back_inserter(fragment.dependencies),
@@ -183,6 +178,7 @@ void add_host_waits(const Host& host, double deviation, StepProgram& program, Pr
     fragment.nodes.push_back(
         {Stream::kCompute, work, first, static_cast<std::uint32_t>(fragment.dependencies.size()) - first});
   }
+  return any;
 }
 
 }  // namespace ns_dist

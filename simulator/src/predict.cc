@@ -117,19 +117,78 @@ void hurry_kernels(Priced& priced, double efficiency) {
   }
 }
 
-Result<Priced> price(const Scenario& scenario, const Session& session, double kernel_efficiency = 1) {
+Result<Priced> price_kernels(const Scenario& scenario, const Session& session, double kernel_efficiency) {
   NS_TRY_VOID(check_scenario(scenario));
   if (session.has_own_models()) NS_TRY_VOID(check_format(scenario));
   Priced priced;
   NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training, session.plans()));
   NS_TRY(priced.costs, costs_of(priced.program, scenario, session));
   if (kernel_efficiency != 1) hurry_kernels(priced, kernel_efficiency);
-  add_host_waits(scenario.host, scenario.constants.hosts, priced.program, priced.costs);
-  if (scenario.host.empty_cache) {
+  return priced;
+}
+
+// What the GPU waits for `host`; returns whether it waits for launches anywhere.
+Result<bool> add_host(const Scenario& scenario, const Host& host, const Session& session, Priced& priced) {
+  const bool waits = add_host_waits(host, scenario.constants.hosts, priced.program, priced.costs);
+  if (host.empty_cache) {
     NS_TRY(const MemoryBudget memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
     add_memory_mapping(scenario, memory, priced.program, priced.costs);
   }
+  return waits;
+}
+
+Result<Priced> price(const Scenario& scenario, const Session& session, double kernel_efficiency = 1) {
+  NS_TRY(Priced priced, price_kernels(scenario, session, kernel_efficiency));
+  NS_TRY_VOID(add_host(scenario, scenario.host, session, priced));
   return priced;
+}
+
+// How much shorter and longer the step is on hosts whose launches take as long or as short as LaunchSpread says.
+struct HostRange {
+  Seconds shorter, longer;
+};
+
+// A host that never lets the GPU wait has a range, too: a slower one may.
+Result<HostRange> host_range(const Priced& kernels, const Scenario& scenario, const Session& session) {
+  const Scenario alone = without_sharing(scenario);
+  const auto with_host = [&](double times, Priced& priced) {
+    priced = kernels;
+    return add_host(alone, alone.host.with_launches(times), session, priced);
+  };
+  const auto step = [&](const Priced& priced) { return step_of(priced.program, priced.costs, alone, session); };
+  const double spread = scenario.host.launch_spread.value;
+  Priced priced;
+  NS_TRY(const bool slow_waits, with_host(spread, priced));
+  if (!slow_waits || spread == 1) return HostRange{};
+  NS_TRY(const Seconds slow, step(priced));
+  NS_TRY(const bool waits, with_host(1, priced));
+  NS_TRY(const Seconds same, step(priced));
+  Seconds fast = same;
+  if (waits) {
+    NS_TRY_VOID(with_host(1 / spread, priced));
+    NS_TRY(fast, step(priced));
+  }
+  return HostRange{max(Seconds(), same - fast), max(Seconds(), slow - same)};
+}
+
+// All waits for launches as one entry of the path, with the steps of other hosts as its interval.
+void set_host_range(const HostRange& range, std::vector<PathEntry>& path) {
+  PathEntry all;
+  all.name = kHostLaunches;
+  all.kind = kHostKind;
+  std::erase_if(path, [&all](const PathEntry& entry) {
+    if (entry.name != kHostLaunches) return false;
+    all.count += entry.count;
+    all.seconds += entry.seconds;
+    return true;
+  });
+  if (all.count == 0 && !(range.longer > Seconds())) return;
+  all.count = std::max<std::int64_t>(all.count, 1);
+  const auto count = static_cast<double>(all.count);
+  all.forecast.latency = all.seconds / count;
+  all.forecast.low = all.forecast.latency - range.shorter / count;
+  all.forecast.high = all.forecast.latency + range.longer / count;
+  path.push_back(std::move(all));
 }
 
 ProgramQueue::Options queue_options(const Scenario& scenario) {
@@ -207,7 +266,9 @@ Result<Seconds> step_time(const Scenario& scenario, const Session& session, doub
 }
 
 Result<Prediction> predict(const Scenario& scenario, const Session& session) {
-  NS_TRY(Priced priced, price(scenario, session));
+  NS_TRY(Priced priced, price_kernels(scenario, session, 1));
+  NS_TRY(const HostRange hosts, host_range(priced, scenario, session));
+  NS_TRY_VOID(add_host(scenario, scenario.host, session, priced));
   Prediction prediction;
   NS_TRY(prediction.memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
   prediction.program = std::move(priced.program);
@@ -224,6 +285,7 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session) {
                                         prediction.costs.rows[work.row].forecasts[index(work.work)], work.count,
                                         work.seconds});
   }
+  set_host_range(hosts, prediction.critical_path);
   return prediction;
 }
 

@@ -102,7 +102,7 @@ ordered_json breakdown_json(const Breakdown& parts) {
 ordered_json energy_json(const Report& report) {
   if (!report.energy) return nullptr;
   return {{"gpu_board_power_w", report.scenario.cluster.gpu.board_power / units::W},
-          {"pue", report.scenario.facility.pue.factor},
+          {"pue", report.scenario.facility.pue.value},
           {"step_kwh_at_most", report.energy->step / kKilowattHour},
           {"trillion_tokens_kwh_at_most", report.energy->trillion_tokens / kKilowattHour}};
 }

@@ -149,22 +149,6 @@ Result<void> read_field(const Field& field, std::string_view text, SlowRank& val
   return {};
 }
 
-Result<void> read_field(const Field& field, std::string_view text, Pue& value) {
-  const auto factor = read_positive_number(text, kLargestPue);
-  if (!factor || *factor < 1) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("\"{}\" is no power usage effectiveness", text),
-                 std::string(field.name),
-                 fmt::format("a number from 1 to {}", kLargestPue),
-                 fmt::format("write, for example, {}=1.2", field.name),
-                 {}});
-  }
-  value.factor = *factor;
-  return {};
-}
-
-std::string field_text(const Pue& value) { return fmt::format("{}", value.factor); }
-
 std::string field_text(const SlowRank& value) {
   return value == SlowRank() ? "none" : fmt::format("{}:{}", value.stage, value.factor);
 }

@@ -10,7 +10,7 @@
 namespace ns_dist {
 
 // Limits of what is read.
-inline constexpr double kLargestSlowdown = 1000, kLargestPue = 100;
+inline constexpr double kLargestSlowdown = 1000;
 
 // Catalog ids, aliases and files, and what changes the machine that they name.
 struct References {

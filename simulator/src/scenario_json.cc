@@ -226,7 +226,7 @@ void fields(Io& io, Stragglers& stragglers) {
 
 template <class Io>
 void fields(Io& io, Facility& facility) {
-  io("pue", facility.pue.factor, NumberRange{1, kLargestPue});
+  table_fields(io, facility);
 }
 
 template <class Io>
@@ -288,9 +288,6 @@ class Writer {
       return enumerator_name(value);
     } else if constexpr (std::is_same_v<T, Recomputation>) {
       return field_text(value);
-    } else if constexpr (std::is_same_v<T, Fraction> || std::is_same_v<T, Imbalance> ||
-                         std::is_same_v<T, CapacityFactor>) {
-      return value.value;
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
       return value;
     } else {
@@ -302,6 +299,10 @@ class Writer {
   template <int T, int D, int W, int E>
   static ordered_json of_object(Quantity<T, D, W, E>& quantity) {
     return quantity == Quantity<T, D, W, E>() ? ordered_json(nullptr) : ordered_json(to_text(quantity));
+  }
+  template <class Kind>
+  static ordered_json of_object(BoundedNumber<Kind>& number) {
+    return number.value;
   }
   template <class T>
   static ordered_json of_object(std::optional<T>& value) {
@@ -398,9 +399,10 @@ class Reader {
       json_.note(key, done.error().message, done.error().expected, done.error().hint);
     }
   }
-  void read(std::string_view key, Fraction& value) { value.value = json_.number(key, 0, 1); }
-  void read(std::string_view key, Imbalance& value) { value.value = json_.number(key, 1, kMostImbalance); }
-  void read(std::string_view key, CapacityFactor& value) { value.value = json_.number(key, 0, kMostCapacity); }
+  template <class Kind>
+  void read(std::string_view key, BoundedNumber<Kind>& value) {
+    value.value = json_.number(key, Kind::kLeast, Kind::kMost);
+  }
   void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
   void read(std::string_view key, std::vector<std::int64_t>& values) {
     for (const double value : json_.numbers(key, 0, static_cast<double>(kMost))) {

@@ -65,8 +65,7 @@ bool latency(Changed& of, double factor) {
 }
 
 bool launches(Changed& of, double factor) {
-  of.scenario.host.launch_cost *= factor;
-  of.scenario.host.expert_launch_cost = factor * of.scenario.host.expert_launch();
+  of.scenario.host = of.scenario.host.with_launches(factor);
   return !of.scenario.host.cuda_graphs && of.scenario.host.launch_cost > Seconds();
 }
 

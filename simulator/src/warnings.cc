@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "advice.h"
+#include "host_waits.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "scenario_fields.h"
@@ -36,7 +37,7 @@ std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds ste
   constexpr double kWide = 0.1;  // of the step. Chosen, not fitted
   Seconds longer;
   for (const PathEntry& entry : path) {
-    if (entry.name == "host.launches") {
+    if (entry.name == kHostLaunches) {
       longer += static_cast<double>(entry.count) * (entry.forecast.high - entry.forecast.latency);
     }
   }

@@ -74,26 +74,37 @@ Result<void> read_field(const Field& field, std::string_view text, BytesPerSecon
 Result<void> read_field(const Field& field, std::string_view text, Seconds& value);         // at most 1 s, with unit
 Result<void> read_field(const Field& field, std::string_view text,
                         std::vector<double>& value);  // "1,0.9,1", or nothing
-// A part of a whole, from 0 to 1.
-struct Fraction {
-  double value = 0;
-  friend bool operator==(const Fraction&, const Fraction&) = default;
+// A number with its range, its default and an example, which `Kind` knows.
+template <class Kind>
+struct BoundedNumber {
+  double value = Kind::kDefault;
+  friend bool operator==(const BoundedNumber&, const BoundedNumber&) = default;
 };
-Result<void> read_field(const Field& field, std::string_view text, Fraction& value);
-// How much larger the largest is than the mean, from 1.
-struct Imbalance {
-  double value = 1;
-  friend bool operator==(const Imbalance&, const Imbalance&) = default;
+struct FractionKind {
+  static constexpr std::string_view kName = "part of a whole";
+  static constexpr double kDefault = 0, kLeast = 0, kMost = 1, kExample = 0.5;
 };
-inline constexpr double kMostImbalance = 1000;
-Result<void> read_field(const Field& field, std::string_view text, Imbalance& value);
+using Fraction = BoundedNumber<FractionKind>;
+// How much larger the largest is than the mean.
+struct ImbalanceKind {
+  static constexpr std::string_view kName = "largest share over the mean";
+  static constexpr double kDefault = 1, kLeast = 1, kMost = 1000, kExample = 1.5;
+};
+using Imbalance = BoundedNumber<ImbalanceKind>;
 // Places over what an even share needs; 0: as many as are needed.
-struct CapacityFactor {
-  double value = 0;
-  friend bool operator==(const CapacityFactor&, const CapacityFactor&) = default;
+struct CapacityFactorKind {
+  static constexpr std::string_view kName = "capacity over an even share";
+  static constexpr double kDefault = 0, kLeast = 0, kMost = 1000, kExample = 1.25;
 };
-inline constexpr double kMostCapacity = 1000;
-Result<void> read_field(const Field& field, std::string_view text, CapacityFactor& value);
+using CapacityFactor = BoundedNumber<CapacityFactorKind>;
+// A number from `least` to `most`; errors call it `name`.
+Result<double> read_number(const Field& field, std::string_view text, std::string_view name, double least, double most,
+                           double example);
+template <class Kind>
+Result<void> read_field(const Field& field, std::string_view text, BoundedNumber<Kind>& value) {
+  NS_TRY(value.value, read_number(field, text, Kind::kName, Kind::kLeast, Kind::kMost, Kind::kExample));
+  return {};
+}
 template <class Enum>
 requires std::is_enum_v<Enum> Result<void> read_field(const Field& field, std::string_view text, Enum& value);
 template <class T>
@@ -108,9 +119,11 @@ std::string field_text(const std::string& value);
 std::string field_text(BytesPerSecond value);
 std::string field_text(Seconds value);
 std::string field_text(const std::vector<double>& value);
-std::string field_text(const Fraction& value);
-std::string field_text(const Imbalance& value);
-std::string field_text(const CapacityFactor& value);
+std::string field_text(double value);
+template <class Kind>
+std::string field_text(const BoundedNumber<Kind>& value) {
+  return field_text(value.value);
+}
 template <class Enum>
 requires std::is_enum_v<Enum> std::string field_text(Enum value) { return std::string(enumerator_name(value)); }
 template <class T>

@@ -32,7 +32,9 @@ struct Hotspot {
   Seconds seconds;
 };
 
-// Operator family, name of the collective, or "send_recv": what a work item is forecast as.
+inline constexpr std::string_view kHostKind = "host";  // waits for the host and what it computes
+
+// Operator family, name of the collective, "send_recv" or kHostKind: what a work item is forecast as.
 std::string_view kind_of(const WorkItem& item);
 
 }  // namespace ns_dist

@@ -392,6 +392,15 @@ TEST(Resolve, AFrameworkThatSetsWhatItCannotIsRefused) {
 }
 
 // Another framework leaves nothing of the one before it, and keeps what the user set.
+// Who sets the launch cost knows the own host; a framework that sets it does not.
+TEST(Resolve, AnOwnLaunchCostNarrowsTheRangeOfHosts) {
+  const auto spread = [](ScenarioSpec spec) { return resolved(spec).host.launch_spread.value; };
+  EXPECT_EQ(spread({}), 1.5);
+  EXPECT_EQ(spread(ScenarioSpec().set("host/launch_cost", "40 us")), 1.1);
+  EXPECT_EQ(spread(ScenarioSpec().set("host/launch_cost", "40 us").set("host/launch_spread", "1.3")), 1.3);
+  EXPECT_FALSE(resolve(ScenarioSpec().set("host/launch_spread", "0.9"), Catalog::standard()).has_value());
+}
+
 TEST(Resolve, AFrameworkReplacesTheOneOfTheBase) {
   ScenarioSpec spec;
   spec.set("framework", "jax").set("plan/tp", 2);

@@ -91,7 +91,7 @@ TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   const Session session = *Session::make(scenario);
   scenario.host = {.launch_cost = 50 * ms};
   const Report bound = *simulate(scenario, session);
-  EXPECT_NEAR(bound.interval.forecasts_below, 0.4, 0.01);
+  EXPECT_NEAR(bound.interval.forecasts_below, 1 - 1 / 1.5, 0.01);
   EXPECT_NEAR(bound.interval.forecasts_above, 0.5, 0.01);
   scenario.host.launch_cost *= 2;
   EXPECT_NEAR(simulate(scenario, session)->step / bound.step, 2, 0.01);
@@ -568,6 +568,50 @@ TEST(Simulate, WarnsWhereASlowHostMakesTheIntervalWide) {
   };
   EXPECT_TRUE(warned(false));
   EXPECT_FALSE(warned(true));
+}
+
+// Launches that the kernels hide on the usual host, and not on one that takes 1.5 times as long: the step does not wait
+// for the host, its interval reaches to the step of that one.
+TEST(Simulate, TheIntervalHoldsHostsThatOthersHave) {
+  Scenario scenario = small_scenario();
+  scenario.host.cuda_graphs = false;
+  const auto waits_of = [&scenario](double spread) {
+    scenario.host.launch_spread = {spread};
+    const Session session = *Session::make(scenario);
+    const auto prediction = predict(scenario, session);
+    PathEntry waits;
+    for (const PathEntry& entry : prediction->critical_path) {
+      if (entry.name == "host.launches") waits = entry;
+    }
+    return waits;
+  };
+  const auto step_with = [](Scenario same, double times) {
+    same.host = same.host.with_launches(times);
+    return *step_time(same, *Session::make(same)) / units::us;
+  };
+  // The longest launches that are hidden.
+  double hidden = 1, shown = 1e6;  // us
+  while (shown > 1.001 * hidden) {
+    const double middle = std::sqrt(hidden * shown);
+    scenario.host.launch_cost = middle * units::us;
+    (step_with(scenario, 1) > (1 + 1e-9) * step_with(scenario, 1e-6) ? shown : hidden) = middle;
+  }
+  scenario.host.launch_cost = hidden * units::us;
+  const double longer = step_with(scenario, 1.5) - step_with(scenario, 1);
+  ASSERT_GT(longer, 0);
+  EXPECT_EQ(waits_of(1).count, 0);
+  EXPECT_EQ(waits_of(1.5).seconds, Seconds());
+  EXPECT_NEAR((waits_of(1.5).forecast.high - waits_of(1.5).forecast.latency) / units::us, longer, 1e-6 * longer);
+  EXPECT_EQ(waits_of(1.5).forecast.low, Seconds());
+
+  scenario.host.launch_cost = 2 * shown * units::us;
+  const PathEntry waits = waits_of(1.5);
+  const auto count = static_cast<double>(waits.count);
+  const double step = step_with(scenario, 1), near = 1e-6 * step;
+  EXPECT_NEAR(count * ((waits.forecast.high - waits.forecast.latency) / units::us), step_with(scenario, 1.5) - step,
+              near);
+  EXPECT_NEAR(count * ((waits.forecast.latency - waits.forecast.low) / units::us), step - step_with(scenario, 1 / 1.5),
+              near);
 }
 
 TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
