@@ -32,7 +32,8 @@ struct Hotspot {
   Seconds seconds;
 };
 
-// Operator family, name of the collective, or "send_recv": what a work item is forecast as.
+// Operator family, name of the collective, or "send_recv": what a work item is forecast as. "host": work of the host;
+// "wait": the GPU does nothing, as where launches are late.
 std::string_view kind_of(const WorkItem& item);
 
 }  // namespace ns_dist
