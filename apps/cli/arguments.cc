@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -73,7 +74,13 @@ Result<void> read_overlap(const std::string& text, ScenarioSpec& spec) {
   std::string_view rest = text;
   while (true) {
     const std::size_t comma = rest.find(',');
-    const auto which = read_name(rest.substr(0, comma), names);
+    const std::string_view name = rest.substr(0, comma);
+    const auto which = read_name(name, names);
+    if (!which && (name == "none" || name == "all")) {
+      return fail(usage(fmt::format("\"{}\" stands alone, and \"{}\" is a list", name, text), "--overlap",
+                        fmt::format("none, all, or some of {}", fmt::join(names, ",")),
+                        "ns-dist search tries both with --overlap-grad-reduce on,off and its like"));
+    }
     if (!which) {
       return fail(usage(which.error().message, "--overlap",
                         fmt::format("none, all, or some of {}", fmt::join(names, ",")), which.error().hint));
@@ -116,6 +123,21 @@ Result<Scenario> read_base(std::string path) {
   return read_scenario(report_in_page(text), path, plan);
 }
 
+// What to write for a flag that another command has. "": no command has it.
+std::string elsewhere(std::string_view command, std::string_view flag) {
+  constexpr std::array<std::string_view, 6> kOfSearch = {"--gpus",   "--tokens", "--deadline",
+                                                         "--prices", "--budget", "--sweep"};
+  constexpr std::array<std::string_view, 2> kOfSimulate = {"--what-if", "--trace"};
+  const auto among = [flag](const auto& flags) { return std::find(flags.begin(), flags.end(), flag) != flags.end(); };
+  if (command == "search" && among(kOfSimulate)) {
+    return fmt::format("write {} behind the command of an answer: `ns-dist simulate` has it", flag);
+  }
+  if (command != "search" && among(kOfSearch)) {
+    return fmt::format("{}`ns-dist search` has {}", flag == "--gpus" ? "write --nodes N; " : "", flag);
+  }
+  return "";
+}
+
 std::vector<std::string> flags_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -143,13 +165,6 @@ Result<unsigned> read_threads(const std::string& text) {
 Result<Mode> read_mode(std::string_view text) {
   if (const auto mode = enumerator_from_name<Mode>(text)) return *mode;
   return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained", "", {}});
-}
-
-Result<DType> read_dtype(std::string_view text, std::string_view flag) {
-  static constexpr std::span<const std::string_view> kTypes = names_of<DType>().subspan(1, 5);  // fp32 to fp8
-  const auto which = read_name(text, kTypes);
-  if (!which) return fail(usage(which.error().message, flag, which.error().expected, which.error().hint));
-  return *enumerator_from_name<DType>(kTypes[*which]);
 }
 
 void add_work_flags(CLI::App& app, WorkFlags& flags) {
@@ -219,10 +234,14 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
   } catch (const CLI::ExtrasError&) {
     const std::vector<std::string> extras = app.remaining();
     const std::string first = extras.empty() ? "" : extras.front().substr(0, extras.front().find('='));
-    const std::string near = nearest_name(first, flags_of(app));
+    std::string hint = elsewhere(app.get_name(), first);
+    if (hint.empty()) {
+      const std::string near = nearest_name(first, flags_of(app));
+      if (!near.empty()) hint = fmt::format("did you mean {}?", near);
+    }
     return report_error(usage(fmt::format("unknown {} \"{}\"", first.starts_with('-') ? "flag" : "argument", first),
                               app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name()),
-                              near.empty() ? "" : fmt::format("did you mean {}?", near)));
+                              std::move(hint)));
   } catch (const CLI::ParseError& error) {
     std::string what = error.what();
     if (const std::size_t twice = what.find("At Most 1 required"); twice != std::string::npos) {

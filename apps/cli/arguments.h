@@ -26,7 +26,6 @@ Result<std::int64_t> read_count(std::string_view text, std::string_view flag, st
                                 std::int64_t most = kMostOfAnything);
 Result<unsigned> read_threads(const std::string& text);  // of --threads: empty for as many as there are cores
 Result<Mode> read_mode(std::string_view text);           // of --mode: burst or sustained
-Result<DType> read_dtype(std::string_view text, std::string_view flag);
 
 // Texts of the flags that describe the work, where they were given: one flag for each of scenario_fields(), and --from
 // and --overlap.

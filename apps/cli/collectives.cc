@@ -103,8 +103,11 @@ Result<int> answer(const CollectivesRequest& request) {
 }  // namespace
 
 int collectives_command(int argc, const char* const* argv) {
-  CLI::App app{"How long do these collectives take? A CSV, plain or gzipped, in; the same with forecasts out.",
-               "collectives"};
+  if (argc > 0 && argv[0][0] != '-') return explain_command(argc, argv);  // one collective instead of a table
+  CLI::App app{
+      "How long do these collectives take? A CSV, plain or gzipped, in; the same with forecasts out.\n"
+      "One collective, with the flags of `ns-dist explain`: collectives all_reduce 64MiB --ranks 16",
+      "collectives"};
   set_up(app);
   CollectivesRequest request;
   app.add_option(

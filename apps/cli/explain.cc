@@ -211,10 +211,24 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
   return kind;
 }
 
+// --dtype: formats of tensors, and of products and attention also those with a scale for each block.
+Result<DType> read_format(const OperatorForm& form, std::string_view text) {
+  const std::span<const std::string_view> plain = names_of<DType>().subspan(1, 5);  // fp32 to fp8
+  std::vector<std::string_view> formats(plain.begin(), plain.end());
+  if (form.family == "gemm" || form.family == "attention") formats.insert(formats.end(), {"fp8-block", "mxfp8"});
+  if (form.family == "gemm") formats.emplace_back("nvfp4");
+  const std::string_view name = text == "fp8_block" ? "fp8-block" : text;  // as tables write it
+  if (std::find(formats.begin(), formats.end(), name) == formats.end()) {
+    Error error = read_name(text, formats).error();
+    error.code = ErrorCode::kUsage, error.where = "--dtype";
+    return fail(std::move(error));
+  }
+  return *enumerator_from_name<DType>(element_format(name));
+}
+
 Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequest& request) {
   NS_TRY(OperatorKind kind, operator_of(form, request));
-  const bool block_scaled = (form.family == "gemm" || form.family == "attention") && is_scaled_by_block(request.dtype);
-  NS_TRY(const DType dtype, read_dtype(block_scaled ? "fp8" : request.dtype, "--dtype"));
+  NS_TRY(const DType dtype, read_format(form, request.dtype));
   if (auto passed = set_pass(kind, request.pass == "backward" ? Pass::kBackward : Pass::kForward); !passed) {
     passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
     return fail(passed.error());
@@ -376,7 +390,7 @@ int explain_command(int argc, const char* const* argv) {
   const char* kernels = "Operators";
   app.add_option("--gpu", request.gpu, "ns-dist list gpus, or JSON [h100-sxm-80gb]")->type_name("ID|FILE");
   app.add_option("--dtype", request.dtype,
-                 "fp32, tf32, fp16, bf16, fp8; of gemm and attention, fp8-block and mxfp8 [bf16]")
+                 "fp32, tf32, fp16, bf16, fp8; of gemm and attention, fp8-block and mxfp8; of gemm, nvfp4 [bf16]")
       ->type_name("TYPE")
       ->group(kernels);
   app.add_option("--mode", request.mode, "burst: one kernel alone; sustained: as in a step [sustained]")

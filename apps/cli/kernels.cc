@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/kernel_table.h"
+#include "ns_dist/operator_forms.h"
 #include "tables.h"
 #include "terminal.h"
 
@@ -97,7 +100,19 @@ std::string operators_text() {
 }  // namespace
 
 int kernels_command(int argc, const char* const* argv) {
-  CLI::App app{"How long do these kernels take? A CSV, plain or gzipped, in; the same with forecasts out.", "kernels"};
+  // One operator instead of a table.
+  if (argc > 0 && argv[0][0] != '-') {
+    std::vector<const char*> one(argv, argv + argc);
+    const bool has_mode = std::any_of(one.begin(), one.end(), [](std::string_view argument) {
+      return argument == "--mode" || argument.starts_with("--mode=");
+    });
+    if (!has_mode && find_operator_form(argv[0]) != nullptr) one.insert(one.end(), {"--mode", "burst"});
+    return explain_command(static_cast<int>(one.size()), one.data());
+  }
+  CLI::App app{
+      "How long do these kernels take? A CSV, plain or gzipped, in; the same with forecasts out.\n"
+      "One operator, with the flags of `ns-dist explain`: kernels gemm 8192x8192x8192",
+      "kernels"};
   set_up(app);
   KernelsRequest request;
   app.add_option("--input", request.input,

@@ -124,7 +124,7 @@ std::string part_text(const Sensitivity& each) {
 }
 
 std::string sensitivity_text(const Sensitivity& each) {
-  return fmt::format("{:<42}{:>10} {:>+9.3f} % of the step{}", part_text(each), duration_text(each.step),
+  return fmt::format("{:<45}{:>10} {:>+9.3f} % of the step{}", part_text(each), duration_text(each.step),
                      100 * each.change, each.fits ? "" : ", does not fit");
 }
 

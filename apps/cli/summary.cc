@@ -12,6 +12,7 @@
 namespace ns_dist::cli {
 namespace {
 
+constexpr std::size_t kMostLines = 40;  // without the rows of --sensitivity and --what-if
 constexpr std::size_t kMostWarnings = 4;
 constexpr std::size_t kMostImprovements = 3;
 constexpr std::size_t kMostHotspots = 3;
@@ -33,6 +34,7 @@ class Page {
     line("  {:<14}{}", name, fmt::format(format, std::forward<Args>(args)...));
   }
   const Style& style() const { return style_; }
+  std::size_t lines() const { return static_cast<std::size_t>(std::count(text_.begin(), text_.end(), '\n')); }
   std::string take() { return std::move(text_); }
 
  private:
@@ -95,8 +97,10 @@ void answer(Page& page, const Report& report) {
   const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
   page.fact("memory", "{} of {}: {} (reserved {}, nvidia-smi {})", bytes_text(stage.total()),
             bytes_text(report.scenario.cluster.gpu.memory),
-            report.fits ? style.green("fits") : style.red("does not fit"), bytes_text(report.memory.reserved()),
-            bytes_text(report.memory.device()));
+            !report.fits                                                  ? style.red("does not fit")
+            : report.memory.device() > report.scenario.cluster.gpu.memory ? style.green("fits") + ", tight: may run out"
+                                                                          : style.green("fits"),
+            bytes_text(report.memory.reserved()), bytes_text(report.memory.device()));
   page.fact("", "stage {}: weights {}, gradients {}, optimizer {}, activations {}, other {}", report.memory.peak_stage,
             bytes_text(stage.weights), bytes_text(stage.gradients), bytes_text(stage.optimizer),
             bytes_text(stage.activations), bytes_text(stage.other));
@@ -123,9 +127,9 @@ void where_time_goes(Page& page, const Report& report) {
   }
 }
 
-void critical_path(Page& page, const Report& report) {
+void critical_path(Page& page, const Report& report, std::size_t most) {
   page.heading("Longest on the critical path");
-  for (std::size_t i = 0; i < std::min(kMostHotspots, report.critical_path.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(most, report.critical_path.size()); ++i) {
     const Hotspot& hotspot = report.critical_path[i];
     page.line("  {:<31}{:>10} {:>5.1f} % {} x {}", hotspot.name, duration_text(hotspot.seconds),
               100 * (hotspot.seconds / report.step), with_commas(hotspot.count), hotspot.kind);
@@ -149,12 +153,31 @@ void sensitivity(Page& page, std::string_view heading, const std::vector<Sensiti
   for (const Sensitivity& each : all) page.line("  {}", sensitivity_text(each));
 }
 
-void warnings(Page& page, const Report& report) {
+void warnings(Page& page, const Report& report, std::size_t most) {
   if (report.warnings.empty()) return;
   page.heading("Warnings");
-  const std::size_t shown = std::min(kMostWarnings, report.warnings.size());
+  const std::size_t shown = std::min(most, report.warnings.size());
   for (std::size_t i = 0; i < shown; ++i) page.line("  {}", with_flags(report.warnings[i].message));
   if (shown < report.warnings.size()) page.line("  and {} more with --json", report.warnings.size() - shown);
+}
+
+// Of the lists below the parts of the step, which has ten parts at most: so many that kMostLines are not exceeded.
+struct ShownRows {
+  std::size_t hotspots, warnings;
+};
+ShownRows rows_that_fit(std::size_t above, const Report& report) {
+  constexpr std::size_t kHeading = 2, kLeastHotspots = 1, kLeastWarnings = 2;
+  const std::size_t all = report.warnings.size(), changes = std::min(kMostImprovements, report.improvements.size());
+  ShownRows rows{std::min(kMostHotspots, report.critical_path.size()), std::min(kMostWarnings, all)};
+  const auto too_many = [&] {
+    std::size_t lines = above + kHeading + rows.hotspots;
+    if (changes > 0) lines += kHeading + changes;
+    if (all > 0) lines += kHeading + rows.warnings + (rows.warnings < all ? 1 : 0);
+    return lines > kMostLines;
+  };
+  while (rows.hotspots > kLeastHotspots && too_many()) --rows.hotspots;
+  while (rows.warnings > kLeastWarnings && too_many()) --rows.warnings;
+  return rows;
 }
 
 }  // namespace
@@ -164,11 +187,12 @@ std::string summary(const Report& report, const Style& style) {
   describe(page, report);
   answer(page, report);
   where_time_goes(page, report);
-  critical_path(page, report);
+  const ShownRows rows = rows_that_fit(page.lines(), report);
+  critical_path(page, report, rows.hotspots);
   what_would_help(page, report);
   sensitivity(page, "What 1 % better changes, with this plan", report.sensitivity);
   sensitivity(page, "What if?", report.what_if);
-  warnings(page, report);
+  warnings(page, report, rows.warnings);
   return page.take();
 }
 

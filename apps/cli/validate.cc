@@ -129,11 +129,12 @@ Result<int> answer(ValidateRequest& request) {
                    {}});
     }
     if (found->needs_data && request.data.empty()) {
+      const bool file = name == "plans";
       return fail({ErrorCode::kUsage,
-                   fmt::format("suite {} reads measured data", name),
+                   fmt::format("suite {} reads {}", name, file ? "published runs" : "measured data"),
                    "--data",
-                   "a folder",
-                   "add --data DIR",
+                   file ? "a JSON file of published runs" : "a folder",
+                   file ? "add --data FILE" : "add --data DIR",
                    {}});
     }
     wanted.push_back(&*found);

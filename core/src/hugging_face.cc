@@ -642,10 +642,7 @@ Model read_hugging_face(JsonReader& reader) {
   if (present(reader, "index_topk")) {
     model.warnings.emplace_back("\"index_topk\" is left out: attention is that of all tokens");
   }
-  if (model.sequence > kLongSequence) {
-    model.warnings.push_back(fmt::format(
-        "sequences have {} tokens, the longest that the file allows: training/sequence sets others", model.sequence));
-  }
+  if (model.sequence > kLongSequence) model.warnings.push_back(long_sequence_warning(model.sequence));
   if (model.head_dim == 0 && model.heads > 0) {
     if (model.hidden % model.heads != 0) {
       reader.note("", fmt::format("{} heads do not divide a hidden size of {}", model.heads, model.hidden));
@@ -653,6 +650,11 @@ Model read_hugging_face(JsonReader& reader) {
     model.head_dim = model.hidden / model.heads;
   }
   return model;
+}
+
+std::string long_sequence_warning(std::int64_t tokens) {
+  return fmt::format("sequences have {} tokens, the longest that the file allows: training/sequence sets others",
+                     tokens);
 }
 
 }  // namespace ns_dist

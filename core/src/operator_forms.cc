@@ -71,7 +71,7 @@ OperatorKind gemm(OperatorFields& f, std::string_view name) {
   const std::string_view dtype = f.text("dtype");
   if (is_scaled_by_block(dtype)) op.scaling = Scaling::kBlock;
   if (name == "linear" && dtype == "fp32") op.epilogue = Epilogue::kBias;
-  if (name == "linear" && (dtype == "fp8" || is_scaled_by_block(dtype))) op.quantizes = true;
+  if (name == "linear" && element_format(dtype) == "fp8") op.quantizes = true;
   return op;
 }
 
@@ -551,8 +551,11 @@ ColumnTexts columns_of(const Operator& op) {
   return all;
 }
 
-bool is_scaled_by_block(std::string_view dtype) {
-  return dtype == "fp8-block" || dtype == "fp8_block" || dtype == "mxfp8";
+bool is_scaled_by_block(std::string_view dtype) { return element_format(dtype) != dtype; }
+
+std::string_view element_format(std::string_view dtype) {
+  if (dtype == "fp8-block" || dtype == "fp8_block" || dtype == "mxfp8") return "fp8";
+  return dtype == "nvfp4" ? "fp4" : dtype;
 }
 
 std::string_view family_of(const Operator& op) { return kForms[op.kind.index()].family; }

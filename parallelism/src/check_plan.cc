@@ -322,11 +322,12 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
     } else {
       check.divides("plan/ep", plan.ep, model.moe->experts,
                     fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name));
+      const std::int64_t over = plan.dp * plan.cp * std::max<std::int64_t>(1, plan.tp / expert_tp(plan));
+      check.divides(
+          "plan/ep", plan.ep, over,
+          fmt::format("ep {} does not divide the {} rank{} over which experts are spread (dp x cp x tp / etp)", plan.ep,
+                      over, over == 1 ? "" : "s"));
     }
-    const std::int64_t over = plan.dp * plan.cp * std::max<std::int64_t>(1, plan.tp / expert_tp(plan));
-    check.divides("plan/ep", plan.ep, over,
-                  fmt::format("ep {} does not divide the {} ranks over which experts are spread (dp x cp x tp / etp)",
-                              plan.ep, over));
   }
   if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch == ExpertDispatch::kDeepEp) {
     check.fail_at("plan/expert_capacity",

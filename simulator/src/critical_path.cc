@@ -91,8 +91,12 @@ CriticalPath critical_path(const ExecutionGraph& graph, const Timeline& timeline
 }
 
 std::string_view kind_of(const WorkItem& item) {
-  if (item.host.any()) return kHostKind;
-  if (const auto* op = std::get_if<Operator>(&item.work)) return family_of(*op);
+  if (item.host.any()) return "host";
+  if (const auto* op = std::get_if<Operator>(&item.work)) {
+    const auto* unknown = std::get_if<UnknownOperator>(&op->kind);
+    const bool waits = unknown != nullptr && unknown->flops == Flops() && unknown->read + unknown->written == Bytes();
+    return waits ? kWaitKind : family_of(*op);
+  }
   if (const auto* collective = std::get_if<Collective>(&item.work)) return name_of(collective->kind);
   return name_of(CollectiveKind::kSendRecv);
 }

@@ -175,7 +175,7 @@ Result<HostRange> host_range(const Priced& kernels, const Scenario& scenario, co
 void set_host_range(const HostRange& range, std::vector<PathEntry>& path) {
   PathEntry all;
   all.name = kHostLaunches;
-  all.kind = kHostKind;
+  all.kind = kWaitKind;
   std::erase_if(path, [&all](const PathEntry& entry) {
     if (entry.name != kHostLaunches) return false;
     all.count += entry.count;

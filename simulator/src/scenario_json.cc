@@ -479,11 +479,14 @@ Result<Scenario> read_scenario(std::string_view json, const std::string& where, 
   NS_TRY(ordered_json root, parse_json(json, where));
   if (root.is_object() && root.contains("plans") && root["plans"].is_array()) {
     if (plan > root["plans"].size()) {
+      const std::size_t plans = root["plans"].size();
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("the search has {} plans", root["plans"].size()),
+                   plans == 0 ? "the search found no plan"
+                              : fmt::format("the search has {} plan{}, and number {} is asked for", plans,
+                                            plans == 1 ? "" : "s", plan),
                    where + "#/plans",
-                   fmt::format("{} plans or more", plan),
-                   "",
+                   plans == 0 ? "a search that found one" : fmt::format("a number from 1 to {}", plans),
+                   plans == 0 ? "" : fmt::format("write {}#{}", where, plans),
                    {}});
     }
     root = ordered_json(root["plans"][plan - 1]);

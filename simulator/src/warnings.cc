@@ -134,9 +134,10 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
           fmt::format("with {} microbatches on {} stages no passes run in pairs", microbatches, plan.pp));
     }
   } else if (schedule && (*schedule)->most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
-    found.push_back({"without_effect", fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble "
-                                                   "is not shorter than with plan/schedule={}",
-                                                   plan.schedule, ParallelPlan().schedule)});
+    found.push_back(
+        {"without_effect", fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble "
+                                       "is not shorter than with plan/schedule={}; plan/vpp=2 or more shortens it",
+                                       plan.schedule, ParallelPlan().schedule)});
   }
   const std::int64_t most = (scenario.model.layers + chunks - 1) / chunks;
   const std::string held =

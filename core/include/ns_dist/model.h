@@ -119,6 +119,10 @@ struct Model {
   friend bool operator==(const Model&, const Model&) = default;
 };
 
+// Among the warnings of a model that was read from a Hugging Face file, if its sequences are longer than most train
+// with. It says nothing where training names its own sequence.
+std::string long_sequence_warning(std::int64_t tokens);
+
 enum class Mixer { kNone, kAttention, kStateSpace };
 enum class FeedForward { kNone, kDense, kExperts };
 

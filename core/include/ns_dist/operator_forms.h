@@ -76,8 +76,10 @@ std::vector<std::string_view> words_of(std::string_view list);
 // of a product, and know pointwise chains by their inputs and outputs alone.
 ColumnTexts columns_of(const Operator& op);
 
-// Formats whose products have a scale for each block: fp8-block, fp8_block, mxfp8. DType calls their elements fp8.
+// Formats whose products have a scale for each block: fp8-block, fp8_block, mxfp8, nvfp4.
 bool is_scaled_by_block(std::string_view dtype);
+// The DType of their elements, fp8 or fp4; any other text as it is.
+std::string_view element_format(std::string_view dtype);
 
 // Makes an operator the pass that is asked for. Error: it has no backward form; what to write instead.
 Result<void> set_pass(OperatorKind& kind, Pass pass);

@@ -32,9 +32,10 @@ struct Hotspot {
   Seconds seconds;
 };
 
-inline constexpr std::string_view kHostKind = "host";  // waits for the host and what it computes
+inline constexpr std::string_view kWaitKind = "wait";  // the GPU does nothing, as where launches are late
 
-// Operator family, name of the collective, "send_recv" or kHostKind: what a work item is forecast as.
+// Operator family, name of the collective, "send_recv", "host" (work of the host) or kWaitKind: what a work item is
+// forecast as.
 std::string_view kind_of(const WorkItem& item);
 
 }  // namespace ns_dist

@@ -27,7 +27,11 @@ TEST(Answers, SimulateIsTheDefaultCommand) {
 TEST(Answers, TheSummaryFitsFortyLines) {
   for (const char* job :
        {"--tp 8 --pp 16 --dp 8", "--tp 8 --pp 4 --dp 2 --recompute full --vpp 3 --flash-attention off",
-        "--model llama2-70b --gpu a100 --tp 16 --pp 3 --nodes 6", ""}) {
+        "--model llama2-70b --gpu a100 --tp 16 --pp 3 --nodes 6", "",
+        // Many parts of the step, no memory and many warnings.
+        "--model deepseek-v3 --gpu h800 --nodes 256 --ep 64 --pp 16",
+        "--model deepseek-v3 --gpu h800 --tp 2 --cp 2 --pp 16 --dp 32 --etp 1 --ep 64 --recompute selective "
+        "--schedule dualpipe --global-batch 1536"}) {
     const CommandResult result = answered(job);
     EXPECT_LE(lines_of(result.out), 40) << job;
     EXPECT_THAT(result.out, Not(HasSubstr("\033"))) << "colors in a pipe";
@@ -35,6 +39,16 @@ TEST(Answers, TheSummaryFitsFortyLines) {
       EXPECT_THAT(result.out, HasSubstr(word)) << job;
     }
   }
+}
+
+// More than the GPU holds in nvidia-smi: the line of the memory says so, as the lines of a search do.
+TEST(Answers, APlanThatFillsTheMemoryMayRunOut) {
+  const std::string job = "--model llama3-70b --gpu mi300x --tp 8 --global-batch 8 --dtype mxfp8";
+  const json memory = json::parse(answered(job + " --json").out)["memory"];
+  ASSERT_TRUE(memory["fits"]);
+  ASSERT_GT(memory["device_bytes"], memory["capacity_bytes"]);
+  EXPECT_THAT(answered(job).out, HasSubstr(": fits, tight: may run out (reserved"));
+  EXPECT_THAT(answered("--tp 8 --pp 16 --dp 8").out, HasSubstr(": fits (reserved"));
 }
 
 // The links of a GPU's own file are those that its collectives use.
@@ -99,6 +113,18 @@ TEST(Answers, JsonIsOneObjectWithEveryPromisedField) {
   EXPECT_NEAR(sum / report["step_time_s"].get<double>(), 1, 1e-9);
   EXPECT_EQ(report["breakdown_s"].size(), 10u);
   EXPECT_GE(report["provenance"]["inputs"].size(), 3u);
+}
+
+TEST(Answers, ThePageOfKeysHasThemAll) {
+  const std::string page = read_text(std::filesystem::path(NS_DIST_SOURCE_DIR) / "docs/output.md");
+  const json report = json::parse(answered("--tp 8 --pp 16 --sensitivity --what-if 'flops x2' --json").out);
+  const json found =
+      json::parse(answered("search --model gpt2 --gpus 8 --global-batch 8 --tokens 1B --sensitivity --json").out);
+  ASSERT_FALSE(found["plans"].empty());
+  for (const json& object :
+       {report, report["memory"], report["memory"]["per_stage"][0], report["energy"], found, found["plans"][0]}) {
+    for (const auto& [key, value] : object.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
+  }
 }
 
 TEST(Answers, AReportIsItsOwnRecipe) {

@@ -111,6 +111,28 @@ TEST_F(Kernels, FamiliesHaveTheSameForecastUnderBothNames) {
   }
 }
 
+// Without a table: one kernel or collective, as explain shows it. Kernels are those of benchmarks here.
+TEST_F(Kernels, OneOperatorOrCollectiveIsExplained) {
+  const std::string gemm = " gemm 4096x4096x4096 --gpu a100";
+  EXPECT_EQ(run("kernels" + gemm).out, run("explain --mode burst" + gemm).out);
+  EXPECT_EQ(run("kernels" + gemm + " --mode sustained").out, run("explain" + gemm).out);
+  EXPECT_NE(run("kernels" + gemm).out, run("explain" + gemm).out);
+  EXPECT_EQ(run("collectives all_reduce 64MiB --ranks 16").out, run("explain all_reduce 64MiB --ranks 16").out);
+}
+
+// As --dtype of a plan calls it.
+TEST_F(Kernels, FourBitProductsHaveTheNameOfTheirRecipeToo) {
+  const std::string shape = ",8192,8192,8192";
+  write("in.csv", "gpu,op,dtype,m,n,k\nb200,gemm,fp4" + shape + "\nb200,gemm,nvfp4" + shape + "\n");
+  std::istringstream lines(run("kernels --mode sustained --input in.csv").out);
+  std::string header, fp4, nvfp4;
+  std::getline(lines, header), std::getline(lines, fp4), std::getline(lines, nvfp4);
+  const std::string forecast = fp4.substr(fp4.find(shape) + shape.size() + 1);
+  EXPECT_EQ(forecast, nvfp4.substr(nvfp4.find(shape) + shape.size() + 1));
+  const std::string text = run("explain gemm 8192x8192x8192 --gpu b200 --dtype nvfp4 --json").out;
+  EXPECT_NEAR(std::stod(text.substr(text.find("\"latency_s\": ") + 13)) * 1e3 / std::stod(forecast), 1, 1e-5);
+}
+
 TEST_F(Kernels, CorrectionsSayWhichModeTheyAreOf) {
   std::string rows = "op,dtype,m,n,k,latency_ms\n";
   for (int i = 1; i <= 12; ++i) rows += "linear,bf16," + std::to_string(1024 * i) + ",8192,8192,1\n";

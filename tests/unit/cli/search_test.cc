@@ -59,7 +59,10 @@ TEST(SearchCommand, EveryAnswerRepeats) {
       EXPECT_EQ(json::parse(result.out)["inputs"], found["plans"][i]["inputs"]) << again;
     }
   }
-  EXPECT_EQ(run_command("ns-dist --from found.json#99", folder.path()).code, 1);
+  const CommandResult beyond = run_command("ns-dist --from found.json#99", folder.path());
+  EXPECT_EQ(beyond.code, 1);
+  const std::string last = std::to_string(found["plans"].size());
+  EXPECT_THAT(beyond.err, HasSubstr("expected a number from 1 to " + last + "; write found.json#" + last));
 }
 
 TEST(SearchCommand, TheNumberOfThreadsChangesNothing) {

@@ -188,6 +188,10 @@ TEST(Traces, LintFindsNothingInExportsAndMistakesInDamage) {
   const CommandResult missing = run_command("ns-dist lint nothing_here", folder.path());
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.err, HasSubstr("nothing_here: no traces here"));
+  const CommandResult one = run_command("ns-dist lint t/trace.0.et", folder.path());
+  EXPECT_EQ(one.code, 1);
+  EXPECT_THAT(one.err, HasSubstr("t/trace.0.et: this is the trace of one rank"));
+  EXPECT_THAT(one.err, HasSubstr("write t/trace"));
 }
 
 TEST(Traces, MergedKernelsEndAtTheSameTimes) {

@@ -37,6 +37,15 @@ TEST(CriticalPath, OfNothingIsNothing) {
   EXPECT_EQ(path.length, Seconds());
 }
 
+TEST(Hotspots, WhatDoesNothingIsAWait) {
+  const auto kind = [](UnknownOperator op) {
+    return kind_of(WorkItem{op.name, Category::kOther, Operator{op, DType::kBf16}});
+  };
+  EXPECT_EQ(kind({"host.launches", {}, {}, {}}), "wait");
+  EXPECT_EQ(kind({"mine", 1 * units::FLOP, {}, {}}), "unknown");
+  EXPECT_EQ(kind({"mine", {}, {}, 1 * units::B}), "unknown");
+}
+
 TEST(Hotspots, SumEqualNamesAndKinds) {
   const std::vector<PathEntry> path = {{"mlp", "gemm", exactly(2 * s), 2, 4 * s},
                                        {"tp.all_reduce", "all_reduce", exactly(10 * s), 1, 10 * s},

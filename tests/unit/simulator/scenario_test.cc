@@ -48,6 +48,21 @@ TEST(Resolve, HasTheDefaultsOfTheInterface) {
   EXPECT_FALSE(scenario.plan.overlap_p2p);
 }
 
+// A file of Hugging Face states the longest sequence that a model can read, which most do not train with.
+TEST(Resolve, WarnsOfALongSequenceUnlessTheLengthIsGiven) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "config.json") << R"({"model_type": "llama", "hidden_size": 64,
+      "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100,
+      "max_position_embeddings": 131072})";
+  ScenarioSpec spec;
+  spec.set("model", folder.path().string());
+  const Scenario longest = resolved(spec);
+  EXPECT_THAT(longest.model.warnings, ElementsAre(HasSubstr("sequences have 131072 tokens")));
+  spec.set("training/sequence", 4096);
+  EXPECT_TRUE(resolved(spec).model.warnings.empty());
+  EXPECT_TRUE(resolved(ScenarioSpec().set("training/sequence", 4096), &longest).model.warnings.empty());
+}
+
 TEST(Resolve, DefaultsFollowTheDegrees) {
   ScenarioSpec spec;
   spec.set("plan/tp", 8).set("plan/pp", 4).set("plan/vpp", 2);
