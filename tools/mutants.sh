@@ -35,21 +35,20 @@ a skewed router favours no expert|core/src/operator.cc|s@if (!(skew > 0)) return
 a softmax goes backward with one input|core/src/operator.cc|s@(forward ? 1 : 2) \* count@(forward ? 1 : 1) * count@|unit_core
 the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op.stride)) + 1;@d(op.stride));@|unit_core
 a GPT-2's MLP is no wider than the model|core/src/hugging_face.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
-k is not padded|compute_model/src/families/gemm.cc|s@std::ceil(k / kStage) \* kStage@k@|unit_compute_model property_compute_model
-launches take seconds|compute_model/src/predictors/common.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / 1.5e9@|unit_compute_model property_compute_model
-one copy of the weights stays in L2|compute_model/src/predictors/common.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model
-long runs do not heat the board|compute_model/src/predictors/common.cc|s@persistent_kernels ? 0.95 : 1.03@persistent_kernels ? 1.07 : 1.07@|unit_compute_model property_compute_model
+a tile has no ramp|compute_model/src/families/gemm.cc|s@(k / split + ramp)@(k / split)@|unit_compute_model property_compute_model
+launches take seconds|compute_model/src/families/gemm.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / 1.5e9@|unit_compute_model property_compute_model
+one copy of the weights stays in L2|compute_model/src/families/gemm.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model
+long runs do not heat the board|compute_model/src/families/gemm.cc|s@persistent_kernels ? 0.95 : 1.03@persistent_kernels ? 1.07 : 1.07@|unit_compute_model property_compute_model
 waves are not rounded up|compute_model/src/families.h|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
 attention goes backward as fast as forward|compute_model/src/families/attention.cc|s@share \*= kBackwardShare@share *= 1@|unit_compute_model property_compute_model
 no gap between kernels|compute_model/src/machine.cc|s@? kStreamGap : 0@? 0 : 0@|unit_compute_model property_compute_model
-burst for sustained|compute_model/src/machine.cc|s@? efficiency.burst : efficiency.sustained@? efficiency.burst : efficiency.burst@|unit_compute_model property_compute_model
 experts cost nothing by their number|compute_model/src/analytic_model.cc|s@e.seconds + experts \* kExpertRamp@e.seconds@|unit_compute_model property_compute_model
 bounds are swapped|compute_model/src/families/tiled.cc|s@kernel.compute >= kernel.memory@kernel.compute < kernel.memory@|unit_compute_model property_compute_model
 heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@row_of_a % line != 0@row_of_a % line > line@|unit_compute_model property_compute_model
 bounds of the roofline are swapped|compute_model/src/analytic_model.cc|s@return roofline.compute >= roofline.memory@return roofline.compute < roofline.memory@|unit_compute_model property_compute_model
-operands are read once by all waves|compute_model/src/families/gemm.cc|s@a \*= std::ceil(columns / side_columns)@a *= std::min(1.0, std::ceil(columns / side_columns))@|unit_compute_model property_compute_model
-k is not split over idle SMs|compute_model/src/families/gemm.cc|s@exact < 0.5 ? std::clamp@exact < 0 ? std::clamp@|unit_compute_model property_compute_model
-an epilogue costs nothing|compute_model/src/families/gemm.cc|s@estimate_tiled(machine, \*best, exposed)@estimate_tiled(machine, *best)@|unit_compute_model property_compute_model
+memory has all of its bandwidth|compute_model/src/families/gemm.cc|s@kGddrShare = 0.78, kShare = 0.8;@kGddrShare = 1, kShare = 1;@|unit_compute_model property_compute_model
+k is not split over idle SMs|compute_model/src/families/gemm.cc|s@exact < 0.5 ? std::max@exact < 0 ? std::max@|unit_compute_model property_compute_model
+an epilogue costs nothing|compute_model/src/families/gemm.cc|s@estimate_tiled(launch, product, exposed)@estimate_tiled(launch, product)@|unit_compute_model property_compute_model
 each expert multiplies all rows|compute_model/src/analytic_model.cc|s@std::ceil(d(o.rows) / experts)@d(o.rows)@|unit_compute_model property_compute_model
 a burst finds nothing in L2|compute_model/src/analytic_model.cc|s@std::max(0.0, bytes - machine_.l2)@std::max(0.0, bytes)@|unit_compute_model property_compute_model
 a convolution goes backward with one product|compute_model/src/analytic_model.cc|s@e.seconds \*= 2;@e.seconds *= 1;@|unit_compute_model property_compute_model

@@ -90,14 +90,13 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
               e.extrapolated = true;
               return e;
             }
-            return estimate_gemm(machine_, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, o.epilogue, op.dtype, roofline,
-                                 steps);
+            return estimate_gemm(machine_, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, op.dtype, roofline, steps);
           },
           [&](const GroupedGemm& o) {
             const double experts = d(o.experts), rows = std::ceil(d(o.rows) / experts);
             const bool weights = o.layout == GemmLayout::kTN;
             Estimate e = estimate_gemm(machine_, experts, weights ? d(o.n) : rows, weights ? d(o.k) : d(o.n),
-                                       weights ? rows : d(o.k), o.layout, o.epilogue, op.dtype, roofline, steps);
+                                       weights ? rows : d(o.k), o.layout, op.dtype, roofline, steps);
             if (o.one_kernel) return e;  // tiles of all experts share the waves
             e.seconds = std::max(e.seconds + experts * kExpertRamp, experts * kExpertLaunch);
             if (steps.on()) steps.add("experts_s", experts * kExpertRamp, "first and last tiles of each expert");
@@ -107,9 +106,9 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
             const double chosen = std::min(d(o.experts), d(o.tokens) * d(o.top_k));
             const double rows = std::ceil(d(o.tokens) * d(o.top_k) / chosen);
             Estimate up = estimate_gemm(machine_, chosen, rows, 2 * d(o.intermediate), d(o.hidden), GemmLayout::kNT,
-                                        Epilogue::kNone, op.dtype, Roofline{}, steps);
+                                        op.dtype, Roofline{}, steps);
             const Estimate down = estimate_gemm(machine_, chosen, rows, d(o.hidden), d(o.intermediate), GemmLayout::kNT,
-                                                Epilogue::kNone, op.dtype, Roofline{}, steps);
+                                                op.dtype, Roofline{}, steps);
             // Permuted rows in, gated rows between the products, weighted sum out.
             const double moved = d(o.tokens) * d(o.top_k) * (3 * d(o.hidden) + 3 * d(o.intermediate));
             up.seconds +=
@@ -149,8 +148,8 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
           [&](const Convolution& o) {
             const double rows = d(o.batch) * o.out_height() * o.out_width();
             const double depth = d(o.in_channels) * d(o.kernel) * d(o.kernel);
-            Estimate e = estimate_gemm(machine_, 1, rows, d(o.out_channels), depth, GemmLayout::kNN, Epilogue::kNone,
-                                       op.dtype, Roofline{}, steps);
+            Estimate e = estimate_gemm(machine_, 1, rows, d(o.out_channels), depth, GemmLayout::kNN, op.dtype,
+                                       Roofline{}, steps);
             if (o.pass == Pass::kBackward) e.seconds *= 2;  // data and weight gradients, as many products each
             e.method = "implicit matrix product";
             e.spread = 1.6;

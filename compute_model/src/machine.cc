@@ -10,37 +10,6 @@ namespace {
 
 using namespace units;
 
-struct Efficiency {
-  std::string_view architecture;
-  double burst, sustained;
-};
-
-// Share of the nominal tensor peak that large GEMMs reach when tiles fill the SMs evenly: 90th percentile over BF16
-// GEMMs of at least 5e10 FLOP with m, n, k >= 512 in published kernel tables (NVIDIA aiconfigurator's system data).
-// Nominal peaks assume the boost clock, which board power does not allow to dense matrix products; sustained rows were
-// run for 0.3-1 s. A100 stays under its power limit. Without rows of their own (*), an architecture takes its
-// neighbor's figure.
-constexpr std::array<Efficiency, 11> kTensorEfficiency = {{
-    {"volta", 0.82, 0.80},   // *
-    {"turing", 0.60, 0.55},  // * 70 W board
-    {"ampere", 0.82, 0.81},
-    {"ada", 0.64, 0.57},
-    {"hopper", 0.82, 0.74},
-    {"blackwell", 0.71, 0.66},
-    {"blackwell-ultra", 0.75, 0.69},
-    {"cdna1", 0.75, 0.70},  // *
-    {"cdna2", 0.75, 0.70},  // *
-    {"cdna3", 0.65, 0.60},  // *
-    {"cdna4", 0.60, 0.55},  // *
-}};
-
-Efficiency tensor_efficiency(std::string_view architecture) {
-  for (const Efficiency& row : kTensorEfficiency) {
-    if (row.architecture == architecture) return row;
-  }
-  return {architecture, 0.72, 0.66};  // somewhat below the medians of the rows above, 0.75 and 0.69: cautious
-}
-
 constexpr double kLeastVoltageShare = 0.68;  // of the boost clock, boards with GDDR; source: tensor_ceiling
 
 // The constant c of the law below, W s^3 per FLOP a clock, for boards with HBM.
@@ -224,8 +193,6 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   if (gpu.sm_count <= 0) return bad("sm_count", "a whole number of at least 1");
   if (!usable(machine.bandwidth)) return bad("memory bandwidth", "a positive bandwidth");
 
-  const Efficiency efficiency = tensor_efficiency(gpu.architecture);
-  const double tensor_share = mode == Mode::kBurst ? efficiency.burst : efficiency.sustained;
   const double watts = gpu.board_power / W;
   double fastest = 0;
   for (const DType dtype : kAllDTypes) {
@@ -236,7 +203,6 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
     const double bf16 = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
     machine.matrix_ceiling[static_cast<std::size_t>(dtype)] =
         on_tensor_units && bf16 > 0 ? peak * tensor_ceiling(gpu, machine.gddr, bf16) / bf16 : peak;
-    if (on_tensor_units) machine.matrix_rate[static_cast<std::size_t>(dtype)] = peak * tensor_share;
     fastest = std::max(fastest, peak);
   }
   // Special function units: twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer

@@ -31,9 +31,8 @@ struct Machine {
   // Exponentials a clock and SM since Volta (CUDA C++ programming guide, "Arithmetic instructions").
   static constexpr double kExponentials = 16;
   double launch = 0;  // fixed cost of a kernel: dispatch, first loads, last stores
-  // Nominal; of a large GEMM that fills the SMs evenly, 0 without tensor units for the format; what the board's power
-  // lets tensor units do (machine.cc).
-  std::array<double, kDTypeCount> matrix_peak{}, matrix_rate{}, matrix_ceiling{};
+  // Nominal; what the board's power lets tensor units do (machine.cc).
+  std::array<double, kDTypeCount> matrix_peak{}, matrix_ceiling{};
 
   double issue_share = 1;     // of the vector peak that a matrix product's instructions leave to its products
   double resident_bytes = 0;  // of a tensor that L2 still holds for the next kernel
@@ -45,7 +44,6 @@ struct Machine {
 
   double peak(DType dtype) const { return matrix_peak[static_cast<std::size_t>(dtype)]; }
   double ceiling(DType dtype) const { return matrix_ceiling[static_cast<std::size_t>(dtype)]; }
-  double rate(DType dtype) const { return matrix_rate[static_cast<std::size_t>(dtype)]; }
   // Arithmetic of pointwise work on operands of `dtype`: at least fp32's rate, or packed halves where they are faster.
   double vector_rate(DType dtype) const;
   // Seconds to move `bytes` of tensors that were just written or will be read next: what L2 holds is not paid twice.

@@ -1,7 +1,7 @@
 // Fits the kernel model's weights to measured kernels: `ns-dist fit`.
 //
 // Reads whichever of the tables below lie in a folder (names end in .csv or .csv.gz):
-//   bf16_gemm, bf16_gemm_sustained, fp8_gemm, bf16_attention, bf16_moe, fp16_layer_ops,
+//   bf16_gemm, bf16_gemm_sustained, gemm_layouts, fp8_gemm, bf16_attention, bf16_moe, fp16_layer_ops,
 //   fp32_{train,test}_{linear,bmm,elementwise,softmax,layernorm,conv}[_amd]
 // The same tables give the same bytes on one machine, on any number of threads.
 #pragma once

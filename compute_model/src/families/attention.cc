@@ -299,7 +299,7 @@ Estimate estimate_attention(const Machine& machine, const Attention& asked, DTyp
   const double memory = roofline.memory * machine.bandwidth / machine.achieved_bandwidth;
 
   Estimate estimate =
-      estimate_tiled(machine, {"128 queries", blocks, waves, compute, memory, overlap(compute, memory)});
+      estimate_tiled(machine.launch, {"128 queries", blocks, waves, compute, memory, overlap(compute, memory)});
   estimate.method = "query blocks and waves, rate by architecture";
   estimate.spread = 1.40;
   if (steps.on()) {

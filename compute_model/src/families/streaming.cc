@@ -39,7 +39,7 @@ Estimate estimate_streaming(const Machine& machine, double traffic, double flops
   const double memory = machine.memory_seconds(traffic);
   const double compute = flops / (kPointwiseShare * machine.vector_rate(dtype));
   Estimate estimate =
-      estimate_tiled(machine, {.compute = compute, .memory = memory, .seconds = overlap(compute, memory)});
+      estimate_tiled(machine.launch, {.compute = compute, .memory = memory, .seconds = overlap(compute, memory)});
   estimate.method = method;
   estimate.spread = 1.25;
   if (steps.on()) {

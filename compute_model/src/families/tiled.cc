@@ -14,10 +14,10 @@ double overlap(double compute, double memory) {
   return larger * std::pow(1 + ratio * ratio * ratio * ratio, 0.25);
 }
 
-Estimate estimate_tiled(const Machine& machine, const Tiled& kernel, double excess) {
+Estimate estimate_tiled(double launch, const Tiled& kernel, double excess) {
   Estimate estimate;
-  estimate.seconds = machine.launch + kernel.seconds + excess;
-  estimate.bound = machine.launch > kernel.seconds   ? Bound::kLaunch
+  estimate.seconds = launch + kernel.seconds + excess;
+  estimate.bound = launch > kernel.seconds           ? Bound::kLaunch
                    : kernel.compute >= kernel.memory ? Bound::kCompute
                                                      : Bound::kMemory;
   estimate.waves = static_cast<std::int64_t>(std::min(kernel.waves, 9e18));

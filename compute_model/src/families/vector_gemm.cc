@@ -89,7 +89,7 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
   }
 
   const double excess = machine.memory_seconds(std::max(0.0, roofline.bytes - least));
-  Estimate estimate = estimate_tiled(machine, *best, excess);
+  Estimate estimate = estimate_tiled(machine.launch, *best, excess);
   estimate.method = "tiles and waves on the vector units, clock by board power";
   estimate.spread = 1.25;
   if (steps.on()) {

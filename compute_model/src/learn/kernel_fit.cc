@@ -52,8 +52,15 @@ bool is_unfit_attention(const KernelRow& row) {
   return ran_through_pytorch(row) && *row.latency_ms < 1.5;
 }
 
+// Transformer Engine's rows on B200 are of the same machine. Sums in fp32 that a weight gradient is added to are an
+// epilogue, which is forecast beside the product.
+bool is_unfit_product(const KernelRow& row) {
+  const auto* gemm = std::get_if<Gemm>(&row.work.kind);
+  return row.gpu == "b200-sxm" || gemm == nullptr || gemm->epilogue != Epilogue::kNone;
+}
+
 // Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they count as both.
-constexpr std::array<Table, 26> kTables = {{
+constexpr std::array<Table, 27> kTables = {{
     {"bf16_gemm", true, false},
     {"bf16_gemm_sustained", false, true},
     {"fp8_gemm", true, false},
@@ -80,6 +87,7 @@ constexpr std::array<Table, 26> kTables = {{
     {"fp32_train_linear_amd", true, false},
     {"attention", true, true, is_unfit_attention, ran_through_pytorch, true},
     {"norms", true, true},
+    {"gemm_layouts", true, true, is_unfit_product},
 }};
 
 // What `fit` looks through for a table, below the folder that it is given.

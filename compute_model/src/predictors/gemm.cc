@@ -19,6 +19,15 @@ void write_gemm(FeatureWriter& w, const Machine& machine, const Operator& op, Mo
   w.add("variant", variant);
 }
 
+// The product's tiles with its launch. The tile is the fastest under this model; a library may take another.
+double tile_seconds(FeatureWriter& w, const Machine& machine, const Gemm& gemm, DType dtype, double ceiling,
+                    bool sustained) {
+  const Tiled product =
+      tensor_product(machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), dtype, ceiling, sustained);
+  w.out.tile = product.tile, w.out.waves = product.waves;
+  return tensor_launch(machine) + product.seconds;
+}
+
 // Units that know no block scales add up 128 products of a sum at a time; vector units scale that and add it to the sum
 // (DeepSeek-V3, arXiv 2412.19437, section 3.3.2): an instruction for the scale and one for the sum. Units that multiply
 // in 4 bits have block scales.
@@ -57,8 +66,7 @@ constinit const PredictorKind kGemmPredictor = {
       // H100, which stand for bf16, too: it runs the same kernels.
       write_gemm(w, machine, op, mode, ceiling, op.dtype == DType::kFp16 && mode == Mode::kBurst ? 1 : 0);
       const Gemm& gemm = std::get<Gemm>(op.kind);
-      w.out.base = tensor_seconds(machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), op.dtype, ceiling,
-                                  mode == Mode::kSustained);
+      w.out.base = tile_seconds(w, machine, gemm, op.dtype, ceiling, mode == Mode::kSustained);
       gpu_ratios(w, machine, peak, ceiling);
     },
     {.known_trees = 200, .known_leaves = 850, .known_rate = 0.2, .trust = 0.4},
@@ -76,9 +84,8 @@ constinit const PredictorKind kGemmFp8Predictor = {
       const double peak = machine.peak(op.dtype), ceiling = machine.ceiling(op.dtype);
       const Gemm& gemm = std::get<Gemm>(op.kind);
       write_gemm(w, machine, op, mode, ceiling, gemm.scaling == Scaling::kBlock ? 1 : 0);
-      const double product =
-          tensor_seconds(machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), op.dtype, ceiling, false) +
-          promotion_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.n), d(gemm.k), gemm.scaling);
+      const double product = tile_seconds(w, machine, gemm, op.dtype, ceiling, false) +
+                             promotion_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.n), d(gemm.k), gemm.scaling);
       w.out.base = product + quantization_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.k), gemm.scaling);
       w.out.product_share = product / w.out.base;
       gpu_ratios(w, machine, peak, ceiling);

@@ -82,13 +82,7 @@ constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel, as in machine.cc
 // 64 bytes a clock (the other half of L2's slices is a hop away since A100).
 double warm_seconds(const Machine& machine, double bytes);
 
-// Half-precision and FP8 products on tensor units, before anything is learned. An SM computes tile after tile at the
-// nominal rate; power caps what all SMs do together, whether or not the last wave fills them; memory and L2 feed both.
-// So a product that leaves SMs idle is slow where nothing else limits (A100: whole waves), and loses nothing where
-// power does (H200, B200). Kernels that wait for warps (compute capability 8.x, 12.x) run whole waves; those of Hopper
-// and Blackwell (9.x, 10.x) are persistent and split what is left over. The constants are common to all GPUs: minimum
-// of the mean error on samples of published tables of A100, A40, H100, H200, B200, B300, GB200 and L40S, each
-// generation judged with the bias of the others; it is flat, 10 % in any of them changes the error by 0.1.
+// Of tensor_product(), with its launch.
 double tensor_seconds(const Machine& machine, double batch, double m, double n, double k, DType dtype, double ceiling,
                       bool sustained);
 
