@@ -31,6 +31,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--model gpt3-175", 1, "--model: unknown model .*did you mean \"gpt3-175b\""},
       {"--gpu h1000", 1, "--gpu: unknown GPU .*did you mean \"h100"},
       {"--cluster dgx-h10", 1, "--cluster: unknown cluster .*did you mean \"dgx-h100\""},
+      {"--inter pcie4-x16 --dp 16", 1, "--inter: PCI Express 4.0 x16 joins the GPUs of one node.*write --intra"},
       {"--inter ib-ndrr", 1, "--inter: unknown fabric .*did you mean \"ib-ndr\""},
       {"--schedule 1f1", 1, "schedule.*1f1.*did you mean \"1f1b\""},
       {"--model ''", 1, "--model"},
