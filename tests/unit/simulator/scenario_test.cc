@@ -472,6 +472,21 @@ TEST(ReadScenario, TellsEveryMistakeAndItsPlace) {
   EXPECT_THAT(text, HasSubstr("report.json#/cluster/gpu/memory"));
 }
 
+// As a model's own file is.
+TEST(ReadScenario, TheModelIsCheckedAsAWhole) {
+  Scenario edited = small_scenario();
+  edited.model.kv_heads = 3 * edited.model.heads;
+  edited.model.moe = Experts{.experts = 4, .top_k = 8, .expert_ffn = 64};
+  edited.model.moe->shared_experts = 1;
+  const auto scenario = read_scenario(write_scenario(edited), "report.json");
+  ASSERT_FALSE(scenario);
+  const std::string text = to_text(scenario.error());
+  const std::string heads = std::to_string(edited.model.heads), keys = std::to_string(edited.model.kv_heads);
+  EXPECT_THAT(text, HasSubstr("report.json#/model/kv_heads: " + keys + " does not divide " + heads + " heads"));
+  EXPECT_THAT(text, HasSubstr("report.json#/model/moe/top_k: 8 of 4 experts cannot be chosen"));
+  EXPECT_THAT(text, HasSubstr("report.json#/model/moe/shared_expert_ffn: 1 shared experts have no width; expected"));
+}
+
 TEST(WriteScenario, SpellsKindsAsTheCatalogDoes) {
   Scenario scenario = small_scenario();
   for (int kind = 0; kind <= static_cast<int>(FabricKind::kOmniPath); ++kind) {
