@@ -35,7 +35,13 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--inter ib-ndrr", 1, "--inter: unknown fabric .*did you mean \"ib-ndr\""},
       {"--schedule 1f1", 1, "schedule.*1f1.*did you mean \"1f1b\""},
       {"--model ''", 1, "--model"},
-      {"--model no/such/file.json", 1, "no/such/file.json: "},
+      {"--model no/such/file.json", 1,
+       "--model: \"no/such/file.json\" cannot be read; expected an id of .*No such file"},
+      {"--model /proc", 1, "--model: the folder \"/proc\" has no config.json; expected an id of .*or a folder with"},
+      {"--gpu no/such.json", 1, "--gpu: \"no/such.json\" cannot be read; expected an id of `ns-dist list gpus`"},
+      {"validate --runs no/such.json", 1,
+       "--runs: \"no/such.json\" cannot be read; expected the name of a file in configs/runs"},
+      {"validate --runs korthikanti", 1, "--runs: unknown .*did you mean \"korthikanti-2022\""},
       {"simulat", 2, "unknown command \"simulat\".*did you mean \"simulate\""},
       {"--tpp 8", 2, "unknown flag \"--tpp\".*did you mean --tp"},
       {"simulate extra", 2, "unknown argument \"extra\""},
@@ -165,6 +171,13 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   write("wordy.json", "{\"schema\": \"" + std::string(1'000'000, 'x') + "\"}");
   write("rows.csv", "gpu,op,b,h\nh100,softmax,8,8\n");
   write("binary.json", std::string("\xff\xfe\0\x01", 4));
+  const std::string cluster = read_text(source + "clusters/dgx-h100.json");
+  write("fabric.json", replaced(cluster, "\"ib-ndr\"", "\"no/such\""));
+  write("machine.json", replaced(gpu, "\"dgx-h100\"", "\"no/such\""));
+  const std::string runs = read_text(source + "runs/korthikanti-2022.json");
+  write("no_model.json", replaced(runs, "\"megatron-22b\"", "\"megatron-23b\""));
+  const std::string experts = read_text(source + "models/deepseek-v3.json");
+  write("shared.json", replaced(experts, "\"shared_expert_ffn\": 2048", "\"shared_expert_ffn\": 0"));
   constexpr BadInput kInputs[] = {
       {"--gpu empty.json", 1, "empty.json:1:1"},
       {"--gpu truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
@@ -179,6 +192,12 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--cluster deep.json", 1, "deep.json: nested deeper"},
       {"--calibration deep.json", 1, "deep.json: nested deeper"},
       {"--kernel-calibration deep.json", 1, "deep.json: nested deeper"},
+      {"--model shared.json", 1,
+       "shared.json#/moe/shared_expert_ffn: 1 shared experts have no width; expected a whole"},
+      {"--cluster fabric.json", 1, "fabric.json#/levels/1/fabric: \"no/such\" cannot be read; expected an id of "},
+      {"--gpu machine.json", 1,
+       "usual_cluster of the GPU \"h100-sxm-80gb\": \"no/such\" cannot be read; expected an id of "},
+      {"validate --runs no_model.json", 1, "no_model.json#/runs/0/model: unknown model .*\"megatron-22b\""},
       {"--calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
       {"--kernel-calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
       {"kernels --input rows.csv --kernel-calibration deep.json", 1, "deep.json: nested deeper"},
