@@ -124,6 +124,12 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"explain all_reduce 64MiB --ranks 1", 2, "--ranks: 1 is out of range"},
       {"explain all_reduce 64MiB --ranks 16 --algorithm rings", 1, "rings"},
       {"explain gemm 8x8x8 --pass backward", 2, "--pass: gemm has no backward pass; .*gradients are gemms"},
+      {"explain moe 8x8x8x8x9", 2, "SHAPE: moe: top_k is 9; expected at most experts"},
+      {"explain attention 1x32x64x64 --kv-heads 7", 2,
+       "SHAPE: attention: heads is 32; expected a multiple of kv_heads"},
+      {"explain all_reduce 0B", 2, "SHAPE: \"0B\" is out of range; expected 1 B to 1000000 TB"},
+      {"kernels --input /proc", 1, "/proc: this is a folder; expected a file of CSV, plain or gzipped"},
+      {"calibrate --gpu h100 --collectives /proc --output /dev/null", 1, "/proc: this is a folder"},
       {"explain moe 8x8x8x8x2 --pass backward", 2, "--pass: moe has no backward pass"},
       {"explain optimizer 8 --pass backward", 2, "--pass: optimizer has no backward pass"},
       {"explain gemm 8x8x8 --window 5", 2, "--window: is not a flag of gemm; expected only with attention"},
@@ -165,12 +171,6 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   write("type.json", replaced(model, "\"layers\": 96", "\"layers\": \"many\""));
   write("negative.json", replaced(model, "\"hidden\": 12288", "\"hidden\": -12288"));
   write("key.json", replaced(model, "\"layers\"", "\"layer\""));
-  write("list.json", "[1, 2, 3]");
-  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
-  write("deep.json", "{\"schema\": " + deep + ", \"inputs\": {}}");
-  write("wordy.json", "{\"schema\": \"" + std::string(1'000'000, 'x') + "\"}");
-  write("rows.csv", "gpu,op,b,h\nh100,softmax,8,8\n");
-  write("binary.json", std::string("\xff\xfe\0\x01", 4));
   const std::string cluster = read_text(source + "clusters/dgx-h100.json");
   write("fabric.json", replaced(cluster, "\"ib-ndr\"", "\"no/such\""));
   write("machine.json", replaced(gpu, "\"dgx-h100\"", "\"no/such\""));
@@ -178,6 +178,12 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   write("no_model.json", replaced(runs, "\"megatron-22b\"", "\"megatron-23b\""));
   const std::string experts = read_text(source + "models/deepseek-v3.json");
   write("shared.json", replaced(experts, "\"shared_expert_ffn\": 2048", "\"shared_expert_ffn\": 0"));
+  write("list.json", "[1, 2, 3]");
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  write("deep.json", "{\"schema\": " + deep + ", \"inputs\": {}}");
+  write("wordy.json", "{\"schema\": \"" + std::string(1'000'000, 'x') + "\"}");
+  write("rows.csv", "gpu,op,b,h\nh100,softmax,8,8\n");
+  write("binary.json", std::string("\xff\xfe\0\x01", 4));
   constexpr BadInput kInputs[] = {
       {"--gpu empty.json", 1, "empty.json:1:1"},
       {"--gpu truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
@@ -186,18 +192,18 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--model negative.json", 1, "negative.json#/hidden: .*-12288"},
       {"--model key.json", 1, "key.json#/layer: .*layers"},
       {"--model list.json", 1, "list.json"},
-      {"--model deep.json", 1, "deep.json: nested deeper"},
-      {"--gpu binary.json", 1, "binary.json:1:1"},
-      {"--gpu deep.json", 1, "deep.json: nested deeper"},
-      {"--cluster deep.json", 1, "deep.json: nested deeper"},
-      {"--calibration deep.json", 1, "deep.json: nested deeper"},
-      {"--kernel-calibration deep.json", 1, "deep.json: nested deeper"},
       {"--model shared.json", 1,
        "shared.json#/moe/shared_expert_ffn: 1 shared experts have no width; expected a whole"},
       {"--cluster fabric.json", 1, "fabric.json#/levels/1/fabric: \"no/such\" cannot be read; expected an id of "},
       {"--gpu machine.json", 1,
        "usual_cluster of the GPU \"h100-sxm-80gb\": \"no/such\" cannot be read; expected an id of "},
       {"validate --runs no_model.json", 1, "no_model.json#/runs/0/model: unknown model .*\"megatron-22b\""},
+      {"--model deep.json", 1, "deep.json: nested deeper"},
+      {"--gpu binary.json", 1, "binary.json:1:1"},
+      {"--gpu deep.json", 1, "deep.json: nested deeper"},
+      {"--cluster deep.json", 1, "deep.json: nested deeper"},
+      {"--calibration deep.json", 1, "deep.json: nested deeper"},
+      {"--kernel-calibration deep.json", 1, "deep.json: nested deeper"},
       {"--calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
       {"--kernel-calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
       {"kernels --input rows.csv --kernel-calibration deep.json", 1, "deep.json: nested deeper"},
