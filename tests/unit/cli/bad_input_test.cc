@@ -183,6 +183,7 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   write("deep.json", "{\"schema\": " + deep + ", \"inputs\": {}}");
   write("wordy.json", "{\"schema\": \"" + std::string(1'000'000, 'x') + "\"}");
   write("rows.csv", "gpu,op,b,h\nh100,softmax,8,8\n");
+  write("library.csv", "gpu,op,b,h,library,latency_ms\nh100,layernorm,8,8,flash-9,0.1\n");
   write("binary.json", std::string("\xff\xfe\0\x01", 4));
   constexpr BadInput kInputs[] = {
       {"--gpu empty.json", 1, "empty.json:1:1"},
@@ -206,6 +207,8 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--kernel-calibration deep.json", 1, "deep.json: nested deeper"},
       {"--calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
       {"--kernel-calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
+      {"calibrate --gpu h100 --kernels library.csv --output c.json", 1,
+       "library.csv:2: library is \"flash-9\"; expected one of [a-z, -]*eager"},
       {"kernels --input rows.csv --kernel-calibration deep.json", 1, "deep.json: nested deeper"},
       {"validate --data list.json --calibration deep.json", 1, "^ns-dist: [^\n]*deep.json: nested deeper[^\n]*\n$"},
       {"validate --data list.json --kernel-calibration none.json", 1, "\"none.json\" cannot be read"},
