@@ -34,7 +34,12 @@ struct ExplainRequest {
 Result<Bytes> read_bytes(std::string_view text, std::string_view flag, Bytes least) {
   auto bytes = parse_quantity<Bytes>(text);
   if (bytes && (*bytes < least || *bytes > 1e6 * units::TB)) {
-    bytes = fail({ErrorCode::kUsage, fmt::format("\"{}\" is out of range", text), "", "at most 1000000 TB", "", {}});
+    bytes = fail({ErrorCode::kUsage,
+                  fmt::format("\"{}\" is out of range", text),
+                  "",
+                  fmt::format("{} to 1000000 TB", to_text(least)),
+                  "",
+                  {}});
   }
   if (!bytes) {
     bytes.error().code = ErrorCode::kUsage;
@@ -207,6 +212,13 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
   OperatorKind kind = form.make(fields, request.subject);
   if (!fields.problem().empty()) {
     return fail({ErrorCode::kUsage, fields.problem(), "SHAPE", std::string(fields.expected()), "", {}});
+  }
+  // Sizes that contradict each other: the members that an error names are the shape's and its flags'.
+  if (auto valid = validate({kind, DType::kBf16}); !valid) {
+    Error error = std::move(valid).error();
+    error.code = ErrorCode::kUsage, error.where = "SHAPE";
+    for (Error& more : error.also) more.where = "SHAPE";
+    return fail(std::move(error));
   }
   return kind;
 }

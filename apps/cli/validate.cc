@@ -62,8 +62,12 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
     for (const CatalogEntry& entry : catalog.list(CatalogKind::kRuns)) wanted.push_back(entry.id);
   }
   for (const std::string& reference : wanted) {
-    NS_TRY(PublishedRuns runs, catalog.runs(reference));
-    publications.push_back(std::move(runs));
+    auto runs = catalog.runs(reference);
+    if (!runs) {
+      if (runs.error().where.empty()) runs.error().where = "--runs";
+      return fail(std::move(runs.error()));
+    }
+    publications.push_back(*std::move(runs));
   }
   NS_TRY(const std::vector<RunCheck> checks, check_runs(publications, catalog));
   std::string text;

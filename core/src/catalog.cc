@@ -16,25 +16,26 @@ namespace ns_dist {
 namespace {
 
 struct KindName {
-  std::string_view folder, noun, plural;
+  std::string_view folder, noun;
+  std::string_view expected;  // what a name of it may be, for errors
 };
 
 KindName name_of(CatalogKind kind) {
   switch (kind) {
     case CatalogKind::kGpu:
-      return {"gpus", "GPU", "gpus"};
+      return {"gpus", "GPU", "an id of `ns-dist list gpus` or a JSON file"};
     case CatalogKind::kFabric:
-      return {"fabrics", "fabric", "fabrics"};
+      return {"fabrics", "fabric", "an id of `ns-dist list fabrics` or a JSON file"};
     case CatalogKind::kCluster:
-      return {"clusters", "cluster", "clusters"};
+      return {"clusters", "cluster", "an id of `ns-dist list clusters` or a JSON file"};
     case CatalogKind::kFramework:
-      return {"frameworks", "framework", "frameworks"};
+      return {"frameworks", "framework", "an id of `ns-dist list frameworks` or a JSON file"};
     case CatalogKind::kRuns:
-      return {"runs", "publication", "runs"};
+      return {"runs", "publication", "the name of a file in configs/runs, or a JSON file"};
     case CatalogKind::kModel:
       break;
   }
-  return {"models", "model", "models"};
+  return {"models", "model", "an id of `ns-dist list models` or a JSON file, or a folder with config.json"};
 }
 
 std::string lower(std::string_view text) {
@@ -209,15 +210,16 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     if (kind == CatalogKind::kModel && std::filesystem::is_directory(path, status)) {
       if (!std::filesystem::exists(path / "config.json", status)) {
         return fail({ErrorCode::kInvalidInput,
-                     "this folder has no config.json",
-                     path.string(),
-                     "a JSON file, or a folder with config.json",
+                     fmt::format("the folder \"{}\" has no config.json", path.string()),
+                     "",
+                     std::string(kind_name.expected),
                      "",
                      {}});
       }
       path /= "config.json";
     }
-    NS_TRY(std::string text, read_text(path, kLargestFile));
+    // Without a place: that of a file that is not there is the flag or the key that names it.
+    NS_TRY(std::string text, read_text(path, kLargestFile, "", kind_name.expected));
     return remember(path.string(), std::move(text));
   }
 
@@ -253,8 +255,7 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
   return fail({ErrorCode::kNotFound,
                fmt::format("unknown {} \"{}\"", kind_name.noun, reference),
                "",
-               fmt::format("an id of `ns-dist list {}` or a JSON file{}", kind_name.plural,
-                           kind == CatalogKind::kModel ? ", or a folder with config.json" : ""),
+               std::string(kind_name.expected),
                did_you_mean(near),
                {}});
 }

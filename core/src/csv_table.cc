@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -36,6 +37,11 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // spreadsheets mar
 Result<gzFile> opened(const std::filesystem::path& path) {
   const bool standard = path == "-";
   const int file = standard ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (struct stat status = {}; file >= 0 && ::fstat(file, &status) == 0 && S_ISDIR(status.st_mode)) {
+    ::close(file);
+    return fail(
+        {ErrorCode::kInvalidInput, "this is a folder", path.string(), "a file of CSV, plain or gzipped", "", {}});
+  }
   if (const gzFile opened = file < 0 ? nullptr : gzdopen(file, "rb"); opened != nullptr) return opened;
   return fail({ErrorCode::kNotFound,
                fmt::format("cannot be opened: {}", std::strerror(errno)),

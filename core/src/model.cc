@@ -65,4 +65,43 @@ Result<void> check_pattern(const Model& model) {
   return {};
 }
 
+std::vector<Error> check_shape(const Model& model) {
+  std::vector<Error> errors;
+  const auto note = [&](const char* key, std::string message, std::string expected = "") {
+    errors.push_back({ErrorCode::kInvalidInput, std::move(message), key, std::move(expected), "", {}});
+  };
+  if (model.heads > 0 && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
+    note("kv_heads", fmt::format("{} does not divide {} heads", model.kv_heads, model.heads));
+  }
+  if (model.moe) {
+    const Experts& moe = *model.moe;
+    if (moe.top_k > moe.experts) {
+      note("moe/top_k", fmt::format("{} of {} experts cannot be chosen", moe.top_k, moe.experts));
+    } else if (!is_possible(moe.routing())) {
+      note("moe/top_groups",
+           fmt::format("{} experts of a token in {} of {} groups of {} experts", moe.top_k, moe.top_groups, moe.groups,
+                       moe.experts),
+           "groups that divide the experts, and top groups that hold those of a token");
+    }
+    if (moe.shared_experts > 0 && moe.shared_expert_ffn < 1) {
+      note("moe/shared_expert_ffn", fmt::format("{} shared experts have no width", moe.shared_experts),
+           "a whole number from 1");
+    }
+    if (moe.first_dense_layers > model.layers) {
+      note("moe/first_dense_layers",
+           fmt::format("{} is more than the {} layers", moe.first_dense_layers, model.layers));
+    }
+  }
+  if (model.labels > 0 && model.prediction_layers > 0) {
+    note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");
+  }
+  if (model.rotary_dim > model.head_dim) {
+    note("rotary_dim", fmt::format("{} of {} dimensions cannot be rotated", model.rotary_dim, model.head_dim));
+  }
+  if (auto pattern = check_pattern(model); !pattern) {
+    note("layer_pattern", std::move(pattern.error().message), std::move(pattern.error().expected));
+  }
+  return errors;
+}
+
 }  // namespace ns_dist

@@ -489,10 +489,10 @@ std::int64_t OperatorFields::whole(std::string_view name, std::optional<std::int
   return static_cast<std::int64_t>(value);
 }
 
-void OperatorFields::note(std::string problem, std::string_view expected) {
+void OperatorFields::note(std::string problem, std::string expected) {
   if (!problem_.empty()) return;
   problem_ = std::move(problem);
-  expected_ = expected;
+  expected_ = std::move(expected);
 }
 
 std::span<const OperatorForm> operator_forms() { return kForms; }

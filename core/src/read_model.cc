@@ -27,32 +27,9 @@ LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback
   return fallback;
 }
 
-void check_shape(const Model& model, JsonReader& reader) {
-  if (model.heads > 0 && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
-    reader.note("kv_heads", fmt::format("{} does not divide {} heads", model.kv_heads, model.heads));
-  }
-  if (model.moe && model.moe->top_k > model.moe->experts) {
-    reader.note("moe/top_k", fmt::format("{} of {} experts cannot be chosen", model.moe->top_k, model.moe->experts));
-  }
-  if (model.moe && model.moe->top_k <= model.moe->experts && !is_possible(model.moe->routing())) {
-    const Experts& moe = *model.moe;
-    reader.note("moe/top_groups",
-                fmt::format("{} experts of a token in {} of {} groups of {} experts", moe.top_k, moe.top_groups,
-                            moe.groups, moe.experts),
-                "groups that divide the experts, and top groups that hold those of a token");
-  }
-  if (model.moe && model.moe->first_dense_layers > model.layers) {
-    reader.note("moe/first_dense_layers",
-                fmt::format("{} is more than the {} layers", model.moe->first_dense_layers, model.layers));
-  }
-  if (model.labels > 0 && model.prediction_layers > 0) {
-    reader.note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");
-  }
-  if (model.rotary_dim > model.head_dim) {
-    reader.note("rotary_dim", fmt::format("{} of {} dimensions cannot be rotated", model.rotary_dim, model.head_dim));
-  }
-  if (auto pattern = check_pattern(model); !pattern) {
-    reader.note("layer_pattern", std::move(pattern.error().message), std::move(pattern.error().expected));
+void note_shape(const Model& model, JsonReader& reader) {
+  for (Error& mistake : check_shape(model)) {
+    reader.note(mistake.where, std::move(mistake.message), std::move(mistake.expected), std::move(mistake.hint));
   }
 }
 
@@ -71,7 +48,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
                                                                    : path.stem().string();
     }
     if (model.name.empty()) model.name = model.id;
-    check_shape(model, reader);
+    note_shape(model, reader);
     if (!errors.empty()) return fail(join(std::move(errors)));
     return model;
   }
@@ -157,7 +134,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.published_active_parameters = reader.number("published_active_parameters", 0, 1e18, Presence::kOptional);
   check_sources(root, reader);
   reader.reject_unknown_keys();
-  check_shape(model, reader);
+  note_shape(model, reader);
   if (!errors.empty()) return fail(join(std::move(errors)));
   return model;
 }

@@ -64,6 +64,7 @@ Result<PublishedRuns> read_runs(std::string_view json, const std::string& where)
   read_common(reader, common);
   reader.objects("runs", [&](JsonReader& inner) {
     PublishedRun run = common;
+    run.place = inner.where();
     run.id = inner.text("id");
     run.table = inner.text("table", Presence::kOptional);
     run.model = inner.text("model");

@@ -81,6 +81,14 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
                    "write machine/intra too",
                    {}});
     }
+    if (fabric.kind == FabricKind::kPcie) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("{} joins the GPUs of one node", fabric.name),
+                   "machine/inter",
+                   "a fabric between nodes (ns-dist list fabrics)",
+                   "write machine/intra, or another fabric",
+                   {}});
+    }
     const std::size_t inside = cluster.node_levels();
     if (cluster.levels.size() == inside) cluster.levels.push_back({fabric, 0, 1, 1});
     for (std::size_t i = inside; i < cluster.levels.size(); ++i) cluster.levels[i].fabric = fabric;
@@ -110,6 +118,15 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
 // Gives the levels above the node `nodes` nodes together. Inner levels are filled before outer ones.
 Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view where) {
   const std::size_t inside = cluster.node_levels();
+  if (inside > 0 && cluster.gpus_per_node() == 0) {
+    return fail(
+        {ErrorCode::kInvalidInput,
+         fmt::format("\"{}\" does not say how many GPUs a node has", cluster.id.empty() ? cluster.name : cluster.id),
+         std::string(where),
+         "nodes of a known size",
+         "write machine/gpus_per_node too",
+         {}});
+  }
   if (cluster.levels.size() == inside) {
     if (nodes == 1) return {};
     return fail({ErrorCode::kInfeasible,
@@ -183,7 +200,11 @@ void leave_spares(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks
 // As many nodes as `ranks` need, the last one perhaps not full.
 Result<void> open_for(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks) {
   if (cluster.levels.empty()) return {};
-  if (cluster.levels.front().size == 0) cluster.levels.front().size = ranks;
+  if (FabricLevel& outermost = cluster.levels[cluster.node_levels() - 1]; outermost.size == 0) {
+    outermost.size = 1;
+    const std::int64_t unit = cluster.gpus_per_node();
+    outermost.size = (ranks + unit - 1) / unit;
+  }
   if (ranks > cluster.gpus_per_node()) leave_spares(cluster, plan, ranks);
   const std::int64_t node = cluster.gpus_per_node();
   std::int64_t nodes = (ranks + node - 1) / node;

@@ -437,9 +437,9 @@ class Reader {
 
 // Rules that no single field can tell.
 void check(const Scenario& scenario, const std::string& where, std::vector<Error>& errors) {
-  if (auto pattern = check_pattern(scenario.model); !pattern) {
-    pattern.error().where = where + "/model/layer_pattern";
-    errors.push_back(std::move(pattern.error()));
+  for (Error& mistake : check_shape(scenario.model)) {
+    mistake.where = fmt::format("{}/model/{}", where, mistake.where);
+    errors.push_back(std::move(mistake));
   }
   const std::vector<FabricLevel>& levels = scenario.cluster.levels;
   double gpus = 1;

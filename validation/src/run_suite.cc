@@ -21,6 +21,17 @@ std::string summary_line(const char* name, const ErrorFigures& figures) {
                      figures.rows, 100 * figures.mean, 100 * figures.p90, 100 * figures.largest, 100 * figures.bias);
 }
 
+// Scenarios name fields ("plan/tp"); who wrote the run looks for its key ("runs.json#/runs/3/tp").
+Error placed_in(const PublishedRun& run, Error error) {
+  const bool is_file = error.where.find_first_of("#:") != std::string::npos;
+  if (!is_file && !run.place.empty()) {
+    const std::size_t key = error.where.rfind('/') + 1;  // 0 where there is no '/'
+    error.where = run.place + (error.where.empty() ? "" : "/" + error.where.substr(key));
+  }
+  for (Error& more : error.also) more = placed_in(run, std::move(more));
+  return error;
+}
+
 }  // namespace
 
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog) {
@@ -34,7 +45,8 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
   std::vector<std::pair<std::string, DType>> keys;
   for (const PublishedRuns& publication : publications) {
     for (const PublishedRun& run : publication.runs) {
-      NS_TRY(const Scenario scenario, resolve(spec_of(run), catalog));
+      const auto placed = [&](Error error) { return placed_in(run, std::move(error)); };
+      NS_TRY(const Scenario scenario, resolve(spec_of(run), catalog).map_error(placed));
       NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
       RunCheck check;
       check.publication = publication.id;
@@ -48,7 +60,7 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
       Utilization& utilization = utilizations[keys.back()];
       utilization.sum += at_peak.back() / run.step;
       ++utilization.runs;
-      NS_TRY(const Session session, Session::make(scenario));
+      NS_TRY(const Session session, Session::make(scenario).map_error(placed));
       if (const auto prediction = predict(scenario, session)) {
         const Report answer = report(scenario, *prediction, {});
         check.forecast = answer.step;

@@ -139,5 +139,7 @@ struct LayerKind {
 LayerKind layer_kind(const Model& model, std::int64_t layer);
 // Errors: a layer_pattern that has not one letter for each layer, or letters for what the model does not have.
 Result<void> check_pattern(const Model& model);
+// Mistakes that no single number tells, each with a key of models as its place ("moe/top_k"); a wrong pattern, too.
+std::vector<Error> check_shape(const Model& model);
 
 }  // namespace ns_dist

@@ -28,16 +28,16 @@ class OperatorFields {
   double real(std::string_view name, std::optional<double> fallback = std::nullopt);
   std::int64_t whole(std::string_view name, std::optional<std::int64_t> fallback = std::nullopt);
   // The first mistake is kept.
-  void note(std::string problem, std::string_view expected = "a finite number in its range");
+  void note(std::string problem, std::string expected = "a finite number in its range");
   const std::string& problem() const { return problem_; }
-  std::string_view expected() const { return expected_; }
+  const std::string& expected() const { return expected_; }
 
  protected:
   ~OperatorFields() = default;
 
  private:
   std::string problem_;
-  std::string_view expected_;
+  std::string expected_;
 };
 
 // Columns and their texts.

@@ -15,7 +15,8 @@ struct PublishedRun {
   // Fields of ParallelPlan and Training that the publication states: first those of all its runs, then those of this
   // run. If a field occurs twice, the last value holds.
   std::vector<Assignment> set;
-  Seconds step;  // measured
+  Seconds step;            // measured
+  std::string place = {};  // of the run in its file, for errors: "runs.json#/runs/3"
   friend bool operator==(const PublishedRun&, const PublishedRun&) = default;
 };
 

@@ -182,7 +182,7 @@ class ProgramQueue::Engine {
   // What is under way belongs to the last copy.
   void move_record(std::uint32_t id, double shift, std::int32_t microbatches);
 
-  static constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64;
+  static constexpr std::size_t kBorders = 64, kUnreadOfAnActor = 64, kStatesAhead = 64;
   static constexpr std::size_t kMostMeasured = 16;  // of a fragment: each has a state for every node
   static constexpr std::uint64_t kNoReference = ~std::uint64_t{0};
 
@@ -200,7 +200,7 @@ class ProgramQueue::Engine {
   std::vector<std::uint32_t> meetings_;        // actors that have come
   std::vector<std::uint32_t> ready_, touched_, starting_;
   double latest_ = 0;
-  std::uint64_t events_ = 0;
+  std::uint64_t events_ = 0, encoded_ = 0;  // encoded_: actors in all states that were compared
   Measured* measured_ = nullptr;
   std::uint64_t settles_ = 0;
   bool was_calm_ = true;  // at the last of them, or when this one began

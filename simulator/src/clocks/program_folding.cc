@@ -80,6 +80,10 @@ std::int32_t ProgramQueue::Engine::base_of(std::uint32_t a) const {
 
 double ProgramQueue::Engine::recur(double now) {
   border_ = false;
+  // A state is as long as the pipeline. Where this has more stages than microbatches, each stage repeats its loop by
+  // itself while the others wait, and nothing recurs: states may then cost no more than the events.
+  if (encoded_ > events_ + kStatesAhead * actors_.size()) return now;
+  encoded_ += actors_.size();
   // A stage that runs ahead of the next one piles up messages: such a state does not recur.
   std::size_t unread = 0;
   for (const auto& arrived : arrivals_) unread += arrived.size();

@@ -31,10 +31,17 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--model gpt3-175", 1, "--model: unknown model .*did you mean \"gpt3-175b\""},
       {"--gpu h1000", 1, "--gpu: unknown GPU .*did you mean \"h100"},
       {"--cluster dgx-h10", 1, "--cluster: unknown cluster .*did you mean \"dgx-h100\""},
+      {"--inter pcie4-x16 --dp 16", 1, "--inter: PCI Express 4.0 x16 joins the GPUs of one node.*write --intra"},
       {"--inter ib-ndrr", 1, "--inter: unknown fabric .*did you mean \"ib-ndr\""},
       {"--schedule 1f1", 1, "schedule.*1f1.*did you mean \"1f1b\""},
       {"--model ''", 1, "--model"},
-      {"--model no/such/file.json", 1, "no/such/file.json: "},
+      {"--model no/such/file.json", 1,
+       "--model: \"no/such/file.json\" cannot be read; expected an id of .*No such file"},
+      {"--model /proc", 1, "--model: the folder \"/proc\" has no config.json; expected an id of .*or a folder with"},
+      {"--gpu no/such.json", 1, "--gpu: \"no/such.json\" cannot be read; expected an id of `ns-dist list gpus`"},
+      {"validate --runs no/such.json", 1,
+       "--runs: \"no/such.json\" cannot be read; expected the name of a file in configs/runs"},
+      {"validate --runs korthikanti", 1, "--runs: unknown .*did you mean \"korthikanti-2022\""},
       {"simulat", 2, "unknown command \"simulat\".*did you mean \"simulate\""},
       {"--tpp 8", 2, "unknown flag \"--tpp\".*did you mean --tp"},
       {"--gpus 64", 2, "unknown flag \"--gpus\".*; write --nodes N; `ns-dist search` has --gpus"},
@@ -122,6 +129,12 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"explain all_reduce 64MiB --ranks 1", 2, "--ranks: 1 is out of range"},
       {"explain all_reduce 64MiB --ranks 16 --algorithm rings", 1, "rings"},
       {"explain gemm 8x8x8 --pass backward", 2, "--pass: gemm has no backward pass; .*gradients are gemms"},
+      {"explain moe 8x8x8x8x9", 2, "SHAPE: moe: top_k is 9; expected at most experts"},
+      {"explain attention 1x32x64x64 --kv-heads 7", 2,
+       "SHAPE: attention: heads is 32; expected a multiple of kv_heads"},
+      {"explain all_reduce 0B", 2, "SHAPE: \"0B\" is out of range; expected 1 B to 1000000 TB"},
+      {"kernels --input /proc", 1, "/proc: this is a folder; expected a file of CSV, plain or gzipped"},
+      {"calibrate --gpu h100 --collectives /proc --output /dev/null", 1, "/proc: this is a folder"},
       {"explain moe 8x8x8x8x2 --pass backward", 2, "--pass: moe has no backward pass"},
       {"explain optimizer 8 --pass backward", 2, "--pass: optimizer has no backward pass"},
       {"explain gemm 8x8x8 --window 5", 2, "--window: is not a flag of gemm; expected only with attention"},
@@ -166,11 +179,19 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   write("type.json", replaced(model, "\"layers\": 96", "\"layers\": \"many\""));
   write("negative.json", replaced(model, "\"hidden\": 12288", "\"hidden\": -12288"));
   write("key.json", replaced(model, "\"layers\"", "\"layer\""));
+  const std::string cluster = read_text(source + "clusters/dgx-h100.json");
+  write("fabric.json", replaced(cluster, "\"ib-ndr\"", "\"no/such\""));
+  write("machine.json", replaced(gpu, "\"dgx-h100\"", "\"no/such\""));
+  const std::string runs = read_text(source + "runs/korthikanti-2022.json");
+  write("no_model.json", replaced(runs, "\"megatron-22b\"", "\"megatron-23b\""));
+  const std::string experts = read_text(source + "models/deepseek-v3.json");
+  write("shared.json", replaced(experts, "\"shared_expert_ffn\": 2048", "\"shared_expert_ffn\": 0"));
   write("list.json", "[1, 2, 3]");
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
   write("deep.json", "{\"schema\": " + deep + ", \"inputs\": {}}");
   write("wordy.json", "{\"schema\": \"" + std::string(1'000'000, 'x') + "\"}");
   write("rows.csv", "gpu,op,b,h\nh100,softmax,8,8\n");
+  write("library.csv", "gpu,op,b,h,library,latency_ms\nh100,layernorm,8,8,flash-9,0.1\n");
   write("binary.json", std::string("\xff\xfe\0\x01", 4));
   constexpr BadInput kInputs[] = {
       {"--gpu empty.json", 1, "empty.json:1:1"},
@@ -180,6 +201,12 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--model negative.json", 1, "negative.json#/hidden: .*-12288"},
       {"--model key.json", 1, "key.json#/layer: .*layers"},
       {"--model list.json", 1, "list.json"},
+      {"--model shared.json", 1,
+       "shared.json#/moe/shared_expert_ffn: 1 shared experts have no width; expected a whole"},
+      {"--cluster fabric.json", 1, "fabric.json#/levels/1/fabric: \"no/such\" cannot be read; expected an id of "},
+      {"--gpu machine.json", 1,
+       "usual_cluster of the GPU \"h100-sxm-80gb\": \"no/such\" cannot be read; expected an id of "},
+      {"validate --runs no_model.json", 1, "no_model.json#/runs/0/model: unknown model .*\"megatron-22b\""},
       {"--model deep.json", 1, "deep.json: nested deeper"},
       {"--gpu binary.json", 1, "binary.json:1:1"},
       {"--gpu deep.json", 1, "deep.json: nested deeper"},
@@ -188,6 +215,8 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--kernel-calibration deep.json", 1, "deep.json: nested deeper"},
       {"--calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
       {"--kernel-calibration wordy.json", 1, "wordy.json#/schema: \"x{100}\\.\\.\\.\" is not what is read here"},
+      {"calibrate --gpu h100 --kernels library.csv --output c.json", 1,
+       "library.csv:2: library is \"flash-9\"; expected one of [a-z, -]*eager"},
       {"kernels --input rows.csv --kernel-calibration deep.json", 1, "deep.json: nested deeper"},
       {"validate --data list.json --calibration deep.json", 1, "^ns-dist: [^\n]*deep.json: nested deeper[^\n]*\n$"},
       {"validate --data list.json --kernel-calibration none.json", 1, "\"none.json\" cannot be read"},

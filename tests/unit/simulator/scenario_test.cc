@@ -205,6 +205,25 @@ TEST(Resolve, NodesOfSeveralLevelsAreWhole) {
   EXPECT_EQ(scenario.cluster.spare_per_node(), 2);
 }
 
+// Pairs of GPUs on one PCIe without a size: as many pairs as the plan needs.
+TEST(Resolve, ANodeWithoutASizeHasRoomForThePlan) {
+  const ScratchFolder folder;
+  const std::string path = (folder.path() / "pairs.json").string();
+  std::ofstream(path) << R"({"schema": "ns-dist/cluster/1", "id": "pairs", "name": "Pairs", "gpu": "a100-sxm-80gb",
+    "levels": [{"fabric": "nvlink3-nvswitch", "size": 2}, {"fabric": "pcie4-x16"}], "sources": {"/levels": "a test"}})";
+  ScenarioSpec spec;
+  spec.set("machine/cluster", path).set("plan/dp", 7).set("training/global_batch", 14);
+  EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 8);
+  EXPECT_EQ(resolved(ScenarioSpec(spec).set("machine/inter", "ib-hdr")).cluster.gpus_per_node(), 8);
+  // How many GPUs so many nodes have is not known.
+  spec = ScenarioSpec().set("machine/cluster", path).set("machine/nodes", 1);
+  const auto unknown = resolve(spec, Catalog::built_in());
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().where, "machine/nodes");
+  EXPECT_EQ(unknown.error().hint, "write machine/gpus_per_node too");
+  EXPECT_EQ(resolved(spec.set("machine/gpus_per_node", 6)).plan.dp, 6);
+}
+
 // Racks of switches are nodes, whatever joins them; PCIe never leaves a node.
 TEST(Clusters, NodesEndWhereTheNetworkBegins) {
   Cluster cluster;
@@ -475,6 +494,21 @@ TEST(ReadScenario, TellsEveryMistakeAndItsPlace) {
   EXPECT_THAT(text, HasSubstr("report.json#/training: key \"micro_batch\" is missing"));
   EXPECT_THAT(text, HasSubstr("did you mean \"micro_batch\"?"));
   EXPECT_THAT(text, HasSubstr("report.json#/cluster/gpu/memory"));
+}
+
+// As a model's own file is.
+TEST(ReadScenario, TheModelIsCheckedAsAWhole) {
+  Scenario edited = small_scenario();
+  edited.model.kv_heads = 3 * edited.model.heads;
+  edited.model.moe = Experts{.experts = 4, .top_k = 8, .expert_ffn = 64};
+  edited.model.moe->shared_experts = 1;
+  const auto scenario = read_scenario(write_scenario(edited), "report.json");
+  ASSERT_FALSE(scenario);
+  const std::string text = to_text(scenario.error());
+  const std::string heads = std::to_string(edited.model.heads), keys = std::to_string(edited.model.kv_heads);
+  EXPECT_THAT(text, HasSubstr("report.json#/model/kv_heads: " + keys + " does not divide " + heads + " heads"));
+  EXPECT_THAT(text, HasSubstr("report.json#/model/moe/top_k: 8 of 4 experts cannot be chosen"));
+  EXPECT_THAT(text, HasSubstr("report.json#/model/moe/shared_expert_ffn: 1 shared experts have no width; expected"));
 }
 
 TEST(WriteScenario, SpellsKindsAsTheCatalogDoes) {

@@ -415,5 +415,22 @@ TEST(CheckRuns, TheBaselineIsTheMeanUtilization) {
   for (const RunCheck& check : *checks) EXPECT_NEAR(check.baseline / units::s, 1.5, 1e-12);
 }
 
+// Who wrote the file knows its keys, not the fields of a scenario.
+TEST(CheckRuns, MistakesNameTheRunInItsFile) {
+  const auto mistake_of = [](const char* model, std::vector<Assignment> set) {
+    const PublishedRun run{"a", "", model, "dgx-h100", std::move(set), 1 * units::s, "paper.json#/runs/3"};
+    const PublishedRuns runs{"paper", "Paper", "", {run}};
+    const auto checks = check_runs({&runs, 1}, Catalog::standard());
+    return checks ? "none" : to_text(checks.error());
+  };
+  EXPECT_THAT(mistake_of("gpt3-1.4b", {}), HasSubstr("paper.json#/runs/3/model: unknown model \"gpt3-1.4b\""));
+  EXPECT_THAT(mistake_of("gpt3-1.3b", {{"plan/tp", "x"}}), HasSubstr("paper.json#/runs/3/tp: "));
+  // A file that the run names has a place of its own.
+  const ScratchFolder folder;
+  const std::string path = (folder.path() / "model.json").string();
+  std::ofstream(path) << "{}";
+  EXPECT_THAT(mistake_of(path.c_str(), {}), ::testing::StartsWith(path + "#"));
+}
+
 }  // namespace
 }  // namespace ns_dist
