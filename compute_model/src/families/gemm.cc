@@ -31,7 +31,7 @@ constexpr std::array<Tile, 14> kTiles = {{
 constexpr double kLaunchAndDrain = 4250;           // clocks
 constexpr double kLeastSplit = 512;                // least k that a part of a split product keeps
 constexpr double kSplitSum = 5700;                 // clocks, to add up the parts
-constexpr double kLoadsPerClock = 9;             // of an SM: it keeps few bytes in flight
+constexpr double kLoadsPerClock = 9;               // of an SM: it keeps few bytes in flight
 constexpr double kGddrShare = 0.78, kShare = 0.8;  // of memory's bandwidth
 
 // Of data that a kernel uses again after `distance` bytes of other data went through L2: all of it is still there up to
