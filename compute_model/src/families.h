@@ -72,6 +72,9 @@ class Steps {
 inline constexpr double kExposedEpilogue = 0.5;
 Estimate estimate_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
                        DType dtype, const Roofline& roofline, Steps& steps);
+// The same in FP32, on vector units or AMD's FP32 matrix units, and in formats without matrix units.
+Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
+                              DType dtype, const Roofline& roofline, Steps& steps);
 // Half-precision and FP8 products on tensor units. An SM computes tile after tile at the nominal rate; power caps what
 // all SMs do together (`ceiling`, FLOP/s), whether or not the last wave fills them; memory and L2 feed both. So a
 // product that leaves SMs idle is slow where nothing else limits (A100: whole waves), and loses nothing where power
@@ -86,9 +89,6 @@ Tiled tensor_product(const Machine& machine, double batch, double m, double n, d
 double tensor_launch(const Machine& machine);
 // Of `a`, `b` (weights) and `c` bytes, those that a benchmark finds in L2.
 double bytes_found_in_l2(const Machine& machine, double a, double b, double c);
-// The same in FP32, on vector units or AMD's FP32 matrix units, and in formats without matrix units.
-Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, double n, double k, GemmLayout layout,
-                              DType dtype, const Roofline& roofline, Steps& steps);
 // `sums`: coefficients of kAttentionSum.
 Estimate estimate_attention(const Machine& machine, const Attention& op, DType dtype, const Roofline& roofline,
                             const Sums& sums, Steps& steps);

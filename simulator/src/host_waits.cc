@@ -66,7 +66,7 @@ std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const
 
 // How long the GPU waits in a run of `fragment`, by row of costs. `room` is room to work in.
 void find_waits(const Host& host, const Fragment& fragment, const std::vector<Launches>& parts,
-                const ProgramCosts& costs, std::vector<double>& room, std::vector<Seconds>& waits) {
+                const ProgramCosts& costs, std::vector<double>& room, std::vector<Forecast>& waits) {
   waits.clear();
   for (const ProgramCosts::Row& row : costs.rows) {
     const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
@@ -76,12 +76,13 @@ void find_waits(const Host& host, const Fragment& fragment, const std::vector<La
       const auto before = static_cast<std::ptrdiff_t>(parts[part].first);
       return before == 0 ? 0 : *std::max_element(room.begin(), room.begin() + before);
     };
-    Seconds& wait = waits.emplace_back();
+    Forecast& wait = waits.emplace_back();
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const Seconds hidden = host.blocking_launches ? Seconds() : (ended(p + 1) - ended(p)) * units::s;
       // Behind a read the GPU has nothing to do until the first launch.
-      wait += max(p == 0 ? Seconds() : parts[p].one, parts[p].all - hidden);
+      wait.latency += max(p == 0 ? Seconds() : parts[p].one, parts[p].all - hidden);
     }
+    wait.low = wait.high = wait.latency;
   }
 }
 
@@ -160,17 +161,13 @@ bool add_host_waits(const Host& host, double deviation, StepProgram& program, Pr
   if (host.cuda_graphs || !(host.launch_cost > Seconds())) return false;
   bool any = false;
   std::vector<double> room;
-  std::vector<Seconds> waits;
-  std::vector<Forecast> forecasts;
+  std::vector<Forecast> waits;
   for (Fragment& fragment : program.fragments) {
     find_waits(host, fragment, parts_of(host, fragment, program.works, deviation), costs, room, waits);
-    if (std::none_of(waits.begin(), waits.end(), [](Seconds wait) { return wait > Seconds(); })) continue;
+    if (std::none_of(waits.begin(), waits.end(), [](const Forecast& wait) { return wait.latency > Seconds(); }))
+      continue;
     any = true;
-    forecasts.assign(waits.size(), {});
-    for (std::size_t r = 0; r < waits.size(); ++r) {
-      forecasts[r].latency = forecasts[r].low = forecasts[r].high = waits[r];
-    }
-    const WorkId work = add_wait(kHostLaunches, forecasts, program, costs);
+    const WorkId work = add_wait(kHostLaunches, waits, program, costs);
     const auto first = static_cast<std::uint32_t>(fragment.dependencies.size());
     const std::vector<std::int32_t> after = fragment.exits;
     std::copy_if(after.begin(), after.end(), std::back_inserter(fragment.dependencies),

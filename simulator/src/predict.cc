@@ -127,19 +127,21 @@ Result<Priced> price_kernels(const Scenario& scenario, const Session& session, d
   return priced;
 }
 
-// What the GPU waits for `host`; returns whether it waits for launches anywhere.
-Result<bool> add_host(const Scenario& scenario, const Host& host, const Session& session, Priced& priced) {
+// What the GPU waits for `host`; `memory`: read where each step maps it anew. Returns whether it waits for launches
+// anywhere.
+bool add_host(const Scenario& scenario, const Host& host, const MemoryBudget& memory, Priced& priced) {
   const bool waits = add_host_waits(host, scenario.constants.hosts, priced.program, priced.costs);
-  if (host.empty_cache) {
-    NS_TRY(const MemoryBudget memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
-    add_memory_mapping(scenario, memory, priced.program, priced.costs);
-  }
+  if (host.empty_cache) add_memory_mapping(scenario, memory, priced.program, priced.costs);
   return waits;
 }
 
 Result<Priced> price(const Scenario& scenario, const Session& session, double kernel_efficiency = 1) {
   NS_TRY(Priced priced, price_kernels(scenario, session, kernel_efficiency));
-  NS_TRY_VOID(add_host(scenario, scenario.host, session, priced));
+  MemoryBudget memory;
+  if (scenario.host.empty_cache) {
+    NS_TRY(memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
+  }
+  add_host(scenario, scenario.host, memory, priced);
   return priced;
 }
 
@@ -148,25 +150,23 @@ struct HostRange {
   Seconds shorter, longer;
 };
 
-// A host that never lets the GPU wait has a range, too: a slower one may.
-Result<HostRange> host_range(const Priced& kernels, const Scenario& scenario, const Session& session) {
-  const Scenario alone = without_sharing(scenario);
-  const auto with_host = [&](double times, Priced& priced) {
-    priced = kernels;
-    return add_host(alone, alone.host.with_launches(times), session, priced);
-  };
-  const auto step = [&](const Priced& priced) { return step_of(priced.program, priced.costs, alone, session); };
+// `priced`: `kernels` with the scenario's host, for which the GPU `waits` or not. A host that never lets the GPU wait
+// has a range, too: a slower one may.
+Result<HostRange> host_range(const Priced& kernels, const Priced& priced, bool waits, const MemoryBudget& memory,
+                             const Scenario& scenario, const Session& session) {
   const double spread = scenario.host.launch_spread.value;
-  Priced priced;
-  NS_TRY(const bool slow_waits, with_host(spread, priced));
-  if (!slow_waits || spread == 1) return HostRange{};
-  NS_TRY(const Seconds slow, step(priced));
-  NS_TRY(const bool waits, with_host(1, priced));
+  if (spread == 1) return HostRange{};
+  const Scenario alone = without_sharing(scenario);
+  const auto step = [&](const Priced& all) { return step_of(all.program, all.costs, alone, session); };
+  Priced other = kernels;
+  if (!add_host(alone, alone.host.with_launches(spread), memory, other)) return HostRange{};
+  NS_TRY(const Seconds slow, step(other));
   NS_TRY(const Seconds same, step(priced));
   Seconds fast = same;
   if (waits) {
-    NS_TRY_VOID(with_host(1 / spread, priced));
-    NS_TRY(fast, step(priced));
+    other = kernels;
+    add_host(alone, alone.host.with_launches(1 / spread), memory, other);
+    NS_TRY(fast, step(other));
   }
   return HostRange{max(Seconds(), same - fast), max(Seconds(), slow - same)};
 }
@@ -266,11 +266,12 @@ Result<Seconds> step_time(const Scenario& scenario, const Session& session, doub
 }
 
 Result<Prediction> predict(const Scenario& scenario, const Session& session) {
-  NS_TRY(Priced priced, price_kernels(scenario, session, 1));
-  NS_TRY(const HostRange hosts, host_range(priced, scenario, session));
-  NS_TRY_VOID(add_host(scenario, scenario.host, session, priced));
+  NS_TRY(const Priced kernels, price_kernels(scenario, session, 1));
   Prediction prediction;
   NS_TRY(prediction.memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
+  Priced priced = kernels;
+  const bool waits = add_host(scenario, scenario.host, prediction.memory, priced);
+  NS_TRY(const HostRange hosts, host_range(kernels, priced, waits, prediction.memory, scenario, session));
   prediction.program = std::move(priced.program);
   prediction.costs = std::move(priced.costs);
   const auto timed = run_and_analyze(prediction.program, prediction.costs, queue_options(scenario));

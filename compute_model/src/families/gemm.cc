@@ -11,6 +11,7 @@
 namespace ns_dist {
 namespace {
 
+// Shares and constants: tensor_product() in families.h says where they come from.
 constexpr std::array<Tile, 14> kTiles = {{
     {256, 128, 1.00, "256x128"},
     {128, 256, 1.00, "128x256"},
@@ -47,8 +48,6 @@ double both(double compute, double memory) {
   const double slower = std::max(compute, memory), share = std::min(compute, memory) / slower;
   return slower * std::pow(1 + share * share * std::sqrt(share), 0.4);
 }
-
-double memory_bandwidth(const Machine& machine) { return machine.bandwidth * (machine.gddr ? kGddrShare : kShare); }
 
 }  // namespace
 
@@ -88,7 +87,7 @@ Tiled tensor_product(const Machine& machine, double batch, double m, double n, d
   const double larger = std::max(tiles_alone, powered), ratio = std::min(tiles_alone, powered) / larger;
   const double square = ratio * ratio;
   product.compute = larger * std::cbrt(std::sqrt(1 + square * square * square));  // a norm of order 6
-  const double bandwidth = memory_bandwidth(machine);
+  const double bandwidth = machine.bandwidth * (machine.gddr ? kGddrShare : kShare);
   const double bytes = batch * (m * k + n * k + m * n) * element;
   const double resident =
       sustained ? 0

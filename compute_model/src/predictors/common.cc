@@ -6,11 +6,6 @@ namespace ns_dist {
 
 using namespace units;
 
-double tensor_seconds(const Machine& machine, double batch, double m, double n, double k, DType dtype, double ceiling,
-                      bool sustained) {
-  return tensor_launch(machine) + tensor_product(machine, batch, m, n, k, dtype, ceiling, sustained).seconds;
-}
-
 // Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
 // 64 bytes a clock (the other half of L2's slices is a hop away since A100). 0.7: L2 is never wholly one kernel's.
 double warm_seconds(const Machine& machine, double bytes) {

@@ -38,13 +38,15 @@ void write_moe(FeatureWriter& w, const Machine& machine, const Operator& whole, 
   w.add_log("log_waves_up", active * std::ceil(rows / 128) * std::ceil(2 * inter / 128) / machine.sms);
   w.add_log("log_weights_l2", weights / machine.l2);
   w.add_log("log_activations_l2", activations / machine.l2);
-  // Both products as batches of one for each expert that has a token, what passes between them once more, and 18 us of
-  // routing and permutation. With that, constants common to all GPUs, published tables of A100, L40S, H100, H200, B200,
-  // B300 and GB200 scatter by 17-22 % about the base of each; one roofline of all work by 21-34 %.
+  // Both products as batches of one for each expert that has a token, what passes between them once more, and 44,000
+  // clocks of routing and permutation. With that, constants common to all GPUs, published tables of A100, L40S, H100,
+  // H200, B200, B300 and GB200 scatter by 17-22 % about the base of each; one roofline of all work by 21-34 %.
   const double between = pairs * (4 * hidden + 3 * inter) * element;
-  w.out.base =
-      44e3 / machine.clock_rate + tensor_seconds(machine, active, rows, 2 * inter, hidden, dtype, peak, false) +
-      tensor_seconds(machine, active, rows, hidden, inter, dtype, peak, false) + between / (0.87 * machine.bandwidth);
+  const auto product = [&](double n, double k) {
+    return tensor_launch(machine) + tensor_product(machine, active, rows, n, k, dtype, peak, false).seconds;
+  };
+  w.out.base = 44e3 / machine.clock_rate + product(2 * inter, hidden) + product(hidden, inter) +
+               between / (0.87 * machine.bandwidth);
   w.out.waves = up.waves + down.waves;
   gpu_ratios(w, machine, machine.peak(dtype), machine.ceiling(dtype));
 }

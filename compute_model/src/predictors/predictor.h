@@ -82,10 +82,6 @@ constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel, as in machine.cc
 // 64 bytes a clock (the other half of L2's slices is a hop away since A100).
 double warm_seconds(const Machine& machine, double bytes);
 
-// Of tensor_product(), with its launch.
-double tensor_seconds(const Machine& machine, double batch, double m, double n, double k, DType dtype, double ceiling,
-                      bool sustained);
-
 struct TileFit {
   double share;  // of the padded, quantised work that is asked for: 1 is a perfect fit
   double tail;   // filled share of the last wave
