@@ -35,8 +35,8 @@ a skewed router favours no expert|core/src/operator.cc|s@if (!(skew > 0)) return
 a softmax goes backward with one input|core/src/operator.cc|s@(forward ? 1 : 2) \* count@(forward ? 1 : 1) * count@|unit_core
 the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op.stride)) + 1;@d(op.stride));@|unit_core
 a GPT-2's MLP is no wider than the model|core/src/hugging_face.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
-a tile has no ramp|compute_model/src/families/gemm.cc|s@(k / split + ramp)@(k / split)@|unit_compute_model property_compute_model
-launches take seconds|compute_model/src/families/gemm.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / 1.5e9@|unit_compute_model property_compute_model
+a tile has no ramp|compute_model/src/families/gemm.cc|s@(k / split + ramp)@(k / split + 0 * ramp)@|unit_compute_model property_compute_model
+launches take seconds|compute_model/src/families/gemm.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / (1.5e9 + 0 * machine.clock_rate)@|unit_compute_model property_compute_model
 one copy of the weights stays in L2|compute_model/src/families/gemm.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model
 long runs do not heat the board|compute_model/src/families/gemm.cc|s@persistent_kernels ? 0.95 : 1.03@persistent_kernels ? 1.07 : 1.07@|unit_compute_model property_compute_model
 waves are not rounded up|compute_model/src/families.h|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
