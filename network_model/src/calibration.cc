@@ -13,31 +13,32 @@ constexpr std::array kAllKinds = {
 
 std::size_t index_of(CollectiveKind kind) { return static_cast<std::size_t>(kind); }
 
-Corrected corrected_of(const CalibrationCurve& curve, bool measured) {
+Corrected corrected_of(const CalibrationCurve& curve, Corrected::Source source) {
   Correction::Knots knots{};
   std::copy_n(curve.log_ratio.begin(), std::min(curve.log_ratio.size(), knots.size()), knots.begin());
   Correction correction(knots);
   for (const CalibrationStep& step : curve.steps) {
     correction.add({knot_coordinate(step.modeled / units::s), step.height});
   }
-  return {correction, curve.deviation, curve.deviation_short, measured, true};
+  return {correction, curve.deviation, curve.deviation_short, source, true};
 }
 
 Corrected mixed(const Corrected& a, const Corrected& b, double weight) {
   return {a.correction.mixed(b.correction, weight), (1 - weight) * a.deviation + weight * b.deviation,
-          (1 - weight) * a.deviation_short + weight * b.deviation_short, false, true};
+          (1 - weight) * a.deviation_short + weight * b.deviation_short,
+          std::max({a.source, b.source, Corrected::Source::kOthers}), true};
 }
 
 // The correction of a family without measurements: the mean over the n measured families, with the weight n / (n + 1),
 // and no correction with the rest. Leaving out one family at a time showed that families share about half of their
 // differences to NCCL's constants.
 Corrected mean_of(const std::vector<const CalibrationCurve*>& curves) {
-  Corrected mean = corrected_of(*curves.front(), false);
+  Corrected mean = corrected_of(*curves.front(), Corrected::Source::kOthers);
   for (std::size_t i = 1; i < curves.size(); ++i) {
-    mean = mixed(mean, corrected_of(*curves[i], false), 1 / static_cast<double>(i + 1));
+    mean = mixed(mean, corrected_of(*curves[i], Corrected::Source::kOthers), 1 / static_cast<double>(i + 1));
   }
   const auto count = static_cast<double>(curves.size());
-  mean = mixed(mean, {Correction(), 0, 0, false, true}, 1 / (count + 1));
+  mean = mixed(mean, {}, 1 / (count + 1));
   // Standard deviation of the logarithm of the ratio between families, from leaving out one family at a time.
   constexpr double kBetweenFamilies = 0.12;
   mean.deviation = std::hypot(mean.deviation, kBetweenFamilies);
@@ -45,14 +46,30 @@ Corrected mean_of(const std::vector<const CalibrationCurve*>& curves) {
   return mean;
 }
 
+// The route through the host's memory as physics has it: the host moves one message at a time, into its memory and out
+// of it, so that the transfers of n ranks take 2n times as long. The measured L40S: 1.2, 5 and 17 times with 2, 4
+// and 8.
+Corrected through_host(std::size_t ranks) {
+  constexpr double kLatency = 10e-6;  // s: what a collective takes without its transfers, on either route
+  Correction::Knots knots{};
+  for (std::size_t k = 0; k < knots.size(); ++k) {
+    const double seconds = time_at(static_cast<double>(k));
+    const double transfer = std::max(0.0, seconds - kLatency);
+    knots[k] = std::log1p((2 * static_cast<double>(ranks) - 1) * transfer / seconds);
+  }
+  return {Correction(knots), 0, 0, Corrected::Source::kOthers, true};
+}
+
 // GPUs without NVLink whose route over PCIe nobody measured: their transfers go directly, as NCCL's constants have it,
-// or through the host's memory as on the measured L40S, up to 14 times slower. The forecast lies between the two in
-// logarithms, and the interval holds both.
-Corrected of_unknown_route(const CalibrationCurve& through_host) {
-  Corrected between = mixed({Correction(), 0, 0, false, true}, corrected_of(through_host, false), 0.5);
-  constexpr double kRoute = 0.8;  // half of ln(13.8), the most that the host costs, at 90 %
-  between.deviation = std::hypot(between.deviation, kRoute);
-  between.deviation_short = std::hypot(between.deviation_short, kRoute);
+// or through the host's memory. The forecast lies between the two in logarithms, and the interval holds both.
+Corrected of_unknown_route(const Corrected& host, std::size_t ranks) {
+  Corrected between = mixed({}, host, 0.5);
+  constexpr double kDirect = 0.223;  // ln 1.25: NCCL's constants of transfers against measurements
+  const double most = std::max(host.correction.knots().back(), std::log(2 * static_cast<double>(ranks)));
+  const double route = (most / 2 + kDirect) / kQuantile;
+  between.deviation = std::hypot(between.deviation, route);
+  between.deviation_short = std::hypot(between.deviation_short, route);
+  between.source = Corrected::Source::kUnknownRoute;
   return between;
 }
 
@@ -94,7 +111,8 @@ Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& c
   }
   for (const CalibrationCurve& curve : calibration.curves) {
     if (curve.fabric == name_of(LinkClass::kNetwork) && !curve.cluster.empty() && curve.cluster == cluster.id) {
-      across_nodes_.push_back({curve.kind, curve.ranks, curve.ranks_per_node, corrected_of(curve, true)});
+      across_nodes_.push_back(
+          {curve.kind, curve.ranks, curve.ranks_per_node, corrected_of(curve, Corrected::Source::kMeasured)});
     }
   }
 }
@@ -107,12 +125,15 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
   const std::string_view family = generation_of(cluster.gpu.architecture);
   // The curves of this link class, by row and number of ranks.
   std::vector<std::array<std::vector<const CalibrationCurve*>, kMostRanks + 1>> measured(kAllKinds.size() * 4);
+  bool any_measured = false;
   for (const CalibrationCurve& curve : calibration.curves) {
     if (curve.ranks < 2 || curve.ranks > static_cast<std::int64_t>(kMostRanks)) continue;
     if (curve.fabric != name_of(link_class)) continue;
     const Transport transport = curve.in_switch ? Transport::kSwitch : Transport::kMessages;
     measured[row(curve.kind, transport, curve.integer)][static_cast<std::size_t>(curve.ranks)].push_back(&curve);
+    any_measured = true;
   }
+  const bool unmeasured_route = link_class == LinkClass::kPcie && may_go_through_host(cluster.gpu) && !any_measured;
   const auto general = [](const CalibrationCurve& curve) { return curve.cluster.empty() && curve.gpu.empty(); };
   // The first of these that there are: curves of this cluster, of its GPU, of its family; the mean over families.
   const auto look_up = [&](CollectiveKind kind, Transport transport, bool integer, std::size_t ranks) -> Corrected {
@@ -126,9 +147,10 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
         first([&](const auto& curve) { return !curve.cluster.empty() && curve.cluster == cluster.id; });
     if (!own) own = first([&](const auto& curve) { return curve.cluster.empty() && curve.gpu == cluster.gpu.id; });
     if (!own) own = first([&](const auto& curve) { return general(curve) && curve.architecture == family; });
-    if (own) return corrected_of(*own, true);
+    if (own) return corrected_of(*own, Corrected::Source::kMeasured);
     if (link_class == LinkClass::kPcie) {
-      return may_go_through_host(cluster.gpu) ? of_unknown_route(*curves.front()) : Corrected{};
+      if (!may_go_through_host(cluster.gpu)) return {};
+      return of_unknown_route(corrected_of(*curves.front(), Corrected::Source::kOthers), ranks);
     }
     std::vector<const CalibrationCurve*> others, alike;
     for (const CalibrationCurve* curve : curves) {
@@ -152,7 +174,10 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
           if (!found.found && integer) found = look_up(kind, transport, false, ranks);
           if (!found.found && measured_like(kind) != kind) {
             found = look_up(measured_like(kind), transport, false, ranks);
-            found.measured = false;
+            found.source = std::max(found.source, Corrected::Source::kOthers);
+          }
+          if (!found.found && unmeasured_route && transport == Transport::kMessages) {
+            found = of_unknown_route(through_host(ranks), ranks);
           }
           if (!found.found) continue;
           any = true;

@@ -16,12 +16,19 @@ CollectiveKind measured_like(CollectiveKind kind);
 // Bytes from which most machines are bound by bandwidth. Shorter messages have an interval of their own.
 inline constexpr double kLongMessage = 1 << 20;
 
+inline constexpr double kQuantile = 1.645;  // standard deviations from the middle of a normal distribution to its 95 %
+
 struct Corrected {
+  enum class Source {
+    kMeasured,      // on this family (or cluster), this collective and this number of ranks
+    kOthers,        // on other families, collectives or numbers of ranks
+    kUnknownRoute,  // nowhere: between two routes that transfers over PCIe may take
+  };
   Correction correction;
   double deviation = 0;        // of the logarithm of time, from kLongMessage
   double deviation_short = 0;  // below
-  bool measured = false;       // on this family (or cluster), this collective and this number of ranks
-  bool found = false;          // false: no measurement applies; `correction` changes nothing
+  Source source = Source::kOthers;
+  bool found = false;  // false: no measurement applies; `correction` changes nothing
 };
 
 // The corrections of one cluster, looked up once.

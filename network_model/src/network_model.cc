@@ -190,9 +190,9 @@ class NetworkModel final : public NetworkCost {
     double low = latency, high = latency;
     if (corrected) {
       // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
-      constexpr double kQuantile = 1.645, kBetweenMachines = 0.03;
+      constexpr double kBetweenMachines = 0.03;
       const double deviation = call.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
-      const double factor = std::exp(kQuantile * std::hypot(deviation, kBetweenMachines));
+      const double factor = std::exp(network::kQuantile * std::hypot(deviation, kBetweenMachines));
       low = latency / factor;
       high = latency * factor;
     } else {
@@ -208,7 +208,8 @@ class NetworkModel final : public NetworkCost {
     forecast.utilization = latency > 0 ? floor / latency : 1;
     forecast.method = best.algorithm->methods[static_cast<std::size_t>(best.protocol)];
     constexpr double kLargestMeasured = 1 << 30;  // bytes; a fit knows changes of protocol up to here
-    forecast.extrapolated = !corrected || !corrected->measured || call.bytes > kLargestMeasured || call.imbalance > 1;
+    forecast.extrapolated = !corrected || corrected->source != Corrected::Source::kMeasured ||
+                            call.bytes > kLargestMeasured || call.imbalance > 1;
     return forecast;
   }
 
@@ -218,6 +219,20 @@ class NetworkModel final : public NetworkCost {
   network::Allowed allowed_;
   bool strict_;
 };
+
+// What `explain` says of a correction.
+std::string_view text_of(Corrected::Source source) {
+  switch (source) {
+    case Corrected::Source::kMeasured:
+      return "measured on this generation over NCCL's constants";
+    case Corrected::Source::kOthers:
+      return "measured on other groups or generations over NCCL's constants";
+    case Corrected::Source::kUnknownRoute:
+      return "between the direct route and that through the host's memory: nobody measured which; ns-dist calibrate "
+             "--collectives tells it";
+  }
+  return "";
+}
 
 Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   Placement placement;
@@ -276,8 +291,7 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   result.forecast = to_forecast(call, best);
   if (const Corrected* corrected = best.corrected) {
     result.steps.push_back({"correction", fmt::format("x {:.3f}", best.time / best.choice.cost.time()),
-                            corrected->measured ? "measured on this generation over NCCL's constants"
-                                                : "measured on other groups or generations over NCCL's constants"});
+                            std::string(text_of(corrected->source))});
   }
   if (best.one_node > best.time) {
     result.steps.push_back({"one node alone", duration(best.one_node),

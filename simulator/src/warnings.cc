@@ -32,19 +32,36 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
                                              100 * (outside / length), fmt::join(names, ", "), rest)};
 }
 
-// Where most of a wide interval is the host's: the GPU nearly waits for launches, and hosts differ.
-std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds step) {
+// How much longer `counted` entries make the step at the upper end of their intervals; nothing where that is not wide.
+template <typename Counted>
+Seconds wide_above(const std::vector<PathEntry>& path, Seconds step, Counted counted) {
   constexpr double kWide = 0.1;  // of the step. Chosen, not fitted
   Seconds longer;
   for (const PathEntry& entry : path) {
-    if (entry.name == kHostLaunches) {
-      longer += static_cast<double>(entry.count) * (entry.forecast.high - entry.forecast.latency);
-    }
+    if (counted(entry)) longer += static_cast<double>(entry.count) * (entry.forecast.high - entry.forecast.latency);
   }
-  if (longer < kWide * step) return std::nullopt;
+  return longer < kWide * step ? Seconds() : longer;
+}
+
+// The GPU nearly waits for launches, and hosts differ.
+std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds step) {
+  const Seconds longer = wide_above(path, step, [](const PathEntry& entry) { return entry.name == kHostLaunches; });
+  if (longer == Seconds()) return std::nullopt;
   return Warning{"slow_host", fmt::format("a slow host makes the step up to {:.0f} % longer, which is in its interval: "
                                           "host/launch_cost is what a launch takes on yours",
                                           100 * (longer / step))};
+}
+
+// Nobody measured how the GPUs of this machine reach each other.
+std::optional<Warning> unmeasured_collectives(const std::vector<PathEntry>& path, Seconds step) {
+  const Seconds longer = wide_above(path, step, [](const PathEntry& entry) {
+    return entry.forecast.extrapolated && enumerator_from_name<CollectiveKind>(entry.kind);
+  });
+  if (longer == Seconds()) return std::nullopt;
+  return Warning{"unmeasured_collectives",
+                 fmt::format("collectives that nobody measured on such a machine make the step up to {:.0f} % longer, "
+                             "which is in its interval: measure a few on yours, ns-dist calibrate --collectives",
+                             100 * (longer / step))};
 }
 
 // An algorithm or a protocol that was asked for and that no collective of the step can run.
@@ -177,6 +194,9 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   for (const std::string& read : scenario.model.warnings) found.push_back({"model_read_otherwise", read});
   if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
   if (auto host = slow_host(prediction.critical_path, prediction.step)) found.push_back(*std::move(host));
+  if (auto unmeasured = unmeasured_collectives(prediction.critical_path, prediction.step)) {
+    found.push_back(*std::move(unmeasured));
+  }
   const GroupReach reach = group_reach(plan);
   const auto across = [&](const char* code, const char* what, const char* field, std::int64_t degree,
                           std::int64_t reached) {

@@ -134,6 +134,23 @@ TEST(NetworkFit, AnUnknownRouteLiesBetweenBoth) {
   EXPECT_GT(forecast->high, 4 * published->latency);
 }
 
+// Where no machine of the kind was measured, the slower route is that of a host which moves one message at a time, in
+// and out: 2 x 8 ranks.
+TEST(NetworkFit, ARouteThatNobodyMeasuredHoldsTheHostsOwn) {
+  Cluster cluster = test::dgx_a100();
+  cluster.gpu.architecture = "ada";
+  cluster.levels = {{{"pcie", "PCIe", FabricKind::kPcie, 32 * GB / s, 1 * us}, 8, 1, 1}};
+  const Collective call{CollectiveKind::kAllGather, 1 * GiB, {0, {{8, 1}}}};
+  const auto published = (*make_network_model(cluster, {.calibrated = false}))->forecast(call);
+  const auto forecast = (*make_network_model(cluster, with({})))->forecast(call);
+  EXPECT_NEAR(forecast->latency / published->latency, 4, 0.01);
+  EXPECT_LT(forecast->low, published->latency);
+  EXPECT_GT(forecast->high, 16 * published->latency);
+  EXPECT_TRUE(forecast->extrapolated);
+  cluster.gpu.architecture = "volta";  // its servers have switches of PCIe
+  EXPECT_EQ((*make_network_model(cluster, with({})))->forecast(call)->latency, published->latency);
+}
+
 // Two machines of one family, 10 % apart: each keeps its own, a third of the family gets their mean.
 TEST(NetworkFit, TellsTheGpusOfAFamilyApart) {
   std::vector<Cluster> clusters = {test::dgx_a100(), test::dgx_a100(), test::dgx_a100()};

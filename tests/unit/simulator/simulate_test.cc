@@ -570,6 +570,20 @@ TEST(Simulate, WarnsWhereASlowHostMakesTheIntervalWide) {
   EXPECT_FALSE(warned(true));
 }
 
+// Two GPUs without NVLink may exchange tensors through their host; over NVLink the same exchange was measured.
+TEST(Simulate, WarnsWhereNobodyMeasuredTheCollectives) {
+  const auto warned = [](const char* gpu) {
+    ScenarioSpec spec;
+    spec.set("model", "gpt3-1.3b").set("machine/gpu", gpu).set("plan/tp", 2);
+    const Scenario scenario = *resolve(spec, Catalog::standard());
+    const auto report = simulate(scenario, *Session::make(scenario));
+    return std::any_of(report->warnings.begin(), report->warnings.end(),
+                       [](const Warning& each) { return each.code == "unmeasured_collectives"; });
+  };
+  EXPECT_TRUE(warned("rtx-pro-6000"));
+  EXPECT_FALSE(warned("h100"));
+}
+
 // Launches that the kernels hide on the usual host, and not on one that takes 1.5 times as long: the step does not wait
 // for the host, its interval reaches to the step of that one.
 TEST(Simulate, TheIntervalHoldsHostsThatOthersHave) {
