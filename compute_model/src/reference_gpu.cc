@@ -33,7 +33,7 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
   std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < weights.gpus.size(); ++i) {
     auto measured = make_machine(weights.gpus[i], machine.mode);
-    if (!measured) continue;
+    if (!measured || !teaches_others(weights, i)) continue;
     machines.push_back(*std::move(measured));
     indices.push_back(i);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "predictors/predictor.h"
 
@@ -25,6 +26,11 @@ Trees trees_for_siblings(const Corrector& on_measured_gpu) {
 
 bool carries_over(Predictor predictor, bool itself, bool same_generation) {
   return itself || (same_generation && kind_of(predictor).capacity.elsewhere != Elsewhere::kPhysics);
+}
+
+bool teaches_others(const PredictorWeights& weights, std::size_t gpu) {
+  const double all = std::accumulate(weights.rows.begin(), weights.rows.end(), 0.0);
+  return 100 * static_cast<double>(weights.rows[gpu]) * static_cast<double>(weights.rows.size()) >= all;
 }
 
 bool was_measured(const PredictorWeights& weights, std::size_t gpu, std::size_t kernel_class) {

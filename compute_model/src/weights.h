@@ -38,6 +38,7 @@ struct PredictorWeights {
   // Trees that see which GPU it is, and trees over all GPUs that see the shape alone.
   Corrector on_measured_gpu, on_other_gpu;
   Trees on_sibling;                           // the first trees of `on_measured_gpu`, by trees_for_siblings
+  std::vector<std::uint32_t> rows;            // of each GPU, that were fitted
   std::vector<std::uint32_t> kernel_classes;  // of each GPU, a bit for each kernel_class() that was measured there
   std::vector<Quantiles> measured;            // of each GPU and kernel class measured there, in this order
   Quantiles same_generation{}, other_generation{};  // of GPUs not measured, by whether their generation was
@@ -58,6 +59,10 @@ struct KernelWeights {
 
 // Index in `weights.gpus`; nothing for a GPU that was not measured.
 std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::string_view gpu);
+
+// Whether the `gpu`-th can be the nearest one of another GPU: trees hardly see rows that are fewer than a hundredth of
+// the mean of all GPUs.
+bool teaches_others(const PredictorWeights& weights, std::size_t gpu);
 
 // Whether measurements of one GPU are valid on others. GPUs that were measured in different ways teach nothing that is.
 bool learned_elsewhere(const PredictorWeights& weights);

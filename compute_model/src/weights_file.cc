@@ -174,9 +174,12 @@ Result<KernelWeights> read(std::string_view bytes, const std::string& where, con
     }
     NS_TRY(part.on_other_gpu,
            get(file, name + "/on_other_gpu", shared, text(name + "/on_other_gpu/trees") != "0", where, owner, check));
-    NS_TRY(part.kernel_classes, file.get<std::uint32_t>(name + "/kernel_classes"));
-    if (part.kernel_classes.size() != part.gpus.size()) {
-      return fail(bad(where, name + "/kernel_classes has another number of GPUs", std::to_string(part.gpus.size())));
+    for (const auto& [tensor, values] :
+         {std::pair("/rows", &part.rows), std::pair("/kernel_classes", &part.kernel_classes)}) {
+      NS_TRY(*values, file.get<std::uint32_t>(name + tensor));
+      if (values->size() != part.gpus.size()) {
+        return fail(bad(where, name + tensor + " has another number of GPUs", std::to_string(part.gpus.size())));
+      }
     }
     std::size_t intervals = 0;
     for (const std::uint32_t bits : part.kernel_classes) intervals += static_cast<std::size_t>(std::popcount(bits));
@@ -223,6 +226,7 @@ std::string to_safetensors(const KernelWeights& weights) {
     if (const SumKind* const kind = kind_of(predictor).sum) put(file, name, *kind, part.sums);
     describe("on_measured_gpu", part.on_measured_gpu);
     describe("on_other_gpu", part.on_other_gpu);
+    file.put<std::uint32_t>(name + "/rows", part.rows);
     file.put<std::uint32_t>(name + "/kernel_classes", part.kernel_classes);
     std::vector<float> measured;
     for (const Quantiles& quantiles : part.measured) {

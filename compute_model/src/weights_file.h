@@ -9,7 +9,7 @@
 
 namespace ns_dist {
 
-inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/6";
+inline constexpr std::string_view kWeightsSchema = "ns-dist/kernel-weights/7";
 std::string to_safetensors(const KernelWeights& weights);
 
 // Trees are used in place: the weights refer to `bytes`, which `owner` keeps alive; null where they live forever.

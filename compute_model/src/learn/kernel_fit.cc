@@ -327,8 +327,10 @@ class Fitter {
   PredictorWeights fit(std::vector<KernelFitScore>& scores) {
     PredictorWeights weights;
     for (const std::size_t g : present_) weights.gpus.push_back(data_sheet_of(gpus_[g]));
+    weights.rows.assign(present_.size(), 0);
     weights.kernel_classes.assign(present_.size(), 0);
     for (const Sample& sample : samples_) {
+      ++weights.rows[index_of(sample.gpu)];
       weights.kernel_classes[index_of(sample.gpu)] |= std::uint32_t{1}
                                                       << kernel_class(predictor_, sample.work, sample.mode);
     }
@@ -468,7 +470,8 @@ class Fitter {
     std::vector<Machine> machines;
     std::vector<std::size_t> indices;
     for (const std::size_t g : present_) {
-      if (!out.contains(g)) machines.push_back(machines_[g][0]), indices.push_back(g);
+      if (out.contains(g) || !teaches_others(names, index_of(g))) continue;
+      machines.push_back(machines_[g][0]), indices.push_back(g);
     }
     for (const std::size_t g : out) {
       const auto nearest = neighbor_of(machines_[g][0], machines);

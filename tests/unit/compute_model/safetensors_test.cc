@@ -93,6 +93,7 @@ KernelWeights small_weights() {
   const std::size_t shared = shape_features(kPredictor).size() + gpu_features(kPredictor).size();
   PredictorWeights part;
   part.gpus = {data_sheet_of(a100())};
+  part.rows = {1};
   part.kernel_classes = {1};
   const auto fill = [](Corrector& corrector, std::size_t inputs) {
     corrector.low.assign(inputs, -100);
@@ -172,10 +173,18 @@ TEST(KernelWeights, RefuseKernelClassesOfOtherGpus) {
   EXPECT_NE(to_text(read.error()).find("moe/kernel_classes"), std::string::npos) << to_text(read.error());
 }
 
+TEST(KernelWeights, RefuseRowsOfOtherGpus) {
+  KernelWeights weights = small_weights();
+  weights.predictors[static_cast<std::size_t>(Predictor::kMoe)]->rows.push_back(1);
+  const auto read = read_kernel_weights(to_safetensors(weights), "w");
+  ASSERT_FALSE(read);
+  EXPECT_NE(to_text(read.error()).find("moe/rows"), std::string::npos) << to_text(read.error());
+}
+
 TEST(KernelWeights, RefuseAnotherVersionAndOtherFeatures) {
   std::string bytes = to_safetensors(small_weights());
   std::string other = bytes;
-  other.replace(other.find("kernel-weights/6"), 16, "kernel-weights/9");
+  other.replace(other.find("kernel-weights/7"), 16, "kernel-weights/9");
   ASSERT_FALSE(read_kernel_weights(other, "w"));
   EXPECT_NE(to_text(read_kernel_weights(other, "w").error()).find("kernel-weights/9"), std::string::npos);
   other = bytes;

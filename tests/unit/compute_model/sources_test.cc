@@ -46,6 +46,17 @@ TEST(Sources, AnotherGpuIsTheNearestOneScaled) {
   EXPECT_EQ(source_of(slower, kProduct, Mode::kBurst), "nearest scaled") << "another data sheet of a measured GPU";
 }
 
+// A100-PCIe-80GB is nearer by its data sheet, but a few dozen of its products are not enough to learn from.
+TEST(Sources, AGpuWithFewRowsTeachesNoOther) {
+  const PredictorWeights& weights = *standard_weights(Predictor::kGemm);
+  const auto few = measured_index(weights, "a100-pcie-80gb");
+  ASSERT_TRUE(few);
+  EXPECT_LT(weights.rows[*few], 1000);
+  const ReferenceGpu reference = reference_gpu(weights, *make_machine(gpu_of("a100-pcie-40gb"), Mode::kBurst));
+  ASSERT_TRUE(reference.nearest);
+  EXPECT_EQ(weights.gpus[reference.nearest->neighbor.index].id, "a100-sxm-80gb");
+}
+
 // More bandwidth than H800 has would make H200 its neighbor, whose kernels are slower in places.
 TEST(Sources, AChangedGpuOfTheCatalogKeepsItsNeighbor) {
   const PredictorWeights& weights = *standard_weights(Predictor::kGemm);
