@@ -165,6 +165,8 @@ bool JsonReader::is_null(std::string_view key) const { return has(key) && value_
 
 bool JsonReader::is_boolean(std::string_view key) const { return has(key) && value_->find(key)->is_boolean(); }
 
+bool JsonReader::is_text(std::string_view key) const { return has(key) && value_->find(key)->is_string(); }
+
 std::string JsonReader::where(std::string_view key) const {
   return key.empty() ? where_ + "#" + pointer_ : fmt::format("{}#{}/{}", where_, pointer_, shortened(key));
 }

@@ -13,6 +13,8 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/session.h"
+#include "ns_dist/simulator.h"
 
 namespace ns_dist {
 namespace {
@@ -54,7 +56,7 @@ Model read_collected_model(JsonReader& reader, const Named& named) {
   model.gated_mlp = reader.boolean("gated_mlp", false, Presence::kRequired);
   model.vocabulary = reader.integer("vocab", 1, kMost);
   model.sequence = reader.integer("seq", 1, kMost);
-  model.tied_embeddings = reader.boolean("tied_embeddings", false, Presence::kRequired);
+  model.tied_embeddings = reader.boolean("tied_embeddings", !model.gated_mlp);  // as GPT's are, and Llama's are not
   // Rows do not tell norm, biases and positions: GPT-like models have LayerNorm, biases and dropout, the others (gated,
   // or with grouped queries) are Llama-like. Dropout is that of the family where the catalog has it.
   model.bias = model.dropout = !model.gated_mlp && model.kv_heads == model.heads;
@@ -87,6 +89,10 @@ struct Remark {
 constexpr Remark kRemarks[] = {
     {"no TP overlap", "plan/blocking_tp", "reductions"},  // of all of Megatron's overlap, its backward gathers are left
     {"no grad-reduce overlap", "plan/overlap_grad_reduce", "off"},
+    {"DP overlap, ", "plan/overlap_grad_reduce", "on"},
+    {"DP overlap, ", "plan/overlap_param_gather", "on"},
+    {", TP overlap", "plan/overlap_tp", "on"},
+    {"and PP overlap on", "plan/overlap_p2p", "on"},
 };
 
 // The number that follows `words` in `text`; nothing where they are not there.
@@ -104,7 +110,8 @@ void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run
   ScenarioSpec& spec = run.spec;
   const std::int64_t tp = reader.integer("tp", 1, kMost);
   spec.set("plan/tp", tp);
-  const std::int64_t pp = reader.integer("pp", 1, kMost), vpp = count(reader, "vpp", 1);
+  run.chunks_untold = reader.is_text("vpp");  // "unstated"
+  const std::int64_t pp = reader.integer("pp", 1, kMost), vpp = run.chunks_untold ? 1 : count(reader, "vpp", 1);
   spec.set("plan/pp", pp);
   spec.set("plan/vpp", vpp);
   const std::int64_t dp = reader.integer("dp", 1, kMost), cp = count(reader, "cp", 1), ep = count(reader, "ep", 1);
@@ -156,9 +163,9 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
   spec.set("machine/gpu", reader.text("gpu"));
   if (const std::string schedule = reader.text("schedule"); schedule != "none") spec.set("plan/schedule", schedule);
   const std::string recompute = reader.text("recompute");
-  spec.set("plan/recompute", recompute == "full"        ? Recompute::kFull
-                             : recompute == "selective" ? Recompute::kSelective
-                                                        : Recompute::kNone);
+  for (const Recompute known : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    if (recompute == enumerator_name(known)) spec.set("plan/recompute", known);
+  }
   const std::string dtype = reader.text("dtype");  // "bf16", "fp8", "mxfp8", ...
   const auto known = enumerator_from_name<Precision>(dtype);
   spec.set("training/dtype", known);
@@ -246,7 +253,8 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   if (const auto modules = recomputed_modules(reader.text("recompute", Presence::kOptional))) {
     spec.set("plan/recompute", std::string_view(*modules));
   }
-  spec.set("training/micro_batch", reader.integer("micro_batch", 1, kMost));
+  run.micro_batch_untold = reader.is_null("micro_batch");
+  if (!run.micro_batch_untold) spec.set("training/micro_batch", reader.integer("micro_batch", 1, kMost));
   spec.set("training/global_batch", reader.integer("global_batch", 1, kMost));
   spec.set("training/sequence", run.model.sequence);
   run.work =
@@ -272,6 +280,36 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
     spec.set("plan/flash_attention", reader.boolean("flash_attention", false));
   }
   return run;
+}
+
+// Of the micro-batches and chunks that the row's batch and layers allow, the fastest by our forecast whose tensors fit,
+// else the one that needs the least memory. What cannot be planned is none of them; of none, the row stays as it is.
+void choose_untold(CollectedRun& run, const Catalog& catalog) {
+  std::optional<std::pair<double, double>> least;  // memory beyond the GPU's, step
+  const auto told = scenario_of(run, catalog);
+  if (!told) return;
+  const std::int64_t batch_of_replica = told->training.global_batch / told->plan.dp;
+  const std::int64_t layers_of_stage = run.model.layers / told->plan.pp;
+  const std::int64_t most_micro = run.micro_batch_untold ? batch_of_replica : 1;
+  const std::int64_t most_chunks = run.chunks_untold ? layers_of_stage : 1;
+  for (std::int64_t micro = 1; micro <= most_micro; micro *= 2) {
+    for (std::int64_t chunks = 1; chunks <= most_chunks; ++chunks) {
+      if (batch_of_replica % micro != 0 || layers_of_stage % chunks != 0) continue;
+      CollectedRun candidate = run;
+      if (run.micro_batch_untold) candidate.spec.set("training/micro_batch", micro);
+      if (run.chunks_untold) candidate.spec.set("plan/vpp", chunks);
+      const auto scenario = scenario_of(candidate, catalog);
+      const auto session = scenario ? Session::make(*scenario) : Result<Session>(tl::unexpected(scenario.error()));
+      if (!session) continue;
+      const auto prediction = predict(*scenario, *session);
+      if (!prediction) continue;
+      const Bytes beyond = prediction->memory.peak() - scenario->cluster.gpu.memory;
+      const std::pair rank(std::max(0.0, beyond / units::B), prediction->step / units::s);
+      if (least && *least <= rank) continue;
+      least = rank;
+      run.spec = candidate.spec;
+    }
+  }
 }
 
 using nlohmann::ordered_json;
@@ -335,7 +373,7 @@ ordered_json rows_of_sweep(const ordered_json& sweep) {
 }  // namespace
 
 Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
-                                                      std::vector<Error>& mistakes) {
+                                                      std::vector<Error>& mistakes, RunRows wanted) {
   Named named;
   for (const CatalogEntry& entry : catalog.list(CatalogKind::kFramework)) {
     NS_TRY(Framework framework, catalog.framework(entry.id));
@@ -361,9 +399,11 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     std::vector<Error> errors;
     JsonReader reader(root[i], file.string(), errors, fmt::format("/{}", i));
     foreign(reader);
-    if (errors.empty() && !reader.boolean("recommended", false)) continue;
+    const bool recommended = reader.boolean("recommended", false);
+    if (errors.empty() && wanted != RunRows::kAll && recommended != (wanted == RunRows::kRecommended)) continue;
     CollectedRun run = read_row(reader, named);
     if (errors.empty()) {
+      if (run.micro_batch_untold || run.chunks_untold) choose_untold(run, catalog);
       runs.push_back(std::move(run));
     } else {
       mistakes.push_back(join(std::move(errors)));

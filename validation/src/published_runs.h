@@ -9,6 +9,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/model.h"
 #include "ns_dist/result.h"
+#include "ns_dist/run_suite.h"
 #include "ns_dist/scenario.h"
 #include "ns_dist/units.h"
 
@@ -21,15 +22,18 @@ struct CollectedRun {
   std::string work;         // size of the model, GPUs, batch and number format; what a plan is for, with `model`
   Model model;
   ScenarioSpec spec;  // all but the model
+  // What the row does not tell and its authors chose: `spec` has what is fastest by our forecast.
+  bool micro_batch_untold = false, chunks_untold = false;
   Seconds measured;
   Bytes memory;             // measured, of the fullest GPU; zero where the row has none
   std::string memory_kind;  // "allocated", "nvidia-smi", ...
 };
 
-// The recommended rows of `file`; its keys are those of check_run_collection (run_suite.h). A row with a mistake is
+// The `wanted` rows of `file`; its keys are those of check_run_collection (run_suite.h). A row with a mistake is
 // left out and noted in `mistakes`. Errors: a file that cannot be read, or is no JSON array.
 Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
-                                                      std::vector<Error>& mistakes);
+                                                      std::vector<Error>& mistakes,
+                                                      RunRows wanted = RunRows::kRecommended);
 
 // Whether its publication's title holds one of `titles`, or there are none.
 bool is_of(const CollectedRun& run, std::span<const std::string> titles);

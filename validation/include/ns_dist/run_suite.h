@@ -1,6 +1,7 @@
 // How far off are forecasts of training steps that others measured?
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/names.h"
 #include "ns_dist/published_run.h"
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
@@ -37,10 +39,10 @@ std::string to_markdown(std::span<const RunCheck> checks);
 struct RunSuite {
   std::string markdown;
   std::vector<Error> mistakes;  // rows that could not be read, each with its place
-  std::size_t rows = 0;         // recommended rows of the file
+  std::size_t rows = 0;         // wanted rows of the file
 };
 
-// Forecasts every row of `file` that has `recommended`: an array of objects
+// Forecasts every wanted row of `file`: an array of objects
 //
 //   id, config_key, source{title}, recommended,
 //   model{name, layers, hidden, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, seq, tied_embeddings, and for
@@ -61,12 +63,20 @@ struct RunSuite {
 // publication, the same for a constant utilization of each GPU and number format (fitted on these very rows), and the
 // 5th and 95th percentile of measured over forecast step with one vote for each publication: what the step's interval
 // is made of. `progress`, if any, gets the share that is done. Errors: a file that cannot be read, or is no JSON array.
+//
+// A row may lack micro_batch (null), or have a text in parallel.vpp ("unstated"): its authors chose these, so the
+// forecast takes the fastest ones that fit. Where recompute is none of none, selective and full, the framework's holds.
+enum class RunRows { kRecommended, kOther, kAll };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<RunRows> = {"recommended", "other", "all"};
+
 struct RunSuiteOptions {
   std::vector<std::string> titles;  // only publications whose title holds one of these; empty: all
   ScenarioSpec with;                // set on each row, after its own fields: calibrations of the machine that ran them
   // Also finds the constants of training (training_clock.h) and the launch cost anew without each publication and
   // forecasts it with them, in minutes.
   bool refit = false;
+  RunRows rows = RunRows::kRecommended;
 };
 Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
                                       const RunSuiteOptions& options = {},

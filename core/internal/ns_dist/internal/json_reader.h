@@ -69,6 +69,7 @@ class JsonReader {
   bool has(std::string_view key) const;
   bool is_null(std::string_view key) const;     // there, and null
   bool is_boolean(std::string_view key) const;  // there, and true or false
+  bool is_text(std::string_view key) const;     // there, and a string
   std::size_t error_count() const { return errors_->size(); }
   std::string where(std::string_view key = "") const;  // "file#/pointer/key"
 
