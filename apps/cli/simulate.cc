@@ -9,6 +9,7 @@
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
 #include "report_page.h"
+#include "report_text.h"
 #include "summary.h"
 #include "tables.h"
 

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "ns_dist/kernel_calibration.h"
+#include "ns_dist/session.h"
 #include "published_runs.h"
 #include "support/run_command.h"
 
