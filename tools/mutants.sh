@@ -11,9 +11,19 @@
 # of one library and one test program, so this is work for a night, not for every commit. Each file is put back; stop it
 # with an interrupt at any time. The last line counts.
 set -u
-build=${1:?usage: tools/mutants.sh BUILD [FROM [TO]]}
-from=${2:-1} to=${3:-1000}
+case ${1-} in
+  '' | -*)
+    sed -n '/^#   /s/^# *//p' "$0"
+    [ "${1-}" = --help ] && exit 0
+    exit 2
+    ;;
+esac
+build=$1 from=${2:-1} to=${3:-1000}
 cd "$(dirname "$0")/.." || exit 1
+if ! [ -f "$build/CMakeCache.txt" ]; then
+  echo "$build: not a configured build folder" >&2
+  exit 2
+fi
 export RC_PARAMS=seed=20220705 LC_ALL=C.UTF-8 # the random cases of ctest
 list=$(mktemp) kept=$(mktemp) output=$(mktemp)
 file=

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <thread>
 
+#include "commands.h"
 #include "ns_dist/files.h"
 #include "report_page.h"
 #include "terminal.h"
@@ -123,27 +123,17 @@ Result<Scenario> read_base(std::string path) {
   return read_scenario(report_in_page(text), path, plan);
 }
 
-// What to write for a flag that another command has. "": no command has it.
+// What to write for a flag that simulate or search has, and this command not. "": neither has it.
 std::string elsewhere(std::string_view command, std::string_view flag) {
-  constexpr std::array<std::string_view, 6> kOfSearch = {"--gpus",   "--tokens", "--deadline",
-                                                         "--prices", "--budget", "--sweep"};
-  constexpr std::array<std::string_view, 2> kOfSimulate = {"--what-if", "--trace"};
-  const auto among = [flag](const auto& flags) { return std::find(flags.begin(), flags.end(), flag) != flags.end(); };
-  if (command == "search" && among(kOfSimulate)) {
+  const auto among = [flag](const std::vector<std::string>& flags) {
+    return std::find(flags.begin(), flags.end(), flag) != flags.end();
+  };
+  if (command == "search" && among(simulate_flags())) {
     return fmt::format("write {} behind the command of an answer: `ns-dist simulate` has it", flag);
   }
-  if (command != "search" && among(kOfSearch)) {
-    return fmt::format("{}`ns-dist search` has {}", flag == "--gpus" ? "write --nodes N; " : "", flag);
-  }
-  return "";
-}
-
-std::vector<std::string> flags_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  return names;
+  if (among(simulate_flags())) return fmt::format("`ns-dist simulate` has {}", flag);
+  if (!among(search_flags())) return "";
+  return fmt::format("{}`ns-dist search` has {}", flag == "--gpus" ? "write --nodes N; " : "", flag);
 }
 
 }  // namespace
@@ -165,6 +155,14 @@ Result<unsigned> read_threads(const std::string& text) {
 Result<Mode> read_mode(std::string_view text) {
   if (const auto mode = enumerator_from_name<Mode>(text)) return *mode;
   return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained", "", {}});
+}
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
 }
 
 void add_work_flags(CLI::App& app, WorkFlags& flags) {
@@ -215,10 +213,12 @@ Result<Scenario> read_scenario_of(const WorkFlags& flags) {
   return resolve(spec, catalog, &base);
 }
 
-void warn_of(const Model& model) {
-  for (const std::string& warning : model.warnings) {
-    std::fputs(fmt::format("ns-dist: warning: {}: {}\n", model.name, with_flags(warning)).c_str(), stderr);
-  }
+void warn_of(const Scenario& scenario) {
+  const auto warn = [](const std::string& text) {
+    std::fputs(fmt::format("ns-dist: warning: {}\n", with_flags(text)).c_str(), stderr);
+  };
+  for (const std::string& text : warnings_of(scenario.model)) warn(fmt::format("{}: {}", scenario.model.name, text));
+  if (const std::string text = warning_of(scenario.cluster); !text.empty()) warn(text);
 }
 
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {

@@ -48,8 +48,11 @@ Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags);
 // The work that the flags describe: read, looked up, sized.
 Result<Scenario> read_scenario_of(const WorkFlags& flags);
 
-// Prints on standard error what of the model was not read as its file says it. Reports have it among their warnings.
-void warn_of(const Model& model);
+// "--tp", "--micro-batch", ...: the long flags of an app.
+std::vector<std::string> flags_of(const CLI::App& app);
+
+// Prints on standard error what should be doubted of the model and the machine. Reports have it among their warnings.
+void warn_of(const Scenario& scenario);
 
 // Parses, or returns the exit code after having printed help (0) or what is wrong with the command line (2).
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);

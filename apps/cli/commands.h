@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace ns_dist::cli {
 
@@ -27,6 +29,10 @@ int fit_command(int argc, const char* const* argv);
 int list_command(int argc, const char* const* argv);
 int validate_command(int argc, const char* const* argv);
 int version_command(int argc, const char* const* argv);
+
+// Their flags: what an error of another command says of one that it has not.
+std::vector<std::string> simulate_flags();
+std::vector<std::string> search_flags();
 
 inline constexpr std::array<Command, 14> kCommands = {{
     {"simulate", "what does one step of this training plan take, does it fit, where does the time go?",

@@ -500,7 +500,7 @@ int explain_command(int argc, const char* const* argv) {
     return report_error(
         {ErrorCode::kUsage,
          request.subject.empty() ? "nothing to explain" : fmt::format("nothing is called \"{}\"", request.subject),
-         "explain",
+         "SUBJECT",
          expected,
          did_you_mean(near, "as in: ns-dist explain gemm 8192x8192x8192"),
          {}});

@@ -221,7 +221,7 @@ int export_command(int argc, const char* const* argv) {
   }
   const auto scenario = read_scenario_of(flags);
   if (!scenario) return report_error(scenario.error());
-  warn_of(scenario->model);
+  warn_of(*scenario);
   const auto session = Session::make(*scenario);
   if (!session) return report_error(session.error());
   const auto step = unfold(*scenario, *session);

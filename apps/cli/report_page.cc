@@ -313,7 +313,7 @@ std::string repeat_section(const std::string& command) {
 Result<std::string> report_page(const Report& report, const Session& session, const std::string& command) {
   const std::size_t stages = report.memory.stages.size();
   NS_TRY(const StepOutline outlined, outline(report.scenario, session, picture_pieces(stages)));
-  const ordered_json json = ordered_json::parse(to_json(report));
+  const ordered_json json = ordered_json::parse(report_json(report));
   const bool forward = report.scenario.plan.passes == Passes::kForward;
   const std::string title = (forward ? "Forward passes of " : "One training step of ") + work_text(report);
   std::string body = answer(report) + time_section(report);

@@ -110,6 +110,12 @@ std::string settings_text(const ParallelPlan& plan) {
   return settings;
 }
 
+std::string report_json(Report report) {
+  for (Warning& warning : report.warnings) warning.message = with_flags(warning.message);
+  for (Improvement& improvement : report.improvements) improvement.change = with_flags(improvement.change);
+  return to_json(report);
+}
+
 std::string remedy_text(const Report& report) {
   const MemoryRemedy& remedy = *report.remedy;
   const Cluster& cluster = report.scenario.cluster;
@@ -123,9 +129,14 @@ std::string part_text(const Sensitivity& each) {
   return each.part == "all" ? each.name : fmt::format("{} x{:.4g}", each.name, each.factor);
 }
 
+std::string change_text(const Sensitivity& each) {
+  const std::string text = fmt::format("{:+.3f} %", 100 * each.change);
+  return text == "-0.000 %" ? "+0.000 %" : text;
+}
+
 std::string sensitivity_text(const Sensitivity& each) {
-  return fmt::format("{:<45}{:>10} {:>+9.3f} % of the step{}", part_text(each), duration_text(each.step),
-                     100 * each.change, each.fits ? "" : ", does not fit");
+  return fmt::format("{:<45}{:>10} {:>11} of the step{}", part_text(each), duration_text(each.step), change_text(each),
+                     each.fits ? "" : ", does not fit");
 }
 
 }  // namespace ns_dist::cli

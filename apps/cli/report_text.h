@@ -10,6 +10,9 @@
 
 namespace ns_dist::cli {
 
+// One JSON object. Texts for people name flags, as everywhere on the command line.
+std::string report_json(Report report);
+
 std::string work_text(const Report& report);          // "GPT-3 175B on 1,024 x NVIDIA H100 SXM5 80GB"
 std::string cluster_text(const Cluster& cluster);     // "NVIDIA DGX H100: 8 x NVLink 4, 128 x InfiniBand NDR"
 std::string degrees_text(const ParallelPlan& plan);   // "tp 8, pp 16, dp 8"
@@ -18,6 +21,8 @@ std::string settings_text(const ParallelPlan& plan);  // "1f1b schedule, ZeRO 1,
 
 // "memory bandwidth of the GPU x1.5"
 std::string part_text(const Sensitivity& sensitivity);
+// "-3.210 %", of the step
+std::string change_text(const Sensitivity& sensitivity);
 // "memory bandwidth of the GPU x1.5      20.1 s  -3.210 %"
 std::string sensitivity_text(const Sensitivity& sensitivity);
 

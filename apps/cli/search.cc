@@ -28,7 +28,7 @@
 namespace ns_dist::cli {
 namespace {
 
-struct Flags {
+struct SearchFlags {
   WorkFlags work;
   std::string gpus, threads, csv, page, sweep, output;
   std::string within = "10";
@@ -38,10 +38,21 @@ struct Flags {
   bool json = false, sensitivity = false, asynchronous = false;
 };
 
-// Flags whose values are tried one machine after the other, not within one space.
-constexpr std::string_view kMachines[] = {
-    "model",         "machine/gpu",   "machine/cluster",         "machine/nodes",          "machine/gpus_per_node",
-    "machine/intra", "machine/inter", "machine/intra_bandwidth", "machine/inter_bandwidth"};
+// Fields of machines, and what defaults depend on: their values are tried in one space after the other.
+constexpr std::string_view kMachines[] = {"model",
+                                          "framework",
+                                          "machine/gpu",
+                                          "machine/cluster",
+                                          "machine/nodes",
+                                          "machine/gpus_per_node",
+                                          "machine/intra",
+                                          "machine/inter",
+                                          "machine/intra_bandwidth",
+                                          "machine/inter_bandwidth"};
+
+// Headings of the flags that a sweep does not use.
+constexpr const char *kWhatIsSearched = "What is searched", *kWholeTraining = "The whole training",
+                     *kAnswer = "What comes back";
 
 constexpr std::string_view kObjectives[] = {"time", "cost", "energy"};  // in the order of Objective
 
@@ -90,7 +101,7 @@ Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
 }
 
 // One request for each machine that the flags describe. Errors: every value that cannot be read, all at once.
-Result<std::vector<SearchRequest>> read_requests(const Flags& flags) {
+Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
   SearchRequest common;
   std::vector<FieldValues> machines;
   std::vector<Error> errors;
@@ -99,6 +110,16 @@ Result<std::vector<SearchRequest>> read_requests(const Flags& flags) {
     const auto& text = flags.work.texts.at(field);
     if (!text) continue;
     if (!can_be_searched(field) && !is_machine(field)) {
+      const bool has_commas = description.values == "LIST" || description.values.starts_with("FILE");
+      if (!has_commas && text->find(',') != std::string::npos) {
+        errors.push_back({ErrorCode::kUsage,
+                          fmt::format("\"{}\" is a list", *text),
+                          std::string(field),
+                          "one value in a search",
+                          "search once for each, or write them into a file of --sweep",
+                          {}});
+        continue;
+      }
       ScenarioSpec one;
       one.set(field, std::string_view(*text));
       if (auto readable = check_values(one); !readable) {
@@ -211,7 +232,7 @@ Result<Seconds> read_duration(const std::string& text, std::string_view flag) {
                {}});
 }
 
-Result<SearchGoals> read_goals(const Flags& flags) {
+Result<SearchGoals> read_goals(const SearchFlags& flags) {
   SearchGoals goals;
   goals.from = flags.work.from;
   if (flags.tokens) {
@@ -373,7 +394,11 @@ class Searcher {
     return add(space);
   }
   Result<void> add(const SearchSpace& space) {
-    if (cases_.empty() || cases_.back().base.model != space.base().model) warn_of(space.base().model);
+    const Scenario& base = space.base();
+    const bool anew = cases_.empty() || cases_.back().base.model != base.model ||
+                      cases_.back().base.cluster.gpu.id != base.cluster.gpu.id ||
+                      cases_.back().base.cluster.id != base.cluster.id;
+    if (anew) warn_of(base);
     Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), space.base().cluster.gpu.id), 0);
     options_.progress = [&](double share) { progress.share(share); };
     NS_TRY(const Session session, Session::make(space.base()));
@@ -394,6 +419,12 @@ class Searcher {
   const std::vector<SearchCase>& cases() const { return cases_; }
   // Every member of a team knows the same.
   bool interrupted() const { return !cases_.empty() && cases_.back().result.interrupted; }
+  // Leaves out what has no plan, where something has.
+  void keep_answers_from(std::size_t first) {
+    const auto begin = cases_.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto none = [](const SearchCase& each) { return each.result.answers.empty(); };
+    if (!std::all_of(begin, cases_.end(), none)) cases_.erase(std::remove_if(begin, cases_.end(), none), cases_.end());
+  }
   void sort_sizes_from(std::size_t first) {
     std::stable_sort(cases_.begin() + static_cast<std::ptrdiff_t>(first), cases_.end(),
                      [](const SearchCase& a, const SearchCase& b) { return a.gpus < b.gpus; });
@@ -408,11 +439,13 @@ class Searcher {
 };
 
 // Twice as many GPUs each time until they are in time; then sizes between these and half of them. Where two sizes after
-// each other train no sooner than smaller ones, larger ones are not tried.
+// each other train no sooner than smaller ones, larger ones are not tried. Where no size has a plan, half as many each
+// time, to the one that trains soonest.
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
   NS_TRY(const Cluster cluster, cluster_of(request, catalog));
-  NS_TRY(std::int64_t gpus, first_size(request, goals, catalog));
+  NS_TRY(const std::int64_t smallest, first_size(request, goals, catalog));
+  const std::int64_t node = cluster.gpus_per_node();
   const std::size_t first = searcher.cases().size();
   std::optional<Seconds> least;
   int in_vain = 0;
@@ -427,13 +460,22 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
     return time && time->total <= *goals.deadline;
   };
   bool found = false;
+  std::int64_t gpus = smallest;
   for (; gpus <= kMostSearched && in_vain < 2 && !searcher.interrupted(); gpus *= 2) {
     NS_TRY(found, in_time(gpus));
     if (found) break;
   }
-  if (!found) return {};
+  if (!found) {
+    const bool down = !least;
+    for (gpus = smallest / 2; down && gpus >= node && in_vain == 0 && !searcher.interrupted(); gpus /= 2) {
+      NS_TRY(found, in_time(gpus));
+    }
+    searcher.keep_answers_from(first);
+    searcher.sort_sizes_from(first);
+    return {};
+  }
   for (const std::int64_t step : {gpus / 4, gpus / 8}) {
-    if (step % cluster.gpus_per_node() != 0 || searcher.interrupted()) continue;
+    if (step % node != 0 || searcher.interrupted()) continue;
     NS_TRY(const bool fewer, in_time(gpus - step));
     if (fewer) gpus -= step;
   }
@@ -477,49 +519,40 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
 
 // What the command line asks.
 struct Job {
-  Flags flags;
+  SearchFlags flags;
   SearchOptions options;
   std::vector<SearchRequest> requests;
   SearchGoals goals;
   std::string command;
 };
 
-// Reads the command line. Returns the exit code where there is nothing left to do.
-std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& job) {
-  CLI::App app{
-      "Which plan is best on this cluster? Flags of the plan and of the training take lists and ranges, as in\n"
-      "--tp 1,2,4,8 --micro-batch 1..8; every value of what is not given is tried.",
-      "search"};
-  set_up(app);
-  Flags& flags = job.flags;
-  const char *what = "What is searched", *group = "What comes back";
+void add_search_flags(CLI::App& app, SearchFlags& flags) {
   app.add_option("--gpus", flags.gpus, "size of the cluster; 256..16384: each twice the one before")
       ->type_name("LIST")
-      ->group(what);
+      ->group(kWhatIsSearched);
   app.add_option("--within", flags.within, "other answers are at most so much slower than the fastest [10]")
       ->type_name("PERCENT")
-      ->group(what);
+      ->group(kWhatIsSearched);
   app.add_option("--objective", flags.objective,
                  "time|cost|energy: what the table marks, and the order of --json; on one machine all agree [time]")
       ->type_name("NAME")
-      ->group(what);
-  app.add_option("--threads", flags.threads, "threads [one a core]")->type_name("N")->group(what);
-  const char* long_run = "The whole training";
+      ->group(kWhatIsSearched);
+  app.add_option("--threads", flags.threads, "threads [one a core]")->type_name("N")->group(kWhatIsSearched);
   app.add_option("--tokens", flags.tokens, "tokens of the whole training, as in 15T: how long does it take?")
       ->type_name("N")
-      ->group(long_run);
+      ->group(kWholeTraining);
   app.add_option("--deadline", flags.deadline, "as in 30d: which cluster is in time? Without --gpus: the least one")
       ->type_name("TIME")
-      ->group(long_run);
+      ->group(kWholeTraining);
   app.add_option("--prices", flags.prices, "what a GPU costs for an hour, JSON with its date: what does it cost?")
       ->type_name("FILE")
-      ->group(long_run);
+      ->group(kWholeTraining);
   app.add_option("--budget", flags.budget,
                  "for --tokens, in the currency of --prices, as in 2M: the most GPUs that it buys, and their plan")
       ->type_name("N")
-      ->group(long_run);
+      ->group(kWholeTraining);
   const auto option = [&](const char* flag, std::optional<std::string>& text, const char* type, const char* help) {
-    app.add_option(flag, text, help)->type_name(type)->group(long_run);
+    app.add_option(flag, text, help)->type_name(type)->group(kWholeTraining);
   };
   option("--time-between-failures", flags.between_failures, "TIME",
          "of one GPU and its share of the rest, instead of the next three [50676 h]");
@@ -529,13 +562,13 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
          "of the switches and cables that serve one GPU [606677 h]");
   app.add_option("--storage-bandwidth", flags.storage, "of the cluster, for checkpoints [122 MB/s for each GPU]")
       ->type_name("RATE")
-      ->group(long_run);
+      ->group(kWholeTraining);
   app.add_option("--checkpoint-time", flags.checkpoint, "to write one [weights and optimizer / bandwidth]")
       ->type_name("TIME")
-      ->group(long_run);
+      ->group(kWholeTraining);
   app.add_flag("--checkpoint-async", flags.asynchronous,
                "checkpoints are written beside training, which stands still only while they go to the host's memory")
-      ->group(long_run);
+      ->group(kWholeTraining);
   option("--restart-time", flags.restart, "TIME", "from a failure to the next step [10 min]");
   option("--repair-time", flags.repair, "TIME",
          "for which a node that failed is away: how many spare nodes does that take? [it is replaced at once]");
@@ -543,11 +576,11 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
          "nodes that wait to replace others, for --repair-time [enough 99 % of the time]");
   option("--gpu-spread", flags.spread, "PERCENT",
          "standard deviation of the GPUs' speeds: all wait for the slowest [0]");
-  app.add_flag("--json", flags.json, "print one JSON object")->group(group);
-  app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(group);
+  app.add_flag("--json", flags.json, "print one JSON object")->group(kAnswer);
+  app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(kAnswer);
   app.add_option("--report", flags.page, "write one HTML page for a meeting: situations, step against memory")
       ->type_name("FILE")
-      ->group(group);
+      ->group(kAnswer);
   app.add_option("--sweep", flags.sweep, "forecast every combination of a file's values, a line each")
       ->type_name("FILE")
       ->group("A table instead of a search");
@@ -557,9 +590,21 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
       ->group("A table instead of a search");
   app.add_flag("--sensitivity", flags.sensitivity,
                "what does 1 % better of each part of the machine change, with the fastest plan?")
-      ->group(group);
+      ->group(kAnswer);
   add_work_flags(app, flags.work);
   describe(app);
+}
+
+// Reads the command line. Returns the exit code where there is nothing left to do.
+std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& job) {
+  CLI::App app{
+      "Which plan is best on this cluster? Flags of the plan, the training and the machine, --model and --framework "
+      "take\n"
+      "lists and ranges, as in --tp 1,2,4,8 --micro-batch 1..8; every value of what is not given is tried.",
+      "search"};
+  set_up(app);
+  SearchFlags& flags = job.flags;
+  add_search_flags(app, flags);
   if (const auto done = parse(app, argc, argv)) return *done;
 
   const auto threads = read_threads(flags.threads);
@@ -577,29 +622,10 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
                          {}});
   }
   if (!flags.sweep.empty()) {
-    for (const char* name : {"--gpus",
-                             "--within",
-                             "--tokens",
-                             "--deadline",
-                             "--prices",
-                             "--budget",
-                             "--objective",
-                             "--time-between-failures",
-                             "--gpu-time-between-failures",
-                             "--node-time-between-failures",
-                             "--network-time-between-failures",
-                             "--storage-bandwidth",
-                             "--checkpoint-time",
-                             "--checkpoint-async",
-                             "--restart-time",
-                             "--repair-time",
-                             "--spare-nodes",
-                             "--gpu-spread",
-                             "--json",
-                             "--csv",
-                             "--report",
-                             "--sensitivity"}) {
-      if (app.get_option(name)->count() == 0) continue;
+    for (const CLI::Option* option : app.get_options()) {
+      const std::string group = option->get_group(), name = option->get_name();
+      if (option->count() == 0 || name == "--threads") continue;
+      if (group != kWhatIsSearched && group != kWholeTraining && group != kAnswer) continue;
       return report_error(
           {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out", {}});
     }
@@ -625,6 +651,7 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
 Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searcher) {
   const bool sized = !job.flags.gpus.empty() || job.flags.work.texts.at("machine/nodes");
   if ((job.goals.deadline || job.goals.budget) && !sized) {
+    job.goals.searched_up_to = kMostSearched;
     for (const SearchRequest& request : job.requests) {
       NS_TRY(const Cluster cluster, cluster_of(request, catalog));
       NS_TRY_VOID(check_price(cluster.gpu, job.goals));
@@ -660,7 +687,8 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
     }
   }
   const Style style = style_of_standard_output();
-  const bool is_one = cases.size() == 1 && job.requests.size() == 1;
+  const bool in_vain = job.goals.searched_up_to && job.goals.deadline && !in_time(cases.front(), job.goals);
+  const bool is_one = cases.size() == 1 && job.requests.size() == 1 && !in_vain;
   const std::string page = job.flags.json ? search_json(cases, job.goals)
                            : is_one       ? search_summary(cases.front(), job.goals, style)
                                           : search_table(cases, job.goals, style);
@@ -669,6 +697,13 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
 }
 
 }  // namespace
+
+std::vector<std::string> search_flags() {
+  CLI::App app;
+  SearchFlags flags;
+  add_search_flags(app, flags);
+  return flags_of(app);
+}
 
 int search_command(int argc, const char* const* argv) {
   auto team = team_of_mpi();

@@ -137,11 +137,6 @@ bool in_budget(const SearchCase& found, const SearchGoals& goals) {
   return cost && goals.budget && *cost <= *goals.budget;
 }
 
-bool in_time(const SearchCase& found, const SearchGoals& goals) {
-  const auto time = training_of(found, goals);
-  return time && goals.deadline && time->total <= *goals.deadline;
-}
-
 ordered_json training_json(const TrainingTime& time) {
   return {{"tokens", time.tokens},
           {"steps", time.steps},
@@ -176,7 +171,7 @@ ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
       json["training"] = training_json(*time);
     }
   }
-  json.update(ordered_json::parse(to_json(answer.report)));
+  json.update(ordered_json::parse(report_json(answer.report)));
   return json;
 }
 
@@ -194,6 +189,11 @@ std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoa
   const SearchAnswer& fastest = found.result.answers.front();
   const auto time = time_to_train(fastest.report, *goals.tokens, goals.reliability, fastest.unequal_step);
   return time ? std::optional(*time) : std::nullopt;
+}
+
+bool in_time(const SearchCase& found, const SearchGoals& goals) {
+  const auto time = training_of(found, goals);
+  return time && goals.deadline && time->total <= *goals.deadline;
 }
 
 std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals) {
@@ -361,6 +361,7 @@ std::vector<std::vector<std::string>> columns_that_differ(const std::vector<Sear
   };
   std::vector<std::vector<std::string>> columns = {
       column("model", [](const Scenario& each) { return each.model.id; }),
+      column("framework", [](const Scenario& each) { return each.framework; }),
       column("GPUs/node", [](const Scenario& each) { return std::to_string(each.cluster.gpus_per_node()); }),
       column("inside nodes", [&](const Scenario& each) { return fabric(each.cluster.levels.front()); }),
       column("between nodes", [&](const Scenario& each) { return fabric(each.cluster.levels.back()); })};
@@ -376,7 +377,7 @@ std::vector<std::vector<std::string>> columns_that_differ(const std::vector<Sear
   };
   std::vector<std::vector<std::string>> kept;
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    if (differs(columns[i], i > 0)) kept.push_back(std::move(columns[i]));
+    if (differs(columns[i], i > 1)) kept.push_back(std::move(columns[i]));
   }
   for (std::vector<std::string>& each : kept) {
     std::size_t width = 0;
@@ -471,7 +472,10 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   show(most, "The most GPUs that the budget buys");
   if (goals.budget && most == nullptr) page += "\n" + style.red("The budget buys none of these") + "\n";
   if (goals.deadline && least == nullptr) {
-    page += "\n" + style.red("No cluster of these is in time");
+    page +=
+        "\n" + style.red(goals.searched_up_to && !goals.budget && !interrupted
+                             ? fmt::format("No number of GPUs up to {} is in time", with_commas(*goals.searched_up_to))
+                             : "No cluster of these is in time");
     const auto time = fastest == nullptr ? std::nullopt : training_of(*fastest, goals);
     if (time) page += fmt::format("; the soonest takes {}", long_time(time->total));
     page += "\n";
@@ -501,7 +505,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
       infeasible[reason] = infeasible.value(reason, std::uint64_t{0}) + count;
     }
     for (const auto& [reason, example] : result.examples) {
-      if (!examples.contains(reason)) examples[reason] = example;
+      if (!examples.contains(reason)) examples[reason] = with_flags(example);
     }
     for (const SearchAnswer& answer : result.answers) answers.push_back(&answer);
   }
@@ -519,7 +523,10 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
   for (const SearchAnswer* answer : answers) json["plans"].push_back(answer_json(*answer, goals));
   json["table"] = ordered_json::array();
   for (const SearchCase& each : cases) {
-    ordered_json row = {{"model", each.base.model.id}, {"gpu", each.base.cluster.gpu.id}, {"gpus", each.gpus}};
+    ordered_json row = {{"model", each.base.model.id},
+                        {"framework", each.base.framework},
+                        {"gpu", each.base.cluster.gpu.id},
+                        {"gpus", each.gpus}};
     for (const FabricLevel& level : each.base.cluster.levels) {
       row["fabrics"].push_back({{"id", level.fabric.id},
                                 {"units", level.size},

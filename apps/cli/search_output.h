@@ -30,7 +30,8 @@ struct SearchGoals {
   std::optional<double> tokens;     // of the whole training
   std::optional<Seconds> deadline;
   Reliability reliability;
-  double gpu_spread = 0;  // standard deviation of the GPUs' speeds
+  std::optional<std::int64_t> searched_up_to;  // GPUs, where sizes were not given
+  double gpu_spread = 0;                       // standard deviation of the GPUs' speeds
   std::optional<Prices> prices;
   std::optional<double> budget;  // for the whole training, in the currency of the prices
 };
@@ -39,6 +40,7 @@ struct SearchGoals {
 std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from);
 // How long the training takes with the fastest plan of the case; nothing without tokens or plans.
 std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals);
+bool in_time(const SearchCase& found, const SearchGoals& goals);
 // What a GPU costs for an hour; nothing where it is not among the prices.
 std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals);
 // What the fastest plan of the case costs: the whole training, or 1e12 tokens where its length is not given. Nothing

@@ -114,7 +114,7 @@ std::string machine_section(const SearchCase& found, const SearchGoals& goals) {
   std::string lines;
   for (const Sensitivity& each : found.sensitivity) {
     lines += fmt::format("<tr><td>{}</td>", html(part_text(each))) +
-             cells({duration_text(each.step), fmt::format("{:+.3f} %", 100 * each.change)}) + "</tr>\n";
+             cells({duration_text(each.step), change_text(each)}) + "</tr>\n";
   }
   if (!lines.empty()) {
     text += "<p>What 1 % better changes, with the fastest plan:</p>\n" +

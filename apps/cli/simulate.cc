@@ -9,6 +9,7 @@
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
 #include "report_page.h"
+#include "report_text.h"
 #include "summary.h"
 #include "tables.h"
 
@@ -27,45 +28,63 @@ Result<void> write_with(std::string_view kind, const std::optional<std::string>&
   detail::broken_contract("a sink of trace_sinks()", __FILE__, __LINE__);
 }
 
-}  // namespace
-
-int simulate_command(int argc, const char* const* argv) {
-  CLI::App app{"What does one step of this training plan take, does it fit, where does the time go?", "simulate"};
-  set_up(app);
-  WorkFlags flags;
-  add_work_flags(app, flags);
+struct StepFlags {
+  WorkFlags work;
   bool json = false, sensitivity = false;
-  std::optional<std::string> page, trace, csv, changes_text;
-  app.add_flag("--json", json, "print one JSON object")->group(kWhatComesBack);
-  app.add_flag("--sensitivity", sensitivity, "what does 1 % better of each part of the machine change?")
+  std::optional<std::string> page, trace, csv, changes;
+};
+
+void add_step_flags(CLI::App& app, StepFlags& flags) {
+  add_work_flags(app, flags.work);
+  app.add_flag("--json", flags.json, "print one JSON object")->group(kWhatComesBack);
+  app.add_flag("--sensitivity", flags.sensitivity, "what does 1 % better of each part of the machine change?")
       ->group(kWhatComesBack);
-  app.add_option("--what-if", changes_text,
+  app.add_option("--what-if", flags.changes,
                  fmt::format("what do these change, as in \"inter-bandwidth x2, launch-cost x0.5\"? Parts: {}",
                              fmt::join(part_names(), ", ")))
       ->type_name("CHANGES")
       ->group(kWhatComesBack);
-  app.add_option("--report", page, "write one HTML page for a meeting; --from reads it, too")
+  app.add_option("--report", flags.page, "write one HTML page for a meeting; --from reads it, too")
       ->type_name("FILE")
       ->group(kWhatComesBack);
-  app.add_option("--trace", trace, "write the timeline for ui.perfetto.dev")->type_name("FILE")->group(kWhatComesBack);
-  app.add_option("--csv", csv, "write the timeline, one line a node")->type_name("FILE")->group(kWhatComesBack);
+  app.add_option("--trace", flags.trace, "write the timeline for ui.perfetto.dev")
+      ->type_name("FILE")
+      ->group(kWhatComesBack);
+  app.add_option("--csv", flags.csv, "write the timeline, one line a node")->type_name("FILE")->group(kWhatComesBack);
+}
+
+}  // namespace
+
+std::vector<std::string> simulate_flags() {
+  CLI::App app;
+  StepFlags flags;
+  add_step_flags(app, flags);
+  return flags_of(app);
+}
+
+int simulate_command(int argc, const char* const* argv) {
+  CLI::App app{"What does one step of this training plan take, does it fit, where does the time go?", "simulate"};
+  set_up(app);
+  StepFlags flags;
+  add_step_flags(app, flags);
   if (const auto done = parse(app, argc, argv)) return *done;
 
-  if (auto writable =
-          check_outputs({{"--report", page.value_or("")}, {"--trace", trace.value_or("")}, {"--csv", csv.value_or("")}},
-                        inputs_of(flags));
+  if (auto writable = check_outputs({{"--report", flags.page.value_or("")},
+                                     {"--trace", flags.trace.value_or("")},
+                                     {"--csv", flags.csv.value_or("")}},
+                                    inputs_of(flags.work));
       !writable) {
     return report_error(writable.error());
   }
-  const auto changes = changes_text ? read_part_changes(*changes_text) : Result<std::vector<PartChange>>();
+  const auto changes = flags.changes ? read_part_changes(*flags.changes) : Result<std::vector<PartChange>>();
   if (!changes) return report_error(changes.error());
-  const auto scenario = read_scenario_of(flags);
+  const auto scenario = read_scenario_of(flags.work);
   if (!scenario) return report_error(scenario.error());
   const auto session = Session::make(*scenario);
   if (!session) return report_error(session.error());
   auto answer = simulate(*scenario, *session);
   if (!answer) return report_error(answer.error());
-  if (sensitivity) {
+  if (flags.sensitivity) {
     auto found = sensitivities(*scenario);
     if (!found) return report_error(found.error());
     answer->sensitivity = *std::move(found);
@@ -75,21 +94,21 @@ int simulate_command(int argc, const char* const* argv) {
     if (!found) return report_error(found.error());
     answer->what_if = *std::move(found);
   }
-  if (page) {
+  if (flags.page) {
     const auto text = report_page(*answer, *session, command_line("ns-dist", argc, argv, app, {}, kWhatComesBack));
     if (!text) return report_error(text.error());
-    if (auto written = write_text(*page, *text); !written) {
+    if (auto written = write_text(*flags.page, *text); !written) {
       written.error().where = "--report";
       return report_error(written.error());
     }
   }
-  if (trace || csv) {
+  if (flags.trace || flags.csv) {
     const auto step = unfold(*scenario, *session);
     if (!step) return report_error(step.error());
-    if (auto written = write_with("perfetto", trace, *step); !written) return report_error(written.error());
-    if (auto written = write_with("csv", csv, *step); !written) return report_error(written.error());
+    if (auto written = write_with("perfetto", flags.trace, *step); !written) return report_error(written.error());
+    if (auto written = write_with("csv", flags.csv, *step); !written) return report_error(written.error());
   }
-  std::fputs((json ? to_json(*answer) : summary(*answer, style_of_standard_output())).c_str(), stdout);
+  std::fputs((flags.json ? report_json(*answer) : summary(*answer, style_of_standard_output())).c_str(), stdout);
   return kAnswered;
 }
 

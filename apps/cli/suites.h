@@ -28,6 +28,7 @@ struct SuiteAnswer {
 struct Suite {
   std::string_view name, summary;
   bool needs_data;
+  std::string_view takes;  // how long, if that is minutes; otherwise empty
   Result<SuiteAnswer> (*answer)(const SuiteRequest&);
 };
 

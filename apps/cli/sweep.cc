@@ -77,7 +77,7 @@ class Rows {
       json["step_time_high_s"] = answer->step_high / units::s;
       json["tokens_per_s"] = answer->tokens_per_second;
       json["mfu"] = answer->mfu;
-      json["memory_peak_bytes"] = answer->memory.peak() / units::B;
+      json["memory_peak_bytes"] = static_cast<std::int64_t>(answer->memory.peak() / units::B);
       json["fits"] = answer->fits;
     }
     if (sweep) return csv_line(json, *sweep);

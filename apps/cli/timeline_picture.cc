@@ -193,9 +193,9 @@ std::string caption(const StepOutline& outline, Seconds step, std::size_t rows, 
   for (const OutlineCut& cut : outline.cuts) {
     const Seconds left_out = static_cast<double>(cut.copies) * cut.length;
     text += fmt::format(
-        " Left out: the {} marked <em>repeats</em>, {} more times ({} microbatches, {} or {:.0f} % of the step).",
-        duration_text(cut.length), with_commas(cut.copies), with_commas(cut.copies * cut.microbatches),
-        duration_text(left_out), 100 * (left_out / step));
+        " Left out: the {} marked <em>repeats</em>, {} more time{} ({} microbatches, {} or {:.0f} % of the step).",
+        duration_text(cut.length), with_commas(cut.copies), cut.copies == 1 ? "" : "s",
+        with_commas(cut.copies * cut.microbatches), duration_text(left_out), 100 * (left_out / step));
   }
   if (rows < outline.stages.size()) {
     text +=

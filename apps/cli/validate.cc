@@ -98,11 +98,12 @@ namespace {
 
 // One line a suite.
 constexpr std::array kSuites = {
-    Suite{"runs", "training steps that others published (built in, or --data FILE)", false, validate_runs},
-    Suite{"plans", "published plans, beside the best that a search finds", true, validate_plans},
-    Suite{"kernels", "single kernels", true, validate_kernels},
-    Suite{"models", "whole FP32 models, forward and backward", true, validate_models},
-    Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, validate_collectives},
+    Suite{"runs", "training steps that others published (built in, or --data FILE)", false, "", validate_runs},
+    Suite{"plans", "published plans, beside the best that a search finds", true,
+          "up to a minute for each published plan, which a search looks for", validate_plans},
+    Suite{"kernels", "single kernels", true, "", validate_kernels},
+    Suite{"models", "whole FP32 models, forward and backward", true, "", validate_models},
+    Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, "", validate_collectives},
 };
 
 struct ValidateRequest {
@@ -115,6 +116,16 @@ std::string names_of_suites() {
   std::string names;
   for (const Suite& suite : kSuites) names += (names.empty() ? "" : ", ") + std::string(suite.name);
   return names;
+}
+
+// What to write where --data names one of the folders of measured data rather than the one that holds them.
+std::string folder_above(const std::filesystem::path& data) {
+  std::error_code failed;
+  const std::filesystem::path above = std::filesystem::weakly_canonical(data, failed).parent_path();
+  for (const char* folder : {"kernels", "kernels_training", "models_fp32", "collectives"}) {
+    if (std::filesystem::is_directory(above / folder, failed)) return fmt::format("write --data {}", above.string());
+  }
+  return "";
 }
 
 Result<int> answer(ValidateRequest& request) {
@@ -157,10 +168,18 @@ Result<int> answer(ValidateRequest& request) {
   std::vector<Error> mistakes;
   std::size_t rows = 0;
   for (const Suite* suite : wanted) {
-    NS_TRY(const SuiteAnswer answered, suite->answer(request.of));
-    std::fputs(answered.markdown.c_str(), stdout);
-    mistakes.insert(mistakes.end(), answered.mistakes.begin(), answered.mistakes.end());
-    rows += answered.rows;
+    if (!suite->takes.empty()) {
+      std::fputs(fmt::format("ns-dist: suite {} takes {}\n", suite->name, suite->takes).c_str(), stderr);
+    }
+    auto answered = suite->answer(request.of);
+    if (!answered) {
+      Error& error = answered.error();
+      if (error.code == ErrorCode::kNotFound && error.hint.empty()) error.hint = folder_above(request.of.data);
+      return fail(std::move(answered.error()));
+    }
+    std::fputs(answered->markdown.c_str(), stdout);
+    mistakes.insert(mistakes.end(), answered->mistakes.begin(), answered->mistakes.end());
+    rows += answered->rows;
   }
   return report_rows(mistakes, rows);
 }

@@ -167,8 +167,10 @@ class KernelModel final : public BatchCost {
     for (const DType other : kAllDTypes) {
       if (machine().peak(other) > 0) error.expected += " " + std::string(name_of(other));
     }
-    for (const DType other : {DType::kBf16, DType::kFp16, DType::kFp32}) {
-      if (error.hint.empty() && machine().peak(other) > 0) error.hint = fmt::format("choose {}", name_of(other));
+    for (const DType other : {DType::kFp8, DType::kBf16, DType::kFp16, DType::kFp32}) {
+      const bool holds = size_of(other) >= size_of(dtype);
+      if (holds && error.hint.empty() && machine().peak(other) > 0)
+        error.hint = fmt::format("choose {}", name_of(other));
     }
     return error;
   }

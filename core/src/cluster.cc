@@ -1,5 +1,7 @@
 #include "ns_dist/cluster.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace ns_dist {
@@ -25,8 +27,18 @@ Cluster with_gpu(Cluster cluster, const Gpu& gpu, double faster) {
 
 }  // namespace
 
+std::string warning_of(const Cluster& cluster) {
+  if (cluster.made_for.empty()) return "";
+  return fmt::format("{} has the links of {}, which is a machine of {}{}", cluster.gpu.id, cluster.id, cluster.made_for,
+                     cluster.gpu.usual_cluster.empty()
+                         ? ""
+                         : fmt::format(": machine/cluster={} has its own", cluster.gpu.usual_cluster));
+}
+
 Cluster with_gpu(const Cluster& cluster, const Gpu& gpu) {
-  return with_gpu(cluster, gpu, std::min(1.0, link_ratio(gpu, cluster)));
+  Cluster changed = with_gpu(cluster, gpu, std::min(1.0, link_ratio(gpu, cluster)));
+  if (cluster.gpu.id != gpu.id) changed.made_for = cluster.gpu.id;
+  return changed;
 }
 
 Cluster built_for(const Gpu& gpu, const Cluster& cluster) { return with_gpu(cluster, gpu, link_ratio(gpu, cluster)); }

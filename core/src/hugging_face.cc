@@ -550,7 +550,7 @@ void refuse_unread_experts(JsonReader& reader, const Model& model) {
     if (key.find("experts") == std::string::npos) continue;
     const std::string value = reader.json(key, Presence::kOptional);
     if (value.empty() || value == "0" || value == "1" || value == "false") continue;
-    return reader.note(key, "experts under a key that is not known",
+    return reader.note(pointer_step(key), "experts under a key that is not known",
                        "\"num_experts\", \"num_experts_per_tok\" and \"moe_intermediate_size\"");
   }
 }
@@ -642,7 +642,7 @@ Model read_hugging_face(JsonReader& reader) {
   if (present(reader, "index_topk")) {
     model.warnings.emplace_back("\"index_topk\" is left out: attention is that of all tokens");
   }
-  if (model.sequence > kLongSequence) model.warnings.push_back(long_sequence_warning(model.sequence));
+  model.longest_sequence = model.sequence > kLongSequence;
   if (model.head_dim == 0 && model.heads > 0) {
     if (model.hidden % model.heads != 0) {
       reader.note("", fmt::format("{} heads do not divide a hidden size of {}", model.heads, model.hidden));
@@ -650,11 +650,6 @@ Model read_hugging_face(JsonReader& reader) {
     model.head_dim = model.hidden / model.heads;
   }
   return model;
-}
-
-std::string long_sequence_warning(std::int64_t tokens) {
-  return fmt::format("sequences have {} tokens, the longest that the file allows: training/sequence sets others",
-                     tokens);
 }
 
 }  // namespace ns_dist

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ns_dist/catalog.h"
@@ -122,6 +123,12 @@ std::string shortened(std::string_view text) {
   return text.size() <= kLongest ? std::string(text) : std::string(text.substr(0, kLongest)) + "...";
 }
 
+std::string pointer_step(std::string_view key) {
+  std::string step;
+  for (const char c : shortened(key)) step += c == '~' ? std::string("~0") : c == '/' ? "~1" : std::string(1, c);
+  return step;
+}
+
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where) {
   if (text.size() > kLongestJson) {
     return fail({ErrorCode::kInvalidInput,
@@ -171,9 +178,14 @@ std::string JsonReader::where(std::string_view key) const {
   return key.empty() ? where_ + "#" + pointer_ : fmt::format("{}#{}/{}", where_, pointer_, shortened(key));
 }
 
-void JsonReader::note(std::string_view key, std::string message, std::string expected, std::string hint) {
+void JsonReader::note(std::string_view place, std::string message, std::string expected, std::string hint) {
   errors_->push_back(
-      {ErrorCode::kInvalidInput, std::move(message), where(key), std::move(expected), std::move(hint), {}});
+      {ErrorCode::kInvalidInput, std::move(message), where(place), std::move(expected), std::move(hint), {}});
+}
+
+bool JsonReader::is_noted(std::string_view place) const {
+  return std::any_of(errors_->begin(), errors_->end(),
+                     [here = where(place)](const Error& error) { return error.where == here; });
 }
 
 void JsonReader::wrong_type(std::string_view key, const nlohmann::ordered_json& value, std::string_view expected) {
@@ -218,7 +230,7 @@ std::string JsonReader::text(std::string_view key, Presence presence) {
   const nlohmann::ordered_json* value = find(key, presence);
   if (value == nullptr) return {};
   if (value->is_string()) return printable(value->get<std::string>());
-  wrong_type(key, *value, "text");
+  wrong_type(pointer_step(key), *value, "text");
   return {};
 }
 
@@ -362,7 +374,7 @@ void JsonReader::reject_unknown_keys() {
     if (known_.contains(key)) continue;
     if (++noted > kMostNoted) return note("", fmt::format("more than {} keys are not known", kMostNoted));
     const std::string near = nearest_name(key, known);
-    note(key, fmt::format("key \"{}\" is not known", shortened(key)), "",
+    note(pointer_step(key), fmt::format("key \"{}\" is not known", shortened(key)), "",
          did_you_mean(near, fmt::format("known here: {}", fmt::join(known, ", "))));
   }
 }

@@ -24,6 +24,15 @@ LayerSet LayerSet::of(const std::vector<bool>& member) {
   return is_periodic ? periodic : set;
 }
 
+std::vector<std::string> warnings_of(const Model& model) {
+  std::vector<std::string> all = model.warnings;
+  if (model.longest_sequence) {
+    all.push_back(fmt::format(
+        "sequences have {} tokens, the longest that the file allows: training/sequence sets others", model.sequence));
+  }
+  return all;
+}
+
 LayerKind layer_kind(const Model& model, std::int64_t layer) {
   LayerKind kind;
   if (model.layer_pattern.empty()) {

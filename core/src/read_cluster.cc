@@ -60,7 +60,6 @@ Result<Fabric> read_fabric(std::string_view json, const std::string& where) {
   fabric.bandwidth = reader.quantity<BytesPerSecond>("bandwidth");
   fabric.latency = reader.quantity<Seconds>("latency");
   check_sources(root, reader);
-  reader.reject_unknown_keys();
   if (!errors.empty()) return fail(join(std::move(errors)));
   return fabric;
 }
@@ -113,7 +112,6 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
     }
   }
   check_sources(root, reader);
-  reader.reject_unknown_keys();
   if (!errors.empty()) return fail(join(std::move(errors)));
   return cluster;
 }

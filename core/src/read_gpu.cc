@@ -17,7 +17,7 @@ void quantities_of(const nlohmann::ordered_json& value, const std::string& point
           (key == "sources" || key == "schema" || key == "id" || key == "name" || key == "aliases")) {
         continue;
       }
-      quantities_of(inner, pointer + "/" + key, found);
+      quantities_of(inner, pointer + "/" + pointer_step(key), found);
     }
   } else if (value.is_array()) {
     for (std::size_t i = 0; i < value.size(); ++i) quantities_of(value[i], fmt::format("{}/{}", pointer, i), found);
@@ -36,22 +36,24 @@ void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
     for (const std::string& key : sources.keys()) {
       if (sources.text(key).empty()) continue;
       if (!key.starts_with("/")) {
-        sources.note(key, fmt::format("\"{}\" is not a JSON pointer", shortened(key)),
+        sources.note(pointer_step(key), fmt::format("\"{}\" is not a JSON pointer", shortened(key)),
                      "a pointer like \"/memory/bandwidth\"");
       }
       covered.push_back(key);
     }
   });
+  reader.reject_unknown_keys();
   if (!root.contains("sources")) return;
   std::vector<std::string> quantities;
   quantities_of(root, "", quantities);
   for (const std::string& pointer : quantities) {
-    bool has_source = false;
+    const std::string place = pointer.substr(1);
+    bool is_covered = reader.is_noted(place);
     for (const std::string& source : covered) {
-      has_source |= pointer == source || pointer.starts_with(source + "/");
+      is_covered |= pointer == source || pointer.starts_with(source + "/");
     }
-    if (!has_source) {
-      reader.note(pointer.substr(1), "this number has no source", "",
+    if (!is_covered) {
+      reader.note(place, "this number has no source", "",
                   fmt::format("add \"{}\" to \"sources\": where the number comes from", shortened(pointer)));
     }
   }
@@ -131,7 +133,6 @@ Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
       Presence::kOptional);
   gpu.usual_cluster = reader.text("usual_cluster", Presence::kOptional);
   check_sources(root, reader);
-  reader.reject_unknown_keys();
   if (!errors.empty()) return fail(join(std::move(errors)));
   return gpu;
 }

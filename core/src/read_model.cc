@@ -133,7 +133,6 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
       reader.number("published_parameters_tolerance", 0, 1, Presence::kOptional, 0.005);
   model.published_active_parameters = reader.number("published_active_parameters", 0, 1e18, Presence::kOptional);
   check_sources(root, reader);
-  reader.reject_unknown_keys();
   note_shape(model, reader);
   if (!errors.empty()) return fail(join(std::move(errors)));
   return model;

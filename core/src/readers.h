@@ -23,7 +23,8 @@ Model read_hugging_face(JsonReader& reader);
 bool is_neusight_device(const nlohmann::ordered_json& root);
 Gpu read_neusight_device(JsonReader& reader);
 
-// Every number and quantity of a configuration names its source: notes those that "sources" does not cover.
+// Rejects unknown keys. Every number and quantity of a configuration names its source: notes those that "sources" does
+// not cover, unless they are wrong anyway.
 void check_sources(const nlohmann::ordered_json& root, JsonReader& reader);
 
 }  // namespace ns_dist

@@ -19,8 +19,8 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
 // The same, and nothing that overlaps shares anything: its step is a lower bound, and fast to compute.
 Scenario without_sharing(Scenario scenario);
 
-// `extrapolated`, `tp_across_nodes`, `idle_gpus`, ... in a fixed order.
-std::vector<Warning> warnings(const Scenario& scenario, const Prediction& prediction);
+// `extrapolated`, `tp_across_nodes`, `idle_gpus`, ... in a fixed order. Of the report all but these must be known.
+std::vector<Warning> warnings(const Report& report, const Prediction& prediction);
 
 // The step of a program that is planned and priced. Errors: too many events.
 Result<Seconds> step_of(const StepProgram& program, const ProgramCosts& costs, const Scenario& scenario,

@@ -50,6 +50,11 @@ std::string experts_launched(const Scenario& scenario) {
   return fmt::format(", {:.3g} us for each further expert", scenario.host.expert_launch() / units::us);
 }
 
+std::string as_long(double times) {
+  const std::string digits = fmt::format("{:.3g}", times);
+  return digits == "1" ? "as long" : digits + " times as long";
+}
+
 }  // namespace
 
 std::vector<Addition> additions(const Scenario& scenario, const Prediction& prediction, const Session& session) {
@@ -69,14 +74,13 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
     const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, scenario.constants);
     const double load = clock.load_on({Gemm{}, product_type(scenario.training.precision)});
     add("clock under load",
-        scenario.kernel_calibration ? fmt::format("products take {:.3g} times as long as measured on this GPU", load)
-                                    : fmt::format("products take {:.3g} times as long as in a benchmark", load),
+        fmt::format("products take {} as {}", as_long(load),
+                    scenario.kernel_calibration ? "measured on this GPU" : "in a benchmark"),
         over([&](const Operator& op) { return clock.load_on(op); }));
-    add("slowest GPU",
-        fmt::format("of {}: products take {:.3g} times as long as on the mean one", ranks, clock.slowest),
+    add("slowest GPU", fmt::format("of {}: products take {} as on the mean one", ranks, as_long(clock.slowest)),
         over([&](const Operator& op) { return clock.slowest_on(op); }));
     if (scenario.model.moe) {
-      add("experts", fmt::format("their products take {:.3g} times as long as with even groups", clock.experts),
+      add("experts", fmt::format("their products take {} as with even groups", as_long(clock.experts)),
           over([&](const Operator& op) { return clock.experts_on(op); }));
     }
   }

@@ -42,8 +42,9 @@ Result<void> check_format(const Scenario& scenario) {
   for (const std::string_view name : names_of<Precision>()) {
     if (runs(*enumerator_from_name<Precision>(name))) all.push_back(name);
   }
-  for (const Precision usual : {Precision::kFp32, Precision::kFp16, Precision::kBf16}) {
-    if (runs(usual)) hint = fmt::format("write training/dtype={}", enumerator_name(usual));
+  for (const Precision usual : {Precision::kFp32, Precision::kFp16, Precision::kBf16, Precision::kFp8}) {
+    const bool holds = size_of(product_type(usual)) >= size_of(product_type(asked));
+    if (holds && runs(usual)) hint = fmt::format("write training/dtype={}", enumerator_name(usual));
   }
   return fail({ErrorCode::kInvalidInput,
                fmt::format("{} has no rate for {}", gpu.id, enumerator_name(asked)),
@@ -328,7 +329,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   report.breakdown = prediction.breakdown;
   report.critical_path = hotspots(prediction.critical_path);
   report.improvements = std::move(improvements);
-  report.warnings = warnings(scenario, prediction);
+  report.warnings = warnings(report, prediction);
   return report;
 }
 

@@ -456,9 +456,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     NS_TRY(scenario.model, from("model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));
     if (!given.contains("training/sequence")) scenario.training.sequence = scenario.model.sequence;
   }
-  if (given.contains("training/sequence")) {
-    std::erase(scenario.model.warnings, long_sequence_warning(scenario.model.sequence));
-  }
+  if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
 
   NS_TRY(Cluster cluster, find_cluster(spec, catalog, base));
   NS_TRY_VOID(use_fabrics(cluster, spec, catalog));

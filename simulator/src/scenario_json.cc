@@ -87,6 +87,7 @@ void fields(Io& io, Cluster& cluster) {
   io("id", cluster.id);
   io("name", cluster.name);
   io("gpu", cluster.gpu);
+  io.unless_default("made_for", cluster.made_for);
   io("levels", cluster.levels);
 }
 
@@ -169,6 +170,7 @@ void fields(Io& io, Model& model) {
   io("published_parameters", model.published_parameters);
   io("published_parameters_tolerance", model.published_parameters_tolerance);
   io("published_active_parameters", model.published_active_parameters);
+  io.unless_default("longest_sequence", model.longest_sequence);
   io.unless_default("warnings", model.warnings);
 }
 

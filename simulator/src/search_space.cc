@@ -285,7 +285,19 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   };
   FieldValues found{std::string(field), {}};
   std::set<std::string> known;
+  const auto is_value = [&](const std::string& value) {
+    return check_values(ScenarioSpec().set(field, std::string_view(value))).has_value();
+  };
   const auto add = [&](std::string value) {
+    // What is no value by itself may be the rest of the one before: "selective:core_attn,mlp".
+    if (!found.values.empty() && found.values.back().find(':') != std::string::npos && !is_value(value)) {
+      const std::string whole = found.values.back() + "," + value;
+      if (is_value(whole)) {
+        known.insert(whole);
+        found.values.back() = whole;
+        return;
+      }
+    }
     if (known.insert(value).second) found.values.push_back(std::move(value));
   };
   // Names and files have no ranges: "../my_gpu.json" is one.

@@ -45,7 +45,7 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
   std::vector<std::string> names;
   for (const FieldDescription& description : scenario_fields()) names.push_back(description.flag.substr(2));
   for (const auto& [key, value] : root.items()) {
-    const std::string where = path + "#/" + shortened(key);
+    const std::string where = path + "#/" + pointer_step(key);
     const auto field = field_of(key);
     if (!field) {
       const std::string near = nearest_name(key, names);

@@ -180,7 +180,7 @@ Result<Prices> read_prices(std::string_view json, const std::string& where) {
   } else {
     for (const auto& [gpu, price] : root["gpu_hour"].items()) {
       if (!price.is_number() || !(price.get<double>() > 0) || price.get<double>() > 1e9) {
-        wrong(fmt::format("{} is no price", json_excerpt(price)), "/" + gpu);
+        wrong(fmt::format("{} is no price", json_excerpt(price)), "/" + pointer_step(gpu));
       } else {
         prices.gpu_hour[gpu] = price.get<double>();
       }

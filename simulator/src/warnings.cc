@@ -64,6 +64,45 @@ std::optional<Warning> unmeasured_collectives(const std::vector<PathEntry>& path
                              100 * (longer / step))};
 }
 
+// What a pipeline loses, and what to change.
+void add_pipeline(const Report& report, std::vector<Warning>& found) {
+  const ParallelPlan& plan = report.scenario.plan;
+  const Breakdown& parts = report.breakdown;
+  if (report.microbatches < plan.pp) {
+    found.push_back(
+        {"pipeline_not_filled",
+         fmt::format("{} microbatch{} not fill {} pipeline stages, and the bubble takes {:.0f} % of the step: a larger "
+                     "training/global_batch{}or plan/pp={} makes it smaller",
+                     report.microbatches, report.microbatches == 1 ? " does" : "es do", plan.pp,
+                     100 * (parts.bubble / report.step),
+                     report.scenario.training.micro_batch > 1 ? ", a smaller training/micro_batch " : " ",
+                     report.microbatches)});
+  }
+  // Megatron's backward pass exchanges the input gradients beside the weight gradients. Where these come later, nothing
+  // runs beside the exchange.
+  const auto schedule = pipeline_schedule(plan.schedule);
+  const bool splits = schedule && (*schedule)->splits_backward && !(*schedule)->pairs_passes;
+  if (splits && plan.tp > 1 && plan.blocking_tp == TensorBlocking::kOff && parts.tp_exposed > parts.bubble) {
+    found.push_back(
+        {"split_backward",
+         fmt::format("plan/schedule={} computes weight gradients later, where they hide no tensor-parallel "
+                     "communication: {:.0f} % of the step, against a bubble of {:.0f} %",
+                     plan.schedule, 100 * (parts.tp_exposed / report.step), 100 * (parts.bubble / report.step))});
+  }
+}
+
+// Why the utilization is above what published steps reach.
+std::optional<Warning> high_mfu(const Report& report) {
+  constexpr double kHigh = 0.7;  // Chosen; Korthikanti et al. 2022, table 5, reach 0.57
+  if (report.mfu <= kHigh) return std::nullopt;
+  const std::string why =
+      report.mfu_causal <= kHigh
+          ? fmt::format("counts attention in full, as Megatron does; {:.0f} % without what a causal mask leaves out",
+                        100 * report.mfu_causal)
+          : "is more than published steps reach: its kernels and their overlap are to be doubted";
+  return Warning{"high_mfu", fmt::format("an MFU of {:.0f} % {}", 100 * report.mfu, why)};
+}
+
 // An algorithm or a protocol that was asked for and that no collective of the step can run.
 std::optional<Warning> unused_choice(const NetworkSettings& network, const WorkTable& works,
                                      const std::vector<Forecast>& forecasts) {
@@ -183,7 +222,8 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
 
 }  // namespace
 
-std::vector<Warning> warnings(const Scenario& scenario, const Prediction& prediction) {
+std::vector<Warning> warnings(const Report& report, const Prediction& prediction) {
+  const Scenario& scenario = report.scenario;
   const Mesh& mesh = prediction.program.mesh;
   const MemoryBudget& memory = prediction.memory;
   const ParallelPlan& plan = scenario.plan;
@@ -191,7 +231,12 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
   const std::int64_t ranks = mesh.ranks();
   const std::int64_t gpus = scenario.cluster.gpu_count();
   std::vector<Warning> found;
-  for (const std::string& read : scenario.model.warnings) found.push_back({"model_read_otherwise", read});
+  for (const std::string& read : warnings_of(scenario.model)) found.push_back({"model_read_otherwise", read});
+  if (std::string links = warning_of(scenario.cluster); !links.empty()) {
+    found.push_back({"links_of_another_gpu", std::move(links)});
+  }
+  add_pipeline(report, found);
+  if (auto high = high_mfu(report)) found.push_back(*std::move(high));
   if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
   if (auto host = slow_host(prediction.critical_path, prediction.step)) found.push_back(*std::move(host));
   if (auto unmeasured = unmeasured_collectives(prediction.critical_path, prediction.step)) {
@@ -258,10 +303,6 @@ std::vector<Warning> warnings(const Scenario& scenario, const Prediction& predic
                                                 "on {}",
                                                 curves.front().cluster, scenario.cluster.id)});
     }
-  }
-  if (const std::int64_t microbatches = microbatches_of(plan, scenario.training); microbatches < plan.pp) {
-    found.push_back(
-        {"pipeline_not_filled", fmt::format("{} microbatches do not fill {} pipeline stages", microbatches, plan.pp)});
   }
   if (scenario.model.position == PositionKind::kLearned && scenario.model.position_table > 0 &&
       scenario.training.sequence > scenario.model.position_table) {

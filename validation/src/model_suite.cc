@@ -68,7 +68,7 @@ class ModelRows {
     NS_TRY(const std::string text, read_text(path.string(), kLargestConfigs, "--data", "configurations by model"));
     NS_TRY(const nlohmann::ordered_json root, parse_json(text, path.string()));
     for (const auto& [name, config] : root.items()) {
-      auto model = read_model(config.dump(), fmt::format("{}#/{}", path.string(), name));
+      auto model = read_model(config.dump(), fmt::format("{}#/{}", path.string(), pointer_step(name)));
       if (model) {
         models_.emplace(name, *std::move(model));
       } else {

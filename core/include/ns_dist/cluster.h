@@ -67,6 +67,7 @@ struct FabricLevel {
 struct Cluster {
   std::string id, name;
   Gpu gpu;
+  std::string made_for;             // the id of the GPU whose machine it is, if another one has taken its place
   std::vector<FabricLevel> levels;  // inside out: levels[0] joins GPUs
 
   // GPUs of the whole cluster; 0 when the outermost level is open.
@@ -96,6 +97,9 @@ struct Cluster {
   }
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
+
+// Whose links are used, if they are those of another GPU's machine; otherwise empty.
+std::string warning_of(const Cluster& cluster);
 
 // A machine with another GPU: its switches are at most as fast as the GPU's own links.
 Cluster with_gpu(const Cluster& cluster, const Gpu& gpu);

@@ -115,13 +115,13 @@ struct Model {
   double published_parameters = 0;            // 0: nothing published
   double published_parameters_tolerance = 0;  // relative; how many digits were published
   double published_active_parameters = 0;     // mixture of experts
-  std::vector<std::string> warnings;          // keys of its file that were ignored or read in another way
+  bool longest_sequence = false;      // `sequence` is the longest that its file allows: most train with shorter ones
+  std::vector<std::string> warnings;  // keys of its file that were ignored or read in another way
   friend bool operator==(const Model&, const Model&) = default;
 };
 
-// Among the warnings of a model that was read from a Hugging Face file, if its sequences are longer than most train
-// with. It says nothing where training names its own sequence.
-std::string long_sequence_warning(std::int64_t tokens);
+// What of the model was not read as its file says it, or should be doubted.
+std::vector<std::string> warnings_of(const Model& model);
 
 enum class Mixer { kNone, kAttention, kStateSpace };
 enum class FeedForward { kNone, kDense, kExperts };

@@ -115,6 +115,13 @@ TEST(Answers, JsonIsOneObjectWithEveryPromisedField) {
   EXPECT_GE(report["provenance"]["inputs"].size(), 3u);
 }
 
+TEST(Answers, JsonNamesFlagsInTextsForPeople) {
+  const json report = json::parse(run_command("ns-dist --tp 8 --pp 16 --dp 8 --schedule gpipe --json").out);
+  std::vector<std::string> messages;
+  for (const json& warning : report["warnings"]) messages.push_back(warning["message"]);
+  EXPECT_THAT(messages, ::testing::Contains("megatron-core has no --schedule gpipe"));
+}
+
 TEST(Answers, ThePageOfKeysHasThemAll) {
   const std::string page = read_text(std::filesystem::path(NS_DIST_SOURCE_DIR) / "docs/output.md");
   const json report = json::parse(answered("--tp 8 --pp 16 --sensitivity --what-if 'flops x2' --json").out);

@@ -125,7 +125,7 @@ TEST(SearchCommand, ADeadlineThatNobodyMeetsEndsWhereMoreGpusDoNotHelp) {
     if (row["training"]["seconds"] < (*soonest)["training"]["seconds"]) soonest = &row;
   }
   const std::string page = run_command("ns-dist search " + job).out;
-  EXPECT_THAT(page, HasSubstr("No cluster of these is in time; the soonest takes"));
+  EXPECT_THAT(page, HasSubstr("No number of GPUs up to 1,048,576 is in time; the soonest takes"));
   // With failures, not by the step alone.
   const std::string gpus = std::to_string((*soonest)["gpus"].get<int>());
   std::string fastest = page.substr(page.find("The fastest: ") + 13);
@@ -135,6 +135,24 @@ TEST(SearchCommand, ADeadlineThatNobodyMeetsEndsWhereMoreGpusDoNotHelp) {
 }
 
 // Several fabrics, or models, are rows of one table, which tells them apart.
+// Peak rates alone would take more GPUs than are searched, and so many have no plan: the soonest of those that have.
+TEST(SearchCommand, ADeadlineBeyondAllGpusNamesTheSoonest) {
+  const CommandResult found = run_command(
+      "ns-dist search --model llama3-8b --tokens 15T --deadline 1s --global-batch 64 --schedule 1f1b --micro-batch 1 "
+      "--recompute none --tp 8 --pp 1 --cp 1 --zero 1");
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_THAT(found.out, HasSubstr("No number of GPUs up to 1,048,576 is in time; the soonest takes"));
+  EXPECT_THAT(found.out, HasSubstr("The fastest: 512 x h100-sxm-80gb"));
+  EXPECT_THAT(found.out, ::testing::Not(HasSubstr("no plan is possible")));
+}
+
+TEST(SearchCommand, WarnsOfTheLinksOfAnotherGpu) {
+  const CommandResult found =
+      run_command("ns-dist search --gpus 8 --cluster dgx-h100 --gpu b200 --tp 8 --pp 1 --cp 1 --global-batch 8");
+  EXPECT_THAT(found.err, HasSubstr("b200-sxm has the links of dgx-h100, which is a machine of h100-sxm-80gb: --cluster "
+                                   "hgx-b200 has its own"));
+}
+
 TEST(SearchCommand, RowsOfATableAreToldApart) {
   const std::string job = "search --gpus 16 --schedule 1f1b --micro-batch 1 --global-batch 64 ";
   const std::string fabrics =
@@ -143,6 +161,8 @@ TEST(SearchCommand, RowsOfATableAreToldApart) {
   EXPECT_THAT(fabrics, ::testing::Not(HasSubstr("inside nodes")));
   const std::string models = run_command("ns-dist " + job + "--model llama3-8b,gpt3-13b").out;
   for (const char* word : {"model ", " llama3-8b ", " gpt3-13b "}) EXPECT_THAT(models, HasSubstr(word));
+  const std::string frameworks = run_command("ns-dist " + job + "--model llama3-8b --framework jax,fsdp").out;
+  for (const char* word : {"framework ", " jax ", " fsdp ", "--framework "}) EXPECT_THAT(frameworks, HasSubstr(word));
   const std::string sizes = run_command("ns-dist search --gpus 8,16 --model llama3-8b --tp 1 --pp 1").out;
   EXPECT_THAT(sizes, ::testing::Not(HasSubstr("between nodes"))) << "sizes alone need no column";
 }
@@ -346,6 +366,9 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
         Case{"--gpus 256 --micro-batch 1..9999 --vpp 1..9999 --global-batch 1..9999", "--micro-batch (9999 values)", 2},
         Case{"--gpus 16 --tp 3", "16 GPUs", 1},
         Case{"--gpus 16 --schedule x", "--schedule", 1},
+        Case{"--gpus 16 --algorithm ring,tree",
+             "--algorithm: \"ring,tree\" is a list; expected one value in a search; search once", 2},
+        Case{"--gpus 16 --framework jax,fsp", "did you mean \"fsdp\"", 1},
         Case{"--gpus 16 --deadline 3d", "--tokens", 2},
         Case{"--gpus 16 --tokens 3X", "--tokens", 2},
         Case{"--gpus 16 --tokens 1T --deadline 3x", "--deadline", 2},
@@ -364,7 +387,8 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
         Case{"--gpus 16 --objective cost", "--prices", 2},
         Case{"--gpus 4096 --micro-batch 1..9999 --vpp 1..9999 --schedule 1f1b,interleaved", "e+", 2},
         Case{"--sweep x", "--output", 2},
-        Case{"--gpus 8 --sweep x --output y", "--gpus", 2}}) {
+        Case{"--gpus 8 --sweep x --output y", "--gpus: a sweep does not use it", 2},
+        Case{"--sensitivity --sweep x --output y", "--sensitivity: a sweep does not use it", 2}}) {
     const CommandResult result = run_command(std::string("ns-dist search ") + each.arguments);
     EXPECT_EQ(result.code, each.code) << each.arguments << "\n" << result.err;
     EXPECT_THAT(result.err, HasSubstr(each.says)) << each.arguments;
@@ -455,6 +479,7 @@ TEST(SweepCommand, RowsAreWhatSimulateAnswers) {
       EXPECT_EQ(row[key], answer[key]) << key << set;
     }
     EXPECT_EQ(row["fits"], answer["memory"]["fits"]);
+    EXPECT_TRUE(row["memory_peak_bytes"].is_number_integer());
     EXPECT_EQ(row["memory_peak_bytes"], answer["memory"]["peak_bytes"]);
   }
   EXPECT_EQ(rows, 4);

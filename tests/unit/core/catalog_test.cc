@@ -139,6 +139,10 @@ TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   ASSERT_TRUE(faster);
   EXPECT_EQ(faster->levels.front().fabric.bandwidth, 900 * GB / s);
   EXPECT_EQ(with_gpu(*catalog_.cluster("dgx-h100"), gpu).levels.front().fabric.bandwidth, 450 * GB / s);
+  EXPECT_EQ(warning_of(*faster), "");
+  EXPECT_EQ(warning_of(with_gpu(*catalog_.cluster("dgx-h100"), *catalog_.gpu("b200-sxm"))),
+            "b200-sxm has the links of dgx-h100, which is a machine of h100-sxm-80gb: machine/cluster=hgx-b200 has its "
+            "own");
   gpu.usual_cluster = "dgx-h10";
   EXPECT_THAT(to_text(catalog_.usual_machine(gpu).error()),
               AllOf(HasSubstr("usual_cluster of the GPU \"h100-sxm-80gb\""), HasSubstr("dgx-h100")));
@@ -183,6 +187,18 @@ TEST(ReadFabric, EveryNumberNeedsASource) {
                                   "x.json");
   ASSERT_FALSE(fabric);
   EXPECT_THAT(to_text(fabric.error()), HasSubstr("x.json#/bandwidth: this number has no source"));
+}
+
+// A number that is not read needs no source.
+TEST(ReadFabric, AWrongNumberIsNotAskedForItsSource) {
+  const auto fabric =
+      read_fabric(R"({"schema": "ns-dist/fabric/1", "id": "x", "name": "x", "kind": "roce", "mtu/b": 9000,
+                                      "bandwidth": "12", "latency": "1 us", "sources": {"/latency": "mine"}})",
+                  "x.json");
+  ASSERT_FALSE(fabric);
+  EXPECT_THAT(to_text(fabric.error()),
+              AllOf(HasSubstr("x.json#/mtu~1b: key \"mtu/b\" is not known"),
+                    HasSubstr("x.json#/bandwidth: \"12\" has no unit"), ::testing::Not(HasSubstr("no source"))));
 }
 
 TEST_F(CatalogTest, TorusIsALevelADimension) {

@@ -276,10 +276,10 @@ TEST(HuggingFace, SequencesAreThoseBeforePositionsWereStretched) {
       "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100, "max_position_embeddings": 131072)";
   const auto plain = read("{" + keys + "}");
   EXPECT_EQ(plain->sequence, 131072);
-  EXPECT_THAT(plain->warnings, ElementsAre(HasSubstr("training/sequence sets others")));
+  EXPECT_THAT(warnings_of(*plain), ElementsAre(HasSubstr("training/sequence sets others")));
   const auto scaled = read("{" + keys + R"(, "rope_scaling": {"original_max_position_embeddings": 8192}})");
   EXPECT_EQ(scaled->sequence, 8192);
-  EXPECT_THAT(scaled->warnings, IsEmpty());
+  EXPECT_THAT(warnings_of(*scaled), IsEmpty());
 }
 
 TEST(HuggingFace, AnUnknownTypeIsReadAsTheNearestFamily) {

@@ -81,5 +81,15 @@ TEST(JsonReader, NullIsAMissingKeyOnRequest) {
   EXPECT_TRUE(errors.empty());
 }
 
+// RFC 6901, s.3: what a pointer could not tell from its own signs.
+TEST(JsonReader, KeysAreEscapedInPointers) {
+  EXPECT_EQ(pointer_step("a/b~c"), "a~1b~0c");
+  const auto root = *parse_json(R"({"a/b~c": 1})", "f.json");
+  std::vector<Error> errors;
+  JsonReader(root, "f.json", errors).reject_unknown_keys();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].where, "f.json#/a~1b~0c");
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -57,10 +57,10 @@ TEST(Resolve, WarnsOfALongSequenceUnlessTheLengthIsGiven) {
   ScenarioSpec spec;
   spec.set("model", folder.path().string());
   const Scenario longest = resolved(spec);
-  EXPECT_THAT(longest.model.warnings, ElementsAre(HasSubstr("sequences have 131072 tokens")));
+  EXPECT_THAT(warnings_of(longest.model), ElementsAre(HasSubstr("sequences have 131072 tokens")));
   spec.set("training/sequence", 4096);
-  EXPECT_TRUE(resolved(spec).model.warnings.empty());
-  EXPECT_TRUE(resolved(ScenarioSpec().set("training/sequence", 4096), &longest).model.warnings.empty());
+  EXPECT_TRUE(warnings_of(resolved(spec).model).empty());
+  EXPECT_TRUE(warnings_of(resolved(ScenarioSpec().set("training/sequence", 4096), &longest).model).empty());
 }
 
 TEST(Resolve, DefaultsFollowTheDegrees) {

@@ -35,6 +35,8 @@ TEST(SearchValues, ListsAndRanges) {
   EXPECT_THAT(read_values("plan/tp", "8")->values, ElementsAre("8"));
   EXPECT_THAT(read_values("plan/tp", "1,2,4..6")->values, ElementsAre("1", "2", "4", "5", "6"));
   EXPECT_THAT(read_values("plan/recompute", "none,full")->values, ElementsAre("none", "full"));
+  EXPECT_THAT(read_values("plan/recompute", "selective:core_attn,mlp,none,full:2")->values,
+              ElementsAre("selective:core_attn,mlp", "none", "full:2"));
   EXPECT_THAT(read_values("plan/tp", "2,1..3")->values, ElementsAre("2", "1", "3"));
 }
 
@@ -116,6 +118,18 @@ TEST(SearchSpace, AFrameworkHasOnlyWhatItHas) {
   sharded.listed.push_back({"plan/pp", {"2"}});
   space(sharded)->for_each(visit);
   EXPECT_THAT(stages, ElementsAre(2));
+}
+
+// Nobody wrote DualPipe for JAX.
+TEST(SearchSpace, AFrameworkHasItsSchedules) {
+  SearchRequest compiled = request(16);
+  compiled.fixed.set("framework", "jax").set("plan/tp", 1).set("plan/cp", 1);
+  std::set<std::string> schedules;
+  space(compiled)->for_each([&](const Scenario& scenario) {
+    schedules.insert(scenario.plan.schedule);
+    return true;
+  });
+  EXPECT_THAT(schedules, ElementsAre("1f1b", "breadth-first", "gpipe", "interleaved"));
 }
 
 // The machine: nodes of the GPU's usual machine; less than a node is a smaller node.

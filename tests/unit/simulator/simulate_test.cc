@@ -552,8 +552,65 @@ TEST(Simulate, WarnsOfWhatDeservesIt) {
   const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   std::vector<std::string> codes;
   for (const Warning& warning : report.warnings) codes.push_back(warning.code);
-  EXPECT_THAT(codes, ::testing::ElementsAre("tp_across_nodes", "idle_gpus", "uneven_stages", "pipeline_not_filled",
+  EXPECT_THAT(codes, ::testing::ElementsAre("pipeline_not_filled", "tp_across_nodes", "idle_gpus", "uneven_stages",
                                             "beyond_positions"));
+}
+
+// The messages of the warnings with this code.
+std::vector<std::string> messages_of(const Scenario& scenario, std::string_view code,
+                                     const FakeNetwork& network = kFreeNetwork) {
+  std::vector<std::string> found;
+  for (const Warning& warning : simulated(scenario, equal_layers(scenario.model), network).warnings) {
+    if (warning.code == code) found.push_back(warning.message);
+  }
+  return found;
+}
+
+// Passes of equal stages: of 2 + 4 - 1 rounds 3 are idle on each stage.
+TEST(Simulate, SaysWhatFillsAPipeline) {
+  using ::testing::ElementsAre;
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  scenario.training.global_batch = 2;
+  EXPECT_THAT(
+      messages_of(scenario, "pipeline_not_filled"),
+      ElementsAre("2 microbatches do not fill 4 pipeline stages, and the bubble takes 60 % of the step: a larger "
+                  "training/global_batch or plan/pp=2 makes it smaller"));
+  scenario.training.micro_batch = 2;
+  EXPECT_THAT(
+      messages_of(scenario, "pipeline_not_filled"),
+      ElementsAre(::testing::HasSubstr("1 microbatch does not fill 4 pipeline stages, and the bubble takes 75 %")));
+  scenario.training.global_batch = 8;
+  EXPECT_THAT(messages_of(scenario, "pipeline_not_filled"), ::testing::IsEmpty());
+}
+
+// Weight gradients hide the exchange of input gradients where one backward pass computes both.
+TEST(Simulate, SaysWhatASplitBackwardPassCosts) {
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 2;
+  scenario.plan.tp = 4;
+  const FakeNetwork slow([](const Collective&) { return 5 * units::ms; });
+  EXPECT_THAT(messages_of(scenario, "split_backward", slow), ::testing::IsEmpty());
+  scenario.plan.schedule = "zb-h1";
+  EXPECT_THAT(messages_of(scenario, "split_backward", slow),
+              ::testing::ElementsAre(::testing::HasSubstr("plan/schedule=zb-h1 computes weight gradients later, where "
+                                                          "they hide no tensor-parallel communication: ")));
+  EXPECT_THAT(messages_of(scenario, "split_backward"), ::testing::IsEmpty());
+}
+
+TEST(Simulate, SaysWhyAUtilizationIsHigh) {
+  Scenario scenario = small_scenario();
+  FlopsPerSecond& rate = scenario.cluster.gpu.tensor[DType::kBf16];
+  const auto simulated_mfu = [&] { return simulated(scenario, equal_layers(scenario.model), kFreeNetwork).mfu; };
+  rate = simulated_mfu() / 0.8 * rate;  // of a GPU that is at 80 % of its peak
+  EXPECT_THAT(messages_of(scenario, "high_mfu"),
+              ::testing::ElementsAre(::testing::HasSubstr("an MFU of 80 % is more than published steps reach")));
+  scenario.training.sequence = 65536;
+  scenario.model.position_table = 0;
+  rate = simulated_mfu() / 0.8 * rate;
+  EXPECT_THAT(
+      messages_of(scenario, "high_mfu"),
+      ::testing::ElementsAre(::testing::HasSubstr("an MFU of 80 % counts attention in full, as Megatron does")));
 }
 
 // Launches that the kernels just hide on the usual host show where it is slow; CUDA graphs know no host.

@@ -58,6 +58,14 @@ TEST_F(KernelSuiteFolder, AFolderWithoutTablesIsRefused) {
   EXPECT_THAT(to_text(empty.error()), HasSubstr("no measured kernels"));
 }
 
+TEST_F(KernelSuiteFolder, AFolderInTheDataSaysWhatToWrite) {
+  write("kernels/README.md", "");
+  const CommandResult told = run_command("ns-dist validate --suite kernels --data kernels/", folder_.path());
+  EXPECT_EQ(told.code, 1);
+  EXPECT_THAT(told.err, HasSubstr("no measured kernels; expected kernels/*.csv.gz"));
+  EXPECT_THAT(told.err, HasSubstr("; write --data " + std::filesystem::canonical(folder_.path()).string() + "\n"));
+}
+
 // The cards beside the shipped weights say the command that wrote them.
 TEST(KernelRecipes, AreThoseOfTheShippedWeights) {
   const std::filesystem::path folder = std::filesystem::path(NS_DIST_SOURCE_DIR) / "compute_model/weights";

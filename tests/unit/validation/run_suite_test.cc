@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "ns_dist/kernel_calibration.h"
+#include "ns_dist/session.h"
 #include "published_runs.h"
 #include "support/run_command.h"
 
@@ -385,6 +386,7 @@ TEST(CheckPlans, TheFastestPublishedPlanStandsBesideTheBestFound) {
       run_command("ns-dist validate --suite plans --data . --publication Another", folder.path());
   EXPECT_EQ(told.code, 0) << told.err;
   EXPECT_THAT(told.out, HasSubstr("  Another paper: 0 of 1\n"));
+  EXPECT_EQ(told.err, "ns-dist: suite plans takes up to a minute for each published plan, which a search looks for\n");
 }
 
 TEST(ValidateRuns, EveryCollectionOfAFolderIsAsked) {

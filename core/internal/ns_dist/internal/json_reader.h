@@ -37,6 +37,9 @@ std::string json_excerpt(const nlohmann::ordered_json& value);
 // `text` itself where it is short, else its beginning: for messages that repeat a text of a file.
 std::string shortened(std::string_view text);
 
+// `key` as a step of a JSON pointer: shortened, with ~ and / written ~0 and ~1 (RFC 6901, s.3).
+std::string pointer_step(std::string_view key);
+
 struct NumberRange {
   double least = 0, most = 0;
 };
@@ -159,7 +162,10 @@ class JsonReader {
 
   // Notes every key that nobody asked for, with the nearest one that somebody did.
   void reject_unknown_keys();
-  void note(std::string_view key, std::string message, std::string expected = "", std::string hint = "");
+  // `place` is a pointer without its first /: a key, or a path as in "levels/1".
+  void note(std::string_view place, std::string message, std::string expected = "", std::string hint = "");
+  // Whether a mistake was noted there.
+  bool is_noted(std::string_view place) const;
 
  private:
   const nlohmann::ordered_json* find(std::string_view key, Presence presence);
