@@ -14,6 +14,7 @@ struct SuiteRequest {
   std::filesystem::path data;       // measured data, as --data names it: a folder, of runs a file; empty: none given
   std::vector<std::string> runs;    // ids or files of published runs
   std::vector<std::string> titles;  // of publications of runs and plans
+  std::string rows;                 // which runs of a file, as RunRows names them; empty: those that it recommends
   std::string calibration, kernel_calibration;  // files, of the machine of the runs; empty: none
   unsigned threads = 1;
   bool refit = false;  // leave each GPU out in turn

@@ -33,7 +33,19 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   const Catalog catalog = Catalog::standard();
   if (!request.data.empty()) {
     NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
-    RunSuiteOptions options{request.titles, {}, request.refit};
+    RunSuiteOptions options{request.titles, {}, request.refit, RunRows::kRecommended};
+    if (!request.rows.empty()) {
+      const auto rows = enumerator_from_name<RunRows>(request.rows);
+      if (!rows) {
+        return fail({ErrorCode::kUsage,
+                     fmt::format("\"{}\" is no kind of rows", request.rows),
+                     "--rows",
+                     "recommended, other or all",
+                     "",
+                     {}});
+      }
+      options.rows = *rows;
+    }
     // A file that cannot be read is one mistake, not one of each run.
     if (!request.calibration.empty()) {
       NS_TRY_VOID(load_network_calibration(request.calibration));
@@ -154,12 +166,13 @@ Result<int> answer(ValidateRequest& request) {
     }
     wanted.push_back(&*found);
   }
-  for (const auto& [flag, file] : {std::pair("--kernel-calibration", &request.of.kernel_calibration),
-                                   std::pair("--calibration", &request.of.calibration)}) {
+  for (const auto& [flag, text] :
+       {std::pair("--rows", &request.of.rows), std::pair("--kernel-calibration", &request.of.kernel_calibration),
+        std::pair("--calibration", &request.of.calibration)}) {
     const bool reads = !request.data.empty() && request.suites == std::vector<std::string>{"runs"};
-    if (file->empty() || reads) continue;
+    if (text->empty() || reads) continue;
     return fail({ErrorCode::kUsage,
-                 "only published runs of a file are forecast with corrections of their machine",
+                 "only published runs of a file have rows to choose and machines to correct",
                  flag,
                  "--suite runs with --data FILE",
                  "add --data FILE, or leave it out",
@@ -202,6 +215,9 @@ int validate_command(int argc, const char* const* argv) {
   app.add_option("--publication", request.of.titles,
                  "runs of --data, plans: only publications whose title holds TEXT [all]")
       ->type_name("TEXT");
+  app.add_option("--rows", request.of.rows,
+                 "runs of --data: those that it recommends, the others, or all [recommended]")
+      ->type_name("recommended|other|all");
   app.add_option("--kernel-calibration", request.of.kernel_calibration,
                  "runs of --data: corrections measured on their GPU, as ns-dist calibrate writes them [none]")
       ->type_name("FILE");

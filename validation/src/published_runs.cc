@@ -282,7 +282,7 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   return run;
 }
 
-// Of the micro-batches and chunks that the row's batch and layers allow, the fastest by our forecast whose tensors fit,
+// Of the micro-batches and chunks that the row's batch and layers allow, the fastest by our forecast that fits,
 // else the one that needs the least memory. What cannot be planned is none of them; of none, the row stays as it is.
 void choose_untold(CollectedRun& run, const Catalog& catalog) {
   std::optional<std::pair<double, double>> least;  // memory beyond the GPU's, step
@@ -303,7 +303,7 @@ void choose_untold(CollectedRun& run, const Catalog& catalog) {
       if (!session) continue;
       const auto prediction = predict(*scenario, *session);
       if (!prediction) continue;
-      const Bytes beyond = prediction->memory.peak() - scenario->cluster.gpu.memory;
+      const Bytes beyond = prediction->memory.device() - scenario->cluster.gpu.memory;
       const std::pair rank(std::max(0.0, beyond / units::B), prediction->step / units::s);
       if (least && *least <= rank) continue;
       least = rank;

@@ -225,6 +225,8 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"kernels --input rows.csv --kernel-calibration deep.json", 1, "deep.json: nested deeper"},
       {"validate --data list.json --calibration deep.json", 1, "^ns-dist: [^\n]*deep.json: nested deeper[^\n]*\n$"},
       {"validate --data list.json --kernel-calibration none.json", 1, "\"none.json\" cannot be read"},
+      {"validate --data list.json --rows best", 2,
+       "--rows: \"best\" is no kind of rows; expected recommended, other or all"},
       {"--from truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
       {"--from deep.json", 1, "deep.json: nested deeper"},
       {"--from type.json", 1, "type.json#: this is no report"},

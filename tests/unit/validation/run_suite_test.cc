@@ -10,6 +10,7 @@
 
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/session.h"
+#include "ns_dist/simulator.h"
 #include "published_runs.h"
 #include "support/run_command.h"
 
@@ -132,6 +133,62 @@ TEST(RunCollection, WordsOfTheNotesHoldUnlessAKeySaysOtherwise) {
   EXPECT_EQ(text_of(runs[0].spec, "plan/blocking_tp"), "reductions");
   EXPECT_EQ(text_of(runs[0].spec, "plan/overlap_grad_reduce"), "off");
   EXPECT_EQ(text_of(runs[1].spec, "plan/blocking_tp"), "off");
+}
+
+TEST(RunCollection, OverlapThatARowNamesIsOn) {
+  json given = row();
+  given["notes"] = "Micro-batch not printed; DP overlap, TP overlap and PP overlap on.";
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read(json::array({given}), mistakes);
+  ASSERT_EQ(runs.size(), 1u);
+  for (const char* field :
+       {"plan/overlap_grad_reduce", "plan/overlap_param_gather", "plan/overlap_tp", "plan/overlap_p2p"}) {
+    EXPECT_EQ(text_of(runs[0].spec, field), "on") << field;
+  }
+}
+
+// Eight sequences a replica on four stages of two layers: one pass of all has the longest bubble, and the interleaved
+// schedule wants as many passes as stages.
+TEST(RunCollection, WhatARowDoesNotTellIsWhatIsFastest) {
+  json untold = row();
+  untold["model"]["layers"] = 8;
+  untold["micro_batch"] = nullptr;
+  untold["parallel"] = {{"tp", 1}, {"pp", 4}, {"dp", 2}, {"vpp", "unstated"}};
+  untold["norm"]["schedule"] = "interleaved";
+  untold["norm"]["recompute"] = "unknown";
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read(json::array({untold}), mistakes);
+  ASSERT_EQ(runs.size(), 1u) << (mistakes.empty() ? "" : to_text(mistakes[0]));
+  EXPECT_EQ(text_of(runs[0].spec, "plan/recompute"), "not set");
+  const auto step_of = [&](std::int64_t micro, std::int64_t chunks) {
+    CollectedRun run = runs[0];
+    run.spec.set("training/micro_batch", micro).set("plan/vpp", chunks);
+    const Scenario scenario = *scenario_of(run, Catalog::built_in());
+    const auto step = step_time(scenario, *Session::make(scenario));
+    return step ? *step / units::s : 1e9;
+  };
+  const std::int64_t micro = std::stoll(text_of(runs[0].spec, "training/micro_batch"));
+  const std::int64_t chunks = std::stoll(text_of(runs[0].spec, "plan/vpp"));
+  for (const std::int64_t other : {1, 2, 4, 8}) {
+    for (const std::int64_t parts : {1, 2}) {
+      EXPECT_LE(step_of(micro, chunks), step_of(other, parts)) << other << " sequences, " << parts << " chunks";
+    }
+  }
+  EXPECT_LT(step_of(micro, chunks), 1e9);
+}
+
+TEST(RunCollection, RowsThatAreNotRecommendedAreReadWhereTheyAreWanted) {
+  json other = row();
+  other["recommended"] = false;
+  other["config_key"] = "b";
+  const ScratchFolder folder;
+  const auto file = written(folder, {row(), other, other});
+  for (const auto& [rows, count] :
+       {std::pair(RunRows::kRecommended, 1u), std::pair(RunRows::kOther, 2u), std::pair(RunRows::kAll, 3u)}) {
+    RunSuiteOptions options;
+    options.rows = rows;
+    EXPECT_EQ(check_run_collection(file, Catalog::built_in(), options)->rows, count);
+  }
 }
 
 TEST(RunCollection, RowsWithMistakesAreNamedAndOthersGoOn) {
