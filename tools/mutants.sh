@@ -274,6 +274,10 @@ coefficients see the GPU that is left out|compute_model/src/learn/kernel_fit.cc|
 a GPU's own coefficients cost nothing|compute_model/src/learn/fit_sums.cc|s@narrowest ? kind.gpu@narrowest ? 0.0@|unit_compute_model
 errors of any size pull at coefficients as squares|compute_model/src/learn/fit_sums.cc|s@weights.r. = kDamped /@weights[r] = 1 + 0 * kDamped /@|unit_compute_model
 a compiled row is not padded to its blocks|compute_model/src/families/normalization.cc|s@std::ceil(columns / kColumnBlock) \* kColumnBlock@columns@|unit_compute_model
+what a row does not tell is the slowest|validation/src/published_runs.cc|s@least \&\& \*least <= rank@least \&\& *least >= rank@|unit_validation
+a row that does not tell recomputation has another|validation/src/published_runs.cc|s@if (recompute == enumerator_name(known))@if (recompute >= enumerator_name(known))@|unit_validation
+a GPU with few rows teaches others|compute_model/src/weights.cc|s@return 100 \* static_cast@return 1e9 * static_cast@|unit_compute_model
+a host moves messages of all ranks at once|network_model/src/calibration.cc|s@(2 \* static_cast<double>(ranks) - 1)@(0 * static_cast<double>(ranks) + 1)@|unit_network_model
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

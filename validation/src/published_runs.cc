@@ -299,9 +299,9 @@ void choose_untold(CollectedRun& run, const Catalog& catalog) {
       if (run.micro_batch_untold) candidate.spec.set("training/micro_batch", micro);
       if (run.chunks_untold) candidate.spec.set("plan/vpp", chunks);
       const auto scenario = scenario_of(candidate, catalog);
-      const auto session = scenario ? Session::make(*scenario) : Result<Session>(tl::unexpected(scenario.error()));
-      if (!session) continue;
-      const auto prediction = predict(*scenario, *session);
+      const auto prediction = scenario.and_then([](const Scenario& each) {
+        return Session::make(each).and_then([&](const Session& session) { return predict(each, session); });
+      });
       if (!prediction) continue;
       const Bytes beyond = prediction->memory.device() - scenario->cluster.gpu.memory;
       const std::pair rank(std::max(0.0, beyond / units::B), prediction->step / units::s);
