@@ -136,6 +136,27 @@ std::string elsewhere(std::string_view command, std::string_view flag) {
   return fmt::format("{}`ns-dist search` has {}", flag == "--gpus" ? "write --nodes N; " : "", flag);
 }
 
+// What CLI11 says of a word that it cannot use, as in "--tp: 1 required N missing", "Could not convert: --json = x" and
+// "--tp: At Most 1 required but received 2".
+Error refused(std::string what, const CLI::App& app) {
+  constexpr std::string_view kMissing = ": 1 required ", kUnreadable = "Could not convert: ";
+  if (const std::size_t at = what.find(kMissing); at != std::string::npos && what.ends_with(" missing")) {
+    const std::size_t value = at + kMissing.size();
+    return usage("its value is missing", what.substr(0, at), what.substr(value, what.rfind(' ') - value));
+  }
+  if (const std::size_t at = what.find(" = "); what.starts_with(kUnreadable) && at != std::string::npos) {
+    const std::string flag = what.substr(kUnreadable.size(), at - kUnreadable.size());
+    const CLI::Option* option = app.get_option_no_throw(flag);
+    const bool alone = option != nullptr && option->get_items_expected_max() == 0;
+    return usage(fmt::format("\"{}\" cannot be read", what.substr(at + 3)), flag,
+                 alone ? "the flag alone, without a value" : "a number");
+  }
+  if (const std::size_t twice = what.find("At Most 1 required"); twice != std::string::npos) {
+    what = what.substr(0, twice) + "given more than once";
+  }
+  return usage(std::move(what), app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name()));
+}
+
 }  // namespace
 
 Result<std::int64_t> read_count(std::string_view text, std::string_view flag, std::int64_t least, std::int64_t most) {
@@ -243,11 +264,7 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
                               app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name()),
                               std::move(hint)));
   } catch (const CLI::ParseError& error) {
-    std::string what = error.what();
-    if (const std::size_t twice = what.find("At Most 1 required"); twice != std::string::npos) {
-      what = what.substr(0, twice) + "given more than once";
-    }
-    return report_error(usage(what, app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name())));
+    return report_error(refused(error.what(), app));
   }
 }
 

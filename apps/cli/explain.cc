@@ -66,12 +66,13 @@ struct OwnFlag {
   const char* flag;
   std::string_view column;
 };
-constexpr std::array<OwnFlag, 20> kOwnFlags = {
+constexpr std::array<OwnFlag, 21> kOwnFlags = {
     {{"--layout", "layout"},   {"--library", "library"},  {"--value-dim", "d_v"},   {"--kv-heads", "h_kv"},
      {"--window", "window"},   {"--no-causal", "causal"}, {"--rms", "rms"},         {"--inputs", "inputs"},
      {"--outputs", "outputs"}, {"--flops", "flops"},      {"--read", "read_bytes"}, {"--written", "written_bytes"},
      {"--cluster", ""},        {"--ranks", ""},           {"--stride", ""},         {"--nodes", ""},
-     {"--network-model", ""},  {"--calibration", ""},     {"--algorithm", ""},      {"--protocol", ""}}};
+     {"--network-model", ""},  {"--calibration", ""},     {"--algorithm", ""},      {"--protocol", ""},
+     {"--imbalance", ""}}};
 constexpr std::array<const char*, 4> kOperatorFlags = {"--dtype", "--mode", "--pass", "--kernel-calibration"};
 
 bool reads(const OperatorForm& form, std::string_view column) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -84,6 +85,7 @@ std::string dated(const Prices& prices) {
 }
 
 std::string cost_text(double cost) {
+  if (std::isinf(cost)) return "endless";
   return cost < 1e4 || cost > 1e15 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
 }
 
@@ -272,6 +274,7 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
       page += fmt::format("  {} spare node{}: enough nodes {:.1f} % of the time\n", with_commas(time->spare_nodes),
                           time->spare_nodes == 1 ? "" : "s", 100 * time->whole);
     }
+    if (std::isinf(time->gpu_hours)) return page;  // and so are energy and cost
     page += fmt::format("  {} GPU-hours{}\n", cost_text(std::floor(time->gpu_hours)),
                         time->spare_nodes > 0 ? ", with those of spare nodes" : "");
   }

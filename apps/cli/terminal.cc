@@ -134,6 +134,7 @@ std::string bytes_text(Bytes bytes) {
 
 std::string energy_text(Joules energy) {
   const double hours = energy / kKilowattHour;
+  if (std::isinf(hours)) return "endless";
   if (hours >= 1e6) return fmt::format("{:.4g} GWh", hours / 1e6);
   return hours >= 1e3 ? fmt::format("{:.4g} MWh", hours / 1e3) : fmt::format("{:.4g} kWh", hours);
 }

@@ -167,7 +167,9 @@ class Replay {
   }
 
  private:
-  static constexpr std::uint64_t kLongestMicros = std::uint64_t{1} << 50;  // 35 years; sums stay in 64 bits of ns
+  // No node ends later, so sums stay in 64 bits: 146 years. Longer durations are cut to 285 years.
+  static constexpr Nanoseconds kLatest = Nanoseconds{1} << 62;
+  static constexpr std::uint64_t kLongestMicros = std::uint64_t{1} << 53;
 
   struct Event {
     Nanoseconds at;
@@ -303,9 +305,18 @@ class Replay {
     }
   }
 
-  void schedule(Rank rank, NodeIndex node, Nanoseconds after) { events_.push({now_ + after, order_++, rank, node}); }
-  void schedule_at(Rank rank, NodeIndex node, Nanoseconds at) {
-    events_.push({std::max(now_, at), order_++, rank, node});
+  void schedule(Rank rank, NodeIndex node, Nanoseconds after) { schedule_at(rank, node, now_ + after); }
+  void schedule_at(Rank rank, NodeIndex node, Nanoseconds end) {
+    if (end > kLatest) {
+      return stop({ErrorCode::kInvalidInput,
+                   "it ends more than 146 years after the beginning",
+                   "",
+                   "durations in microseconds",
+                   "",
+                   {}},
+                  rank, at(rank, node));
+    }
+    events_.push({std::max(now_, end), order_++, rank, node});
   }
 
   void start(Rank rank, NodeIndex index) {

@@ -17,7 +17,6 @@ namespace ns_dist {
 namespace {
 
 constexpr std::int64_t kMostTokens = 1'000'000'000;
-constexpr std::int64_t kMostLayers = 100'000;  // of which lists of layers are made
 
 using Keys = std::initializer_list<std::string_view>;
 

@@ -109,6 +109,19 @@ struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
   }
 };
 
+// What nlohmann says of a mistake, as in "[json.exception.parse_error.101] parse error at line 1, column 2: syntax
+// error while parsing value - invalid literal; last read: 'no'", without what it says of itself and of the place.
+std::string_view cause_of(std::string_view what) {
+  const auto skip = [&what](std::string_view begin, std::string_view end) {
+    const std::size_t at = what.starts_with(begin) ? what.find(end) : std::string_view::npos;
+    if (at != std::string_view::npos) what.remove_prefix(at + end.size());
+  };
+  skip("[json.exception", "] ");
+  skip("parse error", ": ");
+  skip("syntax error", " - ");
+  return what;
+}
+
 }  // namespace
 
 std::string json_excerpt(const nlohmann::ordered_json& value) {
@@ -148,12 +161,9 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
       const std::size_t newline = before.rfind('\n');
       const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
       place += fmt::format(":{}:{}", line, column);
-      // nlohmann's text ends with the whole token that it read last: "[json.exception.parse_error.101] parse error at
-      // line 1, column 2: syntax error while ..."
-      if (const std::size_t cause = message.find(": "); cause != std::string::npos) message = message.substr(cause + 2);
-      message = shortened(message);
-      message = parse.byte >= text.size() ? "the file ends too early (" + message + ")"
-                                          : "this is not JSON (" + message + ")";
+      const bool ends = message.find("unexpected end of input") != std::string::npos ||
+                        message.find("missing closing quote") != std::string::npos;
+      message = ends ? "the file ends too early" : "this is not JSON (" + shortened(cause_of(message)) + ")";
     }
     return fail({ErrorCode::kInvalidInput, message, place, "a JSON object", "", {}});
   }

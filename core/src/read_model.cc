@@ -57,7 +57,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.name = reader.text("name");
   model.aliases = reader.texts("aliases");
   model.family = reader.text("family", Presence::kOptional);
-  model.layers = reader.integer("layers", 1, kMostSize);
+  model.layers = reader.integer("layers", 1, kMostLayers);
   model.hidden = reader.integer("hidden", 1, kMostSize);
   model.heads = reader.integer("heads", 1, kMostSize);
   model.kv_heads = reader.integer("kv_heads", 1, kMostSize, Presence::kOptional, model.heads);

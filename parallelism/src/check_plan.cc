@@ -24,6 +24,10 @@ constexpr std::int64_t kMostMicrobatches = 10'000'000;
 // Passes that are written out, of all stages: those of warm-up and cool-down and of one round between them. Each takes
 // some 40 bytes with its loops; 256 stages of 16 chunks have 4 million.
 constexpr double kMostPasses = 6e6;
+// What a pass through one part of the model writes out one by one: three nodes for each part of the keys in the ring of
+// context parallelism, five for each cross-entropy of the log. The clocks keep their states for every node.
+constexpr std::int64_t kMostRing = 1'024;
+constexpr std::int64_t kMostMetrics = 1'000;
 
 struct Dimension {
   std::string_view name;
@@ -166,6 +170,11 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
                   fmt::format("{} ranks do not divide cp {} and the {} heads of a tensor-parallel rank", plan.cp_inner,
                               plan.cp, heads));
   }
+  const std::int64_t ring = plan.cp / context_inner_ranks(model, plan);
+  if (ring > kMostRing && plan.cp_comm != ContextExchange::kAllGather) {
+    check.fail_at("plan/cp", fmt::format("keys and values travel around a ring of {} ranks", ring),
+                  fmt::format("rings of at most {} ranks", kMostRing), "use plan/cp_comm=all-gather");
+  }
 }
 
 // Copies for nodes and ranks: how many follows from the model's groups of experts.
@@ -277,6 +286,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
   Checker check;
   Pipeline pipeline;
   std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
+      {"model, layers", model.layers, kMostLayers},
       {"plan/tp", plan.tp, kMostRanks},
       {"plan/pp", plan.pp, kMostRanks},
       {"plan/dp", plan.dp, kMostRanks},
@@ -349,6 +359,10 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
     check.fail_at("plan/lora_rank",
                   fmt::format("{} is more than the rank of a layer of {}", plan.lora_rank, model.name),
                   fmt::format("at most the hidden size {}", model.hidden), "use plan/lora_rank=16");
+  }
+  if (plan.loss_metrics > kMostMetrics) {
+    check.fail_at("plan/loss_metrics", fmt::format("{} cross-entropies after each microbatch", plan.loss_metrics),
+                  fmt::format("at most {}", kMostMetrics));
   }
   check_context(model, plan, training, check);
   check_sharing(model, plan, check);

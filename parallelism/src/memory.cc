@@ -327,14 +327,10 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
     const PassList& order = held.pipeline.passes->orders[stage];
     const std::vector<HeldPoint> points = held_over_time(order, kept.chunks);
     const std::size_t peak = peak_of(points);
+    const std::vector<LivePasses> live = live_passes(order, kept.chunks.size(), peak);
     for (std::size_t chunk = 0; chunk < kept.chunks.size(); ++chunk) {
-      // How many passes of the chunk are held at the peak.
-      const auto held_at_peak = [&](const ChunkBytes& one) {
-        std::vector<ChunkBytes> chunks(kept.chunks.size());
-        chunks[chunk] = one;
-        return held_over_time(order, chunks)[peak].bytes;
-      };
-      const double before = held_at_peak({1, 0}) - (ended ? 1 : 0), behind = held_at_peak({0, 1});  // input gradient
+      const auto before = static_cast<double>(live[chunk].after_forward - (ended ? 1 : 0)),
+                 behind = static_cast<double>(live[chunk].after_input_gradient);
       for (std::size_t kind = 0; kind < kActivationKindCount; ++kind) {
         const ChunkBytes& bytes = kept_of_kind[kind][stage].chunks[chunk];
         detail.activations[kind] += (before * bytes.after_forward + behind * bytes.after_input_gradient) * units::B;

@@ -59,6 +59,7 @@ class StepPlanner {
     for (std::size_t stage = 0; stage < passes_.stages.size(); ++stage) {
       stage_ = static_cast<std::int64_t>(stage);
       gathered_.clear();
+      used_ = 0;
       sent_.clear();
       program_.actors.push_back({representative(mesh_, stage_), passes_of_stage().loops});
       if (plan_.overlap_param_gather && gathers_weights_once(plan_)) start_gathers(add_body());
@@ -629,11 +630,16 @@ class StepPlanner {
       }
     }
   }
+  // They are used in the order in which they are gathered, so the search goes on where the last one ended.
   void await_gather(std::int32_t chunk, Part part, std::int64_t layer, Bodies& body) {
-    const auto found = std::find_if(gathered_.begin(), gathered_.end(), [&](const Gathered& gathered) {
+    const auto is_used = [&](const Gathered& gathered) {
       return gathered.chunk == chunk && gathered.part == part && gathered.layer == layer;
-    });
+    };
+    const auto from = gathered_.begin() + static_cast<std::ptrdiff_t>(used_);
+    auto found = std::find_if(from, gathered_.end(), is_used);
+    if (found == gathered_.end()) found = std::find_if(gathered_.begin(), from, is_used);
     NS_EXPECTS(found != gathered_.end());
+    used_ = static_cast<std::size_t>(found - gathered_.begin());
     if (found->count > 0) body.push_back(await_dp(found->count));
   }
 
@@ -871,6 +877,7 @@ class StepPlanner {
   // Of the stage.
   std::int64_t stage_ = 0;
   std::vector<Gathered> gathered_;
+  std::size_t used_ = 0;  // of gathered_, the last one that was awaited
   struct Sent {
     std::int64_t to = 0;
     bool forward = false;

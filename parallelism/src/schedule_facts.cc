@@ -357,6 +357,40 @@ std::vector<HeldPoint> held_over_time(const PassList& list, std::span<const Chun
   return points;
 }
 
+std::vector<LivePasses> live_passes(const PassList& list, std::size_t chunks, std::size_t point) {
+  std::vector<LivePasses> live(chunks);
+  const auto count = [&live](const SchedulePass& pass, std::int64_t times) {
+    LivePasses& of_chunk = live[static_cast<std::size_t>(pass.chunk)];
+    switch (pass.kind) {
+      case PassKind::kForward:
+        of_chunk.after_forward += times;
+        break;
+      case PassKind::kBackward:
+        of_chunk.after_forward -= times;
+        break;
+      case PassKind::kInputGradient:
+        of_chunk.after_forward -= times;
+        of_chunk.after_input_gradient += times;
+        break;
+      case PassKind::kWeightGradient:
+        of_chunk.after_input_gradient -= times;
+        break;
+    }
+  };
+  std::size_t left = point + 1;  // points
+  for (const PassLoop& loop : list) {
+    if (loop.repeats < 1) continue;
+    const std::size_t passes = loop.passes.size(), points = loop.repeats == 1 ? passes : 2 * passes;
+    // Points are of the first and the last repeat.
+    const std::int64_t whole = left <= passes ? 0 : left <= points ? loop.repeats - 1 : loop.repeats;
+    const std::size_t rest = left <= passes ? left : left <= points ? left - passes : 0;
+    for (std::size_t p = 0; p < passes; ++p) count(loop.passes[p], whole + (p < rest ? 1 : 0));
+    if (left <= points) break;
+    left -= points;
+  }
+  return live;
+}
+
 std::string pass_text(const SchedulePass& pass, std::int64_t chunks) {
   std::string text = fmt::format("{}{}", letter(pass.kind), pass.microbatch);
   if (chunks > 1) text += fmt::format(".{}", pass.chunk);

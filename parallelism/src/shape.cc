@@ -24,19 +24,6 @@ std::int64_t most_inner(const Model& model, const ParallelPlan& plan) {
   return std::gcd(plan.cp, std::max<std::int64_t>(1, heads / plan.tp));
 }
 
-std::int64_t inner_ranks(const Model& model, const ParallelPlan& plan) {
-  switch (plan.cp_comm) {
-    case ContextExchange::kRing:
-    case ContextExchange::kAllGather:
-      break;
-    case ContextExchange::kAllToAll:
-      return plan.cp;
-    case ContextExchange::kHierarchical:
-      return plan.cp_inner > 0 ? plan.cp_inner : most_inner(model, plan);
-  }
-  return 1;
-}
-
 }  // namespace
 
 Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
@@ -62,7 +49,7 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       kv_heads(std::max<std::int64_t>(1, m.kv_heads / p.tp)),
       query_dim(m.mla ? m.mla->nope_head_dim + m.mla->rope_head_dim : m.head_dim),
       value_dim(m.mla ? m.mla->v_head_dim : m.head_dim),
-      cp_inner(inner_ranks(m, p)),
+      cp_inner(context_inner_ranks(m, p)),
       vocabulary(padded_vocabulary(m, p.tp) / p.tp),
       prediction_layers(training.mtp ? m.prediction_layers : 0),
       kind(layer_kind(m, 0)) {}
@@ -122,6 +109,19 @@ RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank represen
 
 RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
   return {representative, {{plan.cp, mesh.stride("cp")}}};
+}
+
+std::int64_t context_inner_ranks(const Model& model, const ParallelPlan& plan) {
+  switch (plan.cp_comm) {
+    case ContextExchange::kRing:
+    case ContextExchange::kAllGather:
+      break;
+    case ContextExchange::kAllToAll:
+      return plan.cp;
+    case ContextExchange::kHierarchical:
+      return plan.cp_inner > 0 ? plan.cp_inner : most_inner(model, plan);
+  }
+  return 1;
 }
 
 RankGroup context_inner_group(const Mesh& mesh, Rank representative, std::int64_t inner) {

@@ -93,6 +93,8 @@ Rank representative(const Mesh& mesh, std::int64_t stage);
 // The groups of a representative.
 RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
 RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
+// How many of these exchange heads for tokens; the others form rings.
+std::int64_t context_inner_ranks(const Model& model, const ParallelPlan& plan);
 // Of these, neighbors that exchange heads.
 RankGroup context_inner_group(const Mesh& mesh, Rank representative, std::int64_t inner);
 // Two neighbors of the ring of context-parallel ranks whose link is its slowest: in the halves of the group. `inner`

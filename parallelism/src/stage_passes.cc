@@ -55,14 +55,18 @@ class LoopMaker {
         if (computes_weight_gradient(pass.kind)) lasts_[chunk] = {l, p, true};
       }
     }
+    for (const auto& [spots, holds] : {std::pair(&firsts_, &holds_first_), std::pair(&lasts_, &holds_last_)}) {
+      holds->resize(list.size());
+      for (const Spot& spot : *spots) {
+        if (spot.found) (*holds)[spot.loop] = true;
+      }
+    }
   }
 
   void add_single() { loops_.push_back({{{BodyId{next_body_++}, -1, -1}}, 1, 0}); }
 
   void add(const PassLoop& loop, std::size_t l) {
-    const auto here = [l](const Spot& spot) { return spot.found && spot.loop == l; };
-    const bool has_first = key_.gathers && std::any_of(firsts_.begin(), firsts_.end(), here);
-    const bool has_last = key_.reduces && std::any_of(lasts_.begin(), lasts_.end(), here);
+    const bool has_first = key_.gathers && holds_first_[l], has_last = key_.reduces && holds_last_[l];
     std::int64_t from = 0;
     const std::int64_t to = loop.repeats;
     if (has_first) {
@@ -124,7 +128,8 @@ class LoopMaker {
   const PassesKey& key_;
   std::uint32_t next_body_, first_body_ = 0;
   StagePasses::Stage& stage_;
-  std::vector<Spot> firsts_, lasts_;  // by chunk
+  std::vector<Spot> firsts_, lasts_;            // by chunk
+  std::vector<bool> holds_first_, holds_last_;  // by loop: whether one of these is there
   static constexpr std::uint32_t kNone = 0xffffffffu;
   std::vector<std::uint32_t> single_;  // bodies of one pass, by chunk, kind, first and last
   std::vector<ProgramLoop> loops_;

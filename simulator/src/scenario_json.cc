@@ -492,6 +492,13 @@ Result<Scenario> read_scenario(std::string_view json, const std::string& where, 
                    {}});
     }
     root = ordered_json(root["plans"][plan - 1]);
+  } else if (plan > 1) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("a report of one plan, and number {} is asked for", plan),
+                 where,
+                 "an answer of ns-dist search --json, or its page",
+                 "write " + where,
+                 {}});
   }
   const bool is_report = root.is_object() && root.contains("inputs");
   const ordered_json& inputs = is_report ? root["inputs"] : root;

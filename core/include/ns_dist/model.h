@@ -79,6 +79,8 @@ struct StateSpace {
   friend bool operator==(const StateSpace&, const StateSpace&) = default;
 };
 
+inline constexpr std::int64_t kMostLayers = 100'000;  // of a model: lists are made of them
+
 struct Model {
   std::string id, name, family;
   std::vector<std::string> aliases;

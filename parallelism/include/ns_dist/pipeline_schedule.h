@@ -122,6 +122,13 @@ struct HeldPoint {
 // same bytes in each repeat, so the largest point has most_held(list, chunks).
 std::vector<HeldPoint> held_over_time(const PassList& list, std::span<const ChunkBytes> chunks);
 
+// Passes of a chunk of which something is held: what is kept behind the forward pass, or behind the input gradient.
+struct LivePasses {
+  std::int64_t after_forward = 0, after_input_gradient = 0;
+};
+// By chunk, behind the point number `point` of held_over_time.
+std::vector<LivePasses> live_passes(const PassList& list, std::size_t chunks, std::size_t point);
+
 // "F7", "B0", "I0" and "W0": the input and the weight gradient; with `chunks` above 1 "F7.1" of chunk 1.
 std::string pass_text(const SchedulePass& pass, std::int64_t chunks);
 

@@ -278,7 +278,7 @@ void ProgramQueue::Engine::complete_beside(std::uint32_t a, Stream stream, doubl
   ready_.push_back(a);
   if (!lane.queue.empty()) {
     const Item next = lane.queue.front();
-    lane.queue.erase(lane.queue.begin());
+    lane.queue.pop_front();
     start_beside(a, stream, next, now);
   }
 }

@@ -39,7 +39,7 @@ class ProgramQueue::Engine {
   };
   // A stream of works that run beside fragments.
   struct Beside {
-    std::vector<Item> queue;  // behind what runs
+    std::deque<Item> queue;  // behind what runs
     Item running;
     bool busy = false, starting = false;
     std::int64_t started = 0, done = 0;

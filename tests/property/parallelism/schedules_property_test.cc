@@ -133,6 +133,22 @@ RC_GTEST_PROP(Schedules, HeldOverTimeIsThatOfEveryPassInTurn, ()) {
   }
 }
 
+// Passes of a chunk that are live at a point are what the chunk holds there of one byte a pass.
+RC_GTEST_PROP(Schedules, LivePassesAreWhatOneByteAPassHolds, ()) {
+  const Case c = any_case();
+  const auto chunk_count = static_cast<std::size_t>(c.shape.chunks);
+  for (const PassList& list : c.orders) {
+    const auto chunk = *rc::gen::inRange<std::size_t>(0, chunk_count);
+    std::vector<ChunkBytes> forward(chunk_count), gradient(chunk_count);
+    forward[chunk].after_forward = gradient[chunk].after_input_gradient = 1;
+    const std::vector<HeldPoint> before = held_over_time(list, forward), behind = held_over_time(list, gradient);
+    const auto point = *rc::gen::inRange<std::size_t>(0, before.size());
+    const LivePasses live = live_passes(list, chunk_count, point)[chunk];
+    RC_ASSERT(static_cast<double>(live.after_forward) == before[point].bytes);
+    RC_ASSERT(static_cast<double>(live.after_input_gradient) == behind[point].bytes);
+  }
+}
+
 RC_GTEST_PROP(Schedules, MostHeldOfOneByteAPassIsMostLive, ()) {
   const Case c = any_case();
   const auto facts = check(c.schedule->seats(c.shape), c.orders);

@@ -76,6 +76,22 @@ TEST(Replay, AZeroIsTakenForOneNanosecond) {
   EXPECT_THAT(report.finish_ns, ElementsAre(3U));
 }
 
+// 2^64 ns are 584 years: longer sums would begin anew at zero.
+TEST(Replay, NoTraceTakesCenturies) {
+  constexpr std::uint64_t kYears = 31'557'600'000'000;  // us
+  const auto after = [](std::uint64_t first, std::uint64_t second) {
+    return replay(Traces{{timed_kernel(1, first), timed_kernel(2, second, {1})}}, {}, ReplayOptions{});
+  };
+  const auto century = after(70 * kYears, 70 * kYears);
+  ASSERT_TRUE(century) << to_text(century.error());
+  EXPECT_THAT(century->finish_ns, ElementsAre(140 * kYears * 1000));
+  for (const auto& [first, second] : {std::pair{80 * kYears, 80 * kYears}, std::pair{~std::uint64_t{0}, kYears}}) {
+    const auto refused = after(first, second);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(to_text(refused.error()), HasSubstr("it ends more than 146 years after the beginning"));
+  }
+}
+
 TEST(Replay, KernelsOverlapCommunicationButCommunicationDoesNotOverlapItself) {
   Traces traces(2);
   for (auto& trace : traces) trace = {timed_kernel(1, 5), collective(2, "1", 8), collective(3, "", 8)};

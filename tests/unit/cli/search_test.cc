@@ -11,7 +11,9 @@ namespace ns_dist {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Few plans, so that tests are quick.
 constexpr const char* kSmall = "--model gpt3-13b --gpus 16 --schedule 1f1b,interleaved --micro-batch 1,2";
@@ -257,6 +259,17 @@ TEST(SearchCommand, TheObjectiveOrdersThePlans) {
   for (const char* word : {"The least energy: 8 x", "no more energy", "each GPU at its board power, PUE 1"}) {
     EXPECT_THAT(table, HasSubstr(word));
   }
+}
+
+TEST(SearchCommand, ATrainingThatNeverEndsHasNoSum) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "USD", "gpu_hour": {"h100-sxm-80gb": 2}})";
+  const CommandResult result = run_command(
+      "ns-dist search --model gpt2 --gpus 8,16 --dp 8 --pp 1,2 --tp 1 --global-batch 16 --micro-batch 1 --zero 1 "
+      "--tokens 1T --time-between-failures 1s --objective energy --prices prices.json",
+      folder.path());
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("endless"), Not(HasSubstr("inf")), Not(HasSubstr("nan"))));
 }
 
 // The page has what --json says, and its plans repeat.

@@ -13,6 +13,12 @@ using ::testing::HasSubstr;
 TEST(ParseJson, SaysWhereAFileBreaks) {
   EXPECT_THAT(to_text(parse_json("{\"a\": 1", "x.json").error()), HasSubstr("x.json:1:"));
   EXPECT_THAT(to_text(parse_json("{\"a\": 1", "x.json").error()), HasSubstr("ends too early"));
+  EXPECT_THAT(to_text(parse_json("{\"a", "x.json").error()), HasSubstr("x.json:1:4: the file ends too early;"));
+  // A mistake in the last byte is no early end, and the library's own words are left out.
+  EXPECT_THAT(to_text(parse_json("{\"a\": 1,}", "x.json").error()),
+              HasSubstr("x.json:1:9: this is not JSON (unexpected '}'; expected string literal);"));
+  EXPECT_THAT(to_text(parse_json("{\"a\": 1e400}", "x.json").error()),
+              HasSubstr("this is not JSON (number overflow parsing '1e400');"));
   EXPECT_THAT(to_text(parse_json("{\n \"a\": nan}", "x.json").error()), HasSubstr("x.json:2:"));
   EXPECT_THAT(to_text(parse_json("{\"a\": 1, \"a\": 2}", "x.json").error()), HasSubstr("given twice"));
   EXPECT_THAT(to_text(parse_json(std::string(200, '['), "x.json").error()), HasSubstr("nested deeper"));

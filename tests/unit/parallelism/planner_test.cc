@@ -653,6 +653,17 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_THAT(text({.ep = 2}, training), HasSubstr("has no experts"));
   EXPECT_THAT(text({.schedule = "zigzag"}, training), HasSubstr("unknown schedule"));
   EXPECT_THAT(text({}, {1536, 1, 0, Precision::kBf16}), HasSubstr("training/sequence: 0 is out of range"));
+  Model deep = model;
+  deep.layers = 1'000'000'000;
+  const auto refused = check_plan(deep, {}, training);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("model, layers: 1000000000 is out of range"));
+  EXPECT_THAT(text({.loss_metrics = 1001}, training), HasSubstr("plan/loss_metrics: 1001 cross-entropies"));
+  const Training long_context{1536, 1, 8192, Precision::kBf16};
+  EXPECT_EQ(text({.cp = 1024}, long_context), "fine");
+  EXPECT_THAT(text({.cp = 2048}, long_context), HasSubstr("a ring of 2048 ranks"));
+  EXPECT_EQ(text({.cp = 2048, .cp_comm = ContextExchange::kAllGather}, long_context), "fine");
+  EXPECT_EQ(text({.cp = 2048, .cp_comm = ContextExchange::kHierarchical, .cp_inner = 4}, long_context), "fine");
   const std::string both = text({.tp = 7, .dp = 7}, training);
   EXPECT_THAT(both, HasSubstr("plan/tp: "));
   EXPECT_THAT(both, HasSubstr("training/global_batch: "));

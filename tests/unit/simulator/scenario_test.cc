@@ -289,6 +289,9 @@ TEST(Resolve, AFrameworkHasOnlyWhatItHas) {
   const auto again = read_scenario(to_json(*report), "report.json");
   ASSERT_TRUE(again) << to_text(again.error());
   EXPECT_EQ(again->framework_only, resolved(spec).framework_only);
+  const auto second = read_scenario(to_json(*report), "report.json", 2);
+  ASSERT_FALSE(second);
+  EXPECT_THAT(to_text(second.error()), HasSubstr("report.json: a report of one plan, and number 2 is asked for"));
   const auto split = simulate(resolved(spec.set("plan/pp", 2)));
   ASSERT_TRUE(split) << to_text(split.error());
   EXPECT_EQ(said(*split), 1);
