@@ -30,7 +30,7 @@ int list_command(int argc, const char* const* argv);
 int validate_command(int argc, const char* const* argv);
 int version_command(int argc, const char* const* argv);
 
-// Their flags: what an error of another command says of one that it has not.
+// The flags of simulate and of search. An error of another command names the one that has a flag.
 std::vector<std::string> simulate_flags();
 std::vector<std::string> search_flags();
 

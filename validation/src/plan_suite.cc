@@ -122,11 +122,10 @@ Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& c
                              std::span<const std::string> titles, unsigned threads,
                              const std::function<void(double)>& progress) {
   RunSuite suite;
-  NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes));
+  NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes, {titles}));
   // Of each work the plan that was measured to be fastest: that is the one that its authors would choose.
   std::map<std::pair<std::string, std::string>, const CollectedRun*> fastest;
   for (const CollectedRun& run : runs) {
-    if (!is_of(run, titles)) continue;
     const CollectedRun*& best = fastest[{run.publication, run.work}];
     if (best == nullptr || run.measured < best->measured) best = &run;
   }

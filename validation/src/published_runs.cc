@@ -370,10 +370,17 @@ ordered_json rows_of_sweep(const ordered_json& sweep) {
   return all;
 }
 
+// Whether its publication's title holds one of `titles`, or there are none.
+bool is_of(const CollectedRun& run, std::span<const std::string> titles) {
+  return titles.empty() || std::any_of(titles.begin(), titles.end(), [&](const std::string& title) {
+           return run.publication.find(title) != std::string::npos;
+         });
+}
+
 }  // namespace
 
 Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
-                                                      std::vector<Error>& mistakes, RunRows wanted) {
+                                                      std::vector<Error>& mistakes, const WantedRuns& wanted) {
   Named named;
   for (const CatalogEntry& entry : catalog.list(CatalogKind::kFramework)) {
     NS_TRY(Framework framework, catalog.framework(entry.id));
@@ -400,9 +407,11 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     JsonReader reader(root[i], file.string(), errors, fmt::format("/{}", i));
     foreign(reader);
     const bool recommended = reader.boolean("recommended", false);
-    if (errors.empty() && wanted != RunRows::kAll && recommended != (wanted == RunRows::kRecommended)) continue;
+    const bool is_wanted = wanted.rows == RunRows::kAll || recommended == (wanted.rows == RunRows::kRecommended);
+    if (errors.empty() && !is_wanted) continue;
     CollectedRun run = read_row(reader, named);
     if (errors.empty()) {
+      if (!is_of(run, wanted.titles)) continue;
       if (run.micro_batch_untold || run.chunks_untold) choose_untold(run, catalog);
       runs.push_back(std::move(run));
     } else {
@@ -410,12 +419,6 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     }
   }
   return runs;
-}
-
-bool is_of(const CollectedRun& run, std::span<const std::string> titles) {
-  return titles.empty() || std::any_of(titles.begin(), titles.end(), [&](const std::string& title) {
-           return run.publication.find(title) != std::string::npos;
-         });
 }
 
 Result<Scenario> base_of(const CollectedRun& run, const Catalog& catalog) {

@@ -29,14 +29,15 @@ struct CollectedRun {
   std::string memory_kind;  // "allocated", "nvidia-smi", ...
 };
 
+struct WantedRuns {
+  std::span<const std::string> titles = {};  // only publications whose title holds one of these; empty: all
+  RunRows rows = RunRows::kRecommended;
+};
+
 // The `wanted` rows of `file`; its keys are those of check_run_collection (run_suite.h). A row with a mistake is
 // left out and noted in `mistakes`. Errors: a file that cannot be read, or is no JSON array.
 Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::path& file, const Catalog& catalog,
-                                                      std::vector<Error>& mistakes,
-                                                      RunRows wanted = RunRows::kRecommended);
-
-// Whether its publication's title holds one of `titles`, or there are none.
-bool is_of(const CollectedRun& run, std::span<const std::string> titles);
+                                                      std::vector<Error>& mistakes, const WantedRuns& wanted = {});
 
 // The scenario that a row describes. Errors: as resolve.
 Result<Scenario> scenario_of(const CollectedRun& run, const Catalog& catalog);

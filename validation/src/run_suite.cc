@@ -398,8 +398,8 @@ std::string collection_markdown(std::vector<Vote> votes, const std::map<std::str
 Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
                                       const RunSuiteOptions& options, const std::function<void(double)>& progress) {
   RunSuite suite;
-  NS_TRY(std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes, options.rows));
-  std::erase_if(runs, [&](const CollectedRun& run) { return !is_of(run, options.titles); });
+  NS_TRY(std::vector<CollectedRun> runs,
+         read_run_collection(file, catalog, suite.mistakes, {options.titles, options.rows}));
   for (CollectedRun& run : runs) {
     run.spec.assignments.insert(run.spec.assignments.end(), options.with.assignments.begin(),
                                 options.with.assignments.end());

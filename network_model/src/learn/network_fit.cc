@@ -193,11 +193,11 @@ Spread spread_of(const Curve& fitted, const std::vector<Point>& points) {
     spread.count[i] = errors[i].size();
     if (errors[i].empty()) continue;
     // The error that nine in ten stay below, as the deviation of a normal distribution that has it.
-    constexpr double kShare = 0.9, kQuantile = 1.645;
+    constexpr double kShare = 0.9;
     const auto place = static_cast<std::size_t>(std::ceil(kShare * static_cast<double>(errors[i].size()))) - 1;
     const auto nth = errors[i].begin() + static_cast<std::ptrdiff_t>(place);
     std::nth_element(errors[i].begin(), nth, errors[i].end());
-    spread.deviation[i] = *nth / kQuantile;
+    spread.deviation[i] = *nth / network::kQuantile;
   }
   for (std::size_t i = 0; i < 2; ++i) {
     if (spread.count[i] == 0) spread.deviation[i] = spread.deviation[1 - i];
