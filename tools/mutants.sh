@@ -49,6 +49,8 @@ a tile has no ramp|compute_model/src/families/gemm.cc|s@(k / split + ramp)@(k / 
 launches take seconds|compute_model/src/families/gemm.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / (1.5e9 + 0 * machine.clock_rate)@|unit_compute_model property_compute_model
 one copy of the weights stays in L2|compute_model/src/families/gemm.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model
 long runs do not heat the board|compute_model/src/families/gemm.cc|s@persistent_kernels ? 0.95 : 1.03@persistent_kernels ? 1.07 : 1.07@|unit_compute_model property_compute_model
+rows stay in L2 for ever|compute_model/src/families/streaming.cc|s@std::log(held / stays) / std::log(leaves / stays), 0.0, 1.0@0 * std::log(held / stays) / std::log(leaves / stays), 0.0, 1.0@|unit_compute_model property_compute_model
+a softmax's last elements take one step|compute_model/src/families/streaming.cc|s@std::ceil((columns - whole \* 4 \* block) / block)@std::ceil((columns - whole * 4 * block) / (4 * block))@|unit_compute_model property_compute_model
 waves are not rounded up|compute_model/src/families.h|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
 attention goes backward as fast as forward|compute_model/src/families/attention.cc|s@share \*= kBackwardShare@share *= 1@|unit_compute_model property_compute_model
 no gap between kernels|compute_model/src/machine.cc|s@? kStreamGap : 0@? 0 : 0@|unit_compute_model property_compute_model

@@ -78,6 +78,7 @@ Estimate AnalyticModel::streaming(const Operator& op, const Work& work, double p
 
 Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roofline& roofline, Steps& steps) const {
   constexpr std::string_view kStreamed = "traffic over achieved bandwidth";
+  const double least = (work.read + work.written) / B;
   const auto d = [](std::int64_t value) { return static_cast<double>(value); };
   return std::visit(
       Overloaded{
@@ -122,14 +123,14 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
                                       steps);
           },
           [&](const Softmax& o) {
-            return streaming(op, work, softmax_passes(machine_, d(o.columns), o.pass), kStreamed, steps);
+            return estimate_rows(machine_, softmax_kernel(machine_, o, op.dtype), least, kStreamed, steps);
           },
           [&](const Normalization& o) {
             const bool half = op.dtype == DType::kFp16 || op.dtype == DType::kBf16;
             if (half && library_of(o) != Library::kServing) {
               return estimate_normalization(machine_, o, op.dtype, standard_sums(Predictor::kNormalization), steps);
             }
-            return streaming(op, work, normalization_passes(machine_, o.pass), kStreamed, steps);
+            return estimate_rows(machine_, normalization_kernel(machine_, o, op.dtype), least, kStreamed, steps);
           },
           [&](const Elementwise&) { return streaming(op, work, 1, kStreamed, steps); },
           // Scattered rows and, backward, atomics.

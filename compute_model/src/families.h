@@ -108,9 +108,17 @@ Estimate estimate_normalization(const Machine& machine, const Normalization& op,
 Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,
                             Steps& steps);
 
-// Traffic of a kernel over rows as a multiple of the least.
-double softmax_passes(const Machine& machine, double columns, Pass pass);
-double normalization_passes(const Machine& machine, Pass pass);
+// A kernel over rows that are normalized: its traffic as a multiple of the least, and the clocks that each SM computes
+// beside it.
+struct RowKernel {
+  double passes = 1, clocks = 0;
+};
+RowKernel softmax_kernel(const Machine& machine, const Softmax& op, DType dtype);
+RowKernel normalization_kernel(const Machine& machine, const Normalization& op, DType dtype);
+// Its time without launch, s. `least`: bytes.
+double row_seconds(const Machine& machine, const RowKernel& kernel, double least);
+Estimate estimate_rows(const Machine& machine, const RowKernel& kernel, double least, std::string_view method,
+                       Steps& steps);
 
 // The kernel with `launch` and `excess` seconds of traffic beyond its tiles'.
 Estimate estimate_tiled(double launch, const Tiled& kernel, double excess = 0);

@@ -123,6 +123,14 @@ double overlap_of(double compute, double memory) {
   return larger * std::cbrt(1 + ratio * ratio * ratio);
 }
 
+// CUDA C++ Programming Guide, "Technical specifications per compute capability": maximum number of resident threads per
+// SM.
+double resident_threads_of(const Gpu& gpu) {
+  const std::string_view capability = gpu.compute_capability;
+  if (capability == "7.5") return 1024;
+  return capability == "8.6" || capability == "8.9" || capability.starts_with("12.") ? 1536 : 2048;
+}
+
 // Fixed cost of a small kernel: 1.6-2.5 us in CUDA graphs; back to back in a stream, the dependent launch adds about 1
 // us.
 constexpr double kBurstLaunch = 2e-6, kStreamGap = 1e-6;
@@ -176,6 +184,7 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   const double capability = gpu.vendor == "nvidia" ? std::strtod(gpu.compute_capability.c_str(), nullptr) : 0;
   machine.persistent_kernels = capability >= 9 && capability < 12;
   machine.tensor_memory = capability >= 10 && capability < 12;
+  machine.resident_threads = resident_threads_of(gpu);
   machine.l2 = gpu.l2_cache / B;
   machine.gddr = gpu.memory_type.starts_with("GDDR") || gpu.memory_type.starts_with("gddr");
   machine.bandwidth = gpu.memory_bandwidth / (B / s);

@@ -30,7 +30,8 @@ struct Machine {
   double exponential_rate = 0;    // of all SMs, 1/s
   // Exponentials a clock and SM since Volta (CUDA C++ programming guide, "Arithmetic instructions").
   static constexpr double kExponentials = 16;
-  double launch = 0;  // fixed cost of a kernel: dispatch, first loads, last stores
+  double resident_threads = 2048;  // that an SM runs at a time
+  double launch = 0;               // fixed cost of a kernel: dispatch, first loads, last stores
   // Nominal; what the board's power lets tensor units do (machine.cc).
   std::array<double, kDTypeCount> matrix_peak{}, matrix_ceiling{};
 

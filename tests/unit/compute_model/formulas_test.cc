@@ -479,5 +479,29 @@ TEST(Formulas, TheLongestBlockOrAnSmsShareDecides) {
   EXPECT_NEAR((seconds(12) - launch) / (seconds(1) - launch), 12 * 64 * 65 / 2 / 108.0 / 64, 0.03 * 3.6);
 }
 
+// A100 runs 16 blocks of 128 threads on each of 108 SMs, so 1,728 rows of LayerNorm at a time, and has an L2 of 40 MiB:
+// up to 0.4 of it, 2,427 columns in FP32, memory is read once and written once; from 0.9 on, 5,461, read twice.
+TEST(Formulas, RowsThatLeaveL2AreReadFromMemoryAgain) {
+  const auto traffic = [](std::int64_t columns) {
+    return answer(a100(), {Normalization{.rows = 65536, .columns = columns}, DType::kFp32}).steps.at("traffic_B") /
+           (8 * 65536.0 * static_cast<double>(columns));
+  };
+  EXPECT_NEAR(traffic(2424), 1, 1e-3);
+  EXPECT_NEAR(traffic(5464), 1.5, 1e-3);
+  EXPECT_NEAR(traffic(3640), 1.25, 1e-3) << "between them by the logarithm: sqrt(2,427 x 5,461)";
+}
+
+// PyTorch's softmax: 256 threads handle 1,600 columns in one step of four elements each and three of one, and 4,096
+// columns with 512 threads in two steps. To 1,024 columns a warp pads a row to a power of two.
+TEST(Formulas, SoftmaxHandlesWhatIsLeftOverOneByOne) {
+  const auto clocks = [](std::int64_t columns) {
+    return answer(a100(), {Softmax{.rows = 108, .columns = columns}, DType::kFp32}).steps.at("compute_s");
+  };
+  EXPECT_NEAR(clocks(1600) / clocks(4096), 256 * 4.0 / (512 * 2), 1e-3);
+  EXPECT_NEAR(clocks(2048) / clocks(4096), 256 * 2.0 / (512 * 2), 1e-3);
+  EXPECT_NEAR(clocks(600) / clocks(1024), 1, 1e-3);
+  EXPECT_NEAR(clocks(512) / clocks(1024), 0.5, 1e-3);
+}
+
 }  // namespace
 }  // namespace ns_dist
