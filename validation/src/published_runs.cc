@@ -282,10 +282,18 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   return run;
 }
 
-// Of the micro-batches and chunks that the row's batch and layers allow, the fastest by our forecast that fits,
-// else the one that needs the least memory. What cannot be planned is none of them; of none, the row stays as it is.
+// What a row does not tell, its authors had tuned, so that one of the fastest plans ran. Of the micro-batches and
+// chunks that the row's batch and layers allow and that fit (if none does, that need the least memory), those whose
+// step the forecast cannot tell from the fastest one's are as likely as each other: the row gets the middle one of
+// them. The fastest itself would be too fast, because the least of several forecasts is one that errs downwards. What
+// cannot be planned is none of them; of none, the row stays as it is.
 void choose_untold(CollectedRun& run, const Catalog& catalog) {
-  std::optional<std::pair<double, double>> least;  // memory beyond the GPU's, step
+  struct Candidate {
+    Bytes beyond;  // memory beyond the GPU's
+    Prediction prediction;
+    ScenarioSpec spec;
+  };
+  std::vector<Candidate> candidates;
   const auto told = scenario_of(run, catalog);
   if (!told) return;
   const std::int64_t batch_of_replica = told->training.global_batch / told->plan.dp;
@@ -299,17 +307,23 @@ void choose_untold(CollectedRun& run, const Catalog& catalog) {
       if (run.micro_batch_untold) candidate.spec.set("training/micro_batch", micro);
       if (run.chunks_untold) candidate.spec.set("plan/vpp", chunks);
       const auto scenario = scenario_of(candidate, catalog);
-      const auto prediction = scenario.and_then([](const Scenario& each) {
+      auto prediction = scenario.and_then([](const Scenario& each) {
         return Session::make(each).and_then([&](const Session& session) { return predict(each, session); });
       });
       if (!prediction) continue;
-      const Bytes beyond = prediction->memory.device() - scenario->cluster.gpu.memory;
-      const std::pair rank(std::max(0.0, beyond / units::B), prediction->step / units::s);
-      if (least && *least <= rank) continue;
-      least = rank;
-      run.spec = candidate.spec;
+      const Bytes beyond = max(Bytes(), prediction->memory.device() - scenario->cluster.gpu.memory);
+      if (!candidates.empty() && beyond > candidates.front().beyond) continue;
+      if (!candidates.empty() && beyond < candidates.front().beyond) candidates.clear();
+      candidates.push_back({beyond, *std::move(prediction), std::move(candidate.spec)});
     }
   }
+  if (candidates.empty()) return;
+  std::ranges::stable_sort(candidates, {}, [](const Candidate& each) { return each.prediction.step; });
+  const auto is_slower = [&](const Candidate& each) {
+    return step_difference(*told, candidates.front().prediction, each.prediction).low > Seconds();
+  };
+  const auto as_fast = std::ranges::find_if(candidates, is_slower) - candidates.begin();
+  run.spec = candidates[static_cast<std::size_t>(as_fast - 1) / 2].spec;
 }
 
 using nlohmann::ordered_json;

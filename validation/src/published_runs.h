@@ -22,7 +22,8 @@ struct CollectedRun {
   std::string work;         // size of the model, GPUs, batch and number format; what a plan is for, with `model`
   Model model;
   ScenarioSpec spec;  // all but the model
-  // What the row does not tell and its authors chose: `spec` has what is fastest by our forecast.
+  // What the row does not tell and its authors chose: `spec` has the middle one of the plans that the
+  // forecast cannot tell from the fastest.
   bool micro_batch_untold = false, chunks_untold = false;
   Seconds measured;
   Bytes memory;             // measured, of the fullest GPU; zero where the row has none
