@@ -180,6 +180,7 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
     query.pending.widening *= kOtherVendor;
     query.pending.outside = true;
   }
+  if (!query.reference->measured && on_tensor_units(op)) query.pending.doubt = machine().ceiling_doubt;
   const double limit = machine().gpu.board_power / W;
   if (machine().mode == Mode::kSustained && limit > 0) {
     prepare_power(query.pending, *query.weights, *predictor,

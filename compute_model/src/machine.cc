@@ -10,7 +10,18 @@ namespace {
 
 using namespace units;
 
-constexpr double kLeastVoltageShare = 0.68;  // of the boost clock, boards with GDDR; source: tensor_ceiling
+// Boards with GDDR: up to which share of the boost clock the voltage is at its least, and watts that the board draws
+// whatever the clock. Source: tensor_ceiling.
+struct Voltage {
+  double least_share = 0, fixed_watts = 0;
+};
+struct VoltageRange {
+  Voltage least, chosen, most;  // by what they let the tensor units do
+};
+VoltageRange voltage_of(int process_nm) {
+  if (process_nm > 5) return {{0.68, 0}, {0.68, 0}, {0.68, 0}};
+  return {{0.65, 0}, {0.8, 32}, {0.97, 65}};
+}
 
 // The constant c of the law below, W s^3 per FLOP a clock, for boards with HBM.
 //
@@ -42,10 +53,15 @@ double flop_per_clock(double stated) {
 // A100, 8.7e-31 on L40S, which differs from the others in more than GDDR: its tensor units are fed from registers.
 // Older nodes by TSMC's published scaling, N7 -60 % from 16FF+. Dies on boards with GDDR boost a quarter higher in the
 // same process, so that their limits hold them where the voltage is at its least and the clock follows power itself.
-// Below 0.68 of the boost clock, by the base clocks that data sheets print: A10 and A40, the same die, 885 and 1,305
-// MHz with 2.08 and 3.57 W a SM; L40S and RTX PRO 6000, 1,110 and 1,590 MHz with 2.46 and 3.19 W. On boards with HBM no
-// such range was measured: GB200 has a sixth more power a FLOP than B200 and runs 4 % faster, in bursts and for long.
-double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak) {
+// At 8 nm below 0.68 of the boost clock, by the base clocks that data sheets print: A10 and A40, the same die, 885 and
+// 1,305 MHz with 2.08 and 3.57 W a SM. At 4 nm the same clocks say that the voltage has not begun to rise at 0.65: L40S
+// and RTX PRO 6000, 1,110 and 1,590 MHz with 2.46 and 3.19 W. From 0.97 on it rises with the clock: RTX 4090 takes 268,
+// 305 and 347 W in games at 2,443, 2,602 and 2,726 MHz (QuasarZone, October 2022), which is 65 W and the cube of the
+// clock within 2 %. L40S does not tell how much of its power is fixed, because it was measured at one limit. The middle
+// of what this leaves open is taken, 0.8 and 32 W, and decides for RTX PRO 6000 alone; its interval has the rest. On
+// boards with HBM no such range was measured: GB200 has a sixth more power a FLOP than B200 and runs 4 % faster, in
+// bursts and for long.
+double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak, const Voltage& voltage) {
   const double watts = gpu.board_power / W, clock = gpu.boost_clock / Hz;
   if (!(watts > 0) || !(clock > 0) || !(bf16_peak > 0) || gpu.process_nm <= 0) return bf16_peak;
   const double units = flop_per_clock(bf16_peak / clock / gpu.sm_count) * gpu.sm_count;
@@ -56,7 +72,11 @@ double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak) {
   // of its peak with its largest products, which are its fastest. At 12 nm the constant of the other boards times 1.88,
   // at T4's clock.
   const double joules = gpu.process_nm > 10 ? 2.6e-12 : gpu.process_nm > 5 ? 1.50e-12 : 1.70e-12;
-  const double least = kLeastVoltageShare * clock, linear = watts / (units * joules);
+  constexpr double kMeasuredWatts = 350;  // L40S: boards with more power spend the fixed part of it once
+  const double scaled = watts > kMeasuredWatts
+                            ? kMeasuredWatts * (watts - voltage.fixed_watts) / (kMeasuredWatts - voltage.fixed_watts)
+                            : watts;
+  const double least = voltage.least_share * clock, linear = scaled / (units * joules);
   return std::min(bf16_peak, units * (linear <= least ? linear : std::cbrt(linear * least * least)));
 }
 
@@ -203,6 +223,7 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   if (!usable(machine.bandwidth)) return bad("memory bandwidth", "a positive bandwidth");
 
   const double watts = gpu.board_power / W;
+  const VoltageRange voltage = voltage_of(gpu.process_nm);
   double fastest = 0;
   for (const DType dtype : kAllDTypes) {
     const double peak = gpu.matrix_peak(dtype) / (FLOP / s);
@@ -211,7 +232,12 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
     machine.matrix_peak[static_cast<std::size_t>(dtype)] = peak;
     const double bf16 = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
     machine.matrix_ceiling[static_cast<std::size_t>(dtype)] =
-        on_tensor_units && bf16 > 0 ? peak * tensor_ceiling(gpu, machine.gddr, bf16) / bf16 : peak;
+        on_tensor_units && bf16 > 0 ? peak * tensor_ceiling(gpu, machine.gddr, bf16, voltage.chosen) / bf16 : peak;
+    if (dtype == DType::kBf16 && on_tensor_units) {
+      machine.ceiling_doubt = std::log(tensor_ceiling(gpu, machine.gddr, bf16, voltage.most) /
+                                       tensor_ceiling(gpu, machine.gddr, bf16, voltage.least)) /
+                              2;
+    }
     fastest = std::max(fastest, peak);
   }
   // Special function units: twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer

@@ -35,6 +35,7 @@ struct Machine {
   // Nominal; what the board's power lets tensor units do (machine.cc).
   std::array<double, kDTypeCount> matrix_peak{}, matrix_ceiling{};
 
+  double ceiling_doubt = 0;   // how far, in logarithms, power may let tensor units do more or less than that
   double issue_share = 1;     // of the vector peak that a matrix product's instructions leave to its products
   double resident_bytes = 0;  // of a tensor that L2 still holds for the next kernel
   double l2_bandwidth = 0;

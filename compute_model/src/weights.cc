@@ -131,14 +131,16 @@ double carried_over(const Term& term) {
   return std::clamp(logarithm_of(term), here + term.log_least_pace, here + term.log_most_pace);
 }
 
-Correction around(double seconds, const Quantiles& quantiles, double widening, bool extrapolated) {
+Correction around(double seconds, const Quantiles& quantiles, double widening, double doubt, bool extrapolated) {
   Correction correction;
   correction.widening = widening;
   correction.seconds = seconds;
   correction.extrapolated = extrapolated;
   const std::size_t group = error_group(seconds);
-  correction.low = seconds * std::exp(widening * static_cast<double>(quantiles[2 * group]));
-  correction.high = seconds * std::exp(widening * static_cast<double>(quantiles[2 * group + 1]));
+  const double below = widening * static_cast<double>(quantiles[2 * group]);
+  const double above = widening * static_cast<double>(quantiles[2 * group + 1]);
+  correction.low = seconds * std::exp(doubt > 0 ? -std::hypot(std::min(below, 0.0), doubt) : below);
+  correction.high = seconds * std::exp(doubt > 0 ? std::hypot(std::max(above, 0.0), doubt) : above);
   if (extrapolated) {  // nothing was measured there: the interval is widened by half of itself
     correction.low /= std::sqrt(seconds / correction.low);
     correction.high *= std::sqrt(correction.high / seconds);
@@ -230,7 +232,7 @@ void evaluate(std::span<PendingCorrection* const> all) {
 Correction PendingCorrection::finish() const {
   double learned = other.trees != nullptr ? carried_over(other) : 0;
   if (measured.trees != nullptr) learned += share * (carried_over(measured) - learned);
-  return around(base * std::exp(trust * learned), *quantiles, widening, outside);
+  return around(base * std::exp(trust * learned), *quantiles, widening, doubt, outside);
 }
 
 double PendingCorrection::slowdown_factor() const {

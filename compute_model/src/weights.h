@@ -107,6 +107,7 @@ struct PendingCorrection {
   double trust = 1;  // share of what was learned that is believed
   const Quantiles* quantiles = nullptr;
   bool outside = false;  // a feature lies outside the range of the fitted rows
+  double doubt = 0;      // half-width of what is not known of the base, in logarithms
   double widening = 1;   // of the interval, in logarithms: how far this GPU's ratios lie outside those of fitted GPUs
 
   Correction finish() const;

@@ -49,6 +49,27 @@ TEST(Machine, PowerSetsACeilingForTensorUnits) {
   EXPECT_EQ(make_machine(gpu, Mode::kBurst)->ceiling(DType::kBf16), 989.4e12);
 }
 
+// A board with GDDR at 4 nm at the least voltage: 1.7 pJ a FLOP up to L40S's 350 W. Of more power the fixed 32 W are
+// spent once, so 600 W do 568 / 318 of what 350 do; 0 to 65 W are fixed and the voltage may rise from 0.65 of the boost
+// clock on, which is the doubt. Boards with HBM and of other processes have none.
+TEST(Machine, BoardsWithGddrHaveALeastVoltage) {
+  Gpu gpu = make_test_gpu("gddr", "blackwell", 4, 188, 1024 * 188 * 2.43e-3, 0, 100, "GDDR7", 1600, 128, 350);
+  gpu.boost_clock = 2430 * MHz;
+  const Machine limited = *make_machine(gpu, Mode::kBurst);
+  EXPECT_NEAR(limited.ceiling(DType::kBf16), 350 / 1.7e-12, 1e9);
+  EXPECT_EQ(limited.ceiling_doubt, 0);
+  gpu.board_power = 600 * W;
+  const Machine machine = *make_machine(gpu, Mode::kBurst);
+  EXPECT_NEAR(machine.ceiling(DType::kBf16), 568 / 318.0 * 350 / 1.7e-12, 1e9);
+  const double units = 1024 * 188, least = 0.65 * 2.43e9, linear = 600 / (units * 1.7e-12);
+  const double fewest = units * std::cbrt(linear * least * least), most = 535 / 285.0 * 350 / 1.7e-12;
+  EXPECT_NEAR(machine.ceiling_doubt, std::log(most / fewest) / 2, 1e-9);
+  gpu.process_nm = 8;
+  EXPECT_EQ(make_machine(gpu, Mode::kBurst)->ceiling_doubt, 0);
+  gpu.process_nm = 4, gpu.memory_type = "HBM3";
+  EXPECT_EQ(make_machine(gpu, Mode::kBurst)->ceiling_doubt, 0);
+}
+
 // FLOP a clock of an SM: 4,096 of H100, whose peak is stated at 1,830 MHz. A planned GPU may have anything; what its
 // power allows grows with its peak, and never by a step.
 TEST(Machine, ThePowersCeilingFollowsThePeakWithoutSteps) {
