@@ -121,8 +121,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const bool shares = settings.contention || settings.compute_slowdown;
   const std::int64_t period = period_of(scenario.cluster);
   const Rank stage_stride = program.mesh.stride("pp");
-  const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), program.mesh.ranks(),
-                            scenario.constants);
+  const TrainingClock clock = training_clock(scenario, program.mesh.ranks());
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {

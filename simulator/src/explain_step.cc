@@ -71,7 +71,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
     found.push_back({std::move(name), std::move(note), unshared - step(latency)});
   };
   if (session.has_own_models()) {
-    const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, scenario.constants);
+    const TrainingClock clock = training_clock(scenario, ranks);
     const double load = clock.load_on({Gemm{}, product_type(scenario.training.precision)});
     add("clock under load",
         fmt::format("products take {} as {}", as_long(load),
@@ -138,6 +138,10 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
       "of the kernels, collectives and messages on the critical path");
   add("interval, rest", both(all.interval.rest_below, all.interval.rest_above),
       fmt::format("what they leave unexplained in published steps of {}", all.interval.situation));
+  if (all.interval.clock_above > 0) {
+    add("interval, clock", both(all.interval.clock_below, all.interval.clock_above),
+        "under load: no published step ran on such a GPU");
+  }
   constexpr std::size_t kMost = 20;
   for (std::size_t i = 0; i < std::min(kMost, all.critical_path.size()); ++i) {
     const Hotspot& hotspot = all.critical_path[i];

@@ -164,7 +164,9 @@ std::string to_json(const Report& report) {
                       {"forecasts_below", report.interval.forecasts_below},
                       {"forecasts_above", report.interval.forecasts_above},
                       {"rest_below", report.interval.rest_below},
-                      {"rest_above", report.interval.rest_above}};
+                      {"rest_above", report.interval.rest_above},
+                      {"clock_below", report.interval.clock_below},
+                      {"clock_above", report.interval.clock_above}};
   json["tokens_per_s"] = report.tokens_per_second;
   json["tokens_per_s_per_gpu"] = report.tokens_per_second / static_cast<double>(report.ranks);
   json["model_tflops_per_gpu"] = report.model_flops_per_second / 1e12;

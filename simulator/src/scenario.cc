@@ -489,4 +489,12 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   return scenario;
 }
 
+TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks) {
+  TrainingConstants constants = scenario.constants;
+  if (!(scenario.plan.expert_capacity.value > 0)) {  // padded experts are even
+    constants.experts = std::max(1.0, constants.experts / std::max(1.0, scenario.plan.expert_imbalance.value));
+  }
+  return TrainingClock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, constants);
+}
+
 }  // namespace ns_dist

@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 
+#include "ns_dist/training_clock.h"
+
 namespace ns_dist {
 namespace {
 
@@ -23,12 +25,18 @@ Unexplained unexplained(const Scenario& scenario) { return kSituations[scenario.
 
 IntervalParts interval_parts(const Scenario& scenario, Seconds step, const Interval& path) {
   const Unexplained rest = unexplained(scenario);
-  return {(step - path.low) / step, (path.high - step) / step, rest.situation, rest.below, rest.above};
+  IntervalParts parts{(step - path.low) / step, (path.high - step) / step, rest.situation, rest.below, rest.above};
+  if (!scenario.kernel_calibration && !knows_training_clock(scenario.cluster.gpu)) {
+    // The slowdown under load may be none or twice as much: at most, because only products have it.
+    const double load = training_slowdown(scenario.cluster.gpu, scenario.constants.exponent);
+    parts.clock_below = 1 - 1 / load, parts.clock_above = load - 1;
+  }
+  return parts;
 }
 
 Interval step_interval(Seconds step, const IntervalParts& parts) {
-  const double below = std::hypot(parts.forecasts_below, parts.rest_below);
-  const double above = std::hypot(parts.forecasts_above, parts.rest_above);
+  const double below = std::hypot(parts.forecasts_below, parts.rest_below, parts.clock_below);
+  const double above = std::hypot(parts.forecasts_above, parts.rest_above, parts.clock_above);
   return {max((1 - below) * step, 0.01 * step), (1 + above) * step};
 }
 

@@ -14,6 +14,8 @@ double training_slowdown(const Gpu& gpu, double exponent) {
   return std::pow(std::max(1.0, rate / power / kRateOfA100), exponent);
 }
 
+bool knows_training_clock(const Gpu& gpu) { return gpu.vendor == "nvidia" && gpu.memory_type.starts_with("HBM"); }
+
 double slowest_of(std::int64_t ranks, double deviation) {
   if (ranks < 2) return 1;
   // Expected largest of n standard normal values (Blom 1958).

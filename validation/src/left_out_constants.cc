@@ -70,12 +70,12 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
     std::map<std::array<double, 5>, double> known;  // by what the step depends on: many points of the grid share a step
     for (std::size_t p = 0; p < points.size(); ++p) {
       const auto& [training, launches] = points[p];
-      const TrainingClock clock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, training);
+      scenario.constants = training;
+      const TrainingClock clock = training_clock(scenario, ranks);
       const std::array key = {clock.load, clock.slowest, scenario.model.moe ? clock.experts : 0,
                               scenario.host.cuda_graphs ? 0 : launches, scenario.host.cuda_graphs ? 0 : training.hosts};
       auto found = known.find(key);
       if (found == known.end()) {
-        scenario.constants = training;
         scenario.host.launch_cost = launches * launch;
         auto session = sessions.find(training.exponent);
         if (session == sessions.end()) {

@@ -61,12 +61,13 @@ struct MemoryRemedy {
   std::vector<Assignment> set;
 };
 
-// What the 90 % interval of a step is made of, as shares of the step: the forecasts on its critical path, and what they
-// leave unexplained in measured steps of this kind.
+// What the 90 % interval of a step is made of, as shares of the step: the forecasts on its critical path, what they
+// leave unexplained in measured steps of this kind, and the clock in training where no step of such a GPU was measured.
 struct IntervalParts {
   double forecasts_below = 0, forecasts_above = 0;
   std::string_view situation;  // static lifetime
   double rest_below = 0, rest_above = 0;
+  double clock_below = 0, clock_above = 0;
 };
 
 // What one cause adds to a step beside the kernels and collectives that benchmarks measure: the difference to the step

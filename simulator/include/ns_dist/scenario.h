@@ -313,4 +313,7 @@ std::string write_scenario(const Scenario& scenario);
 // `where` names the file in errors.
 Result<Scenario> read_scenario(std::string_view json, const std::string& where, std::size_t plan = 1);
 
+// Of a run on `ranks` GPUs.
+TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks);
+
 }  // namespace ns_dist

@@ -13,11 +13,13 @@ namespace ns_dist {
 struct TrainingConstants {
   double exponent = 0.23;     // of training_slowdown
   double deviation = 0.0075;  // of slowest_of
-  // How many times as long the products of experts take in training as with even groups on an idle machine: tokens are
-  // spread unevenly, and all ranks wait for the busiest. The factor left steps of five models (Grok-1, DeepSeek-V2 and
-  // -V3, Qwen3 30B and 235B; three publications, H100 and B200, bf16 and fp8) neither too short nor too long before
-  // what the host reads was modeled. With that, DeepSeek-V2 asks for more than 1.3. Grok-1 pads experts to a capacity,
-  // so that its groups are even and its host reads nothing: its steps ask for 1.1 in bf16 and 1.4 in fp8, not for 1.
+  // How many times as long the products of experts take in training as with even groups on an idle machine. Its causes
+  // are not told apart: tokens that are spread unevenly, so that all ranks wait for the busiest, and what products of
+  // many experts cost beside each other. Where a plan has an imbalance of its own, that is a part of it. The factor
+  // left steps of five models (Grok-1, DeepSeek-V2 and -V3, Qwen3 30B and 235B; three publications, H100 and B200, bf16
+  // and fp8) neither too short nor too long before what the host reads was modeled. With that, DeepSeek-V2 asks for
+  // more than 1.3. Grok-1 pads experts to a capacity, so that its groups are even and its host reads nothing: its steps
+  // ask for 1.1 in bf16 and 1.4 in fp8, not for 1.
   double experts = 1.3;
   // The exponent where the GPU's own kernels were measured, back to back and on random data, but in a short benchmark,
   // not in a step: on the one published machine of which there are both, a slow B200, steps that are nearly all kernels
@@ -38,6 +40,8 @@ struct TrainingConstants {
 // SimuMax; bf16 and fp8) best at the same time: 0.22 to 0.25 are equally good. Steps on A100 have none of it. 1 where
 // no rate or power is known.
 double training_slowdown(const Gpu& gpu, double exponent = TrainingConstants().exponent);
+// Whether steps were published of GPUs of this kind, NVIDIA's with HBM. Of others the slowdown is a guess.
+bool knows_training_clock(const Gpu& gpu);
 
 // How many times as long products take on the slowest of `ranks` GPUs as on the mean one: those of one kind reach
 // different clocks at the same power, and all wait for the slowest where they meet. Normally distributed, with a

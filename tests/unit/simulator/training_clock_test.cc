@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "ns_dist/catalog.h"
+#include "ns_dist/scenario.h"
+#include "step_interval.h"
 
 namespace ns_dist {
 namespace {
@@ -55,6 +59,40 @@ TEST(TrainingClock, AllWaitForTheSlowest) {
 TEST(TrainingClock, ProductsOfExpertsTakeLonger) {
   const TrainingClock clock(gpu("h100-sxm-80gb"), false, 64);
   EXPECT_DOUBLE_EQ(clock.factor(kExperts), TrainingConstants().experts * clock.factor(kProduct));
+}
+
+// A plan with an imbalance of its own has that part of the factor already: of 1.3, 1.5 leaves nothing and 1.2
+// leaves 1.3 / 1.2. Experts that are padded to a capacity ignore the imbalance.
+TEST(TrainingClock, AnImbalanceIsAPartOfWhatExpertsTake) {
+  Scenario scenario = *resolve(ScenarioSpec{}, Catalog::built_in());
+  const auto experts = [&](double imbalance, double capacity) {
+    scenario.plan.expert_imbalance.value = imbalance;
+    scenario.plan.expert_capacity.value = capacity;
+    return training_clock(scenario, 64).experts;
+  };
+  EXPECT_DOUBLE_EQ(experts(1, 0), 1.3);
+  EXPECT_DOUBLE_EQ(experts(1.2, 0), 1.3 / 1.2);
+  EXPECT_DOUBLE_EQ(experts(1.5, 0), 1);
+  EXPECT_DOUBLE_EQ(experts(1.5, 1), 1.3);
+}
+
+// No step was published of boards with GDDR and of other vendors: theirs may be as slow as a benchmark, or twice as
+// much slower.
+TEST(TrainingClock, WithoutPublishedStepsTheIntervalHasAllOfIt) {
+  Scenario scenario = *resolve(ScenarioSpec{}, Catalog::built_in());
+  const auto parts = [&](std::string_view id) {
+    scenario.cluster.gpu = gpu(id);
+    return interval_parts(scenario, 10 * units::s, {9 * units::s, 11 * units::s});
+  };
+  EXPECT_EQ(parts("h100-sxm-80gb").clock_above, 0);
+  const double load = training_slowdown(gpu("mi300x"));
+  EXPECT_GT(load, 1.1);
+  EXPECT_DOUBLE_EQ(parts("mi300x").clock_below, 1 - 1 / load);
+  EXPECT_DOUBLE_EQ(parts("mi300x").clock_above, load - 1);
+  EXPECT_DOUBLE_EQ(step_interval(10 * units::s, parts("mi300x")).low / units::s,
+                   10 * (1 - std::hypot(0.1, 0.05, 1 - 1 / load)));
+  scenario.kernel_calibration = KernelCalibration{};
+  EXPECT_EQ(parts("mi300x").clock_above, 0) << "measured on this very GPU";
 }
 
 }  // namespace
