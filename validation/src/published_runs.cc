@@ -13,6 +13,7 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/planner.h"
 #include "ns_dist/session.h"
 #include "ns_dist/simulator.h"
 
@@ -93,6 +94,9 @@ constexpr Remark kRemarks[] = {
     {"DP overlap, ", "plan/overlap_param_gather", "on"},
     {", TP overlap", "plan/overlap_tp", "on"},
     {"and PP overlap on", "plan/overlap_p2p", "on"},
+    {"CPU-offloaded AdamW", "plan/offload_optimizer", "1"},
+    {"torch.compile", "plan/fused_kernels", "on"},
+    {"torch.compile", "plan/norm_library", "compiled"},
 };
 
 // The number that follows `words` in `text`; nothing where they are not there.
@@ -105,7 +109,7 @@ std::string_view number_behind(std::string_view text, std::string_view words) {
 
 // `notes` of the row may hold the words of kRemarks, which the keys of `parallel` overrule, and a recipe's
 // "dispatcher=deepep" or "hybridep", which serve undivided experts, or its "pad-to-capacity CF=1.0".
-void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run) {
+void read_parallel(JsonReader& reader, std::string_view notes, std::int64_t gpus_per_node, CollectedRun& run) {
   foreign(reader);
   ScenarioSpec& spec = run.spec;
   const std::int64_t tp = reader.integer("tp", 1, kMost);
@@ -113,7 +117,7 @@ void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run
   run.chunks_untold = reader.is_text("vpp");  // "unstated"
   const std::int64_t pp = reader.integer("pp", 1, kMost), vpp = run.chunks_untold ? 1 : count(reader, "vpp", 1);
   spec.set("plan/pp", pp);
-  spec.set("plan/vpp", vpp);
+  if (!reader.is_null("vpp")) spec.set("plan/vpp", vpp);  // where it is not told, a schedule may have its own
   const std::int64_t dp = reader.integer("dp", 1, kMost), cp = count(reader, "cp", 1), ep = count(reader, "ep", 1);
   spec.set("plan/dp", dp);
   spec.set("plan/cp", cp);
@@ -136,10 +140,14 @@ void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run
   }
   const bool distributed = reader.boolean("distributed_optimizer", false);
   const bool sharded = reader.boolean("fsdp", false);
-  spec.set("plan/zero", static_cast<ZeroStage>(reader.integer("zero_stage", 0, 3, Presence::kOptional,
-                                                              sharded       ? 3
-                                                              : distributed ? 1
-                                                                            : 0)));
+  if (reader.is_text("zero_stage") && reader.text("zero_stage").starts_with("HSDP")) {
+    spec.set("plan/zero", ZeroStage::kParameters).set("plan/shard", gpus_per_node);
+  } else {
+    spec.set("plan/zero", static_cast<ZeroStage>(reader.integer("zero_stage", 0, 3, Presence::kOptional,
+                                                                sharded       ? 3
+                                                                : distributed ? 1
+                                                                              : 0)));
+  }
   spec.set("plan/sequence_parallel", reader.boolean("sp", false) && tp > 1);
   for (const Remark& remark : kRemarks) {
     if (notes.find(remark.words) != std::string_view::npos) spec.set(remark.field, remark.text);
@@ -155,11 +163,29 @@ void read_parallel(JsonReader& reader, std::string_view notes, CollectedRun& run
   }
 }
 
+// Of "tflops_per_gpu" those that count a model's FLOP: "model", "model (causal attention)", "model (...)", not
+// "model+recompute".
+void read_measured(JsonReader& reader, CollectedRun& run) {
+  foreign(reader);
+  constexpr double kLargest = 1e6, kFastest = 1e5;  // GB, TFLOP/s
+  run.memory = reader.number("memory_gib_per_gpu", 0, kLargest, Presence::kOptional, 0) * units::GiB;
+  if (!(run.memory > Bytes())) {
+    run.memory = reader.number("memory_gb_per_gpu", 0, kLargest, Presence::kOptional, 0) * units::GB;
+  }
+  run.memory_kind = reader.text("memory_kind", Presence::kOptional);
+  const std::string kind = reader.text("tflops_kind", Presence::kOptional);
+  if (kind == "model" || kind.starts_with("model (")) {
+    run.rate = reader.number("tflops_per_gpu", 0, kFastest, Presence::kOptional, 0) * units::TFLOP / units::s;
+    run.rate_is_causal = kind.find("causal") != std::string::npos;
+  }
+}
+
 void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
   foreign(reader);
   ScenarioSpec& spec = run.spec;
   constexpr double kLongestStep = 1e6, kFastest = 1e6;  // s, GB/s
-  run.measured = reader.number("step_time_s", 1e-6, kLongestStep) * units::s;
+  const Presence step = run.rate > FlopsPerSecond() ? Presence::kOptional : Presence::kRequired;
+  run.measured = reader.number("step_time_s", 1e-6, kLongestStep, step, 0) * units::s;
   spec.set("machine/gpu", reader.text("gpu"));
   if (const std::string schedule = reader.text("schedule"); schedule != "none") spec.set("plan/schedule", schedule);
   const std::string recompute = reader.text("recompute");
@@ -241,14 +267,16 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
     }
   }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model, named); });
-  reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, notes, run); });
+  const std::int64_t node = count(reader, "gpus_per_node", 8);
+  reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, notes, node, run); });
   if (const BytesPerSecond pair = pair_bandwidth(reader.text("intra_node_link", Presence::kOptional));
       pair > BytesPerSecond()) {
     spec.set("machine/intra_bandwidth", pair);
   }
-  const std::int64_t node = count(reader, "gpus_per_node", 8);
   spec.set("machine/gpus_per_node", node);
   const bool across_nodes = reader.integer("n_gpus", 1, kMost) > node;
+  reader.object(
+      "measured", [&](JsonReader& measured) { read_measured(measured, run); }, Presence::kOptional);
   reader.object("norm", [&](JsonReader& norm) { read_norm(norm, run, across_nodes); });
   if (const auto modules = recomputed_modules(reader.text("recompute", Presence::kOptional))) {
     spec.set("plan/recompute", std::string_view(*modules));
@@ -263,23 +291,21 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   for (const Assignment& assignment : spec.assignments) {
     if (assignment.field == "machine/gpu" || assignment.field == "training/dtype") run.work += "; " + assignment.text;
   }
-  reader.object(
-      "measured",
-      [&](JsonReader& measured) {
-        foreign(measured);
-        constexpr double kLargest = 1e6;
-        run.memory = measured.number("memory_gib_per_gpu", 0, kLargest, Presence::kOptional, 0) * units::GiB;
-        if (!(run.memory > Bytes())) {
-          run.memory = measured.number("memory_gb_per_gpu", 0, kLargest, Presence::kOptional, 0) * units::GB;
-        }
-        run.memory_kind = measured.text("memory_kind", Presence::kOptional);
-      },
-      Presence::kOptional);
   // Where the row does not tell, the framework's default holds.
   if (reader.is_boolean("flash_attention")) {
     spec.set("plan/flash_attention", reader.boolean("flash_attention", false));
   }
   return run;
+}
+
+// The step at which the GPUs do the model's FLOP at the row's rate; zero where the row cannot be planned.
+Seconds step_at_rate(const CollectedRun& run, const Catalog& catalog) {
+  const auto scenario = scenario_of(run, catalog);
+  if (!scenario) return {};
+  const auto ranks = rank_count(scenario->plan);
+  if (!ranks) return {};
+  const StepFlops flops = step_flops(scenario->model, scenario->plan, scenario->training);
+  return (run.rate_is_causal ? flops.causal : flops.model) / (static_cast<double>(*ranks) * run.rate);
 }
 
 // What a row does not tell, its authors had tuned, so that one of the fastest plans ran. Of the micro-batches and
@@ -427,6 +453,7 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     if (errors.empty()) {
       if (!is_of(run, wanted.titles)) continue;
       if (run.micro_batch_untold || run.chunks_untold) choose_untold(run, catalog);
+      if (!(run.measured > Seconds())) run.measured = step_at_rate(run, catalog);
       runs.push_back(std::move(run));
     } else {
       mistakes.push_back(join(std::move(errors)));

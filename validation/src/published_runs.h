@@ -26,6 +26,9 @@ struct CollectedRun {
   // forecast cannot tell from the fastest.
   bool micro_batch_untold = false, chunks_untold = false;
   Seconds measured;
+  // Where the row has this instead: FLOP of the model that each GPU does, with half of the attention's if `causal`.
+  FlopsPerSecond rate;
+  bool rate_is_causal = false;
   Bytes memory;             // measured, of the fullest GPU; zero where the row has none
   std::string memory_kind;  // "allocated", "nvidia-smi", ...
 };

@@ -68,7 +68,7 @@ TEST(RunCollection, OptionsComeFromFieldsOfTheRow) {
   const auto plain = [&](std::string_view field) { return text_of(runs[0].spec, field); };
   const auto set = [&](std::string_view field) { return text_of(runs[1].spec, field); };
   EXPECT_EQ(plain("plan/zero"), "1");
-  EXPECT_EQ(plain("plan/vpp"), "1");
+  EXPECT_EQ(plain("plan/vpp"), "not set");
   EXPECT_EQ(plain("plan/recompute"), "selective");
   EXPECT_EQ(plain("plan/sequence_parallel"), "on");
   EXPECT_EQ(plain("plan/flash_attention"), "not set");  // "unknown": the framework's default
@@ -317,6 +317,42 @@ TEST(RunCollection, DropoutIsThatOfTheFamily) {
   EXPECT_FALSE(runs[0].model.dropout);
   EXPECT_TRUE(runs[0].model.bias);
   EXPECT_TRUE(runs[1].model.dropout);
+}
+
+// A row without a step may tell the FLOP that each GPU does: the step at which the model's FLOP take that long, with
+// half of the attention's where the row counts a causal mask. What counts recomputation, too, is no measurement of a
+// step.
+TEST(RunCollection, ARateStandsForTheStep) {
+  json full = row(), causal = row(), hardware = row();
+  for (json* each : {&full, &causal, &hardware}) (*each)["norm"].erase("step_time_s");
+  full["measured"] = {{"tflops_per_gpu", 100}, {"tflops_kind", "model (attention counting convention not stated)"}};
+  causal["measured"] = {{"tflops_per_gpu", 100}, {"tflops_kind", "model (causal attention)"}};
+  hardware["measured"] = {{"tflops_per_gpu", 100}, {"tflops_kind", "model+recompute as printed"}};
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({full, causal, hardware}, mistakes);
+  ASSERT_EQ(runs.size(), 2u);
+  ASSERT_EQ(mistakes.size(), 1u);
+  EXPECT_THAT(to_text(mistakes[0]), HasSubstr("step_time_s"));
+  // 16 sequences of 1,024: 6 FLOP for each of 12 x 4 x 1,024^2 weights of layers and 51,200 x 1,024 of logits, and 12 x
+  // 4 layers x 1,024 x 1,024 for scores and their use, of which a causal mask leaves half.
+  const double tokens = 16 * 1024, weights = 12.0 * 4 * 1024 * 1024 + 51200.0 * 1024, scores = 12.0 * 4 * 1024 * 1024;
+  EXPECT_NEAR(runs[0].measured / units::s, tokens * (6 * weights + scores) / 8 / 100e12, 1e-6);
+  EXPECT_NEAR(runs[1].measured / units::s, tokens * (6 * weights + scores / 2) / 8 / 100e12, 1e-5);
+}
+
+TEST(RunCollection, ShardsInANodeSchedulesAndNotesAreRead) {
+  json shards = row(), dualpipe = row();
+  shards["parallel"]["zero_stage"] = "HSDP (shard in node, replicate across)";
+  shards["notes"] = "torch.compile; CPU-offloaded AdamW";
+  dualpipe["norm"]["schedule"] = "dualpipe";
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read({shards, dualpipe}, mistakes);
+  ASSERT_EQ(runs.size(), 2u) << (mistakes.empty() ? "" : to_text(mistakes[0]));
+  EXPECT_EQ(text_of(runs[0].spec, "plan/zero"), "3");
+  EXPECT_EQ(text_of(runs[0].spec, "plan/shard"), "8");
+  EXPECT_EQ(text_of(runs[0].spec, "plan/norm_library"), "compiled");
+  EXPECT_EQ(text_of(runs[0].spec, "plan/offload_optimizer"), "1");
+  EXPECT_EQ(text_of(runs[1].spec, "plan/vpp"), "not set") << "DualPipe has chunks of its own";
 }
 
 // Gradients that a row adds up in fp32 are added by kernels of their own where the framework does not fuse them.

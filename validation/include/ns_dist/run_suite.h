@@ -48,13 +48,15 @@ struct RunSuite {
 //   model{name, layers, hidden, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, seq, tied_embeddings, and for
 //         experts n_experts, topk, moe_ffn_hidden, shared_experts, dense_layers, and for latent attention attention,
 //         q_lora_rank, kv_lora_rank, qk_rope_head_dim},
-//   notes (of which a framework's name, "dispatcher=deepep", "pad-to-capacity CF=1.0", "no TP overlap" and "no
-//   grad-reduce overlap" are read),
+//   notes (of which a framework's name, "dispatcher=deepep", "pad-to-capacity CF=1.0", "no TP overlap", "no grad-reduce
+//   overlap", "CPU-offloaded AdamW" and "torch.compile" are read),
 //   n_gpus, gpus_per_node, micro_batch, global_batch, flash_attention, precision (of which "fp32 grad accumulation" is
 //   read), recompute (of which "modules:layernorm,moe_act" is read; otherwise norm's holds),
 //   parallel{tp, pp, dp, cp, ep, vpp, sp, zero_stage, distributed_optimizer, fsdp, and as in configs/runs/
 //            cp_comm, grad_accumulation, blocking_tp, overlap_grad_reduce, overlap_param_gather, overlap_p2p},
-//   norm{gpu, dtype, schedule, recompute, inter_gbs_per_gpu, step_time_s}
+//   norm{gpu, dtype, schedule, recompute, inter_gbs_per_gpu, step_time_s},
+//   measured{memory_gib_per_gpu or memory_gb_per_gpu, memory_kind, and where norm has no step_time_s tflops_per_gpu and
+//            tflops_kind: "model" or "model (...)", which counts attention in full, or "model (causal ...)"}
 //
 // or a sweep of one publication: an object with source, gpu, gpus_per_node, common{vocab, gated_mlp, recompute,
 // flash_attention, precision, schedule, framework} and rows[{n_gpus, gbs, mbs, hidden, heads, layers, seq, tp, dp, pp,
@@ -65,7 +67,8 @@ struct RunSuite {
 // is made of. `progress`, if any, gets the share that is done. Errors: a file that cannot be read, or is no JSON array.
 //
 // A row may lack micro_batch (null), or have a text in parallel.vpp ("unstated"): its authors chose these, so the
-// forecast takes the fastest ones that fit. Where recompute is none of none, selective and full, the framework's holds.
+// forecast takes the middle one of those that it cannot tell from the fastest. Where recompute is none of none,
+// selective and full, the framework's holds.
 enum class RunRows { kRecommended, kOther, kAll };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<RunRows> = {"recommended", "other", "all"};
