@@ -70,13 +70,15 @@ Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
                  "write, for example, --gpu-spread 1",
                  {}});
   }
-  NS_TRY(const Session session, Session::make(scenario));
-  NS_TRY(Seconds slowest, step_time(scenario, session));
-  NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+  Scenario equal = scenario;
+  equal.constants.deviation = 0;  // `spread` stands in its place
+  NS_TRY(const Session session, Session::make(equal));
+  NS_TRY(Seconds slowest, step_time(equal, session));
+  NS_TRY(const std::int64_t ranks, rank_count(equal.plan));
   const double factor = 1 / (1 - spread * mean_of_largest(static_cast<double>(ranks)));
   if (factor == 1) return slowest;
-  for (const std::int64_t stage : {std::int64_t{0}, scenario.plan.pp / 2, scenario.plan.pp - 1}) {
-    Scenario slow = scenario;
+  for (const std::int64_t stage : {std::int64_t{0}, equal.plan.pp / 2, equal.plan.pp - 1}) {
+    Scenario slow = equal;
     slow.stragglers.slow_stage = stage;
     slow.stragglers.slow_factor = factor;
     NS_TRY(const Seconds step, step_time(slow, session));

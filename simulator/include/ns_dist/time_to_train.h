@@ -66,7 +66,8 @@ double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_fai
 double mean_of_largest(double n);
 // The step where GPUs differ in speed, with a standard deviation of `spread` (0.01: 1 %): all wait for the slowest. It
 // is as slow as the slowest of so many is on average, and lies in that one of the first, the middle and the last stage
-// where it costs most. Errors: a spread that is not from 0 to 0.1; those of step_time.
+// where it costs most. `spread` replaces the deviation of training_clock.h, which slows products alone. Errors: a
+// spread that is not from 0 to 0.1; those of step_time.
 Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread);
 
 // The time of training between two checkpoints that loses least (Daly 2006): sqrt(2 D M) and two more terms of

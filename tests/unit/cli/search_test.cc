@@ -197,6 +197,8 @@ TEST(SearchCommand, ATrainingHasItsFailures) {
   for (const char* word : {"training stands still for", "1 spare node:", "GPUs differ in speed by 1 %"}) {
     EXPECT_THAT(page, HasSubstr(word));
   }
+  const json equal = searched(job + "--gpu-spread 0")["table"][0]["training"];
+  EXPECT_LT(equal["step_time_s"].get<double>(), plain["step_time_s"].get<double>()) << "0 replaces the usual spread";
   const json often = searched(job +
                               "--gpu-time-between-failures 1000h --node-time-between-failures 1000h "
                               "--network-time-between-failures 1000h")["table"][0]["training"];
@@ -389,6 +391,8 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
         Case{"--gpus 16 --repair-time 1d", "--tokens", 2},
         Case{"--gpus 16 --tokens 1T --spare-nodes 1", "--repair-time", 2},
         Case{"--gpus 16 --tokens 1T --gpu-spread 11", "--gpu-spread", 2},
+        Case{"--gpus 16 --tokens 1T --gpu-spread -1", "--gpu-spread", 2},
+        Case{"--gpus 16 --tokens 1T --gpu-spread x", "--gpu-spread", 2},
         Case{"--gpus 16 --tokens 1T --time-between-failures 1d --node-time-between-failures 1d", "twice", 2},
         Case{"--gpus 16 --csv /no/where", "--csv", 1},
         Case{"--gpus 16 --prices /no/where", "--prices", 1},
