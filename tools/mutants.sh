@@ -196,7 +196,7 @@ GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above)@parts.forecasts_above + parts.rest_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.value@@|unit_simulator property_simulator
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
-the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* z;@return 1 + 0 * deviation * z;@|unit_simulator property_simulator
+the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* mean_of_largest@return 1 + 0 * deviation * mean_of_largest@|unit_simulator property_simulator
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
 hosts are all as fast as one|simulator/src/predict.cc|s@const double spread = scenario.host.launch_spread.value@const double spread = 1 + 0 * scenario.host.launch_spread.value@|unit_simulator property_simulator
 a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer < 99 * kWide * step@|unit_simulator property_simulator

@@ -10,6 +10,7 @@
 #include "ns_dist/parameters.h"
 #include "ns_dist/session.h"
 #include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
 
 namespace ns_dist {
 
@@ -48,17 +49,6 @@ double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_fai
     share += std::exp(n * std::log(away) - away - std::lgamma(n + 1));
   }
   return std::min(share, 1.0);
-}
-
-double mean_of_largest(double n) {
-  // The integral of 1 - P(largest <= x) above 0, less that of P(largest <= x) below.
-  constexpr double kStep = 0.001, kEnd = 12;
-  double sum = 0;
-  for (double x = kStep / 2; x < kEnd; x += kStep) {
-    const double above = 0.5 * std::erfc(x / std::sqrt(2.0));  // the share of single numbers above x
-    sum += -std::expm1(n * std::log1p(-above)) - std::pow(above, n);
-  }
-  return sum * kStep;
 }
 
 Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {

@@ -62,8 +62,6 @@ Seconds time_between_failures(const Reliability& reliability, double gpus, doubl
 // away for `repair`: their number has Poisson's distribution. `spares`: at most kMostSpares.
 double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_failures);
 
-// The mean of the largest of n numbers of the standard normal distribution. 1: 0; 16,384: 3.97.
-double mean_of_largest(double n);
 // The step where GPUs differ in speed, with a standard deviation of `spread` (0.01: 1 %): all wait for the slowest. It
 // is as slow as the slowest of so many is on average, and lies in that one of the first, the middle and the last stage
 // where it costs most. `spread` replaces the deviation of training_clock.h, which slows products alone. Errors: a

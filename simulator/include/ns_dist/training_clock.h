@@ -39,6 +39,9 @@ struct TrainingConstants {
 // no rate or power is known.
 double training_slowdown(const Gpu& gpu, double exponent = TrainingConstants().exponent);
 
+// The mean of the largest of n numbers of the standard normal distribution. 1: 0; 16,384: 3.97.
+double mean_of_largest(double n);
+
 // How many times as long products take on the slowest of `ranks` GPUs as on the mean one: those of one kind reach
 // different clocks at the same power, and all wait for the slowest where they meet. Normally distributed, with a
 // standard deviation of 0.75 %: a third of what Sinha et al. 2022 (arXiv 2208.11035) find over whole clusters, outliers

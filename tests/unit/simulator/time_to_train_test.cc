@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numbers>
 #include <random>
 
 #include "ns_dist/energy.h"
 #include "ns_dist/parameters.h"
 #include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
 
 namespace ns_dist {
 namespace {
@@ -46,16 +46,6 @@ TEST(TimeToTrain, SpareNodesReplaceThoseThatAreAway) {
     EXPECT_NEAR(whole_share(1000, a * kHour, kHour), 1, 1e-12);
   }
   EXPECT_NEAR(whole_share(100'000, 100'000.0 * kHour, kHour), 0.5, 0.002) << "the median of many is their mean";
-}
-
-// Closed forms (David and Nagaraja, Order Statistics, s.3.2): 1/sqrt(pi) of two, 3/(2 sqrt(pi)) of three.
-TEST(TimeToTrain, TheLargestOfNumbersOfANormalDistribution) {
-  const double root = std::sqrt(std::numbers::pi);
-  EXPECT_NEAR(mean_of_largest(1), 0, 1e-6);
-  EXPECT_NEAR(mean_of_largest(2), 1 / root, 1e-6);
-  EXPECT_NEAR(mean_of_largest(3), 1.5 / root, 1e-6);
-  EXPECT_GT(mean_of_largest(16'384), mean_of_largest(8'192));
-  EXPECT_LT(mean_of_largest(16'384), std::sqrt(2 * std::log(16'384.0))) << "its upper bound";
 }
 
 // What happens, one failure after the other: a checkpoint counts only when it has been written, `write` after its copy.
