@@ -529,6 +529,9 @@ struct Job {
   std::string command;
 };
 
+// A default in a help text.
+std::string in_hours(Seconds time) { return fmt::format(" [{:.0f} h]", time / (3600.0 * units::s)); }
+
 void add_search_flags(CLI::App& app, SearchFlags& flags) {
   app.add_option("--gpus", flags.gpus, "size of the cluster; 256..16384: each twice the one before")
       ->type_name("LIST")
@@ -559,11 +562,13 @@ void add_search_flags(CLI::App& app, SearchFlags& flags) {
     app.add_option(flag, text, help)->type_name(type)->group(kWholeTraining);
   };
   option("--time-between-failures", flags.between_failures, "TIME",
-         "of one GPU and its share of the rest, instead of the next three [50676 h]");
-  option("--gpu-time-between-failures", flags.gpu_failures, "TIME", "of one GPU alone [86314 h]");
-  option("--node-time-between-failures", flags.node_failures, "TIME", "of one node without its GPUs [19234 h]");
+         "of one GPU and its share of the rest, instead of the next three" + in_hours(kGpuTimeBetweenFailures));
+  option("--gpu-time-between-failures", flags.gpu_failures, "TIME",
+         "of one GPU alone" + in_hours(kGpuAloneTimeBetweenFailures));
+  option("--node-time-between-failures", flags.node_failures, "TIME",
+         "of one node without its GPUs" + in_hours(kNodeTimeBetweenFailures));
   option("--network-time-between-failures", flags.network_failures, "TIME",
-         "of the switches and cables that serve one GPU [606677 h]");
+         "of the switches and cables that serve one GPU" + in_hours(kNetworkTimeBetweenFailures));
   app.add_option("--storage-bandwidth", flags.storage, "of the cluster, for checkpoints [122 MB/s for each GPU]")
       ->type_name("RATE")
       ->group(kWholeTraining);

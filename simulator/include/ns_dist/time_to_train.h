@@ -24,7 +24,7 @@
 namespace ns_dist {
 
 // 419 unexpected interruptions in 54 days of training on 16,384 GPUs in 2,048 nodes (Llama 3, arXiv 2407.21783, s.3.3.4
-// and table 5): 50,676 hours for one GPU with its share of the hosts and the network. GPUs caused 246 of them (58.7 %),
+// and table 5): 50,677 hours for one GPU with its share of the hosts and the network. GPUs caused 246 of them (58.7 %),
 // switches and cables 35; 138 remain for hosts, their network cards, storage and software.
 inline constexpr Seconds kDaysOfSource = 54.0 * 24 * 3600 * units::s;
 inline constexpr Seconds kGpuTimeBetweenFailures = 16'384.0 / 419 * kDaysOfSource;
