@@ -708,12 +708,7 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
 
 }  // namespace
 
-std::vector<std::string> search_flags() {
-  CLI::App app;
-  SearchFlags flags;
-  add_search_flags(app, flags);
-  return flags_of(app);
-}
+std::vector<std::string> search_flags() { return flags_of(add_search_flags); }
 
 int search_command(int argc, const char* const* argv) {
   auto team = team_of_mpi();
