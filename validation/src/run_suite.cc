@@ -202,6 +202,7 @@ double step_quantile(const std::map<std::string, Votes>& publications, double sh
   return ratios.empty() ? 1.0 : ratios.back().first;
 }
 
+// Of an even number of values the mean of the middle two; ErrorFigures has the larger one.
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
