@@ -196,7 +196,7 @@ GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above)@parts.forecasts_above + parts.rest_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.value@@|unit_simulator property_simulator
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
-the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* z;@return 1 + 0 * deviation * z;@|unit_simulator property_simulator
+the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* mean_of_largest@return 1 + 0 * deviation * mean_of_largest@|unit_simulator property_simulator
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
 hosts are all as fast as one|simulator/src/predict.cc|s@const double spread = scenario.host.launch_spread.value@const double spread = 1 + 0 * scenario.host.launch_spread.value@|unit_simulator property_simulator
 a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer < 99 * kWide * step@|unit_simulator property_simulator
@@ -235,7 +235,7 @@ an addition reads one tensor|chakra_io/src/pytorch_operators.cc|s@found->inputs 
 rounded durations add up their errors|chakra_io/src/writer.cc|s@told += whole > 0 ? whole : zero;@told = exact_[index(lane)] + 0 * zero;@|unit_chakra_io property_chakra_io
 short forecasts lie in their interval|validation/src/error_table.cc|s@row->low <= row->measured \&\& @@|unit_validation
 others are judged by their own forecasts|validation/src/error_table.cc|s@found->second / row->measured - 1@row->measured / found->second - 1@|unit_validation
-the baseline takes the sum of utilizations|validation/src/run_suite.cc|s@(utilization.sum / utilization.runs)@(utilization.sum / std::min(1, utilization.runs))@|unit_validation
+the baseline takes the sum of utilizations|validation/src/run_suite.cc|s@(sum / static_cast<double>(all.size()))@(sum / std::min(1.0, static_cast<double>(all.size())))@|unit_validation
 each run of a publication has a vote|validation/src/left_out_constants.cc|s@const double weight = 1 / counts\[judged.run->publication\];@const double weight = 1 / std::min(1.0, static_cast<double>(counts[judged.run->publication]));@|unit_validation
 experts have replicas only where other layers have|parallelism/src/pipeline.h|s@std::max(replicas(plan, false), replicas(plan, true)) > 1@replicas(plan, false) > 1@|unit_parallelism property_parallelism
 hidden states are gathered before latents|parallelism/src/blocks/attention.cc|s@const std::int64_t own = shape.sharded_tokens@const std::int64_t own = shape.tokens@|unit_parallelism property_parallelism

@@ -50,6 +50,14 @@ Result<Scenario> read_scenario_of(const WorkFlags& flags);
 
 // "--tp", "--micro-batch", ...: the long flags of an app.
 std::vector<std::string> flags_of(const CLI::App& app);
+// Those that `add` adds.
+template <class Flags>
+std::vector<std::string> flags_of(void (*add)(CLI::App&, Flags&)) {
+  CLI::App app;
+  Flags flags;
+  add(app, flags);
+  return flags_of(app);
+}
 
 // Prints on standard error what should be doubted of the model and the machine. Reports have it among their warnings.
 void warn_of(const Scenario& scenario);

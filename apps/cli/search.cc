@@ -9,16 +9,19 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "arguments.h"
 #include "commands.h"
 #include "interrupts.h"
+#include "ns_dist/internal/number_from.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/sensitivity.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/time_to_train.h"
+#include "ns_dist/training_clock.h"
 #include "search_output.h"
 #include "search_page.h"
 #include "sweep.h"
@@ -276,13 +279,13 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
     }
   }
   if (flags.spread) {
-    const std::string& text = *flags.spread;
-    const auto percent = read_positive_number(text.ends_with('%') ? text.substr(0, text.size() - 1) : text, 10);
-    if (!percent) {
+    const std::string_view text = *flags.spread;
+    const auto percent = number_from<double>(text.ends_with('%') ? text.substr(0, text.size() - 1) : text);
+    if (!percent || *percent < 0 || *percent > 10) {
       return fail({ErrorCode::kUsage,
-                   percent.error().message,
+                   fmt::format("\"{}\" cannot be used", text),
                    "--gpu-spread",
-                   "a percentage above 0, at most 10",
+                   "a percentage from 0 to 10",
                    "write, for example, --gpu-spread 1",
                    {}});
     }
@@ -386,7 +389,7 @@ Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals&
 // Searches one machine after the other.
 class Searcher {
  public:
-  Searcher(const Catalog& catalog, const SearchOptions& options, bool sensitivity, double gpu_spread)
+  Searcher(const Catalog& catalog, const SearchOptions& options, bool sensitivity, std::optional<double> gpu_spread)
       : catalog_(catalog), options_(options), sensitivity_(sensitivity), gpu_spread_(gpu_spread) {}
 
   Result<void> add(SearchRequest request) {
@@ -410,8 +413,8 @@ class Searcher {
       NS_TRY(found.sensitivity, sensitivities(found.result.answers.front().report.scenario));
     }
     for (SearchAnswer& answer : found.result.answers) {
-      if (gpu_spread_ == 0) break;
-      NS_TRY(answer.unequal_step, step_of_unequal_gpus(answer.report.scenario, gpu_spread_));
+      if (!gpu_spread_) break;
+      NS_TRY(answer.unequal_step, step_of_unequal_gpus(answer.report.scenario, *gpu_spread_));
     }
     cases_.push_back(std::move(found));
     return {};
@@ -434,7 +437,7 @@ class Searcher {
   const Catalog& catalog_;
   SearchOptions options_;
   bool sensitivity_;
-  double gpu_spread_;
+  std::optional<double> gpu_spread_;
   std::vector<SearchCase> cases_;
 };
 
@@ -526,6 +529,9 @@ struct Job {
   std::string command;
 };
 
+// A default in a help text.
+std::string in_hours(Seconds time) { return fmt::format(" [{:.0f} h]", time / (3600.0 * units::s)); }
+
 void add_search_flags(CLI::App& app, SearchFlags& flags) {
   app.add_option("--gpus", flags.gpus, "size of the cluster; 256..16384: each twice the one before")
       ->type_name("LIST")
@@ -551,15 +557,18 @@ void add_search_flags(CLI::App& app, SearchFlags& flags) {
                  "for --tokens, in the currency of --prices, as in 2M: the most GPUs that it buys, and their plan")
       ->type_name("N")
       ->group(kWholeTraining);
-  const auto option = [&](const char* flag, std::optional<std::string>& text, const char* type, const char* help) {
+  const auto option = [&](const char* flag, std::optional<std::string>& text, const char* type,
+                          const std::string& help) {
     app.add_option(flag, text, help)->type_name(type)->group(kWholeTraining);
   };
   option("--time-between-failures", flags.between_failures, "TIME",
-         "of one GPU and its share of the rest, instead of the next three [50676 h]");
-  option("--gpu-time-between-failures", flags.gpu_failures, "TIME", "of one GPU alone [86314 h]");
-  option("--node-time-between-failures", flags.node_failures, "TIME", "of one node without its GPUs [19234 h]");
+         "of one GPU and its share of the rest, instead of the next three" + in_hours(kGpuTimeBetweenFailures));
+  option("--gpu-time-between-failures", flags.gpu_failures, "TIME",
+         "of one GPU alone" + in_hours(kGpuAloneTimeBetweenFailures));
+  option("--node-time-between-failures", flags.node_failures, "TIME",
+         "of one node without its GPUs" + in_hours(kNodeTimeBetweenFailures));
   option("--network-time-between-failures", flags.network_failures, "TIME",
-         "of the switches and cables that serve one GPU [606677 h]");
+         "of the switches and cables that serve one GPU" + in_hours(kNetworkTimeBetweenFailures));
   app.add_option("--storage-bandwidth", flags.storage, "of the cluster, for checkpoints [122 MB/s for each GPU]")
       ->type_name("RATE")
       ->group(kWholeTraining);
@@ -575,7 +584,8 @@ void add_search_flags(CLI::App& app, SearchFlags& flags) {
   option("--spare-nodes", flags.spares, "N",
          "nodes that wait to replace others, for --repair-time [enough 99 % of the time]");
   option("--gpu-spread", flags.spread, "PERCENT",
-         "standard deviation of the GPUs' speeds: all wait for the slowest [0]");
+         fmt::format("standard deviation of the GPUs' speeds: all wait for the slowest [{:g}, of products alone]",
+                     100 * TrainingConstants().deviation));
   app.add_flag("--json", flags.json, "print one JSON object")->group(kAnswer);
   app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(kAnswer);
   app.add_option("--report", flags.page, "write one HTML page for a meeting: situations, step against memory")
@@ -698,12 +708,7 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
 
 }  // namespace
 
-std::vector<std::string> search_flags() {
-  CLI::App app;
-  SearchFlags flags;
-  add_search_flags(app, flags);
-  return flags_of(app);
-}
+std::vector<std::string> search_flags() { return flags_of(add_search_flags); }
 
 int search_command(int argc, const char* const* argv) {
   auto team = team_of_mpi();

@@ -267,7 +267,7 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
                         long_time(time->interval));
     if (const auto unequal = found.result.answers.front().unequal_step) {
       const Seconds step = found.result.answers.front().report.step;
-      page += fmt::format("  GPUs differ in speed by {:g} %: a step takes {}, {:+.1f} %\n", 100 * goals.gpu_spread,
+      page += fmt::format("  GPUs differ in speed by {:g} %: a step takes {}, {:+.1f} %\n", 100 * *goals.gpu_spread,
                           duration_text(*unequal), 100 * (*unequal / step - 1));
     }
     if (goals.reliability.repair) {

@@ -31,7 +31,7 @@ struct SearchGoals {
   std::optional<Seconds> deadline;
   Reliability reliability;
   std::optional<std::int64_t> searched_up_to;  // GPUs, where sizes were not given
-  double gpu_spread = 0;                       // standard deviation of the GPUs' speeds
+  std::optional<double> gpu_spread;            // standard deviation of the GPUs' speeds
   std::optional<Prices> prices;
   std::optional<double> budget;  // for the whole training, in the currency of the prices
 };

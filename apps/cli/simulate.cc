@@ -55,12 +55,7 @@ void add_step_flags(CLI::App& app, StepFlags& flags) {
 
 }  // namespace
 
-std::vector<std::string> simulate_flags() {
-  CLI::App app;
-  StepFlags flags;
-  add_step_flags(app, flags);
-  return flags_of(app);
-}
+std::vector<std::string> simulate_flags() { return flags_of(add_step_flags); }
 
 int simulate_command(int argc, const char* const* argv) {
   CLI::App app{"What does one step of this training plan take, does it fit, where does the time go?", "simulate"};

@@ -15,6 +15,7 @@
 #include "flat_node.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/files.h"
+#include "ns_dist/hash.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/printable.h"
@@ -73,10 +74,7 @@ struct ChannelHash {
   std::size_t operator()(const ChannelKey& key) const {
     const auto& [tag, from, to, size] = key;
     std::uint64_t hash = tag;
-    for (const std::int64_t part : {from, to, size}) {
-      hash = (hash ^ static_cast<std::uint64_t>(part)) * 0x9e3779b97f4a7c15U;
-      hash ^= hash >> 29U;
-    }
+    for (const std::int64_t part : {from, to, size}) hash = mix_hash(hash, static_cast<std::uint64_t>(part));
     return hash;
   }
 };

@@ -16,10 +16,7 @@ namespace {
 // are told apart by comparison.
 struct FieldHash {
   std::uint64_t value;
-  void add(std::uint64_t next) {
-    value = (value ^ next) * 0x9e3779b97f4a7c15U;
-    value ^= value >> 29;
-  }
+  void add(std::uint64_t next) { value = mix_hash(value, next); }
   void add(std::int64_t next) { add(static_cast<std::uint64_t>(next)); }
   void add(bool next) { add(static_cast<std::uint64_t>(next)); }
   void add(double next) { add(std::bit_cast<std::uint64_t>(next + 0.0)); }  // -0 is 0

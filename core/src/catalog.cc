@@ -107,6 +107,16 @@ CatalogEntry embedded_entry_of(std::string_view text) {
   return std::move(finder.entry);
 }
 
+// Appends the entries of `base` whose field `entries` does not have.
+template <class Entries>
+void add_missing(Entries& entries, const Entries& base) {
+  const auto own_end = static_cast<std::ptrdiff_t>(entries.size());
+  for (const auto& entry : base) {
+    const auto same = [&](const auto& own) { return own.field == entry.field; };
+    if (std::none_of(entries.begin(), entries.begin() + own_end, same)) entries.push_back(entry);
+  }
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
@@ -277,7 +287,30 @@ Result<Model> Catalog::model(std::string_view reference) const {
 
 Result<Framework> Catalog::framework(std::string_view reference) const {
   NS_TRY(const Source source, find(CatalogKind::kFramework, reference));
-  return read_framework(source.text, source.path);
+  NS_TRY(Framework framework, read_framework(source.text, source.path));
+  std::vector<std::string> paths = {source.path};
+  for (std::string like = framework.like; !like.empty();) {
+    const auto wrong = [&](Error error) {
+      if (error.where.empty()) error.where = paths.back() + "#/like";
+      return fail(std::move(error));
+    };
+    auto found = find(CatalogKind::kFramework, like);
+    if (!found) return wrong(std::move(found).error());
+    if (std::find(paths.begin(), paths.end(), found->path) != paths.end()) {
+      return wrong({ErrorCode::kInvalidInput,
+                    fmt::format("the framework \"{}\" is like itself", like),
+                    "",
+                    "frameworks of which the last one is like no other",
+                    "",
+                    {}});
+    }
+    paths.push_back(found->path);
+    NS_TRY(const Framework base, read_framework(found->text, found->path));
+    add_missing(framework.set, base.set);
+    add_missing(framework.only, base.only);
+    like = base.like;
+  }
+  return framework;
 }
 
 Result<PublishedRuns> Catalog::runs(std::string_view reference) const {

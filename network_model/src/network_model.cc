@@ -30,7 +30,8 @@ using network::Tier;
 
 constexpr std::array<NetworkAlgorithm, network::kProtocolCount> kProtocolTable = {{
     {"ll", "8-byte stores of 4 bytes of data and a flag: least latency, half the bandwidth"},
-    {"ll128", "128-byte stores with an 8-byte flag: low latency, 15/16 of the bandwidth; needs NVLink's store order"},
+    {"ll128",
+     "128-byte stores with an 8-byte flag: low latency, 0.92 of a ring's bandwidth; needs NVLink's store order"},
     {"simple", "whole slices and a semaphore: full bandwidth"},
 }};
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fragment.h"
+#include "ns_dist/hash.h"
 #include "ns_dist/planner.h"
 #include "plan_cache.h"
 
@@ -119,8 +120,7 @@ std::uint64_t PartsKey::hash() const {
   for (const std::int64_t field :
        {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, static_cast<std::int64_t>(plan.recompute),
         static_cast<std::int64_t>(plan.zero), training.micro_batch, training.sequence, model->layers, model->hidden}) {
-    hash = (hash ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
+    hash = mix_hash(hash, static_cast<std::uint64_t>(field));
   }
   return hash;
 }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "ns_dist/hash.h"
 #include "plan_cache.h"
 
 namespace ns_dist {
@@ -179,8 +180,7 @@ std::uint64_t PassesKey::hash() const {
   std::uint64_t hash = (gathers ? 1u : 0u) + (reduces ? 2u : 0u) + (forward ? 4u : 0u);
   for (const std::int64_t field :
        {std::bit_cast<std::int64_t>(schedule), shape.stages, shape.microbatches, shape.chunks}) {
-    hash = (hash ^ static_cast<std::uint64_t>(field)) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
+    hash = mix_hash(hash, static_cast<std::uint64_t>(field));
   }
   return hash;
 }

@@ -6,15 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "ns_dist/hash.h"
+
 namespace ns_dist {
 namespace {
 
 std::uint64_t hash_of(const Collective& call) {
   std::uint64_t hash = static_cast<std::uint64_t>(call.kind);
-  const auto add = [&](std::uint64_t next) {
-    hash = (hash ^ next) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
-  };
+  const auto add = [&](std::uint64_t next) { hash = mix_hash(hash, next); };
   add(std::bit_cast<std::uint64_t>(call.size / units::B));
   add(static_cast<std::uint64_t>(call.group.first));
   for (const Stride& stride : call.group.strides) {

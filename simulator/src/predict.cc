@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,19 +56,9 @@ Result<void> check_format(const Scenario& scenario) {
                {}});
 }
 
-// What check_plan cannot know: positive numbers, room on the cluster, sizes that fit into integers.
+// What check_plan, which comes after it, cannot know: room on the cluster, sizes that fit into integers.
 Result<void> check_scenario(const Scenario& scenario) {
   const Training& training = scenario.training;
-  const auto refuse = [](const char* where, std::int64_t value) {
-    return fail(
-        {ErrorCode::kInvalidInput, fmt::format("{} is not positive", value), where, "a whole number from 1", "", {}});
-  };
-  if (training.sequence < 1) return refuse("training/sequence", training.sequence);
-  if (training.micro_batch < 1) return refuse("training/micro_batch", training.micro_batch);
-  if (training.global_batch < 1) return refuse("training/global_batch", training.global_batch);
-  if (scenario.plan.vpp < 1) return refuse("plan/vpp", scenario.plan.vpp);
-  if (scenario.plan.ep < 1) return refuse("plan/ep", scenario.plan.ep);
-  if (scenario.model.layers < 1) return refuse("model, layers", scenario.model.layers);
   NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
   const std::int64_t gpus = scenario.cluster.gpu_count();
   if (gpus > 0 && ranks > gpus) {
@@ -79,7 +71,8 @@ Result<void> check_scenario(const Scenario& scenario) {
                  {}});
   }
   NS_TRY_VOID(check_stragglers(scenario));
-  if (training.sequence > kMostTokens || training.micro_batch > kMostTokens / training.sequence) {
+  const std::int64_t sequence = std::max<std::int64_t>(1, training.sequence);
+  if (sequence > kMostTokens || training.micro_batch > kMostTokens / sequence) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("a microbatch of {} sequences of {} tokens is too large to be forecast",
                              training.micro_batch, training.sequence),

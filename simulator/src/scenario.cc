@@ -327,24 +327,22 @@ Result<void> use_calibrations(Scenario& scenario, const References& spec) {
 // The defaults of the framework, for all that the spec does not set.
 Result<void> use_framework(const Framework& framework, Scenario& scenario, Given& given) {
   scenario.framework = framework.id;
-  const auto wrong = [&](Error error, std::string_view list, std::size_t index) {
+  const auto wrong = [](Error error, const std::string& where) {
     error.message = fmt::format("{}: {}", error.where, error.message);
-    error.where = fmt::format("{}#/{}/{}", framework.path, list, index);
+    error.where = where;
     return fail(std::move(error));
   };
-  for (std::size_t i = 0; i < framework.set.size(); ++i) {
-    if (!given.insert(framework.set[i].field).second) continue;
-    if (auto done = assign(scenario, framework.set[i]); !done) return wrong(std::move(done).error(), "set", i);
+  for (const auto& each : framework.set) {
+    if (!given.insert(each.field).second) continue;
+    if (auto done = assign(scenario, each); !done) return wrong(std::move(done).error(), each.where);
   }
-  for (std::size_t i = 0; i < framework.only.size(); ++i) {
-    for (const std::string& value : framework.only[i].values) {
+  for (const auto& limit : framework.only) {
+    for (const std::string& value : limit.values) {
       Scenario same = scenario;
-      if (auto done = assign(same, {framework.only[i].field, value}); !done) {
-        return wrong(std::move(done).error(), "only", i);
-      }
+      if (auto done = assign(same, {limit.field, value}); !done) return wrong(std::move(done).error(), limit.where);
     }
   }
-  scenario.framework_only = framework.only;
+  scenario.framework_only.assign(framework.only.begin(), framework.only.end());
   return {};
 }
 

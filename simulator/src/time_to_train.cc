@@ -10,6 +10,7 @@
 #include "ns_dist/parameters.h"
 #include "ns_dist/session.h"
 #include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
 
 namespace ns_dist {
 
@@ -50,17 +51,6 @@ double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_fai
   return std::min(share, 1.0);
 }
 
-double mean_of_largest(double n) {
-  // The integral of 1 - P(largest <= x) above 0, less that of P(largest <= x) below.
-  constexpr double kStep = 0.001, kEnd = 12;
-  double sum = 0;
-  for (double x = kStep / 2; x < kEnd; x += kStep) {
-    const double above = 0.5 * std::erfc(x / std::sqrt(2.0));  // the share of single numbers above x
-    sum += -std::expm1(n * std::log1p(-above)) - std::pow(above, n);
-  }
-  return sum * kStep;
-}
-
 Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
   if (!(spread >= 0 && spread <= 0.1)) {
     return fail({ErrorCode::kInvalidInput,
@@ -70,13 +60,15 @@ Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
                  "write, for example, --gpu-spread 1",
                  {}});
   }
-  NS_TRY(const Session session, Session::make(scenario));
-  NS_TRY(Seconds slowest, step_time(scenario, session));
-  NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+  Scenario equal = scenario;
+  equal.constants.deviation = 0;  // `spread` stands in its place
+  NS_TRY(const Session session, Session::make(equal));
+  NS_TRY(Seconds slowest, step_time(equal, session));
+  NS_TRY(const std::int64_t ranks, rank_count(equal.plan));
   const double factor = 1 / (1 - spread * mean_of_largest(static_cast<double>(ranks)));
   if (factor == 1) return slowest;
-  for (const std::int64_t stage : {std::int64_t{0}, scenario.plan.pp / 2, scenario.plan.pp - 1}) {
-    Scenario slow = scenario;
+  for (const std::int64_t stage : {std::int64_t{0}, equal.plan.pp / 2, equal.plan.pp - 1}) {
+    Scenario slow = equal;
     slow.stragglers.slow_stage = stage;
     slow.stragglers.slow_factor = factor;
     NS_TRY(const Seconds step, step_time(slow, session));

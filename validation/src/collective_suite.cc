@@ -195,8 +195,8 @@ class Suite {
     const std::vector<std::string> others = {kPublished, kConstant};
     return {ErrorTable(title + ", 1 MiB and more", others), ErrorTable(title + ", 1 KiB to 1 MiB", others)};
   }
-  Result<void> judge(const Rows& rows, NetworkModelOptions options, Tables& into,
-                     const std::function<std::string(const CollectiveRow&)>& group) {
+  void judge(const Rows& rows, NetworkModelOptions options, Tables& into,
+             const std::function<std::string(const CollectiveRow&)>& group) {
     Judge judge(machines_, std::move(options));
     for (const CollectiveRow& row : rows) {
       auto judged = judge.judge(row);
@@ -209,7 +209,6 @@ class Suite {
       else if (sizes_of(row) == Sizes::kSmall)
         into.small.add(group(row), *std::move(judged));
     }
-    return {};
   }
   void print(const Tables& tables, const std::string& note, std::size_t worst) {
     for (const ErrorTable* table : {&tables.large, &tables.small}) {
@@ -226,7 +225,7 @@ class Suite {
       if (fitted.empty() || tested.empty()) continue;
       NS_TRY(NetworkCalibration calibration, fit(fitted, machines_, {.for_one_cluster = for_one_cluster}));
       if (for_one_cluster) std::erase_if(tested, [](const auto& row) { return row.gpus_per_node == row.ranks; });
-      NS_TRY_VOID(judge(tested, with(std::move(calibration)), into, system_of));
+      judge(tested, with(std::move(calibration)), into, system_of);
       tell(from + (to - from) * (fifth + 1) / 5);
     }
     return {};
@@ -249,7 +248,7 @@ class Suite {
       for (const CollectiveRow& row : rows) (row.gpu == gpu ? tested : fitted).push_back(row);
       if (fitted.empty()) continue;
       NS_TRY(NetworkCalibration calibration, fit(fitted, machines_, {}));
-      NS_TRY_VOID(judge(tested, with(std::move(calibration)), left_out, system_of));
+      judge(tested, with(std::move(calibration)), left_out, system_of);
       tell(0.3 * ++done / static_cast<double>(gpus.size()));
     }
     print(left_out,
@@ -262,7 +261,7 @@ class Suite {
     print(sizes, "A fifth of the sizes of every machine, collective and group at a time.", 5);
 
     Tables shipped = tables("One node, as shipped");
-    NS_TRY_VOID(judge(rows, {}, shipped, system_of));
+    judge(rows, {}, shipped, system_of);
     print(shipped, "What is compiled in was fitted on rows like these: in sample.", 0);
     return {};
   }
@@ -283,7 +282,7 @@ class Suite {
     Rows across = measured.rows;
     std::erase_if(across, [](const auto& row) { return row.gpus_per_node == row.ranks; });
     Tables shipped = tables("Across two nodes, as shipped");
-    NS_TRY_VOID(judge(across, {}, shipped, group));
+    judge(across, {}, shipped, group);
     print(shipped, "Curves of these very clusters, in sample.", 0);
     return {};
   }

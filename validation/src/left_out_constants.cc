@@ -18,7 +18,7 @@ namespace {
 constexpr std::array kExponents = {0.1, 0.15, 0.2, 0.25, 0.3};
 constexpr std::array kDeviations = {0.0, 0.005, 0.0075, 0.01};
 constexpr std::array kExperts = {1.0, 1.15, 1.3, 1.45};
-constexpr std::array kLaunches = {0.5, 1.0, 1.5, 2.0};  // times the launch cost of the framework
+constexpr std::array kLaunches = {0.5, 1.0, 1.5, 2.0};  // hosts whose launches take so many times as long
 constexpr std::array kHosts = {0.0, 0.2};
 
 struct Constants {
@@ -65,7 +65,7 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
     errors.resize(points.size());
     NS_TRY(Scenario scenario, scenario_of(*judged.run, catalog));
     std::map<double, Session> sessions;  // by exponent, which the clock of collectives depends on
-    const Seconds launch = scenario.host.launch_cost;
+    const Host host = scenario.host;
     NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
     std::map<std::array<double, 5>, double> known;  // by what the step depends on: many points of the grid share a step
     for (std::size_t p = 0; p < points.size(); ++p) {
@@ -76,7 +76,7 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
                               scenario.host.cuda_graphs ? 0 : launches, scenario.host.cuda_graphs ? 0 : training.hosts};
       auto found = known.find(key);
       if (found == known.end()) {
-        scenario.host.launch_cost = launches * launch;
+        scenario.host = host.with_launches(launches);
         auto session = sessions.find(training.exponent);
         if (session == sessions.end()) {
           NS_TRY(Session made, Session::make(scenario));

@@ -32,49 +32,88 @@ Error placed_in(const PublishedRun& run, Error error) {
   return error;
 }
 
+// The rows of one configuration: the mean of their measurements and one forecast.
+struct Vote {
+  const CollectedRun* run = nullptr;  // of a collection
+  std::string gpu;
+  DType dtype = DType::kBf16;
+  Seconds measured, forecast, low, high;
+  Seconds at_peak;   // model FLOPs at the dense peak of all GPUs
+  Seconds baseline;  // under the mean utilization of all votes of the same GPU and number format
+  Scenario scenario;
+  Prediction prediction;  // step and critical path
+  Bytes memory;           // forecast, of the fullest stage
+  double filled = 0;      // share of the GPU's memory that tensors take by our count
+  double error() const { return forecast / measured - 1; }
+  double baseline_error() const { return baseline / measured - 1; }
+  double ratio() const { return measured / forecast; }
+  bool inside() const { return low <= measured && measured <= high; }
+};
+
+using Votes = std::vector<const Vote*>;
+
+// Without its forecast.
+Result<Vote> vote_of(Scenario scenario, Seconds measured) {
+  NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+  Vote vote;
+  vote.gpu = scenario.cluster.gpu.id;
+  vote.dtype = product_type(scenario.training.precision);
+  vote.measured = measured;
+  vote.at_peak = step_flops(scenario.model, scenario.plan, scenario.training).model /
+                 (static_cast<double>(ranks) * scenario.cluster.gpu.matrix_peak(vote.dtype));
+  vote.scenario = std::move(scenario);
+  return vote;
+}
+
+Result<Report> add_forecast(Vote& vote, const Session& session) {
+  NS_TRY(Prediction prediction, predict(vote.scenario, session));
+  Report answer = report(vote.scenario, prediction, {});
+  vote.forecast = answer.step;
+  vote.low = answer.step_low;
+  vote.high = answer.step_high;
+  vote.prediction.step = prediction.step;
+  vote.prediction.critical_path = std::move(prediction.critical_path);
+  return answer;
+}
+
+void add_baselines(std::vector<Vote>& votes) {
+  std::map<std::pair<std::string, DType>, std::vector<double>> utilizations;
+  for (const Vote& vote : votes) utilizations[{vote.gpu, vote.dtype}].push_back(vote.at_peak / vote.measured);
+  for (Vote& vote : votes) {
+    const std::vector<double>& all = utilizations[{vote.gpu, vote.dtype}];
+    double sum = 0;
+    for (const double utilization : all) sum += utilization;
+    vote.baseline = vote.at_peak / (sum / static_cast<double>(all.size()));
+  }
+}
+
 }  // namespace
 
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog) {
   std::vector<RunCheck> checks;
-  struct Utilization {
-    double sum = 0;
-    int runs = 0;
-  };
-  std::map<std::pair<std::string, DType>, Utilization> utilizations;
-  std::vector<Seconds> at_peak;  // model FLOPs at the dense peak of all GPUs
-  std::vector<std::pair<std::string, DType>> keys;
+  std::vector<Vote> votes;
   for (const PublishedRuns& publication : publications) {
     for (const PublishedRun& run : publication.runs) {
       const auto placed = [&](Error error) { return placed_in(run, std::move(error)); };
-      NS_TRY(const Scenario scenario, resolve(spec_of(run), catalog).map_error(placed));
-      NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+      NS_TRY(Scenario scenario, resolve(spec_of(run), catalog).map_error(placed));
+      NS_TRY(Vote vote, vote_of(std::move(scenario), run.step));
+      NS_TRY(const Session session, Session::make(vote.scenario).map_error(placed));
       RunCheck check;
       check.publication = publication.id;
       check.id = run.id;
-      check.gpu = scenario.cluster.gpu.id;
-      check.measured = run.step;
-      const FlopsPerSecond peak =
-          static_cast<double>(ranks) * scenario.cluster.gpu.matrix_peak(product_type(scenario.training.precision));
-      at_peak.push_back(step_flops(scenario.model, scenario.plan, scenario.training).model / peak);
-      keys.emplace_back(check.gpu, product_type(scenario.training.precision));
-      Utilization& utilization = utilizations[keys.back()];
-      utilization.sum += at_peak.back() / run.step;
-      ++utilization.runs;
-      NS_TRY(const Session session, Session::make(scenario).map_error(placed));
-      if (const auto prediction = predict(scenario, session)) {
-        const Report answer = report(scenario, *prediction, {});
-        check.forecast = answer.step;
-        check.low = answer.step_low;
-        check.high = answer.step_high;
-      } else {
-        check.unsupported = prediction.error().message;
-      }
+      if (const auto answer = add_forecast(vote, session); !answer) check.unsupported = answer.error().message;
       checks.push_back(std::move(check));
+      votes.push_back(std::move(vote));
     }
   }
+  add_baselines(votes);
   for (std::size_t i = 0; i < checks.size(); ++i) {
-    const Utilization& utilization = utilizations[keys[i]];
-    checks[i].baseline = at_peak[i] / (utilization.sum / utilization.runs);
+    checks[i].gpu = votes[i].gpu;
+    checks[i].measured = votes[i].measured;
+    checks[i].forecast = votes[i].forecast;
+    checks[i].low = votes[i].low;
+    checks[i].high = votes[i].high;
+    checks[i].baseline = votes[i].baseline;
   }
   return checks;
 }
@@ -121,61 +160,21 @@ std::string to_markdown(std::span<const RunCheck> checks) {
 
 namespace {
 
-// The rows of one configuration: the mean of their measurements and one forecast.
-struct Vote {
-  const CollectedRun* run = nullptr;
-  std::string gpu;
-  DType dtype = DType::kBf16;
-  Seconds measured, forecast, low, high, at_peak;
-  Scenario scenario;
-  Prediction prediction;  // step and critical path
-  Bytes memory;           // forecast, of the fullest stage
-  double filled = 0;      // share of the GPU's memory that tensors take by our count
-  double baseline_error = 0;
-  double error() const { return forecast / measured - 1; }
-  double ratio() const { return measured / forecast; }
-  bool inside() const { return low <= measured && measured <= high; }
-};
-
-using Votes = std::vector<const Vote*>;
-
 Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Catalog& catalog) {
-  Vote vote;
-  vote.run = rows.front();
-  for (const CollectedRun* row : rows) vote.measured += row->measured / static_cast<double>(rows.size());
-  NS_TRY(const Scenario scenario, scenario_of(*vote.run, catalog));
-  NS_TRY(const Session session, Session::make(scenario));
-  NS_TRY(const Prediction prediction, predict(scenario, session));
-  const Report report = ns_dist::report(scenario, prediction, {});
-  vote.gpu = scenario.cluster.gpu.id;
-  vote.dtype = product_type(scenario.training.precision);
-  vote.forecast = report.step;
-  vote.low = report.step_low;
-  vote.high = report.step_high;
-  const std::string& kind = vote.run->memory_kind;
+  const CollectedRun& run = *rows.front();
+  Seconds measured;
+  for (const CollectedRun* row : rows) measured += row->measured / static_cast<double>(rows.size());
+  NS_TRY(Scenario scenario, scenario_of(run, catalog));
+  NS_TRY(Vote vote, vote_of(std::move(scenario), measured));
+  NS_TRY(const Session session, Session::make(vote.scenario));
+  NS_TRY(const Report report, add_forecast(vote, session));
+  vote.run = &run;
+  const std::string& kind = run.memory_kind;
   vote.memory = kind.find("nvidia-smi") != std::string::npos ? report.memory.device()
                 : kind.find("reserved") != std::string::npos ? report.memory.reserved()
                                                              : report.memory.peak();
-  vote.filled = report.memory.peak() / scenario.cluster.gpu.memory;
-  vote.prediction.step = prediction.step;
-  vote.prediction.critical_path = prediction.critical_path;
-  vote.scenario = scenario;
-  vote.at_peak =
-      step_flops(scenario.model, scenario.plan, scenario.training).model /
-      (static_cast<double>(report.ranks) * scenario.cluster.gpu.matrix_peak(product_type(scenario.training.precision)));
+  vote.filled = report.memory.peak() / vote.scenario.cluster.gpu.memory;
   return vote;
-}
-
-// Errors under the mean utilization of all votes of the same GPU and number format.
-void add_baselines(std::vector<Vote>& votes) {
-  std::map<std::pair<std::string, DType>, std::vector<double>> utilizations;
-  for (const Vote& vote : votes) utilizations[{vote.gpu, vote.dtype}].push_back(vote.at_peak / vote.measured);
-  for (Vote& vote : votes) {
-    const std::vector<double>& all = utilizations[{vote.gpu, vote.dtype}];
-    double sum = 0;
-    for (const double utilization : all) sum += utilization;
-    vote.baseline_error = vote.at_peak / (sum / static_cast<double>(all.size())) / vote.measured - 1;
-  }
 }
 
 std::map<std::string, Votes> by_publication(const std::vector<Vote>& votes) {
@@ -203,6 +202,7 @@ double step_quantile(const std::map<std::string, Votes>& publications, double sh
   return ratios.empty() ? 1.0 : ratios.back().first;
 }
 
+// Of an even number of values the mean of the middle two; ErrorFigures has the larger one.
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -245,7 +245,7 @@ std::string error_line(const std::string& name, const Votes& votes) {
   std::size_t inside = 0;
   for (const Vote* vote : votes) {
     errors.push_back(vote->error());
-    baseline.push_back(vote->baseline_error);
+    baseline.push_back(vote->baseline_error());
     sizes.push_back(std::abs(vote->error()));
     widths.push_back((vote->high - vote->low) / vote->forecast / 2);
     if (vote->inside()) ++inside;
@@ -380,7 +380,7 @@ std::string collection_markdown(std::vector<Vote> votes, const std::map<std::str
   for (const Vote& vote : votes) {
     text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.2f} to {:.2f} | {:+.1f} % | {:+.1f} % | {:.0f} % |\n",
                         vote.run->id, vote.gpu, vote.measured / units::s, vote.forecast / units::s, vote.low / units::s,
-                        vote.high / units::s, 100 * vote.error(), 100 * vote.baseline_error, 100 * vote.filled);
+                        vote.high / units::s, 100 * vote.error(), 100 * vote.baseline_error(), 100 * vote.filled);
     all.push_back(&vote);
   }
   const std::map<std::string, Votes> publications = by_publication(votes);

@@ -49,6 +49,7 @@ class Catalog {
   // The machine that a GPU is usually found in. Errors: its file names none, or one that is unknown.
   Result<Cluster> usual_machine(const Gpu& gpu) const;
   Result<Model> model(std::string_view reference) const;  // also a Hugging Face config.json, or its folder
+  // With the entries of the frameworks that it is like. Errors also: such a framework is like itself.
   Result<Framework> framework(std::string_view reference) const;
   Result<PublishedRuns> runs(std::string_view reference) const;
 

@@ -9,12 +9,19 @@
 
 namespace ns_dist {
 
+// An entry of a file, and its place there for errors: "configs/frameworks/nemo.json#/set/0".
+template <class Entry>
+struct Placed : Entry {
+  std::string where;
+  friend bool operator==(const Placed&, const Placed&) = default;
+};
+
 struct Framework {
   std::string id, name;
-  std::string path;                   // of its file
-  std::vector<std::string> named_as;  // words under which publications name it
-  std::vector<Assignment> set;        // fields of a scenario; what a user sets comes after
-  std::vector<FieldValues> only;      // fields of which it has these values alone; others are not proposed
+  std::string like;                       // another framework, whose entries it has except for the fields of its own
+  std::vector<std::string> named_as;      // words under which publications name it
+  std::vector<Placed<Assignment>> set;    // fields of a scenario; what a user sets comes after
+  std::vector<Placed<FieldValues>> only;  // fields of which it has these values alone; others are not proposed
   friend bool operator==(const Framework&, const Framework&) = default;
 };
 

@@ -24,7 +24,7 @@
 namespace ns_dist {
 
 // 419 unexpected interruptions in 54 days of training on 16,384 GPUs in 2,048 nodes (Llama 3, arXiv 2407.21783, s.3.3.4
-// and table 5): 50,676 hours for one GPU with its share of the hosts and the network. GPUs caused 246 of them (58.7 %),
+// and table 5): 50,677 hours for one GPU with its share of the hosts and the network. GPUs caused 246 of them (58.7 %),
 // switches and cables 35; 138 remain for hosts, their network cards, storage and software.
 inline constexpr Seconds kDaysOfSource = 54.0 * 24 * 3600 * units::s;
 inline constexpr Seconds kGpuTimeBetweenFailures = 16'384.0 / 419 * kDaysOfSource;
@@ -62,11 +62,10 @@ Seconds time_between_failures(const Reliability& reliability, double gpus, doubl
 // away for `repair`: their number has Poisson's distribution. `spares`: at most kMostSpares.
 double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_failures);
 
-// The mean of the largest of n numbers of the standard normal distribution. 1: 0; 16,384: 3.97.
-double mean_of_largest(double n);
 // The step where GPUs differ in speed, with a standard deviation of `spread` (0.01: 1 %): all wait for the slowest. It
 // is as slow as the slowest of so many is on average, and lies in that one of the first, the middle and the last stage
-// where it costs most. Errors: a spread that is not from 0 to 0.1; those of step_time.
+// where it costs most. `spread` replaces the deviation of training_clock.h, which slows products alone. Errors: a
+// spread that is not from 0 to 0.1; those of step_time.
 Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread);
 
 // The time of training between two checkpoints that loses least (Daly 2006): sqrt(2 D M) and two more terms of

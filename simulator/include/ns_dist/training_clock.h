@@ -43,6 +43,9 @@ double training_slowdown(const Gpu& gpu, double exponent = TrainingConstants().e
 // Whether steps were published of GPUs of this kind, NVIDIA's with HBM. Of others the slowdown is a guess.
 bool knows_training_clock(const Gpu& gpu);
 
+// The mean of the largest of n numbers of the standard normal distribution. 1: 0; 16,384: 3.97.
+double mean_of_largest(double n);
+
 // How many times as long products take on the slowest of `ranks` GPUs as on the mean one: those of one kind reach
 // different clocks at the same power, and all wait for the slowest where they meet. Normally distributed, with a
 // standard deviation of 0.75 %: a third of what Sinha et al. 2022 (arXiv 2208.11035) find over whole clusters, outliers

@@ -158,6 +158,14 @@ RC_GTEST_PROP(Physics, MoreBandwidthIsNotSlower, ()) {
   is_not_slower(gpu, better, op);
 }
 
+RC_GTEST_PROP(Physics, MoreL2IsNotSlower, ()) {
+  const Operator op = any_operator();
+  const Gpu gpu = any_gpu();
+  Gpu better = gpu;
+  better.l2_cache *= 1 + *rc::gen::inRange(0, 200) / 100.0;
+  is_not_slower(gpu, better, op);
+}
+
 RC_GTEST_PROP(Physics, AHigherClockIsNotSlower, ()) {
   const Operator op = any_operator();
   const Gpu gpu = any_gpu();

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 namespace ns_dist {
 namespace {
@@ -61,9 +63,99 @@ TEST(EmbeddedCatalog, IsWhatLiesInConfigs) {
   expect_same("models", [&](const std::string& which) { return catalog.model(which); });
   expect_same("frameworks", [&](const std::string& which) {
     auto framework = catalog.framework(which);
-    if (framework) framework->path.clear();
+    if (framework) {
+      for (auto& each : framework->set) each.where.clear();
+      for (auto& each : framework->only) each.where.clear();
+    }
     return framework;
   });
+}
+
+template <class Entries>
+auto find_field(const Entries& entries, std::string_view field) {
+  return std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.field == field; });
+}
+
+template <class Entries>
+std::ptrdiff_t count_field(const Entries& entries, std::string_view field) {
+  return std::count_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.field == field; });
+}
+
+// Files of frameworks in a folder of their own.
+class LikeTest : public CatalogTest {
+ protected:
+  ~LikeTest() override { std::filesystem::remove_all(folder_); }
+  std::string write(const std::string& name, const std::string& like, const std::string& entries = R"("set": [])") {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / name) << R"({"schema": "ns-dist/framework/1", "id": "mine", "name": "M", "like": ")" << like
+                                  << R"(", "named_as": [], )" << entries << "}";
+    return (folder_ / name).string();
+  }
+  std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / "ns-dist-like-test";
+};
+
+// An own entry comes before that of the same field. nemo is like megatron-bridge, and its delayed scaling is its own.
+TEST_F(LikeTest, AFrameworkHasWhatItIsLike) {
+  const std::string path = write("mine.json", "nemo",
+                                 R"("set": [{"field": "plan/overlap_tp", "value": "off", "source": "s"}],
+                                    "only": [{"field": "plan/schedule", "values": ["1f1b"], "source": "s"}])");
+  const auto mine = catalog_.framework(path);
+  ASSERT_TRUE(mine) << to_text(mine.error());
+  const auto overlap = find_field(mine->set, "plan/overlap_tp");
+  EXPECT_EQ(count_field(mine->set, "plan/overlap_tp"), 1);
+  EXPECT_EQ(overlap->text, "off");
+  EXPECT_EQ(overlap->where, path + "#/set/0");
+  EXPECT_EQ(count_field(mine->set, "plan/delayed_scaling"), 1);
+  const auto launch = find_field(mine->set, "host/launch_cost");
+  ASSERT_TRUE(launch != mine->set.end());
+  EXPECT_EQ(launch->text, "105 us");
+  EXPECT_THAT(launch->where, HasSubstr("frameworks/megatron-bridge.json#/set/"));
+  ASSERT_EQ(mine->only.size(), 1U);
+  EXPECT_EQ(mine->only[0].values, std::vector<std::string>{"1f1b"});
+  EXPECT_EQ(catalog_.framework("nemo")->only, catalog_.framework("megatron-bridge")->only);
+}
+
+TEST_F(LikeTest, AnUnknownFrameworkIsRefusedWhereItIsNamed) {
+  EXPECT_THAT(to_text(catalog_.framework(write("mine.json", "nemoo")).error()),
+              AllOf(HasSubstr("mine.json#/like: unknown framework \"nemoo\""), HasSubstr("did you mean \"nemo\"?")));
+  const std::string missing = (folder_ / "missing.json").string();
+  EXPECT_THAT(to_text(catalog_.framework(write("mine.json", missing)).error()),
+              AllOf(HasSubstr("mine.json#/like"), HasSubstr("missing.json")));
+}
+
+TEST_F(LikeTest, NoFrameworkIsLikeItself) {
+  const std::string first = (folder_ / "first.json").string();
+  EXPECT_THAT(to_text(catalog_.framework(write("first.json", first)).error()),
+              AllOf(HasSubstr("first.json#/like"), HasSubstr("is like itself")));
+  const std::string second = write("second.json", first);
+  write("first.json", second);
+  EXPECT_THAT(to_text(catalog_.framework(first).error()),
+              AllOf(HasSubstr("second.json#/like"), HasSubstr("is like itself")));
+}
+
+// What a framework has from another one is written once.
+TEST_F(CatalogTest, NoFrameworkRepeatsWhatItIsLike) {
+  int like = 0;
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kFramework)) {
+    const auto path = std::filesystem::path(NS_DIST_SOURCE_DIR) / "configs/frameworks" / (entry.id + ".json");
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto own = read_framework(text, path.string());
+    ASSERT_TRUE(own) << to_text(own.error());
+    if (own->like.empty()) continue;
+    ++like;
+    const auto base = catalog_.framework(own->like);
+    ASSERT_TRUE(base) << to_text(base.error());
+    for (const auto& each : own->set) {
+      const auto same = find_field(base->set, each.field);
+      EXPECT_TRUE(same == base->set.end() || same->text != each.text) << each.where;
+    }
+    for (const auto& each : own->only) {
+      const auto same = find_field(base->only, each.field);
+      EXPECT_TRUE(same == base->only.end() || same->values != each.values) << each.where;
+    }
+  }
+  EXPECT_EQ(like, 4);  // nemo, llm-foundry, transformers-compile, bigscience
 }
 
 TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {

@@ -82,24 +82,24 @@ TEST(HostWaits, NothingIsLaunchedAheadOfWhatTheHostReads) {
 }
 
 // Eight hosts that launch a collective and three kernels: sqrt(1 / 4) of a launch's deviation, times the expected
-// largest of eight standard normal values, 1.424 (Harter 1961), which slowest_of knows to 0.027.
+// largest of eight standard normal values, 1.42360 (Harter 1961).
 TEST(HostWaits, RanksThatMeetWaitForTheSlowestHost) {
-  constexpr double kNear = 250 * 0.2 * 0.65 * 0.027;  // us; sqrt(2 / 5) is 0.63
+  constexpr double kNear = 250 * 0.2 * 0.65 * 1e-5;  // us; sqrt(2 / 5) is 0.63
   const auto layer = [](std::int64_t ranks) {
     OneFragment fragment;
     fragment.kernel({}).kernel({}).kernel({}).collective({}, ranks);
     return fragment;
   };
   EXPECT_NEAR(layer(8).wait(kHost), 200, 1e-9);
-  EXPECT_NEAR(layer(8).wait(kHost, 0.2), 200 * (1 + 0.2 * std::sqrt(1.0 / 4) * 1.424), kNear);
-  EXPECT_NEAR(layer(2).wait(kHost, 0.2), 200 * (1 + 0.2 * std::sqrt(1.0 / 4) * 0.564), kNear);
+  EXPECT_NEAR(layer(8).wait(kHost, 0.2), 200 * (1 + 0.2 * std::sqrt(1.0 / 4) * 1.42360), kNear);
+  EXPECT_NEAR(layer(2).wait(kHost, 0.2), 200 * (1 + 0.2 * std::sqrt(1.0 / 4) * 0.56419), kNear);
   // Who meets nobody waits for nobody; who meets twice as often waits for more of the deviation.
   EXPECT_NEAR(OneFragment().kernel({}).kernel({}).wait(kHost, 0.2), 100, 1e-9);
   const double twice = layer(8).collective({}, 8).wait(kHost, 0.2);
-  EXPECT_NEAR(twice, 250 * (1 + 0.2 * std::sqrt(2.0 / 5) * 1.424), kNear);
+  EXPECT_NEAR(twice, 250 * (1 + 0.2 * std::sqrt(2.0 / 5) * 1.42360), kNear);
   // An expert's product is a part of a launch.
   EXPECT_NEAR(OneFragment().kernel({}, 16).collective({}, 8).wait(kHost, 0.2),
-              250 * (1 + 0.2 * std::sqrt(1.0 / 5) * 1.424), kNear);
+              250 * (1 + 0.2 * std::sqrt(1.0 / 5) * 1.42360), kNear);
 }
 
 }  // namespace

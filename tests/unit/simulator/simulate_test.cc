@@ -462,6 +462,9 @@ TEST(Simulate, RefusesWhatCannotBeSimulated) {
   EXPECT_THAT(refusal([](Scenario& s) { s.plan.dp = s.plan.tp = 1'000'000'000; }), HasSubstr("at most 10000000 ranks"));
   EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 0; }), HasSubstr("training/sequence"));
   EXPECT_THAT(refusal([](Scenario& s) { s.training.micro_batch = 0; }), HasSubstr("training/micro_batch"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.training.global_batch = 0; }), HasSubstr("training/global_batch"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.plan.ep = 0; }), HasSubstr("plan/ep"));
+  EXPECT_THAT(refusal([](Scenario& s) { s.model.layers = 0; }), HasSubstr("model, layers"));
   EXPECT_THAT(refusal([](Scenario& s) { s.training.global_batch = 1'000'000'000; }),
               HasSubstr("training/global_batch"));
   EXPECT_THAT(refusal([](Scenario& s) { s.training.sequence = 1'000'000'000; }), HasSubstr("training/sequence"));
