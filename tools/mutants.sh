@@ -160,7 +160,7 @@ what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@bes
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
 a token goes to one expert|parallelism/src/blocks/moe.cc|s@shape.sharded_tokens \* moe.top_k;@shape.sharded_tokens;@|unit_parallelism property_parallelism
 a model goes backward with one product|parallelism/src/step_flops.cc|s@passes = backward ? 3 : 1@passes = backward ? 2 : 1@|unit_parallelism property_parallelism
-full recomputation runs layers again that it keeps|parallelism/src/step_flops.cc|s@share = recomputed_share(model, plan)@share = std::max(1.0, recomputed_share(model, plan))@|unit_parallelism property_parallelism
+full recomputation runs layers again that it keeps|parallelism/src/step_flops.cc|s@full ? recomputed_layers(model, plan, kinds) : counts@full \&\& kinds.kinds.empty() ? recomputed_layers(model, plan, kinds) : counts@|unit_parallelism property_parallelism
 the first stage of 1F1B holds one microbatch more|parallelism/src/schedules/one_f_one_b.cc|s@0, shape.stages - stage - 1}}@0, stage == 0 ? shape.stages : shape.stages - stage - 1}}@|unit_parallelism property_parallelism
 interleaved stages warm up as fast as 1F1B's|parallelism/src/schedules/interleaved_order.cc|s@2 \* (shape.stages - stage - 1)@(shape.stages - stage - 1)@|unit_parallelism property_parallelism
 ZB-H1 does not put off weight gradients|parallelism/src/schedules/zb_h1.cc|s@0, shape.stages - 1}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism

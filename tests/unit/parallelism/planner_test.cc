@@ -381,12 +381,26 @@ TEST(Planner, FlopsOfTheGraphAreTheModels) {
         ParallelPlan{.tp = 2, .pp = 4, .sequence_parallel = true, .flash_attention = false},
         ParallelPlan{.pp = 2, .vpp = 2, .schedule = "interleaved", .flash_attention = false},
         ParallelPlan{.pp = 2, .recompute = Recompute::kFull, .flash_attention = false},
-        ParallelPlan{.tp = 2, .recompute = Recompute::kSelective, .flash_attention = false}}) {
+        ParallelPlan{.tp = 2, .recompute = Recompute::kSelective, .flash_attention = false},
+        ParallelPlan{.pp = 2, .recompute = Recompute::kFull, .recompute_layers = 1, .flash_attention = false},
+        // Each stage has two of the 2 positions: 4 of 8 layers.
+        ParallelPlan{.pp = 2,
+        .vpp = 2,
+        .schedule = "dualpipe",
+        .recompute = Recompute::kFull,
+        .recompute_layers = 2,
+        .flash_attention = false},
+        // 1, 4 and 3 layers, of which 1, 3 and 3 are computed again.
+        ParallelPlan{.pp = 3,
+        .first_stage_layers = 1,
+        .recompute = Recompute::kFull,
+        .recompute_layers = 3,
+        .flash_attention = false}}) {
     const Training training{8, 2, 512, Precision::kBf16};
     const Totals sums = totals(planned(model, plan, training));
     const double ranks = static_cast<double>(plan.tp);
     EXPECT_NEAR(sums.gemm_flops * ranks / (step_flops(model, plan, training).hardware / FLOP), 1, 1e-9)
-        << "tp " << plan.tp << " pp " << plan.pp;
+        << "tp " << plan.tp << " pp " << plan.pp << " " << plan.schedule << " " << plan.recompute_layers;
   }
 }
 
