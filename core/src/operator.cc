@@ -47,18 +47,6 @@ std::string join_dimensions(std::initializer_list<std::int64_t> dimensions) {
   return text;
 }
 
-// Query-key pairs that a head of `op` looks at. Queries stand at the end of the keys, as when a cache precedes them.
-double attended_pairs(const Attention& op) {
-  const double queries = d(op.query_length), keys = d(op.key_length);
-  const double window = op.window > 0 ? d(op.window) : keys;
-  if (!op.causal) return queries * std::min(window, keys);
-  // Query i (1-based) sees keys - queries + i keys, at least 0 and at most `window`.
-  const double seeing = std::min(queries, keys);                   // queries that see a key at all
-  const double first = keys - seeing + 1;                          // keys that the first of them sees
-  const double growing = std::clamp(window - first, 0.0, seeing);  // queries before the window is full
-  return growing * first + growing * (growing - 1) / 2 + (seeing - growing) * std::min(window, keys);
-}
-
 // Keys that some query looks at.
 double visible_keys(const Attention& op) {
   const double keys = d(op.key_length);
@@ -267,6 +255,17 @@ void check(Check& c, const UnknownOperator& op) {
 }
 
 }  // namespace
+
+double attended_pairs(const Attention& op) {
+  const double queries = d(op.query_length), keys = d(op.key_length);
+  const double window = op.window > 0 ? d(op.window) : keys;
+  if (!op.causal) return queries * std::min(window, keys);
+  // Query i (1-based) sees keys - queries + i keys, at least 0 and at most `window`.
+  const double seeing = std::min(queries, keys);                   // queries that see a key at all
+  const double first = keys - seeing + 1;                          // keys that the first of them sees
+  const double growing = std::clamp(window - first, 0.0, seeing);  // queries before the window is full
+  return growing * first + growing * (growing - 1) / 2 + (seeing - growing) * std::min(window, keys);
+}
 
 double Convolution::out_height() const { return extent(*this, in_height); }
 double Convolution::out_width() const { return extent(*this, in_width); }

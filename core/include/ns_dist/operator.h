@@ -191,4 +191,7 @@ struct Work {
 
 Work work_of(const Operator& op);
 
+// Query-key pairs that a head of `op` looks at. Queries stand at the end of the keys, as when a cache precedes them.
+double attended_pairs(const Attention& op);
+
 }  // namespace ns_dist

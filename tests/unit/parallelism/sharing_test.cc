@@ -71,19 +71,43 @@ TEST_F(Context, DividesTheWorkEvenly) {
   }
 }
 
-// Around a ring, parts that lie outside the window are not computed: of 128 tokens each query sees, beside its own
-// part, at most those across a border.
-TEST_F(Context, AWindowLeavesTheRingLittleWork) {
-  model.sliding_window = 128;
+// Around a ring, a rank computes the pairs that its two pieces of the sequence have inside the window, those of the
+// busiest rank counted one by one; as many later parts as the window reaches have a kernel. Keys of all parts travel.
+TEST_F(Context, AWindowLeavesTheRingItsOwnPairs) {
   for (const std::int64_t cp : {2, 4, 8}) {
-    const double share = heads * s * 128 / static_cast<double>(cp);
-    const double others = static_cast<double>(cp - 1) * heads * 128 * 128;
-    double flops = 0;
-    for (const Call& call : core(cp, ContextExchange::kRing).forward) {
-      const auto* op = std::get_if<Operator>(&call.what);
-      if (op != nullptr && std::holds_alternative<Attention>(op->kind)) flops += work_of(*op).flops / FLOP;
+    const std::int64_t length = training.sequence, local = length / cp, piece = local / 2;
+    for (const std::int64_t window : {1, 128, 512, 1024, 1500, 3000, 8000, 8192}) {
+      model.sliding_window = window;
+      double busiest = 0;
+      for (std::int64_t rank = 0; rank < cp; ++rank) {
+        double seen = 0;
+        for (std::int64_t i = 0; i < piece; ++i) {
+          for (const std::int64_t token : {rank * piece + i, length - 1 - rank * piece - i}) {
+            seen += static_cast<double>(std::min(token + 1, window));
+          }
+        }
+        busiest = std::max(busiest, seen);
+      }
+      const BlockStep ring = core(cp, ContextExchange::kRing);
+      const auto count = [&](const std::vector<Call>& calls, double flops_of_pair) {
+        double flops = 0;
+        std::int64_t kernels = 0, merges = 0;
+        for (const Call& call : calls) {
+          const auto* op = std::get_if<Operator>(&call.what);
+          if (op != nullptr && std::holds_alternative<Elementwise>(op->kind)) ++merges;
+          if (op == nullptr || !std::holds_alternative<Attention>(op->kind)) continue;
+          flops += work_of(*op).flops / FLOP;
+          ++kernels;
+        }
+        EXPECT_NEAR(flops / (flops_of_pair * heads * busiest), 1, 1e-3) << cp << " " << window;
+        const std::int64_t reached = window == 8192 ? cp - 1 : (window - 1 + local - 1) / local;
+        EXPECT_EQ(kernels, 1 + std::min(cp - 1, reached)) << cp << " " << window;
+        EXPECT_EQ(merges, kernels - 1);
+      };
+      count(ring.forward, 4 * 128);
+      count(ring.input_gradient, 10 * 128);
+      EXPECT_DOUBLE_EQ(sent(ring.forward, CollectiveKind::kSendRecv), static_cast<double>((cp - 1) * local) * kv);
     }
-    EXPECT_NEAR(flops / (4 * 128), share + others, 0.1 * share) << cp;
   }
 }
 
