@@ -782,11 +782,9 @@ class StepPlanner {
   }
   // A kernel of its own makes the new weights of the master weights (Megatron-Core, distrib_optimizer.py,
   // _copy_main_params_to_model_params). It reads them once more; what it writes is counted as the optimizer's.
-  void cast_weights(std::int64_t count, Bodies& body) {
-    if (shape_.dtype == DType::kFp32) return;
-    const double fp32 = size_of(DType::kFp32) / size_of(shape_.dtype);
-    body.push_back(
-        run_of(kernel("optimizer.cast_weights", count, Elementwise{"cast", count, fp32, 0, 1}, shape_.dtype)));
+  bool casts_weights() const { return shape_.dtype != DType::kFp32; }
+  Elementwise cast_of_weights(std::int64_t count) const {
+    return {"cast", count, size_of(DType::kFp32) / size_of(shape_.dtype), 0, 1};
   }
 
   // Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
@@ -806,7 +804,9 @@ class StepPlanner {
     const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
     if (away == 0) {
       body.push_back(run_of(kernel("optimizer.step", count, adam(count), shape_.dtype)));
-      cast_weights(count, body);
+      if (casts_weights()) {
+        body.push_back(run_of(kernel("optimizer.cast_weights", count, cast_of_weights(count), shape_.dtype)));
+      }
       return;
     }
     Fragment both;
@@ -827,7 +827,11 @@ class StepPlanner {
     if (count > away) {
       const Operator step{adam(count - away), shape_.dtype};
       add(Stream::kCompute, {"optimizer.step", Category::kOptimizer, step}, {kEntry});
-      both.exits.push_back(3);
+      if (casts_weights()) {
+        const Operator cast{cast_of_weights(count - away), shape_.dtype};
+        add(Stream::kCompute, {"optimizer.cast_weights", Category::kOptimizer, cast}, {3});
+      }
+      both.exits.push_back(static_cast<std::int32_t>(both.nodes.size()) - 1);
     }
     body.push_back(run_of(program_.add(std::move(both))));
   }

@@ -96,7 +96,7 @@ TEST(RankOrder, MissingDimensionsOfOneRankFollowAtTheEnd) {
 
 // Of a million parameters and more that a replica updates, three quarters go to the host: 4 bytes of a gradient down, 2
 // of a weight up, and 30 in the CPU's memory (read: gradient, master weight, two moments; written: all but the
-// gradient, and the weight). The GPU updates the rest.
+// gradient, and the weight). The GPU updates the rest, and makes the weights of the rest of their master weights.
 TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
   const Training training{8, 1, 512, Precision::kBf16};
   ParallelPlan plan{.dp = 4};
@@ -114,6 +114,12 @@ TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
   const ExecutionGraph graph = planned(gpt(2, 512, 8), plan, training);
   const double away = std::floor(0.75 * all);
   EXPECT_EQ(updated(graph), all - away);
+  double made = 0;
+  for (const WorkItem& item : graph.works()) {
+    if (item.name != "optimizer.cast_weights") continue;
+    made += static_cast<double>(std::get<Elementwise>(std::get<Operator>(item.work).kind).elements);
+  }
+  EXPECT_EQ(made, all - away);
   std::map<std::string, HostWork> host;
   for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
     const bool on_host = ExecutionGraph::stream_of(graph.node(NodeId{n}).lane) == Stream::kHost;
