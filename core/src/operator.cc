@@ -151,10 +151,11 @@ Work work_of(const CrossEntropy& op, DType dtype) {
   return {3 * count * FLOP, elements(count, dtype), elements(count, dtype)};
 }
 
-// Adam: gradient, master weight and two moments in fp32 come in; master weight, moments and the new weight go out.
+// Adam: gradient, master weight and two moments in fp32 come in; master weight, moments and the new weight go out. In
+// fp32 the master weight is the weight.
 Work work_of(const OptimizerStep& op, DType dtype) {
-  const double n = d(op.parameters);
-  return {14 * n * FLOP, elements(4 * n, DType::kFp32), elements(3 * n, DType::kFp32) + elements(n, dtype)};
+  const double n = d(op.parameters), copies = size_of(dtype) < size_of(DType::kFp32) ? n : 0;
+  return {14 * n * FLOP, elements(4 * n, DType::kFp32), elements(3 * n, DType::kFp32) + elements(copies, dtype)};
 }
 
 // Experts that get a token. With a skewed router the i-th of them gets about pairs x i^-skew / H, with H the sum of

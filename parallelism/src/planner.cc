@@ -788,12 +788,12 @@ class StepPlanner {
   }
 
   // Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
-  // but the gradient are written, with the low-precision weight.
+  // but the gradient are written, with the low-precision weight. Weights in fp32 are their own master weights.
   OperatorKind adam(std::int64_t parameters) const {
     if (plan_.optimizer_state == MomentType::kFp32) return OptimizerStep{parameters};
     const BytesPerParameter each = bytes_per_parameter(shape_.dtype, plan_.optimizer_state);
-    const double gradient = size_of(DType::kFp32) / units::B;
-    return Elementwise{"adam", parameters, (gradient + each.optimizer) / shape_.element,
+    const double gradient = size_of(DType::kFp32) / units::B, master = shape_.dtype == DType::kFp32 ? each.weight : 0;
+    return Elementwise{"adam", parameters, (gradient + master + each.optimizer) / shape_.element,
                        (each.optimizer + each.weight) / shape_.element, 14};
   }
 

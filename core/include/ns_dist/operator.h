@@ -115,7 +115,7 @@ struct CrossEntropy {
 };
 
 // Fused Adam over `parameters` elements with fp32 state: reads gradient, master weight and two moments, writes master
-// weight, two moments and the low-precision weight.
+// weight, two moments and the low-precision weight, if weights are not in fp32.
 struct OptimizerStep {
   std::int64_t parameters = 1;
   friend bool operator==(const OptimizerStep&, const OptimizerStep&) = default;
