@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/layer_division.h"
@@ -26,6 +28,27 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
 inline bool has_replicas(const ParallelPlan& plan) { return std::max(replicas(plan, false), replicas(plan, true)) > 1; }
 // Whether these hold different parts of what the optimizer updates.
 inline bool shards_optimizer(const ParallelPlan& plan) { return plan.zero != ZeroStage::kNone && has_replicas(plan); }
+// The gradient norm is summed over the ranks that hold different parts of the model, or of what the optimizer updates:
+// their dimensions, as in mesh_of.
+struct NormRanks {
+  std::vector<std::string_view> axes;
+  std::int64_t count = 1;
+};
+inline NormRanks norm_ranks(const ParallelPlan& plan) {
+  NormRanks ranks;
+  const auto add = [&](std::string_view axis, std::int64_t size) {
+    if (size == 1) return;
+    ranks.axes.push_back(axis);
+    ranks.count *= size;
+  };
+  if (plan.passes != Passes::kTraining) return ranks;
+  add("tp", plan.tp);
+  add("pp", plan.pp);
+  if (!shards_optimizer(plan)) return ranks;
+  add("cp", plan.cp);
+  add("dp", plan.dp);
+  return ranks;
+}
 // Whether weights are gathered once a step, before the first forward passes, after an update; and gradients reduced
 // once, behind the last backward passes.
 inline bool gathers_weights_once(const ParallelPlan& plan) {

@@ -83,7 +83,6 @@ class StepPlanner {
   }
 
  private:
-  bool sharded() const { return shards_optimizer(plan_); }
   DType gradient_type() const { return sums_in_fp32(plan_.grad_accumulation) ? DType::kFp32 : shape_.dtype; }
   // Of a weight as it is gathered, the mean of `held`.
   Bytes weight_size(const RankParameters& held) const {
@@ -683,14 +682,7 @@ class StepPlanner {
         meetings_.mirror[stage] = meetings_.mirror[stages - 1 - stage] = meeting(2);
       }
     }
-    if (plan_.passes != Passes::kTraining) return;
-    if (plan_.tp > 1) norm_axes_.push_back("tp");
-    if (plan_.pp > 1) norm_axes_.push_back("pp");
-    if (sharded()) {
-      if (plan_.cp > 1) norm_axes_.push_back("cp");
-      if (plan_.dp > 1) norm_axes_.push_back("dp");
-    }
-    if (!norm_axes_.empty()) meetings_.norm = meeting(static_cast<std::uint32_t>(stages));
+    if (norm_ranks(plan_).count > 1) meetings_.norm = meeting(static_cast<std::uint32_t>(stages));
   }
 
   // All actors of the meeting run a collective together.
@@ -747,9 +739,9 @@ class StepPlanner {
         run_of(kernel("optimizer.gradient_norm", count, Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
     if (meetings_.norm) {
       if (!norm_) {
-        norm_ =
-            works_.intern({"optimizer.gradient_norm.all_reduce", Category::kOther,
-                           Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}});
+        norm_ = works_.intern(
+            {"optimizer.gradient_norm.all_reduce", Category::kOther,
+             Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_ranks(plan_).axes)}});
       }
       together(*meetings_.norm, *norm_, body);
     }
@@ -855,8 +847,7 @@ class StepPlanner {
   std::size_t positions_;
   StepProgram program_;
   Meetings meetings_;
-  std::int64_t first_holder_ = 0, last_holder_ = 0;  // stages of the embedding and of the loss
-  std::vector<std::string_view> norm_axes_;
+  std::int64_t first_holder_ = 0, last_holder_ = 0;    // stages of the embedding and of the loss
   std::optional<WorkId> norm_;                         // the sum of the squares of all stages
   std::array<std::optional<FragmentId>, 2> received_;  // forward, backward
   struct Kernel {
