@@ -566,6 +566,33 @@ std::vector<std::string> messages_of(const Scenario& scenario, std::string_view 
   return found;
 }
 
+// By the layers that stages hold: a division without remainder may be uneven, and one with a remainder even, where the
+// embedding and the loss take the places of layers. What a stage holds at most is the fullest one's.
+TEST(Simulate, WarnsOfStagesThatHoldMoreThanOthers) {
+  using ::testing::ElementsAre;
+  using ::testing::HasSubstr;
+  using ::testing::IsEmpty;
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  const auto uneven = [&](std::int64_t layers) {
+    scenario.model.layers = layers;
+    return messages_of(scenario, "uneven_stages");
+  };
+  EXPECT_THAT(uneven(8), IsEmpty());
+  EXPECT_THAT(uneven(10), ElementsAre("10 layers over 4 stages: some hold one layer more, the others wait for them"));
+  scenario.plan.account_embedding = scenario.plan.account_loss = true;  // 2, 3, 3, 2
+  EXPECT_THAT(uneven(10), IsEmpty());
+  EXPECT_THAT(uneven(8), ElementsAre(HasSubstr("some hold one layer more")));
+  scenario.plan.account_embedding = scenario.plan.account_loss = false;
+  scenario.plan.first_stage_layers = scenario.plan.last_stage_layers = 1;  // 1, 7, 7, 1
+  EXPECT_THAT(uneven(16), ElementsAre(HasSubstr("16 layers over 4 stages: some hold up to 6 layers more")));
+  scenario.plan.recompute = Recompute::kFull;
+  scenario.plan.recompute_layers = 7;
+  EXPECT_THAT(messages_of(scenario, "without_effect"), IsEmpty());
+  scenario.plan.recompute_layers = 8;
+  EXPECT_THAT(messages_of(scenario, "without_effect"), ElementsAre(HasSubstr("above 7 in plan/recompute")));
+}
+
 // Passes of equal stages: of 2 + 4 - 1 rounds 3 are idle on each stage.
 TEST(Simulate, SaysWhatFillsAPipeline) {
   using ::testing::ElementsAre;
