@@ -883,6 +883,16 @@ class StepPlanner {
 
 }  // namespace
 
+bool has_replicas(const ParallelPlan& plan) { return std::max(replicas(plan, false), replicas(plan, true)) > 1; }
+
+bool gathers_weights_once(const ParallelPlan& plan) {
+  return plan.passes == Passes::kTraining && shards_optimizer(plan) && !shards_weights(plan);
+}
+
+bool reduces_gradients_once(const ParallelPlan& plan) {
+  return plan.passes != Passes::kForward && has_replicas(plan) && !shards_gradients(plan);
+}
+
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training) {
   PlanCache cache;
   return plan_program(model, plan, training, cache);

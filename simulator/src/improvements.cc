@@ -109,8 +109,8 @@ std::vector<Candidate> recomputations(const Scenario& from) {
 std::vector<Candidate> overlaps(const Scenario& from) {
   std::vector<Candidate> found;
   ParallelPlan plan = from.plan;
-  plan.overlap_grad_reduce |= plan.dp > 1;
-  plan.overlap_param_gather |= plan.dp > 1 && plan.zero != ZeroStage::kNone;
+  plan.overlap_grad_reduce |= reduces_gradients_once(plan);
+  plan.overlap_param_gather |= gathers_weights_once(plan);
   plan.overlap_p2p |= plan.pp > 1;
   if (plan != from.plan) found.push_back(with_plan(from, "communicate while computing", plan));
   if (plan.tp > 1 && plan.sequence_parallel && !plan.overlap_tp) {

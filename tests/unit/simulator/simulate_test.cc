@@ -324,6 +324,31 @@ TEST(Simulate, FindsTheChangeThatHelps) {
   EXPECT_FALSE(report.improvements[0].at_most);
 }
 
+// Context-parallel ranks hold the same weights: gradients are reduced and weights gathered among them, which may run
+// beside kernels. Where every pass reduces and gathers, there is no such choice.
+TEST(Simulate, AdvisesOverlapWhereverRanksHoldTheSameWeights) {
+  Scenario scenario = small_scenario();
+  const FakeNetwork network([](const Collective& collective) {
+    const bool of_weights =
+        collective.kind == CollectiveKind::kReduceScatter || collective.kind == CollectiveKind::kAllGather;
+    return of_weights ? collective.size / (10 * units::GB / units::s) : Seconds();
+  });
+  const auto advised = [&] {
+    std::vector<std::string> fields;
+    for (const Improvement& each : simulated(scenario, equal_layers(scenario.model), network).improvements) {
+      for (const Assignment& change : each.set) fields.push_back(change.field);
+    }
+    return fields;
+  };
+  using ::testing::AllOf;
+  using ::testing::Contains;
+  using ::testing::Not;
+  scenario.plan.cp = 2;
+  EXPECT_THAT(advised(), AllOf(Contains("plan/overlap_grad_reduce"), Contains("plan/overlap_param_gather")));
+  scenario.plan.zero = ZeroStage::kParameters;
+  EXPECT_THAT(advised(), AllOf(Not(Contains("plan/overlap_grad_reduce")), Not(Contains("plan/overlap_param_gather"))));
+}
+
 TEST(Simulate, LimitsTellWhatACauseCosts) {
   Scenario scenario = small_scenario();
   scenario.plan.tp = 2;
