@@ -19,9 +19,10 @@ std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.hea
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
   const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                       {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn,
-                                        "attention", bias ? Epilogue::kBias : Epilogue::kNone}));
+  block.steps.push_back(
+      blocks::linear(shape, ActivationKind::kAttentionProjections,
+                     {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn, "attention",
+                      bias ? Epilogue::kBias : Epilogue::kNone, false, blocks::alone_behind_norm(shape)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
@@ -34,8 +35,9 @@ void latent_projections(const Shape& shape, Block& block) {
   const auto add = [&](const blocks::Linear& layer) {
     block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections, layer));
   };
-  const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region) {
-    add({name, shape.tokens, in, out, false, Split::kColumn, region});
+  const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region,
+                      bool behind_norm) {
+    add({name, shape.tokens, in, out, false, Split::kColumn, region, Epilogue::kNone, false, behind_norm});
   };
   add({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
   if (shape.sequence_parallel) {
@@ -51,13 +53,13 @@ void latent_projections(const Shape& shape, Block& block) {
     add({"attention.q_down", own, shape.hidden, mla.q_rank});
     block.steps.back().kept_for_weight_gradient = 0;
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
-    up("attention.q_up", mla.q_rank, query, "attention.q");
+    up("attention.q_up", mla.q_rank, query, "attention.q", true);
   } else {
-    up("attention.q_up", shape.hidden, query, "attention");
+    up("attention.q_up", shape.hidden, query, "attention", false);
     block.steps.back().kept_for_weight_gradient = 0;
   }
   block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
-  up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv");
+  up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv", true);
 }
 
 // Norms of queries and keys, a kernel each.

@@ -345,6 +345,57 @@ TEST(ExpertTensorParallelism, TakesTheRanksOfOneStage) {
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("need sequence parallelism"));
 }
 
+// A norm writes the 8-bit copy of what one product alone reads, whose kernel then only transposes it. A router reads
+// what shared experts read, and latent down-projections read what the queries of a model without query latents read: in
+// bf16. What is no norm's output is cast by a kernel of its own.
+TEST(EightBits, ANormCastsWhatOneProductReads) {
+  using ::testing::ElementsAre;
+  using ::testing::IsEmpty;
+  const ParallelPlan plan;
+  const Training training{8, 1, 256, Precision::kFp8};
+  const auto transposed = [](const Block& block) {
+    std::vector<std::string> names;
+    for (const BlockStep& each : block.steps) {
+      for (const Call& call : each.forward) {
+        const auto* op = std::get_if<Operator>(&call.what);
+        const auto* kernel = op != nullptr ? std::get_if<Elementwise>(&op->kind) : nullptr;
+        if (kernel == nullptr || !call.name.ends_with(".quantize")) continue;
+        // Reads 8 bits and writes 8, or reads 16 and writes 8 twice.
+        EXPECT_EQ(kernel->inputs, kernel->name == "transpose" ? 0.5 : 1) << call.name;
+        if (kernel->name == "transpose") names.push_back(each.name);
+      }
+    }
+    return names;
+  };
+  Model model = llama(2, 512, 8, 8, 1024);
+  const auto layer = [&](const LayerKind& kind = {}) {
+    return transposed(layer_block(Shape(model, plan, training), kind));
+  };
+  EXPECT_THAT(layer(), ElementsAre("attention.qkv", "mlp.fc1"));
+  model.norm_placement = NormPlacement::kPost;
+  EXPECT_THAT(layer(), IsEmpty());
+  model.norm_placement = NormPlacement::kSandwich;
+  EXPECT_THAT(layer(), ElementsAre("attention.qkv", "mlp.fc1"));
+  model.norm_placement = NormPlacement::kPre;
+  model.branches = Branches::kParallelTwoNorms;
+  EXPECT_THAT(layer(), ElementsAre("attention.qkv", "mlp.fc1"));
+  model.branches = Branches::kParallel;
+  EXPECT_THAT(layer(), IsEmpty());
+  model.branches = Branches::kSequential;
+
+  model.moe = Experts{8, 2, 512, 1, 512, 0};
+  model.mla =
+      LatentAttention{.q_rank = 256, .kv_rank = 128, .nope_head_dim = 64, .rope_head_dim = 32, .v_head_dim = 64};
+  EXPECT_THAT(layer({.feed_forward = FeedForward::kExperts}), ElementsAre("attention.q_up", "attention.kv_up"));
+  model.mla->q_rank = 0;
+  EXPECT_THAT(layer({.feed_forward = FeedForward::kExperts}), ElementsAre("attention.kv_up"));
+  model.mla.reset();
+  model.prediction_layers = 1;
+  Training predicted = training;
+  predicted.mtp = true;
+  EXPECT_THAT(transposed(prediction_block(Shape(model, plan, predicted))), ElementsAre("attention.qkv"));
+}
+
 TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
   const Model model = llama(2, 512, 8, 8, 1024);
   const ParallelPlan plan{.tp = 2, .sequence_parallel = true};
