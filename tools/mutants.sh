@@ -172,7 +172,7 @@ each rank updates all parameters|parallelism/src/planner.cc|s@const double owned
 a product has one 8-bit operand|parallelism/src/memory.cc|s@2 \* shape.product_element - (@shape.product_element - (@|unit_parallelism property_parallelism
 layers that the host keeps take no room|parallelism/src/memory.cc|s@forward ? 0 : stage.under_way@forward ? 0 : 0 * stage.under_way@|unit_parallelism property_parallelism
 whole gradients of layers take no room|parallelism/src/memory.cc|s@shape.dtype) + whole \* each.weight \* units::B;@shape.dtype) + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
-a masked key counts|parallelism/src/block.cc|s@std::min(1.0, keys / queries) / 2;@std::min(1.0, keys / queries) / 4;@|unit_parallelism property_parallelism
+a masked key counts|parallelism/src/block.cc|s@flops.masked += of_call - work_of@flops.masked += of_call - 0.5 * work_of@|unit_parallelism property_parallelism
 predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1 + shape.prediction_layers)@static_cast<double>(1 + 0 * shape.prediction_layers)@|unit_parallelism property_parallelism
 selective recomputation computes nothing again|parallelism/src/step_flops.cc|s@again = layers.recomputed + predictions.recomputed;@again = predictions.recomputed;@|unit_parallelism property_parallelism
 the row sums of attention are kept in 16 bits|parallelism/src/blocks/attention.cc|s@static_cast<double>(shape.heads) \* 4;@static_cast<double>(shape.heads) * 2;@|unit_parallelism property_parallelism
