@@ -180,8 +180,7 @@ Moment moment_of(const StageChunks& stage, const ParallelPlan& plan) {
   const double under_way = forward ? 0 : stage.under_way;
   // With one chunk, the pass that has ended is among those that are held at the peak. Where backward passes are split,
   // all that are held may wait for their weight gradients.
-  const auto schedule = pipeline_schedule(plan.schedule);
-  const bool ended = !forward && stage.chunks.size() == 1 && schedule && !(*schedule)->splits_backward;
+  const bool ended = !forward && stage.chunks.size() == 1 && !traits_of(plan).splits_backward;
   const double metrics = stage.logged - (ended ? stage.chunks[0].after_forward : 0);
   Moment most{Moment::Of::kLoss, stage.losses + under_way};
   if (layer > stage.losses) most = {Moment::Of::kLayer, layer + under_way};

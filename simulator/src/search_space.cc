@@ -124,11 +124,10 @@ Texts schedules(const Scenario& scenario, std::int64_t) {
 
 // Chunks with equally many layers; where the layers of a stage are not equally many, any number.
 Texts model_chunks(const Scenario& scenario, std::int64_t) {
-  const auto schedule = pipeline_schedule(scenario.plan.schedule);
-  if (!schedule) return {"1"};
+  const PipelineSchedule& schedule = traits_of(scenario.plan);
   const std::int64_t layers = scenario.model.layers / scenario.plan.pp;
   const bool even = scenario.model.layers % scenario.plan.pp == 0;
-  const std::int64_t least = (*schedule)->least_chunks, most = (*schedule)->most_chunks;
+  const std::int64_t least = schedule.least_chunks, most = schedule.most_chunks;
   Texts all;
   if (most > 0) {
     for (std::int64_t chunks = least; chunks <= most; ++chunks) all.push_back(std::to_string(chunks));
@@ -136,7 +135,7 @@ Texts model_chunks(const Scenario& scenario, std::int64_t) {
   }
   if (scenario.plan.pp == 1) return {"1"};
   // With one chunk, a schedule of any number of chunks is 1f1b or gpipe, unless it runs passes in pairs.
-  for (std::int64_t chunks = (*schedule)->hides_tokens ? 1 : 2; chunks <= layers; ++chunks) {
+  for (std::int64_t chunks = schedule.hides_tokens ? 1 : 2; chunks <= layers; ++chunks) {
     if (!even || layers % chunks == 0) all.push_back(std::to_string(chunks));
   }
   return all;
@@ -390,9 +389,7 @@ void SearchSpace::Contents::finish(Scenario& scenario) const {
   if (follows_context) {
     scenario.plan.cp_inner = usual_cp_inner(scenario);
   }
-  if (!follows_schedule) return;
-  const auto schedule = pipeline_schedule(scenario.plan.schedule);
-  if (schedule) scenario.plan.overlap_p2p = (*schedule)->overlaps_messages;
+  if (follows_schedule) scenario.plan.overlap_p2p = traits_of(scenario.plan).overlaps_messages;
 }
 
 void SearchSpace::Contents::apply(Scenario& scenario, const std::vector<std::string>& texts) const {

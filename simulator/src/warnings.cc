@@ -81,8 +81,8 @@ void add_pipeline(const Report& report, std::vector<Warning>& found) {
   }
   // Megatron's backward pass exchanges the input gradients beside the weight gradients. Where these come later, nothing
   // runs beside the exchange.
-  const auto schedule = pipeline_schedule(plan.schedule);
-  const bool splits = schedule && (*schedule)->splits_backward && !(*schedule)->pairs_passes;
+  const PipelineSchedule& schedule = traits_of(plan);
+  const bool splits = schedule.splits_backward && !schedule.pairs_passes;
   if (splits && plan.tp > 1 && plan.blocking_tp == TensorBlocking::kOff && parts.tp_exposed > parts.bubble) {
     found.push_back(
         {"split_backward",
@@ -206,14 +206,14 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
   } else if (plan.expert_capacity.value > 0 && plan.expert_imbalance.value > 1) {
     add("plan/expert_imbalance above 1", "experts are padded to plan/expert_capacity, so ranks have equal shares");
   }
-  const auto schedule = pipeline_schedule(plan.schedule);
-  if (schedule && (*schedule)->hides_tokens) {
+  const PipelineSchedule& schedule = traits_of(plan);
+  if (schedule.hides_tokens) {
     const std::int64_t microbatches = microbatches_of(plan, scenario.training);
     if (microbatches <= plan.pp) {
       add(fmt::format("plan/schedule={}", plan.schedule),
           fmt::format("with {} microbatches on {} stages no passes run in pairs", microbatches, plan.pp));
     }
-  } else if (schedule && (*schedule)->most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
+  } else if (schedule.most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
     found.push_back(
         {"without_effect", fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble "
                                        "is not shorter than with plan/schedule={}; plan/vpp=2 or more shortens it",
