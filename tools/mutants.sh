@@ -160,7 +160,7 @@ what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@bes
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
 a token goes to one expert|parallelism/src/blocks/moe.cc|s@shape.sharded_tokens \* moe.top_k;@shape.sharded_tokens;@|unit_parallelism property_parallelism
 a model goes backward with one product|parallelism/src/step_flops.cc|s@passes = backward ? 3 : 1@passes = backward ? 2 : 1@|unit_parallelism property_parallelism
-full recomputation runs layers again that it keeps|parallelism/src/step_flops.cc|s@share = recomputed_share(model, plan)@share = std::max(1.0, recomputed_share(model, plan))@|unit_parallelism property_parallelism
+full recomputation runs layers again that it keeps|parallelism/src/step_flops.cc|s@full ? recomputed_layers(model, plan, kinds) : counts@full \&\& kinds.kinds.empty() ? recomputed_layers(model, plan, kinds) : counts@|unit_parallelism property_parallelism
 the first stage of 1F1B holds one microbatch more|parallelism/src/schedules/one_f_one_b.cc|s@0, shape.stages - stage - 1}}@0, stage == 0 ? shape.stages : shape.stages - stage - 1}}@|unit_parallelism property_parallelism
 interleaved stages warm up as fast as 1F1B's|parallelism/src/schedules/interleaved_order.cc|s@2 \* (shape.stages - stage - 1)@(shape.stages - stage - 1)@|unit_parallelism property_parallelism
 ZB-H1 does not put off weight gradients|parallelism/src/schedules/zb_h1.cc|s@0, shape.stages - 1}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
@@ -172,7 +172,7 @@ each rank updates all parameters|parallelism/src/planner.cc|s@const double owned
 a product has one 8-bit operand|parallelism/src/memory.cc|s@2 \* shape.product_element - (@shape.product_element - (@|unit_parallelism property_parallelism
 layers that the host keeps take no room|parallelism/src/memory.cc|s@forward ? 0 : stage.under_way@forward ? 0 : 0 * stage.under_way@|unit_parallelism property_parallelism
 whole gradients of layers take no room|parallelism/src/memory.cc|s@shape.dtype) + whole \* each.weight \* units::B;@shape.dtype) + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
-a masked key counts|parallelism/src/block.cc|s@std::min(1.0, keys / queries) / 2;@std::min(1.0, keys / queries) / 4;@|unit_parallelism property_parallelism
+a masked key counts|parallelism/src/block.cc|s@flops.masked += of_call - work_of@flops.masked += of_call - 0.5 * work_of@|unit_parallelism property_parallelism
 predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1 + shape.prediction_layers)@static_cast<double>(1 + 0 * shape.prediction_layers)@|unit_parallelism property_parallelism
 selective recomputation computes nothing again|parallelism/src/step_flops.cc|s@again = layers.recomputed + predictions.recomputed;@again = predictions.recomputed;@|unit_parallelism property_parallelism
 the row sums of attention are kept in 16 bits|parallelism/src/blocks/attention.cc|s@static_cast<double>(shape.heads) \* 4;@static_cast<double>(shape.heads) * 2;@|unit_parallelism property_parallelism
@@ -203,7 +203,7 @@ a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@
 launches do not hide behind kernels|simulator/src/host_waits.cc|s@parts\[p\].all - hidden@parts[p].all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search.cc|s@(1 - kRounding) / static_cast<double>(program.actors.size())@(1 - kRounding)@|unit_simulator property_simulator
-the search's bound has collectives block that run beside another pass|simulator/src/search.cc|s@bounds_\[group\].passes > limit \&\& !pairs_passes(scenario.plan.schedule)@bounds_[group].passes > limit@|unit_simulator property_simulator
+the search's bound has collectives block that run beside another pass|simulator/src/search.cc|s@bounds_\[group\].passes > limit \&\& !traits_of(scenario.plan).pairs_passes@bounds_[group].passes > limit@|unit_simulator property_simulator
 plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / (@return seconds * (tokens_ / tokens_ + 0 / (@|unit_simulator property_simulator
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator
@@ -237,14 +237,14 @@ short forecasts lie in their interval|validation/src/error_table.cc|s@row->low <
 others are judged by their own forecasts|validation/src/error_table.cc|s@found->second / row->measured - 1@row->measured / found->second - 1@|unit_validation
 the baseline takes the sum of utilizations|validation/src/run_suite.cc|s@(sum / static_cast<double>(all.size()))@(sum / std::min(1.0, static_cast<double>(all.size())))@|unit_validation
 each run of a publication has a vote|validation/src/left_out_constants.cc|s@const double weight = 1 / counts\[judged.run->publication\];@const double weight = 1 / std::min(1.0, static_cast<double>(counts[judged.run->publication]));@|unit_validation
-experts have replicas only where other layers have|parallelism/src/pipeline.h|s@std::max(replicas(plan, false), replicas(plan, true)) > 1@replicas(plan, false) > 1@|unit_parallelism property_parallelism
+experts have replicas only where other layers have|parallelism/src/planner.cc|s@std::max(replicas(plan, false), replicas(plan, true)) > 1@replicas(plan, false) > 1@|unit_parallelism property_parallelism
 hidden states are gathered before latents|parallelism/src/blocks/attention.cc|s@const std::int64_t own = shape.sharded_tokens@const std::int64_t own = shape.tokens@|unit_parallelism property_parallelism
 experts keep only the rows that they sent|parallelism/src/blocks/moe.cc|s@static_cast<double>(size.rows) \* static_cast<double>(in)@static_cast<double>(size.routed) * static_cast<double>(in)@|unit_parallelism property_parallelism
 an output in 8 bits is all that attention keeps|parallelism/src/blocks/attention.cc|s@blocks::is_quantized(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism
 the gradient of an embedding is not added to the sums|parallelism/src/blocks/embedding.cc|s@  blocks::add_to_sums(.*@@|unit_parallelism property_parallelism
 moments in 8 bits are updated like those in fp32|parallelism/src/planner.cc|s@plan_.optimizer_state == MomentType::kFp32@plan_.optimizer_state != MomentType::kBf16@|unit_parallelism
 gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std::max<std::int64_t>(1, shape.sequence / 2)@std::max<std::int64_t>(1, shape.sequence)@|unit_parallelism
-a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@other.query_length = std::min(other.query_length, other.window);@@|unit_parallelism
+a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@  whole.query_length = local;@  whole.query_length = local, whole.window = 0;@|unit_parallelism
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@older ? Machine::kExponentials@false ? Machine::kExponentials@|unit_compute_model
 a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
 checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType())@|unit_simulator

@@ -47,18 +47,6 @@ std::string join_dimensions(std::initializer_list<std::int64_t> dimensions) {
   return text;
 }
 
-// Query-key pairs that a head of `op` looks at. Queries stand at the end of the keys, as when a cache precedes them.
-double attended_pairs(const Attention& op) {
-  const double queries = d(op.query_length), keys = d(op.key_length);
-  const double window = op.window > 0 ? d(op.window) : keys;
-  if (!op.causal) return queries * std::min(window, keys);
-  // Query i (1-based) sees keys - queries + i keys, at least 0 and at most `window`.
-  const double seeing = std::min(queries, keys);                   // queries that see a key at all
-  const double first = keys - seeing + 1;                          // keys that the first of them sees
-  const double growing = std::clamp(window - first, 0.0, seeing);  // queries before the window is full
-  return growing * first + growing * (growing - 1) / 2 + (seeing - growing) * std::min(window, keys);
-}
-
 // Keys that some query looks at.
 double visible_keys(const Attention& op) {
   const double keys = d(op.key_length);
@@ -163,10 +151,11 @@ Work work_of(const CrossEntropy& op, DType dtype) {
   return {3 * count * FLOP, elements(count, dtype), elements(count, dtype)};
 }
 
-// Adam: gradient, master weight and two moments in fp32 come in; master weight, moments and the new weight go out.
+// Adam: gradient, master weight and two moments in fp32 come in; master weight, moments and the new weight go out. In
+// fp32 the master weight is the weight.
 Work work_of(const OptimizerStep& op, DType dtype) {
-  const double n = d(op.parameters);
-  return {14 * n * FLOP, elements(4 * n, DType::kFp32), elements(3 * n, DType::kFp32) + elements(n, dtype)};
+  const double n = d(op.parameters), copies = size_of(dtype) < size_of(DType::kFp32) ? n : 0;
+  return {14 * n * FLOP, elements(4 * n, DType::kFp32), elements(3 * n, DType::kFp32) + elements(copies, dtype)};
 }
 
 // Experts that get a token. With a skewed router the i-th of them gets about pairs x i^-skew / H, with H the sum of
@@ -267,6 +256,17 @@ void check(Check& c, const UnknownOperator& op) {
 }
 
 }  // namespace
+
+double attended_pairs(const Attention& op) {
+  const double queries = d(op.query_length), keys = d(op.key_length);
+  const double window = op.window > 0 ? d(op.window) : keys;
+  if (!op.causal) return queries * std::min(window, keys);
+  // Query i (1-based) sees keys - queries + i keys, at least 0 and at most `window`.
+  const double seeing = std::min(queries, keys);                   // queries that see a key at all
+  const double first = keys - seeing + 1;                          // keys that the first of them sees
+  const double growing = std::clamp(window - first, 0.0, seeing);  // queries before the window is full
+  return growing * first + growing * (growing - 1) / 2 + (seeing - growing) * std::min(window, keys);
+}
 
 double Convolution::out_height() const { return extent(*this, in_height); }
 double Convolution::out_width() const { return extent(*this, in_width); }

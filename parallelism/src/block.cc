@@ -1,25 +1,24 @@
 #include "block.h"
 
-#include <algorithm>
 #include <iterator>
 #include <utility>
 
 namespace ns_dist {
 namespace {
 
-// FLOPs of matrix products, attention and scans, 2 a multiply-add; 0 for other operators.
-double product_flops(const OperatorKind& kind) {
-  const auto product = [](auto... sizes) { return 2 * (static_cast<double>(sizes) * ...); };
-  if (const auto* gemm = std::get_if<Gemm>(&kind)) return product(gemm->batch, gemm->m, gemm->n, gemm->k);
-  if (const auto* grouped = std::get_if<GroupedGemm>(&kind)) return product(grouped->rows, grouped->n, grouped->k);
-  if (const auto* scan = std::get_if<UnknownOperator>(&kind)) return scan->flops / units::FLOP;
-  if (const auto* attention = std::get_if<Attention>(&kind)) {
-    const std::int64_t keys =
-        attention->window > 0 ? std::min(attention->window, attention->key_length) : attention->key_length;
-    return product(attention->batch, attention->heads, attention->query_length, keys,
-                   attention->head_dim + attention->value_dim);
+// FLOPs of matrix products, attention and scans, of all pairs of queries and keys and without what ends a product; 0
+// for other operators.
+double product_flops(Operator op) {
+  if (auto* gemm = std::get_if<Gemm>(&op.kind)) {
+    gemm->epilogue = Epilogue::kNone;
+  } else if (auto* grouped = std::get_if<GroupedGemm>(&op.kind)) {
+    grouped->epilogue = Epilogue::kNone;
+  } else if (auto* attention = std::get_if<Attention>(&op.kind)) {
+    attention->causal = false;
+  } else if (!std::holds_alternative<UnknownOperator>(op.kind)) {
+    return 0;
   }
-  return 0;
+  return work_of(op).flops / units::FLOP;
 }
 
 }  // namespace
@@ -103,20 +102,6 @@ std::vector<std::size_t> calls_until_kept(const Block& block) {
   return calls;
 }
 
-namespace {
-
-// Of attention's FLOPs those of keys behind the query: half of them; with a window only in its first triangle.
-double masked_flops(const Operator& op) {
-  const auto* attention = std::get_if<Attention>(&op.kind);
-  if (attention == nullptr || !attention->causal) return 0;
-  const double keys = static_cast<double>(attention->window > 0 ? std::min(attention->window, attention->key_length)
-                                                                : attention->key_length);
-  const double queries = static_cast<double>(attention->query_length);
-  return product_flops(op.kind) * std::min(1.0, keys / queries) / 2;
-}
-
-}  // namespace
-
 BlockFlops flops_of(const Block& block, ModuleSet modules) {
   BlockFlops flops;
   const std::vector<std::size_t> until_kept = calls_until_kept(block);
@@ -126,10 +111,10 @@ BlockFlops flops_of(const Block& block, ModuleSet modules) {
     for (std::size_t j = 0; j < step.forward.size(); ++j) {
       const auto* op = std::get_if<Operator>(&step.forward[j].what);
       if (op == nullptr) continue;
-      const double of_call = product_flops(op->kind);
+      const double of_call = product_flops(*op);
       forward += of_call;
       if (j < until_kept[i]) flops.until_kept += of_call;
-      flops.masked += masked_flops(*op);
+      if (std::holds_alternative<Attention>(op->kind)) flops.masked += of_call - work_of(*op).flops / units::FLOP;
     }
     flops.forward += forward;
     if (!step.weight_gradient.empty()) flops.weights += forward;

@@ -81,20 +81,22 @@ Result<void> fill_open(Counts& counts, const Model& model, const ParallelPlan& p
   return {};
 }
 
+tl::unexpected<Error> too_many_positions(const Model& model, const ParallelPlan& plan, std::int64_t positions) {
+  const std::int64_t chunks = std::max<std::int64_t>(1, positions / plan.pp);
+  // Fewer chunks a stage where that leaves several, else fewer stages.
+  const bool fewer_chunks = plan.vpp > 1 && model.layers / plan.pp > 1;
+  const char* const field = fewer_chunks ? "plan/vpp" : "plan/pp";
+  const std::int64_t most = std::max<std::int64_t>(1, model.layers / (fewer_chunks ? plan.pp : chunks));
+  return infeasible(fmt::format("{} layers do not fill the {} parts of the pipeline", model.layers, positions), field,
+                    fmt::format("at most {}", most), fmt::format("{}={}", field, most));
+}
+
 }  // namespace
 
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats) {
   NS_EXPECTS(!seats.empty() && !seats[0].empty());
   const auto positions = static_cast<std::int64_t>(seats[0].size());
-  if (positions > model.layers) {
-    const std::int64_t chunks = std::max<std::int64_t>(1, positions / plan.pp);
-    // Fewer chunks a stage where that leaves several, else fewer stages.
-    const bool fewer_chunks = plan.vpp > 1 && model.layers / plan.pp > 1;
-    const char* const field = fewer_chunks ? "plan/vpp" : "plan/pp";
-    const std::int64_t most = std::max<std::int64_t>(1, model.layers / (fewer_chunks ? plan.pp : chunks));
-    return infeasible(fmt::format("{} layers do not fill the {} parts of the pipeline", model.layers, positions), field,
-                      fmt::format("at most {}", most), fmt::format("{}={}", field, most));
-  }
+  if (positions > model.layers) return too_many_positions(model, plan, positions);
   Counts counts(seats[0].size(), kOpen);
   NS_TRY_VOID(own_size(counts, seats[0], 0, plan.first_stage_layers, "plan/first_stage_layers"));
   NS_TRY_VOID(own_size(counts, seats[0], counts.size() - 1, plan.last_stage_layers, "plan/last_stage_layers"));
@@ -107,6 +109,14 @@ Result<std::vector<LayerRange>> divide_layers(const Model& model, const Parallel
     first += count;
   }
   return ranges;
+}
+
+Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan) {
+  NS_EXPECTS(plan.pp > 0 && plan.vpp > 0);
+  NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan.schedule));
+  // A position has two seats at most, so that these are more positions than layers: nothing is written out for them.
+  if (plan.vpp > 2 * model.layers / plan.pp) return too_many_positions(model, plan, plan.pp * plan.vpp);
+  return divide_layers(model, plan, schedule->seats({plan.pp, 1, plan.vpp}));
 }
 
 }  // namespace ns_dist

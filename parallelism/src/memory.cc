@@ -40,18 +40,16 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::int64_t stag
   const bool sums = plan.passes != Passes::kForward;
   Bytes all = communicator(plan.tp) + communicator(plan.cp) + communicator(std::min<std::int64_t>(plan.pp, 2));
   all += all_to_all_connections(shape.cp_inner);
-  const std::int64_t replicas = plan.dp * plan.cp, sharing = plan.shard > 0 ? plan.shard : replicas;
-  if (sums || shards_weights(plan)) all += communicator(sharing) + communicator(replicas / sharing);
+  const std::int64_t copies = replicas(plan, false), sharing = sharing_replicas(plan, false);
+  if (sums || shards_weights(plan)) all += communicator(sharing) + communicator(copies / sharing);
   if (shape.model->moe) {
-    const std::int64_t holders = replicas * plan.tp / (shape.ep * shape.etp);
     all += communicator(shape.ep) + (shape.etp != plan.tp ? communicator(shape.etp) : Bytes());
     if (plan.expert_dispatch == ExpertDispatch::kAllToAll) all += all_to_all_connections(shape.ep);
-    if (sums && shape.ep > 1) all += communicator(holders);
+    if (sums && shape.ep > 1) all += communicator(replicas(plan, true));
   }
-  // The gradient norm: over the stages and the ranks that divide them.
-  if (plan.passes == Passes::kTraining && plan.pp > 1) all += communicator(plan.tp * plan.pp);
+  all += communicator(norm_ranks(plan).count);
   // The largest values of 8-bit products: over all ranks of the stage.
-  if (sums && plan.delayed_scaling && shape.precision == Precision::kFp8) all += communicator(plan.tp * replicas);
+  if (sums && plan.delayed_scaling && shape.precision == Precision::kFp8) all += communicator(plan.tp * copies);
   const std::int64_t first = seats[0].front().stage, last = seats[0].back().stage;
   if (sums && shape.reads_table_again() && first != last && (stage == first || stage == last)) all += communicator(2);
   return all;
@@ -182,8 +180,7 @@ Moment moment_of(const StageChunks& stage, const ParallelPlan& plan) {
   const double under_way = forward ? 0 : stage.under_way;
   // With one chunk, the pass that has ended is among those that are held at the peak. Where backward passes are split,
   // all that are held may wait for their weight gradients.
-  const auto schedule = pipeline_schedule(plan.schedule);
-  const bool ended = !forward && stage.chunks.size() == 1 && schedule && !(*schedule)->splits_backward;
+  const bool ended = !forward && stage.chunks.size() == 1 && !traits_of(plan).splits_backward;
   const double metrics = stage.logged - (ended ? stage.chunks[0].after_forward : 0);
   Moment most{Moment::Of::kLoss, stage.losses + under_way};
   if (layer > stage.losses) most = {Moment::Of::kLayer, layer + under_way};

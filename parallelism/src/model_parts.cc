@@ -38,8 +38,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.bf16_first_layers = has_layers_in_16_bits(plan) ? 1 : 0;
   key.plan.bf16_last_layers = kDefault.bf16_last_layers;
   // Of a schedule, only whether it splits backward passes; of the pipeline, whether the loss has a table of its own.
-  const auto schedule = pipeline_schedule(plan.schedule);
-  key.splits_backward = schedule && (*schedule)->splits_backward;
+  key.splits_backward = traits_of(plan).splits_backward;
   key.plan.schedule = kDefault.schedule;
   // Tensor- and context-parallel ranks are neighbors, whatever the other degrees are, where these come first.
   if (plan.ep == 1 && plan.order.starts_with(plan.cp == 1 ? "tp" : "tp-cp")) {

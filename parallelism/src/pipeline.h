@@ -1,8 +1,9 @@
 // The pipeline of a plan: its schedule, and what that makes of this number of stages and microbatches.
 #pragma once
 
-#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/layer_division.h"
@@ -21,18 +22,28 @@ struct Pipeline {
 // Errors: those of check_plan, which asks for nothing else.
 Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache);
 
-// Whether several ranks hold the same weights. Experts may have replicas where layers without experts have none: ranks
-// of their tensor-parallel group, where an expert is split over fewer.
-inline bool has_replicas(const ParallelPlan& plan) { return std::max(replicas(plan, false), replicas(plan, true)) > 1; }
-// Whether these hold different parts of what the optimizer updates.
+// Whether replicas hold different parts of what the optimizer updates.
 inline bool shards_optimizer(const ParallelPlan& plan) { return plan.zero != ZeroStage::kNone && has_replicas(plan); }
-// Whether weights are gathered once a step, before the first forward passes, after an update; and gradients reduced
-// once, behind the last backward passes.
-inline bool gathers_weights_once(const ParallelPlan& plan) {
-  return plan.passes == Passes::kTraining && shards_optimizer(plan) && !shards_weights(plan);
-}
-inline bool reduces_gradients_once(const ParallelPlan& plan) {
-  return plan.passes != Passes::kForward && has_replicas(plan) && !shards_gradients(plan);
+// The gradient norm is summed over the ranks that hold different parts of the model, or of what the optimizer updates:
+// their dimensions, as in mesh_of.
+struct NormRanks {
+  std::vector<std::string_view> axes;
+  std::int64_t count = 1;
+};
+inline NormRanks norm_ranks(const ParallelPlan& plan) {
+  NormRanks ranks;
+  const auto add = [&](std::string_view axis, std::int64_t size) {
+    if (size == 1) return;
+    ranks.axes.push_back(axis);
+    ranks.count *= size;
+  };
+  if (plan.passes != Passes::kTraining) return ranks;
+  add("tp", plan.tp);
+  add("pp", plan.pp);
+  if (!shards_optimizer(plan)) return ranks;
+  add("cp", plan.cp);
+  add("dp", plan.dp);
+  return ranks;
 }
 
 }  // namespace ns_dist

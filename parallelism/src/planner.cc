@@ -83,7 +83,6 @@ class StepPlanner {
   }
 
  private:
-  bool sharded() const { return shards_optimizer(plan_); }
   DType gradient_type() const { return sums_in_fp32(plan_.grad_accumulation) ? DType::kFp32 : shape_.dtype; }
   // Of a weight as it is gathered, the mean of `held`.
   Bytes weight_size(const RankParameters& held) const {
@@ -683,14 +682,7 @@ class StepPlanner {
         meetings_.mirror[stage] = meetings_.mirror[stages - 1 - stage] = meeting(2);
       }
     }
-    if (plan_.passes != Passes::kTraining) return;
-    if (plan_.tp > 1) norm_axes_.push_back("tp");
-    if (plan_.pp > 1) norm_axes_.push_back("pp");
-    if (sharded()) {
-      if (plan_.cp > 1) norm_axes_.push_back("cp");
-      if (plan_.dp > 1) norm_axes_.push_back("dp");
-    }
-    if (!norm_axes_.empty()) meetings_.norm = meeting(static_cast<std::uint32_t>(stages));
+    if (norm_ranks(plan_).count > 1) meetings_.norm = meeting(static_cast<std::uint32_t>(stages));
   }
 
   // All actors of the meeting run a collective together.
@@ -747,9 +739,9 @@ class StepPlanner {
         run_of(kernel("optimizer.gradient_norm", count, Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
     if (meetings_.norm) {
       if (!norm_) {
-        norm_ =
-            works_.intern({"optimizer.gradient_norm.all_reduce", Category::kOther,
-                           Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_axes_)}});
+        norm_ = works_.intern(
+            {"optimizer.gradient_norm.all_reduce", Category::kOther,
+             Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32), mesh_.group(0, norm_ranks(plan_).axes)}});
       }
       together(*meetings_.norm, *norm_, body);
     }
@@ -782,20 +774,18 @@ class StepPlanner {
   }
   // A kernel of its own makes the new weights of the master weights (Megatron-Core, distrib_optimizer.py,
   // _copy_main_params_to_model_params). It reads them once more; what it writes is counted as the optimizer's.
-  void cast_weights(std::int64_t count, Bodies& body) {
-    if (shape_.dtype == DType::kFp32) return;
-    const double fp32 = size_of(DType::kFp32) / size_of(shape_.dtype);
-    body.push_back(
-        run_of(kernel("optimizer.cast_weights", count, Elementwise{"cast", count, fp32, 0, 1}, shape_.dtype)));
+  bool casts_weights() const { return shape_.dtype != DType::kFp32; }
+  Elementwise cast_of_weights(std::int64_t count) const {
+    return {"cast", count, size_of(DType::kFp32) / size_of(shape_.dtype), 0, 1};
   }
 
   // Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
-  // but the gradient are written, with the low-precision weight.
+  // but the gradient are written, with the low-precision weight. Weights in fp32 are their own master weights.
   OperatorKind adam(std::int64_t parameters) const {
     if (plan_.optimizer_state == MomentType::kFp32) return OptimizerStep{parameters};
     const BytesPerParameter each = bytes_per_parameter(shape_.dtype, plan_.optimizer_state);
-    const double gradient = size_of(DType::kFp32) / units::B;
-    return Elementwise{"adam", parameters, (gradient + each.optimizer) / shape_.element,
+    const double gradient = size_of(DType::kFp32) / units::B, master = shape_.dtype == DType::kFp32 ? each.weight : 0;
+    return Elementwise{"adam", parameters, (gradient + master + each.optimizer) / shape_.element,
                        (each.optimizer + each.weight) / shape_.element, 14};
   }
 
@@ -806,7 +796,9 @@ class StepPlanner {
     const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
     if (away == 0) {
       body.push_back(run_of(kernel("optimizer.step", count, adam(count), shape_.dtype)));
-      cast_weights(count, body);
+      if (casts_weights()) {
+        body.push_back(run_of(kernel("optimizer.cast_weights", count, cast_of_weights(count), shape_.dtype)));
+      }
       return;
     }
     Fragment both;
@@ -827,7 +819,11 @@ class StepPlanner {
     if (count > away) {
       const Operator step{adam(count - away), shape_.dtype};
       add(Stream::kCompute, {"optimizer.step", Category::kOptimizer, step}, {kEntry});
-      both.exits.push_back(3);
+      if (casts_weights()) {
+        const Operator cast{cast_of_weights(count - away), shape_.dtype};
+        add(Stream::kCompute, {"optimizer.cast_weights", Category::kOptimizer, cast}, {3});
+      }
+      both.exits.push_back(static_cast<std::int32_t>(both.nodes.size()) - 1);
     }
     body.push_back(run_of(program_.add(std::move(both))));
   }
@@ -851,8 +847,7 @@ class StepPlanner {
   std::size_t positions_;
   StepProgram program_;
   Meetings meetings_;
-  std::int64_t first_holder_ = 0, last_holder_ = 0;  // stages of the embedding and of the loss
-  std::vector<std::string_view> norm_axes_;
+  std::int64_t first_holder_ = 0, last_holder_ = 0;    // stages of the embedding and of the loss
   std::optional<WorkId> norm_;                         // the sum of the squares of all stages
   std::array<std::optional<FragmentId>, 2> received_;  // forward, backward
   struct Kernel {
@@ -887,6 +882,16 @@ class StepPlanner {
 };
 
 }  // namespace
+
+bool has_replicas(const ParallelPlan& plan) { return std::max(replicas(plan, false), replicas(plan, true)) > 1; }
+
+bool gathers_weights_once(const ParallelPlan& plan) {
+  return plan.passes == Passes::kTraining && shards_optimizer(plan) && !shards_weights(plan);
+}
+
+bool reduces_gradients_once(const ParallelPlan& plan) {
+  return plan.passes != Passes::kForward && has_replicas(plan) && !shards_gradients(plan);
+}
 
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training) {
   PlanCache cache;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "ns_dist/catalog.h"
@@ -18,12 +19,31 @@ std::span<const PipelineSchedule* const> pipeline_schedules() {
   return kSchedules;
 }
 
+namespace {
+
+template <class Is>
+const PipelineSchedule* first_that(const Is& is) {
+  const auto all = pipeline_schedules();
+  const auto found = std::find_if(all.begin(), all.end(), is);
+  return found == all.end() ? nullptr : *found;
+}
+
+const PipelineSchedule* named(std::string_view name) {
+  return first_that([name](const PipelineSchedule* schedule) { return schedule->name == name; });
+}
+
+const PipelineSchedule& default_schedule() {
+  static const PipelineSchedule* const kDefault = named(ParallelPlan().schedule);
+  NS_EXPECTS(kDefault != nullptr);
+  return *kDefault;
+}
+
+}  // namespace
+
 Result<const PipelineSchedule*> pipeline_schedule(std::string_view name) {
+  if (const PipelineSchedule* schedule = named(name)) return schedule;
   std::vector<std::string> names;
-  for (const PipelineSchedule* schedule : pipeline_schedules()) {
-    if (schedule->name == name) return schedule;
-    names.emplace_back(schedule->name);
-  }
+  for (const PipelineSchedule* schedule : pipeline_schedules()) names.emplace_back(schedule->name);
   const std::string near = nearest_name(name, names);
   return fail({ErrorCode::kNotFound,
                fmt::format("unknown schedule \"{}\"", name),
@@ -31,6 +51,19 @@ Result<const PipelineSchedule*> pipeline_schedule(std::string_view name) {
                fmt::format("one of {}", fmt::join(names, ", ")),
                did_you_mean(near),
                {}});
+}
+
+const PipelineSchedule& traits_of(const ParallelPlan& plan) {
+  const PipelineSchedule* schedule = named(plan.schedule);
+  return schedule != nullptr ? *schedule : default_schedule();
+}
+
+const PipelineSchedule& schedule_for(std::int64_t chunks) {
+  if (chunks == 1) return default_schedule();
+  const PipelineSchedule* schedule =
+      first_that([](const PipelineSchedule* each) { return each->most_chunks == 0 && each->overlaps_messages; });
+  NS_EXPECTS(schedule != nullptr);
+  return *schedule;
 }
 
 }  // namespace ns_dist

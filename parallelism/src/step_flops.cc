@@ -1,16 +1,24 @@
 #include <algorithm>
 
 #include "block.h"
+#include "ns_dist/layer_division.h"
 #include "ns_dist/planner.h"
 
 namespace ns_dist {
 namespace {
 
-// Of the layers, those that full recomputation runs again.
-double recomputed_share(const Model& model, const ParallelPlan& plan) {
-  if (plan.recompute_layers == 0) return 1;
-  const auto layers = static_cast<double>(model.layers);
-  return std::min(layers, static_cast<double>(plan.recompute_layers * plan.pp * plan.vpp)) / layers;
+// How many layers of each kind full recomputation runs again: the first ones of each position. A plan without positions
+// is an error of check_plan.
+std::vector<std::int64_t> recomputed_layers(const Model& model, const ParallelPlan& plan, const LayerKinds& layers) {
+  const auto ranges = divide_layers(model, plan);
+  if (plan.recompute_layers == 0 || !ranges) return layers_of_kinds(layers);
+  std::vector<std::int64_t> counts(layers.kinds.size());
+  for (const LayerRange& range : *ranges) {
+    for (std::int64_t i = 0; i < std::min(range.count, plan.recompute_layers); ++i) {
+      ++counts[layers.of_layer[static_cast<std::size_t>(range.first + i)]];
+    }
+  }
+  return counts;
 }
 
 }  // namespace
@@ -24,20 +32,23 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
   adapted.plan = &lora;
   const LayerKinds kinds = layer_kinds(model);
   const std::vector<std::int64_t> counts = layers_of_kinds(kinds);
-  BlockFlops layers, predictions;
+  const bool full = plan.recompute == Recompute::kFull;
+  const std::vector<std::int64_t> repeats = full ? recomputed_layers(model, plan, kinds) : counts;
+  BlockFlops layers, predictions, repeated;
   double gradients_less = 0;  // than twice the forward pass
-  const auto add = [&](auto block, std::int64_t count, BlockFlops& sum) {
+  const auto add = [&](auto block, std::int64_t count, std::int64_t again, BlockFlops& sum) {
     const BlockFlops each = flops_of(block(adapted), plan.recompute_modules);
     if (plan.lora_rank > 0) gradients_less += flops_of(block(shape)).weights * static_cast<double>(count);
     sum.forward += each.forward * static_cast<double>(count);
     sum.recomputed += each.recomputed * static_cast<double>(count);
-    sum.until_kept += each.until_kept * static_cast<double>(count);
     sum.masked += each.masked * static_cast<double>(count);
+    repeated.forward += each.forward * static_cast<double>(again);
+    repeated.until_kept += each.until_kept * static_cast<double>(again);
   };
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    add([&](const Shape& of) { return layer_block(of, kinds.kinds[kind]); }, counts[kind], layers);
+    add([&](const Shape& of) { return layer_block(of, kinds.kinds[kind]); }, counts[kind], repeats[kind], layers);
   }
-  if (shape.prediction_layers > 0) add(prediction_block, shape.prediction_layers, predictions);
+  if (shape.prediction_layers > 0) add(prediction_block, shape.prediction_layers, shape.prediction_layers, predictions);
   const double sequences = static_cast<double>(training.global_batch);
   const auto loss_count = static_cast<double>(1 + shape.prediction_layers);
   const double losses = loss_count * flops_of(loss_block(shape)).forward;
@@ -47,11 +58,7 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
   const double passes = backward ? 3 : 1;
   const double model_flops = passes * forward - (backward ? gradients_less : 0);
   double again = 0;
-  if (backward && plan.recompute == Recompute::kFull) {
-    const double share = recomputed_share(model, plan);
-    again = plan.recompute_early_stop ? layers.until_kept * share + predictions.until_kept
-                                      : layers.forward * share + predictions.forward;
-  }
+  if (backward && full) again = plan.recompute_early_stop ? repeated.until_kept : repeated.forward;
   if (backward && plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
   return {sequences * model_flops * units::FLOP, sequences * (model_flops + again) * units::FLOP,
           sequences * (model_flops - passes * (layers.masked + predictions.masked)) * units::FLOP};

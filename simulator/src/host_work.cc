@@ -19,8 +19,10 @@ constexpr Efficiency kHostMemory = {0.5, 0.56, 6};
 
 }  // namespace
 
+HostLink host_link(const Gpu& gpu) { return {gpu.host ? gpu.host->bandwidth : gpu.pcie_bandwidth, kLink.share}; }
+
 Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const Host& host) {
-  const BytesPerSecond link = gpu.host ? gpu.host->bandwidth : gpu.pcie_bandwidth;
+  const BytesPerSecond link = host_link(gpu).data_sheet;
   if (work.link > Bytes() && !(link > BytesPerSecond())) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("the link from \"{}\" to its host is unknown", gpu.id),

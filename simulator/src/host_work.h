@@ -11,6 +11,14 @@ namespace ns_dist {
 // each, 409.6 GB/s, for the eight GPUs of a DGX A100. (DGX H100, DDR5-4800: 76.8 GB/s.)
 inline constexpr BytesPerSecond kUsualHostMemory = 51.2 * units::GB / units::s;
 
+// The link of a GPU to its host: NVLink-C2C on superchips, PCIe on others.
+struct HostLink {
+  BytesPerSecond data_sheet;  // 0: not known
+  double share;               // of it that copies reach
+  BytesPerSecond reached() const { return share * data_sheet; }
+};
+HostLink host_link(const Gpu& gpu);
+
 // The bytes over the link, then those of the CPU's memory. No measurement was fitted, so the interval is wide. Errors:
 // a GPU whose link to the host is unknown.
 Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const Host& host);

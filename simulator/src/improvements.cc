@@ -45,17 +45,12 @@ void complete(std::vector<Assignment>& set, const ParallelPlan& from, const Para
   }
 }
 
-// The first schedule of the table that runs so many chunks, as when a user names none.
-bool use_chunks(ParallelPlan& plan, std::int64_t chunks) {
-  for (const PipelineSchedule* schedule : pipeline_schedules()) {
-    if (chunks < schedule->least_chunks || (schedule->most_chunks > 0 && chunks > schedule->most_chunks)) continue;
-    if (chunks > 1 && !schedule->overlaps_messages) continue;
-    plan.vpp = chunks;
-    plan.schedule = chunks == 1 ? ParallelPlan().schedule : std::string(schedule->name);
-    plan.overlap_p2p = plan.overlap_p2p || (chunks > 1 && schedule->overlaps_messages);
-    return true;
-  }
-  return false;
+// With the schedule of a user who names none.
+void use_chunks(ParallelPlan& plan, std::int64_t chunks) {
+  const PipelineSchedule& schedule = schedule_for(chunks);
+  plan.vpp = chunks;
+  plan.schedule = schedule.name;
+  plan.overlap_p2p |= schedule.overlaps_messages;
 }
 
 std::vector<Candidate> pipelines(const Scenario& from) {
@@ -71,7 +66,7 @@ std::vector<Candidate> pipelines(const Scenario& from) {
                         plan,
                         from.training,
                         from.host};
-    if (!use_chunks(candidate.plan, chunks)) continue;
+    use_chunks(candidate.plan, chunks);
     // A schedule that the user named does not give way to a number of chunks.
     if (plan.schedule != candidate.plan.schedule) candidate.set.push_back({"plan/schedule", candidate.plan.schedule});
     found.push_back(std::move(candidate));
@@ -109,8 +104,8 @@ std::vector<Candidate> recomputations(const Scenario& from) {
 std::vector<Candidate> overlaps(const Scenario& from) {
   std::vector<Candidate> found;
   ParallelPlan plan = from.plan;
-  plan.overlap_grad_reduce |= plan.dp > 1;
-  plan.overlap_param_gather |= plan.dp > 1 && plan.zero != ZeroStage::kNone;
+  plan.overlap_grad_reduce |= reduces_gradients_once(plan);
+  plan.overlap_param_gather |= gathers_weights_once(plan);
   plan.overlap_p2p |= plan.pp > 1;
   if (plan != from.plan) found.push_back(with_plan(from, "communicate while computing", plan));
   if (plan.tp > 1 && plan.sequence_parallel && !plan.overlap_tp) {

@@ -114,8 +114,7 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
   all = varied(all, plan.pp > 1 && plan.schedule != usual ? 1 : 0, [&](Remedy& each, int) {
     each.plan.schedule = usual;
     each.plan.vpp = 1;
-    const auto schedule = pipeline_schedule(plan.schedule);
-    if (schedule && (*schedule)->overlaps_messages) each.plan.overlap_p2p = false;
+    if (traits_of(plan).overlaps_messages) each.plan.overlap_p2p = false;
     each.cost += kSchedule;
   });
   all = varied(all, plan.zero == ZeroStage::kNone ? 1 : 0, [](Remedy& each, int) {

@@ -265,23 +265,12 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
                {}});
 }
 
-// The first schedule of the table that runs so many chunks and, where there are several, computes while it sends.
-std::string schedule_for(std::int64_t chunks) {
-  if (chunks == 1) return ParallelPlan().schedule;
-  for (const PipelineSchedule* schedule : pipeline_schedules()) {
-    if (schedule->most_chunks == 0 && schedule->overlaps_messages) return std::string(schedule->name);
-  }
-  return ParallelPlan().schedule;
-}
-
 // What the schedule, the model chunks and the overlap of messages say of each other when not all are given. `anew`: the
 // plan has no values from before, which would hold.
 void schedule_defaults(ParallelPlan& plan, const Given& given, bool anew) {
   const bool schedule = given.contains("plan/schedule"), chunks = given.contains("plan/vpp");
-  if (!schedule && (anew || chunks)) plan.schedule = schedule_for(plan.vpp);
-  const auto known = pipeline_schedule(plan.schedule);
-  if (!known) return;  // the plan's own check reports it
-  const PipelineSchedule& traits = **known;
+  if (!schedule && (anew || chunks)) plan.schedule = schedule_for(plan.vpp).name;
+  const PipelineSchedule& traits = traits_of(plan);
   if (!chunks && schedule) plan.vpp = traits.least_chunks;
   // Megatron-LM overlaps messages with computation in the interleaved schedule unless told otherwise
   // (arguments.py, --no-overlap-p2p-communication), and cannot in the others.

@@ -100,8 +100,7 @@ struct Found {
 int kinds_of(const ParallelPlan& plan) {
   int kinds = 0;
   for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp}) kinds += degree > 1 ? 1 : 0;
-  const auto schedule = pipeline_schedule(plan.schedule);
-  if (schedule && (*schedule)->splits_backward) ++kinds;
+  if (traits_of(plan).splits_backward) ++kinds;
   if (field_text(plan.recompute) != field_text(ParallelPlan().recompute)) ++kinds;
   return kinds;
 }
@@ -357,7 +356,7 @@ class Search {
           bound.least = {scaled(scenario, least.streams), scaled(scenario, least.passes)};
           // The halves of a split backward pass take longer than the whole, in which collectives of one run beside the
           // kernels of the other.
-          const PipelineSchedule& schedule = **pipeline_schedule(scenario.plan.schedule);
+          const PipelineSchedule& schedule = traits_of(scenario.plan);
           if (schedule.splits_backward || schedule.pairs_passes) bound.least.passes = bound.least.streams;
           return false;
         });
@@ -389,7 +388,7 @@ class Search {
     std::uint32_t leaf = 0;
     space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario&, const Texts&) {
       const std::uint32_t first = leaf;
-      const bool slow = bounds_[group].passes > limit && !pairs_passes(scenario.plan.schedule);
+      const bool slow = bounds_[group].passes > limit && !traits_of(scenario.plan).pairs_passes;
       Scenario& below = scenario;
       space_.walk(space_.budgets, space_.levels.size(), below, texts, [&](const Scenario&, const Texts&) {
         ++leaf;
@@ -434,11 +433,6 @@ class Search {
       });
       return !told_to_stop();
     });
-  }
-
-  static bool pairs_passes(std::string_view name) {
-    const auto schedule = pipeline_schedule(name);
-    return !schedule || (*schedule)->pairs_passes;
   }
 
   static Error too_large(Bytes peak, Bytes capacity) {

@@ -99,9 +99,12 @@ Texts sequence_parallel(const Scenario& scenario, std::int64_t) {
 // Forward passes alone keep and sum nothing.
 bool forward_alone(const Scenario& scenario) { return scenario.plan.passes == Passes::kForward; }
 
+// What replicas do is nothing where there are none. A level that was listed may hold what check_plan refuses.
+bool may_share(const Scenario& scenario) { return scenario.plan.ep > 0 && has_replicas(scenario.plan); }
+
 Texts zero_stages(const Scenario& scenario, std::int64_t) {
-  if (forward_alone(scenario) && scenario.plan.dp * scenario.plan.cp > 1) return {"0", "3"};
-  return scenario.plan.dp * scenario.plan.cp > 1 ? choices("plan/zero") : Texts{field_text(ParallelPlan().zero)};
+  if (!may_share(scenario)) return {field_text(ParallelPlan().zero)};
+  return forward_alone(scenario) ? Texts{"0", "3"} : choices("plan/zero");
 }
 
 Texts recomputations(const Scenario& scenario, std::int64_t) {
@@ -121,11 +124,10 @@ Texts schedules(const Scenario& scenario, std::int64_t) {
 
 // Chunks with equally many layers; where the layers of a stage are not equally many, any number.
 Texts model_chunks(const Scenario& scenario, std::int64_t) {
-  const auto schedule = pipeline_schedule(scenario.plan.schedule);
-  if (!schedule) return {"1"};
+  const PipelineSchedule& schedule = traits_of(scenario.plan);
   const std::int64_t layers = scenario.model.layers / scenario.plan.pp;
   const bool even = scenario.model.layers % scenario.plan.pp == 0;
-  const std::int64_t least = (*schedule)->least_chunks, most = (*schedule)->most_chunks;
+  const std::int64_t least = schedule.least_chunks, most = schedule.most_chunks;
   Texts all;
   if (most > 0) {
     for (std::int64_t chunks = least; chunks <= most; ++chunks) all.push_back(std::to_string(chunks));
@@ -133,20 +135,18 @@ Texts model_chunks(const Scenario& scenario, std::int64_t) {
   }
   if (scenario.plan.pp == 1) return {"1"};
   // With one chunk, a schedule of any number of chunks is 1f1b or gpipe, unless it runs passes in pairs.
-  for (std::int64_t chunks = (*schedule)->hides_tokens ? 1 : 2; chunks <= layers; ++chunks) {
+  for (std::int64_t chunks = schedule.hides_tokens ? 1 : 2; chunks <= layers; ++chunks) {
     if (!even || layers % chunks == 0) all.push_back(std::to_string(chunks));
   }
   return all;
 }
 
 Texts grad_reduce_overlap(const Scenario& scenario, std::int64_t) {
-  return scenario.plan.dp * scenario.plan.cp > 1 && !forward_alone(scenario) ? Texts{"on", "off"} : Texts{"off"};
+  return may_share(scenario) && reduces_gradients_once(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
 }
 
 Texts param_gather_overlap(const Scenario& scenario, std::int64_t) {
-  const bool gathers = scenario.plan.dp * scenario.plan.cp > 1 && scenario.plan.zero != ZeroStage::kNone &&
-                       scenario.plan.passes == Passes::kTraining;
-  return gathers ? Texts{"on", "off"} : Texts{"off"};
+  return may_share(scenario) && gathers_weights_once(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
 }
 
 // The table: a line for each field that a search varies, outermost first, and over which values. Fields that change the
@@ -157,7 +157,7 @@ struct Searched {
   std::string_view field;
   Texts (*values)(const Scenario&, std::int64_t gpus);
   Changes changes;
-  std::array<std::string_view, 4> needs = {};  // the fields before it that `values` reads
+  std::array<std::string_view, 6> needs = {};  // the fields before it that `values` reads
 };
 constexpr Searched kSearched[] = {
     {"plan/tp", tensor_parallel, Changes::kKernels},
@@ -168,12 +168,18 @@ constexpr Searched kSearched[] = {
     {"plan/ep", expert_parallel, Changes::kKernels, {"plan/tp", "plan/cp", "plan/dp", "plan/etp"}},
     {"training/micro_batch", micro_batches, Changes::kKernels, {"plan/dp", "training/global_batch"}},
     {"plan/sequence_parallel", sequence_parallel, Changes::kKernels, {"plan/tp"}},
-    {"plan/zero", zero_stages, Changes::kKernels, {"plan/dp", "plan/cp"}},
+    {"plan/zero", zero_stages, Changes::kKernels, {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep"}},
     {"plan/recompute", recomputations, Changes::kKernels},
     {"plan/schedule", schedules, Changes::kMemory, {"plan/pp", "plan/ep"}},
     {"plan/vpp", model_chunks, Changes::kMemory, {"plan/pp", "plan/schedule"}},
-    {"plan/overlap_grad_reduce", grad_reduce_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp"}},
-    {"plan/overlap_param_gather", param_gather_overlap, Changes::kDataParallel, {"plan/dp", "plan/cp", "plan/zero"}},
+    {"plan/overlap_grad_reduce",
+     grad_reduce_overlap,
+     Changes::kDataParallel,
+     {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/zero"}},
+    {"plan/overlap_param_gather",
+     param_gather_overlap,
+     Changes::kDataParallel,
+     {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/zero"}},
 };
 
 constexpr std::string_view kDegreeFields[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
@@ -383,9 +389,7 @@ void SearchSpace::Contents::finish(Scenario& scenario) const {
   if (follows_context) {
     scenario.plan.cp_inner = usual_cp_inner(scenario);
   }
-  if (!follows_schedule) return;
-  const auto schedule = pipeline_schedule(scenario.plan.schedule);
-  if (schedule) scenario.plan.overlap_p2p = (*schedule)->overlaps_messages;
+  if (follows_schedule) scenario.plan.overlap_p2p = traits_of(scenario.plan).overlaps_messages;
 }
 
 void SearchSpace::Contents::apply(Scenario& scenario, const std::vector<std::string>& texts) const {

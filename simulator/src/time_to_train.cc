@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "host_work.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/parameters.h"
@@ -110,7 +111,7 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   time.standstill = time.checkpoint;
   Seconds restart = reliability.restart;
   if (reliability.asynchronous) {
-    if (const BytesPerSecond link = cluster.gpu.pcie_bandwidth; link > BytesPerSecond()) {
+    if (const BytesPerSecond link = host_link(cluster.gpu).reached(); link > BytesPerSecond()) {
       time.standstill = std::min(time.checkpoint, 1 / gpus * size / link);
     }
     restart += time.checkpoint;

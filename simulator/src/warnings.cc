@@ -4,6 +4,7 @@
 
 #include "advice.h"
 #include "host_waits.h"
+#include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "scenario_fields.h"
@@ -80,8 +81,8 @@ void add_pipeline(const Report& report, std::vector<Warning>& found) {
   }
   // Megatron's backward pass exchanges the input gradients beside the weight gradients. Where these come later, nothing
   // runs beside the exchange.
-  const auto schedule = pipeline_schedule(plan.schedule);
-  const bool splits = schedule && (*schedule)->splits_backward && !(*schedule)->pairs_passes;
+  const PipelineSchedule& schedule = traits_of(plan);
+  const bool splits = schedule.splits_backward && !schedule.pairs_passes;
   if (splits && plan.tp > 1 && plan.blocking_tp == TensorBlocking::kOff && parts.tp_exposed > parts.bubble) {
     found.push_back(
         {"split_backward",
@@ -163,8 +164,31 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   }
 }
 
-// Options that change nothing in this plan, or cost time for nothing.
-void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vector<Warning>& found) {
+// Layers of each position of the pipeline. The plan can be built.
+std::vector<std::int64_t> layers_of_positions(const Scenario& scenario) {
+  const auto ranges = divide_layers(scenario.model, scenario.plan);
+  NS_EXPECTS(ranges.has_value());
+  std::vector<std::int64_t> layers;
+  for (const LayerRange& range : *ranges) layers.push_back(range.count);
+  return layers;
+}
+
+// `layers`: of each position. An embedding or a loss that takes the place of a layer is one.
+std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::int64_t> layers) {
+  if (scenario.plan.account_embedding) ++layers.front();
+  if (scenario.plan.account_loss) ++layers.back();
+  const auto [least, most] = std::minmax_element(layers.begin(), layers.end());
+  if (*least == *most) return std::nullopt;
+  const std::int64_t more = *most - *least, parts = static_cast<std::int64_t>(layers.size());
+  return Warning{"uneven_stages",
+                 fmt::format("{} layers over {} {}: some hold {} more, the others wait for them", scenario.model.layers,
+                             parts, parts == scenario.plan.pp ? "stages" : "model chunks",
+                             more == 1 ? "one layer" : fmt::format("up to {} layers", more))};
+}
+
+// Options that change nothing in this plan, or cost time for nothing. `layers`: of each position.
+void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t>& layers,
+                        std::vector<Warning>& found) {
   const ParallelPlan& plan = scenario.plan;
   const auto add = [&](std::string_view option, std::string_view why) {
     found.push_back({"without_effect", fmt::format("{} changes nothing: {}", option, why)});
@@ -182,22 +206,23 @@ void add_without_effect(const Scenario& scenario, std::int64_t chunks, std::vect
   } else if (plan.expert_capacity.value > 0 && plan.expert_imbalance.value > 1) {
     add("plan/expert_imbalance above 1", "experts are padded to plan/expert_capacity, so ranks have equal shares");
   }
-  const auto schedule = pipeline_schedule(plan.schedule);
-  if (schedule && (*schedule)->hides_tokens) {
+  const PipelineSchedule& schedule = traits_of(plan);
+  if (schedule.hides_tokens) {
     const std::int64_t microbatches = microbatches_of(plan, scenario.training);
     if (microbatches <= plan.pp) {
       add(fmt::format("plan/schedule={}", plan.schedule),
           fmt::format("with {} microbatches on {} stages no passes run in pairs", microbatches, plan.pp));
     }
-  } else if (schedule && (*schedule)->most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
+  } else if (schedule.most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
     found.push_back(
         {"without_effect", fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble "
                                        "is not shorter than with plan/schedule={}; plan/vpp=2 or more shortens it",
                                        plan.schedule, ParallelPlan().schedule)});
   }
-  const std::int64_t most = (scenario.model.layers + chunks - 1) / chunks;
+  const std::int64_t most = *std::max_element(layers.begin(), layers.end());
   const std::string held =
-      fmt::format("a {} holds at most {} layers", chunks > plan.pp ? "model chunk" : "stage", most);
+      fmt::format("a {} holds at most {} layers",
+                  static_cast<std::int64_t>(layers.size()) > plan.pp ? "model chunk" : "stage", most);
   if (plan.offload_activations > most) add(fmt::format("a plan/offload_activations above {}", most), held);
   if (plan.recompute == Recompute::kFull && plan.recompute_layers > most) {
     add(fmt::format("a number of layers above {} in plan/recompute", most), held);
@@ -281,17 +306,10 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                                                  "and NCCL's buffers it may run out of memory",
                                                  100 * (memory.peak() / capacity))});
   }
-  const auto schedule = pipeline_schedule(plan.schedule);
-  const auto parts = schedule ? static_cast<std::int64_t>((*schedule)->seats({plan.pp, 1, plan.vpp}).front().size())
-                              : plan.pp * plan.vpp;
   add_unsupported(scenario, found);
-  add_without_effect(scenario, parts, found);
-  if (scenario.model.layers % parts != 0) {
-    found.push_back(
-        {"uneven_stages", fmt::format("{} layers over {} {}: some hold one layer more, the others wait for "
-                                      "them",
-                                      scenario.model.layers, parts, parts == plan.pp ? "stages" : "model chunks")});
-  }
+  const std::vector<std::int64_t> layers = layers_of_positions(scenario);
+  add_without_effect(scenario, layers, found);
+  if (auto uneven = uneven_stages(scenario, layers)) found.push_back(*std::move(uneven));
   if (scenario.network.calibration && !scenario.network.calibration->curves.empty()) {
     const auto& curves = scenario.network.calibration->curves;
     const bool of_others = std::all_of(curves.begin(), curves.end(), [&](const CalibrationCurve& curve) {

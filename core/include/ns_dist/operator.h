@@ -115,7 +115,7 @@ struct CrossEntropy {
 };
 
 // Fused Adam over `parameters` elements with fp32 state: reads gradient, master weight and two moments, writes master
-// weight, two moments and the low-precision weight.
+// weight, two moments and the low-precision weight, if weights are not in fp32.
 struct OptimizerStep {
   std::int64_t parameters = 1;
   friend bool operator==(const OptimizerStep&, const OptimizerStep&) = default;
@@ -190,5 +190,8 @@ struct Work {
 };
 
 Work work_of(const Operator& op);
+
+// Query-key pairs that a head of `op` looks at. Queries stand at the end of the keys, as when a cache precedes them.
+double attended_pairs(const Attention& op);
 
 }  // namespace ns_dist

@@ -24,5 +24,7 @@ struct LayerRange {
 // --account-for-embedding-in-pipeline-split).
 // Errors: more positions than layers; first and last stages that leave no layers for the others.
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats);
+// Of the plan's own schedule. Errors: an unknown schedule, too.
+Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan);
 
 }  // namespace ns_dist

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ns_dist/parallel_plan.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
@@ -88,6 +89,11 @@ struct PipelineSchedule {
 std::span<const PipelineSchedule* const> pipeline_schedules();
 
 Result<const PipelineSchedule*> pipeline_schedule(std::string_view name);
+// That of a plan. A name that check_plan refuses has the traits of the default.
+const PipelineSchedule& traits_of(const ParallelPlan& plan);
+// The schedule of so many chunks a stage where nobody names one: for one chunk the default; for more the first that
+// runs any number of them and computes while it sends.
+const PipelineSchedule& schedule_for(std::int64_t chunks);
 
 struct ScheduleFacts {
   std::vector<std::int64_t> most_live;  // by stage: most forward passes of which something is kept at once

@@ -40,12 +40,23 @@ std::int64_t usual_cp_inner(const Model& model, const ParallelPlan& plan, std::i
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training);
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache);
 
+// What data-parallel ranks do together. Of plans whose degrees are positive.
+//
+// Whether several ranks hold the same weights. Context-parallel ranks do, too. Experts may have replicas where layers
+// without experts have none: ranks of their tensor-parallel group, where an expert is split over fewer.
+bool has_replicas(const ParallelPlan& plan);
+// Whether weights are gathered once a step, after an update, before the first forward passes or beside them
+// (overlap_param_gather); and gradients reduced once, behind the last backward passes or beside them
+// (overlap_grad_reduce).
+bool gathers_weights_once(const ParallelPlan& plan);
+bool reduces_gradients_once(const ParallelPlan& plan);
+
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 
 // FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,
 // generalized: 2 FLOPs a multiply-add, backward twice the forward if the plan has it, attention scores in full as
 // Megatron counts them). `hardware` adds recomputation. `causal` is `model` without the scores that a causal mask
-// hides, as FlashAttention counts (Dao 2023, arXiv 2307.08691, s.4.1).
+// hides: s (s - 1) / 2 of s^2. FlashAttention counts half of all (Dao 2023, arXiv 2307.08691, s.4.1).
 struct StepFlops {
   Flops model, hardware, causal;
 };

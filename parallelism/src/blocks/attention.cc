@@ -1,5 +1,6 @@
 // Self-attention: grouped-query with fused or unfused core, and multi-head latent attention.
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -18,9 +19,10 @@ std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.hea
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
   const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                       {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn,
-                                        "attention", bias ? Epilogue::kBias : Epilogue::kNone}));
+  block.steps.push_back(
+      blocks::linear(shape, ActivationKind::kAttentionProjections,
+                     {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn, "attention",
+                      bias ? Epilogue::kBias : Epilogue::kNone, false, blocks::alone_behind_norm(shape)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
@@ -33,8 +35,9 @@ void latent_projections(const Shape& shape, Block& block) {
   const auto add = [&](const blocks::Linear& layer) {
     block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections, layer));
   };
-  const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region) {
-    add({name, shape.tokens, in, out, false, Split::kColumn, region});
+  const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region,
+                      bool behind_norm) {
+    add({name, shape.tokens, in, out, false, Split::kColumn, region, Epilogue::kNone, false, behind_norm});
   };
   add({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
   if (shape.sequence_parallel) {
@@ -50,13 +53,13 @@ void latent_projections(const Shape& shape, Block& block) {
     add({"attention.q_down", own, shape.hidden, mla.q_rank});
     block.steps.back().kept_for_weight_gradient = 0;
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
-    up("attention.q_up", mla.q_rank, query, "attention.q");
+    up("attention.q_up", mla.q_rank, query, "attention.q", true);
   } else {
-    up("attention.q_up", shape.hidden, query, "attention");
+    up("attention.q_up", shape.hidden, query, "attention", false);
     block.steps.back().kept_for_weight_gradient = 0;
   }
   block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
-  up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv");
+  up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv", true);
 }
 
 // Norms of queries and keys, a kernel each.
@@ -160,28 +163,45 @@ Bytes keys_and_values(const Shape& shape) {
   return bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim)) * units::B;
 }
 
+// The parts of the keys in a ring that a rank computes: first its own, then others, all of the same size.
+struct RingParts {
+  Attention own, other;
+  std::int64_t others = 0;  // how many have a kernel; those that no query of the rank sees are only passed on
+};
+// Of the others half is masked: all queries see half of the keys, or half of the queries see all. A window reaches as
+// many of them as it is long, and of the nearest one only the queries in its width see something.
+RingParts ring_parts(const Shape& shape, Attention whole, std::int64_t parts) {
+  RingParts ring{whole, {}, parts - 1};
+  if (parts == 1) return ring;
+  const std::int64_t local = shape.sequence / parts, window = whole.window;
+  ring.own.query_length = ring.own.key_length = local;
+  if (window >= local) ring.own.window = 0;
+  ring.other = ring.own;
+  ring.other.causal = false;
+  ring.other.window = 0;
+  if (window > 0) {
+    ring.others = std::min(ring.others, (window - 1 + local - 1) / local);
+    ring.other.query_length = std::min(local, window);
+  }
+  if (ring.others == 0) return ring;
+  // Queries of the middle of the sequence: no rank sees more keys.
+  whole.query_length = local;
+  whole.key_length = (shape.sequence + local) / 2;
+  const double left = attended_pairs(whole) - attended_pairs(ring.own);
+  ring.other.key_length =
+      std::max<std::int64_t>(1, std::llround(left / static_cast<double>(ring.others * ring.other.query_length)));
+  return ring;
+}
+
 // Neighbors exchange heads for tokens, so that each has all of their tokens and its part of the heads; what follows is
 // on these. One attention for each part of the keys in the ring: first the rank's own, then those that arrive while the
-// one before is computed. Of later ones half is masked: all queries see half of the keys, or half of the queries see
-// all. Backward, gradients of keys and values travel with them (Liu et al. 2023, arXiv 2310.01889).
+// one before is computed. Backward, gradients of keys and values travel with them (Liu et al. 2023, arXiv 2310.01889).
 void divided_core(const Shape& shape, BlockStep& step) {
-  const std::int64_t inner = shape.cp_inner, parts = shape.cp / inner, local = shape.sequence / parts;
-  Attention own = fused_attention(shape);
-  own.heads /= inner;
-  own.kv_heads = std::max<std::int64_t>(1, own.kv_heads / inner);
-  if (parts > 1) {
-    own.query_length = own.key_length = local;
-    own.window = own.window < local ? own.window : 0;
-  }
-  Attention other = own;
-  other.key_length = std::max<std::int64_t>(1, local / 2);
-  other.causal = false;
-  if (other.window > 0) {
-    // Only the parts on both sides of a border see each other.
-    other.query_length = std::min(other.query_length, other.window);
-    other.key_length = std::min(other.key_length, other.window);
-  }
-  other.window = 0;
+  const std::int64_t inner = shape.cp_inner, parts = shape.cp / inner;
+  Attention all = fused_attention(shape);
+  all.heads /= inner;
+  all.kv_heads = std::max<std::int64_t>(1, all.kv_heads / inner);
+  const RingParts ring = ring_parts(shape, all, parts);
   const Bytes queries = bytes_of(shape, shape.tokens, shape.heads * shape.query_dim) * units::B;
   const Bytes results = bytes_of(shape, shape.tokens, shape.heads * shape.value_dim) * units::B;
   // Heads of one rank are brought together before they travel, and parts of the sequence are put in order behind it
@@ -195,31 +215,38 @@ void divided_core(const Shape& shape, BlockStep& step) {
     calls.push_back({name, Communication{CollectiveKind::kAllToAll, size, Axis::kContextInner}});
     copy(".reorder");
   };
-  const auto send = [&](std::vector<Call>& calls, const char* name, Bytes size) {
-    if (parts > 1) calls.push_back({name, Communication{CollectiveKind::kSendRecv, size, Axis::kContextPair, 1}});
+  // Beside the kernel of the part before, if that has one.
+  const auto send = [&](std::vector<Call>& calls, const char* name, Bytes size, bool beside) {
+    if (parts == 1) return;
+    calls.push_back({name, Communication{CollectiveKind::kSendRecv, size, Axis::kContextPair, beside ? 1 : 0}});
   };
   const std::int64_t outputs = shape.tokens * shape.heads * shape.value_dim;
   // Of the rank's heads; more ranks than key-value heads have copies of them.
-  const std::int64_t keys = shape.tokens * inner * own.kv_heads * (shape.query_dim + shape.value_dim);
+  const std::int64_t keys = shape.tokens * inner * all.kv_heads * (shape.query_dim + shape.value_dim);
   const Bytes travelling = static_cast<double>(keys) * shape.element * units::B;
   exchange(step.forward, "attention.heads.all_to_all", queries + travelling);
   exchange(step.input_gradient, "attention.output.backward.all_to_all", results);
+  // Of the rank's results, or of its keys, those that other parts change.
+  const auto changed = [&](std::int64_t elements) {
+    return std::llround(static_cast<double>(elements) * static_cast<double>(ring.other.query_length) /
+                        static_cast<double>(ring.own.query_length));
+  };
   BlockStep one;
   for (std::int64_t part = 0; part < parts; ++part) {
-    const bool last = part + 1 == parts;
+    const bool last = part + 1 == parts, computes = part <= ring.others;
     one = {};
-    add_core(shape, one, part == 0 ? own : other);
-    if (!last) send(step.forward, "attention.ring", travelling);
-    step.forward.push_back(std::move(one.forward.front()));
+    add_core(shape, one, part == 0 ? ring.own : ring.other);
+    if (!last) send(step.forward, "attention.ring", travelling, computes);
+    if (computes) step.forward.push_back(std::move(one.forward.front()));
     // Results of the parts are weighted by their sums of exponentials.
-    if (part > 0) {
-      step.forward.push_back(kernel(shape, "attention.ring.merge", Elementwise{"merge", outputs, 2, 1, 4}));
+    if (part > 0 && computes) {
+      step.forward.push_back(kernel(shape, "attention.ring.merge", Elementwise{"merge", changed(outputs), 2, 1, 4}));
     }
     // Keys and values go around once, their gradients once more behind them.
-    send(step.input_gradient, "attention.ring.backward", travelling * (part == 0 || last ? 1.0 : 2.0));
-    step.input_gradient.push_back(std::move(one.input_gradient.front()));
-    if (part > 0) {
-      step.input_gradient.push_back(kernel(shape, "attention.ring.add", Elementwise{"add", keys, 2, 1, 1}));
+    send(step.input_gradient, "attention.ring.backward", travelling * (part == 0 || last ? 1.0 : 2.0), computes);
+    if (computes) step.input_gradient.push_back(std::move(one.input_gradient.front()));
+    if (part > 0 && computes) {
+      step.input_gradient.push_back(kernel(shape, "attention.ring.add", Elementwise{"add", changed(keys), 2, 1, 1}));
     }
   }
   exchange(step.forward, "attention.output.all_to_all", results);

@@ -104,7 +104,7 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 }  // namespace
 
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
-  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized] = layer;
+  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm] = layer;
   const bool quantized = is_quantized(shape) && !unquantized;
   const double operand = quantized ? shape.product_element : shape.element;  // bytes
   const auto product = [&](std::string text, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout,
@@ -128,8 +128,7 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
 
   step.forward.reserve(4);
   if (quantized) {
-    quantize(shape, step.forward, name, held_rows * in,
-             split == Split::kColumn && shape.precision != Precision::kFp8Block);
+    quantize(shape, step.forward, name, held_rows * in, behind_norm && shape.precision != Precision::kFp8Block);
   }
   Around forward;
   forward.gathered = gathered;

@@ -33,6 +33,7 @@ struct Linear {
   std::string_view region = {};  // "mlp"; names the forward communication of kColumn and kRow
   Epilogue epilogue = Epilogue::kNone;
   bool unquantized = false;  // runs in the storage format under every precision
+  bool behind_norm = false;  // it alone reads the output of a norm, which can write it in the products' format
 };
 // `input`: what it counts as.
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
@@ -66,6 +67,11 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
 // The start of a residual branch: a norm, where the model has one there. Its backward ends with the sum of the branch's
 // gradient and the gradient that went around the branch.
 BlockStep branch_start(const Shape& shape, std::string_view branch);
+// Whether its first product alone reads that norm's output. Parallel branches may share one.
+inline bool alone_behind_norm(const Shape& shape) {
+  const bool shared = shape.parallel_branches() && shape.model->branches == Branches::kParallel;
+  return shape.model->norm_placement != NormPlacement::kPost && !shared;
+}
 // The end of a residual branch: a norm, where the model has one there, and the sum with the hidden states, with dropout
 // where the model has it.
 void end_branch(const Shape& shape, Block& block, std::string_view branch);

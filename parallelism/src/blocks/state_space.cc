@@ -40,9 +40,9 @@ Block state_space_block(const Shape& shape) {
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.push_back(blocks::branch_start(shape, "mamba"));
   // Gate, channels, maps, and a time step for each head.
-  BlockStep in = blocks::linear(
-      shape, ActivationKind::kStateSpace,
-      {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias, Split::kColumn, "mamba"});
+  BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
+                                {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias,
+                                 Split::kColumn, "mamba", Epilogue::kNone, false, blocks::alone_behind_norm(shape)});
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 

@@ -87,6 +87,8 @@ TEST(OperatorWork, GroupedQueriesShareKeysAndValues) {
 // Mixed-precision Adam: 16 bytes in, 12 bytes of state and the weight out (ZeRO, Rajbhandari et al. 2020, s.3.1).
 TEST(OperatorWork, OptimizerMovesThirtyBytesAParameter) {
   EXPECT_DOUBLE_EQ(bytes({OptimizerStep{.parameters = 10}, DType::kBf16}), 300);
+  // In fp32 there is no weight beside the master weight.
+  EXPECT_DOUBLE_EQ(bytes({OptimizerStep{.parameters = 10}, DType::kFp32}), 280);
 }
 
 // Backward it reads what it wrote and the gradient of that, and writes a gradient.

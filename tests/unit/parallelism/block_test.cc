@@ -717,8 +717,8 @@ TEST(StepFlops, AreThoseOfTheLiteratureWithoutBiases) {
   const StepFlops less = step_flops(no_dropout, {.recompute = Recompute::kFull, .recompute_early_stop = true},
                                     {1536, 1, 2048, Precision::kBf16});
   EXPECT_NEAR((flops.hardware - less.hardware) / FLOP / (8 * B * s * l * h * h), 1, 1e-12);
-  // Behind a causal mask half of the scores are needed: of 12 B s^2 l h, 6.
-  EXPECT_NEAR((flops.model - flops.causal) / FLOP / (6 * B * s * s * l * h), 1, 1e-12);
+  // A causal mask hides s (s - 1) / 2 of s^2 scores: of 12 B s^2 l h, 6 B s (s - 1) l h.
+  EXPECT_NEAR((flops.model - flops.causal) / FLOP / (6 * B * s * (s - 1) * l * h), 1, 1e-12);
 }
 
 // Qwen3 (arXiv 2505.09388, s.2): a norm of each head's queries and of each head's keys, whose weights all heads share.

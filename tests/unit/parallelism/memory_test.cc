@@ -6,6 +6,7 @@
 
 #include "block.h"
 #include "ns_dist/parameters.h"
+#include "ns_dist/planner.h"
 #include "parallelism_models.h"
 #include "stage_parameters.h"
 
@@ -149,9 +150,10 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   };
   const Bytes pair = 544.0 * units::MiB, group = 688.0 * units::MiB, peer = 3.28 / 7 * units::GB;
   EXPECT_EQ(buffers({}), Bytes());
-  EXPECT_EQ(buffers({.tp = 2}), pair);
-  EXPECT_EQ(buffers({.tp = 4, .dp = 8}), 2 * group);
-  EXPECT_EQ(buffers({.dp = 8, .zero = ZeroStage::kParameters, .shard = 2}), pair + group);
+  EXPECT_EQ(buffers({.tp = 2}), 2 * pair);  // and the norm
+  EXPECT_EQ(buffers({.tp = 4, .dp = 8}), 3 * group);
+  EXPECT_EQ(buffers({.dp = 8, .zero = ZeroStage::kParameters, .shard = 2}), pair + 2 * group);
+  EXPECT_EQ(buffers({.dp = 8, .zero = ZeroStage::kNone}), group);
   EXPECT_EQ(buffers({.passes = Passes::kForward, .dp = 8}), Bytes());
   // Tensor-parallel ranks, neighbors, the norm; the first and the last stage share the table of a tied embedding.
   const ParallelPlan pipeline{.tp = 4, .pp = 4};
@@ -161,18 +163,44 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   model.tied_embeddings = false;
   EXPECT_EQ(buffers(pipeline, 0), 2 * group + pair);
   // Exchanges of heads; of tokens, within a node.
-  EXPECT_NEAR(buffers({.cp = 4, .cp_comm = ContextExchange::kAllToAll}) / B, (2 * group + 3 * peer) / B, 1);
+  EXPECT_NEAR(buffers({.cp = 4, .cp_comm = ContextExchange::kAllToAll}) / B, (3 * group + 3 * peer) / B, 1);
   model.moe = Experts{};
   model.moe->experts = 64;
   model.moe->top_k = 2;
   model.moe->expert_ffn = 512;
-  EXPECT_NEAR(buffers({.dp = 16, .ep = 4}) / B, (3 * group + 3 * peer) / B, 1);
-  EXPECT_NEAR(buffers({.dp = 16, .ep = 16}) / B, (2 * group + 7 * peer) / B, 1);
-  EXPECT_EQ(buffers({.dp = 16, .ep = 16, .expert_dispatch = ExpertDispatch::kDeepEp}), 2 * group);
+  EXPECT_NEAR(buffers({.dp = 16, .ep = 4}) / B, (4 * group + 3 * peer) / B, 1);
+  EXPECT_NEAR(buffers({.dp = 16, .ep = 16}) / B, (3 * group + 7 * peer) / B, 1);
+  EXPECT_EQ(buffers({.dp = 16, .ep = 16, .expert_dispatch = ExpertDispatch::kDeepEp}), 3 * group);
   // What PyTorch counts has none of it.
   const StageMemory memory = memory_budget(model, {.dp = 16, .ep = 16}, training)->stages[0];
   EXPECT_EQ(memory.device(), memory.reserved() + StageMemory::kContext + memory.communicators);
   EXPECT_LT(memory.total() + memory.communicators, memory.device());
+}
+
+// What the program sums the gradient norm over has a communicator, and passes without an update have none.
+TEST(Memory, TheGroupOfTheNormIsThatOfTheProgram) {
+  const Model model = gpt(8, 1024, 16);
+  const Training training{16, 1, 512, Precision::kBf16};
+  for (const ZeroStage zero : {ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kParameters}) {
+    for (ParallelPlan plan : {ParallelPlan{}, ParallelPlan{.dp = 4}, ParallelPlan{.tp = 2}, ParallelPlan{.pp = 2},
+                              ParallelPlan{.tp = 2, .dp = 2}, ParallelPlan{.pp = 2, .cp = 2}}) {
+      plan.zero = zero;
+      const auto buffers = [&] { return memory_budget(model, plan, training)->stages[0].communicators; };
+      std::int64_t ranks = 1;
+      const auto program = plan_program(model, plan, training);
+      ASSERT_TRUE(program);
+      for (std::size_t i = 0; i < program->works.size(); ++i) {
+        const WorkItem& item = program->works[i];
+        if (item.name == "optimizer.gradient_norm.all_reduce") ranks = std::get<Collective>(item.work).group.size();
+      }
+      const Bytes all = buffers();
+      plan.passes = Passes::kGradients;
+      EXPECT_EQ((all - buffers()) / units::MiB, ranks == 1   ? 0
+                                                : ranks == 2 ? 544
+                                                             : 688)
+          << "tp " << plan.tp << " pp " << plan.pp << " dp " << plan.dp << " zero " << static_cast<int>(zero);
+    }
+  }
 }
 
 // Korthikanti et al., s.5: a layer that is computed again keeps its input, 2 sbh; while it is computed it holds all

@@ -58,6 +58,19 @@ std::int64_t most(const ScheduleFacts& facts) {
 double longest_idle(const ScheduleFacts& facts) { return *std::max_element(facts.idle.begin(), facts.idle.end()); }
 
 // Huang et al. 2019, fig. 2c.
+// Whoever names no schedule has Megatron-LM's: 1F1B, and the interleaved one for several chunks.
+TEST(Schedules, OfNobodysChoiceAreMegatrons) {
+  EXPECT_EQ(schedule_for(1).name, "1f1b");
+  for (const std::int64_t chunks : {2, 3, 12}) EXPECT_EQ(schedule_for(chunks).name, "interleaved");
+  ParallelPlan plan;
+  for (const PipelineSchedule* schedule : pipeline_schedules()) {
+    plan.schedule = schedule->name;
+    EXPECT_EQ(&traits_of(plan), schedule);
+  }
+  plan.schedule = "1f2b";
+  EXPECT_EQ(traits_of(plan).name, "1f1b");
+}
+
 TEST(Schedules, GpipeRunsBackwardsInReverse) { EXPECT_EQ(order("gpipe", {2, 3, 1}, 0), "F0 F1 F2 B2 B1 B0"); }
 
 // Narayanan et al. 2021, fig. 4 top: four stages, eight microbatches.

@@ -71,19 +71,43 @@ TEST_F(Context, DividesTheWorkEvenly) {
   }
 }
 
-// Around a ring, parts that lie outside the window are not computed: of 128 tokens each query sees, beside its own
-// part, at most those across a border.
-TEST_F(Context, AWindowLeavesTheRingLittleWork) {
-  model.sliding_window = 128;
+// Around a ring, a rank computes the pairs that its two pieces of the sequence have inside the window, those of the
+// busiest rank counted one by one; as many later parts as the window reaches have a kernel. Keys of all parts travel.
+TEST_F(Context, AWindowLeavesTheRingItsOwnPairs) {
   for (const std::int64_t cp : {2, 4, 8}) {
-    const double share = heads * s * 128 / static_cast<double>(cp);
-    const double others = static_cast<double>(cp - 1) * heads * 128 * 128;
-    double flops = 0;
-    for (const Call& call : core(cp, ContextExchange::kRing).forward) {
-      const auto* op = std::get_if<Operator>(&call.what);
-      if (op != nullptr && std::holds_alternative<Attention>(op->kind)) flops += work_of(*op).flops / FLOP;
+    const std::int64_t length = training.sequence, local = length / cp, piece = local / 2;
+    for (const std::int64_t window : {1, 128, 512, 1024, 1500, 3000, 8000, 8192}) {
+      model.sliding_window = window;
+      double busiest = 0;
+      for (std::int64_t rank = 0; rank < cp; ++rank) {
+        double seen = 0;
+        for (std::int64_t i = 0; i < piece; ++i) {
+          for (const std::int64_t token : {rank * piece + i, length - 1 - rank * piece - i}) {
+            seen += static_cast<double>(std::min(token + 1, window));
+          }
+        }
+        busiest = std::max(busiest, seen);
+      }
+      const BlockStep ring = core(cp, ContextExchange::kRing);
+      const auto count = [&](const std::vector<Call>& calls, double flops_of_pair) {
+        double flops = 0;
+        std::int64_t kernels = 0, merges = 0;
+        for (const Call& call : calls) {
+          const auto* op = std::get_if<Operator>(&call.what);
+          if (op != nullptr && std::holds_alternative<Elementwise>(op->kind)) ++merges;
+          if (op == nullptr || !std::holds_alternative<Attention>(op->kind)) continue;
+          flops += work_of(*op).flops / FLOP;
+          ++kernels;
+        }
+        EXPECT_NEAR(flops / (flops_of_pair * heads * busiest), 1, 1e-3) << cp << " " << window;
+        const std::int64_t reached = window == 8192 ? cp - 1 : (window - 1 + local - 1) / local;
+        EXPECT_EQ(kernels, 1 + std::min(cp - 1, reached)) << cp << " " << window;
+        EXPECT_EQ(merges, kernels - 1);
+      };
+      count(ring.forward, 4 * 128);
+      count(ring.input_gradient, 10 * 128);
+      EXPECT_DOUBLE_EQ(sent(ring.forward, CollectiveKind::kSendRecv), static_cast<double>((cp - 1) * local) * kv);
     }
-    EXPECT_NEAR(flops / (4 * 128), share + others, 0.1 * share) << cp;
   }
 }
 
@@ -319,6 +343,57 @@ TEST(ExpertTensorParallelism, TakesTheRanksOfOneStage) {
   plan.etp = 1;
   plan.sequence_parallel = false;
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("need sequence parallelism"));
+}
+
+// A norm writes the 8-bit copy of what one product alone reads, whose kernel then only transposes it. A router reads
+// what shared experts read, and latent down-projections read what the queries of a model without query latents read: in
+// bf16. What is no norm's output is cast by a kernel of its own.
+TEST(EightBits, ANormCastsWhatOneProductReads) {
+  using ::testing::ElementsAre;
+  using ::testing::IsEmpty;
+  const ParallelPlan plan;
+  const Training training{8, 1, 256, Precision::kFp8};
+  const auto transposed = [](const Block& block) {
+    std::vector<std::string> names;
+    for (const BlockStep& each : block.steps) {
+      for (const Call& call : each.forward) {
+        const auto* op = std::get_if<Operator>(&call.what);
+        const auto* kernel = op != nullptr ? std::get_if<Elementwise>(&op->kind) : nullptr;
+        if (kernel == nullptr || !call.name.ends_with(".quantize")) continue;
+        // Reads 8 bits and writes 8, or reads 16 and writes 8 twice.
+        EXPECT_EQ(kernel->inputs, kernel->name == "transpose" ? 0.5 : 1) << call.name;
+        if (kernel->name == "transpose") names.push_back(each.name);
+      }
+    }
+    return names;
+  };
+  Model model = llama(2, 512, 8, 8, 1024);
+  const auto layer = [&](const LayerKind& kind = {}) {
+    return transposed(layer_block(Shape(model, plan, training), kind));
+  };
+  EXPECT_THAT(layer(), ElementsAre("attention.qkv", "mlp.fc1"));
+  model.norm_placement = NormPlacement::kPost;
+  EXPECT_THAT(layer(), IsEmpty());
+  model.norm_placement = NormPlacement::kSandwich;
+  EXPECT_THAT(layer(), ElementsAre("attention.qkv", "mlp.fc1"));
+  model.norm_placement = NormPlacement::kPre;
+  model.branches = Branches::kParallelTwoNorms;
+  EXPECT_THAT(layer(), ElementsAre("attention.qkv", "mlp.fc1"));
+  model.branches = Branches::kParallel;
+  EXPECT_THAT(layer(), IsEmpty());
+  model.branches = Branches::kSequential;
+
+  model.moe = Experts{8, 2, 512, 1, 512, 0};
+  model.mla =
+      LatentAttention{.q_rank = 256, .kv_rank = 128, .nope_head_dim = 64, .rope_head_dim = 32, .v_head_dim = 64};
+  EXPECT_THAT(layer({.feed_forward = FeedForward::kExperts}), ElementsAre("attention.q_up", "attention.kv_up"));
+  model.mla->q_rank = 0;
+  EXPECT_THAT(layer({.feed_forward = FeedForward::kExperts}), ElementsAre("attention.kv_up"));
+  model.mla.reset();
+  model.prediction_layers = 1;
+  Training predicted = training;
+  predicted.mtp = true;
+  EXPECT_THAT(transposed(prediction_block(Shape(model, plan, predicted))), ElementsAre("attention.qkv"));
 }
 
 TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {

@@ -7,9 +7,11 @@
 #include <atomic>
 #include <barrier>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "ns_dist/memory.h"
 #include "ns_dist/simulator.h"
@@ -118,6 +120,42 @@ TEST(SearchSpace, AFrameworkHasOnlyWhatItHas) {
   sharded.listed.push_back({"plan/pp", {"2"}});
   space(sharded)->for_each(visit);
   EXPECT_THAT(stages, ElementsAre(2));
+}
+
+// What runs layer by layer has no overlap to choose (ZeRO 2: gradients; 3: weights, too), and ZeRO 0 gathers nothing.
+TEST(SearchSpace, OverlapIsVariedWhereThereIsSomethingToOverlap) {
+  const auto plans_by_stage = [](SearchRequest made) {
+    made.fixed.set("plan/recompute", "none").set("training/micro_batch", 1).set("plan/sequence_parallel", "on");
+    made.fixed.set("plan/schedule", "1f1b");
+    std::map<std::string, std::set<std::pair<bool, bool>>> overlaps;
+    std::size_t plans = 0;
+    space(std::move(made))->for_each([&](const Scenario& scenario) {
+      const ParallelPlan& plan = scenario.plan;
+      overlaps[field_text(plan.zero)].insert({plan.overlap_grad_reduce, plan.overlap_param_gather});
+      return ++plans > 0;
+    });
+    std::map<std::string, std::size_t> counts;
+    std::size_t distinct = 0;
+    for (const auto& [zero, each] : overlaps) distinct += counts[zero] = each.size();
+    EXPECT_EQ(distinct, plans);
+    return counts;
+  };
+  const auto alone = [](std::int64_t tp, std::int64_t cp) {
+    SearchRequest made = request(8);
+    made.fixed.set("plan/tp", tp).set("plan/cp", cp).set("plan/pp", 1);
+    return made;
+  };
+  using Counts = std::map<std::string, std::size_t>;
+  const Counts replicas = {{"0", 2}, {"1", 4}, {"2", 2}, {"3", 1}};
+  EXPECT_EQ(plans_by_stage(alone(2, 1)), replicas);
+  EXPECT_EQ(plans_by_stage(alone(1, 8)), replicas);  // ranks of a context hold the same weights
+  EXPECT_EQ(plans_by_stage(alone(8, 1)), (Counts{{"1", 1}}));
+  // Tensor-parallel ranks that hold whole experts: the same ones with ep 1, others with ep 8.
+  SearchRequest experts = request(8, "mixtral-8x7b");
+  experts.fixed.set("plan/tp", 8).set("plan/cp", 1).set("plan/pp", 1).set("plan/etp", 1).set("plan/ep", 1);
+  EXPECT_EQ(plans_by_stage(experts), replicas);
+  experts.fixed.set("plan/ep", 8);
+  EXPECT_EQ(plans_by_stage(experts), (Counts{{"1", 1}}));
 }
 
 // Nobody wrote DualPipe for JAX.

@@ -293,11 +293,11 @@ TEST(Simulate, ReportsRatesByTheirDefinitions) {
   EXPECT_NEAR(report.model_flops_per_second, flops.model / FLOP / 2 / seconds, 1);
   EXPECT_NEAR(report.mfu, report.model_flops_per_second / 312e12, 1e-12);
   EXPECT_NEAR(report.hfu / report.mfu, flops.hardware / flops.model, 1e-12);
-  // Half of the scores: 2 products, each 2 FLOPs a multiply-add, forward and twice backward.
+  // 1023 of 2048 scores: 2 products, each 2 FLOPs a multiply-add, forward and twice backward.
   const Model& model = scenario.model;
   const double tokens = 1024.0 * static_cast<double>(scenario.training.global_batch);
   const double scores = 3.0 * 4.0 * tokens * 1024.0 * static_cast<double>(model.heads * model.head_dim * model.layers);
-  EXPECT_NEAR(report.mfu - report.mfu_causal, scores / 2 / (2 * seconds * 312e12), 1e-12);
+  EXPECT_NEAR(report.mfu - report.mfu_causal, scores * 1023 / 2048 / (2 * seconds * 312e12), 1e-12);
 }
 
 // MFU counts the model's operations once: forward and twice that backward. HFU counts those that run, so that with
@@ -322,6 +322,31 @@ TEST(Simulate, FindsTheChangeThatHelps) {
   EXPECT_EQ(report.improvements[0].set, (std::vector<Assignment>{{"training/micro_batch", "2"}}));
   EXPECT_NEAR(report.improvements[0].saves / report.step, 0.5, 1e-9);
   EXPECT_FALSE(report.improvements[0].at_most);
+}
+
+// Context-parallel ranks hold the same weights: gradients are reduced and weights gathered among them, which may run
+// beside kernels. Where every pass reduces and gathers, there is no such choice.
+TEST(Simulate, AdvisesOverlapWhereverRanksHoldTheSameWeights) {
+  Scenario scenario = small_scenario();
+  const FakeNetwork network([](const Collective& collective) {
+    const bool of_weights =
+        collective.kind == CollectiveKind::kReduceScatter || collective.kind == CollectiveKind::kAllGather;
+    return of_weights ? collective.size / (10 * units::GB / units::s) : Seconds();
+  });
+  const auto advised = [&] {
+    std::vector<std::string> fields;
+    for (const Improvement& each : simulated(scenario, equal_layers(scenario.model), network).improvements) {
+      for (const Assignment& change : each.set) fields.push_back(change.field);
+    }
+    return fields;
+  };
+  using ::testing::AllOf;
+  using ::testing::Contains;
+  using ::testing::Not;
+  scenario.plan.cp = 2;
+  EXPECT_THAT(advised(), AllOf(Contains("plan/overlap_grad_reduce"), Contains("plan/overlap_param_gather")));
+  scenario.plan.zero = ZeroStage::kParameters;
+  EXPECT_THAT(advised(), AllOf(Not(Contains("plan/overlap_grad_reduce")), Not(Contains("plan/overlap_param_gather"))));
 }
 
 TEST(Simulate, LimitsTellWhatACauseCosts) {
@@ -567,6 +592,33 @@ std::vector<std::string> messages_of(const Scenario& scenario, std::string_view 
     if (warning.code == code) found.push_back(warning.message);
   }
   return found;
+}
+
+// By the layers that stages hold: a division without remainder may be uneven, and one with a remainder even, where the
+// embedding and the loss take the places of layers. What a stage holds at most is the fullest one's.
+TEST(Simulate, WarnsOfStagesThatHoldMoreThanOthers) {
+  using ::testing::ElementsAre;
+  using ::testing::HasSubstr;
+  using ::testing::IsEmpty;
+  Scenario scenario = small_scenario();
+  scenario.plan.pp = 4;
+  const auto uneven = [&](std::int64_t layers) {
+    scenario.model.layers = layers;
+    return messages_of(scenario, "uneven_stages");
+  };
+  EXPECT_THAT(uneven(8), IsEmpty());
+  EXPECT_THAT(uneven(10), ElementsAre("10 layers over 4 stages: some hold one layer more, the others wait for them"));
+  scenario.plan.account_embedding = scenario.plan.account_loss = true;  // 2, 3, 3, 2
+  EXPECT_THAT(uneven(10), IsEmpty());
+  EXPECT_THAT(uneven(8), ElementsAre(HasSubstr("some hold one layer more")));
+  scenario.plan.account_embedding = scenario.plan.account_loss = false;
+  scenario.plan.first_stage_layers = scenario.plan.last_stage_layers = 1;  // 1, 7, 7, 1
+  EXPECT_THAT(uneven(16), ElementsAre(HasSubstr("16 layers over 4 stages: some hold up to 6 layers more")));
+  scenario.plan.recompute = Recompute::kFull;
+  scenario.plan.recompute_layers = 7;
+  EXPECT_THAT(messages_of(scenario, "without_effect"), IsEmpty());
+  scenario.plan.recompute_layers = 8;
+  EXPECT_THAT(messages_of(scenario, "without_effect"), ElementsAre(HasSubstr("above 7 in plan/recompute")));
 }
 
 // Passes of equal stages: of 2 + 4 - 1 rounds 3 are idle on each stage.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "host_work.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/parameters.h"
 #include "ns_dist/simulator.h"
@@ -151,7 +152,8 @@ TEST(TimeToTrain, StepsTimesStepByGoodput) {
 
 Report answer_of(const ScenarioSpec& spec) { return *simulate(*resolve(spec, Catalog::standard())); }
 
-// Training stands still only while each GPU copies its share over PCIe: 14 bytes of 174.6 B parameters / 1,024 GPUs.
+// Training stands still only while each GPU copies its share to its host: 14 bytes of 174.6 B parameters / 1,024 GPUs,
+// at 0.8 of PCIe or, on a superchip, of NVLink-C2C, as offloading does.
 TEST(TimeToTrain, AsynchronousCheckpointsAreCopiedFirst) {
   ScenarioSpec spec;
   spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 8);
@@ -160,8 +162,13 @@ TEST(TimeToTrain, AsynchronousCheckpointsAreCopiedFirst) {
   asynchronous.asynchronous = true;
   const auto time = time_to_train(answer, 300e9, asynchronous), before = time_to_train(answer, 300e9);
   const double share = checkpoint_size(answer.scenario.model, DType::kBf16, MomentType::kFp32) / units::B / 1024;
-  EXPECT_NEAR(time->standstill / units::s, share / (answer.scenario.cluster.gpu.pcie_bandwidth / (units::B / units::s)),
-              1e-9);
+  const Gpu& gpu = answer.scenario.cluster.gpu;
+  EXPECT_NEAR(time->standstill / units::s, share / (0.8 * gpu.pcie_bandwidth / (units::B / units::s)), 1e-9);
+  Report superchips = answer;
+  superchips.scenario.cluster.gpu.host = HostSide{"nvlink-c2c", 7 * gpu.pcie_bandwidth, {}};
+  EXPECT_NEAR(time_to_train(superchips, 300e9, asynchronous)->standstill / time->standstill, 1.0 / 7, 1e-12);
+  const HostWork copy{share * units::B, {}};
+  EXPECT_NEAR(forecast_host_work(copy, gpu, {})->latency / time->standstill, 1, 1e-12);
   EXPECT_EQ(time->checkpoint, before->checkpoint);
   EXPECT_EQ(before->standstill, before->checkpoint);
   EXPECT_GE(time->interval, time->checkpoint) << "one at a time is written";
