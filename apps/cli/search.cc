@@ -129,8 +129,7 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
       common.fixed.set(field, std::string_view(*text));
       continue;
     }
-    auto values =
-        text->empty() ? Result<FieldValues>(FieldValues{std::string(field), {"on"}}) : read_values(field, *text);
+    auto values = read_values(field, *text);
     if (!values) {
       errors.push_back(std::move(values.error()));
     } else if (is_machine(field)) {
