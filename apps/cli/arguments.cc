@@ -185,6 +185,10 @@ Error refused(std::string what, const CLI::App& app) {
   return usage(std::move(what), app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name()));
 }
 
+void warn(const std::string& text) {
+  std::fputs(fmt::format("ns-dist: warning: {}\n", with_flags(text)).c_str(), stderr);
+}
+
 }  // namespace
 
 Result<std::int64_t> read_count(std::string_view text, std::string_view flag, std::int64_t least, std::int64_t most) {
@@ -263,11 +267,12 @@ Result<Scenario> read_scenario_of(const WorkFlags& flags) {
 }
 
 void warn_of(const Scenario& scenario) {
-  const auto warn = [](const std::string& text) {
-    std::fputs(fmt::format("ns-dist: warning: {}\n", with_flags(text)).c_str(), stderr);
-  };
   for (const std::string& text : warnings_of(scenario.model)) warn(fmt::format("{}: {}", scenario.model.name, text));
-  if (const std::string text = warning_of(scenario.cluster); !text.empty()) warn(text);
+  warn_of(scenario.cluster);
+}
+
+void warn_of(const Cluster& cluster) {
+  if (const std::string text = warning_of(cluster); !text.empty()) warn(text);
 }
 
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {

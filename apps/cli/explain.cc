@@ -23,8 +23,8 @@ namespace {
 struct ExplainRequest {
   std::string subject, shape;
   std::string dtype = "bf16", pass = "forward", layout, library, value_dim, mode = "sustained";
-  std::string gpu = "h100-sxm-80gb", cluster, ranks = "8", stride = "1", nodes, window = "0", kv_heads;
-  std::optional<std::string> network_model, algorithm, protocol, calibration, kernel_calibration;
+  std::string ranks = "8", stride = "1", nodes, window = "0", kv_heads;
+  std::optional<std::string> gpu, cluster, network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read = "0 B", written = "0 B";
   bool no_causal = false, rms = false;
   double inputs = 2, outputs = 1, imbalance = 1;
@@ -246,7 +246,7 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
     passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
     return fail(passed.error());
   }
-  auto found = Catalog::standard().gpu(request.gpu);
+  auto found = Catalog::standard().gpu(request.gpu.value_or("h100-sxm-80gb"));
   if (!found && found.error().where.empty()) found.error().where = "--gpu";
   NS_TRY(const Gpu gpu, std::move(found));
   ComputeModelOptions options;
@@ -278,11 +278,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   }
   // The machine: as many nodes as ranks with that stride need.
   ScenarioSpec spec;
-  if (request.cluster.empty()) {
-    spec.set("machine/gpu", request.gpu);
-  } else {
-    spec.set("machine/cluster", request.cluster);
-  }
+  spec.set("machine/gpu", request.gpu).set("machine/cluster", request.cluster);
   if (request.nodes.empty()) {
     spec.set("plan/tp", ranks * stride);
   } else {
@@ -292,6 +288,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   spec.set("network/model", request.network_model).set("network/algorithm", request.algorithm);
   spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
+  warn_of(scenario.cluster);
   const std::string machine =
       fmt::format("{} x {}, {}", scenario.cluster.gpu_count() / scenario.cluster.gpus_per_node(), scenario.cluster.name,
                   scenario.cluster.gpu.id);
