@@ -113,7 +113,7 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
     const bool alone = end == std::string_view::npos && given.empty();
     auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, alone ? kLargestAlone : kLargest);
     if (!dimension) {
-      dimension.error().hint = fmt::format("write {} {}", form.shape, example);
+      dimension.error().hint = fmt::format("write {}, {}", form.shape, example);
       return fail(dimension.error());
     }
     given.push_back(std::to_string(*dimension));
@@ -142,8 +142,22 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
   return {};
 }
 
+// Nobody wrote how large the subject is. `example`: what to explain.
+tl::unexpected<Error> without_shape(std::string_view expected, std::string_view example) {
+  return fail({ErrorCode::kUsage,
+               "its size is missing",
+               "SHAPE",
+               std::string(expected),
+               fmt::format("as in: explain {}", example),
+               {}});
+}
+
 // The operator of the request: its shape, and the flags that were given, by the columns that they fill.
 Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest& request) {
+  const bool has_size = !form.dimensions.empty() || form.family == "copy";  // an unknown kernel has a name at most
+  if (has_size && request.shape.empty()) {
+    return without_shape(form.shape, fmt::format("{} {}", form.family, form.example));
+  }
   GivenFields fields;
   fields.set("dtype", request.dtype);
   if (!form.dimensions.empty()) {
@@ -266,6 +280,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   NS_TRY(const std::int64_t stride, read_count(request.stride, "--stride", 1, kMostRanks));
   Bytes size;
   if (kind != CollectiveKind::kBarrier) {
+    if (request.shape.empty()) return without_shape("bytes with their unit", fmt::format("{} 64MiB", name_of(kind)));
     NS_TRY(size, read_bytes(request.shape, "SHAPE", 1 * units::B));
   }
   if (ranks > kMostRanks / stride) {

@@ -125,6 +125,9 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"export --output out --encoding morse", 2, "--encoding: \"morse\".*roofline or durations"},
       // One operator, one collective.
       {"explain", 2, "nothing to explain.*gemm"},
+      {"explain gemm", 2, "SHAPE: its size is missing; expected .*MxNxK; as in: explain gemm 8192x8192x8192"},
+      {"kernels softmax --dtype fp16", 2, "SHAPE: its size is missing; expected .*; as in: explain softmax "},
+      {"explain all_reduce", 2, "SHAPE: its size is missing; expected bytes with their unit; as in: .* 64MiB"},
       {"explain gem 1x1x1", 2, "did you mean \"gemm\""},
       {"kernels gem 8x8x8", 2, "^ns-dist: SUBJECT: nothing is called \"gem\".*did you mean \"gemm\""},
       {"explain gemm 8192x8192", 2, "SHAPE: .*MxNxK.*explain gemm 8192x8192x8192"},
