@@ -313,7 +313,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   if (!(request.imbalance >= 1) || (request.imbalance > 1 && kind != CollectiveKind::kAllToAll) ||
       request.imbalance > static_cast<double>(ranks)) {
     return fail({ErrorCode::kUsage,
-                 fmt::format("an imbalance of {:g} for a {} of {} ranks", request.imbalance, name_of(kind), ranks),
+                 fmt::format("an imbalance of {:g} for {} of {} ranks", request.imbalance, name_of(kind), ranks),
                  "--imbalance",
                  kind == CollectiveKind::kAllToAll ? fmt::format("1 (even) to {}, the ranks", ranks)
                                                    : std::string("1: only all_to_all is uneven"),
