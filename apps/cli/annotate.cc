@@ -151,6 +151,15 @@ Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* 
 Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel& model) {
   Done done;
   NS_TRY(const TraceSet traces, find_traces(request.traces));
+  const std::filesystem::path read = traces.prefix.has_parent_path() ? traces.prefix.parent_path() : ".";
+  if (std::error_code none; std::filesystem::equivalent(read, request.output, none)) {
+    return fail({ErrorCode::kUsage,
+                 fmt::format("\"{}\" is the folder that is read", request.output),
+                 "--output",
+                 "another folder",
+                 "the traces would be overwritten",
+                 {}});
+  }
   const std::size_t files = done.files = traces.files.size();
   NS_TRY(ExportFolder folder, ExportFolder::open(request.output, traces.prefix.filename().string(),
                                                  static_cast<std::int64_t>(files), request.force));

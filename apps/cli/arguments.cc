@@ -20,6 +20,8 @@ Error usage(std::string message, std::string_view flag, std::string expected, st
   return {ErrorCode::kUsage, std::move(message), std::string(flag), std::move(expected), std::move(hint), {}};
 }
 
+constexpr const char* kAlone = "the flag alone, without a value";
+
 struct Section {
   std::string_view group;  // what field names begin with
   const char* heading;
@@ -39,7 +41,10 @@ constexpr Section kSections[] = {{"model", "What is trained"},
 void add_field_flag(CLI::App& app, WorkFlags& flags, const FieldDescription& description, const char* heading) {
   const std::string text =
       fmt::format("{} [{}]", with_flags(description.field.help), with_flags(description.default_text));
-  app.add_option(description.flag, flags.texts[description.field.name], text)
+  std::optional<std::string>& value = flags.texts[description.field.name];
+  // What CLI11 has for a switch without a value is an empty text.
+  const auto set = [&value](const std::string& given) { value = given.empty() ? "on" : given; };
+  app.add_option_function<std::string>(description.flag, set, text)
       ->type_name(description.values)
       ->expected(description.is_switch ? 0 : 1, 1)
       ->group(heading);
@@ -136,6 +141,30 @@ std::string elsewhere(std::string_view command, std::string_view flag) {
   return fmt::format("{}`ns-dist search` has {}", flag == "--gpus" ? "write --nodes N; " : "", flag);
 }
 
+// A flag whose value is empty, or missing where the next flag stands: CLI11 takes that flag for the value, and the next
+// word after "--csv=". A value that begins like a flag is written as --csv=--json.
+std::optional<Error> without_value(const CLI::App& app, const std::vector<std::string>& words) {
+  const auto flag_of = [&app](const std::string& word) {
+    return word.starts_with("--") ? app.get_option_no_throw(word.substr(0, word.find('='))) : nullptr;
+  };
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const CLI::Option* option = flag_of(words[i]);
+    if (option == nullptr) continue;
+    const auto refuse = [option](const char* what) {
+      return usage(what, option->get_name(),
+                   option->get_items_expected_max() == 0 ? kAlone : std::string(option->get_type_name()));
+    };
+    if (words[i].ends_with('=')) return refuse("its value is empty");
+    const bool follows = option->get_items_expected_max() > 0 && words[i].find('=') == std::string::npos;
+    if (!follows || i + 1 == words.size()) continue;
+    if (words[i + 1].empty()) return refuse("its value is empty");
+    if (option->get_items_expected_min() == 0) continue;
+    if (flag_of(words[i + 1]) != nullptr) return refuse("its value is missing");
+    ++i;
+  }
+  return std::nullopt;
+}
+
 // What CLI11 says of a word that it cannot use, as in "--tp: 1 required N missing", "Could not convert: --json = x" and
 // "--tp: At Most 1 required but received 2".
 Error refused(std::string what, const CLI::App& app) {
@@ -148,13 +177,16 @@ Error refused(std::string what, const CLI::App& app) {
     const std::string flag = what.substr(kUnreadable.size(), at - kUnreadable.size());
     const CLI::Option* option = app.get_option_no_throw(flag);
     const bool alone = option != nullptr && option->get_items_expected_max() == 0;
-    return usage(fmt::format("\"{}\" cannot be read", what.substr(at + 3)), flag,
-                 alone ? "the flag alone, without a value" : "a number");
+    return usage(fmt::format("\"{}\" cannot be read", what.substr(at + 3)), flag, alone ? kAlone : "a number");
   }
   if (const std::size_t twice = what.find("At Most 1 required"); twice != std::string::npos) {
     what = what.substr(0, twice) + "given more than once";
   }
   return usage(std::move(what), app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name()));
+}
+
+void warn(const std::string& text) {
+  std::fputs(fmt::format("ns-dist: warning: {}\n", with_flags(text)).c_str(), stderr);
 }
 
 }  // namespace
@@ -235,16 +267,18 @@ Result<Scenario> read_scenario_of(const WorkFlags& flags) {
 }
 
 void warn_of(const Scenario& scenario) {
-  const auto warn = [](const std::string& text) {
-    std::fputs(fmt::format("ns-dist: warning: {}\n", with_flags(text)).c_str(), stderr);
-  };
   for (const std::string& text : warnings_of(scenario.model)) warn(fmt::format("{}: {}", scenario.model.name, text));
-  if (const std::string text = warning_of(scenario.cluster); !text.empty()) warn(text);
+  warn_of(scenario.cluster);
+}
+
+void warn_of(const Cluster& cluster) {
+  if (const std::string text = warning_of(cluster); !text.empty()) warn(text);
 }
 
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
+  const std::vector<std::string> arguments(argv, argv + argc);
+  if (auto error = without_value(app, arguments)) return report_error(*error);
   // CLI11 wants the arguments in a vector in reverse order.
-  std::vector<std::string> arguments(argv, argv + argc);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(std::move(reversed));

@@ -61,6 +61,7 @@ std::vector<std::string> flags_of(void (*add)(CLI::App&, Flags&)) {
 
 // Prints on standard error what should be doubted of the model and the machine. Reports have it among their warnings.
 void warn_of(const Scenario& scenario);
+void warn_of(const Cluster& cluster);
 
 // Parses, or returns the exit code after having printed help (0) or what is wrong with the command line (2).
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);

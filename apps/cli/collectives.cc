@@ -40,7 +40,7 @@ Result<int> answer(const CollectivesRequest& request) {
   NS_TRY(CsvStream input, CsvStream::open(request.input));
   // A table about one machine need not repeat it in every row.
   const auto reader_of = [&](const CsvTable& table) {
-    return CollectiveReader::of(table, request.cluster.empty() ? request.gpu : "", request.cluster);
+    return CollectiveReader::of(table, request.gpu, request.cluster);
   };
   NS_TRY_VOID(reader_of(input.header()));
 
@@ -53,11 +53,15 @@ Result<int> answer(const CollectivesRequest& request) {
   options.strict = true;
   CollectiveForecaster forecaster(
       [&](std::string_view gpu, std::string_view cluster) -> Result<Cluster> {
-        if (!cluster.empty()) {
-          auto found = catalog.cluster(cluster);
-          if (found || gpu.empty()) return found;
-        }
+        auto known = catalog.cluster(cluster);
+        const bool asked = !cluster.empty() && cluster == request.cluster;
+        if (gpu.empty() || (asked && !known)) return known;
         NS_TRY(const Gpu found, catalog.gpu(gpu));
+        if (known) {
+          Cluster machine = with_gpu(*known, found);
+          warn_of(machine);
+          return machine;
+        }
         NS_TRY(Cluster usual, catalog.usual_machine(found));
         // A measured system that the catalog does not know: its GPU's usual machine, under its own name, because a
         // calibration may know that.

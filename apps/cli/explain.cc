@@ -23,8 +23,8 @@ namespace {
 struct ExplainRequest {
   std::string subject, shape;
   std::string dtype = "bf16", pass = "forward", layout, library, value_dim, mode = "sustained";
-  std::string gpu = "h100-sxm-80gb", cluster, ranks = "8", stride = "1", nodes, window = "0", kv_heads;
-  std::optional<std::string> network_model, algorithm, protocol, calibration, kernel_calibration;
+  std::string ranks = "8", stride = "1", nodes, window = "0", kv_heads;
+  std::optional<std::string> gpu, cluster, network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read = "0 B", written = "0 B";
   bool no_causal = false, rms = false;
   double inputs = 2, outputs = 1, imbalance = 1;
@@ -113,7 +113,7 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
     const bool alone = end == std::string_view::npos && given.empty();
     auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, alone ? kLargestAlone : kLargest);
     if (!dimension) {
-      dimension.error().hint = fmt::format("write {} {}", form.shape, example);
+      dimension.error().hint = fmt::format("write {}, {}", form.shape, example);
       return fail(dimension.error());
     }
     given.push_back(std::to_string(*dimension));
@@ -142,8 +142,22 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
   return {};
 }
 
+// Nobody wrote how large the subject is. `example`: what to explain.
+tl::unexpected<Error> without_shape(std::string_view expected, std::string_view example) {
+  return fail({ErrorCode::kUsage,
+               "its size is missing",
+               "SHAPE",
+               std::string(expected),
+               fmt::format("as in: explain {}", example),
+               {}});
+}
+
 // The operator of the request: its shape, and the flags that were given, by the columns that they fill.
 Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest& request) {
+  const bool has_size = !form.dimensions.empty() || form.family == "copy";  // an unknown kernel has a name at most
+  if (has_size && request.shape.empty()) {
+    return without_shape(form.shape, fmt::format("{} {}", form.family, form.example));
+  }
   GivenFields fields;
   fields.set("dtype", request.dtype);
   if (!form.dimensions.empty()) {
@@ -246,7 +260,7 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
     passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
     return fail(passed.error());
   }
-  auto found = Catalog::standard().gpu(request.gpu);
+  auto found = Catalog::standard().gpu(request.gpu.value_or("h100-sxm-80gb"));
   if (!found && found.error().where.empty()) found.error().where = "--gpu";
   NS_TRY(const Gpu gpu, std::move(found));
   ComputeModelOptions options;
@@ -266,6 +280,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   NS_TRY(const std::int64_t stride, read_count(request.stride, "--stride", 1, kMostRanks));
   Bytes size;
   if (kind != CollectiveKind::kBarrier) {
+    if (request.shape.empty()) return without_shape("bytes with their unit", fmt::format("{} 64MiB", name_of(kind)));
     NS_TRY(size, read_bytes(request.shape, "SHAPE", 1 * units::B));
   }
   if (ranks > kMostRanks / stride) {
@@ -278,11 +293,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   }
   // The machine: as many nodes as ranks with that stride need.
   ScenarioSpec spec;
-  if (request.cluster.empty()) {
-    spec.set("machine/gpu", request.gpu);
-  } else {
-    spec.set("machine/cluster", request.cluster);
-  }
+  spec.set("machine/gpu", request.gpu).set("machine/cluster", request.cluster);
   if (request.nodes.empty()) {
     spec.set("plan/tp", ranks * stride);
   } else {
@@ -292,6 +303,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   spec.set("network/model", request.network_model).set("network/algorithm", request.algorithm);
   spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
+  warn_of(scenario.cluster);
   const std::string machine =
       fmt::format("{} x {}, {}", scenario.cluster.gpu_count() / scenario.cluster.gpus_per_node(), scenario.cluster.name,
                   scenario.cluster.gpu.id);
@@ -301,7 +313,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   if (!(request.imbalance >= 1) || (request.imbalance > 1 && kind != CollectiveKind::kAllToAll) ||
       request.imbalance > static_cast<double>(ranks)) {
     return fail({ErrorCode::kUsage,
-                 fmt::format("an imbalance of {:g} for a {} of {} ranks", request.imbalance, name_of(kind), ranks),
+                 fmt::format("an imbalance of {:g} for {} of {} ranks", request.imbalance, name_of(kind), ranks),
                  "--imbalance",
                  kind == CollectiveKind::kAllToAll ? fmt::format("1 (even) to {}, the ranks", ranks)
                                                    : std::string("1: only all_to_all is uneven"),

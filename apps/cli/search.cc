@@ -76,15 +76,18 @@ void describe(CLI::App& app) {
   }
 }
 
-// "256", "256,512", "256..16384": each twice the one before.
+// "256", "256,512", "256..16384": each twice the one before. Equal ones are taken once.
 Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
   std::vector<std::int64_t> sizes;
+  const auto add = [&sizes](std::int64_t size) {
+    if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+  };
   for (std::string_view rest = text; !text.empty();) {
     const std::size_t comma = rest.find(',');
     const std::string_view item = rest.substr(0, comma);
     const std::size_t dots = item.find("..");
     NS_TRY(const std::int64_t first, read_count(item.substr(0, dots), "--gpus", 1, kMostRanks));
-    sizes.push_back(first);
+    add(first);
     if (dots != std::string_view::npos) {
       NS_TRY(const std::int64_t last, read_count(item.substr(dots + 2), "--gpus", 1, kMostRanks));
       if (last < first) {
@@ -95,7 +98,7 @@ Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
                      fmt::format("write {}..{}", last, first),
                      {}});
       }
-      while (sizes.back() * 2 <= last) sizes.push_back(sizes.back() * 2);
+      for (std::int64_t size = first; size * 2 <= last;) add(size *= 2);
     }
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
@@ -132,8 +135,7 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
       common.fixed.set(field, std::string_view(*text));
       continue;
     }
-    auto values =
-        text->empty() ? Result<FieldValues>(FieldValues{std::string(field), {"on"}}) : read_values(field, *text);
+    auto values = read_values(field, *text);
     if (!values) {
       errors.push_back(std::move(values.error()));
     } else if (is_machine(field)) {

@@ -79,7 +79,7 @@ Result<void> read_field(const Field& field, std::string_view text, std::int64_t&
 
 Result<void> read_field(const Field& field, std::string_view text, bool& value) {
   static constexpr std::array<std::string_view, 2> kSwitch = {"off", "on"};
-  const auto chosen = text.empty() ? Result<std::size_t>(1) : read_name(text, kSwitch);
+  const auto chosen = read_name(text, kSwitch);
   if (!chosen) return fail_at(field, chosen.error());
   value = *chosen == 1;
   return {};

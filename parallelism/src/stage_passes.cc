@@ -10,8 +10,6 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::size_t kMostCalls = 8'192;
-
 // Loops of passes become loops of bodies. The first forward pass of each chunk and its last weight gradient are taken
 // out of their loops where they do more than the others.
 class LoopMaker {
@@ -168,12 +166,12 @@ StagePasses make_passes(const PassesKey& key, std::vector<PassList> orders) {
 
 }  // namespace
 
-bool StagePasses::too_large() const {
+std::size_t StagePasses::size() const {
   std::size_t calls = 0;
   for (const Stage& stage : stages) {
     for (const ProgramLoop& loop : stage.loops) calls += loop.calls.size();
   }
-  return calls > kMostCalls;
+  return calls;
 }
 
 std::uint64_t PassesKey::hash() const {

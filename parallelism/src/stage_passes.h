@@ -49,7 +49,7 @@ struct StagePasses {
   std::vector<PassList> orders;  // by stage
   std::vector<Stage> stages;
   std::size_t positions() const { return seats.front().size(); }
-  bool too_large() const;
+  std::size_t size() const;  // calls of the loops, for a cache
 };
 
 // What StagePasses depend on.

@@ -292,7 +292,7 @@ class Analyzer {
   Reading reading_of(const StepRecord& record) {
     if (record.spans == kNoRecord) return alone(record);
     const Fragment& fragment = program_.fragments[record.what];
-    return read(program_, fragment, {history_.spans.data() + record.spans, fragment.nodes.size()}, record.start);
+    return read(program_, fragment, {history_.spans.at(record.spans), fragment.nodes.size()}, record.start);
   }
 
   std::vector<OutlineCut> cuts() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "ns_dist/catalog.h"
@@ -57,12 +58,13 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
       continue;
     }
     FieldValues values{*field, {}};
+    std::set<std::string> known;  // equal values are taken once, as in lists of read_values
     if (value.is_array() && value.empty()) errors.push_back(mistake(where, "there are no values"));
     for (const ordered_json& each : value.is_array() ? value : ordered_json::array({value})) {
       if (!each.is_primitive() || each.is_null()) {
         errors.push_back(mistake(where, fmt::format("{} is no value", json_excerpt(each))));
       } else if (value.is_array()) {
-        values.values.push_back(text_of(each));
+        if (std::string one = text_of(each); known.insert(one).second) values.values.push_back(std::move(one));
       } else if (auto list = read_values(*field, text_of(each)); !list) {
         list.error().where = where;
         list.error().code = ErrorCode::kInvalidInput;

@@ -183,6 +183,7 @@ void ProgramQueue::Engine::advance(std::uint32_t a, double now) {
           actor.point = found->record;
         }
         arrived.erase(found);
+        --unread_;
         break;
       }
       case Kind::kMeet:
@@ -273,6 +274,7 @@ void ProgramQueue::Engine::complete_beside(std::uint32_t a, Stream stream, doubl
   }
   if (item.channel != kNone) {
     arrivals_[item.channel].push_back({item.microbatch, item.record, now});
+    ++unread_;
     ready_.push_back(to);
   }
   ready_.push_back(a);
@@ -391,7 +393,7 @@ void ProgramQueue::Engine::start_node_if_ready(std::uint32_t a, std::uint32_t no
 NodeSpan* ProgramQueue::Engine::span_of(const ActorState& actor, std::uint32_t node) {
   if (measured_ != nullptr) return &measured_->spans[node];
   if (actor.record == kNoRecord) return nullptr;
-  return &history_.spans[history_.records[actor.record].spans + node];
+  return history_.spans.at(history_.records[actor.record].spans) + node;
 }
 
 std::optional<Company> ProgramQueue::Engine::company(std::uint32_t a) const {
@@ -722,8 +724,7 @@ void ProgramQueue::Engine::record_run(std::uint32_t a, double now) {
 
 void ProgramQueue::Engine::add_spans(std::uint32_t a) {
   const ActorState& actor = actors_[a];
-  history_.records[actor.record].spans = static_cast<std::uint32_t>(history_.spans.size());
-  history_.spans.resize(history_.spans.size() + fragments_.compiled(actor.fragment).count);
+  history_.records[actor.record].spans = history_.spans.add(fragments_.compiled(actor.fragment).count);
 }
 
 void ProgramQueue::Engine::forget_last_record(std::uint32_t a) {

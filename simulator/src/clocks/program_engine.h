@@ -200,7 +200,8 @@ class ProgramQueue::Engine {
   std::vector<std::uint32_t> meetings_;        // actors that have come
   std::vector<std::uint32_t> ready_, touched_, starting_;
   double latest_ = 0;
-  std::uint64_t events_ = 0, encoded_ = 0;  // encoded_: actors in all states that were compared
+  std::size_t unread_ = 0;                  // messages in arrivals_
+  std::uint64_t events_ = 0, encoded_ = 0;  // encoded_: actors and channels in all states that were compared
   Measured* measured_ = nullptr;
   std::uint64_t settles_ = 0;
   bool was_calm_ = true;  // at the last of them, or when this one began

@@ -80,14 +80,14 @@ std::int32_t ProgramQueue::Engine::base_of(std::uint32_t a) const {
 
 double ProgramQueue::Engine::recur(double now) {
   border_ = false;
-  // A state is as long as the pipeline. Where this has more stages than microbatches, each stage repeats its loop by
-  // itself while the others wait, and nothing recurs: states may then cost no more than the events.
-  if (encoded_ > events_ + kStatesAhead * actors_.size()) return now;
-  encoded_ += actors_.size();
   // A stage that runs ahead of the next one piles up messages: such a state does not recur.
-  std::size_t unread = 0;
-  for (const auto& arrived : arrivals_) unread += arrived.size();
-  if (unread > kUnreadOfAnActor * actors_.size()) return now;
+  if (unread_ > kUnreadOfAnActor * actors_.size()) return now;
+  // A state is as long as the pipeline: it has every stage and every channel. Where the pipeline has more stages than
+  // there are microbatches, each stage repeats its loop by itself while the others wait, and nothing recurs: states may
+  // then cost no more than the events.
+  const std::size_t length = actors_.size() + arrivals_.size();
+  if (encoded_ > events_ + kStatesAhead * length) return now;
+  encoded_ += length;
   for (std::uint32_t a = 0; a < actors_.size(); ++a) {
     if (actors_[a].mode == Mode::kOpen && actors_[a].open.running[0] != kNone) follow(a, now, flows_.kernels(a));
   }
@@ -196,8 +196,9 @@ void ProgramQueue::Engine::move_record(std::uint32_t id, double shift, std::int3
   ++moved.frame;
   if (moved.lane % kStreamCount != 0 || moved.spans == kNoRecord) return;
   for (std::uint32_t n = 0; n < fragments_.compiled(moved.what).count; ++n) {
-    history_.spans[moved.spans + n].start += shift;
-    history_.spans[moved.spans + n].end += shift;
+    NodeSpan& span = history_.spans.at(moved.spans)[n];
+    span.start += shift;
+    span.end += shift;
   }
 }
 

@@ -5,6 +5,18 @@
 
 namespace ns_dist {
 
+std::uint32_t NodeSpans::add(std::size_t nodes) {
+  if (count_ + nodes > blocks_.size() * kBlock) {
+    const std::size_t more = (nodes + kBlock - 1) / kBlock;
+    owned_.push_back(std::make_unique<NodeSpan[]>(more * kBlock));
+    count_ = blocks_.size() * kBlock;
+    for (std::size_t i = 0; i < more; ++i) blocks_.push_back(owned_.back().get() + i * kBlock);
+  }
+  const auto first = static_cast<std::uint32_t>(count_);
+  count_ += nodes;
+  return first;
+}
+
 ProgramQueue::ProgramQueue(const StepProgram& program, const ProgramCosts& costs, Options options)
     : program_(program),
       costs_(costs),

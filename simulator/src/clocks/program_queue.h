@@ -51,11 +51,27 @@ struct FoldedPeriod {
   std::vector<std::uint32_t> under_way, under_way_after;
 };
 
+// Spans of the nodes of runs; those of a run lie side by side. They are most of a long history, and a vector that grows
+// would hold them twice.
+class NodeSpans {
+ public:
+  // Room for the nodes of one run; returns the number of its first.
+  std::uint32_t add(std::size_t nodes);
+  NodeSpan* at(std::uint32_t first) { return blocks_[first / kBlock] + first % kBlock; }
+  const NodeSpan* at(std::uint32_t first) const { return blocks_[first / kBlock] + first % kBlock; }
+
+ private:
+  static constexpr std::size_t kBlock = 65'536;
+  std::vector<std::unique_ptr<NodeSpan[]>> owned_;
+  std::vector<NodeSpan*> blocks_;  // of kBlock spans each; a run with more has several that lie side by side
+  std::size_t count_ = 0;          // with what is left free at the end of blocks
+};
+
 // All that is needed to say where the time went.
 struct StepHistory {
   std::vector<StepRecord> records;
   std::vector<std::vector<std::uint32_t>> by_actor;
-  std::vector<NodeSpan> spans;
+  NodeSpans spans;
   std::vector<FoldedPeriod> periods;  // in order of time; a frame for each, and one more
 };
 

@@ -67,6 +67,33 @@ TEST(Answers, AGpuWithSlowerLinksTakesLonger) {
   EXPECT_LT(step("--gpu slow.json --intra-bandwidth '900 GB/s'"), slow);
 }
 
+// A collective on another GPU's machine has the links of that machine, and says so as simulate does.
+TEST(Answers, CollectivesWarnOfTheLinksOfAnotherGpu) {
+  constexpr const char* kWarning =
+      "ns-dist: warning: b200-sxm has the links of dgx-h100, which is a machine of h100-sxm-80gb: --cluster hgx-b200 "
+      "has its own\n";
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "rows.csv") << "collective,ranks,gpus_per_node,bytes\nall_reduce,8,8,67108864\n";
+  std::ofstream(folder.path() / "named.csv")
+      << "gpu,cluster,collective,ranks,gpus_per_node,bytes\nb200,dgx-h100,all_reduce,8,8,67108864\n"
+         "b200,dgx-h100,all_reduce,4,4,67108864\nh100,dgx-h100,all_reduce,8,8,67108864\n";
+  const auto asked = [&](const std::string& question) { return run_command("ns-dist " + question, folder.path()); };
+  const auto forecast = [&](const std::string& flags) {
+    const std::string text = asked("collectives --input rows.csv " + flags).out;
+    return text.substr(text.rfind("67108864,"));
+  };
+  EXPECT_EQ(asked("explain all_reduce 64MiB --cluster dgx-h100 --gpu b200").err, kWarning);
+  EXPECT_THAT(asked("explain all_reduce 64MiB --cluster dgx-h100 --gpu b200").out, HasSubstr("b200-sxm"));
+  EXPECT_EQ(asked("explain all_reduce 64MiB --cluster dgx-h100 --gpu h100").err, "");
+  EXPECT_EQ(asked("explain all_reduce 64MiB --cluster dgx-h100").out,
+            asked("explain all_reduce 64MiB --cluster dgx-h100 --gpu h100").out);
+  EXPECT_EQ(asked("collectives --input rows.csv --cluster dgx-h100 --gpu b200").err, kWarning);
+  EXPECT_EQ(asked("collectives --input named.csv").err, kWarning) << "once for each machine";
+  EXPECT_NE(forecast("--cluster dgx-h100 --gpu b200"), forecast("--gpu b200"));
+  EXPECT_EQ(forecast("--cluster dgx-h100 --gpu h100"), forecast("--cluster dgx-h100"));
+  EXPECT_EQ(asked("collectives --input rows.csv --cluster dgx-h10 --gpu h100").code, 1);
+}
+
 // What is added to kernels is shown where it counts.
 TEST(Answers, ExplainsAStep) {
   const CommandResult result = answered("explain step --tp 8 --pp 16 --dp 8");

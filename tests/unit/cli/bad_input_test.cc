@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "support/run_command.h"
 
@@ -34,7 +37,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--inter pcie4-x16 --dp 16", 1, "--inter: PCI Express 4.0 x16 joins the GPUs of one node.*write --intra"},
       {"--inter ib-ndrr", 1, "--inter: unknown fabric .*did you mean \"ib-ndr\""},
       {"--schedule 1f1", 1, "schedule.*1f1.*did you mean \"1f1b\""},
-      {"--model ''", 1, "--model"},
+      {"--model ''", 2, "--model: its value is empty; expected ID\\|FILE"},
       {"--model no/such/file.json", 1,
        "--model: \"no/such/file.json\" cannot be read; expected an id of .*No such file"},
       {"--model /proc", 1, "--model: the folder \"/proc\" has no config.json; expected an id of .*or a folder with"},
@@ -61,13 +64,12 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--order tp-dp-tp", 1, "--order: tp is named twice"},
       {"--pp 2 --order tp-dp", 1, "--order: pp 2 has no place in \"tp-dp\".*add pp"},
       {"--order tp-ep-pp-dp", 1, "--order: ep is not beside dp"},
-      {"--order ''", 1, "--order: \"\" is no parallel dimension"},
       // Numbers.
       {"--tp 8x", 2, "--tp: \"8x\" is not a whole number; expected a whole number from 1 to 1,000,000,000"},
       {"--tp 1e3", 2, "--tp: \"1e3\" is not a whole number"},
       {"--tp 8.0", 2, "--tp: \"8.0\" is not a whole number"},
       {"--tp NaN", 2, "--tp: \"NaN\" is not a whole number"},
-      {"--tp ''", 2, "--tp: \"\" is not a whole number"},
+      {"--tp ''", 2, "--tp: its value is empty; expected N"},
       {"--tp 0", 2, "--tp: 0 is out of range; expected a whole number from 1"},
       {"--tp -8", 2, "--tp: -8 is out of range"},
       {"--pp 2000000000", 2, "--pp: 2000000000 is out of range"},
@@ -123,6 +125,9 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"export --output out --encoding morse", 2, "--encoding: \"morse\".*roofline or durations"},
       // One operator, one collective.
       {"explain", 2, "nothing to explain.*gemm"},
+      {"explain gemm", 2, "SHAPE: its size is missing; expected .*MxNxK; as in: explain gemm 8192x8192x8192"},
+      {"kernels softmax --dtype fp16", 2, "SHAPE: its size is missing; expected .*; as in: explain softmax "},
+      {"explain all_reduce", 2, "SHAPE: its size is missing; expected bytes with their unit; as in: .* 64MiB"},
       {"explain gem 1x1x1", 2, "did you mean \"gemm\""},
       {"kernels gem 8x8x8", 2, "^ns-dist: SUBJECT: nothing is called \"gem\".*did you mean \"gemm\""},
       {"explain gemm 8192x8192", 2, "SHAPE: .*MxNxK.*explain gemm 8192x8192x8192"},
@@ -238,6 +243,53 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   for (const BadInput& input : kInputs) {
     expect_refused(input, run_command("ns-dist " + std::string(input.arguments), folder.path()));
   }
+}
+
+// The flags of a command that stand in its help, each with a value or without: "  --csv FILE   write the timeline".
+std::vector<std::string> flags_in(const std::string& help) {
+  std::vector<std::string> found;
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("  --", 0) == 0) found.push_back(line.substr(2, line.find_first_of(" \n", 2) - 2));
+  }
+  return found;
+}
+
+TEST(BadInput, NoFlagHasAnEmptyValue) {
+  for (const std::string command : {"simulate", "search", "kernels", "collectives", "export", "annotate", "lint",
+                                    "replay", "fit", "calibrate", "explain", "validate", "list"}) {
+    const std::vector<std::string> flags = flags_in(run_command("ns-dist " + command + " --help").out);
+    EXPECT_FALSE(flags.empty()) << command;
+    for (const std::string& flag : flags) {
+      const std::string with_equals = command + " " + flag + "=";
+      expect_refused({with_equals.c_str(), 2, "^ns-dist: --[a-z0-9-]*: its value is empty; expected [^;]"},
+                     run_command("ns-dist " + with_equals));
+    }
+  }
+  constexpr BadInput kInputs[] = {
+      {"--csv ''", 2, "--csv: its value is empty; expected FILE"},
+      {"--tp 4 --contention ''", 2, "--contention: its value is empty; expected on\\|off"},
+      {"--csv= --json", 2, "--csv: its value is empty"},
+      {"--json=", 2, "--json: its value is empty; expected the flag alone"},
+      {"search --gpus '' --tp 8", 2, "--gpus: its value is empty; expected LIST"},
+      {"explain gemm 8x8x8 --layout ''", 2, "--layout: its value is empty; expected LAYOUT"},
+      // The next flag is no value.
+      {"--csv --json", 2, "--csv: its value is missing; expected FILE"},
+      {"--trace --tp=8", 2, "--trace: its value is missing; expected FILE"},
+      {"--contention '' --json", 2, "--contention: its value is empty"},
+  };
+  for (const BadInput& input : kInputs) {
+    expect_refused(input, run_command("ns-dist " + std::string(input.arguments)));
+  }
+}
+
+TEST(BadInput, ASwitchAloneIsOn) {
+  const auto step = [](const std::string& flag) {
+    return run_command("ns-dist --model gpt2 --global-batch 8 --json " + flag).out;
+  };
+  EXPECT_EQ(step("--fused-permutation"), step("--fused-permutation on"));
+  EXPECT_EQ(step("--empty-cache --tp 2"), step("--tp 2 --empty-cache on"));
+  EXPECT_NE(step("--empty-cache"), step("--empty-cache off"));
 }
 
 // Long answers are written in several pieces; the first that fails counts.

@@ -170,6 +170,14 @@ TEST(SearchCommand, RowsOfATableAreToldApart) {
 }
 
 // Two dots are a range of numbers, or a folder.
+TEST(SearchCommand, EqualSizesAreOne) {
+  const std::string job = "--model llama3-8b --tp 8 --pp 1 --cp 1 --global-batch 64 --recompute full --gpus ";
+  std::vector<std::int64_t> sizes;
+  const json found = searched(job + "8,16,8,8..16");
+  for (const json& row : found["table"]) sizes.push_back(row["gpus"]);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{8, 16}));
+}
+
 TEST(SearchCommand, FilesOfAFolderAboveAreNoRanges) {
   const ScratchFolder folder;
   std::filesystem::create_directory(folder.path() / "below");
@@ -507,6 +515,14 @@ TEST(SweepCommand, RowsAreWhatSimulateAnswers) {
     EXPECT_EQ(row["memory_peak_bytes"], answer["memory"]["peak_bytes"]);
   }
   EXPECT_EQ(rows, 4);
+}
+
+TEST(SweepCommand, EqualValuesAreOne) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "sweep.json") << R"({"tp": [4, 8, "4", 4], "micro-batch": "1,2,1"})";
+  const CommandResult result =
+      run_command("ns-dist search --sweep sweep.json --output rows.csv --model gpt3-13b", folder.path());
+  EXPECT_THAT(result.out, HasSubstr("4 of 4 rows")) << result.err;
 }
 
 TEST(SweepCommand, BadSweepsSaySoBeforeTheyStart) {

@@ -235,6 +235,21 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   answered("lint t", folder.path());
 }
 
+// Recorded durations are not lost: the folder that is read is not the one that is written, however it is named.
+TEST(Traces, AnnotateLeavesWhatItReads) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --global-batch 2 --dp 2 --output t", folder.path());
+  const std::string before = read_text(folder.path() / "t" / "trace.0.et");
+  for (const char* output : {"t", "t/", "./t/../t"}) {
+    refused("annotate t --gpu b200 --force --output " + std::string(output), folder.path(), 2,
+            "--output: \"[t./]*\" is the folder that is read; expected another folder");
+  }
+  refused("annotate trace --gpu b200 --output .", folder.path() / "t", 2, "--output: \".\" is the folder that is read");
+  EXPECT_EQ(read_text(folder.path() / "t" / "trace.0.et"), before);
+  answered("annotate t --gpu b200 --output other", folder.path());
+  EXPECT_NE(read_text(folder.path() / "other" / "trace.0.et"), before);
+}
+
 // Traces of one GPU become those of another: what an export for that GPU says.
 TEST(Traces, AnnotateGivesTheStepOfTheOtherGpu) {
   const ScratchFolder folder;
