@@ -114,8 +114,8 @@ the busiest port decides nothing|network_model/src/algorithms/direct.cc|s@result
 each level of a hierarchy carries everything|network_model/src/algorithms/hierarchical.cc|s@share /= parts;@share /= 1;@|unit_network_model property_network_model
 a slow clock delays no message|network_model/src/links.cc|s@std::clamp(kTunedClock / clock, 0.5, 2.0)@std::clamp(kTunedClock / clock, 1.0, 1.0)@|unit_network_model property_network_model
 the floor of an all-reduce has a rank's own share|network_model/src/algorithms.cc|s@leaving = 2 \* (parts - 1) / parts \* size;@leaving = 2 * size;@|unit_network_model property_network_model
-an unmeasured family takes the whole mean|network_model/src/calibration.cc|s@false, true}, 1 / (count + 1));@false, true}, 0 / (count + 1));@|unit_network_model property_network_model
-the interval of a collective is one deviation wide|network_model/src/network_model.cc|s@std::exp(kQuantile \* std::hypot@std::exp(kQuantile / kQuantile * std::hypot@|unit_network_model property_network_model
+an unmeasured family takes the whole mean|network_model/src/calibration.cc|s@mixed(mean, {}, 1 / (count + 1))@mixed(mean, {}, 0 / (count + 1))@|unit_network_model property_network_model
+the interval of a collective is one deviation wide|network_model/src/network_model.cc|s@std::exp(network::kQuantile \* std::hypot@std::exp(std::hypot@|unit_network_model property_network_model
 a flow forgets what it has already|network_model/src/fair_sharing.cc|s@flows\[f\].limit.in_base() - rates\[f\])@flows[f].limit.in_base())@|unit_network_model property_network_model
 a reduction moves as much memory as a copy|network_model/src/fair_sharing.cc|s@? 3.0 : 2.0@? 2.0 : 2.0@|unit_network_model unit_simulator
 a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc|s@(2 \* (n() - 1) + 1) \* e@2 * (n() - 1) * e@|unit_network_model property_network_model
@@ -134,8 +134,8 @@ what leaves a node passes no inner port|network_model/src/fair_sharing.cc|s@outw
 a switch of ASTRA-Sim is one hop|network_model/src/astra_formulas.cc|s@AstraTopology::kSwitch) return 2;@AstraTopology::kSwitch) return 1;@|unit_network_model property_network_model
 short messages have the interval of long ones|network_model/src/network_model.cc|s@? corrected->deviation_short : corrected->deviation@? corrected->deviation : corrected->deviation@|unit_network_model property_network_model
 few measurements are as certain as many|network_model/src/learn/network_fit.cc|s@(n + kPrior));@n);@|unit_network_model property_network_model
-the error of nine in ten is a deviation|network_model/src/learn/network_fit.cc|s@spread.deviation\[i\] = \*nth / kQuantile;@spread.deviation[i] = *nth / (kQuantile / kQuantile);@|unit_network_model property_network_model
-an unknown route goes through the host|network_model/src/calibration.cc|s@corrected_of(through_host, false), 0.5);@corrected_of(through_host, false), 1.0);@|unit_network_model property_network_model
+the error of nine in ten is a deviation|network_model/src/learn/network_fit.cc|s@spread.deviation\[i\] = \*nth / network::kQuantile;@spread.deviation[i] = *nth;@|unit_network_model property_network_model
+an unknown route goes through the host|network_model/src/calibration.cc|s@mixed({}, host, 0.5)@mixed({}, host, 1.0)@|unit_network_model property_network_model
 a part of a group counts its most ranks|network_model/src/topology.cc|s@tier.members = std::min(tier.members, members);@tier.members = std::max(tier.max_members, members);@|unit_network_model property_network_model
 a long way around ASTRA-Sim's ring has no whole laps|network_model/src/astra_formulas.cc|s@slide(0, rest, laps);@slide(0, rest, 0 * laps);@|unit_network_model property_network_model
 a gated MLP has one projection|parallelism/src/blocks/mlp.cc|s@gated_mlp ? 2 \* ffn : ffn@gated_mlp ? ffn : ffn@|unit_parallelism property_parallelism
@@ -193,7 +193,7 @@ checkpoints come too often|simulator/src/time_to_train.cc|s@std::sqrt(2 \* d \* 
 more GPUs fail as rarely as one|simulator/src/time_to_train.cc|s@reliability.gpu_time_between_failures / gpus@reliability.gpu_time_between_failures / 1.0@|unit_simulator property_simulator
 a checkpoint has no master weight|parallelism/src/memory.cc|s@BytesPerParameter{size_of(dtype) / units::B, 4 + state}@BytesPerParameter{size_of(dtype) / units::B, state}@|unit_parallelism unit_simulator
 GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \* @time.gpu_hours = @|unit_simulator property_simulator
-independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above)@parts.forecasts_above + parts.rest_above@|unit_simulator property_simulator
+independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above, parts.clock_above)@parts.forecasts_above + parts.rest_above + parts.clock_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.value@@|unit_simulator property_simulator
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
 the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* mean_of_largest@return 1 + 0 * deviation * mean_of_largest@|unit_simulator property_simulator
@@ -276,7 +276,7 @@ coefficients see the GPU that is left out|compute_model/src/learn/kernel_fit.cc|
 a GPU's own coefficients cost nothing|compute_model/src/learn/fit_sums.cc|s@narrowest ? kind.gpu@narrowest ? 0.0@|unit_compute_model
 errors of any size pull at coefficients as squares|compute_model/src/learn/fit_sums.cc|s@weights.r. = kDamped /@weights[r] = 1 + 0 * kDamped /@|unit_compute_model
 a compiled row is not padded to its blocks|compute_model/src/families/normalization.cc|s@std::ceil(columns / kColumnBlock) \* kColumnBlock@columns@|unit_compute_model
-what a row does not tell is the slowest|validation/src/published_runs.cc|s@least \&\& \*least <= rank@least \&\& *least >= rank@|unit_validation
+what a row does not tell is the fastest|validation/src/published_runs.cc|s@(as_fast - 1) / 2@(as_fast - 1) / 200@|unit_validation
 a row that does not tell recomputation has another|validation/src/published_runs.cc|s@if (recompute == enumerator_name(known))@if (recompute >= enumerator_name(known))@|unit_validation
 a GPU with few rows teaches others|compute_model/src/weights.cc|s@return 100 \* static_cast@return 1e9 * static_cast@|unit_compute_model
 a host moves messages of all ranks at once|network_model/src/calibration.cc|s@(2 \* static_cast<double>(ranks) - 1)@(0 * static_cast<double>(ranks) + 1)@|unit_network_model
