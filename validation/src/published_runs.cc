@@ -137,6 +137,10 @@ void read_parallel(JsonReader& reader, std::string_view notes, std::int64_t gpus
   const std::int64_t layers = run.model.layers, positions = std::max<std::int64_t>(1, pp * vpp);
   if (layers % positions != 0 && (layers + 2) % positions == 0) {
     spec.set("plan/account_embedding", true).set("plan/account_loss", true);
+  } else if (const std::int64_t most = (layers + pp - 1) / pp, rest = layers - most * (pp - 1);
+             layers % positions != 0 && rest > 0 && vpp == 1 && !run.chunks_untold && !reader.is_null("vpp")) {
+    // Megatron-Core takes no uneven stages but the first and the last (decoder_last_pipeline_num_layers).
+    spec.set("plan/last_stage_layers", rest);
   }
   const bool distributed = reader.boolean("distributed_optimizer", false);
   const bool sharded = reader.boolean("fsdp", false);
@@ -267,6 +271,10 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
     }
   }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model, named); });
+  if (notes.find("MTP") != std::string::npos) {  // a layer more that predicts one token further
+    run.model.prediction_layers = 1;
+    spec.set("training/mtp", true);
+  }
   const std::int64_t node = count(reader, "gpus_per_node", 8);
   reader.object("parallel", [&](JsonReader& parallel) { read_parallel(parallel, notes, node, run); });
   if (const BytesPerSecond pair = pair_bandwidth(reader.text("intra_node_link", Presence::kOptional));

@@ -341,18 +341,24 @@ TEST(RunCollection, ARateStandsForTheStep) {
 }
 
 TEST(RunCollection, ShardsInANodeSchedulesAndNotesAreRead) {
-  json shards = row(), dualpipe = row();
+  json shards = row(), dualpipe = row(), uneven = row();
+  uneven["model"]["layers"] = 7;
+  uneven["parallel"] = {{"tp", 1}, {"pp", 4}, {"dp", 2}, {"vpp", 1}};
+  uneven["notes"] = "with MTP";
   shards["parallel"]["zero_stage"] = "HSDP (shard in node, replicate across)";
   shards["notes"] = "torch.compile; CPU-offloaded AdamW";
   dualpipe["norm"]["schedule"] = "dualpipe";
   std::vector<Error> mistakes;
-  const std::vector<CollectedRun> runs = read({shards, dualpipe}, mistakes);
-  ASSERT_EQ(runs.size(), 2u) << (mistakes.empty() ? "" : to_text(mistakes[0]));
+  const std::vector<CollectedRun> runs = read({shards, dualpipe, uneven}, mistakes);
+  ASSERT_EQ(runs.size(), 3u) << (mistakes.empty() ? "" : to_text(mistakes[0]));
   EXPECT_EQ(text_of(runs[0].spec, "plan/zero"), "3");
   EXPECT_EQ(text_of(runs[0].spec, "plan/shard"), "8");
   EXPECT_EQ(text_of(runs[0].spec, "plan/norm_library"), "compiled");
   EXPECT_EQ(text_of(runs[0].spec, "plan/offload_optimizer"), "1");
   EXPECT_EQ(text_of(runs[1].spec, "plan/vpp"), "not set") << "DualPipe has chunks of its own";
+  EXPECT_EQ(text_of(runs[2].spec, "plan/last_stage_layers"), "1") << "7 = 3 x 2 + 1";
+  EXPECT_EQ(text_of(runs[2].spec, "training/mtp"), "on");
+  EXPECT_EQ(runs[2].model.prediction_layers, 1);
 }
 
 // Gradients that a row adds up in fp32 are added by kernels of their own where the framework does not fuse them.

@@ -49,7 +49,7 @@ struct RunSuite {
 //         experts n_experts, topk, moe_ffn_hidden, shared_experts, dense_layers, and for latent attention attention,
 //         q_lora_rank, kv_lora_rank, qk_rope_head_dim},
 //   notes (of which a framework's name, "dispatcher=deepep", "pad-to-capacity CF=1.0", "no TP overlap", "no grad-reduce
-//   overlap", "CPU-offloaded AdamW" and "torch.compile" are read),
+//   overlap", "CPU-offloaded AdamW", "torch.compile" and "MTP" are read),
 //   n_gpus, gpus_per_node, micro_batch, global_batch, flash_attention, precision (of which "fp32 grad accumulation" is
 //   read), recompute (of which "modules:layernorm,moe_act" is read; otherwise norm's holds),
 //   parallel{tp, pp, dp, cp, ep, vpp, sp, zero_stage, distributed_optimizer, fsdp, and as in configs/runs/
