@@ -238,7 +238,7 @@ double term(const SumKind& kind, const Gpu& gpu, const Operator& op, std::string
 }
 
 double norm_term(Library library, Pass pass, std::int64_t rows, std::int64_t columns, std::string_view name) {
-  const Normalization norm{.rows = rows, .columns = columns, .pass = pass, .library = library};
+  const Normalization norm{NormalizationKind::kRmsNorm, rows, columns, pass, library};
   return term(kNormalizationSum, slow_memory(), {norm, DType::kFp16}, name);
 }
 
@@ -501,6 +501,20 @@ TEST(Formulas, SoftmaxHandlesWhatIsLeftOverOneByOne) {
   EXPECT_NEAR(clocks(2048) / clocks(4096), 256 * 2.0 / (512 * 2), 1e-3);
   EXPECT_NEAR(clocks(600) / clocks(1024), 1, 1e-3);
   EXPECT_NEAR(clocks(512) / clocks(1024), 0.5, 1e-3);
+}
+
+// Measured of cuDNN alone, not of the fused kernels that steps run by default.
+TEST(Formulas, CudnnsLayerNormTakesLongerBackward) {
+  const auto seconds_of = [](NormalizationKind kind, Pass pass, Library library) {
+    const Operator op{Normalization{kind, 8192, 8192, pass, library}, DType::kBf16};
+    return seconds(h100(), op);
+  };
+  constexpr auto kLayer = NormalizationKind::kLayerNorm, kRms = NormalizationKind::kRmsNorm;
+  const double rms = seconds_of(kRms, Pass::kBackward, Library::kCudnn);
+  EXPECT_NEAR(seconds_of(kLayer, Pass::kBackward, Library::kCudnn) / rms, 2.5, 1e-9);
+  EXPECT_DOUBLE_EQ(seconds_of(kLayer, Pass::kBackward, Library::kDefault), rms);
+  EXPECT_DOUBLE_EQ(seconds_of(kLayer, Pass::kForward, Library::kCudnn),
+                   seconds_of(kRms, Pass::kForward, Library::kCudnn));
 }
 
 }  // namespace

@@ -369,7 +369,7 @@ TEST(StepTime, IsThatOfThePrediction) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 4;
   scenario.plan.tp = 2;
-  scenario.training.global_batch = 200;
+  scenario.training.global_batch = 400;
   const auto session = Session::make(scenario);
   ASSERT_TRUE(session);
   const auto prediction = predict(scenario, *session);
