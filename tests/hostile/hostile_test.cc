@@ -4,7 +4,10 @@
 #include <zlib.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
+#include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -173,6 +176,22 @@ TEST(Hostile, EditedReportsAreAnsweredOrRefused) {
   }
   EXPECT_LT(accepted, asked / 2);
 }
+
+#ifdef __SANITIZE_ADDRESS__
+// A report ends a program with a code of its own: with 1 it would count as a refusal above.
+TEST(Hostile, ReportsOfSanitizersAreNoRefusals) {
+  if (std::getenv("GTEST_TOTAL_SHARDS") == nullptr) GTEST_SKIP() << "ctest sets the code";
+  volatile std::size_t past = 1;
+  EXPECT_EXIT(
+      {
+        const auto one = std::make_unique<char[]>(past);
+        std::exit(*(one.get() + past));
+      },
+      ::testing::ExitedWithCode(99), "runtime error|AddressSanitizer");
+  volatile int most = std::numeric_limits<int>::max();
+  EXPECT_EXIT({ std::exit(most + 1); }, ::testing::ExitedWithCode(99), "signed integer overflow");
+}
+#endif
 
 }  // namespace
 }  // namespace ns_dist
