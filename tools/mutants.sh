@@ -256,7 +256,7 @@ nobody waits for the slowest GPU|simulator/src/time_to_train.cc|s@spread \* mean
 spare nodes do not replace any|simulator/src/time_to_train.cc|s@std::min(static_cast<double>(spares), away + width)@std::min(0.0, away + width)@|unit_simulator
 the host launches all experts at once|simulator/src/host_waits.cc|s@double>(grouped->experts - 1)@double>(grouped->experts - grouped->experts)@|unit_simulator
 outputs of experts are always kept|parallelism/src/blocks/moe.cc|s@if (!shape.plan->weighted_activation) step@step@|unit_parallelism
-all ranks of experts have the mean's tokens|parallelism/src/blocks/moe.cc|s@std::min(shape.plan->expert_imbalance.value@std::min(1.0@|unit_parallelism
+all ranks of experts have the mean's tokens|core/include/ns_dist/parallel_plan.h|s@asked < ranks ? asked : ranks@asked < ranks ? 1 : ranks@|unit_parallelism
 scores of any number of heads are normalized in one kernel|parallelism/src/blocks/attention.cc|s@shape.micro_batch \* shape.heads % kMultiple == 0@true@|unit_parallelism
 products in fp16 are others than in bf16|simulator/src/training_clock.cc|s@if (fp16_as_bf16 \&\&@if (false \&\&@|unit_simulator
 launches that block do not wait for their kernels|simulator/include/ns_dist/scenario.h|s@return blocking_launches ? kBlockingLaunch \* launch_cost : launch_cost@return launch_cost@|unit_simulator

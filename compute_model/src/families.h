@@ -115,8 +115,8 @@ struct RowKernel {
 };
 RowKernel softmax_kernel(const Machine& machine, const Softmax& op, DType dtype);
 RowKernel normalization_kernel(const Machine& machine, const Normalization& op, DType dtype);
-// Its time without launch, s. `least`: bytes.
-double row_seconds(const Machine& machine, const RowKernel& kernel, double least);
+// Its times. `least`: bytes.
+Tiled row_times(const Machine& machine, const RowKernel& kernel, double least);
 Estimate estimate_rows(const Machine& machine, const RowKernel& kernel, double least, std::string_view method,
                        Steps& steps);
 

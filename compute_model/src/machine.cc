@@ -223,21 +223,19 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   if (!usable(machine.bandwidth)) return bad("memory bandwidth", "a positive bandwidth");
 
   const double watts = gpu.board_power / W;
+  const double half_rate = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
   const VoltageRange voltage = voltage_of(gpu.process_nm);
+  const auto ceiling = [&](const Voltage& each) { return tensor_ceiling(gpu, machine.gddr, half_rate, each); };
+  const double chosen = ceiling(voltage.chosen);
+  if (half_rate > 0) machine.ceiling_doubt = std::log(ceiling(voltage.most) / ceiling(voltage.least)) / 2;
   double fastest = 0;
   for (const DType dtype : kAllDTypes) {
     const double peak = gpu.matrix_peak(dtype) / (FLOP / s);
     if (!(peak >= 0) || !std::isfinite(peak)) return bad("peak for " + std::string(name_of(dtype)), "a finite rate");
-    const bool on_tensor_units = gpu.tensor[dtype] > FlopsPerSecond();
     machine.matrix_peak[static_cast<std::size_t>(dtype)] = peak;
-    const double bf16 = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
+    const bool on_tensor_units = gpu.tensor[dtype] > FlopsPerSecond();
     machine.matrix_ceiling[static_cast<std::size_t>(dtype)] =
-        on_tensor_units && bf16 > 0 ? peak * tensor_ceiling(gpu, machine.gddr, bf16, voltage.chosen) / bf16 : peak;
-    if (dtype == DType::kBf16 && on_tensor_units) {
-      machine.ceiling_doubt = std::log(tensor_ceiling(gpu, machine.gddr, bf16, voltage.most) /
-                                       tensor_ceiling(gpu, machine.gddr, bf16, voltage.least)) /
-                              2;
-    }
+        on_tensor_units && half_rate > 0 ? peak * chosen / half_rate : peak;
     fastest = std::max(fastest, peak);
   }
   // Special function units: twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer

@@ -84,8 +84,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
           over([&](const Operator& op) { return clock.experts_on(op); }));
     }
   }
-  if (const double imbalance = scenario.plan.expert_imbalance.value;
-      scenario.model.moe && imbalance > 1 && !(scenario.plan.expert_capacity.value > 0)) {
+  if (const double imbalance = busiest_over_mean(scenario.plan); scenario.model.moe && imbalance > 1) {
     Scenario even = alone;
     even.plan.expert_imbalance = {};
     found.push_back({"busiest experts",

@@ -478,9 +478,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
 
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks) {
   TrainingConstants constants = scenario.constants;
-  if (!(scenario.plan.expert_capacity.value > 0)) {  // padded experts are even
-    constants.experts = std::max(1.0, constants.experts / std::max(1.0, scenario.plan.expert_imbalance.value));
-  }
+  constants.experts = std::max(1.0, constants.experts / busiest_over_mean(scenario.plan));
   return TrainingClock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, constants);
 }
 

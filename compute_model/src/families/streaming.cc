@@ -75,8 +75,9 @@ RowKernel normalization_kernel(const Machine& machine, const Normalization& op, 
   return {1 + missed / 2, rows * clocks / machine.sms};
 }
 
-double row_seconds(const Machine& machine, const RowKernel& kernel, double least) {
-  return std::hypot(machine.memory_seconds(kernel.passes * least), kernel.clocks / machine.clock_rate);
+Tiled row_times(const Machine& machine, const RowKernel& kernel, double least) {
+  const double compute = kernel.clocks / machine.clock_rate, memory = machine.memory_seconds(kernel.passes * least);
+  return {.compute = compute, .memory = memory, .seconds = std::hypot(memory, compute)};
 }
 
 namespace {
@@ -98,12 +99,7 @@ Estimate streamed(const Machine& machine, double traffic, const Tiled& kernel, s
 
 Estimate estimate_rows(const Machine& machine, const RowKernel& kernel, double least, std::string_view method,
                        Steps& steps) {
-  const double traffic = kernel.passes * least;
-  return streamed(machine, traffic,
-                  {.compute = kernel.clocks / machine.clock_rate,
-                   .memory = machine.memory_seconds(traffic),
-                   .seconds = row_seconds(machine, kernel, least)},
-                  method, steps);
+  return streamed(machine, kernel.passes * least, row_times(machine, kernel, least), method, steps);
 }
 
 Estimate estimate_streaming(const Machine& machine, double traffic, double flops, DType dtype, std::string_view method,

@@ -160,6 +160,13 @@ constexpr Library loss_library_of(const ParallelPlan& plan) {
 constexpr bool shards_gradients(const ParallelPlan& plan) { return plan.zero >= ZeroStage::kGradients; }
 // ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
 constexpr bool shards_weights(const ParallelPlan& plan) { return plan.zero == ZeroStage::kParameters; }
+constexpr bool pads_experts(const ParallelPlan& plan) { return plan.expert_capacity.value > 0; }
+// Tokens of the busiest of the ranks that share a layer's experts over the mean: at most as many times as there are
+// ranks. Padded experts are even.
+constexpr double busiest_over_mean(const ParallelPlan& plan) {
+  const double ranks = static_cast<double>(plan.ep), asked = plan.expert_imbalance.value;
+  return pads_experts(plan) ? 1 : asked < ranks ? asked : ranks;
+}
 
 template <class Visitor, OrConst<ParallelPlan> Plan>
 void visit_fields(Visitor&& visit, Plan& plan) {

@@ -21,7 +21,7 @@ struct LocalExperts {
   explicit LocalExperts(const Shape& shape)
       : top_k(shape.model->moe->top_k),
         routed(copies_of_tokens(shape)),
-        imbalance(is_padded(shape) ? 1 : std::min(shape.plan->expert_imbalance.value, static_cast<double>(shape.ep))),
+        imbalance(busiest_over_mean(*shape.plan)),
         rows(std::llround(imbalance * static_cast<double>(rows_on_average(shape)))),
         experts(shape.model->moe->experts / shape.ep),
         ffn(shape.model->moe->expert_ffn / shape.etp),
@@ -32,12 +32,11 @@ struct LocalExperts {
         summed(one_copy ? rows : routed),
         gathered(bytes_of(shape, rows, shape.hidden) * units::B) {}
 
-  static bool is_padded(const Shape& shape) { return shape.plan->expert_capacity.value > 0; }
   // Of this rank's tokens: each expert's even share, or the places that it has for them.
   static std::int64_t copies_of_tokens(const Shape& shape) {
     const Experts& moe = *shape.model->moe;
     const std::int64_t all = shape.sharded_tokens * moe.top_k;
-    if (!is_padded(shape)) return all;
+    if (!pads_experts(*shape.plan)) return all;
     const double share = static_cast<double>(all) / static_cast<double>(moe.experts);
     return moe.experts * static_cast<std::int64_t>(std::ceil(share * shape.plan->expert_capacity.value));
   }
@@ -163,7 +162,7 @@ void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const Loca
 // product by itself (Megatron-Core, token_dispatcher.py, cuda_sync_point; deep_ep, Buffer.dispatch). Padded experts
 // have rows that are known beforehand (ibid., drop_and_pad: "no_sync").
 bool host_reads_counts(const Shape& shape) {
-  if (LocalExperts::is_padded(shape)) return false;
+  if (pads_experts(*shape.plan)) return false;
   return shape.ep > 1 || shape.plan->expert_products == ExpertProducts::kLoop;
 }
 

@@ -80,6 +80,7 @@ TEST(TrainingClock, ProductsOfExpertsTakeLonger) {
 // leaves 1.3 / 1.2. Experts that are padded to a capacity ignore the imbalance.
 TEST(TrainingClock, AnImbalanceIsAPartOfWhatExpertsTake) {
   Scenario scenario = *resolve(ScenarioSpec{}, Catalog::built_in());
+  scenario.plan.ep = 8;
   const auto experts = [&](double imbalance, double capacity) {
     scenario.plan.expert_imbalance.value = imbalance;
     scenario.plan.expert_capacity.value = capacity;
@@ -89,6 +90,8 @@ TEST(TrainingClock, AnImbalanceIsAPartOfWhatExpertsTake) {
   EXPECT_DOUBLE_EQ(experts(1.2, 0), 1.3 / 1.2);
   EXPECT_DOUBLE_EQ(experts(1.5, 0), 1);
   EXPECT_DOUBLE_EQ(experts(1.5, 1), 1.3);
+  scenario.plan.ep = 1;
+  EXPECT_DOUBLE_EQ(experts(1.5, 0), 1.3) << "one rank has all tokens";
 }
 
 // No step was published of boards with GDDR and of other vendors: theirs may be as slow as a benchmark, or twice as
