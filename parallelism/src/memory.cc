@@ -137,29 +137,40 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   const double whole_weights = plan.reshard ? whole_of(all.total(), layers.layer_parameters + layers.layer_frozen,
                                                        gathered, layers.largest_parameters + layers.largest_frozen)
                                             : all.total();
-  const double stored_weights = shards_weights(plan) ? updated_parameters(all, plan) + whole_weights : all.total();
-  used.weights = stored_weights * each.weight * units::B;
-  if (all.quantized > 0) {
-    // Operands of the products, plain and transposed, beside the stored weights or instead of them.
-    const double operands = 2 * shape.product_element - (plan.fp8_params ? each.weight : 0);
-    const double quantized = stored_weights * (all.quantized / all.total());
-    used.weights += quantized * operands * units::B;
-    if (detail) detail->cast_weights = quantized * 2 * shape.product_element * units::B;
-  }
-  if (detail && shards_weights(plan) && stored_weights > 0) {
-    detail->gathered_weights = used.weights * (whole_weights / stored_weights);
+  const double shared = shards_weights(plan) ? updated_parameters(all, plan) : 0;
+  const double whole_stored = shards_weights(plan) ? whole_weights : all.total();
+  // Shards in fp32 are master weights: the optimizer's, where there is one. Frozen ones have the weights' format.
+  const bool low = each.weight < size_of(DType::kFp32) / units::B;
+  const double trained_shard = !has_fp32_shards(plan) || !low     ? each.weight
+                               : plan.passes == Passes::kTraining ? 0
+                                                                  : size_of(DType::kFp32) / units::B;
+  // Operands of the products, beside the stored weights or instead of them. Weights that are gathered in another format
+  // are cast for one pass, and their shards are not.
+  const bool for_a_pass = shards_weights(plan) && !plan.fp8_params;
+  const double quantized = all.total() > 0 ? all.quantized / all.total() : 0;
+  const double cast = quantized * (for_a_pass ? shape.product_element : operand_bytes(shape));
+  const double added = cast - (plan.fp8_params ? quantized * each.weight : 0);
+  const double gathered_bytes = whole_stored * (each.weight + added);
+  used.weights = (gathered_bytes + (shared > 0 ? updated * trained_shard + (shared - updated) * each.weight : 0) +
+                  (for_a_pass ? 0 : shared * added)) *
+                 units::B;
+  if (detail) {
+    detail->cast_weights = (whole_stored + (for_a_pass ? 0 : shared)) * cast * units::B;
+    if (shards_weights(plan)) detail->gathered_weights = gathered_bytes * units::B;
   }
   if (plan.passes == Passes::kForward) return;
   if (shards_gradients(plan)) {
-    used.gradients = updated * gradient_size(plan, shape.dtype) + whole * each.weight * units::B;
+    const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);
+    used.gradients = updated * sum + whole * each.weight * units::B;
     if (detail) detail->whole_gradients = whole * each.weight * units::B;
   } else {
     used.gradients = held.total() * gradient_size(plan, shape.dtype);
-    // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over.
+    // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over, FSDP2
+    // layer by layer (to_accumulated_grad_if_needed).
     if (plan.grad_accumulation == GradAccumulation::kFp32) {
-      const Bytes low = held.total() * each.weight * units::B;
-      used.gradients += low;
-      if (detail) detail->unsummed_gradients = low;
+      const Bytes unsummed = (is_whole_in_passes(plan) ? whole : held.total()) * each.weight * units::B;
+      used.gradients += unsummed;
+      if (detail) detail->unsummed_gradients = unsummed;
     }
   }
   if (plan.passes == Passes::kTraining) {

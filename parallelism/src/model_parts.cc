@@ -23,11 +23,11 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.account_loss = kDefault.account_loss;
   // Of ZeRO, only whether gradients are accumulated in the products.
   key.plan.zero = shards_gradients(plan) ? ZeroStage::kGradients : kDefault.zero;
+  key.plan.zero_library = kDefault.zero_library;
   key.plan.shard = kDefault.shard;
   key.plan.reshard = kDefault.reshard;
   key.plan.prefetch = kDefault.prefetch;
   key.plan.fp8_params = kDefault.fp8_params;
-  key.plan.delayed_scaling = kDefault.delayed_scaling;
   key.plan.optimizer_state = kDefault.optimizer_state;
   key.plan.offload_optimizer = kDefault.offload_optimizer;
   key.plan.offload_activations = kDefault.offload_activations;

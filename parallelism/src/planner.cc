@@ -39,7 +39,8 @@ class StepPlanner {
         positions_(passes_.positions()),
         runs_(positions_),
         gathers_(parts_.parts.size()),
-        reductions_(parts_.parts.size()) {
+        reductions_(parts_.parts.size()),
+        unpackings_(parts_.parts.size()) {
     program_.fragments = parts_.fragments;
   }
 
@@ -84,9 +85,14 @@ class StepPlanner {
 
  private:
   DType gradient_type() const { return sums_in_fp32(plan_.grad_accumulation) ? DType::kFp32 : shape_.dtype; }
+  // Whether weights are gathered in the products' format. Where factors follow small blocks, both copies of a weight
+  // are cast from 16 bits when they have come (Megatron-Core, --reuse-grad-buf-for-mxfp8-param-ag).
+  bool gathers_casts() const {
+    return plan_.fp8_params && (shape_.precision == Precision::kFp8 || shape_.precision == Precision::kFp8Block);
+  }
   // Of a weight as it is gathered, the mean of `held`.
   Bytes weight_size(const RankParameters& held) const {
-    const double quantized = plan_.fp8_params && held.total() > 0 ? held.quantized / held.total() : 0;
+    const double quantized = gathers_casts() && held.total() > 0 ? held.quantized / held.total() : 0;
     return (shape_.element * (1 - quantized) + shape_.product_element * quantized) * units::B;
   }
   const StagePasses::Stage& passes_of_stage() const { return passes_.stages[static_cast<std::size_t>(stage_)]; }
@@ -341,17 +347,18 @@ class StepPlanner {
   bool runs_layer_by_layer() const { return shards_gradients(plan_) || plan_.offload_activations > 0; }
 
   // A pass through one part, and what runs beside it: gathering of one part's weights, reduction of another's
-  // gradients, activations of a third to the host or from there.
+  // gradients, activations of a third to the host or from there. Before it, what makes operands of weights that were
+  // gathered.
   struct Beside {
     std::optional<FragmentId> kernels = {};
-    std::optional<Part> gathers = {}, reduces = {}, stores = {}, loads = {};
+    std::optional<Part> gathers = {}, reduces = {}, stores = {}, loads = {}, unpacks = {};
     friend bool operator==(const Beside&, const Beside&) = default;
   };
   FragmentId with(const Beside& beside) {
     const auto known =
         std::find_if(beside_.begin(), beside_.end(), [&](const auto& each) { return each.first == beside; });
     if (known != beside_.end()) return known->second;
-    const auto& [kernels, gathers, reduces, stores, loads] = beside;
+    const auto& [kernels, gathers, reduces, stores, loads, unpacks] = beside;
     Fragment made;
     const auto add = [&](Stream stream, WorkId work, std::initializer_list<std::int32_t> after) {
       const auto first = static_cast<std::uint32_t>(made.dependencies.size());
@@ -375,13 +382,21 @@ class StepPlanner {
     if (reduces) {
       const RankParameters& parameters = parts_[*reduces].parameters;
       share = std::max<std::int64_t>(1, static_cast<std::int64_t>(updated_parameters(parameters, plan_)));
-      // Gradients of many tensors become one buffer.
-      const Bytes buffer = parameters.total() * size_of(shape_.dtype);
-      last_kernel = add(Stream::kCompute,
-                        works_.intern({"gradients.pack", Category::kBackward, Operator{Copy{buffer}, shape_.dtype}}),
-                        {kEntry, kPreviousKernel});
+      // Gradients of many tensors become one buffer in the format of their sum.
+      const auto count = static_cast<std::int64_t>(parameters.total());
+      last_kernel = add(
+          Stream::kCompute,
+          works_.intern({"gradients.pack", Category::kBackward,
+                         Operator{Elementwise{"pack", count, 1, size_of(gradient_type()) / size_of(shape_.dtype), 0},
+                                  shape_.dtype}}),
+          {kEntry, last_kernel});
       for (const WorkId work : reductions_of(*reduces)) {
         collective = add(Stream::kShardedWeights, work, {kEntry, last_kernel});
+      }
+    }
+    if (unpacks) {
+      for (const WorkId work : unpacking_of(*unpacks)) {
+        last_kernel = add(Stream::kCompute, work, {kEntry, last_kernel});
       }
     }
     if (kernels) append(program_.fragments[index(*kernels)], last_kernel, made);
@@ -436,6 +451,10 @@ class StepPlanner {
       if (!gathers || i >= layers.size() || layers[i].layer < 0) return std::nullopt;
       return layers[i].part;
     };
+    const auto unpacked = [&](std::size_t i) {
+      const std::optional<Part> part = gathered(i);
+      return part && !unpacking_of(*part).empty() ? part : std::nullopt;
+    };
     const std::int64_t first_layer = layers_[place(pass.chunk).position].first;
     const auto offloaded = [&](std::size_t i) -> std::optional<Part> {
       if (i >= layers.size() || layers[i].part < Part::kLayers) return std::nullopt;
@@ -457,6 +476,9 @@ class StepPlanner {
       for (const Run& run : layers) {
         if (run.layer < 0) emit(with({.gathers = run.part}), -1);
       }
+      for (const Run& run : layers) {
+        if (run.layer < 0 && !unpacking_of(run.part).empty()) emit(with({.unpacks = run.part}), -1);
+      }
     }
     if (const auto first = gathered(0); first && plan_.prefetch > 0) {
       emit(with({.gathers = first}), -1);
@@ -476,7 +498,8 @@ class StepPlanner {
                                     .gathers = next,
                                     .reduces = to_reduce,
                                     .stores = to_store,
-                                    .loads = loads ? offloaded(i + 1) : std::nullopt});
+                                    .loads = loads ? offloaded(i + 1) : std::nullopt,
+                                    .unpacks = unpacked(i)});
       emit(i == last ? agreed(work, pass.kind) : work, run.layer);
       to_reduce.reset();
       if (reduces && parts_[run.part].parameters.total() > 0) to_reduce = run.part;
@@ -563,6 +586,29 @@ class StepPlanner {
   std::span<const WorkId> reductions_of(Part part) {
     std::optional<std::vector<WorkId>>& known = reductions_[static_cast<std::size_t>(part)];
     if (!known) known = interned(reduction_items(parts_[part].parameters));
+    return *known;
+  }
+
+  // What a pass does with the weights of a part that it gathered: FSDP2 copies them out of the buffer, and operands in
+  // the products' format are cast from it, for this pass alone. The casts of a pass are not kept, because the weights
+  // are not (torchao, float8 training; TransformerEngine with FSDP).
+  std::span<const WorkId> unpacking_of(Part part) {
+    std::optional<std::vector<WorkId>>& known = unpackings_[static_cast<std::size_t>(part)];
+    if (known) return *known;
+    std::vector<WorkItem> items;
+    RankParameters weights = parts_[part].parameters;
+    weights += parts_[part].frozen;
+    if (plan_.zero_library == ZeroLibrary::kFsdp2 && weights.total() > 0) {
+      items.push_back(
+          {"weights.unpack", Category::kForward, Operator{Copy{weights.total() * weight_size(weights)}, shape_.dtype}});
+    }
+    if (const auto casts = static_cast<std::int64_t>(weights.quantized); casts > 0 && !plan_.fp8_params) {
+      items.push_back({"weights.quantize", Category::kForward,
+                       Operator{Elementwise{"quantize", casts, blocks::finds_largest(shape_) ? 2.0 : 1.0,
+                                            shape_.product_element / shape_.element, 2},
+                                shape_.dtype}});
+    }
+    known = interned(std::move(items));
     return *known;
   }
 
@@ -749,14 +795,18 @@ class StepPlanner {
     // above its limit; torch.nn.utils.clip_grad_norm_ and DeepSpeed, unscale_and_clip_grads, always).
     body.push_back(run_of(kernel("optimizer.clip", count, Elementwise{"scale", count, 1, 1, 1}, DType::kFp32)));
     update(owned, body);
-    // Operands of the next step's products, plain and transposed, or the share that is gathered.
-    const double operands = held.quantized * (shards_weights(plan_) || plan_.fp8_params ? owned / held.total() : 1);
+    // Operands of the next step's products, with their transposes, or the share that is gathered.
+    const bool each_pass = shards_weights(plan_) && !plan_.fp8_params;  // casts what it gathered
+    const double operands = each_pass ? 0 : held.quantized * (gathers_casts() ? owned / held.total() : 1);
     if (const auto elements = static_cast<std::int64_t>(operands); elements > 0) {
-      const double written = 2 * shape_.product_element / shape_.element;
-      body.push_back(run_of(kernel("optimizer.quantize_weights", elements,
-                                   Elementwise{"quantize", elements, 1, written, 2}, shape_.dtype)));
+      const double written = operand_bytes(shape_) / shape_.element;
+      body.push_back(run_of(kernel(
+          "optimizer.quantize_weights", elements,
+          Elementwise{"quantize", elements, blocks::finds_largest(shape_) ? 2.0 : 1.0, written, 2}, shape_.dtype)));
     }
     if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(interned(gather_items(held)), -1, body);
+    // PyTorch's own optimizers drop their gradients (zero_grad, set_to_none).
+    if (has_fp32_shards(plan_)) return;
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
@@ -866,8 +916,8 @@ class StepPlanner {
   std::vector<Agreed> agreed_;
   std::vector<std::string_view> agreeing_;  // axes of a stage's ranks
   std::vector<std::pair<Beside, FragmentId>> beside_;
-  std::vector<std::vector<Run>> runs_;                                    // by position, empty until asked for
-  std::vector<std::optional<std::vector<WorkId>>> gathers_, reductions_;  // by Part
+  std::vector<std::vector<Run>> runs_;  // by position, empty until asked for
+  std::vector<std::optional<std::vector<WorkId>>> gathers_, reductions_, unpackings_;  // by Part
 
   // Of the stage.
   std::int64_t stage_ = 0;

@@ -22,7 +22,7 @@ struct Shape {
   DType dtype;             // of activations and weights in memory
   Precision precision;     // of the layers' products
   double element;          // bytes of a stored activation or weight
-  double product_element;  // bytes of an operand of the layers' products
+  double product_element;  // bytes of an operand of the layers' products, with the scale factors of its blocks
   std::int64_t tp, cp, dp, ep, etp;
   bool sequence_parallel;  // false when tp is 1
   bool dropout;            // false in forward passes alone
@@ -66,6 +66,12 @@ struct RankParameters {
   friend bool operator==(const RankParameters&, const RankParameters&) = default;
 };
 
+// Bytes of a weight's operands in the products' format: of 8 bits with one factor for each tensor, the transpose only
+// where the GPU needs it; of block formats, a copy for each direction of the sum.
+inline double operand_bytes(const Shape& shape) {
+  const bool twice = shape.precision != Precision::kFp8 || shape.plan->fp8_transposes;
+  return (twice ? 2 : 1) * shape.product_element;
+}
 // Bytes of a summed gradient.
 Bytes gradient_size(const ParallelPlan& plan, DType dtype);
 // Of a rank's parameters, what its optimizer updates: its share under the distributed optimizer.

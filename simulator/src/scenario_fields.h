@@ -34,6 +34,10 @@ bool framework_has(const Scenario& scenario, const ParallelPlan& changed);
 
 // cp_inner where nobody has set it.
 std::int64_t usual_cp_inner(const Scenario& scenario);
+// Whether the GPU's 8-bit products need both operands with the reduced dimension innermost: Ada and Hopper do,
+// Blackwell of data centers does not (TransformerEngine, nvte_is_non_tn_fp8_gemm_supported: capability 10 and 11, not
+// 12).
+bool usual_fp8_transposes(const Scenario& scenario);
 
 template <class Visitor, OrConst<References> T>
 void visit_fields(Visitor&& visit, T& names) {

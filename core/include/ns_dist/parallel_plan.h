@@ -87,6 +87,14 @@ inline constexpr std::array<std::string_view, 3> kEnumeratorNames<TensorBlocking
 enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 3 };
 template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {"0", "1", "2", "3"};
+// Whose ZeRO-3 runs. Default: shards have the weights' format, beside master weights in fp32 (DeepSpeed). PyTorch's
+// FSDP and FSDP2 keep fp32 shards alone and gather them in low precision; FSDP gathers the weights of a layer as one
+// buffer, which the products read; FSDP2 copies each weight out of it (_fsdp_collectives.py,
+// foreach_all_gather_copy_out), and in a pipeline it gathers and reduces once a step (pipelining/stage.py,
+// backward_maybe_with_nosync).
+enum class ZeroLibrary { kDefault, kFsdp, kFsdp2 };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ZeroLibrary> = {"default", "fsdp", "fsdp2"};
 
 // What a step runs: forward and backward passes and the optimizer; both passes without an update, so that gradients
 // grow from step to step and weights stay; or forward passes alone, as an evaluation does, whose activations nothing
@@ -114,6 +122,7 @@ struct ParallelPlan {
   Imbalance expert_imbalance = {};  // tokens of the busiest of the ranks that share a layer's experts, over the mean
   CapacityFactor expert_capacity = {};  // rows of each expert, padded, over its even share; 0: as many as are routed
   ZeroStage zero = ZeroStage::kOptimizer;
+  ZeroLibrary zero_library = ZeroLibrary::kDefault;
   std::int64_t shard = 0;     // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
   bool reshard = true;        // ZeRO 3: the backward pass gathers weights again
   std::int64_t prefetch = 1;  // ZeRO 3: layers whose weights are gathered ahead
@@ -136,6 +145,7 @@ struct ParallelPlan {
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
   std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;           // weights are gathered and kept in the format of products
+  bool fp8_transposes = true;        // of fp8: operands are kept transposed, too, for products of another layout
   bool delayed_scaling = false;      // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   MomentType optimizer_state = MomentType::kFp32;
@@ -156,10 +166,23 @@ constexpr Library loss_library_of(const ParallelPlan& plan) {
   return plan.loss_library == Library::kDefault ? unnamed : plan.loss_library;
 }
 
+// ZeRO-3 that holds whole weights and sums of gradients from the first to the last pass of a step, as ZeRO-1 does.
+constexpr bool is_whole_in_passes(const ParallelPlan& plan) {
+  return plan.zero == ZeroStage::kParameters && plan.zero_library == ZeroLibrary::kFsdp2 && plan.pp > 1 &&
+         plan.passes == Passes::kTraining;
+}
 // ZeRO-2 and 3: each replica keeps a part of the summed gradients, so every backward pass reduces its gradients.
-constexpr bool shards_gradients(const ParallelPlan& plan) { return plan.zero >= ZeroStage::kGradients; }
+constexpr bool shards_gradients(const ParallelPlan& plan) {
+  return plan.zero >= ZeroStage::kGradients && !is_whole_in_passes(plan);
+}
 // ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
-constexpr bool shards_weights(const ParallelPlan& plan) { return plan.zero == ZeroStage::kParameters; }
+constexpr bool shards_weights(const ParallelPlan& plan) {
+  return plan.zero == ZeroStage::kParameters && !is_whole_in_passes(plan);
+}
+// ZeRO-3 whose shards are master weights in fp32, with gradients in fp32.
+constexpr bool has_fp32_shards(const ParallelPlan& plan) {
+  return plan.zero == ZeroStage::kParameters && plan.zero_library != ZeroLibrary::kDefault;
+}
 constexpr bool pads_experts(const ParallelPlan& plan) { return plan.expert_capacity.value > 0; }
 // Tokens of the busiest of the ranks that share a layer's experts over the mean: at most as many times as there are
 // ranks. Padded experts are even.
@@ -244,6 +267,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.order);
   visit({.name = "plan/zero", .help = "replicas share the optimizer state (1), gradients (2), weights (3, FSDP)"},
         plan.zero);
+  visit({.name = "plan/zero_library", .help = "whose ZeRO 3 runs", .in_reports = kUnlessDefault}, plan.zero_library);
   visit({.name = "plan/shard",
          .help = "replicas that share one copy of what ZeRO spreads (HSDP); 0: all",
          .least = 0,
@@ -339,6 +363,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kUnlessDefault},
         plan.fp8_params);
+  visit({.name = "plan/fp8_transposes",
+         .help = "fp8: operands are also kept transposed",
+         .default_text = "on; off on Blackwell with HBM",
+         .in_reports = kUnlessDefault},
+        plan.fp8_transposes);
   visit({.name = "plan/delayed_scaling",
          .help = "fp8: factors follow earlier passes' largest values, on which a stage's ranks agree after each pass",
          .in_reports = kUnlessDefault},

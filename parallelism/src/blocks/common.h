@@ -40,10 +40,16 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
 
 // Whether the layers' products run in another format than activations are stored in.
 inline bool is_quantized(const Shape& shape) { return quantizes(shape.precision); }
+// Whether a cast to that format reads a tensor twice: its factor follows its own largest value (TransformerEngine's
+// current scaling; NVFP4's factor of the whole tensor).
+inline bool finds_largest(const Shape& shape) {
+  return shape.precision == Precision::kNvFp4 || (shape.precision == Precision::kFp8 && !shape.plan->delayed_scaling);
+}
 // Appends a kernel that casts `elements` to the products' format, for the forward product and, transposed or with
-// factors along the other axis, for the weight gradient; nothing without quantization. `fused`: the kernel before
-// writes the first of the two.
-void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements, bool fused);
+// factors along the other axis, for the weight gradient; nothing without quantization. `behind_norm`: it alone reads
+// the output of a norm, which writes the cast itself or finds the largest value, as the recipe allows.
+void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
+              bool behind_norm);
 
 // The gradient of `parameters` weights in `calls`: the product ends with accumulation_epilogue, or a kernel of its own
 // adds it to the sum. add_to_sums: the kernel, whatever products do.

@@ -60,6 +60,10 @@ TEST(Memory, EightBitOperandsStandTwice) {
   const double all = model_parameters(model).total(), quantized = 2 * (4 * 512.0 * 512 + 3 * 512.0 * 1024);
   EXPECT_EQ(memory_budget(model, {}, training)->stages[0].weights / B, 2 * all + 2 * quantized);
   EXPECT_EQ(memory_budget(model, {.fp8_params = true}, training)->stages[0].weights / B, 2 * all);
+  // Blackwell needs no transposes, but factors of blocks do.
+  EXPECT_EQ(memory_budget(model, {.fp8_transposes = false}, training)->stages[0].weights / B, 2 * all + quantized);
+  EXPECT_EQ(memory_budget(model, {.fp8_transposes = false}, {8, 1, 512, Precision::kMxFp8})->stages[0].weights / B,
+            2 * all + 2 * quantized * 33 / 32);
 }
 
 // The host's part of the optimizer's 12 bytes leaves the GPU, and nothing else.

@@ -297,6 +297,73 @@ TEST(SharedWeights, ComeALayerAhead) {
   EXPECT_EQ(gathers, 3);
 }
 
+// PyTorch's FSDP2 in a pipeline moves weights and gradients once a step, however many microbatches there are
+// (pipelining/stage.py, backward_maybe_with_nosync); without a pipeline in each pass, as others do. It copies each
+// layer out of the buffer in which it came, and it packs gradients in the format of their sum.
+TEST(SharedWeights, OfFsdp2) {
+  const Model model = llama(4, 512, 8, 8, 1024);
+  const Training training{32, 2, 256, Precision::kBf16};
+  ParallelPlan plan{.dp = 8,
+                    .zero = ZeroStage::kParameters,
+                    .zero_library = ZeroLibrary::kFsdp2,
+                    .grad_accumulation = GradAccumulation::kFp32};
+  Traffic traffic = traffic_of(model, plan, training);
+  EXPECT_EQ(traffic.count["weights.all_gather"], 2 * (2 * 4 + 2));  // embedding and loss forward only
+  EXPECT_EQ(traffic.count["weights.unpack"], traffic.count["weights.all_gather"]);
+  EXPECT_EQ(traffic.count.count("optimizer.zero_gradients"), 0u);
+  const auto graph = plan_step(model, plan, training);
+  for (const WorkItem& item : graph->works()) {
+    if (item.name != "gradients.pack") continue;
+    EXPECT_EQ(std::get<Elementwise>(std::get<Operator>(item.work).kind).outputs, 2);
+  }
+  plan.zero_library = ZeroLibrary::kFsdp;
+  traffic = traffic_of(model, plan, training);
+  EXPECT_EQ(traffic.count["weights.all_gather"], 2 * (2 * 4 + 2));
+  EXPECT_EQ(traffic.count.count("weights.unpack"), 0u);
+
+  plan.zero_library = ZeroLibrary::kFsdp2;
+  plan.dp = 4;
+  plan.pp = 2;
+  traffic = traffic_of(model, plan, training);
+  const double all = padded_parameters(model);
+  EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
+  EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * all, 1);
+  plan.zero_library = ZeroLibrary::kDefault;
+  EXPECT_GT(traffic_of(model, plan, training).bytes["gradients.reduce_scatter"], 4 * 4 * all - 1);  // microbatches
+}
+
+// Each pass casts the weights that it gathered in 16 bits, in one layout, and nothing is cast at the end of the step.
+// Weights that are gathered in 8 bits were cast by the rank that updates them; where blocks have factors, all come in
+// 16 bits and are cast by every rank.
+TEST(SharedWeights, AreCastWhereTheyCome) {
+  const Model model = llama(4, 512, 8, 8, 1024);
+  const double quantized = 4 * (4 * 512.0 * 512 + 3 * 512.0 * 1024);
+  const auto casts = [&](const ParallelPlan& plan, Precision precision) {
+    std::map<std::string, double> elements;
+    const auto graph = plan_step(model, plan, {32, 2, 256, precision});
+    EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
+    for (std::uint32_t n = 0; graph && n < graph->node_count(); ++n) {
+      const WorkItem& item = graph->work_of(NodeId{n});
+      if (item.name != "weights.quantize" && item.name != "optimizer.quantize_weights") continue;
+      elements[item.name] += static_cast<double>(std::get<Elementwise>(std::get<Operator>(item.work).kind).elements);
+    }
+    return elements;
+  };
+  using ::testing::ElementsAre;
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters};
+  EXPECT_THAT(casts(plan, Precision::kFp8), ElementsAre(std::pair("weights.quantize", 2 * 2 * quantized)));
+  plan.fp8_params = true;
+  EXPECT_THAT(casts(plan, Precision::kFp8), ElementsAre(std::pair("optimizer.quantize_weights", quantized / 8)));
+  plan.zero = ZeroStage::kOptimizer;
+  EXPECT_THAT(casts(plan, Precision::kFp8), ElementsAre(std::pair("optimizer.quantize_weights", quantized / 8)));
+  EXPECT_THAT(casts(plan, Precision::kMxFp8), ElementsAre(std::pair("optimizer.quantize_weights", quantized)));
+  const auto gathered = [&](Precision precision) {
+    return traffic_of(model, plan, {32, 2, 256, precision}).bytes.at("weights.all_gather");
+  };
+  EXPECT_NEAR(gathered(Precision::kMxFp8), 2 * padded_parameters(model), 1);
+  EXPECT_NEAR(gathered(Precision::kFp8), 2 * padded_parameters(model) - quantized, 1);
+}
+
 // DualPipe's stages hold the model twice. Both holders of a part sum the share of its gradients that they update.
 TEST(SharedWeights, OfDualPipeAreSummedByTheirShares) {
   const Model model = llama(4, 512, 8, 8, 1024);
@@ -320,6 +387,31 @@ TEST(SharedWeights, LeaveAnEighthOfTheState) {
   EXPECT_NEAR(state(ZeroStage::kOptimizer), all * (6 + 12 / 8.0), 1);
   EXPECT_NEAR(state(ZeroStage::kGradients), all * (2 + 16 / 8.0) + whole * 2, 1);
   EXPECT_NEAR(state(ZeroStage::kParameters), all * 18 / 8.0 + whole * 4, 1);
+}
+
+// PyTorch's FSDP: a shard has weight, gradient and two moments in fp32. In a pipeline, FSDP2 holds whole weights and
+// whole sums of gradients in fp32, and the bf16 gradients of two layers, embedding and loss.
+TEST(SharedWeights, OfFsdpAreTheMasterWeights) {
+  const Model model = llama(64, 512, 8, 8, 1024);
+  const Training training{32, 1, 256, Precision::kBf16};
+  const double layer = parameters_of(layer_block(Shape(model, ParallelPlan{}, training), LayerKind{})).total();
+  const double all = padded_parameters(model), whole = all - 64 * layer + 2 * layer;
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp};
+  const auto state = [&](std::size_t stage) {
+    const StageMemory memory = memory_budget(model, plan, training)->stages[stage];
+    return (memory.weights + memory.gradients + memory.optimizer) / B;
+  };
+  EXPECT_NEAR(state(0), all * 16 / 8.0 + whole * 4, 1);
+  plan.passes = Passes::kForward;
+  EXPECT_NEAR(state(0), all * 4 / 8.0 + whole * 2, 1);
+  plan = {.pp = 2,
+          .dp = 4,
+          .zero = ZeroStage::kParameters,
+          .zero_library = ZeroLibrary::kFsdp2,
+          .grad_accumulation = GradAccumulation::kFp32};
+  const double table = 512.0 * static_cast<double>((model.vocabulary + 127) / 128 * 128);
+  const double first = 32 * layer + table;
+  EXPECT_NEAR(state(0), first * (2 + 4 + 12 / 4.0) + (2 * layer + table) * 2, 1);
 }
 
 // 16 experts over the 8 ranks of tp 2 x dp 4, one rank each: neighbors first, tensor-parallel ranks among them.
@@ -351,7 +443,7 @@ TEST(ExpertTensorParallelism, TakesTheRanksOfOneStage) {
 TEST(EightBits, ANormCastsWhatOneProductReads) {
   using ::testing::ElementsAre;
   using ::testing::IsEmpty;
-  const ParallelPlan plan;
+  const ParallelPlan plan{.delayed_scaling = true};
   const Training training{8, 1, 256, Precision::kFp8};
   const auto transposed = [](const Block& block) {
     std::vector<std::string> names;
@@ -394,6 +486,38 @@ TEST(EightBits, ANormCastsWhatOneProductReads) {
   Training predicted = training;
   predicted.mtp = true;
   EXPECT_THAT(transposed(prediction_block(Shape(model, plan, predicted))), ElementsAre("attention.qkv"));
+}
+
+// Elements that a cast reads and writes, of 2 bytes. Delayed factors: the norm has cast, so 8 bits are transposed; what
+// is no norm's output is read once. Current factors: the largest value is found first, by the norm or by reading twice.
+// Blackwell reads either layout of 8 bits with one factor, and needs no second copy; factors of blocks follow the
+// direction of the sum, so each direction has one: a byte for 32 elements, or four for 128.
+TEST(EightBits, CastsFollowTheRecipe) {
+  using ::testing::ElementsAre;
+  using ::testing::IsEmpty;
+  const Model model = llama(2, 512, 8, 8, 1024);
+  const auto casts = [&](const char* name, Precision precision, bool delayed, bool transposes) {
+    const ParallelPlan plan{.fp8_transposes = transposes, .delayed_scaling = delayed};
+    std::vector<std::pair<double, double>> all;  // forward
+    const Block block = layer_block(Shape(model, plan, {8, 1, 256, precision}), LayerKind{});
+    for (const Call& call : step_named(block, name).forward) {
+      const auto* op = std::get_if<Operator>(&call.what);
+      const auto* kernel = op != nullptr ? std::get_if<Elementwise>(&op->kind) : nullptr;
+      if (kernel != nullptr) all.emplace_back(kernel->inputs, kernel->outputs);
+    }
+    return all;
+  };
+  const auto pair = [](double reads, double writes) { return ElementsAre(std::pair(reads, writes)); };
+  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, true, true), pair(0.5, 0.5));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, true, true), pair(1, 1));
+  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, true, false), IsEmpty());
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, true, false), pair(1, 0.5));
+  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, false, true), pair(1, 1));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, false, true), pair(2, 1));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, false, false), pair(2, 0.5));
+  EXPECT_THAT(casts("mlp.fc1", Precision::kMxFp8, false, false), pair(1, 33.0 / 32));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8Block, false, false), pair(1, 33.0 / 32));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kNvFp4, false, false), pair(2, 0.5 + 1.0 / 16));
 }
 
 TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
