@@ -513,9 +513,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
 }
 
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks) {
-  TrainingConstants constants = scenario.constants;
-  constants.experts = std::max(1.0, constants.experts / busiest_over_mean(scenario.plan));
-  return TrainingClock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, constants);
+  return TrainingClock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, scenario.constants);
 }
 
 }  // namespace ns_dist
