@@ -284,7 +284,7 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
     app.parse(std::move(reversed));
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
+    std::fputs(app.help("ns-dist").c_str(), stdout);
     return kAnswered;
   } catch (const CLI::ExtrasError&) {
     const std::vector<std::string> extras = app.remaining();

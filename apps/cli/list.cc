@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "arguments.h"
 #include "commands.h"
@@ -86,13 +87,13 @@ int list_command(int argc, const char* const* argv) {
   std::vector<std::string> names;
   names.reserve(kListings.size());
   for (const Listing& listing : kListings) names.emplace_back(listing.name);
-  std::string what;
+  std::optional<std::string> what;
   bool json = false;
   app.add_option("what", what, fmt::format("{}", fmt::join(names, ", ")))->type_name("");
   app.add_flag("--json", json, "print a JSON array of {id, text}");
   if (const auto done = parse(app, argc, argv)) return *done;
 
-  if (what.empty()) {
+  if (!what) {
     std::vector<ListRow> rows;
     rows.reserve(kListings.size());
     for (const Listing& listing : kListings) rows.push_back({std::string(listing.name), std::string(listing.summary)});
@@ -100,15 +101,15 @@ int list_command(int argc, const char* const* argv) {
     return kAnswered;
   }
   for (const Listing& listing : kListings) {
-    if (listing.name != what) continue;
+    if (listing.name != *what) continue;
     const auto rows = listing.rows();
     if (!rows) return report_error(rows.error());
     std::fputs(rendered(*rows, json).c_str(), stdout);
     return kAnswered;
   }
-  const std::string near = nearest_name(what, names);
+  const std::string near = nearest_name(*what, names);
   return report_error({ErrorCode::kUsage,
-                       fmt::format("nothing called \"{}\" can be listed", what),
+                       fmt::format("nothing called \"{}\" can be listed", *what),
                        "list",
                        fmt::format("one of {}", fmt::join(names, ", ")),
                        did_you_mean(near),

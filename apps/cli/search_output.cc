@@ -55,6 +55,13 @@ std::string no_plan(const SearchCase& found) {
   if (!lacks_memory(found.result)) {
     const auto most = most_frequent(found.result);
     if (most == found.result.infeasible.end()) return "no plan is possible";
+    if (const auto least = found.result.least_sequences; least && most->first == "training/global_batch") {
+      return fmt::format(
+          "no plan is possible: --global-batch must be a multiple of --micro-batch x --dp, which is at least {} with "
+          "the values that are tried{}\n  what may be possible: another --global-batch, fewer GPUs, or larger --tp, "
+          "--cp or --pp",
+          with_commas(*least), as_in(found.result, most->first));
+    }
     return fmt::format("no plan is possible, most because of {}{}", with_flags(most->first),
                        as_in(found.result, most->first));
   }

@@ -12,7 +12,7 @@
 namespace ns_dist::cli {
 namespace {
 
-constexpr std::size_t kMostLines = 40;  // without the rows of --sensitivity and --what-if
+constexpr std::size_t kMostLines = 40;
 constexpr std::size_t kMostWarnings = 4;
 constexpr std::size_t kMostImprovements = 3;
 constexpr std::size_t kMostHotspots = 3;
@@ -172,6 +172,9 @@ ShownRows rows_that_fit(std::size_t above, const Report& report) {
   const auto too_many = [&] {
     std::size_t lines = above + kHeading + rows.hotspots;
     if (changes > 0) lines += kHeading + changes;
+    for (const auto* asked : {&report.sensitivity, &report.what_if}) {
+      if (!asked->empty()) lines += kHeading + asked->size();
+    }
     if (all > 0) lines += kHeading + rows.warnings + (rows.warnings < all ? 1 : 0);
     return lines > kMostLines;
   };

@@ -66,6 +66,14 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
       all.mistakes.insert(all.mistakes.end(), suite.mistakes.begin(), suite.mistakes.end());
       all.rows += suite.rows;
     }
+    if (!collections.empty() && all.rows == 0) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("no published run of {} is chosen", request.data.string()),
+                   "--data",
+                   "a file with rows",
+                   "--publication and --rows choose some of them",
+                   {}});
+    }
     if (!collections.empty()) return all;
   }
   std::vector<PublishedRuns> publications;

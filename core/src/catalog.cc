@@ -259,7 +259,9 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     known.push_back(entry.id);
   }
   if (kind == CatalogKind::kModel) {
-    if (auto folder = find(kind, std::string(reference) + "/"); folder) return folder;
+    std::error_code status;
+    const bool is_folder = std::filesystem::is_directory(reference, status);
+    if (auto folder = find(kind, std::string(reference) + "/"); folder || is_folder) return folder;
   }
   const std::string near = nearest_name(wanted, known);
   return fail({ErrorCode::kNotFound,

@@ -80,7 +80,8 @@ std::vector<Error> check_shape(const Model& model) {
     errors.push_back({ErrorCode::kInvalidInput, std::move(message), key, std::move(expected), "", {}});
   };
   if (model.heads > 0 && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
-    note("kv_heads", fmt::format("{} does not divide {} heads", model.kv_heads, model.heads));
+    note("kv_heads", fmt::format("{} does not divide {} heads", model.kv_heads, model.heads),
+         fmt::format("a divisor of {}", model.heads));
   }
   if (model.moe) {
     const Experts& moe = *model.moe;

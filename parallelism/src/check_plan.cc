@@ -83,10 +83,12 @@ class TensorParts {
     const bool scans = model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace);
     add(scans, scans ? model.state_space->heads : 0, "the {} Mamba-2 heads of {}");
     add(training.mtp, model.hidden, "the hidden size {} of multi-token prediction of {}");
+    without_tokens_ = count_;
     add(plan.sequence_parallel, training.sequence, "the {} tokens of a sequence, which sequence parallelism does");
   }
 
-  // Every refusal names the nearest degrees that suit everything.
+  // Every refusal names the nearest degrees that suit everything, and where tokens alone do not suit, that they need
+  // not be divided.
   void check(Checker& check) const {
     const std::int64_t tp = plan_.tp;
     std::string hint;
@@ -114,23 +116,30 @@ class TensorParts {
     if (model_.mla || model_.kv_heads == model_.heads || tp > model_.heads) return true;
     return model_.kv_heads % tp == 0 || tp % model_.kv_heads == 0;
   }
-  bool suits(std::int64_t tp) const {
+  bool suits(std::int64_t tp) const { return suits(tp, count_); }
+  // The first `parts` of all.
+  bool suits(std::int64_t tp, std::uint32_t parts) const {
     const auto divides = [tp](const Part& part) { return part.whole % tp == 0; };
-    if (!std::all_of(parts_.begin(), parts_.begin() + count_, divides) || !suits_keys(tp)) return false;
+    if (!std::all_of(parts_.begin(), parts_.begin() + parts, divides) || !suits_keys(tp)) return false;
     return !model_.moe || (plan_.etp > 0 ? tp % plan_.etp == 0 : model_.moe->expert_ffn % tp == 0);
   }
   std::string nearest() const {
     std::int64_t below = std::min(plan_.tp, model_.heads), above = plan_.tp;
     while (below > 1 && !suits(below)) --below;
     while (above <= model_.heads && !suits(above)) ++above;
-    return above <= model_.heads ? fmt::format("use plan/tp={} or plan/tp={}", below, above)
-                                 : fmt::format("use plan/tp={}", below);
+    std::string use = above <= model_.heads ? fmt::format("use plan/tp={} or plan/tp={}", below, above)
+                                            : fmt::format("use plan/tp={}", below);
+    // Ranks that share an expert's tokens need sequence parallelism.
+    const bool shares_tokens = model_.moe && expert_tp(plan_) < plan_.tp;
+    if (!suits(plan_.tp) && suits(plan_.tp, without_tokens_) && !shares_tokens)
+      use += ", or plan/sequence_parallel=off";
+    return use;
   }
 
   const Model& model_;
   const ParallelPlan& plan_;
   std::array<Part, 5> parts_{};
-  std::uint32_t count_ = 0;
+  std::uint32_t count_ = 0, without_tokens_ = 0;
 };
 
 // Mamba-2 layers.

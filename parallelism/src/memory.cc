@@ -65,6 +65,7 @@ struct StageChunks {
   double losses = 0;                              // kept by the losses of one microbatch
   double logged = 0;                              // by its metrics, when its backward pass is over
   double under_way = 0;                           // of layers that the host keeps: those on their way, or in use
+  std::vector<ChunkBytes> away;                   // layers that the host keeps, in place of bytes; empty where none
 };
 
 // Layers whose weights or activations are on a GPU at one time where they are elsewhere otherwise: the one that
@@ -103,7 +104,11 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           const std::int64_t away = std::clamp<std::int64_t>(shape.plan->offload_activations - before, 0, run.count);
           held -= away;
           add(chunk, {0, part.kept.after_input_gradient}, away);
-          if (away > 0) stage.under_way = std::max(stage.under_way, kLayersUnderWay * part.kept.after_forward);
+          if (away > 0) {
+            stage.under_way = std::max(stage.under_way, kLayersUnderWay * part.kept.after_forward);
+            stage.away.resize(stage.chunks.size());
+            stage.away[static_cast<std::size_t>(direction[position].chunk)].after_forward += static_cast<double>(away);
+          }
         }
         add(chunk, part.kept, held);
         if (run.part == Part::kEmbedding) continue;
@@ -223,6 +228,13 @@ Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, c
   held.trained = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts);
   held.frozen = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts, &ModelPart::frozen);
   held.kept = held.by_stage(*held.parts);
+  // No more are under way than there are.
+  for (std::size_t stage = 0; stage < held.kept.size(); ++stage) {
+    StageChunks& kept = held.kept[stage];
+    if (kept.away.empty()) continue;
+    kept.away.resize(kept.chunks.size());
+    kept.under_way *= std::min(1.0, most_held(held.pipeline.passes->orders[stage], kept.away) / kLayersUnderWay);
+  }
   return held;
 }
 

@@ -25,6 +25,18 @@ std::int64_t period_of(const Cluster& cluster) {
   return period;
 }
 
+// A work that is a product of experts, with even groups: of `busiest` times the mean's rows.
+std::optional<WorkItem> with_even_groups(const WorkItem& item, double busiest) {
+  const auto* op = std::get_if<Operator>(&item.work);
+  const auto* product = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
+  if (product == nullptr || !(busiest > 1)) return std::nullopt;
+  GroupedGemm even = *product;
+  even.rows = std::max<std::int64_t>(1, std::llround(static_cast<double>(product->rows) / busiest));
+  WorkItem changed = item;
+  changed.work = Operator{even, op->dtype};
+  return changed;
+}
+
 }  // namespace
 
 // The ranks between which a message runs, in stage representatives.
@@ -122,6 +134,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const std::int64_t period = period_of(scenario.cluster);
   const Rank stage_stride = program.mesh.stride("pp");
   const TrainingClock clock = training_clock(scenario, program.mesh.ranks());
+  const double busiest = busiest_over_mean(scenario.plan);
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {
@@ -170,7 +183,12 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
                                     ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
                                     : forecast_work(asked, program.mesh, session.compute(), session.network()));
       if (op != nullptr && !item.host.any()) {
-        if (session.has_own_models()) forecast = clock.in_training(forecast, *op);
+        if (const auto even = with_even_groups(asked, busiest); even && session.has_own_models()) {
+          NS_TRY(const Forecast usual, forecast_work(*even, program.mesh, session.compute(), session.network()));
+          forecast = clock.in_training(forecast, usual, *op);
+        } else if (session.has_own_models()) {
+          forecast = clock.in_training(forecast, *op);
+        }
         for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= places[r].second;
       }
       row.forecasts[w] = forecast;

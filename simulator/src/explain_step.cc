@@ -66,6 +66,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
     return step_with(prediction, alone, session, latency).value_or(prediction.step);
   };
   const Seconds unshared = step(without({}));
+  const double imbalance = busiest_over_mean(scenario.plan);
   std::vector<Addition> found;
   const auto add = [&](std::string name, std::string note, const Latency& latency) {
     found.push_back({std::move(name), std::move(note), unshared - step(latency)});
@@ -80,11 +81,15 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
     add("slowest GPU", fmt::format("of {}: products take {} as on the mean one", ranks, as_long(clock.slowest)),
         over([&](const Operator& op) { return clock.slowest_on(op); }));
     if (scenario.model.moe) {
-      add("experts", fmt::format("their products take {} as with even groups", as_long(clock.experts)),
-          over([&](const Operator& op) { return clock.experts_on(op); }));
+      Scenario benchmark = alone;
+      benchmark.constants.experts = 1;
+      found.push_back({"experts",
+                       fmt::format("their products take {} as with even groups{}", as_long(clock.experts),
+                                   imbalance > 1 ? ", or what the busiest rank's take" : ""),
+                       unshared - step_time(benchmark, session).value_or(unshared)});
     }
   }
-  if (const double imbalance = busiest_over_mean(scenario.plan); scenario.model.moe && imbalance > 1) {
+  if (scenario.model.moe && imbalance > 1) {
     Scenario even = alone;
     even.plan.expert_imbalance = {};
     found.push_back({"busiest experts",

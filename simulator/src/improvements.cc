@@ -38,11 +38,14 @@ Assignment assignment(std::string_view field, std::int64_t value) {
 }
 
 // Adds to `set` what does not follow from it, and mends what contradicts: whoever sets all of it has `plan`.
-void complete(std::vector<Assignment>& set, const ParallelPlan& from, const ParallelPlan& plan) {
-  for (Assignment& each : differences(with_fields(from, set), plan)) {
+void complete(std::vector<Assignment>& set, const Scenario& from, const ParallelPlan& plan) {
+  const auto say = [&set](Assignment&& each) {
     std::erase_if(set, [&](const Assignment& other) { return other.field == each.field; });
     set.push_back(std::move(each));
-  }
+  };
+  for (Assignment& each : differences(with_fields(from.plan, set), plan)) say(std::move(each));
+  if (!sets_what_follows(from)) return;
+  for (Assignment& each : differences(from.plan, plan)) say(std::move(each));
 }
 
 // With the schedule of a user who names none.
@@ -267,7 +270,9 @@ class Adviser {
     const auto step = step_time(choice.scenario, session_);
     if (!step) return std::nullopt;
     choice.improvement.saves = prediction_.step - *step;
-    complete(choice.improvement.set, scenario_.plan, choice.scenario.plan);
+    complete(choice.improvement.set, scenario_, choice.scenario.plan);
+    const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);
+    choice.improvement.set.insert(choice.improvement.set.end(), machine.begin(), machine.end());
     return std::move(choice.improvement);
   }
 
@@ -348,7 +353,7 @@ std::optional<Adviser::Choice> several(const Adviser& adviser, const std::vector
   for (const auto& more : {assignments_of(scenario.training), assignments_of(scenario.host)}) {
     as_it_is.insert(as_it_is.end(), more.begin(), more.end());
   }
-  complete(set, scenario.plan, now.scenario.plan);
+  complete(set, scenario, now.scenario.plan);
   std::erase_if(
       set, [&](const Assignment& each) { return std::find(as_it_is.begin(), as_it_is.end(), each) != as_it_is.end(); });
   return now;

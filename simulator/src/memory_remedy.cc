@@ -33,7 +33,8 @@ struct Remedy {
 
 std::vector<Assignment> changes(const Scenario& scenario, const Remedy& candidate) {
   std::vector<Assignment> set = differences(scenario.plan, candidate.plan);
-  std::erase_if(set, [](const Assignment& each) { return each.field == "plan/sequence_parallel"; });  // follows from tp
+  const bool follows = !sets_what_follows(scenario);  // sequence parallelism from tp
+  std::erase_if(set, [=](const Assignment& each) { return follows && each.field == "plan/sequence_parallel"; });
   const auto more = differences(scenario.training, candidate.training);
   set.insert(set.end(), more.begin(), more.end());
   return set;
@@ -226,6 +227,9 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   std::vector<Assignment> set = changes(scenario, best->candidate);
   if (const std::int64_t node = scenario.cluster.gpus_per_node(); best->ranks > scenario.cluster.gpu_count()) {
     set.push_back({"machine/nodes", std::to_string((best->ranks + node - 1) / node)});
+  } else {
+    const std::vector<Assignment> machine = to_keep_machine(scenario, best->candidate.plan);
+    set.insert(set.end(), machine.begin(), machine.end());
   }
   return MemoryRemedy{best->peak, best->device, best->step, best->ranks, std::move(set)};
 }

@@ -178,9 +178,21 @@ Result<void> resize_nodes(Cluster& cluster, std::int64_t gpus) {
   return {};
 }
 
+}  // namespace
+
+std::int64_t used_of_node(std::int64_t node, std::int64_t gpus, std::int64_t whole) {
+  for (std::int64_t used = node / whole * whole; used > 0 && 8 * used >= 7 * node; used -= whole) {
+    if (gpus % used == 0) return used;
+  }
+  return 0;
+}
+
+namespace {
+
 // Leaves some GPUs of each node idle where groups of tensor, context or expert parallelism would lie in two nodes
 // otherwise, or where one node would have fewer ranks than the others, whose links would wait for its own: 8 of 72
-// where groups have 64 ranks, or where 8 nodes have 512. Of a node of several levels whole units of the outermost.
+// where groups have 64 ranks, or where 8 nodes have 512, or 16 nodes 1,024. Of a node of several levels whole units of
+// the outermost.
 void leave_spares(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks) {
   FabricLevel& node = cluster.levels[cluster.node_levels() - 1];
   const std::int64_t all = cluster.gpus_per_node(), unit = all / node.size;
@@ -191,7 +203,11 @@ void leave_spares(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks
   }
   std::int64_t used = all - all % whole;
   const std::int64_t nodes = (ranks + used - 1) / used;
-  if (ranks % nodes == 0 && (ranks / nodes) % whole == 0) used = ranks / nodes;
+  if (ranks % nodes == 0 && (ranks / nodes) % whole == 0) {
+    used = ranks / nodes;
+  } else if (const std::int64_t alike = used_of_node(all, ranks, whole); alike > 0) {
+    used = alike;
+  }
   if (used % unit != 0) return;
   node.spare = (all - used) / unit;
   node.size = used / unit;
@@ -215,6 +231,22 @@ Result<void> open_for(Cluster& cluster, const ParallelPlan& plan, std::int64_t r
   }
   return set_nodes(cluster, nodes, kDegrees);
 }
+
+}  // namespace
+
+std::vector<Assignment> to_keep_machine(const Scenario& scenario, const ParallelPlan& plan) {
+  const Cluster& machine = scenario.cluster;
+  const std::int64_t ranks = rank_count(plan).value_or(0);
+  if (machine.levels.empty() || machine.gpu_count() != ranks) return {};
+  Cluster opened = machine;
+  FabricLevel& node = opened.levels[opened.node_levels() - 1];
+  node.size += std::exchange(node.spare, 0);
+  const std::int64_t each = machine.gpus_per_node();
+  if (open_for(opened, plan, ranks) && opened.gpus_per_node() == each && opened.gpu_count() == ranks) return {};
+  return {{"machine/nodes", std::to_string(ranks / each)}, {"machine/gpus_per_node", std::to_string(each)}};
+}
+
+namespace {
 
 std::string machine_text(const Cluster& cluster) {
   const std::int64_t node = cluster.gpus_per_node();
@@ -414,6 +446,10 @@ Result<std::int64_t> rank_count(const ParallelPlan& plan) {
   return ranks;
 }
 
+bool sets_what_follows(const Scenario& scenario) {
+  return !scenario.framework.empty() && scenario.framework != kDefaultFramework;
+}
+
 ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments) {
   ParallelPlan plan = before;
   Given given;
@@ -486,9 +522,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
 }
 
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks) {
-  TrainingConstants constants = scenario.constants;
-  constants.experts = std::max(1.0, constants.experts / busiest_over_mean(scenario.plan));
-  return TrainingClock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, constants);
+  return TrainingClock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, scenario.constants);
 }
 
 }  // namespace ns_dist

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ns_dist/scenario.h"
 
@@ -32,12 +33,24 @@ ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment>
 bool framework_has(const Scenario& scenario, std::string_view field, std::string_view text);
 bool framework_has(const Scenario& scenario, const ParallelPlan& changed);
 
+// Whether another framework than the default one may set what follows from other fields: sequence parallelism of
+// deepspeed does not follow from tp. What is to hold beside it must be said.
+bool sets_what_follows(const Scenario& scenario);
+
 // cp_inner where nobody has set it.
 std::int64_t usual_cp_inner(const Scenario& scenario);
 // Whether the GPU's 8-bit products need both operands with the reduced dimension innermost: Ada and Hopper do,
 // Blackwell of data centers does not (TransformerEngine, nvte_is_non_tn_fp8_gemm_supported: capability 10 and 11, not
 // 12).
 bool usual_fp8_transposes(const Scenario& scenario);
+
+// What must be set, too, so that another plan of as many ranks runs on the scenario's machine: nothing where resolve()
+// opens the same one for it, or where nothing gives that machine: it has GPUs that no plan fills.
+std::vector<Assignment> to_keep_machine(const Scenario& scenario, const ParallelPlan& plan);
+
+// GPUs of each node of `node` that a cluster of `gpus` uses: the most that divide them and are a multiple of `whole`,
+// but no less than seven eighths of the node (64 of 72). 0: no such number.
+std::int64_t used_of_node(std::int64_t node, std::int64_t gpus, std::int64_t whole = 1);
 
 template <class Visitor, OrConst<References> T>
 void visit_fields(Visitor&& visit, T& names) {

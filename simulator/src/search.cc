@@ -46,17 +46,25 @@ struct Plan {
   int kinds = 0;
 };
 
-// Why a plan is impossible, and where in the space it lies.
+constexpr std::string_view kGlobalBatch = "training/global_batch";
+
+// Why a plan is impossible, and where in the space it lies. Of plans whose global batch is at fault, those with the
+// fewest sequences in one pass of all replicas come first: they tell what binds.
 struct Example {
+  std::int64_t sequences = 0;
   std::uint32_t group = 0, leaf = 0;
   std::string message;
-  bool before(const Example& other) const { return std::tie(group, leaf) < std::tie(other.group, other.leaf); }
+  bool before(const Example& other) const {
+    return std::tie(sequences, group, leaf) < std::tie(other.sequences, other.group, other.leaf);
+  }
   void pack(Packer& to) const {
+    to.put(sequences);
     to.put(group);
     to.put(leaf);
     to.put(message);
   }
   void unpack(Unpacker& from) {
+    from.get(sequences);
     from.get(group);
     from.get(leaf);
     from.get(message);
@@ -71,11 +79,12 @@ struct Found {
   std::uint64_t seen = 0, bounded = 0;
   double least_memory = kForever;
 
-  // Notes that `count` plans from `leaf` of `group` on are impossible.
-  void refuse(const Error& error, std::uint32_t group, std::uint32_t leaf, std::uint64_t count) {
+  // Notes that `count` plans from `leaf` of `group` on are impossible, the first of which is `plan`.
+  void refuse(const Error& error, const Scenario& plan, std::uint32_t group, std::uint32_t leaf, std::uint64_t count) {
     const std::string reason = error.where.substr(0, error.where.find(','));
     infeasible[reason] += count;
-    const Example example{group, leaf, error.message};
+    const std::int64_t sequences = reason == kGlobalBatch ? plan.training.micro_batch * plan.plan.dp : 0;
+    const Example example{sequences, group, leaf, error.message};
     const auto [known, is_new] = examples.try_emplace(reason, example);
     if (!is_new && example.before(known->second)) known->second = example;
   }
@@ -398,11 +407,11 @@ class Search {
       found.seen += leaf - first;
       const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
       if (!memory) {
-        found.refuse(memory.error(), group, first, leaf - first);
+        found.refuse(memory.error(), scenario, group, first, leaf - first);
         return true;
       }
       if (memory->peak() > scenario.cluster.gpu.memory) {
-        found.refuse(too_large(memory->peak(), scenario.cluster.gpu.memory), group, first, leaf - first);
+        found.refuse(too_large(memory->peak(), scenario.cluster.gpu.memory), scenario, group, first, leaf - first);
         found.least_memory = std::min(found.least_memory, memory->peak() / units::B);
         return true;
       }
@@ -413,7 +422,7 @@ class Search {
         auto program = plan_program(each.model, each.plan, each.training, session_.plans());
         auto costs = program ? costs_of(*program, each, session_) : Result<ProgramCosts>(fail(program.error()));
         if (!costs) {
-          found.refuse(costs.error(), group, here, 1);
+          found.refuse(costs.error(), each, group, here, 1);
           return true;
         }
         if (!asked && leaf - first > 1) {
@@ -480,7 +489,8 @@ class Search {
       space_.apply(scenario, texts_of(group));
       Found found;
       found.seen = static_cast<std::uint64_t>(space_.count(space_.groups, scenario));
-      found.refuse(too_large(too_large_[group] * units::B, scenario.cluster.gpu.memory), group, 0, found.seen);
+      found.refuse(too_large(too_large_[group] * units::B, scenario.cluster.gpu.memory), scenario, group, 0,
+                   found.seen);
       found.least_memory = too_large_[group];
       take(std::move(found));
     }
@@ -509,7 +519,10 @@ class Search {
     }
     (stop() ? result_.unseen : result_.skipped) = result_.plans - seen_;
     if (least_memory_ < kForever) result_.least_memory = least_memory_ * units::B;
-    for (const auto& [reason, example] : examples_) result_.examples[reason] = example.message;
+    for (const auto& [reason, example] : examples_) {
+      result_.examples[reason] = example.message;
+      if (reason == kGlobalBatch) result_.least_sequences = example.sequences;
+    }
   }
 
   static bool before(const Plan& a, const Plan& b) {

@@ -210,16 +210,6 @@ std::string narrow(const SearchSpace::Contents& space) {
   return "write fewer values of " + text;
 }
 
-// GPUs of each node that a cluster of `gpus` uses: all of `node`, or where these do not divide, seven eighths or more
-// (64 of 72). 0: no such number divides.
-std::int64_t used_of_node(std::int64_t node, std::int64_t gpus) {
-  if (gpus < node) return gpus;
-  for (std::int64_t used = node; 8 * used >= 7 * node; --used) {
-    if (gpus % used == 0) return used;
-  }
-  return 0;
-}
-
 Error no_product(std::string_view where, std::int64_t gpus) {
   return {ErrorCode::kInfeasible,
           fmt::format("no product of the degrees that may be tried is {} GPUs", gpus),
@@ -424,7 +414,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
                    "write, for example, --gpus 256",
                    {}});
     }
-    const std::int64_t used = used_of_node(node, gpus);
+    const std::int64_t used = gpus < node ? gpus : used_of_node(node, gpus);
     if (used == 0) {
       return fail({ErrorCode::kUsage,
                    fmt::format("{} GPUs do not fill nodes of {}", gpus, node),

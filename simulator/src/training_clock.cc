@@ -53,6 +53,16 @@ double TrainingClock::load_on(const Operator& op) const {
 
 double TrainingClock::slowest_on(const Operator& op) const { return is_product(op) ? slowest : 1; }
 
+Forecast TrainingClock::in_training(Forecast busiest, const Forecast& even, const Operator& op) const {
+  const double longer = load_on(op) * slowest_on(op);
+  busiest.latency *= longer, busiest.low *= longer, busiest.high *= longer;
+  const Forecast usual = in_training(even, op);
+  if (usual.latency > busiest.latency) {
+    busiest.latency = usual.latency, busiest.low = usual.low, busiest.high = usual.high;
+  }
+  return busiest;
+}
+
 double TrainingClock::experts_on(const Operator& op) const {
   return std::holds_alternative<GroupedGemm>(op.kind) ? experts : 1;
 }

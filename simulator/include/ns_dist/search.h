@@ -115,8 +115,10 @@ struct SearchResult {
   std::uint64_t skipped = 0;          // left out, because their passes take too long; not checked for memory
   std::uint64_t unseen = 0;           // not looked at, when interrupted
   std::map<std::string, std::uint64_t> infeasible;  // by reason: "memory", or the field at fault
-  std::map<std::string, std::string> examples;      // of each reason, the first in the order of the space
-  std::optional<Bytes> least_memory;                // of the plans that do not fit
+  // Of each reason, the first in the order of the space; of a global batch at fault, that of least_sequences.
+  std::map<std::string, std::string> examples;
+  std::optional<std::int64_t> least_sequences;  // micro-batch x dp, of plans that do not divide the global batch
+  std::optional<Bytes> least_memory;            // of the plans that do not fit
   bool interrupted = false;
   double seconds = 0;  // that the search took
 };

@@ -73,6 +73,9 @@ class TrainingClock {
     forecast.latency *= longer, forecast.low *= longer, forecast.high *= longer;
     return forecast;
   }
+  // The same of products of the busiest rank's experts; `even` is a benchmark's forecast of them with even groups.
+  // Uneven groups are one cause of the experts' factor: what is longer holds, the busiest rank's tokens or the factor.
+  Forecast in_training(Forecast busiest, const Forecast& even, const Operator& op) const;
 
   // Its parts. FP32 products have no load: they run on the vector units, whose nominal rate for each watt is on no GPU
   // above that of an A100's tensor cores.

@@ -30,6 +30,7 @@ TEST(Answers, TheSummaryFitsFortyLines) {
         "--model llama2-70b --gpu a100 --tp 16 --pp 3 --nodes 6", "",
         // Many parts of the step, no memory and many warnings.
         "--model deepseek-v3 --gpu h800 --nodes 256 --ep 64 --pp 16",
+        "--tp 8 --pp 16 --dp 8 --what-if 'inter-bandwidth x2, memory-bandwidth x1.5'",
         "--model deepseek-v3 --gpu h800 --tp 2 --cp 2 --pp 16 --dp 32 --etp 1 --ep 64 --recompute selective "
         "--schedule dualpipe --global-batch 1536"}) {
     const CommandResult result = answered(job);
@@ -124,7 +125,8 @@ TEST(Answers, HelpFitsAScreenAndHasThreeLinesToCopy) {
   EXPECT_EQ(copied, 3);
   for (const char* command : {"simulate", "export", "explain", "list", "version"}) {
     EXPECT_THAT(help.out, HasSubstr(command));
-    EXPECT_THAT(answered(std::string(command) + " --help").out, HasSubstr("--help")) << command;
+    EXPECT_THAT(answered(std::string(command) + " --help").out,
+                AllOf(HasSubstr("--help"), HasSubstr("\nUsage: ns-dist " + std::string(command) + " [FLAGS]")));
   }
 }
 

@@ -55,6 +55,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"kernels --input x --spare-nodes 2", 2, "unknown flag \"--spare-nodes\".*`ns-dist search` has --spare-nodes"},
       {"simulate extra", 2, "unknown argument \"extra\""},
       {"list gpu", 2, "did you mean \"gpus\""},
+      {"list ''", 2, "nothing called \"\" can be listed; expected one of gpus, models"},
       {"--algorithm rin", 1, "--algorithm: unknown name \"rin\"; expected auto, ring, tree"},
       {"--protocol ll127", 1, "--protocol: unknown name \"ll127\"; expected auto, ll, ll128, simple"},
       {"--network-model simgrid", 1, "--network-model: unknown network model \"simgrid\"; expected nccl or astra"},
@@ -102,6 +103,8 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"help serch", 2, "unknown command \"serch\".*did you mean \"search\""},
       // Plans that contradict the model, the machine or the batch.
       {"--tp 7", 1, "--tp: tp 7 does not divide the 96 attention heads"},
+      {"--model gpt2 --tp 3", 1,
+       "--tp: tp 3 does not divide the 1024 tokens.*or --tp 4, or --sequence-parallel off\n$"},
       {"--tp 8 --pp 7 --vpp 20", 1, "--vpp: 96 layers do not fill the 140 parts.*at most 13"},
       {"--tp 8 --pp 8 --schedule zb-h1 --vpp 2", 1, "--vpp.*--vpp 1"},
       {"--tp 8 --pp 4 --first-stage-layers 95", 1, "--first-stage-layers"},
@@ -201,6 +204,9 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   const std::string experts = read_text(source + "models/deepseek-v3.json");
   write("shared.json", replaced(experts, "\"shared_expert_ffn\": 2048", "\"shared_expert_ffn\": 0"));
   write("list.json", "[1, 2, 3]");
+  write("keys.json", replaced(model, "\"kv_heads\": 96", "\"kv_heads\": 7"));
+  write("no_runs.json", "[]");
+  std::filesystem::create_directory(folder.path() / "weights");
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
   write("deep.json", "{\"schema\": " + deep + ", \"inputs\": {}}");
   write("wordy.json", "{\"schema\": \"" + std::string(1'000'000, 'x') + "\"}");
@@ -215,6 +221,8 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--model negative.json", 1, "negative.json#/hidden: .*-12288"},
       {"--model key.json", 1, "key.json#/layer: .*layers"},
       {"--model list.json", 1, "list.json"},
+      {"--model keys.json", 1, "keys.json#/kv_heads: 7 does not divide 96 heads; expected a divisor of 96"},
+      {"--model weights", 1, "--model: the folder \"weights/\" has no config.json; expected an id of "},
       {"--model shared.json", 1,
        "shared.json#/moe/shared_expert_ffn: 1 shared experts have no width; expected a whole"},
       {"--cluster fabric.json", 1, "fabric.json#/levels/1/fabric: \"no/such\" cannot be read; expected an id of "},
@@ -236,6 +244,8 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"validate --data list.json --kernel-calibration none.json", 1, "\"none.json\" cannot be read"},
       {"validate --data list.json --rows best", 2,
        "--rows: \"best\" is no kind of rows; expected recommended, other or all"},
+      {"validate --data no_runs.json", 1,
+       "--data: no published run of no_runs.json is chosen; expected a file with rows"},
       {"--from truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
       {"--from deep.json", 1, "deep.json: nested deeper"},
       {"--from type.json", 1, "type.json#: this is no report"},

@@ -382,6 +382,17 @@ TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
               HasSubstr("The fastest: 64 x"));
 }
 
+// 4 x 4 ranks of a replica leave at least 256 replicas: that is what binds, not the 4,096 of the first plan.
+TEST(SearchCommand, NoPlanNamesWhatBinds) {
+  const CommandResult result =
+      run_command("ns-dist search --model gpt2 --gpus 4096 --global-batch 8 --cp 1 --tp 1,2,4 --pp 1,2,4");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("no plan is possible: --global-batch must be a multiple of --micro-batch x --dp, "
+                                    "which is at least 256 with the values that are tried, as in: 8 sequences are "
+                                    "not divisible by micro batch 1 x dp 256\n"));
+  EXPECT_THAT(result.out, Not(HasSubstr("dp 4096")));
+}
+
 TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
   struct Case {
     const char *arguments, *says;

@@ -102,6 +102,9 @@ TEST(Memory, OffloadedActivationsLeaveTheGpu) {
   EXPECT_NEAR(activations(0, 1) - activations(20, 1), (20 - 2) * layer, 1);
   EXPECT_NEAR(activations(0, 1) - activations(100, 1), (24 - 2) * layer, 1);
   EXPECT_NEAR(activations(0, 4) - activations(5, 4), (4 * 5 - 2) * layer, 1);
+  // No more are on the GPU than there are: one layer of one microbatch.
+  EXPECT_NEAR(activations(0, 1), activations(1, 1), 1);
+  EXPECT_NEAR(activations(0, 4) - activations(1, 4), (4 * 1 - 2) * layer, 1);
   // With full recomputation, a layer's input is all that it keeps.
   EXPECT_NEAR(activations(0, 1, Recompute::kFull) - activations(20, 1, Recompute::kFull), (20 - 2) * 2 * sbh, 1);
 }

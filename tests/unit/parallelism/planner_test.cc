@@ -16,6 +16,7 @@ namespace {
 
 using namespace units;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Totals {
   double gemm_flops = 0;
@@ -705,11 +706,16 @@ TEST(CheckPlan, RefusedDegreesOfTensorParallelismNameThoseThatSuit) {
   EXPECT_THAT(text(gpt2, {.tp = 8}, training), HasSubstr("use plan/tp=6 or plan/tp=12"));
   EXPECT_THAT(text(gpt2, {.tp = 8, .sequence_parallel = true}, training), HasSubstr("use plan/tp=4"));
   EXPECT_THAT(text(gpt2, {.tp = 12, .sequence_parallel = true}, training),
-              AllOf(HasSubstr("1024 tokens of a sequence"), HasSubstr("use plan/tp=4")));
+              AllOf(HasSubstr("1024 tokens of a sequence"), HasSubstr("use plan/tp=4, or plan/sequence_parallel=off")));
+  EXPECT_THAT(text(gpt2, {.tp = 5, .sequence_parallel = true}, training), Not(HasSubstr("sequence_parallel=off")));
   Model experts = llama(4, 512, 16, 16, 1536);
   experts.moe = Experts{8, 2, 100, 0, 0, 4};
   EXPECT_THAT(text(experts, {.tp = 3}, training), HasSubstr("use plan/tp=2 or plan/tp=4"));
   EXPECT_THAT(text(experts, {.tp = 5, .etp = 1}, training), HasSubstr("use plan/tp=4 or plan/tp=8"));
+  const Training odd{64, 1, 1022, Precision::kBf16};
+  EXPECT_THAT(text(experts, {.tp = 4, .sequence_parallel = true}, odd), HasSubstr("or plan/sequence_parallel=off"));
+  EXPECT_THAT(text(experts, {.tp = 4, .etp = 1, .sequence_parallel = true}, odd),
+              Not(HasSubstr("sequence_parallel=off")));
   for (const std::int64_t tp : {2, 4}) EXPECT_EQ(text(experts, {.tp = tp}, training), "fine");
 }
 

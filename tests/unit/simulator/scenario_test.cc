@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "ns_dist/simulator.h"
+#include "scenario_fields.h"
 #include "support/run_command.h"
 #include "support/simulator_fakes.h"
 
@@ -178,6 +179,10 @@ TEST(Resolve, GroupsDoNotLieInTwoNodes) {
   EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 64);
   spec.set("plan/dp", 232).set("training/global_batch", 232);
   EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 72);
+  // 15 racks of 72 would have one of 16 ranks: 16 racks have 64 each.
+  spec.set("plan/dp", 1024).set("training/global_batch", 1024);
+  EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 64);
+  EXPECT_EQ(resolved(spec).cluster.gpu_count(), 1024);
   // Another plan finds the whole rack again.
   EXPECT_EQ(resolved(ScenarioSpec().set("plan/ep", 8).set("plan/dp", 144), &wide).cluster.gpus_per_node(), 72);
 }
@@ -326,10 +331,15 @@ TEST(Resolve, AdviceCanBeAddedToAPlan) {
   ScenarioSpec dense, experts;
   dense.set("model", "llama3-70b").set("machine/gpu", "h200").set("plan/tp", 4).set("plan/pp", 4);
   dense.set("plan/dp", 8).set("training/global_batch", 512).set("plan/schedule", "zb-h1");
+  // A framework that sets what follows from other fields: its own schedule's messages.
+  ScenarioSpec chunks;
+  chunks.set("model", "bloom-7b1").set("machine/gpu", "h800").set("plan/pp", 2).set("plan/dp", 8);
+  chunks.set("training/global_batch", 16).set("framework", "torchtitan").set("training/dtype", "fp8");
   // DeepEP needs experts that are not divided.
   experts.set("model", "deepseek-v2-lite").set("plan/tp", 2).set("plan/dp", 16).set("plan/ep", 16);
   experts.set("training/global_batch", 256);
-  for (const auto& [spec, field] : {std::pair(dense, "plan/vpp"), std::pair(experts, "plan/expert_dispatch")}) {
+  for (const auto& [spec, field] :
+       {std::pair(dense, "plan/vpp"), std::pair(experts, "plan/expert_dispatch"), std::pair(chunks, "plan/vpp")}) {
     const auto report = simulate(resolved(spec));
     ASSERT_TRUE(report) << to_text(report.error());
     int changes = 0;
@@ -347,6 +357,39 @@ TEST(Resolve, AdviceCanBeAddedToAPlan) {
     }
     EXPECT_GE(changes, 1) << field;
   }
+}
+
+// DeepSpeed has no sequence parallelism, and experts that are not divided need it: a remedy says so.
+TEST(Resolve, ARemedySaysWhatTheFrameworkSetsOtherwise) {
+  ScenarioSpec spec;
+  spec.set("model", "qwen3-235b-a22b").set("machine/gpu", "gb200").set("framework", "deepspeed").set("plan/dp", 4);
+  spec.set("plan/etp", 1).set("plan/zero", "0").set("training/global_batch", 4).set("training/sequence", 1024);
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  ASSERT_TRUE(report->remedy);
+  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
+  const auto again = simulate(resolved(spec));
+  ASSERT_TRUE(again) << to_text(again.error());
+  EXPECT_TRUE(again->fits);
+  EXPECT_EQ(again->memory.peak(), report->remedy->peak);
+}
+
+// Another plan may leave other GPUs of a node idle: advice is about the machine that there is, and says so.
+TEST(Resolve, AdviceKeepsTheMachine) {
+  ScenarioSpec spec;
+  spec.set("model", "gpt3-13b").set("machine/gpu", "gb200").set("plan/tp", 8).set("plan/dp", 16);
+  const Scenario scenario = resolved(spec);
+  EXPECT_EQ(scenario.cluster.gpus_per_node(), 64);
+  ParallelPlan plan = scenario.plan;
+  EXPECT_TRUE(to_keep_machine(scenario, plan).empty());
+  Scenario wide = scenario;
+  wide.cluster.levels[0].size = 32, wide.cluster.levels[0].spare = 40, wide.cluster.levels[1].size = 4;
+  const std::vector<Assignment> set = to_keep_machine(wide, plan);
+  EXPECT_EQ(set, (std::vector<Assignment>{{"machine/nodes", "4"}, {"machine/gpus_per_node", "32"}}));
+  for (const Assignment& each : set) spec.set(each.field, std::string_view(each.text));
+  EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 32);
+  wide.cluster.levels[1].size = 5;  // GPUs that no plan fills
+  EXPECT_TRUE(to_keep_machine(wide, plan).empty());
 }
 
 // GPipe keeps every microbatch until the last forward pass: 1F1B fits without computing anything again.

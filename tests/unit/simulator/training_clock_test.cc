@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/scenario.h"
+#include "ns_dist/simulator.h"
 #include "step_interval.h"
 
 namespace ns_dist {
@@ -76,22 +78,37 @@ TEST(TrainingClock, ProductsOfExpertsTakeLonger) {
   EXPECT_DOUBLE_EQ(clock.factor(kExperts), TrainingConstants().experts * clock.factor(kProduct));
 }
 
-// A plan with an imbalance of its own has that part of the factor already: of 1.3, 1.5 leaves nothing and 1.2
-// leaves 1.3 / 1.2. Experts that are padded to a capacity ignore the imbalance.
+// A plan with an imbalance of its own has that part of the factor already. What is longer holds: 1.3 times even groups,
+// or the busiest rank's tokens. Products that only read weights take as long for more tokens, and no less than before.
 TEST(TrainingClock, AnImbalanceIsAPartOfWhatExpertsTake) {
-  Scenario scenario = *resolve(ScenarioSpec{}, Catalog::built_in());
-  scenario.plan.ep = 8;
-  const auto experts = [&](double imbalance, double capacity) {
-    scenario.plan.expert_imbalance.value = imbalance;
-    scenario.plan.expert_capacity.value = capacity;
-    return training_clock(scenario, 64).experts;
-  };
-  EXPECT_DOUBLE_EQ(experts(1, 0), 1.3);
-  EXPECT_DOUBLE_EQ(experts(1.2, 0), 1.3 / 1.2);
-  EXPECT_DOUBLE_EQ(experts(1.5, 0), 1);
-  EXPECT_DOUBLE_EQ(experts(1.5, 1), 1.3);
-  scenario.plan.ep = 1;
-  EXPECT_DOUBLE_EQ(experts(1.5, 0), 1.3) << "one rank has all tokens";
+  const TrainingClock clock(gpu("h100-sxm-80gb"), false, 64);
+  Forecast even;
+  even.latency = 10 * units::us, even.low = 9 * units::us, even.high = 12 * units::us;
+  const double usual = clock.in_training(even, kExperts).latency / units::us;
+  for (const double longer : {1.0, 1.1, 1.3, 1.5, 3.0}) {
+    Forecast busiest = even;
+    busiest.latency *= longer, busiest.low *= longer, busiest.high *= longer;
+    const Forecast in_step = clock.in_training(busiest, even, kExperts);
+    EXPECT_NEAR(in_step.latency / units::us, usual * std::max(1.0, longer / 1.3), 1e-9) << longer;
+    EXPECT_NEAR(in_step.high / in_step.latency, 1.2, 1e-9) << longer;
+  }
+}
+
+// The more uneven groups are, the longer the step, also where products take as long for more tokens.
+TEST(TrainingClock, UnevenGroupsMakeNoStepShorter) {
+  ScenarioSpec spec;
+  spec.set("model", "deepseek-v2-lite").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", 16);
+  for (const std::int64_t sequence : {256, 8192}) {
+    double before = 0;
+    for (const char* imbalance : {"1", "1.1", "1.3", "1.5", "3"}) {
+      spec.set("training/sequence", sequence).set("plan/expert_imbalance", std::string_view(imbalance));
+      const auto report = simulate(*resolve(spec, Catalog::built_in()));
+      ASSERT_TRUE(report) << to_text(report.error());
+      const double step = report->step / units::s;
+      EXPECT_GE(step, before * (1 - 1e-6)) << sequence << " " << imbalance;
+      before = step;
+    }
+  }
 }
 
 // No step was published of boards with GDDR and of other vendors: theirs may be as slow as a benchmark, or twice as
