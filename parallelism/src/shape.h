@@ -69,7 +69,7 @@ struct RankParameters {
 // Bytes of a weight's operands in the products' format: of 8 bits with one factor for each tensor, the transpose only
 // where the GPU needs it; of block formats, a copy for each direction of the sum.
 inline double operand_bytes(const Shape& shape) {
-  const bool twice = shape.precision != Precision::kFp8 || shape.plan->fp8_transposes;
+  const bool twice = shape.precision != Precision::kFp8 || !shape.plan->fp8_any_layout;
   return (twice ? 2 : 1) * shape.product_element;
 }
 // Bytes of a summed gradient.

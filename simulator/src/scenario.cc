@@ -406,9 +406,9 @@ std::int64_t usual_cp_inner(const Scenario& scenario) {
   return usual_cp_inner(scenario.model, scenario.plan, scenario.cluster.gpus_per_node());
 }
 
-bool usual_fp8_transposes(const Scenario& scenario) {
+bool usual_fp8_any_layout(const Scenario& scenario) {
   const Gpu& gpu = scenario.cluster.gpu;
-  return generation_of(gpu.architecture) != "blackwell" || gpu.compute_capability.starts_with("12.");
+  return generation_of(gpu.architecture) == "blackwell" && !gpu.compute_capability.starts_with("12.");
 }
 
 Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file) {
@@ -511,9 +511,9 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   if (!given.contains("plan/cp_inner") && (base == nullptr || base->plan.cp_inner == usual_cp_inner(*base))) {
     scenario.plan.cp_inner = usual_cp_inner(scenario);
   }
-  if (!given.contains("plan/fp8_transposes") &&
-      (base == nullptr || base->plan.fp8_transposes == usual_fp8_transposes(*base))) {
-    scenario.plan.fp8_transposes = usual_fp8_transposes(scenario);
+  if (!given.contains("plan/fp8_any_layout") &&
+      (base == nullptr || base->plan.fp8_any_layout == usual_fp8_any_layout(*base))) {
+    scenario.plan.fp8_any_layout = usual_fp8_any_layout(scenario);
   }
   NS_TRY_VOID(check_stragglers(scenario));
   scenario.files = files_of(catalog, base);

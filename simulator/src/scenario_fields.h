@@ -39,10 +39,10 @@ bool sets_what_follows(const Scenario& scenario);
 
 // cp_inner where nobody has set it.
 std::int64_t usual_cp_inner(const Scenario& scenario);
-// Whether the GPU's 8-bit products need both operands with the reduced dimension innermost: Ada and Hopper do,
-// Blackwell of data centers does not (TransformerEngine, nvte_is_non_tn_fp8_gemm_supported: capability 10 and 11, not
-// 12).
-bool usual_fp8_transposes(const Scenario& scenario);
+// Whether the GPU's 8-bit products read operands of either layout: those of Ada and Hopper need the reduced dimension
+// innermost, those of Blackwell of data centers do not (TransformerEngine, nvte_is_non_tn_fp8_gemm_supported:
+// capability 10 and 11, not 12).
+bool usual_fp8_any_layout(const Scenario& scenario);
 
 // What must be set, too, so that another plan of as many ranks runs on the scenario's machine: nothing where resolve()
 // opens the same one for it, or where nothing gives that machine: it has GPUs that no plan fills.

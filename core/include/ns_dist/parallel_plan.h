@@ -145,7 +145,7 @@ struct ParallelPlan {
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
   std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;           // weights are gathered and kept in the format of products
-  bool fp8_transposes = true;        // of fp8: operands are kept transposed, too, for products of another layout
+  bool fp8_any_layout = false;       // of fp8: products read either layout, so no operand is kept transposed, too
   bool delayed_scaling = false;      // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   MomentType optimizer_state = MomentType::kFp32;
@@ -363,11 +363,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kUnlessDefault},
         plan.fp8_params);
-  visit({.name = "plan/fp8_transposes",
-         .help = "fp8: operands are also kept transposed",
-         .default_text = "on; off on Blackwell with HBM",
+  visit({.name = "plan/fp8_any_layout",
+         .help = "fp8: products read operands of either layout, so that none is kept transposed",
+         .default_text = "on on Blackwell with HBM, else off",
          .in_reports = kUnlessDefault},
-        plan.fp8_transposes);
+        plan.fp8_any_layout);
   visit({.name = "plan/delayed_scaling",
          .help = "fp8: factors follow earlier passes' largest values, on which a stage's ranks agree after each pass",
          .in_reports = kUnlessDefault},

@@ -63,7 +63,7 @@ void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view nam
   const double written = shape.product_element / shape.element;
   // For the weight gradient's product. Factors of blocks follow the direction of the sum, so each direction has a copy.
   const bool per_tensor = shape.precision == Precision::kFp8;
-  const bool twice = shape.plan->lora_rank == 0 && (!per_tensor || shape.plan->fp8_transposes);
+  const bool twice = shape.plan->lora_rank == 0 && (!per_tensor || !shape.plan->fp8_any_layout);
   // With factors of earlier passes, the normalization writes 8 bits itself; with those of this tensor, it finds the
   // largest value (TransformerEngine, csrc/extensions/normalization.cpp).
   if (behind_norm && per_tensor && shape.plan->delayed_scaling) {

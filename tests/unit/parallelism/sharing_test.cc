@@ -496,8 +496,8 @@ TEST(EightBits, CastsFollowTheRecipe) {
   using ::testing::ElementsAre;
   using ::testing::IsEmpty;
   const Model model = llama(2, 512, 8, 8, 1024);
-  const auto casts = [&](const char* name, Precision precision, bool delayed, bool transposes) {
-    const ParallelPlan plan{.fp8_transposes = transposes, .delayed_scaling = delayed};
+  const auto casts = [&](const char* name, Precision precision, bool delayed, bool any_layout) {
+    const ParallelPlan plan{.fp8_any_layout = any_layout, .delayed_scaling = delayed};
     std::vector<std::pair<double, double>> all;  // forward
     const Block block = layer_block(Shape(model, plan, {8, 1, 256, precision}), LayerKind{});
     for (const Call& call : step_named(block, name).forward) {
@@ -508,16 +508,16 @@ TEST(EightBits, CastsFollowTheRecipe) {
     return all;
   };
   const auto pair = [](double reads, double writes) { return ElementsAre(std::pair(reads, writes)); };
-  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, true, true), pair(0.5, 0.5));
-  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, true, true), pair(1, 1));
-  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, true, false), IsEmpty());
-  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, true, false), pair(1, 0.5));
-  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, false, true), pair(1, 1));
-  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, false, true), pair(2, 1));
-  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, false, false), pair(2, 0.5));
-  EXPECT_THAT(casts("mlp.fc1", Precision::kMxFp8, false, false), pair(1, 33.0 / 32));
-  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8Block, false, false), pair(1, 33.0 / 32));
-  EXPECT_THAT(casts("mlp.fc2", Precision::kNvFp4, false, false), pair(2, 0.5 + 1.0 / 16));
+  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, true, false), pair(0.5, 0.5));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, true, false), pair(1, 1));
+  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, true, true), IsEmpty());
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, true, true), pair(1, 0.5));
+  EXPECT_THAT(casts("mlp.fc1", Precision::kFp8, false, false), pair(1, 1));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, false, false), pair(2, 1));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8, false, true), pair(2, 0.5));
+  EXPECT_THAT(casts("mlp.fc1", Precision::kMxFp8, false, true), pair(1, 33.0 / 32));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kFp8Block, false, true), pair(1, 33.0 / 32));
+  EXPECT_THAT(casts("mlp.fc2", Precision::kNvFp4, false, true), pair(2, 0.5 + 1.0 / 16));
 }
 
 TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {

@@ -100,26 +100,26 @@ TEST(Resolve, HierarchyFollowsNodeAndHeads) {
 }
 
 // Blackwell of data centers reads 8 bits in either layout; Hopper, Ada and Blackwell with GDDR do not.
-TEST(Resolve, TransposesFollowTheGpu) {
+TEST(Resolve, LayoutsFollowTheGpu) {
   const auto on = [](const char* gpu) {
     ScenarioSpec spec;
     spec.set("machine/gpu", gpu);
     return resolved(spec);
   };
-  EXPECT_TRUE(on("h100-sxm-80gb").plan.fp8_transposes);
-  EXPECT_TRUE(on("l40s").plan.fp8_transposes);
-  EXPECT_TRUE(on("rtx-pro-6000").plan.fp8_transposes);
-  EXPECT_FALSE(on("b200-sxm").plan.fp8_transposes);
-  EXPECT_FALSE(on("gb300").plan.fp8_transposes);
+  EXPECT_FALSE(on("h100-sxm-80gb").plan.fp8_any_layout);
+  EXPECT_FALSE(on("l40s").plan.fp8_any_layout);
+  EXPECT_FALSE(on("rtx-pro-6000").plan.fp8_any_layout);
+  EXPECT_TRUE(on("b200-sxm").plan.fp8_any_layout);
+  EXPECT_TRUE(on("gb300").plan.fp8_any_layout);
   const auto changed = [](const Scenario& base, const char* gpu) {
     ScenarioSpec change;
     change.set("machine/gpu", gpu);
-    return resolved(change, &base).plan.fp8_transposes;
+    return resolved(change, &base).plan.fp8_any_layout;
   };
-  EXPECT_TRUE(changed(on("gb300"), "h100-sxm-80gb"));
+  EXPECT_FALSE(changed(on("gb300"), "h100-sxm-80gb"));
   ScenarioSpec own;
-  own.set("plan/fp8_transposes", false);
-  EXPECT_FALSE(changed(resolved(own), "h200-sxm"));
+  own.set("plan/fp8_any_layout", true);
+  EXPECT_TRUE(changed(resolved(own), "h200-sxm"));
 }
 
 TEST(Resolve, ShortNamesMeanTheCommonVariant) {
