@@ -87,6 +87,21 @@ KeptByKind kept_by_kind(const Block& block, Recompute recompute, ModuleSet modul
   return by_kind;
 }
 
+std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules) {
+  if (recompute == Recompute::kFull && block.input > 0) return {{0, block.steps.size()}};
+  std::vector<StepRange> ranges;
+  if (recompute != Recompute::kSelective) return ranges;
+  bool open = false;  // the last range
+  for (std::size_t i = block.steps.size(); i-- > 0;) {
+    const BlockStep& step = block.steps[i];
+    const bool belongs = ((step.again | step.drops_for_input_gradient | step.drops_for_weight_gradient) & modules) != 0;
+    if (belongs && !open) ranges.push_back({i, i + 1});
+    if (belongs) ranges.back().first = i;
+    open = belongs;
+  }
+  return ranges;
+}
+
 std::vector<std::size_t> calls_until_kept(const Block& block) {
   std::vector<std::size_t> calls(block.steps.size());
   bool needed = false;  // by a later step
