@@ -130,6 +130,8 @@ struct StepRange {
 };
 // From the last to the first.
 std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules);
+// The most that is there again at one time: what the forward pass did not keep of the steps of one range.
+double recomputed_bytes(const Block& block, Recompute recompute, ModuleSet modules);
 
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
 // `recomputed`: of the steps that selective recomputation of `modules` runs again. `until_kept`: of calls_until_kept.

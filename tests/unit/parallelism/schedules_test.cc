@@ -295,6 +295,22 @@ TEST(ScheduleFacts, MostHeldCountsWhatWaitsForTheWeightGradient) {
   EXPECT_EQ(most_held({{{{F, 0, 0}}, 1000, 1}, {{{B, 0, 0}}, 1000, 1}}, chunks), 10000);
 }
 
+// 10 bytes, of which 6 are the loss's; then a layer needs 7.
+TEST(ScheduleFacts, MostHeldCountsTheLossesOfForwardPassesThatAreHeld) {
+  const std::vector<ChunkBytes> chunks = {{10, 0, 6}};
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}, {F, 1, 0}, {B, 1, 0}}), chunks), 10);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {F, 1, 0}, {B, 0, 0}, {B, 1, 0}}), chunks), 20);
+  // The loss of one is over when the other one reaches its own.
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {F, 1, 0}, {B, 0, 0, true}, {B, 1, 0}}), chunks), 14);
+}
+TEST(ScheduleFacts, MostHeldCountsWhatABackwardPassNeeds) {
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), std::vector<ChunkBytes>{{10, 0, 6, 7}}), 11);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), std::vector<ChunkBytes>{{10, 0, 6, 5}}), 10);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {I, 0, 0}, {W, 0, 0}}), std::vector<ChunkBytes>{{10, 4, 6, 7}}), 11);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), std::vector<ChunkBytes>{{10, 0, 6, 0, 12}}), 12);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {I, 0, 0}, {W, 0, 0}}), std::vector<ChunkBytes>{{10, 4, 6, 0, 12}}), 16);
+}
+
 TEST(Schedules, AnUnknownNameNamesTheNearest) {
   EXPECT_THAT(to_text(pipeline_schedule("interleave").error()),
               AllOf(HasSubstr("plan/schedule"), HasSubstr("did you mean \"interleaved\"?")));
