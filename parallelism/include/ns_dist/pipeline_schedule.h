@@ -79,6 +79,7 @@ struct PipelineSchedule {
   bool overlaps_messages = false;  // a stage goes on computing while it sends, unless a plan forbids it
   bool pairs_passes = false;       // some passes run beside others
   bool hides_tokens = false;       // is made for experts on several ranks alone: without them it only holds more
+  bool fills_pipeline = false;     // Megatron-Core refuses it with fewer microbatches than stages
   Seats (*seats)(const ScheduleShape&);
   // One list a stage. Errors: a shape that this schedule cannot run; `where` is a field ("plan/vpp",
   // "training/global_batch") and the hint names the nearest shape that it can run.
