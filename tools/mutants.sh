@@ -140,12 +140,12 @@ a part of a group counts its most ranks|network_model/src/topology.cc|s@tier.mem
 a long way around ASTRA-Sim's ring has no whole laps|network_model/src/astra_formulas.cc|s@slide(0, rest, laps);@slide(0, rest, 0 * laps);@|unit_network_model property_network_model
 a gated MLP has one projection|parallelism/src/blocks/mlp.cc|s@gated_mlp ? 2 \* ffn : ffn@gated_mlp ? ffn : ffn@|unit_parallelism property_parallelism
 a gated MLP keeps one projection|parallelism/src/blocks/common.cc|s@gated ? (shape.plan->fused_kernels ? 2 : 3) : 1@gated ? 1 : 1@|unit_parallelism property_parallelism
-recomputation holds no layer|parallelism/src/memory.cc|s@? stage.largest_layer : 0;@? 0 * stage.largest_layer : 0;@|unit_parallelism property_parallelism
+recomputation holds no layer|parallelism/src/memory.cc|s@chunk.working = std::max(chunk.working, part.working);@chunk.working = 0;@|unit_parallelism property_parallelism
 gradients are reduced a microbatch early|parallelism/src/stage_passes.cc|s@add_part(loop, l, to - 1, to, false, true)@add_part(loop, l, to - 1, to, false, false)@;s@add_part(loop, l, from, to - 1, false, false)@add_part(loop, l, from, to - 1, false, true)@|unit_parallelism property_parallelism
 the optimizer has no master weight|parallelism/src/memory.cc|s@4 + state@state@|unit_parallelism property_parallelism
 gradients of a microbatch take no room|parallelism/src/memory.cc|s@used.gradients += low;@used.gradients += 0 * low;@|unit_parallelism property_parallelism
 layers that ZeRO 3 gathers take no room|parallelism/src/memory.cc|s@updated_parameters(all, plan) + whole_weights : all.total()@updated_parameters(all, plan) : all.total()@|unit_parallelism property_parallelism
-losses hold nothing|parallelism/src/memory.cc|s@Of::kLoss, stage.losses + under_way@Of::kLoss, under_way@|unit_parallelism property_parallelism
+losses hold nothing|parallelism/src/memory.cc|s@          add(chunk, part.kept, run.count);@          add(chunk, {0, part.kept.after_input_gradient}, run.count);@|unit_parallelism property_parallelism
 the host's part of the optimizer stays|parallelism/src/memory.cc|s@(1 - plan.offload_optimizer.value)@1@|unit_parallelism property_parallelism
 states of experts are shared by all replicas|parallelism/src/shape.cc|s@static_cast<double>(sharing_replicas(plan, true))@static_cast<double>(sharing_replicas(plan, false))@|unit_parallelism property_parallelism
 context parallelism divides no tokens|parallelism/src/shape.cc|s@training.sequence / p.cp),@training.sequence),@|unit_parallelism property_parallelism
@@ -170,7 +170,7 @@ each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@s
 copies of a shard reduce all gradients|parallelism/src/planner.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
 each rank updates all parameters|parallelism/src/planner.cc|s@const double owned = updated_parameters(held, plan_);@const double owned = held.total();@|unit_parallelism property_parallelism
 a product has one 8-bit operand|parallelism/src/memory.cc|s@2 \* shape.product_element - (@shape.product_element - (@|unit_parallelism property_parallelism
-layers that the host keeps take no room|parallelism/src/memory.cc|s@forward ? 0 : stage.under_way@forward ? 0 : 0 * stage.under_way@|unit_parallelism property_parallelism
+layers that the host keeps take no room|parallelism/src/memory.cc|s@kept.chunks) + kept.under_way@kept.chunks) + 0 * kept.under_way@|unit_parallelism property_parallelism
 whole gradients of layers take no room|parallelism/src/memory.cc|s@shape.dtype) + whole \* each.weight \* units::B;@shape.dtype) + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
 a masked key counts|parallelism/src/block.cc|s@flops.masked += of_call - work_of@flops.masked += of_call - 0.5 * work_of@|unit_parallelism property_parallelism
 predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1 + shape.prediction_layers)@static_cast<double>(1 + 0 * shape.prediction_layers)@|unit_parallelism property_parallelism
@@ -261,9 +261,9 @@ scores of any number of heads are normalized in one kernel|parallelism/src/block
 products in fp16 are others than in bf16|simulator/src/training_clock.cc|s@if (fp16_as_bf16 \&\&@if (false \&\&@|unit_simulator
 launches that block do not wait for their kernels|simulator/include/ns_dist/scenario.h|s@return blocking_launches ? kBlockingLaunch \* launch_cost : launch_cost@return launch_cost@|unit_simulator
 a plan does not err by itself|simulator/src/predict.cc|s@= rest.between \*@= 0 *@|unit_simulator
-metrics of the loss need no memory|parallelism/src/memory.cc|s@if (metrics > most.bytes)@if (metrics < 0)@|unit_parallelism
-metrics keep what the microbatch kept|parallelism/src/memory.cc|s@(ended ? stage.chunks\[0\].after_forward : 0);@(ended ? 0 * stage.chunks[0].after_forward : 0);@|unit_parallelism
-a loss and a layer that is computed again are held together|parallelism/src/memory.cc|s@Of::kLayer, layer + under_way@Of::kLayer, layer + stage.losses + under_way@|unit_parallelism
+metrics of the loss need no memory|parallelism/src/memory.cc|s@chunk.logged = std::max(chunk.logged, part.logged);@chunk.logged = 0;@|unit_parallelism
+metrics keep what the microbatch kept|parallelism/src/schedule_facts.cc|s@behind + bytes.logged)@bytes.logged)@|unit_parallelism
+a loss and a layer that is computed again are held together|parallelism/src/schedule_facts.cc|s@bytes.working - bytes.loss + freed,@bytes.working + freed,@|unit_parallelism
 gradients in 16 bits are summed in fp32|parallelism/src/blocks/common.cc|s@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulateFp32@|unit_parallelism
 FlashAttention's loss keeps no gradient|parallelism/src/blocks/loss.cc|s@(forward ? 1 : 2) \* shape.element@1 * shape.element@|unit_parallelism
 pairs of passes are of one microbatch|parallelism/src/schedules/interleaved_order.cc|s@(in_pairs ? 1 : 0)@(in_pairs ? 0 : 0)@|unit_parallelism

@@ -65,9 +65,10 @@ class StageRow {
   }
 
   std::string draw(std::int64_t chunks) const {
-    std::string forward, backward, weights, slopes, edge, texts;
+    std::string forward, backward, weights, within, slopes, edge, texts;
     const Bytes below = memory_.total() - memory_.activations, always = below + detail_.transient;
     const auto top = [&](const HeldPoint& point) { return always + point.bytes * units::B; };
+    const auto most = [&](const HeldPoint& point) { return always + point.most * units::B; };
     double x = kLeft;
     for (std::size_t i = 0; i < detail_.over_time.size(); ++i) {
       const HeldPoint& point = detail_.over_time[i];
@@ -82,7 +83,8 @@ class StageRow {
       const std::string bar = rectangle(x, x + width_, always, top(point));
       const PassKind kind = point.pass.kind;
       (kind == PassKind::kForward ? forward : kind == PassKind::kWeightGradient ? weights : backward) += bar;
-      if (i == detail_.peak) edge = bar;
+      within += rectangle(x, x + width_, top(point), most(point));
+      if (i == detail_.peak) edge = rectangle(x, x + width_, always, most(point));
       const std::string name = pass_text(point.pass, chunks);
       if (width_ >= 5 + 6.5 * static_cast<double>(name.size())) texts += text(x + width_ / 2, name);
       x += width_;
@@ -91,8 +93,8 @@ class StageRow {
       return data.empty() ? "" : fmt::format("<path class=\"{}\" d=\"{}\"/>\n", id, data);
     };
     return path("idle", slopes) + path("bubble", rectangle(kLeft, x, Bytes(), below)) +
-           path("rose", rectangle(kLeft, x, below, always)) + path("forward", forward) + path("backward", backward) +
-           path("teal", weights) + path("edge", edge) + texts + "\n";
+           path("rose", rectangle(kLeft, x, below, always) + within) + path("forward", forward) +
+           path("backward", backward) + path("teal", weights) + path("edge", edge) + texts + "\n";
   }
 
   double y(Bytes bytes) const { return bottom_ - height_ * (bytes / full_); }
@@ -222,6 +224,7 @@ std::string memory_over_time(const Report& report) {
                            bottom - kHeight - 7, s, bytes_text(stages[s].total()), peak_text(report, s));
     std::int64_t left_out = 0;
     for (const HeldPoint& point : detail.over_time) {
+      transient = transient || point.most > point.bytes;
       left_out += point.left_out;
       waits = waits || point.pass.kind == PassKind::kWeightGradient;
     }
@@ -237,7 +240,7 @@ std::string memory_over_time(const Report& report) {
   key("forward", "behind a forward pass");
   key("backward", waits ? "behind an input gradient or a backward pass" : "behind a backward pass");
   if (waits) key("teal", "behind a weight gradient");
-  if (transient) key("rose", "logits, working layer, offloaded layers");
+  if (transient) key("rose", "for a while: what is computed again, metrics, offloaded layers");
   key("bubble", "weights, gradients, optimizer, other");
   if (sloped) key("idle", "left out");
   text +=

@@ -42,8 +42,9 @@ std::string live_text(const StageMemoryDetail& detail) {
 std::string peak_text(const Report& report, std::size_t stage) {
   if (report.memory_detail.empty() || report.memory_detail[stage].over_time.empty()) return "";
   const StageMemoryDetail& detail = report.memory_detail[stage];
-  return fmt::format("behind {}, with {} live", pass_text(detail.over_time[detail.peak].pass, report.scenario.plan.vpp),
-                     live_text(detail));
+  const HeldPoint& peak = detail.over_time[detail.peak];
+  return fmt::format("{} {}, with {} live", peak.most > peak.bytes ? "in" : "behind",
+                     pass_text(peak.pass, report.scenario.plan.vpp), live_text(detail));
 }
 
 const std::array<TimePart, kTimeParts> kAllTimeParts = {

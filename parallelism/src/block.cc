@@ -1,5 +1,6 @@
 #include "block.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -53,16 +54,24 @@ RankParameters adapters_of(const Block& block) {
 
 namespace {
 
+// What the forward pass keeps of a step that is recomputed with these modules, or with the whole block.
+double kept_of(const BlockStep& step, bool full, ModuleSet dropped) {
+  if (full) return 0;
+  return ((step.drops_for_input_gradient & dropped) == 0 ? step.kept_for_input_gradient : 0) +
+         ((step.drops_for_weight_gradient & dropped) == 0 ? step.kept_for_weight_gradient : 0);
+}
+
+bool recomputes_all(const Block& block, Recompute recompute) {
+  return recompute == Recompute::kFull && block.input > 0;
+}
+
 // Calls add(kind, bytes) for what the block keeps.
 template <class Add>
 void each_kept(const Block& block, Recompute recompute, ModuleSet modules, Add add) {
-  const bool full = recompute == Recompute::kFull && block.input > 0;
+  const bool full = recomputes_all(block, recompute);
   const ModuleSet dropped = recompute == Recompute::kSelective ? modules : 0;
   for (const BlockStep& step : block.steps) {
-    KeptBytes kept{0, step.kept_for_weight_gradient};
-    if (!full && (step.drops_for_input_gradient & dropped) == 0) kept.after_forward += step.kept_for_input_gradient;
-    if (!full && (step.drops_for_weight_gradient & dropped) == 0) kept.after_forward += step.kept_for_weight_gradient;
-    add(step.kept_as, kept);
+    add(step.kept_as, KeptBytes{kept_of(step, full, dropped), step.kept_for_weight_gradient});
     add(ActivationKind::kOutputGradients, KeptBytes{0, step.output_gradient});
   }
   // Korthikanti et al. 2022, table 2: 2 sbh.
@@ -85,6 +94,34 @@ KeptByKind kept_by_kind(const Block& block, Recompute recompute, ModuleSet modul
     by_kind[static_cast<std::size_t>(*kind)] += kept;
   });
   return by_kind;
+}
+
+std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules) {
+  if (recomputes_all(block, recompute)) return {{0, block.steps.size()}};
+  std::vector<StepRange> ranges;
+  if (recompute != Recompute::kSelective) return ranges;
+  bool open = false;  // the last range
+  for (std::size_t i = block.steps.size(); i-- > 0;) {
+    const BlockStep& step = block.steps[i];
+    const bool belongs = ((step.again | step.drops_for_input_gradient | step.drops_for_weight_gradient) & modules) != 0;
+    if (belongs && !open) ranges.push_back({i, i + 1});
+    if (belongs) ranges.back().first = i;
+    open = belongs;
+  }
+  return ranges;
+}
+
+double recomputed_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
+  const bool full = recomputes_all(block, recompute);
+  double most = 0;
+  for (const StepRange& range : recomputed_steps(block, recompute, modules)) {
+    double there = 0;
+    for (std::size_t i = range.first; i < range.end; ++i) {
+      there += kept_of(block.steps[i], false, 0) - kept_of(block.steps[i], full, modules);
+    }
+    most = std::max(most, there);
+  }
+  return most;
 }
 
 std::vector<std::size_t> calls_until_kept(const Block& block) {

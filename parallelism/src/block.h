@@ -23,13 +23,17 @@ namespace ns_dist {
 // Over which ranks a communication runs.
 enum class Axis : std::uint8_t { kTensor, kExpert, kExpertTensor, kContext, kContextInner, kContextPair };
 
+// What follows a communication and runs beside it: nothing, the next kernel, or the calls of the steps that follow and
+// hide communication (BlockStep::hides). What comes behind waits for it.
+enum class Beside : std::uint8_t { kNothing, kKernel, kSteps };
+
 struct Communication {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes size;
   Axis axis = Axis::kTensor;
-  std::int32_t beside = 0;  // kernels that follow and run beside it; what comes behind them waits for it
-  Routing routing = {};     // Collective::routing
-  double imbalance = 1;     // Collective::imbalance
+  Beside beside = Beside::kNothing;
+  Routing routing = {};  // Collective::routing
+  double imbalance = 1;  // Collective::imbalance
   friend bool operator==(const Communication&, const Communication&) = default;
 };
 
@@ -61,6 +65,7 @@ struct BlockStep {
   double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
   RankParameters parameters;
   RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
+  bool hides = false;       // runs beside what was started with Beside::kSteps
   // Selective recomputation of any of these modules runs `forward` again, drops what is kept for the input gradient, or
   // drops what is kept for the weight gradient (the step before computes it again).
   ModuleSet again = 0, drops_for_input_gradient = 0, drops_for_weight_gradient = 0;
@@ -116,6 +121,17 @@ KeptByKind kept_by_kind(const Block& block, Recompute recompute,
 // of each step's `forward`, from the first on. Recomputation that stops early repeats these (PyTorch 2.1,
 // torch.utils.checkpoint.set_checkpoint_early_stop).
 std::vector<std::size_t> calls_until_kept(const Block& block);
+
+// Steps from `first` to `end` - 1 that are recomputed at one time, forward, before the backward pass of the last of
+// them (Megatron-Core, tensor_parallel/random.py, CheckpointFunction). Full recomputation: all. Of modules: neighbors
+// of which one runs again or keeps less, so that a step that runs again finds its input.
+struct StepRange {
+  std::size_t first = 0, end = 0;
+};
+// From the last to the first.
+std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules);
+// The most that is there again at one time: what the forward pass did not keep of the steps of one range.
+double recomputed_bytes(const Block& block, Recompute recompute, ModuleSet modules);
 
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
 // `recomputed`: of the steps that selective recomputation of `modules` runs again. `until_kept`: of calls_until_kept.

@@ -66,23 +66,25 @@ class Writer {
   Writer(WorkTable& works, const std::array<RankGroup, 6>& groups, std::size_t calls, TensorBlocking blocking)
       : works_(works), groups_(groups), recording_(calls), blocking_(blocking) {}
 
+  // Calls of this step follow.
+  void begin(const BlockStep& step) {
+    if (!step.hides) wait_for(Beside::kSteps);
+  }
+
   void run(const Call& call, Category category) {
     if (const auto* op = std::get_if<Operator>(&call.what)) {
       recording_.kernel(works_.intern({call.name, category, *op, {}, call.after_read}));
-      for (Beside& other : beside_) {
-        if (--other.kernels == 0) recording_.wait(other.node);
-      }
-      std::erase_if(beside_, [](const Beside& other) { return other.kernels == 0; });
+      wait_for(Beside::kKernel);
       return;
     }
     const auto& communication = std::get<Communication>(call.what);
     if (group(communication).size() == 1) return;
-    if (communication.beside == 0 || blocking_ == TensorBlocking::kOn) {
+    if (communication.beside == Beside::kNothing || blocking_ == TensorBlocking::kOn) {
       recording_.blocking(stream(communication), work(call, communication));
       return;
     }
     const std::int32_t node = recording_.start(stream(communication), work(call, communication), recording_.pending());
-    beside_.push_back({node, communication.beside});
+    under_way_.push_back({node, communication.beside});
   }
   void run(Calls calls, Category category) {
     for (const Call& call : calls) run(call, category);
@@ -114,15 +116,23 @@ class Writer {
   }
 
   Fragment take() && {
-    for (const Beside& other : beside_) recording_.wait(other.node);
+    for (const UnderWay& other : under_way_) recording_.wait(other.node);
     return std::move(recording_).take();
   }
 
  private:
   static constexpr std::int32_t kNone = -3;
-  struct Beside {
-    std::int32_t node = 0, kernels = 0;  // communication, and kernels that may still run beside it
+  struct UnderWay {
+    std::int32_t node = 0;  // communication
+    Beside beside = Beside::kNothing;
   };
+
+  void wait_for(Beside beside) {
+    for (const UnderWay& other : under_way_) {
+      if (other.beside == beside) recording_.wait(other.node);
+    }
+    std::erase_if(under_way_, [beside](const UnderWay& other) { return other.beside == beside; });
+  }
 
   // Starts communications one after another. Returns the last one.
   std::int32_t start(Calls calls) {
@@ -182,7 +192,7 @@ class Writer {
   WorkTable& works_;
   const std::array<RankGroup, 6>& groups_;
   Recording recording_;
-  std::vector<Beside> beside_;
+  std::vector<UnderWay> under_way_;
   TensorBlocking blocking_;
 };
 
@@ -223,38 +233,49 @@ FragmentMaker::FragmentMaker(const Shape& shape, const Mesh& mesh, WorkTable& wo
 }
 
 Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {
-  const bool again = kind == PassKind::kBackward || kind == PassKind::kInputGradient;
-  const bool all_again = again && shape_->plan->recompute == Recompute::kFull && block.input > 0;
-  const ModuleSet modules =
-      again && shape_->plan->recompute == Recompute::kSelective ? shape_->plan->recompute_modules : 0;
+  const ParallelPlan& plan = *shape_->plan;
+  const bool full = plan.recompute == Recompute::kFull,
+             again = kind == PassKind::kBackward || kind == PassKind::kInputGradient;
   std::size_t calls = 0;
   for (const BlockStep& step : block.steps) {
     calls += step.forward.size() + step.input_gradient.size() + step.weight_gradient.size();
   }
-  Writer writer(*works_, groups_, calls, shape_->plan->blocking_tp);
-  if (kind == PassKind::kForward || all_again) {
-    const Category category = all_again ? Category::kRecompute : Category::kForward;
-    const bool stops = all_again && shape_->plan->recompute_early_stop;
-    const std::vector<std::size_t> until_kept = stops ? calls_until_kept(block) : std::vector<std::size_t>();
-    for (std::size_t i = 0; i < block.steps.size(); ++i) {
-      const Calls forward = block.steps[i].forward;
-      writer.run(stops ? forward.first(until_kept[i]) : forward, category);
-    }
+  Writer writer(*works_, groups_, calls, plan.blocking_tp);
+  const auto forward = [&](std::size_t i, Calls calls_of_step, Category category) {
+    writer.begin(block.steps[i]);
+    writer.run(calls_of_step, category);
+  };
+  if (kind == PassKind::kForward) {
+    for (std::size_t i = 0; i < block.steps.size(); ++i) forward(i, block.steps[i].forward, Category::kForward);
+    return std::move(writer).take();
   }
-  if (kind == PassKind::kForward) return std::move(writer).take();
-  for (auto step = block.steps.rbegin(); step != block.steps.rend(); ++step) {
-    if ((step->again & modules) != 0) writer.run(step->forward, Category::kRecompute);
+  const std::vector<StepRange> ranges =
+      again ? recomputed_steps(block, plan.recompute, plan.recompute_modules) : std::vector<StepRange>();
+  const bool stops = full && plan.recompute_early_stop && !ranges.empty();
+  const std::vector<std::size_t> until_kept = stops ? calls_until_kept(block) : std::vector<std::size_t>();
+  auto range = ranges.begin();
+  for (std::size_t end = block.steps.size(); end > 0; --end) {
+    if (range != ranges.end() && range->end == end) {
+      for (std::size_t i = range->first; i < end; ++i) {
+        const Calls all = block.steps[i].forward;
+        if (!full && (block.steps[i].again & plan.recompute_modules) == 0) continue;
+        forward(i, stops ? all.first(until_kept[i]) : all, Category::kRecompute);
+      }
+      ++range;
+    }
+    const BlockStep& step = block.steps[end - 1];
+    writer.begin(step);
     switch (kind) {
       case PassKind::kForward:
         break;
       case PassKind::kBackward:
-        writer.both_gradients(*step);
+        writer.both_gradients(step);
         break;
       case PassKind::kInputGradient:
-        writer.run(step->input_gradient, Category::kBackward);
+        writer.run(step.input_gradient, Category::kBackward);
         break;
       case PassKind::kWeightGradient:
-        writer.run(step->weight_gradient, Category::kBackward);
+        writer.run(step.weight_gradient, Category::kBackward);
         break;
     }
   }

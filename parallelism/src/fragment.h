@@ -15,7 +15,8 @@ class FragmentMaker {
   FragmentMaker(const Shape& shape, const Mesh& mesh, WorkTable& works);
 
   // The kernels of one pass through `block`. A backward or input-gradient pass runs again what recomputation dropped.
-  // In a pass that computes one gradient alone, no communication runs beside a kernel.
+  // In a pass that computes one gradient alone, communication runs beside kernels only where Communication::beside says
+  // so.
   Fragment pass(const Block& block, PassKind kind) const;
   // A kernel or a communication alone. A communication of one rank is left out. `category` is that of kernels.
   Fragment of(const Call& call, Category category) const;

@@ -55,15 +55,12 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::int64_t stag
   return all;
 }
 
-// A forward pass keeps these bytes until its backward pass, by chunk of a stage.
+// What the chunks of a stage keep, and what of the stage depends on its layers.
 struct StageChunks {
   std::vector<ChunkBytes> chunks;
-  double largest_layer = 0;       // everything that one layer keeps without recomputation
   double largest_parameters = 0;  // of one layer on a rank, those that are trained
   double largest_frozen = 0;
   double layer_parameters = 0, layer_frozen = 0;  // of all layers: the rest is embedding and loss
-  double losses = 0;                              // kept by the losses of one microbatch
-  double logged = 0;                              // by its metrics, when its backward pass is over
   double under_way = 0;                           // of layers that the host keeps: those on their way, or in use
   std::vector<ChunkBytes> away;                   // layers that the host keeps, in place of bytes; empty where none
 };
@@ -92,10 +89,9 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
       for (const PartRun& run : part_runs(parts, *shape.plan, layers, position)) {
         const ModelPart& part = parts[run.part];
         if (run.part == Part::kLoss || run.part == Part::kPredictionLoss) {
-          // The loss follows its forward pass with its input gradient, so that one microbatch is held at a time.
-          add(chunk, {0, part.kept.after_input_gradient}, run.count);
-          stage.losses += part.kept.after_forward * static_cast<double>(run.count);
-          stage.logged = std::max(stage.logged, part.logged);
+          add(chunk, part.kept, run.count);
+          chunk.loss += part.kept.after_forward * static_cast<double>(run.count);
+          chunk.logged = std::max(chunk.logged, part.logged);
           continue;
         }
         std::int64_t held = run.count;
@@ -112,7 +108,7 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
         }
         add(chunk, part.kept, held);
         if (run.part == Part::kEmbedding) continue;
-        stage.largest_layer = std::max(stage.largest_layer, part.kept_without_recompute);
+        chunk.working = std::max(chunk.working, part.working);
         stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
         stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
         stage.layer_parameters += part.parameters.total() * static_cast<double>(run.count);
@@ -183,24 +179,19 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   }
 }
 
-// What comes on top of the passes that are held, at the moment when it is largest: the loss, a layer that is computed
-// (in forward passes alone, or again), or metrics of a microbatch, of which nothing else is kept then.
-struct Moment {
-  enum class Of { kLoss, kLayer, kMetrics } of = Of::kLoss;
-  double bytes = 0;    // without those of a pass that is held no longer
-  bool ended = false;  // there is such a pass
+// Forward passes alone keep nothing. The largest of what they need at one time: the loss, one layer, or metrics.
+struct ForwardNeeds {
+  double ChunkBytes::*what = &ChunkBytes::loss;
+  std::size_t chunk = 0;
+  double bytes = 0;
 };
-Moment moment_of(const StageChunks& stage, const ParallelPlan& plan) {
-  const bool forward = plan.passes == Passes::kForward;
-  const double layer = forward || plan.recompute == Recompute::kFull ? stage.largest_layer : 0;
-  const double under_way = forward ? 0 : stage.under_way;
-  // With one chunk, the pass that has ended is among those that are held at the peak. Where backward passes are split,
-  // all that are held may wait for their weight gradients.
-  const bool ended = !forward && stage.chunks.size() == 1 && !traits_of(plan).splits_backward;
-  const double metrics = stage.logged - (ended ? stage.chunks[0].after_forward : 0);
-  Moment most{Moment::Of::kLoss, stage.losses + under_way};
-  if (layer > stage.losses) most = {Moment::Of::kLayer, layer + under_way};
-  if (metrics > most.bytes) most = {Moment::Of::kMetrics, metrics, ended};
+ForwardNeeds forward_needs(const StageChunks& stage) {
+  ForwardNeeds most;
+  for (double ChunkBytes::*what : {&ChunkBytes::loss, &ChunkBytes::working, &ChunkBytes::logged}) {
+    for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
+      if (stage.chunks[chunk].*what > most.bytes) most = {what, chunk, stage.chunks[chunk].*what};
+    }
+  }
   return most;
 }
 
@@ -256,8 +247,8 @@ std::vector<ModelParts> parts_by_kind(const ModelParts& all, const Model& model,
 }
 
 // The first of the highest points.
+bool lower(const HeldPoint& a, const HeldPoint& b) { return a.most < b.most; }
 std::size_t peak_of(const std::vector<HeldPoint>& points) {
-  const auto lower = [](const HeldPoint& a, const HeldPoint& b) { return a.bytes < b.bytes; };
   return static_cast<std::size_t>(std::max_element(points.begin(), points.end(), lower) - points.begin());
 }
 
@@ -265,7 +256,6 @@ std::size_t peak_of(const std::vector<HeldPoint>& points) {
 std::vector<HeldPoint> thinned(const std::vector<HeldPoint>& points) {
   if (points.size() <= kMostHeldPoints) return points;
   constexpr std::size_t kGroups = kMostHeldPoints / 2;
-  const auto lower = [](const HeldPoint& a, const HeldPoint& b) { return a.bytes < b.bytes; };
   std::vector<HeldPoint> left;
   for (std::size_t group = 0; group < kGroups; ++group) {
     const auto begin = points.begin() + static_cast<std::ptrdiff_t>(group * points.size() / kGroups);
@@ -304,9 +294,9 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     const StageChunks& kept = held.kept[stage];
     StageMemory used;
     held.add_state_of(stage, used);
-    const double passes = plan.passes == Passes::kForward ? 0.0  // nothing is kept
-                                                          : most_held(held.pipeline.passes->orders[stage], kept.chunks);
-    used.activations = (passes + moment_of(kept, plan).bytes) * units::B;
+    used.activations = units::B * (plan.passes == Passes::kForward
+                                       ? forward_needs(kept).bytes
+                                       : most_held(held.pipeline.passes->orders[stage], kept.chunks) + kept.under_way);
     used.other = kFramework;
     used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, static_cast<std::int64_t>(stage));
     budget.stages.push_back(used);
@@ -330,33 +320,48 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
     held.add_state_of(stage, used, &detail);
     const auto add = [&detail](ActivationKind kind, double bytes) {
       detail.activations[static_cast<std::size_t>(kind)] += bytes * units::B;
-      detail.transient += bytes * units::B;
     };
-    const auto [moment, extra, ended] = moment_of(kept, plan);
-    for (std::size_t kind = 0; moment == Moment::Of::kLoss && kind < kActivationKindCount; ++kind) {
-      add(static_cast<ActivationKind>(kind), kept_of_kind[kind][stage].losses);
+    const auto add_chunk = [&](std::size_t chunk, double before, double behind, double losses) {
+      for (std::size_t kind = 0; kind < kActivationKindCount; ++kind) {
+        const ChunkBytes& bytes = kept_of_kind[kind][stage].chunks[chunk];
+        add(static_cast<ActivationKind>(kind),
+            before * bytes.after_forward + behind * bytes.after_input_gradient + losses * bytes.loss);
+      }
+    };
+    if (plan.passes == Passes::kForward) {
+      const auto [what, chunk, bytes] = forward_needs(kept);
+      if (what == &ChunkBytes::loss) {
+        add_chunk(chunk, 0, 0, 1);
+      } else {
+        add(what == &ChunkBytes::working ? ActivationKind::kWorkingLayer : ActivationKind::kLogits, bytes);
+      }
+      continue;
     }
-    if (moment == Moment::Of::kLayer) add(ActivationKind::kWorkingLayer, kept.largest_layer);
-    if (moment == Moment::Of::kMetrics) {
-      add(ActivationKind::kLogits, kept.logged);
-      if (ended) detail.transient -= kept.chunks[0].after_forward * units::B;
-    }
-    if (plan.passes == Passes::kForward) continue;
-    if (moment != Moment::Of::kMetrics) add(ActivationKind::kOffloadedLayers, kept.under_way);
+    detail.transient = kept.under_way * units::B;
+    add(ActivationKind::kOffloadedLayers, kept.under_way);
 
     const PassList& order = held.pipeline.passes->orders[stage];
     const std::vector<HeldPoint> points = held_over_time(order, kept.chunks);
     const std::size_t peak = peak_of(points);
-    const std::vector<LivePasses> live = live_passes(order, kept.chunks.size(), peak);
+    const HeldPoint& top = points[peak];
+    std::vector<LivePasses> live = live_passes(order, kept.chunks.size(), peak);
+    const auto chunk_at = [&points](std::size_t point) { return static_cast<std::size_t>(points[point].pass.chunk); };
+    const ChunkBytes& bytes = kept.chunks[chunk_at(peak)];
+    if (top.most > top.bytes && top.most == top.bytes + bytes.logged) {
+      add(ActivationKind::kLogits, bytes.logged);
+    } else if (top.most > top.bytes) {  // the pass is not over, but its loss is
+      add(ActivationKind::kWorkingLayer, bytes.working);
+      add_chunk(chunk_at(peak), 0, 0, -1);
+      ++live[chunk_at(peak)].after_forward;
+      if (top.pass.kind == PassKind::kInputGradient) --live[chunk_at(peak)].after_input_gradient;
+    } else if (peak + 1 < points.size() && points[peak + 1].pass.beside_previous) {  // so is that of the pass beside it
+      add_chunk(chunk_at(peak + 1), 0, 0, -1);
+    }
     for (std::size_t chunk = 0; chunk < kept.chunks.size(); ++chunk) {
-      const auto before = static_cast<double>(live[chunk].after_forward - (ended ? 1 : 0)),
-                 behind = static_cast<double>(live[chunk].after_input_gradient);
-      for (std::size_t kind = 0; kind < kActivationKindCount; ++kind) {
-        const ChunkBytes& bytes = kept_of_kind[kind][stage].chunks[chunk];
-        detail.activations[kind] += (before * bytes.after_forward + behind * bytes.after_input_gradient) * units::B;
-      }
-      detail.live += std::llround(before + behind);
-      detail.weight_gradients_due += std::llround(behind);
+      const auto [before, behind] = live[chunk];
+      add_chunk(chunk, static_cast<double>(before), static_cast<double>(behind), 0);
+      detail.live += before + behind;
+      detail.weight_gradients_due += behind;
     }
     detail.passes = points.back().number + 1;
     detail.over_time = thinned(points);

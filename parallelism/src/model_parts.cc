@@ -62,7 +62,9 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
     added.parameters = adapts ? adapters_of(block) : parameters_of(block);
     if (adapts) added.frozen = parameters_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
-    added.kept_without_recompute = kept_bytes(block, Recompute::kNone).after_forward;
+    added.working = key.plan.passes == Passes::kForward
+                        ? kept_bytes(block, Recompute::kNone).after_forward
+                        : recomputed_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.logged = block.logged;
     const auto add_pass = [&](PassKind kind) {
       added.passes[static_cast<std::size_t>(kind)] = FragmentId{static_cast<std::uint32_t>(made.fragments.size())};

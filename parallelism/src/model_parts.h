@@ -51,9 +51,9 @@ constexpr bool is_in_16_bits(const ParallelPlan& plan, std::int64_t layer, std::
 struct ModelPart {
   RankParameters parameters;  // that are trained
   RankParameters frozen;
-  KeptBytes kept;                                                // under the plan's recomputation
-  double kept_without_recompute = 0;                             // bytes after the forward pass
-  double logged = 0;                                             // Block::logged
+  KeptBytes kept;      // under the plan's recomputation
+  double working = 0;  // bytes on top of what is kept, while it runs again; in forward passes alone, while it runs
+  double logged = 0;   // Block::logged
   std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has
 };
 

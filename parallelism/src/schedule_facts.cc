@@ -297,20 +297,34 @@ Result<ScheduleFacts> check(const Seats& seats, std::span<const PassList> orders
 
 namespace {
 
-// What a pass adds to what is held.
-double added(const SchedulePass& pass, std::span<const ChunkBytes> chunks) {
-  const ChunkBytes& bytes = chunks[static_cast<std::size_t>(pass.chunk)];
+// What a pass adds to what is held before it: for a while, and in the end.
+struct Added {
+  double within = 0, behind = 0;
+};
+Added added(const std::vector<SchedulePass>& passes, std::size_t p, std::span<const ChunkBytes> chunks) {
+  const auto bytes_of = [&](const SchedulePass& pass) -> const ChunkBytes& {
+    return chunks[static_cast<std::size_t>(pass.chunk)];
+  };
+  const SchedulePass& pass = passes[p];
+  const ChunkBytes& bytes = bytes_of(pass);
+  const auto backward = [&](double left) -> Added {
+    const double freed = pass.beside_previous ? bytes.loss : 0;  // by the pass before it
+    const double behind = left - bytes.after_forward + freed;
+    return {std::max(bytes.working - bytes.loss + freed, behind + bytes.logged), behind};
+  };
   switch (pass.kind) {
-    case PassKind::kForward:
-      return bytes.after_forward;
+    case PassKind::kForward: {
+      const bool first_of_two = p + 1 < passes.size() && passes[p + 1].beside_previous;
+      return {0, bytes.after_forward - (first_of_two ? bytes_of(passes[p + 1]).loss : 0)};
+    }
     case PassKind::kBackward:
-      return -bytes.after_forward;
+      return backward(0);
     case PassKind::kInputGradient:
-      return bytes.after_input_gradient - bytes.after_forward;
+      return backward(bytes.after_input_gradient);
     case PassKind::kWeightGradient:
-      return -bytes.after_input_gradient;
+      return {0, -bytes.after_input_gradient};
   }
-  return 0;
+  return {};
 }
 
 }  // namespace
@@ -320,9 +334,10 @@ double most_held(const PassList& list, std::span<const ChunkBytes> chunks) {
   for (const PassLoop& loop : list) {
     const double before = held;
     double peak = held;
-    for (const SchedulePass& pass : loop.passes) {
-      held += added(pass, chunks);
-      peak = std::max(peak, held);
+    for (std::size_t p = 0; p < loop.passes.size(); ++p) {
+      const auto [within, behind] = added(loop.passes, p, chunks);
+      peak = std::max({peak, held + within, held + behind});
+      held += behind;
     }
     // Each repeat holds as much more than the one before it, so the first or the last one holds the most.
     const double further = static_cast<double>(loop.repeats - 1) * (held - before);
@@ -339,10 +354,13 @@ std::vector<HeldPoint> held_over_time(const PassList& list, std::span<const Chun
   for (const PassLoop& loop : list) {
     const auto passes = static_cast<std::int64_t>(loop.passes.size());
     const auto add_repeat = [&](std::int64_t repeat) {
-      for (SchedulePass pass : loop.passes) {
-        held += added(pass, chunks);
+      for (std::size_t p = 0; p < loop.passes.size(); ++p) {
+        const auto [within, behind] = added(loop.passes, p, chunks);
+        SchedulePass pass = loop.passes[p];
         pass.microbatch += static_cast<std::int32_t>(repeat) * loop.shift;
-        points.push_back({number++, pass, held, std::exchange(left_out, 0)});
+        const double most = held + (within > 0 ? std::max(within, behind) : behind);
+        held += behind;
+        points.push_back({number++, pass, held, most, std::exchange(left_out, 0)});
       }
     };
     if (loop.repeats < 1) continue;

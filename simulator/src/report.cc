@@ -37,23 +37,26 @@ void add_detail(const StageMemoryDetail& detail, std::int64_t chunks, ordered_js
                    {"live_passes", detail.live},           {"weight_gradients_due", detail.weight_gradients_due}};
 }
 
-// The activations of the fullest stage behind each pass.
+// The activations of the fullest stage behind each pass, and the most within it.
 ordered_json over_time_json(const Report& report) {
   if (report.memory_detail.empty()) return nullptr;
   const StageMemoryDetail& detail = report.memory_detail[static_cast<std::size_t>(report.memory.peak_stage)];
   if (detail.over_time.empty()) return nullptr;
-  ordered_json passes = ordered_json::array(), numbers = ordered_json::array(), bytes = ordered_json::array();
+  ordered_json passes = ordered_json::array(), numbers = ordered_json::array(), bytes = ordered_json::array(),
+               most = ordered_json::array();
   for (const HeldPoint& point : detail.over_time) {
     passes.push_back(pass_text(point.pass, report.scenario.plan.vpp));
     numbers.push_back(point.number);
     bytes.push_back(point.bytes + detail.transient / units::B);
+    most.push_back(point.most + detail.transient / units::B);
   }
   return {{"stage", report.memory.peak_stage},
           {"passes_of_step", detail.passes},
           {"transient", detail.transient / units::B},
           {"pass", passes},
           {"number", numbers},
-          {"activations", bytes}};
+          {"activations", bytes},
+          {"most", most}};
 }
 
 ordered_json memory_json(const Report& report) {

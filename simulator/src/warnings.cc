@@ -209,9 +209,8 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
   const PipelineSchedule& schedule = traits_of(plan);
   if (schedule.hides_tokens) {
     const std::int64_t microbatches = microbatches_of(plan, scenario.training);
-    if (microbatches <= plan.pp) {
-      add(fmt::format("plan/schedule={}", plan.schedule),
-          fmt::format("with {} microbatches on {} stages no passes run in pairs", microbatches, plan.pp));
+    if (microbatches == 1) {
+      add(fmt::format("plan/schedule={}", plan.schedule), "with one microbatch no passes run in pairs");
     }
   } else if (schedule.most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
     found.push_back(
@@ -290,6 +289,12 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     if (!framework_has(scenario, each.field, each.text)) {
       found.push_back({"not_in_framework", fmt::format("{} has no {}={}", scenario.framework, each.field, each.text)});
     }
+  }
+  // core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: a ValueError.
+  if (traits_of(plan).fills_pipeline && report.microbatches < plan.pp) {
+    found.push_back({"not_in_framework",
+                     fmt::format("Megatron-Core refuses plan/schedule={} with fewer microbatches ({}) than stages ({})",
+                                 plan.schedule, report.microbatches, plan.pp)});
   }
   if (const std::int64_t layers = scenario.model.prediction_layers; layers > 0 && !scenario.training.mtp) {
     found.push_back({"without_mtp", fmt::format("without the model's {} layer{} for multi-token prediction: "

@@ -37,7 +37,7 @@ enum class ActivationKind : std::uint8_t {
   kLogits,           // the final norm's input, the logits' input, the logits in fp32
   kOutputGradients,  // of linear layers that wait for their weight gradient, where the schedule splits backward passes
   kCheckpoints,      // inputs of layers that are computed again
-  kWorkingLayer,     // all of the layer that is computed again or, in forward passes alone, computed
+  kWorkingLayer,     // of the layer that is computed again, what is not kept; in forward passes alone, of one layer
   kOffloadedLayers,  // of layers that the host keeps: on their way, or in use
 };
 inline constexpr std::size_t kActivationKindCount = 18;
@@ -107,18 +107,17 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
 struct StageMemoryDetail {
   std::array<Bytes, kActivationKindCount> activations;  // at the peak, by kind; sum to StageMemory::activations
   Bytes of(ActivationKind kind) const { return activations[static_cast<std::size_t>(kind)]; }
-  // Of `activations`, what is counted at every time: logits, working layer, offloaded layers.
-  Bytes transient;
+  Bytes transient;  // of `activations`, what is counted at every time: offloaded layers; the rest is that of the peak
 
   Bytes gathered_weights;  // of StageMemory::weights: whole layers of ZeRO-3, the one that computes and the prefetched
   Bytes cast_weights;      // of StageMemory::weights: operands of products, in 8 or 4 bits
   Bytes whole_gradients;   // of StageMemory::gradients: whole layers of ZeRO-2 and ZeRO-3, before they are reduced
   Bytes unsummed_gradients;  // of StageMemory::gradients: of one microbatch, until they are added to the fp32 sums
 
-  // Activations behind each pass, without `transient`; nothing under forward passes alone. As held_over_time; of lists
-  // of more than kMostHeldPoints points, the lowest and the highest of neighbors.
+  // Activations behind each pass and within it, without `transient`; nothing under forward passes alone. As
+  // held_over_time; of lists of more than kMostHeldPoints points, the lowest and the highest of neighbors.
   std::vector<HeldPoint> over_time;
-  std::size_t peak = 0;                   // of over_time: the first of the highest
+  std::size_t peak = 0;                   // of over_time: the first with the largest `most`
   std::int64_t passes = 0;                // of a step
   std::int64_t live = 0;                  // forward passes of which something is kept at the peak; each of one chunk
   std::int64_t weight_gradients_due = 0;  // of these, those that wait for their weight gradient alone

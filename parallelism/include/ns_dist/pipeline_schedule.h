@@ -79,6 +79,7 @@ struct PipelineSchedule {
   bool overlaps_messages = false;  // a stage goes on computing while it sends, unless a plan forbids it
   bool pairs_passes = false;       // some passes run beside others
   bool hides_tokens = false;       // is made for experts on several ranks alone: without them it only holds more
+  bool fills_pipeline = false;     // Megatron-Core refuses it with fewer microbatches than stages
   Seats (*seats)(const ScheduleShape&);
   // One list a stage. Errors: a shape that this schedule cannot run; `where` is a field ("plan/vpp",
   // "training/global_batch") and the hint names the nearest shape that it can run.
@@ -112,6 +113,11 @@ Result<ScheduleFacts> check(const Seats& seats, std::span<const PassList> orders
 // weight gradient.
 struct ChunkBytes {
   double after_forward = 0, after_input_gradient = 0;
+  // Of `after_forward`: what the loss keeps. A backward pass, or its input gradient, frees it first. Beside a forward
+  // pass, that is before the forward pass reaches its own loss.
+  double loss = 0;
+  double working = 0;  // that the rest of this pass needs more, and frees
+  double logged = 0;   // that are needed for a while when this pass is over
 };
 // The most bytes that a stage holds at one time. `chunks` by chunk. Its running time does not depend on the number of
 // repeats.
@@ -122,10 +128,11 @@ struct HeldPoint {
   std::int64_t number = 0;
   SchedulePass pass;
   double bytes = 0;
+  double most = 0;            // while the pass works, if it needs more than what is held before it; else `bytes`
   std::int64_t left_out = 0;  // passes before it that are no points, as their loop repeats
 };
 // Every pass of the list; of a loop only its first and its last repeat. Between these two what is held changes by the
-// same bytes in each repeat, so the largest point has most_held(list, chunks).
+// same bytes in each repeat, so the largest `most` is most_held(list, chunks).
 std::vector<HeldPoint> held_over_time(const PassList& list, std::span<const ChunkBytes> chunks);
 
 // Passes of a chunk of which something is held: what is kept behind the forward pass, or behind the input gradient.

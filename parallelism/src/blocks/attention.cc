@@ -49,16 +49,19 @@ void latent_projections(const Shape& shape, Block& block) {
     blocks::reduce(shape, before, "attention.shared_keys", shared);
     down.input_gradient.insert(down.input_gradient.begin(), before.begin(), before.end());
   }
+  // Both norms stand before both up-projections, which one module computes again.
   if (mla.q_rank > 0) {
     add({"attention.q_down", own, shape.hidden, mla.q_rank});
     block.steps.back().kept_for_weight_gradient = 0;
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
+  }
+  block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
+  if (mla.q_rank > 0) {
     up("attention.q_up", mla.q_rank, query, "attention.q", true);
   } else {
     up("attention.q_up", shape.hidden, query, "attention", false);
     block.steps.back().kept_for_weight_gradient = 0;
   }
-  block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
   up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv", true);
 }
 
@@ -218,7 +221,8 @@ void divided_core(const Shape& shape, BlockStep& step) {
   // Beside the kernel of the part before, if that has one.
   const auto send = [&](std::vector<Call>& calls, const char* name, Bytes size, bool beside) {
     if (parts == 1) return;
-    calls.push_back({name, Communication{CollectiveKind::kSendRecv, size, Axis::kContextPair, beside ? 1 : 0}});
+    calls.push_back({name, Communication{CollectiveKind::kSendRecv, size, Axis::kContextPair,
+                                         beside ? Beside::kKernel : Beside::kNothing}});
   };
   const std::int64_t outputs = shape.tokens * shape.heads * shape.value_dim;
   // Of the rank's heads; more ranks than key-value heads have copies of them.

@@ -88,7 +88,7 @@ bool overlaps_products(const Shape& shape) { return shape.plan->overlap_tp && sh
 void communicate_beside_product(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind,
                                 Bytes size) {
   const auto ranks = static_cast<double>(shape.tp);
-  calls.push_back({std::move(name), Communication{kind, size * ((ranks - 1) / ranks), Axis::kTensor, 1}});
+  calls.push_back({std::move(name), Communication{kind, size * ((ranks - 1) / ranks), Axis::kTensor, Beside::kKernel}});
 }
 
 // `product` between what is gathered before it and what is reduced behind it.

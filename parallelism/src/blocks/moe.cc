@@ -76,7 +76,7 @@ void reduce_rows(const Shape& shape, std::vector<Call>& calls, std::string_view 
 }
 
 void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size,
-              std::int32_t beside = 0) {
+              Beside beside = Beside::kNothing) {
   if (shape.ep == 1) return;
   calls.push_back({name, Communication{CollectiveKind::kAllToAll, size.exchanged, Axis::kExpert, beside,
                                        size.one_copy ? shape.model->moe->routing() : Routing{}, size.imbalance}});
@@ -99,23 +99,6 @@ BlockStep top_k(const Shape& shape) {
   step.kept_as = ActivationKind::kRouter;
   step.kept_for_input_gradient = static_cast<double>(shape.sharded_tokens) * static_cast<double>(experts) * 4;
   return step;
-}
-
-// Kernels of `steps`, of the forward and of the backward pass.
-struct KernelCounts {
-  std::int32_t forward = 0, backward = 0;
-};
-KernelCounts kernels_of(const std::vector<BlockStep>& steps) {
-  const auto count = [](const std::vector<Call>& calls) {
-    return static_cast<std::int32_t>(std::count_if(
-        calls.begin(), calls.end(), [](const Call& call) { return std::holds_alternative<Operator>(call.what); }));
-  };
-  KernelCounts kernels;
-  for (const BlockStep& step : steps) {
-    kernels.forward += count(step.forward);
-    kernels.backward += count(step.input_gradient) + count(step.weight_gradient);
-  }
-  return kernels;
 }
 
 // Tokens, or their copies on this rank, become rows of experts.
@@ -166,19 +149,19 @@ bool host_reads_counts(const Shape& shape) {
   return shape.ep > 1 || shape.plan->expert_products == ExpertProducts::kLoop;
 }
 
-// From tokens to rows of experts: two steps. What is between them runs beside the exchange, `between` kernels. Where
-// each rank gets a token once, the exchange sends the tokens themselves, and rows are made behind it (Megatron-Core,
-// token_dispatcher.py, _DeepepManager).
-BlockStep send_rows(const Shape& shape, const LocalExperts& size, std::int32_t between) {
+// From tokens to rows of experts: two steps, with `beside` beside the exchange. Where each rank gets a token once, the
+// exchange sends the tokens themselves, and rows are made behind it (Megatron-Core, token_dispatcher.py,
+// _DeepepManager).
+BlockStep send_rows(const Shape& shape, const LocalExperts& size, Beside beside) {
   BlockStep step;
   step.name = "moe.dispatch";
   if (!size.one_copy) permute(shape, step.forward, size.exchanged);
-  exchange(shape, step.forward, "moe.dispatch", size, between);
+  exchange(shape, step.forward, "moe.dispatch", size, beside);
   if (host_reads_counts(shape) && !step.forward.empty()) step.forward.front().after_read = true;
   if (!size.one_copy) permute_backward(shape, step.input_gradient, size);
   return step;
 }
-BlockStep receive_rows(const Shape& shape, const LocalExperts& size, std::int32_t between) {
+BlockStep receive_rows(const Shape& shape, const LocalExperts& size, Beside beside) {
   BlockStep step;
   step.name = "moe.receive";
   if (size.one_copy) {
@@ -190,7 +173,7 @@ BlockStep receive_rows(const Shape& shape, const LocalExperts& size, std::int32_
     sort_by_expert(shape, step.input_gradient, "moe.sort.backward", size);
     reduce_rows(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
   }
-  exchange(shape, step.input_gradient, "moe.dispatch.backward", size, between);
+  exchange(shape, step.input_gradient, "moe.dispatch.backward", size, beside);
   return step;
 }
 
@@ -298,12 +281,14 @@ void mark_expert_modules(Block& block) {
     if (name == "moe.router") step.drops_for_weight_gradient |= block.steps.front().again;
     if (name == "moe.activation") step.again |= kActivation;
     if (name == "moe.fc2") step.drops_for_weight_gradient |= kActivation;
-    // Megatron-Core checkpoints the whole layer as "moe" (moe_layer.py, custom_forward), its shared experts included.
-    const ModuleSet module = name.starts_with("moe.shared.") ? kShared | kMoe : kMoe;
-    if (name.ends_with("norm") || name == "moe.branch" || name == "moe.router" || name == "moe.residual") continue;
+    // Megatron-Core checkpoints the whole layer as "moe" (moe_layer.py, custom_forward), with the router, whose input
+    // is kept, and the shared experts, which read the same.
+    if (name.ends_with("norm") || name == "moe.branch" || name == "moe.residual") continue;
+    const bool shared = name.starts_with("moe.shared.") && name != "moe.shared.add";
+    const ModuleSet module = shared ? kShared | kMoe : kMoe;
     step.again |= module;
     step.drops_for_input_gradient |= module;
-    if (name != "moe.shared.fc1") step.drops_for_weight_gradient |= module;
+    if (name != "moe.router" && name != "moe.shared.fc1") step.drops_for_weight_gradient |= module;
   }
 }
 
@@ -312,9 +297,10 @@ void mark_expert_modules(Block& block) {
 Block moe_block(const Shape& shape) {
   const LocalExperts size(shape);
   const std::int64_t up = shape.model->gated_mlp ? 2 * size.ffn : size.ffn;
-  const std::vector<BlockStep> shared = shared_experts(shape);
+  std::vector<BlockStep> shared = shared_experts(shape);
   const bool beside = shape.plan->overlap_ep && shape.ep > 1 && !shared.empty();
-  const KernelCounts between = beside ? kernels_of(shared) : KernelCounts{};
+  for (BlockStep& step : shared) step.hides = beside;
+  const Beside exchanges = beside ? Beside::kSteps : Beside::kNothing;
   Block block;
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(15);
@@ -330,9 +316,9 @@ Block moe_block(const Shape& shape) {
                                         Epilogue::kNone,
                                         true}));
   block.steps.push_back(top_k(shape));
-  block.steps.push_back(send_rows(shape, size, between.forward));
+  block.steps.push_back(send_rows(shape, size, exchanges));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
-  block.steps.push_back(receive_rows(shape, size, between.backward));
+  block.steps.push_back(receive_rows(shape, size, exchanges));
   block.steps.push_back(grouped_linear(shape, size, "moe.fc1", shape.hidden, up));
   block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn));
   if (shape.plan->weighted_activation) {  // a weight of each row, fp32

@@ -12,6 +12,7 @@ extern constinit const PipelineSchedule kCombined1f1b = {
     .overlaps_messages = true,
     .pairs_passes = true,
     .hides_tokens = true,
+    .fills_pipeline = true,
     .seats = loop_seats,
     .orders = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, true); },
 };

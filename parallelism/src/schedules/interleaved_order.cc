@@ -2,7 +2,8 @@
 // chunks and turns to the next chunk after a group of microbatches. The order is Megatron-LM's
 // (core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving and get_schedule_table). A group
 // has as many microbatches as there are stages, or a few more where the last group would otherwise have fewer
-// (--microbatch-group-size-per-vp-stage).
+// (--microbatch-group-size-per-vp-stage). Fewer microbatches than stages, which Megatron-LM refuses, are one group
+// here.
 //
 // In pairs, every stage runs one forward pass more before its first backward pass, so that the passes of a pair belong
 // to different microbatches (the same function with overlap_moe_expert_parallel_comm).
@@ -33,7 +34,7 @@ PassList order(const ScheduleShape& shape, std::int64_t stage, bool in_pairs) {
   const std::int64_t group = group_size(shape);
   const std::int64_t total = shape.microbatches * shape.chunks, round = group * shape.chunks;
   const std::int64_t filled = 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * group + (in_pairs ? 1 : 0);
-  const std::int64_t warm_up = shape.microbatches <= shape.stages ? total : std::min(total, filled);
+  const std::int64_t warm_up = std::min(total, filled);
   const auto forward = [&](std::int64_t k) { return pass_of(shape, group, PassKind::kForward, k); };
   const auto backward = [&](std::int64_t k, bool paired = false) {
     SchedulePass pass = pass_of(shape, group, PassKind::kBackward, k);

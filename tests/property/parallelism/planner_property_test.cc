@@ -191,7 +191,7 @@ RC_GTEST_PROP(Memory, KindsSumToTheBudget, ()) {
     RC_ASSERT(stage.whole_gradients + stage.unsummed_gradients <= 1.000001 * budget->stages[s].gradients);
     RC_ASSERT(stage.over_time.empty() == (q.plan.passes == Passes::kForward));
     if (stage.over_time.empty()) continue;
-    RC_ASSERT(stage.over_time[stage.peak].bytes * units::B + stage.transient == activations);
+    RC_ASSERT(stage.over_time[stage.peak].most * units::B + stage.transient == activations);
     RC_ASSERT(stage.over_time.back().bytes == 0);
     RC_ASSERT(stage.weight_gradients_due <= stage.live);
     const bool splits = schedule.splits_backward;

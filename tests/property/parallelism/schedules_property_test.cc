@@ -78,31 +78,58 @@ RC_GTEST_PROP(Schedules, SplitsTheBackwardPassOnlyWhereItSaysSo, ()) {
 
 // Whole bytes, so that sums in any order are exact.
 std::vector<ChunkBytes> any_bytes(const ScheduleShape& shape) {
+  const auto any = [](int below) { return static_cast<double>(*rc::gen::inRange(0, below)); };
   std::vector<ChunkBytes> chunks;
   for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk) {
-    const double forward = *rc::gen::inRange(0, 1000);
-    chunks.push_back({forward, static_cast<double>(*rc::gen::inRange(0, 1000))});
+    const int forward = *rc::gen::inRange(0, 1000);
+    chunks.push_back({static_cast<double>(forward), any(1000), any(forward + 1), any(1000), any(1000)});
   }
   return chunks;
+}
+
+// What is held behind each pass, and the most since the end of the pass before it, of every microbatch by itself.
+struct Held {
+  double behind = 0, most = 0;
+};
+std::vector<Held> held_in_turn(const std::vector<SchedulePass>& passes, const std::vector<ChunkBytes>& chunks) {
+  std::map<std::pair<std::int32_t, std::int32_t>, double> kept;
+  std::vector<Held> all;
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const auto bytes_of = [&](const SchedulePass& pass) { return chunks[static_cast<std::size_t>(pass.chunk)]; };
+    const auto kept_of = [&](const SchedulePass& pass) -> double& { return kept[{pass.microbatch, pass.chunk}]; };
+    const auto sum = [&kept] {
+      return std::accumulate(kept.begin(), kept.end(), 0.0,
+                             [](double sum_of, const auto& one) { return sum_of + one.second; });
+    };
+    const SchedulePass& pass = passes[i];
+    const bool gradient = pass.kind == PassKind::kBackward || pass.kind == PassKind::kInputGradient;
+    Held held;
+    if (i + 1 < passes.size() && passes[i + 1].beside_previous) kept_of(passes[i + 1]) -= bytes_of(passes[i + 1]).loss;
+    if (gradient) {
+      if (!pass.beside_previous) kept_of(pass) -= bytes_of(pass).loss;
+      held.most = sum() + bytes_of(pass).working;
+    }
+    kept_of(pass) = pass.kind == PassKind::kForward         ? bytes_of(pass).after_forward
+                    : pass.kind == PassKind::kInputGradient ? bytes_of(pass).after_input_gradient
+                                                            : 0;
+    held.behind = sum();
+    held.most = std::max(held.most, held.behind + (gradient ? bytes_of(pass).logged : 0));
+    all.push_back(held);
+  }
+  return all;
+}
+
+double highest_of(const std::vector<Held>& all) {
+  double highest = 0;
+  for (const Held& held : all) highest = std::max(highest, held.most);
+  return highest;
 }
 
 RC_GTEST_PROP(Schedules, MostHeldIsThatOfEveryPassInTurn, ()) {
   const Case c = any_case();
   const std::vector<ChunkBytes> chunks = any_bytes(c.shape);
   for (const PassList& list : c.orders) {
-    std::map<std::pair<std::int32_t, std::int32_t>, double> kept;
-    double most = 0;
-    for (const SchedulePass& pass : flatten(list)) {
-      const ChunkBytes& bytes = chunks[static_cast<std::size_t>(pass.chunk)];
-      double& here = kept[{pass.microbatch, pass.chunk}];
-      if (pass.kind == PassKind::kForward) here = bytes.after_forward;
-      if (pass.kind == PassKind::kInputGradient) here = bytes.after_input_gradient;
-      if (pass.kind == PassKind::kBackward || pass.kind == PassKind::kWeightGradient) here = 0;
-      const double held =
-          std::accumulate(kept.begin(), kept.end(), 0.0, [](double sum, const auto& one) { return sum + one.second; });
-      most = std::max(most, held);
-    }
-    RC_ASSERT(most_held(list, chunks) == most);
+    RC_ASSERT(most_held(list, chunks) == highest_of(held_in_turn(flatten(list), chunks)));
   }
 }
 
@@ -112,24 +139,19 @@ RC_GTEST_PROP(Schedules, HeldOverTimeIsThatOfEveryPassInTurn, ()) {
   const std::vector<ChunkBytes> chunks = any_bytes(c.shape);
   for (const PassList& list : c.orders) {
     const std::vector<SchedulePass> passes = flatten(list);
-    const std::vector<HeldPoint> points = held_over_time(list, chunks);
+    const std::vector<Held> all = held_in_turn(passes, chunks);
     std::size_t next = 0;
-    double held = 0, highest = 0;
-    for (std::size_t i = 0; i < passes.size(); ++i) {
-      const ChunkBytes& bytes = chunks[static_cast<std::size_t>(passes[i].chunk)];
-      if (passes[i].kind == PassKind::kForward) held += bytes.after_forward;
-      if (passes[i].kind == PassKind::kInputGradient) held += bytes.after_input_gradient - bytes.after_forward;
-      if (passes[i].kind == PassKind::kBackward) held -= bytes.after_forward;
-      if (passes[i].kind == PassKind::kWeightGradient) held -= bytes.after_input_gradient;
-      if (next == points.size() || points[next].number != static_cast<std::int64_t>(i)) continue;
-      RC_ASSERT(points[next].pass == passes[i]);
-      RC_ASSERT(points[next].bytes == held);
-      highest = std::max(highest, held);
-      ++next;
+    double highest = 0;
+    for (const HeldPoint& point : held_over_time(list, chunks)) {
+      next = static_cast<std::size_t>(point.number);
+      RC_ASSERT(point.pass == passes[next]);
+      RC_ASSERT(point.bytes == all[next].behind);
+      RC_ASSERT(point.most == all[next].behind || point.most == all[next].most);
+      highest = std::max(highest, point.most);
     }
-    RC_ASSERT(next == points.size());
-    RC_ASSERT(highest == most_held(list, chunks));
-    RC_ASSERT(points.back().bytes == 0);
+    RC_ASSERT(next + 1 == passes.size());
+    RC_ASSERT(highest == highest_of(all));
+    RC_ASSERT(all.back().behind == 0);
   }
 }
 

@@ -13,6 +13,7 @@ namespace ns_dist {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -126,12 +127,22 @@ TEST(ReportPage, ShowsMemoryByKindAndOverTheStep) {
   double highest = 0;
   for (const json& bytes : over_time["activations"]) highest = std::max(highest, bytes.get<double>());
   EXPECT_EQ(highest, stages[fullest]["activations"]);
+  EXPECT_EQ(over_time["most"], over_time["activations"]);
   EXPECT_EQ(over_time["activations"].back(), over_time["transient"]);
   for (const char* text : {"attention core", "softmax statistics", "behind F3, with 4 passes live",
                            "behind F0, with 1 pass live", "Memory behind each pass", "nvidia-smi"}) {
     EXPECT_THAT(page.html, HasSubstr(text));
   }
   EXPECT_THAT(page.summary, HasSubstr("activations at the peak, of " + std::to_string(4 - fullest) + " passes: mlp"));
+
+  const Page again = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64 --recompute full");
+  const json& held = again.report["memory"];
+  EXPECT_EQ(held["per_stage"][0]["peak"]["pass"], "B0");
+  EXPECT_EQ(held["per_stage"][0]["peak"]["live_passes"], 4);
+  EXPECT_THAT(again.html, AllOf(HasSubstr("in B0, with 4 passes live"), HasSubstr("what is computed again")));
+  highest = 0;
+  for (const json& bytes : held["over_time"]["most"]) highest = std::max(highest, bytes.get<double>());
+  EXPECT_EQ(highest, held["per_stage"][held["peak_stage"].get<std::size_t>()]["activations"]);
 
   const Page forward = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64 --passes forward");
   EXPECT_TRUE(forward.report["memory"]["over_time"].is_null());

@@ -288,7 +288,7 @@ TEST_F(GptLayer, CommunicationStandsWhereTheSplitRegionsBegin) {
 TEST_F(GptLayer, WhatOverlapsProductsMovesTheSameBytes) {
   plan.tp = 8;
   plan.sequence_parallel = true;
-  const auto moved = [&](std::int32_t beside) {
+  const auto moved = [&](Beside beside) {
     double bytes = 0;
     for (const BlockStep& each : layer().steps) {
       for (const auto* calls : {&each.forward, &each.input_gradient, &each.weight_gradient}) {
@@ -300,11 +300,11 @@ TEST_F(GptLayer, WhatOverlapsProductsMovesTheSameBytes) {
     }
     return bytes;
   };
-  const double at_once = moved(0);
+  const double at_once = moved(Beside::kNothing);
   plan.overlap_tp = true;
-  EXPECT_NEAR(moved(0) + moved(1), at_once, 1e-6);
+  EXPECT_NEAR(moved(Beside::kNothing) + moved(Beside::kKernel), at_once, 1e-6);
   // Two products gather and two reduce in the forward pass, two gather in the backward pass.
-  EXPECT_NEAR(moved(1), 6 * 7.0 / 8 * 2 * s * b * h, 1e-6);
+  EXPECT_NEAR(moved(Beside::kKernel), 6 * 7.0 / 8 * 2 * s * b * h, 1e-6);
 }
 
 // GQA with fewer key-value heads than ranks: each rank holds one.

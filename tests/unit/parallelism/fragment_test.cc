@@ -54,6 +54,14 @@ struct FragmentPasses : ::testing::Test {
     return std::count_if(fragment.nodes.begin(), fragment.nodes.end(),
                          [&](const FragmentNode& node) { return work(node).category == category; });
   }
+  // Names of the kernels of a category, in order.
+  std::vector<std::string> kernels(const Fragment& fragment, Category category) const {
+    std::vector<std::string> found;
+    for (const FragmentNode& node : fragment.nodes) {
+      if (work(node).category == category) found.push_back(work(node).name);
+    }
+    return found;
+  }
 };
 
 TEST_F(FragmentPasses, CommunicationBlocksInTheForwardPass) {
@@ -115,6 +123,68 @@ TEST_F(FragmentPasses, RecomputationRunsAgainWhatWasDropped) {
   EXPECT_EQ(count(FragmentMaker(shape, mesh_of(plan), works).pass(loss_block(shape), PassKind::kBackward),
                   Category::kRecompute),
             0);
+}
+
+// A module is a part of the graph that is computed again as a whole, before its backward pass begins (Megatron-Core,
+// tensor_parallel/random.py, CheckpointFunction). Its first step may be the last that reads what it makes.
+TEST_F(FragmentPasses, AModuleRunsAgainForwardBeforeItsBackwardPass) {
+  model.moe = Experts{8, 2, 256, 1, 128, 0};
+  plan = {.dp = 4, .ep = 4};
+  std::vector<std::string> forward = kernels(pass(PassKind::kForward, true), Category::kForward);
+  const auto router = std::find(forward.begin(), forward.end(), "moe.router");
+  const auto add = std::find(forward.begin(), forward.end(), "moe.add");
+  const std::vector<std::string> layer(router, add);  // Megatron-Core, moe_layer.py, custom_forward
+  plan.recompute = Recompute::kSelective;
+  plan.recompute_modules = set_of(RecomputeModule::kMoe);
+  for (const PassKind kind : {PassKind::kBackward, PassKind::kInputGradient}) {
+    const Fragment again = pass(kind, true);
+    EXPECT_EQ(kernels(again, Category::kRecompute), layer);
+    EXPECT_LT(find(again, "moe.shared.add"), find(again, "moe.shared.fc2.dgrad"));
+    EXPECT_LT(find(again, "moe.unpermute"), find(again, "moe.unpermute.backward"));
+  }
+  plan.recompute_modules = set_of(RecomputeModule::kSharedExperts);
+  const Fragment shared = pass(PassKind::kBackward, true);
+  EXPECT_THAT(kernels(shared, Category::kRecompute),
+              ElementsAre("moe.shared.fc1", "moe.shared.activation", "moe.shared.fc2"));
+  EXPECT_LT(find(shared, "moe.shared.fc2"), find(shared, "moe.shared.fc2.dgrad"));
+  // The weight gradient of the projection reads the norm's output.
+  plan.recompute_modules = set_of(RecomputeModule::kNorm);
+  const Fragment norms = pass(PassKind::kBackward);
+  EXPECT_LT(find(norms, "mlp.norm"), find(norms, "mlp.fc1.wgrad"));
+  EXPECT_LT(find(norms, "mlp.norm.backward"), find(norms, "attention.norm"));
+  EXPECT_LT(find(norms, "attention.norm"), find(norms, "attention.qkv.wgrad"));
+  // What another module dropped comes first.
+  plan.recompute_modules |= set_of(RecomputeModule::kMlp);
+  EXPECT_THAT(kernels(pass(PassKind::kBackward), Category::kRecompute),
+              ElementsAre("mlp.norm", "mlp.fc1", "mlp.activation", "mlp.fc2", "attention.norm"));
+  model.mla = LatentAttention{32, 32, 16, 16, 16};
+  plan.recompute_modules = set_of(RecomputeModule::kLatentUpProjection);
+  EXPECT_THAT(kernels(pass(PassKind::kBackward), Category::kRecompute),
+              ElementsAre("attention.q_up", "attention.kv_up", "attention.rotary.queries", "attention.rotary.keys",
+                          "attention.assemble"));
+}
+
+// Whatever a pass computes of the shared experts runs beside the exchange, and nothing else: what comes behind reads
+// the tokens.
+TEST_F(FragmentPasses, SharedExpertsAloneRunBesideTheExchange) {
+  model.moe = Experts{8, 2, 256, 1, 128, 0};
+  plan = {.dp = 4, .ep = 4, .overlap_ep = true};
+  const auto expect_beside = [&](const Fragment& fragment, const std::string& exchange, const std::string& reader) {
+    const std::size_t begin = find(fragment, exchange), end = find(fragment, reader);
+    EXPECT_THAT(waits(fragment, reader), ElementsAre(exchange));
+    ASSERT_GT(end, begin + 1);
+    for (std::size_t n = begin + 1; n < end; ++n) {
+      EXPECT_THAT(work(fragment.nodes[n]).name, ::testing::StartsWith("moe.shared."));
+      EXPECT_EQ(fragment.nodes[n].dependency_count, 0u);
+    }
+  };
+  for (const bool again : {false, true}) {
+    plan.recompute = again ? Recompute::kSelective : Recompute::kNone;
+    plan.recompute_modules = set_of(RecomputeModule::kSharedExperts);
+    expect_beside(pass(PassKind::kForward, true), "moe.dispatch", "moe.sort");
+    expect_beside(pass(PassKind::kBackward, true), "moe.dispatch.backward", "moe.permute.backward");
+    expect_beside(pass(PassKind::kInputGradient, true), "moe.dispatch.backward", "moe.permute.backward");
+  }
 }
 
 TEST_F(FragmentPasses, RecomputationMayStopEarly) {

@@ -15,7 +15,8 @@ namespace {
 
 using namespace units;
 
-// Eq. 5 and its factor for interleaving, (1 + (p - 1) / (p v)): the first stage of 175B, p = 8, v = 3.
+// Eq. 5 and its factor for interleaving, (1 + (p - 1) / (p v)): the first stage of 175B, p = 8, v = 3. The attention of
+// one layer is there while it is computed again, 5 a s^2 b / t.
 TEST(Memory, FirstStageHoldsAsManyLayersAsTheModel) {
   const Model model = gpt(96, 12288, 96);
   const ParallelPlan plan{.tp = 8,
@@ -31,7 +32,8 @@ TEST(Memory, FirstStageHoldsAsManyLayersAsTheModel) {
   const double sbh = 2048.0 * 12288, layer = 34 * sbh / 8, in_flight = 1 + 7.0 / (8 * 3);
   // Of 31 passes in flight, 16 are of the first chunk: two rounds of 8 microbatches.
   const double embedding_mask = 16 * sbh / 8;
-  EXPECT_NEAR(budget->stages.front().activations / B, 96 * layer * in_flight + embedding_mask, 1);
+  const double core = 5 * 96 * 2048.0 * 2048 / 8;
+  EXPECT_NEAR(budget->stages.front().activations / B, 96 * layer * in_flight + embedding_mask + core, 1);
   EXPECT_EQ(budget->peak_stage, 0);
 }
 
@@ -225,6 +227,56 @@ TEST(Memory, RecomputationKeepsInputsAndOneLayer) {
   EXPECT_NEAR(activations(48, Recompute::kNone), 48 * layer + 4 * sbh + 4 * 2048.0 * 50304 + sbh, 1);
 }
 
+// GPipe and looped breadth-first run every loss before the first backward pass: as many logits as microbatches, 4 sv
+// bytes each, with two inputs of 2 sbh. Of other schedules the last stage has one at a time; the first one of a vee has
+// it, too. When a layer is computed again, one loss is over.
+TEST(Memory, LogitsAreHeldFromTheForwardToTheBackwardPass) {
+  using enum ActivationKind;
+  const Training training{8, 1, 2048, Precision::kFp16};
+  const double sbh = 2048.0 * 6144, logits = 4 * 2048.0 * 50304 + 4 * sbh;
+  const auto logits_of = [&](const char* schedule, std::int64_t chunks, std::size_t stage = 3) {
+    const ParallelPlan plan{.pp = 4, .vpp = chunks, .schedule = schedule, .flash_attention = false};
+    PlanCache cache;
+    return (*memory_detail(gpt(24, 6144, 64), plan, training, cache))[stage].of(kLogits) / B / logits;
+  };
+  EXPECT_EQ(logits_of("gpipe", 1), 8);
+  EXPECT_EQ(logits_of("breadth-first", 2), 8);
+  EXPECT_EQ(logits_of("1f1b", 1), 1);
+  EXPECT_EQ(logits_of("interleaved", 2), 1);
+  EXPECT_EQ(logits_of("gpipe", 1, 0), 0);
+  const ParallelPlan plan{.pp = 4, .schedule = "gpipe", .recompute = Recompute::kFull, .flash_attention = false};
+  const double layer = sbh * (34 + 5 * 64.0 * 2048 / 6144);
+  EXPECT_GT(layer, logits);
+  EXPECT_NEAR(memory_budget(gpt(24, 6144, 64), plan, training)->stages[3].activations / B,
+              8 * 6 * 2 * sbh + 7 * logits + layer, 1);
+}
+
+// Korthikanti et al., s.5: selective recomputation keeps 34 sbh of a layer. 5 as^2b are there while one layer's
+// attention is computed again, under every pass that is held; an MLP's come after it, and neighbors together.
+TEST(Memory, SelectiveRecomputationHoldsTheModuleThatRuns) {
+  const Training training{32, 1, 2048, Precision::kFp16};
+  const auto stage = [&](ModuleSet modules) {
+    const ParallelPlan plan{
+        .pp = 4, .recompute = Recompute::kSelective, .recompute_modules = modules, .flash_attention = false};
+    PlanCache cache;
+    return (*memory_detail(gpt(24, 6144, 64), plan, training, cache))[1];
+  };
+  constexpr ModuleSet kCore = set_of(RecomputeModule::kCoreAttention), kMlp = set_of(RecomputeModule::kMlp),
+                      kNorm = set_of(RecomputeModule::kNorm);
+  const double sbh = 2048.0 * 6144, scores = 5 * 64.0 * 2048 * 2048;
+  const auto working = [&](ModuleSet modules) { return stage(modules).of(ActivationKind::kWorkingLayer) / B; };
+  EXPECT_EQ(working(kCore), scores);
+  EXPECT_EQ(working(kMlp), 16 * sbh);  // inputs of the activation and of the second product
+  EXPECT_EQ(working(kNorm), 2 * sbh);
+  EXPECT_EQ(working(kMlp | kNorm), 18 * sbh);
+  EXPECT_GT(scores, 16 * sbh);
+  EXPECT_EQ(working(kMlp | kCore), scores);
+  const StageMemoryDetail core = stage(kCore);
+  EXPECT_EQ(core.over_time[core.peak].most, 3 * 6 * 34 * sbh + scores);
+  EXPECT_EQ(pass_text(core.over_time[core.peak].pass, 1), "B0");
+  EXPECT_EQ(core.live, 3);
+}
+
 // Metrics of a microbatch are computed when its backward pass is over: they are the peak where they take more than all
 // that the passes kept.
 TEST(Memory, MetricsComeWhenTheMicrobatchIsOver) {
@@ -272,7 +324,7 @@ TEST(MemoryDetail, PeakOfOneForwardOneBackward) {
     EXPECT_EQ(detail.of(kAttentionScores) / B, live * 6 * 5 * 64 * 2048 * 2048);
     EXPECT_EQ(detail.of(kEmbedding) / B, first * live * sbh);
     EXPECT_EQ(detail.of(kLogits) / B, last * (logits + 4 * sbh));
-    EXPECT_EQ(detail.transient / B, last * (logits + 4 * sbh));
+    EXPECT_EQ(detail.transient, Bytes());
     EXPECT_EQ(detail.of(kCheckpoints) / B, 0);
   }
 }

@@ -89,9 +89,28 @@ TEST(Schedules, InterleavedTurnsToTheNextChunkAfterARound) {
 TEST(Schedules, InterleavedTakesLargerGroupsWhereTheLastWouldBeTooSmall) {
   EXPECT_EQ(order("interleaved", {4, 10, 2}, 3).substr(0, 34), "F0 F1 F2 F3 F4 F0b B0b F1b B1b F2b");
   EXPECT_EQ(order("interleaved", {4, 3, 2}, 0), "F0 F1 F2 F0b F1b F2b B0b B1b B2b B0 B1 B2");
+  EXPECT_EQ(order("interleaved", {4, 3, 2}, 3), "F0 F1 F2 F0b B0b F1b B1b F2b B2b B0 B1 B2");
   for (std::int64_t microbatches = 4; microbatches < 40; ++microbatches) {
     const double busy = 9.0 * static_cast<double>(microbatches);
     EXPECT_EQ(facts("interleaved", {4, microbatches, 3}).makespan, busy + 3.0 * 3);
+  }
+}
+
+// Megatron-Core, get_pp_rank_microbatches: 2 (p - i - 1) + (v - 1) p passes of warm-up, all where there are no more.
+TEST(Schedules, InterleavedWarmsUpAlikeHoweverFewMicrobatchesThereAre) {
+  EXPECT_EQ(order("interleaved", {4, 4, 2}, 3), "F0 F1 F2 F3 F0b B0b F1b B1b F2b B2b F3b B3b B0 B1 B2 B3");
+  EXPECT_EQ(order("interleaved", {4, 4, 2}, 2), "F0 F1 F2 F3 F0b F1b F2b B0b F3b B1b B2b B3b B0 B1 B2 B3");
+  EXPECT_THAT(facts("interleaved", {4, 4, 2}).most_live, ElementsAre(8, 8, 7, 5));
+  for (const char* name : {"interleaved", "combined-1f1b"}) {
+    for (std::int64_t p = 1; p <= 8; ++p) {
+      for (std::int64_t m = 1; m <= p; ++m) {
+        for (std::int64_t v = 1; v <= 3; ++v) {
+          const ScheduleShape shape{p, m, v};
+          const auto checked = check(schedule(name).seats(shape), *schedule(name).orders(shape));
+          ASSERT_TRUE(checked) << name << p << m << v << to_text(checked.error());
+        }
+      }
+    }
   }
 }
 
@@ -293,6 +312,22 @@ TEST(ScheduleFacts, MostHeldCountsWhatWaitsForTheWeightGradient) {
   const std::vector<ChunkBytes> chunks = {{10, 4}, {100, 40}};
   EXPECT_EQ(most_held(listed({{F, 0, 0}, {I, 0, 0}, {F, 0, 1}, {I, 0, 1}, {W, 0, 0}, {W, 0, 1}}), chunks), 104);
   EXPECT_EQ(most_held({{{{F, 0, 0}}, 1000, 1}, {{{B, 0, 0}}, 1000, 1}}, chunks), 10000);
+}
+
+// 10 bytes, of which 6 are the loss's; then a layer needs 7.
+TEST(ScheduleFacts, MostHeldCountsTheLossesOfForwardPassesThatAreHeld) {
+  const std::vector<ChunkBytes> chunks = {{10, 0, 6}};
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}, {F, 1, 0}, {B, 1, 0}}), chunks), 10);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {F, 1, 0}, {B, 0, 0}, {B, 1, 0}}), chunks), 20);
+  // The loss of one is over when the other one reaches its own.
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {F, 1, 0}, {B, 0, 0, true}, {B, 1, 0}}), chunks), 14);
+}
+TEST(ScheduleFacts, MostHeldCountsWhatABackwardPassNeeds) {
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), std::vector<ChunkBytes>{{10, 0, 6, 7}}), 11);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), std::vector<ChunkBytes>{{10, 0, 6, 5}}), 10);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {I, 0, 0}, {W, 0, 0}}), std::vector<ChunkBytes>{{10, 4, 6, 7}}), 11);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), std::vector<ChunkBytes>{{10, 0, 6, 0, 12}}), 12);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {I, 0, 0}, {W, 0, 0}}), std::vector<ChunkBytes>{{10, 4, 6, 0, 12}}), 16);
 }
 
 TEST(Schedules, AnUnknownNameNamesTheNearest) {

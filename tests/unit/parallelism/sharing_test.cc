@@ -569,6 +569,20 @@ TEST(Recomputation, OfModulesDropsWhatTheyCompute) {
   EXPECT_DOUBLE_EQ(dropped(RecomputeModule::kCoreAttention), tokens * 8 * 4);     // log-sum-exp
 }
 
+// All products of the branch, the router's among them; its input is kept, and what else the branch keeps is not.
+TEST(Recomputation, OfAnExpertLayerLeavesItsInput) {
+  Model model = llama(2, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 1, 128, 0};
+  const ParallelPlan plan;
+  const Block block = moe_block(Shape(model, plan, {8, 1, 256, Precision::kBf16}));
+  constexpr ModuleSet kMoe = set_of(RecomputeModule::kMoe), kShared = set_of(RecomputeModule::kSharedExperts);
+  const double tokens = 256, router = 512 * 8, expert = 3 * 512 * 256, shared = 3 * 512 * 128;
+  EXPECT_DOUBLE_EQ(flops_of(block, kMoe).recomputed, 2 * tokens * (router + 2 * expert + shared));
+  EXPECT_DOUBLE_EQ(flops_of(block, kShared).recomputed, 2 * tokens * shared);
+  // Inputs of the norm and of the router.
+  EXPECT_DOUBLE_EQ(kept_bytes(block, Recompute::kSelective, kMoe).after_forward, 2 * tokens * 512 * 2);
+}
+
 TEST(Recomputation, OfSomeLayersKeepsTheOthers) {
   const Model model = llama(8, 512, 8, 8, 1024);
   const Training training{8, 1, 256, Precision::kBf16};

@@ -744,7 +744,7 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   const auto messages = [](const Scenario& scenario) {
     std::vector<std::string> found;
     for (const Warning& warning : simulated(scenario, equal_layers(scenario.model), kFreeNetwork).warnings) {
-      if (warning.code.starts_with("un") || warning.code == "without_effect") {
+      if (warning.code.starts_with("un") || warning.code == "without_effect" || warning.code == "not_in_framework") {
         found.push_back(warning.code + ": " + warning.message);
       }
     }
@@ -792,10 +792,13 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   pairs.plan.schedule = "combined-1f1b", pairs.plan.dp = pairs.plan.ep = 2;
   pairs.model.moe = Experts{8, 2, pairs.model.ffn, 0, 0, 0};
   pairs.training.global_batch = 2 * 2 * pairs.training.micro_batch;
-  EXPECT_THAT(messages(pairs),
-              ElementsAre(HasSubstr("combined-1f1b changes nothing: with 2 microbatches on 2 stages")));
-  pairs.training.global_batch *= 2;
   EXPECT_THAT(messages(pairs), ::testing::IsEmpty());
+  pairs.training.global_batch /= 2;
+  EXPECT_THAT(messages(pairs),
+              ::testing::Contains(HasSubstr("not_in_framework: Megatron-Core refuses plan/schedule=combined-1f1b "
+                                            "with fewer microbatches (1) than stages (2)")));
+  pairs.plan.pp = 1;
+  EXPECT_THAT(messages(pairs), ElementsAre(HasSubstr("combined-1f1b changes nothing: with one microbatch no passes")));
   nothing.plan.schedule = "1f1b";
   nothing.plan.offload_activations = 2;
   EXPECT_THAT(messages(nothing), ::testing::IsEmpty());
