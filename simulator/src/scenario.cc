@@ -379,11 +379,20 @@ std::optional<std::string> default_of(std::string_view field) {
   return std::nullopt;
 }
 
-// What `old` set and nobody has changed since goes back to its default: the next framework decides.
-void leave_framework(const Framework& old, Scenario& scenario, const Given& given) {
-  for (const Assignment& assignment : old.set) {
+// What `framework` sets and nobody has changed since.
+std::vector<Assignment> still_set(const Framework& framework, const Scenario& scenario) {
+  std::vector<Assignment> set;
+  for (const Assignment& assignment : framework.set) {
     Scenario same = scenario;
-    if (given.contains(assignment.field) || !assign(same, assignment) || !(same == scenario)) continue;
+    if (assign(same, assignment) && same == scenario) set.push_back(assignment);
+  }
+  return set;
+}
+
+// It goes back to its default: the next framework decides.
+void leave_framework(const Framework& old, Scenario& scenario, const Given& given) {
+  for (const Assignment& assignment : still_set(old, scenario)) {
+    if (given.contains(assignment.field)) continue;
     if (const auto text = default_of(assignment.field)) (void)assign(scenario, {assignment.field, *text});
   }
 }
@@ -478,6 +487,8 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
       if (const auto old = catalog.framework(base->framework)) leave_framework(*old, scenario, given);
     }
     NS_TRY_VOID(use_framework(framework, scenario, given));
+  } else if (const auto same = catalog.framework(base->framework)) {  // it holds beside what changes
+    for (const Assignment& assignment : still_set(*same, scenario)) given.insert(assignment.field);
   }
   derive_plan(scenario.plan, given, base != nullptr ? &base->plan : nullptr);
   if (base == nullptr || spec.model) {

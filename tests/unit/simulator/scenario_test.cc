@@ -99,6 +99,21 @@ TEST(Resolve, HierarchyFollowsNodeAndHeads) {
   EXPECT_EQ(resolved({}).plan.cp_inner, 0);
 }
 
+// DeepSpeed has no sequence parallelism, also where a report is asked for other degrees; Megatron-Core's follows from
+// tp.
+TEST(Resolve, WhatAFrameworkSetsHoldsWhenDegreesChange) {
+  ScenarioSpec spec, change;
+  spec.set("machine/nodes", 1);
+  change.set("plan/tp", 2);
+  const auto changed = [&](const char* framework) {
+    spec.set("framework", framework);
+    const Scenario base = resolved(spec);
+    return resolved(change, &base).plan.sequence_parallel;
+  };
+  EXPECT_FALSE(changed("deepspeed"));
+  EXPECT_TRUE(changed("megatron-core"));
+}
+
 // Blackwell of data centers reads 8 bits in either layout; Hopper, Ada and Blackwell with GDDR do not.
 TEST(Resolve, LayoutsFollowTheGpu) {
   const auto on = [](const char* gpu) {
