@@ -17,15 +17,6 @@ namespace {
 // Leaves out of every kernel's time what one cause adds to it.
 using Latency = std::function<Seconds(const WorkItem&, const Forecast&)>;
 
-// `factor` of the kernel it lies in, or 1.
-template <class Factor>
-Latency over(Factor factor) {
-  return [factor](const WorkItem& item, const Forecast& forecast) {
-    const auto* op = std::get_if<Operator>(&item.work);
-    return op == nullptr ? forecast.latency : forecast.latency / factor(*op);
-  };
-}
-
 Latency without(std::initializer_list<std::string_view> prefixes) {
   return [names = std::vector<std::string_view>(prefixes)](const WorkItem& item, const Forecast& forecast) {
     const bool named = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
@@ -71,22 +62,28 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   const auto add = [&](std::string name, std::string note, const Latency& latency) {
     found.push_back({std::move(name), std::move(note), unshared - step(latency)});
   };
+  // What a constant adds is forecast anew: hosts wait for other kernels then.
+  const auto add_constant = [&](std::string name, std::string note, double TrainingConstants::*constant, double none) {
+    Scenario benchmark = alone;
+    benchmark.constants.*constant = none;
+    found.push_back({std::move(name), std::move(note), unshared - step_time(benchmark, session).value_or(unshared)});
+  };
   if (session.has_own_models()) {
     const TrainingClock clock = training_clock(scenario, ranks);
+    const bool calibrated = scenario.kernel_calibration.has_value();
     const double load = clock.load_on({Gemm{}, product_type(scenario.training.precision)});
-    add("clock under load",
-        fmt::format("products take {} as {}", as_long(load),
-                    scenario.kernel_calibration ? "measured on this GPU" : "in a benchmark"),
-        over([&](const Operator& op) { return clock.load_on(op); }));
-    add("slowest GPU", fmt::format("of {}: products take {} as on the mean one", ranks, as_long(clock.slowest)),
-        over([&](const Operator& op) { return clock.slowest_on(op); }));
+    add_constant(
+        "clock under load",
+        fmt::format("products take {} as {}", as_long(load), calibrated ? "measured on this GPU" : "in a benchmark"),
+        calibrated ? &TrainingConstants::calibrated : &TrainingConstants::exponent, 0);
+    add_constant("slowest GPU",
+                 fmt::format("of {}: products take {} as on the mean one", ranks, as_long(clock.slowest)),
+                 &TrainingConstants::deviation, 0);
     if (scenario.model.moe) {
-      Scenario benchmark = alone;
-      benchmark.constants.experts = 1;
-      found.push_back({"experts",
-                       fmt::format("their products take {} as with even groups{}", as_long(clock.experts),
-                                   imbalance > 1 ? ", or what the busiest rank's take" : ""),
-                       unshared - step_time(benchmark, session).value_or(unshared)});
+      add_constant("experts",
+                   fmt::format("their products take {} as with even groups{}", as_long(clock.experts),
+                               imbalance > 1 ? ", or what the busiest rank's take" : ""),
+                   &TrainingConstants::experts, 1);
     }
   }
   if (scenario.model.moe && imbalance > 1) {

@@ -111,6 +111,25 @@ TEST(TrainingClock, UnevenGroupsMakeNoStepShorter) {
   }
 }
 
+// What the clock under load adds to a step: nothing where the host is slower than the kernels, however long they take.
+TEST(TrainingClock, AddsNothingToStepsThatWaitForTheHost) {
+  const auto added = [](const char* launch) {
+    ScenarioSpec spec;
+    spec.set("model", "llama3.2-1b").set("training/global_batch", 1).set("training/sequence", 4096);
+    spec.set("host/launch_cost", std::string_view(launch));
+    const Scenario scenario = *resolve(spec, Catalog::built_in());
+    const Session session = *Session::make(scenario);
+    const Prediction prediction = *predict(scenario, session);
+    const std::vector<Addition> all = additions(scenario, prediction, session);
+    const auto load =
+        std::find_if(all.begin(), all.end(), [](const auto& each) { return each.name == "clock under load"; });
+    EXPECT_NE(load, all.end());
+    return load->seconds / prediction.step;
+  };
+  EXPECT_GT(added("0 us"), 0.05);
+  EXPECT_NEAR(added("20 ms"), 0, 0.002);
+}
+
 // No step was published of boards with GDDR and of other vendors: theirs may be as slow as a benchmark, or twice as
 // much slower.
 TEST(TrainingClock, WithoutPublishedStepsTheIntervalHasAllOfIt) {
