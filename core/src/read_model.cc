@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
+#include <utility>
 
 #include "readers.h"
 
@@ -27,9 +29,23 @@ LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback
   return fallback;
 }
 
-void note_shape(const Model& model, JsonReader& reader) {
+// A mistake is at one of our keys, or where `root` has it under another name, there.
+void note_shape(const Model& model, const nlohmann::ordered_json& root, JsonReader& reader) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"kv_heads", "num_key_value_heads"},
+      {"kv_heads", "num_kv_heads"},
+      {"moe/top_k", "num_experts_per_tok"},
+      {"moe/top_groups", "topk_group"},
+      {"moe/first_dense_layers", "first_k_dense_replace"},
+      {"layer_pattern", "hybrid_override_pattern"},
+      {"layer_pattern", "layer_types"},
+  };
   for (Error& mistake : check_shape(model)) {
-    reader.note(mistake.where, std::move(mistake.message), std::move(mistake.expected), std::move(mistake.hint));
+    std::string key = mistake.where;
+    for (const auto& [ours, theirs] : kNames) {
+      if (mistake.where == ours && root.contains(theirs)) key = theirs;
+    }
+    reader.note(key, std::move(mistake.message), std::move(mistake.expected), std::move(mistake.hint));
   }
 }
 
@@ -48,7 +64,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
                                                                    : path.stem().string();
     }
     if (model.name.empty()) model.name = model.id;
-    note_shape(model, reader);
+    note_shape(model, root, reader);
     if (!errors.empty()) return fail(join(std::move(errors)));
     return model;
   }
@@ -133,7 +149,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
       reader.number("published_parameters_tolerance", 0, 1, Presence::kOptional, 0.005);
   model.published_active_parameters = reader.number("published_active_parameters", 0, 1e18, Presence::kOptional);
   check_sources(root, reader);
-  note_shape(model, reader);
+  note_shape(model, root, reader);
   if (!errors.empty()) return fail(join(std::move(errors)));
   return model;
 }

@@ -312,6 +312,13 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
               HasSubstr("2 letters for 3 layers"));
 }
 
+TEST(HuggingFace, MistakesAreAtTheirOwnKeys) {
+  const auto refused = read(R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+      "num_attention_heads": 4, "num_key_value_heads": 3, "num_hidden_layers": 2, "vocab_size": 100})");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("config.json#/num_key_value_heads: 3 does not divide 4 heads"));
+}
+
 // Left out, they would be forecast as a small dense model.
 TEST(HuggingFace, ExpertsUnderOtherKeysAreRefused) {
   const std::string keys = R"("model_type": "ernie_next", "hidden_size": 64, "intermediate_size": 128,
