@@ -348,10 +348,11 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                       over, over == 1 ? "" : "s"));
     }
   }
-  if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch == ExpertDispatch::kDeepEp) {
+  if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch != ExpertDispatch::kAllToAll) {
     check.fail_at("plan/expert_capacity",
-                  "deepep sends the tokens that there are; padded experts have rows of their own", "0",
-                  "use plan/expert_dispatch=a2a, or plan/expert_capacity=0");
+                  fmt::format("{} sends the tokens that there are; padded experts have rows of their own",
+                              field_text(plan.expert_dispatch)),
+                  "0", "use plan/expert_dispatch=a2a, or plan/expert_capacity=0");
   }
   if (model.moe && plan.expert_dispatch == ExpertDispatch::kDeepEp) check_dispatch(model, plan, check);
   if (model.moe) {

@@ -193,8 +193,9 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
   const auto add = [&](std::string_view option, std::string_view why) {
     found.push_back({"without_effect", fmt::format("{} changes nothing: {}", option, why)});
   };
-  if (plan.expert_dispatch == ExpertDispatch::kDeepEp && (!scenario.model.moe || plan.ep == 1)) {
-    add("plan/expert_dispatch=deepep", scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
+  if (plan.expert_dispatch != ExpertDispatch::kAllToAll && (!scenario.model.moe || plan.ep == 1)) {
+    add(fmt::format("plan/expert_dispatch={}", field_text(plan.expert_dispatch)),
+        scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
   }
   if (const double most = scenario.model.moe ? static_cast<double>(plan.ep) : 1; plan.expert_imbalance.value > most) {
     add(fmt::format("plan/expert_imbalance above {:g}", most),

@@ -51,11 +51,12 @@ template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ContextExchange> = {"p2p", "all-gather", "a2a",
                                                                                       "a2a+p2p"};
 // How tokens go to the ranks of their experts and back: a copy for each expert, by an all-to-all of all ranks
-// (Megatron-Core's all-to-all dispatcher); or a copy for each node, which its GPUs copy for each other, one for each
-// rank (DeepEP, Megatron-Core's flex dispatcher).
-enum class ExpertDispatch { kAllToAll, kDeepEp };
+// (Megatron-Core's all-to-all dispatcher); a copy for each node, which its GPUs copy for each other, one for each rank
+// (DeepEP, Megatron-Core's flex dispatcher); or all tokens to all ranks, by an all-gather (Megatron-Core's allgather
+// dispatcher).
+enum class ExpertDispatch { kAllToAll, kDeepEp, kAllGather };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertDispatch> = {"a2a", "deepep"};
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ExpertDispatch> = {"a2a", "deepep", "all-gather"};
 // The products of a rank's experts: launched one after the other (TransformerEngine's GroupedLinear, DeepSpeed), or one
 // kernel for all (torch._grouped_mm, megablox).
 enum class ExpertProducts { kLoop, kKernel };
@@ -223,7 +224,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kUnlessDefault},
         plan.etp);
   visit({.name = "plan/expert_dispatch",
-         .help = "tokens travel as a copy for each expert, or for each node and there for each rank",
+         .help = "tokens travel as a copy for each expert, for each node and there for each rank, or all to all ranks",
          .in_reports = kUnlessDefault},
         plan.expert_dispatch);
   visit({.name = "plan/expert_imbalance",

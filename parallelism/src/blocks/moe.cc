@@ -1,6 +1,6 @@
 // Mixture of experts with token dispatch by all-to-all (Megatron-Core's all-to-all dispatcher): route, permute,
-// exchange over the expert-parallel group, gather over the tensor-parallel group, grouped GEMMs, and back. By DeepEP:
-// route, exchange, permute, grouped GEMMs, and back.
+// exchange over the expert-parallel group, gather over the tensor-parallel group, grouped GEMMs, and back. By DeepEP or
+// by an all-gather: route, exchange, permute, grouped GEMMs, and back.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -25,8 +25,11 @@ struct LocalExperts {
         rows(std::llround(imbalance * static_cast<double>(rows_on_average(shape)))),
         experts(shape.model->moe->experts / shape.ep),
         ffn(shape.model->moe->expert_ffn / shape.etp),
-        one_copy(shape.plan->expert_dispatch == ExpertDispatch::kDeepEp && shape.ep > 1),
-        copies(one_copy ? parts_reached(shape.model->moe->routing(), shape.ep) : static_cast<double>(top_k)),
+        one_copy(shape.plan->expert_dispatch != ExpertDispatch::kAllToAll && shape.ep > 1),
+        to_all(one_copy && shape.plan->expert_dispatch == ExpertDispatch::kAllGather),
+        copies(to_all     ? static_cast<double>(shape.ep)
+               : one_copy ? parts_reached(shape.model->moe->routing(), shape.ep)
+                          : static_cast<double>(top_k)),
         exchanged(one_copy ? bytes_of(shape, shape.sharded_tokens, shape.hidden) * copies * units::B
                            : bytes_of(shape, routed, shape.hidden) * units::B),
         summed(one_copy ? rows : routed),
@@ -55,7 +58,8 @@ struct LocalExperts {
   std::int64_t experts;  // of this rank
   std::int64_t ffn;      // of one expert on this rank
   bool one_copy;         // a rank gets a token once, however many of its experts process it
-  double copies;         // of a token that travel: for each rank, or for each expert
+  bool to_all;           // or none of them
+  double copies;         // of a token that travel: for each rank that gets it, or for each expert
   Bytes exchanged;       // all of them, in the mean
   std::int64_t summed;   // rows that this rank makes of tokens, and sums up
   Bytes gathered;        // over the tensor-parallel group
@@ -75,12 +79,22 @@ void reduce_rows(const Shape& shape, std::vector<Call>& calls, std::string_view 
                                  Axis::kExpertTensor}});
 }
 
+// `kind`: of the all-gather dispatcher, tokens of all ranks come together or their sums go back. Then, under sequence
+// parallelism, all ranks of one expert do the same.
 void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size,
-              Beside beside = Beside::kNothing) {
+              CollectiveKind kind, Beside beside = Beside::kNothing) {
   if (shape.ep == 1) return;
-  calls.push_back({name, Communication{CollectiveKind::kAllToAll, size.exchanged, Axis::kExpert, beside,
-                                       size.one_copy ? shape.model->moe->routing() : Routing{}, size.imbalance}});
+  if (!size.to_all) {
+    calls.push_back({name, Communication{CollectiveKind::kAllToAll, size.exchanged, Axis::kExpert, beside,
+                                         size.one_copy ? shape.model->moe->routing() : Routing{}, size.imbalance}});
+    return;
+  }
+  const Bytes of_tensor_ranks = size.exchanged * (shape.sequence_parallel ? static_cast<double>(shape.etp) : 1);
+  if (kind == CollectiveKind::kReduceScatter) reduce_rows(shape, calls, name, of_tensor_ranks);
+  calls.push_back({name, Communication{kind, size.exchanged, Axis::kExpert, beside}});
+  if (kind == CollectiveKind::kAllGather) gather_rows(shape, calls, name, of_tensor_ranks);
 }
+constexpr CollectiveKind kToExperts = CollectiveKind::kAllGather, kFromExperts = CollectiveKind::kReduceScatter;
 
 // Rows come in from each rank in turn. They are brought together by local expert, and split before they leave
 // (Megatron-Core, token_dispatcher.py, sort_chunks_by_idxs).
@@ -143,10 +157,10 @@ void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const Loca
 
 // The host needs the number of rows of each rank, to exchange them, and of each expert, where it launches an expert's
 // product by itself (Megatron-Core, token_dispatcher.py, cuda_sync_point; deep_ep, Buffer.dispatch). Padded experts
-// have rows that are known beforehand (ibid., drop_and_pad: "no_sync").
-bool host_reads_counts(const Shape& shape) {
+// have rows that are known beforehand (ibid., drop_and_pad: "no_sync"). An all-gather of tokens has one size.
+bool host_reads_counts(const Shape& shape, const LocalExperts& size) {
   if (pads_experts(*shape.plan)) return false;
-  return shape.ep > 1 || shape.plan->expert_products == ExpertProducts::kLoop;
+  return (shape.ep > 1 && !size.to_all) || shape.plan->expert_products == ExpertProducts::kLoop;
 }
 
 // From tokens to rows of experts: two steps, with `beside` beside the exchange. Where each rank gets a token once, the
@@ -156,8 +170,8 @@ BlockStep send_rows(const Shape& shape, const LocalExperts& size, Beside beside)
   BlockStep step;
   step.name = "moe.dispatch";
   if (!size.one_copy) permute(shape, step.forward, size.exchanged);
-  exchange(shape, step.forward, "moe.dispatch", size, beside);
-  if (host_reads_counts(shape) && !step.forward.empty()) step.forward.front().after_read = true;
+  exchange(shape, step.forward, "moe.dispatch", size, kToExperts, beside);
+  if (host_reads_counts(shape, size) && !size.to_all && !step.forward.empty()) step.forward.front().after_read = true;
   if (!size.one_copy) permute_backward(shape, step.input_gradient, size);
   return step;
 }
@@ -166,6 +180,7 @@ BlockStep receive_rows(const Shape& shape, const LocalExperts& size, Beside besi
   step.name = "moe.receive";
   if (size.one_copy) {
     permute(shape, step.forward, size.gathered);
+    if (size.to_all) step.forward.front().after_read = host_reads_counts(shape, size);
     permute_backward(shape, step.input_gradient, size);
   } else {
     gather_rows(shape, step.forward, "moe.dispatch", size.gathered);
@@ -173,7 +188,7 @@ BlockStep receive_rows(const Shape& shape, const LocalExperts& size, Beside besi
     sort_by_expert(shape, step.input_gradient, "moe.sort.backward", size);
     reduce_rows(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
   }
-  exchange(shape, step.input_gradient, "moe.dispatch.backward", size, beside);
+  exchange(shape, step.input_gradient, "moe.dispatch.backward", size, kFromExperts, beside);
   return step;
 }
 
@@ -186,18 +201,18 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   step.input_gradient.reserve(4);
   if (size.one_copy) {
     unpermute(shape, step.forward, size);
-    exchange(shape, step.forward, "moe.combine", size);
-    exchange(shape, step.input_gradient, "moe.combine.backward", size);
+    exchange(shape, step.forward, "moe.combine", size, kFromExperts);
+    exchange(shape, step.input_gradient, "moe.combine.backward", size, kToExperts);
     unpermute_backward(shape, step.input_gradient, size);
   } else {
     sort_by_expert(shape, step.forward, "moe.unsort", size);
     reduce_rows(shape, step.forward, "moe.combine", size.gathered);
-    exchange(shape, step.forward, "moe.combine", size);
+    exchange(shape, step.forward, "moe.combine", size, kFromExperts);
     const std::size_t before = step.forward.size();
     unpermute(shape, step.forward, size);
     step.calls_after_kept = step.forward.size() - before;
     unpermute_backward(shape, step.input_gradient, size);
-    exchange(shape, step.input_gradient, "moe.combine.backward", size);
+    exchange(shape, step.input_gradient, "moe.combine.backward", size, kToExperts);
     gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered);
     sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size);
   }

@@ -102,7 +102,7 @@ TEST(Answers, ExplainsAStep) {
                            "interval, rest", "dense models", "mlp.fc1.wgrad"}) {
     EXPECT_THAT(result.out, HasSubstr(word));
   }
-  EXPECT_THAT(answered("--tp 8 --pp 16 --dp 8").out, HasSubstr("of it clock under load"));
+  EXPECT_THAT(answered("--tp 8 --pp 16 --dp 8").out, HasSubstr("of it embedding and loss"));
   const std::string experts = "--model mixtral-8x7b --gpu h100 --dp 8 --ep 8 --seq 4096 --recompute full";
   EXPECT_THAT(answered("explain step " + experts + " --expert-imbalance 2").out,
               AllOf(HasSubstr("busiest experts"), HasSubstr("2 times the mean's tokens")));

@@ -481,6 +481,43 @@ TEST(Experts, TheHostReadsTheNumberOfRows) {
   EXPECT_TRUE(reads().empty());
 }
 
+// All tokens of the ranks come together, and the sums of all tokens go back: of 4 ranks, and of the tensor-parallel
+// ranks of each expert, which have tokens of their own. Rows are made of those that the rank's experts process.
+TEST(Experts, AnAllGatherBringsAllTokens) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{16, 4, 256, 0, 0, 0};
+  const Training training{4, 1, 128, Precision::kBf16};
+  ParallelPlan plan{
+      .tp = 2, .dp = 4, .ep = 4, .expert_dispatch = ExpertDispatch::kAllGather, .sequence_parallel = true};
+  const auto moved = [&](const std::vector<Call>& calls) {
+    std::vector<std::pair<CollectiveKind, double>> all;
+    for (const Call& call : calls) {
+      const auto* communication = std::get_if<Communication>(&call.what);
+      if (communication != nullptr) all.emplace_back(communication->kind, communication->size / B);
+    }
+    return all;
+  };
+  const double of_experts = 4 * 64 * 512 * 2, of_all = 2 * of_experts;
+  const auto gathered =
+      ElementsAre(std::pair(CollectiveKind::kAllGather, of_experts), std::pair(CollectiveKind::kAllGather, of_all));
+  const auto scattered = ElementsAre(std::pair(CollectiveKind::kReduceScatter, of_all),
+                                     std::pair(CollectiveKind::kReduceScatter, of_experts));
+  const Block block = moe_block(Shape(model, plan, training));
+  EXPECT_THAT(moved(step(block, "moe.dispatch").forward), gathered);
+  EXPECT_THAT(moved(step(block, "moe.combine").forward), scattered);
+  EXPECT_THAT(moved(step(block, "moe.combine").input_gradient), gathered);
+  EXPECT_THAT(moved(step(block, "moe.receive").input_gradient), scattered);
+  EXPECT_THAT(names(step(block, "moe.receive").forward), ElementsAre("moe.permute"));
+  EXPECT_TRUE(step(block, "moe.receive").forward.front().after_read);
+  // As many rows of experts as by an all-to-all.
+  const auto rows = [&](ExpertDispatch how) {
+    plan.expert_dispatch = how;
+    const Block each = moe_block(Shape(model, plan, training));
+    return std::get<GroupedGemm>(std::get<Operator>(step(each, "moe.fc1").forward.front().what).kind).rows;
+  };
+  EXPECT_EQ(rows(ExpertDispatch::kAllGather), rows(ExpertDispatch::kAllToAll));
+}
+
 // A copy of a token for each rank travels, not one for each expert; rows are made where the experts are.
 TEST(Experts, DeepEpSendsATokenOnceToARank) {
   Model model = llama(1, 512, 8, 8, 1024);
