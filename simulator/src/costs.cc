@@ -15,17 +15,12 @@
 #include "ns_dist/training_clock.h"
 
 namespace ns_dist {
-namespace {
-
-// Ranks whose distance is a multiple of this lie alike in the cluster: all levels but the outermost repeat.
 std::int64_t period_of(const Cluster& cluster) {
   std::int64_t period = 1;
   for (std::size_t i = 0; i + 1 < cluster.levels.size(); ++i)
     period *= std::max<std::int64_t>(1, cluster.levels[i].size);
   return period;
 }
-
-}  // namespace
 
 // The ranks between which a message runs, in stage representatives.
 static std::pair<Rank, Rank> ends_of(const Message& message, Rank stride) {
