@@ -202,8 +202,9 @@ hosts are all as fast as one|simulator/src/predict.cc|s@const double spread = sc
 a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer < 99 * kWide * step@|unit_simulator property_simulator
 launches do not hide behind kernels|simulator/src/host_waits.cc|s@parts\[p\].all - hidden@parts[p].all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
-the search's bound adds up all stages|simulator/src/search.cc|s@(1 - kRounding) / static_cast<double>(program.actors.size())@(1 - kRounding)@|unit_simulator property_simulator
-the search's bound has collectives block that run beside another pass|simulator/src/search.cc|s@bounds_\[group\].passes > limit \&\& !traits_of(scenario.plan).pairs_passes@bounds_[group].passes > limit@|unit_simulator property_simulator
+the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
+the search's bound has collectives block that run beside another pass|simulator/src/search.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
+the search's bound has a stage wait for itself|simulator/src/search.cc|s@stage.forward + times \* passes@stage.forward + (times + 1) * passes@|unit_simulator property_simulator
 plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / (@return seconds * (tokens_ / tokens_ + 0 / (@|unit_simulator property_simulator
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator

@@ -4,7 +4,6 @@
 #include <array>
 #include <numeric>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,15 +49,16 @@ struct Checker {
     if (value >= 1 && value <= most) return;
     fail_at(where, fmt::format("{} is out of range", value), fmt::format("a whole number from 1 to {}", most));
   }
-  // `part` must divide `whole`; says which values near `part` do.
-  void divides(const char* where, std::int64_t part, std::int64_t whole, const std::string& message) {
+  // `part` must divide `whole`; says message(), and which values near `part` do.
+  template <class Message>
+  void divides(const char* where, std::int64_t part, std::int64_t whole, const Message& message) {
     if (part < 1 || whole < 1 || whole % part == 0) return;
     std::int64_t below = part, above = part;
     while (whole % below != 0) --below;
     while (above < whole && whole % above != 0) ++above;
     const std::string choice = above <= whole && above != below ? fmt::format("{0}={1} or {0}={2}", where, below, above)
                                                                 : fmt::format("{}={}", where, below);
-    fail_at(where, message, fmt::format("a divisor of {}", whole), fmt::format("use {}", choice));
+    fail_at(where, message(), fmt::format("a divisor of {}", whole), fmt::format("use {}", choice));
   }
 };
 
@@ -161,23 +161,26 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
     check.fail_at("training/sequence", fmt::format("{} tokens have no two equal parts", training.sequence),
                   "an even number of tokens");
   } else {
-    check.divides("plan/cp", plan.cp, training.sequence / 2,
-                  fmt::format("cp {} does not divide {} tokens into two parts a rank", plan.cp, training.sequence));
+    check.divides("plan/cp", plan.cp, training.sequence / 2, [&] {
+      return fmt::format("cp {} does not divide {} tokens into two parts a rank", plan.cp, training.sequence);
+    });
   }
   if (!plan.flash_attention) {
     check.fail_at("plan/flash_attention", "context parallelism needs attention that is computed in parts", "on",
                   "use plan/flash_attention=on");
   }
   if (plan.cp_comm == ContextExchange::kAllToAll) {
-    check.divides("plan/cp", plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp),
-                  fmt::format("cp {} does not divide the {} heads of a tensor-parallel rank, which a2a exchanges",
-                              plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp)));
+    check.divides("plan/cp", plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp), [&] {
+      return fmt::format("cp {} does not divide the {} heads of a tensor-parallel rank, which a2a exchanges", plan.cp,
+                         model.heads / std::max<std::int64_t>(1, plan.tp));
+    });
   }
   if (plan.cp_comm == ContextExchange::kHierarchical && plan.cp_inner > 0) {
     const std::int64_t heads = model.heads / std::max<std::int64_t>(1, plan.tp);
-    check.divides("plan/cp_inner", plan.cp_inner, std::gcd(plan.cp, heads),
-                  fmt::format("{} ranks do not divide cp {} and the {} heads of a tensor-parallel rank", plan.cp_inner,
-                              plan.cp, heads));
+    check.divides("plan/cp_inner", plan.cp_inner, std::gcd(plan.cp, heads), [&] {
+      return fmt::format("{} ranks do not divide cp {} and the {} heads of a tensor-parallel rank", plan.cp_inner,
+                         plan.cp, heads);
+    });
   }
   const std::int64_t ring = plan.cp / context_inner_ranks(model, plan);
   if (ring > kMostRing && plan.cp_comm != ContextExchange::kAllGather) {
@@ -203,17 +206,109 @@ void check_dispatch(const Model& model, const ParallelPlan& plan, Checker& check
 
 // What ranks share: experts, and what ZeRO spreads.
 void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check) {
-  check.divides("plan/etp", expert_tp(plan), plan.tp, fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp));
+  check.divides("plan/etp", expert_tp(plan), plan.tp,
+                [&] { return fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp); });
   if (model.moe && expert_tp(plan) < plan.tp && !plan.sequence_parallel) {
     check.fail_at("plan/etp", "ranks that share an expert's tokens need sequence parallelism",
                   fmt::format("{}", plan.tp), "use plan/sequence_parallel=on");
   }
   if (plan.shard == 0) return;
-  check.divides("plan/shard", plan.shard, plan.dp * plan.cp,
-                fmt::format("{} ranks are no whole part of dp {} x cp {}", plan.shard, plan.dp, plan.cp));
+  check.divides("plan/shard", plan.shard, plan.dp * plan.cp, [&] {
+    return fmt::format("{} ranks are no whole part of dp {} x cp {}", plan.shard, plan.dp, plan.cp);
+  });
   if (plan.zero == ZeroStage::kNone) {
     check.fail_at("plan/shard", "nothing is shared under ZeRO 0", "0", "use plan/zero=1, or leave plan/shard out");
   }
+}
+
+void check_parts(const char* field, std::int64_t parts, const Model& model, Checker& check) {
+  if (parts <= model.layers) return;
+  check.fail_at(field, fmt::format("{} parts are more than the {} layers of {}", parts, model.layers, model.name),
+                fmt::format("at most {}", model.layers), fmt::format("use {}={}", field, model.layers));
+}
+
+// All that does not depend on the schedule, on its chunks or on what runs beside passes. Returns whether sizes are in
+// range: where they are not, nothing else is looked at.
+bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
+  check.in_range("model, layers", model.layers, kMostLayers);
+  check.in_range("plan/tp", plan.tp, kMostRanks);
+  check.in_range("plan/pp", plan.pp, kMostRanks);
+  check.in_range("plan/dp", plan.dp, kMostRanks);
+  check.in_range("plan/cp", plan.cp, kMostRanks);
+  check.in_range("plan/ep", plan.ep, kMostRanks);
+  check.in_range("plan/vpp", plan.vpp, kMostRanks);
+  check.in_range("training/micro_batch", training.micro_batch, kMostBatch);
+  check.in_range("training/global_batch", training.global_batch, kMostBatch);
+  check.in_range("training/sequence", training.sequence, kMostSequence);
+  if (plan.etp != 0) check.in_range("plan/etp", plan.etp, kMostRanks);
+  if (plan.shard != 0) check.in_range("plan/shard", plan.shard, kMostRanks);
+  if (!check.errors.empty()) return false;
+
+  const double ranks = static_cast<double>(plan.tp) * static_cast<double>(plan.pp) * static_cast<double>(plan.dp) *
+                       static_cast<double>(plan.cp);
+  if (ranks > static_cast<double>(kMostRanks)) {
+    check.fail_at("plan/dp", fmt::format("tp x cp x pp x dp is {:.3g} ranks", ranks),
+                  fmt::format("at most {} ranks", kMostRanks));
+    return false;
+  }
+  if (const auto order = rank_order(plan); !order) check.errors.push_back(order.error());
+  TensorParts(model, plan, training).check(check);
+  check_parts("plan/pp", plan.pp, model, check);
+  const std::int64_t sequences = training.micro_batch * plan.dp;
+  if (training.global_batch % sequences != 0) {
+    const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
+    check.fail_at("training/global_batch",
+                  fmt::format("{} sequences are not divisible by micro batch {} x dp {}", training.global_batch,
+                              training.micro_batch, plan.dp),
+                  fmt::format("a multiple of {}", sequences),
+                  below > 0 ? fmt::format("use training/global_batch={} or training/global_batch={}", below, above)
+                            : fmt::format("use training/global_batch={}", above));
+  }
+  if (plan.ep > 1) {
+    if (!model.moe) {
+      check.fail_at("plan/ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "1",
+                    "use plan/ep=1");
+    } else {
+      check.divides("plan/ep", plan.ep, model.moe->experts, [&] {
+        return fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name);
+      });
+      const std::int64_t over = plan.dp * plan.cp * std::max<std::int64_t>(1, plan.tp / expert_tp(plan));
+      check.divides("plan/ep", plan.ep, over, [&] {
+        return fmt::format("ep {} does not divide the {} rank{} over which experts are spread (dp x cp x tp / etp)",
+                           plan.ep, over, over == 1 ? "" : "s");
+      });
+    }
+  }
+  if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch != ExpertDispatch::kAllToAll) {
+    check.fail_at("plan/expert_capacity",
+                  fmt::format("{} sends the tokens that there are; padded experts have rows of their own",
+                              field_text(plan.expert_dispatch)),
+                  "0", "use plan/expert_dispatch=a2a, or plan/expert_capacity=0");
+  }
+  if (model.moe && plan.expert_dispatch == ExpertDispatch::kDeepEp) check_dispatch(model, plan, check);
+  if (model.moe) {
+    check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn, [&] {
+      return fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn);
+    });
+  }
+  if (model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace))
+    check_state_space(model, plan, check);
+  if (training.mtp && model.prediction_layers == 0) {
+    check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "off",
+                  "use training/mtp=off, or give its \"prediction_layers\"");
+  }
+  if (plan.lora_rank > model.hidden) {
+    check.fail_at("plan/lora_rank",
+                  fmt::format("{} is more than the rank of a layer of {}", plan.lora_rank, model.name),
+                  fmt::format("at most the hidden size {}", model.hidden), "use plan/lora_rank=16");
+  }
+  if (plan.loss_metrics > kMostMetrics) {
+    check.fail_at("plan/loss_metrics", fmt::format("{} cross-entropies after each microbatch", plan.loss_metrics),
+                  fmt::format("at most {}", kMostMetrics));
+  }
+  check_context(model, plan, training, check);
+  check_sharing(model, plan, check);
+  return true;
 }
 
 }  // namespace
@@ -291,91 +386,18 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
   return {};
 }
 
+Result<void> check_all_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training) {
+  Checker check;
+  check_but_schedule(model, plan, training, check);
+  if (!check.errors.empty()) return fail(join(std::move(check.errors)));
+  return {};
+}
+
 Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache) {
   Checker check;
   Pipeline pipeline;
-  std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> counts = {
-      {"model, layers", model.layers, kMostLayers},
-      {"plan/tp", plan.tp, kMostRanks},
-      {"plan/pp", plan.pp, kMostRanks},
-      {"plan/dp", plan.dp, kMostRanks},
-      {"plan/cp", plan.cp, kMostRanks},
-      {"plan/ep", plan.ep, kMostRanks},
-      {"plan/vpp", plan.vpp, kMostRanks},
-      {"training/micro_batch", training.micro_batch, kMostBatch},
-      {"training/global_batch", training.global_batch, kMostBatch},
-      {"training/sequence", training.sequence, kMostSequence}};
-  if (plan.etp != 0) counts.emplace_back("plan/etp", plan.etp, kMostRanks);
-  if (plan.shard != 0) counts.emplace_back("plan/shard", plan.shard, kMostRanks);
-  for (const auto& [flag, value, most] : counts) check.in_range(flag, value, most);
-  if (!check.errors.empty()) return fail(join(std::move(check.errors)));
-
-  const double ranks = static_cast<double>(plan.tp) * static_cast<double>(plan.pp) * static_cast<double>(plan.dp) *
-                       static_cast<double>(plan.cp);
-  if (ranks > static_cast<double>(kMostRanks)) {
-    check.fail_at("plan/dp", fmt::format("tp x cp x pp x dp is {:.3g} ranks", ranks),
-                  fmt::format("at most {} ranks", kMostRanks));
-    return fail(join(std::move(check.errors)));
-  }
-  if (const auto order = rank_order(plan); !order) check.errors.push_back(order.error());
-  TensorParts(model, plan, training).check(check);
-  for (const auto& [field, parts] : {std::pair{"plan/pp", plan.pp}, std::pair{"plan/vpp", plan.vpp}}) {
-    if (parts <= model.layers) continue;
-    check.fail_at(field, fmt::format("{} parts are more than the {} layers of {}", parts, model.layers, model.name),
-                  fmt::format("at most {}", model.layers), fmt::format("use {}={}", field, model.layers));
-  }
-  const std::int64_t sequences = training.micro_batch * plan.dp;
-  if (training.global_batch % sequences != 0) {
-    const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
-    check.fail_at("training/global_batch",
-                  fmt::format("{} sequences are not divisible by micro batch {} x dp {}", training.global_batch,
-                              training.micro_batch, plan.dp),
-                  fmt::format("a multiple of {}", sequences),
-                  below > 0 ? fmt::format("use training/global_batch={} or training/global_batch={}", below, above)
-                            : fmt::format("use training/global_batch={}", above));
-  }
-  if (plan.ep > 1) {
-    if (!model.moe) {
-      check.fail_at("plan/ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "1",
-                    "use plan/ep=1");
-    } else {
-      check.divides("plan/ep", plan.ep, model.moe->experts,
-                    fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name));
-      const std::int64_t over = plan.dp * plan.cp * std::max<std::int64_t>(1, plan.tp / expert_tp(plan));
-      check.divides(
-          "plan/ep", plan.ep, over,
-          fmt::format("ep {} does not divide the {} rank{} over which experts are spread (dp x cp x tp / etp)", plan.ep,
-                      over, over == 1 ? "" : "s"));
-    }
-  }
-  if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch != ExpertDispatch::kAllToAll) {
-    check.fail_at("plan/expert_capacity",
-                  fmt::format("{} sends the tokens that there are; padded experts have rows of their own",
-                              field_text(plan.expert_dispatch)),
-                  "0", "use plan/expert_dispatch=a2a, or plan/expert_capacity=0");
-  }
-  if (model.moe && plan.expert_dispatch == ExpertDispatch::kDeepEp) check_dispatch(model, plan, check);
-  if (model.moe) {
-    check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn,
-                  fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn));
-  }
-  if (model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace))
-    check_state_space(model, plan, check);
-  if (training.mtp && model.prediction_layers == 0) {
-    check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "off",
-                  "use training/mtp=off, or give its \"prediction_layers\"");
-  }
-  if (plan.lora_rank > model.hidden) {
-    check.fail_at("plan/lora_rank",
-                  fmt::format("{} is more than the rank of a layer of {}", plan.lora_rank, model.name),
-                  fmt::format("at most the hidden size {}", model.hidden), "use plan/lora_rank=16");
-  }
-  if (plan.loss_metrics > kMostMetrics) {
-    check.fail_at("plan/loss_metrics", fmt::format("{} cross-entropies after each microbatch", plan.loss_metrics),
-                  fmt::format("at most {}", kMostMetrics));
-  }
-  check_context(model, plan, training, check);
-  check_sharing(model, plan, check);
+  if (!check_but_schedule(model, plan, training, check)) return fail(join(std::move(check.errors)));
+  check_parts("plan/vpp", plan.vpp, model, check);
   const auto schedule = pipeline_schedule(plan.schedule);
   if (!schedule) {
     check.errors.push_back(schedule.error());

@@ -214,7 +214,7 @@ Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, c
                                  PlanCache& cache) {
   NS_TRY(Pipeline pipeline, pipeline_of(model, plan, training, cache));
   PlanHoldings held{
-      std::move(pipeline), Shape(model, plan, training), model_parts(model, plan, training, cache), {}, {}, {}};
+      std::move(pipeline), Shape(model, plan, training), part_sizes(model, plan, training, cache), {}, {}, {}};
   const Seats& seats = held.pipeline.passes->seats;
   held.trained = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts);
   held.frozen = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts, &ModelPart::frozen);
@@ -375,7 +375,7 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
   least.recompute_layers = 0;
   if (plan.offload_activations > 0) least.offload_activations = model.layers;
   const Shape shape(model, least, training);
-  const std::shared_ptr<const ModelParts> parts = model_parts(model, plan, training, cache);
+  const std::shared_ptr<const ModelParts> parts = part_sizes(model, plan, training, cache);
   // The whole model, as if one stage held it.
   const Seats seats{{Seat{}}};
   const std::vector<LayerRange> all{{0, model.layers}};

@@ -48,7 +48,8 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   return key;
 }
 
-ModelParts make_parts(const Model& model, const PartsKey& key) {
+// `sizes`: without fragments.
+ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
   const Shape shape(model, key.plan, key.training);
   ModelParts made;
   made.layers = layer_kinds(model);
@@ -56,7 +57,6 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
   const std::size_t kinds = made.layers.kinds.size();
   made.parts.resize(static_cast<std::size_t>(layer_part(kinds, false, false)));
   each_part(model, made.layers, key.plan, key.training, [&](Part part, const Block& block, const Shape& own) {
-    const FragmentMaker maker(own, mesh_of(key.plan), made.works);
     ModelPart& added = made.parts[static_cast<std::size_t>(part)];
     const bool adapts = own.plan->lora_rank > 0;
     added.parameters = adapts ? adapters_of(block) : parameters_of(block);
@@ -66,6 +66,8 @@ ModelParts make_parts(const Model& model, const PartsKey& key) {
                         ? kept_bytes(block, Recompute::kNone).after_forward
                         : recomputed_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.logged = block.logged;
+    if (sizes) return;
+    const FragmentMaker maker(own, mesh_of(key.plan), made.works);
     const auto add_pass = [&](PassKind kind) {
       added.passes[static_cast<std::size_t>(kind)] = FragmentId{static_cast<std::uint32_t>(made.fragments.size())};
       made.fragments.push_back(maker.pass(block, kind));
@@ -129,7 +131,21 @@ std::uint64_t PartsKey::hash() const {
 std::shared_ptr<const ModelParts> model_parts(const Model& model, const ParallelPlan& plan, const Training& training,
                                               PlanCache& cache) {
   const PartsKey key = key_of(model, plan, training);
-  return *cache.contents().parts.find_or_make(key, [&]() -> Result<ModelParts> { return make_parts(model, key); });
+  return *cache.contents().parts.find_or_make(key,
+                                              [&]() -> Result<ModelParts> { return make_parts(model, key, false); });
+}
+
+std::shared_ptr<const ModelParts> part_sizes(const Model& model, const ParallelPlan& plan, const Training& training,
+                                             PlanCache& cache) {
+  static const ParallelPlan kDefault;
+  PartsKey key = key_of(model, plan, training);
+  key.plan.dp = 1;
+  key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
+  key.plan.order = kDefault.order;
+  key.plan.zero = kDefault.zero;  // decides only which kernels sum gradients
+  key.splits_backward = false;
+  return *cache.contents().sizes.find_or_make(key,
+                                              [&]() -> Result<ModelParts> { return make_parts(model, key, true); });
 }
 
 }  // namespace ns_dist

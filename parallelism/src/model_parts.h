@@ -122,5 +122,9 @@ struct PartsKey {
 
 std::shared_ptr<const ModelParts> model_parts(const Model& model, const ParallelPlan& plan, const Training& training,
                                               PlanCache& cache);
+// The same without fragments: parameters and kept bytes, which depend neither on which ranks are neighbors nor on how
+// many replicas there are.
+std::shared_ptr<const ModelParts> part_sizes(const Model& model, const ParallelPlan& plan, const Training& training,
+                                             PlanCache& cache);
 
 }  // namespace ns_dist

@@ -17,9 +17,9 @@
 
 namespace ns_dist {
 
-// About the last kBuckets * kWays values, as long as all of them together are not larger than kMostOfAll. A `Key`
+// About the last buckets * kWays values, as long as all of them together are not larger than kMostOfAll. A `Key`
 // refers to what it was made from; Key::Stored owns it.
-template <class Key, class Value>
+template <class Key, class Value, std::size_t buckets = 128>
 class Remembered {
  public:
   // Calls of a schedule's loops: about 150 MB.
@@ -29,7 +29,7 @@ class Remembered {
   template <class Make>
   Result<std::shared_ptr<const Value>> find_or_make(const Key& key, Make make) {
     const std::uint64_t hash = key.hash();
-    Bucket& bucket = buckets_[hash % kBuckets];
+    Bucket& bucket = buckets_[hash % buckets];
     {
       const std::scoped_lock guard(lock_);
       for (const Entry& entry : bucket.entries) {
@@ -50,7 +50,7 @@ class Remembered {
   }
 
  private:
-  static constexpr std::size_t kBuckets = 128, kWays = 4;
+  static constexpr std::size_t kWays = 4;
   struct Entry {
     std::uint64_t hash = 0, number = 0;  // number: the oldest has the least
     std::size_t size = 0;
@@ -76,15 +76,15 @@ class Remembered {
   }
 
   std::mutex lock_;
-  std::array<Bucket, kBuckets> buckets_;
+  std::array<Bucket, buckets> buckets_;
   std::uint64_t made_ = 0;
   std::size_t size_ = 0;  // of all values
 };
 
 class PlanCache::Contents {
  public:
-  Remembered<PartsKey, ModelParts> parts;
-  Remembered<PassesKey, StagePasses> passes;
+  Remembered<PartsKey, ModelParts> parts, sizes;
+  Remembered<PassesKey, StagePasses, 512> passes;  // a search comes back to a shape after many others
 };
 
 }  // namespace ns_dist

@@ -230,6 +230,26 @@ GroupReach group_reach(const ParallelPlan& plan) {
   return {reach(tensor_group(plan, mesh, 0)), reach(context_group(plan, mesh, 0)), reach(expert_group(plan, mesh, 0))};
 }
 
+OnOneStage on_one_stage(const ParallelPlan& plan) {
+  static const ParallelPlan kDefault;
+  OnOneStage on{plan};
+  ParallelPlan& one = on.plan;
+  one.pp = 1;
+  one.dp = plan.dp * plan.pp;
+  one.vpp = kDefault.vpp;
+  one.schedule = kDefault.schedule;
+  one.zero = shards_gradients(plan) ? ZeroStage::kGradients : ZeroStage::kNone;
+  one.shard = 0;
+  one.first_stage_layers = one.last_stage_layers = 0;
+  one.account_embedding = one.account_loss = false;
+  one.delayed_scaling = one.overlap_grad_reduce = one.overlap_param_gather = false;
+  const Mesh mesh = mesh_of(plan), mesh_of_one = mesh_of(one);
+  on.collectives = tensor_group(plan, mesh, 0) == tensor_group(one, mesh_of_one, 0) &&
+                   context_group(plan, mesh, 0) == context_group(one, mesh_of_one, 0) &&
+                   expert_group(plan, mesh, 0) == expert_group(one, mesh_of_one, 0);
+  return on;
+}
+
 ReplicaGroups replica_groups(const ParallelPlan& plan, const Mesh& mesh, Rank representative, bool experts) {
   Digits digits = copy_digits(plan, mesh, experts);
   const std::int64_t sharing = plan.zero == ZeroStage::kNone ? 1 : sharing_replicas(plan, experts);

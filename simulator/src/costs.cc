@@ -15,9 +15,7 @@
 #include "ns_dist/training_clock.h"
 
 namespace ns_dist {
-namespace {
 
-// Ranks whose distance is a multiple of this lie alike in the cluster: all levels but the outermost repeat.
 std::int64_t period_of(const Cluster& cluster) {
   std::int64_t period = 1;
   for (std::size_t i = 0; i + 1 < cluster.levels.size(); ++i)
@@ -26,7 +24,7 @@ std::int64_t period_of(const Cluster& cluster) {
 }
 
 // A work that is a product of experts, with even groups: of `busiest` times the mean's rows.
-std::optional<WorkItem> with_even_groups(const WorkItem& item, double busiest) {
+static std::optional<WorkItem> with_even_groups(const WorkItem& item, double busiest) {
   const auto* op = std::get_if<Operator>(&item.work);
   const auto* product = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
   if (product == nullptr || !(busiest > 1)) return std::nullopt;
@@ -36,8 +34,6 @@ std::optional<WorkItem> with_even_groups(const WorkItem& item, double busiest) {
   changed.work = Operator{even, op->dtype};
   return changed;
 }
-
-}  // namespace
 
 // The ranks between which a message runs, in stage representatives.
 static std::pair<Rank, Rank> ends_of(const Message& message, Rank stride) {

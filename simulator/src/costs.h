@@ -13,6 +13,9 @@ namespace ns_dist {
 // work's name.
 Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenario, const Session& session);
 
+// Ranks whose distance is a multiple of this lie alike in the cluster: all levels but the outermost repeat.
+std::int64_t period_of(const Cluster& cluster);
+
 // What one work takes alone. A message is a send and receive between the representatives of its two stages. Errors:
 // those of the models, with the work's name.
 Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const ComputeCost& compute,

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <tuple>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include "clocks/fragment_length.h"
 #include "costs.h"
 #include "ns_dist/internal/shared_work.h"
+#include "ns_dist/layer_division.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -33,8 +35,10 @@ constexpr double kRounding = 1e-9;
 // step.
 constexpr double kAlike = 1.01;
 constexpr double kNoNetwork = 0.01;
-// What the bounds of all groups usually take of a long search: for its progress alone.
-constexpr double kBounding = 0.8;
+// Shares of a long search, for its progress alone: when groups that are impossible are known, and the bounds of others.
+constexpr double kRefusing = 0.3, kBounding = 0.6;
+// Of a model's parts, the passes of all plans that are remembered: about 130 MB.
+constexpr std::size_t kMostKnownParts = 4'000'000;
 
 // A plan that may be an answer. Times are seconds for as many tokens as the base scenario trains in a step.
 struct Plan {
@@ -74,6 +78,7 @@ struct Example {
 // What was found in one family of groups.
 struct Found {
   std::vector<Plan> plans;
+  std::vector<std::uint32_t> refused;  // groups without a plan that is possible
   std::map<std::string, std::uint64_t> infeasible;
   std::map<std::string, Example> examples;
   std::uint64_t seen = 0, bounded = 0;
@@ -82,14 +87,26 @@ struct Found {
   // Notes that `count` plans from `leaf` of `group` on are impossible, the first of which is `plan`.
   void refuse(const Error& error, const Scenario& plan, std::uint32_t group, std::uint32_t leaf, std::uint64_t count) {
     const std::string reason = error.where.substr(0, error.where.find(','));
-    infeasible[reason] += count;
     const std::int64_t sequences = reason == kGlobalBatch ? plan.training.micro_batch * plan.plan.dp : 0;
-    const Example example{sequences, group, leaf, error.message};
-    const auto [known, is_new] = examples.try_emplace(reason, example);
-    if (!is_new && example.before(known->second)) known->second = example;
+    refuse(reason, {sequences, group, leaf, {}}, count, [&] { return error.message; });
+  }
+  void refuse(Bytes held, Bytes capacity, std::uint32_t group, std::uint32_t leaf, std::uint64_t count) {
+    least_memory = std::min(least_memory, held / units::B);
+    refuse("memory", {0, group, leaf, {}}, count,
+           [&] { return fmt::format("{:.1f} GiB of {:.1f} GiB", held / units::GiB, capacity / units::GiB); });
+  }
+  // `message`: makes that of the example.
+  template <class Message>
+  void refuse(const std::string& reason, Example example, std::uint64_t count, const Message& message) {
+    infeasible[reason] += count;
+    const auto [known, is_new] = examples.try_emplace(reason);
+    if (!is_new && !example.before(known->second)) return;
+    example.message = message();
+    known->second = std::move(example);
   }
   void pack(Packer& to) const {
     to.put(plans);
+    to.put(refused);
     to.put(infeasible);
     to.put(examples);
     to.put(seen);
@@ -98,6 +115,7 @@ struct Found {
   }
   void unpack(Unpacker& from) {
     from.get(plans);
+    from.get(refused);
     from.get(infeasible);
     from.get(examples);
     from.get(seen);
@@ -132,53 +150,127 @@ void for_each_instruction(const StepProgram& program, const Actor& actor, const 
   }
 }
 
-// What every step takes at least that has these passes, in seconds: some stage computes as long as the mean one.
+// What passes take at least, in seconds. Of two passes beside each other one may hide the collectives of the other, but
+// not its own; and each stream runs one thing at a time.
 struct PassBounds {
-  double streams = 0;  // under each schedule: the longest stream, of kernels or of collectives
-  double passes = 0;   // under schedules that pair no passes: with the collectives that block
+  double any = 0;      // whatever runs beside what
+  double apart = 0;    // no pass beside another: with the collectives that block
+  double kernels = 0;  // without any collective
 };
 
-PassBounds pass_bounds(const StepProgram& program, const ProgramCosts& costs) {
-  std::vector<double> least(program.works.size(), 0);  // stages may have different speeds and links
-  for (std::size_t w = 0; w < least.size(); ++w) {
-    double of_rows = kForever;
-    for (const ProgramCosts::Row& row : costs.rows) {
-      const double seconds = row.forecasts[w].latency / units::s;
-      if (seconds > 0) of_rows = std::min(of_rows, seconds);
+// What one microbatch takes at least through a model that one stage holds, and through each part of it: the embedding,
+// each layer, and the loss with all that is behind the last layer.
+struct PassesOfOne {
+  struct Part {
+    double forward = 0, backward = 0;                  // with the collectives that block
+    double forward_kernels = 0, backward_kernels = 0;  // without any collective
+
+    Part& operator+=(const Part& other) {
+      forward += other.forward;
+      backward += other.backward;
+      forward_kernels += other.forward_kernels;
+      backward_kernels += other.backward_kernels;
+      return *this;
     }
-    if (of_rows < kForever) least[w] = of_rows;
-  }
-  struct OfPasses {
-    std::array<double, kStreamCount> streams{};
-    double length = 0;
+    double kernels() const { return forward_kernels + backward_kernels; }
+    double apart() const { return forward + backward; }
+    double beside() const { return std::max({forward, backward, kernels()}); }
+    Part without_collectives() const { return {forward_kernels, backward_kernels, forward_kernels, backward_kernels}; }
   };
-  std::vector<OfPasses> of_fragment;
+  PassBounds all;
+  std::vector<Part> parts;
+};
+
+PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, std::int64_t layers) {
+  PassesOfOne found;
+  const auto loss = static_cast<std::size_t>(layers) + 1;
+  found.parts.resize(loss + 1);
+  PassesOfOne::Part all;
+  std::array<double, kStreamCount> streams{};
+  const auto seconds = [&](std::size_t work) { return forecasts[work].latency / units::s * (1 - kRounding); };
   std::vector<double> room;
-  for (const Fragment& fragment : program.fragments) {
-    OfPasses& one = of_fragment.emplace_back();
-    const auto computes = [&](const FragmentNode& node) {
-      return is_kernel_of_a_pass(program.works[index(node.work)]);
-    };
-    if (std::none_of(fragment.nodes.begin(), fragment.nodes.end(), computes)) continue;
+  bool in_layers = false, was_forward = true;  // of the pass
+  for_each_instruction(program, program.actors[0], [&](const Instruction& instruction, double) {
+    if (instruction.kind != Instruction::Kind::kRun) return;
+    const Fragment& fragment = program.fragments[instruction.index];
+    bool computes = false, forward = false;
+    double kernels = 0;
     for (const FragmentNode& node : fragment.nodes) {
-      if (node.stream == Stream::kCompute && !computes(node)) continue;
-      one.streams[static_cast<std::size_t>(node.stream)] += least[index(node.work)];
+      const WorkItem& item = program.works[index(node.work)];
+      if (!is_kernel_of_a_pass(item)) continue;
+      computes = true;
+      forward |= item.category == Category::kForward;
+      kernels += seconds(index(node.work));
     }
-    one.length = fragment_length(
-        fragment, [&](std::size_t work) { return least[work]; }, room);
+    if (!computes) return;  // not of a pass
+    for (const FragmentNode& node : fragment.nodes) {
+      streams[static_cast<std::size_t>(node.stream)] += instruction.times * seconds(index(node.work));
+    }
+    const double length = fragment_length(fragment, seconds, room);
+    const PassesOfOne::Part one =
+        forward ? PassesOfOne::Part{length, 0, kernels, 0} : PassesOfOne::Part{0, length, 0, kernels};
+    if (forward != was_forward) in_layers = false;
+    was_forward = forward;
+    in_layers |= instruction.layer >= 0;
+    for (std::int32_t i = 0; i < instruction.times; ++i) {
+      const std::int32_t layer = instruction.layer + i * instruction.layer_step;
+      const std::size_t part = instruction.layer < 0 ? (forward == in_layers ? loss : 0)
+                                                     : std::min(loss, static_cast<std::size_t>(layer) + 1);
+      found.parts[part] += one;
+      all += one;
+    }
+  });
+  streams[static_cast<std::size_t>(Stream::kCompute)] = all.kernels();
+  found.all = {std::max(all.beside(), *std::max_element(streams.begin(), streams.end())), all.apart(), all.kernels()};
+  return found;
+}
+
+// Whether passes run beside each other. Where gradients are shared, the planner runs one after the other.
+bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && !shards_gradients(plan); }
+
+// What a step takes at least that has `microbatches` of these passes: some stage runs its part of all of them, behind
+// the first microbatch's passes through what lies before this stage. `alike`: all stages are.
+double pipeline_bound(const PassesOfOne& one, const Scenario& scenario, std::int64_t microbatches, bool alike) {
+  const ParallelPlan& plan = scenario.plan;
+  const PipelineSchedule& schedule = traits_of(plan);
+  const bool has_chunks =
+      plan.vpp >= schedule.least_chunks && (schedule.most_chunks == 0 || plan.vpp <= schedule.most_chunks);
+  if (!has_chunks || plan.pp * plan.vpp > 2 * scenario.model.layers) return 0;
+  const Seats seats = schedule.seats({plan.pp, microbatches, plan.vpp});
+  const auto layers = divide_layers(scenario.model, plan, seats);
+  if (!layers) return 0;
+  std::vector<PassesOfOne::Part> positions(layers->size());
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const LayerRange& range = (*layers)[i];
+    const std::int64_t first = range.first + (i == 0 ? 0 : 1);
+    const std::int64_t end = range.first + range.count + (i + 1 == positions.size() ? 2 : 1);
+    for (std::int64_t part = first; part < end; ++part) positions[i] += one.parts[static_cast<std::size_t>(part)];
+    if (!alike) positions[i] = positions[i].without_collectives();
   }
-  OfPasses all;
-  for (const Actor& actor : program.actors) {
-    for_each_instruction(program, actor, [&](const Instruction& instruction, double repeats) {
-      if (instruction.kind != Instruction::Kind::kRun) return;
-      const OfPasses& one = of_fragment[instruction.index];
-      const double times = repeats * instruction.times;
-      for (std::size_t s = 0; s < kStreamCount; ++s) all.streams[s] += times * one.streams[s];
-      all.length += times * one.length;
-    });
+  struct Stage {
+    PassesOfOne::Part work;                          // of one microbatch in each direction
+    double forward = kForever, backward = kForever;  // before its first position
+  };
+  std::vector<Stage> stages(static_cast<std::size_t>(plan.pp));
+  for (const std::vector<Seat>& direction : seats) {
+    double forward = 0, backward = 0;
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      Stage& stage = stages[static_cast<std::size_t>(direction[i].stage)];
+      stage.work += positions[i];
+      stage.forward = std::min(stage.forward, forward);
+      stage.backward = std::min(stage.backward, backward);
+      forward += positions[i].forward;
+      backward += positions[i].backward;
+    }
   }
-  const double share = (1 - kRounding) / static_cast<double>(program.actors.size());
-  return {*std::max_element(all.streams.begin(), all.streams.end()) * share, all.length * share};
+  const auto times = static_cast<double>(microbatches / static_cast<std::int64_t>(seats.size()));
+  double longest = 0;
+  for (const Stage& stage : stages) {
+    const double passes = pairs_passes(plan) ? stage.work.beside() : stage.work.apart();
+    // The halves of a split backward pass take longer than the whole. Behind a weight gradient there may be nothing.
+    longest = std::max(longest, stage.forward + times * passes + (schedule.splits_backward ? 0 : stage.backward));
+  }
+  return longest;
 }
 
 // What collectives and messages of the busiest stage take alone.
@@ -216,7 +308,12 @@ class Search {
         session_(session),
         options_(options),
         base_(space.base()),
-        alone_(without_sharing(space.base())) {
+        alone_(without_sharing(space.base())),
+        pp_(level_of("plan/pp")),
+        dp_(level_of("plan/dp")),
+        micro_batch_(level_of("training/micro_batch")),
+        zero_(level_of("plan/zero")),
+        recompute_(level_of("plan/recompute")) {
     const Training& training = base_.training;
     tokens_ = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
   }
@@ -257,6 +354,15 @@ class Search {
   }
   double limit() const { return best_ * (1 + options_.within); }
 
+  // A function that tells that one more of `count` parts is done.
+  auto progress(double from, double to, std::size_t count) {
+    return [=, this, done = std::make_shared<std::size_t>(0)] {
+      if (!options_.progress) return;
+      const std::scoped_lock guard(telling_);
+      options_.progress(from + (to - from) * static_cast<double>(++*done) / static_cast<double>(count));
+    };
+  }
+
   // ---- Groups: plans with the same kernels ----
 
   void collect_groups() {
@@ -277,31 +383,48 @@ class Search {
       last = shape;
       families_.back().end = group + 1;
       bounds_.push_back({});
-      too_large_.push_back(0);
       return true;
     });
   }
 
+  std::size_t level_of(std::string_view field) const {
+    const auto is_it = [field](const auto& level) { return level.field == field; };
+    return static_cast<std::size_t>(std::find_if(space_.levels.begin(), space_.levels.end(), is_it) -
+                                    space_.levels.begin());
+  }
+  // Of each level of groups, the number of its text.
+  const std::uint32_t* chosen(std::uint32_t group) const { return chosen_.data() + group * space_.groups; }
+
+  // Runs: groups side by side that differ in the micro-batch and what comes behind it.
+  bool starts_run(std::uint32_t group) const {
+    return group == 0 || !std::equal(chosen(group), chosen(group) + micro_batch_, chosen(group - 1));
+  }
+
   Texts texts_of(std::uint32_t group) const {
     Texts texts;
-    for (std::size_t i = 0; i < space_.groups; ++i) texts.push_back(texts_[chosen_[group * space_.groups + i]]);
+    for (std::size_t i = 0; i < space_.groups; ++i) texts.push_back(texts_[chosen(group)[i]]);
     return texts;
   }
 
-  // Calls visit(scenario, leaf) for the plans of a group until it returns false.
+  // Gives `scenario` what the plans of a group have in common.
+  void apply(Scenario& scenario, std::uint32_t group) const {
+    space_.apply(scenario, {chosen(group), space_.groups}, texts_);
+  }
+
+  // Calls visit(scenario, leaf) for the plans of a group until it returns false. `scenario` has what they have in
+  // common.
   template <class Visit>
-  void for_each_leaf(const Scenario& base, std::uint32_t group, const Visit& visit) const {
-    Scenario scenario = base;
-    Texts texts = texts_of(group);
-    space_.apply(scenario, texts);
+  void for_each_leaf(Scenario& scenario, const Visit& visit) const {
+    Texts texts;
     std::uint32_t leaf = 0;
     space_.walk(space_.groups, space_.levels.size(), scenario, texts,
                 [&](const Scenario& each, const Texts&) { return visit(each, leaf++); });
   }
 
   Scenario scenario_of(const Plan& plan, const Scenario& base) const {
-    Scenario found;
-    for_each_leaf(base, plan.group, [&](const Scenario& each, std::uint32_t leaf) {
+    Scenario found, scenario = base;
+    apply(scenario, plan.group);
+    for_each_leaf(scenario, [&](const Scenario& each, std::uint32_t leaf) {
       if (leaf == plan.leaf) found = each;
       return leaf != plan.leaf;
     });
@@ -310,8 +433,8 @@ class Search {
 
   Texts texts_of(const Plan& plan) const {
     Scenario scenario = base_;
+    apply(scenario, plan.group);
     Texts texts = texts_of(plan.group), found;
-    space_.apply(scenario, texts);
     std::uint32_t leaf = 0;
     space_.walk(space_.groups, space_.levels.size(), scenario, texts, [&](const Scenario&, const Texts& each) {
       if (leaf == plan.leaf) found = each;
@@ -326,83 +449,220 @@ class Search {
     return seconds * (tokens_ / (static_cast<double>(training.global_batch) * static_cast<double>(training.sequence)));
   }
 
-  // The bounds of each group, from the first of its plans that can be built: 0 where there is none, so that all of them
-  // are looked at and their mistakes counted.
+  // ---- Bounds of groups, before any of their plans is looked at ----
+
+  static constexpr double kRefused = kForever;  // the bounds of a group without a plan that is possible
+
   void bound_groups() {
-    struct Bound {
-      PassBounds least;
-      double too_large = 0;
-    };
-    std::mutex lock;
-    std::size_t done = 0;
-    const auto tell = [&] {  // that one more family is bounded
-      if (!options_.progress) return;
-      const std::scoped_lock guard(lock);
-      options_.progress(kBounding * static_cast<double>(++done) / static_cast<double>(families_.size()));
-    };
-    const auto found = shared<std::vector<Bound>>(families_.size(), [&](std::size_t i) {
-      const Family& family = families_[i];
-      std::vector<Bound> bounds(family.end - family.first);
-      for (std::uint32_t group = family.first; group < family.end && !told_to_stop(); ++group) {
-        Bound& bound = bounds[group - family.first];
-        bool fits = false;
-        for_each_leaf(alone_, group, [&](const Scenario& scenario, std::uint32_t) {
-          if (!check_plan(scenario.model, scenario.plan, scenario.training, session_.plans())) return true;
-          if (!fits) {
-            const Bytes least =
-                (1 - kRounding) * least_memory(scenario.model, scenario.plan, scenario.training, session_.plans());
-            if (least > scenario.cluster.gpu.memory) {
-              bound = {{kForever, kForever}, least / units::B};
-              return false;
-            }
-            fits = true;
-          }
-          const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
-          if (!program) return true;
-          const auto costs = costs_of(*program, scenario, session_);
-          if (!costs) return false;
-          const PassBounds least = pass_bounds(*program, *costs);
-          bound.least = {scaled(scenario, least.streams), scaled(scenario, least.passes)};
-          // The halves of a split backward pass take longer than the whole, in which collectives of one run beside the
-          // kernels of the other.
-          const PipelineSchedule& schedule = traits_of(scenario.plan);
-          if (schedule.splits_backward || schedule.pairs_passes) bound.least.passes = bound.least.streams;
-          return false;
-        });
-      }
-      tell();
-      return bounds;
-    });
-    for (std::size_t i = 0; i < families_.size(); ++i) {
-      Family& family = families_[i];
-      family.bound = kForever;
-      for (std::uint32_t group = family.first; group < family.end && group - family.first < found[i].size(); ++group) {
-        bounds_[group] = found[i][group - family.first].least;
-        too_large_[group] = found[i][group - family.first].too_large;
-        family.bound = std::min(family.bound, bounds_[group].streams);
+    refuse_groups();
+    bound_passes();
+    for (Family& family : families_) {
+      family.bound = kRefused;
+      for (std::uint32_t group = family.first; group < family.end; ++group) {
+        family.bound = std::min(family.bound, bounds_[group].any);
       }
     }
     std::sort(families_.begin(), families_.end(),
               [](const Family& a, const Family& b) { return std::tie(a.bound, a.first) < std::tie(b.bound, b.first); });
   }
 
+  // Groups none of whose plans can be built or fits.
+  void refuse_groups() {
+    // Those that differ in pipeline stages and replicas alone come one after the other, since they share the sizes of
+    // the model's parts.
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> runs;
+    for (std::uint32_t group = 0; group < bounds_.size(); ++group) {
+      if (starts_run(group)) runs.push_back({group, group});
+      runs.back().second = group + 1;
+    }
+    std::stable_sort(runs.begin(), runs.end(), [&](const auto& a, const auto& b) {
+      for (std::size_t i = 0; i < micro_batch_; ++i) {
+        const std::uint32_t x = chosen(a.first)[i], y = chosen(b.first)[i];
+        if (i != pp_ && i != dp_ && x != y) return x < y;
+      }
+      return false;
+    });
+    const auto tell = progress(0, kRefusing, runs.size());
+    std::vector<Found> found = shared<Found>(runs.size(), [&](std::size_t i) {
+      Found here;
+      Scenario scenario = alone_;
+      std::vector<Variant> variants;
+      for (std::uint32_t group = runs[i].first; group < runs[i].second && !told_to_stop(); ++group) {
+        apply(scenario, group);
+        const std::uint32_t* const behind = chosen(group) + micro_batch_ + 1;
+        const std::size_t count = space_.groups - micro_batch_ - 1;
+        auto variant = std::find_if(variants.begin(), variants.end(), [&](const Variant& known) {
+          return std::equal(behind, behind + count, known.behind);
+        });
+        if (variant == variants.end()) {
+          const auto plans = static_cast<std::uint64_t>(space_.count(space_.groups, scenario));
+          variant = variants.insert(variant, Variant{behind, plans, {}, {}});
+        }
+        refuse_group(group, scenario, *variant, here);
+      }
+      tell();
+      return here;
+    });
+    for (Found& each : found) {
+      for (const std::uint32_t group : each.refused) bounds_[group].any = kRefused;
+      take(std::move(each));
+    }
+  }
+
+  // Groups of a run that differ in the micro-batch alone.
+  struct Variant {
+    const std::uint32_t* behind = nullptr;  // chosen behind the micro-batch
+    std::uint64_t plans = 0;                // of each
+    std::optional<std::int64_t> too_large;  // a micro-batch that is
+    Bytes least;                            // that is held then
+  };
+
+  void refuse_group(std::uint32_t group, Scenario& scenario, Variant& variant, Found& found) const {
+    const auto refuse = [&](auto... why) {
+      found.refused.push_back(group);
+      found.seen += variant.plans;
+      found.refuse(why..., group, 0, variant.plans);
+    };
+    if (const auto possible = check_all_but_schedule(scenario.model, scenario.plan, scenario.training); !possible) {
+      return refuse(possible.error(), scenario);
+    }
+    // The larger the micro-batch, the more is kept of it.
+    const Bytes capacity = scenario.cluster.gpu.memory;
+    if (variant.too_large && *variant.too_large <= scenario.training.micro_batch) {
+      return refuse(variant.least, capacity);
+    }
+    const Bytes least =
+        (1 - kRounding) * least_memory(scenario.model, scenario.plan, scenario.training, session_.plans());
+    if (least <= capacity) return;
+    for_each_leaf(scenario, [&](const Scenario& each, std::uint32_t) {  // is it memory alone?
+      if (!check_plan(each.model, each.plan, each.training, session_.plans())) return true;
+      variant.too_large = each.training.micro_batch;
+      variant.least = least;
+      refuse(least, capacity);
+      return false;
+    });
+  }
+
+  // The passes of a group's microbatches on all its stages, bounds of what a stage computes in the mean. Groups that
+  // differ in the number of stages and of replicas run the same kernels, which are forecast as if one stage held the
+  // model; here without recomputation, which `look_at` adds for those that may still win.
+  void bound_passes() {
+    Scenario scenario = alone_;
+    std::map<Passes, std::uint32_t> numbers;
+    std::vector<std::uint32_t> first, number(bounds_.size());
+    for (std::uint32_t group = 0; group < bounds_.size(); ++group) {
+      if (bounds_[group].any == kRefused) continue;
+      apply(scenario, group);
+      const auto [known, is_new] =
+          numbers.try_emplace(passes_of(group, scenario, false), static_cast<std::uint32_t>(first.size()));
+      if (is_new) first.push_back(group);
+      number[group] = known->second;
+    }
+    const auto tell = progress(kRefusing, kBounding, first.size());
+    const auto found = shared<PassBounds>(first.size(), [&](std::size_t i) {
+      if (told_to_stop()) return PassBounds();
+      Scenario each = alone_;
+      apply(each, first[i]);
+      each.plan.recompute = Recompute::kNone;
+      const PassBounds least = passes_on_one_stage(std::move(each)).all;
+      tell();
+      return least;
+    });
+    bool known = false, alike = false;  // of the run
+    for (std::uint32_t group = 0; group < bounds_.size(); ++group) {
+      if (starts_run(group)) known = false;
+      if (bounds_[group].any == kRefused) continue;
+      apply(scenario, group);
+      if (!known) alike = stages_are_alike(scenario);
+      known = true;
+      bounds_[group] = on_its_stages(scenario, found[number[group]], alike);
+    }
+  }
+
+  // What decides the passes of one microbatch through the whole model.
+  using Passes = std::vector<std::uint32_t>;
+  Passes passes_of(std::uint32_t group, const Scenario& scenario, bool recomputes) const {
+    Passes key{static_cast<std::uint32_t>(scenario.plan.cp_inner), shards_gradients(scenario.plan) ? 1u : 0u};
+    for (std::size_t i = 0; i < space_.groups; ++i) {
+      const bool spreads = i == pp_ || i == dp_ || i == zero_;
+      if (!spreads && (recomputes || i != recompute_)) key.push_back(chosen(group)[i]);
+    }
+    return key;
+  }
+
+  // Without what ZeRO 2 and 3 add for weights and gradients, whose ranks are others on one stage.
+  PassesOfOne passes_on_one_stage(Scenario scenario) const {
+    scenario.plan = on_one_stage(scenario.plan).plan;
+    scenario.training.global_batch = scenario.training.micro_batch * scenario.plan.dp;
+    scenario.stragglers = {};
+    PassesOfOne nothing;
+    nothing.parts.resize(static_cast<std::size_t>(scenario.model.layers) + 2);
+    const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
+    if (!program) return nothing;
+    auto costs = costs_of(*program, scenario, session_);
+    if (!costs) return nothing;
+    for (const Fragment& fragment : program->fragments) {
+      for (const FragmentNode& node : fragment.nodes) {
+        const std::string& name = program->works[index(node.work)].name;
+        if (node.stream == Stream::kShardedWeights || name.starts_with("gradients.") || name.starts_with("weights.")) {
+          costs->rows[0].forecasts[index(node.work)].latency = Seconds();
+        }
+      }
+    }
+    return passes_of_one(*program, costs->rows[0].forecasts, scenario.model.layers);
+  }
+  std::shared_ptr<const PassesOfOne> known_passes(std::uint32_t group, const Scenario& scenario) const {
+    const Passes key = passes_of(group, scenario, true);
+    {
+      const std::scoped_lock guard(knowing_);
+      if (const auto known = known_.find(key); known != known_.end()) return known->second;
+    }
+    auto made = std::make_shared<const PassesOfOne>(passes_on_one_stage(scenario));
+    const std::scoped_lock guard(knowing_);
+    if (known_.size() * made->parts.size() > kMostKnownParts) known_.clear();
+    return known_.try_emplace(key, std::move(made)).first->second;
+  }
+
+  // Whether all stages lie like the first one, which runs the collectives that `on_one_stage` has.
+  static bool stages_are_alike(const Scenario& scenario) {
+    const ParallelPlan& plan = scenario.plan;
+    const bool lie_alike = plan.pp == 1 || mesh_of(plan).stride("pp") % period_of(scenario.cluster) == 0;
+    return lie_alike && on_one_stage(plan).collectives;
+  }
+  // Of a step's passes on the fastest stage, for the tokens of the base scenario.
+  double to_step(const Scenario& scenario, double seconds) const {
+    double fastest = 1;
+    for (const double speed : scenario.stragglers.stage_speed) fastest = std::max(fastest, speed);
+    return scaled(scenario, seconds / fastest) * (1 - kRounding);
+  }
+  // `one`: of one microbatch on one stage.
+  PassBounds on_its_stages(const Scenario& scenario, const PassBounds& one, bool alike) const {
+    const double share = to_step(scenario, static_cast<double>(microbatches_of(scenario.plan, scenario.training))) /
+                         static_cast<double>(scenario.plan.pp);
+    return alike ? PassBounds{one.any * share, one.apart * share}
+                 : PassBounds{one.kernels * share, one.kernels * share};
+  }
+
   // ---- Plans ----
 
   // The plans of a group. Those that differ in levels behind `budgets` hold the same, and have the same step when
   // data-parallel collectives take no time; this bound is asked first.
-  void look_at(std::uint32_t group, double limit, Found& found) const {
-    Scenario scenario = alone_;
-    Texts texts = texts_of(group);
-    space_.apply(scenario, texts);
+  void look_at(std::uint32_t group, Scenario& scenario, double limit, Found& found) const {
+    apply(scenario, group);
+    const ParallelPlan& plan = scenario.plan;
+    const bool alike = stages_are_alike(scenario);
+    const auto one = known_passes(group, scenario);
+    const PassBounds least = on_its_stages(scenario, one->all, alike);
+    if (least.any > limit) return;
+    Texts texts;
     std::uint32_t leaf = 0;
     space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario&, const Texts&) {
       const std::uint32_t first = leaf;
-      const bool slow = bounds_[group].passes > limit && !traits_of(scenario.plan).pairs_passes;
+      const std::int64_t microbatches = microbatches_of(plan, scenario.training);
+      const bool slow = (least.apart > limit && !pairs_passes(plan)) ||
+                        to_step(scenario, pipeline_bound(*one, scenario, microbatches, alike)) > limit;
       Scenario& below = scenario;
-      space_.walk(space_.budgets, space_.levels.size(), below, texts, [&](const Scenario&, const Texts&) {
-        ++leaf;
-        return true;
-      });
+      leaf += static_cast<std::uint32_t>(space_.count(space_.budgets, scenario));
       if (slow) return true;
       found.seen += leaf - first;
       const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
@@ -411,8 +671,7 @@ class Search {
         return true;
       }
       if (memory->peak() > scenario.cluster.gpu.memory) {
-        found.refuse(too_large(memory->peak(), scenario.cluster.gpu.memory), scenario, group, first, leaf - first);
-        found.least_memory = std::min(found.least_memory, memory->peak() / units::B);
+        found.refuse(memory->peak(), scenario.cluster.gpu.memory, group, first, leaf - first);
         return true;
       }
       std::uint32_t at = first;
@@ -442,15 +701,6 @@ class Search {
       });
       return !told_to_stop();
     });
-  }
-
-  static Error too_large(Bytes peak, Bytes capacity) {
-    return {ErrorCode::kInfeasible,
-            fmt::format("{:.1f} GiB of {:.1f} GiB", peak / units::GiB, capacity / units::GiB),
-            "memory",
-            "",
-            "",
-            {}};
   }
 
   static ProgramCosts without_data_parallel(const StepProgram& program, ProgramCosts costs) {
@@ -483,17 +733,6 @@ class Search {
   // Rounds of groups, the lowest bound first. Limits change between rounds only, so that the result does not depend on
   // the number of threads.
   void look_at_groups() {
-    for (std::uint32_t group = 0; group < too_large_.size(); ++group) {
-      if (too_large_[group] == 0) continue;
-      Scenario scenario = alone_;
-      space_.apply(scenario, texts_of(group));
-      Found found;
-      found.seen = static_cast<std::uint64_t>(space_.count(space_.groups, scenario));
-      found.refuse(too_large(too_large_[group] * units::B, scenario.cluster.gpu.memory), scenario, group, 0,
-                   found.seen);
-      found.least_memory = too_large_[group];
-      take(std::move(found));
-    }
     std::size_t first = 0, round = 2;
     while (first < families_.size() && families_[first].bound <= limit() && !stop()) {
       const std::size_t end = std::min(families_.size(), first + round);
@@ -501,8 +740,10 @@ class Search {
       std::vector<Found> found = shared<Found>(end - first, [&](std::size_t i) {
         const Family& family = families_[first + i];
         Found here;
+        Scenario scenario = alone_;
         for (std::uint32_t group = family.first; group < family.end && !told_to_stop(); ++group) {
-          if (too_large_[group] == 0 && bounds_[group].streams <= limit_now) look_at(group, limit_now, here);
+          const double least = bounds_[group].any;
+          if (least != kRefused && least <= limit_now) look_at(group, scenario, limit_now, here);
         }
         return here;
       });
@@ -745,17 +986,20 @@ class Search {
   const Session& session_;
   const SearchOptions& options_;
   const Scenario& base_;
-  Scenario alone_;  // the same, and nothing shares anything
+  Scenario alone_;                                        // the same, and nothing shares anything
+  std::size_t pp_, dp_, micro_batch_, zero_, recompute_;  // levels
   double tokens_ = 0;
 
   std::vector<std::string> texts_;     // each once
   std::vector<std::uint32_t> chosen_;  // of each group, its texts
   std::vector<PassBounds> bounds_;     // of each group
-  std::vector<double> too_large_;      // of each group: bytes that all of its plans hold, where these are too many
   std::vector<Family> families_;
+  mutable std::mutex knowing_;
+  mutable std::map<Passes, std::shared_ptr<const PassesOfOne>> known_;
   std::vector<Plan> near_;  // plans that may be answers
   double best_ = kForever, least_memory_ = kForever;
   std::uint64_t seen_ = 0;
+  std::mutex telling_;
   bool stopped_ = false;  // some member of the team was told to stop
   std::map<std::string, Example> examples_;
   std::vector<std::pair<Plan, std::vector<std::string>>> chosen_plans_;

@@ -149,6 +149,31 @@ Texts param_gather_overlap(const Scenario& scenario, std::int64_t) {
   return may_share(scenario) && gathers_weights_once(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
 }
 
+// ---- How a value that can be read is set: a search sets the same ones millions of times. ----
+
+template <class Table, class T>
+void set_field(Table Scenario::*table, T Table::*field, Scenario& scenario, std::string_view text) {
+  const auto done = read_field(Field{.name = "", .least = 0}, text, scenario.*table.*field);
+  NS_EXPECTS(done.has_value());
+}
+template <auto field>
+void set_plan(Scenario& scenario, std::string_view text) {
+  set_field(&Scenario::plan, field, scenario, text);
+}
+template <auto field>
+void set_training(Scenario& scenario, std::string_view text) {
+  set_field(&Scenario::training, field, scenario, text);
+}
+void set_recompute(Scenario& scenario, std::string_view text) {
+  Recomputation again;
+  const auto done = read_field(Field{.name = ""}, text, again);
+  NS_EXPECTS(done.has_value());
+  ParallelPlan& plan = scenario.plan;
+  plan.recompute = again.recompute;
+  plan.recompute_modules = again.modules;
+  plan.recompute_layers = again.layers;
+}
+
 // The table: a line for each field that a search varies, outermost first, and over which values. Fields that change the
 // kernels of a step (their shapes or their number) come first, then those that change what a stage holds, then those
 // that change only when data-parallel collectives run.
@@ -156,28 +181,47 @@ enum class Changes { kKernels, kMemory, kDataParallel };
 struct Searched {
   std::string_view field;
   Texts (*values)(const Scenario&, std::int64_t gpus);
+  void (*set)(Scenario&, std::string_view text);
   Changes changes;
   std::array<std::string_view, 6> needs = {};  // the fields before it that `values` reads
 };
 constexpr Searched kSearched[] = {
-    {"plan/tp", tensor_parallel, Changes::kKernels},
-    {"plan/cp", context_parallel, Changes::kKernels, {"plan/tp", "training/sequence"}},
-    {"plan/pp", pipeline_stages, Changes::kKernels, {"plan/tp", "plan/cp"}},
-    {"plan/dp", replicas, Changes::kKernels, {"plan/tp", "plan/cp", "plan/pp"}},
-    {"plan/etp", expert_tensor_parallel, Changes::kKernels, {"plan/tp"}},
-    {"plan/ep", expert_parallel, Changes::kKernels, {"plan/tp", "plan/cp", "plan/dp", "plan/etp"}},
-    {"training/micro_batch", micro_batches, Changes::kKernels, {"plan/dp", "training/global_batch"}},
-    {"plan/sequence_parallel", sequence_parallel, Changes::kKernels, {"plan/tp"}},
-    {"plan/zero", zero_stages, Changes::kKernels, {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep"}},
-    {"plan/recompute", recomputations, Changes::kKernels},
-    {"plan/schedule", schedules, Changes::kMemory, {"plan/pp", "plan/ep"}},
-    {"plan/vpp", model_chunks, Changes::kMemory, {"plan/pp", "plan/schedule"}},
+    {"plan/tp", tensor_parallel, set_plan<&ParallelPlan::tp>, Changes::kKernels},
+    {"plan/cp", context_parallel, set_plan<&ParallelPlan::cp>, Changes::kKernels, {"plan/tp", "training/sequence"}},
+    {"plan/pp", pipeline_stages, set_plan<&ParallelPlan::pp>, Changes::kKernels, {"plan/tp", "plan/cp"}},
+    {"plan/dp", replicas, set_plan<&ParallelPlan::dp>, Changes::kKernels, {"plan/tp", "plan/cp", "plan/pp"}},
+    {"plan/etp", expert_tensor_parallel, set_plan<&ParallelPlan::etp>, Changes::kKernels, {"plan/tp"}},
+    {"plan/ep",
+     expert_parallel,
+     set_plan<&ParallelPlan::ep>,
+     Changes::kKernels,
+     {"plan/tp", "plan/cp", "plan/dp", "plan/etp"}},
+    {"training/micro_batch",
+     micro_batches,
+     set_training<&Training::micro_batch>,
+     Changes::kKernels,
+     {"plan/dp", "training/global_batch"}},
+    {"plan/sequence_parallel",
+     sequence_parallel,
+     set_plan<&ParallelPlan::sequence_parallel>,
+     Changes::kKernels,
+     {"plan/tp"}},
+    {"plan/zero",
+     zero_stages,
+     set_plan<&ParallelPlan::zero>,
+     Changes::kKernels,
+     {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep"}},
+    {"plan/recompute", recomputations, set_recompute, Changes::kKernels},
+    {"plan/schedule", schedules, set_plan<&ParallelPlan::schedule>, Changes::kMemory, {"plan/pp", "plan/ep"}},
+    {"plan/vpp", model_chunks, set_plan<&ParallelPlan::vpp>, Changes::kMemory, {"plan/pp", "plan/schedule"}},
     {"plan/overlap_grad_reduce",
      grad_reduce_overlap,
+     set_plan<&ParallelPlan::overlap_grad_reduce>,
      Changes::kDataParallel,
      {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/zero"}},
     {"plan/overlap_param_gather",
      param_gather_overlap,
+     set_plan<&ParallelPlan::overlap_param_gather>,
      Changes::kDataParallel,
      {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/zero"}},
 };
@@ -354,8 +398,12 @@ std::vector<std::string> SearchSpace::Contents::values(const Level& level, const
 }
 
 bool SearchSpace::Contents::set(Scenario& scenario, const Level& level, const std::string& text) const {
-  const auto done = assign(scenario, {level.field, text});
-  NS_EXPECTS(done.has_value());
+  if (level.set != nullptr) {
+    level.set(scenario, text);
+  } else {
+    const auto done = assign(scenario, {level.field, text});
+    NS_EXPECTS(done.has_value());
+  }
   if (level.field != "plan/dp") return true;
   const auto ranks = rank_count(scenario.plan);
   return ranks && *ranks == gpus;
@@ -382,11 +430,13 @@ void SearchSpace::Contents::finish(Scenario& scenario) const {
   if (follows_schedule) scenario.plan.overlap_p2p = traits_of(scenario.plan).overlaps_messages;
 }
 
-void SearchSpace::Contents::apply(Scenario& scenario, const std::vector<std::string>& texts) const {
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    const bool fills = set(scenario, levels[i], texts[i]);
+void SearchSpace::Contents::apply(Scenario& scenario, std::span<const std::uint32_t> chosen,
+                                  std::span<const std::string> texts) const {
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const bool fills = set(scenario, levels[i], texts[chosen[i]]);
     NS_EXPECTS(fills);
   }
+  finish(scenario);
 }
 
 Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& catalog) {
@@ -470,11 +520,11 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
       return fail({ErrorCode::kUsage, "there is no value to try", listed.field, "one value or more", "", {}});
     }
     if (std::find(names.begin(), names.end(), listed.field) == names.end()) {
-      space->levels.push_back({listed.field, listed.values, nullptr, false});
+      space->levels.push_back({listed.field, listed.values});
     }
   }
   for (const Searched& searched : kSearched) {
-    Contents::Level level{std::string(searched.field), values_given(searched.field), searched.values,
+    Contents::Level level{std::string(searched.field), values_given(searched.field), searched.values, searched.set,
                           searched.field == "plan/dp"};
     if (is_degree(searched.field)) {  // what does not divide the GPUs is in no product
       const bool given = !level.given.empty();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +19,8 @@ class SearchSpace::Contents {
     std::string field;
     std::vector<std::string> given;  // values of the request; empty: `free`
     std::vector<std::string> (*free)(const Scenario&, std::int64_t gpus) = nullptr;
-    bool is_read = false;  // values of a later level depend on it
+    void (*set)(Scenario&, std::string_view text) = nullptr;  // of texts that can be read; null: as any field is set
+    bool is_read = false;                                     // values of a later level depend on it
   };
 
   Scenario base;
@@ -53,8 +55,8 @@ class SearchSpace::Contents {
     }
     return true;
   }
-  // Gives the first levels these values.
-  void apply(Scenario& scenario, const std::vector<std::string>& texts) const;
+  // Gives the first levels the values that `chosen` picks from `texts`, and sets what follows from them.
+  void apply(Scenario& scenario, std::span<const std::uint32_t> chosen, std::span<const std::string> texts) const;
   // The plans that the levels from `first` on have, when those above have their values in `scenario`. Levels that no
   // later one reads multiply.
   double count(std::size_t first, Scenario& scenario) const;

@@ -5,6 +5,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/memory.h"
+#include "ns_dist/search.h"
 #include "ns_dist/simulator.h"
 
 namespace ns_dist {
@@ -79,6 +80,18 @@ void ReportDefault(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(simulate(scenario, *session));
 }
 BENCHMARK(ReportDefault)->Unit(benchmark::kMillisecond);
+
+// 788,400 plans of experts, of which most do not fit or are slow.
+void SearchExperts(benchmark::State& state) {
+  ScenarioSpec spec;
+  spec.set("model", "mixtral-8x7b").set("training/global_batch", 256);
+  const auto space = SearchSpace::make({.fixed = spec, .gpus = 64}, Catalog::standard());
+  const auto session = Session::make(space->base());
+  for (auto _ : state) benchmark::DoNotOptimize(search(*space, *session));
+  const double plans = static_cast<double>(space->size()) * static_cast<double>(state.iterations());
+  state.counters["plans/s"] = benchmark::Counter(plans, benchmark::Counter::kIsRate);
+}
+BENCHMARK(SearchExperts)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace ns_dist

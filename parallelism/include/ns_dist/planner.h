@@ -40,6 +40,20 @@ std::int64_t usual_cp_inner(const Model& model, const ParallelPlan& plan, std::i
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training);
 Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache);
 
+// The same without what depends on the schedule, on its chunks or on what runs beside passes: plans that differ in
+// nothing else have these errors in common.
+Result<void> check_all_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training);
+
+// A plan of the same ranks with one stage: with one microbatch it runs the kernels that all stages of `plan` together
+// run for a microbatch. `collectives`: and the collectives of tensor, context and expert parallelism, among the ranks
+// among which the first stage runs them. Those of weights and gradients are among other ranks. A plan whose
+// recomputation or offloading depends on the place of a layer does less of it on one stage.
+struct OnOneStage {
+  ParallelPlan plan;
+  bool collectives = false;
+};
+OnOneStage on_one_stage(const ParallelPlan& plan);
+
 // What data-parallel ranks do together. Of plans whose degrees are positive.
 //
 // Whether several ranks hold the same weights. Context-parallel ranks do, too. Experts may have replicas where layers

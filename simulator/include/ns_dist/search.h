@@ -7,7 +7,8 @@
 //
 // A plan is timed exactly as `simulate` times it. Plans are left out without being timed where they do not fit into
 // memory, or where a lower bound of their step is above the best step: first the passes of all microbatches divided by
-// the number of stages, then the step without sharing.
+// the number of stages, then those of each stage behind the first microbatch's way to it, then the step without
+// sharing.
 #pragma once
 
 #include <atomic>

@@ -154,7 +154,60 @@ RC_GTEST_PROP(Memory, NoScheduleNeedsLessThanTheLeast, ()) {
   const auto budget = memory_budget(q.model, q.plan, q.training);
   if (!budget) return;
   PlanCache cache;
-  RC_ASSERT(0.999999 * least_memory(q.model, q.plan, q.training, cache) <= budget->peak());
+  const Bytes least = least_memory(q.model, q.plan, q.training, cache);
+  RC_ASSERT(0.999999 * least <= budget->peak());
+  // A search does not ask larger micro-batches of one that is too large.
+  q.training.micro_batch += any_of({1, 2, 5});
+  RC_ASSERT(0.999999 * least <= least_memory(q.model, q.plan, q.training, cache));
+}
+
+// What a search leaves out without asking every schedule.
+RC_GTEST_PROP(Planner, SchedulesHaveOtherErrorsInCommon, ()) {
+  Question q = any_question();
+  const auto schedules = pipeline_schedules();
+  q.plan.schedule = schedules[*rc::gen::inRange<std::size_t>(0, schedules.size())]->name;
+  const auto common = check_all_but_schedule(q.model, q.plan, q.training);
+  const auto all = check_plan(q.model, q.plan, q.training);
+  if (common) return;
+  RC_ASSERT(!all.has_value());
+  RC_ASSERT(all.error().where.starts_with(common.error().where));
+}
+
+// A search forecasts the passes of plans that differ in their pipeline once: as if one stage held the model.
+RC_GTEST_PROP(Planner, OneStageRunsTheKernelsOfAllStages, ()) {
+  const Question q = any_question();
+  const auto program = plan_program(q.model, q.plan, q.training);
+  if (!program || q.plan.recompute_layers > 0 || shards_gradients(q.plan)) return;
+  const OnOneStage on = on_one_stage(q.plan);
+  Training one_microbatch = q.training;
+  one_microbatch.global_batch = q.training.micro_batch * on.plan.dp;
+  const auto one = plan_program(q.model, on.plan, one_microbatch);
+  RC_ASSERT(one.has_value());
+  // How often each work of a pass runs for a microbatch; collectives where they are the same.
+  const auto counts_of = [&](const StepProgram& of, std::int64_t microbatches) {
+    std::map<std::string, std::uint64_t> counts;
+    const std::vector<std::uint64_t> runs = of.run_counts();
+    for (std::size_t w = 0; w < runs.size(); ++w) {
+      const WorkItem& item = of.works[w];
+      const bool of_pass = item.category == Category::kForward || item.category == Category::kBackward ||
+                           item.category == Category::kRecompute;
+      const bool collective = item.category == Category::kExpertParallel || item.category == Category::kContextParallel;
+      if (of_pass && !item.name.starts_with("pipeline.") && !item.name.starts_with("gradients.") &&
+          std::holds_alternative<Operator>(item.work)) {
+        counts[item.name] += runs[w];
+      } else if (collective && on.collectives) {
+        const auto& group = std::get<Collective>(item.work).group;
+        counts[item.name + std::to_string(group.size()) + "/" + std::to_string(group.strides.front().stride)] +=
+            runs[w];
+      }
+    }
+    for (auto& [name, count] : counts) {
+      RC_ASSERT(count % static_cast<std::uint64_t>(microbatches) == 0u);
+      count /= static_cast<std::uint64_t>(microbatches);
+    }
+    return counts;
+  };
+  RC_ASSERT(counts_of(*one, 1) == counts_of(*program, microbatches_of(q.plan, q.training)));
 }
 
 // The kinds of activations are the budget, and so is the highest point of what is held over time.
