@@ -301,15 +301,23 @@ TEST(Formulas, ComputeAndMemoryOverlap) {
   EXPECT_EQ(overlap(3, 0), 3);
 }
 
-// Each query sees the keys of its window and a block of 256 at its end; without a window the mean of 1 to 8,192 keys
-// and half of a block.
+// Each query sees the keys of its window and a block of 256 at its edges; half of what the first 1,023 queries have no
+// keys for is saved. Without a window the mean of 1 to 8,192 keys and half of a block. No window takes longer than that.
 TEST(Formulas, AWindowLeavesTheKeysOfItsWidth) {
   const auto products = [](std::int64_t window) {
     Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
     attention.head_dim = attention.value_dim = 128, attention.window = window;
     return term(kAttentionSum, h100(), {attention, DType::kBf16}, "products");
   };
-  EXPECT_NEAR(products(1024) / products(0), (1024.0 + 256) / ((8192.0 + 256) / 2), 1e-9);
+  const double none = 8192 * (8193.0 + 256) / 2, missing = 1023 * 1024 / 2.0;
+  EXPECT_NEAR(products(1024) / products(0), (8192 * (1024.0 + 256) - missing / 2) / none, 1e-9);
+  EXPECT_EQ(products(8191), products(0));
+  EXPECT_EQ(products(8192), products(0));
+  double before = 0;
+  for (std::int64_t window = 64; window <= 8192; window += 64) {
+    EXPECT_GE(products(window), before) << window;
+    before = products(window);
+  }
 }
 
 // Five products instead of two, three of them as wide as keys and two as wide as values.
