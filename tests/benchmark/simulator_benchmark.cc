@@ -1,6 +1,7 @@
 // Plans a second: GPT-3 175B on 1,024 GPUs, one thread. `--benchmark_filter=StepTime` for the figures of docs.
 #include <benchmark/benchmark.h>
 
+#include <utility>
 #include <vector>
 
 #include "ns_dist/catalog.h"
@@ -83,9 +84,10 @@ BENCHMARK(ReportDefault)->Unit(benchmark::kMillisecond);
 
 // 788,400 plans of experts, of which most do not fit or are slow.
 void SearchExperts(benchmark::State& state) {
-  ScenarioSpec spec;
-  spec.set("model", "mixtral-8x7b").set("training/global_batch", 256);
-  const auto space = SearchSpace::make({.fixed = spec, .gpus = 64}, Catalog::standard());
+  SearchRequest request;
+  request.fixed.set("model", "mixtral-8x7b").set("training/global_batch", 256);
+  request.gpus = 64;
+  const auto space = SearchSpace::make(std::move(request), Catalog::standard());
   const auto session = Session::make(space->base());
   for (auto _ : state) benchmark::DoNotOptimize(search(*space, *session));
   const double plans = static_cast<double>(space->size()) * static_cast<double>(state.iterations());
