@@ -84,10 +84,8 @@ BENCHMARK(ReportDefault)->Unit(benchmark::kMillisecond);
 
 // 788,400 plans of experts, of which most do not fit or are slow.
 void SearchExperts(benchmark::State& state) {
-  ScenarioSpec spec;
-  spec.set("model", "mixtral-8x7b").set("training/global_batch", 256);
   SearchRequest request;
-  request.fixed = spec;
+  request.fixed.set("model", "mixtral-8x7b").set("training/global_batch", 256);
   request.gpus = 64;
   const auto space = SearchSpace::make(std::move(request), Catalog::standard());
   const auto session = Session::make(space->base());
