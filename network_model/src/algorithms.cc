@@ -48,10 +48,10 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
   double bound = 0, outward = 0, beyond = 0;  // peak of the tiers further out; of those that are no torus
   for (std::size_t i = call.placement->tier_count; i-- > 0;) {
     const Tier& tier = call.placement->tiers[i];
-    outward += call.link(tier).peak;
+    outward += call.peak(tier);
     // And one through both sides of a torus dimension, its bisection, around which only another network leads.
     if (call.link(tier).ring == 0) {
-      beyond += call.link(tier).peak;
+      beyond += call.peak(tier);
     } else if (call.kind == CollectiveKind::kAllToAll && tier.members == tier.max_members) {
       bound = std::max(bound, call.copies(tier) * across_half(tier) * size / (call.link(tier).peak + beyond));
     }

@@ -267,14 +267,16 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
     const Link& link = call.link(tier);
     const std::string members = tier.members == tier.max_members ? fmt::to_string(tier.members)
                                                                  : fmt::format("{}-{}", tier.members, tier.max_members);
-    result.steps.push_back({fmt::format("level {}", tier.level),
-                            fmt::format("{} parts of {} ranks", tier.all_parts, members),
-                            fmt::format("{}{}: {} a GPU on the data sheet, {} reached, {} a hop", link.name,
-                                        link.ring == 0     ? ""
-                                        : call.fills(tier) ? " ring of a torus"
-                                                           : " line in a torus",
-                                        bandwidth(link.peak), bandwidth(call.bandwidth(tier)),
-                                        duration(of(link.ring_hop, best.choice.protocol)))});
+    result.steps.push_back(
+        {fmt::format("level {}", tier.level), fmt::format("{} parts of {} ranks", tier.all_parts, members),
+         fmt::format("{}{}: {} a GPU on the data sheet, {} reached, {} a hop", link.name,
+                     tier.parts < link.mesh
+                         ? fmt::format(" mesh, links to {} of {} peers", tier.parts - 1, link.mesh - 1)
+                     : link.ring == 0   ? ""
+                     : call.fills(tier) ? " ring of a torus"
+                                        : " line in a torus",
+                     bandwidth(call.peak(tier)), bandwidth(call.bandwidth(tier)),
+                     duration(of(link.ring_hop, best.choice.protocol)))});
   }
   const std::span<const Algorithm> table = network::algorithms();
   for (std::size_t i = 0; i < table.size(); ++i) {
