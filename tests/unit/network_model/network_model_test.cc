@@ -82,6 +82,19 @@ TEST(NetworkModel, AnExplanationNamesTheNodeThatDecides) {
   EXPECT_GT(silent, 0);
 }
 
+// Where the node decides, its own certainty counts, and not that of the network. Nobody knows which route this
+// machine's transfers take in a node.
+TEST(NetworkModel, TheIntervalIsThatOfWhatDecides) {
+  const auto model = model_of(*Catalog::standard().cluster("rtx-pro-6000-server-node"));
+  const Forecast one = *model->forecast({CollectiveKind::kAllReduce, 64 * MiB, {0, {{8, 1}}}});
+  const Forecast two = *model->forecast({CollectiveKind::kAllReduce, 64 * MiB, {0, {{16, 1}}}});
+  ASSERT_EQ(two.latency, one.latency) << "the node decides";
+  EXPECT_EQ(two.high, one.high);
+  EXPECT_GE(one.high, 4 * one.latency);
+  EXPECT_LE(two.low, 0.3 * two.latency);
+  EXPECT_TRUE(two.extrapolated);
+}
+
 TEST(NetworkModel, EveryKindHasAnAlgorithm) {
   const auto model = model_of(test::dgx_a100());
   for (const CollectiveKind kind :
