@@ -152,13 +152,10 @@ class NetworkModel final : public NetworkCost {
     return best;
   }
 
-  // Across nodes, every GPU still receives over its node's own links what it receives in a collective of this node
-  // alone. The two are corrected by different measurements: without this bound, two racks may be faster than one.
+  // Across nodes, every GPU still moves over its node's own links what stays in the node: a collective of this node
+  // alone. The two are corrected by different measurements: without this bound, two racks may be faster than one, and
+  // nodes whose transfers go through their host as fast as their network.
   Estimate inside_nodes(const Call& call) const {
-    if (call.kind != CollectiveKind::kAllReduce && call.kind != CollectiveKind::kAllGather &&
-        call.kind != CollectiveKind::kReduceScatter) {
-      return {};
-    }
     Placement inside;
     for (const Tier& tier : *call.placement) {
       if (call.link(tier).network()) break;
@@ -169,6 +166,22 @@ class NetworkModel final : public NetworkCost {
     if (inside.tier_count == 0 || inside.tier_count == call.placement->tier_count) return {};
     Call alone = call;
     alone.placement = &inside;
+    switch (call.kind) {
+      case CollectiveKind::kAllReduce:
+      case CollectiveKind::kAllGather:
+      case CollectiveKind::kReduceScatter:
+      case CollectiveKind::kBroadcast:
+      case CollectiveKind::kReduce:
+        break;  // each rank has the whole buffer
+      case CollectiveKind::kAllToAll:
+      case CollectiveKind::kGather:
+      case CollectiveKind::kScatter:
+        alone.bytes *= alone.ranks() / call.ranks();
+        break;
+      case CollectiveKind::kBarrier:
+      case CollectiveKind::kSendRecv:
+        return {};
+    }
     return estimate(alone, {});
   }
 
@@ -306,7 +319,7 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   }
   if (best.one_node.time > best.time) {
     result.steps.push_back({"one node alone", duration(best.one_node.time),
-                            "each GPU receives as much over its node's links; several nodes take at least as long"});
+                            "what stays in a node, over its links; several nodes take at least as long"});
   }
   result.steps.push_back(
       {"floor", duration(result.forecast.floor / units::s), "bytes that must cross over data-sheet bandwidth"});

@@ -95,6 +95,24 @@ TEST(NetworkModel, TheIntervalIsThatOfWhatDecides) {
   EXPECT_TRUE(two.extrapolated);
 }
 
+// The transfers in an L40S server go through its host. What stays in a node takes as long as it does there alone: of an
+// all-to-all, a gather or a scatter the half of two nodes, of a broadcast or a reduction all of it.
+TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
+  const auto model = model_of(*Catalog::standard().cluster("l40s-server"));
+  for (const auto& [kind, share] :
+       {std::pair(CollectiveKind::kAllToAll, 0.5), std::pair(CollectiveKind::kGather, 0.5),
+        std::pair(CollectiveKind::kScatter, 0.5), std::pair(CollectiveKind::kBroadcast, 1.0),
+        std::pair(CollectiveKind::kReduce, 1.0), std::pair(CollectiveKind::kAllGather, 1.0)}) {
+    const Forecast two = *model->forecast({kind, 64 * MiB, {0, {{16, 1}}}});
+    const Forecast one = *model->forecast({kind, share * 64 * MiB, {0, {{8, 1}}}});
+    EXPECT_EQ(two.latency, one.latency) << name_of(kind);
+    EXPECT_EQ(two.high, one.high) << name_of(kind);
+  }
+  // A rank a node has nothing that stays.
+  const Forecast apart = *model->forecast({CollectiveKind::kAllToAll, 64 * MiB, {0, {{2, 8}}}});
+  EXPECT_LT(apart.latency, 10 * ms);
+}
+
 TEST(NetworkModel, EveryKindHasAnAlgorithm) {
   const auto model = model_of(test::dgx_a100());
   for (const CollectiveKind kind :
