@@ -132,7 +132,8 @@ class NetworkModel final : public NetworkCost {
   struct Estimate {
     Choice choice;
     const Corrected* corrected = nullptr;
-    double time = 0;  // corrected, seconds
+    double time = 0;   // corrected, seconds
+    double ranks = 0;  // of the group that it is for
   };
   struct Answer : Estimate {
     Estimate one_node;  // of the same in the largest node alone; without an algorithm inside a node
@@ -192,7 +193,7 @@ class NetworkModel final : public NetworkCost {
       if (!choice.algorithm) continue;
       const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
-      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time};
+      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, call.ranks()};
     }
     return best;
   }
@@ -208,17 +209,21 @@ class NetworkModel final : public NetworkCost {
     forecast.latency = latency * units::s;
     forecast.floor = floor * units::s;
     double low = latency, high = latency;
+    // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
+    constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
+    const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
     if (corrected) {
       // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
       constexpr double kBetweenMachines = 0.03;
       const double deviation = call.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
-      const double factor = std::exp(network::kQuantile * std::hypot(deviation, kBetweenMachines));
+      // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
+      const double share = corrected->unmeasured(decides.ranks);
+      const double constants = std::log1p(spread / cost.time()) / network::kQuantile;
+      const double widened = std::max(deviation, (1 - share) * deviation + share * constants);
+      const double factor = std::exp(network::kQuantile * std::hypot(widened, kBetweenMachines));
       low = latency / factor;
       high = latency * factor;
     } else {
-      // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
-      constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
-      const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
       low = latency - spread;
       high = latency + spread;
     }

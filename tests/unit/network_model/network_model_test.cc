@@ -113,6 +113,24 @@ TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
   EXPECT_LT(apart.latency, 10 * ms);
 }
 
+// Eight GPUs of a rack are measured. Of 72, most hops are NCCL's constants; of 16, one doubling in four.
+TEST(NetworkModel, MoreRanksThanMeasuredAreLessCertain) {
+  const auto model = model_of(*Catalog::standard().cluster("gb200-nvl72"));
+  const auto uncalibrated = model_of(*Catalog::standard().cluster("gb200-nvl72"), {.calibrated = false});
+  for (const double mib : {0.01, 1.0, 1024.0}) {
+    double last = 0;
+    for (const std::int64_t ranks : {8, 9, 16, 32, 72}) {
+      const Collective call{CollectiveKind::kAllGather, mib * MiB, {0, {{ranks, 1}}}};
+      const Forecast f = *model->forecast(call), constants = *uncalibrated->forecast(call);
+      const double width = f.high / f.latency;
+      EXPECT_GE(width, last) << mib << " MiB, " << ranks;
+      EXPECT_LE(width, std::max(last, 1.02 * (constants.high / constants.latency))) << mib << " MiB, " << ranks;
+      EXPECT_TRUE(mib > 2 || ranks == 8 || width > last) << mib << " MiB, " << ranks;
+      last = width;
+    }
+  }
+}
+
 TEST(NetworkModel, EveryKindHasAnAlgorithm) {
   const auto model = model_of(test::dgx_a100());
   for (const CollectiveKind kind :
