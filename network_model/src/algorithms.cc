@@ -42,7 +42,28 @@ double across_half(const Tier& tier) {
   return half * (parts - half) / parts;
 }
 
+namespace {
+
+// What must come in to a part of `members` ranks, or leave it, because the other ranks have it or want it: bytes. Zero
+// where that depends on which rank the part has.
+double to_or_from_few(const Call& call, double members) {
+  switch (call.kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+      return (call.ranks() - members) / call.ranks() * call.bytes;
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return call.bytes;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
 // For every tier, a cut around one of its parts: whatever leaves the part goes through this tier or one further out.
+// `leaving` is that of the fullest part; the emptiest one has the fewest ports for what it needs.
 double bandwidth_bound(const Call& call, bool network_reduces) {
   const double size = call.bytes, ranks = call.ranks();
   double bound = 0, outward = 0, beyond = 0;  // peak of the tiers further out; of those that are no torus
@@ -82,7 +103,8 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
       case CollectiveKind::kBarrier:
         break;
     }
-    bound = std::max(bound, leaving / (members * outward));
+    const auto fewest = static_cast<double>(tier.members);
+    bound = std::max({bound, leaving / (members * outward), to_or_from_few(call, fewest) / (fewest * outward)});
   }
   return bound;
 }

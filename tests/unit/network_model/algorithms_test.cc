@@ -208,6 +208,17 @@ TEST(Floor, IsTheCutAroundTheSlowestPart) {
   EXPECT_DOUBLE_EQ(floor(CollectiveKind::kBarrier, {{8, 1}}), 0);
 }
 
+// Nine nodes of eight and one rank more: everything must come to it, and leave it, through its own port.
+TEST(Floor, IsThatOfALoneRank) {
+  const auto model = *make_network_model(dgx_h100());
+  const auto floor = [&](CollectiveKind kind) { return model->forecast({kind, 1 * GB, {0, {{73, 1}}}})->floor / s; };
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllGather), 72.0 / 73 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kReduceScatter), 72.0 / 73 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllReduce), 1.0 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kBroadcast), 1.0 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kReduce), 1.0 / 50);
+}
+
 TEST(Clock, SlowerSmsMakeLongerLatencies) {
   Cluster slow = dgx_h100();
   slow.gpu.boost_clock = 990 * MHz;
