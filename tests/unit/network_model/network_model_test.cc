@@ -82,6 +82,18 @@ TEST(NetworkModel, AnExplanationNamesTheNodeThatDecides) {
   EXPECT_GT(silent, 0);
 }
 
+// Two of eight MI300X, of four GH200, of four V100: what one link, or the pair of it, takes. MI250's pairs are unequal.
+TEST(NetworkModel, PairsOfTheCatalogsMeshesHaveTheirLinksAlone) {
+  for (const auto& [name, gigabytes] :
+       {std::pair("mi300x-node", 64.0), std::pair("mi355x-node", 76.8), std::pair("mi100-server", 46.0),
+        std::pair("gh200-quad", 150.0), std::pair("jean-zay-v100", 50.0), std::pair("h100-pcie-bridged", 300.0),
+        std::pair("frontier", 150.0), std::pair("dgx-1-v100", 150.0)}) {
+    const auto model = model_of(*Catalog::standard().cluster(name));
+    const Forecast f = *model->forecast({CollectiveKind::kSendRecv, 1 * GB, {0, {{2, 1}}}});
+    EXPECT_NEAR(1 / (f.floor / s), gigabytes, 1e-9 * gigabytes) << name;
+  }
+}
+
 // Where the node decides, its own certainty counts, and not that of the network. Nobody knows which route this
 // machine's transfers take in a node.
 TEST(NetworkModel, TheIntervalIsThatOfWhatDecides) {
