@@ -124,7 +124,7 @@ a size counts as often as it was measured|network_model/src/learn/network_fit.cc
 peers of a rank are served one by one|network_model/src/algorithms/direct.cc|s@(result.steps - 1) / kPeersAtOnce@(result.steps - 1) / std::min(1.0, kPeersAtOnce)@|unit_network_model property_network_model
 a rank sends itself its own part|network_model/src/algorithms/direct.cc|s@link.network() ? ranks - members_below : reach - members_below@link.network() ? ranks - 0 * members_below : reach@|unit_network_model property_network_model
 a tree of two nodes carries its bytes twice|network_model/src/algorithms/nvls_tree.cc|s@tier.parts == 2 ? 1 : 2@tier.parts == 2 ? 2 : 2@|unit_network_model property_network_model
-collnet moves the data of a node once|network_model/src/algorithms/collnet.cc|s@2 \* (parts - 1) / parts \* call.bytes / link.bandwidth@(parts - 1) / parts * call.bytes / link.bandwidth@|unit_network_model property_network_model
+collnet moves the data of a node once|network_model/src/algorithms/collnet.cc|s@2 \* (parts - 1) / parts \* call.bytes / call.bandwidth(tier)@(parts - 1) / parts * call.bytes / call.bandwidth(tier)@|unit_network_model property_network_model
 halves do not get smaller|network_model/src/algorithms/halving_doubling.cc|s@piece /= parts;@piece /= 1;@|unit_network_model property_network_model
 trees do not add the device's latency|network_model/src/links.cc|s@link.network() ? level.fabric.latency / units::us : shift@link.network() ? shift : shift@|unit_network_model property_network_model
 latencies stand still with the size|network_model/src/links.cc|s@if (bytes >= kLast) return 1 + kGrowth;@if (bytes >= kLast) return 1;@|unit_network_model property_network_model

@@ -27,21 +27,7 @@ double rounded(double value) {
 
 AstraTopology topology_of(const FabricLevel& level) {
   if (level.ring) return AstraTopology::kRing;
-  switch (level.fabric.kind) {
-    case FabricKind::kNvlink:
-    case FabricKind::kXgmi:
-      return AstraTopology::kFullyConnected;
-    case FabricKind::kNvswitch:
-    case FabricKind::kPcie:
-    case FabricKind::kInfiniband:
-    case FabricKind::kRoce:
-    case FabricKind::kEthernet:
-    case FabricKind::kEfa:
-    case FabricKind::kSlingshot:
-    case FabricKind::kOmniPath:
-      return AstraTopology::kSwitch;
-  }
-  return AstraTopology::kSwitch;
+  return level.fully_connected() ? AstraTopology::kFullyConnected : AstraTopology::kSwitch;
 }
 
 template <class Number>

@@ -59,6 +59,7 @@ Result<Fabric> read_fabric(std::string_view json, const std::string& where) {
   fabric.kind = reader.enumerator<FabricKind>("kind");
   fabric.bandwidth = reader.quantity<BytesPerSecond>("bandwidth");
   fabric.latency = reader.quantity<Seconds>("latency");
+  fabric.uneven_mesh = reader.boolean("uneven_mesh", false);
   check_sources(root, reader);
   if (!errors.empty()) return fail(join(std::move(errors)));
   return fabric;

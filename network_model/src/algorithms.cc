@@ -42,16 +42,37 @@ double across_half(const Tier& tier) {
   return half * (parts - half) / parts;
 }
 
+namespace {
+
+// What must come in to a part of `members` ranks, or leave it, because the other ranks have it or want it: bytes. Zero
+// where that depends on which rank the part has.
+double to_or_from_few(const Call& call, double members) {
+  switch (call.kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+      return (call.ranks() - members) / call.ranks() * call.bytes;
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return call.bytes;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
 // For every tier, a cut around one of its parts: whatever leaves the part goes through this tier or one further out.
+// `leaving` is that of the fullest part; the emptiest one has the fewest ports for what it needs.
 double bandwidth_bound(const Call& call, bool network_reduces) {
   const double size = call.bytes, ranks = call.ranks();
   double bound = 0, outward = 0, beyond = 0;  // peak of the tiers further out; of those that are no torus
   for (std::size_t i = call.placement->tier_count; i-- > 0;) {
     const Tier& tier = call.placement->tiers[i];
-    outward += call.link(tier).peak;
+    outward += call.peak(tier);
     // And one through both sides of a torus dimension, its bisection, around which only another network leads.
     if (call.link(tier).ring == 0) {
-      beyond += call.link(tier).peak;
+      beyond += call.peak(tier);
     } else if (call.kind == CollectiveKind::kAllToAll && tier.members == tier.max_members) {
       bound = std::max(bound, call.copies(tier) * across_half(tier) * size / (call.link(tier).peak + beyond));
     }
@@ -82,7 +103,8 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
       case CollectiveKind::kBarrier:
         break;
     }
-    bound = std::max(bound, leaving / (members * outward));
+    const auto fewest = static_cast<double>(tier.members);
+    bound = std::max({bound, leaving / (members * outward), to_or_from_few(call, fewest) / (fewest * outward)});
   }
   return bound;
 }

@@ -29,10 +29,19 @@ struct Call {
   double copies(const Tier& tier) const { return link(tier).network() ? copies_over_network : 1; }
   // Whether the group fills a torus dimension: only then is the ring closed and both directions carry it.
   bool fills(const Tier& tier) const { return link(tier).ring == kOpenRing || link(tier).ring == tier.parts; }
+  // Share of a GPU's links that lead to units of the group: in a mesh of n units, r - 1 of n - 1. The others lead to
+  // GPUs outside the group, and no collective sends through those.
+  double links_used(const Tier& tier) const {
+    const std::int64_t units = link(tier).mesh;
+    return tier.parts < units ? static_cast<double>(tier.parts - 1) / static_cast<double>(units - 1) : 1;
+  }
+  // What the data sheet gives a rank on the tier, bytes per second.
+  double peak(const Tier& tier) const { return links_used(tier) * link(tier).peak; }
   // What a rank reaches on the tier, bytes per second: on a part of a torus ring, a ring of ranks goes there on the
   // links of one direction and comes back on those of the other.
   double bandwidth(const Tier& tier) const {
-    return link(tier).ring != 0 && !fills(tier) ? 0.5 * link(tier).bandwidth : link(tier).bandwidth;
+    if (link(tier).ring != 0 && !fills(tier)) return 0.5 * link(tier).bandwidth;
+    return links_used(tier) * link(tier).bandwidth;
   }
   bool torus() const {
     for (const Tier& tier : *placement) {

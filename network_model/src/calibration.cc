@@ -85,6 +85,11 @@ bool may_go_through_host(const Gpu& gpu) {
 
 }  // namespace
 
+double Corrected::unmeasured(double ranks) const {
+  const auto most = static_cast<double>(most_ranks);
+  return most > 1 && ranks > most ? std::log2(ranks / most) / std::log2(ranks) : 0;
+}
+
 CollectiveKind measured_like(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kBarrier:
@@ -192,6 +197,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
         }
         for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostRanks + 1; ++beyond) {
           by_ranks[beyond] = mixed(by_ranks[last], by_ranks[last], 0);
+          by_ranks[beyond].most_ranks = static_cast<std::int64_t>(last);
         }
       }
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
 #include "algorithms.h"
@@ -29,6 +30,11 @@ struct Corrected {
   double deviation_short = 0;  // below
   Source source = Source::kOthers;
   bool found = false;  // false: no measurement applies; `correction` changes nothing
+  // The most ranks that were measured, in the correction of larger groups; 0: the group is not larger.
+  std::int64_t most_ranks = 0;
+
+  // Share of the doublings from one rank to `ranks` that nobody measured: 0.25 for 16 ranks after 8.
+  double unmeasured(double ranks) const;
 };
 
 // The corrections of one cluster, looked up once.

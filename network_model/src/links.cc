@@ -124,6 +124,7 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   link.peak = level.bandwidth_per_gpu() / (units::B / units::s);
   link.bandwidth = efficiency(level.fabric.kind, link.generation) * link.peak;
   if (level.ring) link.ring = level.size > 0 ? level.size : kOpenRing;
+  if (level.fully_connected() && !level.fabric.uneven_mesh && level.size > 0) link.mesh = level.size + level.spare;
   // NCCL's latencies were tuned on H100 (1980 MHz). What takes time in them are instructions of the SMs, so they grow
   // as the clock falls; measured small collectives on A100 (1410 MHz) agree.
   constexpr double kTunedClock = 1980e6;  // Hz

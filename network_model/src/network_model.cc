@@ -129,32 +129,34 @@ class NetworkModel final : public NetworkCost {
                  {}});
   }
 
-  struct Answer {
+  struct Estimate {
     Choice choice;
     const Corrected* corrected = nullptr;
-    double time = 0;      // corrected, seconds
-    double one_node = 0;  // of the same in the largest node alone, seconds; zero inside a node
+    double time = 0;   // corrected, seconds
+    double ranks = 0;  // of the group that it is for
+  };
+  struct Answer : Estimate {
+    Estimate one_node;  // of the same in the largest node alone; without an algorithm inside a node
+    // The one that decides how long it takes, and with which certainty.
+    const Estimate& slower() const { return one_node.time > time ? one_node : *this; }
   };
 
   // The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
   // before correction is the fastest after it.
   Answer answer(const Call& call) const {
-    Answer best = answer(call, allowed_);
+    Answer best{estimate(call, allowed_), {}};
     if (!best.choice.algorithm && !strict_) {
-      best = answer(call, {std::nullopt, allowed_.protocol});
-      if (!best.choice.algorithm) best = answer(call, {});
+      static_cast<Estimate&>(best) = estimate(call, {std::nullopt, allowed_.protocol});
+      if (!best.choice.algorithm) static_cast<Estimate&>(best) = estimate(call, {});
     }
     if (best.choice.algorithm) best.one_node = inside_nodes(call);
     return best;
   }
 
-  // Across nodes, every GPU still receives over its node's own links what it receives in a collective of this node
-  // alone. The two are corrected by different measurements: without this bound, two racks may be faster than one.
-  double inside_nodes(const Call& call) const {
-    if (call.kind != CollectiveKind::kAllReduce && call.kind != CollectiveKind::kAllGather &&
-        call.kind != CollectiveKind::kReduceScatter) {
-      return 0;
-    }
+  // Across nodes, every GPU still moves over its node's own links what stays in the node: a collective of this node
+  // alone. The two are corrected by different measurements: without this bound, two racks may be faster than one, and
+  // nodes whose transfers go through their host as fast as their network.
+  Estimate inside_nodes(const Call& call) const {
     Placement inside;
     for (const Tier& tier : *call.placement) {
       if (call.link(tier).network()) break;
@@ -162,55 +164,79 @@ class NetworkModel final : public NetworkCost {
       inside.tiers[inside.tier_count] = tier;
       inside.tiers[inside.tier_count++].all_parts = tier.parts;
     }
-    if (inside.tier_count == 0 || inside.tier_count == call.placement->tier_count) return 0;
+    if (inside.tier_count == 0 || inside.tier_count == call.placement->tier_count) return {};
     Call alone = call;
     alone.placement = &inside;
-    return answer(alone, {}).time;
+    switch (call.kind) {
+      case CollectiveKind::kAllReduce:
+      case CollectiveKind::kAllGather:
+      case CollectiveKind::kReduceScatter:
+      case CollectiveKind::kBroadcast:
+      case CollectiveKind::kReduce:
+        break;  // each rank has the whole buffer
+      case CollectiveKind::kAllToAll:
+      case CollectiveKind::kGather:
+      case CollectiveKind::kScatter:
+        alone.bytes *= alone.ranks() / call.ranks();
+        break;
+      case CollectiveKind::kBarrier:
+      case CollectiveKind::kSendRecv:
+        return {};
+    }
+    return estimate(alone, {});
   }
 
-  Answer answer(const Call& call, const network::Allowed& allowed) const {
-    Answer best;
+  Estimate estimate(const Call& call, const network::Allowed& allowed) const {
+    Estimate best;
     for (const network::Transport transport : network::kTransports) {
       const Choice choice = network::choose(call, allowed, transport);
       if (!choice.algorithm) continue;
       const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
-      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time};
+      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, call.ranks()};
     }
     return best;
   }
 
   Forecast to_forecast(const Call& call, const Answer& answer) const {
     const Choice& best = answer.choice;
-    const Corrected* corrected = answer.corrected;
+    const Estimate& decides = answer.slower();
+    const Corrected* corrected = decides.corrected;
+    const Cost& cost = decides.choice.cost;
     const double floor = network::bandwidth_bound(call, best.algorithm->name == network::kCollnet.name);
-    const double latency = std::max({answer.time, answer.one_node, floor});
+    const double latency = std::max(decides.time, floor);
     Forecast forecast;
     forecast.latency = latency * units::s;
     forecast.floor = floor * units::s;
     double low = latency, high = latency;
+    // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
+    constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
+    const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
     if (corrected) {
       // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
       constexpr double kBetweenMachines = 0.03;
       const double deviation = call.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
-      const double factor = std::exp(network::kQuantile * std::hypot(deviation, kBetweenMachines));
+      // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
+      const double share = corrected->unmeasured(decides.ranks);
+      const double constants = std::log1p(spread / cost.time()) / network::kQuantile;
+      const double widened = std::max(deviation, (1 - share) * deviation + share * constants);
+      const double factor = std::exp(network::kQuantile * std::hypot(widened, kBetweenMachines));
       low = latency / factor;
       high = latency * factor;
     } else {
-      // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
-      constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
-      const double spread = kLatencySpread * best.cost.latency + kTransferSpread * best.cost.transfer;
       low = latency - spread;
       high = latency + spread;
     }
     forecast.low = std::max(low, floor) * units::s;
     forecast.high = high * units::s;
-    forecast.bound = best.cost.transfer > best.cost.latency ? Bound::kBandwidth : Bound::kLatency;
+    forecast.bound = cost.transfer > cost.latency ? Bound::kBandwidth : Bound::kLatency;
     forecast.utilization = latency > 0 ? floor / latency : 1;
     forecast.method = best.algorithm->methods[static_cast<std::size_t>(best.protocol)];
     constexpr double kLargestMeasured = 1 << 30;  // bytes; a fit knows changes of protocol up to here
-    forecast.extrapolated = !corrected || corrected->source != Corrected::Source::kMeasured ||
-                            call.bytes > kLargestMeasured || call.imbalance > 1;
+    // Where a node decides over several, they were measured only if both it and they were.
+    const auto unmeasured = [](const Corrected* by) { return !by || by->source != Corrected::Source::kMeasured; };
+    forecast.extrapolated =
+        unmeasured(answer.corrected) || unmeasured(corrected) || call.bytes > kLargestMeasured || call.imbalance > 1;
     return forecast;
   }
 
@@ -267,14 +293,16 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
     const Link& link = call.link(tier);
     const std::string members = tier.members == tier.max_members ? fmt::to_string(tier.members)
                                                                  : fmt::format("{}-{}", tier.members, tier.max_members);
-    result.steps.push_back({fmt::format("level {}", tier.level),
-                            fmt::format("{} parts of {} ranks", tier.all_parts, members),
-                            fmt::format("{}{}: {} a GPU on the data sheet, {} reached, {} a hop", link.name,
-                                        link.ring == 0     ? ""
-                                        : call.fills(tier) ? " ring of a torus"
-                                                           : " line in a torus",
-                                        bandwidth(link.peak), bandwidth(call.bandwidth(tier)),
-                                        duration(of(link.ring_hop, best.choice.protocol)))});
+    result.steps.push_back(
+        {fmt::format("level {}", tier.level), fmt::format("{} parts of {} ranks", tier.all_parts, members),
+         fmt::format("{}{}: {} a GPU on the data sheet, {} reached, {} a hop", link.name,
+                     tier.parts < link.mesh
+                         ? fmt::format(" mesh, links to {} of {} peers", tier.parts - 1, link.mesh - 1)
+                     : link.ring == 0   ? ""
+                     : call.fills(tier) ? " ring of a torus"
+                                        : " line in a torus",
+                     bandwidth(call.peak(tier)), bandwidth(call.bandwidth(tier)),
+                     duration(of(link.ring_hop, best.choice.protocol)))});
   }
   const std::span<const Algorithm> table = network::algorithms();
   for (std::size_t i = 0; i < table.size(); ++i) {
@@ -294,9 +322,9 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
     result.steps.push_back({"correction", fmt::format("x {:.3f}", best.time / best.choice.cost.time()),
                             std::string(text_of(corrected->source))});
   }
-  if (best.one_node > best.time) {
-    result.steps.push_back({"one node alone", duration(best.one_node),
-                            "each GPU receives as much over its node's links; several nodes take at least as long"});
+  if (best.one_node.time > best.time) {
+    result.steps.push_back({"one node alone", duration(best.one_node.time),
+                            "what stays in a node, over its links; several nodes take at least as long"});
   }
   result.steps.push_back(
       {"floor", duration(result.forecast.floor / units::s), "bytes that must cross over data-sheet bandwidth"});

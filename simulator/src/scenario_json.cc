@@ -70,6 +70,7 @@ void fields(Io& io, Fabric& fabric) {
   io("kind", fabric.kind);
   io("bandwidth", fabric.bandwidth);
   io("latency", fabric.latency);
+  io.unless_default("uneven_mesh", fabric.uneven_mesh);
 }
 
 template <class Io>

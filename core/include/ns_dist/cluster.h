@@ -45,6 +45,8 @@ struct Fabric {
   FabricKind kind = FabricKind::kNvswitch;
   BytesPerSecond bandwidth;  // of a GPU (scale-up) or of a network port (scale-out), one direction
   Seconds latency;           // one hop, small message
+  // Of point-to-point links: a pair of GPUs may have several of them, or none (a cube mesh), and not equally many each.
+  bool uneven_mesh = false;
   friend bool operator==(const Fabric&, const Fabric&) = default;
 };
 
@@ -61,6 +63,10 @@ struct FabricLevel {
 
   // Bandwidth of one GPU into this level, one direction, when all its peers send at the same time.
   BytesPerSecond bandwidth_per_gpu() const { return fabric.bandwidth * nics_per_gpu / oversubscription; }
+  // Point-to-point links between all pairs of its units, and no switch.
+  bool fully_connected() const {
+    return !ring && (fabric.kind == FabricKind::kNvlink || fabric.kind == FabricKind::kXgmi);
+  }
   friend bool operator==(const FabricLevel&, const FabricLevel&) = default;
 };
 

@@ -22,7 +22,7 @@ Cost cost(const Call& call, Protocol) {
     if (link.network()) {
       result.transfer = std::max(result.transfer, call.bytes / (static_cast<double>(tier.members) * link.bandwidth));
     } else {  // all ranks of a node exchange directly: reduce-scatter before, all-gather after
-      result.transfer = std::max(result.transfer, 2 * (parts - 1) / parts * call.bytes / link.bandwidth);
+      result.transfer = std::max(result.transfer, 2 * (parts - 1) / parts * call.bytes / call.bandwidth(tier));
       path += 2 * kInNode;
     }
   }

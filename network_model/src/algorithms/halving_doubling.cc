@@ -26,7 +26,7 @@ Cost cost(const Call& call, Protocol protocol) {
     const double parts = static_cast<double>(tier.parts), steps = std::log2(parts);
     path += steps * of(link.ring_hop, protocol);
     result.steps += steps;
-    result.transfer += (parts - 1) / parts * piece / link.bandwidth;
+    result.transfer += (parts - 1) / parts * piece / call.bandwidth(tier);
     piece /= parts;
   }
   return swept(call, protocol, result, path);

@@ -208,11 +208,69 @@ TEST(Floor, IsTheCutAroundTheSlowestPart) {
   EXPECT_DOUBLE_EQ(floor(CollectiveKind::kBarrier, {{8, 1}}), 0);
 }
 
+// Nine nodes of eight and one rank more: everything must come to it, and leave it, through its own port.
+TEST(Floor, IsThatOfALoneRank) {
+  const auto model = *make_network_model(dgx_h100());
+  const auto floor = [&](CollectiveKind kind) { return model->forecast({kind, 1 * GB, {0, {{73, 1}}}})->floor / s; };
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllGather), 72.0 / 73 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kReduceScatter), 72.0 / 73 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllReduce), 1.0 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kBroadcast), 1.0 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kReduce), 1.0 / 50);
+}
+
 TEST(Clock, SlowerSmsMakeLongerLatencies) {
   Cluster slow = dgx_h100();
   slow.gpu.boost_clock = 990 * MHz;
   const Collective tiny = call(CollectiveKind::kAllReduce, kTiny, {{8, 1}});
   EXPECT_NEAR(seconds("ring", "ll", tiny, slow) / seconds("ring", "ll", tiny), 2, 1e-9);
+}
+
+// Eight GPUs with seven links of 64 GB/s, one to each peer: an MI300X node.
+Cluster mesh() {
+  Cluster cluster = dgx_h100();
+  cluster.gpu.architecture = "cdna3";
+  cluster.levels = {{{"mesh", "xGMI mesh", FabricKind::kXgmi, 448 * GB / s, 0.6 * us}, 8, 1, 1}};
+  return cluster;
+}
+
+TEST(Mesh, AGroupUsesTheLinksBetweenItsRanks) {
+  const auto model = *make_network_model(mesh());
+  const auto floor = [&](CollectiveKind kind, std::vector<Stride> strides) {
+    return model->forecast({kind, 1 * GB, {0, std::move(strides)}})->floor / s;
+  };
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllReduce, {{2, 1}}), 1.0 / 64);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kSendRecv, {{2, 3}}), 1.0 / 64);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllReduce, {{4, 2}}), 2 * 3.0 / 4 / (3 * 64));
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllReduce, {{8, 1}}), 2 * 7.0 / 8 / 448);
+
+  const auto transfer = [&](const char* algorithm, CollectiveKind kind, std::int64_t ranks) {
+    return seconds(algorithm, "simple", call(kind, kHuge, {{ranks, 1}}), mesh()) / kHuge * 0.7 * 64e9;
+  };
+  // A copy of what the rank keeps is no traffic of the links: it takes what it takes in a full mesh.
+  EXPECT_NEAR(transfer("ring", CollectiveKind::kAllReduce, 2), 1 + 0.65 / 2 / 7, 1e-6);
+  EXPECT_NEAR(transfer("ring", CollectiveKind::kAllReduce, 8), (2 * 7.0 / 8 + 0.65 / 8) / 7, 1e-6);
+  EXPECT_NEAR(transfer("tree", CollectiveKind::kAllReduce, 2), 2 / 0.92, 1e-6);
+  EXPECT_NEAR(transfer("halving-doubling", CollectiveKind::kAllGather, 4), 3.0 / 4 / 3, 1e-6);
+  EXPECT_NEAR(transfer("direct", CollectiveKind::kSendRecv, 2), 1, 1e-6);
+
+  Cluster halves = mesh();  // a plan that leaves four of the eight idle does not get their links
+  halves.levels[0].size = halves.levels[0].spare = 4;
+  EXPECT_DOUBLE_EQ(
+      (*make_network_model(halves))->forecast({CollectiveKind::kAllReduce, 1 * GB, {0, {{4, 1}}}})->floor / s,
+      2 * 3.0 / 4 / (3 * 64));
+  const Explanation told = *model->explain({CollectiveKind::kAllReduce, 1 * GB, {0, {{2, 1}}}});
+  EXPECT_NE(told.steps[0].note.find("mesh, links to 1 of 7 peers"), std::string::npos) << told.steps[0].note;
+}
+
+TEST(Mesh, ASwitchOrAnUnevenMeshGivesEveryPairThePort) {
+  for (const FabricKind kind : {FabricKind::kNvswitch, FabricKind::kPcie, FabricKind::kXgmi}) {
+    Cluster cluster = mesh();
+    cluster.levels[0].fabric.kind = kind;
+    cluster.levels[0].fabric.uneven_mesh = kind == FabricKind::kXgmi;
+    const auto model = *make_network_model(cluster);
+    EXPECT_DOUBLE_EQ(model->forecast({CollectiveKind::kSendRecv, 1 * GB, {0, {{2, 1}}}})->floor / s, 1.0 / 448);
+  }
 }
 
 // One GPU a node, 50 GB/s to each of its neighbors in each dimension.

@@ -82,6 +82,67 @@ TEST(NetworkModel, AnExplanationNamesTheNodeThatDecides) {
   EXPECT_GT(silent, 0);
 }
 
+// Two of eight MI300X, of four GH200, of four V100: what one link, or the pair of it, takes. MI250's pairs are unequal.
+TEST(NetworkModel, PairsOfTheCatalogsMeshesHaveTheirLinksAlone) {
+  for (const auto& [name, gigabytes] :
+       {std::pair("mi300x-node", 64.0), std::pair("mi355x-node", 76.8), std::pair("mi100-server", 46.0),
+        std::pair("gh200-quad", 150.0), std::pair("jean-zay-v100", 50.0), std::pair("h100-pcie-bridged", 300.0),
+        std::pair("frontier", 150.0), std::pair("dgx-1-v100", 150.0)}) {
+    const auto model = model_of(*Catalog::standard().cluster(name));
+    const Forecast f = *model->forecast({CollectiveKind::kSendRecv, 1 * GB, {0, {{2, 1}}}});
+    EXPECT_NEAR(1 / (f.floor / s), gigabytes, 1e-9 * gigabytes) << name;
+  }
+}
+
+// Where the node decides, its own certainty counts, and not that of the network. Nobody knows which route this
+// machine's transfers take in a node.
+TEST(NetworkModel, TheIntervalIsThatOfWhatDecides) {
+  const auto model = model_of(*Catalog::standard().cluster("rtx-pro-6000-server-node"));
+  const Forecast one = *model->forecast({CollectiveKind::kAllReduce, 64 * MiB, {0, {{8, 1}}}});
+  const Forecast two = *model->forecast({CollectiveKind::kAllReduce, 64 * MiB, {0, {{16, 1}}}});
+  ASSERT_EQ(two.latency, one.latency) << "the node decides";
+  EXPECT_EQ(two.high, one.high);
+  EXPECT_GE(one.high, 4 * one.latency);
+  EXPECT_LE(two.low, 0.3 * two.latency);
+  EXPECT_TRUE(two.extrapolated);
+}
+
+// The transfers in an L40S server go through its host. What stays in a node takes as long as it does there alone: of an
+// all-to-all, a gather or a scatter the half of two nodes, of a broadcast or a reduction all of it.
+TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
+  const auto model = model_of(*Catalog::standard().cluster("l40s-server"));
+  for (const auto& [kind, share] :
+       {std::pair(CollectiveKind::kAllToAll, 0.5), std::pair(CollectiveKind::kGather, 0.5),
+        std::pair(CollectiveKind::kScatter, 0.5), std::pair(CollectiveKind::kBroadcast, 1.0),
+        std::pair(CollectiveKind::kReduce, 1.0), std::pair(CollectiveKind::kAllGather, 1.0)}) {
+    const Forecast two = *model->forecast({kind, 64 * MiB, {0, {{16, 1}}}});
+    const Forecast one = *model->forecast({kind, share * 64 * MiB, {0, {{8, 1}}}});
+    EXPECT_EQ(two.latency, one.latency) << name_of(kind);
+    EXPECT_EQ(two.high, one.high) << name_of(kind);
+  }
+  // A rank a node has nothing that stays.
+  const Forecast apart = *model->forecast({CollectiveKind::kAllToAll, 64 * MiB, {0, {{2, 8}}}});
+  EXPECT_LT(apart.latency, 10 * ms);
+}
+
+// Eight GPUs of a rack are measured. Of 72, most hops are NCCL's constants; of 16, one doubling in four.
+TEST(NetworkModel, MoreRanksThanMeasuredAreLessCertain) {
+  const auto model = model_of(*Catalog::standard().cluster("gb200-nvl72"));
+  const auto uncalibrated = model_of(*Catalog::standard().cluster("gb200-nvl72"), {.calibrated = false});
+  for (const double mib : {0.01, 1.0, 1024.0}) {
+    double last = 0;
+    for (const std::int64_t ranks : {8, 9, 16, 32, 72}) {
+      const Collective call{CollectiveKind::kAllGather, mib * MiB, {0, {{ranks, 1}}}};
+      const Forecast f = *model->forecast(call), constants = *uncalibrated->forecast(call);
+      const double width = f.high / f.latency;
+      EXPECT_GE(width, last) << mib << " MiB, " << ranks;
+      EXPECT_LE(width, std::max(last, 1.02 * (constants.high / constants.latency))) << mib << " MiB, " << ranks;
+      EXPECT_TRUE(mib > 2 || ranks == 8 || width > last) << mib << " MiB, " << ranks;
+      last = width;
+    }
+  }
+}
+
 TEST(NetworkModel, EveryKindHasAnAlgorithm) {
   const auto model = model_of(test::dgx_a100());
   for (const CollectiveKind kind :
