@@ -302,7 +302,8 @@ TEST(Formulas, ComputeAndMemoryOverlap) {
 }
 
 // Each query sees the keys of its window and a block of 256 at its edges; half of what the first 1,023 queries have no
-// keys for is saved. Without a window the mean of 1 to 8,192 keys and half of a block. No window takes longer than that.
+// keys for is saved. Without a window the mean of 1 to 8,192 keys and half of a block. No window takes longer than
+// that.
 TEST(Formulas, AWindowLeavesTheKeysOfItsWidth) {
   const auto products = [](std::int64_t window) {
     Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
