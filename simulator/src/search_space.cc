@@ -142,7 +142,9 @@ Texts model_chunks(const Scenario& scenario, std::int64_t) {
 }
 
 Texts grad_reduce_overlap(const Scenario& scenario, std::int64_t) {
-  return may_share(scenario) && reduces_gradients_once(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
+  // FSDP2 in a pipeline reduces behind its last pass (pipelining/stage.py).
+  const bool beside = reduces_gradients_once(scenario.plan) && !is_whole_in_passes(scenario.plan);
+  return may_share(scenario) && beside ? Texts{"on", "off"} : Texts{"off"};
 }
 
 Texts param_gather_overlap(const Scenario& scenario, std::int64_t) {
@@ -183,7 +185,7 @@ struct Searched {
   Texts (*values)(const Scenario&, std::int64_t gpus);
   void (*set)(Scenario&, std::string_view text);
   Changes changes;
-  std::array<std::string_view, 6> needs = {};  // the fields before it that `values` reads
+  std::array<std::string_view, 8> needs = {};  // the fields before it that `values` reads
 };
 constexpr Searched kSearched[] = {
     {"plan/tp", tensor_parallel, set_plan<&ParallelPlan::tp>, Changes::kKernels},
@@ -218,12 +220,12 @@ constexpr Searched kSearched[] = {
      grad_reduce_overlap,
      set_plan<&ParallelPlan::overlap_grad_reduce>,
      Changes::kDataParallel,
-     {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/zero"}},
+     {"plan/tp", "plan/cp", "plan/pp", "plan/dp", "plan/etp", "plan/ep", "plan/zero", "plan/zero_library"}},
     {"plan/overlap_param_gather",
      param_gather_overlap,
      set_plan<&ParallelPlan::overlap_param_gather>,
      Changes::kDataParallel,
-     {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/zero"}},
+     {"plan/tp", "plan/cp", "plan/pp", "plan/dp", "plan/etp", "plan/ep", "plan/zero", "plan/zero_library"}},
 };
 
 constexpr std::string_view kDegreeFields[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};

@@ -448,5 +448,25 @@ TEST(SearchTest, DifferencesAreNarrowerThanThoseOfIndependentSteps) {
   }
 }
 
+// FSDP2 in a pipeline reduces behind its last pass: no plan overlaps that, and the space counts what it visits.
+TEST(Search, DoesNotOverlapWhatReducesAtTheEnd) {
+  SearchRequest request;
+  request.fixed.set("model", "llama3.2-1b").set("framework", "torchtitan").set("training/global_batch", 16);
+  request.fixed.set("plan/zero", "3").set("training/micro_batch", 1).set("plan/schedule", "1f1b");
+  request.gpus = 8;
+  const auto space = SearchSpace::make(std::move(request), Catalog::standard());
+  ASSERT_TRUE(space) << to_text(space.error());
+  std::uint64_t visited = 0, in_pipelines = 0;
+  space->for_each([&](const Scenario& each) {
+    ++visited;
+    if (each.plan.pp == 1 || each.plan.dp == 1) return true;
+    ++in_pipelines;
+    EXPECT_FALSE(each.plan.overlap_grad_reduce);
+    return true;
+  });
+  EXPECT_EQ(visited, space->size());
+  EXPECT_GT(in_pipelines, 0u);
+}
+
 }  // namespace
 }  // namespace ns_dist
