@@ -68,7 +68,7 @@ an embedding goes backward as fast as forward|compute_model/src/analytic_model.c
 a normalization goes backward with two tensors|compute_model/src/families/normalization.cc|s@(op.pass == Pass::kForward ? 2 : 3)@(op.pass == Pass::kForward ? 2 : 2)@|unit_compute_model property_compute_model
 compute and memory do not overlap|compute_model/src/families/tiled.cc|s@larger \* std::pow(1 + ratio \* ratio \* ratio \* ratio, 0.25)@larger * (1 + ratio)@|unit_compute_model property_compute_model
 idle power pays for products|compute_model/src/machine.cc|s@budget = watts - idle_watts@budget = watts@|unit_compute_model property_compute_model
-a window saves no time|compute_model/src/families/attention.cc|s@if (window < keys) return heads \* queries \* band;@if (band < 0) return 0;@|unit_compute_model property_compute_model
+a window saves no time|compute_model/src/families/attention.cc|s@if (op.window > 0) {@if (op.window < 0) {@|unit_compute_model property_compute_model
 products include their quantization|compute_model/src/learned_model.cc|s@if (features.product_share == 1) return;@if (features.product_share <= 1) return;@|unit_compute_model property_compute_model
 a calibration corrects the wrong way|compute_model/src/kernel_calibration.cc|s@std::log(\*row.latency_ms \* 1e-3 / seconds)@std::log(seconds / (*row.latency_ms * 1e-3))@|unit_compute_model property_compute_model
 a measurement helps to forecast itself|compute_model/src/kernel_calibration.cc|s@errors.push_back(weights(i) / inverse(i, i))@errors.push_back(weights(i) * kCalibrationScatter)@|unit_compute_model property_compute_model
@@ -143,8 +143,8 @@ a gated MLP keeps one projection|parallelism/src/blocks/common.cc|s@gated ? (sha
 recomputation holds no layer|parallelism/src/memory.cc|s@chunk.working = std::max(chunk.working, part.working);@chunk.working = 0;@|unit_parallelism property_parallelism
 gradients are reduced a microbatch early|parallelism/src/stage_passes.cc|s@add_part(loop, l, to - 1, to, false, true)@add_part(loop, l, to - 1, to, false, false)@;s@add_part(loop, l, from, to - 1, false, false)@add_part(loop, l, from, to - 1, false, true)@|unit_parallelism property_parallelism
 the optimizer has no master weight|parallelism/src/memory.cc|s@4 + state@state@|unit_parallelism property_parallelism
-gradients of a microbatch take no room|parallelism/src/memory.cc|s@used.gradients += low;@used.gradients += 0 * low;@|unit_parallelism property_parallelism
-layers that ZeRO 3 gathers take no room|parallelism/src/memory.cc|s@updated_parameters(all, plan) + whole_weights : all.total()@updated_parameters(all, plan) : all.total()@|unit_parallelism property_parallelism
+gradients of a microbatch take no room|parallelism/src/memory.cc|s@used.gradients += unsummed;@used.gradients += 0 * unsummed;@|unit_parallelism property_parallelism
+layers that ZeRO 3 gathers take no room|parallelism/src/memory.cc|s@shards_weights(plan) ? whole_weights : all.total()@shards_weights(plan) ? 0 : all.total()@|unit_parallelism property_parallelism
 losses hold nothing|parallelism/src/memory.cc|s@          add(chunk, part.kept, run.count);@          add(chunk, {0, part.kept.after_input_gradient}, run.count);@|unit_parallelism property_parallelism
 the host's part of the optimizer stays|parallelism/src/memory.cc|s@(1 - plan.offload_optimizer.value)@1@|unit_parallelism property_parallelism
 states of experts are shared by all replicas|parallelism/src/shape.cc|s@static_cast<double>(sharing_replicas(plan, true))@static_cast<double>(sharing_replicas(plan, false))@|unit_parallelism property_parallelism
@@ -169,9 +169,9 @@ the last stages have one layer more|parallelism/src/layer_division.cc|s@(i < lay
 each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@shape_.hidden_states() / static_cast<double>(shape_.tp)@shape_.hidden_states() / 1.0@|unit_parallelism property_parallelism
 copies of a shard reduce all gradients|parallelism/src/planner.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
 each rank updates all parameters|parallelism/src/planner.cc|s@const double owned = updated_parameters(held, plan_);@const double owned = held.total();@|unit_parallelism property_parallelism
-a product has one 8-bit operand|parallelism/src/memory.cc|s@2 \* shape.product_element - (@shape.product_element - (@|unit_parallelism property_parallelism
+a product has one 8-bit operand|parallelism/src/shape.h|s@(twice ? 2 : 1) \* shape.product_element@(twice ? 1 : 1) * shape.product_element@|unit_parallelism property_parallelism
 layers that the host keeps take no room|parallelism/src/memory.cc|s@kept.chunks) + kept.under_way@kept.chunks) + 0 * kept.under_way@|unit_parallelism property_parallelism
-whole gradients of layers take no room|parallelism/src/memory.cc|s@shape.dtype) + whole \* each.weight \* units::B;@shape.dtype) + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
+whole gradients of layers take no room|parallelism/src/memory.cc|s@updated \* sum + whole \* each.weight \* units::B;@updated * sum + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
 a masked key counts|parallelism/src/block.cc|s@flops.masked += of_call - work_of@flops.masked += of_call - 0.5 * work_of@|unit_parallelism property_parallelism
 predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1 + shape.prediction_layers)@static_cast<double>(1 + 0 * shape.prediction_layers)@|unit_parallelism property_parallelism
 selective recomputation computes nothing again|parallelism/src/step_flops.cc|s@again = layers.recomputed + predictions.recomputed;@again = predictions.recomputed;@|unit_parallelism property_parallelism
