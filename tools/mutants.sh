@@ -144,7 +144,7 @@ recomputation holds no layer|parallelism/src/memory.cc|s@chunk.working = std::ma
 gradients are reduced a microbatch early|parallelism/src/stage_passes.cc|s@add_part(loop, l, to - 1, to, false, true)@add_part(loop, l, to - 1, to, false, false)@;s@add_part(loop, l, from, to - 1, false, false)@add_part(loop, l, from, to - 1, false, true)@|unit_parallelism property_parallelism
 the optimizer has no master weight|parallelism/src/memory.cc|s@4 + state@state@|unit_parallelism property_parallelism
 gradients of a microbatch take no room|parallelism/src/memory.cc|s@used.gradients += unsummed;@used.gradients += 0 * unsummed;@|unit_parallelism property_parallelism
-layers that ZeRO 3 gathers take no room|parallelism/src/memory.cc|s@shards_weights(plan) ? whole_weights : all.total()@shards_weights(plan) ? 0 : all.total()@|unit_parallelism property_parallelism
+layers that ZeRO 3 gathers take no room|parallelism/src/memory.cc|s@used.weights = whole_bytes;@used.weights = shards_weights(plan) ? Bytes() : whole_bytes;@|unit_parallelism property_parallelism
 losses hold nothing|parallelism/src/memory.cc|s@          add(chunk, part.kept, run.count);@          add(chunk, {0, part.kept.after_input_gradient}, run.count);@|unit_parallelism property_parallelism
 the host's part of the optimizer stays|parallelism/src/memory.cc|s@(1 - plan.offload_optimizer.value)@1@|unit_parallelism property_parallelism
 states of experts are shared by all replicas|parallelism/src/shape.cc|s@static_cast<double>(sharing_replicas(plan, true))@static_cast<double>(sharing_replicas(plan, false))@|unit_parallelism property_parallelism

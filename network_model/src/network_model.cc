@@ -144,13 +144,12 @@ class NetworkModel final : public NetworkCost {
   // The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
   // before correction is the fastest after it.
   Answer answer(const Call& call) const {
-    Answer best{estimate(call, allowed_), {}};
+    Estimate best = estimate(call, allowed_);
     if (!best.choice.algorithm && !strict_) {
-      static_cast<Estimate&>(best) = estimate(call, {std::nullopt, allowed_.protocol});
-      if (!best.choice.algorithm) static_cast<Estimate&>(best) = estimate(call, {});
+      best = estimate(call, {std::nullopt, allowed_.protocol});
+      if (!best.choice.algorithm) best = estimate(call, {});
     }
-    if (best.choice.algorithm) best.one_node = inside_nodes(call);
-    return best;
+    return {best, best.choice.algorithm ? inside_nodes(call) : Estimate{}};
   }
 
   // Across nodes, every GPU still moves over its node's own links what stays in the node: a collective of this node

@@ -135,30 +135,32 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   RankParameters all = held;
   all += frozen;
   const double gathered = 1 + static_cast<double>(plan.prefetch);
-  const double whole_weights = plan.reshard ? whole_of(all.total(), layers.layer_parameters + layers.layer_frozen,
-                                                       gathered, layers.largest_parameters + layers.largest_frozen)
-                                            : all.total();
-  const double shared = shards_weights(plan) ? updated_parameters(all, plan) : 0;
-  const double whole_stored = shards_weights(plan) ? whole_weights : all.total();
-  // Shards in fp32 are master weights: the optimizer's, where there is one. Frozen ones have the weights' format.
-  const bool low = each.weight < size_of(DType::kFp32) / units::B;
-  const double trained_shard = !has_fp32_shards(plan) || !low     ? each.weight
-                               : plan.passes == Passes::kTraining ? 0
-                                                                  : size_of(DType::kFp32) / units::B;
+  const double whole_weights = shards_weights(plan) && plan.reshard
+                                   ? whole_of(all.total(), layers.layer_parameters + layers.layer_frozen, gathered,
+                                              layers.largest_parameters + layers.largest_frozen)
+                                   : all.total();
   // Operands of the products, beside the stored weights or instead of them. Weights that are gathered in another format
   // are cast for one pass, and their shards are not.
-  const bool for_a_pass = shards_weights(plan) && !plan.fp8_params;
+  const bool for_a_pass = casts_in_passes(plan);
   const double quantized = all.total() > 0 ? all.quantized / all.total() : 0;
   const double cast = quantized * (for_a_pass ? shape.product_element : operand_bytes(shape));
   const double added = cast - (plan.fp8_params ? quantized * each.weight : 0);
-  const double gathered_bytes = whole_stored * (each.weight + added);
-  used.weights = (gathered_bytes + (shared > 0 ? updated * trained_shard + (shared - updated) * each.weight : 0) +
-                  (for_a_pass ? 0 : shared * added)) *
-                 units::B;
-  if (detail) {
-    detail->cast_weights = (whole_stored + (for_a_pass ? 0 : shared)) * cast * units::B;
-    if (shards_weights(plan)) detail->gathered_weights = gathered_bytes * units::B;
+  const Bytes whole_bytes = whole_weights * (each.weight + added) * units::B;
+  used.weights = whole_bytes;
+  double with_casts = whole_weights;
+  if (shards_weights(plan)) {
+    const double shared = updated_parameters(all, plan), fp32 = size_of(DType::kFp32) / units::B;
+    // Shards in fp32 are master weights: the optimizer's, where there is one. Frozen ones have the weights' format.
+    const bool masters = has_fp32_shards(plan) && each.weight < fp32;
+    const double trained = !masters ? each.weight : plan.passes == Passes::kTraining ? 0 : fp32;
+    used.weights += (updated * trained + (shared - updated) * each.weight) * units::B;
+    if (!for_a_pass) {
+      used.weights += shared * added * units::B;
+      with_casts += shared;
+    }
+    if (detail) detail->gathered_weights = whole_bytes;
   }
+  if (detail) detail->cast_weights = with_casts * cast * units::B;
   if (plan.passes == Passes::kForward) return;
   if (shards_gradients(plan)) {
     const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);

@@ -602,11 +602,9 @@ class StepPlanner {
       items.push_back(
           {"weights.unpack", Category::kForward, Operator{Copy{weights.total() * weight_size(weights)}, shape_.dtype}});
     }
-    if (const auto casts = static_cast<std::int64_t>(weights.quantized); casts > 0 && !plan_.fp8_params) {
+    if (const auto casts = static_cast<std::int64_t>(weights.quantized); casts > 0 && casts_in_passes(plan_)) {
       items.push_back({"weights.quantize", Category::kForward,
-                       Operator{Elementwise{"quantize", casts, blocks::finds_largest(shape_) ? 2.0 : 1.0,
-                                            shape_.product_element / shape_.element, 2},
-                                shape_.dtype}});
+                       Operator{blocks::cast(shape_, casts, shape_.product_element), shape_.dtype}});
     }
     known = interned(std::move(items));
     return *known;
@@ -796,13 +794,10 @@ class StepPlanner {
     body.push_back(run_of(kernel("optimizer.clip", count, Elementwise{"scale", count, 1, 1, 1}, DType::kFp32)));
     update(owned, body);
     // Operands of the next step's products, with their transposes, or the share that is gathered.
-    const bool each_pass = shards_weights(plan_) && !plan_.fp8_params;  // casts what it gathered
-    const double operands = each_pass ? 0 : held.quantized * (gathers_casts() ? owned / held.total() : 1);
+    const double operands = casts_in_passes(plan_) ? 0 : held.quantized * (gathers_casts() ? owned / held.total() : 1);
     if (const auto elements = static_cast<std::int64_t>(operands); elements > 0) {
-      const double written = operand_bytes(shape_) / shape_.element;
-      body.push_back(run_of(kernel(
-          "optimizer.quantize_weights", elements,
-          Elementwise{"quantize", elements, blocks::finds_largest(shape_) ? 2.0 : 1.0, written, 2}, shape_.dtype)));
+      body.push_back(run_of(kernel("optimizer.quantize_weights", elements,
+                                   blocks::cast(shape_, elements, operand_bytes(shape_)), shape_.dtype)));
     }
     if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(interned(gather_items(held)), -1, body);
     // PyTorch's own optimizers drop their gradients (zero_grad, set_to_none).
@@ -941,6 +936,10 @@ bool gathers_weights_once(const ParallelPlan& plan) {
 
 bool reduces_gradients_once(const ParallelPlan& plan) {
   return plan.passes != Passes::kForward && has_replicas(plan) && !shards_gradients(plan);
+}
+
+bool reduces_beside_passes(const ParallelPlan& plan) {
+  return reduces_gradients_once(plan) && !is_whole_in_passes(plan);
 }
 
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training) {

@@ -66,12 +66,14 @@ struct RankParameters {
   friend bool operator==(const RankParameters&, const RankParameters&) = default;
 };
 
-// Bytes of a weight's operands in the products' format: of 8 bits with one factor for each tensor, the transpose only
-// where the GPU needs it; of block formats, a copy for each direction of the sum.
+// Bytes of an operand in the products' format for all products that read it: of 8 bits with one factor for each tensor,
+// the transpose only where the GPU needs it; of block formats, a copy for each direction of the sum.
 inline double operand_bytes(const Shape& shape) {
   const bool twice = shape.precision != Precision::kFp8 || !shape.plan->fp8_any_layout;
   return (twice ? 2 : 1) * shape.product_element;
 }
+// Whether each pass casts the weights that it gathered, and nothing keeps the casts.
+inline bool casts_in_passes(const ParallelPlan& plan) { return shards_weights(plan) && !plan.fp8_params; }
 // Bytes of a summed gradient.
 Bytes gradient_size(const ParallelPlan& plan, DType dtype);
 // Of a rank's parameters, what its optimizer updates: its share under the distributed optimizer.

@@ -107,7 +107,7 @@ std::vector<Candidate> recomputations(const Scenario& from) {
 std::vector<Candidate> overlaps(const Scenario& from) {
   std::vector<Candidate> found;
   ParallelPlan plan = from.plan;
-  plan.overlap_grad_reduce |= reduces_gradients_once(plan) && !is_whole_in_passes(plan);
+  plan.overlap_grad_reduce |= reduces_beside_passes(plan);
   plan.overlap_param_gather |= gathers_weights_once(plan);
   plan.overlap_p2p |= plan.pp > 1;
   if (plan != from.plan) found.push_back(with_plan(from, "communicate while computing", plan));

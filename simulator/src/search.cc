@@ -603,8 +603,8 @@ class Search {
     if (!costs) return nothing;
     for (const Fragment& fragment : program->fragments) {
       for (const FragmentNode& node : fragment.nodes) {
-        const std::string& name = program->works[index(node.work)].name;
-        if (node.stream == Stream::kShardedWeights || name.starts_with("gradients.") || name.starts_with("weights.")) {
+        const bool of_gradients = program->works[index(node.work)].name.starts_with("gradients.");
+        if (node.stream == Stream::kShardedWeights || of_gradients) {
           costs->rows[0].forecasts[index(node.work)].latency = Seconds();
         }
       }

@@ -142,9 +142,7 @@ Texts model_chunks(const Scenario& scenario, std::int64_t) {
 }
 
 Texts grad_reduce_overlap(const Scenario& scenario, std::int64_t) {
-  // FSDP2 in a pipeline reduces behind its last pass (pipelining/stage.py).
-  const bool beside = reduces_gradients_once(scenario.plan) && !is_whole_in_passes(scenario.plan);
-  return may_share(scenario) && beside ? Texts{"on", "off"} : Texts{"off"};
+  return may_share(scenario) && reduces_beside_passes(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
 }
 
 Texts param_gather_overlap(const Scenario& scenario, std::int64_t) {

@@ -53,14 +53,16 @@ double TrainingClock::load_on(const Operator& op) const {
 
 double TrainingClock::slowest_on(const Operator& op) const { return is_product(op) ? slowest : 1; }
 
-Forecast TrainingClock::in_training(Forecast busiest, const Forecast& even, const Operator& op) const {
-  const double longer = load_on(op) * slowest_on(op);
-  busiest.latency *= longer, busiest.low *= longer, busiest.high *= longer;
+Forecast TrainingClock::times(double longer, Forecast forecast) {
+  forecast.latency *= longer, forecast.low *= longer, forecast.high *= longer;
+  return forecast;
+}
+
+Forecast TrainingClock::in_training(const Forecast& busiest, const Forecast& even, const Operator& op) const {
+  Forecast found = times(load_on(op) * slowest_on(op), busiest);
   const Forecast usual = in_training(even, op);
-  if (usual.latency > busiest.latency) {
-    busiest.latency = usual.latency, busiest.low = usual.low, busiest.high = usual.high;
-  }
-  return busiest;
+  if (usual.latency > found.latency) found.latency = usual.latency, found.low = usual.low, found.high = usual.high;
+  return found;
 }
 
 double TrainingClock::experts_on(const Operator& op) const {

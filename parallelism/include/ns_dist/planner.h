@@ -64,6 +64,8 @@ bool has_replicas(const ParallelPlan& plan);
 // (overlap_grad_reduce).
 bool gathers_weights_once(const ParallelPlan& plan);
 bool reduces_gradients_once(const ParallelPlan& plan);
+// Whether these reductions can run beside the last backward passes. FSDP2 in a pipeline reduces behind them.
+bool reduces_beside_passes(const ParallelPlan& plan);
 
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 

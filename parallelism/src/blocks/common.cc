@@ -60,20 +60,17 @@ void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view 
 void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
               bool behind_norm) {
   if (!is_quantized(shape)) return;
-  const double written = shape.product_element / shape.element;
-  // For the weight gradient's product. Factors of blocks follow the direction of the sum, so each direction has a copy.
-  const bool per_tensor = shape.precision == Precision::kFp8;
-  const bool twice = shape.plan->lora_rank == 0 && (!per_tensor || !shape.plan->fp8_any_layout);
+  // A copy for the weight gradient's product, too.
+  const double written = shape.plan->lora_rank == 0 ? operand_bytes(shape) : shape.product_element;
   // With factors of earlier passes, the normalization writes 8 bits itself; with those of this tensor, it finds the
   // largest value (TransformerEngine, csrc/extensions/normalization.cpp).
-  if (behind_norm && per_tensor && shape.plan->delayed_scaling) {
-    if (!twice) return;
-    calls.push_back(kernel(shape, concat(name, ".quantize"), Elementwise{"transpose", elements, written, written, 0}));
+  if (behind_norm && shape.precision == Precision::kFp8 && shape.plan->delayed_scaling) {
+    if (!(written > shape.product_element)) return;
+    const double moved = shape.product_element / shape.element;
+    calls.push_back(kernel(shape, concat(name, ".quantize"), Elementwise{"transpose", elements, moved, moved, 0}));
     return;
   }
-  const double reads = 1 + (finds_largest(shape) && !behind_norm ? 1 : 0);
-  calls.push_back(
-      kernel(shape, concat(name, ".quantize"), Elementwise{"quantize", elements, reads, (twice ? 2 : 1) * written, 2}));
+  calls.push_back(kernel(shape, concat(name, ".quantize"), cast(shape, elements, written, behind_norm)));
 }
 
 namespace {

@@ -45,6 +45,12 @@ inline bool is_quantized(const Shape& shape) { return quantizes(shape.precision)
 inline bool finds_largest(const Shape& shape) {
   return shape.precision == Precision::kNvFp4 || (shape.precision == Precision::kFp8 && !shape.plan->delayed_scaling);
 }
+// The cast of `elements` to the products' format, of which `written` bytes each are written. `knows_largest`: the
+// kernel before found the largest value.
+inline Elementwise cast(const Shape& shape, std::int64_t elements, double written, bool knows_largest = false) {
+  const double reads = finds_largest(shape) && !knows_largest ? 2 : 1;
+  return {"quantize", elements, reads, written / shape.element, 2};
+}
 // Appends a kernel that casts `elements` to the products' format, for the forward product and, transposed or with
 // factors along the other axis, for the weight gradient; nothing without quantization. `behind_norm`: it alone reads
 // the output of a norm, which writes the cast itself or finds the largest value, as the recipe allows.

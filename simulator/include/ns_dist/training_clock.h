@@ -68,14 +68,10 @@ class TrainingClock {
   Operator kernel_of(Operator op) const;
   double factor(const Operator& op) const { return load_on(op) * slowest_on(op) * experts_on(op); }
   // A benchmark's forecast of `op`, its interval included, as long as it takes in the run.
-  Forecast in_training(Forecast forecast, const Operator& op) const {
-    const double longer = factor(op);
-    forecast.latency *= longer, forecast.low *= longer, forecast.high *= longer;
-    return forecast;
-  }
+  Forecast in_training(const Forecast& forecast, const Operator& op) const { return times(factor(op), forecast); }
   // The same of products of the busiest rank's experts; `even` is a benchmark's forecast of them with even groups.
   // Uneven groups are one cause of the experts' factor: what is longer holds, the busiest rank's tokens or the factor.
-  Forecast in_training(Forecast busiest, const Forecast& even, const Operator& op) const;
+  Forecast in_training(const Forecast& busiest, const Forecast& even, const Operator& op) const;
 
   // Its parts. FP32 products have no load: they run on the vector units, whose nominal rate for each watt is on no GPU
   // above that of an A100's tensor cores.
@@ -87,6 +83,9 @@ class TrainingClock {
   const bool fp16_as_bf16;
   const double slowest;
   const double experts;  // and of those of experts
+
+ private:
+  static Forecast times(double longer, Forecast forecast);
 };
 
 }  // namespace ns_dist
