@@ -94,7 +94,7 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
             return estimate_gemm(machine_, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, op.dtype, roofline, steps);
           },
           [&](const GroupedGemm& o) {
-            const double experts = d(o.experts), rows = std::ceil(d(o.rows) / experts);
+            const double experts = std::min(d(o.experts), d(o.rows)), rows = std::ceil(d(o.rows) / experts);
             const bool weights = o.layout == GemmLayout::kTN;
             Estimate e = estimate_gemm(machine_, experts, weights ? d(o.n) : rows, weights ? d(o.k) : d(o.n),
                                        weights ? rows : d(o.k), o.layout, op.dtype, roofline, steps);

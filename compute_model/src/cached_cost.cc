@@ -40,7 +40,9 @@ struct FieldHash {
   void operator()(const Embedding& o) { all(o.tokens, o.hidden, o.vocabulary, o.pass); }
   void operator()(const CrossEntropy& o) { all(o.rows, o.columns, o.pass); }
   void operator()(const OptimizerStep& o) { all(o.parameters); }
-  void operator()(const GroupedGemm& o) { all(o.experts, o.rows, o.n, o.k, o.layout, o.epilogue, o.one_kernel); }
+  void operator()(const GroupedGemm& o) {
+    all(o.experts, o.rows, o.n, o.k, o.layout, o.epilogue, o.one_kernel, o.scaling);
+  }
   void operator()(const MixtureOfExperts& o) { all(o.tokens, o.hidden, o.intermediate, o.experts, o.top_k, o.skew); }
   void operator()(const Copy& o) { all(o.bytes / units::B); }
   void operator()(const Convolution& o) {

@@ -87,8 +87,14 @@ Tiled tensor_product(const Machine& machine, double batch, double m, double n, d
                      bool sustained);
 // Of such a product, s: launch and drain.
 double tensor_launch(const Machine& machine);
-// Of `a`, `b` (weights) and `c` bytes, those that a benchmark finds in L2.
-double bytes_found_in_l2(const Machine& machine, double a, double b, double c);
+// Bytes of the matrices of a product.
+struct ProductBytes {
+  double a = 0, b = 0, c = 0;  // b: weights; c: the result, in bf16 where operands have 8 or 4 bits
+  double all() const { return a + b + c; }
+};
+ProductBytes product_bytes(double batch, double m, double n, double k, DType dtype);
+// Of these, those that a benchmark finds in L2.
+double bytes_found_in_l2(const Machine& machine, const ProductBytes& bytes);
 // `sums`: coefficients of kAttentionSum.
 Estimate estimate_attention(const Machine& machine, const Attention& op, DType dtype, const Roofline& roofline,
                             const Sums& sums, Steps& steps);

@@ -89,7 +89,8 @@ Operator LearnedModel::measured_like(const Operator& op) const {
     return {plain, op.dtype};
   }
   if (const auto* grouped = std::get_if<GroupedGemm>(&op.kind); grouped != nullptr && on_tensor_units(op)) {
-    return {Gemm{.m = measured_rows(rows_of(op), 1), .n = grouped->n, .k = grouped->k}, op.dtype};
+    return {Gemm{.m = measured_rows(rows_of(op), 1), .n = grouped->n, .k = grouped->k, .scaling = grouped->scaling},
+            op.dtype};
   }
   if (const auto* attention = std::get_if<Attention>(&op.kind)) {
     Attention like = *attention;
@@ -177,7 +178,7 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   query.source->prepare(one, query.pending);
   const auto& nearest = query.reference->nearest;
   if (nearest && nearest->machine.gpu.vendor != machine().gpu.vendor) {
-    query.pending.widening *= kOtherVendor;
+    query.pending.widening = widened(query.pending.widening, kOtherVendor);
     query.pending.outside = true;
   }
   if (!query.reference->measured && on_tensor_units(op)) query.pending.doubt = machine().ceiling_doubt;

@@ -9,6 +9,8 @@
 
 namespace ns_dist {
 
+double widened(double widening, double by) { return 1 + std::hypot(widening - 1, by - 1); }
+
 std::size_t error_group(double seconds) { return seconds < 20e-6 ? 0 : seconds < 200e-6 ? 1 : 2; }
 
 std::optional<std::size_t> measured_index(const PredictorWeights& weights, std::string_view gpu) {
@@ -131,20 +133,20 @@ double carried_over(const Term& term) {
   return std::clamp(logarithm_of(term), here + term.log_least_pace, here + term.log_most_pace);
 }
 
+constexpr double kUnmeasuredShape = 1.5;
+
 Correction around(double seconds, const Quantiles& quantiles, double widening, double doubt, bool extrapolated) {
   Correction correction;
   correction.widening = widening;
   correction.seconds = seconds;
   correction.extrapolated = extrapolated;
+  // Nothing was measured there: half as much again.
+  const double wider = extrapolated ? widened(widening, kUnmeasuredShape) : widening;
   const std::size_t group = error_group(seconds);
-  const double below = widening * static_cast<double>(quantiles[2 * group]);
-  const double above = widening * static_cast<double>(quantiles[2 * group + 1]);
+  const double below = wider * static_cast<double>(quantiles[2 * group]);
+  const double above = wider * static_cast<double>(quantiles[2 * group + 1]);
   correction.low = seconds * std::exp(doubt > 0 ? -std::hypot(std::min(below, 0.0), doubt) : below);
   correction.high = seconds * std::exp(doubt > 0 ? std::hypot(std::max(above, 0.0), doubt) : above);
-  if (extrapolated) {  // nothing was measured there: the interval is widened by half of itself
-    correction.low /= std::sqrt(seconds / correction.low);
-    correction.high *= std::sqrt(correction.high / seconds);
-  }
   return correction;
 }
 

@@ -92,6 +92,9 @@ struct Correction {
   bool extrapolated = false;
 };
 
+// A widening of the interval for one more reason: reasons to be further off add up as independent errors do.
+double widened(double widening, double by);
+
 // A correction that waits for the sums of its trees, so that the trees of many can be evaluated together.
 struct PendingCorrection {
   // One evaluation of a corrector, on this machine or on another one.

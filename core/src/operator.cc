@@ -57,7 +57,14 @@ double extent(const Convolution& op, std::int64_t input) {
   return std::floor((d(input) + 2 * d(op.padding) - d(op.kernel)) / d(op.stride)) + 1;
 }
 
-// Traffic and work of the epilogue beyond writing C(count elements) once in the operator's type.
+// Of a product's operands, with the factors that scale them: a block of 128 elements has one in fp32 (fp8), 16 elements
+// have one of a byte (fp4: NVFP4), as 32 elements of MXFP8 do.
+Bytes operands(double count, DType dtype, Scaling scaling) {
+  const double factors = dtype == DType::kFp4 ? 1.0 / 16 : scaling == Scaling::kBlock ? 1.0 / 32 : 0;
+  return elements(count, dtype) + factors * count * B;
+}
+
+// Traffic and work of the epilogue beyond writing C(count elements of type `dtype`) once.
 void add_epilogue(Work& work, Epilogue epilogue, double count, double columns, DType dtype) {
   switch (epilogue) {
     case Epilogue::kNone:
@@ -84,22 +91,25 @@ void add_epilogue(Work& work, Epilogue epilogue, double count, double columns, D
 
 Work work_of(const Gemm& op, DType dtype) {
   const double b = d(op.batch), m = d(op.m), n = d(op.n), k = d(op.k);
-  Work work{2 * b * m * n * k * FLOP, elements(b * (m * k + k * n), dtype), elements(b * m * n, dtype)};
-  add_epilogue(work, op.epilogue, b * m * n, n, dtype);
+  const DType out = product_of(dtype);
+  Work work{2 * b * m * n * k * FLOP, operands(b * (m * k + k * n), dtype, op.scaling), elements(b * m * n, out)};
+  add_epilogue(work, op.epilogue, b * m * n, n, out);
   return work;
 }
 
 // A weight gradient (kTN) reduces over an expert's rows: activations and output gradients come in, a matrix of
-// weights for each expert goes out.
+// weights for each expert goes out. Other products read the weights of experts that have a row.
 Work work_of(const GroupedGemm& op, DType dtype) {
+  const DType out = product_of(dtype);
   const double rows = d(op.rows), n = d(op.n), k = d(op.k), experts = d(op.experts);
   if (op.layout == GemmLayout::kTN) {
-    Work work{2 * rows * n * k * FLOP, elements(rows * (n + k), dtype), elements(experts * n * k, dtype)};
-    add_epilogue(work, op.epilogue, experts * n * k, k, dtype);
+    Work work{2 * rows * n * k * FLOP, operands(rows * (n + k), dtype, op.scaling), elements(experts * n * k, out)};
+    add_epilogue(work, op.epilogue, experts * n * k, k, out);
     return work;
   }
-  Work work{2 * rows * n * k * FLOP, elements(rows * k + experts * k * n, dtype), elements(rows * n, dtype)};
-  add_epilogue(work, op.epilogue, rows * n, n, dtype);
+  const double read = rows * k + std::min(experts, rows) * k * n;
+  Work work{2 * rows * n * k * FLOP, operands(read, dtype, op.scaling), elements(rows * n, out)};
+  add_epilogue(work, op.epilogue, rows * n, n, out);
   return work;
 }
 
@@ -175,7 +185,8 @@ double active_experts(const MixtureOfExperts& op) {
 Work work_of(const MixtureOfExperts& op, DType dtype) {
   const double pairs = d(op.tokens) * d(op.top_k), weights = 3 * d(op.hidden) * d(op.intermediate);
   const double tokens = d(op.tokens) * d(op.hidden);
-  return {2 * pairs * weights * FLOP, elements(active_experts(op) * weights + tokens, dtype), elements(tokens, dtype)};
+  return {2 * pairs * weights * FLOP, elements(active_experts(op) * weights + tokens, dtype),
+          elements(tokens, product_of(dtype))};
 }
 
 Work work_of(const Copy& op, DType) { return {Flops(), op.bytes, op.bytes}; }
@@ -321,7 +332,7 @@ std::string to_text(const Operator& op) {
           [](const GroupedGemm& o) {
             return "grouped_gemm " + std::to_string(o.experts) + " experts " + join_dimensions({o.rows, o.n, o.k}) +
                    " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue)) +
-                   (o.one_kernel ? " in one kernel" : "");
+                   (o.scaling == Scaling::kBlock ? " block-scaled" : "") + (o.one_kernel ? " in one kernel" : "");
           },
           [](const MixtureOfExperts& o) {
             return "moe " + std::to_string(o.tokens) + " tokens, " + join_dimensions({o.hidden, o.intermediate}) +

@@ -169,6 +169,7 @@ OperatorKind grouped_gemm(OperatorFields& f, std::string_view) {
   const std::int64_t one_kernel = f.whole("one_kernel", 0);
   if (one_kernel != 0 && one_kernel != 1) f.note(fmt::format("one_kernel is {}", one_kernel), "0 or 1");
   op.one_kernel = one_kernel == 1;
+  if (is_scaled_by_block(f.text("dtype"))) op.scaling = Scaling::kBlock;
   if (f.has("groups") && __builtin_mul_overflow(op.rows, op.experts, &op.rows)) {
     f.note("the number of rows is too large");
   }

@@ -80,7 +80,7 @@ void members(OptimizerStep& o, Visit&& v) {
 template <class Visit>
 void members(GroupedGemm& o, Visit&& v) {
   v("experts", o.experts), v("rows", o.rows), v("n", o.n), v("k", o.k), v("layout", o.layout);
-  v("epilogue", o.epilogue), v("one_kernel", o.one_kernel);
+  v("epilogue", o.epilogue), v("one_kernel", o.one_kernel), v("scaling", o.scaling);
 }
 template <class Visit>
 void members(MixtureOfExperts& o, Visit&& v) {

@@ -41,9 +41,10 @@ double alignment(double size) {
 }
 
 void gemm_features(FeatureWriter& w, const Machine& machine, double batch, double m, double n, double k, double ceiling,
-                   double element, bool sustained) {
-  const double flops = 2 * batch * m * n * k;
-  const double bytes = batch * (m * k + n * k + m * n) * element;
+                   DType dtype, bool sustained) {
+  const double flops = 2 * batch * m * n * k, element = size_of(dtype) / B;
+  const ProductBytes matrices = product_bytes(batch, m, n, k, dtype);
+  const double bytes = matrices.all();
   const double compute = flops / ceiling, memory = bytes / machine.bandwidth;
   const TileFit wide = best_tile_fit(machine.sms, batch, m, n, 256, 128);
   const TileFit square = tile_fit(machine.sms, batch, m, n, 128, 128);
@@ -66,10 +67,7 @@ void gemm_features(FeatureWriter& w, const Machine& machine, double batch, doubl
   w.add("tail_256x128", wide.waves <= 16 ? wide.tail : 1);
   w.add("tail_128x128", square.waves <= 16 ? square.tail : 1);
   w.add_log("log_bytes_l2", bytes / machine.l2);
-  w.add("resident", sustained ? 0
-                              : bytes_found_in_l2(machine, batch * m * k * element, batch * n * k * element,
-                                                  batch * m * n * element) /
-                                    bytes);
+  w.add("resident", sustained ? 0 : bytes_found_in_l2(machine, matrices) / bytes);
   w.add_log("log_smaller_l2", batch * std::min(m, n) * k * element / machine.l2);
   w.add("aligned_m", alignment(m));
   w.add("aligned_n", alignment(n));

@@ -20,8 +20,8 @@ constinit const PredictorKind kConvolutionPredictor = {
       // is rarely idle.
       const double m = d(conv.batch) * conv.out_height() * conv.out_width();
       const double n = d(conv.out_channels), k = d(conv.in_channels) * d(conv.kernel) * d(conv.kernel);
-      const double element = size_of(op.dtype) / units::B, bytes = (m * k + n * k + m * n) * element;
-      gemm_features(w, machine, 1, m, n, k, ceiling, element, false);
+      const double bytes = product_bytes(1, m, n, k, op.dtype).all();
+      gemm_features(w, machine, 1, m, n, k, ceiling, op.dtype, false);
       w.out.base = kSmallLaunch + 1.15 * overlap(2 * m * n * k / ceiling, warm_seconds(machine, bytes));
       w.add("variant", 0);
       w.add("kernel", d(conv.kernel));

@@ -14,7 +14,7 @@ constexpr double kAloneFloor = 40e-6;
 void write_gemm(FeatureWriter& w, const Machine& machine, const Operator& op, Mode mode, double ceiling,
                 double variant) {
   const Gemm& gemm = std::get<Gemm>(op.kind);
-  gemm_features(w, machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), ceiling, size_of(op.dtype) / units::B,
+  gemm_features(w, machine, d(gemm.batch), d(gemm.m), d(gemm.n), d(gemm.k), ceiling, op.dtype,
                 mode == Mode::kSustained && op.dtype != DType::kFp8);  // FP8 was measured in bursts
   w.add("variant", variant);
 }

@@ -96,7 +96,7 @@ double alignment(double size);
 
 // Of a product or what is computed as one. `ceiling`: FLOP/s that power allows.
 void gemm_features(FeatureWriter& w, const Machine& machine, double batch, double m, double n, double k, double ceiling,
-                   double element, bool sustained);
+                   DType dtype, bool sustained);
 // Ratios of data-sheet numbers: what power allows, how wide an SM is, how fast memory is beside it.
 void gpu_ratios(FeatureWriter& w, const Machine& machine, double peak, double ceiling);
 // FLOP/s in FP32 on vector units that board power allows.

@@ -27,6 +27,12 @@ constexpr Bytes size_of(DType dtype) {
   return kSizes[static_cast<std::size_t>(dtype)] * units::B;
 }
 
+// Format of a product's result: operands of 8 or 4 bits are summed up in fp32, and the result is written in bf16
+// (cuBLAS library documentation, cublasLtMatmul, and the recipes of TransformerEngine).
+constexpr DType product_of(DType operands) {
+  return size_of(operands) < size_of(DType::kBf16) ? DType::kBf16 : operands;
+}
+
 // One rate for each number format; zero where the hardware has none.
 class RateTable {
  public:

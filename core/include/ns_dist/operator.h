@@ -128,6 +128,7 @@ struct GroupedGemm {
   GemmLayout layout = GemmLayout::kNT;
   Epilogue epilogue = Epilogue::kNone;
   bool one_kernel = false;  // for all experts; else a library launches a product for each
+  Scaling scaling = Scaling::kTensor;
   friend bool operator==(const GroupedGemm&, const GroupedGemm&) = default;
 };
 

@@ -231,7 +231,8 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
   const bool quantized = blocks::is_quantized(shape);
   const auto gemm = [&](std::string text, std::int64_t n, std::int64_t k, GemmLayout layout, Epilogue epilogue) {
     return Call{std::move(text), Operator{GroupedGemm{size.experts, size.rows, n, k, layout, epilogue,
-                                                      shape.plan->expert_products == ExpertProducts::kKernel},
+                                                      shape.plan->expert_products == ExpertProducts::kKernel,
+                                                      quantized ? scaling_of(shape.precision) : Scaling::kTensor},
                                           quantized ? product_type(shape.precision) : shape.dtype}};
   };
   blocks::quantize(shape, step.forward, name, size.rows * in, false);

@@ -163,12 +163,20 @@ TEST(Formulas, BoundsAreNamedByWhatBinds) {
 }
 
 // 65,536 products deep, a single tile of 64 x 64 (0.51 of the rate) becomes 100 parts for 100 SMs; 1,024 deep, four
-// tiles of 64 x 16 (0.19) are split in two, as each part keeps 512. 5,700 clocks add up the parts.
+// tiles of 64 x 16 (0.19) are split in eight, as each part keeps 128. 6,300 clocks add up the parts.
 TEST(Formulas, KIsSplitOverIdleSms) {
   const auto compute = [](std::int64_t k) { return answer(hundred_sms(), product(64, 64, k)).steps.at("compute_s"); };
-  const double sum = 5700 / 1.5e9;
+  const double sum = 6300 / 1.5e9;
   EXPECT_NEAR(compute(65536) / (2 * 64.0 * 64 * (655.36 + 192) / 0.51e12 + sum), 1, 1e-3);
-  EXPECT_NEAR(compute(1024) / (2 * 64.0 * 16 * (512 + 192) / 0.19e12 + sum), 1, 1e-3);
+  EXPECT_NEAR(compute(1024) / (2 * 64.0 * 16 * (128 + 192) / 0.19e12 + sum), 1, 1e-3);
+}
+
+// Where adding up takes longer than half of the product, no part is split off: at ten times the rate 1,024 deep, no
+// more than 1,023 deep.
+TEST(Formulas, KIsSplitWhereItPays) {
+  const Gpu gpu = make_test_gpu("fast", "unheard-of", 7, 100, 1000, 0, 10, "HBM2", 1000, 40, 0);
+  const auto compute = [&](std::int64_t k) { return answer(gpu, product(64, 64, k)).steps.at("compute_s"); };
+  EXPECT_NEAR(compute(1024) / compute(1023), (1024 + 192) / (1023 + 192.0), 1e-3);
 }
 
 // In a long run each operand comes from memory once, at 0.8 of the bandwidth (GDDR 0.78).

@@ -95,6 +95,7 @@ TEST(OperatorForms, WritesWhatItReads) {
       {CrossEntropy{.rows = 8, .columns = 16, .pass = Pass::kBackward, .library = Library::kFlash2}},
       {OptimizerStep{123}},
       {GroupedGemm{.experts = 4, .rows = 64, .n = 16, .k = 24, .one_kernel = true}},
+      {GroupedGemm{.experts = 4, .rows = 64, .n = 16, .k = 24, .scaling = Scaling::kBlock}, DType::kFp8},
       {GroupedGemm{.experts = 4,
                    .rows = 64,
                    .n = 16,

@@ -110,10 +110,28 @@ TEST(OperatorWork, ConvolutionCountsItsOutput) {
   EXPECT_DOUBLE_EQ(flops({op}), 2.0 * 112 * 112 * 64 * 3 * 49);
 }
 
-TEST(OperatorWork, GroupedGemmReadsEveryExpert) {
-  const Operator op{GroupedGemm{.experts = 4, .rows = 8, .n = 16, .k = 32}, DType::kBf16};
-  EXPECT_DOUBLE_EQ(flops(op), 2.0 * 8 * 16 * 32);
-  EXPECT_DOUBLE_EQ(bytes(op), 2.0 * (8 * 32 + 4 * 32 * 16 + 8 * 16));
+TEST(OperatorWork, GroupedGemmReadsEveryExpertThatHasARow) {
+  GroupedGemm grouped{.experts = 4, .rows = 8, .n = 16, .k = 32};
+  EXPECT_DOUBLE_EQ(flops({grouped, DType::kBf16}), 2.0 * 8 * 16 * 32);
+  EXPECT_DOUBLE_EQ(bytes({grouped, DType::kBf16}), 2.0 * (8 * 32 + 4 * 32 * 16 + 8 * 16));
+  grouped.rows = 3;
+  EXPECT_DOUBLE_EQ(bytes({grouped, DType::kBf16}), 2.0 * (3 * 32 + 3 * 32 * 16 + 3 * 16));
+}
+
+// A product of 8 x 16 x 32: operands in 8 or 4 bits, the result in 16. Factors: a byte for 16 elements of NVFP4 and for
+// 32 of MXFP8, four for 128 in blocks.
+TEST(OperatorWork, ProductsOfFewBitsAreWrittenInSixteen) {
+  const double operands = 8 * 32 + 16 * 32, result = 2 * 8 * 16;
+  Gemm gemm{.m = 8, .n = 16, .k = 32};
+  EXPECT_DOUBLE_EQ(bytes({gemm, DType::kFp8}), operands + result);
+  EXPECT_DOUBLE_EQ(bytes({gemm, DType::kFp4}), operands * (0.5 + 1.0 / 16) + result);
+  gemm.epilogue = Epilogue::kAccumulateFp32;  // reads and writes the sum in fp32
+  EXPECT_DOUBLE_EQ(bytes({gemm, DType::kFp8}), operands + 4 * result);
+  gemm.epilogue = Epilogue::kNone;
+  gemm.scaling = Scaling::kBlock;
+  EXPECT_DOUBLE_EQ(bytes({gemm, DType::kFp8}), operands * (33.0 / 32) + result);
+  const GroupedGemm grouped{.experts = 1, .rows = 8, .n = 16, .k = 32, .scaling = Scaling::kBlock};
+  EXPECT_DOUBLE_EQ(bytes({grouped, DType::kFp8}), operands * (33.0 / 32) + result);
 }
 
 TEST(OperatorWork, ASkewedRouterLeavesExpertsIdle) {

@@ -20,7 +20,7 @@ TEST(OperatorText, EveryKindComesBack) {
       Embedding{3, 4, 5, Pass::kBackward},
       CrossEntropy{3, 4, Pass::kBackward},
       OptimizerStep{405'000'000'000},
-      GroupedGemm{8, 64, 32, 16, GemmLayout::kNN, Epilogue::kAccumulate, true},
+      GroupedGemm{8, 64, 32, 16, GemmLayout::kNN, Epilogue::kAccumulate, true, Scaling::kBlock},
       MixtureOfExperts{10, 20, 30, 40, 2, 0.1},
       Copy{1e12 * B},
       Convolution{32, 64, 56, 56, 64, 3, 2, 1, Pass::kBackward},

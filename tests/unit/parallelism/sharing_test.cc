@@ -520,6 +520,20 @@ TEST(EightBits, CastsFollowTheRecipe) {
   EXPECT_THAT(casts("mlp.fc2", Precision::kNvFp4, false, true), pair(2, 0.5 + 1.0 / 16));
 }
 
+TEST(EightBits, ProductsOfExpertsAreScaledAsTheRecipeSays) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{.experts = 4, .top_k = 1, .expert_ffn = 256};
+  const ParallelPlan plan;
+  for (const auto& [precision, scaling] :
+       {std::pair(Precision::kFp8, Scaling::kTensor), std::pair(Precision::kFp8Block, Scaling::kBlock),
+        std::pair(Precision::kMxFp8, Scaling::kBlock), std::pair(Precision::kBf16, Scaling::kTensor)}) {
+    const Block block =
+        layer_block(Shape(model, plan, {8, 1, 256, precision}), LayerKind{.feed_forward = FeedForward::kExperts});
+    const auto& op = std::get<Operator>(step_named(block, "moe.fc1").forward.back().what);
+    EXPECT_EQ(std::get<GroupedGemm>(op.kind).scaling, scaling) << enumerator_name(precision);
+  }
+}
+
 TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
   const Model model = llama(2, 512, 8, 8, 1024);
   const ParallelPlan plan{.tp = 2, .sequence_parallel = true};
