@@ -45,7 +45,7 @@ a skewed router favours no expert|core/src/operator.cc|s@if (!(skew > 0)) return
 a softmax goes backward with one input|core/src/operator.cc|s@(forward ? 1 : 2) \* count@(forward ? 1 : 1) * count@|unit_core
 the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op.stride)) + 1;@d(op.stride));@|unit_core
 a GPT-2's MLP is no wider than the model|core/src/hugging_face.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
-a tile has no ramp|compute_model/src/families/gemm.cc|s@(k / split + ramp)@(k / split + 0 * ramp)@|unit_compute_model property_compute_model
+a tile has no ramp|compute_model/src/families/gemm.cc|s@(k + ramp)@(k + 0 * ramp)@|unit_compute_model property_compute_model
 launches take seconds|compute_model/src/families/gemm.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / (1.5e9 + 0 * machine.clock_rate)@|unit_compute_model property_compute_model
 one copy of the weights stays in L2|compute_model/src/families/gemm.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model
 long runs do not heat the board|compute_model/src/families/gemm.cc|s@persistent_kernels ? 0.95 : 1.03@persistent_kernels ? 1.07 : 1.07@|unit_compute_model property_compute_model
@@ -59,7 +59,9 @@ bounds are swapped|compute_model/src/families/tiled.cc|s@kernel.compute >= kerne
 heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@row_of_a % line != 0@row_of_a % line > line@|unit_compute_model property_compute_model
 bounds of the roofline are swapped|compute_model/src/analytic_model.cc|s@return roofline.compute >= roofline.memory@return roofline.compute < roofline.memory@|unit_compute_model property_compute_model
 memory has all of its bandwidth|compute_model/src/families/gemm.cc|s@kGddrShare = 0.78, kShare = 0.8;@kGddrShare = 1, kShare = 1;@|unit_compute_model property_compute_model
-k is not split over idle SMs|compute_model/src/families/gemm.cc|s@exact < 0.5 ? std::max@exact < 0 ? std::max@|unit_compute_model property_compute_model
+k is not split over idle SMs|compute_model/src/families/gemm.cc|s@exact < 0.5 ? std::min@exact < 0 ? std::min@|unit_compute_model property_compute_model
+k is split whatever it costs|compute_model/src/families/gemm.cc|s@parts > 1 ? std::min(whole, split) : whole@parts > 1 ? split : whole@|unit_compute_model property_compute_model
+results in 8 bits|core/include/ns_dist/dtype.h|s@? DType::kBf16 : operands@? operands : operands@|unit_core unit_compute_model
 an epilogue costs nothing|compute_model/src/families/gemm.cc|s@estimate_tiled(launch, product, exposed)@estimate_tiled(launch, product)@|unit_compute_model property_compute_model
 each expert multiplies all rows|compute_model/src/analytic_model.cc|s@std::ceil(d(o.rows) / experts)@d(o.rows)@|unit_compute_model property_compute_model
 a burst finds nothing in L2|compute_model/src/analytic_model.cc|s@std::max(0.0, bytes - machine_.l2)@std::max(0.0, bytes)@|unit_compute_model property_compute_model
@@ -84,7 +86,7 @@ few rows do not widen a calibration's interval|compute_model/src/kernel_calibrat
 a leaf of a tree is not shrunk|compute_model/src/learn/grow_trees.cc|s@double sum = 0, total = options.ridge;@double sum = 0, total = 1e-6 * options.ridge;@|unit_compute_model property_compute_model
 outliers pull at trees with all their size|compute_model/src/learn/grow_trees.cc|s@<= huber ? 1.0F : huber / std::abs(error)@<= huber ? 1.0F : std::min(1.0F, std::abs(error))@|unit_compute_model property_compute_model
 a split of a tree need not gain|compute_model/src/learn/grow_trees.cc|s@(high_mass + options.ridge) - whole;@(high_mass + options.ridge) - 0 * whole;@|unit_compute_model property_compute_model
-what nobody measured has the interval of what was|compute_model/src/weights.cc|s@correction.high \*= std::sqrt(correction.high / seconds);@correction.high *= 1;@|unit_compute_model property_compute_model
+what nobody measured has the interval of what was|compute_model/src/weights.cc|s@extrapolated ? widened(widening, kUnmeasuredShape) : widening@widening@|unit_compute_model property_compute_model
 another machine's correction ignores its pace|compute_model/src/weights.cc|s@return std::clamp(logarithm_of(term), here@return std::clamp(logarithm_of(term), -4 + 0 * here@|unit_compute_model
 trees see a changed GPU as it is|compute_model/src/sources.cc|s@if (!c.reference.sold) return@if (true) return@|unit_compute_model property_compute_model
 GPUs of another generation are scaled, too|compute_model/src/weights.cc|s@(same_generation \&\& kind_of@((same_generation ? true : true) \&\& kind_of@|unit_compute_model
@@ -203,8 +205,8 @@ a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@
 launches do not hide behind kernels|simulator/src/host_waits.cc|s@parts\[p\].all - hidden@parts[p].all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
-the search's bound has collectives block that run beside another pass|simulator/src/search.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
-the search's bound has a stage wait for itself|simulator/src/search.cc|s@stage.forward + times \* passes@stage.forward + (times + 1) * passes@|unit_simulator property_simulator
+the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
+the search's bound has a stage wait for itself|simulator/src/search_bounds.cc|s@stage.forward + times \* passes@stage.forward + (times + 1) * passes@|unit_simulator property_simulator
 plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / (@return seconds * (tokens_ / tokens_ + 0 / (@|unit_simulator property_simulator
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator

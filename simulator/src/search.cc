@@ -13,14 +13,13 @@
 #include <utility>
 
 #include "advice.h"
-#include "clocks/fragment_length.h"
 #include "costs.h"
 #include "ns_dist/internal/shared_work.h"
-#include "ns_dist/layer_division.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
+#include "search_bounds.h"
 #include "search_space.h"
 #include "step_difference.h"
 
@@ -29,8 +28,6 @@ namespace {
 
 using Texts = std::vector<std::string>;
 constexpr double kForever = std::numeric_limits<double>::infinity();
-// Bounds are sums in another order than the clock's.
-constexpr double kRounding = 1e-9;
 // Memory or network time of two plans that are no different to a user; and network time that is none, as a share of the
 // step.
 constexpr double kAlike = 1.01;
@@ -130,147 +127,6 @@ int kinds_of(const ParallelPlan& plan) {
   if (traits_of(plan).splits_backward) ++kinds;
   if (field_text(plan.recompute) != field_text(ParallelPlan().recompute)) ++kinds;
   return kinds;
-}
-
-bool is_kernel_of_a_pass(const WorkItem& item) {
-  return std::holds_alternative<Operator>(item.work) &&
-         (item.category == Category::kForward || item.category == Category::kBackward ||
-          item.category == Category::kRecompute);
-}
-
-// Sums over the runs of an actor in one step: each(instruction, times).
-template <class Each>
-void for_each_instruction(const StepProgram& program, const Actor& actor, const Each& each) {
-  for (const ProgramLoop& loop : actor.loops) {
-    for (const BodyCall& call : loop.calls) {
-      for (const Instruction& instruction : program.bodies[index(call.body)]) {
-        each(instruction, static_cast<double>(loop.repeats));
-      }
-    }
-  }
-}
-
-// What passes take at least, in seconds. Of two passes beside each other one may hide the collectives of the other, but
-// not its own; and each stream runs one thing at a time.
-struct PassBounds {
-  double any = 0;      // whatever runs beside what
-  double apart = 0;    // no pass beside another: with the collectives that block
-  double kernels = 0;  // without any collective
-};
-
-// What one microbatch takes at least through a model that one stage holds, and through each part of it: the embedding,
-// each layer, and the loss with all that is behind the last layer.
-struct PassesOfOne {
-  struct Part {
-    double forward = 0, backward = 0;                  // with the collectives that block
-    double forward_kernels = 0, backward_kernels = 0;  // without any collective
-
-    Part& operator+=(const Part& other) {
-      forward += other.forward;
-      backward += other.backward;
-      forward_kernels += other.forward_kernels;
-      backward_kernels += other.backward_kernels;
-      return *this;
-    }
-    double kernels() const { return forward_kernels + backward_kernels; }
-    double apart() const { return forward + backward; }
-    double beside() const { return std::max({forward, backward, kernels()}); }
-    Part without_collectives() const { return {forward_kernels, backward_kernels, forward_kernels, backward_kernels}; }
-  };
-  PassBounds all;
-  std::vector<Part> parts;
-};
-
-PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, std::int64_t layers) {
-  PassesOfOne found;
-  const auto loss = static_cast<std::size_t>(layers) + 1;
-  found.parts.resize(loss + 1);
-  PassesOfOne::Part all;
-  std::array<double, kStreamCount> streams{};
-  const auto seconds = [&](std::size_t work) { return forecasts[work].latency / units::s * (1 - kRounding); };
-  std::vector<double> room;
-  bool in_layers = false, was_forward = true;  // of the pass
-  for_each_instruction(program, program.actors[0], [&](const Instruction& instruction, double) {
-    if (instruction.kind != Instruction::Kind::kRun) return;
-    const Fragment& fragment = program.fragments[instruction.index];
-    bool computes = false, forward = false;
-    double kernels = 0;
-    for (const FragmentNode& node : fragment.nodes) {
-      const WorkItem& item = program.works[index(node.work)];
-      if (!is_kernel_of_a_pass(item)) continue;
-      computes = true;
-      forward |= item.category == Category::kForward;
-      kernels += seconds(index(node.work));
-    }
-    if (!computes) return;  // not of a pass
-    for (const FragmentNode& node : fragment.nodes) {
-      streams[static_cast<std::size_t>(node.stream)] += instruction.times * seconds(index(node.work));
-    }
-    const double length = fragment_length(fragment, seconds, room);
-    const PassesOfOne::Part one =
-        forward ? PassesOfOne::Part{length, 0, kernels, 0} : PassesOfOne::Part{0, length, 0, kernels};
-    if (forward != was_forward) in_layers = false;
-    was_forward = forward;
-    in_layers |= instruction.layer >= 0;
-    for (std::int32_t i = 0; i < instruction.times; ++i) {
-      const std::int32_t layer = instruction.layer + i * instruction.layer_step;
-      const std::size_t part = instruction.layer < 0 ? (forward == in_layers ? loss : 0)
-                                                     : std::min(loss, static_cast<std::size_t>(layer) + 1);
-      found.parts[part] += one;
-      all += one;
-    }
-  });
-  streams[static_cast<std::size_t>(Stream::kCompute)] = all.kernels();
-  found.all = {std::max(all.beside(), *std::max_element(streams.begin(), streams.end())), all.apart(), all.kernels()};
-  return found;
-}
-
-// Whether passes run beside each other. Where gradients are shared, the planner runs one after the other.
-bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && !shards_gradients(plan); }
-
-// What a step takes at least that has `microbatches` of these passes: some stage runs its part of all of them, behind
-// the first microbatch's passes through what lies before this stage. `alike`: all stages are.
-double pipeline_bound(const PassesOfOne& one, const Scenario& scenario, std::int64_t microbatches, bool alike) {
-  const ParallelPlan& plan = scenario.plan;
-  const PipelineSchedule& schedule = traits_of(plan);
-  const bool has_chunks =
-      plan.vpp >= schedule.least_chunks && (schedule.most_chunks == 0 || plan.vpp <= schedule.most_chunks);
-  if (!has_chunks || plan.pp * plan.vpp > 2 * scenario.model.layers) return 0;
-  const Seats seats = schedule.seats({plan.pp, microbatches, plan.vpp});
-  const auto layers = divide_layers(scenario.model, plan, seats);
-  if (!layers) return 0;
-  std::vector<PassesOfOne::Part> positions(layers->size());
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    const LayerRange& range = (*layers)[i];
-    const std::int64_t first = range.first + (i == 0 ? 0 : 1);
-    const std::int64_t end = range.first + range.count + (i + 1 == positions.size() ? 2 : 1);
-    for (std::int64_t part = first; part < end; ++part) positions[i] += one.parts[static_cast<std::size_t>(part)];
-    if (!alike) positions[i] = positions[i].without_collectives();
-  }
-  struct Stage {
-    PassesOfOne::Part work;                          // of one microbatch in each direction
-    double forward = kForever, backward = kForever;  // before its first position
-  };
-  std::vector<Stage> stages(static_cast<std::size_t>(plan.pp));
-  for (const std::vector<Seat>& direction : seats) {
-    double forward = 0, backward = 0;
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      Stage& stage = stages[static_cast<std::size_t>(direction[i].stage)];
-      stage.work += positions[i];
-      stage.forward = std::min(stage.forward, forward);
-      stage.backward = std::min(stage.backward, backward);
-      forward += positions[i].forward;
-      backward += positions[i].backward;
-    }
-  }
-  const auto times = static_cast<double>(microbatches / static_cast<std::int64_t>(seats.size()));
-  double longest = 0;
-  for (const Stage& stage : stages) {
-    const double passes = pairs_passes(plan) ? stage.work.beside() : stage.work.apart();
-    // The halves of a split backward pass take longer than the whole. Behind a weight gradient there may be nothing.
-    longest = std::max(longest, stage.forward + times * passes + (schedule.splits_backward ? 0 : stage.backward));
-  }
-  return longest;
 }
 
 // What collectives and messages of the busiest stage take alone.

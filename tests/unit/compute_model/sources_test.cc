@@ -131,6 +131,13 @@ TEST(Corrections, AreMixedByShareAndWidenedOutside) {
 
 // A kernel that takes exp(1.0) of its base of 2 ms there, where this machine's base is 1 ms and no pipe is faster than
 // 1.5 times: here it takes at least a factor of 1.5 less. ln(2 / 1) + 1.0 - ln(1.5) in logarithms of this base.
+// As independent errors do, in any order: 3 and 4 beyond one are 5.
+TEST(Corrections, ReasonsToBeWideAddUp) {
+  EXPECT_DOUBLE_EQ(widened(1, 1.5), 1.5);
+  EXPECT_DOUBLE_EQ(widened(4, 5), 6);
+  EXPECT_DOUBLE_EQ(widened(widened(1.7, 2), 1.5), widened(widened(1.5, 1.7), 2));
+}
+
 TEST(Corrections, OfAnotherMachineStayWithinItsPace) {
   const Trees trees;
   Quantiles quantiles;

@@ -1,0 +1,70 @@
+// What a step takes at least, from the passes of one microbatch: a search forecasts them once for all plans that run
+// the same kernels.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "ns_dist/forecast.h"
+#include "ns_dist/scenario.h"
+#include "ns_dist/step_program.h"
+
+namespace ns_dist {
+
+// Bounds are sums in another order than the clock's.
+inline constexpr double kRounding = 1e-9;
+
+// Sums over the runs of an actor in one step: each(instruction, times).
+template <class Each>
+void for_each_instruction(const StepProgram& program, const Actor& actor, const Each& each) {
+  for (const ProgramLoop& loop : actor.loops) {
+    for (const BodyCall& call : loop.calls) {
+      for (const Instruction& instruction : program.bodies[index(call.body)]) {
+        each(instruction, static_cast<double>(loop.repeats));
+      }
+    }
+  }
+}
+
+// What passes take at least, in seconds. Of two passes beside each other one may hide the collectives of the other, but
+// not its own; and each stream runs one thing at a time.
+struct PassBounds {
+  double any = 0;      // whatever runs beside what
+  double apart = 0;    // no pass beside another: with the collectives that block
+  double kernels = 0;  // without any collective
+};
+
+// What one microbatch takes at least through a model that one stage holds, and through each part of it: the embedding,
+// each layer, and the loss with all that is behind the last layer.
+struct PassesOfOne {
+  struct Part {
+    double forward = 0, backward = 0;                  // with the collectives that block
+    double forward_kernels = 0, backward_kernels = 0;  // without any collective
+
+    Part& operator+=(const Part& other) {
+      forward += other.forward;
+      backward += other.backward;
+      forward_kernels += other.forward_kernels;
+      backward_kernels += other.backward_kernels;
+      return *this;
+    }
+    double kernels() const { return forward_kernels + backward_kernels; }
+    double apart() const { return forward + backward; }
+    double beside() const { return std::max({forward, backward, kernels()}); }
+    Part without_collectives() const { return {forward_kernels, backward_kernels, forward_kernels, backward_kernels}; }
+  };
+  PassBounds all;
+  std::vector<Part> parts;
+};
+
+// Whether passes run beside each other. Where gradients are shared, the planner runs one after the other.
+bool pairs_passes(const ParallelPlan& plan);
+
+// `program` holds the model on one stage and has one microbatch; `forecasts` are of its works.
+PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, std::int64_t layers);
+
+// What a step takes at least that has `microbatches` of these passes: some stage runs its part of all of them, behind
+// the first microbatch's passes through what lies before this stage. `alike`: all stages are.
+double pipeline_bound(const PassesOfOne& one, const Scenario& scenario, std::int64_t microbatches, bool alike);
+
+}  // namespace ns_dist
