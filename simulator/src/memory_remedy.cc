@@ -122,7 +122,7 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.plan.zero = ZeroStage::kOptimizer;
     each.cost += kShard;
   });
-  all = varied(all, shards_weights(plan) || plan.pp > 1 ? 0 : 1, [](Remedy& each, int) {
+  all = varied(all, plan.zero == ZeroStage::kParameters || plan.pp > 1 ? 0 : 1, [](Remedy& each, int) {
     if (each.plan.pp > 1) return;
     each.plan.zero = ZeroStage::kParameters;
     each.cost += kShardWeights;
