@@ -44,8 +44,11 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
     set.push_back(std::move(each));
   };
   for (Assignment& each : differences(with_fields(from.plan, set), plan)) say(std::move(each));
-  if (!sets_what_follows(from)) return;
-  for (Assignment& each : differences(from.plan, plan)) say(std::move(each));
+  const bool all = sets_what_follows(from);
+  for (Assignment& each : differences(from.plan, plan)) {
+    const bool said = std::find(set.begin(), set.end(), each) != set.end();
+    if (all || (!said && from.named.names.contains(each.field))) say(std::move(each));
+  }
 }
 
 // With the schedule of a user who names none.
