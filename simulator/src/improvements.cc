@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "advice.h"
-#include "clocks/pass_clock.h"
 #include "costs.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -237,7 +236,7 @@ class Adviser {
         prediction_(prediction),
         session_(session),
         room_(max(scenario.cluster.gpu.memory, prediction.memory.device())),
-        unshared_(PassClock(prediction.program, prediction.costs).run() * units::s) {}
+        unshared_(step_time(without_sharing(scenario), session).value_or(prediction.step)) {}
 
   // A change of the plan. `saves` is what it saves by the clock without sharing, which is fast.
   struct Choice {
