@@ -462,6 +462,21 @@ TEST(SweepCommand, GoesOnAfterAKill) {
   const std::string job = "ns-dist search --sweep sweep.json --output rows.jsonl --model gpt3-13b --global-batch 24";
   ASSERT_EQ(run_command(job, folder.path()).code, 0);
   const std::string whole = read_text(folder.path() / "rows.jsonl");
+// Errors of a sweep's file name what the file has, in every line.
+TEST(SearchCommand, MistakesOfASweepNameItsOwnKeys) {
+  const ScratchFolder folder;
+  const auto refused = [&](const char* text) {
+    std::ofstream(folder.path() / "sweep.json") << text;
+    const CommandResult result = run_command("ns-dist search --sweep sweep.json --output o.jsonl", folder.path());
+    EXPECT_EQ(result.code, 1) << text;
+    EXPECT_THAT(result.err, Not(HasSubstr("plan/"))) << text;
+    return result.err;
+  };
+  EXPECT_THAT(refused(R"({"tp": [1, "x", "y"]})"), HasSubstr(R"(sweep.json#/tp: "y" is not)"));
+  EXPECT_THAT(refused(R"({"tp": [1, "x"]})"), HasSubstr(R"(write digits only, as in "tp": 8)"));
+  EXPECT_THAT(refused(R"({"tp": "1..20000", "dp": "1..20000"})"), HasSubstr("write fewer values of --tp"));
+}
+
   EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), 19);
   EXPECT_THAT(whole, HasSubstr("\"error\":\"--tp")) << "3 does not divide 40 heads: the row is answered, too";
   for (const double share : {0.0, 0.001, 0.01, 0.3, 0.5, 0.77, 0.999, 1.0}) {
