@@ -169,7 +169,14 @@ TEST(SearchCommand, RowsOfATableAreToldApart) {
   EXPECT_THAT(sizes, ::testing::Not(HasSubstr("between nodes"))) << "sizes alone need no column";
 }
 
-// Two dots are a range of numbers, or a folder.
+// Two names of one GPU, or of one model, are one machine.
+TEST(SearchCommand, NamesOfOneMachineAreSearchedOnce) {
+  const json found = searched(
+      "--gpus 8 --gpu h100,h100-sxm-80gb,a100 --tp 8 --micro-batch 1 --model llama3-8b,llama3.1-8b --global-batch 64 "
+      "--recompute full");
+  EXPECT_EQ(found["table"].size(), 2u);
+}
+
 TEST(SearchCommand, EqualSizesAreOne) {
   const std::string job = "--model llama3-8b --tp 8 --pp 1 --cp 1 --global-batch 64 --recompute full --gpus ";
   std::vector<std::int64_t> sizes;
@@ -178,6 +185,7 @@ TEST(SearchCommand, EqualSizesAreOne) {
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{8, 16}));
 }
 
+// Two dots are a range of numbers, or a folder.
 TEST(SearchCommand, FilesOfAFolderAboveAreNoRanges) {
   const ScratchFolder folder;
   std::filesystem::create_directory(folder.path() / "below");
@@ -454,14 +462,6 @@ TEST(SearchCommand, ABudgetNeedsThePriceOfEveryGpu) {
   }
 }
 
-// Killed at any byte, a sweep goes on without losing or repeating a row.
-TEST(SweepCommand, GoesOnAfterAKill) {
-  const ScratchFolder folder;
-  std::ofstream(folder.path() / "sweep.json")
-      << R"({"tp": [1, 3], "plan/pp": [1, 2, 3], "micro-batch": "1..3", "dp": 4})";
-  const std::string job = "ns-dist search --sweep sweep.json --output rows.jsonl --model gpt3-13b --global-batch 24";
-  ASSERT_EQ(run_command(job, folder.path()).code, 0);
-  const std::string whole = read_text(folder.path() / "rows.jsonl");
 // Errors of a sweep's file name what the file has, in every line.
 TEST(SearchCommand, MistakesOfASweepNameItsOwnKeys) {
   const ScratchFolder folder;
@@ -477,6 +477,14 @@ TEST(SearchCommand, MistakesOfASweepNameItsOwnKeys) {
   EXPECT_THAT(refused(R"({"tp": "1..20000", "dp": "1..20000"})"), HasSubstr("write fewer values of --tp"));
 }
 
+// Killed at any byte, a sweep goes on without losing or repeating a row.
+TEST(SweepCommand, GoesOnAfterAKill) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "sweep.json")
+      << R"({"tp": [1, 3], "plan/pp": [1, 2, 3], "micro-batch": "1..3", "dp": 4})";
+  const std::string job = "ns-dist search --sweep sweep.json --output rows.jsonl --model gpt3-13b --global-batch 24";
+  ASSERT_EQ(run_command(job, folder.path()).code, 0);
+  const std::string whole = read_text(folder.path() / "rows.jsonl");
   EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), 19);
   EXPECT_THAT(whole, HasSubstr("\"error\":\"--tp")) << "3 does not divide 40 heads: the row is answered, too";
   for (const double share : {0.0, 0.001, 0.01, 0.3, 0.5, 0.77, 0.999, 1.0}) {
