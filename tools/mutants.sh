@@ -78,7 +78,7 @@ measured attention goes backward with four products|compute_model/src/families/a
 queries are not padded to their block|compute_model/src/families/attention.cc|s@std::ceil(queries / kQueryBlock) \* kQueryBlock / queries;@std::max(kQueryBlock, queries) / queries;@|unit_compute_model property_compute_model
 served experts have one projection|compute_model/src/analytic_model.cc|s@rows, 2 \* d(o.intermediate), d(o.hidden)@rows, d(o.intermediate), d(o.hidden)@|unit_compute_model property_compute_model
 power grows with voltage, not with its square|compute_model/src/machine.cc|s@products \* voltage \* voltage@products * voltage@|unit_compute_model property_compute_model
-power allows any tensor rate|compute_model/src/machine.cc|s@return std::min(bf16_peak, std::cbrt(units \* units \* watts / cube_law_cost(gpu)));@return std::max(bf16_peak, std::cbrt(units * units * watts / cube_law_cost(gpu)));@|unit_compute_model property_compute_model
+power allows any tensor rate|compute_model/src/machine.cc|s@return std::min(bf16_peak, std::cbrt(units \* units \* watts / cost));@return std::max(bf16_peak, std::cbrt(units * units * watts / cost));@|unit_compute_model property_compute_model
 a stream is never found in L2|compute_model/src/machine.cc|s@std::clamp(2 \* resident_bytes - bytes, 0.0, bytes)@std::clamp(2 * resident_bytes - bytes, 0.0, 0.0)@|unit_compute_model property_compute_model
 the epilogue of a measured product hides|compute_model/src/learned_model.cc|s@estimate.seconds += kExposedEpilogue \* excess;@estimate.seconds += 0 * excess;@|unit_compute_model property_compute_model
 a batch takes as long as one product|compute_model/src/learned_model.cc|s@scale(\*estimate, analytic_.seconds({batched, op.dtype}) / analytic_.seconds(measured),@scale(*estimate, analytic_.seconds({batched, op.dtype}) / analytic_.seconds({batched, op.dtype}),@|unit_compute_model property_compute_model
@@ -202,7 +202,11 @@ the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@re
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
 hosts are all as fast as one|simulator/src/predict.cc|s@const double spread = scenario.host.launch_spread.value@const double spread = 1 + 0 * scenario.host.launch_spread.value@|unit_simulator property_simulator
 a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer < 99 * kWide * step@|unit_simulator property_simulator
-launches do not hide behind kernels|simulator/src/host_waits.cc|s@parts\[p\].all - hidden@parts[p].all - 0 * hidden@|unit_simulator property_simulator
+slowed kernels hide no more launches|simulator/src/host_waits.cc|s@if (slow > alone) wait = @if (false) wait = @|unit_simulator
+twice the FLOPs take twice the energy|simulator/src/sensitivity.cc|s@gpu.flop_energy /= factor;@gpu.flop_energy *= 1;@|unit_simulator
+one replica gathers its weights|core/include/ns_dist/parallel_plan.h|s@(has_fp32_shards(plan) .. has_replicas(plan)) \&\&@true \&\&@|unit_parallelism
+a node's links carry what leaves it, too|network_model/src/fair_sharing.cc|s@inner - loads\[@inner - 0 * loads[@|unit_network_model
+launches do not hide behind kernels|simulator/src/host_waits.cc|s@units::s - hidden@units::s - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
 the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
@@ -240,7 +244,7 @@ short forecasts lie in their interval|validation/src/error_table.cc|s@row->low <
 others are judged by their own forecasts|validation/src/error_table.cc|s@found->second / row->measured - 1@row->measured / found->second - 1@|unit_validation
 the baseline takes the sum of utilizations|validation/src/run_suite.cc|s@(sum / static_cast<double>(all.size()))@(sum / std::min(1.0, static_cast<double>(all.size())))@|unit_validation
 each run of a publication has a vote|validation/src/left_out_constants.cc|s@const double weight = 1 / counts\[judged.run->publication\];@const double weight = 1 / std::min(1.0, static_cast<double>(counts[judged.run->publication]));@|unit_validation
-experts have replicas only where other layers have|parallelism/src/planner.cc|s@std::max(replicas(plan, false), replicas(plan, true)) > 1@replicas(plan, false) > 1@|unit_parallelism property_parallelism
+experts have replicas only where other layers have|core/include/ns_dist/parallel_plan.h|s@return all > 1 .. all \* plan.tp.*;@return all > 1;@|unit_parallelism property_parallelism
 hidden states are gathered before latents|parallelism/src/blocks/attention.cc|s@const std::int64_t own = shape.sharded_tokens@const std::int64_t own = shape.tokens@|unit_parallelism property_parallelism
 experts keep only the rows that they sent|parallelism/src/blocks/moe.cc|s@static_cast<double>(size.rows) \* static_cast<double>(in)@static_cast<double>(size.routed) * static_cast<double>(in)@|unit_parallelism property_parallelism
 an output in 8 bits is all that attention keeps|parallelism/src/blocks/attention.cc|s@blocks::is_quantized(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism

@@ -152,7 +152,8 @@ std::optional<Error> without_value(const CLI::App& app, const std::vector<std::s
     if (option == nullptr) continue;
     const auto refuse = [option](const char* what) {
       return usage(what, option->get_name(),
-                   option->get_items_expected_max() == 0 ? kAlone : std::string(option->get_type_name()));
+                   option->get_items_expected_max() == 0 ? kAlone : std::string(option->get_type_name()),
+                   option->get_description());
     };
     if (words[i].ends_with('=')) return refuse("its value is empty");
     const bool follows = option->get_items_expected_max() > 0 && words[i].find('=') == std::string::npos;

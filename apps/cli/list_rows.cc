@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ns_dist/parameters.h"
+#include "ns_dist/scenario.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
@@ -72,7 +73,9 @@ Result<std::vector<ListRow>> frameworks(const Catalog& catalog) {
     NS_TRY(const Framework framework, catalog.framework(id));
     std::string text;
     for (const Assignment& assignment : framework.set) {
-      text += fmt::format("{}{}={}", text.empty() ? "" : " ", assignment.field, assignment.text);
+      const FieldDescription* field = find_field(assignment.field);
+      text += fmt::format("{}{} {}", text.empty() ? "" : " ", field != nullptr ? field->flag : assignment.field,
+                          assignment.text);
     }
     return text;
   });

@@ -676,7 +676,13 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
   for (SearchRequest& request : job.requests) {
     NS_TRY(SearchSpace space, SearchSpace::make(std::move(request), catalog));
     NS_TRY_VOID(check_price(space.base().cluster.gpu, job.goals));
-    spaces.push_back(std::move(space));
+    // Two names of one GPU or model are searched once, whatever the catalog had read before.
+    Scenario base = space.base();
+    const bool known = std::any_of(spaces.begin(), spaces.end(), [&](const SearchSpace& each) {
+      base.files = each.base().files;
+      return each.gpus() == space.gpus() && each.base() == base;
+    });
+    if (!known) spaces.push_back(std::move(space));
   }
   for (const SearchSpace& space : spaces) {
     if (searcher.interrupted()) break;

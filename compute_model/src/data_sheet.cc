@@ -46,6 +46,7 @@ Gpu data_sheet_of(const Gpu& gpu) {
   sheet.l2_cache = gpu.l2_cache;
   sheet.shared_memory_per_sm = gpu.shared_memory_per_sm;
   sheet.board_power = gpu.board_power;
+  sheet.flop_energy = gpu.flop_energy;
   return sheet;
 }
 

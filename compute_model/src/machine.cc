@@ -66,12 +66,14 @@ double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak, const Voltage
   if (!(watts > 0) || !(clock > 0) || !(bf16_peak > 0) || gpu.process_nm <= 0) return bf16_peak;
   const double units = flop_per_clock(bf16_peak / clock / gpu.sm_count) * gpu.sm_count;
   if (!gddr) {
-    return std::min(bf16_peak, std::cbrt(units * units * watts / cube_law_cost(gpu)));
+    // With the clock, the frequency at which the voltage rises moves: f^3 by the cube of what a FLOP's energy saves.
+    const double cost = cube_law_cost(gpu) * gpu.flop_energy * gpu.flop_energy * gpu.flop_energy;
+    return std::min(bf16_peak, std::cbrt(units * units * watts / cost));
   }
   // Joule a FLOP at the least voltage, the whole board's. At 4 nm L40S, at its limit. At 8 nm a bound: A40 reaches 0.80
   // of its peak with its largest products, which are its fastest. At 12 nm the constant of the other boards times 1.88,
   // at T4's clock.
-  const double joules = gpu.process_nm > 10 ? 2.6e-12 : gpu.process_nm > 5 ? 1.50e-12 : 1.70e-12;
+  const double joules = (gpu.process_nm > 10 ? 2.6e-12 : gpu.process_nm > 5 ? 1.50e-12 : 1.70e-12) * gpu.flop_energy;
   constexpr double kMeasuredWatts = 350;  // L40S: boards with more power spend the fixed part of it once
   const double scaled = watts > kMeasuredWatts
                             ? kMeasuredWatts * (watts - voltage.fixed_watts) / (kMeasuredWatts - voltage.fixed_watts)
@@ -254,7 +256,8 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   if (usable(watts)) machine.watts = watts, machine.idle_watts = kIdleShare * watts;
   // Matrix units fetch operands once for many products: about half of the energy is the arithmetic's.
   if (gpu.tensor[DType::kFp32] > FlopsPerSecond()) machine.matrix_energy = 0.6;
-  machine.flop_joules = flop_joules_of(gpu.process_nm) * (mode == Mode::kSustained ? kSustainedJoules : 1);
+  machine.flop_joules =
+      flop_joules_of(gpu.process_nm) * gpu.flop_energy * (mode == Mode::kSustained ? kSustainedJoules : 1);
   machine.byte_joules = byte_joules_of(machine.gddr);
   machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu, machine.gddr);
   return machine;

@@ -129,6 +129,17 @@ std::vector<Bytes> level_loads(const Cluster& cluster, const Collective& call, c
     }
     loads[tier.level] = leaving / members * call.size;
   }
+  // What these send between units of an outer level does not cross the links within one: rings of a node's GPUs leave
+  // it through the port of one of them each, and dimensions of a torus follow one another. All levels together carry
+  // what the GPU sends.
+  const CollectiveKind kind = call.kind;
+  if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
+      kind == CollectiveKind::kAllGather) {
+    for (std::size_t i = 0; i + 1 < placement.tier_count; ++i) {
+      Bytes& inner = loads[placement.tiers[i].level];
+      inner = max(Bytes(), inner - loads[placement.tiers[i + 1].level]);
+    }
+  }
   return loads;
 }
 

@@ -22,8 +22,11 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.account_embedding = kDefault.account_embedding;
   key.plan.account_loss = kDefault.account_loss;
   // Of ZeRO, only whether gradients are accumulated in the products.
-  key.plan.zero = shards_gradients(plan) ? ZeroStage::kGradients : kDefault.zero;
-  key.plan.zero_library = kDefault.zero_library;
+  const bool shared = shards_gradients(plan) && has_replicas(plan);
+  if (shared || !shards_gradients(plan)) {  // shards in fp32 need no replicas
+    key.plan.zero = shared ? ZeroStage::kGradients : kDefault.zero;
+    key.plan.zero_library = kDefault.zero_library;
+  }
   key.plan.shard = kDefault.shard;
   key.plan.reshard = kDefault.reshard;
   key.plan.prefetch = kDefault.prefetch;
@@ -42,7 +45,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.schedule = kDefault.schedule;
   // Tensor- and context-parallel ranks are neighbors, whatever the other degrees are, where these come first.
   if (plan.ep == 1 && plan.order.starts_with(plan.cp == 1 ? "tp" : "tp-cp")) {
-    key.plan.dp = 1;
+    key.plan.dp = shared ? 2 : 1;
     key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
   }
   return key;

@@ -928,8 +928,6 @@ class StepPlanner {
 
 }  // namespace
 
-bool has_replicas(const ParallelPlan& plan) { return std::max(replicas(plan, false), replicas(plan, true)) > 1; }
-
 bool gathers_weights_once(const ParallelPlan& plan) {
   return plan.passes == Passes::kTraining && shards_optimizer(plan) && !shards_weights(plan);
 }

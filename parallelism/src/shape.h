@@ -79,8 +79,6 @@ Bytes gradient_size(const ParallelPlan& plan, DType dtype);
 // Of a rank's parameters, what its optimizer updates: its share under the distributed optimizer.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 
-// Tensor-parallel ranks of an expert.
-constexpr std::int64_t expert_tp(const ParallelPlan& plan) { return plan.etp == 0 ? plan.tp : plan.etp; }
 // Ranks with the same parameters, of layers without experts or of experts.
 std::int64_t replicas(const ParallelPlan& plan, bool experts);
 // Of these, ranks that share one copy of what ZeRO spreads.

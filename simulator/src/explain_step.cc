@@ -56,13 +56,14 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   const auto step = [&](const Latency& latency) {
     return step_with(prediction, alone, session, latency).value_or(prediction.step);
   };
-  const Seconds unshared = step(without({}));
+  const Seconds as_it_is = step(without({}));
+  // What changes how long hosts wait is forecast anew.
+  const Seconds unshared = step_time(alone, session).value_or(as_it_is);
   const double imbalance = busiest_over_mean(scenario.plan);
   std::vector<Addition> found;
   const auto add = [&](std::string name, std::string note, const Latency& latency) {
-    found.push_back({std::move(name), std::move(note), unshared - step(latency)});
+    found.push_back({std::move(name), std::move(note), as_it_is - step(latency)});
   };
-  // What a constant adds is forecast anew: hosts wait for other kernels then.
   const auto add_constant = [&](std::string name, std::string note, double TrainingConstants::*constant, double none) {
     Scenario benchmark = alone;
     benchmark.constants.*constant = none;
@@ -102,8 +103,9 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   if (host.empty_cache) {
     add("memory mapping", "activations are mapped anew, hidden unless memory is short", without({"host.memory"}));
   }
-  found.push_back(
-      {"shared links and SMs", "kernels and collectives that run at the same time", prediction.step - unshared});
+  // At least nothing: one of the clocks rounds.
+  found.push_back({"shared links and SMs", "kernels and collectives that run at the same time",
+                   max(Seconds(), prediction.step - unshared)});
   add("embedding and loss", "of the first and the last stage", without({"embedding", "loss."}));
   add("optimizer", "with the gradient norm, clipping and clearing of gradients",
       without({"optimizer.", "gradients.scale"}));

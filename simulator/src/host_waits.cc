@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "clocks/fragment_length.h"
+#include "clocks/grid.h"
+#include "clocks/program_queue.h"
+#include "ns_dist/result.h"
 #include "ns_dist/training_clock.h"
 
 namespace ns_dist {
@@ -64,27 +68,77 @@ std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const
   return parts;
 }
 
-// How long the GPU waits in a run of `fragment`, by row of costs. `room` is room to work in.
-void find_waits(const Host& host, const Fragment& fragment, const std::vector<Launches>& parts,
-                const ProgramCosts& costs, std::vector<double>& room, std::vector<Forecast>& waits) {
-  waits.clear();
-  for (const ProgramCosts::Row& row : costs.rows) {
-    const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
-    const double length = fragment_length(fragment, duration, room);
-    const auto ended = [&](std::size_t part) {  // all that comes before it
-      if (part == parts.size()) return length;
-      const auto before = static_cast<std::ptrdiff_t>(parts[part].first);
-      return before == 0 ? 0 : *std::max_element(room.begin(), room.begin() + before);
-    };
-    Forecast& wait = waits.emplace_back();
-    for (std::size_t p = 0; p < parts.size(); ++p) {
-      const Seconds hidden = host.blocking_launches ? Seconds() : (ended(p + 1) - ended(p)) * units::s;
-      // Behind a read the GPU has nothing to do until the first launch.
-      wait.latency += max(p == 0 ? Seconds() : parts[p].one, parts[p].all - hidden);
-    }
-    wait.low = wait.high = wait.latency;
+// How long the GPU waits in a run of a fragment whose nodes end at `ends`, the last of them at `length`.
+double wait_of(const Host& host, const std::vector<Launches>& parts, const std::vector<double>& ends, double length) {
+  const auto ended = [&](std::size_t part) {  // all that comes before it
+    if (part == parts.size()) return length;
+    const auto before = static_cast<std::ptrdiff_t>(parts[part].first);
+    return before == 0 ? 0 : *std::max_element(ends.begin(), ends.begin() + before);
+  };
+  double wait = 0;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const double hidden = host.blocking_launches ? 0 : ended(p + 1) - ended(p);
+    // Behind a read the GPU has nothing to do until the first launch.
+    wait += std::max(p == 0 ? 0 : parts[p].one / units::s, parts[p].all / units::s - hidden);
   }
+  return wait;
 }
+
+// How long the GPU waits in runs of the fragments of a program, whose own collectives slow down the kernels beside them
+// where costs have demands: kernels that take longer hide more launches.
+class LaunchWaits {
+ public:
+  LaunchWaits(const Host& host, double deviation, const StepProgram& program, const ProgramCosts& costs)
+      : host_(host), deviation_(deviation), program_(program), costs_(costs) {}
+
+  // By row of costs. Of a program to which nothing but these waits was added since the first call.
+  const std::vector<Forecast>& of(std::uint32_t number) {
+    const Fragment& fragment = program_.fragments[number];
+    const std::vector<Launches> parts = parts_of(host_, fragment, program_.works, deviation_);
+    waits_.assign(costs_.rows.size(), {});
+    for (std::uint32_t r = 0; r < costs_.rows.size(); ++r) {
+      const ProgramCosts::Row& row = costs_.rows[r];
+      const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
+      const double length = fragment_length(fragment, duration, ends_);
+      double wait = wait_of(host_, parts, ends_, length);
+      if (wait > 0 && !row.demands.empty()) {
+        // On the grid of the clocks, where sums are exact: a run beside others never becomes shorter than one alone.
+        const Grid grid;
+        const double alone = fragment_length(
+            fragment, [&](std::uint32_t work) { return grid.snap(duration(work)); }, ends_);
+        const double slow = run_beside_its_own(r, number);
+        if (slow > alone) wait = std::max(wait_of(host_, parts, ends_, slow), grid.snap(wait) - (slow - alone));
+      }
+      Forecast& found = waits_[r];
+      found.low = found.high = found.latency = wait * units::s;
+    }
+    return waits_;
+  }
+
+ private:
+  // Sets ends_ of a run beside its own collectives, and returns what it takes.
+  double run_beside_its_own(std::uint32_t row, std::uint32_t fragment) {
+    if (!queue_) queue_.emplace(program_, costs_, ProgramQueue::Options());
+    const auto actor = std::find(costs_.row_of_actor.begin(), costs_.row_of_actor.end(), row);
+    NS_EXPECTS(actor != costs_.row_of_actor.end());
+    double length = 0;
+    ends_.clear();
+    const auto number = static_cast<std::uint32_t>(actor - costs_.row_of_actor.begin());
+    for (const NodeSpan& span : queue_->alone(number, FragmentId{fragment})) {
+      ends_.push_back(span.end);
+      length = std::max(length, span.end);
+    }
+    return length;
+  }
+
+  const Host& host_;
+  double deviation_;
+  const StepProgram& program_;
+  const ProgramCosts& costs_;
+  std::optional<ProgramQueue> queue_;
+  std::vector<double> ends_;
+  std::vector<Forecast> waits_;
+};
 
 // Mapping memory hides behind kernels but for 0.3 (V100), 0.8 (MI210) and 1.5 ms (MI100) for each GB: what forward
 // passes of FP32 models took beyond their kernels where PyTorch's cache had been emptied (median). At worst nothing
@@ -160,10 +214,10 @@ void add_memory_mapping(const Scenario& scenario, const MemoryBudget& memory, St
 bool add_host_waits(const Host& host, double deviation, StepProgram& program, ProgramCosts& costs) {
   if (host.cuda_graphs || !(host.launch_cost > Seconds())) return false;
   bool any = false;
-  std::vector<double> room;
-  std::vector<Forecast> waits;
-  for (Fragment& fragment : program.fragments) {
-    find_waits(host, fragment, parts_of(host, fragment, program.works, deviation), costs, room, waits);
+  LaunchWaits all(host, deviation, program, costs);
+  for (std::uint32_t f = 0; f < program.fragments.size(); ++f) {
+    const std::vector<Forecast>& waits = all.of(f);
+    Fragment& fragment = program.fragments[f];
     if (std::none_of(waits.begin(), waits.end(), [](const Forecast& wait) { return wait.latency > Seconds(); }))
       continue;
     any = true;

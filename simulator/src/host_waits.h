@@ -11,7 +11,8 @@ namespace ns_dist {
 inline constexpr std::string_view kHostLaunches = "host.launches";
 
 // A host launches one kernel or collective of a fragment after the other. Where that takes longer than the fragment,
-// the GPU waits: a work kHostLaunches with what is missing ends the fragment. Launches that block add their time to
+// the GPU waits: a work kHostLaunches with what is missing ends the fragment. Kernels beside the fragment's own
+// collectives take longer where costs have demands, and hide more. Launches that block add their time to
 // every fragment. Behind a result that the host reads (WorkItem::after_read) nothing is launched ahead, and the GPU
 // waits for the first launch at least. Ranks that meet wait for the slowest host; `deviation` is
 // TrainingConstants::hosts. Returns whether the GPU waits anywhere.

@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "advice.h"
-#include "clocks/pass_clock.h"
 #include "costs.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -44,8 +43,11 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
     set.push_back(std::move(each));
   };
   for (Assignment& each : differences(with_fields(from.plan, set), plan)) say(std::move(each));
-  if (!sets_what_follows(from)) return;
-  for (Assignment& each : differences(from.plan, plan)) say(std::move(each));
+  const bool all = sets_what_follows(from);
+  for (Assignment& each : differences(from.plan, plan)) {
+    const bool said = std::find(set.begin(), set.end(), each) != set.end();
+    if (all || (!said && from.named.names.contains(each.field))) say(std::move(each));
+  }
 }
 
 // With the schedule of a user who names none.
@@ -234,7 +236,7 @@ class Adviser {
         prediction_(prediction),
         session_(session),
         room_(max(scenario.cluster.gpu.memory, prediction.memory.device())),
-        unshared_(PassClock(prediction.program, prediction.costs).run() * units::s) {}
+        unshared_(step_time(without_sharing(scenario), session).value_or(prediction.step)) {}
 
   // A change of the plan. `saves` is what it saves by the clock without sharing, which is fast.
   struct Choice {

@@ -33,7 +33,8 @@ struct Remedy {
 
 std::vector<Assignment> changes(const Scenario& scenario, const Remedy& candidate) {
   std::vector<Assignment> set = differences(scenario.plan, candidate.plan);
-  const bool follows = !sets_what_follows(scenario);  // sequence parallelism from tp
+  // Sequence parallelism from tp.
+  const bool follows = !sets_what_follows(scenario) && !scenario.named.names.contains("plan/sequence_parallel");
   std::erase_if(set, [=](const Assignment& each) { return follows && each.field == "plan/sequence_parallel"; });
   const auto more = differences(scenario.training, candidate.training);
   set.insert(set.end(), more.begin(), more.end());
@@ -122,7 +123,7 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.plan.zero = ZeroStage::kOptimizer;
     each.cost += kShard;
   });
-  all = varied(all, shards_weights(plan) || plan.pp > 1 ? 0 : 1, [](Remedy& each, int) {
+  all = varied(all, plan.zero == ZeroStage::kParameters || plan.pp > 1 ? 0 : 1, [](Remedy& each, int) {
     if (each.plan.pp > 1) return;
     each.plan.zero = ZeroStage::kParameters;
     each.cost += kShardWeights;

@@ -476,6 +476,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   NS_TRY_VOID(assign_all(said, scenario, spec));
   Given given;
   for (const Assignment& assignment : said.assignments) given.insert(assignment.field);
+  scenario.named.names = given;
   if (given.contains("host/launch_cost") && !given.contains("host/launch_spread")) {
     scenario.host.launch_spread = kOwnLaunchSpread;
   }

@@ -57,6 +57,7 @@ void fields(Io& io, Gpu& gpu) {
   io("shared_memory_per_sm", gpu.shared_memory_per_sm);
   io("registers_per_sm", gpu.registers_per_sm);
   io("board_power", gpu.board_power);
+  if (Io::kReads || gpu.flop_energy != Gpu().flop_energy) io.optional("flop_energy", gpu.flop_energy);
   io("scale_up", gpu.scale_up);
   io("pcie_bandwidth", gpu.pcie_bandwidth);
   io.unless_default("host", gpu.host);

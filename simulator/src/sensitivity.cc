@@ -26,7 +26,7 @@ bool flops(Changed& of, double factor) {
   }
   gpu.base_clock = factor * gpu.base_clock;
   gpu.boost_clock = factor * gpu.boost_clock;
-  gpu.board_power *= factor;  // as many joules a FLOP: a faster clock alone would meet the limit of the power
+  gpu.flop_energy /= factor;  // a faster clock alone would meet the limit of the board's power
   return true;
 }
 
@@ -81,7 +81,7 @@ struct Part {
   bool less_is_better = false;
 };
 constexpr Part kParts[] = {
-    {"flops", "clock", "clock, peak rates and power of the GPU", flops},
+    {"flops", "clock", "clock and peak rates of the GPU", flops},
     {"board-power", "power", "board power of the GPU", board_power},
     {"memory-bandwidth", "hbm", "memory bandwidth of the GPU", memory_bandwidth},
     {"memory", "memory-size", "memory of the GPU", memory_size},

@@ -31,6 +31,19 @@ std::optional<std::string> field_of(const std::string& key) {
   return std::nullopt;
 }
 
+// An error of a value of `field` as the file has it: fields have the file's keys there.
+Error of_file(Error error, const std::string& where, const std::string& field, const std::string& key) {
+  error.where = where;
+  error.code = ErrorCode::kInvalidInput;
+  for (std::size_t at = 0; (at = error.hint.find(field + "=", at)) != std::string::npos;) {
+    const std::string own = fmt::format("\"{}\": ", key);
+    error.hint.replace(at, field.size() + 1, own);
+    at += own.size();
+  }
+  for (Error& more : error.also) more = of_file(std::move(more), where, field, key);
+  return error;
+}
+
 std::string text_of(const ordered_json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
   return value.is_string() ? value.get<std::string>() : value.dump();
@@ -66,9 +79,7 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
       } else if (value.is_array()) {
         if (std::string one = text_of(each); known.insert(one).second) values.values.push_back(std::move(one));
       } else if (auto list = read_values(*field, text_of(each)); !list) {
-        list.error().where = where;
-        list.error().code = ErrorCode::kInvalidInput;
-        errors.push_back(std::move(list.error()));
+        errors.push_back(of_file(std::move(list.error()), where, *field, key));
       } else {
         values = *std::move(list);
       }
@@ -77,8 +88,7 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
       ScenarioSpec spec;
       for (const std::string& each : values.values) spec.set(*field, std::string_view(each));
       if (auto readable = check_values(spec); !readable) {
-        readable.error().where = where;
-        errors.push_back(std::move(readable.error()));
+        errors.push_back(of_file(std::move(readable.error()), where, *field, key));
       }
     }
     fields.push_back(std::move(values));
@@ -90,12 +100,13 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
     const auto most = std::max_element(fields.begin(), fields.end(), [](const FieldValues& a, const FieldValues& b) {
       return a.values.size() < b.values.size();
     });
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("the sweep has {:.3g} rows", rows),
-                 path,
-                 fmt::format("at most {:.0e}", kMostRows),
-                 fmt::format("write fewer values of {} ({} values)", most->field, most->values.size()),
-                 {}});
+    return fail(
+        {ErrorCode::kInvalidInput,
+         fmt::format("the sweep has {:.3g} rows", rows),
+         path,
+         fmt::format("at most {:.0e}", kMostRows),
+         fmt::format("write fewer values of {} ({} values)", find_field(most->field)->flag, most->values.size()),
+         {}});
   }
   return fields;
 }

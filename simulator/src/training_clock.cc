@@ -12,7 +12,7 @@ double training_slowdown(const Gpu& gpu, double exponent) {
   const double rate = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (1.0 * units::FLOP / units::s);
   const double power = gpu.board_power / (1.0 * units::W);
   if (!(rate > 0) || !(power > 0)) return 1;
-  return std::pow(std::max(1.0, rate / power / kRateOfA100), exponent);
+  return std::pow(std::max(1.0, rate * gpu.flop_energy / power / kRateOfA100), exponent);
 }
 
 bool knows_training_clock(const Gpu& gpu) { return gpu.vendor == "nvidia" && gpu.memory_type.starts_with("HBM"); }

@@ -20,7 +20,7 @@ double fp32_ceiling(const Machine& machine, double peak) {
   const double watts = machine.gpu.board_power / W;
   const int nm = machine.gpu.process_nm;
   if (!(watts > 0) || nm <= 0) return peak;
-  return std::min(peak, watts * (nm > 10 ? 58e9 : nm > 5 ? 145e9 : 207e9));
+  return std::min(peak, watts / machine.gpu.flop_energy * (nm > 10 ? 58e9 : nm > 5 ? 145e9 : 207e9));
 }
 
 TileFit tile_fit(double sms, double batch, double m, double n, double tile_m, double tile_n) {

@@ -48,6 +48,9 @@ struct Gpu {
   BytesPerSecond memory_bandwidth;
   Bytes l2_cache, shared_memory_per_sm, registers_per_sm;
   Watts board_power;
+  // Energy of a FLOP over that of other GPUs of its process node. No data sheet has it: `what_if` lowers it for a GPU
+  // that is faster at the same power.
+  double flop_energy = 1;
   std::optional<ScaleUpLink> scale_up;
   BytesPerSecond pcie_bandwidth;  // one direction
   std::optional<HostSide> host;

@@ -167,22 +167,37 @@ constexpr Library loss_library_of(const ParallelPlan& plan) {
   return plan.loss_library == Library::kDefault ? unnamed : plan.loss_library;
 }
 
+// Tensor-parallel ranks of one expert.
+constexpr std::int64_t expert_tp(const ParallelPlan& plan) { return plan.etp == 0 ? plan.tp : plan.etp; }
+// Whether several ranks hold the same weights. Context-parallel ranks do, too. Experts may have replicas where layers
+// without experts have none: ranks of their tensor-parallel group, where an expert is split over fewer. Of plans whose
+// degrees are positive.
+constexpr bool has_replicas(const ParallelPlan& plan) {
+  const std::int64_t all = plan.dp * plan.cp;
+  return all > 1 || all * plan.tp / expert_tp(plan) / plan.ep > 1;
+}
+
 // ZeRO-3 that holds whole weights and sums of gradients from the first to the last pass of a step, as ZeRO-1 does.
 constexpr bool is_whole_in_passes(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && plan.zero_library == ZeroLibrary::kFsdp2 && plan.pp > 1 &&
          plan.passes == Passes::kTraining;
 }
-// ZeRO-2 and 3: each replica keeps a part of the summed gradients, so every backward pass reduces its gradients.
-constexpr bool shards_gradients(const ParallelPlan& plan) {
-  return plan.zero >= ZeroStage::kGradients && !is_whole_in_passes(plan);
-}
-// ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
-constexpr bool shards_weights(const ParallelPlan& plan) {
-  return plan.zero == ZeroStage::kParameters && !is_whole_in_passes(plan);
-}
 // ZeRO-3 whose shards are master weights in fp32, with gradients in fp32.
 constexpr bool has_fp32_shards(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && plan.zero_library != ZeroLibrary::kDefault;
+}
+// Whether ZeRO-2 or 3 runs layer by layer. One replica shares nothing, so that nothing is gathered or reduced, as under
+// ZeRO-1 (DeepSpeed, partition_parameters.py, NoGatherCoalescedHandle). Shards in fp32 are still cast.
+constexpr bool runs_by_layer(const ParallelPlan& plan) {
+  return (has_fp32_shards(plan) || has_replicas(plan)) && !is_whole_in_passes(plan);
+}
+// ZeRO-2 and 3: each replica keeps a part of the summed gradients, so every backward pass reduces its gradients.
+constexpr bool shards_gradients(const ParallelPlan& plan) {
+  return plan.zero >= ZeroStage::kGradients && runs_by_layer(plan);
+}
+// ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
+constexpr bool shards_weights(const ParallelPlan& plan) {
+  return plan.zero == ZeroStage::kParameters && runs_by_layer(plan);
 }
 constexpr bool pads_experts(const ParallelPlan& plan) { return plan.expert_capacity.value > 0; }
 // Tokens of the busiest of the ranks that share a layer's experts over the mean: at most as many times as there are

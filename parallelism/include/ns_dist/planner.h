@@ -56,9 +56,6 @@ OnOneStage on_one_stage(const ParallelPlan& plan);
 
 // What data-parallel ranks do together. Of plans whose degrees are positive.
 //
-// Whether several ranks hold the same weights. Context-parallel ranks do, too. Experts may have replicas where layers
-// without experts have none: ranks of their tensor-parallel group, where an expert is split over fewer.
-bool has_replicas(const ParallelPlan& plan);
 // Whether weights are gathered once a step, after an update, before the first forward passes or beside them
 // (overlap_param_gather); and gradients reduced once, behind the last backward passes or beside them
 // (overlap_grad_reduce).

@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -213,13 +214,21 @@ void visit_fields(Visitor&& visit, T& settings) {
         settings.unfolded);
 }
 
+// Fields that whoever asked named: what follows from other fields does not change them, so advice names them, too. No
+// part of the work: equal scenarios may have been asked for in other words.
+struct NamedFields {
+  std::set<std::string, std::less<>> names;
+  friend bool operator==(const NamedFields&, const NamedFields&) { return true; }
+};
+
 // Everything that decides a forecast, resolved: no names to look up, no defaults left to fill in.
 struct Scenario {
   Model model;
   Cluster cluster;  // its outermost level may stay open (size 0): as many nodes as the plan needs
   ParallelPlan plan;
   Training training;
-  std::string framework;                    // whose defaults the plan and the host have
+  std::string framework;  // whose defaults the plan and the host have
+  NamedFields named;
   std::vector<FieldValues> framework_only;  // what search and advice propose of fields that it has not in full
   Host host;
   NetworkSettings network;

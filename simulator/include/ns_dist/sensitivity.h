@@ -35,11 +35,12 @@ struct Sensitivity {
   bool fits = true;   // into the memory of the GPU
 };
 
-// The step with each part better by `share` (0.01: 1 %): the GPU's clock with its peak rates, its board power (at
-// which clocks are lowered), the bandwidth and the size of its memory, the bandwidth inside nodes and between them, the
-// latency of all links and the host's launches, which become shorter, and how close kernels come to their bounds. The
-// plan stays, so that more memory changes nothing by itself. Largest change first. Errors: those of step_time; a share
-// that is not above -1.
+// The step with each part better by `share` (0.01: 1 %): the GPU's clock with its peak rates, at the same board power
+// (k times the FLOP/s for 1 / k of the energy of a FLOP, so that power lowers clocks by the same share as before), its
+// board power (at which clocks are lowered), the bandwidth and the size of its memory, the bandwidth inside nodes and
+// between them, the latency of all links and the host's launches, which become shorter, and how close kernels come to
+// their bounds. The plan stays, so that more memory changes nothing by itself. Largest change first. Errors: those of
+// step_time; a share that is not above -1.
 Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double share = 0.01);
 
 // The step with each of these changes alone, in their order, and, where there are several that the machine has, with

@@ -230,6 +230,20 @@ TEST(Answers, NotFittingIsAnAnswerWithARemedyThatFits) {
   EXPECT_TRUE(remedied["memory"]["fits"].get<bool>()) << flags;
 }
 
+// 11.81 ms, not 11810 us beside 4.906 ms.
+TEST(Answers, DurationsOfAnExplanationHaveTheirUsualUnit) {
+  const std::string out = answered("explain all_reduce '1 GiB' --gpu h100 --ranks 3").out;
+  EXPECT_THAT(out, HasSubstr(" ms "));
+  EXPECT_THAT(out, Not(ContainsRegex("[0-9]{4,}(\\.[0-9]+)? [um]s")));
+}
+
+// What a framework sets is shown as flags, which can be copied.
+TEST(Answers, FrameworksSetFlags) {
+  const std::string out = run_command("ns-dist list frameworks").out;
+  EXPECT_THAT(out, HasSubstr("--zero 3"));
+  EXPECT_THAT(out, Not(HasSubstr("plan/")));
+}
+
 // Advice is extrapolated from short steps; following it must give what was promised.
 TEST(Answers, AdviceKeepsItsPromise) {
   for (const char* job :

@@ -278,7 +278,7 @@ TEST(BadInput, NoFlagHasAnEmptyValue) {
   }
   constexpr BadInput kInputs[] = {
       {"--csv ''", 2, "--csv: its value is empty; expected FILE"},
-      {"--tp 4 --contention ''", 2, "--contention: its value is empty; expected on\\|off"},
+      {"--tp 4 --contention ''", 2, "--contention: its value is empty; expected on\\|off; what overlaps"},
       {"--csv= --json", 2, "--csv: its value is empty"},
       {"--json=", 2, "--json: its value is empty; expected the flag alone"},
       {"search --gpus '' --tp 8", 2, "--gpus: its value is empty; expected LIST"},

@@ -169,7 +169,14 @@ TEST(SearchCommand, RowsOfATableAreToldApart) {
   EXPECT_THAT(sizes, ::testing::Not(HasSubstr("between nodes"))) << "sizes alone need no column";
 }
 
-// Two dots are a range of numbers, or a folder.
+// Two names of one GPU, or of one model, are one machine.
+TEST(SearchCommand, NamesOfOneMachineAreSearchedOnce) {
+  const json found = searched(
+      "--gpus 8 --gpu h100,h100-sxm-80gb,a100 --tp 8 --micro-batch 1 --model llama3-8b,llama3.1-8b --global-batch 64 "
+      "--recompute full");
+  EXPECT_EQ(found["table"].size(), 2u);
+}
+
 TEST(SearchCommand, EqualSizesAreOne) {
   const std::string job = "--model llama3-8b --tp 8 --pp 1 --cp 1 --global-batch 64 --recompute full --gpus ";
   std::vector<std::int64_t> sizes;
@@ -178,6 +185,7 @@ TEST(SearchCommand, EqualSizesAreOne) {
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{8, 16}));
 }
 
+// Two dots are a range of numbers, or a folder.
 TEST(SearchCommand, FilesOfAFolderAboveAreNoRanges) {
   const ScratchFolder folder;
   std::filesystem::create_directory(folder.path() / "below");
@@ -452,6 +460,21 @@ TEST(SearchCommand, ABudgetNeedsThePriceOfEveryGpu) {
     EXPECT_THAT(result.err, HasSubstr("add \"a100-sxm-80gb\" to \"gpu_hour\"")) << sizes;
     EXPECT_EQ(result.out, "") << sizes;
   }
+}
+
+// Errors of a sweep's file name what the file has, in every line.
+TEST(SearchCommand, MistakesOfASweepNameItsOwnKeys) {
+  const ScratchFolder folder;
+  const auto refused = [&](const char* text) {
+    std::ofstream(folder.path() / "sweep.json") << text;
+    const CommandResult result = run_command("ns-dist search --sweep sweep.json --output o.jsonl", folder.path());
+    EXPECT_EQ(result.code, 1) << text;
+    EXPECT_THAT(result.err, Not(HasSubstr("plan/"))) << text;
+    return result.err;
+  };
+  EXPECT_THAT(refused(R"({"tp": [1, "x", "y"]})"), HasSubstr(R"(sweep.json#/tp: "y" is not)"));
+  EXPECT_THAT(refused(R"({"tp": [1, "x"]})"), HasSubstr(R"(write digits only, as in "tp": 8)"));
+  EXPECT_THAT(refused(R"({"tp": "1..20000", "dp": "1..20000"})"), HasSubstr("write fewer values of --tp"));
 }
 
 // Killed at any byte, a sweep goes on without losing or repeating a row.

@@ -87,8 +87,10 @@ TEST(Footprint, CountsBytesIntoEachLevel) {
   const auto bytes = [&](std::size_t level) {
     return taken.ports[level] * network::link_of(cluster.levels[level], cluster.gpu).bandwidth;
   };
-  EXPECT_NEAR(bytes(0), 2 * 31.0 / 32 * 64e6, 1e-3);
+  // Of 2 x 31 / 32 of the data, a GPU sends 3 / 32 twice through its port, the rest to the others of its node.
+  EXPECT_NEAR(bytes(0), 2 * 28.0 / 32 * 64e6, 1e-3);
   EXPECT_NEAR(bytes(1), 2 * 3.0 / 4 * 64e6 / 8, 1e-3);
+  EXPECT_NEAR(taken.memory_traffic / (B / s), 3 * 2 * 31.0 / 32 * 64e6, 1e-3);
 }
 
 // One copy of a token for each node crosses the network, one for each rank the links in a node.

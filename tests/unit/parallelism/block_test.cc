@@ -343,8 +343,8 @@ TEST(Norms, GradientsAreAddedToTheSums) {
     Model model = llama(1, 512, 8, 8, 1024);
     model.norm = kind;
     model.bias = bias;
-    const ParallelPlan plan{.zero = static_cast<ZeroStage>(zero)};
-    const Block block = attention_block(Shape(model, plan, {1, 1, 128, Precision::kBf16}));
+    const ParallelPlan plan{.dp = 2, .zero = static_cast<ZeroStage>(zero)};
+    const Block block = attention_block(Shape(model, plan, {2, 1, 128, Precision::kBf16}));
     std::size_t count = 0;
     for (const BlockStep& each : block.steps) {
       for (const auto* calls : {&each.input_gradient, &each.weight_gradient}) {

@@ -55,6 +55,24 @@ TEST(Memory, StatesOfAParameter) {
   EXPECT_NEAR(states(), 2 + 4 + 2 + 12.0 / 8, 1e-9);
 }
 
+// One replica shares with nobody: it gathers and reduces nothing, holds no buffers for that, and runs the kernels of
+// ZeRO-1. PyTorch's fp32 weights are cast layer by layer all the same.
+TEST(Memory, OneReplicaSharesNothing) {
+  const Model model = gpt(24, 2048, 16);
+  const Training training{64, 1, 2048, Precision::kBf16};
+  for (const std::int64_t ranks : {1, 2}) {  // replicas
+    const auto answer = [&](ZeroStage zero, ZeroLibrary library = ZeroLibrary::kDefault) {
+      const ParallelPlan plan{.tp = 2, .dp = ranks, .zero = zero, .zero_library = library, .sequence_parallel = true};
+      return std::pair(memory_budget(model, plan, training)->peak() / B,
+                       plan_step(model, plan, training)->node_count());
+    };
+    const auto first = answer(ZeroStage::kOptimizer);
+    EXPECT_EQ(answer(ZeroStage::kGradients) == first, ranks == 1);
+    EXPECT_EQ(answer(ZeroStage::kParameters) == first, ranks == 1);
+    EXPECT_NE(answer(ZeroStage::kParameters, ZeroLibrary::kFsdp), first);
+  }
+}
+
 // Operands of 8-bit products, plain and transposed, a byte each: beside the weights, or instead of them.
 TEST(Memory, EightBitOperandsStandTwice) {
   const Model model = llama(2, 512, 8, 8, 1024);

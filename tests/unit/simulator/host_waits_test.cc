@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <string_view>
 #include <variant>
 
+#include "ns_dist/catalog.h"
+#include "ns_dist/session.h"
 #include "ns_dist/training_clock.h"
 
 namespace ns_dist {
@@ -100,6 +103,23 @@ TEST(HostWaits, RanksThatMeetWaitForTheSlowestHost) {
   // An expert's product is a part of a launch.
   EXPECT_NEAR(OneFragment().kernel({}, 16).collective({}, 8).wait(kHost, 0.2),
               250 * (1 + 0.2 * std::sqrt(1.0 / 5) * 1.42360), kNear);
+}
+
+// Kernels that lose SMs or memory bandwidth to collectives beside them take longer, and hide as many launches more: the
+// step is what the host takes, as it is without sharing. Where no launch takes time, the kernels are what takes longer.
+TEST(HostWaits, KernelsThatAreSlowedDownHideMoreLaunches) {
+  const auto slowdown = [](std::string_view field, std::string_view text) {
+    const auto step = [&](bool shares) {
+      ScenarioSpec spec;
+      spec.set("model", "gpt3-13b").set("plan/tp", 8).set("plan/overlap_tp", true).set("training/global_batch", 4);
+      spec.set("network/contention", shares).set("network/compute_slowdown", shares).set(field, text);
+      const Scenario scenario = *resolve(spec, Catalog::standard());
+      return *step_time(scenario, *Session::make(scenario));
+    };
+    return step(true) / step(false) - 1;
+  };
+  EXPECT_GT(slowdown("host/cuda_graphs", "on"), 0.03);
+  EXPECT_NEAR(slowdown("host/launch_cost", "500 us"), 0, 1e-6);
 }
 
 }  // namespace

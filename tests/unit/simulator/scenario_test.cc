@@ -350,11 +350,15 @@ TEST(Resolve, AdviceCanBeAddedToAPlan) {
   ScenarioSpec chunks;
   chunks.set("model", "bloom-7b1").set("machine/gpu", "h800").set("plan/pp", 2).set("plan/dp", 8);
   chunks.set("training/global_batch", 16).set("framework", "torchtitan").set("training/dtype", "fp8");
+  // Whoever sets the overlap of messages, or sequence parallelism, does not leave it to the schedule or to tp.
+  ScenarioSpec named;
+  named.set("model", "llama3-70b").set("plan/tp", 8).set("plan/pp", 8).set("plan/dp", 2);
+  named.set("training/global_batch", 128).set("plan/overlap_p2p", false);
   // DeepEP needs experts that are not divided.
   experts.set("model", "deepseek-v2-lite").set("plan/tp", 2).set("plan/dp", 16).set("plan/ep", 16);
   experts.set("training/global_batch", 256);
-  for (const auto& [spec, field] :
-       {std::pair(dense, "plan/vpp"), std::pair(experts, "plan/expert_dispatch"), std::pair(chunks, "plan/vpp")}) {
+  for (const auto& [spec, field] : {std::pair(dense, "plan/vpp"), std::pair(experts, "plan/expert_dispatch"),
+                                    std::pair(chunks, "plan/vpp"), std::pair(named, "plan/overlap_p2p")}) {
     const auto report = simulate(resolved(spec));
     ASSERT_TRUE(report) << to_text(report.error());
     int changes = 0;
@@ -379,6 +383,21 @@ TEST(Resolve, ARemedySaysWhatTheFrameworkSetsOtherwise) {
   ScenarioSpec spec;
   spec.set("model", "qwen3-235b-a22b").set("machine/gpu", "gb200").set("framework", "deepspeed").set("plan/dp", 4);
   spec.set("plan/etp", 1).set("plan/zero", "0").set("training/global_batch", 4).set("training/sequence", 1024);
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  ASSERT_TRUE(report->remedy);
+  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
+  const auto again = simulate(resolved(spec));
+  ASSERT_TRUE(again) << to_text(again.error());
+  EXPECT_TRUE(again->fits);
+  EXPECT_EQ(again->memory.peak(), report->remedy->peak);
+}
+
+// Whoever sets sequence parallelism does not leave it to tp: a remedy says what it needs.
+TEST(Resolve, ARemedySaysWhatWasNamedOtherwise) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-70b").set("plan/dp", 8).set("training/global_batch", 64);
+  spec.set("plan/sequence_parallel", false);
   const auto report = simulate(resolved(spec));
   ASSERT_TRUE(report) << to_text(report.error());
   ASSERT_TRUE(report->remedy);

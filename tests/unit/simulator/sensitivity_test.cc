@@ -106,6 +106,31 @@ TEST(WhatIf, AbsentPartsChangeNothing) {
   EXPECT_LT(both->back().step, (*both)[1].step);
 }
 
+// Twice the FLOP/s at half of the energy of each: power limits the clock as much as before, so that a step of products
+// alone takes half of its time, and a little more for what memory decides. Of GPUs whose power is modeled otherwise:
+// with HBM and with GDDR, of both vendors.
+TEST(WhatIf, TwiceTheFlopsIsNearlyTwiceAsFast) {
+  for (const char* gpu : {"h100", "a100", "b200", "mi300x", "l40s"}) {
+    const Scenario products = scenario({{"machine/gpu", gpu},
+                                        {"plan/tp", "1"},
+                                        {"plan/pp", "1"},
+                                        {"plan/dp", "1"},
+                                        {"training/micro_batch", "4"},
+                                        {"host/cuda_graphs", "on"}});
+    EXPECT_EQ(changed(products, "flops x1").change, 0) << gpu;
+    const double twice = changed(products, "flops x2").change;
+    EXPECT_GT(twice, -0.5) << gpu;
+    EXPECT_LT(twice, -0.42) << gpu;
+    const double little = changed(products, "flops x1.01").change;
+    EXPECT_GT(little, -0.01) << gpu;
+    EXPECT_LT(little, -0.0085) << gpu;
+    // More power helps as much as before, but for the larger share that memory has of a shorter step.
+    EXPECT_NEAR(changed(products, "flops x2, board-power x1.1").step / changed(products, "flops x2").step,
+                changed(products, "board-power x1.1").step / step_of(products), 0.015)
+        << gpu;
+  }
+}
+
 TEST(WhatIf, MemoryChangesWhatFitsAlone) {
   const Sensitivity same = changed(scenario(), "memory x1"), little = changed(scenario(), "memory x0.1");
   EXPECT_EQ(same.change, 0);

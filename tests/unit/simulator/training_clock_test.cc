@@ -31,6 +31,10 @@ TEST(TrainingClock, ProductsRunAtTheClockThatPowerLeaves) {
   EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), true, 1).factor(kProduct), 1);
   // FP32 products are no tensor cores' work.
   EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor({Gemm{}, DType::kFp32}), 1);
+  Gpu saving = gpu("h100-sxm-80gb");  // twice the rate for the same power
+  for (const DType dtype : kAllDTypes) saving.tensor[dtype] = 2 * saving.tensor[dtype];
+  saving.flop_energy = 0.5;
+  EXPECT_EQ(training_slowdown(saving), training_slowdown(gpu("h100-sxm-80gb")));
   Gpu unknown = gpu("h100-sxm-80gb");
   unknown.board_power = {};
   EXPECT_EQ(TrainingClock(unknown, false, 1).factor(kProduct), 1);
