@@ -254,6 +254,19 @@ std::string machine_text(const Cluster& cluster) {
   return fmt::format("{} node{} x {} GPUs = {} GPUs", gpus / node, gpus == node ? "" : "s", node, gpus);
 }
 
+// Machines near `cluster` that whole replicas of `each` GPUs fill: with other nodes, or with fewer GPUs of each, which
+// tensor-parallel groups do not leave.
+std::string machines_of(std::int64_t each, std::int64_t tp, const Cluster& cluster) {
+  const std::int64_t node = cluster.gpus_per_node(), nodes = cluster.gpu_count() / node;
+  const std::int64_t step = each / std::gcd(each, node);  // nodes
+  std::string text = fmt::format("machine/nodes={}", std::max<std::int64_t>(1, nodes / step) * step);
+  for (std::int64_t fewer = node - 1; 2 * fewer > node; --fewer) {
+    if (fewer % tp == 0 && nodes * fewer % each == 0)
+      return fmt::format("{}, or machine/gpus_per_node={}", text, fewer);
+  }
+  return text;
+}
+
 // Makes dp fill a machine of known size. Errors: the reason why it cannot.
 Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) {
   if (gpus_of(cluster) > static_cast<double>(kMostRanks)) {
@@ -275,14 +288,13 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
   const std::string product = fmt::format("tp {} x cp {} x pp {}", plan.tp, plan.cp, plan.pp);
   const std::int64_t node = cluster.gpus_per_node();
   if (!dp_is_given) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)),
-                 "machine/nodes",
-                 "whole replicas of the model on every GPU",
-                 each % node == 0 ? fmt::format("write machine/nodes={}, or degrees whose product divides {}",
-                                                std::max<std::int64_t>(1, gpus / each) * each / node, gpus)
-                                  : fmt::format("write degrees whose product divides {}", gpus),
-                 {}});
+    return fail(
+        {ErrorCode::kInfeasible,
+         fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)),
+         "machine/nodes",
+         "whole replicas of the model on every GPU",
+         fmt::format("write {}, or degrees whose product divides {}", machines_of(each, plan.tp, cluster), gpus),
+         {}});
   }
   NS_TRY(const std::int64_t ranks, rank_count(plan));
   if (ranks == gpus) return {};

@@ -114,6 +114,8 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--tp 8 --pp 16 --dp 7 --nodes 128 --gpus-per-node 8", 1,
        "tp 8 x cp 1 x pp 16 x dp 7 = 896 ranks, but 128 nodes x 8 GPUs = 1024 GPUs.*--dp 8.*--nodes 112"},
       {"--tp 8 --pp 12 --nodes 128", 1, "= 96 does not divide 128 nodes x 8 GPUs.*--nodes 120"},
+      {"--gpu gb200 --tp 8 --pp 16 --nodes 100", 1,
+       "divide 100 nodes x 72 GPUs.*--nodes 96, or --gpus-per-node 64, or"},
       {"--nodes 999999999", 1, "at most 10000000 GPUs"},
       {"--tp 8 --pp 16 --dp 5", 1, "--global-batch: 1536 sequences are not divisible.*1535 or --global-batch 1540"},
       {"--tp 8 --pp 16 --dp 8 --micro-batch 5", 1, "--global-batch.*not divisible"},
