@@ -119,4 +119,17 @@ Result<std::vector<LayerRange>> divide_layers(const Model& model, const Parallel
   return divide_layers(model, plan, schedule->seats({plan.pp, 1, plan.vpp}));
 }
 
+std::optional<LastStage> last_stage(const Model& model, const ParallelPlan& plan) {
+  const auto ranges = divide_layers(model, plan);
+  if (!ranges) return std::nullopt;
+  const std::vector<Seat> seats = traits_of(plan).seats({plan.pp, 1, plan.vpp})[0];
+  LastStage last;
+  for (std::size_t i = 0; i < seats.size(); ++i) {
+    if (seats[i].stage != seats.back().stage) continue;
+    last.layers += (*ranges)[i].count;
+    ++last.chunks;
+  }
+  return last;
+}
+
 }  // namespace ns_dist

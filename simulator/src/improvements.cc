@@ -7,6 +7,7 @@
 
 #include "advice.h"
 #include "costs.h"
+#include "ns_dist/layer_division.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -75,6 +76,29 @@ std::vector<Candidate> pipelines(const Scenario& from) {
     // A schedule that the user named does not give way to a number of chunks.
     if (plan.schedule != candidate.plan.schedule) candidate.set.push_back({"plan/schedule", candidate.plan.schedule});
     found.push_back(std::move(candidate));
+  }
+  return found;
+}
+
+// The loss, with the logits and what predicts further tokens, is as much as some layers: a stage that has fewer of them
+// keeps the others from waiting.
+std::vector<Candidate> divisions(const Scenario& from) {
+  std::vector<Candidate> found;
+  const ParallelPlan& plan = from.plan;
+  if (plan.pp == 1) return found;
+  const auto last = last_stage(from.model, plan);
+  if (!last) return found;
+  constexpr std::int64_t kMostFewer = 6;
+  for (std::int64_t fewer = 1; fewer <= kMostFewer && last->layers - fewer >= last->chunks; ++fewer) {
+    ParallelPlan changed = plan;
+    changed.last_stage_layers = last->layers - fewer;
+    changed.account_loss = false;
+    found.push_back(with_plan(from, "give the stage of the loss fewer layers", changed));
+  }
+  if (plan.first_stage_layers == 0 && plan.last_stage_layers == 0) {
+    ParallelPlan changed = plan;
+    changed.account_embedding = changed.account_loss = true;
+    if (changed != plan) found.push_back(with_plan(from, "count the embedding and the loss as layers", changed));
   }
   return found;
 }
@@ -226,7 +250,7 @@ std::vector<Candidate> degrees(const Scenario& from) {
 
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&) = {
-    pipelines, microbatches, recomputations, overlaps, exchanges, contexts, launches, kernels, degrees};
+    pipelines, divisions, microbatches, recomputations, overlaps, exchanges, contexts, launches, kernels, degrees};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

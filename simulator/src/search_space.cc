@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "scenario_fields.h"
@@ -15,6 +18,7 @@ namespace ns_dist {
 namespace {
 
 using Texts = std::vector<std::string>;
+using Common = SearchSpace::Contents::Common;
 
 // The choices that help shows, as in "none|selective|full", without what may follow them, as in "full[:LAYERS]";
 // nothing where it shows a placeholder, as in "N".
@@ -44,7 +48,8 @@ Texts divisors(std::int64_t whole, std::int64_t most, const Use& use) {
 // ---- What a search varies when nothing is said: values by field. `scenario` has the fields that come before. ----
 
 // Within a node: a fabric between nodes is an order of magnitude slower, and no published run goes beyond.
-Texts tensor_parallel(const Scenario& scenario, std::int64_t gpus) {
+Texts tensor_parallel(const Scenario& scenario, const Common& all_plans) {
+  const std::int64_t gpus = all_plans.gpus;
   const Model& model = scenario.model;
   return divisors(gpus, std::min(model.heads, scenario.cluster.gpus_per_node()), [&](std::int64_t tp) {
     return model.heads % tp == 0 && (model.mla || model.kv_heads % tp == 0 || tp % model.kv_heads == 0);
@@ -53,7 +58,8 @@ Texts tensor_parallel(const Scenario& scenario, std::int64_t gpus) {
 
 // A rank has two pieces of each sequence, for causal balance. A piece is not smaller than the 128 queries of a tile of
 // attention (Dao 2023, arXiv 2307.08691, s.3.3): beyond, ranks only exchange more.
-Texts context_parallel(const Scenario& scenario, std::int64_t gpus) {
+Texts context_parallel(const Scenario& scenario, const Common& all_plans) {
+  const std::int64_t gpus = all_plans.gpus;
   constexpr std::int64_t kTile = 128;
   const std::int64_t left = gpus / scenario.plan.tp, sequence = scenario.training.sequence;
   if (gpus % scenario.plan.tp != 0) return {"1"};
@@ -61,24 +67,26 @@ Texts context_parallel(const Scenario& scenario, std::int64_t gpus) {
                   [&](std::int64_t cp) { return cp == 1 || sequence % (2 * cp) == 0; });
 }
 
-Texts pipeline_stages(const Scenario& scenario, std::int64_t gpus) {
+Texts pipeline_stages(const Scenario& scenario, const Common& all_plans) {
+  const std::int64_t gpus = all_plans.gpus;
   const std::int64_t others = scenario.plan.tp * scenario.plan.cp;
   if (gpus % others != 0) return {};
   return divisors(gpus / others, scenario.model.layers, [](std::int64_t) { return true; });
 }
 
-Texts replicas(const Scenario& scenario, std::int64_t gpus) {
+Texts replicas(const Scenario& scenario, const Common& all_plans) {
+  const std::int64_t gpus = all_plans.gpus;
   const ParallelPlan& plan = scenario.plan;
   const std::int64_t others = plan.tp * plan.cp * plan.pp;
   return gpus % others == 0 ? Texts{std::to_string(gpus / others)} : Texts{};
 }
 
 // As many as tp (0), or one.
-Texts expert_tensor_parallel(const Scenario& scenario, std::int64_t) {
+Texts expert_tensor_parallel(const Scenario& scenario, const Common&) {
   return scenario.model.moe && scenario.plan.tp > 1 ? Texts{"0", "1"} : Texts{"0"};
 }
 
-Texts expert_parallel(const Scenario& scenario, std::int64_t) {
+Texts expert_parallel(const Scenario& scenario, const Common&) {
   if (!scenario.model.moe) return {"1"};
   const ParallelPlan& plan = scenario.plan;
   const std::int64_t experts = scenario.model.moe->experts;
@@ -86,13 +94,13 @@ Texts expert_parallel(const Scenario& scenario, std::int64_t) {
   return divisors(ranks, experts, [&](std::int64_t ep) { return experts % ep == 0; });
 }
 
-Texts micro_batches(const Scenario& scenario, std::int64_t) {
+Texts micro_batches(const Scenario& scenario, const Common&) {
   const std::int64_t batch = scenario.training.global_batch, dp = scenario.plan.dp;
   if (batch % dp != 0) return {"1"};  // check_plan says why there is none
   return divisors(batch / dp, batch, [](std::int64_t) { return true; });
 }
 
-Texts sequence_parallel(const Scenario& scenario, std::int64_t) {
+Texts sequence_parallel(const Scenario& scenario, const Common&) {
   return scenario.plan.tp > 1 ? Texts{"on", "off"} : Texts{"off"};
 }
 
@@ -102,16 +110,16 @@ bool forward_alone(const Scenario& scenario) { return scenario.plan.passes == Pa
 // What replicas do is nothing where there are none. A level that was listed may hold what check_plan refuses.
 bool may_share(const Scenario& scenario) { return scenario.plan.ep > 0 && has_replicas(scenario.plan); }
 
-Texts zero_stages(const Scenario& scenario, std::int64_t) {
+Texts zero_stages(const Scenario& scenario, const Common&) {
   if (!may_share(scenario)) return {field_text(ParallelPlan().zero)};
   return forward_alone(scenario) ? Texts{"0", "3"} : choices("plan/zero");
 }
 
-Texts recomputations(const Scenario& scenario, std::int64_t) {
+Texts recomputations(const Scenario& scenario, const Common&) {
   return forward_alone(scenario) ? Texts{"none"} : choices("plan/recompute");
 }
 
-Texts schedules(const Scenario& scenario, std::int64_t) {
+Texts schedules(const Scenario& scenario, const Common&) {
   Texts all;
   for (const PipelineSchedule* schedule : pipeline_schedules()) {
     const bool one_stage = schedule->name == ParallelPlan().schedule;
@@ -123,7 +131,7 @@ Texts schedules(const Scenario& scenario, std::int64_t) {
 }
 
 // Chunks with equally many layers; where the layers of a stage are not equally many, any number.
-Texts model_chunks(const Scenario& scenario, std::int64_t) {
+Texts model_chunks(const Scenario& scenario, const Common&) {
   const PipelineSchedule& schedule = traits_of(scenario.plan);
   const std::int64_t layers = scenario.model.layers / scenario.plan.pp;
   const bool even = scenario.model.layers % scenario.plan.pp == 0;
@@ -141,11 +149,39 @@ Texts model_chunks(const Scenario& scenario, std::int64_t) {
   return all;
 }
 
-Texts grad_reduce_overlap(const Scenario& scenario, std::int64_t) {
+// What lies behind the last layer, in layers: by FLOPs.
+std::int64_t loss_in_layers(const Model& model, const Training& training) {
+  ParallelPlan whole;
+  const Flops all = step_flops(model, whole, training).model;
+  const double further = training.mtp ? static_cast<double>(model.prediction_layers) : 0;
+  const double tokens = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
+  constexpr double kPasses = 6;  // FLOP a weight and token, forward and backward
+  const Flops losses = kPasses * (1 + further) * tokens * static_cast<double>(model.hidden) *
+                       static_cast<double>(model.vocabulary) * units::FLOP;
+  const Flops layer = (all - losses) / (static_cast<double>(model.layers) + further);
+  return std::llround(losses / layer + further);
+}
+
+// Where the loss takes as long as two layers and more, its stage may have as many layers less.
+Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
+  const ParallelPlan& plan = scenario.plan;
+  Texts all = {"0"};
+  const bool divided = plan.first_stage_layers > 0 || plan.account_embedding || plan.account_loss;
+  if (plan.pp == 1 || all_plans.loss_layers < 2 || divided) return all;
+  ParallelPlan even = plan;
+  even.last_stage_layers = 0;
+  const std::optional<LastStage> last = last_stage(scenario.model, even);
+  if (!last) return all;
+  const std::int64_t fewer = std::max(last->chunks, last->layers - all_plans.loss_layers);
+  if (fewer < last->layers) all.push_back(std::to_string(fewer));
+  return all;
+}
+
+Texts grad_reduce_overlap(const Scenario& scenario, const Common&) {
   return may_share(scenario) && reduces_beside_passes(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
 }
 
-Texts param_gather_overlap(const Scenario& scenario, std::int64_t) {
+Texts param_gather_overlap(const Scenario& scenario, const Common&) {
   return may_share(scenario) && gathers_weights_once(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
 }
 
@@ -180,7 +216,7 @@ void set_recompute(Scenario& scenario, std::string_view text) {
 enum class Changes { kKernels, kMemory, kDataParallel };
 struct Searched {
   std::string_view field;
-  Texts (*values)(const Scenario&, std::int64_t gpus);
+  Texts (*values)(const Scenario&, const Common&);
   void (*set)(Scenario&, std::string_view text);
   Changes changes;
   std::array<std::string_view, 8> needs = {};  // the fields before it that `values` reads
@@ -214,6 +250,12 @@ constexpr Searched kSearched[] = {
     {"plan/recompute", recomputations, set_recompute, Changes::kKernels},
     {"plan/schedule", schedules, set_plan<&ParallelPlan::schedule>, Changes::kMemory, {"plan/pp", "plan/ep"}},
     {"plan/vpp", model_chunks, set_plan<&ParallelPlan::vpp>, Changes::kMemory, {"plan/pp", "plan/schedule"}},
+    {"plan/last_stage_layers",
+     last_stage_sizes,
+     set_plan<&ParallelPlan::last_stage_layers>,
+     Changes::kMemory,
+     {"plan/pp", "plan/schedule", "plan/vpp", "plan/first_stage_layers", "plan/account_embedding", "plan/account_loss",
+      "training/mtp"}},
     {"plan/overlap_grad_reduce",
      grad_reduce_overlap,
      set_plan<&ParallelPlan::overlap_grad_reduce>,
@@ -275,7 +317,7 @@ Result<void> check_size(SearchSpace::Contents& space) {
                  {}});
   }
   if (plans == 0) {
-    return fail(no_product("plan/tp, plan/cp, plan/pp, plan/dp", space.gpus));
+    return fail(no_product("plan/tp, plan/cp, plan/pp, plan/dp", space.common.gpus));
   }
   space.size = static_cast<std::uint64_t>(plans);
   return {};
@@ -389,7 +431,7 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
 
 std::vector<std::string> SearchSpace::Contents::values(const Level& level, const Scenario& scenario) const {
   if (!level.given.empty()) return level.given;
-  Texts all = level.free(scenario, gpus), offered;
+  Texts all = level.free(scenario, common), offered;
   if (scenario.framework_only.empty()) return all;
   for (const std::string& text : all) {
     if (framework_has(scenario, level.field, text)) offered.push_back(text);
@@ -406,7 +448,7 @@ bool SearchSpace::Contents::set(Scenario& scenario, const Level& level, const st
   }
   if (level.field != "plan/dp") return true;
   const auto ranks = rank_count(scenario.plan);
-  return ranks && *ranks == gpus;
+  return ranks && *ranks == common.gpus;
 }
 
 double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const {
@@ -482,7 +524,8 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     request.fixed.set("machine/nodes", nodes);
   }
   NS_TRY(space->base, resolve(spec, catalog, request.from.get()));
-  NS_TRY(space->gpus, rank_count(space->base.plan));
+  NS_TRY(space->common.gpus, rank_count(space->base.plan));
+  space->common.loss_layers = loss_in_layers(space->base.model, space->base.training);
   for (const Assignment& assignment : request.fixed.assignments) {
     if (!assignment.field.starts_with("stragglers/")) continue;
     NS_TRY_VOID(assign(space->base, assignment));
@@ -530,9 +573,9 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
       const bool given = !level.given.empty();
       std::erase_if(level.given, [&](const std::string& text) {
         const auto degree = read_whole_number(text, 1, kMostOfAField);
-        return !degree || space->gpus % *degree != 0;
+        return !degree || space->common.gpus % *degree != 0;
       });
-      if (given && level.given.empty()) return fail(no_product(searched.field, space->gpus));
+      if (given && level.given.empty()) return fail(no_product(searched.field, space->common.gpus));
     }
     if (level.given.empty() || searched.field == "plan/dp") {
       for (Contents::Level& before : space->levels) {
@@ -559,7 +602,7 @@ SearchSpace& SearchSpace::operator=(SearchSpace&&) noexcept = default;
 
 const Scenario& SearchSpace::base() const { return contents_->base; }
 const Scenario* SearchSpace::from() const { return contents_->from.get(); }
-std::int64_t SearchSpace::gpus() const { return contents_->gpus; }
+std::int64_t SearchSpace::gpus() const { return contents_->common.gpus; }
 std::uint64_t SearchSpace::size() const { return contents_->size; }
 
 void SearchSpace::for_each(const std::function<bool(const Scenario&)>& visit) const {

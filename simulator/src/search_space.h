@@ -15,16 +15,21 @@ namespace ns_dist {
 
 class SearchSpace::Contents {
  public:
+  // What all plans have in common, and values depend on.
+  struct Common {
+    std::int64_t gpus = 0;
+    std::int64_t loss_layers = 0;  // that take as long as what follows the last one: the loss, further predictions
+  };
   struct Level {
     std::string field;
     std::vector<std::string> given;  // values of the request; empty: `free`
-    std::vector<std::string> (*free)(const Scenario&, std::int64_t gpus) = nullptr;
+    std::vector<std::string> (*free)(const Scenario&, const Common&) = nullptr;
     void (*set)(Scenario&, std::string_view text) = nullptr;  // of texts that can be read; null: as any field is set
     bool is_read = false;                                     // values of a later level depend on it
   };
 
   Scenario base;
-  std::int64_t gpus = 0;
+  Common common;
   std::vector<Level> levels;
   std::size_t groups = 0;         // levels that decide the kernels
   std::size_t budgets = 0;        // and those that decide what a stage holds

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "ns_dist/model.h"
@@ -26,5 +27,11 @@ struct LayerRange {
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats);
 // Of the plan's own schedule. Errors: an unknown schedule, too.
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan);
+
+// The stage with the loss: its layers, and over how many chunks they are divided. Nothing where layers cannot be.
+struct LastStage {
+  std::int64_t layers = 0, chunks = 0;
+};
+std::optional<LastStage> last_stage(const Model& model, const ParallelPlan& plan);
 
 }  // namespace ns_dist

@@ -89,6 +89,19 @@ TEST(LayerDivision, TwoDirectionsHoldTheSameLayers) {
   EXPECT_THAT(counts(10, with_stages(4, 2), mirrored_seats({4, 2, 2})), ElementsAre(3, 3, 2, 2));
 }
 
+TEST(LayerDivision, TheLastStageIsThatOfTheLoss) {
+  const auto last = [](std::int64_t layers, std::int64_t vpp, const char* schedule) {
+    ParallelPlan plan = with_stages(4, vpp);
+    plan.schedule = schedule;
+    const auto found = last_stage(with_layers(layers), plan);
+    return found ? std::pair(found->layers, found->chunks) : std::pair(std::int64_t{0}, std::int64_t{0});
+  };
+  EXPECT_EQ(last(10, 1, "1f1b"), std::pair(std::int64_t{2}, std::int64_t{1}));
+  EXPECT_EQ(last(17, 2, "interleaved"), std::pair(std::int64_t{4}, std::int64_t{2}));
+  EXPECT_EQ(last(9, 2, "zb-v"), std::pair(std::int64_t{3}, std::int64_t{2})) << "it holds the embedding, too";
+  EXPECT_EQ(last(3, 1, "1f1b"), std::pair(std::int64_t{0}, std::int64_t{0}));
+}
+
 TEST(LayerDivision, EveryPartNeedsALayer) {
   const ParallelPlan plan = with_stages(8, 2);
   EXPECT_THAT(mistake(12, plan, around(plan)), HasSubstr("plan/pp=6"));

@@ -83,6 +83,29 @@ TEST(SearchSpace, PlansUseEveryGpuAndAreCounted) {
   EXPECT_EQ(found->gpus(), 16);
 }
 
+// Llama 3 8B's logits are 6 x 4,096 x 128,256 FLOP a token, 2.3 of its layers: of 8 layers its last stage may have 6. A
+// loss of one layer is not worth another division (GPT-3's).
+TEST(SearchSpace, AStageWithALongLossMayHaveFewerLayers) {
+  const auto sizes = [](const SearchRequest& asked) {
+    std::map<std::int64_t, std::set<std::int64_t>> of_stages;
+    space(asked)->for_each([&](const Scenario& scenario) {
+      of_stages[scenario.plan.pp].insert(scenario.plan.last_stage_layers);
+      return true;
+    });
+    return of_stages;
+  };
+  const std::set<std::int64_t> even = {0}, fewer = {0, 6};
+  SearchRequest llama = request(8, "llama3-8b");
+  llama.fixed.set("plan/schedule", "1f1b").set("plan/recompute", "none").set("plan/tp", 1);
+  EXPECT_EQ(sizes(llama)[1], even);
+  EXPECT_EQ(sizes(llama)[4], fewer);
+  llama.fixed.set("plan/account_loss", "on");
+  EXPECT_EQ(sizes(llama)[4], even) << "the user has another rule";
+  SearchRequest gpt = request(8, "gpt3-6.7b");
+  gpt.fixed.set("plan/schedule", "1f1b").set("plan/recompute", "none").set("plan/tp", 1);
+  EXPECT_EQ(sizes(gpt)[4], even);
+}
+
 TEST(SearchSpace, WhatIsGivenIsNotVaried) {
   SearchRequest some = request(16);
   some.fixed.set("plan/tp", 2).set("plan/schedule", "1f1b").set("training/micro_batch", 1);

@@ -349,6 +349,31 @@ TEST(Simulate, AdvisesOverlapWhereverRanksHoldTheSameWeights) {
   EXPECT_THAT(advised(), AllOf(Not(Contains("plan/overlap_grad_reduce")), Not(Contains("plan/overlap_param_gather"))));
 }
 
+// DeepSeek-V3 predicts a second token: behind its last layer are one more layer and twice the logits. Of 61 layers the
+// last of 16 stages has 3; with one, no other waits for it.
+TEST(Simulate, AdvisesFewerLayersBesideALongLoss) {
+  Scenario scenario = *resolve(ScenarioSpec()
+                                   .set("model", "deepseek-v3")
+                                   .set("machine/gpu", "b200")
+                                   .set("plan/pp", 16)
+                                   .set("plan/dp", 16)
+                                   .set("plan/ep", 8)
+                                   .set("training/mtp", "on")
+                                   .set("training/global_batch", 512)
+                                   .set("training/sequence", 4096),
+                               Catalog::standard());
+  const Session session = Session::make(scenario).value();
+  const auto prediction = predict(scenario, session);
+  ASSERT_TRUE(prediction) << to_text(prediction.error());
+  bool advised = false;
+  for (const Improvement& each : advise(scenario, *prediction, session)) {
+    if (each.set != std::vector<Assignment>{{"plan/last_stage_layers", "1"}}) continue;
+    advised = true;
+    EXPECT_GT(each.saves / prediction->step, 0.15);
+  }
+  EXPECT_TRUE(advised);
+}
+
 TEST(Simulate, LimitsTellWhatACauseCosts) {
   Scenario scenario = small_scenario();
   scenario.plan.tp = 2;
