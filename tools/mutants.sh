@@ -224,6 +224,8 @@ a slow rank is as fast as all|simulator/src/costs.cc|s@? stragglers.slow_factor 
 products in training run at the burst clock|simulator/src/training_clock.cc|s@return is_product(op) \&\& op.dtype != DType::kFp32 ? load : 1;@return is_product(op) \&\& op.dtype != DType::kFp32 ? 1 : 1;@|unit_simulator property_simulator
 all storage is one GPU's share|simulator/src/time_to_train.cc|s@value_or(gpus \* kStorageBandwidthPerGpu)@value_or(kStorageBandwidthPerGpu)@|unit_simulator property_simulator
 the interval of a training has no failures|simulator/src/time_to_train.cc|s@report.step_high / report.step \* time.total;@report.step_high / report.step * time.without_failures;@|unit_simulator property_simulator
+the last stage gets one layer less, however long its loss|simulator/src/search_space.cc|s@last->layers - all_plans.loss_layers@last->layers - 1@|unit_simulator property_simulator
+the last stage is that of the embedding|parallelism/src/layer_division.cc|s@seats\[i\].stage != seats.back().stage@seats[i].stage != seats.front().stage@|unit_parallelism property_parallelism
 the busiest stage's network time is the last one's|simulator/src/search.cc|s@most = std::max(most, sum);@most = sum;@|unit_simulator property_simulator
 weights and states fill no memory|simulator/src/host_waits.cc|s@const bool tight = used.total() > kTight \* scenario.cluster.gpu.memory;@const bool tight = used.activations > kTight * scenario.cluster.gpu.memory;@|unit_simulator property_simulator
 hidden collectives are exposed|simulator/src/clocks/fragment_length.h|s@length = std::max(length, stream);@length += duration(index(node.work));@|unit_simulator property_simulator

@@ -425,9 +425,10 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option("--layout", request.layout, "nn, nt, tn, tt of a gemm's operands [nt]")
       ->type_name("LAYOUT")
       ->group(kernels);
-  app.add_option("--library", request.library,
-                 "whose attention (cudnn, flash-2, flash-3, serving, eager), normalization (cudnn, serving, "
-                 "compiled, eager) or cross-entropy (flash-2) [default]")
+  app.add_option(
+         "--library", request.library,
+         "whose attention (cudnn, flash-1, flash-2, flash-3, serving, compiled, eager), normalization (cudnn, serving, "
+         "compiled, eager) or cross-entropy (flash-2) [default]")
       ->type_name("NAME")
       ->group(kernels);
   app.add_option("--value-dim", request.value_dim, "of attention's values [as of its keys]")

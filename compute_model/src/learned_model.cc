@@ -56,8 +56,9 @@ Features in_long_runs(Features burst) {
   return burst;
 }
 
-// Of the interval, in logarithms, where no GPU of this vendor was fitted. Best products of MI300X, MI325X and MI355X
-// that others published are 25, 19 and 0 % slower than forecast.
+// Of the interval, in logarithms, where no GPU of this vendor was fitted. One best product each of MI300X, MI325X and
+// MI355X that others published (S. Bekman, ml-engineering, max-achievable FLOPS) takes 11 and 3 % longer and 6 % less
+// than forecast.
 constexpr double kOtherVendor = 1.7;
 
 }  // namespace
