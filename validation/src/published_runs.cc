@@ -115,10 +115,12 @@ void read_parallel(JsonReader& reader, std::string_view notes, std::int64_t gpus
   const std::int64_t tp = reader.integer("tp", 1, kMost);
   spec.set("plan/tp", tp);
   run.chunks_untold = reader.is_text("vpp");  // "unstated"
-  const std::int64_t pp = reader.integer("pp", 1, kMost), vpp = run.chunks_untold ? 1 : count(reader, "vpp", 1);
+  const std::int64_t pp = reader.integer("pp", 1, kMost, Presence::kRequired, 1),
+                     vpp = run.chunks_untold ? 1 : count(reader, "vpp", 1);
   spec.set("plan/pp", pp);
   if (!reader.is_null("vpp")) spec.set("plan/vpp", vpp);  // where it is not told, a schedule may have its own
-  const std::int64_t dp = reader.integer("dp", 1, kMost), cp = count(reader, "cp", 1), ep = count(reader, "ep", 1);
+  const std::int64_t dp = reader.integer("dp", 1, kMost, Presence::kRequired, 1), cp = count(reader, "cp", 1),
+                     ep = count(reader, "ep", 1);
   spec.set("plan/dp", dp);
   spec.set("plan/cp", cp);
   spec.set("plan/ep", ep);

@@ -370,6 +370,9 @@ std::string too_large_table(const std::map<std::string, Votes>& publications) {
 }
 
 std::string collection_markdown(std::vector<Vote> votes, const std::map<std::string, int>& reasons) {
+  std::string refused;
+  for (const auto& [reason, count] : reasons) refused += fmt::format("not forecast, {}: {}\n", count, reason);
+  if (votes.empty()) return "No run could be forecast.\n" + refused;
   add_baselines(votes);
   std::stable_sort(votes.begin(), votes.end(),
                    [](const Vote& a, const Vote& b) { return std::abs(a.error()) > std::abs(b.error()); });
@@ -386,7 +389,7 @@ std::string collection_markdown(std::vector<Vote> votes, const std::map<std::str
   const std::map<std::string, Votes> publications = by_publication(votes);
   text += error_table(publications, all);
   text += left_out_text(publications);
-  for (const auto& [reason, count] : reasons) text += fmt::format("not forecast, {}: {}\n", count, reason);
+  text += refused;
   text += ranking_table(publications);
   text += memory_table(publications);
   text += too_large_table(publications);

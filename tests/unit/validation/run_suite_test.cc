@@ -426,6 +426,22 @@ TEST(RunCollection, ExpertsLatentAttentionAndLinksAreRead) {
   EXPECT_FALSE(runs[1].memory > Bytes());
 }
 
+// No degree is divided by that a row does not give; where no row can be forecast, no table is shown.
+TEST(RunCollection, RowsWithoutDegreesAreNamed) {
+  const ScratchFolder folder;
+  json rows = json::array();
+  for (const char* degree : {"tp", "pp", "dp"}) {
+    rows.push_back(row());
+    rows.back()["parallel"].erase(degree);
+    rows.push_back(row());
+    rows.back()["parallel"][degree] = 0;
+  }
+  const auto suite = check_run_collection(written(folder, rows), Catalog::built_in(), {}, nullptr);
+  ASSERT_TRUE(suite);
+  EXPECT_EQ(suite->mistakes.size(), 6u);
+  EXPECT_EQ(suite->markdown, "No run could be forecast.\n");
+}
+
 TEST(RunCollection, ASweepIsReadRowByRow) {
   const json sweep = json::parse(R"json({"source": "A sweep", "gpu": "A100-SXM4 (80GB not stated)", "gpus_per_node": 8,
     "common": {"framework": "Megatron-LM", "precision": "fp16 mixed", "schedule": "1f1b", "recompute": "full",
