@@ -160,10 +160,13 @@ class NetworkModel final : public NetworkCost {
     for (const Tier& tier : *call.placement) {
       if (call.link(tier).network()) break;
       inside.ranks = tier.parts * tier.max_members;
-      inside.tiers[inside.tier_count] = tier;
-      inside.tiers[inside.tier_count++].all_parts = tier.parts;
+      inside.tiers[inside.tier_count++] = tier;
     }
     if (inside.tier_count == 0 || inside.tier_count == call.placement->tier_count) return {};
+    for (std::size_t i = 0; i < inside.tier_count; ++i) {
+      Tier& tier = inside.tiers[i];
+      tier.all_parts = (inside.ranks + tier.max_members - 1) / tier.max_members;
+    }
     Call alone = call;
     alone.placement = &inside;
     switch (call.kind) {

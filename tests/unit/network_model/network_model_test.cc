@@ -125,6 +125,26 @@ TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
   EXPECT_LT(apart.latency, 10 * ms);
 }
 
+// The same for a node of two levels, four pairs of GPUs whose transfers over PCIe may go through the host.
+TEST(NetworkModel, WhatStaysInANodeOfPairsIsNotFasterThanThere) {
+  Cluster cluster = test::dgx_a100();
+  cluster.gpu.id = "pairs";
+  cluster.gpu.architecture = "ada";
+  cluster.levels = {{{"bridge", "NVLink", FabricKind::kNvlink, 300 * GB / s, 0.6 * us}, 2, 1, 1},
+                    {{"pcie", "PCIe", FabricKind::kPcie, 32 * GB / s, 1 * us}, 4, 1, 1},
+                    {test::infiniband(10'000), 0, 1, 1}};
+  const auto model = model_of(cluster);
+  for (const auto& [kind, share] :
+       {std::pair(CollectiveKind::kAllToAll, 0.5), std::pair(CollectiveKind::kGather, 0.5),
+        std::pair(CollectiveKind::kBroadcast, 1.0), std::pair(CollectiveKind::kAllGather, 1.0),
+        std::pair(CollectiveKind::kAllReduce, 1.0)}) {
+    const Forecast two = *model->forecast({kind, 64 * MiB, {0, {{16, 1}}}});
+    const Forecast one = *model->forecast({kind, share * 64 * MiB, {0, {{8, 1}}}});
+    EXPECT_EQ(two.latency, one.latency) << name_of(kind);
+    EXPECT_EQ(two.high, one.high) << name_of(kind);
+  }
+}
+
 // Eight GPUs of a rack are measured. Of 72, most hops are NCCL's constants; of 16, one doubling in four.
 TEST(NetworkModel, MoreRanksThanMeasuredAreLessCertain) {
   const auto model = model_of(*Catalog::standard().cluster("gb200-nvl72"));
