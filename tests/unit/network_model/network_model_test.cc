@@ -107,6 +107,20 @@ TEST(NetworkModel, TheIntervalIsThatOfWhatDecides) {
   EXPECT_TRUE(two.extrapolated);
 }
 
+// Where the network decides by little, the node may still be what takes longer: its route is not known here.
+TEST(NetworkModel, TheIntervalHoldsThatOfTheNodeToo) {
+  const auto model = model_of(*Catalog::standard().cluster("rtx-4090-server"));
+  int network = 0;
+  for (double bytes = 1e4; bytes < 1e9; bytes *= 1.3) {
+    const Forecast one = *model->forecast({CollectiveKind::kAllReduce, bytes * B, {0, {{8, 1}}}});
+    const Forecast many = *model->forecast({CollectiveKind::kAllReduce, bytes * B, {0, {{64, 1}}}});
+    EXPECT_GE(many.high, one.high) << bytes;
+    EXPECT_GE(many.low, one.low) << bytes;
+    network += many.latency > one.latency ? 1 : 0;
+  }
+  EXPECT_GT(network, 5);
+}
+
 // The transfers in an L40S server go through its host. What stays in a node takes as long as it does there alone: of an
 // all-to-all, a gather or a scatter the half of two nodes, of a broadcast or a reduction all of it.
 TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
