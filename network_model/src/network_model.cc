@@ -132,8 +132,8 @@ class NetworkModel final : public NetworkCost {
   struct Estimate {
     Choice choice;
     const Corrected* corrected = nullptr;
-    double time = 0;   // corrected, seconds
-    double ranks = 0;  // of the group that it is for
+    double time = 0;              // corrected, seconds
+    double ranks = 0, bytes = 0;  // of the call that it is for
   };
   struct Answer : Estimate {
     Estimate one_node;  // of the same in the largest node alone; without an algorithm inside a node
@@ -195,13 +195,13 @@ class NetworkModel final : public NetworkCost {
       if (!choice.algorithm) continue;
       const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
-      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, call.ranks()};
+      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, call.ranks(), call.bytes};
     }
     return best;
   }
 
   // 90 % interval of what `estimate` takes, seconds, around `latency`.
-  static std::pair<double, double> interval(const Call& call, const Estimate& estimate, double latency) {
+  static std::pair<double, double> interval(const Estimate& estimate, double latency) {
     const Corrected* corrected = estimate.corrected;
     const Cost& cost = estimate.choice.cost;
     // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
@@ -210,7 +210,7 @@ class NetworkModel final : public NetworkCost {
     if (!corrected) return {latency - spread, latency + spread};
     // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
     constexpr double kBetweenMachines = 0.03;
-    const double deviation = call.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
+    const double deviation = estimate.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
     // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
     const double share = corrected->unmeasured(estimate.ranks);
     const double constants = std::log1p(spread / cost.time()) / network::kQuantile;
@@ -228,11 +228,11 @@ class NetworkModel final : public NetworkCost {
     Forecast forecast;
     forecast.latency = latency * units::s;
     forecast.floor = floor * units::s;
-    auto [low, high] = interval(call, decides, latency);
+    auto [low, high] = interval(decides, latency);
     // Both take their time, and each may be the longer one.
     const Estimate& other = &decides == &answer ? answer.one_node : answer;
     if (other.choice.algorithm) {
-      const auto [other_low, other_high] = interval(call, other, other.time);
+      const auto [other_low, other_high] = interval(other, other.time);
       low = std::max(low, other_low);
       high = std::max(high, other_high);
     }

@@ -129,10 +129,12 @@ TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
        {std::pair(CollectiveKind::kAllToAll, 0.5), std::pair(CollectiveKind::kGather, 0.5),
         std::pair(CollectiveKind::kScatter, 0.5), std::pair(CollectiveKind::kBroadcast, 1.0),
         std::pair(CollectiveKind::kReduce, 1.0), std::pair(CollectiveKind::kAllGather, 1.0)}) {
-    const Forecast two = *model->forecast({kind, 64 * MiB, {0, {{16, 1}}}});
-    const Forecast one = *model->forecast({kind, share * 64 * MiB, {0, {{8, 1}}}});
-    EXPECT_EQ(two.latency, one.latency) << name_of(kind);
-    EXPECT_EQ(two.high, one.high) << name_of(kind);
+    for (const double mib : {1.5, 64.0}) {  // half of 1.5 MiB has the interval of short messages
+      const Forecast two = *model->forecast({kind, mib * MiB, {0, {{16, 1}}}});
+      const Forecast one = *model->forecast({kind, share * mib * MiB, {0, {{8, 1}}}});
+      EXPECT_EQ(two.latency, one.latency) << name_of(kind) << mib;
+      EXPECT_EQ(two.high, one.high) << name_of(kind) << mib;
+    }
   }
   // A rank a node has nothing that stays.
   const Forecast apart = *model->forecast({CollectiveKind::kAllToAll, 64 * MiB, {0, {{2, 8}}}});
