@@ -124,7 +124,7 @@ a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc
 a reduction of ASTRA-Sim reads once|network_model/src/astra_formulas.cc|s@return 3 \* truncated@return 2 * truncated@|unit_network_model property_network_model
 a size counts as often as it was measured|network_model/src/learn/network_fit.cc|s@const double weight = 1 / rows_of_size\[point.bytes\];@const double weight = 1;@|unit_network_model property_network_model
 peers of a rank are served one by one|network_model/src/algorithms/direct.cc|s@(result.steps - 1) / kPeersAtOnce@(result.steps - 1) / std::min(1.0, kPeersAtOnce)@|unit_network_model property_network_model
-a rank sends itself its own part|network_model/src/algorithms/direct.cc|s@link.network() ? ranks - members_below : reach - members_below@link.network() ? ranks - 0 * members_below : reach@|unit_network_model property_network_model
+a rank sends itself its own part|network_model/src/algorithms/direct.cc|s@link.network() ? ranks - beside : reach - beside@link.network() ? ranks - 0 * beside : reach@|unit_network_model property_network_model
 a tree of two nodes carries its bytes twice|network_model/src/algorithms/nvls_tree.cc|s@tier.parts == 2 ? 1 : 2@tier.parts == 2 ? 2 : 2@|unit_network_model property_network_model
 collnet moves the data of a node once|network_model/src/algorithms/collnet.cc|s@2 \* (parts - 1) / parts \* call.bytes / call.bandwidth(tier)@(parts - 1) / parts * call.bytes / call.bandwidth(tier)@|unit_network_model property_network_model
 halves do not get smaller|network_model/src/algorithms/halving_doubling.cc|s@piece /= parts;@piece /= 1;@|unit_network_model property_network_model

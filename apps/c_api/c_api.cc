@@ -128,7 +128,7 @@ struct ns_dist_session {
 
   Result<Forecast> kernel(const Operator& op, std::int64_t ranks, bool burst) {
     NS_TRY_VOID(check_open());
-    if (ranks < 0) return wrong(fmt::format("{} ranks", ranks), "ranks", "0, or a positive number");
+    NS_TRY_VOID(check_ranks(ranks));
     if (burst) {
       NS_TRY(const ComputeCost* kernels, burst_kernels());
       return kernels->forecast(op);
@@ -192,6 +192,7 @@ struct ns_dist_session {
   };
   Result<Answer> node(const ns_dist_node& asked) {
     NS_TRY_VOID(check_open());
+    NS_TRY_VOID(check_ranks(asked.ranks));
     NS_TRY(const std::vector<Assignment> attributes, read_list(asked.attributes, "num_ops=1000000"));
     std::string key = fmt::format("{}", asked.ranks);
     for (const Assignment& each : attributes) key += fmt::format("\n{}={}", each.field, each.text);
@@ -224,6 +225,11 @@ struct ns_dist_session {
   Result<void> check_open() const {
     if (models_) return {};
     return wrong("the session was not opened", "ns_dist_open", "a session for which it returned NS_DIST_OK");
+  }
+
+  static Result<void> check_ranks(std::int64_t ranks) {
+    if (ranks >= 0) return {};
+    return wrong(fmt::format("{} ranks", ranks), "ranks", "0, or a positive number");
   }
 
   Answer forecast_node(const ns_dist_node& asked, const std::vector<Assignment>& attributes) {

@@ -379,17 +379,18 @@ class Replay {
 
   // All have come: when does each one end?
   void price(const Group& group, const Group::Meeting& meeting, const Node& node) {
-    times_.assign(group.sorted.size(), 0);
+    times_.assign(group.listed.size(), 0);
     const std::uint64_t base = at(meeting.arrived.front().rank, meeting.arrived.front().node).start;  // the earliest
+    const auto time_of = [&](Rank rank) -> std::int64_t& { return times_[group.turn[*group.place_of(rank)]]; };
     for (const Arrival& arrival : meeting.arrived) {
-      times_[*group.place_of(arrival.rank)] = static_cast<std::int64_t>(at(arrival.rank, arrival.node).start - base);
+      time_of(arrival.rank) = static_cast<std::int64_t>(at(arrival.rank, arrival.node).start - base);
     }
     const Result<void> priced =
-        options_.network.collective(kind_of(node.collective), node.size, group.sorted, std::span(times_));
+        options_.network.collective(kind_of(node.collective), node.size, group.listed, std::span(times_));
     if (!priced) return stop(priced.error(), meeting.arrived.back().rank, node);
     for (const Arrival& arrival : meeting.arrived) {
       schedule_at(arrival.rank, arrival.node,
-                  base + static_cast<Nanoseconds>(std::max<std::int64_t>(0, times_[*group.place_of(arrival.rank)])));
+                  base + static_cast<Nanoseconds>(std::max<std::int64_t>(0, time_of(arrival.rank))));
     }
   }
 

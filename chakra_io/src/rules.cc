@@ -96,7 +96,10 @@ std::map<std::int64_t, GroupMembers> members_of(const CommGroups& groups, std::i
     for (Rank rank = 0; rank < ranks; ++rank) out[0].sorted.push_back(rank);
   }
   for (auto& [id, group] : out) {
+    group.listed = group.sorted;
     std::sort(group.sorted.begin(), group.sorted.end());
+    group.turn.resize(group.sorted.size());
+    for (std::size_t i = 0; i < group.listed.size(); ++i) group.turn[*group.place_of(group.listed[i])] = i;
     group.repeated = std::adjacent_find(group.sorted.begin(), group.sorted.end()) != group.sorted.end();
   }
   return out;

@@ -18,10 +18,11 @@ inline constexpr std::array<std::string_view, 10> kCollectiveNames = {
 inline constexpr std::int64_t kTags = 500'000'000;  // the feeder takes tags modulo this
 
 struct GroupMembers {
-  std::vector<Rank> sorted;
-  bool repeated = false;  // a rank is listed twice
+  std::vector<Rank> sorted, listed;  // listed: the order of the feeder's ring
+  std::vector<std::size_t> turn;     // by place in `sorted`: place in `listed`
+  bool repeated = false;             // a rank is listed twice
 
-  std::optional<std::size_t> place_of(Rank rank) const;
+  std::optional<std::size_t> place_of(Rank rank) const;  // in `sorted`
 };
 
 // By id; 0 is all ranks.

@@ -44,10 +44,13 @@ double across_half(const Tier& tier) {
 
 namespace {
 
-// What must come in to a part of `members` ranks, or leave it, because the other ranks have it or want it: bytes. Zero
-// where that depends on which rank the part has.
-double to_or_from_few(const Call& call, double members) {
+// What must come in to the emptiest part of a tier, or leave it, because the other ranks have it or want it: bytes.
+// Zero where that depends on which rank the part has.
+double to_or_from_few(const Call& call, const Tier& tier) {
+  const auto members = static_cast<double>(tier.members);
   switch (call.kind) {
+    case CollectiveKind::kAllToAll:
+      return call.imbalance * call.copies(tier) * members * (call.ranks() - members) / call.ranks() * call.bytes;
     case CollectiveKind::kAllGather:
     case CollectiveKind::kReduceScatter:
       return (call.ranks() - members) / call.ranks() * call.bytes;
@@ -104,7 +107,7 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
         break;
     }
     const auto fewest = static_cast<double>(tier.members);
-    bound = std::max({bound, leaving / (members * outward), to_or_from_few(call, fewest) / (fewest * outward)});
+    bound = std::max({bound, leaving / (members * outward), to_or_from_few(call, tier) / (fewest * outward)});
   }
   return bound;
 }

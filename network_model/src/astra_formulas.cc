@@ -457,12 +457,14 @@ Result<std::int64_t> AstraNetwork::message_ns(Rank from, Rank to, std::int64_t b
 Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members,
                                       std::span<std::int64_t> times) const {
   const Int npus = system_.npus(), n = static_cast<Int>(members.size());
-  if (n < 2 || times.size() != members.size() || members.front() < 0 || members.back() >= npus ||
-      std::adjacent_find(members.begin(), members.end(), std::greater_equal<>()) != members.end()) {
+  std::vector<Rank> sorted(members.begin(), members.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (n < 2 || times.size() != members.size() || sorted.front() < 0 || sorted.back() >= npus ||
+      std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("a group of {} ranks", n),
                  "",
-                 fmt::format("at least two different ranks from 0 to {}, ascending", npus - 1),
+                 fmt::format("at least two different ranks from 0 to {}", npus - 1),
                  "",
                  {}});
   }
@@ -477,12 +479,16 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
     const std::vector<Phase> phases = phases_of(dims, kind, chunks.size, system_.local_bandwidth_aware);
     if (phases.empty()) return fail(no_algorithm(kind));
     if (phases.size() > 1 && chunks.count > 1) return no_form("several chunks on several dimensions");
+    std::vector<Int> by_rank(times.size());  // the network's order, whatever that of the group
+    for (std::size_t i = 0; i < times.size(); ++i) by_rank[static_cast<std::size_t>(members[i])] = times[i];
     for (Int round = 0; round < chunks.rounds; ++round) {
-      for (const Phase& phase : phases) NS_TRY_VOID(run_phase(system_, kind, phase, times));
+      for (const Phase& phase : phases) NS_TRY_VOID(run_phase(system_, kind, phase, by_rank));
     }
+    for (std::size_t i = 0; i < times.size(); ++i) times[i] = by_rank[static_cast<std::size_t>(members[i])];
     return {};
   }
-  // One flat logical ring. Where the system has an algorithm for several dimensions, it is not used.
+  // One flat logical ring, in the order of the group. Where the system has an algorithm for several dimensions, it is
+  // not used.
   Int listed = 0;
   for (const AstraDimension& d : system_.dimensions) listed += d.algorithm.of(kind).empty() ? 0 : 1;
   if (listed == 0) return fail(no_algorithm(kind));
@@ -512,11 +518,10 @@ Result<std::int64_t> AstraNetwork::longest_ns(CollectiveKind kind, std::int64_t 
 
 namespace {
 
-// Ascending, the order of ASTRA-Sim's rings; of a message the sender first.
+// In the order in which comm_groups.json lists them; of a message the sender first.
 std::vector<Rank> members_of(const Collective& collective) {
   std::vector<Rank> members;
   for (Int i = 0; i < collective.group.size(); ++i) members.push_back(collective.group.at(i));
-  if (collective.kind != CollectiveKind::kSendRecv) std::sort(members.begin(), members.end());
   return members;
 }
 

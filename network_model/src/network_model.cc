@@ -132,8 +132,8 @@ class NetworkModel final : public NetworkCost {
   struct Estimate {
     Choice choice;
     const Corrected* corrected = nullptr;
-    double time = 0;   // corrected, seconds
-    double ranks = 0;  // of the group that it is for
+    double time = 0;              // corrected, seconds
+    double ranks = 0, bytes = 0;  // of the call that it is for
   };
   struct Answer : Estimate {
     Estimate one_node;  // of the same in the largest node alone; without an algorithm inside a node
@@ -160,10 +160,13 @@ class NetworkModel final : public NetworkCost {
     for (const Tier& tier : *call.placement) {
       if (call.link(tier).network()) break;
       inside.ranks = tier.parts * tier.max_members;
-      inside.tiers[inside.tier_count] = tier;
-      inside.tiers[inside.tier_count++].all_parts = tier.parts;
+      inside.tiers[inside.tier_count++] = tier;
     }
     if (inside.tier_count == 0 || inside.tier_count == call.placement->tier_count) return {};
+    for (std::size_t i = 0; i < inside.tier_count; ++i) {
+      Tier& tier = inside.tiers[i];
+      tier.all_parts = (inside.ranks + tier.max_members - 1) / tier.max_members;
+    }
     Call alone = call;
     alone.placement = &inside;
     switch (call.kind) {
@@ -192,39 +195,46 @@ class NetworkModel final : public NetworkCost {
       if (!choice.algorithm) continue;
       const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
-      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, call.ranks()};
+      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, call.ranks(), call.bytes};
     }
     return best;
+  }
+
+  // 90 % interval of what `estimate` takes, seconds, around `latency`.
+  static std::pair<double, double> interval(const Estimate& estimate, double latency) {
+    const Corrected* corrected = estimate.corrected;
+    const Cost& cost = estimate.choice.cost;
+    // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
+    constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
+    const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
+    if (!corrected) return {latency - spread, latency + spread};
+    // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
+    constexpr double kBetweenMachines = 0.03;
+    const double deviation = estimate.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
+    // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
+    const double share = corrected->unmeasured(estimate.ranks);
+    const double constants = std::log1p(spread / cost.time()) / network::kQuantile;
+    const double widened = std::max(deviation, (1 - share) * deviation + share * constants);
+    const double factor = std::exp(network::kQuantile * std::hypot(widened, kBetweenMachines));
+    return {latency / factor, latency * factor};
   }
 
   Forecast to_forecast(const Call& call, const Answer& answer) const {
     const Choice& best = answer.choice;
     const Estimate& decides = answer.slower();
-    const Corrected* corrected = decides.corrected;
     const Cost& cost = decides.choice.cost;
     const double floor = network::bandwidth_bound(call, best.algorithm->name == network::kCollnet.name);
     const double latency = std::max(decides.time, floor);
     Forecast forecast;
     forecast.latency = latency * units::s;
     forecast.floor = floor * units::s;
-    double low = latency, high = latency;
-    // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
-    constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
-    const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
-    if (corrected) {
-      // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
-      constexpr double kBetweenMachines = 0.03;
-      const double deviation = call.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
-      // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
-      const double share = corrected->unmeasured(decides.ranks);
-      const double constants = std::log1p(spread / cost.time()) / network::kQuantile;
-      const double widened = std::max(deviation, (1 - share) * deviation + share * constants);
-      const double factor = std::exp(network::kQuantile * std::hypot(widened, kBetweenMachines));
-      low = latency / factor;
-      high = latency * factor;
-    } else {
-      low = latency - spread;
-      high = latency + spread;
+    auto [low, high] = interval(decides, latency);
+    // Both take their time, and each may be the longer one.
+    const Estimate& other = &decides == &answer ? answer.one_node : answer;
+    if (other.choice.algorithm) {
+      const auto [other_low, other_high] = interval(other, other.time);
+      low = std::max(low, other_low);
+      high = std::max(high, other_high);
     }
     forecast.low = std::max(low, floor) * units::s;
     forecast.high = high * units::s;
@@ -234,8 +244,8 @@ class NetworkModel final : public NetworkCost {
     constexpr double kLargestMeasured = 1 << 30;  // bytes; a fit knows changes of protocol up to here
     // Where a node decides over several, they were measured only if both it and they were.
     const auto unmeasured = [](const Corrected* by) { return !by || by->source != Corrected::Source::kMeasured; };
-    forecast.extrapolated =
-        unmeasured(answer.corrected) || unmeasured(corrected) || call.bytes > kLargestMeasured || call.imbalance > 1;
+    forecast.extrapolated = unmeasured(answer.corrected) || unmeasured(decides.corrected) ||
+                            call.bytes > kLargestMeasured || call.imbalance > 1;
     return forecast;
   }
 

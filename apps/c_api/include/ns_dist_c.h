@@ -86,7 +86,7 @@ typedef struct ns_dist_collective {
   size_t struct_size;
   const char* kind;       /* needed: "all_reduce", ... as nccl-tests spells them, and "send_recv" */
   double bytes;           /* needed, except of a barrier: the size that nccl-tests prints */
-  int64_t ranks;          /* needed: at least 2 */
+  int64_t ranks;          /* needed: at least 2, at most the GPUs of the session's nodes (field "machine/nodes") */
   int64_t ranks_per_node; /* 0: all in one node */
 } ns_dist_collective;
 int ns_dist_forecast_collective(ns_dist_session* session, const ns_dist_collective* collective,

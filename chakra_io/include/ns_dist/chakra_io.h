@@ -251,8 +251,8 @@ struct ReplayReport {
   static constexpr int kMostListed = 8;
 };
 
-// What a network answers, ns. Ranks of a collective are ascending; `times` holds when each one starts, and becomes when
-// each one ends. `bytes` is the trace's comm_size.
+// What a network answers, ns. Ranks of a collective come as their group lists them; `times` holds when each one starts,
+// and becomes when each one ends. `bytes` is the trace's comm_size.
 struct ReplayNetwork {
   std::function<Result<std::int64_t>(Rank from, Rank to, std::int64_t bytes)> message;
   std::function<Result<void>(CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,

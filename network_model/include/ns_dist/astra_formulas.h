@@ -40,18 +40,19 @@ class AstraNetwork {
   // Errors: ranks that the network does not have, or one and the same.
   Result<std::int64_t> message_ns(Rank from, Rank to, std::int64_t bytes) const;
 
-  // `times`: when each member starts; becomes when each one ends, ns. Members are ascending. Ranks that wait send what
-  // has arrived in the meantime at once, so a collective ends sooner after its latest start than it takes alone. With
-  // halvingDoubling or a window, all end as if all had started with the latest.
-  // Errors: those of astra_time_ns; a group below two, not ascending, or outside the network.
+  // `times`: when each member starts; becomes when each one ends, ns. A group of fewer ranks than the network is a ring
+  // in the order of `members`, as comm_groups.json lists them. Ranks that wait send what has arrived in the meantime at
+  // once, so a collective ends sooner after its latest start than it takes alone. With halvingDoubling or a window, all
+  // end as if all had started with the latest.
+  // Errors: those of astra_time_ns; a group below two, with a rank twice, or outside the network.
   Result<void> collective(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members,
                           std::span<std::int64_t> times) const;
 
-  // How long either takes alone, until its last member is done. `members`: those of a collective, ascending; or sender
+  // How long either takes alone, until its last member is done. `members`: those of a collective, as above; or sender
   // and receiver of a kSendRecv. Errors: those of message_ns and collective.
   Result<std::int64_t> longest_ns(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members) const;
 
-  // The same of a collective of a step, in any order of its members: a routed all-to-all as its exchanges in nodes of
+  // The same of a collective of a step, in the order of its group: a routed all-to-all as its exchanges in nodes of
   // `node` GPUs (astra_exchanges), a ring of messages until the slowest is there.
   Result<std::int64_t> longest_ns(const Collective& collective, std::int64_t node) const;
 

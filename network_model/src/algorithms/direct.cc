@@ -32,8 +32,9 @@ Cost cost(const Call& call, Protocol protocol) {
     const Link& link = call.link(tier);
     const double reach = ranks / (static_cast<double>(tier.all_parts) / static_cast<double>(tier.parts));
     // What a rank (a root's part, for gather and scatter) exchanges outside its part at this level; what leaves the
-    // node passes the network of every level on its way.
-    const double outside = link.network() ? ranks - members_below : reach - members_below;
+    // node passes the network of every level on its way. All-to-alls wait for the ranks with the fewest beside them.
+    const double beside = call.kind == CollectiveKind::kAllToAll ? static_cast<double>(tier.members) : members_below;
+    const double outside = link.network() ? ranks - beside : reach - beside;
     const double bandwidth = call.bandwidth(tier);
     // Where a node's GPUs make copies for each other, they do so for what comes from all nodes.
     const double among = call.copies_in_nodes && !link.network() ? reach : ranks;

@@ -478,7 +478,7 @@ Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std
                  fmt::format("{} ranks in a node of \"{}\", which has {} GPUs", ranks_per_node, cluster.id, node),
                  "",
                  fmt::format("at most {}", node),
-                 "name the ranks of a node in a column gpus_per_node",
+                 "name the ranks of a node: gpus_per_node in a table, ranks_per_node in C",
                  {}});
   }
   if (ranks == ranks_per_node) return RankGroup{0, {{ranks, 1}}};

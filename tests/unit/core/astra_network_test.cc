@@ -123,6 +123,9 @@ TEST(AstraNetwork, FullConnectionsShareOutAGpusBandwidth) {
   }
   EXPECT_NEAR(astra_dimension(level_of(FabricKind::kNvlink, 300, 1 * us, 0), 4).bandwidth_gib * 1073741824, 100e9,
               1000);
+  FabricLevel six = level_of(FabricKind::kXgmi, 448, 600 * ns, 6);  // a plan of 12 ranks leaves two of eight idle
+  six.spare = 2;
+  EXPECT_NEAR(astra_dimension(six, 6).bandwidth_gib * 1073741824, 64e9, 640);
 }
 
 TEST(AstraNetwork, TorusDimensionsAreRingsOfHalfTheBandwidth) {

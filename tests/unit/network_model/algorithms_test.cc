@@ -217,6 +217,16 @@ TEST(Floor, IsThatOfALoneRank) {
   EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllReduce), 1.0 / 50);
   EXPECT_DOUBLE_EQ(floor(CollectiveKind::kBroadcast), 1.0 / 50);
   EXPECT_DOUBLE_EQ(floor(CollectiveKind::kReduce), 1.0 / 50);
+  EXPECT_DOUBLE_EQ(floor(CollectiveKind::kAllToAll), 72.0 / 73 / 50);
+}
+
+// A node of eight and one rank more: it sends eight ninths of its buffer through its own port, each of the eight a
+// ninth.
+TEST(Direct, AllToAllsWaitForTheRankOnItsOwn) {
+  const double alone = seconds("direct", "simple", call(CollectiveKind::kAllToAll, kHuge, {{9, 1}}));
+  EXPECT_NEAR(alone / kHuge, 8.0 / 9 / 47e9, 1e-3 / 47e9);
+  const double nodes = seconds("direct", "simple", call(CollectiveKind::kAllToAll, kHuge, {{16, 1}}));
+  EXPECT_NEAR(nodes / kHuge, 8.0 / 16 / 47e9, 1e-3 / 47e9);
 }
 
 TEST(Clock, SlowerSmsMakeLongerLatencies) {

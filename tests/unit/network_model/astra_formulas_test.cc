@@ -194,6 +194,28 @@ TEST(AstraNetworkTimes, AnAllToAllWithOneCopyForEachNodeIsTwo) {
   EXPECT_FALSE((*model)->forecast(routed));
 }
 
+// A ring goes as its group is listed: 0, 1, 8, 9 pay the node's dimension on each hop, 0, 8, 1, 9 the network's on
+// every second one. All 16 ranks are the network, in any order.
+TEST(AstraNetworkTimes, ARingGoesInTheOrderOfItsGroup) {
+  const AstraNetwork network = two_nodes();
+  const std::int64_t bytes = 100 * kChunk / 1000;
+  const auto gather = [&](const std::vector<Rank>& members) {
+    return *network.longest_ns(CollectiveKind::kAllGather, bytes, members);
+  };
+  EXPECT_EQ(gather({0, 1, 8, 9}), 3 * (500 + 1'000'000) + 4 * 10);
+  EXPECT_EQ(gather({0, 8, 1, 9}), 2 * (2000 + 10'000'000) + (500 + 1'000'000) + 4 * 10);
+  std::vector<Rank> all, turned;
+  for (Rank rank = 0; rank < 16; ++rank) all.push_back(rank), turned.push_back((rank + 3) % 16);
+  EXPECT_EQ(gather(all), gather(turned));
+  std::vector<std::int64_t> late(16, 0), late_turned(16, 0);
+  late[5] = late_turned[2] = 7'000'000;  // rank 5
+  ASSERT_TRUE(network.collective(CollectiveKind::kAllReduce, bytes, all, late));
+  ASSERT_TRUE(network.collective(CollectiveKind::kAllReduce, bytes, turned, late_turned));
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(late_turned[i], late[(i + 3) % 16]) << i;
+  std::vector<std::int64_t> times(2, 0);
+  EXPECT_FALSE(network.collective(CollectiveKind::kAllReduce, bytes, std::vector<Rank>{3, 3}, times));
+}
+
 TEST(AstraNetworkTimes, MessagesOnARingCountItsHops) {
   AstraSystem system = one(AstraTopology::kRing, 8, "ring");
   const AstraNetwork network = *AstraNetwork::make(system);
