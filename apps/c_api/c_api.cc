@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -15,7 +17,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -37,6 +38,13 @@ namespace {
 tl::unexpected<Error> wrong(std::string message, std::string where, std::string expected, std::string hint = "") {
   return fail(
       {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected), std::move(hint), {}});
+}
+
+// Of this thread alone: the system gives a thread's id to another one when it has ended.
+std::uint64_t thread_number() {
+  static std::atomic<std::uint64_t> count{0};
+  thread_local const std::uint64_t own = count++;
+  return own;
 }
 
 // A caller's struct with the members that it does not have as zero.
@@ -214,11 +222,12 @@ struct ns_dist_session {
 
   void set_error(std::string text) const {
     const std::scoped_lock guard(lock_);
-    errors_[std::this_thread::get_id()] = std::move(text);
+    errors_[thread_number()] = std::move(text);
   }
   const char* error() const {
     const std::scoped_lock guard(lock_);
-    return errors_[std::this_thread::get_id()].c_str();
+    const auto own = errors_.find(thread_number());
+    return own == errors_.end() ? "" : own->second.c_str();
   }
 
  private:
@@ -268,7 +277,7 @@ struct ns_dist_session {
   std::once_flag burst_made_;
   std::optional<Result<std::unique_ptr<ComputeCost>>> burst_;
   mutable std::mutex lock_;
-  mutable std::map<std::thread::id, std::string> errors_;
+  mutable std::map<std::uint64_t, std::string> errors_;  // by thread_number()
   std::unordered_map<std::string, Answer> answers_;
 };
 

@@ -282,4 +282,21 @@ TEST(CApi, ThreadsShareASessionAndKeepTheirErrors) {
   EXPECT_EQ(wrong, 0);
 }
 
+// The system gives the id of a thread that has ended to the next one.
+TEST(CApi, AThreadDoesNotSeeTheErrorOfOneThatHasEnded) {
+  const Handle session = open({"machine/gpu=h100"});
+  for (int t = 0; t < 8; ++t) {
+    std::string before = "unread";
+    std::thread([&] {
+      before = ns_dist_error(session.get());
+      auto kernel = sized<ns_dist_kernel>();
+      auto out = sized<ns_dist_forecast>();
+      kernel.op = "no_operator";
+      EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &kernel, &out), NS_DIST_BAD_INPUT);
+      EXPECT_STRNE(ns_dist_error(session.get()), "");
+    }).join();
+    EXPECT_EQ(before, "");
+  }
+}
+
 }  // namespace
