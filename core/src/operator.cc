@@ -57,11 +57,9 @@ double extent(const Convolution& op, std::int64_t input) {
   return std::floor((d(input) + 2 * d(op.padding) - d(op.kernel)) / d(op.stride)) + 1;
 }
 
-// Of a product's operands, with the factors that scale them: a block of 128 elements has one in fp32 (fp8), 16 elements
-// have one of a byte (fp4: NVFP4), as 32 elements of MXFP8 do.
+// Of a product's operands, with the factors that scale them.
 Bytes operands(double count, DType dtype, Scaling scaling) {
-  const double factors = dtype == DType::kFp4 ? 1.0 / 16 : scaling == Scaling::kBlock ? 1.0 / 32 : 0;
-  return elements(count, dtype) + factors * count * B;
+  return elements(count, dtype) + scale_bytes(dtype, scaling) * count * B;
 }
 
 // Traffic and work of the epilogue beyond writing C(count elements of type `dtype`) once.

@@ -13,21 +13,6 @@ namespace {
 // Megatron-LM's --make-vocab-size-divisible-by.
 constexpr std::int64_t kVocabularyMultiple = 128;
 
-// Bytes of scale factors for each element: one byte for 32 (MXFP8) or 16 elements (NVFP4), four for 128 (8 bits in
-// blocks, of activations; of weights for 128 x 128).
-double scale_factor(Precision precision) {
-  switch (precision) {
-    case Precision::kMxFp8:
-      return 1.0 / 32;
-    case Precision::kNvFp4:
-      return 1.0 / 16;
-    case Precision::kFp8Block:
-      return 4.0 / 128;
-    default:
-      return 0;
-  }
-}
-
 std::int64_t padded_vocabulary(const Model& model, std::int64_t tp) {
   const std::int64_t multiple = kVocabularyMultiple * tp;
   return (model.vocabulary + multiple - 1) / multiple * multiple;
@@ -47,7 +32,8 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       dtype(storage_type(training.precision)),
       precision(training.precision),
       element(size_of(dtype) / units::B),
-      product_element(size_of(product_type(training.precision)) / units::B + scale_factor(training.precision)),
+      product_element(size_of(product_type(training.precision)) / units::B +
+                      scale_bytes(product_type(training.precision), scaling_of(training.precision))),
       tp(p.tp),
       cp(p.cp),
       dp(p.dp),

@@ -40,6 +40,13 @@ enum class Scaling { kTensor, kBlock };
 template <>
 inline constexpr std::array<std::string_view, 2> kEnumeratorNames<Scaling> = {"tensor", "block"};
 
+// Bytes of the factors that scale an element: 16 elements of 4 bits share one of a byte (NVFP4), 32 of 8 bits one of a
+// byte (MXFP8), and a block one of fp32 for each 128 (of weights for 128 x 128).
+constexpr double scale_bytes(DType dtype, Scaling scaling) {
+  if (dtype == DType::kFp4) return 1.0 / 16;
+  return scaling == Scaling::kBlock ? 1.0 / 32 : 0;
+}
+
 // C(batch, m, n) = A(batch, m, k) x B(batch, k, n). kAccumulateFp32: C is read and written in fp32 (Megatron's fused
 // weight gradient accumulation).
 struct Gemm {
