@@ -117,14 +117,6 @@ std::string with_commas(std::int64_t value) {
   return digits;
 }
 
-std::string duration_text(Seconds seconds) {
-  const double value = seconds / units::s;
-  const double size = std::fabs(value);
-  if (size >= 1 || size == 0) return fmt::format("{:.4g} s", value);
-  if (size >= 1e-3) return fmt::format("{:.4g} ms", value * 1e3);
-  return fmt::format("{:.4g} us", value * 1e6);
-}
-
 std::string bytes_text(Bytes bytes) {
   const double gib = bytes / units::GiB;
   if (gib >= 0.95) return fmt::format("{:.1f} GiB", gib);

@@ -34,9 +34,8 @@ struct Style {
 // No colors unless standard output is a terminal, and none with NO_COLOR (no-color.org) or TERM=dumb.
 Style style_of_standard_output();
 
-// "535,903"; "5.871 s", "12.40 ms" with four significant digits; "38.2 GiB".
+// "535,903"; "38.2 GiB".
 std::string with_commas(std::int64_t value);
-std::string duration_text(Seconds seconds);
 std::string bytes_text(Bytes bytes);
 std::string energy_text(Joules energy);  // "1.645 kWh", "522.9 MWh", "36.2 GWh"
 

@@ -200,3 +200,15 @@ std::string format_in_base(double value, Dimension dimension) {
 }
 
 }  // namespace ns_dist::detail
+
+namespace ns_dist {
+
+std::string duration_text(Seconds seconds) {
+  const double value = seconds / units::s;
+  const double size = std::fabs(value);
+  if (size >= 1 || size == 0) return fmt::format("{:.4g} s", value);
+  if (size >= 1e-3) return fmt::format("{:.4g} ms", value * 1e3);
+  return fmt::format("{:.4g} us", value * 1e6);
+}
+
+}  // namespace ns_dist

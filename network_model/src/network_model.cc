@@ -287,10 +287,7 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   const auto bandwidth = [&](double bytes_per_second) {
     return to_text(rounded(bytes_per_second / 1e9) * units::GB / units::s);
   };
-  const auto duration = [](double seconds) {
-    if (seconds < 1e-3) return fmt::format("{:.4g} us", seconds * 1e6);
-    return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.4g} s", seconds);
-  };
+  const auto duration = [](double seconds) { return duration_text(seconds * units::s); };
   if (call.imbalance > 1) {
     result.steps.push_back({"imbalance", fmt::format("x {:g}", call.imbalance),
                             "bytes of the busiest rank's port over the mean; it decides"});
