@@ -162,11 +162,13 @@ std::int64_t loss_in_layers(const Model& model, const Training& training) {
   return std::llround(losses / layer + further);
 }
 
-// Where the loss takes as long as two layers and more, its stage may have as many layers less.
+// Where the loss takes as long as two layers and more, its stage may have as many layers less. Whoever divides the
+// layers in a way of his own keeps that.
 Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
   const ParallelPlan& plan = scenario.plan;
-  Texts all = {"0"};
-  const bool divided = plan.first_stage_layers > 0 || plan.account_embedding || plan.account_loss;
+  Texts all = {std::to_string(all_plans.last_stage_layers)};
+  const bool divided =
+      all_plans.last_stage_layers > 0 || plan.first_stage_layers > 0 || plan.account_embedding || plan.account_loss;
   if (plan.pp == 1 || all_plans.loss_layers < 2 || divided) return all;
   ParallelPlan even = plan;
   even.last_stage_layers = 0;
@@ -254,8 +256,8 @@ constexpr Searched kSearched[] = {
      last_stage_sizes,
      set_plan<&ParallelPlan::last_stage_layers>,
      Changes::kMemory,
-     {"plan/pp", "plan/schedule", "plan/vpp", "plan/first_stage_layers", "plan/account_embedding", "plan/account_loss",
-      "training/mtp"}},
+     {"plan/pp", "plan/schedule", "plan/vpp", "plan/first_stage_layers", "plan/account_embedding",
+      "plan/account_loss"}},
     {"plan/overlap_grad_reduce",
      grad_reduce_overlap,
      set_plan<&ParallelPlan::overlap_grad_reduce>,
@@ -526,6 +528,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   NS_TRY(space->base, resolve(spec, catalog, request.from.get()));
   NS_TRY(space->common.gpus, rank_count(space->base.plan));
   space->common.loss_layers = loss_in_layers(space->base.model, space->base.training);
+  space->common.last_stage_layers = space->base.plan.last_stage_layers;
   for (const Assignment& assignment : request.fixed.assignments) {
     if (!assignment.field.starts_with("stragglers/")) continue;
     NS_TRY_VOID(assign(space->base, assignment));

@@ -19,6 +19,7 @@ class SearchSpace::Contents {
   struct Common {
     std::int64_t gpus = 0;
     std::int64_t loss_layers = 0;  // that take as long as what follows the last one: the loss, further predictions
+    std::int64_t last_stage_layers = 0;  // of the plan that the search starts from; 0: as many as the others
   };
   struct Level {
     std::string field;

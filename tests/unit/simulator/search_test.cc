@@ -101,6 +101,13 @@ TEST(SearchSpace, AStageWithALongLossMayHaveFewerLayers) {
   EXPECT_EQ(sizes(llama)[4], fewer);
   llama.fixed.set("plan/account_loss", "on");
   EXPECT_EQ(sizes(llama)[4], even) << "the user has another rule";
+  Scenario own = *resolve(ScenarioSpec().set("model", "llama3-8b").set("plan/pp", 4), Catalog::standard());
+  own.plan.first_stage_layers = own.plan.last_stage_layers = 7;
+  SearchRequest repeated;
+  repeated.gpus = 4;
+  repeated.from = std::make_shared<const Scenario>(own);
+  repeated.fixed.set("plan/schedule", "1f1b").set("plan/recompute", "none").set("plan/pp", 4);
+  EXPECT_EQ(sizes(repeated)[4], std::set<std::int64_t>{7}) << "a report's plan has it";
   SearchRequest gpt = request(8, "gpt3-6.7b");
   gpt.fixed.set("plan/schedule", "1f1b").set("plan/recompute", "none").set("plan/tp", 1);
   EXPECT_EQ(sizes(gpt)[4], even);
