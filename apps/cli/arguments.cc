@@ -303,14 +303,6 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
   }
 }
 
-std::string shell_word(std::string_view text) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%#";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
-}
-
 std::string command_line(std::string_view program, int argc, const char* const* argv, const CLI::App& app,
                          std::initializer_list<std::string_view> without, std::string_view group) {
   std::string command(program);

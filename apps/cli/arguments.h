@@ -69,8 +69,6 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);
 // What was typed, for a shell, without these flags and those of `group`, and their values.
 std::string command_line(std::string_view program, int argc, const char* const* argv, const CLI::App& app,
                          std::initializer_list<std::string_view> without, std::string_view group = "");
-// In single quotes where a shell would read it otherwise.
-std::string shell_word(std::string_view text);
 
 // A command's app: name, description, one column of help that fits 100 columns.
 void set_up(CLI::App& app);

@@ -187,10 +187,8 @@ ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
 }  // namespace
 
 std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from) {
-  std::vector<Assignment> assignments = answer.assignments;
-  for (Assignment& each : assignments) each.text = shell_word(each.text);
   return fmt::format("ns-dist{} {}", from ? " --from " + shell_word(*from) : "",
-                     to_flags(assignments, answer.report.scenario.plan));
+                     to_flags(answer.assignments, answer.report.scenario.plan));
 }
 
 std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals) {

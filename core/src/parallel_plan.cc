@@ -33,6 +33,19 @@ Result<ModuleSet> read_modules(const Field& field, std::string_view text) {
 
 }  // namespace
 
+// The parts are read where the pipeline is known.
+Result<void> read_field(const Field& field, std::string_view text, PipelineLayout& value) {
+  constexpr std::size_t kLongest = 100'000;
+  if (text.empty() || text.size() > kLongest) {
+    return refuse(field, text.empty() ? "no text" : "a text of more than 100,000 letters",
+                  fmt::format("write, for example, {}=Et|tt|tL", field.name));
+  }
+  value.text = text == "even" ? "" : text;
+  return {};
+}
+
+std::string field_text(const PipelineLayout& value) { return value.is_even() ? "even" : value.text; }
+
 Result<void> read_field(const Field& field, std::string_view text, Recomputation& value) {
   const std::size_t colon = text.find(':');
   const auto kind = read_name(text.substr(0, colon), names_of<Recompute>());

@@ -84,11 +84,12 @@ Block mlp_block(const Shape& shape);          // norm, dense MLP, residual
 Block moe_block(const Shape& shape);          // norm, router, experts, shared experts, residual
 Block embedding_block(const Shape& shape);
 // A layer for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2): norms of the hidden states and of the next
-// token's embedding, their projection to the hidden size, a layer of the model's last kind. Its table is the model's.
+// token's embedding, their projection to the hidden size, a layer of the model's last kind. Its table is the model's;
+// where the pipeline has several stages, prediction layers have a copy of it together, unless the loss has one.
 Block prediction_block(const Shape& shape);
 // Final norm, logits (of tokens, or of the classes of a sequence classifier), cross-entropy. A tied projection has
 // parameters of its own where the pipeline has several stages: it is a copy of the embedding's table (a stage that
-// holds both shares one). The same holds for the table that multi-token prediction reads.
+// holds both shares one).
 Block loss_block(const Shape& shape);
 // The norm, logits and cross-entropy of a prediction layer; the projection is the model's.
 Block prediction_loss_block(const Shape& shape);

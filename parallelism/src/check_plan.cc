@@ -393,6 +393,25 @@ Result<void> check_all_but_schedule(const Model& model, const ParallelPlan& plan
   return {};
 }
 
+namespace {
+
+// A layout has the layers for multi-token prediction that are trained.
+void check_predictions(const Model& model, const ParallelPlan& plan, const Training& training,
+                       const std::vector<LayerRange>& layers, Checker& check) {
+  if (plan.pipeline_layout.is_even() || layers.empty()) return;
+  std::int64_t written = 0;
+  for (const LayerRange& each : layers) written += each.predictions;
+  const std::int64_t trained = training.mtp ? model.prediction_layers : 0;
+  if (written == trained) return;
+  check.fail_at("plan/pipeline_layout",
+                fmt::format("{} layer{} for multi-token prediction, and the step trains {}", written,
+                            written == 1 ? "" : "s", trained),
+                fmt::format("{} times m", trained),
+                written == model.prediction_layers ? "use training/mtp=on" : fmt::format("write {} m", trained));
+}
+
+}  // namespace
+
 Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache) {
   Checker check;
   Pipeline pipeline;
@@ -428,6 +447,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
         pipeline.passes = *std::move(passes);
         auto layers = divide_layers(model, plan, pipeline.passes->seats);
         layers ? void(pipeline.layers = *std::move(layers)) : check.errors.push_back(std::move(layers.error()));
+        check_predictions(model, plan, training, pipeline.layers, check);
       }
     }
   }

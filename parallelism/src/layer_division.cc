@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ns_dist/pipeline_layout.h"
+
 namespace ns_dist {
 namespace {
 
@@ -91,11 +93,47 @@ tl::unexpected<Error> too_many_positions(const Model& model, const ParallelPlan&
                     fmt::format("at most {}", most), fmt::format("{}={}", field, most));
 }
 
+// The plan's own layout.
+Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan& plan, std::int64_t positions) {
+  constexpr const char* kField = "plan/pipeline_layout";
+  for (const auto& [set, field] : {std::pair(plan.first_stage_layers > 0, "plan/first_stage_layers"),
+                                   std::pair(plan.last_stage_layers > 0, "plan/last_stage_layers"),
+                                   std::pair(plan.account_embedding, "plan/account_embedding"),
+                                   std::pair(plan.account_loss, "plan/account_loss")}) {
+    if (set) {
+      return infeasible(fmt::format("plan/pipeline_layout divides the layers, and {} does", field), kField,
+                        "one of the two", fmt::format("leave {} out", field));
+    }
+  }
+  NS_TRY(const std::vector<PositionParts> parts, read_pipeline_layout(plan.pipeline_layout.text));
+  const auto written = static_cast<std::int64_t>(parts.size());
+  if (written != positions) {
+    std::string hint = written % plan.pp == 0 && positions == plan.pp * plan.vpp
+                           ? fmt::format("write plan/vpp={}", written / plan.pp)
+                           : fmt::format("write {} \"|\"", positions - 1);
+    return infeasible(fmt::format("a layout of {} model chunks, and the pipeline has {}", written, positions), kField,
+                      fmt::format("{} model chunks", positions), std::move(hint));
+  }
+  std::vector<LayerRange> ranges;
+  ranges.reserve(parts.size());
+  std::int64_t first = 0;
+  for (const PositionParts& each : parts) {
+    ranges.push_back({first, each.layers, each.predictions});
+    first += each.layers;
+  }
+  if (first != model.layers) {
+    return infeasible(fmt::format("a layout of {} layers, and {} has {}", first, model.name, model.layers), kField,
+                      fmt::format("{} layers", model.layers), "write as many t");
+  }
+  return ranges;
+}
+
 }  // namespace
 
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats) {
   NS_EXPECTS(!seats.empty() && !seats[0].empty());
   const auto positions = static_cast<std::int64_t>(seats[0].size());
+  if (!plan.pipeline_layout.is_even()) return laid_out(model, plan, positions);
   if (positions > model.layers) return too_many_positions(model, plan, positions);
   Counts counts(seats[0].size(), kOpen);
   NS_TRY_VOID(own_size(counts, seats[0], 0, plan.first_stage_layers, "plan/first_stage_layers"));
@@ -108,6 +146,7 @@ Result<std::vector<LayerRange>> divide_layers(const Model& model, const Parallel
     ranges.push_back({first, count});
     first += count;
   }
+  ranges.back().predictions = model.prediction_layers;
   return ranges;
 }
 
@@ -115,7 +154,8 @@ Result<std::vector<LayerRange>> divide_layers(const Model& model, const Parallel
   NS_EXPECTS(plan.pp > 0 && plan.vpp > 0);
   NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan.schedule));
   // A position has two seats at most, so that these are more positions than layers: nothing is written out for them.
-  if (plan.vpp > 2 * model.layers / plan.pp) return too_many_positions(model, plan, plan.pp * plan.vpp);
+  if (plan.pipeline_layout.is_even() && plan.vpp > 2 * model.layers / plan.pp)
+    return too_many_positions(model, plan, plan.pp * plan.vpp);
   return divide_layers(model, plan, schedule->seats({plan.pp, 1, plan.vpp}));
 }
 

@@ -35,7 +35,7 @@ Bytes all_to_all_connections(std::int64_t ranks) {
 }
 
 // Those of the groups in which a rank of `stage` is.
-Bytes communicators_of(const Shape& shape, const Seats& seats, std::int64_t stage) {
+Bytes communicators_of(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers, std::int64_t stage) {
   const ParallelPlan& plan = *shape.plan;
   const bool sums = plan.passes != Passes::kForward;
   Bytes all = communicator(plan.tp) + communicator(plan.cp) + communicator(std::min<std::int64_t>(plan.pp, 2));
@@ -50,8 +50,9 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::int64_t stag
   all += communicator(norm_ranks(plan).count);
   // The largest values of 8-bit products: over all ranks of the stage.
   if (sums && plan.delayed_scaling && shape.precision == Precision::kFp8) all += communicator(plan.tp * copies);
-  const std::int64_t first = seats[0].front().stage, last = seats[0].back().stage;
-  if (sums && shape.reads_table_again() && first != last && (stage == first || stage == last)) all += communicator(2);
+  const std::int64_t first = seats[0].front().stage,
+                     again = second_table_stage(shape, seats[0], layers).value_or(first);
+  if (sums && first != again && (stage == first || stage == again)) all += communicator(2);
   return all;
 }
 
@@ -300,7 +301,8 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
                                        ? forward_needs(kept).bytes
                                        : most_held(held.pipeline.passes->orders[stage], kept.chunks) + kept.under_way);
     used.other = kFramework;
-    used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, static_cast<std::int64_t>(stage));
+    used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, held.pipeline.layers,
+                                          static_cast<std::int64_t>(stage));
     budget.stages.push_back(used);
     if (used.total() > budget.peak()) budget.peak_stage = static_cast<std::int64_t>(stage);
   }
@@ -380,7 +382,7 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
   const std::shared_ptr<const ModelParts> parts = part_sizes(model, plan, training, cache);
   // The whole model, as if one stage held it.
   const Seats seats{{Seat{}}};
-  const std::vector<LayerRange> all{{0, model.layers}};
+  const std::vector<LayerRange> all{{0, model.layers, model.prediction_layers}};
   const double share = 1 / static_cast<double>(plan.pp);
   const RankParameters held = stage_parameters(shape, seats, all, *parts)[0] * share;
   const RankParameters frozen = stage_parameters(shape, seats, all, *parts, &ModelPart::frozen)[0] * share;

@@ -21,6 +21,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.last_stage_layers = kDefault.last_stage_layers;
   key.plan.account_embedding = kDefault.account_embedding;
   key.plan.account_loss = kDefault.account_loss;
+  key.plan.pipeline_layout = kDefault.pipeline_layout;
   // Of ZeRO, only whether gradients are accumulated in the products.
   const bool shared = shards_gradients(plan) && has_replicas(plan);
   if (shared || !shards_gradients(plan)) {  // shards in fp32 need no replicas

@@ -85,9 +85,11 @@ void for_each_run(const ModelParts& parts, const ParallelPlan& plan, std::span<c
     run.part = part;
   }
   if (run.count > 0) visit(run);
-  if (position + 1 < layers.size()) return;
   const std::int64_t predictions = parts.prediction_layers;
-  if (predictions > 0) visit(PartRun{Part::kPrediction, static_cast<std::int64_t>(kinds.size()), predictions});
+  if (predictions > 0 && range.predictions > 0) {
+    visit(PartRun{Part::kPrediction, static_cast<std::int64_t>(kinds.size()), range.predictions});
+  }
+  if (position + 1 < layers.size()) return;
   visit(PartRun{Part::kLoss, -1, 1});
   if (predictions > 0) visit(PartRun{Part::kPredictionLoss, -1, predictions});
 }

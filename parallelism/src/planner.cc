@@ -715,9 +715,9 @@ class StepPlanner {
   void add_meetings() {
     const auto stages = static_cast<std::size_t>(plan_.pp);
     first_holder_ = seats_[0].front().stage;
-    last_holder_ = seats_[0].back().stage;
+    second_holder_ = second_table_stage(shape_, seats_[0], layers_).value_or(first_holder_);
     if (plan_.passes == Passes::kForward) return;
-    if (shape_.reads_table_again() && plan_.lora_rank == 0 && seats_.size() == 1 && first_holder_ != last_holder_) {
+    if (plan_.lora_rank == 0 && seats_.size() == 1 && first_holder_ != second_holder_) {
       meetings_.embedding = meeting(2);
     }
     if (seats_.size() == 2) {
@@ -761,13 +761,13 @@ class StepPlanner {
                               Collective{CollectiveKind::kAllReduce, size, group}}),
                body);
     }
-    if (meetings_.embedding && (stage_ == first_holder_ || stage_ == last_holder_)) {
-      // First and last stage hold copies of the embedding and sum its gradients (Megatron-LM, embedding group).
+    if (meetings_.embedding && (stage_ == first_holder_ || stage_ == second_holder_)) {
+      // Stages that hold copies of the embedding sum its gradients (Megatron-LM, embedding group).
       const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) *
                          gradient_size(plan_, shape_.dtype);
       together(*meetings_.embedding,
                works_.intern({"embedding.gradients.all_reduce", Category::kDataParallel,
-                              Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, last_holder_)}}),
+                              Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, second_holder_)}}),
                body);
     }
   }
@@ -892,7 +892,7 @@ class StepPlanner {
   std::size_t positions_;
   StepProgram program_;
   Meetings meetings_;
-  std::int64_t first_holder_ = 0, last_holder_ = 0;    // stages of the embedding and of the loss
+  std::int64_t first_holder_ = 0, second_holder_ = 0;  // stages that read the embedding's table
   std::optional<WorkId> norm_;                         // the sum of the squares of all stages
   std::array<std::optional<FragmentId>, 2> received_;  // forward, backward
   struct Kernel {

@@ -41,8 +41,6 @@ struct Shape {
     return model->branches != Branches::kSequential &&
            kind == LayerKind{.windowed = kind.windowed, .rotary = kind.rotary};
   }
-  // Whether the stage with the loss reads the embedding's table.
-  bool reads_table_again() const { return model->tied_embeddings || prediction_layers > 0; }
   // Bytes of a microbatch's hidden states: all tokens of this context-parallel rank.
   Bytes hidden_states() const { return static_cast<double>(tokens * hidden) * element * units::B; }
 };

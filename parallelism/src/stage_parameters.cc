@@ -2,10 +2,19 @@
 
 namespace ns_dist {
 
+std::optional<std::int64_t> second_table_stage(const Shape& shape, const std::vector<Seat>& direction,
+                                               std::span<const LayerRange> layers) {
+  if (shape.model->tied_embeddings) return direction.back().stage;
+  for (std::size_t position = 0; position < direction.size(); ++position) {
+    if (shape.prediction_layers > 0 && layers[position].predictions > 0) return direction[position].stage;
+  }
+  return std::nullopt;
+}
+
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                              const ModelParts& parts, RankParameters ModelPart::*which) {
   std::vector<RankParameters> held(static_cast<std::size_t>(shape.plan->pp));
-  std::vector<bool> first(held.size(), false), last(held.size(), false);
+  std::vector<bool> first(held.size(), false), again(held.size(), false);
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       RankParameters& stage = held[static_cast<std::size_t>(direction[position].stage)];
@@ -13,13 +22,12 @@ std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& se
                    [&](const PartRun& run) { stage += parts[run.part].*which * static_cast<double>(run.count); });
     }
     first[static_cast<std::size_t>(direction.front().stage)] = true;
-    last[static_cast<std::size_t>(direction.back().stage)] = true;
+    if (const auto stage = second_table_stage(shape, direction, layers)) again[static_cast<std::size_t>(*stage)] = true;
   }
   const bool tables = (which == &ModelPart::frozen) == (shape.plan->lora_rank > 0);
   const double table = static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
-    if (tables && first[stage] && last[stage] && shape.reads_table_again() && shape.plan->pp > 1)
-      held[stage].dense -= table;
+    if (tables && first[stage] && again[stage] && shape.plan->pp > 1) held[stage].dense -= table;
   }
   return held;
 }

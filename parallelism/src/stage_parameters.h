@@ -1,6 +1,8 @@
 // The parameters that one rank of each pipeline stage holds.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,8 +13,13 @@
 
 namespace ns_dist {
 
-// By stage: the parameters of all its chunks that are trained, or those that are frozen. A stage that holds both ends
-// of the model has one table for a tied projection or for multi-token prediction. `layers` by position.
+// The stage that reads the embedding's table again, of one direction of `seats`: for a tied projection, or for
+// multi-token prediction. Nothing where no stage does.
+std::optional<std::int64_t> second_table_stage(const Shape& shape, const std::vector<Seat>& direction,
+                                               std::span<const LayerRange> layers);
+
+// By stage: the parameters of all its chunks that are trained, or those that are frozen. A stage that reads the table
+// at both places has one. `layers` by position.
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                              const ModelParts& parts,
                                              RankParameters ModelPart::*which = &ModelPart::parameters);

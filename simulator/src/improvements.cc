@@ -7,6 +7,7 @@
 
 #include "advice.h"
 #include "costs.h"
+#include "ns_dist/balanced_layout.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -25,6 +26,7 @@ struct Candidate {
   ParallelPlan plan;
   Training training;
   Host host = {};
+  bool elaborate = false;  // proposed where it saves more than a simpler one by what is worthwhile
 };
 
 // Another plan, of which a user changes all that is different.
@@ -73,6 +75,7 @@ std::vector<Candidate> pipelines(const Scenario& from) {
                         from.training,
                         from.host};
     use_chunks(candidate.plan, chunks);
+    candidate.plan.pipeline_layout = {};
     // A schedule that the user named does not give way to a number of chunks.
     if (plan.schedule != candidate.plan.schedule) candidate.set.push_back({"plan/schedule", candidate.plan.schedule});
     found.push_back(std::move(candidate));
@@ -82,10 +85,20 @@ std::vector<Candidate> pipelines(const Scenario& from) {
 
 // The loss, with the logits and what predicts further tokens, is as much as some layers: a stage that has fewer of them
 // keeps the others from waiting.
-std::vector<Candidate> divisions(const Scenario& from) {
+std::vector<Candidate> divisions(const Scenario& from, const Session& session) {
   std::vector<Candidate> found;
   const ParallelPlan& plan = from.plan;
   if (plan.pp == 1) return found;
+  for (std::string& layout : balanced_layouts(from, session)) {
+    if (layout == plan.pipeline_layout.text) continue;
+    ParallelPlan changed = plan;
+    changed.pipeline_layout = {std::move(layout)};
+    changed.first_stage_layers = changed.last_stage_layers = 0;
+    changed.account_embedding = changed.account_loss = false;
+    found.push_back(with_plan(from, "divide the layers by the time that they take", std::move(changed)));
+    found.back().elaborate = true;
+  }
+  if (!plan.pipeline_layout.is_even()) return found;
   const auto last = last_stage(from.model, plan);
   if (!last) return found;
   constexpr std::int64_t kMostFewer = 6;
@@ -229,6 +242,7 @@ std::vector<Candidate> degrees(const Scenario& from) {
     candidate.plan.dp = dp;
     candidate.plan.sequence_parallel = tp > 1 && (from.plan.sequence_parallel || from.plan.tp == 1);
     candidate.plan.overlap_tp = tp > 1 && from.plan.overlap_tp;
+    if (pp != from.plan.pp) candidate.plan.pipeline_layout = {};
     if (pp == 1 && from.plan.pp > 1) use_chunks(candidate.plan, 1);
     found.push_back(std::move(candidate));
   };
@@ -248,9 +262,14 @@ std::vector<Candidate> degrees(const Scenario& from) {
   return found;
 }
 
+template <std::vector<Candidate> (*kCandidates)(const Scenario&)>
+std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
+  return kCandidates(from);
+}
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
-constexpr std::vector<Candidate> (*kKinds[])(const Scenario&) = {
-    pipelines, divisions, microbatches, recomputations, overlaps, exchanges, contexts, launches, kernels, degrees};
+constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
+    of_plan<pipelines>, divisions,         of_plan<microbatches>, of_plan<recomputations>, of_plan<overlaps>,
+    of_plan<exchanges>, of_plan<contexts>, of_plan<launches>,     of_plan<kernels>,        of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {
@@ -272,7 +291,9 @@ class Adviser {
   std::optional<Choice> best_of(std::size_t kind, const Choice* from = nullptr) const {
     std::optional<Choice> best;
     const Seconds least = from != nullptr ? from->improvement.saves : Seconds();
-    for (Candidate& candidate : kKinds[kind](from != nullptr ? from->scenario : scenario_)) {
+    std::vector<Candidate> candidates = kKinds[kind](from != nullptr ? from->scenario : scenario_, session_);
+    std::ranges::stable_partition(candidates, [](const Candidate& each) { return !each.elaborate; });
+    for (Candidate& candidate : candidates) {
       if (!framework_has(scenario_, candidate.plan)) continue;
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
@@ -281,7 +302,8 @@ class Adviser {
       const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
       if (!memory || memory->device() > room_) continue;
       const auto step = step_time(without_sharing(changed), session_);
-      if (!step || unshared_ - *step <= (best ? best->improvement.saves : least)) continue;
+      const Seconds more = candidate.elaborate && best ? kWorthwhile * unshared_ : Seconds();
+      if (!step || unshared_ - *step <= (best ? best->improvement.saves : least) + more) continue;
       Improvement improvement;
       improvement.change = std::move(candidate.change);
       improvement.set = std::move(candidate.set);

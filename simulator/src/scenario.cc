@@ -11,6 +11,7 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
+#include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "scenario_fields.h"
@@ -309,10 +310,27 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
                {}});
 }
 
+// A layout says how many model chunks a stage has, where it is one of this pipeline: what is wrong with it is an error
+// of the plan. Returns whether it does.
+bool chunks_of_layout(ParallelPlan& plan, bool schedule_is_given) {
+  if (plan.pipeline_layout.is_even()) return false;
+  const auto positions = read_pipeline_layout(plan.pipeline_layout.text);
+  if (!positions || plan.pp < 1) return false;
+  const auto all = static_cast<std::int64_t>(positions->size());
+  if (all % plan.pp != 0) return false;
+  // A stage may hold chunks of two directions (DualPipe).
+  const std::int64_t least = traits_of(plan).least_chunks;
+  const bool usual = traits_of(plan).seats({plan.pp, 1, least})[0].size() == positions->size();
+  plan.vpp = schedule_is_given && usual ? least : all / plan.pp;
+  return true;
+}
+
 // What the schedule, the model chunks and the overlap of messages say of each other when not all are given. `anew`: the
 // plan has no values from before, which would hold.
 void schedule_defaults(ParallelPlan& plan, const Given& given, bool anew) {
-  const bool schedule = given.contains("plan/schedule"), chunks = given.contains("plan/vpp");
+  const bool schedule = given.contains("plan/schedule");
+  bool chunks = given.contains("plan/vpp");
+  if (!chunks && given.contains("plan/pipeline_layout")) chunks = chunks_of_layout(plan, schedule);
   if (!schedule && (anew || chunks)) plan.schedule = schedule_for(plan.vpp).name;
   const PipelineSchedule& traits = traits_of(plan);
   if (!chunks && schedule) plan.vpp = traits.least_chunks;

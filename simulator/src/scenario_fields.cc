@@ -96,6 +96,14 @@ Result<void> check_values(const ScenarioSpec& spec) {
   return assign_all(spec, scenario, references);
 }
 
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%#";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
 std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan) {
   std::string flags;
   bool overlaps = false;
@@ -105,7 +113,7 @@ std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan
     if (flag.starts_with(kOverlapFlags)) {
       overlaps = true;
     } else {
-      flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", flag, assignment.text);
+      flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", flag, shell_word(assignment.text));
     }
   }
   if (!overlaps) return flags;

@@ -420,7 +420,7 @@ class Search {
       Scenario each = alone_;
       apply(each, first[i]);
       each.plan.recompute = Recompute::kNone;
-      const PassBounds least = passes_on_one_stage(std::move(each)).all;
+      const PassBounds least = passes_on_one_stage(std::move(each), session_).all;
       tell();
       return least;
     });
@@ -446,34 +446,13 @@ class Search {
     return key;
   }
 
-  // Without what ZeRO 2 and 3 add for weights and gradients, whose ranks are others on one stage.
-  PassesOfOne passes_on_one_stage(Scenario scenario) const {
-    scenario.plan = on_one_stage(scenario.plan).plan;
-    scenario.training.global_batch = scenario.training.micro_batch * scenario.plan.dp;
-    scenario.stragglers = {};
-    PassesOfOne nothing;
-    nothing.parts.resize(static_cast<std::size_t>(scenario.model.layers) + 2);
-    const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session_.plans());
-    if (!program) return nothing;
-    auto costs = costs_of(*program, scenario, session_);
-    if (!costs) return nothing;
-    for (const Fragment& fragment : program->fragments) {
-      for (const FragmentNode& node : fragment.nodes) {
-        const bool of_gradients = program->works[index(node.work)].name.starts_with("gradients.");
-        if (node.stream == Stream::kShardedWeights || of_gradients) {
-          costs->rows[0].forecasts[index(node.work)].latency = Seconds();
-        }
-      }
-    }
-    return passes_of_one(*program, costs->rows[0].forecasts, scenario.model.layers);
-  }
   std::shared_ptr<const PassesOfOne> known_passes(std::uint32_t group, const Scenario& scenario) const {
     const Passes key = passes_of(group, scenario, true);
     {
       const std::scoped_lock guard(knowing_);
       if (const auto known = known_.find(key); known != known_.end()) return known->second;
     }
-    auto made = std::make_shared<const PassesOfOne>(passes_on_one_stage(scenario));
+    auto made = std::make_shared<const PassesOfOne>(passes_on_one_stage(scenario, session_));
     const std::scoped_lock guard(knowing_);
     if (known_.size() * made->parts.size() > kMostKnownParts) known_.clear();
     return known_.try_emplace(key, std::move(made)).first->second;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "clocks/fragment_length.h"
+#include "costs.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -21,10 +22,10 @@ bool is_kernel_of_a_pass(const WorkItem& item) {
 
 bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && !shards_gradients(plan); }
 
-PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, std::int64_t layers) {
+PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, const Model& model) {
   PassesOfOne found;
-  const auto loss = static_cast<std::size_t>(layers) + 1;
-  found.parts.resize(loss + 1);
+  found.parts.resize(PassesOfOne::part_count(model));
+  const std::size_t loss = found.parts.size() - 1, predictions = loss - 1;
   PassesOfOne::Part all;
   std::array<double, kStreamCount> streams{};
   const auto seconds = [&](std::size_t work) { return forecasts[work].latency / units::s * (1 - kRounding); };
@@ -55,7 +56,7 @@ PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast
     for (std::int32_t i = 0; i < instruction.times; ++i) {
       const std::int32_t layer = instruction.layer + i * instruction.layer_step;
       const std::size_t part = instruction.layer < 0 ? (forward == in_layers ? loss : 0)
-                                                     : std::min(loss, static_cast<std::size_t>(layer) + 1);
+                                                     : std::min(predictions, static_cast<std::size_t>(layer) + 1);
       found.parts[part] += one;
       all += one;
     }
@@ -63,6 +64,27 @@ PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast
   streams[static_cast<std::size_t>(Stream::kCompute)] = all.kernels();
   found.all = {std::max(all.beside(), *std::max_element(streams.begin(), streams.end())), all.apart(), all.kernels()};
   return found;
+}
+
+PassesOfOne passes_on_one_stage(Scenario scenario, const Session& session) {
+  scenario.plan = on_one_stage(scenario.plan).plan;
+  scenario.training.global_batch = scenario.training.micro_batch * scenario.plan.dp;
+  scenario.stragglers = {};
+  PassesOfOne nothing;
+  nothing.parts.resize(PassesOfOne::part_count(scenario.model));
+  const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session.plans());
+  if (!program) return nothing;
+  auto costs = costs_of(*program, scenario, session);
+  if (!costs) return nothing;
+  for (const Fragment& fragment : program->fragments) {
+    for (const FragmentNode& node : fragment.nodes) {
+      const bool of_gradients = program->works[index(node.work)].name.starts_with("gradients.");
+      if (node.stream == Stream::kShardedWeights || of_gradients) {
+        costs->rows[0].forecasts[index(node.work)].latency = Seconds();
+      }
+    }
+  }
+  return passes_of_one(*program, costs->rows[0].forecasts, scenario.model);
 }
 
 double pipeline_bound(const PassesOfOne& one, const Scenario& scenario, std::int64_t microbatches, bool alike) {
@@ -77,9 +99,10 @@ double pipeline_bound(const PassesOfOne& one, const Scenario& scenario, std::int
   std::vector<PassesOfOne::Part> positions(layers->size());
   for (std::size_t i = 0; i < positions.size(); ++i) {
     const LayerRange& range = (*layers)[i];
-    const std::int64_t first = range.first + (i == 0 ? 0 : 1);
-    const std::int64_t end = range.first + range.count + (i + 1 == positions.size() ? 2 : 1);
-    for (std::int64_t part = first; part < end; ++part) positions[i] += one.parts[static_cast<std::size_t>(part)];
+    if (i == 0) positions[i] += one.embedding();
+    for (std::int64_t j = 0; j < range.count; ++j) positions[i] += one.layer(range.first + j);
+    if (range.predictions > 0) positions[i] += one.predictions();
+    if (i + 1 == positions.size()) positions[i] += one.loss();
     if (!alike) positions[i] = positions[i].without_collectives();
   }
   struct Stage {

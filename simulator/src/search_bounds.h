@@ -7,6 +7,7 @@
 
 #include "ns_dist/forecast.h"
 #include "ns_dist/scenario.h"
+#include "ns_dist/session.h"
 #include "ns_dist/step_program.h"
 
 namespace ns_dist {
@@ -35,7 +36,7 @@ struct PassBounds {
 };
 
 // What one microbatch takes at least through a model that one stage holds, and through each part of it: the embedding,
-// each layer, and the loss with all that is behind the last layer.
+// each layer, those for multi-token prediction together, and the loss.
 struct PassesOfOne {
   struct Part {
     double forward = 0, backward = 0;                  // with the collectives that block
@@ -55,13 +56,23 @@ struct PassesOfOne {
   };
   PassBounds all;
   std::vector<Part> parts;
+
+  static std::size_t part_count(const Model& model) { return static_cast<std::size_t>(model.layers) + 3; }
+  const Part& embedding() const { return parts.front(); }
+  const Part& layer(std::int64_t layer) const { return parts[static_cast<std::size_t>(layer) + 1]; }
+  const Part& predictions() const { return parts[parts.size() - 2]; }
+  const Part& loss() const { return parts.back(); }
 };
 
 // Whether passes run beside each other. Where gradients are shared, the planner runs one after the other.
 bool pairs_passes(const ParallelPlan& plan);
 
 // `program` holds the model on one stage and has one microbatch; `forecasts` are of its works.
-PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, std::int64_t layers);
+PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, const Model& model);
+
+// The same of a scenario's own passes, without what ZeRO 2 and 3 add for weights and gradients, whose ranks are others
+// on one stage. Of a plan that cannot be built, all is zero.
+PassesOfOne passes_on_one_stage(Scenario scenario, const Session& session);
 
 // What a step takes at least that has `microbatches` of these passes: some stage runs its part of all of them, behind
 // the first microbatch's passes through what lies before this stage. `alike`: all stages are.

@@ -167,8 +167,8 @@ std::int64_t loss_in_layers(const Model& model, const Training& training) {
 Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
   const ParallelPlan& plan = scenario.plan;
   Texts all = {std::to_string(all_plans.last_stage_layers)};
-  const bool divided =
-      all_plans.last_stage_layers > 0 || plan.first_stage_layers > 0 || plan.account_embedding || plan.account_loss;
+  const bool divided = all_plans.last_stage_layers > 0 || plan.first_stage_layers > 0 || plan.account_embedding ||
+                       plan.account_loss || !plan.pipeline_layout.is_even();
   if (plan.pp == 1 || all_plans.loss_layers < 2 || divided) return all;
   ParallelPlan even = plan;
   even.last_stage_layers = 0;
@@ -256,8 +256,8 @@ constexpr Searched kSearched[] = {
      last_stage_sizes,
      set_plan<&ParallelPlan::last_stage_layers>,
      Changes::kMemory,
-     {"plan/pp", "plan/schedule", "plan/vpp", "plan/first_stage_layers", "plan/account_embedding",
-      "plan/account_loss"}},
+     {"plan/pp", "plan/schedule", "plan/vpp", "plan/first_stage_layers", "plan/account_embedding", "plan/account_loss",
+      "plan/pipeline_layout"}},
     {"plan/overlap_grad_reduce",
      grad_reduce_overlap,
      set_plan<&ParallelPlan::overlap_grad_reduce>,

@@ -178,7 +178,7 @@ std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::
   if (scenario.plan.account_embedding) ++layers.front();
   if (scenario.plan.account_loss) ++layers.back();
   const auto [least, most] = std::minmax_element(layers.begin(), layers.end());
-  if (*least == *most) return std::nullopt;
+  if (*least == *most || !scenario.plan.pipeline_layout.is_even()) return std::nullopt;
   const std::int64_t more = *most - *least, parts = static_cast<std::int64_t>(layers.size());
   return Warning{"uneven_stages",
                  fmt::format("{} layers over {} {}: some hold {} more, the others wait for them", scenario.model.layers,

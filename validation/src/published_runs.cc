@@ -11,8 +11,10 @@
 #include <optional>
 #include <span>
 
+#include "ns_dist/balanced_layout.h"
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/layer_division.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/session.h"
 #include "ns_dist/simulator.h"
@@ -288,6 +290,10 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   reader.object(
       "measured", [&](JsonReader& measured) { read_measured(measured, run); }, Presence::kOptional);
   reader.object("norm", [&](JsonReader& norm) { read_norm(norm, run, across_nodes); });
+  // "fp8 (fine-grained)": a factor for each small block (DeepSeek-V3, arXiv 2412.19437, s.3.3.2).
+  if (reader.text("precision", Presence::kOptional).find("fp8 (fine-grained") != std::string::npos) {
+    spec.set("training/dtype", Precision::kFp8Block);
+  }
   if (const auto modules = recomputed_modules(reader.text("recompute", Presence::kOptional))) {
     spec.set("plan/recompute", std::string_view(*modules));
   }
@@ -360,6 +366,24 @@ void choose_untold(CollectedRun& run, const Catalog& catalog) {
   };
   const auto as_fast = std::ranges::find_if(candidates, is_slower) - candidates.begin();
   run.spec = candidates[static_cast<std::size_t>(as_fast - 1) / 2].spec;
+}
+
+// Layers that the model chunks of a row cannot share evenly, its authors divided so that no stage waits long for
+// another, where the row says nothing of it and their framework can.
+void choose_division(CollectedRun& run, const Catalog& catalog) {
+  const auto told = scenario_of(run, catalog);
+  if (!told) return;
+  const ParallelPlan& plan = told->plan;
+  const bool divided = plan.first_stage_layers > 0 || plan.last_stage_layers > 0 || plan.account_embedding ||
+                       plan.account_loss || !plan.pipeline_layout.is_even();
+  const bool can = std::ranges::none_of(told->framework_only,
+                                        [](const FieldValues& limit) { return limit.field == "plan/pipeline_layout"; });
+  const auto even = divide_layers(told->model, plan);
+  if (plan.pp == 1 || divided || !can || !even || even->front().count == even->back().count) return;
+  const auto session = Session::make(*told);
+  if (!session) return;
+  const std::vector<std::string> layouts = balanced_layouts(*told, *session);
+  if (!layouts.empty()) run.spec.set("plan/pipeline_layout", std::string_view(layouts.back()));
 }
 
 using nlohmann::ordered_json;
@@ -463,6 +487,7 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
     if (errors.empty()) {
       if (!is_of(run, wanted.titles)) continue;
       if (run.micro_batch_untold || run.chunks_untold) choose_untold(run, catalog);
+      choose_division(run, catalog);
       if (!(run.measured > Seconds())) run.measured = step_at_rate(run, catalog);
       runs.push_back(std::move(run));
     } else {

@@ -40,6 +40,16 @@ struct Recomputation {
 Result<void> read_field(const Field& field, std::string_view text, Recomputation& value);
 std::string field_text(const Recomputation& value);
 
+// What each model chunk holds, in Megatron-Core's notation (parallelism: read_pipeline_layout). Written "even" where
+// there is no such text: layers are divided evenly.
+struct PipelineLayout {
+  std::string text = {};
+  bool is_even() const { return text.empty(); }
+  friend bool operator==(const PipelineLayout&, const PipelineLayout&) = default;
+};
+Result<void> read_field(const Field& field, std::string_view text, PipelineLayout& value);
+std::string field_text(const PipelineLayout& value);
+
 // How context-parallel ranks bring queries and keys together: keys and values travel around a ring, each part beside
 // the attention of the part before it (Liu et al. 2023, arXiv 2310.01889); all keys and values are gathered first
 // (Llama 3, arXiv 2407.21783, s.3.3.2); heads and tokens are exchanged, so that each rank has all tokens of some
@@ -115,6 +125,7 @@ struct ParallelPlan {
   std::int64_t last_stage_layers = 0;    // layers of the stage with the loss; 0: as many as the others
   bool account_embedding = false;        // the embedding counts as a layer when layers are divided over stages
   bool account_loss = false;             // the loss counts as a layer when layers are divided over stages
+  PipelineLayout pipeline_layout = {};   // in place of the four before, or of an even division
   std::string order = "tp-cp-ep-dp-pp";  // which ranks are neighbors: dimensions, innermost first (rank_order)
   std::int64_t etp = 0;                  // tensor-parallel ranks of an expert; 0: as many as tp
   ContextExchange cp_comm = ContextExchange::kRing;
@@ -276,6 +287,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.account_embedding);
   visit({.name = "plan/account_loss", .help = "the loss counts as a layer of its stage", .in_reports = kUnlessDefault},
         plan.account_loss);
+  visit({.name = "plan/pipeline_layout",
+         .help = "parts of each model chunk in Megatron-Core's notation, as in \"Et*3|(tt|)*29m|L\"",
+         .values = "even|TEXT",
+         .in_reports = kUnlessDefault},
+        plan.pipeline_layout);
   visit({.name = "plan/order",
          .help = "order of the ranks, innermost dimension first; ep stands beside dp",
          .values = "DIMS",

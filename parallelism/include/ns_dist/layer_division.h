@@ -14,6 +14,7 @@ namespace ns_dist {
 
 struct LayerRange {
   std::int64_t first = 0, count = 0;
+  std::int64_t predictions = 0;  // layers for multi-token prediction, where they are trained
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
@@ -23,7 +24,10 @@ struct LayerRange {
 // divided over their chunks (Megatron-LM, --decoder-first-pipeline-num-layers). account_embedding and account_loss: the
 // embedding or the loss counts as one layer, so its position has one layer less (Megatron-LM,
 // --account-for-embedding-in-pipeline-split).
-// Errors: more positions than layers; first and last stages that leave no layers for the others.
+// Layers for multi-token prediction are at the last position. pipeline_layout says for each position what it holds,
+// and position may be without layers then.
+// Errors: more positions than layers; first and last stages that leave no layers for the others; a layout that is none,
+// or of other positions or layers.
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats);
 // Of the plan's own schedule. Errors: an unknown schedule, too.
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan);

@@ -11,11 +11,8 @@ BlockStep logits(const Shape& shape) {
   BlockStep step = blocks::linear(shape, ActivationKind::kLogits,
                                   {"loss.logits", shape.tokens, shape.hidden, shape.vocabulary, false,
                                    blocks::Split::kColumn, "loss", Epilogue::kNone, true});
-  // A tied projection is the embedding's table, or a copy of it on another stage. So is the table that multi-token
-  // prediction reads.
-  const bool copies = shape.plan->pp > 1;
-  const int tables = shape.model->tied_embeddings ? (copies ? 1 : 0) : (copies && shape.prediction_layers > 0 ? 2 : 1);
-  step.parameters.dense *= tables;
+  // A tied projection is the embedding's table, or a copy of it on another stage.
+  if (shape.model->tied_embeddings && shape.plan->pp == 1) step.parameters.dense = 0;
   return step;
 }
 

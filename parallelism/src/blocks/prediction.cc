@@ -12,7 +12,10 @@ Block prediction_block(const Shape& shape) {
   Block block;
   block.input = bytes_of(shape, tokens, hidden);
   BlockStep table = std::move(embedding_block(shape).steps.front());
-  table.parameters = {};
+  // The embedding's table, or one copy of it for all prediction layers: on another stage, where the loss has none.
+  const bool copies = shape.plan->pp > 1 && !shape.model->tied_embeddings && shape.prediction_layers > 0;
+  table.parameters =
+      copies ? table.parameters * (1.0 / static_cast<double>(shape.prediction_layers)) : RankParameters{};
   block.steps.push_back(std::move(table));
   block.steps.push_back(blocks::norm(shape, "mtp.embedding_norm", tokens, hidden));
   block.steps.push_back(blocks::norm(shape, "mtp.hidden_norm", tokens, hidden));

@@ -290,8 +290,11 @@ Result<void> assign(Scenario& scenario, const Assignment& assignment);
 // Whether `resolve` can read every assignment. Errors: all that it cannot, at once.
 Result<void> check_values(const ScenarioSpec& spec);
 
-// The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Fields that do not exist are written as they
-// are.
+// In single quotes where a POSIX shell would read it otherwise.
+std::string shell_word(std::string_view text);
+
+// The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Values are shell words. Fields that do not
+// exist are written as they are.
 std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan);
 // The flags that --overlap sets at once begin with it.
 inline constexpr std::string_view kOverlapFlags = "--overlap-";

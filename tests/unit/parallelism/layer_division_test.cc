@@ -102,6 +102,22 @@ TEST(LayerDivision, TheLastStageIsThatOfTheLoss) {
   EXPECT_EQ(last(3, 1, "1f1b"), std::pair(std::int64_t{0}, std::int64_t{0}));
 }
 
+// Megatron-Core's --pipeline-model-parallel-layout.
+TEST(LayerDivision, ALayoutSaysWhatEachPositionHolds) {
+  ParallelPlan plan = with_stages(2, 2);
+  plan.pipeline_layout = {"Et|(tt|)*2L"};
+  EXPECT_THAT(counts(5, plan, around(plan)), ElementsAre(1, 2, 2, 0));
+  EXPECT_THAT(mistake(6, plan, around(plan)), HasSubstr("a layout of 5 layers"));
+  plan.vpp = 1;
+  EXPECT_THAT(mistake(5, plan, around(plan)), HasSubstr("plan/vpp=2"));
+  plan.pp = 3;
+  EXPECT_THAT(mistake(5, plan, around(plan)), HasSubstr("write 2 \"|\""));
+  plan = with_stages(2, 2);
+  plan.pipeline_layout = {"Et|(tt|)*2L"};
+  plan.account_loss = true;
+  EXPECT_THAT(mistake(5, plan, around(plan)), HasSubstr("leave plan/account_loss out"));
+}
+
 TEST(LayerDivision, EveryPartNeedsALayer) {
   const ParallelPlan plan = with_stages(8, 2);
   EXPECT_THAT(mistake(12, plan, around(plan)), HasSubstr("plan/pp=6"));

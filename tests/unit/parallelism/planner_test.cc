@@ -739,6 +739,8 @@ ParallelPlan with_other_field(ParallelPlan plan, int field) {
         } else if constexpr (std::is_same_v<T, Recomputation>) {
           value = {value.recompute == Recompute::kFull ? Recompute::kSelective : Recompute::kFull,
                    set_of(RecomputeModule::kMlp), 1};
+        } else if constexpr (std::is_same_v<T, PipelineLayout>) {
+          value = {"Ett|ttL"};
         } else if constexpr (std::is_same_v<T, Fraction>) {
           value = {value.value == 0 ? 0.5 : value.value / 2};
         } else if constexpr (std::is_same_v<T, Imbalance>) {
@@ -854,6 +856,39 @@ TEST(Prediction, AddsItsLayerProjectionAndLoss) {
 
   model.prediction_layers = 0;
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("no layers for multi-token prediction"));
+}
+
+// A layout may put it on a stage of its own, with the copy of the table, and leave a stage with the loss alone.
+TEST(Prediction, AStageOfItsOwnHoldsItAndItsTable) {
+  Model model = llama(4, 512, 8, 8, 1024);
+  model.vocabulary = 1024;
+  model.prediction_layers = 1;
+  Training training{8, 1, 128, Precision::kBf16, true};
+  ParallelPlan plan{.pp = 4, .pipeline_layout = {"Ett|tt|m|L"}};
+  const auto graph = plan_step(model, plan, training);
+  ASSERT_TRUE(graph) << to_text(graph.error());
+  std::map<std::pair<std::string, std::int64_t>, int> count;
+  for (const GraphNode& node : graph->nodes())
+    ++count[{graph->works()[index(node.work)].name, ExecutionGraph::stage_of(node.lane)}];
+  EXPECT_EQ((count[{"attention.qkv", 0}]), 2 * 8);
+  EXPECT_EQ((count[{"attention.qkv", 1}]), 2 * 8);
+  EXPECT_EQ((count[{"mtp.proj", 2}]), 8);
+  EXPECT_EQ((count[{"attention.qkv", 3}]), 0);
+  EXPECT_EQ((count[{"loss.cross_entropy", 3}]), 2 * 8);
+  for (const int stage : {0, 2}) EXPECT_EQ((count[{"embedding.gradients.all_reduce", stage}]), 1) << stage;
+  EXPECT_EQ((count[{"embedding.gradients.all_reduce", 3}]), 0);
+
+  const auto memory = memory_budget(model, plan, training);
+  ASSERT_TRUE(memory) << to_text(memory.error());
+  const double layer = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512, table = 1024 * 512;
+  EXPECT_DOUBLE_EQ(memory->stages[2].weights / units::B, 2 * (layer + 2 * 512 * 512 + 2 * 512 + table));
+  EXPECT_DOUBLE_EQ(memory->stages[3].weights / units::B, 2 * (2 * 512 + table)) << "both losses' norms, the logits";
+
+  training.mtp = false;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("training/mtp=on"));
+  training.mtp = true;
+  plan.pipeline_layout = {"Ett|tt||L"};
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("write 1 m"));
 }
 
 }  // namespace

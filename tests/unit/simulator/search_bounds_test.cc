@@ -8,7 +8,7 @@ namespace {
 // Four layers of 1 s forward and 2 s backward, half of it kernels; nothing before and behind them.
 PassesOfOne four_layers() {
   PassesOfOne one;
-  one.parts.resize(6);
+  one.parts.resize(7);
   for (std::size_t layer = 1; layer <= 4; ++layer) one.parts[layer] = {1, 2, 0.5, 1};
   return one;
 }
