@@ -14,6 +14,7 @@
 #include "ns_dist/astra_formulas.h"
 #include "timing.h"
 #include "topology.h"
+#include "wording.h"
 
 namespace ns_dist {
 namespace {
@@ -67,7 +68,7 @@ class NetworkModel final : public NetworkCost {
     const bool barrier = collective.kind == CollectiveKind::kBarrier;
     if (!std::isfinite(bytes) || bytes < 0 || (bytes == 0 && !barrier)) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of {} bytes", name_of(collective.kind), bytes),
+                   fmt::format("{} of {} bytes", network::with_article(collective.kind), bytes),
                    "",
                    "a positive, finite size",
                    "",
@@ -76,7 +77,7 @@ class NetworkModel final : public NetworkCost {
     NS_TRY(placement, topology_.place(collective.group));
     if (placement.ranks < 2) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of one rank", name_of(collective.kind)),
+                   fmt::format("{} of one rank", network::with_article(collective.kind)),
                    "",
                    "a group of at least two ranks",
                    "",
@@ -92,18 +93,19 @@ class NetworkModel final : public NetworkCost {
     }
     const double most = collective.kind == CollectiveKind::kAllToAll ? static_cast<double>(placement.ranks) : 1;
     if (!(collective.imbalance >= 1 && collective.imbalance <= most)) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} with an imbalance of {}", name_of(collective.kind), collective.imbalance),
-                   "",
-                   most > 1 ? fmt::format("1 (even) to {:g}, the ranks (one receives everything)", most)
-                            : std::string("1: only all_to_all is uneven"),
-                   "",
-                   {}});
+      return fail(
+          {ErrorCode::kInvalidInput,
+           fmt::format("{} with an imbalance of {}", network::with_article(collective.kind), collective.imbalance),
+           "",
+           most > 1 ? fmt::format("1 (even) to {:g}, the ranks (one receives everything)", most)
+                    : std::string("1: only all_to_all is uneven"),
+           "",
+           {}});
     }
     const bool routed = collective.routing.experts > 0;
     if (routed && (collective.kind != CollectiveKind::kAllToAll || !is_possible(collective.routing))) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of a routing that cannot be", name_of(collective.kind)),
+                   fmt::format("{} of a routing that cannot be", network::with_article(collective.kind)),
                    "",
                    "an all_to_all, groups that divide the experts, and top groups that hold those of a token",
                    "",
@@ -122,7 +124,7 @@ class NetworkModel final : public NetworkCost {
 
   static tl::unexpected<Error> refuse(const Call& call) {
     return fail({ErrorCode::kInvalidInput,
-                 fmt::format("no allowed algorithm does a {} on this group", name_of(call.kind)),
+                 fmt::format("no allowed algorithm does {} on this group", network::with_article(call.kind)),
                  "network/algorithm",
                  "",
                  "leave the algorithm and the protocol at \"auto\"",

@@ -288,6 +288,13 @@ TEST(NetworkModel, RefusesWhatIsNoCollective) {
   EXPECT_FALSE(model->forecast({CollectiveKind::kSendRecv, 1 * B, group}));
 }
 
+TEST(NetworkModel, ErrorsNameCollectivesWithTheirArticle) {
+  const auto model = model_of(test::dgx_a100());
+  const RankGroup one{0, {{1, 1}}};
+  EXPECT_EQ(model->forecast({CollectiveKind::kAllReduce, 1 * B, one}).error().message, "an all_reduce of one rank");
+  EXPECT_EQ(model->forecast({CollectiveKind::kBroadcast, 1 * B, one}).error().message, "a broadcast of one rank");
+}
+
 TEST(NetworkModel, RefusesUnknownNamesAndDeadLinks) {
   const auto unknown = make_network_model(test::dgx_a100(), {.algorithm = "rong"});
   ASSERT_FALSE(unknown);
