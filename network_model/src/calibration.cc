@@ -180,6 +180,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
           if (!found.found && measured_like(kind) != kind) {
             found = look_up(measured_like(kind), transport, false, ranks);
             found.source = std::max(found.source, Corrected::Source::kOthers);
+            found.correction = found.correction.blurred();
           }
           if (!found.found && unmeasured_route && transport == Transport::kMessages) {
             found = of_unknown_route(through_host(ranks), ranks);
@@ -192,11 +193,13 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
             const double share =
                 (std::log2(static_cast<double>(between)) - low) / (std::log2(static_cast<double>(ranks)) - low);
             by_ranks[between] = last == 0 ? mixed(found, found, 0) : mixed(by_ranks[last], found, share);
+            by_ranks[between].correction = by_ranks[between].correction.blurred();
           }
           last = ranks;
         }
         for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostRanks + 1; ++beyond) {
           by_ranks[beyond] = mixed(by_ranks[last], by_ranks[last], 0);
+          by_ranks[beyond].correction = by_ranks[beyond].correction.blurred();
           by_ranks[beyond].most_ranks = static_cast<std::int64_t>(last);
         }
       }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "clusters.h"
 #include "ns_dist/catalog.h"
@@ -158,6 +159,23 @@ TEST(NetworkModel, WhatStaysInANodeOfPairsIsNotFasterThanThere) {
     const Forecast one = *model->forecast({kind, share * 64 * MiB, {0, {{8, 1}}}});
     EXPECT_EQ(two.latency, one.latency) << name_of(kind);
     EXPECT_EQ(two.high, one.high) << name_of(kind);
+  }
+}
+
+// A step of a measured curve is where that collective changes its protocol. Those that were not measured change theirs
+// elsewhere: their forecasts rise over an octave.
+TEST(NetworkModel, MeasuredStepsOfOthersAreNoJumps) {
+  for (const auto& [name, kind, ranks] :
+       {std::tuple("dgx-a100", CollectiveKind::kBroadcast, 2), std::tuple("dgx-a100", CollectiveKind::kReduce, 2),
+        std::tuple("gb200-nvl72", CollectiveKind::kAllGather, 12),
+        std::tuple("hgx-b300", CollectiveKind::kReduceScatter, 5)}) {
+    const auto model = model_of(*Catalog::standard().cluster(name));
+    Seconds last = 1 * s;
+    for (double bytes = 1024; bytes < 8e9; bytes *= 1.1) {
+      const Forecast f = *model->forecast({kind, bytes * B, {0, {{ranks, 1}}}});
+      EXPECT_LT(f.latency, 1.25 * last) << name << ' ' << name_of(kind) << ' ' << bytes;
+      last = f.latency;
+    }
   }
 }
 
