@@ -90,6 +90,14 @@ double Corrected::unmeasured(double ranks) const {
   return most > 1 && ranks > most ? std::log2(ranks / most) / std::log2(ranks) : 0;
 }
 
+double Corrected::deviation_of(double bytes) const {
+  constexpr double kBetweenMachines = 0.03;                   // one machine differs from the next by about 3 %
+  const double narrow = deviation < deviation_short ? 0 : 1;  // where the narrowing begins, or ends
+  const double share = std::clamp(narrow + std::log2(bytes / kLongMessage) / kNarrowingOctaves, 0.0, 1.0);
+  return std::pow(std::hypot(deviation_short, kBetweenMachines), 1 - share) *
+         std::pow(std::hypot(deviation, kBetweenMachines), share);
+}
+
 CollectiveKind measured_like(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kBarrier:

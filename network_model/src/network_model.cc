@@ -134,8 +134,8 @@ class NetworkModel final : public NetworkCost {
   struct Estimate {
     Choice choice;
     const Corrected* corrected = nullptr;
-    double time = 0;              // corrected, seconds
-    double ranks = 0, bytes = 0;  // of the call that it is for
+    double time = 0;    // corrected, seconds
+    double spread = 0;  // half of the 90 % interval: of the logarithm of `time` if corrected, else over it
   };
   struct Answer : Estimate {
     Estimate one_node;  // of the same in the largest node alone; without an algorithm inside a node
@@ -192,32 +192,43 @@ class NetworkModel final : public NetworkCost {
 
   Estimate estimate(const Call& call, const network::Allowed& allowed) const {
     Estimate best;
+    std::array<std::pair<double, double>, network::kTransports.size()> candidates{};  // time and spread
     for (const network::Transport transport : network::kTransports) {
       const Choice choice = network::choose(call, allowed, transport);
       if (!choice.algorithm) continue;
       const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
-      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, call.ranks(), call.bytes};
+      const double spread = corrected ? corrected_spread(*corrected, choice, call) : choice.spread;
+      candidates[static_cast<std::size_t>(transport)] = {time, spread};
+      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, spread};
     }
+    best.spread = 0;
+    double weights = 0;
+    for (const auto& [time, spread] : candidates) {
+      if (time == 0) continue;
+      const double weight = network::candidate_weight(time, best.time);
+      best.spread += weight * spread;
+      weights += weight;
+    }
+    if (weights > 0) best.spread /= weights;
     return best;
+  }
+
+  static double corrected_spread(const Corrected& corrected, const Choice& choice, const Call& call) {
+    const double deviation = corrected.deviation_of(call.bytes);
+    // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
+    const double share = corrected.unmeasured(call.ranks());
+    const double constants = std::log1p(choice.spread) / network::kQuantile;
+    return network::kQuantile * std::max(deviation, (1 - share) * deviation + share * constants);
   }
 
   // 90 % interval of what `estimate` takes, seconds, around `latency`.
   static std::pair<double, double> interval(const Estimate& estimate, double latency) {
-    const Corrected* corrected = estimate.corrected;
-    const Cost& cost = estimate.choice.cost;
-    // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
-    constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
-    const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
-    if (!corrected) return {latency - spread, latency + spread};
-    // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
-    constexpr double kBetweenMachines = 0.03;
-    const double deviation = estimate.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
-    // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
-    const double share = corrected->unmeasured(estimate.ranks);
-    const double constants = std::log1p(spread / cost.time()) / network::kQuantile;
-    const double widened = std::max(deviation, (1 - share) * deviation + share * constants);
-    const double factor = std::exp(network::kQuantile * std::hypot(widened, kBetweenMachines));
+    if (!estimate.corrected) {
+      const double half = estimate.spread * estimate.time;
+      return {latency - half, latency + half};
+    }
+    const double factor = std::exp(estimate.spread);
     return {latency / factor, latency * factor};
   }
 
@@ -230,13 +241,13 @@ class NetworkModel final : public NetworkCost {
     Forecast forecast;
     forecast.latency = latency * units::s;
     forecast.floor = floor * units::s;
-    auto [low, high] = interval(decides, latency);
-    // Both take their time, and each may be the longer one.
-    const Estimate& other = &decides == &answer ? answer.one_node : answer;
-    if (other.choice.algorithm) {
-      const auto [other_low, other_high] = interval(other, other.time);
-      low = std::max(low, other_low);
-      high = std::max(high, other_high);
+    const auto around = [&](const Estimate& part) { return interval(part, &part == &decides ? latency : part.time); };
+    auto [low, high] = around(answer);
+    if (answer.one_node.choice.algorithm) {
+      // Both take their time, and each may be the longer one.
+      const auto [node_low, node_high] = around(answer.one_node);
+      low = std::max(low, node_low);
+      high = std::max(high, node_high);
     }
     forecast.low = std::max(low, floor) * units::s;
     forecast.high = high * units::s;

@@ -179,6 +179,31 @@ TEST(NetworkModel, MeasuredStepsOfOthersAreNoJumps) {
   }
 }
 
+// A tenth more bytes is about as certain: at 1 MiB, where measured errors are counted apart, where NCCL changes the
+// protocol, and where the switch begins to reduce.
+TEST(NetworkModel, IntervalsChangeLittleFromSizeToSize) {
+  for (const char* name : {"l40s-server", "dgx-a100", "dgx-h100", "hgx-b300", "gb200-nvl72", "dgx-2"}) {
+    const Cluster cluster = *Catalog::standard().cluster(name);
+    const auto model = model_of(cluster);
+    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                      CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll}) {
+      for (const std::int64_t ranks :
+           {std::int64_t{2}, std::int64_t{4}, std::int64_t{8}, 64 * cluster.gpus_per_node()}) {
+        double last = 0;
+        for (double bytes = 1024; bytes < 8e9; bytes *= 1.1) {
+          const Forecast f = *model->forecast({kind, bytes * B, {0, {{ranks, 1}}}});
+          const double width = std::log(f.high / f.low);
+          if (last > 0) {
+            EXPECT_LT(std::max(width / last, last / width), 1.2)
+                << name << ' ' << name_of(kind) << ' ' << ranks << ' ' << bytes;
+          }
+          last = width;
+        }
+      }
+    }
+  }
+}
+
 // Eight GPUs of a rack are measured. Of 72, most hops are NCCL's constants; of 16, one doubling in four.
 TEST(NetworkModel, MoreRanksThanMeasuredAreLessCertain) {
   const auto model = model_of(*Catalog::standard().cluster("gb200-nvl72"));
