@@ -175,7 +175,11 @@ struct ns_dist_session {
     }
     const std::int64_t in_node = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
     NS_TRY(const RankGroup group, measured_group(base_->cluster, asked.ranks, in_node));
-    return models_->network().forecast(Collective{*kind, asked.bytes * units::B, group});
+    return models_->network().forecast(Collective{.kind = *kind,
+                                                  .size = asked.bytes * units::B,
+                                                  .group = group,
+                                                  .integer = asked.integer != 0,
+                                                  .imbalance = asked.imbalance == 0 ? 1 : asked.imbalance});
   }
 
   Result<std::string> simulate(const char* const* fields) {

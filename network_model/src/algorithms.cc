@@ -6,7 +6,7 @@
 namespace ns_dist::network {
 
 std::span<const Algorithm> algorithms() {
-  static const std::array<const Algorithm*, 9> order = {
+  static const std::array<const Algorithm*, kAlgorithmCount> order = {
       &kRing, &kTree, &kNvls, &kNvlsTree, &kPat, &kDirect, &kHierarchical, &kHalvingDoubling, &kCollnet};
   static const auto table = [] {
     std::array<Algorithm, order.size()> copies{};

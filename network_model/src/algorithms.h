@@ -85,6 +85,8 @@ struct Algorithm {
   bool on_torus = false;
 };
 
+inline constexpr std::size_t kAlgorithmCount = 9;
+
 // In the order in which ties are broken.
 std::span<const Algorithm> algorithms();
 

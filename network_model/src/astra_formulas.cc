@@ -14,6 +14,7 @@
 #include "algorithms.h"
 #include "ns_dist/internal/number_from.h"
 #include "topology.h"
+#include "wording.h"
 
 namespace ns_dist {
 namespace {
@@ -612,24 +613,25 @@ class AstraModel final : public NetworkCost {
     const double bytes = collective.size / units::B;
     if (!(bytes >= 1) || !(bytes < 9e15)) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of {} bytes", name_of(collective.kind), bytes),
+                   fmt::format("{} of {} bytes", network::with_article(collective.kind), bytes),
                    "",
                    "1 byte to 9 PB",
                    "",
                    {}});
     }
     if (collective.imbalance != 1) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} with an imbalance of {}", name_of(collective.kind), collective.imbalance),
-                   "",
-                   "1: ASTRA-Sim's formulas are for even ones",
-                   "leave the imbalance out, or take network/model=nccl",
-                   {}});
+      return fail(
+          {ErrorCode::kInvalidInput,
+           fmt::format("{} with an imbalance of {}", network::with_article(collective.kind), collective.imbalance),
+           "",
+           "1: ASTRA-Sim's formulas are for even ones",
+           "leave the imbalance out, or take network/model=nccl",
+           {}});
     }
     if (collective.routing.experts > 0 &&
         (collective.kind != CollectiveKind::kAllToAll || !is_possible(collective.routing))) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of a routing that cannot be", name_of(collective.kind)),
+                   fmt::format("{} of a routing that cannot be", network::with_article(collective.kind)),
                    "",
                    "an all-to-all whose groups hold a token's experts",
                    "",
@@ -639,7 +641,7 @@ class AstraModel final : public NetworkCost {
     constexpr Int kMostRanks = Int{1} << 24;
     if (placement.ranks < 2 || placement.ranks > kMostRanks) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of {} ranks", name_of(collective.kind), placement.ranks),
+                   fmt::format("{} of {} ranks", network::with_article(collective.kind), placement.ranks),
                    "",
                    fmt::format("a group of 2 to {} ranks", kMostRanks),
                    "",

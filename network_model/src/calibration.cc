@@ -90,6 +90,14 @@ double Corrected::unmeasured(double ranks) const {
   return most > 1 && ranks > most ? std::log2(ranks / most) / std::log2(ranks) : 0;
 }
 
+double Corrected::deviation_of(double bytes) const {
+  constexpr double kBetweenMachines = 0.03;                   // one machine differs from the next by about 3 %
+  const double narrow = deviation < deviation_short ? 0 : 1;  // where the narrowing begins, or ends
+  const double share = std::clamp(narrow + std::log2(bytes / kLongMessage) / kNarrowingOctaves, 0.0, 1.0);
+  return std::pow(std::hypot(deviation_short, kBetweenMachines), 1 - share) *
+         std::pow(std::hypot(deviation, kBetweenMachines), share);
+}
+
 CollectiveKind measured_like(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kBarrier:
@@ -180,6 +188,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
           if (!found.found && measured_like(kind) != kind) {
             found = look_up(measured_like(kind), transport, false, ranks);
             found.source = std::max(found.source, Corrected::Source::kOthers);
+            found.correction = found.correction.blurred();
           }
           if (!found.found && unmeasured_route && transport == Transport::kMessages) {
             found = of_unknown_route(through_host(ranks), ranks);
@@ -192,11 +201,13 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
             const double share =
                 (std::log2(static_cast<double>(between)) - low) / (std::log2(static_cast<double>(ranks)) - low);
             by_ranks[between] = last == 0 ? mixed(found, found, 0) : mixed(by_ranks[last], found, share);
+            by_ranks[between].correction = by_ranks[between].correction.blurred();
           }
           last = ranks;
         }
         for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostRanks + 1; ++beyond) {
           by_ranks[beyond] = mixed(by_ranks[last], by_ranks[last], 0);
+          by_ranks[beyond].correction = by_ranks[beyond].correction.blurred();
           by_ranks[beyond].most_ranks = static_cast<std::int64_t>(last);
         }
       }

@@ -17,6 +17,10 @@ CollectiveKind measured_like(CollectiveKind kind);
 // Bytes from which most machines are bound by bandwidth. Shorter messages have an interval of their own.
 inline constexpr double kLongMessage = 1 << 20;
 
+// The wider of the two intervals narrows over this range of sizes on the other's side: what makes it wide, most often a
+// change of protocols, does not end at one size.
+inline constexpr double kNarrowingOctaves = 4;
+
 inline constexpr double kQuantile = 1.645;  // standard deviations from the middle of a normal distribution to its 95 %
 
 struct Corrected {
@@ -35,6 +39,8 @@ struct Corrected {
 
   // Share of the doublings from one rank to `ranks` that nobody measured: 0.25 for 16 ranks after 8.
   double unmeasured(double ranks) const;
+  // Of a message on another machine than the measured one. Does not jump at kLongMessage.
+  double deviation_of(double bytes) const;
 };
 
 // The corrections of one cluster, looked up once.

@@ -12,8 +12,8 @@ double knot_coordinate(double seconds) {
 
 double time_at(double coordinate) { return kFirstKnot * std::exp2(coordinate / kKnotsPerOctave); }
 
-double step_share(double coordinate, double position) {
-  return std::clamp((coordinate - position) / kStepWidth + 0.5, 0.0, 1.0);
+double step_share(double coordinate, double position, double width) {
+  return std::clamp((coordinate - position) / width + 0.5, 0.0, 1.0);
 }
 
 Correction::Correction(const Knots& log_ratio) : log_ratio_(log_ratio) {
@@ -31,7 +31,8 @@ double Correction::log_ratio(double seconds) const {
   const auto k = std::min(static_cast<std::size_t>(x), kKnots - 2);
   const double share = x - static_cast<double>(k);
   double ratio = log_ratio_[k] + share * (log_ratio_[k + 1] - log_ratio_[k]);
-  for (std::size_t i = 0; i < step_count_; ++i) ratio += steps_[i].height * step_share(x, steps_[i].position);
+  for (std::size_t i = 0; i < step_count_; ++i)
+    ratio += steps_[i].height * step_share(x, steps_[i].position, steps_[i].width);
   return ratio;
 }
 
@@ -43,11 +44,17 @@ Correction Correction::mixed(const Correction& other, double weight) const {
     result.log_ratio_[k] = (1 - weight) * log_ratio_[k] + weight * other.log_ratio_[k];
   }
   for (std::size_t i = 0; i < step_count_; ++i) {
-    result.add({steps_[i].position, (1 - weight) * steps_[i].height});
+    result.add({steps_[i].position, (1 - weight) * steps_[i].height, steps_[i].width});
   }
   for (std::size_t i = 0; i < other.step_count_; ++i) {
-    result.add({other.steps_[i].position, weight * other.steps_[i].height});
+    result.add({other.steps_[i].position, weight * other.steps_[i].height, other.steps_[i].width});
   }
+  return result;
+}
+
+Correction Correction::blurred() const {
+  Correction result = *this;
+  for (std::size_t i = 0; i < step_count_; ++i) result.steps_[i].width = kKnotsPerOctave;
   return result;
 }
 

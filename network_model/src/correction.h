@@ -16,12 +16,12 @@ inline constexpr double kFirstKnot = 5e-6;  // s
 inline constexpr double kKnotsPerOctave = 2;
 inline constexpr std::size_t kMaxSteps = 12;
 
-// Rises by `height` within kStepWidth knots around `position` (a knot coordinate): a ramp, so that times do not jump.
-// The width is not fitted.
-struct Step {
-  double position = 0, height = 0;
-};
+// Rises by `height` within `width` knots around `position` (a knot coordinate): a ramp, so that times do not jump. The
+// width is not fitted.
 inline constexpr double kStepWidth = 0.1;
+struct Step {
+  double position = 0, height = 0, width = kStepWidth;
+};
 
 class Correction {
  public:
@@ -43,6 +43,10 @@ class Correction {
   // This one with weight 1 - `weight` and `other` with `weight`.
   Correction mixed(const Correction& other, double weight) const;
 
+  // For other collectives or numbers of ranks than the measured ones, whose protocols change at another time: steps
+  // rise over an octave of time, as far apart as the sizes that were measured.
+  Correction blurred() const;
+
  private:
   Knots log_ratio_;
   std::array<Step, kMaxSteps> steps_{};
@@ -55,7 +59,7 @@ double knot_coordinate(double seconds);
 // Its inverse, seconds.
 double time_at(double coordinate);
 
-// 0 before, 1 after a step at `position`.
-double step_share(double coordinate, double position);
+// 0 before, 1 after a step at `position` of `width`, both in knots.
+double step_share(double coordinate, double position, double width = kStepWidth);
 
 }  // namespace ns_dist::network

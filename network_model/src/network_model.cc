@@ -14,6 +14,7 @@
 #include "ns_dist/astra_formulas.h"
 #include "timing.h"
 #include "topology.h"
+#include "wording.h"
 
 namespace ns_dist {
 namespace {
@@ -67,7 +68,7 @@ class NetworkModel final : public NetworkCost {
     const bool barrier = collective.kind == CollectiveKind::kBarrier;
     if (!std::isfinite(bytes) || bytes < 0 || (bytes == 0 && !barrier)) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of {} bytes", name_of(collective.kind), bytes),
+                   fmt::format("{} of {} bytes", network::with_article(collective.kind), bytes),
                    "",
                    "a positive, finite size",
                    "",
@@ -76,7 +77,7 @@ class NetworkModel final : public NetworkCost {
     NS_TRY(placement, topology_.place(collective.group));
     if (placement.ranks < 2) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of one rank", name_of(collective.kind)),
+                   fmt::format("{} of one rank", network::with_article(collective.kind)),
                    "",
                    "a group of at least two ranks",
                    "",
@@ -92,18 +93,19 @@ class NetworkModel final : public NetworkCost {
     }
     const double most = collective.kind == CollectiveKind::kAllToAll ? static_cast<double>(placement.ranks) : 1;
     if (!(collective.imbalance >= 1 && collective.imbalance <= most)) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} with an imbalance of {}", name_of(collective.kind), collective.imbalance),
-                   "",
-                   most > 1 ? fmt::format("1 (even) to {:g}, the ranks (one receives everything)", most)
-                            : std::string("1: only all_to_all is uneven"),
-                   "",
-                   {}});
+      return fail(
+          {ErrorCode::kInvalidInput,
+           fmt::format("{} with an imbalance of {}", network::with_article(collective.kind), collective.imbalance),
+           "",
+           most > 1 ? fmt::format("1 (even) to {:g}, the ranks (one receives everything)", most)
+                    : std::string("1: only all_to_all is uneven"),
+           "",
+           {}});
     }
     const bool routed = collective.routing.experts > 0;
     if (routed && (collective.kind != CollectiveKind::kAllToAll || !is_possible(collective.routing))) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a {} of a routing that cannot be", name_of(collective.kind)),
+                   fmt::format("{} of a routing that cannot be", network::with_article(collective.kind)),
                    "",
                    "an all_to_all, groups that divide the experts, and top groups that hold those of a token",
                    "",
@@ -122,7 +124,7 @@ class NetworkModel final : public NetworkCost {
 
   static tl::unexpected<Error> refuse(const Call& call) {
     return fail({ErrorCode::kInvalidInput,
-                 fmt::format("no allowed algorithm does a {} on this group", name_of(call.kind)),
+                 fmt::format("no allowed algorithm does {} on this group", network::with_article(call.kind)),
                  "network/algorithm",
                  "",
                  "leave the algorithm and the protocol at \"auto\"",
@@ -132,8 +134,8 @@ class NetworkModel final : public NetworkCost {
   struct Estimate {
     Choice choice;
     const Corrected* corrected = nullptr;
-    double time = 0;              // corrected, seconds
-    double ranks = 0, bytes = 0;  // of the call that it is for
+    double time = 0;    // corrected, seconds
+    double spread = 0;  // half of the 90 % interval: of the logarithm of `time` if corrected, else over it
   };
   struct Answer : Estimate {
     Estimate one_node;  // of the same in the largest node alone; without an algorithm inside a node
@@ -190,32 +192,43 @@ class NetworkModel final : public NetworkCost {
 
   Estimate estimate(const Call& call, const network::Allowed& allowed) const {
     Estimate best;
+    std::array<std::pair<double, double>, network::kTransports.size()> candidates{};  // time and spread
     for (const network::Transport transport : network::kTransports) {
       const Choice choice = network::choose(call, allowed, transport);
       if (!choice.algorithm) continue;
       const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
-      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, call.ranks(), call.bytes};
+      const double spread = corrected ? corrected_spread(*corrected, choice, call) : choice.spread;
+      candidates[static_cast<std::size_t>(transport)] = {time, spread};
+      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, spread};
     }
+    best.spread = 0;
+    double weights = 0;
+    for (const auto& [time, spread] : candidates) {
+      if (time == 0) continue;
+      const double weight = network::candidate_weight(time, best.time);
+      best.spread += weight * spread;
+      weights += weight;
+    }
+    if (weights > 0) best.spread /= weights;
     return best;
+  }
+
+  static double corrected_spread(const Corrected& corrected, const Choice& choice, const Call& call) {
+    const double deviation = corrected.deviation_of(call.bytes);
+    // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
+    const double share = corrected.unmeasured(call.ranks());
+    const double constants = std::log1p(choice.spread) / network::kQuantile;
+    return network::kQuantile * std::max(deviation, (1 - share) * deviation + share * constants);
   }
 
   // 90 % interval of what `estimate` takes, seconds, around `latency`.
   static std::pair<double, double> interval(const Estimate& estimate, double latency) {
-    const Corrected* corrected = estimate.corrected;
-    const Cost& cost = estimate.choice.cost;
-    // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
-    constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
-    const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
-    if (!corrected) return {latency - spread, latency + spread};
-    // 90 % of a normal distribution of the logarithm; one machine differs from the next by about 3 %.
-    constexpr double kBetweenMachines = 0.03;
-    const double deviation = estimate.bytes < network::kLongMessage ? corrected->deviation_short : corrected->deviation;
-    // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
-    const double share = corrected->unmeasured(estimate.ranks);
-    const double constants = std::log1p(spread / cost.time()) / network::kQuantile;
-    const double widened = std::max(deviation, (1 - share) * deviation + share * constants);
-    const double factor = std::exp(network::kQuantile * std::hypot(widened, kBetweenMachines));
+    if (!estimate.corrected) {
+      const double half = estimate.spread * estimate.time;
+      return {latency - half, latency + half};
+    }
+    const double factor = std::exp(estimate.spread);
     return {latency / factor, latency * factor};
   }
 
@@ -228,13 +241,13 @@ class NetworkModel final : public NetworkCost {
     Forecast forecast;
     forecast.latency = latency * units::s;
     forecast.floor = floor * units::s;
-    auto [low, high] = interval(decides, latency);
-    // Both take their time, and each may be the longer one.
-    const Estimate& other = &decides == &answer ? answer.one_node : answer;
-    if (other.choice.algorithm) {
-      const auto [other_low, other_high] = interval(other, other.time);
-      low = std::max(low, other_low);
-      high = std::max(high, other_high);
+    const auto around = [&](const Estimate& part) { return interval(part, &part == &decides ? latency : part.time); };
+    auto [low, high] = around(answer);
+    if (answer.one_node.choice.algorithm) {
+      // Both take their time, and each may be the longer one.
+      const auto [node_low, node_high] = around(answer.one_node);
+      low = std::max(low, node_low);
+      high = std::max(high, node_high);
     }
     forecast.low = std::max(low, floor) * units::s;
     forecast.high = high * units::s;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstddef>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -103,6 +104,53 @@ TEST(CApi, CollectivesAreThoseOfTheNetworkModel) {
       *network->forecast({CollectiveKind::kAllGather, 64 * units::MiB, RankGroup{0, {{8, 1}, {2, 8}}}});
   EXPECT_DOUBLE_EQ(out.ns, expected.latency / units::ns);
   EXPECT_EQ(out.method, expected.method);
+}
+
+// As the columns dtype and imbalance of `ns-dist collectives`. Programs of before have a shorter struct.
+TEST(CApi, CollectivesOfIntegersAndUnevenOnes) {
+  const Handle session = open({"machine/gpu=h100"});
+  Scenario scenario = scenario_of({{"machine/gpu", "h100"}});
+  scenario.cluster.gpu.boost_clock /= training_slowdown(scenario.cluster.gpu);
+  const auto network = *make_network_model(scenario.cluster, network_options(scenario.network));
+  const auto ns = [&](const ns_dist_collective& asked) {
+    auto out = sized<ns_dist_forecast>();
+    EXPECT_EQ(ns_dist_forecast_collective(session.get(), &asked, &out), NS_DIST_OK) << ns_dist_error(session.get());
+    return out.ns;
+  };
+  auto asked = sized<ns_dist_collective>();
+  asked.kind = "all_reduce";
+  asked.bytes = 1 << 26;
+  asked.ranks = 8;
+  const Collective sum{CollectiveKind::kAllReduce, 64 * units::MiB, RankGroup{0, {{8, 1}}}};
+  Collective integers = sum;
+  integers.integer = true;
+  EXPECT_DOUBLE_EQ(ns(asked), network->forecast(sum)->latency / units::ns);
+  asked.integer = 1;
+  EXPECT_DOUBLE_EQ(ns(asked), network->forecast(integers)->latency / units::ns);
+  EXPECT_GT(network->forecast(integers)->latency, network->forecast(sum)->latency) << "not in the switch";
+  asked.struct_size = offsetof(ns_dist_collective, imbalance);
+  EXPECT_DOUBLE_EQ(ns(asked), network->forecast(sum)->latency / units::ns);
+
+  asked = sized<ns_dist_collective>();
+  asked.kind = "all_to_all";
+  asked.bytes = 1 << 26;
+  asked.ranks = 8;
+  Collective exchange = sum;
+  exchange.kind = CollectiveKind::kAllToAll;
+  const double even = ns(asked);
+  asked.imbalance = 1;
+  EXPECT_EQ(ns(asked), even);
+  exchange.imbalance = asked.imbalance = 1.5;
+  EXPECT_DOUBLE_EQ(ns(asked), network->forecast(exchange)->latency / units::ns);
+  EXPECT_GT(ns(asked), 1.3 * even);
+  auto out = sized<ns_dist_forecast>();
+  for (const double wrong : {0.5, -1.0, 8.5, std::numeric_limits<double>::quiet_NaN()}) {
+    asked.imbalance = wrong;
+    EXPECT_EQ(ns_dist_forecast_collective(session.get(), &asked, &out), NS_DIST_BAD_INPUT) << wrong;
+    EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("an all_to_all with an imbalance of")) << wrong;
+  }
+  asked.kind = "all_reduce", asked.imbalance = 1.5;
+  EXPECT_EQ(ns_dist_forecast_collective(session.get(), &asked, &out), NS_DIST_BAD_INPUT);
 }
 
 TEST(CApi, AStepIsTheReportOfTheCommandLine) {

@@ -88,6 +88,8 @@ typedef struct ns_dist_collective {
   double bytes;           /* needed, except of a barrier: the size that nccl-tests prints */
   int64_t ranks;          /* needed: at least 2, at most the GPUs of the session's nodes (field "machine/nodes") */
   int64_t ranks_per_node; /* 0: all in one node */
+  double imbalance; /* all_to_all: bytes through the busiest rank's port over the mean; `bytes` is the mean. 0: even */
+  int32_t integer;  /* 1: elements are integers, which switches do not reduce; 0: floating point */
 } ns_dist_collective;
 int ns_dist_forecast_collective(ns_dist_session* session, const ns_dist_collective* collective,
                                 ns_dist_forecast* forecast);

@@ -12,6 +12,7 @@
 #include "correction.h"
 #include "timing.h"
 #include "topology.h"
+#include "wording.h"
 
 namespace ns_dist {
 namespace {
@@ -354,7 +355,7 @@ Result<void> add_measurement(const CollectiveMeasurement& m, const std::string& 
   const Reference reference = reference_of(call, machine);
   if (!reference.choice.algorithm) {
     return fail({ErrorCode::kInvalidInput,
-                 fmt::format("a {} between {} ranks", name_of(m.kind), m.ranks),
+                 fmt::format("{} between {} ranks", network::with_article(m.kind), m.ranks),
                  where,
                  "a collective of at least two ranks",
                  "",

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "ns_dist/internal/number_from.h"
+#include "wording.h"
 
 namespace ns_dist {
 namespace {
@@ -85,7 +86,7 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
     const auto imbalance = number_from<double>(field(kImbalance));
     const bool uneven = row.kind == CollectiveKind::kAllToAll;
     if (!imbalance || !(*imbalance >= 1 && *imbalance <= (uneven ? static_cast<double>(row.ranks) : 1))) {
-      return wrong(where, fmt::format("imbalance \"{}\" of a {}", field(kImbalance), name_of(row.kind)),
+      return wrong(where, fmt::format("imbalance \"{}\" of {}", field(kImbalance), network::with_article(row.kind)),
                    uneven ? fmt::format("a number from 1 to the {} ranks", row.ranks)
                           : std::string("1, or nothing: only all_to_all is uneven"));
     }

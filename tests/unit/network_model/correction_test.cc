@@ -42,6 +42,18 @@ TEST(Correction, StepRaisesEverythingBeyondIt) {
   EXPECT_DOUBLE_EQ(correction.log_ratio(time_at(8.1)), 0.5);
 }
 
+TEST(Correction, BlurredStepsRiseOverAnOctave) {
+  Correction sharp;
+  sharp.add({8, 0.5});
+  const Correction blurred = sharp.blurred();
+  for (const double knots : {-1.0, -0.5, 0.0, 0.5, 1.0}) {
+    EXPECT_NEAR(blurred.log_ratio(time_at(8 + knots)), 0.25 * (1 + knots), 1e-12) << knots;
+  }
+  EXPECT_DOUBLE_EQ(blurred.log_ratio(time_at(9.5)), 0.5);
+  // Mixtures keep it.
+  EXPECT_NEAR(blurred.mixed(Correction(), 0.5).log_ratio(time_at(8.5)), 0.1875, 1e-12);
+}
+
 TEST(Correction, MixtureLiesBetween) {
   Correction::Knots low{}, high{};
   high.fill(1);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "clusters.h"
 #include "ns_dist/catalog.h"
@@ -161,6 +162,48 @@ TEST(NetworkModel, WhatStaysInANodeOfPairsIsNotFasterThanThere) {
   }
 }
 
+// A step of a measured curve is where that collective changes its protocol. Those that were not measured change theirs
+// elsewhere: their forecasts rise over an octave.
+TEST(NetworkModel, MeasuredStepsOfOthersAreNoJumps) {
+  for (const auto& [name, kind, ranks] :
+       {std::tuple("dgx-a100", CollectiveKind::kBroadcast, 2), std::tuple("dgx-a100", CollectiveKind::kReduce, 2),
+        std::tuple("gb200-nvl72", CollectiveKind::kAllGather, 12),
+        std::tuple("hgx-b300", CollectiveKind::kReduceScatter, 5)}) {
+    const auto model = model_of(*Catalog::standard().cluster(name));
+    Seconds last = 1 * s;
+    for (double bytes = 1024; bytes < 8e9; bytes *= 1.1) {
+      const Forecast f = *model->forecast({kind, bytes * B, {0, {{ranks, 1}}}});
+      EXPECT_LT(f.latency, 1.25 * last) << name << ' ' << name_of(kind) << ' ' << bytes;
+      last = f.latency;
+    }
+  }
+}
+
+// A tenth more bytes is about as certain: at 1 MiB, where measured errors are counted apart, where NCCL changes the
+// protocol, and where the switch begins to reduce.
+TEST(NetworkModel, IntervalsChangeLittleFromSizeToSize) {
+  for (const char* name : {"l40s-server", "dgx-a100", "dgx-h100", "hgx-b300", "gb200-nvl72", "dgx-2"}) {
+    const Cluster cluster = *Catalog::standard().cluster(name);
+    const auto model = model_of(cluster);
+    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                      CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll}) {
+      for (const std::int64_t ranks :
+           {std::int64_t{2}, std::int64_t{4}, std::int64_t{8}, 64 * cluster.gpus_per_node()}) {
+        double last = 0;
+        for (double bytes = 1024; bytes < 8e9; bytes *= 1.1) {
+          const Forecast f = *model->forecast({kind, bytes * B, {0, {{ranks, 1}}}});
+          const double width = std::log(f.high / f.low);
+          if (last > 0) {
+            EXPECT_LT(std::max(width / last, last / width), 1.2)
+                << name << ' ' << name_of(kind) << ' ' << ranks << ' ' << bytes;
+          }
+          last = width;
+        }
+      }
+    }
+  }
+}
+
 // Eight GPUs of a rack are measured. Of 72, most hops are NCCL's constants; of 16, one doubling in four.
 TEST(NetworkModel, MoreRanksThanMeasuredAreLessCertain) {
   const auto model = model_of(*Catalog::standard().cluster("gb200-nvl72"));
@@ -286,6 +329,13 @@ TEST(NetworkModel, RefusesWhatIsNoCollective) {
   EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, 1 * B, {0, {{1, 1}}}}));
   EXPECT_FALSE(model->forecast({CollectiveKind::kAllReduce, 1 * B, {0, {{17, 1}}}}));
   EXPECT_FALSE(model->forecast({CollectiveKind::kSendRecv, 1 * B, group}));
+}
+
+TEST(NetworkModel, ErrorsNameCollectivesWithTheirArticle) {
+  const auto model = model_of(test::dgx_a100());
+  const RankGroup one{0, {{1, 1}}};
+  EXPECT_EQ(model->forecast({CollectiveKind::kAllReduce, 1 * B, one}).error().message, "an all_reduce of one rank");
+  EXPECT_EQ(model->forecast({CollectiveKind::kBroadcast, 1 * B, one}).error().message, "a broadcast of one rank");
 }
 
 TEST(NetworkModel, RefusesUnknownNamesAndDeadLinks) {
