@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -49,6 +50,22 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
     const bool said = std::find(set.begin(), set.end(), each) != set.end();
     if (all || (!said && from.named.names.contains(each.field))) say(std::move(each));
   }
+}
+
+// What of `set` a user had switched to the contrary: " (you set plan/overlap_p2p=off)". "": nothing.
+std::string against_the_user(const std::vector<Assignment>& set, const Scenario& from) {
+  std::set<std::string> yours;
+  for (const Assignment& each : set) {
+    const FieldDescription* description = find_field(each.field);
+    if (description == nullptr || !description->is_switch || !from.named.names.contains(each.field)) continue;
+    std::string said = fmt::format("{}={}", each.field, field_text(each.text != field_text(true)));
+    for (const FieldDescription& all : scenario_fields()) {
+      const bool names_it = std::find(all.stands_for.begin(), all.stands_for.end(), each.field) != all.stands_for.end();
+      if (names_it && from.named.names.contains(all.field.name)) said = all.field.name;
+    }
+    yours.insert(std::move(said));
+  }
+  return yours.empty() ? "" : fmt::format(" (you set {})", fmt::join(yours, ", "));
 }
 
 // With the schedule of a user who names none.
@@ -297,6 +314,7 @@ class Adviser {
     if (!step) return std::nullopt;
     choice.improvement.saves = prediction_.step - *step;
     complete(choice.improvement.set, scenario_, choice.scenario.plan);
+    choice.improvement.change += against_the_user(choice.improvement.set, scenario_);
     const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);
     choice.improvement.set.insert(choice.improvement.set.end(), machine.begin(), machine.end());
     return std::move(choice.improvement);
