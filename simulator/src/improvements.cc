@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <tuple>
 
@@ -52,19 +51,29 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
   }
 }
 
-// What of `set` a user had switched to the contrary: " (you set plan/overlap_p2p=off)". "": nothing.
+// What of `set` a user had switched to the contrary: " (you set plan/overlap_p2p=off)", and of a field that stands for
+// others " (you set plan/overlap without p2p,tp)". "": nothing.
 std::string against_the_user(const std::vector<Assignment>& set, const Scenario& from) {
-  std::set<std::string> yours;
+  std::vector<std::string> yours;
+  std::map<std::string, std::vector<std::string_view>> within;  // by "plan/overlap without"
   for (const Assignment& each : set) {
-    const FieldDescription* description = find_field(each.field);
-    if (description == nullptr || !description->is_switch || !from.named.names.contains(each.field)) continue;
-    std::string said = fmt::format("{}={}", each.field, field_text(each.text != field_text(true)));
-    for (const FieldDescription& all : scenario_fields()) {
-      const bool names_it = std::find(all.stands_for.begin(), all.stands_for.end(), each.field) != all.stands_for.end();
-      if (names_it && from.named.names.contains(all.field.name)) said = all.field.name;
+    const FieldDescription* field = find_field(each.field);
+    if (field == nullptr || !field->is_switch || !from.named.names.contains(each.field)) continue;
+    const bool on = each.text == field_text(true);
+    const auto all =
+        std::find_if(scenario_fields().begin(), scenario_fields().end(), [&](const FieldDescription& some) {
+          const auto& members = some.stands_for;
+          return from.named.names.contains(some.field.name) &&
+                 std::find(members.begin(), members.end(), each.field) != members.end();
+        });
+    if (all == scenario_fields().end()) {
+      yours.push_back(fmt::format("{}={}", each.field, field_text(!on)));
+    } else {  // "tp" of --overlap-tp
+      within[fmt::format("{} {}", all->field.name, on ? "without" : "with")].push_back(
+          std::string_view(field->flag).substr(all->flag.size() + 1));
     }
-    yours.insert(std::move(said));
   }
+  for (const auto& [how, names] : within) yours.push_back(fmt::format("{} {}", how, fmt::join(names, ",")));
   return yours.empty() ? "" : fmt::format(" (you set {})", fmt::join(yours, ", "));
 }
 
