@@ -50,70 +50,17 @@ void add_field_flag(CLI::App& app, WorkFlags& flags, const FieldDescription& des
       ->group(heading);
 }
 
-// --overlap sets at once all fields whose flags begin with it.
-struct Overlap {
-  std::string_view field;
-  std::string_view name;  // "grad-reduce"
-};
-const std::vector<Overlap>& overlaps() {
-  static const std::vector<Overlap> kAll = [] {
-    std::vector<Overlap> all;
-    for (const FieldDescription& description : scenario_fields()) {
-      const std::string_view flag = description.flag;
-      if (flag.starts_with(kOverlapFlags)) all.push_back({description.field.name, flag.substr(kOverlapFlags.size())});
-    }
-    return all;
-  }();
-  return kAll;
-}
-std::vector<std::string_view> overlap_names() {
-  std::vector<std::string_view> names;
-  for (const Overlap& overlap : overlaps()) names.push_back(overlap.name);
-  return names;
-}
-
-Result<void> read_overlap(const std::string& text, ScenarioSpec& spec) {
-  const std::vector<std::string_view> names = overlap_names();
-  for (const Overlap& overlap : overlaps()) spec.set(overlap.field, text == "all");
-  if (text == "none" || text == "all") return {};
-  std::string_view rest = text;
-  while (true) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view name = rest.substr(0, comma);
-    const auto which = read_name(name, names);
-    if (!which && (name == "none" || name == "all")) {
-      return fail(usage(fmt::format("\"{}\" stands alone, and \"{}\" is a list", name, text), "--overlap",
-                        fmt::format("none, all, or some of {}", fmt::join(names, ",")),
-                        "ns-dist search tries both with --overlap-grad-reduce on,off and its like"));
-    }
-    if (!which) {
-      return fail(usage(which.error().message, "--overlap",
-                        fmt::format("none, all, or some of {}", fmt::join(names, ",")), which.error().hint));
-    }
-    spec.set(overlaps()[*which].field, true);
-    if (comma == std::string_view::npos) return {};
-    rest = rest.substr(comma + 1);
-  }
-}
-
 // Errors: every value that cannot be read, all at once.
 Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   ScenarioSpec spec;
-  std::vector<Error> errors;
-  if (flags.overlap) {
-    if (auto read = read_overlap(*flags.overlap, spec); !read) errors.push_back(read.error());
-  }
   for (const FieldDescription& description : scenario_fields()) {
     spec.set(description.field.name, flags.texts.at(description.field.name));
   }
   if (auto readable = check_values(spec); !readable) {
     readable.error().code = ErrorCode::kUsage;
-    errors.push_back(readable.error());
+    return fail(std::move(readable.error()));
   }
-  if (errors.empty()) return spec;
-  Error all = std::move(errors.front());
-  if (errors.size() > 1) all.also.push_back(std::move(errors.back()));
-  return fail(std::move(all));
+  return spec;
 }
 
 Result<Scenario> read_base(std::string path) {
@@ -225,12 +172,6 @@ void add_work_flags(CLI::App& app, WorkFlags& flags) {
       const std::string_view name = description.field.name;
       if (name.substr(0, name.find('/')) == section.group) add_field_flag(app, flags, description, section.heading);
     }
-    if (section.group == "plan") {
-      app.add_option("--overlap", flags.overlap,
-                     fmt::format("all of these at once: none, all, or some of {}", fmt::join(overlap_names(), ",")))
-          ->type_name("LIST")
-          ->group(section.heading);
-    }
   }
   app.add_option("--from", flags.from,
                  "the work of a report or of its page, or with FILE#2 of a search's second plan; flags change it")
@@ -245,12 +186,6 @@ std::vector<std::string> inputs_of(const WorkFlags& flags) {
   }
   if (flags.from) all.push_back(flags.from->substr(0, flags.from->rfind('#')));
   return all;
-}
-
-Result<ScenarioSpec> read_overlap_of(const WorkFlags& flags) {
-  ScenarioSpec spec;
-  if (flags.overlap) NS_TRY_VOID(read_overlap(*flags.overlap, spec));
-  return spec;
 }
 
 Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags) {

@@ -27,11 +27,10 @@ Result<std::int64_t> read_count(std::string_view text, std::string_view flag, st
 Result<unsigned> read_threads(const std::string& text);  // of --threads: empty for as many as there are cores
 Result<Mode> read_mode(std::string_view text);           // of --mode: burst or sustained
 
-// Texts of the flags that describe the work, where they were given: one flag for each of scenario_fields(), and --from
-// and --overlap.
+// Texts of the flags that describe the work, where they were given: one flag for each of scenario_fields(), and --from.
 struct WorkFlags {
   std::map<std::string_view, std::optional<std::string>> texts;  // by field
-  std::optional<std::string> from, overlap;
+  std::optional<std::string> from;
 };
 
 void add_work_flags(CLI::App& app, WorkFlags& flags);
@@ -39,8 +38,6 @@ void add_work_flags(CLI::App& app, WorkFlags& flags);
 // What the flags may name files with: an output must be none of them.
 std::vector<std::string> inputs_of(const WorkFlags& flags);
 
-// What --overlap sets; nothing where it was not given. Errors: an unknown name.
-Result<ScenarioSpec> read_overlap_of(const WorkFlags& flags);
 // The work of the report that --from names; of "FILE#2" the second plan of a search's answer. Nothing where it was not
 // given. Errors: a file that cannot be read, or that is no report.
 Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags);

@@ -23,6 +23,10 @@
 namespace ns_dist::cli {
 namespace {
 
+constexpr std::uint64_t kLargest = std::uint64_t{4} << 30;  // bytes that are written without --large
+
+std::string size_text(std::uint64_t bytes) { return bytes_text(static_cast<double>(bytes) * units::B); }
+
 // A line that overwrites itself on a terminal, nothing in a pipe.
 void show_progress(std::int64_t files, std::int64_t of) {
   if (isatty(STDERR_FILENO) != 1) return;
@@ -129,31 +133,53 @@ std::string manifest_of(const Exported& exported, const UnfoldedStep& step, cons
   return out.dump(1) + "\n";
 }
 
+struct ExportFlags {
+  bool force = false, large = false, fit_network = false;
+};
+
+// Whether the traces may be written: they fit onto the file system, and are few or wanted although they are large.
+Result<void> check_size(const ExportSummary& expected, std::uint64_t free, const ExportOptions& options, bool large) {
+  std::string smaller;
+  if (!options.merge_kernels) smaller += "--merge-kernels (a node for each chain of kernels), ";
+  if (options.operators) smaller += "--no-operators, ";
+  smaller += "a smaller --dp or a smaller --global-batch: there is a file for each rank";
+  const std::string traces = fmt::format("{} traces of {}", with_commas(expected.ranks), size_text(expected.bytes));
+  if (free < expected.bytes + expected.bytes / 64) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{} do not fit: {} are free", traces, size_text(free)),
+                 options.directory.string(),
+                 "a file system with room",
+                 "write " + smaller,
+                 {}});
+  }
+  if (expected.bytes > kLargest && !large) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{} would be written", traces),
+                 options.directory.string(),
+                 fmt::format("at most {}, or --large", size_text(kLargest)),
+                 fmt::format("write --large, or {}", smaller),
+                 {}});
+  }
+  return {};
+}
+
 // Everything that can be known is checked before the first byte is written; the folder is whole or not there.
 Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step, const ExportOptions& options,
-                              bool force, bool fit_network) {
+                              const ExportFlags& flags) {
   Exported out;
   NS_TRY(TraceExport traces, TraceExport::prepare(step.graph, step.timeline, options));
   const ExportSummary& expected = traces.expected();
   if (expected.ranks > 1) {
     NS_TRY(const AstraSystem system, to_astra(scenario.cluster, expected.ranks));
-    if (fit_network) {
+    if (flags.fit_network) {
       NS_TRY(out.fit, fit_astra(system, targets_of(step), options.node_gpus));
     }
   }
-  NS_TRY(ExportFolder folder, ExportFolder::open(options.directory, options.prefix, expected.ranks, force));
-  const std::string size = bytes_text(static_cast<double>(expected.bytes) * units::B);
-  if (folder.free_bytes() < expected.bytes + expected.bytes / 64) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} traces of {} do not fit: {} are free", with_commas(expected.ranks), size,
-                             bytes_text(static_cast<double>(folder.free_bytes()) * units::B)),
-                 options.directory.string(),
-                 "a file system with room",
-                 "write --merge-kernels, --no-operators or a smaller --global-batch",
-                 {}});
-  }
-  if (isatty(STDERR_FILENO) == 1) {
-    std::fputs(fmt::format("writing {} traces, {}\n", with_commas(expected.ranks), size).c_str(), stderr);
+  NS_TRY(ExportFolder folder, ExportFolder::open(options.directory, options.prefix, expected.ranks, flags.force));
+  NS_TRY_VOID(check_size(expected, folder.free_bytes(), options, flags.large));
+  if (isatty(STDERR_FILENO) == 1 || flags.large) {
+    std::fputs(fmt::format("writing {} traces, {}\n", with_commas(expected.ranks), size_text(expected.bytes)).c_str(),
+               stderr);
   }
   NS_TRY(out.written, traces.write(folder.staging()));
   if (out.written.ranks > 1) {
@@ -177,7 +203,8 @@ int export_command(int argc, const char* const* argv) {
   WorkFlags flags;
   add_work_flags(app, flags);
   std::string output, prefix = "trace", encoding;
-  bool force = false, merge = false, no_operators = false, fit = false;
+  bool merge = false, no_operators = false;
+  ExportFlags how;
   const char* group = "What comes back";
   app.add_option("--output", output, "folder for the files; made when it is missing")
       ->type_name("DIR")
@@ -195,11 +222,15 @@ int export_command(int argc, const char* const* argv) {
          "roofline mode alone is written once")
       ->group(group);
   app.add_flag("--no-operators", no_operators, "leave out each kernel's operator: smaller files")->group(group);
-  app.add_flag("--fit-network", fit,
+  app.add_flag("--fit-network", how.fit_network,
                "bandwidths and latencies of network.yml such that ASTRA-Sim's formulas answer our forecasts of this "
                "plan's collectives [those of the data sheets]")
       ->group(group);
-  app.add_flag("--force", force, "write into a folder with other files; traces of more ranks in it are removed")
+  app.add_flag("--large", how.large,
+               fmt::format("write more than {}: there is a file for each rank, and each microbatch is in it",
+                           size_text(kLargest)))
+      ->group(group);
+  app.add_flag("--force", how.force, "write into a folder with other files; traces of more ranks in it are removed")
       ->group(group);
   if (const auto done = parse(app, argc, argv)) return *done;
 
@@ -235,7 +266,7 @@ int export_command(int argc, const char* const* argv) {
   options.merge_kernels = merge;
   options.node_gpus = scenario->cluster.gpus_per_node();
   options.progress = show_progress;
-  const auto exported = write_export(*scenario, *step, options, force, fit);
+  const auto exported = write_export(*scenario, *step, options, how);
   if (!exported) return report_error(exported.error());
   const auto& [written, fitted, answer] = *exported;
   std::fputs(fmt::format("{} traces in {}: {} nodes, {}\n"

@@ -120,7 +120,7 @@ int fit_command(int argc, const char* const* argv) {
   app.add_option("--prefer-framework", request.prefer_frameworks,
                  "of a GPU that several frameworks measured, read only the first of these that did: trtllm")
       ->type_name("NAME");
-  app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
+  app.add_option("--threads", request.threads, "threads [one a core]")->type_name("N");
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());

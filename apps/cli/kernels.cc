@@ -126,7 +126,7 @@ int kernels_command(int argc, const char* const* argv) {
   app.add_option("--kernel-calibration", request.calibration,
                  "corrections measured on this GPU, as ns-dist calibrate writes them")
       ->type_name("FILE");
-  app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
+  app.add_option("--threads", request.threads, "threads [one a core]")->type_name("N");
   app.footer(operators_text());
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);

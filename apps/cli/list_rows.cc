@@ -21,10 +21,10 @@ Result<std::vector<ListRow>> rows_of(const Catalog& catalog, CatalogKind kind, D
   return rows;
 }
 
-// "66.9 TFLOP/s" of the best 16-bit format; older GPUs have fp16 only, the oldest neither.
+// "989.4 TFLOP/s bf16" of the best 16-bit format; older GPUs have fp16 only, the oldest neither, or (P4) in name only.
 std::string peak_text(const Gpu& gpu) {
   for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
-    if (gpu.matrix_peak(dtype) > FlopsPerSecond()) {
+    if (gpu.matrix_peak(dtype) > FlopsPerSecond() && gpu.matrix_peak(dtype) >= gpu.vector[DType::kFp32]) {
       return fmt::format("{:.4g} TFLOP/s {}", gpu.matrix_peak(dtype) / (units::TFLOP / units::s), name_of(dtype));
     }
   }
@@ -64,7 +64,8 @@ Result<std::vector<ListRow>> clusters(const Catalog& catalog) {
 Result<std::vector<ListRow>> fabrics(const Catalog& catalog) {
   return rows_of(catalog, CatalogKind::kFabric, [&](const std::string& id) -> Result<std::string> {
     NS_TRY(const Fabric fabric, catalog.fabric(id));
-    return fmt::format("{} a port, {}", to_text(fabric.bandwidth), to_text(fabric.latency));
+    return fmt::format("{} a direction of a {}, {}", to_text(fabric.bandwidth),
+                       is_network(fabric.kind) ? "port" : "GPU", to_text(fabric.latency));
   });
 }
 

@@ -95,7 +95,7 @@ std::string answer(const Report& report) {
   if (!report.fits) {
     const std::string remedy =
         report.remedy ? fmt::format("It would fit with <code>{}</code> ({}).",
-                                    html(to_flags(report.remedy->set, report.scenario.plan)), html(remedy_text(report)))
+                                    html(to_flags(report.remedy->set, report.scenario)), html(remedy_text(report)))
                       : "No split over more stages or ranks of a node that was tried would fit.";
     text += fmt::format(
         "<p class=\"remedy\"><b class=\"bad\">This plan does not fit into the GPU's memory.</b> {}</p>\n", remedy);
@@ -162,7 +162,7 @@ std::string path_section(const Report& report) {
 std::string improvements_section(const Report& report) {
   std::string text;
   for (const Improvement& improvement : report.improvements) {
-    const std::string flags = to_flags(improvement.set, report.scenario.plan);
+    const std::string flags = to_flags(improvement.set, report.scenario);
     text += fmt::format("<li><b>-{}</b>{} {}{}</li>\n", duration_text(improvement.saves),
                         improvement.at_most ? " at most," : "", html(with_flags(improvement.change)),
                         flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)));

@@ -146,12 +146,6 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
       common.fixed.set(field, std::string_view(values->values.front()));
     }
   }
-  if (const auto overlap = read_overlap_of(flags.work); !overlap) {
-    errors.push_back(overlap.error());
-  } else {
-    common.fixed.assignments.insert(common.fixed.assignments.end(), overlap->assignments.begin(),
-                                    overlap->assignments.end());
-  }
   auto sizes = read_sizes(flags.gpus);
   if (!sizes) errors.push_back(sizes.error());
   if (!errors.empty()) return fail(join(std::move(errors)));

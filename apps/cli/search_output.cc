@@ -249,7 +249,7 @@ std::string not_searched(const Report& report) {
   for (const Improvement& each : report.improvements) {
     if (each.set.empty()) continue;
     return fmt::format("  not searched: -{} {}: {}\n", duration_text(each.saves), with_flags(each.change),
-                       to_flags(each.set, report.scenario.plan));
+                       to_flags(each.set, report.scenario));
   }
   return "";
 }

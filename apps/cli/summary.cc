@@ -107,7 +107,7 @@ void answer(Page& page, const Report& report) {
   if (const std::string kinds = largest_kinds(report); !kinds.empty()) page.fact("", "activations {}", kinds);
   if (!report.fits) {
     if (report.remedy) {
-      page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario.plan)),
+      page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario)),
                 remedy_text(report));
     } else {
       page.fact("", "nothing that was tried fits: fewer sequences at once, more recomputation, other divisions");
@@ -141,7 +141,7 @@ void what_would_help(Page& page, const Report& report) {
   page.heading("What would help most");
   for (std::size_t i = 0; i < std::min(kMostImprovements, report.improvements.size()); ++i) {
     const Improvement& improvement = report.improvements[i];
-    const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario.plan);
+    const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
     page.line("  {:>11}{} {}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what);
   }

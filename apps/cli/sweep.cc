@@ -209,8 +209,6 @@ Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlag
   for (const FieldDescription& description : scenario_fields()) {
     fixed.set(description.field.name, flags.texts.at(description.field.name));
   }
-  NS_TRY(const ScenarioSpec overlap, read_overlap_of(flags));
-  fixed.assignments.insert(fixed.assignments.end(), overlap.assignments.begin(), overlap.assignments.end());
   if (auto readable = check_values(fixed); !readable) {
     readable.error().code = ErrorCode::kUsage;
     return fail(std::move(readable.error()));

@@ -123,7 +123,7 @@ constexpr std::array kSuites = {
           "up to a minute for each published plan, which a search looks for", validate_plans},
     Suite{"kernels", "single kernels", true, "", validate_kernels},
     Suite{"models", "whole FP32 models, forward and backward", true, "", validate_models},
-    Suite{"collectives", "collectives in a node and across two; ASTRA-Sim's runs", true, "", validate_collectives},
+    Suite{"collectives", "collectives in a node and across two, and runs of ASTRA-Sim", true, "", validate_collectives},
 };
 
 struct ValidateRequest {
@@ -234,7 +234,7 @@ int validate_command(int argc, const char* const* argv) {
       ->type_name("FILE");
   app.add_flag("--refit", request.of.refit,
                "also fit without each GPU and generation (kernels), without each publication (runs), minutes");
-  app.add_option("--threads", request.threads, "[as many as there are cores]")->type_name("N");
+  app.add_option("--threads", request.threads, "threads [one a core]")->type_name("N");
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());

@@ -53,6 +53,32 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
   }
 }
 
+// What of `set` a user had switched to the contrary: " (you set plan/overlap_p2p=off)", and of a field that stands for
+// others " (you set plan/overlap without p2p,tp)". "": nothing.
+std::string against_the_user(const std::vector<Assignment>& set, const Scenario& from) {
+  std::vector<std::string> yours;
+  std::map<std::string, std::vector<std::string_view>> within;  // by "plan/overlap without"
+  for (const Assignment& each : set) {
+    const FieldDescription* field = find_field(each.field);
+    if (field == nullptr || !field->is_switch || !from.named.names.contains(each.field)) continue;
+    const bool on = each.text == field_text(true);
+    const auto all =
+        std::find_if(scenario_fields().begin(), scenario_fields().end(), [&](const FieldDescription& some) {
+          const auto& members = some.stands_for;
+          return from.named.names.contains(some.field.name) &&
+                 std::find(members.begin(), members.end(), each.field) != members.end();
+        });
+    if (all == scenario_fields().end()) {
+      yours.push_back(fmt::format("{}={}", each.field, field_text(!on)));
+    } else {  // "tp" of --overlap-tp
+      within[fmt::format("{} {}", all->field.name, on ? "without" : "with")].push_back(
+          std::string_view(field->flag).substr(all->flag.size() + 1));
+    }
+  }
+  for (const auto& [how, names] : within) yours.push_back(fmt::format("{} {}", how, fmt::join(names, ",")));
+  return yours.empty() ? "" : fmt::format(" (you set {})", fmt::join(yours, ", "));
+}
+
 // With the schedule of a user who names none.
 void use_chunks(ParallelPlan& plan, std::int64_t chunks) {
   const PipelineSchedule& schedule = schedule_for(chunks);
@@ -319,6 +345,7 @@ class Adviser {
     if (!step) return std::nullopt;
     choice.improvement.saves = prediction_.step - *step;
     complete(choice.improvement.set, scenario_, choice.scenario.plan);
+    choice.improvement.change += against_the_user(choice.improvement.set, scenario_);
     const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);
     choice.improvement.set.insert(choice.improvement.set.end(), machine.begin(), machine.end());
     return std::move(choice.improvement);

@@ -78,7 +78,7 @@ ordered_json memory_json(const Report& report) {
   }
   ordered_json remedy;
   if (report.remedy)
-    remedy = {{"flags", to_flags(report.remedy->set, report.scenario.plan)},
+    remedy = {{"flags", to_flags(report.remedy->set, report.scenario)},
               {"gpus", report.remedy->ranks},
               {"peak_bytes", report.remedy->peak / units::B},
               {"nvidia_smi_bytes", report.remedy->device / units::B},
@@ -139,7 +139,7 @@ std::string to_json(const Report& report) {
   for (std::size_t i = 0; i < std::min(kImprovements, report.improvements.size()); ++i) {
     const Improvement& improvement = report.improvements[i];
     improvements.push_back({{"change", improvement.change},
-                            {"flags", to_flags(improvement.set, report.scenario.plan)},
+                            {"flags", to_flags(improvement.set, report.scenario)},
                             {"saves_s", improvement.saves / units::s},
                             {"at_most", improvement.at_most}});
   }

@@ -504,9 +504,11 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   Scenario scenario = base != nullptr ? *base : Scenario();
   References spec;
   NS_TRY_VOID(assign_all(said, scenario, spec));
+  NS_TRY(const ScenarioSpec set, spelled_out(said));
   Given given;
-  for (const Assignment& assignment : said.assignments) given.insert(assignment.field);
+  for (const Assignment& assignment : set.assignments) given.insert(assignment.field);
   scenario.named.names = given;
+  for (const Assignment& assignment : said.assignments) scenario.named.names.insert(assignment.field);
   if (given.contains("host/launch_cost") && !given.contains("host/launch_spread")) {
     scenario.host.launch_spread = kOwnLaunchSpread;
   }

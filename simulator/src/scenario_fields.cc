@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace ns_dist {
 namespace {
@@ -17,6 +19,30 @@ std::string values_of(const Field& field, const T&) {
   } else {
     return "N";
   }
+}
+
+constexpr std::string_view kOverlap = "plan/overlap";
+
+// "grad-reduce" of --overlap-grad-reduce; "" of a flag that --overlap does not set.
+std::string_view overlap_name(const FieldDescription& description) {
+  const std::string_view flag = description.flag;
+  return flag.starts_with(kOverlapFlags) ? flag.substr(kOverlapFlags.size()) : std::string_view();
+}
+
+// Before those that it stands for: they hold where both are given.
+void add_overlap(std::vector<FieldDescription>& all) {
+  FieldDescription overlap{{.name = kOverlap}, "--overlap", "LIST", "each as below"};
+  std::vector<std::string_view> names;
+  for (const FieldDescription& each : all) {
+    if (overlap_name(each).empty()) continue;
+    overlap.stands_for.push_back(each.field.name);
+    names.push_back(overlap_name(each));
+  }
+  static const std::string kHelp =
+      fmt::format("all of the following at once: none, all, or some of {}", fmt::join(names, ","));
+  overlap.field.help = kHelp;
+  const auto first = std::find_if(all.begin(), all.end(), [](const auto& each) { return !overlap_name(each).empty(); });
+  all.insert(first, std::move(overlap));
 }
 
 std::vector<FieldDescription> describe() {
@@ -36,7 +62,45 @@ std::vector<FieldDescription> describe() {
   visit_fields(add, scenario.stragglers);
   visit_fields(add, scenario.facility);
   visit_fields(add, scenario.settings);
+  add_overlap(all);
   return all;
+}
+
+// What `text`, of the field that stands for the overlaps, sets.
+Result<std::vector<Assignment>> read_overlap(const FieldDescription& overlap, std::string_view text) {
+  std::vector<std::string_view> names;
+  for (const std::string_view field : overlap.stands_for) names.push_back(overlap_name(*find_field(field)));
+  const auto refuse = [&](std::string message, std::string hint) {
+    return fail({ErrorCode::kInvalidInput,
+                 std::move(message),
+                 std::string(overlap.field.name),
+                 fmt::format("none, all, or some of {}", fmt::join(names, ",")),
+                 std::move(hint),
+                 {}});
+  };
+  std::vector<bool> on(names.size(), text == "all");
+  for (std::string_view rest = text; text != "none" && text != "all";) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view name = rest.substr(0, comma);
+    if (name == "none" || name == "all") {
+      return refuse(fmt::format("\"{}\" stands alone, and \"{}\" is a list", name, text),
+                    "ns-dist search tries both with --overlap-grad-reduce on,off and its like");
+    }
+    const auto which = read_name(name, names);
+    if (!which) return refuse(which.error().message, which.error().hint);
+    on[*which] = true;
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+  std::vector<Assignment> set;
+  for (std::size_t i = 0; i < names.size(); ++i) set.push_back({std::string(overlap.stands_for[i]), field_text(on[i])});
+  return set;
+}
+
+// The field that stands for others, if `name` is one.
+const FieldDescription* find_standing_for(std::string_view name) {
+  if (name != kOverlap) return nullptr;  // the only one
+  return find_field(name);
 }
 
 Result<void> refuse(const Assignment& assignment) {
@@ -80,11 +144,41 @@ Result<void> assign(Scenario& scenario, const Assignment& assignment) {
   return refuse(assignment);
 }
 
-Result<void> assign_all(const ScenarioSpec& spec, Scenario& scenario, References& references) {
+Result<ScenarioSpec> spelled_out(const ScenarioSpec& spec) {
+  ScenarioSpec out;
   std::vector<Error> errors;
   for (const Assignment& assignment : spec.assignments) {
-    const auto looked_up = assign_field(references, assignment);
-    if (auto done = looked_up ? *looked_up : assign(scenario, assignment); !done) errors.push_back(done.error());
+    const FieldDescription* several = find_standing_for(assignment.field);
+    if (several == nullptr) {
+      out.assignments.push_back(assignment);
+    } else if (auto set = read_overlap(*several, assignment.text); !set) {
+      errors.push_back(std::move(set.error()));
+    } else {
+      std::move(set->begin(), set->end(), std::back_inserter(out.assignments));
+    }
+  }
+  if (errors.empty()) return out;
+  return fail(join(std::move(errors)));
+}
+
+Result<void> assign_all(const ScenarioSpec& spec, Scenario& scenario, References& references) {
+  std::vector<Error> errors;
+  const auto add = [&](const auto& done) {
+    if (!done) errors.push_back(done.error());
+  };
+  for (const Assignment& assignment : spec.assignments) {
+    if (find_standing_for(assignment.field) != nullptr) {
+      const auto several = spelled_out({{assignment}});
+      if (several) {
+        add(assign_all(*several, scenario, references));
+      } else {
+        add(several);
+      }
+    } else if (const auto looked_up = assign_field(references, assignment)) {
+      add(*looked_up);
+    } else {
+      add(assign(scenario, assignment));
+    }
   }
   if (errors.empty()) return {};
   return fail(join(std::move(errors)));
@@ -104,13 +198,17 @@ std::string shell_word(std::string_view text) {
   return result + "'";
 }
 
-std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan) {
+std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan, const NamedFields& named) {
   std::string flags;
   bool overlaps = false;
+  const bool each_its_own = std::any_of(assignments.begin(), assignments.end(), [&](const Assignment& assignment) {
+    const FieldDescription* description = find_field(assignment.field);
+    return description != nullptr && !overlap_name(*description).empty() && named.names.contains(assignment.field);
+  });
   for (const Assignment& assignment : assignments) {
     const FieldDescription* description = find_field(assignment.field);
     const std::string flag = description != nullptr ? description->flag : assignment.field;
-    if (flag.starts_with(kOverlapFlags)) {
+    if (!each_its_own && flag.starts_with(kOverlapFlags)) {
       overlaps = true;
     } else {
       flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", flag, shell_word(assignment.text));

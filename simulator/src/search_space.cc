@@ -360,7 +360,9 @@ std::vector<std::string_view> searched_fields() {
 }
 
 bool can_be_searched(std::string_view field) {
-  return find_field(field) != nullptr && (field.starts_with("plan/") || field.starts_with("training/"));
+  const FieldDescription* description = find_field(field);
+  if (description == nullptr || !description->stands_for.empty()) return false;
+  return field.starts_with("plan/") || field.starts_with("training/");
 }
 
 Result<FieldValues> read_values(std::string_view field, std::string_view text) {
@@ -388,8 +390,9 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   const FieldDescription* description = find_field(field);
   const bool named = description != nullptr && (description->values.find("ID") != std::string::npos ||
                                                 description->values.find("FILE") != std::string::npos);
+  const bool is_list = description != nullptr && description->values == "LIST";  // each value has commas
   for (std::string_view rest = text;;) {
-    const std::size_t comma = rest.find(',');
+    const std::size_t comma = is_list ? std::string_view::npos : rest.find(',');
     const std::string_view item = rest.substr(0, comma);
     const std::size_t dots = named ? std::string_view::npos : item.find("..");
     if (item.empty()) {
@@ -485,6 +488,7 @@ void SearchSpace::Contents::apply(Scenario& scenario, std::span<const std::uint3
 
 Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& catalog) {
   auto space = std::make_unique<Contents>();
+  NS_TRY(request.fixed, spelled_out(request.fixed));
   NS_TRY(ScenarioSpec spec, base_spec(request));
   const bool has_nodes = gives(request, "machine/nodes");
   if (!has_nodes) {

@@ -24,11 +24,19 @@ Error mistake(const std::string& where, std::string message, std::string hint = 
 }
 
 // "tp", "micro-batch" and "plan/tp" are fields.
-std::optional<std::string> field_of(const std::string& key) {
+const FieldDescription* field_of(const std::string& key) {
   for (const FieldDescription& description : scenario_fields()) {
-    if (key == description.field.name || "--" + key == description.flag) return std::string(description.field.name);
+    if (key == description.field.name || "--" + key == description.flag) return &description;
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+// Whether the two set a field in common: they are the same, or one stands for the other.
+bool set_the_same(const FieldDescription& a, const FieldDescription& b) {
+  const auto stands_for = [](const FieldDescription& all, const FieldDescription& one) {
+    return std::find(all.stands_for.begin(), all.stands_for.end(), one.field.name) != all.stands_for.end();
+  };
+  return a.field.name == b.field.name || stands_for(a, b) || stands_for(b, a);
 }
 
 // An error of a value of `field` as the file has it: fields have the file's keys there.
@@ -60,17 +68,23 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
   for (const FieldDescription& description : scenario_fields()) names.push_back(description.flag.substr(2));
   for (const auto& [key, value] : root.items()) {
     const std::string where = path + "#/" + pointer_step(key);
-    const auto field = field_of(key);
-    if (!field) {
+    const FieldDescription* description = field_of(key);
+    if (description == nullptr) {
       const std::string near = nearest_name(key, names);
       errors.push_back(mistake(where, "there is no such field", did_you_mean(near)));
       continue;
     }
-    if (std::any_of(fields.begin(), fields.end(), [&](const FieldValues& each) { return each.field == *field; })) {
-      errors.push_back(mistake(where, "the field is there twice"));
+    const std::string field(description->field.name);
+    const auto same = std::find_if(fields.begin(), fields.end(), [&](const FieldValues& each) {
+      return set_the_same(*find_field(each.field), *description);
+    });
+    if (same != fields.end()) {
+      errors.push_back(mistake(
+          where, same->field == field ? "the field is there twice"
+                                      : fmt::format("\"{}\" sets it, too", find_field(same->field)->flag.substr(2))));
       continue;
     }
-    FieldValues values{*field, {}};
+    FieldValues values{field, {}};
     std::set<std::string> known;  // equal values are taken once, as in lists of read_values
     if (value.is_array() && value.empty()) errors.push_back(mistake(where, "there are no values"));
     for (const ordered_json& each : value.is_array() ? value : ordered_json::array({value})) {
@@ -78,17 +92,17 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
         errors.push_back(mistake(where, fmt::format("{} is no value", json_excerpt(each))));
       } else if (value.is_array()) {
         if (std::string one = text_of(each); known.insert(one).second) values.values.push_back(std::move(one));
-      } else if (auto list = read_values(*field, text_of(each)); !list) {
-        errors.push_back(of_file(std::move(list.error()), where, *field, key));
+      } else if (auto list = read_values(field, text_of(each)); !list) {
+        errors.push_back(of_file(std::move(list.error()), where, field, key));
       } else {
         values = *std::move(list);
       }
     }
     if (value.is_array()) {
       ScenarioSpec spec;
-      for (const std::string& each : values.values) spec.set(*field, std::string_view(each));
+      for (const std::string& each : values.values) spec.set(field, std::string_view(each));
       if (auto readable = check_values(spec); !readable) {
-        errors.push_back(of_file(std::move(readable.error()), where, *field, key));
+        errors.push_back(of_file(std::move(readable.error()), where, field, key));
       }
     }
     fields.push_back(std::move(values));

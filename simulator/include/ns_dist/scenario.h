@@ -275,13 +275,21 @@ struct FieldDescription {
   std::string values;        // "N", "on|off", "none|selective|full", "ID|FILE"
   std::string default_text;  // "1"
   bool is_switch = false;    // "on" may be left out
+  // Of a field that stands for others, which it sets at once: these. An assignment of one of them that comes later
+  // holds.
+  std::vector<std::string_view> stands_for = {};
 };
 
-// Every field that a ScenarioSpec can set: those of Scenario, and names that are looked up ("model", "machine/gpu").
+// Every field that a ScenarioSpec can set: those of Scenario, names that are looked up ("model", "machine/gpu"), and
+// "plan/overlap", which stands for all whose flags begin with kOverlapFlags.
 std::span<const FieldDescription> scenario_fields();
 
 // The field of that name, or nullptr.
 const FieldDescription* find_field(std::string_view name);
+
+// The spec with what a field stands for in its place: {"plan/overlap", "tp"} becomes {"plan/overlap_p2p", "off"},
+// {"plan/overlap_tp", "on"}, ... Errors: all texts that cannot be read, at once.
+Result<ScenarioSpec> spelled_out(const ScenarioSpec& spec);
 
 // Sets one field of `scenario` and nothing that follows from it. Errors: no such field, or one that only `resolve` can
 // set ("machine/gpu"); a value that cannot be read. `where` is the field.
@@ -293,11 +301,17 @@ Result<void> check_values(const ScenarioSpec& spec);
 // In single quotes where a POSIX shell would read it otherwise.
 std::string shell_word(std::string_view text);
 
-// The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Values are shell words. Fields that do not
-// exist are written as they are.
-std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan);
 // The flags that --overlap sets at once begin with it.
 inline constexpr std::string_view kOverlapFlags = "--overlap-";
+
+// The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Beside flags of `named`, which hold against
+// --overlap, each has its own: "--overlap-p2p on". Values are shell words. Fields that do not exist are written as they
+// are.
+std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan, const NamedFields& named = {});
+// Those that change the scenario's plan, beside what its user named.
+inline std::string to_flags(std::span<const Assignment> assignments, const Scenario& scenario) {
+  return to_flags(assignments, scenario.plan, scenario.named);
+}
 
 // Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` sets.
 //

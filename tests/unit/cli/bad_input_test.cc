@@ -127,6 +127,9 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
        "--csv: \"no/such/folder/trace.csv\" cannot be written"},
       {"export --tp 8", 2, "--output is required"},
       {"export --model gpt2 --global-batch 4 --output /proc/no_such_folder", 1, "/proc/no_such_folder"},
+      {"export --tp 8 --pp 16 --dp 32 --output out", 1,
+       "out: 4,096 traces of [0-9.]+ GiB would be written; expected at most 4.0 GiB, or --large; write --large, or "
+       "--merge-kernels .*, --no-operators, a smaller --dp"},
       {"export --output out --encoding morse", 2, "--encoding: \"morse\".*roofline or durations"},
       // One operator, one collective.
       {"explain", 2, "nothing to explain.*gemm"},

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "ns_dist/catalog.h"
 #include "ns_dist/scenario.h"
 #include "support/run_command.h"
 #include "support/simulator_fakes.h"
@@ -128,6 +129,39 @@ TEST(Fields, DifferencesAreWhatMakesOnePlanTheOther) {
   EXPECT_EQ(to_flags(std::vector{Assignment{"plan/overlap_p2p", "off"}}, to), "--overlap none");
   for (const Assignment& change : changes) ASSERT_TRUE(assign_field(from, change).value());
   EXPECT_EQ(from, to);
+}
+
+// A flag of its own holds against --overlap: what was named so is changed by its own flag.
+TEST(Fields, AnOverlapThatWasNamedHasItsOwnFlag) {
+  const ParallelPlan plan;
+  const std::vector<Assignment> changes = {{"plan/overlap_p2p", "on"}, {"plan/tp", "8"}, {"plan/overlap_tp", "on"}};
+  EXPECT_EQ(to_flags(changes, plan, {{"plan/overlap_grad_reduce"}}), "--tp 8 --overlap p2p,tp");
+  EXPECT_EQ(to_flags(changes, plan, {{"plan/overlap_p2p"}}), "--overlap-p2p on --tp 8 --overlap-tp on");
+}
+
+TEST(Fields, OneThatStandsForOthersIsSpelledOut) {
+  ScenarioSpec spec;
+  spec.set("plan/overlap_p2p", true).set("plan/overlap", "tp,grad-reduce").set("plan/overlap_tp", false);
+  const auto all = spelled_out(spec);
+  ASSERT_TRUE(all) << to_text(all.error());
+  const auto last = [&](std::string_view field) {
+    std::string text;
+    for (const Assignment& each : all->assignments) text = each.field == field ? each.text : text;
+    return text;
+  };
+  EXPECT_EQ(all->assignments.size(), find_field("plan/overlap")->stands_for.size() + 2);
+  EXPECT_EQ(last("plan/overlap_grad_reduce"), "on");
+  EXPECT_EQ(last("plan/overlap_p2p"), "off");
+  EXPECT_EQ(last("plan/overlap_tp"), "off") << "named later";
+  const auto scenario = resolve(spec, Catalog::built_in());
+  ASSERT_TRUE(scenario) << to_text(scenario.error());
+  EXPECT_TRUE(scenario->plan.overlap_grad_reduce);
+  EXPECT_FALSE(scenario->plan.overlap_p2p || scenario->plan.overlap_tp);
+  for (const char* wrong : {"", "tp,", "p2p,all", "dp"}) {
+    const auto none = spelled_out(ScenarioSpec().set("plan/overlap", std::string_view(wrong)));
+    ASSERT_FALSE(none) << wrong;
+    EXPECT_THAT(to_text(none.error()), HasSubstr("plan/overlap: ")) << wrong;
+  }
 }
 
 TEST(Fields, StragglersMustHaveAStage) {

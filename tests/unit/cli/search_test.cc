@@ -1,4 +1,6 @@
 // What the interface promises of `ns-dist search`.
+#include "ns_dist/search.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -551,6 +553,38 @@ TEST(SweepCommand, RowsAreWhatSimulateAnswers) {
   EXPECT_EQ(rows, 4);
 }
 
+// Whatever is a flag of the work is a key of a sweep, --overlap too; a text of a field of lists is one value.
+TEST(SweepCommand, TakesEveryFlagOfTheWork) {
+  const ScratchFolder folder;
+  const std::string help = run_command("ns-dist search --help").out;
+  const std::size_t work = help.find("What is trained:"), again = help.find("Again:");
+  ASSERT_LT(work, again);
+  int flags = 0;
+  for (std::size_t at = work; (at = help.find("\n  --", at)) < again; ++at) {
+    const std::string key = help.substr(at + 5, help.find(' ', at + 5) - at - 5);
+    const auto fields = read_sweep("{\"" + key + "\": []}", "s.json");
+    ASSERT_FALSE(fields);
+    EXPECT_THAT(to_text(fields.error()), HasSubstr("there are no values")) << key;
+    ++flags;
+  }
+  EXPECT_GT(flags, 80);
+
+  std::ofstream(folder.path() / "sweep.json") << R"({"overlap": ["none", "grad-reduce,p2p"], "stage-speed": "1,0.9"})";
+  const std::string plan = " --model gpt3-13b --tp 8 --pp 2 --vpp 2 --global-batch 64 ";
+  ASSERT_EQ(run_command("ns-dist search --sweep sweep.json --output rows.jsonl" + plan, folder.path()).code, 0);
+  std::istringstream lines(read_text(folder.path() / "rows.jsonl"));
+  std::string line;
+  std::getline(lines, line);
+  std::vector<json> rows;
+  while (std::getline(lines, line)) rows.push_back(json::parse(line));
+  ASSERT_EQ(rows.size(), 2U);
+  for (const json& row : rows) {
+    const std::string set = "--stage-speed 1,0.9 --overlap " + row["set"]["plan/overlap"].get<std::string>();
+    EXPECT_EQ(row["step_time_s"], json::parse(run_command("ns-dist --json" + plan + set).out)["step_time_s"]) << set;
+  }
+  EXPECT_NE(rows[0]["step_time_s"], rows[1]["step_time_s"]);
+}
+
 TEST(SweepCommand, EqualValuesAreOne) {
   const ScratchFolder folder;
   std::ofstream(folder.path() / "sweep.json") << R"({"tp": [4, 8, "4", 4], "micro-batch": "1,2,1"})";
@@ -568,6 +602,9 @@ TEST(SweepCommand, BadSweepsSaySoBeforeTheyStart) {
                            Case{R"({"tpp": 1})", "did you mean \"tp\""}, Case{R"({"tp": []})", "no values"},
                            Case{R"({"tp": "4..1"})", "write 1..4"}, Case{R"({"tp": [0]})", "bad.json#/tp"},
                            Case{R"({"tp": {}})", "no value"}, Case{R"({"tp": 1, "plan/tp": 2})", "twice"},
+                           Case{R"({"overlap": "tp", "overlap-p2p": "on"})", "#/overlap-p2p: \"overlap\" sets it, too"},
+                           Case{R"({"overlap-p2p": "on", "overlap": "tp"})", "#/overlap: \"overlap-p2p\" sets it, too"},
+                           Case{R"({"overlap": ["none", "dp"]})", "bad.json#/overlap: \"dp\""},
                            Case{R"({"tp": "1..99999", "pp": "1..99999"})", "1e+10 rows"},
                            Case{R"({"tp": "1..10000", "pp": "1..10000", "dp": "1..10000"})", "1e+12 rows"}}) {
     std::ofstream(folder.path() / "bad.json") << each.text;

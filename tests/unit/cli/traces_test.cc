@@ -235,6 +235,16 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   answered("lint t", folder.path());
 }
 
+// An export that is as large as wanted says what it writes, also where nobody watches.
+TEST(Traces, ExportSaysWhatItWrites) {
+  const ScratchFolder folder;
+  const std::string work = "export --model gpt2 --global-batch 2 --dp 2 --output ";
+  EXPECT_EQ(answered(work + "t", folder.path()).err, "");
+  const CommandResult large = run_command("ns-dist " + work + "l --large", folder.path());
+  EXPECT_EQ(large.code, 0);
+  EXPECT_THAT(large.err, ::testing::MatchesRegex("writing 2 traces, [0-9.]+ [KM]?i?B\n"));
+}
+
 // Recorded durations are not lost: the folder that is read is not the one that is written, however it is named.
 TEST(Traces, AnnotateLeavesWhatItReads) {
   const ScratchFolder folder;

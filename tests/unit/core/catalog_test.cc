@@ -168,14 +168,22 @@ TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {
                          "a100-pcie-80gb",
                          "a100-sxm-40gb",
                          "a100-sxm-80gb",
+                         "a10",
+                         "a30",
                          "a800-sxm-80gb",
                          "a40",
+                         "rtx-a6000",
                          "l4",
+                         "l20",
+                         "l40",
                          "l40s",
+                         "rtx-6000-ada",
                          "h100-pcie-80gb",
                          "h100-sxm-80gb",
+                         "h100-nvl",
                          "h100-96gb-500w",
                          "h200-sxm",
+                         "h200-nvl",
                          "h800-sxm-80gb",
                          "h20",
                          "gh200-96gb",
@@ -184,12 +192,16 @@ TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {
                          "gb200",
                          "gb300",
                          "rtx-pro-6000",
+                         "rtx-pro-6000-workstation",
+                         "rtx-4090",
+                         "rtx-5090",
                          "mi100",
                          "mi210",
                          "mi250",
                          "mi250x-gcd",
                          "mi300x",
                          "mi325x",
+                         "mi350x",
                          "mi355x"}) {
     EXPECT_TRUE(catalog_.gpu(id)) << id;
   }
@@ -219,6 +231,20 @@ TEST_F(CatalogTest, GpusAreWhatAGpuCanBe) {
     const auto cluster = catalog_.cluster(gpu.usual_cluster);
     ASSERT_TRUE(cluster) << to_text(cluster.error());
     EXPECT_EQ(cluster->gpu.id, gpu.id);
+  }
+}
+
+// Peaks are dense, with FP32 accumulation: 1024 FLOP of BF16 a clock and SM of Ampere's, Ada's and Blackwell's cards
+// (NVIDIA's whitepapers of GA102, Ada and RTX Blackwell), and half of it on the GeForce of the same chip.
+TEST_F(CatalogTest, TensorPeaksAreDenseAndAccumulateInFp32) {
+  const auto per_clock = [&](const char* id) {
+    const Gpu gpu = *catalog_.gpu(id);
+    return gpu.tensor[DType::kBf16] / (gpu.sm_count * gpu.boost_clock * FLOP);
+  };
+  for (const char* id : {"rtx-4090", "rtx-5090"}) EXPECT_NEAR(per_clock(id), 512, 5) << id;
+  for (const char* id :
+       {"a10", "a40", "rtx-a6000", "l4", "l40s", "rtx-6000-ada", "rtx-pro-6000", "rtx-pro-6000-workstation"}) {
+    EXPECT_NEAR(per_clock(id), 1024, 30) << id;
   }
 }
 

@@ -349,6 +349,30 @@ TEST(Simulate, AdvisesOverlapWhereverRanksHoldTheSameWeights) {
   EXPECT_THAT(advised(), AllOf(Not(Contains("plan/overlap_grad_reduce")), Not(Contains("plan/overlap_param_gather"))));
 }
 
+// Advice against a switch of the user says so, and names the flag that holds: --overlap beside it changes nothing.
+TEST(Simulate, AdviceSaysWhatOfItTheUserSetOtherwise) {
+  Scenario scenario = small_scenario();
+  scenario.plan.cp = 2;
+  const FakeNetwork network([](const Collective& collective) { return collective.size / (10 * units::GB / units::s); });
+  const auto advised = [&](std::set<std::string, std::less<>> named) {
+    scenario.named.names = std::move(named);
+    std::string all;
+    for (const Improvement& each : simulated(scenario, equal_layers(scenario.model), network).improvements) {
+      if (!each.set.empty()) all += each.change + ": " + to_flags(each.set, scenario) + "\n";
+    }
+    return all;
+  };
+  EXPECT_THAT(advised({"plan/tp"}),
+              AllOf(HasSubstr("--overlap grad-reduce,param-gather\n"), ::testing::Not(HasSubstr("you set"))));
+  EXPECT_THAT(
+      advised({"plan/overlap_grad_reduce"}),
+      AllOf(HasSubstr(" (you set plan/overlap_grad_reduce=off): "),
+            HasSubstr("--overlap-grad-reduce on --overlap-param-gather on"), ::testing::Not(HasSubstr("--overlap g"))));
+  EXPECT_THAT(advised({std::string("plan/overlap"), "plan/overlap_grad_reduce", "plan/overlap_param_gather"}),
+              AllOf(HasSubstr(" (you set plan/overlap without grad-reduce,param-gather): "),
+                    HasSubstr("--overlap-grad-reduce on --overlap-param-gather on")));
+}
+
 // DeepSeek-V3 predicts a second token: behind its last layer are one more layer and twice the logits. Of 61 layers the
 // last of 16 stages has 3; with one, no other waits for it.
 TEST(Simulate, AdvisesFewerLayersBesideALongLoss) {
