@@ -117,7 +117,7 @@ each level of a hierarchy carries everything|network_model/src/algorithms/hierar
 a slow clock delays no message|network_model/src/links.cc|s@std::clamp(kTunedClock / clock, 0.5, 2.0)@std::clamp(kTunedClock / clock, 1.0, 1.0)@|unit_network_model property_network_model
 the floor of an all-reduce has a rank's own share|network_model/src/algorithms.cc|s@leaving = 2 \* (parts - 1) / parts \* size;@leaving = 2 * size;@|unit_network_model property_network_model
 an unmeasured family takes the whole mean|network_model/src/calibration.cc|s@mixed(mean, {}, 1 / (count + 1))@mixed(mean, {}, 0 / (count + 1))@|unit_network_model property_network_model
-the interval of a collective is one deviation wide|network_model/src/network_model.cc|s@std::exp(network::kQuantile \* std::hypot@std::exp(std::hypot@|unit_network_model property_network_model
+the interval of a collective is one deviation wide|network_model/src/network_model.cc|s@return network::kQuantile \* std::max(deviation@return std::max(deviation@|unit_network_model property_network_model
 a flow forgets what it has already|network_model/src/fair_sharing.cc|s@flows\[f\].limit.in_base() - rates\[f\])@flows[f].limit.in_base())@|unit_network_model property_network_model
 a reduction moves as much memory as a copy|network_model/src/fair_sharing.cc|s@? 3.0 : 2.0@? 2.0 : 2.0@|unit_network_model unit_simulator
 a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc|s@(2 \* (n() - 1) + 1) \* e@2 * (n() - 1) * e@|unit_network_model property_network_model
@@ -134,7 +134,7 @@ tokens cross the network for each expert|network_model/src/algorithms.cc|s@retur
 a torus is cut once|network_model/src/algorithms.cc|s@return half \* (parts - half) / parts;@return half * (parts - half) / parts / 2;@|unit_network_model property_network_model
 what leaves a node passes no inner port|network_model/src/fair_sharing.cc|s@outward += loads\[l\];@outward = loads[l];@|unit_network_model unit_simulator property_network_model
 a switch of ASTRA-Sim is one hop|network_model/src/astra_formulas.cc|s@AstraTopology::kSwitch) return 2;@AstraTopology::kSwitch) return 1;@|unit_network_model property_network_model
-short messages have the interval of long ones|network_model/src/network_model.cc|s@? corrected->deviation_short : corrected->deviation@? corrected->deviation : corrected->deviation@|unit_network_model property_network_model
+short messages have the interval of long ones|network_model/src/calibration.cc|s@std::hypot(deviation_short, kBetweenMachines), 1 - share@std::hypot(deviation, kBetweenMachines), 1 - share@|unit_network_model property_network_model
 few measurements are as certain as many|network_model/src/learn/network_fit.cc|s@(n + kPrior));@n);@|unit_network_model property_network_model
 the error of nine in ten is a deviation|network_model/src/learn/network_fit.cc|s@spread.deviation\[i\] = \*nth / network::kQuantile;@spread.deviation[i] = *nth;@|unit_network_model property_network_model
 an unknown route goes through the host|network_model/src/calibration.cc|s@mixed({}, host, 0.5)@mixed({}, host, 1.0)@|unit_network_model property_network_model
@@ -178,8 +178,10 @@ a masked key counts|parallelism/src/block.cc|s@flops.masked += of_call - work_of
 predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1 + shape.prediction_layers)@static_cast<double>(1 + 0 * shape.prediction_layers)@|unit_parallelism property_parallelism
 selective recomputation computes nothing again|parallelism/src/step_flops.cc|s@again = layers.recomputed + predictions.recomputed;@again = predictions.recomputed;@|unit_parallelism property_parallelism
 the row sums of attention are kept in 16 bits|parallelism/src/blocks/attention.cc|s@static_cast<double>(shape.heads) \* 4;@static_cast<double>(shape.heads) * 2;@|unit_parallelism property_parallelism
-a tied table is held once by all stages|parallelism/src/blocks/loss.cc|s@tied_embeddings ? (copies ? 1 : 0)@tied_embeddings ? (copies ? 0 : 0)@|unit_parallelism property_parallelism
-the first and the last stage do not sum their table|parallelism/src/planner.cc|s@seats_.size() == 1 && first_holder_ != last_holder_@seats_.size() == 1 \&\& first_holder_ == last_holder_@|unit_parallelism property_parallelism
+a tied table is held once by all stages|parallelism/src/blocks/loss.cc|s@tied_embeddings \&\& shape.plan->pp == 1@tied_embeddings@|unit_parallelism property_parallelism
+stages do not sum their copies of the table|parallelism/src/planner.cc|s@first_holder_ != second_holder_) {@first_holder_ == second_holder_) {@|unit_parallelism property_parallelism
+the copy of the table for multi-token prediction stays with the loss|parallelism/src/stage_parameters.cc|s@return direction\[position\].stage@return direction.back().stage@|unit_parallelism property_parallelism
+a layout leaves room for what it does not name|parallelism/src/layer_division.cc|s@  if (first != model.layers) {@  if (first > model.layers) {@|unit_parallelism property_parallelism
 gradients are cleared that others hold|parallelism/src/planner.cc|s@shards_gradients(plan_) ? owned : held.total()@shards_gradients(plan_) ? held.total() : held.total()@|unit_parallelism property_parallelism
 ZB-H2 fills as ZB-H1|parallelism/src/schedules/zb_h2.cc|s@0, 2 \* (shape.stages - stage - 1)}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 chunks come back in the order in which they went|parallelism/src/schedules/breadth_first.cc|s@run_of(PassKind::kBackward, chunk, 0@run_of(PassKind::kBackward, chunks - 1 - chunk, 0@|unit_parallelism property_parallelism

@@ -311,7 +311,7 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
 }
 
 // A layout says how many model chunks a stage has, where it is one of this pipeline: what is wrong with it is an error
-// of the plan. Returns whether it does.
+// of the plan. Returns whether these are others than before.
 bool chunks_of_layout(ParallelPlan& plan, bool schedule_is_given) {
   if (plan.pipeline_layout.is_even()) return false;
   const auto positions = read_pipeline_layout(plan.pipeline_layout.text);
@@ -319,9 +319,13 @@ bool chunks_of_layout(ParallelPlan& plan, bool schedule_is_given) {
   const auto all = static_cast<std::int64_t>(positions->size());
   if (all % plan.pp != 0) return false;
   // A stage may hold chunks of two directions (DualPipe).
-  const std::int64_t least = traits_of(plan).least_chunks;
-  const bool usual = traits_of(plan).seats({plan.pp, 1, least})[0].size() == positions->size();
-  plan.vpp = schedule_is_given && usual ? least : all / plan.pp;
+  const PipelineSchedule& traits = traits_of(plan);
+  const auto fit = [&](std::int64_t chunks) {
+    return chunks >= traits.least_chunks && chunks <= all &&
+           traits.seats({plan.pp, 1, chunks})[0].size() == positions->size();
+  };
+  if (!schedule_is_given && fit(plan.vpp)) return false;
+  plan.vpp = schedule_is_given && fit(traits.least_chunks) ? traits.least_chunks : all / plan.pp;
   return true;
 }
 

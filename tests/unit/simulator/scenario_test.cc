@@ -77,6 +77,39 @@ TEST(Resolve, DefaultsFollowTheDegrees) {
   EXPECT_EQ(resolved(spec).plan.schedule, "gpipe");
 }
 
+// As many as it has positions for each stage; DualPipe's two chunks are of two directions.
+TEST(Resolve, ALayoutSaysHowManyChunksThereAre) {
+  ScenarioSpec spec;
+  spec.set("plan/pp", 16).set("plan/pipeline_layout", "E(t*3|)*31tttL");
+  const Scenario scenario = resolved(spec);
+  EXPECT_EQ(scenario.plan.vpp, 2);
+  EXPECT_EQ(scenario.plan.schedule, "interleaved");
+  spec.set("plan/schedule", "zb-v");
+  EXPECT_EQ(resolved(spec).plan.vpp, 2);
+  spec.set("plan/schedule", "dualpipe").set("plan/pipeline_layout", "E(t*6|)*15t*6L");
+  EXPECT_EQ(resolved(spec).plan.vpp, 2);
+  spec.set("plan/schedule", "1f1b");
+  EXPECT_EQ(resolved(spec).plan.vpp, 1);
+  spec.set("plan/vpp", 3).set("plan/schedule", "interleaved");
+  EXPECT_EQ(resolved(spec).plan.vpp, 3) << "what is given holds";
+
+  ScenarioSpec two_ways, other;
+  two_ways.set("plan/pp", 16).set("plan/schedule", "dualpipe");
+  const Scenario before = resolved(two_ways);
+  other.set("plan/pipeline_layout", "E(t*6|)*15t*6L");
+  EXPECT_EQ(resolved(other, &before).plan.schedule, "dualpipe") << "a layout of the same chunks changes nothing else";
+  other.set("plan/pipeline_layout", "E(t*3|)*31tttL");
+  EXPECT_EQ(resolved(other, &before).plan.schedule, "interleaved");
+}
+
+// A layout has letters that mean something to a shell.
+TEST(Flags, AreWordsOfAShell) {
+  const std::vector<Assignment> set = {{"plan/tp", "8"}, {"plan/pipeline_layout", "Et|(tt|)*2tL"}};
+  EXPECT_EQ(to_flags(set, ParallelPlan{}), "--tp 8 --pipeline-layout 'Et|(tt|)*2tL'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
 // Neighbors that exchange heads lie in a node of 8; what the user sets stays.
 TEST(Resolve, HierarchyFollowsNodeAndHeads) {
   ScenarioSpec spec;

@@ -643,6 +643,39 @@ std::vector<std::string> messages_of(const Scenario& scenario, std::string_view 
   return found;
 }
 
+// A loss of four layers' time and 28 layers on eight positions: the last one has the loss alone, which no other
+// division of advice can. It saves what advice says, and no further layout is proposed.
+TEST(Simulate, AdviceDividesLayersByTheirTime) {
+  Scenario scenario = small_scenario();
+  scenario.model.layers = 28;
+  scenario.model.vocabulary = 200'000;
+  scenario.plan = {.pp = 4, .vpp = 2, .schedule = "interleaved"};
+  scenario.training = {.global_batch = 16, .micro_batch = 1, .sequence = 2048, .precision = Precision::kBf16};
+  const FakeCompute compute([](const Operator& op) {
+    const auto* gemm = std::get_if<Gemm>(&op.kind);
+    if (gemm == nullptr) return Seconds();
+    return std::max({gemm->m, gemm->n, gemm->k}) >= 200'000 ? 16 * ms : 1 * ms;
+  });
+  const Session session(compute, kFreeNetwork);
+  const auto layouts = [&](const Prediction& prediction) {
+    std::vector<Improvement> found = advise(scenario, prediction, session, 20);
+    std::erase_if(found, [](const Improvement& each) {
+      return each.set.size() != 1 || each.set[0].field != "plan/pipeline_layout";
+    });
+    return found;
+  };
+  const auto before = predict(scenario, session);
+  ASSERT_TRUE(before) << to_text(before.error());
+  const std::vector<Improvement> proposed = layouts(*before);
+  ASSERT_EQ(proposed.size(), 1);
+  EXPECT_EQ(proposed[0].set[0].text, "Et*4|(t*4|)*6L");
+  scenario.plan.pipeline_layout = {proposed[0].set[0].text};
+  const auto after = predict(scenario, session);
+  ASSERT_TRUE(after) << to_text(after.error());
+  EXPECT_NEAR((before->step - after->step) / units::s, proposed[0].saves / units::s, 1e-9);
+  EXPECT_THAT(layouts(*after), ::testing::IsEmpty());
+}
+
 // By the layers that stages hold: a division without remainder may be uneven, and one with a remainder even, where the
 // embedding and the loss take the places of layers. What a stage holds at most is the fullest one's.
 TEST(Simulate, WarnsOfStagesThatHoldMoreThanOthers) {
