@@ -139,6 +139,7 @@ class NetworkModel final : public NetworkCost {
   };
   struct Answer : Estimate {
     Estimate one_node;  // of the same in the largest node alone; without an algorithm inside a node
+    Estimate leaving;   // with what leaves the node by the ports by which its GPUs reach each other; none: without
     // The one that decides how long it takes, and with which certainty.
     const Estimate& slower() const { return one_node.time > time ? one_node : *this; }
   };
@@ -151,13 +152,27 @@ class NetworkModel final : public NetworkCost {
       best = estimate(call, {std::nullopt, allowed_.protocol});
       if (!best.choice.algorithm) best = estimate(call, {});
     }
-    return {best, best.choice.algorithm ? inside_nodes(call) : Estimate{}};
+    if (!best.choice.algorithm) return {best, {}, {}};
+    return {best, inside_nodes(call, false), leaves_by_pcie(call) ? inside_nodes(call, true) : Estimate{}};
+  }
+
+  // Whether GPUs reach other nodes by the PCIe ports by which they reach each other, in addition to what they send
+  // there. (In the collectives that are left out, such as rings, a GPU sends its share either to a peer or to another
+  // node.)
+  static bool leaves_by_pcie(const Call& call) {
+    if (call.kind != CollectiveKind::kAllToAll && call.kind != CollectiveKind::kGather &&
+        call.kind != CollectiveKind::kScatter) {
+      return false;
+    }
+    return std::any_of(call.placement->begin(), call.placement->end(),
+                       [&](const Tier& tier) { return call.link(tier).link_class == network::LinkClass::kPcie; });
   }
 
   // Across nodes, every GPU still moves over its node's own links what stays in the node: a collective of this node
   // alone. The two are corrected by different measurements: without this bound, two racks may be faster than one, and
-  // nodes whose transfers go through their host as fast as their network.
-  Estimate inside_nodes(const Call& call) const {
+  // nodes whose transfers go through their host as fast as their network. `with_leaving`: what goes to other nodes
+  // passes the same ports, and the host's memory if transfers between GPUs do.
+  Estimate inside_nodes(const Call& call, bool with_leaving) const {
     Placement inside;
     for (const Tier& tier : *call.placement) {
       if (call.link(tier).network()) break;
@@ -181,7 +196,8 @@ class NetworkModel final : public NetworkCost {
       case CollectiveKind::kAllToAll:
       case CollectiveKind::kGather:
       case CollectiveKind::kScatter:
-        alone.bytes *= alone.ranks() / call.ranks();
+        // All that a rank does not keep, as a node alone has it of a larger buffer.
+        alone.bytes *= with_leaving ? (1 - 1 / call.ranks()) / (1 - 1 / alone.ranks()) : alone.ranks() / call.ranks();
         break;
       case CollectiveKind::kBarrier:
       case CollectiveKind::kSendRecv:
@@ -249,6 +265,8 @@ class NetworkModel final : public NetworkCost {
       low = std::max(low, node_low);
       high = std::max(high, node_high);
     }
+    // Nobody measured whether what leaves such a node passes its host's memory (without GPUDirect RDMA).
+    if (answer.leaving.choice.algorithm) high = std::max(high, around(answer.leaving).second);
     forecast.low = std::max(low, floor) * units::s;
     forecast.high = high * units::s;
     forecast.bound = cost.transfer > cost.latency ? Bound::kBandwidth : Bound::kLatency;

@@ -134,7 +134,7 @@ TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
       const Forecast two = *model->forecast({kind, mib * MiB, {0, {{16, 1}}}});
       const Forecast one = *model->forecast({kind, share * mib * MiB, {0, {{8, 1}}}});
       EXPECT_EQ(two.latency, one.latency) << name_of(kind) << mib;
-      EXPECT_EQ(two.high, one.high) << name_of(kind) << mib;
+      EXPECT_GE(two.high, one.high) << name_of(kind) << mib;
     }
   }
   // A rank a node has nothing that stays.
@@ -158,8 +158,25 @@ TEST(NetworkModel, WhatStaysInANodeOfPairsIsNotFasterThanThere) {
     const Forecast two = *model->forecast({kind, 64 * MiB, {0, {{16, 1}}}});
     const Forecast one = *model->forecast({kind, share * 64 * MiB, {0, {{8, 1}}}});
     EXPECT_EQ(two.latency, one.latency) << name_of(kind);
-    EXPECT_EQ(two.high, one.high) << name_of(kind);
+    EXPECT_GE(two.high, one.high) << name_of(kind);
   }
+}
+
+// Whether what leaves a server passes its host, as its own transfers do, was not measured: the interval holds both.
+TEST(NetworkModel, WhatLeavesByPciePortsMayPassTheHost) {
+  const auto model = model_of(*Catalog::standard().cluster("l40s-server"));
+  for (const CollectiveKind kind : {CollectiveKind::kAllToAll, CollectiveKind::kGather, CollectiveKind::kScatter}) {
+    for (const std::int64_t ranks : {16, 128}) {
+      const Forecast many = *model->forecast({kind, 64 * MiB, {0, {{ranks, 1}}}});
+      const double all = (1 - 1 / static_cast<double>(ranks)) / (1 - 1.0 / 8);
+      const Forecast one = *model->forecast({kind, all * 64 * MiB, {0, {{8, 1}}}});
+      EXPECT_LT(many.latency, 0.7 * one.latency) << name_of(kind) << ranks;
+      EXPECT_NEAR(many.high / one.high, 1, 1e-9) << name_of(kind) << ranks;
+    }
+  }
+  const auto nvlink = model_of(test::dgx_a100());
+  const Forecast many = *nvlink->forecast({CollectiveKind::kAllToAll, 64 * MiB, {0, {{128, 1}}}});
+  EXPECT_LT(many.high, 2 * many.latency);
 }
 
 // A step of a measured curve is where that collective changes its protocol. Those that were not measured change theirs
