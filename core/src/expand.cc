@@ -96,7 +96,7 @@ class Expander {
         const NodeId node =
             add(instruction.stream, WorkId{instruction.index}, {microbatch, instruction.layer}, dependencies);
         enter(node);
-        entered();
+        meeting_ = -1;  // what was received is for the next kernel, too: a pass may have none before it sends
         started_[static_cast<std::size_t>(instruction.stream)].push_back(node);
         if (instruction.kind == Kind::kSend) messages_[instruction.channel].emplace(microbatch, node);
         return;

@@ -11,6 +11,7 @@
 #include "ns_dist/memory.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
+#include "support/random_layouts.h"
 
 namespace ns_dist {
 namespace {
@@ -92,6 +93,10 @@ Question any_question() {
   plan.loss_metrics = any_of({0, 0, 1, 2});
   q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}), Precision::kBf16,
                 model.prediction_layers > 0 && coin()};
+  if (coin()) {
+    plan.pipeline_layout = any_layout(model, plan, q.training.mtp,
+                                      [](std::int64_t most) { return *rc::gen::inRange<std::int64_t>(0, most); });
+  }
   return q;
 }
 

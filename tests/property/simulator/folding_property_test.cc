@@ -16,6 +16,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "step_analysis.h"
+#include "support/random_layouts.h"
 
 namespace ns_dist {
 namespace {
@@ -99,6 +100,7 @@ Question any_question() {
   q.training.micro_batch = 1;
   q.training.sequence = 128;
   q.training.global_batch = plan.dp * (1 + below(80));
+  if (*rc::gen::inRange(0, 3) == 0) plan.pipeline_layout = any_layout(model, plan, q.training.mtp, below);
   q.seed = *rc::gen::arbitrary<std::uint32_t>();
   return q;
 }
