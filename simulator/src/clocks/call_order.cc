@@ -15,6 +15,25 @@ constexpr std::uint32_t kNoCall = 0xffffffffu;
 
 using Kind = Instruction::Kind;
 
+bool has_meeting(const StepProgram& program, const ProgramLoop& loop) {
+  return std::any_of(loop.calls.begin(), loop.calls.end(), [&](const BodyCall& call) {
+    const std::span<const Instruction> body = program.bodies[index(call.body)];
+    return std::any_of(body.begin(), body.end(),
+                       [](const Instruction& instruction) { return instruction.kind == Kind::kMeet; });
+  });
+}
+
+// Which actors meet. Meetings are at the end of a step.
+std::vector<bool> meeting_actors(const StepProgram& program) {
+  std::vector<bool> meets(program.actors.size());
+  if (program.meetings.empty()) return meets;
+  for (std::size_t a = 0; a < meets.size(); ++a) {
+    const auto& loops = program.actors[a].loops;
+    meets[a] = loops.size() > 0 && has_meeting(program, loops[loops.size() - 1]);
+  }
+  return meets;
+}
+
 // Runs the calls of actors in turn, each until a message is missing.
 class Ordering {
  public:
@@ -46,19 +65,12 @@ class Ordering {
   };
 
   std::span<const Instruction> body(const BodyCall& call) const { return program_.bodies[index(call.body)]; }
-  bool meets(const ProgramLoop& loop) const {
-    return std::any_of(loop.calls.begin(), loop.calls.end(), [&](const BodyCall& call) {
-      const std::span<const Instruction> its = body(call);
-      return std::any_of(its.begin(), its.end(),
-                         [](const Instruction& instruction) { return instruction.kind == Kind::kMeet; });
-    });
-  }
 
   // Counts calls and microbatches. Returns whether they are few enough.
   bool count() {
     for (std::uint32_t a = 0; a < places_.size(); ++a) {
       for (const ProgramLoop& loop : program_.actors[a].loops) {
-        if (meets(loop)) break;
+        if (has_meeting(program_, loop)) break;
         ++places_[a].end;
         calls_ += loop.calls.size() * static_cast<std::size_t>(loop.repeats);
         if (calls_ > most_calls_) return false;
@@ -127,19 +139,19 @@ class Ordering {
 
 }  // namespace
 
-// Programs with the same loops differ in whether their last bodies meet.
-std::deque<CallOrders::Entry>::iterator CallOrders::find(const StepProgram& program) {
+// Programs with the same loops differ in which of their last bodies meet.
+std::deque<CallOrders::Entry>::iterator CallOrders::find(const StepProgram& program, const std::vector<bool>& meets) {
   return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.loops.identity() == program.actors.front().loops.identity() &&
-           entry.meets == !program.meetings.empty();
+    return entry.loops.identity() == program.actors.front().loops.identity() && entry.meets == meets;
   });
 }
 
 std::shared_ptr<const CallOrder> CallOrders::of(const StepProgram& program) {
   std::size_t most_calls = kMostCalls;
+  const std::vector<bool> meets = meeting_actors(program);
   {
     const std::scoped_lock guard(lock_);
-    const auto entry = find(program);
+    const auto entry = find(program, meets);
     if (entry == entries_.end()) return nullptr;
     if (entry->known) return entry->order;
     if (entry->runs < kFewRuns) return nullptr;
@@ -147,7 +159,7 @@ std::shared_ptr<const CallOrder> CallOrders::of(const StepProgram& program) {
   }
   auto order = Ordering(program, most_calls).run();
   const std::scoped_lock guard(lock_);
-  if (const auto entry = find(program); entry != entries_.end() && !entry->known) {
+  if (const auto entry = find(program, meets); entry != entries_.end() && !entry->known) {
     entry->known = true;
     entry->order = order;
     if (order != nullptr) calls_ += order->calls.size();
@@ -157,12 +169,13 @@ std::shared_ptr<const CallOrder> CallOrders::of(const StepProgram& program) {
 }
 
 void CallOrders::ran_folded(const StepProgram& program, std::int64_t bodies) {
+  std::vector<bool> meets = meeting_actors(program);
   const std::scoped_lock guard(lock_);
-  if (const auto entry = find(program); entry != entries_.end()) {
+  if (const auto entry = find(program, meets); entry != entries_.end()) {
     ++entry->runs;
     return;
   }
-  entries_.push_back({program.actors.front().loops, !program.meetings.empty(), bodies, 1, false, nullptr});
+  entries_.push_back({program.actors.front().loops, std::move(meets), bodies, 1, false, nullptr});
   if (entries_.size() > kMostEntries) forget_oldest();
 }
 

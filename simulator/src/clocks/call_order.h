@@ -24,8 +24,9 @@ struct CallOrder {
   std::vector<std::uint32_t> loops;  // by actor: those that `calls` covers; what is left begins with a meeting
 };
 
-// Remembers orders by the loops of the first actor: the planner gives the same loops to programs with the same calls
-// and messages. Any number of threads may ask at once.
+// Remembers orders by the loops of the first actor, and by which actors meet at the end of theirs: the planner gives
+// the same loops to programs with the same calls and messages, whatever the bodies hold. Any number of threads may ask
+// at once.
 class CallOrders {
  public:
   // Nothing where folded runs of such loops are few, since the next may be the last, and where folding is faster.
@@ -36,13 +37,13 @@ class CallOrders {
  private:
   struct Entry {
     ProgramLoops loops;
-    bool meets = false;
+    std::vector<bool> meets;  // by actor
     std::int64_t bodies = 0;  // of a folded run
     int runs = 0;             // folded
     bool known = false;       // the order, or that there is none
     std::shared_ptr<const CallOrder> order;
   };
-  std::deque<Entry>::iterator find(const StepProgram& program);
+  std::deque<Entry>::iterator find(const StepProgram& program, const std::vector<bool>& meets);
   void forget_oldest();
 
   std::mutex lock_;
