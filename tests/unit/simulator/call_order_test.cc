@@ -14,6 +14,7 @@ namespace {
 TEST(CallOrders, AreOfProgramsWithTheSameMeetings) {
   Scenario scenario = small_scenario();
   scenario.model.prediction_layers = 1;
+  scenario.model.tied_embeddings = false;
   scenario.plan = {.passes = Passes::kGradients, .pp = 3, .schedule = "1f1b"};
   scenario.training = {
       .global_batch = 8, .micro_batch = 1, .sequence = 128, .precision = Precision::kBf16, .mtp = true};
