@@ -84,6 +84,18 @@ TEST(Memory, EightBitOperandsStandTwice) {
   EXPECT_EQ(memory_budget(model, {.fp8_any_layout = true}, training)->stages[0].weights / B, 2 * all + quantized);
   EXPECT_NEAR(memory_budget(model, {.fp8_any_layout = true}, {8, 1, 512, Precision::kMxFp8})->stages[0].weights / B,
               2 * all + 2 * quantized * 33 / 32, 1e-3);
+  // Forward passes alone have no product that reads a transpose, and no kernel that writes one.
+  const ParallelPlan forward{.passes = Passes::kForward};
+  EXPECT_EQ(memory_budget(model, forward, training)->stages[0].weights / B, 2 * all + quantized);
+  EXPECT_NEAR(memory_budget(model, forward, {8, 1, 512, Precision::kMxFp8})->stages[0].weights / B,
+              2 * all + quantized * 33 / 32, 1e-3);
+  for (const auto& [passes, copies] : {std::pair(Passes::kTraining, 2), std::pair(Passes::kForward, 1)}) {
+    const ParallelPlan plan{.passes = passes};
+    const Block block = mlp_block(Shape(model, plan, training));
+    const auto cast = std::find_if(block.steps.begin(), block.steps.end(),
+                                   [](const BlockStep& step) { return step.name == "mlp.fc2"; });
+    EXPECT_EQ(work_of(std::get<Operator>(cast->forward.front().what)).written / B, copies * 512 * 1024);
+  }
 }
 
 // The host's part of the optimizer's 12 bytes leaves the GPU, and nothing else.
