@@ -258,6 +258,12 @@ BlockStep branch_start(const Shape& shape, std::string_view branch) {
     step.again = set_of(RecomputeModule::kNorm);
   }
   step.input_gradient.push_back(kernel(shape, concat(branch, ".residual.backward"),
+  // PyTorch runs RMSNorm as its class writes it out (modeling_llama.py, LlamaRMSNorm): the input in fp32, for its
+  // square and its product, and the normalized values in the storage format, for the product with the weight.
+  if (library == Library::kEager && kind == NormalizationKind::kRmsNorm) {
+    const double fp32 = static_cast<double>(rows) * static_cast<double>(columns) * (size_of(DType::kFp32) / units::B);
+    step.kept_for_input_gradient += fp32;
+  }
                                        Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
   return step;
 }

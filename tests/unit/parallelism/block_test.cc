@@ -397,6 +397,21 @@ TEST(Attention, LatentsAreGatheredNotHiddenStates) {
   for (const BlockStep& each : block.steps) {
     if (each.name.find("_down") == std::string::npos && each.name.find("_up") == std::string::npos) continue;
     for (const Call& call : each.forward) {
+// Eager RMSNorm keeps its input in fp32 and the normalized values; LayerNorm is one kernel, which keeps its input.
+TEST(Norms, EagerRmsNormKeepsTwoTensors) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision) {
+    return step(mlp_block(Shape(model, plan, {1, 1, 128, precision})), "mlp.norm").kept_for_input_gradient;
+  };
+  EXPECT_EQ(kept(Precision::kBf16), 2 * 128 * 512);
+  plan.norm_library = Library::kEager;
+  EXPECT_EQ(kept(Precision::kBf16), (4 + 2) * 128 * 512);
+  EXPECT_EQ(kept(Precision::kFp32), (4 + 4) * 128 * 512);
+  model.norm = NormalizationKind::kLayerNorm;
+  EXPECT_EQ(kept(Precision::kBf16), 2 * 128 * 512);
+}
+
       const auto* op = std::get_if<Operator>(&call.what);
       if (op != nullptr && std::holds_alternative<Gemm>(op->kind)) products += work_of(*op).flops / FLOP;
     }
