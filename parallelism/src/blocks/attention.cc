@@ -307,7 +307,9 @@ bool has_fused_softmax(const Shape& shape) {
 // Its products of more than one sequence read copies of queries, keys and values, whose heads are views with gaps
 // (torch.matmul); heads of the output are joined by a copy. Where Megatron's fused kernel does not run, it casts scores
 // of 16 bits to fp32, scales, masks and normalizes these, and casts them back (fused_softmax.py,
-// forward_torch_softmax).
+// forward_torch_softmax). Classes of transformers scale and mask in 16 bits and cast around the softmax alone
+// (modeling_llama.py, eager_attention_forward: softmax(..., dtype=torch.float32).to(query.dtype)); those with learned
+// positions normalize in the format of the scores (modeling_gpt2.py, eager_attention_forward).
 void unfused_core(const Shape& shape, BlockStep& step) {
   const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
@@ -319,14 +321,15 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const bool apart = shape.plan->split_softmax;
   const double element = shape.element;
   const bool in_parts = apart || !has_fused_softmax(shape);
-  const bool cast = !apart && in_parts;
-  // Of scores as the softmax has them, over those of the plan's format.
-  const double size = cast ? size_of(DType::kFp32) / units::B / element : 1;
+  const bool casts_for_softmax = apart && element <= 2 && shape.model->position != PositionKind::kLearned;
+  const bool cast = casts_for_softmax || (!apart && in_parts);
+  // Of scores as the softmax has them, over those of the plan's format; of those that are scaled and masked.
+  const double size = cast ? size_of(DType::kFp32) / units::B / element : 1, before = casts_for_softmax ? 1 : size;
   const auto elementwise = [&](std::vector<Call>& calls, const char* name, const char* what, double in, double out) {
     calls.push_back(kernel(shape, name, Elementwise{what, batch * s * s, in, out, 1}));
   };
-  const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs) {
-    if (in_parts) elementwise(calls, name, what, size * inputs, size);
+  const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs, double each) {
+    if (in_parts) elementwise(calls, name, what, each * inputs, each);
   };
   const auto softmax = [&](const char* name, Pass pass) {
     return Call{name, Operator{Softmax{batch * s, s, pass}, cast ? DType::kFp32 : shape.dtype}};
@@ -341,9 +344,13 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   forward.reserve(4);
   copies(forward, "attention.heads.copy", heads);
   forward.push_back(gemm("attention.scores", s, s, query, GemmLayout::kNT));
-  if (cast) elementwise(forward, "attention.scores.cast", "cast", 1, size);
-  score(forward, "attention.scale", "scale", 1);
-  score(forward, "attention.mask", "mask", 1 + mask / size);  // torch.where, a byte of mask for each score
+  const auto cast_scores = [&](std::vector<Call>& calls, const char* name, double in, double out, bool where) {
+    if (cast && where) elementwise(calls, name, "cast", in, out);
+  };
+  cast_scores(forward, "attention.scores.cast", 1, size, !casts_for_softmax);
+  score(forward, "attention.scale", "scale", 1, before);
+  score(forward, "attention.mask", "mask", 1 + mask / before, before);  // torch.where, a byte of mask for each score
+  cast_scores(forward, "attention.scores.cast", 1, size, casts_for_softmax);
   forward.push_back(softmax("attention.softmax", Pass::kForward));
   if (cast) elementwise(forward, "attention.probabilities.cast", "cast", size, 1);
   if (dropout) {
@@ -362,11 +369,12 @@ void unfused_core(const Shape& shape, BlockStep& step) {
         kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", batch * s * s, 1 + mask, 1, 1}));
   }
   if (cast) elementwise(backward, "attention.probabilities.backward.cast", "cast", 1, size);
-  score(backward, "attention.softmax.backward.multiply", "multiply", 2);
+  score(backward, "attention.softmax.backward.multiply", "multiply", 2, size);
   backward.push_back(softmax("attention.softmax.backward", Pass::kBackward));
-  score(backward, "attention.mask.backward", "mask", 1);
-  score(backward, "attention.scale.backward", "scale", 1);
-  if (cast) elementwise(backward, "attention.scores.backward.cast", "cast", size, 1);
+  cast_scores(backward, "attention.scores.backward.cast", size, 1, casts_for_softmax);
+  score(backward, "attention.mask.backward", "mask", 1, before);
+  score(backward, "attention.scale.backward", "scale", 1, before);
+  cast_scores(backward, "attention.scores.backward.cast", size, 1, !casts_for_softmax);
   backward.push_back(gemm("attention.scores.dqueries", s, query, s, GemmLayout::kNN));
   backward.push_back(gemm("attention.scores.dkeys", s, query, s, GemmLayout::kTN));
   copies(backward, "attention.heads.backward.copy", heads);

@@ -120,6 +120,43 @@ TEST_F(GptLayer, EagerAttentionIsAKernelForEachStep) {
   EXPECT_EQ(core().forward.front().name, "attention.scores");
 }
 
+// transformers' Llama: fp32 around the softmax alone, so scale and mask move 2 bytes a score and the softmax 4. Its
+// output is kept in fp32, 4 bytes, and as the next product reads it, 2.
+TEST_F(GptLayer, EagerAttentionOfRotaryModelsNormalizesInFp32) {
+  model.dropout = false;
+  plan.split_softmax = true;
+  const auto core = [&] { return step(layer(), "attention.core"); };
+  const double scores = a * s * s * b;
+  EXPECT_DOUBLE_EQ(core().kept_for_input_gradient, 2 * scores);  // GPT-2
+  model.position = PositionKind::kRotary;
+  training.micro_batch = 1;
+  EXPECT_THAT(
+      names(core().forward),
+      ElementsAre("attention.scores", "attention.scale", "attention.mask", "attention.scores.cast", "attention.softmax",
+                  "attention.probabilities.cast", "attention.context", "attention.output.copy"));
+  EXPECT_THAT(
+      names(core().input_gradient),
+      ElementsAre("attention.output.backward.copy", "attention.context.dprobabilities", "attention.context.dvalues",
+                  "attention.probabilities.backward.cast", "attention.softmax.backward.multiply",
+                  "attention.softmax.backward", "attention.scores.backward.cast", "attention.mask.backward",
+                  "attention.scale.backward", "attention.scores.dqueries", "attention.scores.dkeys"));
+  const auto traffic = [](const Call& call) {
+    const Work work = work_of(std::get<Operator>(call.what));
+    return (work.read + work.written) / B;
+  };
+  const double of_one = a * s * s;
+  EXPECT_DOUBLE_EQ(traffic(core().forward[1]), (2 + 2) * of_one);
+  EXPECT_DOUBLE_EQ(traffic(core().forward[2]), (2 + 1 + 2) * of_one);
+  EXPECT_DOUBLE_EQ(traffic(core().forward[3]), (2 + 4) * of_one);
+  EXPECT_EQ(std::get<Operator>(core().forward[4].what).dtype, DType::kFp32);
+  EXPECT_DOUBLE_EQ(traffic(core().input_gradient[4]), (4 + 4 + 4) * of_one);
+  EXPECT_DOUBLE_EQ(traffic(core().input_gradient[7]), (2 + 2) * of_one);
+  EXPECT_DOUBLE_EQ(core().kept_for_input_gradient, (4 + 2) * of_one);
+  training.precision = Precision::kFp32;  // nothing is cast, nothing kept twice
+  EXPECT_DOUBLE_EQ(core().kept_for_input_gradient, 4 * of_one);
+  EXPECT_EQ(core().forward.size(), 6u);
+}
+
 // Megatron's fused kernel takes four heads of a microbatch at a time. Elsewhere scores are cast to fp32 and back, with
 // a kernel for each step between, and the softmax's output is kept in fp32 beside its copy.
 TEST_F(GptLayer, SoftmaxThatIsNotFusedRunsInFp32) {
