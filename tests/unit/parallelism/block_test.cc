@@ -939,3 +939,8 @@ TEST(StateSpaces, ParametersAndProducts) {
 
 }  // namespace
 }  // namespace ns_dist
+    // The norm's input; what both products read; gate, channels, maps and time steps; what the scan writes.
+    EXPECT_DOUBLE_EQ(after_forward(block),
+                     2.0 * 128 * (2 * 512 + (inner + (2 * inner + maps + 16) + inner) / static_cast<double>(tp)));
+    EXPECT_THAT(names(step(block, "mamba.scan").input_gradient),
+                ElementsAre("mamba.convolution.again", "mamba.scan.backward"));
