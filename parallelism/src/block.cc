@@ -111,20 +111,29 @@ std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute,
   return ranges;
 }
 
-double recomputed_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
+double working_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
   const bool full = recomputes_all(block, recompute);
   double most = 0;
   for (const StepRange& range : recomputed_steps(block, recompute, modules)) {
-    double there = 0;
+  for (const BlockStep& step : block.steps) most = std::max(most, step.transient_backward);
+    double there = 0, transient = 0;
     for (std::size_t i = range.first; i < range.end; ++i) {
-      there += kept_of(block.steps[i], false, 0) - kept_of(block.steps[i], full, modules);
+      const BlockStep& step = block.steps[i];
+      there += kept_of(step, false, 0) - kept_of(step, full, modules);
+      transient = std::max({transient, step.transient_forward, step.transient_backward});
     }
-    most = std::max(most, there);
+    most = std::max(most, there + transient);
   }
   return most;
 }
 
 std::vector<std::size_t> calls_until_kept(const Block& block) {
+double forward_working_bytes(const Block& block) {
+  double transient = 0;
+  for (const BlockStep& step : block.steps) transient = std::max(transient, step.transient_forward);
+  return kept_bytes(block, Recompute::kNone).after_forward + transient;
+}
+
   std::vector<std::size_t> calls(block.steps.size());
   bool needed = false;  // by a later step
   for (std::size_t i = block.steps.size(); i-- > 0;) {

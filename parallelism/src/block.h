@@ -64,6 +64,9 @@ struct BlockStep {
   std::size_t calls_after_kept = 0;
   double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
   RankParameters parameters;
+  // What the step needs beside what is kept, while its forward pass or its input gradient runs: bytes that a collective
+  // brings together, or that it will reduce.
+  double transient_forward = 0, transient_backward = 0;
   RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
   bool hides = false;       // runs beside what was started with Beside::kSteps
   // Selective recomputation of any of these modules runs `forward` again, drops what is kept for the input gradient, or
@@ -131,8 +134,11 @@ struct StepRange {
 };
 // From the last to the first.
 std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules);
-// The most that is there again at one time: what the forward pass did not keep of the steps of one range.
-double recomputed_bytes(const Block& block, Recompute recompute, ModuleSet modules);
+// The most that a backward pass needs at one time beside what is kept: what the forward pass did not keep of the steps
+// of one range, and what the step needs that runs (BlockStep, transient_backward).
+double working_bytes(const Block& block, Recompute recompute, ModuleSet modules);
+// The same of a forward pass alone, which keeps nothing: all that the block would keep, and what the step needs.
+double forward_working_bytes(const Block& block);
 
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
 // `recomputed`: of the steps that selective recomputation of `modules` runs again. `until_kept`: of calls_until_kept.

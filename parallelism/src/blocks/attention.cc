@@ -280,6 +280,10 @@ void flash_core(const Shape& shape, BlockStep& step) {
   if (shape.cp == 1) {
     add_core(shape, step, fused_attention(shape));
   } else {
+  // Backward, gradients of all keys and values, too (TransformerEngine, context_parallel.py,
+  // AttnFuncWithCPAndKVAllGather).
+  step.transient_forward = all / units::B;
+  step.transient_backward = 2 * all / units::B;
     shape.plan->cp_comm == ContextExchange::kAllGather ? gathered_core(shape, step) : divided_core(shape, step);
   }
   // Log-sum-exp of each row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2).

@@ -79,6 +79,11 @@ void reduce_rows(const Shape& shape, std::vector<Call>& calls, std::string_view 
                                  Axis::kExpertTensor}});
 }
 
+// Of the all-gather dispatcher: hidden states of all tokens that a rank has for a while.
+Bytes all_tokens(const Shape& shape, const LocalExperts& size) {
+  return size.to_all ? size.exchanged * (shape.sequence_parallel ? static_cast<double>(shape.etp) : 1) : Bytes();
+}
+
 // `kind`: of the all-gather dispatcher, tokens of all ranks come together or their sums go back. Then, under sequence
 // parallelism, all ranks of one expert do the same.
 void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size,
@@ -89,7 +94,7 @@ void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, co
                                          size.one_copy ? shape.model->moe->routing() : Routing{}, size.imbalance}});
     return;
   }
-  const Bytes of_tensor_ranks = size.exchanged * (shape.sequence_parallel ? static_cast<double>(shape.etp) : 1);
+  const Bytes of_tensor_ranks = all_tokens(shape, size);
   if (kind == CollectiveKind::kReduceScatter) reduce_rows(shape, calls, name, of_tensor_ranks);
   calls.push_back({name, Communication{kind, size.exchanged, Axis::kExpert, beside}});
   if (kind == CollectiveKind::kAllGather) gather_rows(shape, calls, name, of_tensor_ranks);
@@ -189,6 +194,7 @@ BlockStep receive_rows(const Shape& shape, const LocalExperts& size, Beside besi
     reduce_rows(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
   }
   exchange(shape, step.input_gradient, "moe.dispatch.backward", size, kFromExperts, beside);
+  step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
   return step;
 }
 
@@ -216,6 +222,7 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
     gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered);
     sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size);
   }
+  step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
   // The experts' outputs, for the gradient of the routing weights.
   step.kept_as = ActivationKind::kExperts;
   if (!shape.plan->weighted_activation) step.kept_for_input_gradient = bytes_of(shape, size.summed, shape.hidden);

@@ -626,6 +626,12 @@ TEST(Experts, TheBusiestRankDecides) {
   EXPECT_EQ(rows(uneven), 128 * 6);
   EXPECT_EQ(sent(uneven).size, sent(even).size);
   EXPECT_EQ(sent(even).imbalance, 1);
+  // All tokens are there while rows are made of them, or while their sums wait for their reduction.
+  for (const char* name : {"moe.receive", "moe.combine"}) {
+    EXPECT_EQ(step(block, name).transient_forward, of_all);
+    EXPECT_EQ(step(block, name).transient_backward, of_all);
+  }
+  EXPECT_EQ(working_bytes(block, Recompute::kNone, 0), of_all);
   EXPECT_EQ(sent(uneven).imbalance, 1.5);
   // The input of both products, and gate and up.
   EXPECT_DOUBLE_EQ(after_forward(uneven) - after_forward(even), 128.0 * 2 * 2 * (512 + 3 * 256));

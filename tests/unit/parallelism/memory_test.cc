@@ -122,6 +122,34 @@ TEST(Memory, StatesOfExpertsAreSharedByTheirCopies) {
   EXPECT_NEAR(stage.optimizer / B, 12 * (others / 8 + experts / 2), 1);
 }
 
+// Keys and values of all four ranks are gathered: 2 heads of 64, keys and values, 2 bytes, 2,048 tokens. A backward
+// pass has their gradients, too; the pass of an evaluation has none. Each layer in turn.
+TEST(Memory, GatheredKeysAndValuesAreThereForALayer) {
+  const Model model = llama(2, 512, 8, 2, 1024);
+  const Training training{4, 1, 2048, Precision::kBf16};
+  const auto activations = [&](ContextExchange how, Passes passes) {
+    const ParallelPlan plan{.passes = passes, .cp = 4, .cp_comm = how};
+    const Shape shape(model, plan, training);
+    const Block layer = layer_block(shape, LayerKind{});
+    return passes == Passes::kForward ? forward_working_bytes(layer) : working_bytes(layer, Recompute::kNone, 0);
+  };
+  const double all = 2048.0 * 2 * 2 * 64 * 2;
+  EXPECT_EQ(activations(ContextExchange::kAllGather, Passes::kTraining), 2 * all);
+  EXPECT_EQ(activations(ContextExchange::kRing, Passes::kTraining), 0);
+  EXPECT_EQ(activations(ContextExchange::kAllGather, Passes::kForward) -
+                activations(ContextExchange::kRing, Passes::kForward),
+            all);
+  // The backward pass of the layers frees the loss first.
+  Model small = model;
+  small.vocabulary = 128;
+  const auto budget = [&](ContextExchange how) {
+    return memory_budget(small, {.cp = 4, .cp_comm = how}, training)->stages[0].activations / B;
+  };
+  const ParallelPlan plan{.cp = 4};
+  const double loss = kept_bytes(loss_block(Shape(small, plan, training)), Recompute::kNone).after_forward;
+  EXPECT_NEAR(budget(ContextExchange::kAllGather) - budget(ContextExchange::kRing), 2 * all - loss, 1);
+}
+
 // Of layers whose activations wait on the host, two at a time are on the GPU: the one that computes and the one on its
 // way. The others keep theirs in every microbatch under way (as many as stages, on the first stage).
 TEST(Memory, OffloadedActivationsLeaveTheGpu) {
