@@ -71,7 +71,8 @@ void each_kept(const Block& block, Recompute recompute, ModuleSet modules, Add a
   const bool full = recomputes_all(block, recompute);
   const ModuleSet dropped = recompute == Recompute::kSelective ? modules : 0;
   for (const BlockStep& step : block.steps) {
-    add(step.kept_as, KeptBytes{kept_of(step, full, dropped), step.kept_for_weight_gradient});
+    const double cast = step.cast_for_weight_gradient;
+    add(step.kept_as, KeptBytes{kept_of(step, full, dropped), cast > 0 ? cast : step.kept_for_weight_gradient});
     add(ActivationKind::kOutputGradients, KeptBytes{0, step.output_gradient});
   }
   // Korthikanti et al. 2022, table 2: 2 sbh.
@@ -114,8 +115,8 @@ std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute,
 double working_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
   const bool full = recomputes_all(block, recompute);
   double most = 0;
-  for (const StepRange& range : recomputed_steps(block, recompute, modules)) {
   for (const BlockStep& step : block.steps) most = std::max(most, step.transient_backward);
+  for (const StepRange& range : recomputed_steps(block, recompute, modules)) {
     double there = 0, transient = 0;
     for (std::size_t i = range.first; i < range.end; ++i) {
       const BlockStep& step = block.steps[i];
@@ -127,13 +128,13 @@ double working_bytes(const Block& block, Recompute recompute, ModuleSet modules)
   return most;
 }
 
-std::vector<std::size_t> calls_until_kept(const Block& block) {
 double forward_working_bytes(const Block& block) {
   double transient = 0;
   for (const BlockStep& step : block.steps) transient = std::max(transient, step.transient_forward);
   return kept_bytes(block, Recompute::kNone).after_forward + transient;
 }
 
+std::vector<std::size_t> calls_until_kept(const Block& block) {
   std::vector<std::size_t> calls(block.steps.size());
   bool needed = false;  // by a later step
   for (std::size_t i = block.steps.size(); i-- > 0;) {

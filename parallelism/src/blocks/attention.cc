@@ -22,24 +22,32 @@ void grouped_query_projections(const Shape& shape, Block& block) {
   block.steps.push_back(
       blocks::linear(shape, ActivationKind::kAttentionProjections,
                      {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn, "attention",
-                      bias ? Epilogue::kBias : Epilogue::kNone, false, blocks::alone_behind_norm(shape)}));
+                      bias ? Epilogue::kBias : Epilogue::kNone, false, blocks::alone_behind_norm(shape),
+                      blocks::recomputes(shape, RecomputeModule::kNorm)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
 // up-projections are split by head. Under sequence parallelism the latents of all tokens come together before these,
 // and the part of the keys that all heads share comes together by itself (Megatron-Core, multi_latent_attention.py).
-// What reads the hidden states shares the copy that kv_down keeps.
+// What reads the hidden states shares what kv_down keeps, but for a cast: each layer keeps its own.
 void latent_projections(const Shape& shape, Block& block) {
   const LatentAttention& mla = *shape.model->mla;
   const std::int64_t own = shape.sharded_tokens, query = shape.heads * shape.query_dim;
   const auto add = [&](const blocks::Linear& layer) {
     block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections, layer));
   };
+  const bool original = blocks::recomputes(shape, RecomputeModule::kNorm);
+  const auto of_hidden = [&](blocks::Linear layer) {
+    layer.keeps_original = original;
+    add(layer);
+    const bool first = block.steps.size() == 2;  // behind the norm
+    if (!first && !blocks::keeps_casts(shape, original)) block.steps.back().kept_for_weight_gradient = 0;
+  };
   const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region,
                       bool behind_norm) {
     add({name, shape.tokens, in, out, false, Split::kColumn, region, Epilogue::kNone, false, behind_norm});
   };
-  add({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
+  of_hidden({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
   if (shape.sequence_parallel) {
     const Bytes shared = bytes_of(shape, shape.tokens, mla.rope_head_dim) * units::B;
     BlockStep& down = block.steps.back();
@@ -51,16 +59,14 @@ void latent_projections(const Shape& shape, Block& block) {
   }
   // Both norms stand before both up-projections, which one module computes again.
   if (mla.q_rank > 0) {
-    add({"attention.q_down", own, shape.hidden, mla.q_rank});
-    block.steps.back().kept_for_weight_gradient = 0;
+    of_hidden({"attention.q_down", own, shape.hidden, mla.q_rank});
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
   }
   block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
   if (mla.q_rank > 0) {
     up("attention.q_up", mla.q_rank, query, "attention.q", true);
   } else {
-    up("attention.q_up", shape.hidden, query, "attention", false);
-    block.steps.back().kept_for_weight_gradient = 0;
+    of_hidden({"attention.q_up", shape.tokens, shape.hidden, query, false, Split::kColumn, "attention"});
   }
   up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv", true);
 }
@@ -274,24 +280,23 @@ void gathered_core(const Shape& shape, BlockStep& step) {
   communicate(step.input_gradient, "attention.keys.backward.all_gather", CollectiveKind::kAllGather);
   add_core(shape, step, attention);
   communicate(step.input_gradient, "attention.keys.backward.reduce_scatter", CollectiveKind::kReduceScatter);
+  // Backward, gradients of all keys and values, too (TransformerEngine, context_parallel.py,
+  // AttnFuncWithCPAndKVAllGather).
+  step.transient_forward = all / units::B;
+  step.transient_backward = 2 * all / units::B;
 }
 
 void flash_core(const Shape& shape, BlockStep& step) {
   if (shape.cp == 1) {
     add_core(shape, step, fused_attention(shape));
   } else {
-  // Backward, gradients of all keys and values, too (TransformerEngine, context_parallel.py,
-  // AttnFuncWithCPAndKVAllGather).
-  step.transient_forward = all / units::B;
-  step.transient_backward = 2 * all / units::B;
     shape.plan->cp_comm == ContextExchange::kAllGather ? gathered_core(shape, step) : divided_core(shape, step);
   }
   // Log-sum-exp of each row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2).
   step.kept_as = ActivationKind::kSoftmaxStatistics;
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
-  // The backward pass reads the output, too. The projection keeps it as its input, but not in the storage format where
-  // products are quantized.
-  if (blocks::is_quantized(shape) && shape.plan->lora_rank == 0) {
+  // The backward pass reads the output, too. The projection keeps it as its input, or a cast of it.
+  if (blocks::is_quantized(shape) && !blocks::may_keep_originals(shape) && shape.plan->lora_rank == 0) {
     step.kept_for_input_gradient += bytes_of(shape, shape.tokens, shape.heads * shape.value_dim);
   }
 }
@@ -421,8 +426,14 @@ Block attention_block(const Shape& shape) {
   // Beside an MLP, its partial sums go into those of the MLP.
   const bool alone = !shape.parallel_branches();
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                       {"attention.proj", shape.tokens, shape.heads * shape.value_dim, shape.hidden,
-                                        shape.model->bias, alone ? Split::kRow : Split::kLocal, "attention"}));
+                                       {.name = "attention.proj",
+                                        .rows = shape.tokens,
+                                        .in = shape.heads * shape.value_dim,
+                                        .out = shape.hidden,
+                                        .bias = shape.model->bias,
+                                        .split = alone ? Split::kRow : Split::kLocal,
+                                        .region = "attention",
+                                        .keeps_original = blocks::may_keep_originals(shape)}));
   if (alone) blocks::end_branch(shape, block, "attention");
   mark_attention_modules(block);
   return block;

@@ -73,6 +73,12 @@ void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view nam
   calls.push_back(kernel(shape, concat(name, ".quantize"), cast(shape, elements, written, behind_norm)));
 }
 
+void quantize_for_one(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
+                      bool behind_norm) {
+  if (!is_quantized(shape)) return;
+  calls.push_back(kernel(shape, concat(name, ".quantize"), cast(shape, elements, shape.product_element, behind_norm)));
+}
+
 namespace {
 
 // Collectives around a product that overlap it in parts, one for each rank: all parts but one run beside the product
@@ -113,8 +119,10 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 }  // namespace
 
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
-  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm] = layer;
+  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps] = layer;
   const bool quantized = is_quantized(shape) && !unquantized;
+  const bool keeps_cast = quantized && keeps_casts(shape, keeps);
+  const bool casts_again = quantized && keeps && shape.plan->lora_rank == 0;
   const double operand = quantized ? shape.product_element : shape.element;  // bytes
   const auto product = [&](std::string text, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout,
                            Epilogue end) {
@@ -136,7 +144,9 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   step.name = name;
 
   step.forward.reserve(4);
-  if (quantized) {
+  if (casts_again) {
+    quantize_for_one(shape, step.forward, name, held_rows * in, behind_norm);
+  } else if (quantized) {
     quantize(shape, step.forward, name, held_rows * in, behind_norm);
   }
   Around forward;
@@ -147,7 +157,8 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   add_product(shape, step.forward, product(step.name, rows, out, in, GemmLayout::kNT, epilogue), forward);
   step.calls_after_kept = step.forward.size() - before;
 
-  step.input_gradient.reserve(4);
+  step.input_gradient.reserve(5);
+  if (casts_again) quantize_for_one(shape, step.input_gradient, concat(name, ".input"), held_rows * in);
   if (quantized) quantize(shape, step.input_gradient, concat(name, ".grad"), gradient_rows * out, false);
   const std::string dgrad = concat(name, ".dgrad"), grad = concat(name, ".grad");
   Around backward;
@@ -172,8 +183,10 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   // Column-parallel layers keep this rank's part of the input and gather it again.
   const double held = static_cast<double>(held_rows) * static_cast<double>(in);
   step.kept_as = input;
-  step.kept_for_weight_gradient = held * (shape.plan->lora_rank > 0 ? shape.element : operand);
-  step.output_gradient = bytes_of(shape, rows, out);
+  step.kept_for_weight_gradient = held * (keeps_cast ? operand : shape.element);
+  if (casts_again) step.cast_for_weight_gradient = held * operand;
+  // The weight gradient's product reads the cast.
+  step.output_gradient = static_cast<double>(rows * out) * (shape.plan->lora_rank == 0 ? operand : shape.element);
   step.parameters.dense = static_cast<double>(in) * static_cast<double>(out) + (bias ? static_cast<double>(out) : 0);
   if (quantized) step.parameters.quantized = static_cast<double>(in) * static_cast<double>(out);
   unquantized ? freeze(shape, step) : adapt(shape, step, {rows, in, out});
@@ -245,6 +258,12 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   for (int i = 0; i < parameters; ++i) add_to_sums(shape, step.input_gradient, name, columns);
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
+  // PyTorch runs RMSNorm as its class writes it out (modeling_llama.py, LlamaRMSNorm): the input in fp32, for its
+  // square and its product, and the normalized values in the storage format, for the product with the weight.
+  if (library == Library::kEager && kind == NormalizationKind::kRmsNorm) {
+    const double fp32 = static_cast<double>(rows) * static_cast<double>(columns) * (size_of(DType::kFp32) / units::B);
+    step.kept_for_input_gradient += fp32;
+  }
   step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);
   return step;
 }
@@ -258,12 +277,6 @@ BlockStep branch_start(const Shape& shape, std::string_view branch) {
     step.again = set_of(RecomputeModule::kNorm);
   }
   step.input_gradient.push_back(kernel(shape, concat(branch, ".residual.backward"),
-  // PyTorch runs RMSNorm as its class writes it out (modeling_llama.py, LlamaRMSNorm): the input in fp32, for its
-  // square and its product, and the normalized values in the storage format, for the product with the weight.
-  if (library == Library::kEager && kind == NormalizationKind::kRmsNorm) {
-    const double fp32 = static_cast<double>(rows) * static_cast<double>(columns) * (size_of(DType::kFp32) / units::B);
-    step.kept_for_input_gradient += fp32;
-  }
                                        Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
   return step;
 }

@@ -34,6 +34,10 @@ struct Linear {
   Epilogue epilogue = Epilogue::kNone;
   bool unquantized = false;  // runs in the storage format under every precision
   bool behind_norm = false;  // it alone reads the output of a norm, which can write it in the products' format
+  // Where products are quantized: keeps its input as it comes, because that is there anyway or is made again, and casts
+  // it again in the backward pass (TransformerEngine, pytorch/module/linear.py, save_original_input). Else keeps the
+  // cast.
+  bool keeps_original = false;
 };
 // `input`: what it counts as.
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
@@ -56,6 +60,23 @@ inline Elementwise cast(const Shape& shape, std::int64_t elements, double writte
 // the output of a norm, which writes the cast itself or finds the largest value, as the recipe allows.
 void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
               bool behind_norm);
+// The same where the input itself is kept: a cast for the forward product, and one for the weight gradient's.
+void quantize_for_one(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
+                      bool behind_norm = false);
+// Whether layers may keep what they read in place of its cast: factors of earlier passes hold for one cast alone, so
+// TransformerEngine refuses delayed scaling here (linear.py), and Megatron-Core asks for it with all other recipes
+// (attention.py, set_save_original_input).
+inline bool may_keep_originals(const Shape& shape) {
+  return is_quantized(shape) && !(shape.precision == Precision::kFp8 && shape.plan->delayed_scaling);
+}
+// Whether a layer keeps a cast of its input, which no other layer shares. `original`: Linear::keeps_original.
+inline bool keeps_casts(const Shape& shape, bool original) {
+  return is_quantized(shape) && !original && shape.plan->lora_rank == 0;
+}
+// Whether selective recomputation runs this module again.
+inline bool recomputes(const Shape& shape, RecomputeModule module) {
+  return shape.plan->recompute == Recompute::kSelective && (shape.plan->recompute_modules & set_of(module)) != 0;
+}
 
 // The gradient of `parameters` weights in `calls`: the product ends with accumulation_epilogue, or a kernel of its own
 // adds it to the sum. add_to_sums: the kernel, whatever products do.

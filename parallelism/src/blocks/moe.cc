@@ -230,19 +230,26 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
 }
 
 // One linear layer of all experts of this rank. It keeps its input as it reads it: rows come together before the layer
-// (Megatron-Core, token_dispatcher.py; explicit_expert_comm), and nothing gathers them again.
+// (Megatron-Core, token_dispatcher.py; explicit_expert_comm), and nothing gathers them again. `keeps_original`:
+// Linear::keeps_original.
 BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::string_view name, std::int64_t in,
-                         std::int64_t out) {
+                         std::int64_t out, bool keeps_original = false) {
   BlockStep step;
   step.name = name;
   const bool quantized = blocks::is_quantized(shape);
+  const bool in_format = quantized && shape.plan->lora_rank == 0, casts_again = in_format && keeps_original;
   const auto gemm = [&](std::string text, std::int64_t n, std::int64_t k, GemmLayout layout, Epilogue epilogue) {
     return Call{std::move(text), Operator{GroupedGemm{size.experts, size.rows, n, k, layout, epilogue,
                                                       shape.plan->expert_products == ExpertProducts::kKernel,
                                                       quantized ? scaling_of(shape.precision) : Scaling::kTensor},
                                           quantized ? product_type(shape.precision) : shape.dtype}};
   };
-  blocks::quantize(shape, step.forward, name, size.rows * in, false);
+  if (casts_again) {
+    blocks::quantize_for_one(shape, step.forward, name, size.rows * in);
+    blocks::quantize_for_one(shape, step.input_gradient, blocks::concat(name, ".input"), size.rows * in);
+  } else {
+    blocks::quantize(shape, step.forward, name, size.rows * in, false);
+  }
   blocks::quantize(shape, step.input_gradient, blocks::concat(name, ".grad"), size.rows * out, false);
   step.forward.push_back(gemm(step.name, out, in, GemmLayout::kNT, Epilogue::kNone));
   step.calls_after_kept = 1;
@@ -252,9 +259,11 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
   step.kept_as = ActivationKind::kExperts;
-  step.kept_for_weight_gradient = static_cast<double>(size.rows) * static_cast<double>(in) *
-                                  (quantized && shape.plan->lora_rank == 0 ? shape.product_element : shape.element);
-  step.output_gradient = bytes_of(shape, size.rows, out);
+  const double operand = in_format ? shape.product_element : shape.element;
+  const double held = static_cast<double>(size.rows) * static_cast<double>(in);
+  step.kept_for_weight_gradient = held * (casts_again ? shape.element : operand);
+  if (casts_again) step.cast_for_weight_gradient = held * operand;
+  step.output_gradient = static_cast<double>(size.rows * out) * operand;
   step.parameters.experts = static_cast<double>(size.experts) * (static_cast<double>(in) * static_cast<double>(out) +
                                                                  (shape.model->bias ? static_cast<double>(out) : 0));
   if (quantized) step.parameters.quantized = step.parameters.experts;
@@ -285,9 +294,12 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   const std::int64_t ffn = moe.shared_experts * moe.shared_expert_ffn / shape.tp, tokens = shape.tokens;
   const std::int64_t up = shape.model->gated_mlp ? 2 * ffn : ffn;
   const bool bias = shape.model->bias;
+  // The router keeps the same input (Megatron-Core, shared_experts.py, set_save_original_input).
+  const bool original = blocks::may_keep_originals(shape);
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
-                                 {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared"}));
-  steps.back().kept_for_weight_gradient = 0;  // the router keeps the same input
+                                 {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared",
+                                  Epilogue::kNone, false, false, original}));
+  if (!blocks::keeps_casts(shape, original)) steps.back().kept_for_weight_gradient = 0;
   steps.push_back(blocks::activation(shape, ActivationKind::kSharedExperts, "moe.shared.activation", tokens, ffn));
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
                                  {"moe.shared.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "moe.shared"}));
@@ -311,7 +323,7 @@ void mark_expert_modules(Block& block) {
     const ModuleSet module = shared ? kShared | kMoe : kMoe;
     step.again |= module;
     step.drops_for_input_gradient |= module;
-    if (name != "moe.router" && name != "moe.shared.fc1") step.drops_for_weight_gradient |= module;
+    if (name != "moe.router") step.drops_for_weight_gradient |= module;
   }
 }
 
@@ -347,7 +359,8 @@ Block moe_block(const Shape& shape) {
   if (shape.plan->weighted_activation) {  // a weight of each row, fp32
     block.steps.back().kept_for_input_gradient += static_cast<double>(size.rows) * 4;
   }
-  block.steps.push_back(grouped_linear(shape, size, "moe.fc2", size.ffn, shape.hidden));
+  block.steps.push_back(grouped_linear(shape, size, "moe.fc2", size.ffn, shape.hidden,
+                                       blocks::recomputes(shape, RecomputeModule::kMoeActivation)));
   block.steps.push_back(combine(shape, size));
   if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   if (!shared.empty()) {

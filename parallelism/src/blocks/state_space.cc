@@ -40,9 +40,10 @@ Block state_space_block(const Shape& shape) {
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.push_back(blocks::branch_start(shape, "mamba"));
   // Gate, channels, maps, and a time step for each head.
-  BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
-                                {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias,
-                                 Split::kColumn, "mamba", Epilogue::kNone, false, blocks::alone_behind_norm(shape)});
+  BlockStep in = blocks::linear(
+      shape, ActivationKind::kStateSpace,
+      {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias, Split::kColumn, "mamba",
+       Epilogue::kNone, false, blocks::alone_behind_norm(shape), blocks::recomputes(shape, RecomputeModule::kNorm)});
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 
@@ -55,9 +56,9 @@ Block state_space_block(const Shape& shape) {
   convolution.input_gradient.push_back(blocks::kernel(shape, "mamba.convolution.backward",
                                                       Elementwise{"convolution_backward", elements, 2, 1, 4 * taps}));
   convolution.parameters.dense = static_cast<double>(convolved) * (taps + 1);
-  block.steps.push_back(std::move(convolution));
   Call convolution_again = convolution.forward.front();
   convolution_again.name = "mamba.convolution.again";
+  block.steps.push_back(std::move(convolution));
 
   // FLOPs as Megatron-LM counts them (training.py, mamba_layer_flops): 7 a channel and value of state. The scan reads
   // channels, maps and time steps and writes channels; backward, it reads them again with the output's gradient. All
@@ -70,8 +71,8 @@ Block state_space_block(const Shape& shape) {
       7 * static_cast<double>(tokens) * static_cast<double>(size.inner) * static_cast<double>(space.state);
   const std::int64_t inputs = convolved + size.heads;
   core.forward.push_back(scan(shape, "mamba.scan", flops, inputs, size.inner));
-  core.input_gradient.push_back(scan(shape, "mamba.scan.backward", 2 * flops, inputs + size.inner, inputs));
   core.input_gradient.push_back(std::move(convolution_again));
+  core.input_gradient.push_back(scan(shape, "mamba.scan.backward", 2 * flops, inputs + size.inner, inputs));
   core.kept_as = ActivationKind::kStateSpace;
   core.kept_for_input_gradient = bytes_of(shape, tokens, size.inner + inputs + size.inner);
   core.parameters.dense = 3 * static_cast<double>(size.heads);  // decay, skip, bias of the time step

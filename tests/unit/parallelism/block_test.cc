@@ -397,6 +397,21 @@ TEST(Norms, GradientsAreAddedToTheSums) {
 }
 
 // DeepSeek-V2, s.2.1: down-projections and the norms of the latents are whole on every rank.
+// Eager RMSNorm keeps its input in fp32 and the normalized values; LayerNorm is one kernel, which keeps its input.
+TEST(Norms, EagerRmsNormKeepsTwoTensors) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision) {
+    return step(mlp_block(Shape(model, plan, {1, 1, 128, precision})), "mlp.norm").kept_for_input_gradient;
+  };
+  EXPECT_EQ(kept(Precision::kBf16), 2 * 128 * 512);
+  plan.norm_library = Library::kEager;
+  EXPECT_EQ(kept(Precision::kBf16), (4 + 2) * 128 * 512);
+  EXPECT_EQ(kept(Precision::kFp32), (4 + 4) * 128 * 512);
+  model.norm = NormalizationKind::kLayerNorm;
+  EXPECT_EQ(kept(Precision::kBf16), 2 * 128 * 512);
+}
+
 TEST(Attention, Latent) {
   Model model = llama(1, 512, 8, 8, 1024);
   model.mla = LatentAttention{96, 32, 16, 8, 24};
@@ -434,21 +449,6 @@ TEST(Attention, LatentsAreGatheredNotHiddenStates) {
   for (const BlockStep& each : block.steps) {
     if (each.name.find("_down") == std::string::npos && each.name.find("_up") == std::string::npos) continue;
     for (const Call& call : each.forward) {
-// Eager RMSNorm keeps its input in fp32 and the normalized values; LayerNorm is one kernel, which keeps its input.
-TEST(Norms, EagerRmsNormKeepsTwoTensors) {
-  Model model = llama(1, 512, 8, 8, 1024);
-  ParallelPlan plan;
-  const auto kept = [&](Precision precision) {
-    return step(mlp_block(Shape(model, plan, {1, 1, 128, precision})), "mlp.norm").kept_for_input_gradient;
-  };
-  EXPECT_EQ(kept(Precision::kBf16), 2 * 128 * 512);
-  plan.norm_library = Library::kEager;
-  EXPECT_EQ(kept(Precision::kBf16), (4 + 2) * 128 * 512);
-  EXPECT_EQ(kept(Precision::kFp32), (4 + 4) * 128 * 512);
-  model.norm = NormalizationKind::kLayerNorm;
-  EXPECT_EQ(kept(Precision::kBf16), 2 * 128 * 512);
-}
-
       const auto* op = std::get_if<Operator>(&call.what);
       if (op != nullptr && std::holds_alternative<Gemm>(op->kind)) products += work_of(*op).flops / FLOP;
     }
@@ -459,15 +459,80 @@ TEST(Norms, EagerRmsNormKeepsTwoTensors) {
                    32 * 2.0 * (2 * 512 + 2 * (96 + 32)) + 128 * (2.0 * 2 * (24 + 24 + 24 + 24) + 2 * 4));
 }
 
-// Flash attention's backward pass reads its output. In bf16 it is what the projection keeps; in fp8 both are kept.
-TEST(Attention, TheOutputIsKeptBesideItsCopyInEightBits) {
+// Flash attention's backward pass reads its output, 512 values of a token. The projection keeps it as its input, in
+// bf16, and casts it for each of its two products; with delayed scaling, it keeps a cast beside the core's output.
+TEST(Attention, TheOutputIsKeptOnceButForDelayedScaling) {
   const Model model = llama(1, 512, 8, 8, 1024);
-  const ParallelPlan plan;
-  const auto core = [&](Precision precision) {
-    return step(attention_block(Shape(model, plan, {1, 1, 128, precision})), "attention.core").kept_for_input_gradient;
+  ParallelPlan plan;
+  const double statistics = 128 * 8 * 4, output = 128 * 512;
+  const auto kept = [&](Precision precision) {
+    const Block block = attention_block(Shape(model, plan, {1, 1, 128, precision}));
+    return std::pair(step(block, "attention.core").kept_for_input_gradient,
+                     step(block, "attention.proj").kept_for_weight_gradient);
   };
-  EXPECT_DOUBLE_EQ(core(Precision::kBf16), 128 * 8 * 4);
-  EXPECT_DOUBLE_EQ(core(Precision::kFp8), 128 * (8 * 4 + 512 * 2));
+  const auto once = std::pair(statistics, 2 * output);
+  for (const Precision precision :
+       {Precision::kBf16, Precision::kFp8, Precision::kFp8Block, Precision::kMxFp8, Precision::kNvFp4}) {
+    EXPECT_EQ(kept(precision), once);
+  }
+  const Block block = attention_block(Shape(model, plan, {1, 1, 128, Precision::kFp8Block}));
+  const BlockStep& projection = step(block, "attention.proj");
+  EXPECT_THAT(names(projection.forward), ElementsAre("attention.proj.quantize", "attention.proj"));
+  EXPECT_THAT(names(projection.input_gradient),
+              ElementsAre("attention.proj.input.quantize", "attention.proj.grad.quantize", "attention.proj.dgrad"));
+  for (const Call* call : {&projection.forward.front(), &projection.input_gradient.front()}) {
+    const Work work = work_of(std::get<Operator>(call->what));  // one layout of two, a factor for 128
+    EXPECT_DOUBLE_EQ(work.read / B, 2 * output);
+    EXPECT_DOUBLE_EQ(work.written / B, (1 + 4.0 / 128) * output);
+  }
+  // What waits for the weight gradient is cast: the input, and the gradient of the output.
+  EXPECT_DOUBLE_EQ(projection.cast_for_weight_gradient, (1 + 4.0 / 128) * output);
+  EXPECT_DOUBLE_EQ(projection.output_gradient, (1 + 4.0 / 128) * output);
+  plan.delayed_scaling = true;
+  EXPECT_EQ(kept(Precision::kFp8), std::pair(statistics + 2 * output, output));
+  EXPECT_EQ(kept(Precision::kMxFp8), once);  // has no factors of earlier passes
+}
+
+// In bf16, what reads the hidden states shares one copy. In 8 bits each layer keeps its own cast, unless all keep what
+// the norm makes again.
+TEST(Attention, LatentLayersKeepCastsOfTheirOwn) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.mla = LatentAttention{96, 32, 16, 8, 24};
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision, const char* name) {
+    return step(attention_block(Shape(model, plan, {1, 1, 128, precision})), name).kept_for_weight_gradient;
+  };
+  const double hidden = 128 * 512;
+  EXPECT_EQ(kept(Precision::kBf16, "attention.kv_down"), 2 * hidden);
+  EXPECT_EQ(kept(Precision::kBf16, "attention.q_down"), 0);
+  for (const char* down : {"attention.kv_down", "attention.q_down"}) {
+    EXPECT_EQ(kept(Precision::kFp8Block, down), (1 + 4.0 / 128) * hidden);
+  }
+  plan.recompute = Recompute::kSelective;
+  plan.recompute_modules = set_of(RecomputeModule::kNorm);
+  EXPECT_EQ(kept(Precision::kFp8Block, "attention.kv_down"), 2 * hidden);
+  EXPECT_EQ(kept(Precision::kFp8Block, "attention.q_down"), 0);
+  const Block again = attention_block(Shape(model, plan, {1, 1, 128, Precision::kFp8Block}));
+  for (const char* down : {"attention.kv_down", "attention.q_down"}) {
+    EXPECT_EQ(step(again, down).input_gradient.front().name, std::string(down) + ".input.quantize");
+    EXPECT_EQ(step(again, down).cast_for_weight_gradient, (1 + 4.0 / 128) * hidden);
+  }
+  plan.recompute = Recompute::kNone, model.mla->q_rank = 0;
+  EXPECT_EQ(kept(Precision::kFp8Block, "attention.q_up"), (1 + 4.0 / 128) * hidden);
+}
+
+// The router and shared experts read the same hidden states. With delayed scaling the shared experts keep a cast.
+TEST(Experts, SharedExpertsReadWhatTheRouterKeeps) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 1, 128, 0};
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision) {
+    return step(moe_block(Shape(model, plan, {1, 1, 128, precision})), "moe.shared.fc1").kept_for_weight_gradient;
+  };
+  for (const Precision precision : {Precision::kBf16, Precision::kFp8, Precision::kMxFp8})
+    EXPECT_EQ(kept(precision), 0);
+  plan.delayed_scaling = true;
+  EXPECT_EQ(kept(Precision::kFp8), 128 * 512);
 }
 
 TEST(Experts, KernelsParametersAndBytes) {
@@ -561,6 +626,12 @@ TEST(Experts, AnAllGatherBringsAllTokens) {
   EXPECT_THAT(moved(step(block, "moe.receive").input_gradient), scattered);
   EXPECT_THAT(names(step(block, "moe.receive").forward), ElementsAre("moe.permute"));
   EXPECT_TRUE(step(block, "moe.receive").forward.front().after_read);
+  // All tokens are there while rows are made of them, or while their sums wait for their reduction.
+  for (const char* name : {"moe.receive", "moe.combine"}) {
+    EXPECT_EQ(step(block, name).transient_forward, of_all);
+    EXPECT_EQ(step(block, name).transient_backward, of_all);
+  }
+  EXPECT_EQ(working_bytes(block, Recompute::kNone, 0), of_all);
   // As many rows of experts as by an all-to-all.
   const auto rows = [&](ExpertDispatch how) {
     plan.expert_dispatch = how;
@@ -626,12 +697,6 @@ TEST(Experts, TheBusiestRankDecides) {
   EXPECT_EQ(rows(uneven), 128 * 6);
   EXPECT_EQ(sent(uneven).size, sent(even).size);
   EXPECT_EQ(sent(even).imbalance, 1);
-  // All tokens are there while rows are made of them, or while their sums wait for their reduction.
-  for (const char* name : {"moe.receive", "moe.combine"}) {
-    EXPECT_EQ(step(block, name).transient_forward, of_all);
-    EXPECT_EQ(step(block, name).transient_backward, of_all);
-  }
-  EXPECT_EQ(working_bytes(block, Recompute::kNone, 0), of_all);
   EXPECT_EQ(sent(uneven).imbalance, 1.5);
   // The input of both products, and gate and up.
   EXPECT_DOUBLE_EQ(after_forward(uneven) - after_forward(even), 128.0 * 2 * 2 * (512 + 3 * 256));
@@ -938,6 +1003,11 @@ TEST(StateSpaces, ParametersAndProducts) {
     const double convolution = 5 * (inner + maps), heads = 3 * 16;
     EXPECT_DOUBLE_EQ(parameters_of(block).dense,
                      512 + (in + out + convolution + heads + inner) / static_cast<double>(tp));
+    // The norm's input; what both products read; gate, channels, maps and time steps; what the scan writes.
+    EXPECT_DOUBLE_EQ(after_forward(block),
+                     2.0 * 128 * (2 * 512 + (inner + (2 * inner + maps + 16) + inner) / static_cast<double>(tp)));
+    EXPECT_THAT(names(step(block, "mamba.scan").input_gradient),
+                ElementsAre("mamba.convolution.again", "mamba.scan.backward"));
     const double scan = 7 * 128 * inner * 32;
     EXPECT_DOUBLE_EQ(flops_of(block).forward, (2 * 128 * (in + out) + scan) / static_cast<double>(tp));
   }
@@ -945,8 +1015,3 @@ TEST(StateSpaces, ParametersAndProducts) {
 
 }  // namespace
 }  // namespace ns_dist
-    // The norm's input; what both products read; gate, channels, maps and time steps; what the scan writes.
-    EXPECT_DOUBLE_EQ(after_forward(block),
-                     2.0 * 128 * (2 * 512 + (inner + (2 * inner + maps + 16) + inner) / static_cast<double>(tp)));
-    EXPECT_THAT(names(step(block, "mamba.scan").input_gradient),
-                ElementsAre("mamba.convolution.again", "mamba.scan.backward"));
