@@ -424,7 +424,7 @@ Block attention_block(const Shape& shape) {
   block.steps.push_back(heads(shape));
   block.steps.push_back(core(shape));
   // Beside an MLP, its partial sums go into those of the MLP.
-  const bool alone = !shape.parallel_branches();
+  const bool alone = !shape.parallel_branches(), encoded = blocks::keeps_activations_in_8_bits(shape);
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.proj",
                                         .rows = shape.tokens,
@@ -433,7 +433,8 @@ Block attention_block(const Shape& shape) {
                                         .bias = shape.model->bias,
                                         .split = alone ? Split::kRow : Split::kLocal,
                                         .region = "attention",
-                                        .keeps_original = blocks::may_keep_originals(shape)}));
+                                        .keeps_original = blocks::may_keep_originals(shape),
+                                        .original_element = encoded ? blocks::e5m6_element(shape) : 0}));
   if (alone) blocks::end_branch(shape, block, "attention");
   mark_attention_modules(block);
   return block;

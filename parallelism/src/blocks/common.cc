@@ -73,10 +73,11 @@ void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view nam
   calls.push_back(kernel(shape, concat(name, ".quantize"), cast(shape, elements, written, behind_norm)));
 }
 
-void quantize_for_one(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
-                      bool behind_norm) {
-  if (!is_quantized(shape)) return;
-  calls.push_back(kernel(shape, concat(name, ".quantize"), cast(shape, elements, shape.product_element, behind_norm)));
+void quantize_again(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
+                    double read, double written) {
+  Elementwise what = cast(shape, elements, written);
+  what.inputs *= read / shape.element;
+  calls.push_back(kernel(shape, concat(name, ".quantize"), std::move(what)));
 }
 
 namespace {
@@ -119,7 +120,7 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 }  // namespace
 
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
-  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps] = layer;
+  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps, encoded] = layer;
   const bool quantized = is_quantized(shape) && !unquantized;
   const bool keeps_cast = quantized && keeps_casts(shape, keeps);
   const bool casts_again = quantized && keeps && shape.plan->lora_rank == 0;
@@ -145,7 +146,8 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
 
   step.forward.reserve(4);
   if (casts_again) {
-    quantize_for_one(shape, step.forward, name, held_rows * in, behind_norm);
+    const Elementwise once = cast(shape, held_rows * in, shape.product_element + encoded, behind_norm);
+    step.forward.push_back(kernel(shape, concat(name, ".quantize"), once));
   } else if (quantized) {
     quantize(shape, step.forward, name, held_rows * in, behind_norm);
   }
@@ -158,7 +160,12 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   step.calls_after_kept = step.forward.size() - before;
 
   step.input_gradient.reserve(5);
-  if (casts_again) quantize_for_one(shape, step.input_gradient, concat(name, ".input"), held_rows * in);
+  const double original = encoded > 0 ? encoded : shape.element;  // bytes of an element
+  if (casts_again) {
+    // What is encoded is decoded, too, for who reads it as it was.
+    quantize_again(shape, step.input_gradient, concat(name, ".input"), held_rows * in, original,
+                   shape.product_element + (encoded > 0 ? shape.element : 0));
+  }
   if (quantized) quantize(shape, step.input_gradient, concat(name, ".grad"), gradient_rows * out, false);
   const std::string dgrad = concat(name, ".dgrad"), grad = concat(name, ".grad");
   Around backward;
@@ -183,7 +190,7 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   // Column-parallel layers keep this rank's part of the input and gather it again.
   const double held = static_cast<double>(held_rows) * static_cast<double>(in);
   step.kept_as = input;
-  step.kept_for_weight_gradient = held * (keeps_cast ? operand : shape.element);
+  step.kept_for_weight_gradient = held * (keeps_cast ? operand : casts_again ? original : shape.element);
   if (casts_again) step.cast_for_weight_gradient = held * operand;
   // The weight gradient's product reads the cast.
   step.output_gradient = static_cast<double>(rows * out) * (shape.plan->lora_rank == 0 ? operand : shape.element);
@@ -325,15 +332,19 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
   };
   const bool written_out = shape.plan->split_gelu && shape.model->activation == Activation::kGeluNew;
   std::int64_t kept = gated ? (shape.plan->fused_kernels ? 2 : 3) : 1;
+  const bool in_8_bits = !written_out && shape.plan->fused_kernels && keeps_activations_in_8_bits(shape);
+  const double each = in_8_bits ? shape.product_element / shape.element : 1;  // of a kept element
   if (written_out) {
     for (const auto& [what, inputs, flops] : kGeluForward) add(step.forward, "", what, inputs, 1, flops);
     for (const auto& [what, inputs, flops] : kGeluBackward)
       add(step.input_gradient, ".backward", what, inputs, 1, flops);
     kept = kGeluKept;
   } else if (shape.plan->fused_kernels || !gated) {
-    add(step.forward, "", gated ? "gated_activation" : "bias_activation", gated ? 2 : 1, 1, 10);
+    // The kernel writes its inputs in the format in which they are kept, too.
+    const double inputs = gated ? 2 : 1, copied = in_8_bits ? inputs * each : 0;
+    add(step.forward, "", gated ? "gated_activation" : "bias_activation", inputs, 1 + copied, 10);
     add(step.input_gradient, ".backward", gated ? "gated_activation_backward" : "bias_activation_backward",
-        gated ? 3 : 2, gated ? 2 : 1, 20);
+        1 + inputs * each, inputs, 20);
   } else {
     // The activation of one half, then its product with the other; backward, two products and the derivative.
     add(step.forward, "", "activation", 1, 1, 8);
@@ -343,7 +354,7 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
     add(step.input_gradient, ".backward", "activation_backward", 2, 1, 16);
   }
   step.kept_as = input;
-  step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn);
+  step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn) * each;
   return step;
 }
 

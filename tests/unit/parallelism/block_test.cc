@@ -677,6 +677,80 @@ TEST(Experts, DeepEpSendsATokenOnceToARank) {
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("top groups that hold those of a token"));
 }
 
+// DeepSeek-V3 (arXiv 2412.19437, s.3.3.3): tokens are cast before they are sent, gradients of experts' outputs, too;
+// what comes from experts and gradients of tokens stay in bf16. Experts cast what came along the other axis.
+TEST(Experts, RowsTravelInTheFormatOfProducts) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{.experts = 16, .top_k = 4, .expert_ffn = 256};
+  const Training training{4, 1, 128, Precision::kFp8Block};
+  ParallelPlan plan{.dp = 4, .ep = 4, .expert_dispatch = ExpertDispatch::kDeepEp, .weighted_activation = true};
+  const auto block = [&] { return moe_block(Shape(model, plan, training)); };
+  const auto size = [](const std::vector<Call>& calls) {
+    double all = 0;
+    for (const Call& call : calls) {
+      if (const auto* sent = std::get_if<Communication>(&call.what)) all += sent->size / B;
+    }
+    return all;
+  };
+  const auto sizes = [&](const Block& of) {
+    return std::array{size(step(of, "moe.dispatch").forward), size(step(of, "moe.combine").forward),
+                      size(step(of, "moe.combine").input_gradient), size(step(of, "moe.receive").input_gradient)};
+  };
+  const Block before = block();
+  plan.fp8_dispatch = true;
+  const Block after = block();
+  constexpr double kShare = (1 + 4.0 / 128) / 2;
+  for (const std::size_t i : {0u, 2u}) EXPECT_DOUBLE_EQ(sizes(after)[i], kShare * sizes(before)[i]);
+  for (const std::size_t i : {1u, 3u}) EXPECT_DOUBLE_EQ(sizes(after)[i], sizes(before)[i]);
+  EXPECT_THAT(names(step(after, "moe.dispatch").forward), ElementsAre("moe.dispatch.quantize", "moe.dispatch"));
+  EXPECT_TRUE(step(after, "moe.dispatch").forward.back().after_read);
+  EXPECT_THAT(names(step(after, "moe.combine").input_gradient),
+              ElementsAre("moe.combine.backward.quantize", "moe.combine.backward", "moe.unpermute.backward"));
+  EXPECT_THAT(names(step(after, "moe.fc1").forward), ElementsAre("moe.fc1"));
+  EXPECT_THAT(names(step(after, "moe.fc1").input_gradient),
+              ElementsAre("moe.fc1.input.quantize", "moe.fc1.grad.quantize", "moe.fc1.dgrad"));
+  EXPECT_THAT(names(step(after, "moe.fc2").input_gradient), ElementsAre("moe.fc2.grad.quantize", "moe.fc2.dgrad"));
+  const auto work = [&](const char* name) {
+    return work_of(std::get<Operator>(step(after, name).input_gradient.front().what));
+  };
+  const double rows = 4 * 128.0;  // four experts a token
+  for (const char* name : {"moe.fc1", "moe.fc2"}) {
+    EXPECT_DOUBLE_EQ(work(name).read / B, 2 * kShare * rows * 512);
+    EXPECT_DOUBLE_EQ(work(name).written / B, 2 * kShare * rows * 512);
+  }
+  EXPECT_DOUBLE_EQ(after_forward(after), after_forward(before));
+  // Products in 16 bits read nothing else.
+  EXPECT_EQ(sizes(moe_block(Shape(model, plan, {4, 1, 128, Precision::kBf16}))), sizes(before));
+}
+
+// Inputs of SwiGLU in 8 bits with a factor for 128, two of an expert's width; attention's output in 12 bits.
+TEST(Activations, AreKeptInFewerBits) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision, const char* name) {
+    const BlockStep found = step(layer_block(Shape(model, plan, {4, 1, 128, precision}), LayerKind{}), name);
+    return found.kept_for_input_gradient + found.kept_for_weight_gradient;
+  };
+  constexpr double kFactors = 4.0 / 128;
+  EXPECT_EQ(kept(Precision::kFp8Block, "mlp.activation"), 128 * 2 * 1024 * 2);
+  EXPECT_EQ(kept(Precision::kFp8Block, "attention.proj"), 128 * 512 * 2);
+  plan.fp8_activations = true;
+  EXPECT_DOUBLE_EQ(kept(Precision::kFp8Block, "mlp.activation"), 128 * 2 * 1024 * (1 + kFactors));
+  EXPECT_DOUBLE_EQ(kept(Precision::kFp8Block, "attention.proj"), 128 * 512 * (1.5 + kFactors));
+  EXPECT_EQ(kept(Precision::kBf16, "mlp.activation"), 128 * 2 * 1024 * 2);
+  EXPECT_EQ(kept(Precision::kBf16, "attention.proj"), 128 * 512 * 2);
+  // The kernels write and read that.
+  const Block block = layer_block(Shape(model, plan, {4, 1, 128, Precision::kFp8Block}), LayerKind{});
+  const auto work = [](const Call& call) { return work_of(std::get<Operator>(call.what)); };
+  const BlockStep& activation = step(block, "mlp.activation");
+  EXPECT_DOUBLE_EQ(work(activation.forward[0]).written / B, 128 * 1024 * (2 + 2 * (1 + kFactors)));
+  EXPECT_DOUBLE_EQ(work(activation.input_gradient[0]).read / B, 128 * 1024 * (2 + 2 * (1 + kFactors)));
+  const BlockStep& projection = step(block, "attention.proj");
+  EXPECT_DOUBLE_EQ(work(projection.forward[0]).written / B, 128 * 512 * (1 + kFactors + 1.5 + kFactors));
+  EXPECT_DOUBLE_EQ(work(projection.input_gradient[0]).read / B, 128 * 512 * (1.5 + kFactors));
+  EXPECT_DOUBLE_EQ(work(projection.input_gradient[0]).written / B, 128 * 512 * (1 + kFactors + 2));
+}
+
 std::int64_t rows(const Block& of) {
   return std::get<GroupedGemm>(std::get<Operator>(step(of, "moe.fc2").forward.back().what).kind).rows;
 }
