@@ -251,7 +251,12 @@ each run of a publication has a vote|validation/src/left_out_constants.cc|s@cons
 experts have replicas only where other layers have|core/include/ns_dist/parallel_plan.h|s@return all > 1 .. all \* plan.tp.*;@return all > 1;@|unit_parallelism property_parallelism
 hidden states are gathered before latents|parallelism/src/blocks/attention.cc|s@const std::int64_t own = shape.sharded_tokens@const std::int64_t own = shape.tokens@|unit_parallelism property_parallelism
 experts keep only the rows that they sent|parallelism/src/blocks/moe.cc|s@static_cast<double>(size.rows) \* static_cast<double>(in)@static_cast<double>(size.routed) * static_cast<double>(in)@|unit_parallelism property_parallelism
-an output in 8 bits is all that attention keeps|parallelism/src/blocks/attention.cc|s@blocks::is_quantized(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism
+a cast of an output is all that attention keeps|parallelism/src/blocks/attention.cc|s@!blocks::may_keep_originals(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism
+all layers share a cast of the hidden states|parallelism/src/blocks/attention.cc|s@if (!first \&\& !blocks::keeps_casts(shape, original))@if (!first)@|unit_parallelism property_parallelism
+forward passes alone keep transposes|parallelism/src/shape.h|s@shape.plan->passes == Passes::kForward;@false;@|unit_parallelism
+gathered keys take no memory|parallelism/src/blocks/attention.cc|s@  step.transient_backward = 2 \* all / units::B;@@|unit_parallelism
+transformers normalizes in 16 bits|parallelism/src/blocks/attention.cc|s@casts_for_softmax = apart \&\&@casts_for_softmax = false \&\&@|unit_parallelism
+rows come back in 8 bits|parallelism/src/blocks/moe.cc|s@kind == CollectiveKind::kAllGather ? size.to_experts : 1@size.to_experts@|unit_parallelism
 the gradient of an embedding is not added to the sums|parallelism/src/blocks/embedding.cc|s@  blocks::add_to_sums(.*@@|unit_parallelism property_parallelism
 moments in 8 bits are updated like those in fp32|parallelism/src/planner.cc|s@plan_.optimizer_state == MomentType::kFp32@plan_.optimizer_state != MomentType::kBf16@|unit_parallelism
 gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std::max<std::int64_t>(1, shape.sequence / 2)@std::max<std::int64_t>(1, shape.sequence)@|unit_parallelism

@@ -71,7 +71,8 @@ void each_kept(const Block& block, Recompute recompute, ModuleSet modules, Add a
   const bool full = recomputes_all(block, recompute);
   const ModuleSet dropped = recompute == Recompute::kSelective ? modules : 0;
   for (const BlockStep& step : block.steps) {
-    add(step.kept_as, KeptBytes{kept_of(step, full, dropped), step.kept_for_weight_gradient});
+    const double cast = step.cast_for_weight_gradient;
+    add(step.kept_as, KeptBytes{kept_of(step, full, dropped), cast > 0 ? cast : step.kept_for_weight_gradient});
     add(ActivationKind::kOutputGradients, KeptBytes{0, step.output_gradient});
   }
   // Korthikanti et al. 2022, table 2: 2 sbh.
@@ -111,17 +112,26 @@ std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute,
   return ranges;
 }
 
-double recomputed_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
+double working_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
   const bool full = recomputes_all(block, recompute);
   double most = 0;
+  for (const BlockStep& step : block.steps) most = std::max(most, step.transient_backward);
   for (const StepRange& range : recomputed_steps(block, recompute, modules)) {
-    double there = 0;
+    double there = 0, transient = 0;
     for (std::size_t i = range.first; i < range.end; ++i) {
-      there += kept_of(block.steps[i], false, 0) - kept_of(block.steps[i], full, modules);
+      const BlockStep& step = block.steps[i];
+      there += kept_of(step, false, 0) - kept_of(step, full, modules);
+      transient = std::max({transient, step.transient_forward, step.transient_backward});
     }
-    most = std::max(most, there);
+    most = std::max(most, there + transient);
   }
   return most;
+}
+
+double forward_working_bytes(const Block& block) {
+  double transient = 0;
+  for (const BlockStep& step : block.steps) transient = std::max(transient, step.transient_forward);
+  return kept_bytes(block, Recompute::kNone).after_forward + transient;
 }
 
 std::vector<std::size_t> calls_until_kept(const Block& block) {

@@ -58,11 +58,15 @@ struct BlockStep {
   std::vector<Call> forward, input_gradient, weight_gradient;
   double kept_for_input_gradient = 0;     // bytes on this rank, kept by the forward pass until the input gradient
   double kept_for_weight_gradient = 0;    // kept by the forward pass until the weight gradient
+  double cast_for_weight_gradient = 0;    // what the input gradient makes of that, in its place; 0: nothing
   std::optional<ActivationKind> kept_as;  // what these are; steps that keep something have it
   // Calls at the end of `forward` that run after all that the step keeps is there. A linear layer keeps its input: its
   // product is such a call.
   std::size_t calls_after_kept = 0;
   double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
+  // What the step needs beside what is kept, while its forward pass or its input gradient runs: bytes that a collective
+  // brings together, or that it will reduce.
+  double transient_forward = 0, transient_backward = 0;
   RankParameters parameters;
   RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
   bool hides = false;       // runs beside what was started with Beside::kSteps
@@ -131,8 +135,11 @@ struct StepRange {
 };
 // From the last to the first.
 std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules);
-// The most that is there again at one time: what the forward pass did not keep of the steps of one range.
-double recomputed_bytes(const Block& block, Recompute recompute, ModuleSet modules);
+// The most that a backward pass needs at one time beside what is kept: what the forward pass did not keep of the steps
+// of one range, and what the step needs that runs (BlockStep, transient_backward).
+double working_bytes(const Block& block, Recompute recompute, ModuleSet modules);
+// The same of a forward pass alone, which keeps nothing: all that the block would keep, and what the step needs.
+double forward_working_bytes(const Block& block);
 
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
 // `recomputed`: of the steps that selective recomputation of `modules` runs again. `until_kept`: of calls_until_kept.

@@ -67,8 +67,8 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
     if (adapts) added.frozen = parameters_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.working = key.plan.passes == Passes::kForward
-                        ? kept_bytes(block, Recompute::kNone).after_forward
-                        : recomputed_bytes(block, own.plan->recompute, own.plan->recompute_modules);
+                        ? forward_working_bytes(block)
+                        : working_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.logged = block.logged;
     if (sizes) return;
     const FragmentMaker maker(own, mesh_of(key.plan), made.works);

@@ -52,7 +52,7 @@ struct ModelPart {
   RankParameters parameters;  // that are trained
   RankParameters frozen;
   KeptBytes kept;      // under the plan's recomputation
-  double working = 0;  // bytes on top of what is kept, while it runs again; in forward passes alone, while it runs
+  double working = 0;  // bytes on top of what is kept, while its backward pass runs; in forward passes alone, all
   double logged = 0;   // Block::logged
   std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has
 };

@@ -65,9 +65,12 @@ struct RankParameters {
 };
 
 // Bytes of an operand in the products' format for all products that read it: of 8 bits with one factor for each tensor,
-// the transpose only where the GPU needs it; of block formats, a copy for each direction of the sum.
+// the transpose only where the GPU needs it; of block formats, a copy for each direction of the sum. Forward passes
+// alone have one product that reads it (TransformerEngine, pytorch/module/linear.py: columnwise usage where gradients
+// are needed).
 inline double operand_bytes(const Shape& shape) {
-  const bool twice = shape.precision != Precision::kFp8 || !shape.plan->fp8_any_layout;
+  const bool one_product = shape.plan->passes == Passes::kForward;
+  const bool twice = !one_product && (shape.precision != Precision::kFp8 || !shape.plan->fp8_any_layout);
   return (twice ? 2 : 1) * shape.product_element;
 }
 // Whether each pass casts the weights that it gathered, and nothing keeps the casts.

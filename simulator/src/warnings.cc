@@ -238,7 +238,9 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
   if (has(RecomputeModule::kLatentUpProjection) && !scenario.model.mla) {
     add("mla_up_proj in plan/recompute", "the model has no latent attention");
   }
-  if (has(RecomputeModule::kCoreAttention) && plan.flash_attention) {
+  // With delayed scaling the projection keeps a cast of the output, and the core keeps the output itself.
+  const bool frees_output = scenario.training.precision == Precision::kFp8 && plan.delayed_scaling;
+  if (has(RecomputeModule::kCoreAttention) && plan.flash_attention && !frees_output) {
     found.push_back({"without_effect",
                      "core_attn in plan/recompute takes time and frees next to nothing: fused "
                      "attention stores no scores"});

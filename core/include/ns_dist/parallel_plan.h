@@ -158,7 +158,9 @@ struct ParallelPlan {
   std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
   bool fp8_params = false;           // weights are gathered and kept in the format of products
   bool fp8_any_layout = false;       // of fp8: products read either layout, so no operand is kept transposed, too
-  bool delayed_scaling = false;      // of fp8: factors follow the largest values of earlier passes
+  bool fp8_dispatch = false;         // tokens go to experts, and gradients of their outputs, in the format of products
+  bool fp8_activations = false;  // inputs of activation functions are kept so, too, and attention's output in 12 bits
+  bool delayed_scaling = false;  // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
@@ -400,6 +402,14 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .default_text = "on on Blackwell with HBM, else off",
          .in_reports = kUnlessDefault},
         plan.fp8_any_layout);
+  visit({.name = "plan/fp8_dispatch",
+         .help = "tokens go to experts, and gradients of what these return, in the format of products",
+         .in_reports = kUnlessDefault},
+        plan.fp8_dispatch);
+  visit({.name = "plan/fp8_activations",
+         .help = "inputs of activation functions are kept in the format of products, attention's output in 12 bits",
+         .in_reports = kUnlessDefault},
+        plan.fp8_activations);
   visit({.name = "plan/delayed_scaling",
          .help = "fp8: factors follow earlier passes' largest values, on which a stage's ranks agree after each pass",
          .in_reports = kUnlessDefault},

@@ -22,24 +22,32 @@ void grouped_query_projections(const Shape& shape, Block& block) {
   block.steps.push_back(
       blocks::linear(shape, ActivationKind::kAttentionProjections,
                      {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn, "attention",
-                      bias ? Epilogue::kBias : Epilogue::kNone, false, blocks::alone_behind_norm(shape)}));
+                      bias ? Epilogue::kBias : Epilogue::kNone, false, blocks::alone_behind_norm(shape),
+                      blocks::recomputes(shape, RecomputeModule::kNorm)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
 // up-projections are split by head. Under sequence parallelism the latents of all tokens come together before these,
 // and the part of the keys that all heads share comes together by itself (Megatron-Core, multi_latent_attention.py).
-// What reads the hidden states shares the copy that kv_down keeps.
+// What reads the hidden states shares what kv_down keeps, but for a cast: each layer keeps its own.
 void latent_projections(const Shape& shape, Block& block) {
   const LatentAttention& mla = *shape.model->mla;
   const std::int64_t own = shape.sharded_tokens, query = shape.heads * shape.query_dim;
   const auto add = [&](const blocks::Linear& layer) {
     block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections, layer));
   };
+  const bool original = blocks::recomputes(shape, RecomputeModule::kNorm);
+  const auto of_hidden = [&](blocks::Linear layer) {
+    layer.keeps_original = original;
+    add(layer);
+    const bool first = block.steps.size() == 2;  // behind the norm
+    if (!first && !blocks::keeps_casts(shape, original)) block.steps.back().kept_for_weight_gradient = 0;
+  };
   const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region,
                       bool behind_norm) {
     add({name, shape.tokens, in, out, false, Split::kColumn, region, Epilogue::kNone, false, behind_norm});
   };
-  add({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
+  of_hidden({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
   if (shape.sequence_parallel) {
     const Bytes shared = bytes_of(shape, shape.tokens, mla.rope_head_dim) * units::B;
     BlockStep& down = block.steps.back();
@@ -51,16 +59,14 @@ void latent_projections(const Shape& shape, Block& block) {
   }
   // Both norms stand before both up-projections, which one module computes again.
   if (mla.q_rank > 0) {
-    add({"attention.q_down", own, shape.hidden, mla.q_rank});
-    block.steps.back().kept_for_weight_gradient = 0;
+    of_hidden({"attention.q_down", own, shape.hidden, mla.q_rank});
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
   }
   block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
   if (mla.q_rank > 0) {
     up("attention.q_up", mla.q_rank, query, "attention.q", true);
   } else {
-    up("attention.q_up", shape.hidden, query, "attention", false);
-    block.steps.back().kept_for_weight_gradient = 0;
+    of_hidden({"attention.q_up", shape.tokens, shape.hidden, query, false, Split::kColumn, "attention"});
   }
   up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv", true);
 }
@@ -274,6 +280,10 @@ void gathered_core(const Shape& shape, BlockStep& step) {
   communicate(step.input_gradient, "attention.keys.backward.all_gather", CollectiveKind::kAllGather);
   add_core(shape, step, attention);
   communicate(step.input_gradient, "attention.keys.backward.reduce_scatter", CollectiveKind::kReduceScatter);
+  // Backward, gradients of all keys and values, too (TransformerEngine, context_parallel.py,
+  // AttnFuncWithCPAndKVAllGather).
+  step.transient_forward = all / units::B;
+  step.transient_backward = 2 * all / units::B;
 }
 
 void flash_core(const Shape& shape, BlockStep& step) {
@@ -285,9 +295,8 @@ void flash_core(const Shape& shape, BlockStep& step) {
   // Log-sum-exp of each row, fp32 (Dao et al. 2022, arXiv 2205.14135, algorithm 2).
   step.kept_as = ActivationKind::kSoftmaxStatistics;
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
-  // The backward pass reads the output, too. The projection keeps it as its input, but not in the storage format where
-  // products are quantized.
-  if (blocks::is_quantized(shape) && shape.plan->lora_rank == 0) {
+  // The backward pass reads the output, too. The projection keeps it as its input, or a cast of it.
+  if (blocks::is_quantized(shape) && !blocks::may_keep_originals(shape) && shape.plan->lora_rank == 0) {
     step.kept_for_input_gradient += bytes_of(shape, shape.tokens, shape.heads * shape.value_dim);
   }
 }
@@ -307,7 +316,9 @@ bool has_fused_softmax(const Shape& shape) {
 // Its products of more than one sequence read copies of queries, keys and values, whose heads are views with gaps
 // (torch.matmul); heads of the output are joined by a copy. Where Megatron's fused kernel does not run, it casts scores
 // of 16 bits to fp32, scales, masks and normalizes these, and casts them back (fused_softmax.py,
-// forward_torch_softmax).
+// forward_torch_softmax). Classes of transformers scale and mask in 16 bits and cast around the softmax alone
+// (modeling_llama.py, eager_attention_forward: softmax(..., dtype=torch.float32).to(query.dtype)); those with learned
+// positions normalize in the format of the scores (modeling_gpt2.py, eager_attention_forward).
 void unfused_core(const Shape& shape, BlockStep& step) {
   const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
@@ -319,14 +330,15 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const bool apart = shape.plan->split_softmax;
   const double element = shape.element;
   const bool in_parts = apart || !has_fused_softmax(shape);
-  const bool cast = !apart && in_parts;
-  // Of scores as the softmax has them, over those of the plan's format.
-  const double size = cast ? size_of(DType::kFp32) / units::B / element : 1;
+  const bool casts_for_softmax = apart && element <= 2 && shape.model->position != PositionKind::kLearned;
+  const bool cast = casts_for_softmax || (!apart && in_parts);
+  // Of scores as the softmax has them, over those of the plan's format; of those that are scaled and masked.
+  const double size = cast ? size_of(DType::kFp32) / units::B / element : 1, before = casts_for_softmax ? 1 : size;
   const auto elementwise = [&](std::vector<Call>& calls, const char* name, const char* what, double in, double out) {
     calls.push_back(kernel(shape, name, Elementwise{what, batch * s * s, in, out, 1}));
   };
-  const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs) {
-    if (in_parts) elementwise(calls, name, what, size * inputs, size);
+  const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs, double each) {
+    if (in_parts) elementwise(calls, name, what, each * inputs, each);
   };
   const auto softmax = [&](const char* name, Pass pass) {
     return Call{name, Operator{Softmax{batch * s, s, pass}, cast ? DType::kFp32 : shape.dtype}};
@@ -341,9 +353,13 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   forward.reserve(4);
   copies(forward, "attention.heads.copy", heads);
   forward.push_back(gemm("attention.scores", s, s, query, GemmLayout::kNT));
-  if (cast) elementwise(forward, "attention.scores.cast", "cast", 1, size);
-  score(forward, "attention.scale", "scale", 1);
-  score(forward, "attention.mask", "mask", 1 + mask / size);  // torch.where, a byte of mask for each score
+  const auto cast_scores = [&](std::vector<Call>& calls, const char* name, double in, double out, bool where) {
+    if (cast && where) elementwise(calls, name, "cast", in, out);
+  };
+  cast_scores(forward, "attention.scores.cast", 1, size, !casts_for_softmax);
+  score(forward, "attention.scale", "scale", 1, before);
+  score(forward, "attention.mask", "mask", 1 + mask / before, before);  // torch.where, a byte of mask for each score
+  cast_scores(forward, "attention.scores.cast", 1, size, casts_for_softmax);
   forward.push_back(softmax("attention.softmax", Pass::kForward));
   if (cast) elementwise(forward, "attention.probabilities.cast", "cast", size, 1);
   if (dropout) {
@@ -362,11 +378,12 @@ void unfused_core(const Shape& shape, BlockStep& step) {
         kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", batch * s * s, 1 + mask, 1, 1}));
   }
   if (cast) elementwise(backward, "attention.probabilities.backward.cast", "cast", 1, size);
-  score(backward, "attention.softmax.backward.multiply", "multiply", 2);
+  score(backward, "attention.softmax.backward.multiply", "multiply", 2, size);
   backward.push_back(softmax("attention.softmax.backward", Pass::kBackward));
-  score(backward, "attention.mask.backward", "mask", 1);
-  score(backward, "attention.scale.backward", "scale", 1);
-  if (cast) elementwise(backward, "attention.scores.backward.cast", "cast", size, 1);
+  cast_scores(backward, "attention.scores.backward.cast", size, 1, casts_for_softmax);
+  score(backward, "attention.mask.backward", "mask", 1, before);
+  score(backward, "attention.scale.backward", "scale", 1, before);
+  cast_scores(backward, "attention.scores.backward.cast", size, 1, !casts_for_softmax);
   backward.push_back(gemm("attention.scores.dqueries", s, query, s, GemmLayout::kNN));
   backward.push_back(gemm("attention.scores.dkeys", s, query, s, GemmLayout::kTN));
   copies(backward, "attention.heads.backward.copy", heads);
@@ -407,10 +424,17 @@ Block attention_block(const Shape& shape) {
   block.steps.push_back(heads(shape));
   block.steps.push_back(core(shape));
   // Beside an MLP, its partial sums go into those of the MLP.
-  const bool alone = !shape.parallel_branches();
+  const bool alone = !shape.parallel_branches(), encoded = blocks::keeps_activations_in_8_bits(shape);
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                       {"attention.proj", shape.tokens, shape.heads * shape.value_dim, shape.hidden,
-                                        shape.model->bias, alone ? Split::kRow : Split::kLocal, "attention"}));
+                                       {.name = "attention.proj",
+                                        .rows = shape.tokens,
+                                        .in = shape.heads * shape.value_dim,
+                                        .out = shape.hidden,
+                                        .bias = shape.model->bias,
+                                        .split = alone ? Split::kRow : Split::kLocal,
+                                        .region = "attention",
+                                        .keeps_original = blocks::may_keep_originals(shape),
+                                        .original_element = encoded ? blocks::e5m6_element(shape) : 0}));
   if (alone) blocks::end_branch(shape, block, "attention");
   mark_attention_modules(block);
   return block;

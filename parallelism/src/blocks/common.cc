@@ -73,6 +73,13 @@ void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view nam
   calls.push_back(kernel(shape, concat(name, ".quantize"), cast(shape, elements, written, behind_norm)));
 }
 
+void quantize_again(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
+                    double read, double written) {
+  Elementwise what = cast(shape, elements, written);
+  what.inputs *= read / shape.element;
+  calls.push_back(kernel(shape, concat(name, ".quantize"), std::move(what)));
+}
+
 namespace {
 
 // Collectives around a product that overlap it in parts, one for each rank: all parts but one run beside the product
@@ -113,8 +120,10 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 }  // namespace
 
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
-  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm] = layer;
+  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps, encoded] = layer;
   const bool quantized = is_quantized(shape) && !unquantized;
+  const bool keeps_cast = quantized && keeps_casts(shape, keeps);
+  const bool casts_again = quantized && keeps && shape.plan->lora_rank == 0;
   const double operand = quantized ? shape.product_element : shape.element;  // bytes
   const auto product = [&](std::string text, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout,
                            Epilogue end) {
@@ -136,7 +145,10 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   step.name = name;
 
   step.forward.reserve(4);
-  if (quantized) {
+  if (casts_again) {
+    const Elementwise once = cast(shape, held_rows * in, shape.product_element + encoded, behind_norm);
+    step.forward.push_back(kernel(shape, concat(name, ".quantize"), once));
+  } else if (quantized) {
     quantize(shape, step.forward, name, held_rows * in, behind_norm);
   }
   Around forward;
@@ -147,7 +159,13 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   add_product(shape, step.forward, product(step.name, rows, out, in, GemmLayout::kNT, epilogue), forward);
   step.calls_after_kept = step.forward.size() - before;
 
-  step.input_gradient.reserve(4);
+  step.input_gradient.reserve(5);
+  const double original = encoded > 0 ? encoded : shape.element;  // bytes of an element
+  if (casts_again) {
+    // What is encoded is decoded, too, for who reads it as it was.
+    quantize_again(shape, step.input_gradient, concat(name, ".input"), held_rows * in, original,
+                   shape.product_element + (encoded > 0 ? shape.element : 0));
+  }
   if (quantized) quantize(shape, step.input_gradient, concat(name, ".grad"), gradient_rows * out, false);
   const std::string dgrad = concat(name, ".dgrad"), grad = concat(name, ".grad");
   Around backward;
@@ -172,8 +190,10 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   // Column-parallel layers keep this rank's part of the input and gather it again.
   const double held = static_cast<double>(held_rows) * static_cast<double>(in);
   step.kept_as = input;
-  step.kept_for_weight_gradient = held * (shape.plan->lora_rank > 0 ? shape.element : operand);
-  step.output_gradient = bytes_of(shape, rows, out);
+  step.kept_for_weight_gradient = held * (keeps_cast ? operand : casts_again ? original : shape.element);
+  if (casts_again) step.cast_for_weight_gradient = held * operand;
+  // The weight gradient's product reads the cast.
+  step.output_gradient = static_cast<double>(rows * out) * (shape.plan->lora_rank == 0 ? operand : shape.element);
   step.parameters.dense = static_cast<double>(in) * static_cast<double>(out) + (bias ? static_cast<double>(out) : 0);
   if (quantized) step.parameters.quantized = static_cast<double>(in) * static_cast<double>(out);
   unquantized ? freeze(shape, step) : adapt(shape, step, {rows, in, out});
@@ -245,6 +265,12 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   for (int i = 0; i < parameters; ++i) add_to_sums(shape, step.input_gradient, name, columns);
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = bytes_of(shape, rows, columns);
+  // PyTorch runs RMSNorm as its class writes it out (modeling_llama.py, LlamaRMSNorm): the input in fp32, for its
+  // square and its product, and the normalized values in the storage format, for the product with the weight.
+  if (library == Library::kEager && kind == NormalizationKind::kRmsNorm) {
+    const double fp32 = static_cast<double>(rows) * static_cast<double>(columns) * (size_of(DType::kFp32) / units::B);
+    step.kept_for_input_gradient += fp32;
+  }
   step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);
   return step;
 }
@@ -306,15 +332,19 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
   };
   const bool written_out = shape.plan->split_gelu && shape.model->activation == Activation::kGeluNew;
   std::int64_t kept = gated ? (shape.plan->fused_kernels ? 2 : 3) : 1;
+  const bool in_8_bits = !written_out && shape.plan->fused_kernels && keeps_activations_in_8_bits(shape);
+  const double each = in_8_bits ? shape.product_element / shape.element : 1;  // of a kept element
   if (written_out) {
     for (const auto& [what, inputs, flops] : kGeluForward) add(step.forward, "", what, inputs, 1, flops);
     for (const auto& [what, inputs, flops] : kGeluBackward)
       add(step.input_gradient, ".backward", what, inputs, 1, flops);
     kept = kGeluKept;
   } else if (shape.plan->fused_kernels || !gated) {
-    add(step.forward, "", gated ? "gated_activation" : "bias_activation", gated ? 2 : 1, 1, 10);
+    // The kernel writes its inputs in the format in which they are kept, too.
+    const double inputs = gated ? 2 : 1, copied = in_8_bits ? inputs * each : 0;
+    add(step.forward, "", gated ? "gated_activation" : "bias_activation", inputs, 1 + copied, 10);
     add(step.input_gradient, ".backward", gated ? "gated_activation_backward" : "bias_activation_backward",
-        gated ? 3 : 2, gated ? 2 : 1, 20);
+        1 + inputs * each, inputs, 20);
   } else {
     // The activation of one half, then its product with the other; backward, two products and the derivative.
     add(step.forward, "", "activation", 1, 1, 8);
@@ -324,7 +354,7 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
     add(step.input_gradient, ".backward", "activation_backward", 2, 1, 16);
   }
   step.kept_as = input;
-  step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn);
+  step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn) * each;
   return step;
 }
 

@@ -34,6 +34,11 @@ struct Linear {
   Epilogue epilogue = Epilogue::kNone;
   bool unquantized = false;  // runs in the storage format under every precision
   bool behind_norm = false;  // it alone reads the output of a norm, which can write it in the products' format
+  // Where products are quantized: keeps its input as it comes, because that is there anyway or is made again, and casts
+  // it again in the backward pass (TransformerEngine, pytorch/module/linear.py, save_original_input). Else keeps the
+  // cast.
+  bool keeps_original = false;
+  double original_element = 0;  // bytes of an element so kept, as the cast's kernel writes it; 0: as it comes
 };
 // `input`: what it counts as.
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
@@ -56,6 +61,32 @@ inline Elementwise cast(const Shape& shape, std::int64_t elements, double writte
 // the output of a norm, which writes the cast itself or finds the largest value, as the recipe allows.
 void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
               bool behind_norm);
+// The same where the input itself is kept, or has that format already: a cast of what has `read` bytes an element, of
+// which `written` are written.
+void quantize_again(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
+                    double read, double written);
+// Whether layers may keep what they read in place of its cast: factors of earlier passes hold for one cast alone, so
+// TransformerEngine refuses delayed scaling here (linear.py), and Megatron-Core asks for it with all other recipes
+// (attention.py, set_save_original_input).
+inline bool may_keep_originals(const Shape& shape) {
+  return is_quantized(shape) && !(shape.precision == Precision::kFp8 && shape.plan->delayed_scaling);
+}
+// Whether a layer keeps a cast of its input, which no other layer shares. `original`: Linear::keeps_original.
+inline bool keeps_casts(const Shape& shape, bool original) {
+  return is_quantized(shape) && !original && shape.plan->lora_rank == 0;
+}
+// Bytes of a kept element of a value that ParallelPlan::fp8_activations keeps in the products' format, and of one that
+// it keeps in E5M6, 12 bits with as many factors (DeepSeek-V3, arXiv 2412.19437, s.3.3.3).
+inline bool keeps_activations_in_8_bits(const Shape& shape) {
+  return shape.plan->fp8_activations && is_quantized(shape);
+}
+inline double e5m6_element(const Shape& shape) {
+  return 1.5 + shape.product_element - size_of(product_type(shape.precision)) / units::B;
+}
+// Whether selective recomputation runs this module again.
+inline bool recomputes(const Shape& shape, RecomputeModule module) {
+  return shape.plan->recompute == Recompute::kSelective && (shape.plan->recompute_modules & set_of(module)) != 0;
+}
 
 // The gradient of `parameters` weights in `calls`: the product ends with accumulation_epilogue, or a kernel of its own
 // adds it to the sum. add_to_sums: the kernel, whatever products do.

@@ -39,9 +39,10 @@ Block mlp_block(const Shape& shape) {
   block.input = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(6);
   if (!shares) block.steps.push_back(blocks::branch_start(shape, "mlp"));
-  BlockStep fc1 = blocks::linear(shape, ActivationKind::kMlp,
-                                 {"mlp.fc1", tokens, shape.hidden, up, bias, shares ? Split::kLocal : Split::kColumn,
-                                  "mlp", Epilogue::kNone, false, blocks::alone_behind_norm(shape)});
+  BlockStep fc1 = blocks::linear(
+      shape, ActivationKind::kMlp,
+      {"mlp.fc1", tokens, shape.hidden, up, bias, shares ? Split::kLocal : Split::kColumn, "mlp", Epilogue::kNone,
+       false, blocks::alone_behind_norm(shape), blocks::recomputes(shape, RecomputeModule::kNorm)});
   shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
   BlockStep activation = blocks::activation(shape, ActivationKind::kMlp, "mlp.activation", tokens, ffn);
   BlockStep fc2 =

@@ -33,7 +33,9 @@ struct LocalExperts {
         exchanged(one_copy ? bytes_of(shape, shape.sharded_tokens, shape.hidden) * copies * units::B
                            : bytes_of(shape, routed, shape.hidden) * units::B),
         summed(one_copy ? rows : routed),
-        gathered(bytes_of(shape, rows, shape.hidden) * units::B) {}
+        gathered(bytes_of(shape, rows, shape.hidden) * units::B),
+        casts_before(shape.plan->fp8_dispatch && shape.ep > 1 && blocks::keeps_casts(shape, false)),
+        to_experts(casts_before ? shape.product_element / shape.element : 1) {}
 
   // Of this rank's tokens: each expert's even share, or the places that it has for them.
   static std::int64_t copies_of_tokens(const Shape& shape) {
@@ -63,6 +65,8 @@ struct LocalExperts {
   Bytes exchanged;       // all of them, in the mean
   std::int64_t summed;   // rows that this rank makes of tokens, and sums up
   Bytes gathered;        // over the tensor-parallel group
+  bool casts_before;     // rows travel to experts in the products' format: tokens, and gradients of experts' outputs
+  double to_experts;     // bytes of what travels so, over those in the storage format
 };
 
 // Among the ranks of one expert: under sequence parallelism each has its own tokens.
@@ -79,27 +83,42 @@ void reduce_rows(const Shape& shape, std::vector<Call>& calls, std::string_view 
                                  Axis::kExpertTensor}});
 }
 
+// Of the all-gather dispatcher: hidden states of all tokens that a rank has for a while.
+Bytes all_tokens(const Shape& shape, const LocalExperts& size) {
+  return size.to_all ? size.exchanged * (shape.sequence_parallel ? static_cast<double>(shape.etp) : 1) : Bytes();
+}
+
 // `kind`: of the all-gather dispatcher, tokens of all ranks come together or their sums go back. Then, under sequence
 // parallelism, all ranks of one expert do the same.
 void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size,
               CollectiveKind kind, Beside beside = Beside::kNothing) {
   if (shape.ep == 1) return;
+  const double format = kind == CollectiveKind::kAllGather ? size.to_experts : 1;
   if (!size.to_all) {
-    calls.push_back({name, Communication{CollectiveKind::kAllToAll, size.exchanged, Axis::kExpert, beside,
+    calls.push_back({name, Communication{CollectiveKind::kAllToAll, size.exchanged * format, Axis::kExpert, beside,
                                          size.one_copy ? shape.model->moe->routing() : Routing{}, size.imbalance}});
     return;
   }
-  const Bytes of_tensor_ranks = size.exchanged * (shape.sequence_parallel ? static_cast<double>(shape.etp) : 1);
+  const Bytes of_tensor_ranks = all_tokens(shape, size) * format;
   if (kind == CollectiveKind::kReduceScatter) reduce_rows(shape, calls, name, of_tensor_ranks);
-  calls.push_back({name, Communication{kind, size.exchanged, Axis::kExpert, beside}});
+  calls.push_back({name, Communication{kind, size.exchanged * format, Axis::kExpert, beside}});
   if (kind == CollectiveKind::kAllGather) gather_rows(shape, calls, name, of_tensor_ranks);
 }
 constexpr CollectiveKind kToExperts = CollectiveKind::kAllGather, kFromExperts = CollectiveKind::kReduceScatter;
 
 // Rows come in from each rank in turn. They are brought together by local expert, and split before they leave
 // (Megatron-Core, token_dispatcher.py, sort_chunks_by_idxs).
-void sort_by_expert(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size) {
-  if (size.experts > 1) calls.push_back(kernel(shape, name, Copy{size.gathered}));
+void sort_by_expert(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size,
+                    double format = 1) {
+  if (size.experts > 1) calls.push_back(kernel(shape, name, Copy{size.gathered * format}));
+}
+
+// Casts this rank's tokens, or the gradients of their sums, before they travel to experts.
+void cast_before(const Shape& shape, std::vector<Call>& calls, std::string_view name, const LocalExperts& size) {
+  if (!size.casts_before) return;
+  const std::int64_t elements = shape.sharded_tokens * shape.hidden;
+  calls.push_back(
+      kernel(shape, blocks::concat(name, ".quantize"), blocks::cast(shape, elements, shape.product_element)));
 }
 
 BlockStep top_k(const Shape& shape) {
@@ -145,7 +164,7 @@ void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const Loca
   const std::int64_t elements = size.summed * shape.hidden;
   const auto add = [&](const char* name, const Elementwise& what) { calls.push_back(kernel(shape, name, what)); };
   if (shape.plan->weighted_activation) {
-    add("moe.unpermute.backward", {"index_select", elements, 1, 1, 0});
+    add("moe.unpermute.backward", {"index_select", elements, size.to_experts, size.to_experts, 0});
   } else if (shape.plan->fused_permutation) {
     add("moe.unpermute.backward", {"weighted_sum_backward", elements, 2, 1, 3});
   } else {
@@ -169,9 +188,13 @@ bool host_reads_counts(const Shape& shape, const LocalExperts& size) {
 BlockStep send_rows(const Shape& shape, const LocalExperts& size, Beside beside) {
   BlockStep step;
   step.name = "moe.dispatch";
-  if (!size.one_copy) permute(shape, step.forward, size.exchanged);
+  cast_before(shape, step.forward, "moe.dispatch", size);
+  const std::size_t cast = step.forward.size();
+  if (!size.one_copy) permute(shape, step.forward, size.exchanged * size.to_experts);
   exchange(shape, step.forward, "moe.dispatch", size, kToExperts, beside);
-  if (host_reads_counts(shape, size) && !size.to_all && !step.forward.empty()) step.forward.front().after_read = true;
+  if (host_reads_counts(shape, size) && !size.to_all && cast < step.forward.size()) {
+    step.forward[cast].after_read = true;
+  }
   if (!size.one_copy) permute_backward(shape, step.input_gradient, size);
   return step;
 }
@@ -179,16 +202,17 @@ BlockStep receive_rows(const Shape& shape, const LocalExperts& size, Beside besi
   BlockStep step;
   step.name = "moe.receive";
   if (size.one_copy) {
-    permute(shape, step.forward, size.gathered);
+    permute(shape, step.forward, size.gathered * size.to_experts);
     if (size.to_all) step.forward.front().after_read = host_reads_counts(shape, size);
     permute_backward(shape, step.input_gradient, size);
   } else {
-    gather_rows(shape, step.forward, "moe.dispatch", size.gathered);
-    sort_by_expert(shape, step.forward, "moe.sort", size);
+    gather_rows(shape, step.forward, "moe.dispatch", size.gathered * size.to_experts);
+    sort_by_expert(shape, step.forward, "moe.sort", size, size.to_experts);
     sort_by_expert(shape, step.input_gradient, "moe.sort.backward", size);
     reduce_rows(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
   }
   exchange(shape, step.input_gradient, "moe.dispatch.backward", size, kFromExperts, beside);
+  step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
   return step;
 }
 
@@ -197,6 +221,7 @@ BlockStep receive_rows(const Shape& shape, const LocalExperts& size, Beside besi
 BlockStep combine(const Shape& shape, const LocalExperts& size) {
   BlockStep step;
   step.name = "moe.combine";
+  cast_before(shape, step.input_gradient, "moe.combine.backward", size);
   step.forward.reserve(4);
   step.input_gradient.reserve(4);
   if (size.one_copy) {
@@ -213,9 +238,10 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
     step.calls_after_kept = step.forward.size() - before;
     unpermute_backward(shape, step.input_gradient, size);
     exchange(shape, step.input_gradient, "moe.combine.backward", size, kToExperts);
-    gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered);
-    sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size);
+    gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered * size.to_experts);
+    sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size, size.to_experts);
   }
+  step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
   // The experts' outputs, for the gradient of the routing weights.
   step.kept_as = ActivationKind::kExperts;
   if (!shape.plan->weighted_activation) step.kept_for_input_gradient = bytes_of(shape, size.summed, shape.hidden);
@@ -224,19 +250,41 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
 
 // One linear layer of all experts of this rank. It keeps its input as it reads it: rows come together before the layer
 // (Megatron-Core, token_dispatcher.py; explicit_expert_comm), and nothing gathers them again.
-BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::string_view name, std::int64_t in,
-                         std::int64_t out) {
+struct GroupedLinear {
+  std::string_view name;
+  std::int64_t in = 1, out = 1;
+  bool keeps_original = false;                           // Linear::keeps_original
+  bool input_is_cast = false, gradient_is_cast = false;  // came in the products' format, in one layout
+};
+BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const GroupedLinear& layer) {
+  const auto& [name, in, out, keeps_original, input_is_cast, gradient_is_cast] = layer;
   BlockStep step;
   step.name = name;
   const bool quantized = blocks::is_quantized(shape);
+  const bool in_format = quantized && shape.plan->lora_rank == 0, casts_again = in_format && keeps_original;
+  // What was cast has to be cast along the other axis for the weight gradient, where products need that.
+  const bool other_layout = operand_bytes(shape) > shape.product_element;
   const auto gemm = [&](std::string text, std::int64_t n, std::int64_t k, GemmLayout layout, Epilogue epilogue) {
     return Call{std::move(text), Operator{GroupedGemm{size.experts, size.rows, n, k, layout, epilogue,
                                                       shape.plan->expert_products == ExpertProducts::kKernel,
                                                       quantized ? scaling_of(shape.precision) : Scaling::kTensor},
                                           quantized ? product_type(shape.precision) : shape.dtype}};
   };
-  blocks::quantize(shape, step.forward, name, size.rows * in, false);
-  blocks::quantize(shape, step.input_gradient, blocks::concat(name, ".grad"), size.rows * out, false);
+  const double cast = shape.product_element;
+  const std::string input = blocks::concat(name, ".input"), grad = blocks::concat(name, ".grad");
+  if (input_is_cast) {
+    if (other_layout) blocks::quantize_again(shape, step.input_gradient, input, size.rows * in, cast, cast);
+  } else if (casts_again) {
+    step.forward.push_back(kernel(shape, blocks::concat(name, ".quantize"), blocks::cast(shape, size.rows * in, cast)));
+    blocks::quantize_again(shape, step.input_gradient, input, size.rows * in, shape.element, cast);
+  } else {
+    blocks::quantize(shape, step.forward, name, size.rows * in, false);
+  }
+  if (!gradient_is_cast) {
+    blocks::quantize(shape, step.input_gradient, grad, size.rows * out, false);
+  } else if (other_layout) {
+    blocks::quantize_again(shape, step.input_gradient, grad, size.rows * out, cast, cast);
+  }
   step.forward.push_back(gemm(step.name, out, in, GemmLayout::kNT, Epilogue::kNone));
   step.calls_after_kept = 1;
   step.input_gradient.push_back(gemm(blocks::concat(name, ".dgrad"), in, out, GemmLayout::kNN, Epilogue::kNone));
@@ -245,9 +293,11 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, std::stri
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
   step.kept_as = ActivationKind::kExperts;
-  step.kept_for_weight_gradient = static_cast<double>(size.rows) * static_cast<double>(in) *
-                                  (quantized && shape.plan->lora_rank == 0 ? shape.product_element : shape.element);
-  step.output_gradient = bytes_of(shape, size.rows, out);
+  const double operand = in_format ? shape.product_element : shape.element;
+  const double held = static_cast<double>(size.rows) * static_cast<double>(in);
+  step.kept_for_weight_gradient = held * (casts_again ? shape.element : operand);
+  if (casts_again) step.cast_for_weight_gradient = held * operand;
+  step.output_gradient = static_cast<double>(size.rows * out) * operand;
   step.parameters.experts = static_cast<double>(size.experts) * (static_cast<double>(in) * static_cast<double>(out) +
                                                                  (shape.model->bias ? static_cast<double>(out) : 0));
   if (quantized) step.parameters.quantized = step.parameters.experts;
@@ -278,9 +328,12 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   const std::int64_t ffn = moe.shared_experts * moe.shared_expert_ffn / shape.tp, tokens = shape.tokens;
   const std::int64_t up = shape.model->gated_mlp ? 2 * ffn : ffn;
   const bool bias = shape.model->bias;
+  // The router keeps the same input (Megatron-Core, shared_experts.py, set_save_original_input).
+  const bool original = blocks::may_keep_originals(shape);
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
-                                 {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared"}));
-  steps.back().kept_for_weight_gradient = 0;  // the router keeps the same input
+                                 {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared",
+                                  Epilogue::kNone, false, false, original}));
+  if (!blocks::keeps_casts(shape, original)) steps.back().kept_for_weight_gradient = 0;
   steps.push_back(blocks::activation(shape, ActivationKind::kSharedExperts, "moe.shared.activation", tokens, ffn));
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
                                  {"moe.shared.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "moe.shared"}));
@@ -304,7 +357,7 @@ void mark_expert_modules(Block& block) {
     const ModuleSet module = shared ? kShared | kMoe : kMoe;
     step.again |= module;
     step.drops_for_input_gradient |= module;
-    if (name != "moe.router" && name != "moe.shared.fc1") step.drops_for_weight_gradient |= module;
+    if (name != "moe.router") step.drops_for_weight_gradient |= module;
   }
 }
 
@@ -335,12 +388,19 @@ Block moe_block(const Shape& shape) {
   block.steps.push_back(send_rows(shape, size, exchanges));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   block.steps.push_back(receive_rows(shape, size, exchanges));
-  block.steps.push_back(grouped_linear(shape, size, "moe.fc1", shape.hidden, up));
+  block.steps.push_back(grouped_linear(
+      shape, size, {.name = "moe.fc1", .in = shape.hidden, .out = up, .input_is_cast = size.casts_before}));
   block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn));
   if (shape.plan->weighted_activation) {  // a weight of each row, fp32
     block.steps.back().kept_for_input_gradient += static_cast<double>(size.rows) * 4;
   }
-  block.steps.push_back(grouped_linear(shape, size, "moe.fc2", size.ffn, shape.hidden));
+  // Where outputs are weighted behind the layer, the weights' product makes the gradient, and in the storage format.
+  block.steps.push_back(grouped_linear(shape, size,
+                                       {.name = "moe.fc2",
+                                        .in = size.ffn,
+                                        .out = shape.hidden,
+                                        .keeps_original = blocks::recomputes(shape, RecomputeModule::kMoeActivation),
+                                        .gradient_is_cast = size.casts_before && shape.plan->weighted_activation}));
   block.steps.push_back(combine(shape, size));
   if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   if (!shared.empty()) {

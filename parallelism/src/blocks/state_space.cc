@@ -40,9 +40,10 @@ Block state_space_block(const Shape& shape) {
   block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
   block.steps.push_back(blocks::branch_start(shape, "mamba"));
   // Gate, channels, maps, and a time step for each head.
-  BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
-                                {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias,
-                                 Split::kColumn, "mamba", Epilogue::kNone, false, blocks::alone_behind_norm(shape)});
+  BlockStep in = blocks::linear(
+      shape, ActivationKind::kStateSpace,
+      {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias, Split::kColumn, "mamba",
+       Epilogue::kNone, false, blocks::alone_behind_norm(shape), blocks::recomputes(shape, RecomputeModule::kNorm)});
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 
@@ -54,22 +55,26 @@ Block state_space_block(const Shape& shape) {
       blocks::kernel(shape, convolution.name, Elementwise{"convolution", elements, 1, 1, 2 * taps}));
   convolution.input_gradient.push_back(blocks::kernel(shape, "mamba.convolution.backward",
                                                       Elementwise{"convolution_backward", elements, 2, 1, 4 * taps}));
-  convolution.kept_as = ActivationKind::kStateSpace;
-  convolution.kept_for_input_gradient = bytes_of(shape, tokens, convolved);
   convolution.parameters.dense = static_cast<double>(convolved) * (taps + 1);
+  Call convolution_again = convolution.forward.front();
+  convolution_again.name = "mamba.convolution.again";
   block.steps.push_back(std::move(convolution));
 
   // FLOPs as Megatron-LM counts them (training.py, mamba_layer_flops): 7 a channel and value of state. The scan reads
-  // channels, maps and time steps and writes channels; backward, it reads them again with the output's gradient.
+  // channels, maps and time steps and writes channels; backward, it reads them again with the output's gradient. All
+  // between the two products is one function, which keeps the first product's output (gate, channels, maps, time steps)
+  // and the scan's; it runs the convolution again, and the norm's backward kernel the gate (state-spaces/mamba,
+  // ssd_combined.py, MambaSplitConv1dScanCombinedFn; Megatron-Core, mamba_mixer.py, use_mem_eff_path).
   BlockStep core;
   core.name = "mamba.scan";
   const double flops =
       7 * static_cast<double>(tokens) * static_cast<double>(size.inner) * static_cast<double>(space.state);
   const std::int64_t inputs = convolved + size.heads;
   core.forward.push_back(scan(shape, "mamba.scan", flops, inputs, size.inner));
+  core.input_gradient.push_back(std::move(convolution_again));
   core.input_gradient.push_back(scan(shape, "mamba.scan.backward", 2 * flops, inputs + size.inner, inputs));
   core.kept_as = ActivationKind::kStateSpace;
-  core.kept_for_input_gradient = bytes_of(shape, tokens, inputs);
+  core.kept_for_input_gradient = bytes_of(shape, tokens, size.inner + inputs + size.inner);
   core.parameters.dense = 3 * static_cast<double>(size.heads);  // decay, skip, bias of the time step
   block.steps.push_back(std::move(core));
 
@@ -80,8 +85,7 @@ Block state_space_block(const Shape& shape) {
       blocks::kernel(shape, "mamba.gate", Elementwise{"gated_activation", tokens * size.inner, 2, 1, 10}));
   gate.input_gradient.push_back(blocks::kernel(
       shape, "mamba.gate.backward", Elementwise{"gated_activation_backward", tokens * size.inner, 3, 2, 20}));
-  gate.kept_as = ActivationKind::kStateSpace;
-  gate.kept_for_input_gradient += bytes_of(shape, tokens, 2 * size.inner);
+  gate.kept_for_input_gradient = 0;  // see the scan
   block.steps.push_back(std::move(gate));
   block.steps.push_back(
       blocks::linear(shape, ActivationKind::kStateSpace,

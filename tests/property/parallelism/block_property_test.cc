@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "block.h"
+#include "blocks/common.h"
 #include "fragment.h"
 #include "ns_dist/planner.h"
 
@@ -149,20 +150,25 @@ bool reads_activations(const Call& call) {
 
 RC_GTEST_PROP(Blocks, WhatTheBackwardPassReadsWasKept, ()) {
   const Question q = any_question();
+  const Shape shape(q.model, q.plan, q.training);
+  const bool casts = blocks::keeps_casts(shape, blocks::recomputes(shape, RecomputeModule::kNorm));
+  const bool shared_casts = blocks::keeps_casts(shape, blocks::may_keep_originals(shape));
   for (const Block& block : blocks_of(q)) {
     double first_linear = 0;
     for (const BlockStep& step : block.steps) {
       // Budgets leave out token ids and the input of the embedding's norm.
       if (step.name.starts_with("embedding") && step.name != "embedding.dropout") continue;
       for (const Call& call : step.input_gradient) {
-        if (reads_activations(call)) RC_ASSERT(step.kept_for_input_gradient > 0);
+        // The scan keeps what the gated norm reads.
+        if (reads_activations(call)) RC_ASSERT(step.kept_for_input_gradient > 0 || step.name == "mamba.gated_norm");
       }
       if (step.weight_gradient.empty()) continue;
       RC_ASSERT(step.output_gradient > 0);
-      // Linear layers that share an input keep it once, in the first of them.
+      // Linear layers that share an input keep it once, in the first of them, but for casts.
       if (first_linear == 0) first_linear = step.kept_for_weight_gradient;
-      const bool shares = step.name == "attention.q_down" || step.name == "moe.shared.fc1" ||
-                          (step.name == "attention.q_up" && q.model.mla->q_rank == 0) ||
+      const bool reads_hidden =
+          step.name == "attention.q_down" || (step.name == "attention.q_up" && q.model.mla->q_rank == 0);
+      const bool shares = (reads_hidden && !casts) || (step.name == "moe.shared.fc1" && !shared_casts) ||
                           (step.name == "mlp.fc1" && q.model.branches == Branches::kParallel);
       RC_ASSERT((step.kept_for_weight_gradient > 0) != shares);
       RC_ASSERT(first_linear > 0);

@@ -120,6 +120,43 @@ TEST_F(GptLayer, EagerAttentionIsAKernelForEachStep) {
   EXPECT_EQ(core().forward.front().name, "attention.scores");
 }
 
+// transformers' Llama: fp32 around the softmax alone, so scale and mask move 2 bytes a score and the softmax 4. Its
+// output is kept in fp32, 4 bytes, and as the next product reads it, 2.
+TEST_F(GptLayer, EagerAttentionOfRotaryModelsNormalizesInFp32) {
+  model.dropout = false;
+  plan.split_softmax = true;
+  const auto core = [&] { return step(layer(), "attention.core"); };
+  const double scores = a * s * s * b;
+  EXPECT_DOUBLE_EQ(core().kept_for_input_gradient, 2 * scores);  // GPT-2
+  model.position = PositionKind::kRotary;
+  training.micro_batch = 1;
+  EXPECT_THAT(
+      names(core().forward),
+      ElementsAre("attention.scores", "attention.scale", "attention.mask", "attention.scores.cast", "attention.softmax",
+                  "attention.probabilities.cast", "attention.context", "attention.output.copy"));
+  EXPECT_THAT(
+      names(core().input_gradient),
+      ElementsAre("attention.output.backward.copy", "attention.context.dprobabilities", "attention.context.dvalues",
+                  "attention.probabilities.backward.cast", "attention.softmax.backward.multiply",
+                  "attention.softmax.backward", "attention.scores.backward.cast", "attention.mask.backward",
+                  "attention.scale.backward", "attention.scores.dqueries", "attention.scores.dkeys"));
+  const auto traffic = [](const Call& call) {
+    const Work work = work_of(std::get<Operator>(call.what));
+    return (work.read + work.written) / B;
+  };
+  const double of_one = a * s * s;
+  EXPECT_DOUBLE_EQ(traffic(core().forward[1]), (2 + 2) * of_one);
+  EXPECT_DOUBLE_EQ(traffic(core().forward[2]), (2 + 1 + 2) * of_one);
+  EXPECT_DOUBLE_EQ(traffic(core().forward[3]), (2 + 4) * of_one);
+  EXPECT_EQ(std::get<Operator>(core().forward[4].what).dtype, DType::kFp32);
+  EXPECT_DOUBLE_EQ(traffic(core().input_gradient[4]), (4 + 4 + 4) * of_one);
+  EXPECT_DOUBLE_EQ(traffic(core().input_gradient[7]), (2 + 2) * of_one);
+  EXPECT_DOUBLE_EQ(core().kept_for_input_gradient, (4 + 2) * of_one);
+  training.precision = Precision::kFp32;  // nothing is cast, nothing kept twice
+  EXPECT_DOUBLE_EQ(core().kept_for_input_gradient, 4 * of_one);
+  EXPECT_EQ(core().forward.size(), 6u);
+}
+
 // Megatron's fused kernel takes four heads of a microbatch at a time. Elsewhere scores are cast to fp32 and back, with
 // a kernel for each step between, and the softmax's output is kept in fp32 beside its copy.
 TEST_F(GptLayer, SoftmaxThatIsNotFusedRunsInFp32) {
@@ -360,6 +397,21 @@ TEST(Norms, GradientsAreAddedToTheSums) {
 }
 
 // DeepSeek-V2, s.2.1: down-projections and the norms of the latents are whole on every rank.
+// Eager RMSNorm keeps its input in fp32 and the normalized values; LayerNorm is one kernel, which keeps its input.
+TEST(Norms, EagerRmsNormKeepsTwoTensors) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision) {
+    return step(mlp_block(Shape(model, plan, {1, 1, 128, precision})), "mlp.norm").kept_for_input_gradient;
+  };
+  EXPECT_EQ(kept(Precision::kBf16), 2 * 128 * 512);
+  plan.norm_library = Library::kEager;
+  EXPECT_EQ(kept(Precision::kBf16), (4 + 2) * 128 * 512);
+  EXPECT_EQ(kept(Precision::kFp32), (4 + 4) * 128 * 512);
+  model.norm = NormalizationKind::kLayerNorm;
+  EXPECT_EQ(kept(Precision::kBf16), 2 * 128 * 512);
+}
+
 TEST(Attention, Latent) {
   Model model = llama(1, 512, 8, 8, 1024);
   model.mla = LatentAttention{96, 32, 16, 8, 24};
@@ -407,15 +459,80 @@ TEST(Attention, LatentsAreGatheredNotHiddenStates) {
                    32 * 2.0 * (2 * 512 + 2 * (96 + 32)) + 128 * (2.0 * 2 * (24 + 24 + 24 + 24) + 2 * 4));
 }
 
-// Flash attention's backward pass reads its output. In bf16 it is what the projection keeps; in fp8 both are kept.
-TEST(Attention, TheOutputIsKeptBesideItsCopyInEightBits) {
+// Flash attention's backward pass reads its output, 512 values of a token. The projection keeps it as its input, in
+// bf16, and casts it for each of its two products; with delayed scaling, it keeps a cast beside the core's output.
+TEST(Attention, TheOutputIsKeptOnceButForDelayedScaling) {
   const Model model = llama(1, 512, 8, 8, 1024);
-  const ParallelPlan plan;
-  const auto core = [&](Precision precision) {
-    return step(attention_block(Shape(model, plan, {1, 1, 128, precision})), "attention.core").kept_for_input_gradient;
+  ParallelPlan plan;
+  const double statistics = 128 * 8 * 4, output = 128 * 512;
+  const auto kept = [&](Precision precision) {
+    const Block block = attention_block(Shape(model, plan, {1, 1, 128, precision}));
+    return std::pair(step(block, "attention.core").kept_for_input_gradient,
+                     step(block, "attention.proj").kept_for_weight_gradient);
   };
-  EXPECT_DOUBLE_EQ(core(Precision::kBf16), 128 * 8 * 4);
-  EXPECT_DOUBLE_EQ(core(Precision::kFp8), 128 * (8 * 4 + 512 * 2));
+  const auto once = std::pair(statistics, 2 * output);
+  for (const Precision precision :
+       {Precision::kBf16, Precision::kFp8, Precision::kFp8Block, Precision::kMxFp8, Precision::kNvFp4}) {
+    EXPECT_EQ(kept(precision), once);
+  }
+  const Block block = attention_block(Shape(model, plan, {1, 1, 128, Precision::kFp8Block}));
+  const BlockStep& projection = step(block, "attention.proj");
+  EXPECT_THAT(names(projection.forward), ElementsAre("attention.proj.quantize", "attention.proj"));
+  EXPECT_THAT(names(projection.input_gradient),
+              ElementsAre("attention.proj.input.quantize", "attention.proj.grad.quantize", "attention.proj.dgrad"));
+  for (const Call* call : {&projection.forward.front(), &projection.input_gradient.front()}) {
+    const Work work = work_of(std::get<Operator>(call->what));  // one layout of two, a factor for 128
+    EXPECT_DOUBLE_EQ(work.read / B, 2 * output);
+    EXPECT_DOUBLE_EQ(work.written / B, (1 + 4.0 / 128) * output);
+  }
+  // What waits for the weight gradient is cast: the input, and the gradient of the output.
+  EXPECT_DOUBLE_EQ(projection.cast_for_weight_gradient, (1 + 4.0 / 128) * output);
+  EXPECT_DOUBLE_EQ(projection.output_gradient, (1 + 4.0 / 128) * output);
+  plan.delayed_scaling = true;
+  EXPECT_EQ(kept(Precision::kFp8), std::pair(statistics + 2 * output, output));
+  EXPECT_EQ(kept(Precision::kMxFp8), once);  // has no factors of earlier passes
+}
+
+// In bf16, what reads the hidden states shares one copy. In 8 bits each layer keeps its own cast, unless all keep what
+// the norm makes again.
+TEST(Attention, LatentLayersKeepCastsOfTheirOwn) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.mla = LatentAttention{96, 32, 16, 8, 24};
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision, const char* name) {
+    return step(attention_block(Shape(model, plan, {1, 1, 128, precision})), name).kept_for_weight_gradient;
+  };
+  const double hidden = 128 * 512;
+  EXPECT_EQ(kept(Precision::kBf16, "attention.kv_down"), 2 * hidden);
+  EXPECT_EQ(kept(Precision::kBf16, "attention.q_down"), 0);
+  for (const char* down : {"attention.kv_down", "attention.q_down"}) {
+    EXPECT_EQ(kept(Precision::kFp8Block, down), (1 + 4.0 / 128) * hidden);
+  }
+  plan.recompute = Recompute::kSelective;
+  plan.recompute_modules = set_of(RecomputeModule::kNorm);
+  EXPECT_EQ(kept(Precision::kFp8Block, "attention.kv_down"), 2 * hidden);
+  EXPECT_EQ(kept(Precision::kFp8Block, "attention.q_down"), 0);
+  const Block again = attention_block(Shape(model, plan, {1, 1, 128, Precision::kFp8Block}));
+  for (const char* down : {"attention.kv_down", "attention.q_down"}) {
+    EXPECT_EQ(step(again, down).input_gradient.front().name, std::string(down) + ".input.quantize");
+    EXPECT_EQ(step(again, down).cast_for_weight_gradient, (1 + 4.0 / 128) * hidden);
+  }
+  plan.recompute = Recompute::kNone, model.mla->q_rank = 0;
+  EXPECT_EQ(kept(Precision::kFp8Block, "attention.q_up"), (1 + 4.0 / 128) * hidden);
+}
+
+// The router and shared experts read the same hidden states. With delayed scaling the shared experts keep a cast.
+TEST(Experts, SharedExpertsReadWhatTheRouterKeeps) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 1, 128, 0};
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision) {
+    return step(moe_block(Shape(model, plan, {1, 1, 128, precision})), "moe.shared.fc1").kept_for_weight_gradient;
+  };
+  for (const Precision precision : {Precision::kBf16, Precision::kFp8, Precision::kMxFp8})
+    EXPECT_EQ(kept(precision), 0);
+  plan.delayed_scaling = true;
+  EXPECT_EQ(kept(Precision::kFp8), 128 * 512);
 }
 
 TEST(Experts, KernelsParametersAndBytes) {
@@ -509,6 +626,12 @@ TEST(Experts, AnAllGatherBringsAllTokens) {
   EXPECT_THAT(moved(step(block, "moe.receive").input_gradient), scattered);
   EXPECT_THAT(names(step(block, "moe.receive").forward), ElementsAre("moe.permute"));
   EXPECT_TRUE(step(block, "moe.receive").forward.front().after_read);
+  // All tokens are there while rows are made of them, or while their sums wait for their reduction.
+  for (const char* name : {"moe.receive", "moe.combine"}) {
+    EXPECT_EQ(step(block, name).transient_forward, of_all);
+    EXPECT_EQ(step(block, name).transient_backward, of_all);
+  }
+  EXPECT_EQ(working_bytes(block, Recompute::kNone, 0), of_all);
   // As many rows of experts as by an all-to-all.
   const auto rows = [&](ExpertDispatch how) {
     plan.expert_dispatch = how;
@@ -552,6 +675,80 @@ TEST(Experts, DeepEpSendsATokenOnceToARank) {
   plan.tp = 1;
   model.moe->top_groups = 0;
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("top groups that hold those of a token"));
+}
+
+// DeepSeek-V3 (arXiv 2412.19437, s.3.3.3): tokens are cast before they are sent, gradients of experts' outputs, too;
+// what comes from experts and gradients of tokens stay in bf16. Experts cast what came along the other axis.
+TEST(Experts, RowsTravelInTheFormatOfProducts) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{.experts = 16, .top_k = 4, .expert_ffn = 256};
+  const Training training{4, 1, 128, Precision::kFp8Block};
+  ParallelPlan plan{.dp = 4, .ep = 4, .expert_dispatch = ExpertDispatch::kDeepEp, .weighted_activation = true};
+  const auto block = [&] { return moe_block(Shape(model, plan, training)); };
+  const auto size = [](const std::vector<Call>& calls) {
+    double all = 0;
+    for (const Call& call : calls) {
+      if (const auto* sent = std::get_if<Communication>(&call.what)) all += sent->size / B;
+    }
+    return all;
+  };
+  const auto sizes = [&](const Block& of) {
+    return std::array{size(step(of, "moe.dispatch").forward), size(step(of, "moe.combine").forward),
+                      size(step(of, "moe.combine").input_gradient), size(step(of, "moe.receive").input_gradient)};
+  };
+  const Block before = block();
+  plan.fp8_dispatch = true;
+  const Block after = block();
+  constexpr double kShare = (1 + 4.0 / 128) / 2;
+  for (const std::size_t i : {0u, 2u}) EXPECT_DOUBLE_EQ(sizes(after)[i], kShare * sizes(before)[i]);
+  for (const std::size_t i : {1u, 3u}) EXPECT_DOUBLE_EQ(sizes(after)[i], sizes(before)[i]);
+  EXPECT_THAT(names(step(after, "moe.dispatch").forward), ElementsAre("moe.dispatch.quantize", "moe.dispatch"));
+  EXPECT_TRUE(step(after, "moe.dispatch").forward.back().after_read);
+  EXPECT_THAT(names(step(after, "moe.combine").input_gradient),
+              ElementsAre("moe.combine.backward.quantize", "moe.combine.backward", "moe.unpermute.backward"));
+  EXPECT_THAT(names(step(after, "moe.fc1").forward), ElementsAre("moe.fc1"));
+  EXPECT_THAT(names(step(after, "moe.fc1").input_gradient),
+              ElementsAre("moe.fc1.input.quantize", "moe.fc1.grad.quantize", "moe.fc1.dgrad"));
+  EXPECT_THAT(names(step(after, "moe.fc2").input_gradient), ElementsAre("moe.fc2.grad.quantize", "moe.fc2.dgrad"));
+  const auto work = [&](const char* name) {
+    return work_of(std::get<Operator>(step(after, name).input_gradient.front().what));
+  };
+  const double rows = 4 * 128.0;  // four experts a token
+  for (const char* name : {"moe.fc1", "moe.fc2"}) {
+    EXPECT_DOUBLE_EQ(work(name).read / B, 2 * kShare * rows * 512);
+    EXPECT_DOUBLE_EQ(work(name).written / B, 2 * kShare * rows * 512);
+  }
+  EXPECT_DOUBLE_EQ(after_forward(after), after_forward(before));
+  // Products in 16 bits read nothing else.
+  EXPECT_EQ(sizes(moe_block(Shape(model, plan, {4, 1, 128, Precision::kBf16}))), sizes(before));
+}
+
+// Inputs of SwiGLU in 8 bits with a factor for 128, two of an expert's width; attention's output in 12 bits.
+TEST(Activations, AreKeptInFewerBits) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  ParallelPlan plan;
+  const auto kept = [&](Precision precision, const char* name) {
+    const BlockStep found = step(layer_block(Shape(model, plan, {4, 1, 128, precision}), LayerKind{}), name);
+    return found.kept_for_input_gradient + found.kept_for_weight_gradient;
+  };
+  constexpr double kFactors = 4.0 / 128;
+  EXPECT_EQ(kept(Precision::kFp8Block, "mlp.activation"), 128 * 2 * 1024 * 2);
+  EXPECT_EQ(kept(Precision::kFp8Block, "attention.proj"), 128 * 512 * 2);
+  plan.fp8_activations = true;
+  EXPECT_DOUBLE_EQ(kept(Precision::kFp8Block, "mlp.activation"), 128 * 2 * 1024 * (1 + kFactors));
+  EXPECT_DOUBLE_EQ(kept(Precision::kFp8Block, "attention.proj"), 128 * 512 * (1.5 + kFactors));
+  EXPECT_EQ(kept(Precision::kBf16, "mlp.activation"), 128 * 2 * 1024 * 2);
+  EXPECT_EQ(kept(Precision::kBf16, "attention.proj"), 128 * 512 * 2);
+  // The kernels write and read that.
+  const Block block = layer_block(Shape(model, plan, {4, 1, 128, Precision::kFp8Block}), LayerKind{});
+  const auto work = [](const Call& call) { return work_of(std::get<Operator>(call.what)); };
+  const BlockStep& activation = step(block, "mlp.activation");
+  EXPECT_DOUBLE_EQ(work(activation.forward[0]).written / B, 128 * 1024 * (2 + 2 * (1 + kFactors)));
+  EXPECT_DOUBLE_EQ(work(activation.input_gradient[0]).read / B, 128 * 1024 * (2 + 2 * (1 + kFactors)));
+  const BlockStep& projection = step(block, "attention.proj");
+  EXPECT_DOUBLE_EQ(work(projection.forward[0]).written / B, 128 * 512 * (1 + kFactors + 1.5 + kFactors));
+  EXPECT_DOUBLE_EQ(work(projection.input_gradient[0]).read / B, 128 * 512 * (1.5 + kFactors));
+  EXPECT_DOUBLE_EQ(work(projection.input_gradient[0]).written / B, 128 * 512 * (1 + kFactors + 2));
 }
 
 std::int64_t rows(const Block& of) {
@@ -880,6 +1077,11 @@ TEST(StateSpaces, ParametersAndProducts) {
     const double convolution = 5 * (inner + maps), heads = 3 * 16;
     EXPECT_DOUBLE_EQ(parameters_of(block).dense,
                      512 + (in + out + convolution + heads + inner) / static_cast<double>(tp));
+    // The norm's input; what both products read; gate, channels, maps and time steps; what the scan writes.
+    EXPECT_DOUBLE_EQ(after_forward(block),
+                     2.0 * 128 * (2 * 512 + (inner + (2 * inner + maps + 16) + inner) / static_cast<double>(tp)));
+    EXPECT_THAT(names(step(block, "mamba.scan").input_gradient),
+                ElementsAre("mamba.convolution.again", "mamba.scan.backward"));
     const double scan = 7 * 128 * inner * 32;
     EXPECT_DOUBLE_EQ(flops_of(block).forward, (2 * 128 * (in + out) + scan) / static_cast<double>(tp));
   }

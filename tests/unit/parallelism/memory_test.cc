@@ -84,6 +84,18 @@ TEST(Memory, EightBitOperandsStandTwice) {
   EXPECT_EQ(memory_budget(model, {.fp8_any_layout = true}, training)->stages[0].weights / B, 2 * all + quantized);
   EXPECT_NEAR(memory_budget(model, {.fp8_any_layout = true}, {8, 1, 512, Precision::kMxFp8})->stages[0].weights / B,
               2 * all + 2 * quantized * 33 / 32, 1e-3);
+  // Forward passes alone have no product that reads a transpose, and no kernel that writes one.
+  const ParallelPlan forward{.passes = Passes::kForward};
+  EXPECT_EQ(memory_budget(model, forward, training)->stages[0].weights / B, 2 * all + quantized);
+  EXPECT_NEAR(memory_budget(model, forward, {8, 1, 512, Precision::kMxFp8})->stages[0].weights / B,
+              2 * all + quantized * 33 / 32, 1e-3);
+  for (const auto& [passes, copies] : {std::pair(Passes::kTraining, 2), std::pair(Passes::kForward, 1)}) {
+    const ParallelPlan plan{.passes = passes};
+    const Block block = mlp_block(Shape(model, plan, training));
+    const auto cast = std::find_if(block.steps.begin(), block.steps.end(),
+                                   [](const BlockStep& step) { return step.name == "mlp.fc2"; });
+    EXPECT_EQ(work_of(std::get<Operator>(cast->forward.front().what)).written / B, copies * 512 * 1024);
+  }
 }
 
 // The host's part of the optimizer's 12 bytes leaves the GPU, and nothing else.
@@ -108,6 +120,34 @@ TEST(Memory, StatesOfExpertsAreSharedByTheirCopies) {
   const double experts = 2 * 2 * 3 * 512.0 * 1024, others = model_parameters(model).total() - 4 * experts;
   const StageMemory stage = memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->stages[0];
   EXPECT_NEAR(stage.optimizer / B, 12 * (others / 8 + experts / 2), 1);
+}
+
+// Keys and values of all four ranks are gathered: 2 heads of 64, keys and values, 2 bytes, 2,048 tokens. A backward
+// pass has their gradients, too; the pass of an evaluation has none. Each layer in turn.
+TEST(Memory, GatheredKeysAndValuesAreThereForALayer) {
+  const Model model = llama(2, 512, 8, 2, 1024);
+  const Training training{4, 1, 2048, Precision::kBf16};
+  const auto activations = [&](ContextExchange how, Passes passes) {
+    const ParallelPlan plan{.passes = passes, .cp = 4, .cp_comm = how};
+    const Shape shape(model, plan, training);
+    const Block layer = layer_block(shape, LayerKind{});
+    return passes == Passes::kForward ? forward_working_bytes(layer) : working_bytes(layer, Recompute::kNone, 0);
+  };
+  const double all = 2048.0 * 2 * 2 * 64 * 2;
+  EXPECT_EQ(activations(ContextExchange::kAllGather, Passes::kTraining), 2 * all);
+  EXPECT_EQ(activations(ContextExchange::kRing, Passes::kTraining), 0);
+  EXPECT_EQ(activations(ContextExchange::kAllGather, Passes::kForward) -
+                activations(ContextExchange::kRing, Passes::kForward),
+            all);
+  // The backward pass of the layers frees the loss first.
+  Model small = model;
+  small.vocabulary = 128;
+  const auto budget = [&](ContextExchange how) {
+    return memory_budget(small, {.cp = 4, .cp_comm = how}, training)->stages[0].activations / B;
+  };
+  const ParallelPlan plan{.cp = 4};
+  const double loss = kept_bytes(loss_block(Shape(small, plan, training)), Recompute::kNone).after_forward;
+  EXPECT_NEAR(budget(ContextExchange::kAllGather) - budget(ContextExchange::kRing), 2 * all - loss, 1);
 }
 
 // Of layers whose activations wait on the host, two at a time are on the GPU: the one that computes and the one on its

@@ -562,7 +562,7 @@ TEST(EightBits, CastsItsOperandsAndGathersHalfTheBytes) {
     }
   }
   EXPECT_EQ(products, 4 * 3);
-  EXPECT_EQ(casts, 4 * 2);  // each layer's input and its output's gradient
+  EXPECT_EQ(casts, 4 * 2 + 1);  // each input and output gradient; the projection casts its input once more
   EXPECT_DOUBLE_EQ(parameters_of(eight).quantized, 512 * (512 * 3 + 512 + 3 * 1024) / 2.0);
   // The loss's logits stay as they are.
   const Block loss = loss_block(Shape(model, plan, {8, 1, 256, Precision::kFp8}));

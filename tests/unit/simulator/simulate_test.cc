@@ -864,6 +864,14 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
                                              HasSubstr("expert_imbalance above 1 changes nothing: the model has no"),
                                              HasSubstr("offload_activations above 4 changes nothing"),
                                              HasSubstr("moe in plan/recompute"), HasSubstr("core_attn")));
+  // With delayed scaling, the core's output is kept beside its cast: recomputation frees it.
+  nothing.plan = usual.plan;
+  nothing.plan.recompute = Recompute::kSelective;
+  nothing.training.precision = Precision::kFp8;
+  EXPECT_THAT(messages(nothing), ::testing::Contains(HasSubstr("core_attn")));
+  nothing.plan.delayed_scaling = true;
+  EXPECT_THAT(messages(nothing), ::testing::Not(::testing::Contains(HasSubstr("core_attn"))));
+  nothing.training = usual.training;
   nothing.plan = usual.plan;
   nothing.plan.expert_capacity = {1};
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("expert_capacity above 0 changes nothing: the model has no")));
