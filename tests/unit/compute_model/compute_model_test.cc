@@ -165,6 +165,37 @@ TEST(ComputeModel, ShortFormatsAndExpertsSlowDownInLongRunsAsMeasuredProductsDo)
   }
 }
 
+// Long runs of 8-bit products were measured on no GPU: on one that was measured in bursts they are known no better than
+// those of BF16.
+TEST(ComputeModel, IntervalsOfShortFormatsInLongRunsAreNotNarrowerThanThoseOfBf16) {
+  const auto width = [](const ComputeCost& model, DType dtype, Scaling scaling) {
+    const auto forecast = model.forecast({Gemm{.m = 8192, .n = 28672, .k = 4096, .scaling = scaling}, dtype});
+    return forecast->high / forecast->low;
+  };
+  for (const char* id : {"b300-sxm", "gb300", "l4"}) {
+    const auto model = catalog_model(id, Mode::kSustained);
+    const double bf16 = width(*model, DType::kBf16, Scaling::kTensor);
+    EXPECT_GE(width(*model, DType::kFp8, Scaling::kTensor), bf16) << id;
+    if (std::string_view(id) == "l4") continue;  // Ada has no blocks
+    EXPECT_GE(width(*model, DType::kFp8, Scaling::kBlock), bf16) << id;
+  }
+}
+
+// Whatever is derived from a kernel names the source of that one.
+TEST(ComputeModel, NothingIsCalledMeasuredThatWasNot) {
+  const auto method = [](const char* id, const Operator& op) {
+    return std::string(catalog_model(id, Mode::kSustained)->forecast(op)->method);
+  };
+  const Operator product{Gemm{.m = 8192, .n = 8192, .k = 4096}, DType::kFp8},
+      batch{Gemm{.batch = 8, .m = 1024, .n = 1024, .k = 1024}},
+      experts{GroupedGemm{.experts = 8, .rows = 8192, .n = 4096, .k = 4096}};
+  for (const Operator& op : {product, batch, experts}) {
+    EXPECT_NE(method("h100-sxm-80gb", op).find("of this GPU"), std::string::npos) << to_text(op);
+    EXPECT_NE(method("gb300", op).find("of the nearest GPU"), std::string::npos) << to_text(op);
+    EXPECT_NE(method("mi300x", op).find("of other GPUs"), std::string::npos) << to_text(op);
+  }
+}
+
 // Exponentials of B200: 16 a clock and SM, as many in FP8.
 TEST(ComputeModel, ShortFormatsSpeedUpTheProductsOfAttentionAlone) {
   const auto model = catalog_model("b200-sxm", Mode::kBurst);
