@@ -181,6 +181,25 @@ TEST(ComputeModel, IntervalsOfShortFormatsInLongRunsAreNotNarrowerThanThoseOfBf1
   }
 }
 
+// FP32 products of GPUs that were not measured are forecast by physics alone: its errors on the five measured GPUs,
+// each left out in turn, are those of any other one. A generation teaches nothing (the only one with two measured GPUs
+// is Pascal), and a data sheet that is outside of theirs asks no trees.
+TEST(ComputeModel, PhysicsErrsOnAllOtherGpusAlike) {
+  const Operator op{Gemm{.m = 4096, .n = 4096, .k = 4096}, DType::kFp32};
+  const auto of = [&](const char* id) {
+    const auto forecast = *catalog_model(id, Mode::kBurst)->forecast(op);
+    EXPECT_FALSE(forecast.extrapolated) << id;
+    return std::pair(forecast.low / forecast.latency, forecast.high / forecast.latency);
+  };
+  const auto [low, high] = of("l4");
+  EXPECT_NEAR(low, 0.806, 0.01);  // the quantiles of compute_model/weights/gemm_fp32-v1: -0.216 and 0.978
+  EXPECT_NEAR(high, 2.66, 0.01);
+  for (const char* id : {"a100-sxm-80gb", "v100-sxm2-32gb", "rtx-5090", "h200-sxm", "b200-sxm"}) {
+    EXPECT_GE(of(id).first, low - 1e-9) << id;  // no faster than the floor
+    EXPECT_NEAR(of(id).second, high, 1e-9) << id;
+  }
+}
+
 // Whatever is derived from a kernel names the source of that one.
 TEST(ComputeModel, NothingIsCalledMeasuredThatWasNot) {
   const auto method = [](const char* id, const Operator& op) {
