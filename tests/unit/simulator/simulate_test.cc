@@ -789,6 +789,33 @@ TEST(Simulate, TheIntervalHoldsHostsThatOthersHave) {
               near);
 }
 
+// TransformerEngine neither runs mxfp8 on Hopper nor fills up operands whose rows are no whole blocks.
+TEST(Simulate, WarnsOfFormatsThatDoNotRun) {
+  const auto messages = [](const char* gpu, const char* dtype, std::int64_t sequence) {
+    ScenarioSpec spec;
+    spec.set("model", "gpt3-1.3b").set("machine/gpu", gpu).set("training/dtype", dtype);
+    spec.set("training/sequence", sequence).set("training/global_batch", 1);
+    const auto report = simulate(*resolve(spec, Catalog::built_in()));
+    std::string all;
+    for (const Warning& warning : report->warnings) {
+      if (warning.code == "unsupported_format") all += warning.message + "\n";
+    }
+    return all;
+  };
+  using ::testing::HasSubstr;
+  using ::testing::IsEmpty;
+  EXPECT_THAT(messages("h100", "mxfp8", 2048), HasSubstr("training/dtype=mxfp8 does not run on NVIDIA H100"));
+  EXPECT_THAT(messages("rtx-pro-6000", "mxfp8", 2048), HasSubstr("and refuses 12.0"));
+  EXPECT_THAT(messages("mi355x", "nvfp4", 2048), HasSubstr("it is forecast at the rate of fp4"));
+  EXPECT_THAT(messages("b200", "mxfp8", 2048), IsEmpty());
+  EXPECT_THAT(messages("b200", "mxfp8", 1992), HasSubstr("1992 rows (tokens of a rank)"));  // 62 blocks and 8 rows
+  EXPECT_THAT(messages("b200", "nvfp4", 1992), HasSubstr("no multiple of 16"));
+  EXPECT_THAT(messages("b200", "fp8-block", 1992), IsEmpty());
+  EXPECT_THAT(messages("b200", "fp8-block", 1990), HasSubstr("no multiple of 8 or columns none of 16"));
+  EXPECT_THAT(messages("b200", "fp8", 1990), HasSubstr("no multiple of 8"));
+  EXPECT_THAT(messages("b200", "bf16", 1990), IsEmpty());
+}
+
 TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   const auto messages = [](const Scenario& scenario) {
     std::vector<std::string> found;
