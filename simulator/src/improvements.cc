@@ -237,9 +237,10 @@ std::vector<Candidate> contexts(const Scenario& from) {
   return found;
 }
 
-// A recorded graph has one shape: not that of experts, whose numbers of tokens change.
+// A recorded graph has one shape: not that of experts whose numbers of tokens change.
 std::vector<Candidate> launches(const Scenario& from) {
-  if (from.host.cuda_graphs || from.host.blocking_launches || from.model.moe) return {};
+  const bool changes = from.model.moe && !pads_experts(from.plan);
+  if (from.host.cuda_graphs || from.host.blocking_launches || changes) return {};
   Candidate candidate{"launch the kernels by CUDA graphs", {}, from.plan, from.training, from.host};
   candidate.host.cuda_graphs = true;
   candidate.set = differences(from.host, candidate.host);

@@ -816,6 +816,41 @@ TEST(Simulate, WarnsOfFormatsThatDoNotRun) {
   EXPECT_THAT(messages("b200", "bf16", 1990), IsEmpty());
 }
 
+// A graph of the whole step cannot be recorded where the host reads how many tokens experts get. Padded experts have
+// known sizes, and so have those of a compiler that records graphs by itself.
+TEST(Simulate, GraphsOfExpertsNeedKnownSizes) {
+  const auto warned = [](const char* framework, double capacity, bool graphs) {
+    ScenarioSpec spec;
+    spec.set("model", "qwen3-30b-a3b").set("framework", framework).set("plan/dp", 8).set("plan/ep", 8);
+    spec.set("training/global_batch", 8).set("training/sequence", 1024);
+    spec.set("plan/expert_capacity", std::string_view(std::to_string(capacity))).set("host/cuda_graphs", graphs);
+    const auto report = simulate(*resolve(spec, Catalog::built_in()));
+    return std::any_of(report->warnings.begin(), report->warnings.end(),
+                       [](const Warning& each) { return each.code == "partial_graphs"; });
+  };
+  EXPECT_TRUE(warned("megatron-core", 0, true));
+  EXPECT_FALSE(warned("megatron-core", 0, false));
+  EXPECT_FALSE(warned("megatron-core", 1, true));
+  EXPECT_FALSE(warned("jax", 0, true));
+}
+
+// Advice proposes graphs for padded experts, not where sizes are read.
+TEST(Simulate, AdvisesGraphsOfPaddedExperts) {
+  const auto advised = [](double capacity) {
+    ScenarioSpec spec;
+    spec.set("model", "qwen3-30b-a3b").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", 8);
+    spec.set("training/sequence", 512).set("host/launch_cost", "200 us");
+    spec.set("plan/expert_capacity", std::string_view(std::to_string(capacity)));
+    const auto report = simulate(*resolve(spec, Catalog::built_in()));
+    return std::any_of(report->improvements.begin(), report->improvements.end(), [](const Improvement& each) {
+      return std::any_of(each.set.begin(), each.set.end(),
+                         [](const Assignment& set) { return set.field == "host/cuda_graphs"; });
+    });
+  };
+  EXPECT_FALSE(advised(0));
+  EXPECT_TRUE(advised(1));
+}
+
 TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   const auto messages = [](const Scenario& scenario) {
     std::vector<std::string> found;
