@@ -369,8 +369,11 @@ TEST(Simulate, AdviceSaysWhatOfItTheUserSetOtherwise) {
       AllOf(HasSubstr(" (you set plan/overlap_grad_reduce=off): "),
             HasSubstr("--overlap-grad-reduce on --overlap-param-gather on"), ::testing::Not(HasSubstr("--overlap g"))));
   EXPECT_THAT(advised({std::string("plan/overlap"), "plan/overlap_grad_reduce", "plan/overlap_param_gather"}),
-              AllOf(HasSubstr(" (you set plan/overlap without grad-reduce,param-gather): "),
+              AllOf(HasSubstr(" (you set plan/overlap=none): "),
                     HasSubstr("--overlap-grad-reduce on --overlap-param-gather on")));
+  scenario.plan.overlap_tp = true;
+  EXPECT_THAT(advised({std::string("plan/overlap"), "plan/overlap_grad_reduce", "plan/overlap_param_gather"}),
+              HasSubstr(" (you set plan/overlap without grad-reduce,param-gather): "));
 }
 
 // DeepSeek-V3 predicts a second token: behind its last layer are one more layer and twice the logits. Of 61 layers the
