@@ -27,19 +27,18 @@ double rows_of(const Operator& op) {
 
 // Scales by a model's ratio to another kernel that does 1 / `work` of the work. Half of the distance between both
 // ratios widens the interval.
-void scale(Estimate& estimate, double factor, std::string_view method, double work = 1) {
+void scale(Estimate& estimate, double factor, double work = 1) {
   const double doubt = std::min(std::sqrt(std::max(factor / work, work / factor)), 2.0);
   estimate.seconds *= factor;
   estimate.low *= factor / doubt;
   estimate.high *= factor * doubt;
-  estimate.method = method;
 }
 
 // FP8 products were measured together with the kernels that quantize their activations.
 void take_off_quantization(Estimate& estimate, const Features& features, Steps& steps) {
   if (features.product_share == 1) return;
-  scale(estimate, features.product_share, "measured products with their quantization, which is taken off");
-  if (steps.on()) steps.add("product_share", features.product_share, "of product and quantization together");
+  scale(estimate, features.product_share);
+  if (steps.on()) steps.add("product_share", features.product_share, "of product and quantization, which is taken off");
 }
 
 std::size_t product_feature(std::string_view name) {
@@ -110,28 +109,32 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
   if (!estimate) return std::nullopt;
   const auto* gemm = std::get_if<Gemm>(&op.kind);
   const auto* attention = std::get_if<Attention>(&op.kind);
+  // From one kernel to another one; the source of the forecast stays the first one's.
+  const auto derive = [&](const Operator& like, double work, std::string_view how) {
+    const double ratio = analytic_.seconds(like) / analytic_.seconds(measured);
+    scale(*estimate, ratio, work);
+    if (steps.on()) steps.add("derived", ratio, how);
+  };
   if (gemm != nullptr && on_tensor_units(op)) {
     if (gemm->batch > 1) {
       Gemm batched = *gemm;
       batched.epilogue = Epilogue::kNone;
-      scale(*estimate, analytic_.seconds({batched, op.dtype}) / analytic_.seconds(measured),
-            "measured kernels of one product; the batch by tiles and waves",
-            rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));
+      derive({batched, op.dtype}, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
+             "from one product to the batch by tiles and waves");
       estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
     }
     if (!gemm->quantizes) take_off_quantization(*estimate, query.features, steps);
     add_epilogue(*estimate, op, roofline, steps);
   } else if (std::holds_alternative<GroupedGemm>(op.kind) && on_tensor_units(op)) {
     take_off_quantization(*estimate, query.features, steps);
-    scale(*estimate, analytic_.seconds(op) / analytic_.seconds(measured),
-          "measured kernels of one product; the experts by tiles and waves",
-          rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m));
+    derive(op, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
+           "from one product to the experts by tiles and waves");
     estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
   } else if (attention != nullptr &&
              (attention->pass != std::get<Attention>(measured.kind).pass || op.dtype != measured.dtype)) {
-    scale(*estimate, analytic_.seconds(op) / analytic_.seconds(measured),
-          attention->pass == Pass::kForward ? "measured half-precision kernels; products at the rate of FP8"
-                                            : "measured forward kernels; backward by published rates");
+    derive(op, 1,
+           attention->pass == Pass::kForward ? "from half precision to products at the rate of FP8"
+                                             : "from the forward kernel to backward by published rates");
   }
   return estimate;
 }
@@ -154,6 +157,9 @@ void LearnedModel::ask_slowdown(const Operator& op, Query& query) const {
   const ReferenceGpu& reference = reference_of(Predictor::kGemm, *weights);
   const Machine& one = reference.nearest ? reference.nearest->machine : machine();
   const Operator product{like, one.gpu.tensor[DType::kBf16] > FlopsPerSecond() ? DType::kBf16 : DType::kFp16};
+  query.slowdown_of_others =
+      query.only_bursts ||
+      only_in_bursts(*weights, Predictor::kGemm, reference, kernel_class(Predictor::kGemm, product, Mode::kSustained));
   const bool same = query.only_bursts && reference.measured && one.peak(op.dtype) == one.peak(product.dtype);
   prepare_slowdown(query.pending, *weights, Predictor::kGemm,
                    same ? in_long_runs(query.features)
@@ -211,9 +217,9 @@ std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& 
   if (query.pending.slowdown.trees != nullptr) {
     const double factor = query.pending.slowdown_factor();
     estimate.seconds *= factor;
-    // Of half-precision products nothing says that this GPU slows down, nor that it does not slow down by more.
-    estimate.low *= query.only_bursts ? 1 : factor;
-    estimate.high *= query.only_bursts ? kMostSlowdown : factor;
+    // Then nothing says that this GPU slows down, nor that it does not slow down by more.
+    estimate.low *= query.slowdown_of_others ? 1 : factor;
+    estimate.high *= query.slowdown_of_others ? kMostSlowdown : factor;
     if (steps.on()) steps.add("sustained", factor, "as BF16 products of the size slow down in long runs");
   }
   estimate.watts = query.pending.watts(machine().gpu.board_power / W);

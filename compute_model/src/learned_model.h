@@ -22,6 +22,7 @@ class LearnedModel {
     Features features;
     std::size_t kernel_class = 0;
     bool only_bursts = false;
+    bool slowdown_of_others = false;  // that in long runs was measured neither here nor, for BF16, on a GPU alike
     const PredictorWeights* weights = nullptr;
     const ReferenceGpu* reference = nullptr;
     const Source* source = nullptr;

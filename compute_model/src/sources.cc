@@ -62,12 +62,13 @@ constexpr Source kAllGpus = {
     },
     [](const Case&) -> std::string_view { return "trees over measured kernels of other GPUs"; }};
 
-// The base, with the interval that measured GPUs gave it.
+// The base, with the interval that measured GPUs gave it: all of them, where it learned nothing from a generation.
 constexpr Source kPhysics = {"physics", [](const Case&) { return true; },
                              [](const Case& c, PendingCorrection& pending) {
                                const auto& nearest = c.reference.nearest;
-                               prepare_other(pending, c.weights, c.predictor, c.features, std::nullopt,
-                                             nearest && nearest->neighbor.same_generation);
+                               prepare_other(
+                                   pending, c.weights, c.predictor, c.features, std::nullopt,
+                                   nearest && nearest->neighbor.same_generation && !by_data_sheet_alone(c.predictor));
                              },
                              [](const Case& c) -> std::string_view { return kind_of(c.predictor).physics; }};
 

@@ -30,6 +30,11 @@ bool carries_over(Predictor predictor, bool itself, bool same_generation) {
   return itself || (same_generation && kind_of(predictor).capacity.elsewhere != Elsewhere::kPhysics);
 }
 
+bool by_data_sheet_alone(Predictor predictor) {
+  const PredictorKind& kind = kind_of(predictor);
+  return kind.capacity.elsewhere == Elsewhere::kPhysics && kind.sum == nullptr;
+}
+
 bool teaches_others(const PredictorWeights& weights, std::size_t gpu) {
   const double all = std::accumulate(weights.rows.begin(), weights.rows.end(), 0.0);
   return 100 * static_cast<double>(weights.rows[gpu]) * static_cast<double>(weights.rows.size()) >= all;
@@ -54,11 +59,13 @@ std::size_t shared_features(Predictor predictor) {
   return shape_features(predictor).size() + gpu_features(predictor).size();
 }
 
+// Whether the shape or the GPU is. A base that learned nothing does not extrapolate to another GPU.
 bool is_outside(const Corrector& corrector, Predictor predictor, const Features& features) {
   constexpr double kMargin = 1e-3;  // rounding to float, and digits of data sheets
   bool outside = false;
-  const std::size_t shared = shared_features(predictor);
-  for (std::size_t f = 0; f < shared; ++f) {
+  const bool learned = !corrector.trees.empty() || !by_data_sheet_alone(predictor);
+  const std::size_t count = learned ? shared_features(predictor) : shape_features(predictor).size();
+  for (std::size_t f = 0; f < count; ++f) {
     const double value = features.values[f], slack = kMargin * (1 + std::abs(value));
     outside |= value < static_cast<double>(corrector.low[f]) - slack;
     outside |= value > static_cast<double>(corrector.high[f]) + slack;

@@ -70,6 +70,10 @@ bool learned_elsewhere(const PredictorWeights& weights);
 // Whether the nearest GPU's measurements are scaled to another one: `itself` is the same GPU with another data sheet.
 bool carries_over(Predictor predictor, bool itself, bool same_generation);
 
+// Whether GPUs that were not measured are forecast by a base without any fitted coefficient (FP32 products, streams):
+// measurements of their generation say no more of them than those of any other one.
+bool by_data_sheet_alone(Predictor predictor);
+
 // Whether kernels of this class were measured on the `gpu`-th.
 bool was_measured(const PredictorWeights& weights, std::size_t gpu, std::size_t kernel_class);
 

@@ -149,7 +149,7 @@ std::vector<std::size_t> calls_until_kept(const Block& block) {
   return calls;
 }
 
-BlockFlops flops_of(const Block& block, ModuleSet modules) {
+BlockFlops flops_of(const Block& block, ModuleSet modules, double expert_rows) {
   BlockFlops flops;
   const std::vector<std::size_t> until_kept = calls_until_kept(block);
   for (std::size_t i = 0; i < block.steps.size(); ++i) {
@@ -158,7 +158,7 @@ BlockFlops flops_of(const Block& block, ModuleSet modules) {
     for (std::size_t j = 0; j < step.forward.size(); ++j) {
       const auto* op = std::get_if<Operator>(&step.forward[j].what);
       if (op == nullptr) continue;
-      const double of_call = product_flops(*op);
+      const double of_call = product_flops(*op) * (std::holds_alternative<GroupedGemm>(op->kind) ? expert_rows : 1);
       forward += of_call;
       if (j < until_kept[i]) flops.until_kept += of_call;
       if (std::holds_alternative<Attention>(op->kind)) flops.masked += of_call - work_of(*op).flops / units::FLOP;

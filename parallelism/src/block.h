@@ -86,6 +86,9 @@ Block attention_block(const Shape& shape);    // norm, attention, projection, re
 Block state_space_block(const Shape& shape);  // norm, Mamba-2 mixer, residual
 Block mlp_block(const Shape& shape);          // norm, dense MLP, residual
 Block moe_block(const Shape& shape);          // norm, router, experts, shared experts, residual
+// Rows that experts compute of those that the router asks for: above one where they are padded to a capacity beyond
+// their even share, below one where tokens are dropped.
+double expert_rows(const Shape& shape);
 Block embedding_block(const Shape& shape);
 // A layer for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2): norms of the hidden states and of the next
 // token's embedding, their projection to the hidden size, a layer of the model's last kind. Its table is the model's;
@@ -148,6 +151,8 @@ struct BlockFlops {
   double weights = 0;  // of `forward`: products with weights that have a gradient
   double masked = 0;   // of `forward`: attention scores that a causal mask hides
 };
-BlockFlops flops_of(const Block& block, ModuleSet modules = set_of(RecomputeModule::kCoreAttention));
+// `expert_rows`: the products of experts count so many times.
+BlockFlops flops_of(const Block& block, ModuleSet modules = set_of(RecomputeModule::kCoreAttention),
+                    double expert_rows = 1);
 
 }  // namespace ns_dist

@@ -21,9 +21,14 @@ std::vector<std::int64_t> recomputed_layers(const Model& model, const ParallelPl
   return counts;
 }
 
-}  // namespace
+// Of one sequence.
+struct SequenceFlops {
+  double model = 0, again = 0, masked = 0;  // of the passes, of recomputation, and of `model` what a causal mask hides
+};
 
-StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Training& training) {
+// `expert_rows`: of those that the router asks for.
+SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const Training& training,
+                             double expert_rows) {
   // Forward FLOPs of one sequence through the whole model.
   const Shape shape = Shape::whole(model, {1, 1, training.sequence, training.precision, training.mtp});
   // With LoRA, weights of the model have no gradients, and their adapters' products come on top.
@@ -37,8 +42,11 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
   BlockFlops layers, predictions, repeated;
   double gradients_less = 0;  // than twice the forward pass
   const auto add = [&](auto block, std::int64_t count, std::int64_t again, BlockFlops& sum) {
-    const BlockFlops each = flops_of(block(adapted), plan.recompute_modules);
-    if (plan.lora_rank > 0) gradients_less += flops_of(block(shape)).weights * static_cast<double>(count);
+    const BlockFlops each = flops_of(block(adapted), plan.recompute_modules, expert_rows);
+    if (plan.lora_rank > 0) {
+      gradients_less +=
+          flops_of(block(shape), plan.recompute_modules, expert_rows).weights * static_cast<double>(count);
+    }
     sum.forward += each.forward * static_cast<double>(count);
     sum.recomputed += each.recomputed * static_cast<double>(count);
     sum.masked += each.masked * static_cast<double>(count);
@@ -49,19 +57,29 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
     add([&](const Shape& of) { return layer_block(of, kinds.kinds[kind]); }, counts[kind], repeats[kind], layers);
   }
   if (shape.prediction_layers > 0) add(prediction_block, shape.prediction_layers, shape.prediction_layers, predictions);
-  const double sequences = static_cast<double>(training.global_batch);
   const auto loss_count = static_cast<double>(1 + shape.prediction_layers);
   const double losses = loss_count * flops_of(loss_block(shape)).forward;
   if (plan.lora_rank > 0) gradients_less += loss_count * flops_of(loss_block(shape)).weights;
   const bool backward = plan.passes != Passes::kForward;
-  const double forward = layers.forward + predictions.forward + losses;
   const double passes = backward ? 3 : 1;
-  const double model_flops = passes * forward - (backward ? gradients_less : 0);
-  double again = 0;
-  if (backward && full) again = plan.recompute_early_stop ? repeated.until_kept : repeated.forward;
-  if (backward && plan.recompute == Recompute::kSelective) again = layers.recomputed + predictions.recomputed;
-  return {sequences * model_flops * units::FLOP, sequences * (model_flops + again) * units::FLOP,
-          sequences * (model_flops - passes * (layers.masked + predictions.masked)) * units::FLOP};
+  SequenceFlops flops;
+  flops.model = passes * (layers.forward + predictions.forward + losses) - (backward ? gradients_less : 0);
+  if (backward && full) flops.again = plan.recompute_early_stop ? repeated.until_kept : repeated.forward;
+  if (backward && plan.recompute == Recompute::kSelective) flops.again = layers.recomputed + predictions.recomputed;
+  flops.masked = passes * (layers.masked + predictions.masked);
+  return flops;
+}
+
+}  // namespace
+
+StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Training& training) {
+  const double sequences = static_cast<double>(training.global_batch);
+  const double rows = model.moe && pads_experts(plan) ? expert_rows(Shape(model, plan, training)) : 1;
+  const SequenceFlops executed = sequence_flops(model, plan, training, rows);
+  // Padding is no row of the model; tokens beyond a capacity are not computed.
+  const SequenceFlops useful = rows > 1 ? sequence_flops(model, plan, training, 1) : executed;
+  return {sequences * useful.model * units::FLOP, sequences * (executed.model + executed.again) * units::FLOP,
+          sequences * (useful.model - useful.masked) * units::FLOP};
 }
 
 }  // namespace ns_dist

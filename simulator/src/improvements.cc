@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <string>
 #include <tuple>
 
@@ -53,8 +54,16 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
   }
 }
 
+// Whether no switch of `fields` is on.
+bool none_of(std::span<const std::string_view> fields, const ParallelPlan& plan) {
+  const std::vector<Assignment> all = assignments_of(plan);
+  return std::none_of(all.begin(), all.end(), [&](const Assignment& each) {
+    return each.text == field_text(true) && std::find(fields.begin(), fields.end(), each.field) != fields.end();
+  });
+}
+
 // What of `set` a user had switched to the contrary: " (you set plan/overlap_p2p=off)", and of a field that stands for
-// others " (you set plan/overlap without p2p,tp)". "": nothing.
+// others " (you set plan/overlap without p2p,tp)", or " (you set plan/overlap=none)". "": nothing.
 std::string against_the_user(const std::vector<Assignment>& set, const Scenario& from) {
   std::vector<std::string> yours;
   std::map<std::string, std::vector<std::string_view>> within;  // by "plan/overlap without"
@@ -70,6 +79,9 @@ std::string against_the_user(const std::vector<Assignment>& set, const Scenario&
         });
     if (all == scenario_fields().end()) {
       yours.push_back(fmt::format("{}={}", each.field, field_text(!on)));
+    } else if (on && none_of(all->stands_for, from.plan)) {
+      const std::string none = fmt::format("{}=none", all->field.name);
+      if (std::find(yours.begin(), yours.end(), none) == yours.end()) yours.push_back(none);
     } else {  // "tp" of --overlap-tp
       within[fmt::format("{} {}", all->field.name, on ? "without" : "with")].push_back(
           std::string_view(field->flag).substr(all->flag.size() + 1));
@@ -237,9 +249,10 @@ std::vector<Candidate> contexts(const Scenario& from) {
   return found;
 }
 
-// A recorded graph has one shape: not that of experts, whose numbers of tokens change.
+// A recorded graph has one shape: not that of experts whose numbers of tokens change.
 std::vector<Candidate> launches(const Scenario& from) {
-  if (from.host.cuda_graphs || from.host.blocking_launches || from.model.moe) return {};
+  const bool changes = from.model.moe && !pads_experts(from.plan);
+  if (from.host.cuda_graphs || from.host.blocking_launches || changes) return {};
   Candidate candidate{"launch the kernels by CUDA graphs", {}, from.plan, from.training, from.host};
   candidate.host.cuda_graphs = true;
   candidate.set = differences(from.host, candidate.host);

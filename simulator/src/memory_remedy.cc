@@ -145,17 +145,11 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
   return varied(all, shared ? doublings(1, kMostReplicas) : 0, [](Remedy& each, int steps) { each.plan.dp <<= steps; });
 }
 
-// The scenario with another plan, on as many more nodes as it needs.
-Scenario changed_to(const Scenario& from, const Remedy& candidate, std::int64_t ranks) {
+Scenario changed_to(const Scenario& from, const Remedy& candidate, const Cluster& machine) {
   Scenario changed = from;
   changed.plan = candidate.plan;
   changed.training = candidate.training;
-  std::vector<FabricLevel>& levels = changed.cluster.levels;
-  if (const std::int64_t gpus = changed.cluster.gpu_count();
-      levels.size() > changed.cluster.node_levels() && ranks > gpus && gpus > 0) {
-    const std::int64_t node = gpus / levels.back().size;
-    levels.back().size = (ranks + node - 1) / node;
-  }
+  changed.cluster = machine;
   return changed;
 }
 
@@ -184,20 +178,21 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
 
   struct Fitting {
     Remedy candidate;
+    Cluster machine;
     Bytes peak, device;
     std::int64_t ranks = 0;
     Seconds step;
   };
   std::vector<Fitting> fitting;
-  std::optional<Session> larger;  // of as many nodes as plans of so many ranks need, where the machine has fewer
-  std::int64_t larger_ranks = 0;
-  const auto step_of = [&](const Scenario& changed, std::int64_t ranks) -> Result<Seconds> {
+  std::optional<Session> other;  // of the last machine that is not the scenario's
+  std::optional<Cluster> other_machine;
+  const auto step_of = [&](const Scenario& changed) -> Result<Seconds> {
     if (changed.cluster == scenario.cluster || !session.has_own_models()) return step_time(changed, session);
-    if (ranks != larger_ranks) {
-      NS_TRY(larger, Session::make(changed));
-      larger_ranks = ranks;
+    if (changed.cluster != other_machine) {
+      NS_TRY(other, Session::make(changed));
+      other_machine = changed.cluster;
     }
-    return step_time(changed, *larger);
+    return step_time(changed, *other);
   };
   // On the fewest GPUs: plans that fit with fragmentation, too; where there are none, those whose tensors fit.
   for (auto first = order.begin(); first != order.end() && fitting.empty();) {
@@ -212,8 +207,11 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
       if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
       const bool fits = memory->device() <= scenario.cluster.gpu.memory;
       if (!fits && (!fitting.empty() || tight.size() == kMostFitting)) continue;
-      const auto step = step_of(without_sharing(changed_to(scenario, candidate, ranks)), ranks);
-      if (step) (fits ? fitting : tight).push_back({candidate, memory->peak(), memory->device(), ranks, *step});
+      const auto machine = machine_for(scenario, candidate.plan);
+      if (!machine) continue;
+      const auto step = step_of(without_sharing(changed_to(scenario, candidate, *machine)));
+      if (step)
+        (fits ? fitting : tight).push_back({candidate, *machine, memory->peak(), memory->device(), ranks, *step});
     }
     if (fitting.empty()) fitting = std::move(tight);
     first = next;
@@ -222,16 +220,12 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   std::stable_sort(fitting.begin(), fitting.end(), faster);
   if (std::ssize(fitting) > kMostTimed) fitting.erase(fitting.begin() + kMostTimed, fitting.end());
   for (Fitting& each : fitting)
-    each.step = step_of(changed_to(scenario, each.candidate, each.ranks), each.ranks).value_or(each.step);
+    each.step = step_of(changed_to(scenario, each.candidate, each.machine)).value_or(each.step);
   const auto best = std::min_element(fitting.begin(), fitting.end(), faster);
   if (best == fitting.end()) return std::nullopt;
   std::vector<Assignment> set = changes(scenario, best->candidate);
-  if (const std::int64_t node = scenario.cluster.gpus_per_node(); best->ranks > scenario.cluster.gpu_count()) {
-    set.push_back({"machine/nodes", std::to_string((best->ranks + node - 1) / node)});
-  } else {
-    const std::vector<Assignment> machine = to_keep_machine(scenario, best->candidate.plan);
-    set.insert(set.end(), machine.begin(), machine.end());
-  }
+  const std::vector<Assignment> machine = to_keep_machine(scenario, best->candidate.plan);
+  set.insert(set.end(), machine.begin(), machine.end());
   return MemoryRemedy{best->peak, best->device, best->step, best->ranks, std::move(set)};
 }
 

@@ -174,6 +174,7 @@ Result<void> resize_nodes(Cluster& cluster, std::int64_t gpus) {
                    {}});
     }
     if (outermost || left < level.size) level.size = left;
+    level.spare = 0;
     left = outermost ? 1 : std::max<std::int64_t>(1, left / level.size);
   }
   return {};
@@ -233,18 +234,39 @@ Result<void> open_for(Cluster& cluster, const ParallelPlan& plan, std::int64_t r
   return set_nodes(cluster, nodes, kDegrees);
 }
 
+// With all GPUs of its nodes, for another plan to open.
+Cluster opened_anew(Cluster cluster) {
+  if (cluster.levels.empty()) return cluster;
+  FabricLevel& node = cluster.levels[cluster.node_levels() - 1];
+  node.size += std::exchange(node.spare, 0);
+  return cluster;
+}
+
 }  // namespace
 
+std::optional<Cluster> machine_for(const Scenario& scenario, const ParallelPlan& plan) {
+  const std::int64_t ranks = rank_count(plan).value_or(0), gpus = scenario.cluster.gpu_count();
+  if (ranks == gpus) return scenario.cluster;
+  Cluster machine = opened_anew(scenario.cluster);
+  if (!open_for(machine, plan, ranks) || machine.gpu_count() < ranks) return std::nullopt;
+  // Only a machine whose size follows from the plan has GPUs that no rank uses.
+  const bool follows = rank_count(scenario.plan).value_or(0) != gpus;
+  if (machine.gpu_count() != ranks && !follows) return std::nullopt;
+  return machine;
+}
+
 std::vector<Assignment> to_keep_machine(const Scenario& scenario, const ParallelPlan& plan) {
-  const Cluster& machine = scenario.cluster;
-  const std::int64_t ranks = rank_count(plan).value_or(0);
-  if (machine.levels.empty() || machine.gpu_count() != ranks) return {};
-  Cluster opened = machine;
-  FabricLevel& node = opened.levels[opened.node_levels() - 1];
-  node.size += std::exchange(node.spare, 0);
-  const std::int64_t each = machine.gpus_per_node();
-  if (open_for(opened, plan, ranks) && opened.gpus_per_node() == each && opened.gpu_count() == ranks) return {};
-  return {{"machine/nodes", std::to_string(ranks / each)}, {"machine/gpus_per_node", std::to_string(each)}};
+  const std::optional<Cluster> machine = machine_for(scenario, plan);
+  const std::int64_t ranks = rank_count(plan).value_or(0), gpus = scenario.cluster.gpu_count();
+  if (!machine || machine->levels.empty() || machine->gpu_count() != ranks || ranks < gpus) return {};
+  const std::int64_t each = machine->gpus_per_node();
+  Cluster opened = opened_anew(scenario.cluster);
+  const std::int64_t all = opened.gpus_per_node();
+  if (ranks == gpus && open_for(opened, plan, ranks) && opened.gpus_per_node() == each && opened.gpu_count() == ranks)
+    return {};
+  std::vector<Assignment> set = {{"machine/nodes", std::to_string(ranks / each)}};
+  if (each != all) set.push_back({"machine/gpus_per_node", std::to_string(each)});
+  return set;
 }
 
 namespace {
@@ -542,8 +564,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   // A report's machine was sized for its own plan: another plan opens it again.
   if (base != nullptr && !names_machine(spec) && (spec.gpus_per_node || rank_count(base->plan).value_or(0) != ranks)) {
     sized = false;
-    FabricLevel& node = cluster.levels[cluster.node_levels() - 1];
-    node.size += std::exchange(node.spare, 0);
+    cluster = opened_anew(std::move(cluster));
   }
   if (spec.nodes) {
     NS_TRY_VOID(set_nodes(cluster, *spec.nodes, "machine/nodes"));

@@ -44,8 +44,11 @@ std::int64_t usual_cp_inner(const Scenario& scenario);
 // capability 10 and 11, not 12).
 bool usual_fp8_any_layout(const Scenario& scenario);
 
-// What must be set, too, so that another plan of as many ranks runs on the scenario's machine: nothing where resolve()
-// opens the same one for it, or where nothing gives that machine: it has GPUs that no plan fills.
+// Where another plan runs: on the scenario's machine if its ranks fill that one, otherwise on one that resolve() opens
+// for it. Nothing where no flags give such a machine: it would have GPUs that no rank uses.
+std::optional<Cluster> machine_for(const Scenario& scenario, const ParallelPlan& plan);
+// What must be set, too, so that resolve() gives the plan that machine. Nothing where it does so by itself, or where
+// the machine has GPUs that no rank uses: that one follows from the plan.
 std::vector<Assignment> to_keep_machine(const Scenario& scenario, const ParallelPlan& plan);
 
 // GPUs of each node of `node` that a cluster of `gpus` uses: the most that divide them and are a multiple of `whole`,

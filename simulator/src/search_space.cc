@@ -488,7 +488,8 @@ void SearchSpace::Contents::apply(Scenario& scenario, std::span<const std::uint3
 
 Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& catalog) {
   auto space = std::make_unique<Contents>();
-  NS_TRY(request.fixed, spelled_out(request.fixed));
+  const ScenarioSpec said = request.fixed;
+  NS_TRY(request.fixed, spelled_out(said));
   NS_TRY(ScenarioSpec spec, base_spec(request));
   const bool has_nodes = gives(request, "machine/nodes");
   if (!has_nodes) {
@@ -530,6 +531,9 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     request.fixed.set("machine/nodes", nodes);
   }
   NS_TRY(space->base, resolve(spec, catalog, request.from.get()));
+  for (const Assignment& each : said.assignments) {  // --overlap was said, not the flags that it stands for alone
+    if (!find_field(each.field)->stands_for.empty()) space->base.named.names.insert(each.field);
+  }
   NS_TRY(space->common.gpus, rank_count(space->base.plan));
   space->common.loss_layers = loss_in_layers(space->base.model, space->base.training);
   space->common.last_stage_layers = space->base.plan.last_stage_layers;

@@ -4,6 +4,7 @@
 
 #include "advice.h"
 #include "host_waits.h"
+#include "ns_dist/catalog.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -128,11 +129,13 @@ std::optional<Warning> unused_choice(const NetworkSettings& network, const WorkT
 // What the GPU has no units or no kernels for: frameworks refuse it there or fall back.
 void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   const Gpu& gpu = scenario.cluster.gpu;
-  // Block scales of 32 elements came with formats of 4 bits (NVIDIA Blackwell, AMD CDNA4).
-  if (scenario.training.precision == Precision::kMxFp8 && !(gpu.tensor[DType::kFp4] > FlopsPerSecond())) {
-    found.push_back({"unsupported_format", fmt::format("the tensor cores of {} know no scales of 32 elements: "
-                                                       "training/dtype=mxfp8 is forecast at the rate of fp8",
-                                                       gpu.name)});
+  const Precision precision = scenario.training.precision;
+  if (const std::string_view reason = reason_against(gpu, precision); !reason.empty()) {
+    found.push_back(
+        {"unsupported_format",
+         fmt::format("training/dtype={} does not run on {}: {}; it is forecast at the "
+                     "rate of {}",
+                     enumerator_name(precision), gpu.name, reason, enumerator_name(product_type(precision)))});
   }
   const std::optional<LatentAttention>& mla = scenario.model.mla;
   const std::int64_t query = mla ? mla->nope_head_dim + mla->rope_head_dim : scenario.model.head_dim;
@@ -162,6 +165,47 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
                                             library == Library::kFlash3 ? "FlashAttention-3" : "cuDNN",
                                             library == Library::kFlash3 ? "Hopper" : "NVIDIA's GPUs", gpu.name)});
   }
+}
+
+// Products that TransformerEngine refuses in this format: it does not fill up their operands.
+std::optional<Warning> unaligned_products(const Scenario& scenario, const WorkTable& works) {
+  const Precision precision = scenario.training.precision;
+  if (!quantizes(precision)) return std::nullopt;
+  const Multiples multiples = multiples_of(precision);
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    const WorkItem& item = works[i];
+    const auto* op = std::get_if<Operator>(&item.work);
+    const auto* gemm = op != nullptr ? std::get_if<Gemm>(&op->kind) : nullptr;
+    if (gemm == nullptr || op->dtype != product_type(precision) || item.category != Category::kForward) continue;
+    const bool rows = gemm->m % multiples.rows != 0;
+    if (!rows && gemm->n % multiples.rows == 0 && gemm->k % multiples.columns == 0) continue;
+    const std::string what = rows ? fmt::format("{} rows (tokens of a rank)", gemm->m)
+                                  : fmt::format("a weight of {} x {}", gemm->n, gemm->k);
+    return Warning{
+        "unsupported_format",
+        fmt::format("{} multiplies {}: TransformerEngine refuses training/dtype={} where rows are no multiple "
+                    "of {} or columns none of {}",
+                    item.name, what, enumerator_name(precision), multiples.rows, multiples.columns)};
+  }
+  return std::nullopt;
+}
+
+// A graph has one shape and is launched as a whole: the host cannot read on the way how many tokens experts get.
+std::optional<Warning> partial_graphs(const Scenario& scenario, const WorkTable& works) {
+  bool reads = false;
+  for (std::size_t i = 0; i < works.size(); ++i) reads |= works[i].after_read;
+  if (!scenario.host.cuda_graphs || !reads) return std::nullopt;
+  // Of a compiler that sets it, shapes are known beforehand (XLA).
+  const auto framework = Catalog::standard().framework(scenario.framework);
+  if (framework && std::any_of(framework->set.begin(), framework->set.end(),
+                               [](const auto& each) { return each.field == "host/cuda_graphs"; })) {
+    return std::nullopt;
+  }
+  return Warning{
+      "partial_graphs",
+      "host/cuda_graphs=on is forecast as one graph of the step, which cannot be recorded: the host reads how "
+      "many tokens each expert gets. What graphs of parts save is not known; with a plan/expert_capacity above "
+      "0 nothing is read"};
 }
 
 // Layers of each position of the pipeline. The plan can be built.
@@ -315,6 +359,8 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                                                  100 * (memory.peak() / capacity))});
   }
   add_unsupported(scenario, found);
+  if (auto unaligned = unaligned_products(scenario, prediction.program.works)) found.push_back(*std::move(unaligned));
+  if (auto partial = partial_graphs(scenario, prediction.program.works)) found.push_back(*std::move(partial));
   const std::vector<std::int64_t> layers = layers_of_positions(scenario);
   add_without_effect(scenario, layers, found);
   if (auto uneven = uneven_stages(scenario, layers)) found.push_back(*std::move(uneven));

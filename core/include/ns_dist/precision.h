@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string_view>
 
 #include "ns_dist/dtype.h"
+#include "ns_dist/gpu.h"
 #include "ns_dist/names.h"
 #include "ns_dist/operator.h"
 
@@ -37,6 +39,21 @@ constexpr DType product_type(Precision precision) {
 
 constexpr Scaling scaling_of(Precision precision) {
   return precision == Precision::kFp8Block || precision == Precision::kMxFp8 ? Scaling::kBlock : Scaling::kTensor;
+}
+
+// Why GPUs like this one do not run a format for lack of units or of kernels, for a sentence; "" where they do, and
+// where nobody knows. Formats of which a data sheet has no rate (Gpu::tensor) are not asked for here.
+std::string_view reason_against(const Gpu& gpu, Precision precision);
+
+// What rows and columns of the operands of the layers' products must be multiples of (TransformerEngine,
+// pytorch/utils.py, assert_dim_for_fp8_exec; MXFP8Quantizer and NVFP4Quantizer, is_quantizable: whole blocks).
+struct Multiples {
+  std::int64_t rows = 1, columns = 1;
+};
+constexpr Multiples multiples_of(Precision precision) {
+  if (precision == Precision::kMxFp8) return {32, 32};
+  if (precision == Precision::kNvFp4) return {16, 16};
+  return quantizes(precision) ? Multiples{8, 16} : Multiples{};
 }
 
 }  // namespace ns_dist

@@ -68,7 +68,8 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 
 // FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,
 // generalized: 2 FLOPs a multiply-add, backward twice the forward if the plan has it, attention scores in full as
-// Megatron counts them). `hardware` adds recomputation. `causal` is `model` without the scores that a causal mask
+// Megatron counts them). Tokens that experts drop (ParallelPlan::expert_capacity) are not counted. `hardware` adds
+// recomputation and the rows to which experts are padded. `causal` is `model` without the scores that a causal mask
 // hides: s (s - 1) / 2 of s^2. FlashAttention counts half of all (Dao 2023, arXiv 2307.08691, s.4.1).
 struct StepFlops {
   Flops model, hardware, causal;

@@ -363,6 +363,11 @@ void mark_expert_modules(Block& block) {
 
 }  // namespace
 
+double expert_rows(const Shape& shape) {
+  return static_cast<double>(LocalExperts::copies_of_tokens(shape)) /
+         static_cast<double>(shape.sharded_tokens * shape.model->moe->top_k);
+}
+
 Block moe_block(const Shape& shape) {
   const LocalExperts size(shape);
   const std::int64_t up = shape.model->gated_mlp ? 2 * size.ffn : size.ffn;

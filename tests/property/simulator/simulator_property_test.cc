@@ -5,6 +5,7 @@
 #include "ns_dist/compute_model.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/planner.h"
+#include "ns_dist/scenario.h"
 #include "ns_dist/simulator.h"
 #include "support/simulator_fakes.h"
 
@@ -195,6 +196,42 @@ RC_GTEST_PROP(Plan, ARemedyFits, ()) {
   const Report& report = *simulation;
   RC_ASSERT(report.fits == (report.memory.peak() <= scenario.cluster.gpu.memory));
   RC_ASSERT(!report.remedy || (!report.fits && report.remedy->peak <= scenario.cluster.gpu.memory));
+}
+
+// What a remedy says can be typed, beside what was typed before, and gives the plan that it promises.
+RC_GTEST_PROP(Plan, ARemedyRuns, ()) {
+  static const Catalog catalog = Catalog::built_in();
+  ScenarioSpec spec;
+  spec.set("model", *rc::gen::element("llama3-8b", "mixtral-8x7b"));
+  spec.set("machine/gpu", *rc::gen::element("h100", "gb200"));
+  const auto tp = *rc::gen::element<std::int64_t>(1, 2), pp = *rc::gen::element<std::int64_t>(1, 2, 4);
+  const auto dp = *rc::gen::element<std::int64_t>(1, 3, 4, 9, 16, 64);
+  spec.set("plan/tp", tp).set("plan/pp", pp).set("plan/dp", dp);
+  spec.set("training/global_batch", 2 * dp).set("training/sequence", 1024);
+  if (*rc::gen::inRange(0, 3) == 0) {  // a machine of a given size, where the plan fills one
+    for (const std::int64_t node : {36, 8, 4, 3}) {
+      if (tp * pp * dp % node != 0) continue;
+      spec.set("machine/nodes", tp * pp * dp / node).set("machine/gpus_per_node", node);
+      break;
+    }
+  }
+  const Bytes memory = *rc::gen::inRange(4, 40) * GiB;
+  const auto simulated = [&] {
+    auto scenario = resolve(spec, catalog);
+    if (!scenario) RC_FAIL(to_text(scenario.error()));
+    scenario->cluster.gpu.memory = memory;
+    auto report = simulate(*scenario);
+    if (!report) RC_FAIL(to_text(report.error()));
+    return *std::move(report);
+  };
+  const Report before = simulated();
+  if (!before.remedy) return;
+  for (const Assignment& each : before.remedy->set) spec.set(each.field, std::string_view(each.text));
+  const Report after = simulated();
+  RC_ASSERT(after.fits);
+  RC_ASSERT(after.ranks == before.remedy->ranks);
+  RC_ASSERT(after.memory.peak() == before.remedy->peak);
+  RC_ASSERT(std::abs(after.step / before.remedy->step - 1) <= 1e-9);
 }
 
 RC_GTEST_PROP(Scenario, IsReadBackAsItWasWritten, ()) {

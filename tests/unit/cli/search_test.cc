@@ -201,6 +201,13 @@ TEST(SearchCommand, FilesOfAFolderAboveAreNoRanges) {
   EXPECT_THAT(read_text(folder.path() / "below/o.jsonl"), HasSubstr("step_time_s"));
 }
 
+// What the user set is said in the user's words, not as the flags that these stand for.
+TEST(SearchCommand, AdviceAgainstOverlapNoneSaysSo) {
+  const std::string out =
+      answered("search --model llama3-8b --gpus 16 --gpu h100 --global-batch 64 --overlap none").out;
+  EXPECT_THAT(out, HasSubstr("communicate while computing (you set --overlap none): --overlap-param-gather on"));
+}
+
 // What fails, how checkpoints are written, who waits for whom: the page says what was assumed.
 TEST(SearchCommand, ATrainingHasItsFailures) {
   const std::string job = "--model llama3-8b --gpus 64 --global-batch 256 --schedule 1f1b --micro-batch 1 --tokens 1T ";

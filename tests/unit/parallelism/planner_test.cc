@@ -33,6 +33,8 @@ Totals totals(const ExecutionGraph& graph) {
     if (const auto* op = std::get_if<Operator>(&item.work)) {
       if (const auto* gemm = std::get_if<Gemm>(&op->kind)) {
         sums.gemm_flops += 2.0 * static_cast<double>(gemm->batch * gemm->m) * static_cast<double>(gemm->n * gemm->k);
+      } else if (const auto* grouped = std::get_if<GroupedGemm>(&op->kind)) {
+        sums.gemm_flops += 2.0 * static_cast<double>(grouped->rows) * static_cast<double>(grouped->n * grouped->k);
       }
     } else if (const auto* collective = std::get_if<Collective>(&item.work)) {
       sums.bytes[item.name] += collective->size / B;
@@ -408,6 +410,37 @@ TEST(Planner, FlopsOfTheGraphAreTheModels) {
     const double ranks = static_cast<double>(plan.tp);
     EXPECT_NEAR(sums.gemm_flops * ranks / (step_flops(model, plan, training).hardware / FLOP), 1, 1e-9)
         << "tp " << plan.tp << " pp " << plan.pp << " " << plan.schedule << " " << plan.recompute_layers;
+  }
+}
+
+// Experts compute the rows that they have places for, padding included, whether or not the model asks for them. The
+// model's own FLOPs are those of its tokens, without the ones that a capacity below one drops.
+TEST(Planner, PaddingIsOfTheHardwareAndDroppedTokensAreOfNothing) {
+  Model model = llama(4, 512, 8, 8, 1024);
+  model.vocabulary = 51200;
+  model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 256};
+  const Training training{8, 1, 512, Precision::kBf16};
+  const auto flops = [&](double capacity, Recompute recompute) {
+    const ParallelPlan plan{
+        .dp = 4, .ep = 4, .expert_capacity = {capacity}, .recompute = recompute, .flash_attention = false};
+    const StepFlops all = step_flops(model, plan, training);
+    const double executed = 4 * totals(planned(model, plan, training)).gemm_flops;
+    EXPECT_NEAR(executed / (all.hardware / FLOP), 1, 1e-9) << capacity;
+    return all;
+  };
+  const StepFlops routed = flops(0, Recompute::kNone);
+  // 128 rows of each expert and rank. Three matrices of 512 x 256, forward and backward, in 4 layers.
+  const double experts = 3.0 * 4 * 8 * 512 * 2 * 2 * 3 * 512 * 256;
+  for (const double capacity : {0.25, 0.5, 1.0, 1.5, 2.0}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      const StepFlops all = flops(capacity, recompute);
+      const double kept = std::min(1.0, capacity);
+      EXPECT_NEAR((routed.model - all.model) / FLOP, (1 - kept) * experts, 1e-6 * experts) << capacity;
+      EXPECT_NEAR((all.model - all.causal) / (routed.model - routed.causal), 1, 1e-9) << capacity;
+      if (recompute == Recompute::kNone) {
+        EXPECT_NEAR((all.hardware - all.model) / FLOP, (capacity - kept) * experts, 1e-6 * experts) << capacity;
+      }
+    }
   }
 }
 

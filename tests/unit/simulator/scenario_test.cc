@@ -439,6 +439,28 @@ TEST(Resolve, ARemedySaysWhatWasNamedOtherwise) {
   expect_that_the_remedy_fits(std::move(spec));
 }
 
+// More GPUs may lie otherwise in their nodes: 128 ranks in two racks of 64, not of 72.
+TEST(Resolve, ARemedyOnRacksFillsThem) {
+  ScenarioSpec spec;
+  spec.set("model", "deepseek-v3").set("machine/gpu", "gb200").set("plan/pp", 8).set("plan/dp", 8).set("plan/ep", 8);
+  spec.set("training/global_batch", 256);
+  expect_that_the_remedy_fits(std::move(spec));
+}
+
+// The GPUs that a report's plan leaves idle are no part of nodes whose size is given anew.
+TEST(Resolve, NodesOfAReportCanBeGivenAnotherSize) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "gb200").set("plan/tp", 8).set("plan/dp", 16);
+  const Scenario base = resolved(spec);
+  EXPECT_EQ(base.cluster.spare_per_node(), 8);
+  ScenarioSpec more;
+  more.set("plan/dp", 8).set("machine/gpus_per_node", 64);
+  const auto changed = resolve(more, Catalog::built_in(), &base);
+  ASSERT_TRUE(changed) << to_text(changed.error());
+  EXPECT_EQ(changed->cluster.gpus_per_node(), 64);
+  EXPECT_EQ(changed->cluster.spare_per_node(), 0);
+}
+
 // Another plan may leave other GPUs of a node idle: advice is about the machine that there is, and says so.
 TEST(Resolve, AdviceKeepsTheMachine) {
   ScenarioSpec spec;

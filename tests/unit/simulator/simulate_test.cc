@@ -369,8 +369,11 @@ TEST(Simulate, AdviceSaysWhatOfItTheUserSetOtherwise) {
       AllOf(HasSubstr(" (you set plan/overlap_grad_reduce=off): "),
             HasSubstr("--overlap-grad-reduce on --overlap-param-gather on"), ::testing::Not(HasSubstr("--overlap g"))));
   EXPECT_THAT(advised({std::string("plan/overlap"), "plan/overlap_grad_reduce", "plan/overlap_param_gather"}),
-              AllOf(HasSubstr(" (you set plan/overlap without grad-reduce,param-gather): "),
+              AllOf(HasSubstr(" (you set plan/overlap=none): "),
                     HasSubstr("--overlap-grad-reduce on --overlap-param-gather on")));
+  scenario.plan.overlap_tp = true;
+  EXPECT_THAT(advised({std::string("plan/overlap"), "plan/overlap_grad_reduce", "plan/overlap_param_gather"}),
+              HasSubstr(" (you set plan/overlap without grad-reduce,param-gather): "));
 }
 
 // DeepSeek-V3 predicts a second token: behind its last layer are one more layer and twice the logits. Of 61 layers the
@@ -820,6 +823,68 @@ TEST(Simulate, TheIntervalHoldsHostsThatOthersHave) {
               near);
   EXPECT_NEAR(count * ((waits.forecast.latency - waits.forecast.low) / units::us), step - step_with(scenario, 1 / 1.5),
               near);
+}
+
+// TransformerEngine neither runs mxfp8 on Hopper nor fills up operands whose rows are no whole blocks.
+TEST(Simulate, WarnsOfFormatsThatDoNotRun) {
+  const auto messages = [](const char* gpu, const char* dtype, std::int64_t sequence) {
+    ScenarioSpec spec;
+    spec.set("model", "gpt3-1.3b").set("machine/gpu", gpu).set("training/dtype", dtype);
+    spec.set("training/sequence", sequence).set("training/global_batch", 1);
+    const auto report = simulate(*resolve(spec, Catalog::built_in()));
+    std::string all;
+    for (const Warning& warning : report->warnings) {
+      if (warning.code == "unsupported_format") all += warning.message + "\n";
+    }
+    return all;
+  };
+  using ::testing::HasSubstr;
+  using ::testing::IsEmpty;
+  EXPECT_THAT(messages("h100", "mxfp8", 2048), HasSubstr("training/dtype=mxfp8 does not run on NVIDIA H100"));
+  EXPECT_THAT(messages("rtx-pro-6000", "mxfp8", 2048), HasSubstr("and refuses 12.0"));
+  EXPECT_THAT(messages("mi355x", "nvfp4", 2048), HasSubstr("it is forecast at the rate of fp4"));
+  EXPECT_THAT(messages("b200", "mxfp8", 2048), IsEmpty());
+  EXPECT_THAT(messages("b200", "mxfp8", 1992), HasSubstr("1992 rows (tokens of a rank)"));  // 62 blocks and 8 rows
+  EXPECT_THAT(messages("b200", "nvfp4", 1992), HasSubstr("no multiple of 16"));
+  EXPECT_THAT(messages("b200", "fp8-block", 1992), IsEmpty());
+  EXPECT_THAT(messages("b200", "fp8-block", 1990), HasSubstr("no multiple of 8 or columns none of 16"));
+  EXPECT_THAT(messages("b200", "fp8", 1990), HasSubstr("no multiple of 8"));
+  EXPECT_THAT(messages("b200", "bf16", 1990), IsEmpty());
+}
+
+// A graph of the whole step cannot be recorded where the host reads how many tokens experts get. Padded experts have
+// known sizes, and so have those of a compiler that records graphs by itself.
+TEST(Simulate, GraphsOfExpertsNeedKnownSizes) {
+  const auto warned = [](const char* framework, double capacity, bool graphs) {
+    ScenarioSpec spec;
+    spec.set("model", "qwen3-30b-a3b").set("framework", framework).set("plan/dp", 8).set("plan/ep", 8);
+    spec.set("training/global_batch", 8).set("training/sequence", 1024);
+    spec.set("plan/expert_capacity", std::string_view(std::to_string(capacity))).set("host/cuda_graphs", graphs);
+    const auto report = simulate(*resolve(spec, Catalog::built_in()));
+    return std::any_of(report->warnings.begin(), report->warnings.end(),
+                       [](const Warning& each) { return each.code == "partial_graphs"; });
+  };
+  EXPECT_TRUE(warned("megatron-core", 0, true));
+  EXPECT_FALSE(warned("megatron-core", 0, false));
+  EXPECT_FALSE(warned("megatron-core", 1, true));
+  EXPECT_FALSE(warned("jax", 0, true));
+}
+
+// Advice proposes graphs for padded experts, not where sizes are read.
+TEST(Simulate, AdvisesGraphsOfPaddedExperts) {
+  const auto advised = [](double capacity) {
+    ScenarioSpec spec;
+    spec.set("model", "qwen3-30b-a3b").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", 8);
+    spec.set("training/sequence", 512).set("host/launch_cost", "200 us");
+    spec.set("plan/expert_capacity", std::string_view(std::to_string(capacity)));
+    const auto report = simulate(*resolve(spec, Catalog::built_in()));
+    return std::any_of(report->improvements.begin(), report->improvements.end(), [](const Improvement& each) {
+      return std::any_of(each.set.begin(), each.set.end(),
+                         [](const Assignment& set) { return set.field == "host/cuda_graphs"; });
+    });
+  };
+  EXPECT_FALSE(advised(0));
+  EXPECT_TRUE(advised(1));
 }
 
 TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
