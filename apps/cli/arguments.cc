@@ -128,7 +128,7 @@ Error refused(std::string what, const CLI::App& app) {
     return usage(fmt::format("\"{}\" cannot be read", what.substr(at + 3)), flag, alone ? kAlone : "a number");
   }
   if (const std::size_t twice = what.find("At Most 1 required"); twice != std::string::npos) {
-    what = what.substr(0, twice) + "given more than once";
+    return usage("it is given more than once", what.substr(0, what.find(':')), "one value: keep one of them");
   }
   return usage(std::move(what), app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name()));
 }

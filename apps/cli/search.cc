@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -365,19 +366,35 @@ Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
                {}});
 }
 
+// The fewest GPUs that are whole nodes and whole replicas of the least degrees that the user gives.
+std::int64_t unit_of(const SearchRequest& request, const Cluster& cluster) {
+  std::int64_t replica = 1;
+  const auto add = [&replica](std::string_view field, std::span<const std::string> texts) {
+    if (field != "plan/tp" && field != "plan/cp" && field != "plan/pp" && field != "plan/dp") return;
+    std::int64_t least = kMostSearched;
+    for (const std::string& text : texts) {
+      if (const auto value = read_whole_number(text, 1, kMostSearched)) least = std::min(least, *value);
+    }
+    replica = std::min(replica * least, kMostSearched);
+  };
+  for (const Assignment& each : request.fixed.assignments) add(each.field, {&each.text, 1});
+  for (const FieldValues& each : request.listed) add(each.field, each.values);
+  return std::lcm(cluster.gpus_per_node(), replica);
+}
+
 // Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.
 Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog) {
   SearchRequest smallest = request;
   NS_TRY(const Cluster cluster, cluster_of(request, catalog));
-  const std::int64_t node = cluster.gpus_per_node();
-  smallest.gpus = node;
+  const std::int64_t unit = unit_of(request, cluster);
+  smallest.gpus = unit;
   NS_TRY(const SearchSpace space, SearchSpace::make(std::move(smallest), catalog));
   const Scenario& base = space.base();
   const double tokens = static_cast<double>(base.training.global_batch) * static_cast<double>(base.training.sequence);
   const Flops each = 1 / tokens * step_flops(base.model, base.plan, base.training).model;
   const FlopsPerSecond peak = base.cluster.gpu.matrix_peak(product_type(base.training.precision));
   const double least = peak > FlopsPerSecond() ? *goals.tokens * each / (peak * *goals.deadline) : 1;
-  std::int64_t gpus = node;
+  std::int64_t gpus = unit;
   while (static_cast<double>(gpus) < least && gpus < kMostSearched) gpus *= 2;
   return gpus;
 }
@@ -444,7 +461,7 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
                                   Searcher& searcher) {
   NS_TRY(const Cluster cluster, cluster_of(request, catalog));
   NS_TRY(const std::int64_t smallest, first_size(request, goals, catalog));
-  const std::int64_t node = cluster.gpus_per_node();
+  const std::int64_t unit = unit_of(request, cluster);
   const std::size_t first = searcher.cases().size();
   std::optional<Seconds> least;
   int in_vain = 0;
@@ -466,7 +483,7 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
   }
   if (!found) {
     const bool down = !least;
-    for (gpus = smallest / 2; down && gpus >= node && in_vain == 0 && !searcher.interrupted(); gpus /= 2) {
+    for (gpus = smallest / 2; down && gpus >= unit && in_vain == 0 && !searcher.interrupted(); gpus /= 2) {
       NS_TRY(found, in_time(gpus));
     }
     searcher.keep_answers_from(first);
@@ -474,7 +491,7 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
     return {};
   }
   for (const std::int64_t step : {gpus / 4, gpus / 8}) {
-    if (step % node != 0 || searcher.interrupted()) continue;
+    if (step % unit != 0 || searcher.interrupted()) continue;
     NS_TRY(const bool fewer, in_time(gpus - step));
     if (fewer) gpus -= step;
   }
@@ -487,7 +504,7 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
 Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
   NS_TRY(const Cluster cluster, cluster_of(request, catalog));
-  const std::int64_t node = cluster.gpus_per_node();
+  const std::int64_t unit = unit_of(request, cluster);
   const std::size_t first = searcher.cases().size();
   const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
     SearchRequest sized = request;
@@ -498,7 +515,7 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
   std::int64_t within = 0;
   bool passed = false;
   std::optional<double> before;
-  for (std::int64_t gpus = node; gpus <= kMostSearched && !passed && !searcher.interrupted(); gpus *= 2) {
+  for (std::int64_t gpus = unit; gpus <= kMostSearched && !passed && !searcher.interrupted(); gpus *= 2) {
     NS_TRY(const std::optional<double> cost, cost_at(gpus));
     const bool buys = cost && *cost <= *goals.budget;
     if (buys) within = gpus;
@@ -508,7 +525,7 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
   if (within == 0 || !passed) return {};
   const std::int64_t half = within / 2;
   for (const std::int64_t step : {half, half / 2}) {
-    if (step < node || searcher.interrupted()) continue;
+    if (step < unit || searcher.interrupted()) continue;
     NS_TRY(const std::optional<double> cost, cost_at(within + step));
     if (cost && *cost <= *goals.budget) within += step;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "ns_dist/pipeline_layout.h"
 
@@ -96,23 +97,29 @@ tl::unexpected<Error> too_many_positions(const Model& model, const ParallelPlan&
 // The plan's own layout.
 Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan& plan, std::int64_t positions) {
   constexpr const char* kField = "plan/pipeline_layout";
-  for (const auto& [set, field] : {std::pair(plan.first_stage_layers > 0, "plan/first_stage_layers"),
-                                   std::pair(plan.last_stage_layers > 0, "plan/last_stage_layers"),
-                                   std::pair(plan.account_embedding, "plan/account_embedding"),
-                                   std::pair(plan.account_loss, "plan/account_loss")}) {
+  for (const auto& [set, field, none] : {std::tuple(plan.first_stage_layers > 0, "plan/first_stage_layers", "0"),
+                                         std::tuple(plan.last_stage_layers > 0, "plan/last_stage_layers", "0"),
+                                         std::tuple(plan.account_embedding, "plan/account_embedding", "off"),
+                                         std::tuple(plan.account_loss, "plan/account_loss", "off")}) {
     if (set) {
       return infeasible(fmt::format("plan/pipeline_layout divides the layers, and {} does", field), kField,
-                        "one of the two", fmt::format("leave {} out", field));
+                        "one of the two", fmt::format("write {}={}, or {}=even", field, none, kField));
     }
   }
   NS_TRY(const std::vector<PositionParts> parts, read_pipeline_layout(plan.pipeline_layout.text));
   const auto written = static_cast<std::int64_t>(parts.size());
   if (written != positions) {
-    std::string hint = written % plan.pp == 0 && positions == plan.pp * plan.vpp
-                           ? fmt::format("write plan/vpp={}", written / plan.pp)
-                           : fmt::format("write {} \"|\"", positions - 1);
-    return infeasible(fmt::format("a layout of {} model chunks, and the pipeline has {}", written, positions), kField,
-                      fmt::format("{} model chunks", positions), std::move(hint));
+    const std::int64_t chunks = written / plan.pp;
+    const PipelineSchedule& schedule = traits_of(plan);
+    const bool whole = written % plan.pp == 0 && positions == plan.pp * plan.vpp;
+    std::string hint = fmt::format("write {} \"|\"", positions - 1);
+    if (whole && schedule.most_chunks != 0 && chunks > schedule.most_chunks) hint += ", or plan/schedule=interleaved";
+    if (whole && (schedule.most_chunks == 0 || chunks <= schedule.most_chunks)) {
+      hint = fmt::format("write plan/vpp={}, or {} \"|\"", chunks, positions - 1);
+    }
+    return infeasible(fmt::format("a layout of {} model chunk{}, and the pipeline has {}", written,
+                                  written == 1 ? "" : "s", positions),
+                      kField, fmt::format("{} model chunks", positions), std::move(hint));
   }
   std::vector<LayerRange> ranges;
   ranges.reserve(parts.size());

@@ -37,7 +37,7 @@ class Reader {
     std::string letters;
     while (at_ < text_.size() && text_[at_] != ')') {
       const char next = text_[at_++];
-      if (next == ',') continue;  // Megatron-Core lets these divide what they like
+      if (next == ',' || next == ' ') continue;  // commas divide what they like (Megatron-Core)
       std::string one(1, next);
       if (next == '(') {
         if (depth == kDeepest) return wrong("parentheses within parentheses, too deep", "write fewer");
@@ -61,7 +61,10 @@ class Reader {
     std::size_t times = 0;
     const char* const first = text_.data() + at_ + 1;
     const auto [end, error] = std::from_chars(first, text_.data() + text_.size(), times);
-    if (error != std::errc() || times > kMostLetters) {
+    if (error == std::errc::result_out_of_range || times > kMostLetters) {
+      return wrong("more than a million parts", "repeat less");
+    }
+    if (error != std::errc()) {
       return wrong("no number of repetitions behind a \"*\"", "write, for example, t*3");
     }
     at_ = static_cast<std::size_t>(end - text_.data());

@@ -347,7 +347,11 @@ bool chunks_of_layout(ParallelPlan& plan, bool schedule_is_given) {
            traits.seats({plan.pp, 1, chunks})[0].size() == positions->size();
   };
   if (!schedule_is_given && fit(plan.vpp)) return false;
-  plan.vpp = schedule_is_given && fit(traits.least_chunks) ? traits.least_chunks : all / plan.pp;
+  const std::int64_t chunks = all / plan.pp;
+  if (schedule_is_given && (fit(traits.least_chunks) || (traits.most_chunks != 0 && chunks > traits.most_chunks))) {
+    return false;  // the schedule's own
+  }
+  plan.vpp = chunks;
   return true;
 }
 

@@ -289,11 +289,13 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.account_embedding);
   visit({.name = "plan/account_loss", .help = "the loss counts as a layer of its stage", .in_reports = kUnlessDefault},
         plan.account_loss);
-  visit({.name = "plan/pipeline_layout",
-         .help = "parts of each model chunk in Megatron-Core's notation, as in \"Et*3|(tt|)*29m|L\"",
-         .values = "even|TEXT",
-         .in_reports = kUnlessDefault},
-        plan.pipeline_layout);
+  visit(
+      {.name = "plan/pipeline_layout",
+       .help = "what each model chunk holds, as Megatron-Core writes it: E embedding, t a layer, m a layer of --mtp, L "
+               "loss, as in \"Et*3|(tt|)*29m|L\"",
+       .values = "even|TEXT",
+       .in_reports = kUnlessDefault},
+      plan.pipeline_layout);
   visit({.name = "plan/order",
          .help = "order of the ranks, innermost dimension first; ep stands beside dp",
          .values = "DIMS",

@@ -78,7 +78,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--micro-batch 0 --global-batch -1", 2, "--micro-batch: 0 is out of range"},
       {"--micro-batch 0 --global-batch -1", 2, "--global-batch: -1 is out of range"},
       {"--tp", 2, "--tp"},
-      {"--tp 8 --tp 4", 2, "--tp: given more than once"},
+      {"--tp 8 --tp 4", 2, "--tp: it is given more than once; expected one value"},
       {"--tp 1000000000 --pp 1000000000", 1, "more than 10000000 ranks"},
       {"--seq 1000000000", 1, "--seq"},
       {"--global-batch 1000000000", 1, "--global-batch"},

@@ -109,13 +109,15 @@ TEST(LayerDivision, ALayoutSaysWhatEachPositionHolds) {
   EXPECT_THAT(counts(5, plan, around(plan)), ElementsAre(1, 2, 2, 0));
   EXPECT_THAT(mistake(6, plan, around(plan)), HasSubstr("a layout of 5 layers"));
   plan.vpp = 1;
+  EXPECT_THAT(mistake(5, plan, around(plan)), HasSubstr("write 1 \"|\", or plan/schedule=interleaved"));
+  plan.schedule = "interleaved";
   EXPECT_THAT(mistake(5, plan, around(plan)), HasSubstr("plan/vpp=2"));
   plan.pp = 3;
   EXPECT_THAT(mistake(5, plan, around(plan)), HasSubstr("write 2 \"|\""));
   plan = with_stages(2, 2);
   plan.pipeline_layout = {"Et|(tt|)*2L"};
   plan.account_loss = true;
-  EXPECT_THAT(mistake(5, plan, around(plan)), HasSubstr("leave plan/account_loss out"));
+  EXPECT_THAT(mistake(5, plan, around(plan)), HasSubstr("write plan/account_loss=off, or plan/pipeline_layout=even"));
 }
 
 TEST(LayerDivision, EveryPartNeedsALayer) {

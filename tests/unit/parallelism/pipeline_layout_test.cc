@@ -31,7 +31,9 @@ TEST(PipelineLayout, MegatronsNotationIsRead) {
   EXPECT_EQ(parts[31], (PositionParts{0, 0}));
 }
 
-TEST(PipelineLayout, CommasDivideNothing) { EXPECT_EQ(positions("E,tt|,(t|)*2,L"), positions("Ett|t|t|L")); }
+TEST(PipelineLayout, CommasAndSpacesDivideNothing) {
+  EXPECT_EQ(positions("E,tt | ,(t|)*2 ,L"), positions("Ett|t|t|L"));
+}
 
 TEST(PipelineLayout, ParenthesesNest) { EXPECT_EQ(positions("E((t|)*2tt|)*2L"), positions("Et|t|tt|t|t|tt|L")); }
 
@@ -53,7 +55,8 @@ TEST(PipelineLayout, MistakesAreNamed) {
   EXPECT_THAT(mistake("Em|t|L"), HasSubstr("before the first m"));
   EXPECT_THAT(mistake("Et|m|mL"), HasSubstr("into one position"));
   EXPECT_THAT(mistake("E((((t*1000)*1000)*1000)*1000)L"), HasSubstr("million"));
-  EXPECT_THAT(mistake("Et*99999999999999999999L"), HasSubstr("t*3"));
+  EXPECT_THAT(mistake("Et*99999999999999999999L"), HasSubstr("million"));
+  EXPECT_THAT(mistake("Et*2000000L"), HasSubstr("million"));
   EXPECT_THAT(mistake("E" + std::string(100, '(') + "L"), HasSubstr("too deep"));
 }
 
