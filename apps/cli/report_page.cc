@@ -163,9 +163,10 @@ std::string improvements_section(const Report& report) {
   std::string text;
   for (const Improvement& improvement : report.improvements) {
     const std::string flags = to_flags(improvement.set, report.scenario);
-    text += fmt::format("<li><b>-{}</b>{} {}{}</li>\n", duration_text(improvement.saves),
+    text += fmt::format("<li><b>-{}</b>{} {}{}{}</li>\n", duration_text(improvement.saves),
                         improvement.at_most ? " at most," : "", html(with_flags(improvement.change)),
-                        flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)));
+                        flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)),
+                        improvement.fits ? "" : " (does not fit)");
   }
   if (text.empty()) return "";
   return section("What would help most",

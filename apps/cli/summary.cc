@@ -143,7 +143,8 @@ void what_would_help(Page& page, const Report& report) {
     const Improvement& improvement = report.improvements[i];
     const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
-    page.line("  {:>11}{} {}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what);
+    page.line("  {:>11}{} {}{}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what,
+              improvement.fits ? "" : " (does not fit)");
   }
 }
 

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "ns_dist/chakra_io.h"
@@ -34,6 +36,29 @@ int locked(const std::filesystem::path& folder) {
   return -1;
 }
 
+// While it lives, no other export opens a folder of `parent`: two that begin at the same time would each take what the
+// other one has made for what is left of an export that was killed. An export into `parent` itself has the lock as long
+// as it writes, so that this one is given up after half a second.
+class Opening {
+ public:
+  Opening() = default;
+  void begin(const std::filesystem::path& parent) {
+    lock_ = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    constexpr int kTries = 100;
+    for (int i = 0; lock_ >= 0 && i < kTries && ::flock(lock_, LOCK_EX | LOCK_NB) != 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  Opening(const Opening&) = delete;
+  Opening& operator=(const Opening&) = delete;
+  ~Opening() {
+    if (lock_ >= 0) ::close(lock_);
+  }
+
+ private:
+  int lock_ = -1;
+};
+
 Error in_use(const std::filesystem::path& directory) {
   return {ErrorCode::kInvalidInput,
           "another export writes into it",
@@ -53,10 +78,14 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
   out.directory_ = std::filesystem::absolute(directory, failed).lexically_normal();
   if (failed || directory.empty()) return fail(cannot_write(directory));
   if (!out.directory_.has_filename()) out.directory_ = out.directory_.parent_path();
-  out.inside_ = std::filesystem::exists(out.directory_, failed);
   std::filesystem::path staging;
-  if (!out.inside_) {
+  Opening opening;
+  if (!std::filesystem::exists(out.directory_, failed)) {
     std::filesystem::create_directories(out.directory_.parent_path(), failed);
+    opening.begin(out.directory_.parent_path());
+  }
+  out.inside_ = std::filesystem::exists(out.directory_, failed);
+  if (!out.inside_) {
     staging = out.directory_.parent_path() / fmt::format("{}-{}", kStaging, out.directory_.filename().string());
     if (std::filesystem::exists(std::filesystem::symlink_status(staging, failed))) {  // of an export that was killed
       out.lock_ = locked(staging);

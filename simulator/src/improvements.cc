@@ -357,6 +357,9 @@ class Adviser {
     const auto step = step_time(choice.scenario, session_);
     if (!step) return std::nullopt;
     choice.improvement.saves = prediction_.step - *step;
+    const Scenario& changed = choice.scenario;
+    const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
+    choice.improvement.fits = memory && memory->peak() <= changed.cluster.gpu.memory;
     complete(choice.improvement.set, scenario_, choice.scenario.plan);
     choice.improvement.change += against_the_user(choice.improvement.set, scenario_);
     const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);

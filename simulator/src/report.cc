@@ -141,7 +141,8 @@ std::string to_json(const Report& report) {
     improvements.push_back({{"change", improvement.change},
                             {"flags", to_flags(improvement.set, report.scenario)},
                             {"saves_s", improvement.saves / units::s},
-                            {"at_most", improvement.at_most}});
+                            {"at_most", improvement.at_most},
+                            {"fits", improvement.fits}});
   }
   ordered_json additions = ordered_json::array();
   for (const Addition& addition : report.additions) {

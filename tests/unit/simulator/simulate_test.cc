@@ -322,6 +322,28 @@ TEST(Simulate, FindsTheChangeThatHelps) {
   EXPECT_EQ(report.improvements[0].set, (std::vector<Assignment>{{"training/micro_batch", "2"}}));
   EXPECT_NEAR(report.improvements[0].saves / report.step, 0.5, 1e-9);
   EXPECT_FALSE(report.improvements[0].at_most);
+  EXPECT_TRUE(report.improvements[0].fits);
+}
+
+// A change may make a plan faster that does not fit, and it does not fit then either.
+TEST(Simulate, SaysOfAChangeWhetherItFits) {
+  Scenario scenario = small_scenario();
+  scenario.plan.cp = 2;
+  const FakeNetwork network([](const Collective& collective) { return collective.size / (10 * units::GB / units::s); });
+  const auto advised = [&] { return simulated(scenario, equal_layers(scenario.model), network); };
+  const Report roomy = advised();
+  ASSERT_FALSE(roomy.improvements.empty());
+  for (const Improvement& each : roomy.improvements) EXPECT_TRUE(each.fits) << each.change;
+  scenario.cluster.gpu.memory = 0.1 * roomy.memory.peak();
+  const Report tight = advised();
+  EXPECT_FALSE(tight.fits);
+  bool changes = false;
+  for (const Improvement& each : tight.improvements) {
+    if (each.set.empty()) continue;
+    changes = true;
+    EXPECT_FALSE(each.fits) << each.change;
+  }
+  EXPECT_TRUE(changes);
 }
 
 // Context-parallel ranks hold the same weights: gradients are reduced and weights gathered among them, which may run
