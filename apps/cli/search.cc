@@ -370,7 +370,7 @@ Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
 std::int64_t unit_of(const SearchRequest& request, const Cluster& cluster) {
   std::int64_t replica = 1;
   const auto add = [&replica](std::string_view field, std::span<const std::string> texts) {
-    if (field != "plan/tp" && field != "plan/cp" && field != "plan/pp" && field != "plan/dp") return;
+    if (!is_degree(field)) return;
     std::int64_t least = kMostSearched;
     for (const std::string& text : texts) {
       if (const auto value = read_whole_number(text, 1, kMostSearched)) least = std::min(least, *value);

@@ -18,10 +18,7 @@ void read(JsonReader& reader, const Field& field, std::string& value) {
 void read(JsonReader& reader, const Field& field, ZeroStage& value) {  // a number in these files
   value = static_cast<ZeroStage>(reader.integer(field.key(), 0, 3, Presence::kOptional));
 }
-// A text of its own form.
-template <class Text>
-requires std::is_same_v<Text, Recomputation> || std::is_same_v<Text, PipelineLayout>
-void read(JsonReader& reader, const Field& field, Text& value) {
+void read(JsonReader& reader, const Field& field, HasOwnText auto& value) {
   const std::string text = reader.text(field.key(), Presence::kOptional);
   if (const auto done = read_field(field, text, value); !done) {
     reader.note(field.key(), done.error().message, done.error().expected, done.error().hint);

@@ -208,25 +208,18 @@ class NetworkModel final : public NetworkCost {
 
   Estimate estimate(const Call& call, const network::Allowed& allowed) const {
     Estimate best;
-    std::array<std::pair<double, double>, network::kTransports.size()> candidates{};  // time and spread
+    std::array<network::Candidate, network::kTransports.size()> candidates;
+    std::size_t count = 0;
     for (const network::Transport transport : network::kTransports) {
       const Choice choice = network::choose(call, allowed, transport);
       if (!choice.algorithm) continue;
       const Corrected* corrected = calibration_.find(call, transport);
       const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
       const double spread = corrected ? corrected_spread(*corrected, choice, call) : choice.spread;
-      candidates[static_cast<std::size_t>(transport)] = {time, spread};
+      candidates[count++] = {time, spread};
       if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, spread};
     }
-    best.spread = 0;
-    double weights = 0;
-    for (const auto& [time, spread] : candidates) {
-      if (time == 0) continue;
-      const double weight = network::candidate_weight(time, best.time);
-      best.spread += weight * spread;
-      weights += weight;
-    }
-    if (weights > 0) best.spread /= weights;
+    best.spread = network::mean_spread(std::span(candidates).first(count));
     return best;
   }
 

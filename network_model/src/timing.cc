@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 namespace ns_dist::network {
 
@@ -13,34 +14,36 @@ bool is_allowed(const Call& call, const Allowed& allowed, std::size_t algorithm,
          (!allowed.protocol || *allowed.protocol == protocol) && algorithms()[algorithm].applies(call, protocol);
 }
 
-double candidate_weight(double seconds, double least) {
-  return seconds < 2 * least ? 1 - std::log2(seconds / least) : 0;
+double mean_spread(std::span<const Candidate> candidates) {
+  double least = std::numeric_limits<double>::infinity(), sum = 0, weights = 0;
+  for (const Candidate& each : candidates) least = std::min(least, each.time);
+  for (const Candidate& each : candidates) {
+    if (each.time >= 2 * least) continue;
+    const double weight = 1 - std::log2(each.time / least);
+    sum += weight * each.spread;
+    weights += weight;
+  }
+  return weights > 0 ? sum / weights : 0;
 }
 
 Choice choose(const Call& call, const Allowed& allowed, Transport transport) {
   const std::span<const Algorithm> table = algorithms();
   Choice best;
-  std::array<Cost, kAlgorithmCount * kProtocolCount> candidates;
+  // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
+  constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
+  std::array<Candidate, kAlgorithmCount * kProtocolCount> candidates;
   std::size_t count = 0;
   for (std::size_t i = 0; i < table.size(); ++i) {
     if (table[i].transport != transport) continue;
     for (const Protocol protocol : kProtocols) {
       if (!is_allowed(call, allowed, i, protocol)) continue;
       const Cost cost = table[i].cost(call, protocol);
-      candidates[count++] = cost;
+      const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
+      candidates[count++] = {cost.time(), spread / cost.time()};
       if (!best.algorithm || cost.time() < best.cost.time()) best = {&table[i], protocol, cost};
     }
   }
-  // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
-  constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
-  double weights = 0;
-  for (const Cost& cost : std::span(candidates).first(count)) {
-    const double weight = candidate_weight(cost.time(), best.cost.time());
-    if (weight == 0) continue;
-    best.spread += weight * (kLatencySpread * cost.latency + kTransferSpread * cost.transfer) / cost.time();
-    weights += weight;
-  }
-  if (weights > 0) best.spread /= weights;
+  best.spread = mean_spread(std::span(candidates).first(count));
   return best;
 }
 

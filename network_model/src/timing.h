@@ -11,14 +11,15 @@ struct Choice {
   const Algorithm* algorithm = nullptr;
   Protocol protocol = Protocol::kSimple;
   Cost cost;
-  // Half of the 90 % interval of NCCL's constants over `cost.time()`: the mean of all candidates by candidate_weight,
-  // so that it does not jump where the choice changes.
-  double spread = 0;
+  double spread = 0;  // half of the 90 % interval of NCCL's constants over `cost.time()`: mean_spread of all candidates
 };
 
-// How much a candidate of `seconds` counts in an interval beside the fastest one of `least`: 1 if both are equally
-// long, because then either may be what runs, 0 from twice as long.
-double candidate_weight(double seconds, double least);
+struct Candidate {
+  double time = 0, spread = 0;  // seconds, and half of the interval
+};
+// The mean of the spreads, so that an interval does not jump where the choice changes. The fastest candidate counts
+// fully, one that takes as long as it does, too, because either may be what runs, and one that takes twice as long not.
+double mean_spread(std::span<const Candidate> candidates);
 
 // Limits the choice to one algorithm (an index into algorithms()) or protocol.
 struct Allowed {

@@ -17,11 +17,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.training.global_batch = 1;
   if (plan.passes == Passes::kGradients) key.plan.passes = kDefault.passes;
   key.plan.vpp = kDefault.vpp;
-  key.plan.first_stage_layers = kDefault.first_stage_layers;
-  key.plan.last_stage_layers = kDefault.last_stage_layers;
-  key.plan.account_embedding = kDefault.account_embedding;
-  key.plan.account_loss = kDefault.account_loss;
-  key.plan.pipeline_layout = kDefault.pipeline_layout;
+  divide_evenly(key.plan);
   // Of ZeRO, only whether gradients are accumulated in the products.
   const bool shared = shards_gradients(plan) && has_replicas(plan);
   if (shared || !shards_gradients(plan)) {  // shards in fp32 need no replicas

@@ -226,9 +226,7 @@ OnOneStage on_one_stage(const ParallelPlan& plan) {
   one.schedule = kDefault.schedule;
   one.zero = shards_gradients(plan) ? ZeroStage::kGradients : ZeroStage::kNone;
   one.shard = 0;
-  one.first_stage_layers = one.last_stage_layers = 0;
-  one.account_embedding = one.account_loss = false;
-  one.pipeline_layout = kDefault.pipeline_layout;
+  divide_evenly(one);
   one.delayed_scaling = one.overlap_grad_reduce = one.overlap_param_gather = false;
   const Mesh mesh = mesh_of(plan), mesh_of_one = mesh_of(one);
   on.collectives = tensor_group(plan, mesh, 0) == tensor_group(one, mesh_of_one, 0) &&

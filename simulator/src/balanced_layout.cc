@@ -159,8 +159,7 @@ std::vector<std::string> balanced_layouts(const Scenario& scenario, const Sessio
   const ParallelPlan& plan = scenario.plan;
   if (plan.pp == 1) return {};
   const auto schedule = pipeline_schedule(plan.schedule);
-  if (!schedule || plan.vpp < (*schedule)->least_chunks) return {};
-  if ((*schedule)->most_chunks > 0 && plan.vpp > (*schedule)->most_chunks) return {};
+  if (!schedule || !(*schedule)->has_chunks(plan.vpp)) return {};
   constexpr std::int64_t kMostPositions = 1024;  // nobody writes more by hand
   if (plan.pp * plan.vpp > kMostPositions) return {};
   const Seats seats = (*schedule)->seats({plan.pp, 1, plan.vpp});

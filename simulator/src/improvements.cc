@@ -27,7 +27,7 @@ struct Candidate {
   ParallelPlan plan;
   Training training;
   Host host = {};
-  bool elaborate = false;  // proposed where it saves more than a simpler one by what is worthwhile
+  bool elaborate = false;  // proposed where it saves more than the simpler ones before it by what is worthwhile
 };
 
 // Another plan, of which a user changes all that is different.
@@ -127,29 +127,28 @@ std::vector<Candidate> divisions(const Scenario& from, const Session& session) {
   std::vector<Candidate> found;
   const ParallelPlan& plan = from.plan;
   if (plan.pp == 1) return found;
+  if (const auto last = last_stage(from.model, plan); last && plan.pipeline_layout.is_even()) {
+    constexpr std::int64_t kMostFewer = 6;
+    for (std::int64_t fewer = 1; fewer <= kMostFewer && last->layers - fewer >= last->chunks; ++fewer) {
+      ParallelPlan changed = plan;
+      changed.last_stage_layers = last->layers - fewer;
+      changed.account_loss = false;
+      found.push_back(with_plan(from, "give the stage of the loss fewer layers", changed));
+    }
+    if (plan.first_stage_layers == 0 && plan.last_stage_layers == 0) {
+      ParallelPlan changed = plan;
+      changed.account_embedding = changed.account_loss = true;
+      if (changed != plan) found.push_back(with_plan(from, "count the embedding and the loss as layers", changed));
+    }
+  }
+  // Behind the simpler ones, against which they are judged.
   for (std::string& layout : balanced_layouts(from, session)) {
     if (layout == plan.pipeline_layout.text) continue;
     ParallelPlan changed = plan;
+    divide_evenly(changed);
     changed.pipeline_layout = {std::move(layout)};
-    changed.first_stage_layers = changed.last_stage_layers = 0;
-    changed.account_embedding = changed.account_loss = false;
     found.push_back(with_plan(from, "divide the layers by the time that they take", std::move(changed)));
     found.back().elaborate = true;
-  }
-  if (!plan.pipeline_layout.is_even()) return found;
-  const auto last = last_stage(from.model, plan);
-  if (!last) return found;
-  constexpr std::int64_t kMostFewer = 6;
-  for (std::int64_t fewer = 1; fewer <= kMostFewer && last->layers - fewer >= last->chunks; ++fewer) {
-    ParallelPlan changed = plan;
-    changed.last_stage_layers = last->layers - fewer;
-    changed.account_loss = false;
-    found.push_back(with_plan(from, "give the stage of the loss fewer layers", changed));
-  }
-  if (plan.first_stage_layers == 0 && plan.last_stage_layers == 0) {
-    ParallelPlan changed = plan;
-    changed.account_embedding = changed.account_loss = true;
-    if (changed != plan) found.push_back(with_plan(from, "count the embedding and the loss as layers", changed));
   }
   return found;
 }
@@ -216,9 +215,8 @@ std::vector<Candidate> exchanges(const Scenario& from) {
     }
   }
   for (const PipelineSchedule* schedule : pipeline_schedules()) {
-    const bool runs = from.plan.vpp >= schedule->least_chunks &&
-                      (schedule->most_chunks == 0 || from.plan.vpp <= schedule->most_chunks);
-    if (!schedule->hides_tokens || !runs || from.plan.schedule == schedule->name) continue;
+    if (!schedule->hides_tokens || !schedule->has_chunks(from.plan.vpp) || from.plan.schedule == schedule->name)
+      continue;
     ParallelPlan plan = from.plan;
     plan.schedule = std::string(schedule->name);
     plan.overlap_p2p |= plan.pp > 1 && schedule->overlaps_messages;
@@ -330,9 +328,7 @@ class Adviser {
   std::optional<Choice> best_of(std::size_t kind, const Choice* from = nullptr) const {
     std::optional<Choice> best;
     const Seconds least = from != nullptr ? from->improvement.saves : Seconds();
-    std::vector<Candidate> candidates = kKinds[kind](from != nullptr ? from->scenario : scenario_, session_);
-    std::ranges::stable_partition(candidates, [](const Candidate& each) { return !each.elaborate; });
-    for (Candidate& candidate : candidates) {
+    for (Candidate& candidate : kKinds[kind](from != nullptr ? from->scenario : scenario_, session_)) {
       if (!framework_has(scenario_, candidate.plan)) continue;
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
@@ -347,6 +343,7 @@ class Adviser {
       improvement.change = std::move(candidate.change);
       improvement.set = std::move(candidate.set);
       improvement.saves = unshared_ - *step;
+      improvement.fits = memory->peak() <= changed.cluster.gpu.memory;
       best = Choice{std::move(changed), std::move(improvement), kind};
     }
     return best;
@@ -357,9 +354,6 @@ class Adviser {
     const auto step = step_time(choice.scenario, session_);
     if (!step) return std::nullopt;
     choice.improvement.saves = prediction_.step - *step;
-    const Scenario& changed = choice.scenario;
-    const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
-    choice.improvement.fits = memory && memory->peak() <= changed.cluster.gpu.memory;
     complete(choice.improvement.set, scenario_, choice.scenario.plan);
     choice.improvement.change += against_the_user(choice.improvement.set, scenario_);
     const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);

@@ -290,7 +290,7 @@ class Writer {
   static ordered_json of(T& value) {
     if constexpr (std::is_enum_v<T>) {
       return enumerator_name(value);
-    } else if constexpr (std::is_same_v<T, Recomputation> || std::is_same_v<T, PipelineLayout>) {
+    } else if constexpr (HasOwnText<T>) {
       return field_text(value);
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
       return value;
@@ -398,9 +398,7 @@ class Reader {
   void read(std::string_view key, KernelCalibration& value) {
     take(read_kernel_calibration(json_.json(key), json_.where(key)), value);
   }
-  template <class Text>
-  requires std::is_same_v<Text, Recomputation> || std::is_same_v<Text, PipelineLayout>
-  void read(std::string_view key, Text& value) {
+  void read(std::string_view key, HasOwnText auto& value) {
     if (const auto done = read_field({.name = key}, json_.text(key), value); !done) {
       json_.note(key, done.error().message, done.error().expected, done.error().hint);
     }

@@ -90,9 +90,7 @@ PassesOfOne passes_on_one_stage(Scenario scenario, const Session& session) {
 double pipeline_bound(const PassesOfOne& one, const Scenario& scenario, std::int64_t microbatches, bool alike) {
   const ParallelPlan& plan = scenario.plan;
   const PipelineSchedule& schedule = traits_of(plan);
-  const bool has_chunks =
-      plan.vpp >= schedule.least_chunks && (schedule.most_chunks == 0 || plan.vpp <= schedule.most_chunks);
-  if (!has_chunks || plan.pp * plan.vpp > 2 * scenario.model.layers) return 0;
+  if (!schedule.has_chunks(plan.vpp) || plan.pp * plan.vpp > 2 * scenario.model.layers) return 0;
   const Seats seats = schedule.seats({plan.pp, microbatches, plan.vpp});
   const auto layers = divide_layers(scenario.model, plan, seats);
   if (!layers) return 0;

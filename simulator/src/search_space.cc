@@ -167,11 +167,10 @@ std::int64_t loss_in_layers(const Model& model, const Training& training) {
 Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
   const ParallelPlan& plan = scenario.plan;
   Texts all = {std::to_string(all_plans.last_stage_layers)};
-  const bool divided = all_plans.last_stage_layers > 0 || plan.first_stage_layers > 0 || plan.account_embedding ||
-                       plan.account_loss || !plan.pipeline_layout.is_even();
-  if (plan.pp == 1 || all_plans.loss_layers < 2 || divided) return all;
   ParallelPlan even = plan;
   even.last_stage_layers = 0;
+  const bool divided = all_plans.last_stage_layers > 0 || !divides_evenly(even);
+  if (plan.pp == 1 || all_plans.loss_layers < 2 || divided) return all;
   const std::optional<LastStage> last = last_stage(scenario.model, even);
   if (!last) return all;
   const std::int64_t fewer = std::max(last->chunks, last->layers - all_plans.loss_layers);
@@ -271,9 +270,6 @@ constexpr Searched kSearched[] = {
 };
 
 constexpr std::string_view kDegreeFields[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
-bool is_degree(std::string_view field) {
-  return std::find(std::begin(kDegreeFields), std::end(kDegreeFields), field) != std::end(kDegreeFields);
-}
 constexpr std::string_view kOverlapP2p = "plan/overlap_p2p";
 
 bool gives(const SearchRequest& request, std::string_view field) {
@@ -352,6 +348,10 @@ Result<ScenarioSpec> base_spec(const SearchRequest& request) {
 }
 
 }  // namespace
+
+bool is_degree(std::string_view field) {
+  return std::find(std::begin(kDegreeFields), std::end(kDegreeFields), field) != std::end(kDegreeFields);
+}
 
 std::vector<std::string_view> searched_fields() {
   std::vector<std::string_view> names;

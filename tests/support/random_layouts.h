@@ -17,8 +17,7 @@ namespace ns_dist {
 template <class Below>
 PipelineLayout any_layout(const Model& model, const ParallelPlan& plan, bool predicts, Below below) {
   const auto schedule = pipeline_schedule(plan.schedule);
-  if (!schedule || plan.vpp < (*schedule)->least_chunks) return {};
-  if ((*schedule)->most_chunks > 0 && plan.vpp > (*schedule)->most_chunks) return {};
+  if (!schedule || !(*schedule)->has_chunks(plan.vpp)) return {};
   const auto positions = static_cast<std::int64_t>((*schedule)->seats({plan.pp, 1, plan.vpp})[0].size());
   std::vector<PositionParts> parts(static_cast<std::size_t>(positions));
   std::int64_t last = 0;

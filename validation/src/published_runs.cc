@@ -374,12 +374,10 @@ void choose_division(CollectedRun& run, const Catalog& catalog) {
   const auto told = scenario_of(run, catalog);
   if (!told) return;
   const ParallelPlan& plan = told->plan;
-  const bool divided = plan.first_stage_layers > 0 || plan.last_stage_layers > 0 || plan.account_embedding ||
-                       plan.account_loss || !plan.pipeline_layout.is_even();
   const bool can = std::ranges::none_of(told->framework_only,
                                         [](const FieldValues& limit) { return limit.field == "plan/pipeline_layout"; });
   const auto even = divide_layers(told->model, plan);
-  if (plan.pp == 1 || divided || !can || !even || even->front().count == even->back().count) return;
+  if (plan.pp == 1 || !divides_evenly(plan) || !can || !even || even->front().count == even->back().count) return;
   const auto session = Session::make(*told);
   if (!session) return;
   const std::vector<std::string> layouts = balanced_layouts(*told, *session);

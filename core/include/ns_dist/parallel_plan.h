@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "ns_dist/dtype.h"
 #include "ns_dist/fields.h"
@@ -49,6 +50,10 @@ struct PipelineLayout {
 };
 Result<void> read_field(const Field& field, std::string_view text, PipelineLayout& value);
 std::string field_text(const PipelineLayout& value);
+
+// A value that is one text of its own form, also in files.
+template <class T>
+concept HasOwnText = std::is_same_v<T, Recomputation> || std::is_same_v<T, PipelineLayout>;
 
 // How context-parallel ranks bring queries and keys together: keys and values travel around a ring, each part beside
 // the attention of the part before it (Liu et al. 2023, arXiv 2310.01889); all keys and values are gathered first
@@ -211,6 +216,16 @@ constexpr bool shards_gradients(const ParallelPlan& plan) {
 // ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
 constexpr bool shards_weights(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && runs_by_layer(plan);
+}
+// Whether nothing but the number of positions says which layers they hold; and the plan made so.
+inline bool divides_evenly(const ParallelPlan& plan) {
+  return plan.first_stage_layers == 0 && plan.last_stage_layers == 0 && !plan.account_embedding && !plan.account_loss &&
+         plan.pipeline_layout.is_even();
+}
+inline void divide_evenly(ParallelPlan& plan) {
+  plan.first_stage_layers = plan.last_stage_layers = 0;
+  plan.account_embedding = plan.account_loss = false;
+  plan.pipeline_layout = {};
 }
 constexpr bool pads_experts(const ParallelPlan& plan) { return plan.expert_capacity.value > 0; }
 // Tokens of the busiest of the ranks that share a layer's experts over the mean: at most as many times as there are

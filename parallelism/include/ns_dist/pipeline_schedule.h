@@ -80,6 +80,9 @@ struct PipelineSchedule {
   bool pairs_passes = false;       // some passes run beside others
   bool hides_tokens = false;       // is made for experts on several ranks alone: without them it only holds more
   bool fills_pipeline = false;     // Megatron-Core refuses it with fewer microbatches than stages
+  bool has_chunks(std::int64_t chunks) const {
+    return chunks >= least_chunks && (most_chunks == 0 || chunks <= most_chunks);
+  }
   Seats (*seats)(const ScheduleShape&);
   // One list a stage. Errors: a shape that this schedule cannot run; `where` is a field ("plan/vpp",
   // "training/global_batch") and the hint names the nearest shape that it can run.

@@ -275,20 +275,19 @@ struct FieldDescription {
   std::string values;        // "N", "on|off", "none|selective|full", "ID|FILE"
   std::string default_text;  // "1"
   bool is_switch = false;    // "on" may be left out
-  // Of a field that stands for others, which it sets at once: these. An assignment of one of them that comes later
-  // holds.
+  // Fields that this one sets, all at once. A later assignment of one of them overrules it.
   std::vector<std::string_view> stands_for = {};
 };
 
 // Every field that a ScenarioSpec can set: those of Scenario, names that are looked up ("model", "machine/gpu"), and
-// "plan/overlap", which stands for all whose flags begin with kOverlapFlags.
+// "plan/overlap", which sets all fields whose flags begin with kOverlapFlags.
 std::span<const FieldDescription> scenario_fields();
 
 // The field of that name, or nullptr.
 const FieldDescription* find_field(std::string_view name);
 
-// The spec with what a field stands for in its place: {"plan/overlap", "tp"} becomes {"plan/overlap_p2p", "off"},
-// {"plan/overlap_tp", "on"}, ... Errors: all texts that cannot be read, at once.
+// The same spec without "plan/overlap": the fields that it sets take its place. {"plan/overlap", "tp"} becomes
+// {"plan/overlap_p2p", "off"}, {"plan/overlap_tp", "on"}, ... Errors: all texts that cannot be read, at once.
 Result<ScenarioSpec> spelled_out(const ScenarioSpec& spec);
 
 // Sets one field of `scenario` and nothing that follows from it. Errors: no such field, or one that only `resolve` can

@@ -43,6 +43,8 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
 
 // The fields of which a search tries every value unless they are given, outermost first.
 std::vector<std::string_view> searched_fields();
+// Whether a field is a degree of parallelism whose product with the others is the number of GPUs: plan/tp, cp, pp, dp.
+bool is_degree(std::string_view field);
 // Whether a search may try several values of a field in one space: those of the plan and of the training.
 bool can_be_searched(std::string_view field);
 
