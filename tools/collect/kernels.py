@@ -10,6 +10,7 @@ Needs PyTorch 2.3 or newer with CUDA or ROCm and nothing else. `--dry-run` needs
 
 import argparse
 import csv
+import ctypes
 import gc
 import math
 import os
@@ -29,6 +30,7 @@ NUMBER_COLUMNS = (
     "n",
     "k",
     "experts",
+    "one_kernel",
     "accumulate",
     "s",
     "h",
@@ -50,13 +52,13 @@ OPERATOR_COLUMNS = TEXT_COLUMNS + NUMBER_COLUMNS
 PROVENANCE_COLUMNS = ("mode", "launch", "calls", "buffers", "torch", "cuda", "driver", "device")
 COLUMNS = (
     OPERATOR_COLUMNS
-    + ("latency_ms", "power_w", "provider")
+    + ("latency_ms", "power_w", "clock_mhz", "provider")
     + PROVENANCE_COLUMNS
     + ("power_limit_w", "seconds", "host_launch_us", "graph_gap_us")
 )
 
 VOCABULARY = 2**17  # what ns-dist takes for the operator emb
-POWER_SAMPLE_S = 0.02
+BOARD_SAMPLE_S = 0.02
 BURST_REPETITIONS = 15
 BURST_BATCH_S = 1e-3
 BURST_PAUSE_S = 0.05  # lets the board's power average fall, so that the clock is the highest
@@ -134,7 +136,9 @@ def shapes(dtype, fp8):
     for experts, m, n, k in grouped:
         for layout, out, depth in (("nt", n, k), ("nn", k, n), ("tn", n, k)):
             row = {"op": "grouped_gemm", "dtype": dtype, "layout": layout, "experts": experts}
-            yield {**row, "m": m, "n": out, "k": depth}
+            yield {**row, "m": m, "n": out, "k": depth, "one_kernel": 1}
+            if experts == 8 and m == 8192:  # a product for each expert
+                yield {**row, "m": m, "n": out, "k": depth}
     for passes, *sizes in (
         (("fwd",), 1, 1024, 16, 16, 64, 1),
         (("fwd",), 8, 512, 16, 16, 64, 0),
@@ -168,7 +172,8 @@ def shapes(dtype, fp8):
                 if not op.endswith("norm"):
                     yield row
                     continue
-                for library in ("default", "eager", "compiled") if b == 8192 else ("default",):
+                every = ("default", "eager", "compiled")
+                for library in every if b == 8192 else every[:2]:
                     yield {**row, "library": library}
     for op, sizes in (
         ("add", ((1024, 2048), (4096, 4096), (8192, 8192), (16384, 16384))),
@@ -178,7 +183,7 @@ def shapes(dtype, fp8):
         for b, h in sizes:
             yield {"op": op, "dtype": dtype, "b": b, "h": h}
     for parameters in (10**7, 10**8, 10**9):
-        yield {"op": "optimizer", "dtype": dtype, "b": parameters, "h": 1}
+        yield {"op": "optimizer", "dtype": "fp32", "b": parameters, "h": 1}
 
 
 def read_rows(path):
@@ -271,9 +276,9 @@ def builder(torch, row):
             return lambda: apex.wgrad_gemm_accum_fp32(inputs, grads, total)
         except ImportError:
             pass
-        if version_of(torch) < (2, 12):
-            raise Skipped("products that add to fp32 need APEX, or PyTorch 2.12")
-        return lambda: torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+        if torch.version.hip:
+            raise Skipped("products that add to fp32 need APEX on ROCm")
+        return cublas_accumulation(torch, a, b, total)
 
     def scaled_product(a, b):
         if not hasattr(torch, "float8_e4m3fn") or not hasattr(torch, "_scaled_mm"):
@@ -308,7 +313,9 @@ def builder(torch, row):
                 raise Skipped("only weight gradients add to what is there")
             calls = [accumulated_product(a[:, i:j], b[i:j]) for i, j in zip(starts, ends)]
             return lambda: [call() for call in calls]
-        if hasattr(torch, "_grouped_mm"):
+        if row.get("one_kernel"):
+            if not hasattr(torch, "_grouped_mm"):
+                raise Skipped("one kernel for all experts needs a newer PyTorch")
             return lambda: torch._grouped_mm(a, b, offs=offsets)
         if layout == "tn":
             pairs = [(a[:, i:j], b[i:j]) for i, j in zip(starts, ends)]
@@ -356,6 +363,10 @@ def builder(torch, row):
             arguments["enable_gqa"] = True
         row["provider"] = f"torch {names[library]}"
 
+        if library == "eager" and hasattr(torch.backends.cuda, "allow_fp16_bf16_reduction_math_sdp"):
+            # Scores in the row's format, as in frameworks; PyTorch's default computes them in fp32.
+            torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+
         def scaled_dot_product():
             query, key, value = (x.transpose(1, 2) for x in inputs)
             with sdpa_kernel(backend):
@@ -376,9 +387,8 @@ def builder(torch, row):
             if module is not None:
                 row["provider"] = type(module).__module__
                 return either(lambda: module(x), x, *module.parameters())
-            if rms and not has_fused_rms_norm(torch):
-                raise Skipped("rms_norm is one kernel in TransformerEngine, APEX or PyTorch 2.9")
-        elif library not in ("eager", "compiled"):
+            raise Skipped("the kernel of training frameworks needs TransformerEngine or APEX")
+        if library not in ("eager", "compiled"):
             raise Skipped(f"normalization of library {library} is not measured here")
         parameters = [random(size).requires_grad_(backward) for _ in range(1 if rms else 2)]
         row["provider"] = "torch"
@@ -397,18 +407,11 @@ def builder(torch, row):
         return either(lambda: functional.cross_entropy(logits, labels), logits)
 
     def optimizer():
-        # Gradient and state in fp32; the new weights are copied to low precision.
-        count = row["b"]
-        parameter = torch.nn.Parameter(torch.randn(count, device="cuda"))
-        parameter.grad = torch.randn(count, device="cuda")
-        weights = random(count)
-        adam = torch.optim.AdamW([parameter], fused=True, capturable=True)
-
-        def step():
-            adam.step()
-            weights.copy_(parameter.detach())
-
-        return step
+        if row["dtype"] != "fp32":
+            raise Skipped("PyTorch's fused AdamW does not write low precision beside fp32; use dtype fp32")
+        parameter = torch.nn.Parameter(torch.randn(row["b"], device="cuda"))
+        parameter.grad = torch.randn(row["b"], device="cuda")
+        return torch.optim.AdamW([parameter], fused=True, capturable=True).step
 
     def elementwise():
         streams = [row.get("inputs", 2), row.get("outputs", 1)]
@@ -498,6 +501,34 @@ def builder(torch, row):
     return builders[row["op"]]
 
 
+def cublas_accumulation(torch, a, b, total):
+    """Adds a (out x tokens) times b (tokens x in) to total (out x in, fp32) as APEX does: cublasGemmEx."""
+    cublas = ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}")  # loaded by PyTorch
+    inputs, grads = b.contiguous(), a.mT.contiguous()  # tokens x in, tokens x out
+    one = ctypes.c_float(1)
+    no_transpose, transpose, fp32, compute_fp32, any_algorithm = 0, 1, 0, 68, -1
+    low = {torch.float16: 2, torch.bfloat16: 14}[inputs.dtype]
+
+    def address(tensor):
+        return ctypes.c_void_p(tensor.data_ptr())
+
+    def call():
+        # The handle is of the current stream, with PyTorch's workspace. Columns lie together.
+        handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
+        status = cublas.cublasGemmEx(
+            *(handle, no_transpose, transpose),
+            *(total.shape[1], total.shape[0], inputs.shape[0], ctypes.byref(one)),
+            *(address(inputs), low, total.shape[1], address(grads), low, total.shape[0]),
+            *(ctypes.byref(one), address(total), fp32, total.shape[1]),
+            *(compute_fp32, any_algorithm),
+        )
+        if status != 0:
+            raise RuntimeError(f"cublasGemmEx returned {status}")
+        return total
+
+    return call
+
+
 def flash_attention(library):
     """flash_attn's function for this library, None where it is not installed."""
     try:
@@ -533,15 +564,6 @@ def version_of(torch):
     return tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 
 
-def has_fused_rms_norm(torch):
-    # Before PyTorch 2.9 rms_norm is a chain of pointwise kernels on CUDA.
-    try:
-        key = "CUDA"  # of ROCm, too
-        return torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", key)
-    except (AttributeError, RuntimeError):
-        return False
-
-
 def event(torch):
     mark = torch.cuda.Event(enable_timing=True)
     mark.record()
@@ -553,10 +575,10 @@ def check_host(host_s, gpu_ms):
         raise Skipped("the host launches it more slowly than the GPU runs it")
 
 
-def time_burst(torch, batch):
+def time_burst(torch, batch, repetitions):
     """Milliseconds of a batch: the median of runs after a pause, each behind one untimed batch."""
     times, host = [], []
-    for _ in range(BURST_REPETITIONS):
+    for _ in range(repetitions):
         time.sleep(BURST_PAUSE_S)
         batch()  # the timed batch waits behind it, so that the launch from the host is not timed
         start = event(torch)
@@ -591,8 +613,9 @@ def time_sustained(torch, batch, seconds):
     return (at[-1] - at[middle]) / (len(at) - 1 - middle)
 
 
-def measure(torch, stream, row, mode, seconds, use_graphs):
+def measure(torch, stream, row, options):
     """The latency of one kernel and how it was measured."""
+    mode = options.mode
     build = builder(torch, row)
     before = torch.cuda.memory_allocated()
     kernels = [build()]
@@ -628,7 +651,7 @@ def measure(torch, stream, row, mode, seconds, use_graphs):
     calls = math.ceil(calls / buffers) * buffers
 
     graph = None
-    if use_graphs:
+    if not options.no_graphs:
         results[:] = [None] * buffers
         graph = torch.cuda.CUDAGraph()
         try:
@@ -648,16 +671,17 @@ def measure(torch, stream, row, mode, seconds, use_graphs):
 
     batch()
     torch.cuda.synchronize()
-    watts = ""
+    watts = clock = ""
     if mode == "sustained":
-        with PowerMeter(torch) as meter:
-            milliseconds = time_sustained(torch, batch, seconds)
-        watts = meter.watts()
+        with BoardMeter(torch) as meter:
+            milliseconds = time_sustained(torch, batch, options.seconds)
+        watts, clock = meter.watts(), meter.clock()
     else:
-        milliseconds = time_burst(torch, batch)
+        milliseconds = time_burst(torch, batch, options.repetitions)
     return {
         "latency_ms": f"{milliseconds / calls:.6g}",
         "power_w": watts,
+        "clock_mhz": clock,
         "provider": row.get("provider", "torch"),
         "launch": "graph" if graph is not None else "stream",
         "calls": calls,
@@ -665,38 +689,44 @@ def measure(torch, stream, row, mode, seconds, use_graphs):
     }
 
 
-class PowerMeter:
-    """Samples the board's power by NVML while it is open; tells nothing where there is no NVML."""
+class BoardMeter:
+    """Samples the board's power and clock by NVML while it is open; tells nothing without NVML."""
 
     def __init__(self, torch):
-        self._read, self._samples, self._stop = None, [], threading.Event()
+        self._reads, self._samples, self._stop = [], [], threading.Event()
         try:
-            torch.cuda.power_draw()  # needs the package nvidia-ml-py, or amdsmi
-            self._read = torch.cuda.power_draw
+            for read in (torch.cuda.power_draw, torch.cuda.clock_rate):  # mW; MHz
+                read()  # needs the package nvidia-ml-py, or amdsmi
+                self._reads.append(read)
         except (AttributeError, ImportError, RuntimeError):
             pass
 
     def __enter__(self):
         self._thread = threading.Thread(target=self._sample, daemon=True)
-        if self._read is not None:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_):
         self._stop.set()
-        if self._read is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _sample(self):
-        while not self._stop.wait(POWER_SAMPLE_S):
+        while self._reads and not self._stop.wait(BOARD_SAMPLE_S):
             try:
-                self._samples.append(self._read() / 1e3)  # mW
+                self._samples.append([read() for read in self._reads])
             except RuntimeError:
                 return
 
-    def watts(self):
+    def _mean(self, column, unit):
         half = self._samples[len(self._samples) // 2 :]  # of the run, as the time is
-        return f"{statistics.mean(half):.4g}" if half and statistics.mean(half) > 0 else ""
+        values = [sample[column] for sample in half if column < len(sample)]
+        return f"{statistics.mean(values) / unit:.4g}" if values and sum(values) > 0 else ""
+
+    def watts(self):
+        return self._mean(0, 1e3)
+
+    def clock(self):
+        return self._mean(1, 1)
 
 
 def launch_gaps(torch, stream):
@@ -819,9 +849,7 @@ def collect(options):
         for i, row in enumerate(rows, 1):
             line = f"[{i}/{len(rows)}] {text_of(row)}: "
             try:
-                result = measure(
-                    torch, stream, row, options.mode, options.seconds, not options.no_graphs
-                )
+                result = measure(torch, stream, row, options)
             except Skipped as error:
                 note(f"{line}skipped, {error}")
             except torch.cuda.OutOfMemoryError:
@@ -835,6 +863,8 @@ def collect(options):
                 output.flush()
                 measured += 1
                 note(f"{line}{result['latency_ms']} ms")
+            if "torch._dynamo" in sys.modules:  # else the ninth function of one place is not compiled
+                torch._dynamo.reset()
             gc.collect()  # graphs and tensors that refer to each other
             torch.cuda.empty_cache()
     if measured == 0:
@@ -871,6 +901,12 @@ def arguments():
         "--seconds", type=float, default=0.5, help="a kernel runs in sustained mode [0.5]"
     )
     parser.add_argument(
+        "--repetitions",
+        type=int,
+        default=BURST_REPETITIONS,
+        help=f"runs of a kernel in burst mode [{BURST_REPETITIONS}]",
+    )
+    parser.add_argument(
         "--dtype", choices=("bf16", "fp16"), help="[bf16, or fp16 where the GPU has no bf16]"
     )
     parser.add_argument(
@@ -891,6 +927,8 @@ def arguments():
         parser.error(f'--gpu "{options.gpu}" is no id: letters, digits, ".", "_" and "-"')
     if not 0.05 <= options.seconds <= 60:
         parser.error("--seconds: from 0.05 to 60")
+    if not 1 <= options.repetitions <= 1000:
+        parser.error("--repetitions: from 1 to 1000")
     if not options.dry_run and options.output is None:
         parser.error("--output is required, except with --dry-run")
     if options.output and not os.path.isdir(os.path.dirname(os.path.abspath(options.output))):
