@@ -20,14 +20,15 @@ namespace {
 constexpr std::string_view kCollectives = "collectives", kClusters = "clusters";
 
 struct FitRequest {
-  std::string data, output, threads;
-  std::vector<std::string> predictors, exclude_gpus, exclude_generations, tables, exclude_tables, prefer_frameworks;
+  std::string output, threads;
+  std::vector<std::string> data, predictors, exclude_gpus, exclude_generations, tables, exclude_tables,
+      prefer_frameworks;
 };
 
 // Corrections of collectives: one of the two calibrations that the folder teaches.
 Result<int> answer_collectives(const FitRequest& request) {
   const Catalog catalog = Catalog::standard();
-  NS_TRY(const LearnedCalibrations learned, learn_collectives(request.data, catalog));
+  NS_TRY(const LearnedCalibrations learned, learn_collectives(request.data.front(), catalog));
   const NetworkCalibration& wanted = request.predictors.front() == kCollectives ? learned.families : learned.clusters;
   NS_TRY_VOID(write_text(request.output, to_json(wanted)));
   std::fputs(fmt::format("{} curves in {}\n", wanted.curves.size(), request.output).c_str(), stdout);
@@ -49,10 +50,11 @@ Result<void> check(const FitRequest& request) {
                  {}});
   }
   std::error_code ignored;
-  if (!std::filesystem::is_directory(request.data, ignored)) {
-    const bool file = std::filesystem::exists(request.data, ignored);
+  for (const std::string& folder : request.data) {
+    if (std::filesystem::is_directory(folder, ignored)) continue;
+    const bool file = std::filesystem::exists(folder, ignored);
     return fail({ErrorCode::kNotFound,
-                 fmt::format("\"{}\" is {}", request.data, file ? "a file" : "not there"),
+                 fmt::format("\"{}\" is {}", folder, file ? "a file" : "not there"),
                  "--data",
                  "a folder of tables, CSV or CSV.gz",
                  file ? "name the folder that it lies in" : "",
@@ -75,7 +77,7 @@ Result<int> answer(const FitRequest& request) {
                  {}});
   }
   KernelFitOptions options;
-  options.data = request.data;
+  options.data.assign(request.data.begin(), request.data.end());
   options.predictors = request.predictors;
   options.exclude_gpus = request.exclude_gpus;
   options.exclude_generations = request.exclude_generations;
@@ -102,7 +104,10 @@ int fit_command(int argc, const char* const* argv) {
                "fit"};
   set_up(app);
   FitRequest request;
-  app.add_option("--data", request.data, "folder of measured kernels, CSV or CSV.gz")->type_name("DIR")->required();
+  app.add_option("--data", request.data, "folders of measured kernels, CSV or CSV.gz")
+      ->type_name("DIR ...")
+      ->required()
+      ->take_all();
   app.add_option("--output", request.output, "the weights; the card is written beside them as FILE.md")
       ->type_name("FILE")
       ->required();

@@ -36,7 +36,7 @@ Result<std::string> fitted_anew(const KernelSuiteOptions& options, const GpuOf& 
   const auto work = [&](unsigned) {
     for (std::size_t i = next++; i < kCount; i = next++) {
       KernelFitOptions fit = fit_options(kKernelRecipes[i]);
-      fit.data = options.data / "kernels";
+      fit.data = {options.data};
       fit.threads = 1;
       fits[i] = fit_kernels(fit, one_at_a_time, [&](double done, std::string_view what) {
         const std::scoped_lock lock(mutex);
@@ -50,8 +50,7 @@ Result<std::string> fitted_anew(const KernelSuiteOptions& options, const GpuOf& 
   for (const auto& fit : fits) {
     if (!*fit) {
       // Nothing measured for this predictor is fine as long as there is something for another.
-      const bool nothing =
-          fit->error().code == ErrorCode::kNotFound && fit->error().where == (options.data / "kernels").string();
+      const bool nothing = fit->error().code == ErrorCode::kNotFound && fit->error().where == options.data.string();
       if (nothing && (&fit != &fits.back() || !text.empty())) continue;
       return fail(fit->error());
     }

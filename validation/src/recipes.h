@@ -14,14 +14,15 @@ struct KernelRecipe {
   std::string_view predictor;
   std::array<std::string_view, 2> tables{};  // prefixes of their names; without any: all tables
   std::string_view framework{};              // the one whose rows are read of a GPU that several have measured
+  bool own = false;                          // the project's own measurements, too
 };
 
 inline constexpr std::array<KernelRecipe, 9> kKernelRecipes = {{
-    {"gemm", {}, "trtllm"},
+    {"gemm", {}, "trtllm", true},
     {"gemm_fp8"},
     {"gemm_fp32", {"fp32_train"}},
     {"attention"},
-    {"training_attention"},
+    {"training_attention", {}, "", true},
     {"normalization"},
     {"moe"},
     {"vector", {"fp32_train", "fp16_layer_ops"}},

@@ -1,8 +1,9 @@
 // Fits the kernel model's weights to measured kernels: `ns-dist fit`.
 //
-// Reads whichever of the tables below lie in a folder (names end in .csv or .csv.gz):
-//   bf16_gemm, bf16_gemm_sustained, gemm_layouts, fp8_gemm, bf16_attention, bf16_moe, fp16_layer_ops,
+// Reads whichever of the tables below lie in some folders (names end in .csv or .csv.gz):
+//   bf16_gemm, bf16_gemm_sustained, gemm_layouts, fp8_gemm, bf16_attention, bf16_moe, fp16_layer_ops, attention, norms,
 //   fp32_{train,test}_{linear,bmm,elementwise,softmax,layernorm,conv}[_amd]
+//   products_burst, products_sustained: what tools/collect measured
 // The same tables give the same bytes on one machine, on any number of threads.
 #pragma once
 
@@ -21,7 +22,7 @@
 namespace ns_dist {
 
 struct KernelFitOptions {
-  std::filesystem::path data;
+  std::vector<std::filesystem::path> data;       // folders; a table is read from the first that has it
   std::vector<std::string> exclude_gpus;         // ids
   std::vector<std::string> exclude_generations;  // architectures: "hopper"; "blackwell" is -ultra, too
   std::vector<std::string> tables;               // "fp32_train": only tables whose name starts so; empty: all

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "families.h"
 #include "kernel_features.h"
@@ -152,6 +153,22 @@ std::string class_of(const Machine& machine, const Attention& op, DType dtype) {
   return name.append("/").append(machine.gpu.id);
 }
 
+// The head dimension that a kernel computes: FlashAttention-2 has kernels for these (static_switch.h, HEADDIM_SWITCH);
+// cuDNN pads to the next of its own: on H100 heads of 80 and 96 take as long as those of 128, and backward those of 192
+// longer than those of 256 (compute_model/measurements). On GB200 they do not.
+double computed_width(const Attention& op, double width, std::string_view generation) {
+  constexpr std::array<double, 6> kFlash2 = {32, 64, 96, 128, 192, 256};
+  constexpr std::array<double, 4> kCudnn = {64, 128, 192, 256};
+  constexpr std::array<double, 3> kCudnnBackwardHopper = {64, 128, 256};
+  std::span<const double> kernels = kFlash2;
+  if (op.library == Library::kCudnn) {
+    kernels = kCudnn;
+    if (op.pass == Pass::kBackward && generation == "hopper") kernels = kCudnnBackwardHopper;
+  }
+  const auto found = std::find_if(kernels.begin(), kernels.end(), [&](double kernel) { return kernel >= width; });
+  return found == kernels.end() ? width : *found;
+}
+
 bool has_window(const Attention& op) { return op.window > 0 && op.window < op.key_length; }
 
 // Of a causal window, how much of the time is saved that the first queries, whose window is not full yet, do not need:
@@ -184,9 +201,11 @@ TermSum sum_of(const Machine& machine, const Attention& op, DType dtype, const P
   const bool backward = op.pass == Pass::kBackward;
   // cuDNN's backward kernels in 8 bits compute the scores that a window masks all the same.
   const bool ignores_window = backward && op.library == Library::kCudnn && dtype == DType::kFp8;
-  const double width = static_cast<double>(op.head_dim);
+  const std::string_view generation = kernels_of(machine.gpu);
+  const double width = computed_width(op, static_cast<double>(op.head_dim), generation);
   // FlashAttention-2 has one head dimension: values that are narrower are padded.
-  const double value = std::max(static_cast<double>(op.value_dim), op.library == Library::kFlash2 ? width : 0);
+  const double value = std::max(computed_width(op, static_cast<double>(op.value_dim), generation),
+                                op.library == Library::kFlash2 ? width : 0);
   const double pairs = pairs_of(op, ignores_window);
   const double heads = static_cast<double>(op.batch) * static_cast<double>(op.heads);
   const double keys = static_cast<double>(op.key_length), queries = static_cast<double>(op.query_length);

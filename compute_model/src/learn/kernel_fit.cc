@@ -59,8 +59,14 @@ bool is_unfit_product(const KernelRow& row) {
   return row.gpu == "b200-sxm" || gemm == nullptr || gemm->epilogue != Epilogue::kNone;
 }
 
+// Fused attention alone: what a long run of one kernel loses to the board's power is forecast apart from it, and not
+// all of it is lost in a step (training_clock.h). 8-bit products of the collector have no quantization beside them.
+bool is_unfit_long_run(const KernelRow& row) {
+  return std::holds_alternative<Attention>(row.work.kind) || row.work.dtype == DType::kFp8;
+}
+
 // Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they count as both.
-constexpr std::array<Table, 27> kTables = {{
+constexpr std::array<Table, 29> kTables = {{
     {"bf16_gemm", true, false},
     {"bf16_gemm_sustained", false, true},
     {"fp8_gemm", true, false},
@@ -88,6 +94,8 @@ constexpr std::array<Table, 27> kTables = {{
     {"attention", true, true, is_unfit_attention, ran_through_pytorch, true},
     {"norms", true, true},
     {"gemm_layouts", true, true, is_unfit_product},
+    {"products_burst", true, false},
+    {"products_sustained", false, true, is_unfit_long_run},
 }};
 
 // What `fit` looks through for a table, below the folder that it is given.
@@ -175,10 +183,16 @@ Error excluded_nothing(std::string flag, const std::string& name, const Data& da
   return error;
 }
 
+std::string places_of(const KernelFitOptions& options) {
+  std::vector<std::string> places;
+  for (const std::filesystem::path& folder : options.data) places.push_back(folder.string());
+  return fmt::format("{}", fmt::join(places, ", "));
+}
+
 Error too_few_rows(const KernelFitOptions& options, std::string_view predictor) {
   return {ErrorCode::kInvalidInput,
           fmt::format("too few rows to fit {}", predictor),
-          options.data.string(),
+          places_of(options),
           fmt::format("at least {} measured kernels", 2 * kFewestSamples),
           "measure more, or correct the shipped weights with ns-dist calibrate",
           {}};
@@ -200,8 +214,10 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     if (std::any_of(options.exclude_tables.begin(), options.exclude_tables.end(), named)) continue;
     if (!options.tables.empty() && std::none_of(options.tables.begin(), options.tables.end(), named)) continue;
     std::filesystem::path path;
-    for (const std::string_view folder : kFolders) {
-      if (path.empty()) path = table_path(options.data / folder, entry.name);
+    for (const std::filesystem::path& data_folder : options.data) {
+      for (const std::string_view folder : kFolders) {
+        if (path.empty()) path = table_path(data_folder / folder, entry.name);
+      }
     }
     if (path.empty()) continue;
     NS_TRY(const CsvTable table, CsvTable::read(path));
@@ -300,7 +316,7 @@ Result<Data> read_data(const KernelFitOptions& options, const std::function<Resu
     Error error;
     error.code = ErrorCode::kNotFound;
     error.message = "no table of measured kernels for what is to be fitted";
-    error.where = options.data.string();
+    error.where = places_of(options);
     error.expected = "files such as bf16_gemm.csv.gz";
     return fail(error);
   }
@@ -880,6 +896,7 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
   if (!options.predictors.empty()) card += fmt::format(": {}", fmt::join(options.predictors, ", "));
   card += "\n\n";
   card += "Written by `ns-dist fit --data DIR";
+  if (options.data.size() > 1) card += " --data compute_model/measurements";
   for (const std::string& predictor : options.predictors) card += " --predictor " + predictor;
   for (const std::string& gpu : options.exclude_gpus) card += " --exclude-gpu " + gpu;
   for (const std::string& generation : options.exclude_generations) card += " --exclude-generation " + generation;

@@ -42,7 +42,7 @@ class KernelFitTest : public testing::Test {
         }
       }
     }
-    options_.data = folder_;
+    options_.data = {folder_};
     options_.effort = 0.08;
     options_.threads = 1;
   }

@@ -72,6 +72,7 @@ TEST(KernelRecipes, AreThoseOfTheShippedWeights) {
   for (const KernelRecipe& recipe : kKernelRecipes) {
     const KernelFitOptions options = fit_options(recipe);
     std::string command = "Written by `ns-dist fit --data DIR";
+    if (recipe.own) command += " --data compute_model/measurements";
     for (const std::string& predictor : options.predictors) command += " --predictor " + predictor;
     for (const std::string& table : options.tables) command += " --table " + table;
     for (const std::string& framework : options.prefer_frameworks) command += " --prefer-framework " + framework;
