@@ -18,7 +18,7 @@ struct KernelRecipe {
 };
 
 inline constexpr std::array<KernelRecipe, 9> kKernelRecipes = {{
-    {"gemm", {}, "trtllm", true},
+    {"gemm", {}, "trtllm"},
     {"gemm_fp8"},
     {"gemm_fp32", {"fp32_train"}},
     {"attention"},

@@ -59,14 +59,8 @@ bool is_unfit_product(const KernelRow& row) {
   return row.gpu == "b200-sxm" || gemm == nullptr || gemm->epilogue != Epilogue::kNone;
 }
 
-// Fused attention alone: what a long run of one kernel loses to the board's power is forecast apart from it, and not
-// all of it is lost in a step (training_clock.h). 8-bit products of the collector have no quantization beside them.
-bool is_unfit_long_run(const KernelRow& row) {
-  return std::holds_alternative<Attention>(row.work.kind) || row.work.dtype == DType::kFp8;
-}
-
 // Burst: single launches at full clocks. fp16_layer_ops were timed inside running layers; they count as both.
-constexpr std::array<Table, 29> kTables = {{
+constexpr std::array<Table, 28> kTables = {{
     {"bf16_gemm", true, false},
     {"bf16_gemm_sustained", false, true},
     {"fp8_gemm", true, false},
@@ -95,7 +89,6 @@ constexpr std::array<Table, 29> kTables = {{
     {"norms", true, true},
     {"gemm_layouts", true, true, is_unfit_product},
     {"products_burst", true, false},
-    {"products_sustained", false, true, is_unfit_long_run},
 }};
 
 // What `fit` looks through for a table, below the folder that it is given.
