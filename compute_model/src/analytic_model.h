@@ -23,6 +23,10 @@ class AnalyticModel {
   // lines (cuBLAS documentation, "Tensor core usage"; single products have kernels for narrower lines, steps of
   // BigScience with heads of 108, 150 and 450 elements on A100 took as long as batches on vector units explain).
   bool is_off_tensor_units(const Operator& op) const;
+  // The least time of a single half-precision product of which a matrix has rows of an odd number of elements; 0 of
+  // others. cuBLAS multiplies these with kernels of Turing that load one element at a time (cutlass_75_..._align1): 98,
+  // 129 and 142 TFLOP/s of 800 on H100, the three products of GPT-2's 50,257 logits (compute_model/measurements).
+  double odd_rows_seconds(const Operator& op) const;
   // What limits a kernel that takes `seconds`.
   Bound bound_of(const Roofline& roofline, double seconds) const;
 

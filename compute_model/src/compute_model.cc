@@ -120,6 +120,13 @@ class KernelModel final : public BatchCost {
     std::optional<Estimate> learned;
     if (question.is_asked) learned = learned_->answer(op, question.measured, question.query, roofline, steps);
     Estimate estimate = learned ? *learned : analytic_.estimate(op, question.work, roofline, steps);
+    if (const double odd = analytic_.odd_rows_seconds(op); odd > estimate.seconds) {
+      constexpr double kSpread = 1.6;
+      estimate.seconds = odd, estimate.low = odd / kSpread, estimate.high = odd * kSpread;
+      estimate.bound = Bound::kCompute, estimate.extrapolated = true, estimate.watts = 0;
+      estimate.method = "one element at a time: rows of an odd number of elements";
+      if (steps.on()) steps.add("odd_rows_s", odd, estimate.method);
+    }
     if (calibration_) calibrate(estimate, op, roofline, steps);
     if (steps.on()) steps.add("method", estimate.method);
 

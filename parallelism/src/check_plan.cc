@@ -221,6 +221,19 @@ void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check)
   }
 }
 
+void check_weights(const ParallelPlan& plan, Checker& check) {
+  if (plan.weights == WeightStorage::kMaster) return;
+  if (plan.zero != ZeroStage::kNone) {
+    check.fail_at("plan/zero", fmt::format("weights in {} are those of PyTorch alone", enumerator_name(plan.weights)),
+                  "0", "use plan/zero=0, or leave plan/weights out");
+  }
+  if (plan.grad_accumulation != GradAccumulation::kLow) {
+    check.fail_at("plan/grad_accumulation", "autograd adds up gradients in the format of the weights",
+                  std::string(enumerator_name(GradAccumulation::kLow)),
+                  "use plan/grad_accumulation=low, or leave plan/weights out");
+  }
+}
+
 void check_parts(const char* field, std::int64_t parts, const Model& model, Checker& check) {
   if (parts <= model.layers) return;
   check.fail_at(field, fmt::format("{} parts are more than the {} layers of {}", parts, model.layers, model.name),
@@ -308,6 +321,7 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
   }
   check_context(model, plan, training, check);
   check_sharing(model, plan, check);
+  check_weights(plan, check);
   return true;
 }
 

@@ -125,7 +125,7 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
 void add_state(const Shape& shape, const RankParameters& held, const RankParameters& frozen, const StageChunks& layers,
                StageMemory& used, StageMemoryDetail* detail = nullptr) {
   const ParallelPlan& plan = *shape.plan;
-  const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state);
+  const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state, plan.weights);
   const double updated = updated_parameters(held, plan);
   // Ranks that share weights or gradients hold their part, and all of embedding, loss and the layers under way (PyTorch
   // FSDP: the root module keeps its own parameters from its forward to its backward pass).
@@ -146,7 +146,9 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   const double quantized = all.total() > 0 ? all.quantized / all.total() : 0;
   const double cast = quantized * (for_a_pass ? shape.product_element : operand_bytes(shape));
   const double added = cast - (plan.fp8_params ? quantized * each.weight : 0);
-  const Bytes whole_bytes = whole_weights * (each.weight + added) * units::B;
+  // Autocast's copies stay until the backward pass has read them (torch/csrc/autograd, saved tensors).
+  const double copied = shape.autocast ? shape.element : 0;
+  const Bytes whole_bytes = whole_weights * (each.weight + added + copied) * units::B;
   used.weights = whole_bytes;
   double with_casts = whole_weights;
   if (shards_weights(plan)) {
@@ -161,7 +163,7 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
     }
     if (detail) detail->gathered_weights = whole_bytes;
   }
-  if (detail) detail->cast_weights = with_casts * cast * units::B;
+  if (detail) detail->cast_weights = with_casts * (cast + copied) * units::B;
   if (plan.passes == Passes::kForward) return;
   if (shards_gradients(plan)) {
     const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);
@@ -277,11 +279,15 @@ std::vector<HeldPoint> thinned(const std::vector<HeldPoint>& points) {
 
 }  // namespace
 
-BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments) {
+BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments, WeightStorage weights) {
   constexpr std::array<double, 3> kMoments = {8, 4, 2};  // both
   const double state = kMoments[static_cast<std::size_t>(moments)];
   const bool full_precision = dtype == DType::kFp32 || dtype == DType::kTf32;
-  return full_precision ? BytesPerParameter{4, state} : BytesPerParameter{size_of(dtype) / units::B, 4 + state};
+  const double low = size_of(dtype) / units::B;
+  if (full_precision || weights == WeightStorage::kFp32) return {4, state};
+  // PyTorch's optimizers make moments in the format of the weights (torch/optim/adamw.py, zeros_like).
+  if (weights == WeightStorage::kLow) return {low, std::min(state, 2 * low)};
+  return {low, 4 + state};
 }
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training) {
@@ -300,6 +306,11 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     used.activations = units::B * (plan.passes == Passes::kForward
                                        ? forward_needs(kept).bytes
                                        : most_held(held.pipeline.passes->orders[stage], kept.chunks) + kept.under_way);
+    // PyTorch alone has no gradient before its first backward pass, and they grow while activations go
+    // (torch.optim.Optimizer.zero_grad, set_to_none): what they take beyond the activations' place.
+    if (plan.weights != WeightStorage::kMaster && held.shape.microbatches == 1) {
+      used.gradients = max(Bytes(), used.gradients - used.activations);
+    }
     used.other = kFramework;
     used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, held.pipeline.layers,
                                           static_cast<std::int64_t>(stage));

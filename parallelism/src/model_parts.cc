@@ -45,6 +45,12 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
     key.plan.dp = shared ? 2 : 1;
     key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
   }
+  // Of the batch, how many microbatches share the first one's gradients.
+  if (plan.weights != WeightStorage::kMaster) {
+    const std::int64_t microbatches =
+        std::max<std::int64_t>(1, training.global_batch / (training.micro_batch * plan.dp));
+    key.training.global_batch = microbatches * training.micro_batch * key.plan.dp;
+  }
   return key;
 }
 

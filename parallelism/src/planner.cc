@@ -84,7 +84,9 @@ class StepPlanner {
   }
 
  private:
-  DType gradient_type() const { return sums_in_fp32(plan_.grad_accumulation) ? DType::kFp32 : shape_.dtype; }
+  DType gradient_type() const {
+    return sums_in_fp32(plan_.grad_accumulation) || shape_.autocast ? DType::kFp32 : shape_.dtype;
+  }
   // Whether weights are gathered in the products' format. Where factors follow small blocks, both copies of a weight
   // are cast from 16 bits when they have come (Megatron-Core, --reuse-grad-buf-for-mxfp8-param-ag).
   bool gathers_casts() const {
@@ -801,7 +803,7 @@ class StepPlanner {
     }
     if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(interned(gather_items(held)), -1, body);
     // PyTorch's own optimizers drop their gradients (zero_grad, set_to_none).
-    if (has_fp32_shards(plan_)) return;
+    if (has_fp32_shards(plan_) || plan_.weights != WeightStorage::kMaster) return;
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
@@ -813,25 +815,29 @@ class StepPlanner {
   // stage_1_and_2.py; FSDP, _cast_grad_to_param_dtype).
   void cast_gradients(std::int64_t count, Bodies& body) {
     const DType summed = gradient_type();
-    if (summed == DType::kFp32) return;
+    if (summed == DType::kFp32 || plan_.weights == WeightStorage::kLow) return;
     const double fp32 = size_of(DType::kFp32) / size_of(summed);
     body.push_back(run_of(kernel("optimizer.cast_gradients", count, Elementwise{"cast", count, 1, fp32, 1}, summed)));
   }
   // A kernel of its own makes the new weights of the master weights (Megatron-Core, distrib_optimizer.py,
   // _copy_main_params_to_model_params). It reads them once more; what it writes is counted as the optimizer's.
-  bool casts_weights() const { return shape_.dtype != DType::kFp32; }
+  bool casts_weights() const { return has_master_weights(plan_, shape_.dtype); }
   Elementwise cast_of_weights(std::int64_t count) const {
     return {"cast", count, size_of(DType::kFp32) / size_of(shape_.dtype), 0, 1};
   }
 
+  DType updated_type() const { return shape_.autocast ? DType::kFp32 : shape_.dtype; }
   // Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
   // but the gradient are written, with the low-precision weight. Weights in fp32 are their own master weights.
   OperatorKind adam(std::int64_t parameters) const {
-    if (plan_.optimizer_state == MomentType::kFp32) return OptimizerStep{parameters};
-    const BytesPerParameter each = bytes_per_parameter(shape_.dtype, plan_.optimizer_state);
-    const double gradient = size_of(DType::kFp32) / units::B, master = shape_.dtype == DType::kFp32 ? each.weight : 0;
-    return Elementwise{"adam", parameters, (gradient + master + each.optimizer) / shape_.element,
-                       (each.optimizer + each.weight) / shape_.element, 14};
+    const bool low = plan_.weights == WeightStorage::kLow && shape_.dtype != DType::kFp32;
+    if (plan_.optimizer_state == MomentType::kFp32 && !low) return OptimizerStep{parameters};
+    const BytesPerParameter each = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights);
+    const double gradient = low ? shape_.element : size_of(DType::kFp32) / units::B;
+    const double master = has_master_weights(plan_, shape_.dtype) ? 0 : each.weight;
+    const double element = size_of(updated_type()) / units::B;
+    return Elementwise{"adam", parameters, (gradient + master + each.optimizer) / element,
+                       (each.optimizer + each.weight) / element, 14};
   }
 
   // Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and
@@ -840,7 +846,7 @@ class StepPlanner {
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
     const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
     if (away == 0) {
-      body.push_back(run_of(kernel("optimizer.step", count, adam(count), shape_.dtype)));
+      body.push_back(run_of(kernel("optimizer.step", count, adam(count), updated_type())));
       if (casts_weights()) {
         body.push_back(run_of(kernel("optimizer.cast_weights", count, cast_of_weights(count), shape_.dtype)));
       }
@@ -856,13 +862,13 @@ class StepPlanner {
       add(Stream::kHost, host_item(std::move(name), Category::kOptimizer, work), after);
     };
     const auto moved = static_cast<double>(away);
-    const Work update = work_of(Operator{adam(away), shape_.dtype});
+    const Work update = work_of(Operator{adam(away), updated_type()});
     add_host("offload.gradients", {moved * size_of(gradient_type()), {}}, {kEntry, kPreviousKernel});
     add_host("offload.optimizer", {{}, update.read + update.written}, {0});
     add_host("offload.weights", {moved * shape_.element * units::B, {}}, {1});
     both.exits = {2};
     if (count > away) {
-      const Operator step{adam(count - away), shape_.dtype};
+      const Operator step{adam(count - away), updated_type()};
       add(Stream::kCompute, {"optimizer.step", Category::kOptimizer, step}, {kEntry});
       if (casts_weights()) {
         const Operator cast{cast_of_weights(count - away), shape_.dtype};

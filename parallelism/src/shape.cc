@@ -10,11 +10,9 @@
 namespace ns_dist {
 namespace {
 
-// Megatron-LM's --make-vocab-size-divisible-by.
-constexpr std::int64_t kVocabularyMultiple = 128;
-
-std::int64_t padded_vocabulary(const Model& model, std::int64_t tp) {
-  const std::int64_t multiple = kVocabularyMultiple * tp;
+// Megatron-LM's --make-vocab-size-divisible-by, 128 unless it says otherwise.
+std::int64_t padded_vocabulary(const Model& model, const ParallelPlan& plan) {
+  const std::int64_t multiple = plan.vocabulary_multiple * plan.tp;
   return (model.vocabulary + multiple - 1) / multiple * multiple;
 }
 
@@ -32,6 +30,9 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       dtype(storage_type(training.precision)),
       precision(training.precision),
       element(size_of(dtype) / units::B),
+      autocast(autocasts(p, dtype)),
+      hidden_dtype(autocast ? DType::kFp32 : dtype),
+      hidden_element(size_of(hidden_dtype) / units::B),
       product_element(size_of(product_type(training.precision)) / units::B +
                       scale_bytes(product_type(training.precision), scaling_of(training.precision))),
       tp(p.tp),
@@ -51,8 +52,9 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       query_dim(m.mla ? m.mla->nope_head_dim + m.mla->rope_head_dim : m.head_dim),
       value_dim(m.mla ? m.mla->v_head_dim : m.head_dim),
       cp_inner(context_inner_ranks(m, p)),
-      vocabulary(padded_vocabulary(m, p.tp) / p.tp),
+      vocabulary(padded_vocabulary(m, p) / p.tp),
       prediction_layers(training.mtp ? m.prediction_layers : 0),
+      microbatches(std::max<std::int64_t>(1, training.global_batch / (training.micro_batch * p.dp))),
       kind(layer_kind(m, 0)) {}
 
 Shape Shape::whole(const Model& model, const Training& training) {
@@ -81,7 +83,7 @@ std::vector<std::int64_t> layers_of_kinds(const LayerKinds& layers) {
 }
 
 Bytes gradient_size(const ParallelPlan& plan, DType dtype) {
-  return size_of(sums_in_fp32(plan.grad_accumulation) ? DType::kFp32 : dtype);
+  return size_of(sums_in_fp32(plan.grad_accumulation) || autocasts(plan, dtype) ? DType::kFp32 : dtype);
 }
 
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan) {

@@ -22,6 +22,9 @@ struct Shape {
   DType dtype;             // of activations and weights in memory
   Precision precision;     // of the layers' products
   double element;          // bytes of a stored activation or weight
+  bool autocast;           // hidden states and norms are fp32, and weights are cast for the products
+  DType hidden_dtype;      // of hidden states
+  double hidden_element;   // bytes of an element of these
   double product_element;  // bytes of an operand of the layers' products, with the scale factors of its blocks
   std::int64_t tp, cp, dp, ep, etp;
   bool sequence_parallel;  // false when tp is 1
@@ -32,8 +35,9 @@ struct Shape {
   std::int64_t heads, kv_heads;  // of this rank; fewer key-value heads than ranks are replicated
   std::int64_t query_dim, value_dim;
   std::int64_t cp_inner;           // context-parallel ranks that exchange heads for tokens; the others form rings
-  std::int64_t vocabulary;         // of this rank: padded to a multiple of 128 tp, as Megatron does
+  std::int64_t vocabulary;         // of this rank: padded, see ParallelPlan::vocabulary_multiple
   std::int64_t prediction_layers;  // for multi-token prediction, that are trained
+  std::int64_t microbatches;       // of a step
   LayerKind kind;  // of the layer whose blocks are made: the model's first, unless layer_block says otherwise
 
   // Whether attention and MLP of this layer are side by side.

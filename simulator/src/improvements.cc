@@ -257,6 +257,17 @@ std::vector<Candidate> launches(const Scenario& from) {
   return {candidate};
 }
 
+// Products of the logits are slow where a row of them is no multiple of 16 bytes.
+std::vector<Candidate> vocabularies(const Scenario& from) {
+  constexpr std::int64_t kMultiple = 64;  // 128 bytes in half precision
+  const std::int64_t multiple = from.plan.vocabulary_multiple * from.plan.tp;
+  const std::int64_t padded = (from.model.vocabulary + multiple - 1) / multiple * multiple;
+  if (padded / from.plan.tp % kMultiple == 0) return {};
+  ParallelPlan plan = from.plan;
+  plan.vocabulary_multiple = kMultiple;
+  return {with_plan(from, "pad the vocabulary", plan)};
+}
+
 std::vector<Candidate> kernels(const Scenario& from) {
   if (from.plan.flash_attention) return {};
   ParallelPlan plan = from.plan;
@@ -305,8 +316,9 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>, divisions,         of_plan<microbatches>, of_plan<recomputations>, of_plan<overlaps>,
-    of_plan<exchanges>, of_plan<contexts>, of_plan<launches>,     of_plan<kernels>,        of_plan<degrees>};
+    of_plan<pipelines>,    divisions,          of_plan<microbatches>, of_plan<recomputations>,
+    of_plan<overlaps>,     of_plan<exchanges>, of_plan<contexts>,     of_plan<launches>,
+    of_plan<vocabularies>, of_plan<kernels>,   of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

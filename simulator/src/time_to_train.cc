@@ -78,8 +78,8 @@ Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
   return slowest;
 }
 
-Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments) {
-  const BytesPerParameter each = bytes_per_parameter(dtype, moments);
+Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments, WeightStorage weights) {
+  const BytesPerParameter each = bytes_per_parameter(dtype, moments, weights);
   return model_parameters(model).total() * (each.weight + each.optimizer) * units::B;
 }
 
@@ -105,8 +105,8 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   const auto node = static_cast<double>(std::max<std::int64_t>(1, cluster.gpus_per_node()));
   time.time_between_failures = time_between_failures(reliability, gpus, std::ceil(gpus / node));
   const BytesPerSecond storage = reliability.storage_bandwidth.value_or(gpus * kStorageBandwidthPerGpu);
-  const Bytes size =
-      checkpoint_size(report.scenario.model, storage_type(training.precision), report.scenario.plan.optimizer_state);
+  const Bytes size = checkpoint_size(report.scenario.model, storage_type(training.precision),
+                                     report.scenario.plan.optimizer_state, report.scenario.plan.weights);
   time.checkpoint = reliability.checkpoint.value_or(size / storage);
   time.standstill = time.checkpoint;
   Seconds restart = reliability.restart;

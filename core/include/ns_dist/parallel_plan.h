@@ -81,6 +81,13 @@ inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertProducts
 enum class MomentType { kFp32, kBf16, k8Bit };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MomentType> = {"fp32", "bf16", "8bit"};
+// What weights of a plan in 16 or fewer bits are kept in: in its storage format, with a master copy in fp32 that the
+// optimizer updates (Megatron-LM, DeepSpeed); in fp32, of which torch.autocast makes copies for the products (Trainer
+// of Hugging Face with bf16=True, Lightning's bf16-mixed): then hidden states, norms and gradients are fp32, too; or in
+// the storage format alone, as are gradients and moments (a model loaded with torch_dtype=bfloat16).
+enum class WeightStorage { kMaster, kFp32, kLow };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<WeightStorage> = {"master", "fp32", "low"};
 // How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
 // gradient_accumulation_fusion), fp32 by a cast and an addition when a microbatch's backward pass is over (DeepSpeed's
 // BF16 optimizer), or in the weights' own format: by a kernel of its own (DeepSpeed's FP16 optimizer), or in the
@@ -146,8 +153,9 @@ struct ParallelPlan {
   Recompute recompute = Recompute::kNone;
   ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
   std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
-  bool recompute_early_stop = false;     // full recomputation ends with the last value that the backward pass reads
-  std::int64_t offload_activations = 0;  // layers of each chunk: what they keep goes to the host until it is read
+  bool recompute_early_stop = false;       // full recomputation ends with the last value that the backward pass reads
+  std::int64_t offload_activations = 0;    // layers of each chunk: what they keep goes to the host until it is read
+  std::int64_t vocabulary_multiple = 128;  // the vocabulary is padded to a multiple of this on each rank
   bool sequence_parallel = false;
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
@@ -156,7 +164,7 @@ struct ParallelPlan {
   std::int64_t loss_metrics = 0;   // cross-entropies in eager mode beside the loss, of each microbatch, for the log
   bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
   bool split_softmax = false;      // of scores that are stored: scale, mask and softmax are a kernel each
-  bool split_gelu = false;         // a kernel for each operation that the model's class writes out
+  bool written_out = false;        // a kernel for each operation that the model's class writes out
   bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
   ExpertProducts expert_products = ExpertProducts::kLoop;
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
@@ -167,6 +175,7 @@ struct ParallelPlan {
   bool fp8_activations = false;  // inputs of activation functions are kept so, too, and attention's output in 12 bits
   bool delayed_scaling = false;  // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
+  WeightStorage weights = WeightStorage::kMaster;
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
@@ -203,6 +212,14 @@ constexpr bool is_whole_in_passes(const ParallelPlan& plan) {
 // ZeRO-3 whose shards are master weights in fp32, with gradients in fp32.
 constexpr bool has_fp32_shards(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && plan.zero_library != ZeroLibrary::kDefault;
+}
+// Whether weights of this storage format are kept in fp32 and cast for each pass.
+constexpr bool autocasts(const ParallelPlan& plan, DType storage) {
+  return plan.weights == WeightStorage::kFp32 && storage != DType::kFp32 && storage != DType::kTf32;
+}
+// Whether weights of this storage format have a copy in fp32 beside them.
+constexpr bool has_master_weights(const ParallelPlan& plan, DType storage) {
+  return plan.weights == WeightStorage::kMaster && storage != DType::kFp32 && storage != DType::kTf32;
 }
 // Whether ZeRO-2 or 3 runs layer by layer. One replica shares nothing, so that nothing is gathered or reduced, as under
 // ZeRO-1 (DeepSpeed, partition_parameters.py, NoGatherCoalescedHandle). Shards in fp32 are still cast.
@@ -388,10 +405,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "without flash attention, scale, mask and softmax are a kernel each, and heads are copied",
          .in_reports = kUnlessDefault},
         plan.split_softmax);
-  visit({.name = "plan/split_gelu",
-         .help = "gelu_new is a kernel for each operation of its formula",
+  visit({.name = "plan/written_out",
+         .help = "gelu_new, RMSNorm and rotary embeddings are a kernel for each operation of their formulas",
          .in_reports = kUnlessDefault},
-        plan.split_gelu);
+        plan.written_out);
   visit({.name = "plan/fused_permutation",
          .help = "tokens go to experts and back in one kernel each way",
          .in_reports = kUnlessDefault},
@@ -443,6 +460,16 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kUnlessDefault},
         plan.bf16_last_layers);
+  visit({.name = "plan/vocabulary_multiple",
+         .help = "the embedding's table and the logits are padded to a multiple of this and of tp",
+         .default_text = "128",
+         .least = 1,
+         .in_reports = kUnlessDefault},
+        plan.vocabulary_multiple);
+  visit({.name = "plan/weights",
+         .help = "low precision with a master copy, fp32 that autocast casts for products, or low precision alone",
+         .in_reports = kUnlessDefault},
+        plan.weights);
   visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kUnlessDefault},
         plan.optimizer_state);
   visit({.name = "plan/offload_optimizer",

@@ -71,7 +71,7 @@ struct BytesPerParameter {
   double weight = 0, optimizer = 0;
 };
 // `dtype`: of the weights. `moments`: of Adam.
-BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments);
+BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments, WeightStorage weights = WeightStorage::kMaster);
 
 struct StageMemory {
   Bytes weights, gradients, optimizer, activations, other;  // other: communication buffers, workspace, framework

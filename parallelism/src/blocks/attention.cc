@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "blocks/common.h"
@@ -23,7 +24,7 @@ void grouped_query_projections(const Shape& shape, Block& block) {
       blocks::linear(shape, ActivationKind::kAttentionProjections,
                      {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn, "attention",
                       bias ? Epilogue::kBias : Epilogue::kNone, false, blocks::alone_behind_norm(shape),
-                      blocks::recomputes(shape, RecomputeModule::kNorm)}));
+                      blocks::recomputes(shape, RecomputeModule::kNorm), 0, blocks::separate_layers(shape, 3)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
@@ -39,13 +40,14 @@ void latent_projections(const Shape& shape, Block& block) {
   const bool original = blocks::recomputes(shape, RecomputeModule::kNorm);
   const auto of_hidden = [&](blocks::Linear layer) {
     layer.keeps_original = original;
+    layer.readers = 1;
     add(layer);
     const bool first = block.steps.size() == 2;  // behind the norm
     if (!first && !blocks::keeps_casts(shape, original)) block.steps.back().kept_for_weight_gradient = 0;
   };
   const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region,
                       bool behind_norm) {
-    add({name, shape.tokens, in, out, false, Split::kColumn, region, Epilogue::kNone, false, behind_norm});
+    add({name, shape.tokens, in, out, false, Split::kColumn, region, Epilogue::kNone, false, behind_norm, false, 0, 1});
   };
   of_hidden({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
   if (shape.sequence_parallel) {
@@ -102,13 +104,23 @@ BlockStep heads(const Shape& shape) {
                                  : shape.model->rotary_dim > 0 ? shape.model->rotary_dim
                                                                : shape.query_dim;
     const std::int64_t rotated_keys = shape.model->mla ? 1 : shape.kv_heads;
-    // A kernel for queries and one for keys (Megatron-Core, apply_rotary_pos_emb).
-    add("attention.rotary.queries", Elementwise{"rotary", shape.tokens * shape.heads * rotated, 1, 1, 3});
-    add("attention.rotary.keys", Elementwise{"rotary", shape.tokens * rotated_keys * rotated, 1, 1, 3});
+    // A kernel for queries and one for keys (Megatron-Core, apply_rotary_pos_emb). Written out: q cos + rotate_half(q)
+    // sin, of which the half is negated and the halves are joined (modeling_llama.py).
+    const bool written_out = shape.plan->written_out;
+    const auto rotate = [&](std::string_view name, std::int64_t elements) {
+      if (!written_out) return add(name, Elementwise{"rotary", elements, 1, 1, 3});
+      for (const auto& [what, inputs, outputs] :
+           {std::tuple{"negate", 0.5, 0.5}, std::tuple{"join", 1.0, 1.0}, std::tuple{"multiply", 1.0, 1.0},
+            std::tuple{"multiply", 1.0, 1.0}, std::tuple{"add", 2.0, 1.0}}) {
+        add(name, Elementwise{what, elements, inputs, outputs, 1});
+      }
+    };
+    rotate("attention.rotary.queries", shape.tokens * shape.heads * rotated);
+    rotate("attention.rotary.keys", shape.tokens * rotated_keys * rotated);
     // Queries of several groups lie between their keys and values: a copy brings them together. Backward, one kernel
     // joins the gradients of queries, keys and values (Megatron-Core, attention.py, get_query_key_value_tensors: a
     // reshape of what is no view, and SplitAlongDim's torch.cat).
-    if (!shape.model->mla) {
+    if (!shape.model->mla && !written_out) {
       const std::int64_t queries = shape.heads * shape.query_dim, all = queries + 2 * shape.kv_heads * shape.query_dim;
       const auto bytes = [&](std::int64_t columns) {
         return Copy{static_cast<double>(shape.tokens) * static_cast<double>(columns) * shape.element * units::B};
@@ -318,7 +330,7 @@ bool has_fused_softmax(const Shape& shape) {
 // of 16 bits to fp32, scales, masks and normalizes these, and casts them back (fused_softmax.py,
 // forward_torch_softmax). Classes of transformers scale and mask in 16 bits and cast around the softmax alone
 // (modeling_llama.py, eager_attention_forward: softmax(..., dtype=torch.float32).to(query.dtype)); those with learned
-// positions normalize in the format of the scores (modeling_gpt2.py, eager_attention_forward).
+// positions normalize in the format of the scores (modeling_gpt2.py, eager_attention_forward), which autocast casts.
 void unfused_core(const Shape& shape, BlockStep& step) {
   const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
@@ -330,7 +342,8 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const bool apart = shape.plan->split_softmax;
   const double element = shape.element;
   const bool in_parts = apart || !has_fused_softmax(shape);
-  const bool casts_for_softmax = apart && element <= 2 && shape.model->position != PositionKind::kLearned;
+  const bool in_fp32 = shape.autocast || shape.model->position != PositionKind::kLearned;
+  const bool casts_for_softmax = apart && element <= 2 && in_fp32;
   const bool cast = casts_for_softmax || (!apart && in_parts);
   // Of scores as the softmax has them, over those of the plan's format; of those that are scaled and masked.
   const double size = cast ? size_of(DType::kFp32) / units::B / element : 1, before = casts_for_softmax ? 1 : size;
@@ -416,7 +429,7 @@ void mark_attention_modules(Block& block) {
 
 Block attention_block(const Shape& shape) {
   Block block;
-  block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
+  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(11);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);

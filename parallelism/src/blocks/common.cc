@@ -18,6 +18,10 @@ Call kernel(const Shape& shape, std::string name, OperatorKind kind) {
   return {std::move(name), Operator{std::move(kind), shape.dtype}};
 }
 
+Call hidden_kernel(const Shape& shape, std::string name, OperatorKind kind) {
+  return {std::move(name), Operator{std::move(kind), shape.hidden_dtype}};
+}
+
 void communicate(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind, Bytes size) {
   if (shape.tp > 1) calls.push_back({std::move(name), Communication{kind, size, Axis::kTensor}});
 }
@@ -52,9 +56,26 @@ void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view 
   // The product's gradient is read, the sum is read and written. In fp32, a cast comes first: it writes a copy of the
   // gradient, which is read (deepspeed/runtime/bf16_optimizer.py, update_hp_grads).
   const double sum = gradient_size(*shape.plan, shape.dtype) / units::B / shape.element;
+  if (shape.plan->weights != WeightStorage::kMaster) {
+    // Autograd keeps the first microbatch's gradient as the sum (torch/csrc/autograd/functions/accumulate_grad.h). Here
+    // each microbatch has its share of the others' additions.
+    const double others = static_cast<double>(shape.microbatches - 1) / static_cast<double>(shape.microbatches);
+    if (others == 0) return;
+    const Elementwise add{"add", parameters, 2 * sum * others, sum * others, 1};
+    calls.push_back(kernel(shape, concat(name, ".wgrad.accumulate"), add));
+    return;
+  }
   const double cast = shape.plan->grad_accumulation == GradAccumulation::kFp32 ? sum : 0;
   calls.push_back(
       kernel(shape, concat(name, ".wgrad.accumulate"), Elementwise{"add", parameters, 1 + cast + sum, cast + sum, 1}));
+}
+
+void autocast(const Shape& shape, std::vector<Call>& calls, std::string name, double elements, bool to_low) {
+  if (!shape.autocast || elements < 1) return;
+  const double fp32 = shape.hidden_element / shape.element;
+  calls.push_back(
+      kernel(shape, std::move(name),
+             Elementwise{"cast", static_cast<std::int64_t>(elements), to_low ? fp32 : 1, to_low ? 1 : fp32, 1}));
 }
 
 void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
@@ -120,7 +141,8 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 }  // namespace
 
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
-  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps, encoded] = layer;
+  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps, encoded, readers] =
+      layer;
   const bool quantized = is_quantized(shape) && !unquantized;
   const bool keeps_cast = quantized && keeps_casts(shape, keeps);
   const bool casts_again = quantized && keeps && shape.plan->lora_rank == 0;
@@ -144,7 +166,13 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   BlockStep step;
   step.name = name;
 
-  step.forward.reserve(4);
+  step.forward.reserve(6);
+  // Autocast casts the hidden states for each layer that reads them, and the weights once a microbatch; the casts'
+  // backward passes bring gradients to fp32.
+  const double weights = static_cast<double>(in) * static_cast<double>(out);
+  const double hidden = static_cast<double>(readers) * static_cast<double>(held_rows) * static_cast<double>(in);
+  autocast(shape, step.forward, concat(name, ".input.cast"), hidden, true);
+  autocast(shape, step.forward, concat(name, ".weights.cast"), weights, true);
   if (casts_again) {
     const Elementwise once = cast(shape, held_rows * in, shape.product_element + encoded, behind_norm);
     step.forward.push_back(kernel(shape, concat(name, ".quantize"), once));
@@ -172,6 +200,14 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   backward.gathered = gathered;
   if (split == Split::kRow) backward.gathers = grad;
   add_product(shape, step.input_gradient, product(dgrad, rows, in, out, GemmLayout::kNN, Epilogue::kNone), backward);
+  autocast(shape, step.input_gradient, concat(name, ".dgrad.cast"), hidden, false);
+  // Layers that are one here bring a gradient each.
+  if (shape.plan->written_out) {
+    for (int other = 1; other < readers; ++other) {
+      step.input_gradient.push_back(
+          hidden_kernel(shape, concat(name, ".dgrad.add"), Elementwise{"add", held_rows * in, 2, 1, 1}));
+    }
+  }
   // Runs beside the weight gradient's product.
   if (split == Split::kColumn) reduce(shape, step.input_gradient, dgrad, bytes(in));
 
@@ -179,6 +215,7 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   if (split == Split::kColumn) gather(shape, step.weight_gradient, concat(name, ".input"), gathered);
   step.weight_gradient.push_back(
       product(concat(name, ".wgrad"), out, in, rows, GemmLayout::kTN, accumulation_epilogue(shape)));
+  autocast(shape, step.weight_gradient, concat(name, ".wgrad.cast"), weights, false);
   accumulate(shape, step.weight_gradient, name, out * in);
   if (bias) {
     // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`).
@@ -191,6 +228,7 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   const double held = static_cast<double>(held_rows) * static_cast<double>(in);
   step.kept_as = input;
   step.kept_for_weight_gradient = held * (keeps_cast ? operand : casts_again ? original : shape.element);
+  if (shape.autocast && readers > 1) step.kept_for_weight_gradient *= readers;
   if (casts_again) step.cast_for_weight_gradient = held * operand;
   // The weight gradient's product reads the cast.
   step.output_gradient = static_cast<double>(rows * out) * (shape.plan->lora_rank == 0 ? operand : shape.element);
@@ -251,20 +289,73 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
       parameters * static_cast<double>(std::max<std::int64_t>(1, experts));
 }
 
+namespace {
+
+// A kernel of so many elements that are read and written, in fp32 or in the format of hidden states.
+struct NormKernel {
+  const char* what;
+  double inputs, outputs, flops;
+  bool in_fp32 = true;
+};
+// LlamaRMSNorm as its class writes it out (modeling_llama.py): w * (x rsqrt(mean(x^2) + eps)), in fp32 but for the
+// weight, and as autograd differentiates it. Kernels of one number a row are left out.
+constexpr std::array<NormKernel, 4> kRmsNormForward = {
+    {{"power", 1, 1, 1}, {"mean", 1, 0, 1}, {"scale", 1, 1, 1}, {"multiply", 1, 1, 1, false}}};
+constexpr std::array<NormKernel, 11> kRmsNormBackward = {{{"multiply", 1, 1, 1, false},
+                                                          {"multiply", 2, 1, 1, false},
+                                                          {"sum_rows", 1, 0, 1, false},
+                                                          {"scale", 1, 1, 1},
+                                                          {"multiply", 2, 1, 1},
+                                                          {"sum", 1, 0, 1},
+                                                          {"mean_backward", 0, 1, 1},
+                                                          {"copy", 1, 1, 0},
+                                                          {"scale", 1, 1, 1},
+                                                          {"multiply", 2, 1, 1},
+                                                          {"add", 2, 1, 1}}};
+
+void add_written_out_norm(const Shape& shape, BlockStep& step, std::int64_t elements) {
+  const double low = shape.hidden_element / (size_of(DType::kFp32) / units::B);  // elements of fp32
+  const auto add = [&](std::vector<Call>& calls, std::string_view suffix, const NormKernel& each) {
+    calls.push_back(
+        {concat(step.name, suffix), Operator{Elementwise{each.what, elements, each.inputs, each.outputs, each.flops},
+                                             each.in_fp32 ? DType::kFp32 : shape.hidden_dtype}});
+  };
+  const NormKernel to_fp32{"cast", low, 1, 1}, back{"cast", 1, low, 1};
+  const bool casts = low < 1;
+  if (casts) add(step.forward, ".cast", to_fp32);
+  for (const NormKernel& each : kRmsNormForward) {
+    if (casts && !each.in_fp32) add(step.forward, ".cast", back);
+    add(step.forward, "", each);
+  }
+  for (std::size_t i = 0; i < kRmsNormBackward.size(); ++i) {
+    if (casts && kRmsNormBackward[i].in_fp32 && !kRmsNormBackward[i - 1].in_fp32)
+      add(step.input_gradient, ".cast", to_fp32);
+    add(step.input_gradient, ".backward", kRmsNormBackward[i]);
+  }
+  if (casts) add(step.input_gradient, ".cast", back);
+}
+
+}  // namespace
+
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {
   const NormalizationKind kind = shape.model->norm;
   const Library library = shape.plan->norm_library;
   BlockStep step;
   step.name = name;
-  step.forward.push_back(kernel(shape, step.name, Normalization{kind, rows, columns, Pass::kForward, library}));
-  step.input_gradient.push_back(
-      kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
+  if (shape.plan->written_out && library == Library::kEager && kind == NormalizationKind::kRmsNorm) {
+    add_written_out_norm(shape, step, rows * columns);
+  } else {
+    step.forward.push_back(
+        hidden_kernel(shape, step.name, Normalization{kind, rows, columns, Pass::kForward, library}));
+    step.input_gradient.push_back(
+        hidden_kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
+  }
   // Gradients of what is no product's weight are added to the sums by a kernel for each parameter (Megatron-Core,
   // distributed_data_parallel.py: main_grad.add_; PyTorch, AccumulateGrad).
   const int parameters = shape.plan->lora_rank > 0 ? 0 : kind == NormalizationKind::kLayerNorm ? 2 : 1;
   for (int i = 0; i < parameters; ++i) add_to_sums(shape, step.input_gradient, name, columns);
   step.kept_as = ActivationKind::kNorms;
-  step.kept_for_input_gradient = bytes_of(shape, rows, columns);
+  step.kept_for_input_gradient = hidden_bytes(shape, rows, columns);
   // PyTorch runs RMSNorm as its class writes it out (modeling_llama.py, LlamaRMSNorm): the input in fp32, for its
   // square and its product, and the normalized values in the storage format, for the product with the weight.
   if (library == Library::kEager && kind == NormalizationKind::kRmsNorm) {
@@ -283,8 +374,8 @@ BlockStep branch_start(const Shape& shape, std::string_view branch) {
     step = norm(shape, concat(branch, ".norm"), shape.sharded_tokens, shape.hidden);
     step.again = set_of(RecomputeModule::kNorm);
   }
-  step.input_gradient.push_back(kernel(shape, concat(branch, ".residual.backward"),
-                                       Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
+  step.input_gradient.push_back(hidden_kernel(shape, concat(branch, ".residual.backward"),
+                                              Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
   return step;
 }
 
@@ -330,14 +421,18 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
                        double outputs, double flops) {
     calls.push_back(kernel(shape, concat(name, suffix), Elementwise{what, rows * ffn, inputs, outputs, flops}));
   };
-  const bool written_out = shape.plan->split_gelu && shape.model->activation == Activation::kGeluNew;
+  const bool written_out = shape.plan->written_out && shape.model->activation == Activation::kGeluNew;
   std::int64_t kept = gated ? (shape.plan->fused_kernels ? 2 : 3) : 1;
   const bool in_8_bits = !written_out && shape.plan->fused_kernels && keeps_activations_in_8_bits(shape);
   const double each = in_8_bits ? shape.product_element / shape.element : 1;  // of a kept element
   if (written_out) {
-    for (const auto& [what, inputs, flops] : kGeluForward) add(step.forward, "", what, inputs, 1, flops);
+    // Autocast runs powers in fp32, and what is computed with them is in fp32, too (PyTorch, amp.html).
+    const double fp32 = shape.hidden_element / shape.element, elements = static_cast<double>(rows * ffn);
+    autocast(shape, step.input_gradient, concat(name, ".cast.backward"), elements, false);
+    for (const auto& [what, inputs, flops] : kGeluForward) add(step.forward, "", what, inputs * fp32, fp32, flops);
     for (const auto& [what, inputs, flops] : kGeluBackward)
-      add(step.input_gradient, ".backward", what, inputs, 1, flops);
+      add(step.input_gradient, ".backward", what, inputs * fp32, fp32, flops);
+    autocast(shape, step.forward, concat(name, ".cast"), elements, true);
     kept = kGeluKept;
   } else if (shape.plan->fused_kernels || !gated) {
     // The kernel writes its inputs in the format in which they are kept, too.
@@ -355,6 +450,10 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
   }
   step.kept_as = input;
   step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn) * each;
+  // Autocast: all but the product's half are fp32.
+  if (written_out && shape.autocast) {
+    step.kept_for_input_gradient += (hidden_bytes(shape, rows, ffn) - bytes_of(shape, rows, ffn)) * (kGeluKept - 1);
+  }
   return step;
 }
 
@@ -373,7 +472,7 @@ BlockStep residual(const Shape& shape, std::string_view branch) {
   BlockStep step;
   step.name = concat(branch, ".residual");
   const auto add = [&](std::string_view name, const Elementwise& what) {
-    step.forward.push_back(kernel(shape, concat(branch, name), what));
+    step.forward.push_back(hidden_kernel(shape, concat(branch, name), what));
   };
   if (!shape.dropout) {
     add(".add", Elementwise{"add", elements, 2, 1, 1});

@@ -11,6 +11,12 @@
 namespace ns_dist::blocks {
 
 Call kernel(const Shape& shape, std::string name, OperatorKind kind);
+// A kernel on hidden states, in their format.
+Call hidden_kernel(const Shape& shape, std::string name, OperatorKind kind);
+
+// Appends autocast's cast of `elements` from fp32, the format of hidden states and weights, to that of the products, or
+// back; nothing without autocast.
+void autocast(const Shape& shape, std::vector<Call>& calls, std::string name, double elements, bool to_low);
 
 // Appends a communication among tensor-parallel ranks; nothing when tp is 1.
 void communicate(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind, Bytes size);
@@ -39,6 +45,9 @@ struct Linear {
   // cast.
   bool keeps_original = false;
   double original_element = 0;  // bytes of an element so kept, as the cast's kernel writes it; 0: as it comes
+  // Layers of the model's class that are one here and read the same hidden states; 0: the input is none. Autocast makes
+  // a copy for each.
+  int readers = 0;
 };
 // `input`: what it counts as.
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
@@ -104,6 +113,16 @@ struct Adapter {
   std::int64_t rows = 1, in = 1, out = 1, experts = 0;
 };
 void adapt(const Shape& shape, BlockStep& step, const Adapter& layer);
+
+// How many layers the model's class has in place of one projection of `parts` parts (modeling_llama.py: q_proj, k_proj
+// and v_proj; modeling_gpt2.py: c_attn).
+inline int separate_layers(const Shape& shape, int parts) {
+  return shape.model->position == PositionKind::kLearned ? 1 : parts;
+}
+// Bytes of `rows` x `columns` hidden states.
+inline double hidden_bytes(const Shape& shape, std::int64_t rows, std::int64_t columns) {
+  return static_cast<double>(rows) * static_cast<double>(columns) * shape.hidden_element;
+}
 
 // A normalization of `rows` x `columns` in the model's kind.
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns);

@@ -9,15 +9,16 @@ namespace {
 BlockStep table(const Shape& shape) {
   BlockStep step;
   step.name = "embedding";
-  step.forward.push_back(
-      blocks::kernel(shape, "embedding", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kForward}));
+  step.forward.push_back(blocks::hidden_kernel(
+      shape, "embedding", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kForward}));
   blocks::reduce(shape, step.forward, "embedding", shape.hidden_states());
   blocks::gather(shape, step.weight_gradient, "embedding.backward", shape.hidden_states());
   // A dense gradient of zeros, to which rows are added (PyTorch, embedding_dense_backward), and which is added to the
   // sums.
   const std::int64_t parameters = shape.vocabulary * shape.hidden;
-  step.weight_gradient.push_back(blocks::kernel(shape, "embedding.gradient", Elementwise{"fill", parameters, 0, 1, 0}));
-  step.weight_gradient.push_back(blocks::kernel(
+  step.weight_gradient.push_back(
+      blocks::hidden_kernel(shape, "embedding.gradient", Elementwise{"fill", parameters, 0, 1, 0}));
+  step.weight_gradient.push_back(blocks::hidden_kernel(
       shape, "embedding.backward", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kBackward}));
   blocks::add_to_sums(shape, step.weight_gradient, "embedding", parameters);
   step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
@@ -38,7 +39,7 @@ Block embedding_block(const Shape& shape) {
   position.name = "embedding.position";
   position.parameters.dense = static_cast<double>(model.position_table) * static_cast<double>(model.hidden);
   if (model.position == PositionKind::kLearned) {
-    position.forward.push_back(blocks::kernel(shape, position.name, Elementwise{"add", elements, 2, 1, 1}));
+    position.forward.push_back(blocks::hidden_kernel(shape, position.name, Elementwise{"add", elements, 2, 1, 1}));
   }
   block.steps.push_back(std::move(position));
   if (model.embedding_norm) {

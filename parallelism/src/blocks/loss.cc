@@ -9,8 +9,14 @@ namespace {
 
 BlockStep logits(const Shape& shape) {
   BlockStep step = blocks::linear(shape, ActivationKind::kLogits,
-                                  {"loss.logits", shape.tokens, shape.hidden, shape.vocabulary, false,
-                                   blocks::Split::kColumn, "loss", Epilogue::kNone, true});
+                                  {.name = "loss.logits",
+                                   .rows = shape.tokens,
+                                   .in = shape.hidden,
+                                   .out = shape.vocabulary,
+                                   .split = blocks::Split::kColumn,
+                                   .region = "loss",
+                                   .unquantized = true,
+                                   .readers = 1});
   // A tied projection is the embedding's table, or a copy of it on another stage.
   if (shape.model->tied_embeddings && shape.plan->pp == 1) step.parameters.dense = 0;
   return step;

@@ -36,13 +36,14 @@ Block mlp_block(const Shape& shape) {
   const bool shares = beside && shape.model->branches == Branches::kParallel;
   constexpr ModuleSet kMlp = set_of(RecomputeModule::kMlp);
   Block block;
-  block.input = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
+  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(6);
   if (!shares) block.steps.push_back(blocks::branch_start(shape, "mlp"));
   BlockStep fc1 = blocks::linear(
       shape, ActivationKind::kMlp,
       {"mlp.fc1", tokens, shape.hidden, up, bias, shares ? Split::kLocal : Split::kColumn, "mlp", Epilogue::kNone,
-       false, blocks::alone_behind_norm(shape), blocks::recomputes(shape, RecomputeModule::kNorm)});
+       false, blocks::alone_behind_norm(shape), blocks::recomputes(shape, RecomputeModule::kNorm), 0,
+       blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1)});
   shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
   BlockStep activation = blocks::activation(shape, ActivationKind::kMlp, "mlp.activation", tokens, ffn);
   BlockStep fc2 =

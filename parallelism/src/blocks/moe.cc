@@ -255,9 +255,10 @@ struct GroupedLinear {
   std::int64_t in = 1, out = 1;
   bool keeps_original = false;                           // Linear::keeps_original
   bool input_is_cast = false, gradient_is_cast = false;  // came in the products' format, in one layout
+  bool reads_hidden = false;                             // rows are hidden states
 };
 BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const GroupedLinear& layer) {
-  const auto& [name, in, out, keeps_original, input_is_cast, gradient_is_cast] = layer;
+  const auto& [name, in, out, keeps_original, input_is_cast, gradient_is_cast, reads_hidden] = layer;
   BlockStep step;
   step.name = name;
   const bool quantized = blocks::is_quantized(shape);
@@ -270,6 +271,10 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
                                                       quantized ? scaling_of(shape.precision) : Scaling::kTensor},
                                           quantized ? product_type(shape.precision) : shape.dtype}};
   };
+  const double weights = static_cast<double>(size.experts) * static_cast<double>(in) * static_cast<double>(out);
+  const double hidden = reads_hidden ? static_cast<double>(size.rows) * static_cast<double>(in) : 0;
+  blocks::autocast(shape, step.forward, blocks::concat(name, ".input.cast"), hidden, true);
+  blocks::autocast(shape, step.forward, blocks::concat(name, ".weights.cast"), weights, true);
   const double cast = shape.product_element;
   const std::string input = blocks::concat(name, ".input"), grad = blocks::concat(name, ".grad");
   if (input_is_cast) {
@@ -288,9 +293,11 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
   step.forward.push_back(gemm(step.name, out, in, GemmLayout::kNT, Epilogue::kNone));
   step.calls_after_kept = 1;
   step.input_gradient.push_back(gemm(blocks::concat(name, ".dgrad"), in, out, GemmLayout::kNN, Epilogue::kNone));
+  blocks::autocast(shape, step.input_gradient, blocks::concat(name, ".dgrad.cast"), hidden, false);
   // The weight gradient contracts over an expert's rows: the same products, reduced over tokens.
   step.weight_gradient.push_back(
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
+  blocks::autocast(shape, step.weight_gradient, blocks::concat(name, ".wgrad.cast"), weights, false);
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
   step.kept_as = ActivationKind::kExperts;
   const double operand = in_format ? shape.product_element : shape.element;
@@ -332,7 +339,7 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   const bool original = blocks::may_keep_originals(shape);
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
                                  {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared",
-                                  Epilogue::kNone, false, false, original}));
+                                  Epilogue::kNone, false, false, original, 0, blocks::separate_layers(shape, 2)}));
   if (!blocks::keeps_casts(shape, original)) steps.back().kept_for_weight_gradient = 0;
   steps.push_back(blocks::activation(shape, ActivationKind::kSharedExperts, "moe.shared.activation", tokens, ffn));
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
@@ -376,7 +383,7 @@ Block moe_block(const Shape& shape) {
   for (BlockStep& step : shared) step.hides = beside;
   const Beside exchanges = beside ? Beside::kSteps : Beside::kNothing;
   Block block;
-  block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
+  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(15);
   block.steps.push_back(blocks::branch_start(shape, "moe"));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kRouter,
@@ -388,13 +395,18 @@ Block moe_block(const Shape& shape) {
                                         Split::kLocal,
                                         {},
                                         Epilogue::kNone,
-                                        true}));
+                                        true,
+                                        false,
+                                        false,
+                                        0,
+                                        1}));
   block.steps.push_back(top_k(shape));
   block.steps.push_back(send_rows(shape, size, exchanges));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   block.steps.push_back(receive_rows(shape, size, exchanges));
   block.steps.push_back(grouped_linear(
-      shape, size, {.name = "moe.fc1", .in = shape.hidden, .out = up, .input_is_cast = size.casts_before}));
+      shape, size,
+      {.name = "moe.fc1", .in = shape.hidden, .out = up, .input_is_cast = size.casts_before, .reads_hidden = true}));
   block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn));
   if (shape.plan->weighted_activation) {  // a weight of each row, fp32
     block.steps.back().kept_for_input_gradient += static_cast<double>(size.rows) * 4;

@@ -37,13 +37,13 @@ Block state_space_block(const Shape& shape) {
   const std::int64_t tokens = shape.tokens, convolved = size.inner + size.maps;
   const bool bias = shape.model->bias;
   Block block;
-  block.input = bytes_of(shape, shape.sharded_tokens, shape.hidden);
+  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.push_back(blocks::branch_start(shape, "mamba"));
   // Gate, channels, maps, and a time step for each head.
-  BlockStep in = blocks::linear(
-      shape, ActivationKind::kStateSpace,
-      {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias, Split::kColumn, "mamba",
-       Epilogue::kNone, false, blocks::alone_behind_norm(shape), blocks::recomputes(shape, RecomputeModule::kNorm)});
+  BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
+                                {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias,
+                                 Split::kColumn, "mamba", Epilogue::kNone, false, blocks::alone_behind_norm(shape),
+                                 blocks::recomputes(shape, RecomputeModule::kNorm), 0, 1});
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 

@@ -75,7 +75,8 @@ Seconds checkpoint_interval(Seconds checkpoint, Seconds time_between_failures);
 double goodput(Seconds interval, Seconds checkpoint, Seconds restart, Seconds time_between_failures);
 
 // What a checkpoint holds: the weights and the optimizer's state, each once (bytes of a parameter as in memory.h).
-Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments);
+Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments,
+                      WeightStorage weights = WeightStorage::kMaster);
 
 struct TrainingTime {
   double tokens = 0, steps = 0;

@@ -336,7 +336,21 @@ TEST(Formulas, MeasuredAttentionGoesBackwardWithFiveProducts) {
     attention.head_dim = 192, attention.value_dim = 128, attention.pass = pass;
     return term(kAttentionSum, h100(), {attention, DType::kBf16}, "products");
   };
-  EXPECT_NEAR(products(Pass::kBackward) / products(Pass::kForward), (3.0 * 192 + 2 * 128) / (192 + 128), 1e-9);
+  // cuDNN's backward kernels on Hopper compute heads of 192 as those of 256.
+  EXPECT_NEAR(products(Pass::kBackward) / products(Pass::kForward), (3.0 * 256 + 2 * 128) / (192 + 128), 1e-9);
+}
+
+// FlashAttention-2 has a kernel for 96, cuDNN computes it as 128; both have one for 64.
+TEST(Formulas, HeadsArePaddedToTheNextKernel) {
+  const auto products = [](Library library, std::int64_t head_dim) {
+    Attention attention{.batch = 1, .heads = 16, .kv_heads = 16, .query_length = 8192, .key_length = 8192};
+    attention.head_dim = attention.value_dim = head_dim, attention.library = library;
+    return term(kAttentionSum, h100(), {attention, DType::kBf16}, "products");
+  };
+  EXPECT_NEAR(products(Library::kCudnn, 96) / products(Library::kCudnn, 64), 2, 1e-9);
+  EXPECT_NEAR(products(Library::kFlash2, 96) / products(Library::kFlash2, 64), 1.5, 1e-9);
+  EXPECT_NEAR(products(Library::kFlash2, 80) / products(Library::kFlash2, 96), 1, 1e-9);
+  EXPECT_NEAR(products(Library::kCudnn, 320) / products(Library::kCudnn, 64), 5, 1e-9) << "beyond all kernels";
 }
 
 // A kernel of cuDNN that takes t s at full clock takes t (1 + 0.2 t / (t + 0.1 s)): a tenth more at 0.1 s.

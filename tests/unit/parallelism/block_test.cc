@@ -214,13 +214,13 @@ TEST_F(GptLayer, AGeluThatIsWrittenOutIsAKernelForEachOperation) {
   };
   const double one = 2 * s * b * 4 * h;
   const BlockStep fused = activation();
-  plan.split_gelu = true;
+  plan.written_out = true;
   EXPECT_EQ(names(activation().forward), names(fused.forward));
   model.activation = Activation::kGeluNew;
   EXPECT_DOUBLE_EQ(traffic(activation().forward), 18 * one);
   EXPECT_DOUBLE_EQ(traffic(activation().input_gradient), 28 * one);
   EXPECT_DOUBLE_EQ(activation().kept_for_input_gradient, 4 * one);
-  plan.split_gelu = false;
+  plan.written_out = false;
   EXPECT_EQ(names(activation().forward), names(fused.forward));
 }
 
