@@ -46,6 +46,8 @@ void read_fields(JsonReader& reader, std::vector<Assignment>& set) {
 // The keys that a run may have, or its publication for all of its runs.
 void read_common(JsonReader& reader, PublishedRun& run) {
   if (const std::string cluster = reader.text("cluster", Presence::kOptional); !cluster.empty()) run.cluster = cluster;
+  if (const std::string name = reader.text("framework", Presence::kOptional); !name.empty()) run.framework = name;
+  run.gpus_per_node = reader.integer("gpus_per_node", 1, 1'000'000, Presence::kOptional, run.gpus_per_node);
   read_fields<ParallelPlan>(reader, run.set);
   read_fields<Training>(reader, run.set);
 }

@@ -308,7 +308,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
                                        : most_held(held.pipeline.passes->orders[stage], kept.chunks) + kept.under_way);
     // PyTorch alone has no gradient before its first backward pass, and they grow while activations go
     // (torch.optim.Optimizer.zero_grad, set_to_none): what they take beyond the activations' place.
-    if (plan.weights != WeightStorage::kMaster && held.shape.microbatches == 1) {
+    if (takes_first_gradients(plan) && held.shape.microbatches == 1) {
       used.gradients = max(Bytes(), used.gradients - used.activations);
     }
     used.other = kFramework;

@@ -46,7 +46,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
     key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
   }
   // Of the batch, how many microbatches share the first one's gradients.
-  if (plan.weights != WeightStorage::kMaster) {
+  if (takes_first_gradients(plan)) {
     const std::int64_t microbatches =
         std::max<std::int64_t>(1, training.global_batch / (training.micro_batch * plan.dp));
     key.training.global_batch = microbatches * training.micro_batch * key.plan.dp;

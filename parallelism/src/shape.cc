@@ -10,9 +10,8 @@
 namespace ns_dist {
 namespace {
 
-// Megatron-LM's --make-vocab-size-divisible-by, 128 unless it says otherwise.
 std::int64_t padded_vocabulary(const Model& model, const ParallelPlan& plan) {
-  const std::int64_t multiple = plan.vocabulary_multiple * plan.tp;
+  const std::int64_t multiple = vocabulary_multiple_of(plan) * plan.tp;
   return (model.vocabulary + multiple - 1) / multiple * multiple;
 }
 

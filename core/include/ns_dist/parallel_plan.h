@@ -153,9 +153,9 @@ struct ParallelPlan {
   Recompute recompute = Recompute::kNone;
   ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
   std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
-  bool recompute_early_stop = false;       // full recomputation ends with the last value that the backward pass reads
-  std::int64_t offload_activations = 0;    // layers of each chunk: what they keep goes to the host until it is read
-  std::int64_t vocabulary_multiple = 128;  // the vocabulary is padded to a multiple of this on each rank
+  bool recompute_early_stop = false;     // full recomputation ends with the last value that the backward pass reads
+  std::int64_t offload_activations = 0;  // layers of each chunk: what they keep goes to the host until it is read
+  std::int64_t vocabulary_multiple = 0;  // of the vocabulary on each rank, which is padded; 0: 128, as Megatron-LM does
   bool sequence_parallel = false;
   bool flash_attention = true;
   Library attention_library = Library::kDefault;  // of the fused kernel
@@ -213,6 +213,10 @@ constexpr bool is_whole_in_passes(const ParallelPlan& plan) {
 constexpr bool has_fp32_shards(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && plan.zero_library != ZeroLibrary::kDefault;
 }
+// Megatron-LM's --make-vocab-size-divisible-by.
+constexpr std::int64_t vocabulary_multiple_of(const ParallelPlan& plan) {
+  return plan.vocabulary_multiple > 0 ? plan.vocabulary_multiple : 128;
+}
 // Whether weights of this storage format are kept in fp32 and cast for each pass.
 constexpr bool autocasts(const ParallelPlan& plan, DType storage) {
   return plan.weights == WeightStorage::kFp32 && storage != DType::kFp32 && storage != DType::kTf32;
@@ -220,6 +224,10 @@ constexpr bool autocasts(const ParallelPlan& plan, DType storage) {
 // Whether weights of this storage format have a copy in fp32 beside them.
 constexpr bool has_master_weights(const ParallelPlan& plan, DType storage) {
   return plan.weights == WeightStorage::kMaster && storage != DType::kFp32 && storage != DType::kTf32;
+}
+// Whether the first microbatch's gradients are the sums, because none is there when it comes.
+constexpr bool takes_first_gradients(const ParallelPlan& plan) {
+  return plan.weights != WeightStorage::kMaster && plan.passes == Passes::kTraining;
 }
 // Whether ZeRO-2 or 3 runs layer by layer. One replica shares nothing, so that nothing is gathered or reduced, as under
 // ZeRO-1 (DeepSpeed, partition_parameters.py, NoGatherCoalescedHandle). Shards in fp32 are still cast.
@@ -463,7 +471,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/vocabulary_multiple",
          .help = "the embedding's table and the logits are padded to a multiple of this and of tp",
          .default_text = "128",
-         .least = 1,
+         .least = 0,
          .in_reports = kUnlessDefault},
         plan.vocabulary_multiple);
   visit({.name = "plan/weights",

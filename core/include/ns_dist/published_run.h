@@ -1,6 +1,7 @@
 // Training runs that others measured and published, to check forecasts against. configs/runs/<id>.json.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,10 @@ struct PublishedRun {
   // Fields of ParallelPlan and Training that the publication states: first those of all its runs, then those of this
   // run. If a field occurs twice, the last value holds.
   std::vector<Assignment> set;
-  Seconds step;            // measured
-  std::string place = {};  // of the run in its file, for errors: "runs.json#/runs/3"
+  Seconds step;                    // measured
+  std::string place = {};          // of the run in its file, for errors: "runs.json#/runs/3"
+  std::string framework = {};      // whose defaults hold; empty: the usual one's
+  std::int64_t gpus_per_node = 0;  // 0: the cluster's
   friend bool operator==(const PublishedRun&, const PublishedRun&) = default;
 };
 

@@ -56,7 +56,7 @@ void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view 
   // The product's gradient is read, the sum is read and written. In fp32, a cast comes first: it writes a copy of the
   // gradient, which is read (deepspeed/runtime/bf16_optimizer.py, update_hp_grads).
   const double sum = gradient_size(*shape.plan, shape.dtype) / units::B / shape.element;
-  if (shape.plan->weights != WeightStorage::kMaster) {
+  if (takes_first_gradients(*shape.plan)) {
     // Autograd keeps the first microbatch's gradient as the sum (torch/csrc/autograd/functions/accumulate_grad.h). Here
     // each microbatch has its share of the others' additions.
     const double others = static_cast<double>(shape.microbatches - 1) / static_cast<double>(shape.microbatches);

@@ -302,5 +302,29 @@ TEST(ComputeModel, ABatchTakesAsLongAsItsProducts) {
   EXPECT_NEAR(batch / milliseconds(*model, {Gemm{.m = 32768, .n = 1024, .k = 1024}, DType::kBf16}), 4, 0.4);
 }
 
+// GPT-2's 50,257 logits: seven times as long as 50,304 on an H100. Measured there: 13.5, 10.2 and 9.3 ms.
+TEST(ComputeModel, RowsOfAnOddNumberOfElementsAreSlow) {
+  const auto model = make_compute_model(*Catalog::built_in().gpu("h100-sxm-80gb"));
+  ASSERT_TRUE(model);
+  const auto seconds = [&](const Gemm& gemm, DType dtype = DType::kBf16) {
+    return (*model)->forecast({gemm, dtype})->latency / units::s;
+  };
+  const double padded = seconds({.m = 8192, .n = 50304, .k = 1600});
+  for (const auto& [gemm, measured] :
+       {std::pair(Gemm{.m = 8192, .n = 50257, .k = 1600}, 13.5e-3),
+        std::pair(Gemm{.m = 8192, .n = 1600, .k = 50257, .layout = GemmLayout::kNT}, 10.2e-3),
+        std::pair(Gemm{.m = 50257, .n = 1600, .k = 8192, .layout = GemmLayout::kTN}, 9.3e-3)}) {
+    const Forecast forecast = *(*model)->forecast({gemm, DType::kBf16});
+    EXPECT_GT(forecast.latency / units::s, 4 * padded);
+    EXPECT_LT(forecast.low / units::s, measured);
+    EXPECT_GT(forecast.high / units::s, measured);
+    EXPECT_TRUE(forecast.extrapolated);
+  }
+  EXPECT_LT(seconds({.m = 8192, .n = 50258, .k = 1600}), 1.2 * padded) << "nobody measured rows of two elements";
+  EXPECT_LT(seconds({.m = 8192, .n = 50257, .k = 1600}, DType::kFp32),
+            1.1 * seconds({.m = 8192, .n = 50304, .k = 1600}, DType::kFp32));
+  EXPECT_LT(seconds({.m = 8192, .n = 1, .k = 4097}), 1e-3) << "a product with a vector";
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -224,6 +224,74 @@ TEST_F(GptLayer, AGeluThatIsWrittenOutIsAKernelForEachOperation) {
   EXPECT_EQ(names(activation().forward), names(fused.forward));
 }
 
+// LlamaRMSNorm, forward: cast 2 + 4 bytes an element, square 4 + 4, mean 4, product with the root 4 + 4, cast 4 + 2,
+// product with the weight 2 + 2; backward two products and a sum in 16 bits, a cast, two products, a sum, the mean's
+// and the square's gradients in fp32, their sum and a cast. Nothing is cast under autocast, whose hidden states are
+// fp32.
+TEST_F(GptLayer, ANormThatIsWrittenOutIsAKernelForEachOperation) {
+  model.norm = NormalizationKind::kRmsNorm;
+  plan.norm_library = Library::kEager, plan.written_out = true;
+  const auto bytes = [&](const std::vector<Call>& calls) {
+    double sum = 0;
+    for (const Call& call : calls) {
+      const Work work = work_of(std::get<Operator>(call.what));
+      sum += (work.read + work.written) / B;
+    }
+    return sum / (s * b * h);
+  };
+  const auto norm = [&] { return step(layer(), "mlp.norm"); };
+  EXPECT_DOUBLE_EQ(bytes(norm().forward), 6 + 8 + 4 + 8 + 6 + 4);
+  const double residual = 6;
+  EXPECT_NEAR(bytes(norm().input_gradient), 4 + 6 + 2 + 6 + 4 * (2 + 3 + 1 + 1 + 2 + 2 + 3 + 3) + 6 + residual, 0.1);
+  plan.weights = WeightStorage::kFp32;
+  EXPECT_DOUBLE_EQ(bytes(norm().forward), 8 + 4 + 8 + 8);
+  plan.norm_library = Library::kDefault;
+  EXPECT_EQ(norm().forward.size(), 1U);
+}
+
+// Autocast casts weights and hidden states, 4 + 2 bytes each, and their gradients back; the gradient of the first of m
+// microbatches is the sum, so that a microbatch has (m - 1) / m of an addition of 12 bytes.
+TEST_F(GptLayer, AutocastCastsWeightsAndHiddenStates) {
+  plan.grad_accumulation = GradAccumulation::kLow;
+  const auto names_of = [&](const char* name) {
+    const BlockStep linear = step(layer(), name);
+    std::vector<std::string> all = names(linear.forward);
+    for (const auto& more : {names(linear.input_gradient), names(linear.weight_gradient)}) {
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  };
+  EXPECT_THAT(names_of("mlp.fc1"), testing::Not(testing::Contains(testing::HasSubstr("cast"))));
+  plan.weights = WeightStorage::kFp32;
+  EXPECT_THAT(names_of("mlp.fc1"), testing::IsSupersetOf({"mlp.fc1.input.cast", "mlp.fc1.weights.cast",
+                                                          "mlp.fc1.dgrad.cast", "mlp.fc1.wgrad.cast"}));
+  EXPECT_THAT(names_of("mlp.fc2"), testing::Not(testing::Contains("mlp.fc2.input.cast")))
+      << "what the activation function leaves is in low precision";
+  const BlockStep fc1 = step(layer(), "mlp.fc1");
+  for (const Call& call : fc1.forward) {
+    if (call.name != "mlp.fc1.weights.cast") continue;
+    const Work work = work_of(std::get<Operator>(call.what));
+    EXPECT_DOUBLE_EQ(work.read / B, 4.0 * 4 * h * h);
+    EXPECT_DOUBLE_EQ(work.written / B, 2.0 * 4 * h * h);
+  }
+  const auto added = [&](std::int64_t microbatches) {
+    training.global_batch = microbatches * training.micro_batch;
+    double bytes = 0;
+    const BlockStep again = step(layer(), "mlp.fc1");
+    for (const Call& call : again.weight_gradient) {
+      if (!call.name.ends_with("fc1.wgrad.accumulate")) continue;
+      const Work work = work_of(std::get<Operator>(call.what));
+      bytes += (work.read + work.written) / B;
+    }
+    return bytes / (4.0 * h * h);
+  };
+  EXPECT_DOUBLE_EQ(added(1), 0);
+  EXPECT_DOUBLE_EQ(added(2), 6);
+  EXPECT_DOUBLE_EQ(added(4), 9);
+  // Hidden states in fp32: norms read and write them, and the block keeps them.
+  EXPECT_EQ(std::get<Operator>(step(layer(), "mlp.norm").forward.front().what).dtype, DType::kFp32);
+}
+
 // A classifier scores one token of each sequence: labels x hidden weights and as many biases, whatever the vocabulary.
 TEST(EmbeddingAndLoss, AClassifierHasNoLogits) {
   Model model = gpt(2, 512, 8);

@@ -689,6 +689,34 @@ TEST(Planner, MomentsOfFewerBitsAreUpdatedSooner) {
   }
 }
 
+// Adam of fp32 weights under autocast has 28 bytes a parameter (gradient, weight and two moments in, all but the
+// gradient out), of low precision alone 14; 16 and 8 are kept beside the activations: weight, gradient and moments. The
+// first gradient of a single microbatch takes the activations' place.
+TEST(Planner, WeightsOfPyTorchAlone) {
+  const Model model = llama(2, 512, 8, 8, 1024);
+  for (const auto& [weights, moved, kept] :
+       {std::tuple(WeightStorage::kFp32, 28.0, 16 + 2.0), std::tuple(WeightStorage::kLow, 14.0, 8.0)}) {
+    const ParallelPlan plan{.zero = ZeroStage::kNone, .weights = weights, .grad_accumulation = GradAccumulation::kLow};
+    const Training training{2, 1, 512, Precision::kBf16};
+    const ExecutionGraph graph = planned(model, plan, training);
+    double bytes = 0;
+    for (const WorkItem& item : graph.works()) {
+      EXPECT_NE(item.name, "optimizer.cast_weights");
+      EXPECT_NE(item.name, "optimizer.cast_gradients");
+      EXPECT_NE(item.name, "optimizer.zero_gradients");
+      if (item.name != "optimizer.step") continue;
+      const Work work = work_of(std::get<Operator>(item.work));
+      bytes += (work.read + work.written) / B;
+    }
+    const double parameters = model_parameters(model).total();
+    EXPECT_DOUBLE_EQ(bytes, moved * parameters);
+    const StageMemory used = memory_budget(model, plan, training)->stages.front();
+    EXPECT_DOUBLE_EQ((used.weights + used.gradients + used.optimizer) / B, kept * parameters);
+    const StageMemory once = memory_budget(model, plan, {1, 1, 512, Precision::kBf16})->stages.front();
+    EXPECT_EQ(once.gradients, max(Bytes(), used.gradients - once.activations));
+  }
+}
+
 TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   const Model model = gpt(96, 12288, 96);
   const auto text = [&](const ParallelPlan& plan, const Training& training) {
@@ -698,6 +726,9 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   const Training training{1536, 1, 2048, Precision::kBf16};
   EXPECT_EQ(text({.tp = 8, .pp = 16, .dp = 8}, training), "fine");
   EXPECT_THAT(text({.tp = 7}, training), HasSubstr("plan/tp: tp 7 does not divide the 96 attention heads"));
+  const std::string alone = text({.zero = ZeroStage::kOptimizer, .weights = WeightStorage::kLow}, training);
+  EXPECT_THAT(alone, HasSubstr("use plan/zero=0, or leave plan/weights out"));
+  EXPECT_THAT(alone, HasSubstr("use plan/grad_accumulation=low, or leave plan/weights out"));
   EXPECT_THAT(text({.tp = 7}, training), HasSubstr("use plan/tp=6 or plan/tp=8"));
   EXPECT_EQ(text({.pp = 16, .vpp = 4, .schedule = "interleaved"}, training), "fine");  // 64 chunks of one or two layers
   EXPECT_THAT(text({.pp = 16, .vpp = 7, .schedule = "interleaved"}, training), HasSubstr("layers"));
