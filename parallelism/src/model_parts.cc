@@ -15,7 +15,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   static const ParallelPlan kDefault;
   PartsKey key{&model, plan, training};
   key.training.global_batch = 1;
-  if (plan.passes == Passes::kGradients) key.plan.passes = kDefault.passes;
+  if (plan.passes == Passes::kGradients && plan.weights == WeightStorage::kMaster) key.plan.passes = kDefault.passes;
   key.plan.vpp = kDefault.vpp;
   divide_evenly(key.plan);
   // Of ZeRO, only whether gradients are accumulated in the products.

@@ -105,10 +105,9 @@ constexpr double kEdgeBlock = 128;  // keys, see `edges`
 
 // Unfused: clocks of an SM for each query and key, masked ones too, of all kernels together: PyTorch's math kernels
 // with scores in half precision, 3.8 and 1.7 on B200 (sequences of 2,048 to 8,192), 3.3 to 3.4 and 1.8 to 1.9 on H100
-// (compute_model/measurements). Their instructions take longer than memory: the least traffic is ten times an element
-// forward and five times backward.
+// (compute_model/measurements). Their instructions take longer than memory: scores are written and read twice at least.
 constexpr double kEagerForward = 3.6, kEagerBackward = 1.9;
-constexpr double kEagerTrafficForward = 20, kEagerTrafficBackward = 10;  // bytes
+constexpr double kEagerTraffic = 8;  // bytes
 
 // The generation whose kernels a GPU runs: those of Blackwell's workstation cards are Ada's, as neither has the large
 // matrix instructions of Hopper and B200 (CUDA C++ Programming Guide, compute capability 12.0).
@@ -303,9 +302,8 @@ Estimate estimate_attention(const Machine& machine, const Attention& asked, DTyp
                           static_cast<double>(op.query_length) * static_cast<double>(op.key_length);
     const bool forward = op.pass == Pass::kForward;
     const RowKernel kernels{1, scores * (forward ? kEagerForward : kEagerBackward) / machine.sms};
-    Estimate estimate =
-        estimate_rows(machine, kernels, scores * (forward ? kEagerTrafficForward : kEagerTrafficBackward),
-                      "unfused: scores in memory, kernel after kernel", steps);
+    Estimate estimate = estimate_rows(machine, kernels, scores * kEagerTraffic,
+                                      "unfused: scores in memory, kernel after kernel", steps);
     estimate.spread = 1.6;
     return estimate;
   }
