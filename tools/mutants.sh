@@ -56,7 +56,14 @@ attention goes backward as fast as forward|compute_model/src/families/attention.
 no gap between kernels|compute_model/src/machine.cc|s@? kStreamGap : 0@? 0 : 0@|unit_compute_model property_compute_model
 experts cost nothing by their number|compute_model/src/analytic_model.cc|s@e.seconds + experts \* kExpertRamp@e.seconds@|unit_compute_model property_compute_model
 bounds are swapped|compute_model/src/families/tiled.cc|s@kernel.compute >= kernel.memory@kernel.compute < kernel.memory@|unit_compute_model property_compute_model
-heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@row_of_a % line != 0@row_of_a % line > line@|unit_compute_model property_compute_model
+heads are not padded to a kernel of their library|compute_model/src/families/attention.cc|s@return found == kernels.end() ? width : \*found;@return found == kernels.end() ? width : width;@|unit_compute_model
+rows of an odd number of elements are no slower|compute_model/src/analytic_model.cc|s@row % 2 != 0; })) return 0@row % 2 > 2; })) return 0@|unit_compute_model
+autocast casts no weights|parallelism/src/blocks/common.cc|s@autocast(shape, step.forward, concat(name, ".weights.cast"), weights, true)@autocast(shape, step.forward, concat(name, ".weights.cast"), 0, true)@|unit_parallelism
+the first microbatch adds its gradients|parallelism/src/blocks/common.cc|s@static_cast<double>(shape.microbatches - 1) /@static_cast<double>(shape.microbatches) /@|unit_parallelism
+gradients and activations of one microbatch add up|parallelism/src/memory.cc|s@used.gradients = max(Bytes(), used.gradients - used.activations)@used.gradients = max(Bytes(), used.gradients)@|unit_parallelism
+Liger keeps the logits|parallelism/src/blocks/loss.cc|s@if (library == Library::kLiger) {  //@if (library == Library::kFlash3) {  //@|unit_parallelism
+an RMSNorm that is written out reads its input once|parallelism/src/blocks/common.cc|s@{"multiply", 2, 1, 1},@{"multiply", 1, 1, 1},@|unit_parallelism
+heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@return row % line != 0@return row % line > line@|unit_compute_model property_compute_model
 bounds of the roofline are swapped|compute_model/src/analytic_model.cc|s@return roofline.compute >= roofline.memory@return roofline.compute < roofline.memory@|unit_compute_model property_compute_model
 memory has all of its bandwidth|compute_model/src/families/gemm.cc|s@kGddrShare = 0.78, kShare = 0.8;@kGddrShare = 1, kShare = 1;@|unit_compute_model property_compute_model
 k is not split over idle SMs|compute_model/src/families/gemm.cc|s@exact < 0.5 ? std::min@exact < 0 ? std::min@|unit_compute_model property_compute_model
@@ -195,7 +202,7 @@ a channel is two SMs|simulator/src/costs.cc|s@taken.channels / static@2 * taken.
 no time is lost after a failure|simulator/src/time_to_train.cc|s@const double restarts = std::exp(-r);@const double restarts = std::exp(-0 * r);@|unit_simulator property_simulator
 checkpoints come too often|simulator/src/time_to_train.cc|s@std::sqrt(2 \* d \* m)@std::sqrt(d * m)@|unit_simulator property_simulator
 more GPUs fail as rarely as one|simulator/src/time_to_train.cc|s@reliability.gpu_time_between_failures / gpus@reliability.gpu_time_between_failures / 1.0@|unit_simulator property_simulator
-a checkpoint has no master weight|parallelism/src/memory.cc|s@BytesPerParameter{size_of(dtype) / units::B, 4 + state}@BytesPerParameter{size_of(dtype) / units::B, state}@|unit_parallelism unit_simulator
+a checkpoint has no master weight|parallelism/src/memory.cc|s@return {low, 4 + state}@return {low, state}@|unit_parallelism unit_simulator
 GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \* @time.gpu_hours = @|unit_simulator property_simulator
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above, parts.clock_above)@parts.forecasts_above + parts.rest_above + parts.clock_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.value@@|unit_simulator property_simulator
@@ -263,7 +270,7 @@ gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std:
 a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@  whole.query_length = local;@  whole.query_length = local, whole.window = 0;@|unit_parallelism
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@older ? Machine::kExponentials@false ? Machine::kExponentials@|unit_compute_model
 a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
-checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType())@|unit_simulator
+checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments, weights)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType(), weights)@|unit_simulator
 a checkpoint beside training counts at once|simulator/src/time_to_train.cc|s@restart += time.checkpoint;@restart += Seconds();@|unit_simulator
 training stands still for all GPUs' shares|simulator/src/time_to_train.cc|s@1 / gpus \* size / link@size / link@|unit_simulator
 one node has switches that fail|simulator/src/time_to_train.cc|s@if (nodes > 1) rate@if (nodes > 0) rate@|unit_simulator

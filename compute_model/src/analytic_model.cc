@@ -162,9 +162,10 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
           // maximum, difference, exponential, sum, quotient; backward a product and a cast), TransformerEngine's fused
           // one 10. Published steps do not say which ran: 52 makes zero-bubble's 19 % too long at most.
           // FlashAttention's (csrc/xentropy) 8: it reads them for the maximum and again for the sum, and backward once.
+          // Liger's 6, all forward: it reads them twice and writes the gradient in their place.
           [&](const CrossEntropy& o) {
-            const bool few = o.library == Library::kFlash2;
-            const double passes = o.pass == Pass::kForward ? (few ? 2 : 6) : (few ? 1 : 2);
+            const bool few = o.library == Library::kFlash2, liger = o.library == Library::kLiger;
+            const double passes = o.pass == Pass::kForward ? (few ? 2 : liger ? 3 : 6) : (few ? 1 : 2);
             return streaming(op, work, passes, kStreamed, steps);
           },
           // Four streams in and three or four out, in chunks of many tensors (multi_tensor_apply): PyTorch's fused

@@ -274,6 +274,11 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
       }
     }
   }
+  // What it replaces in any framework (Liger-Kernel, transformers/monkey_patch.py).
+  if (notes.find("Liger") != std::string::npos) {
+    spec.set("plan/loss_library", Library::kLiger).set("plan/norm_library", Library::kCompiled);
+    spec.set("plan/fused_kernels", true);
+  }
   reader.object("model", [&](JsonReader& model) { run.model = read_collected_model(model, named); });
   if (notes.find("MTP") != std::string::npos) {  // a layer more that predicts one token further
     run.model.prediction_layers = 1;

@@ -1,5 +1,7 @@
 // Final norm, logits and cross-entropy over a vocabulary split across ranks (Shoeybi et al. 2019, s.3: the ranks
 // exchange a few numbers for each token, never the logits).
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "blocks/common.h"
@@ -80,7 +82,15 @@ void add_fused(const Shape& shape, Library library, BlockStep& step) {
                                    CrossEntropy{shape.tokens, shape.vocabulary, pass, library}));
   };
   add(step.forward, "", Pass::kForward);
-  add(step.input_gradient, ".backward", Pass::kBackward);
+  if (library != Library::kLiger) add(step.input_gradient, ".backward", Pass::kBackward);
+}
+
+// Tokens whose logits Liger makes at a time: such that these take about as much as the hidden states
+// (ops/fused_linear_cross_entropy.py, inc_factor and chunk_size).
+double tokens_at_a_time(const Shape& shape) {
+  const double parts = std::ceil(static_cast<double>(shape.vocabulary) / static_cast<double>(shape.hidden));
+  const double tokens = static_cast<double>(shape.tokens);
+  return std::min(tokens, std::exp2(std::ceil(std::log2(std::ceil(tokens / parts)))));
 }
 
 // Bytes a logit at the loss's peak. Fused: in fp32 (Korthikanti et al. 2022, s.4.3); with FlashAttention's kernel the
@@ -111,8 +121,13 @@ BlockStep cross_entropy(const Shape& shape) {
     blocks::communicate(shape, step.forward, name, CollectiveKind::kAllReduce, row_values);
   }
   step.kept_as = ActivationKind::kLogits;
-  const double logits = static_cast<double>(shape.tokens) * static_cast<double>(shape.vocabulary);
-  step.kept_for_input_gradient = bytes_a_logit(shape, library) * logits;
+  const double vocabulary = static_cast<double>(shape.vocabulary);
+  if (library == Library::kLiger) {  // the gradient of the hidden states; while it is made, some logits
+    step.kept_for_input_gradient = blocks::bytes_of(shape, shape.tokens, shape.hidden);
+    step.transient_forward = tokens_at_a_time(shape) * vocabulary * shape.element;
+    return step;
+  }
+  step.kept_for_input_gradient = bytes_a_logit(shape, library) * static_cast<double>(shape.tokens) * vocabulary;
   return step;
 }
 

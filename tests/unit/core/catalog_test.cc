@@ -155,7 +155,7 @@ TEST_F(CatalogTest, NoFrameworkRepeatsWhatItIsLike) {
       EXPECT_TRUE(same == base->only.end() || same->values != each.values) << each.where;
     }
   }
-  EXPECT_EQ(like, 4);  // nemo, llm-foundry, transformers-compile, bigscience
+  EXPECT_EQ(like, 5);  // nemo, llm-foundry, transformers-compile, transformers-liger, bigscience
 }
 
 TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {

@@ -292,6 +292,24 @@ TEST_F(GptLayer, AutocastCastsWeightsAndHiddenStates) {
   EXPECT_EQ(std::get<Operator>(step(layer(), "mlp.norm").forward.front().what).dtype, DType::kFp32);
 }
 
+// Liger makes the logits of 256 tokens at a time (1,024 tokens, 32,000 of 8,192: four parts), turns them into their
+// gradient forward, and keeps the gradient of the hidden states.
+TEST(EmbeddingAndLoss, LigerNeverHasAllLogits) {
+  Model model = gpt(2, 8192, 64);
+  model.vocabulary = 32000;
+  ParallelPlan plan;
+  plan.loss_library = Library::kLiger;
+  const Training training{8, 1, 1024, Precision::kBf16};
+  const BlockStep loss = step(loss_block(Shape(model, plan, training)), "loss.cross_entropy");
+  EXPECT_DOUBLE_EQ(loss.kept_for_input_gradient, 2.0 * 1024 * 8192);
+  EXPECT_DOUBLE_EQ(loss.transient_forward, 2.0 * 256 * 32000);
+  EXPECT_THAT(names(loss.forward), ElementsAre("loss.cross_entropy"));
+  EXPECT_TRUE(loss.input_gradient.empty());
+  plan.loss_library = Library::kFlash2;
+  EXPECT_DOUBLE_EQ(step(loss_block(Shape(model, plan, training)), "loss.cross_entropy").kept_for_input_gradient,
+                   2.0 * 2 * 1024 * 32000);
+}
+
 // A classifier scores one token of each sequence: labels x hidden weights and as many biases, whatever the vocabulary.
 TEST(EmbeddingAndLoss, AClassifierHasNoLogits) {
   Model model = gpt(2, 512, 8);
