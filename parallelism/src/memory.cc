@@ -308,9 +308,12 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
                                        : most_held(held.pipeline.passes->orders[stage], kept.chunks) + kept.under_way);
     // PyTorch alone has no gradient before its first backward pass, and they grow while activations go
     // (torch.optim.Optimizer.zero_grad, set_to_none): what they take beyond the activations' place.
+    const Bytes gradients = used.gradients;
     if (takes_first_gradients(plan) && held.shape.microbatches == 1) {
-      used.gradients = max(Bytes(), used.gradients - used.activations);
+      used.gradients = max(Bytes(), gradients - used.activations);
     }
+    // Its DistributedDataParallel has buckets of the gradients' size beside them (gradient_as_bucket_view is off).
+    if (plan.weights != WeightStorage::kMaster && has_replicas(plan)) used.gradients += gradients;
     used.other = kFramework;
     used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, held.pipeline.layers,
                                           static_cast<std::int64_t>(stage));

@@ -725,6 +725,11 @@ TEST(Planner, WeightsOfPyTorchAlone) {
     EXPECT_DOUBLE_EQ((used.weights + used.gradients + used.optimizer) / B, kept * parameters);
     const StageMemory once = memory_budget(model, plan, {1, 1, 512, Precision::kBf16})->stages.front();
     EXPECT_EQ(once.gradients, max(Bytes(), used.gradients - once.activations));
+    // Buckets of the gradients that replicas reduce.
+    ParallelPlan replicated = plan;
+    replicated.dp = 2;
+    const StageMemory two = memory_budget(model, replicated, {4, 1, 512, Precision::kBf16})->stages.front();
+    EXPECT_DOUBLE_EQ(two.gradients / B, 2 * (used.gradients / B));
   }
 }
 
