@@ -60,7 +60,7 @@ heads are not padded to a kernel of their library|compute_model/src/families/att
 rows of an odd number of elements are no slower|compute_model/src/analytic_model.cc|s@row % 2 != 0; })) return 0@row % 2 > 2; })) return 0@|unit_compute_model
 autocast casts no weights|parallelism/src/blocks/common.cc|s@autocast(shape, step.forward, concat(name, ".weights.cast"), weights, true)@autocast(shape, step.forward, concat(name, ".weights.cast"), 0, true)@|unit_parallelism
 the first microbatch adds its gradients|parallelism/src/blocks/common.cc|s@static_cast<double>(shape.microbatches - 1) /@static_cast<double>(shape.microbatches) /@|unit_parallelism
-gradients and activations of one microbatch add up|parallelism/src/memory.cc|s@used.gradients = max(Bytes(), used.gradients - used.activations)@used.gradients = max(Bytes(), used.gradients)@|unit_parallelism
+gradients and activations of one microbatch add up|parallelism/src/memory.cc|s@max(Bytes(), gradients - used.activations)@max(Bytes(), gradients)@|unit_parallelism
 Liger keeps the logits|parallelism/src/blocks/loss.cc|s@if (library == Library::kLiger) {  //@if (library == Library::kFlash3) {  //@|unit_parallelism
 an RMSNorm that is written out reads its input once|parallelism/src/blocks/common.cc|s@{"multiply", 2, 1, 1},@{"multiply", 1, 1, 1},@|unit_parallelism
 heads of 108 stay on tensor units|compute_model/src/analytic_model.cc|s@return row % line != 0@return row % line > line@|unit_compute_model property_compute_model
@@ -158,7 +158,7 @@ losses hold nothing|parallelism/src/memory.cc|s@          add(chunk, part.kept, 
 the host's part of the optimizer stays|parallelism/src/memory.cc|s@(1 - plan.offload_optimizer.value)@1@|unit_parallelism property_parallelism
 states of experts are shared by all replicas|parallelism/src/shape.cc|s@static_cast<double>(sharing_replicas(plan, true))@static_cast<double>(sharing_replicas(plan, false))@|unit_parallelism property_parallelism
 context parallelism divides no tokens|parallelism/src/shape.cc|s@training.sequence / p.cp),@training.sequence),@|unit_parallelism property_parallelism
-a vocabulary is not padded|parallelism/src/shape.cc|s@(model.vocabulary + multiple - 1) / multiple \* multiple@model.vocabulary + 0 * multiple@|unit_parallelism property_parallelism
+a vocabulary is not padded|core/include/ns_dist/parallel_plan.h|s@(vocabulary + multiple - 1) / multiple \* multiple@vocabulary + 0 * multiple@|unit_parallelism property_parallelism
 recomputation that stops early repeats the last product|parallelism/src/block.cc|s@step.forward.size() - step.calls_after_kept@step.forward.size()@|unit_parallelism property_parallelism
 logits are kept in half precision|parallelism/src/blocks/loss.cc|s@return kFp32;@return kFp32 / 2;@|unit_parallelism property_parallelism
 eager cross-entropy runs in the format of the logits|parallelism/src/blocks/loss.cc|s@Operator{std::move(kind), DType::kFp32}@Operator{std::move(kind), DType::kBf16}@|unit_parallelism

@@ -30,9 +30,10 @@ constexpr double kUnaligned = 2;
 // FLOP of an SM in a clock, see odd_rows_seconds: 375, 493 and 543 on H100. On an A100 it would be 76 TFLOP/s.
 constexpr double kOddRows = 470;
 
-bool is_half_product_on_nvidia(const Machine& machine, const Operator& op) {
-  return std::holds_alternative<Gemm>(op.kind) && machine.gpu.vendor == "nvidia" &&
-         (op.dtype == DType::kBf16 || op.dtype == DType::kFp16) && machine.gpu.tensor[op.dtype] > FlopsPerSecond();
+// A product of 16-bit numbers on a GPU of NVIDIA; null for other operators and GPUs.
+const Gemm* half_gemm_on_nvidia(const Machine& machine, const Operator& op) {
+  const bool half = op.dtype == DType::kBf16 || op.dtype == DType::kFp16;
+  return half && machine.gpu.vendor == "nvidia" ? std::get_if<Gemm>(&op.kind) : nullptr;
 }
 
 // Elements of a row of the two operands and of the result.
@@ -49,20 +50,19 @@ bool on_matrix_units(const Operator& op) {
 }
 
 bool AnalyticModel::is_off_tensor_units(const Operator& op) const {
-  const auto* gemm = std::get_if<Gemm>(&op.kind);
-  if (gemm == nullptr || gemm->batch == 1 || machine_.gpu.vendor != "nvidia") return false;
-  if (op.dtype != DType::kBf16 && op.dtype != DType::kFp16) return false;
+  const Gemm* gemm = half_gemm_on_nvidia(machine_, op);
+  if (gemm == nullptr || gemm->batch == 1) return false;
   const std::int64_t line = 8;  // elements of 2 bytes
   const auto rows = rows_of_matrices(*gemm);
   return std::any_of(rows.begin(), rows.end(), [&](std::int64_t row) { return row % line != 0; });
 }
 
 double AnalyticModel::odd_rows_seconds(const Operator& op) const {
-  if (!is_half_product_on_nvidia(machine_, op)) return 0;
-  const Gemm& gemm = std::get<Gemm>(op.kind);
-  const auto rows = rows_of_matrices(gemm);
+  const Gemm* gemm = half_gemm_on_nvidia(machine_, op);
+  if (gemm == nullptr || machine_.gpu.tensor[op.dtype] <= FlopsPerSecond()) return 0;
+  const auto rows = rows_of_matrices(*gemm);
   // A matrix of one row or column is a vector.
-  if (gemm.batch > 1 || std::min({gemm.m, gemm.n, gemm.k}) == 1) return 0;
+  if (gemm->batch > 1 || std::min({gemm->m, gemm->n, gemm->k}) == 1) return 0;
   if (std::none_of(rows.begin(), rows.end(), [](std::int64_t row) { return row % 2 != 0; })) return 0;
   return machine_.launch + work_of(op).flops / FLOP / (kOddRows * machine_.sms * machine_.clock_rate);
 }

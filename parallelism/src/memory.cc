@@ -282,9 +282,8 @@ std::vector<HeldPoint> thinned(const std::vector<HeldPoint>& points) {
 BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments, WeightStorage weights) {
   constexpr std::array<double, 3> kMoments = {8, 4, 2};  // both
   const double state = kMoments[static_cast<std::size_t>(moments)];
-  const bool full_precision = dtype == DType::kFp32 || dtype == DType::kTf32;
   const double low = size_of(dtype) / units::B;
-  if (full_precision || weights == WeightStorage::kFp32) return {4, state};
+  if (is_single_precision(dtype) || weights == WeightStorage::kFp32) return {4, state};
   // PyTorch's optimizers make moments in the format of the weights (torch/optim/adamw.py, zeros_like).
   if (weights == WeightStorage::kLow) return {low, std::min(state, 2 * low)};
   return {low, 4 + state};

@@ -47,8 +47,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   }
   // Of the batch, how many microbatches share the first one's gradients.
   if (takes_first_gradients(plan)) {
-    const std::int64_t microbatches =
-        std::max<std::int64_t>(1, training.global_batch / (training.micro_batch * plan.dp));
+    const std::int64_t microbatches = std::max<std::int64_t>(1, microbatches_of(plan, training));
     key.training.global_batch = microbatches * training.micro_batch * key.plan.dp;
   }
   return key;

@@ -84,9 +84,6 @@ class StepPlanner {
   }
 
  private:
-  DType gradient_type() const {
-    return sums_in_fp32(plan_.grad_accumulation) || shape_.autocast ? DType::kFp32 : shape_.dtype;
-  }
   // Whether weights are gathered in the products' format. Where factors follow small blocks, both copies of a weight
   // are cast from 16 bits when they have come (Megatron-Core, --reuse-grad-buf-for-mxfp8-param-ag).
   bool gathers_casts() const {
@@ -388,9 +385,10 @@ class StepPlanner {
       const auto count = static_cast<std::int64_t>(parameters.total());
       last_kernel = add(
           Stream::kCompute,
-          works_.intern({"gradients.pack", Category::kBackward,
-                         Operator{Elementwise{"pack", count, 1, size_of(gradient_type()) / size_of(shape_.dtype), 0},
-                                  shape_.dtype}}),
+          works_.intern(
+              {"gradients.pack", Category::kBackward,
+               Operator{Elementwise{"pack", count, 1, gradient_size(plan_, shape_.dtype) / size_of(shape_.dtype), 0},
+                        shape_.dtype}}),
           {kEntry, last_kernel});
       for (const WorkId work : reductions_of(*reduces)) {
         collective = add(Stream::kShardedWeights, work, {kEntry, last_kernel});
@@ -403,7 +401,7 @@ class StepPlanner {
     }
     if (kernels) append(program_.fragments[index(*kernels)], last_kernel, made);
     if (reduces) {
-      const double sum = size_of(gradient_type()) / size_of(shape_.dtype);
+      const double sum = gradient_size(plan_, shape_.dtype) / size_of(shape_.dtype);
       add(Stream::kCompute,
           works_.intern({"gradients.accumulate", Category::kBackward,
                          Operator{Elementwise{"add", share, 2 * sum, sum, 1}, shape_.dtype}}),
@@ -693,8 +691,9 @@ class StepPlanner {
   void scale_gradients(const RankParameters& parameters, std::int64_t layer, Bodies& body) {
     const auto count = static_cast<std::int64_t>(parameters.total());
     if (count == 0) return;
-    body.push_back(
-        run_of(kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type()), layer));
+    body.push_back(run_of(
+        kernel("gradients.scale", count, Elementwise{"scale", count, 1, 1, 1}, gradient_type(plan_, shape_.dtype)),
+        layer));
   }
   // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
   void reduce(Part part, std::int64_t layer, Bodies& body) {
@@ -807,14 +806,14 @@ class StepPlanner {
     // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
     const auto buffer =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
-    body.push_back(
-        run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0}, gradient_type())));
+    body.push_back(run_of(kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0},
+                                 gradient_type(plan_, shape_.dtype))));
   }
 
   // The optimizer reads gradients in fp32 (Megatron-Core, distrib_optimizer.py, `shard_model_grad.float()`; DeepSpeed,
   // stage_1_and_2.py; FSDP, _cast_grad_to_param_dtype).
   void cast_gradients(std::int64_t count, Bodies& body) {
-    const DType summed = gradient_type();
+    const DType summed = gradient_type(plan_, shape_.dtype);
     if (summed == DType::kFp32 || plan_.weights == WeightStorage::kLow) return;
     const double fp32 = size_of(DType::kFp32) / size_of(summed);
     body.push_back(run_of(kernel("optimizer.cast_gradients", count, Elementwise{"cast", count, 1, fp32, 1}, summed)));
@@ -863,7 +862,7 @@ class StepPlanner {
     };
     const auto moved = static_cast<double>(away);
     const Work update = work_of(Operator{adam(away), updated_type()});
-    add_host("offload.gradients", {moved * size_of(gradient_type()), {}}, {kEntry, kPreviousKernel});
+    add_host("offload.gradients", {moved * gradient_size(plan_, shape_.dtype), {}}, {kEntry, kPreviousKernel});
     add_host("offload.optimizer", {{}, update.read + update.written}, {0});
     add_host("offload.weights", {moved * shape_.element * units::B, {}}, {1});
     both.exits = {2};

@@ -10,11 +10,6 @@
 namespace ns_dist {
 namespace {
 
-std::int64_t padded_vocabulary(const Model& model, const ParallelPlan& plan) {
-  const std::int64_t multiple = vocabulary_multiple_of(plan) * plan.tp;
-  return (model.vocabulary + multiple - 1) / multiple * multiple;
-}
-
 // The most context-parallel ranks that can divide the key-value heads of a tensor-parallel rank.
 std::int64_t most_inner(const Model& model, const ParallelPlan& plan) {
   const std::int64_t heads = std::gcd(model.heads, model.mla ? model.heads : model.kv_heads);
@@ -51,9 +46,9 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       query_dim(m.mla ? m.mla->nope_head_dim + m.mla->rope_head_dim : m.head_dim),
       value_dim(m.mla ? m.mla->v_head_dim : m.head_dim),
       cp_inner(context_inner_ranks(m, p)),
-      vocabulary(padded_vocabulary(m, p) / p.tp),
+      vocabulary(padded_vocabulary(m.vocabulary, p) / p.tp),
       prediction_layers(training.mtp ? m.prediction_layers : 0),
-      microbatches(std::max<std::int64_t>(1, training.global_batch / (training.micro_batch * p.dp))),
+      microbatches(std::max<std::int64_t>(1, microbatches_of(p, training))),
       kind(layer_kind(m, 0)) {}
 
 Shape Shape::whole(const Model& model, const Training& training) {
@@ -81,8 +76,8 @@ std::vector<std::int64_t> layers_of_kinds(const LayerKinds& layers) {
   return counts;
 }
 
-Bytes gradient_size(const ParallelPlan& plan, DType dtype) {
-  return size_of(sums_in_fp32(plan.grad_accumulation) || autocasts(plan, dtype) ? DType::kFp32 : dtype);
+DType gradient_type(const ParallelPlan& plan, DType dtype) {
+  return sums_in_fp32(plan.grad_accumulation) || autocasts(plan, dtype) ? DType::kFp32 : dtype;
 }
 
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan) {

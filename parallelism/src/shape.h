@@ -79,8 +79,9 @@ inline double operand_bytes(const Shape& shape) {
 }
 // Whether each pass casts the weights that it gathered, and nothing keeps the casts.
 inline bool casts_in_passes(const ParallelPlan& plan) { return shards_weights(plan) && !plan.fp8_params; }
-// Bytes of a summed gradient.
-Bytes gradient_size(const ParallelPlan& plan, DType dtype);
+// Format of a summed gradient, and its bytes.
+DType gradient_type(const ParallelPlan& plan, DType dtype);
+inline Bytes gradient_size(const ParallelPlan& plan, DType dtype) { return size_of(gradient_type(plan, dtype)); }
 // Of a rank's parameters, what its optimizer updates: its share under the distributed optimizer.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 

@@ -260,9 +260,7 @@ std::vector<Candidate> launches(const Scenario& from) {
 // Products of the logits are slow where a row of them is no multiple of 16 bytes.
 std::vector<Candidate> vocabularies(const Scenario& from) {
   constexpr std::int64_t kMultiple = 64;  // 128 bytes in half precision
-  const std::int64_t multiple = vocabulary_multiple_of(from.plan) * from.plan.tp;
-  const std::int64_t padded = (from.model.vocabulary + multiple - 1) / multiple * multiple;
-  if (padded / from.plan.tp % kMultiple == 0) return {};
+  if (padded_vocabulary(from.model.vocabulary, from.plan) / from.plan.tp % kMultiple == 0) return {};
   ParallelPlan plan = from.plan;
   plan.vocabulary_multiple = kMultiple;
   return {with_plan(from, "pad the vocabulary", plan)};

@@ -889,7 +889,7 @@ std::string card_of(const KernelFitOptions& options, const Data& data, const Ker
   if (!options.predictors.empty()) card += fmt::format(": {}", fmt::join(options.predictors, ", "));
   card += "\n\n";
   card += "Written by `ns-dist fit --data DIR";
-  if (options.data.size() > 1) card += " --data compute_model/measurements";
+  for (std::size_t i = 1; i < options.data.size(); ++i) card += " --data " + options.data[i].string();
   for (const std::string& predictor : options.predictors) card += " --predictor " + predictor;
   for (const std::string& gpu : options.exclude_gpus) card += " --exclude-gpu " + gpu;
   for (const std::string& generation : options.exclude_generations) card += " --exclude-generation " + generation;

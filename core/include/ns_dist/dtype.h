@@ -27,6 +27,9 @@ constexpr Bytes size_of(DType dtype) {
   return kSizes[static_cast<std::size_t>(dtype)] * units::B;
 }
 
+// Whether numbers have 32 bits where they are stored.
+constexpr bool is_single_precision(DType dtype) { return dtype == DType::kFp32 || dtype == DType::kTf32; }
+
 // Format of a product's result: operands of 8 or 4 bits are summed up in fp32, and the result is written in bf16
 // (cuBLAS library documentation, cublasLtMatmul, and the recipes of TransformerEngine).
 constexpr DType product_of(DType operands) {

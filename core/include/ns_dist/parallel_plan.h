@@ -217,13 +217,18 @@ constexpr bool has_fp32_shards(const ParallelPlan& plan) {
 constexpr std::int64_t vocabulary_multiple_of(const ParallelPlan& plan) {
   return plan.vocabulary_multiple > 0 ? plan.vocabulary_multiple : 128;
 }
+// Rows of the table of all tensor-parallel ranks together, which have the same number each.
+constexpr std::int64_t padded_vocabulary(std::int64_t vocabulary, const ParallelPlan& plan) {
+  const std::int64_t multiple = vocabulary_multiple_of(plan) * plan.tp;
+  return (vocabulary + multiple - 1) / multiple * multiple;
+}
 // Whether weights of this storage format are kept in fp32 and cast for each pass.
 constexpr bool autocasts(const ParallelPlan& plan, DType storage) {
-  return plan.weights == WeightStorage::kFp32 && storage != DType::kFp32 && storage != DType::kTf32;
+  return plan.weights == WeightStorage::kFp32 && !is_single_precision(storage);
 }
 // Whether weights of this storage format have a copy in fp32 beside them.
 constexpr bool has_master_weights(const ParallelPlan& plan, DType storage) {
-  return plan.weights == WeightStorage::kMaster && storage != DType::kFp32 && storage != DType::kTf32;
+  return plan.weights == WeightStorage::kMaster && !is_single_precision(storage);
 }
 // Whether the first microbatch's gradients are the sums, because none is there when it comes.
 constexpr bool takes_first_gradients(const ParallelPlan& plan) {

@@ -20,11 +20,18 @@ std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.hea
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
   const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
-  block.steps.push_back(
-      blocks::linear(shape, ActivationKind::kAttentionProjections,
-                     {"attention.qkv", shape.tokens, shape.hidden, out, bias, Split::kColumn, "attention",
-                      bias ? Epilogue::kBias : Epilogue::kNone, false, blocks::alone_behind_norm(shape),
-                      blocks::recomputes(shape, RecomputeModule::kNorm), 0, blocks::separate_layers(shape, 3)}));
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
+                                       {.name = "attention.qkv",
+                                        .rows = shape.tokens,
+                                        .in = shape.hidden,
+                                        .out = out,
+                                        .bias = bias,
+                                        .split = Split::kColumn,
+                                        .region = "attention",
+                                        .epilogue = bias ? Epilogue::kBias : Epilogue::kNone,
+                                        .behind_norm = blocks::alone_behind_norm(shape),
+                                        .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
+                                        .readers = blocks::separate_layers(shape, 3)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
@@ -47,7 +54,14 @@ void latent_projections(const Shape& shape, Block& block) {
   };
   const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region,
                       bool behind_norm) {
-    add({name, shape.tokens, in, out, false, Split::kColumn, region, Epilogue::kNone, false, behind_norm, false, 0, 1});
+    add({.name = name,
+         .rows = shape.tokens,
+         .in = in,
+         .out = out,
+         .split = Split::kColumn,
+         .region = region,
+         .behind_norm = behind_norm,
+         .readers = 1});
   };
   of_hidden({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
   if (shape.sequence_parallel) {

@@ -39,11 +39,17 @@ Block mlp_block(const Shape& shape) {
   block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(6);
   if (!shares) block.steps.push_back(blocks::branch_start(shape, "mlp"));
-  BlockStep fc1 = blocks::linear(
-      shape, ActivationKind::kMlp,
-      {"mlp.fc1", tokens, shape.hidden, up, bias, shares ? Split::kLocal : Split::kColumn, "mlp", Epilogue::kNone,
-       false, blocks::alone_behind_norm(shape), blocks::recomputes(shape, RecomputeModule::kNorm), 0,
-       blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1)});
+  BlockStep fc1 = blocks::linear(shape, ActivationKind::kMlp,
+                                 {.name = "mlp.fc1",
+                                  .rows = tokens,
+                                  .in = shape.hidden,
+                                  .out = up,
+                                  .bias = bias,
+                                  .split = shares ? Split::kLocal : Split::kColumn,
+                                  .region = "mlp",
+                                  .behind_norm = blocks::alone_behind_norm(shape),
+                                  .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
+                                  .readers = blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1)});
   shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
   BlockStep activation = blocks::activation(shape, ActivationKind::kMlp, "mlp.activation", tokens, ffn);
   BlockStep fc2 =

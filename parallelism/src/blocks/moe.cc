@@ -338,8 +338,15 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   // The router keeps the same input (Megatron-Core, shared_experts.py, set_save_original_input).
   const bool original = blocks::may_keep_originals(shape);
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
-                                 {"moe.shared.fc1", tokens, shape.hidden, up, bias, Split::kColumn, "moe.shared",
-                                  Epilogue::kNone, false, false, original, 0, blocks::separate_layers(shape, 2)}));
+                                 {.name = "moe.shared.fc1",
+                                  .rows = tokens,
+                                  .in = shape.hidden,
+                                  .out = up,
+                                  .bias = bias,
+                                  .split = Split::kColumn,
+                                  .region = "moe.shared",
+                                  .keeps_original = original,
+                                  .readers = blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1)}));
   if (!blocks::keeps_casts(shape, original)) steps.back().kept_for_weight_gradient = 0;
   steps.push_back(blocks::activation(shape, ActivationKind::kSharedExperts, "moe.shared.activation", tokens, ffn));
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
@@ -387,19 +394,12 @@ Block moe_block(const Shape& shape) {
   block.steps.reserve(15);
   block.steps.push_back(blocks::branch_start(shape, "moe"));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kRouter,
-                                       {"moe.router",
-                                        shape.sharded_tokens,
-                                        shape.hidden,
-                                        shape.model->moe->experts,
-                                        false,
-                                        Split::kLocal,
-                                        {},
-                                        Epilogue::kNone,
-                                        true,
-                                        false,
-                                        false,
-                                        0,
-                                        1}));
+                                       {.name = "moe.router",
+                                        .rows = shape.sharded_tokens,
+                                        .in = shape.hidden,
+                                        .out = shape.model->moe->experts,
+                                        .unquantized = true,
+                                        .readers = 1}));
   block.steps.push_back(top_k(shape));
   block.steps.push_back(send_rows(shape, size, exchanges));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());

@@ -41,9 +41,16 @@ Block state_space_block(const Shape& shape) {
   block.steps.push_back(blocks::branch_start(shape, "mamba"));
   // Gate, channels, maps, and a time step for each head.
   BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
-                                {"mamba.in_proj", tokens, shape.hidden, size.inner + convolved + size.heads, bias,
-                                 Split::kColumn, "mamba", Epilogue::kNone, false, blocks::alone_behind_norm(shape),
-                                 blocks::recomputes(shape, RecomputeModule::kNorm), 0, 1});
+                                {.name = "mamba.in_proj",
+                                 .rows = tokens,
+                                 .in = shape.hidden,
+                                 .out = size.inner + convolved + size.heads,
+                                 .bias = bias,
+                                 .split = Split::kColumn,
+                                 .region = "mamba",
+                                 .behind_norm = blocks::alone_behind_norm(shape),
+                                 .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
+                                 .readers = 1});
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 

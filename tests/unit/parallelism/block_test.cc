@@ -25,6 +25,17 @@ std::vector<std::string> names(const std::vector<Call>& calls) {
   return all;
 }
 
+// Bytes read and written.
+double traffic(const Call& call) {
+  const Work work = work_of(std::get<Operator>(call.what));
+  return (work.read + work.written) / B;
+}
+double traffic(const std::vector<Call>& calls) {
+  double bytes = 0;
+  for (const Call& call : calls) bytes += traffic(call);
+  return bytes;
+}
+
 const BlockStep& step(const Block& block, const std::string& name) {
   for (const BlockStep& each : block.steps) {
     if (each.name == name) return each;
@@ -108,10 +119,6 @@ TEST_F(GptLayer, EagerAttentionIsAKernelForEachStep) {
                           "attention.context.dvalues", "attention.softmax.backward.multiply",
                           "attention.softmax.backward", "attention.mask.backward", "attention.scale.backward",
                           "attention.scores.dqueries", "attention.scores.dkeys", "attention.heads.backward.copy"));
-  const auto traffic = [](const Call& call) {
-    const Work work = work_of(std::get<Operator>(call.what));
-    return (work.read + work.written) / B;
-  };
   EXPECT_DOUBLE_EQ(traffic(core().forward[0]), 2 * 2 * 3 * s * b * h);
   EXPECT_DOUBLE_EQ(traffic(core().forward[2]), 2 * 2 * a * s * s * b);
   EXPECT_DOUBLE_EQ(traffic(core().forward[3]), (2 * 2 + 1) * a * s * s * b);  // and a byte of mask
@@ -140,10 +147,6 @@ TEST_F(GptLayer, EagerAttentionOfRotaryModelsNormalizesInFp32) {
                   "attention.probabilities.backward.cast", "attention.softmax.backward.multiply",
                   "attention.softmax.backward", "attention.scores.backward.cast", "attention.mask.backward",
                   "attention.scale.backward", "attention.scores.dqueries", "attention.scores.dkeys"));
-  const auto traffic = [](const Call& call) {
-    const Work work = work_of(std::get<Operator>(call.what));
-    return (work.read + work.written) / B;
-  };
   const double of_one = a * s * s;
   EXPECT_DOUBLE_EQ(traffic(core().forward[1]), (2 + 2) * of_one);
   EXPECT_DOUBLE_EQ(traffic(core().forward[2]), (2 + 1 + 2) * of_one);
@@ -174,10 +177,6 @@ TEST_F(GptLayer, SoftmaxThatIsNotFusedRunsInFp32) {
                           "attention.probabilities.backward.cast", "attention.softmax.backward.multiply",
                           "attention.softmax.backward", "attention.mask.backward", "attention.scale.backward",
                           "attention.scores.backward.cast", "attention.scores.dqueries", "attention.scores.dkeys"));
-  const auto traffic = [](const Call& call) {
-    const Work work = work_of(std::get<Operator>(call.what));
-    return (work.read + work.written) / B;
-  };
   const double scores = 2 * s * s;  // of two heads
   EXPECT_DOUBLE_EQ(traffic(forward[1]), (2 + 4) * scores);
   EXPECT_DOUBLE_EQ(traffic(forward[2]), (4 + 4) * scores);
@@ -204,14 +203,6 @@ TEST_F(GptLayer, ACompilerFusesTheSoftmaxForAllHeads) {
 // forward, 17 and 11 backward, and four of them are kept.
 TEST_F(GptLayer, AGeluThatIsWrittenOutIsAKernelForEachOperation) {
   const auto activation = [&] { return step(layer(), "mlp.activation"); };
-  const auto traffic = [](const std::vector<Call>& calls) {
-    double bytes = 0;
-    for (const Call& call : calls) {
-      const Work work = work_of(std::get<Operator>(call.what));
-      bytes += (work.read + work.written) / B;
-    }
-    return bytes;
-  };
   const double one = 2 * s * b * 4 * h;
   const BlockStep fused = activation();
   plan.written_out = true;
@@ -231,14 +222,7 @@ TEST_F(GptLayer, AGeluThatIsWrittenOutIsAKernelForEachOperation) {
 TEST_F(GptLayer, ANormThatIsWrittenOutIsAKernelForEachOperation) {
   model.norm = NormalizationKind::kRmsNorm;
   plan.norm_library = Library::kEager, plan.written_out = true;
-  const auto bytes = [&](const std::vector<Call>& calls) {
-    double sum = 0;
-    for (const Call& call : calls) {
-      const Work work = work_of(std::get<Operator>(call.what));
-      sum += (work.read + work.written) / B;
-    }
-    return sum / (s * b * h);
-  };
+  const auto bytes = [&](const std::vector<Call>& calls) { return traffic(calls) / (s * b * h); };
   const auto norm = [&] { return step(layer(), "mlp.norm"); };
   EXPECT_DOUBLE_EQ(bytes(norm().forward), 6 + 8 + 4 + 8 + 6 + 4);
   const double residual = 6;
@@ -280,8 +264,7 @@ TEST_F(GptLayer, AutocastCastsWeightsAndHiddenStates) {
     const BlockStep again = step(layer(), "mlp.fc1");
     for (const Call& call : again.weight_gradient) {
       if (!call.name.ends_with("fc1.wgrad.accumulate")) continue;
-      const Work work = work_of(std::get<Operator>(call.what));
-      bytes += (work.read + work.written) / B;
+      bytes += traffic(call);
     }
     return bytes / (4.0 * h * h);
   };
