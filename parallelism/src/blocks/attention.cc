@@ -87,7 +87,7 @@ void latent_projections(const Shape& shape, Block& block) {
   up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv", true);
 }
 
-// Norms of queries and keys, a kernel each.
+// Norms of queries and keys.
 BlockStep query_key_norm(const Shape& shape) {
   const bool of_token = shape.model->qk_norm == QueryKeyNorm::kToken;
   BlockStep step;
@@ -96,9 +96,9 @@ BlockStep query_key_norm(const Shape& shape) {
   for (const auto& [name, heads] :
        {std::pair("attention.q_norm", shape.heads), std::pair("attention.k_norm", shape.kv_heads)}) {
     const std::int64_t columns = of_token ? heads * shape.query_dim : shape.query_dim;
-    BlockStep one = blocks::norm(shape, name, shape.tokens * heads * shape.query_dim / columns, columns);
-    step.forward.push_back(std::move(one.forward.front()));
-    step.input_gradient.insert(step.input_gradient.begin(), std::move(one.input_gradient.front()));
+    BlockStep one = blocks::norm_without_sums(shape, name, shape.tokens * heads * shape.query_dim / columns, columns);
+    step.forward.insert(step.forward.end(), one.forward.begin(), one.forward.end());
+    step.input_gradient.insert(step.input_gradient.begin(), one.input_gradient.begin(), one.input_gradient.end());
     step.kept_for_input_gradient += one.kept_for_input_gradient;
     if (shape.model->qk_norm != QueryKeyNorm::kPlain) step.parameters += one.parameters;
   }

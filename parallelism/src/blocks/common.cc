@@ -337,7 +337,7 @@ void add_written_out_norm(const Shape& shape, BlockStep& step, std::int64_t elem
 
 }  // namespace
 
-BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {
+BlockStep norm_without_sums(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {
   const NormalizationKind kind = shape.model->norm;
   const Library library = shape.plan->norm_library;
   BlockStep step;
@@ -350,10 +350,6 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
     step.input_gradient.push_back(
         hidden_kernel(shape, concat(name, ".backward"), Normalization{kind, rows, columns, Pass::kBackward, library}));
   }
-  // Gradients of what is no product's weight are added to the sums by a kernel for each parameter (Megatron-Core,
-  // distributed_data_parallel.py: main_grad.add_; PyTorch, AccumulateGrad).
-  const int parameters = shape.plan->lora_rank > 0 ? 0 : kind == NormalizationKind::kLayerNorm ? 2 : 1;
-  for (int i = 0; i < parameters; ++i) add_to_sums(shape, step.input_gradient, name, columns);
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = hidden_bytes(shape, rows, columns);
   // PyTorch runs RMSNorm as its class writes it out (modeling_llama.py, LlamaRMSNorm): the input in fp32, for its
@@ -363,6 +359,15 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
     step.kept_for_input_gradient += fp32;
   }
   step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);
+  return step;
+}
+
+BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {
+  BlockStep step = norm_without_sums(shape, name, rows, columns);
+  // Gradients of what is no product's weight are added to the sums by a kernel for each parameter (Megatron-Core,
+  // distributed_data_parallel.py: main_grad.add_; PyTorch, AccumulateGrad).
+  const int parameters = shape.plan->lora_rank > 0 ? 0 : shape.model->norm == NormalizationKind::kLayerNorm ? 2 : 1;
+  for (int i = 0; i < parameters; ++i) add_to_sums(shape, step.input_gradient, name, columns);
   return step;
 }
 

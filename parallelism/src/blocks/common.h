@@ -126,6 +126,8 @@ inline double hidden_bytes(const Shape& shape, std::int64_t rows, std::int64_t c
 
 // A normalization of `rows` x `columns` in the model's kind.
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns);
+// The same without the kernels that add its gradients to the sums.
+BlockStep norm_without_sums(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns);
 // The start of a residual branch: a norm, where the model has one there. Its backward ends with the sum of the branch's
 // gradient and the gradient that went around the branch.
 BlockStep branch_start(const Shape& shape, std::string_view branch);

@@ -1038,6 +1038,12 @@ TEST(Attention, QueriesAndKeysAreNormalized) {
   EXPECT_EQ(std::get<Normalization>(queries.kind).rows, 128 * 4);
   EXPECT_EQ(std::get<Normalization>(queries.kind).columns, 64);
   EXPECT_DOUBLE_EQ(step(block, "attention.qk_norm").kept_for_input_gradient, 128 * (4 + 1) * 64 * 2);
+  // Written out, all kernels of both: 38 bytes an element forward, as of other norms.
+  const ParallelPlan eager{.tp = 2, .norm_library = Library::kEager, .written_out = true};
+  const Block written_out = attention_block(Shape(model, eager, training));
+  EXPECT_DOUBLE_EQ(traffic(step(written_out, "attention.qk_norm").forward),
+                   (6 + 8 + 4 + 8 + 6 + 4) * 128 * (4 + 1) * 64);
+  EXPECT_EQ(step(written_out, "attention.qk_norm").input_gradient.size(), 2U * 13);
   // OLMo 2 (arXiv 2501.00656, s.3.2): all heads of a token in one norm, whose weights are split with them.
   model.qk_norm = QueryKeyNorm::kToken;
   EXPECT_DOUBLE_EQ(parameters_of(attention_block(Shape(model, plan, training))).dense - plain, (4 + 1) * 64);
