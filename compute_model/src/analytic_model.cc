@@ -155,7 +155,11 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
             }
             return estimate_rows(machine_, normalization_kernel(machine_, o, op.dtype), least, kStreamed, steps);
           },
-          [&](const Elementwise&) { return streaming(op, work, 1, kStreamed, steps); },
+          [&](const Elementwise& o) {
+            const RowKernel kernel = pointwise_kernel(machine_, o);
+            if (kernel.clocks > 0) return estimate_rows(machine_, kernel, least, kStreamed, steps);
+            return streaming(op, work, kernel.passes, kStreamed, steps);
+          },
           // Scattered rows and, backward, atomics.
           [&](const Embedding& o) { return streaming(op, work, o.pass == Pass::kForward ? 1.2 : 2, kStreamed, steps); },
           // 20 bytes for each bf16 logit. Megatron's vocab_parallel_cross_entropy moves 52 in kernels of its own (cast,
@@ -168,9 +172,8 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
             const double passes = o.pass == Pass::kForward ? (few ? 2 : liger ? 3 : 6) : (few ? 1 : 2);
             return streaming(op, work, passes, kStreamed, steps);
           },
-          // Four streams in and three or four out, in chunks of many tensors (multi_tensor_apply): PyTorch's fused
-          // AdamW has 2.65 TB/s on H100, where others have 3.03 (compute_model/measurements).
-          [&](const OptimizerStep&) { return streaming(op, work, 1.14, kStreamed, steps); },
+          // Four streams in and three or four out.
+          [&](const OptimizerStep&) { return streaming(op, work, kChunkPasses, kStreamed, steps); },
           [&](const Copy&) { return streaming(op, work, 1, kStreamed, steps); },
           [&](const Convolution& o) {
             const double rows = d(o.batch) * o.out_height() * o.out_width();

@@ -36,7 +36,9 @@ struct FieldHash {
   }
   void operator()(const Softmax& o) { all(o.rows, o.columns, o.pass); }
   void operator()(const Normalization& o) { all(o.kind, o.rows, o.columns, o.pass); }
-  void operator()(const Elementwise& o) { all(o.name, o.elements, o.inputs, o.outputs, o.flops_per_element); }
+  void operator()(const Elementwise& o) {
+    all(o.name, o.elements, o.inputs, o.outputs, o.flops_per_element, o.by_element);
+  }
   void operator()(const Embedding& o) { all(o.tokens, o.hidden, o.vocabulary, o.pass); }
   void operator()(const CrossEntropy& o) { all(o.rows, o.columns, o.pass); }
   void operator()(const OptimizerStep& o) { all(o.parameters); }

@@ -316,7 +316,7 @@ std::string to_text(const Operator& op) {
           },
           [](const Elementwise& o) {
             return o.name + " " + std::to_string(o.elements) + " elements, " + number(o.inputs) + " in, " +
-                   number(o.outputs) + " out";
+                   number(o.outputs) + " out" + (o.by_element ? ", one by one" : "");
           },
           [](const Embedding& o) {
             return "embedding " + join_dimensions({o.tokens, o.hidden}) + " of " + std::to_string(o.vocabulary) +

@@ -139,6 +139,9 @@ OperatorKind elementwise(OperatorFields& f, std::string_view name) {
       if (!(streams >= 0 && streams <= 1000)) f.note("inputs or outputs are not from 0 to 1000");
     }
   }
+  const std::int64_t by_element = f.whole("by_element", 0);
+  if (by_element != 0 && by_element != 1) f.note(fmt::format("by_element is {}", by_element), "0 or 1");
+  op.by_element = by_element == 1;
   constexpr double kMost = 9e18;  // of a 64-bit integer
   const double elements = static_cast<double>(rows(f)) * static_cast<double>(columns(f));
   if (elements < kMost) {
@@ -274,6 +277,7 @@ std::string_view write_normalization(const OperatorKind& kind, ColumnTexts& c) {
 std::string_view write_elementwise(const OperatorKind& kind, ColumnTexts& c) {
   const auto& o = std::get<Elementwise>(kind);
   c.insert(c.end(), {{"b", text_of(o.elements)}, {"h", "1"}});
+  if (o.by_element) c.emplace_back("by_element", "1");
   for (const Pointwise& known : kPointwise) {
     if (known.kernel == o.name && known.inputs == o.inputs && o.outputs == 1 && known.flops == o.flops_per_element) {
       return known.name;
@@ -382,11 +386,11 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .description = "pointwise operators and fused chains of them",
      .aliases =
          "add sub mul div pow addu subu mulu divu powu relu tanh gelu sigmoid silu exp sqrt cast attn_rope mlp_act",
-     .columns = "b h (or m n) [inputs outputs]",
+     .columns = "b h (or m n) [inputs outputs by_element]",
      .shape = "ELEMENTS or ROWSxCOLUMNS",
      .dimensions = "b [h]",
      .example = "8192x4096",
-     .options = "inputs outputs",
+     .options = "inputs outputs by_element",
      .instead_of_backward = "write a pointwise operator that reads the gradient too: elementwise with one input more",
      .make = elementwise,
      .write = write_elementwise},

@@ -63,7 +63,7 @@ void members(Normalization& o, Visit&& v) {
 template <class Visit>
 void members(Elementwise& o, Visit&& v) {
   v("name", o.name), v("elements", o.elements), v("inputs", o.inputs), v("outputs", o.outputs);
-  v("flops_per_element", o.flops_per_element);
+  v("flops_per_element", o.flops_per_element), v("by_element", o.by_element);
 }
 template <class Visit>
 void members(Embedding& o, Visit&& v) {

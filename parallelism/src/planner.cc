@@ -780,8 +780,9 @@ class StepPlanner {
     // clip_grads).
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
     cast_gradients(count, body);
-    body.push_back(
-        run_of(kernel("optimizer.gradient_norm", count, Elementwise{"square_sum", count, 1, 0, 2}, DType::kFp32)));
+    const DType gradients = plan_.weights == WeightStorage::kLow ? shape_.dtype : DType::kFp32;
+    body.push_back(run_of(
+        kernel("optimizer.gradient_norm", count, Elementwise{"multi_tensor_square_sum", count, 1, 0, 2}, gradients)));
     if (meetings_.norm) {
       if (!norm_) {
         norm_ = works_.intern(
@@ -792,7 +793,8 @@ class StepPlanner {
     }
     // Clipping multiplies what the optimizer reads (Megatron-LM, clip_grads.py, multi_tensor_scale, where the norm is
     // above its limit; torch.nn.utils.clip_grad_norm_ and DeepSpeed, unscale_and_clip_grads, always).
-    body.push_back(run_of(kernel("optimizer.clip", count, Elementwise{"scale", count, 1, 1, 1}, DType::kFp32)));
+    body.push_back(
+        run_of(kernel("optimizer.clip", count, Elementwise{"multi_tensor_scale", count, 1, 1, 1}, gradients)));
     update(owned, body);
     // Operands of the next step's products, with their transposes, or the share that is gathered.
     const double operands = casts_in_passes(plan_) ? 0 : held.quantized * (gathers_casts() ? owned / held.total() : 1);

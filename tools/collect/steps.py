@@ -16,15 +16,15 @@ import statistics
 import sys
 import time
 
-CASE_COLUMNS = ("name", "phase", "numbers", "attention", "recompute", "micro_batch", "seq")
+CASE_COLUMNS = ("name", "phase", "numbers", "attention", "experts", "recompute", "micro_batch", "seq")
 COLUMNS = (
     *("gpu", *CASE_COLUMNS, "parameters", "step_ms", "step_ms_min", "forward_ms", "peak_gib", "reserved_gib", "power_w"),
-    *("clock_mhz", "steps", "torch", "transformers", "cuda", "device"),
+    *("clock_mhz", "busiest_expert", "steps", "torch", "transformers", "cuda", "device"),
 )
 KERNEL_COLUMNS = CASE_COLUMNS + ("kernel", "calls", "total_us")
 
 
-def llama(layers, hidden, ffn, heads, kv_heads, vocabulary, tied):
+def llama(layers, hidden, ffn, heads, kv_heads, vocabulary, tied, **more):
     return {
         "class": "Llama",
         "hidden_size": hidden,
@@ -35,6 +35,7 @@ def llama(layers, hidden, ffn, heads, kv_heads, vocabulary, tied):
         "vocab_size": vocabulary,
         "tie_word_embeddings": tied,
         "max_position_embeddings": 32768,
+        **more,
     }
 
 
@@ -56,42 +57,86 @@ MODELS = {
         "num_attention_heads": 16,
         "intermediate_size": 4096,
     },
+    "qwen3-1.7b": llama(28, 2048, 6144, 16, 8, 151936, True, **{"class": "Qwen3", "head_dim": 128}),
+    "gemma-3-1b": llama(
+        *(26, 1152, 6912, 4, 1, 262144, True),
+        **{"class": "Gemma3", "head_dim": 256, "sliding_window": 512},
+    ),
+    "qwen3-30b-a3b-4-layers": llama(
+        *(4, 2048, 6144, 32, 4, 151936, False),
+        **{"class": "Qwen3Moe", "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8},
+        **{"moe_intermediate_size": 768, "norm_topk_prob": True},
+    ),
+    "mixtral-8x7b-2-layers": llama(
+        *(2, 4096, 14336, 32, 8, 32000, False),
+        **{"class": "Mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
+    # DeepSeek-V2-Lite's sizes in DeepSeek-V3's class
+    "deepseek-lite-6-layers": llama(
+        *(6, 2048, 10944, 16, 16, 102400, False),
+        **{"class": "DeepseekV3", "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128},
+        **{"qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64, "n_shared_experts": 2},
+        **{"num_experts_per_tok": 6, "moe_intermediate_size": 1408, "first_k_dense_replace": 1},
+        **{"n_group": 1, "topk_group": 1},
+    ),
+    "gpt-oss-20b-4-layers": llama(
+        *(4, 2880, 2880, 64, 8, 201088, False),
+        **{"class": "GptOss", "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4},
+        **{"sliding_window": 128},
+    ),
 }
 
 # mixed: weights in fp32, autocast to bf16. bf16: weights and the optimizer's state in bf16.
-# model, phase, numbers, attention, recompute, sequences, tokens of a sequence
+# model, phase, numbers, attention, experts, recompute, sequences, tokens of a sequence
 CASES = (
-    ("llama-3.2-1b", "train", "bf16", "sdpa", "none", 2, 4096),
-    ("llama-3.2-1b", "train", "mixed", "sdpa", "none", 2, 4096),
-    ("llama-3.2-1b", "train", "bf16", "sdpa", "full", 4, 4096),
-    ("llama-3.2-1b", "train", "bf16", "eager", "none", 2, 2048),
-    ("llama-3-8b-8-layers", "train", "bf16", "sdpa", "none", 2, 4096),
-    ("llama-3-8b-8-layers", "train", "bf16", "sdpa", "full", 4, 4096),
-    ("llama-2-13b-6-layers", "train", "bf16", "sdpa", "none", 2, 4096),
-    ("llama-3-8b-8-layers", "train", "bf16", "sdpa-compiled", "none", 2, 4096),
-    ("llama-3-8b-8-layers", "train", "bf16", "sdpa-compiled", "none", 1, 8192),
-    ("gpt2-xl", "train", "bf16", "sdpa", "none", 8, 1024),
-    ("gpt2-xl", "train", "mixed", "sdpa", "none", 8, 1024),
-    ("gpt2-large", "inference", "fp32", "eager", "none", 4, 1024),
-    ("gpt2-large", "gradients", "fp32", "eager", "none", 4, 1024),
-    ("gpt3-xl", "inference", "fp32", "eager", "none", 2, 2048),
-    ("gpt3-xl", "gradients", "fp32", "eager", "none", 2, 2048),
-    ("bert-large", "inference", "fp32", "eager", "none", 16, 512),
-    ("bert-large", "gradients", "fp32", "eager", "none", 8, 512),
+    ("llama-3.2-1b", "train", "bf16", "sdpa", "", "none", 2, 4096),
+    ("llama-3.2-1b", "train", "mixed", "sdpa", "", "none", 2, 4096),
+    ("llama-3.2-1b", "train", "bf16", "sdpa", "", "full", 4, 4096),
+    ("llama-3.2-1b", "train", "bf16", "eager", "", "none", 2, 2048),
+    ("llama-3-8b-8-layers", "train", "bf16", "sdpa", "", "none", 2, 4096),
+    ("llama-3-8b-8-layers", "train", "bf16", "sdpa", "", "full", 4, 4096),
+    ("llama-2-13b-6-layers", "train", "bf16", "sdpa", "", "none", 2, 4096),
+    ("llama-3-8b-8-layers", "train", "bf16", "sdpa-compiled", "", "none", 2, 4096),
+    ("llama-3-8b-8-layers", "train", "bf16", "sdpa-compiled", "", "none", 1, 8192),
+    ("gpt2-xl", "train", "bf16", "sdpa", "", "none", 8, 1024),
+    ("gpt2-xl", "train", "mixed", "sdpa", "", "none", 8, 1024),
+    ("gpt2-large", "inference", "fp32", "eager", "", "none", 4, 1024),
+    ("gpt2-large", "gradients", "fp32", "eager", "", "none", 4, 1024),
+    ("gpt3-xl", "inference", "fp32", "eager", "", "none", 2, 2048),
+    ("gpt3-xl", "gradients", "fp32", "eager", "", "none", 2, 2048),
+    ("bert-large", "inference", "fp32", "eager", "", "none", 16, 512),
+    ("bert-large", "gradients", "fp32", "eager", "", "none", 8, 512),
+    ("qwen3-1.7b", "train", "bf16", "sdpa", "", "none", 2, 4096),
+    ("qwen3-1.7b", "train", "mixed", "sdpa", "", "none", 1, 4096),
+    ("gemma-3-1b", "train", "bf16", "sdpa", "", "none", 2, 2048),
+    ("llama-2-13b-6-layers", "train", "bf16", "sdpa", "", "full", 1, 32768),
+    ("qwen3-30b-a3b-4-layers", "train", "bf16", "sdpa", "grouped_mm", "none", 2, 4096),
+    ("qwen3-30b-a3b-4-layers", "train", "bf16", "sdpa", "grouped_mm", "full", 4, 4096),
+    ("qwen3-30b-a3b-4-layers", "train", "bf16", "sdpa", "eager", "none", 2, 4096),
+    ("mixtral-8x7b-2-layers", "train", "bf16", "sdpa", "grouped_mm", "none", 2, 4096),
+    ("mixtral-8x7b-2-layers", "train", "bf16", "sdpa", "eager", "none", 2, 4096),
+    ("deepseek-lite-6-layers", "train", "bf16", "sdpa", "grouped_mm", "none", 2, 4096),
+    ("gpt-oss-20b-4-layers", "train", "bf16", "eager", "grouped_mm", "none", 1, 4096),
 )
 
 
-def build(torch, transformers, description, attention, numbers):
+CLASSES = {"GPT2": "GPT2LMHeadModel", "Bert": "BertModel"}  # else {kind}ForCausalLM
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}  # else {kind}Config
+
+
+def build(torch, transformers, description, attention, experts, numbers):
     values = dict(description)
     kind = values.pop("class")
-    config = getattr(transformers, f"{kind}Config")(**values)
+    config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**values)
     for dropout in ("resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout_prob",
                     "attention_probs_dropout_prob", "attention_dropout"):
         if hasattr(config, dropout):
             setattr(config, dropout, 0.0)
     config.use_cache = False
     config._attn_implementation = attention
-    model_class = {"Llama": "LlamaForCausalLM", "GPT2": "GPT2LMHeadModel", "Bert": "BertModel"}[kind]
+    if experts:
+        config._experts_implementation = experts
+    model_class = CLASSES.get(kind, f"{kind}ForCausalLM")
     torch.set_default_dtype(torch.bfloat16 if numbers == "bf16" else torch.float32)
     try:
         with torch.device("cuda"):
@@ -102,9 +147,9 @@ def build(torch, transformers, description, attention, numbers):
 
 
 def measure(torch, transformers, case, options, meter_class):
-    name, phase, numbers, attention, recompute, sequences, length = case
+    name, phase, numbers, attention, experts, recompute, sequences, length = case
     kernel = attention.split("-")[0]
-    model, config = build(torch, transformers, MODELS[name], kernel, numbers)
+    model, config = build(torch, transformers, MODELS[name], kernel, experts, numbers)
     model.train(phase != "inference")
     if attention.endswith("compiled"):  # layer by layer, as torchtitan does
         layers = model.model.layers
@@ -137,6 +182,7 @@ def measure(torch, transformers, case, options, meter_class):
             result = output.logits if hasattr(output, "logits") else output.last_hidden_state
             result.backward(torch.ones_like(result))
         if optimizer is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # as Trainer does by default
             optimizer.step()
         model.zero_grad(set_to_none=True)
 
@@ -164,9 +210,29 @@ def measure(torch, transformers, case, options, meter_class):
             "power_w": meter.watts(),
             "clock_mhz": meter.clock(),
             "steps": len(times),
+            "busiest_expert": busiest_expert(torch, model, tokens) if experts else "",
         }
         kernels = kernels_of(torch, step) if options.kernels else []
     return row, kernels
+
+
+def busiest_expert(torch, model, tokens):
+    """Rows of the busiest expert over the mean's, the largest of all layers."""
+    ratios = []
+
+    def count(module, inputs, *_):
+        chosen = inputs[1] if len(inputs) > 1 else None
+        if chosen is not None and not chosen.is_floating_point():
+            rows = torch.bincount(chosen.flatten(), minlength=module.num_experts)
+            ratios.append((rows.max() / rows.float().mean()).item())
+
+    experts = [one for one in model.modules() if type(one).__name__.endswith("Experts")]
+    hooks = [one.register_forward_pre_hook(count) for one in experts]
+    with torch.no_grad():
+        model(tokens)
+    for hook in hooks:
+        hook.remove()
+    return f"{max(ratios):.3g}" if ratios else ""
 
 
 def kernels_of(torch, step):
@@ -186,7 +252,7 @@ def main():
     parser.add_argument("--output", required=True, metavar="CSV", help="where the steps go")
     parser.add_argument("--kernels", metavar="CSV", help="where the kernels of one step of each case go")
     parser.add_argument("--seconds", type=float, default=2, help="of each case [2]")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name has this text")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose words, as printed, match")
     options = parser.parse_args()
     try:
         import torch
@@ -214,7 +280,7 @@ def main():
             details.writeheader()
         for case in CASES:
             text = " ".join(str(part) for part in case)
-            if options.only not in text:
+            if not re.search(options.only, text):
                 continue
             shape = dict(zip(CASE_COLUMNS, case))
             try:

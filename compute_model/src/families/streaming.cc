@@ -42,7 +42,23 @@ double softmax_block(double columns) {
   return std::max(32.0, std::exp2(std::ceil(std::log2(most / 2))));
 }
 
+// Clocks of an SM for an element, by PyTorch 2.11 on H100 (compute_model/measurements/eager.csv): address and
+// conversion of each element alone (11 kernels in bf16 and fp32: 0.4 to 0.65); parts with gaps that torch.cat joins;
+// rows that are added to their sums atomically (bf16 2.0, fp32 1.45), and sums over rows of 128 columns; fused AdamW in
+// bf16, whose arithmetic is in fp32.
+constexpr double kElementClocks = 0.55, kJoinClocks = 0.9, kScatterClocks = 1.8, kAdamClocks = 1.15;
+
 }  // namespace
+
+RowKernel pointwise_kernel(const Machine& machine, const Elementwise& op) {
+  const double each = op.name == "index_add" || op.name == "sum_narrow_rows" ? kScatterClocks
+                      : op.name == "join"                                    ? kJoinClocks
+                      : op.name == "adam"                                    ? kAdamClocks
+                      : op.by_element                                        ? kElementClocks
+                                                                             : 0;
+  const double passes = op.name.starts_with("multi_tensor") ? kChunkPasses : 1;
+  return {passes, static_cast<double>(op.elements) * each / machine.sms};
+}
 
 // PyTorch's softmax in FP32 (SoftMax.cu): to 1,024 columns a warp holds a row, padded to a power of two. Longer rows a
 // block reads three times, four elements a thread in each step, and what is left over one by one. In half precision

@@ -53,6 +53,7 @@ void write_vector(FeatureWriter& w, const Machine& machine, const Operator& op, 
   RowKernel kernel;
   if (const auto* o = std::get_if<Softmax>(&op.kind)) kernel = softmax_kernel(machine, *o, op.dtype);
   if (const auto* o = std::get_if<Normalization>(&op.kind)) kernel = normalization_kernel(machine, *o, op.dtype);
+  if (const auto* o = std::get_if<Elementwise>(&op.kind)) kernel = pointwise_kernel(machine, *o);
   if (std::holds_alternative<Embedding>(op.kind)) kernel.passes = 1.2;
   const double seconds = row_times(machine, kernel, bytes).seconds;
   w.add_log("log_memory_share", memory / seconds);

@@ -95,6 +95,10 @@ struct Elementwise {
   std::string name = "elementwise";  // "add", "bias_gelu", "dropout_add", "swiglu", ...
   std::int64_t elements = 1;
   double inputs = 2, outputs = 1, flops_per_element = 1;
+  // A thread finds the address of each element, or converts each by itself, instead of moving 16 bytes at a time: views
+  // with gaps, operands that are broadcast, conversions to a wider format (PyTorch's elementwise_kernel and
+  // unrolled_elementwise_kernel).
+  bool by_element = false;
   // Of "gelu", "exp" and the like in their usual polynomial forms; 1 of every other function.
   static constexpr double flops_of(std::string_view function) {
     if (function == "div" || function == "exp" || function == "sqrt") return 4;

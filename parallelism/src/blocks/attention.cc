@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "blocks/common.h"
@@ -121,16 +120,25 @@ BlockStep heads(const Shape& shape) {
     // A kernel for queries and one for keys (Megatron-Core, apply_rotary_pos_emb). Written out: q cos + rotate_half(q)
     // sin, of which the half is negated and the halves are joined (modeling_llama.py).
     const bool written_out = shape.plan->written_out;
+    const double table = shape.hidden_element / shape.element;  // cosines have the format of hidden states
     const auto rotate = [&](std::string_view name, std::int64_t elements) {
       if (!written_out) return add(name, Elementwise{"rotary", elements, 1, 1, 3});
-      for (const auto& [what, inputs, outputs] :
-           {std::tuple{"negate", 0.5, 0.5}, std::tuple{"join", 1.0, 1.0}, std::tuple{"multiply", 1.0, 1.0},
-            std::tuple{"multiply", 1.0, 1.0}, std::tuple{"add", 2.0, 1.0}}) {
-        add(name, Elementwise{what, elements, inputs, outputs, 1});
+      for (const Elementwise& each : {Elementwise{"negate", elements / 2, 1, 1, 1, true},
+                                      {"join", elements, 1, 1, 0, true},
+                                      {"multiply", elements, 1, table, 1, true},
+                                      {"multiply", elements, 1, table, 1, true},
+                                      {"add", elements, 2 * table, table, 1, true}}) {
+        add(name, each);
       }
+      if (shape.autocast) add(name, Elementwise{"cast", elements, table, 1, 1});
     };
     rotate("attention.rotary.queries", shape.tokens * shape.heads * rotated);
     rotate("attention.rotary.keys", shape.tokens * rotated_keys * rotated);
+    // Fused attention reads heads, and PyTorch's writes their gradients, in another order than the products.
+    if (written_out && shape.plan->flash_attention && !shape.model->mla) {
+      const std::int64_t columns = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
+      add("attention.heads.copy", Elementwise{"transpose", shape.tokens * columns, 1, 1, 0, true});
+    }
     // Queries of several groups lie between their keys and values: a copy brings them together. Backward, one kernel
     // joins the gradients of queries, keys and values (Megatron-Core, attention.py, get_query_key_value_tensors: a
     // reshape of what is no view, and SplitAlongDim's torch.cat).

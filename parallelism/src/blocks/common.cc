@@ -73,9 +73,9 @@ void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view 
 void autocast(const Shape& shape, std::vector<Call>& calls, std::string name, double elements, bool to_low) {
   if (!shape.autocast || elements < 1) return;
   const double fp32 = shape.hidden_element / shape.element;
-  calls.push_back(
-      kernel(shape, std::move(name),
-             Elementwise{"cast", static_cast<std::int64_t>(elements), to_low ? fp32 : 1, to_low ? 1 : fp32, 1}));
+  calls.push_back(kernel(
+      shape, std::move(name),
+      Elementwise{"cast", static_cast<std::int64_t>(elements), to_low ? fp32 : 1, to_low ? 1 : fp32, 1, !to_low}));
 }
 
 void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t elements,
@@ -291,36 +291,41 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
 
 namespace {
 
-// A kernel of so many elements that are read and written, in fp32 or in the format of hidden states.
+// A kernel of so many elements that are read and written, in fp32 or in the format of hidden states. Products with the
+// weight, or with a number of each row, and what that number's gradient becomes handle each element alone.
 struct NormKernel {
   const char* what;
   double inputs, outputs, flops;
-  bool in_fp32 = true;
+  bool in_fp32 = true, by_element = false;
 };
 // LlamaRMSNorm as its class writes it out (modeling_llama.py): w * (x rsqrt(mean(x^2) + eps)), in fp32 but for the
 // weight, and as autograd differentiates it. Kernels of one number a row are left out.
 constexpr std::array<NormKernel, 4> kRmsNormForward = {
-    {{"power", 1, 1, 1}, {"mean", 1, 0, 1}, {"scale", 1, 1, 1}, {"multiply", 1, 1, 1, false}}};
-constexpr std::array<NormKernel, 11> kRmsNormBackward = {{{"multiply", 1, 1, 1, false},
+    {{"power", 1, 1, 1}, {"mean", 1, 0, 1}, {"scale", 1, 1, 1, true, true}, {"multiply", 1, 1, 1, false, true}}};
+constexpr std::array<NormKernel, 11> kRmsNormBackward = {{{"multiply", 1, 1, 1, false, true},
                                                           {"multiply", 2, 1, 1, false},
                                                           {"sum_rows", 1, 0, 1, false},
-                                                          {"scale", 1, 1, 1},
+                                                          {"scale", 1, 1, 1, true, true},
                                                           {"multiply", 2, 1, 1},
                                                           {"sum", 1, 0, 1},
-                                                          {"mean_backward", 0, 1, 1},
+                                                          {"mean_backward", 0, 1, 1, true, true},
                                                           {"copy", 1, 1, 0},
                                                           {"scale", 1, 1, 1},
                                                           {"multiply", 2, 1, 1},
                                                           {"add", 2, 1, 1}}};
 
-void add_written_out_norm(const Shape& shape, BlockStep& step, std::int64_t elements) {
+void add_written_out_norm(const Shape& shape, BlockStep& step, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kFewColumns = 256;
+  const std::int64_t elements = rows * columns;
   const double low = shape.hidden_element / (size_of(DType::kFp32) / units::B);  // elements of fp32
   const auto add = [&](std::vector<Call>& calls, std::string_view suffix, const NormKernel& each) {
+    const bool narrow = columns <= kFewColumns && std::string_view(each.what) == "sum_rows";
     calls.push_back(
-        {concat(step.name, suffix), Operator{Elementwise{each.what, elements, each.inputs, each.outputs, each.flops},
+        {concat(step.name, suffix), Operator{Elementwise{narrow ? "sum_narrow_rows" : each.what, elements, each.inputs,
+                                                         each.outputs, each.flops, each.by_element},
                                              each.in_fp32 ? DType::kFp32 : shape.hidden_dtype}});
   };
-  const NormKernel to_fp32{"cast", low, 1, 1}, back{"cast", 1, low, 1};
+  const NormKernel to_fp32{"cast", low, 1, 1, true, true}, back{"cast", 1, low, 1};
   const bool casts = low < 1;
   if (casts) add(step.forward, ".cast", to_fp32);
   for (const NormKernel& each : kRmsNormForward) {
@@ -343,7 +348,7 @@ BlockStep norm_without_sums(const Shape& shape, std::string_view name, std::int6
   BlockStep step;
   step.name = name;
   if (shape.plan->written_out && library == Library::kEager && kind == NormalizationKind::kRmsNorm) {
-    add_written_out_norm(shape, step, rows * columns);
+    add_written_out_norm(shape, step, rows, columns);
   } else {
     step.forward.push_back(
         hidden_kernel(shape, step.name, Normalization{kind, rows, columns, Pass::kForward, library}));
@@ -418,13 +423,14 @@ constexpr std::int64_t kGeluKept = 4;
 }  // namespace
 
 BlockStep activation(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
-                     std::int64_t ffn) {
+                     std::int64_t ffn, bool halves) {
   const bool gated = shape.model->gated_mlp;
   BlockStep step;
   step.name = name;
   const auto add = [&](std::vector<Call>& calls, std::string_view suffix, const char* what, double inputs,
-                       double outputs, double flops) {
-    calls.push_back(kernel(shape, concat(name, suffix), Elementwise{what, rows * ffn, inputs, outputs, flops}));
+                       double outputs, double flops, bool by_element = false) {
+    calls.push_back(
+        kernel(shape, concat(name, suffix), Elementwise{what, rows * ffn, inputs, outputs, flops, by_element}));
   };
   const bool written_out = shape.plan->written_out && shape.model->activation == Activation::kGeluNew;
   std::int64_t kept = gated ? (shape.plan->fused_kernels ? 2 : 3) : 1;
@@ -447,11 +453,12 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
         1 + inputs * each, inputs, 20);
   } else {
     // The activation of one half, then its product with the other; backward, two products and the derivative.
-    add(step.forward, "", "activation", 1, 1, 8);
-    add(step.forward, ".gate", "multiply", 2, 1, 1);
+    add(step.forward, "", "activation", 1, 1, 8, halves);
+    add(step.forward, ".gate", "multiply", 2, 1, 1, halves);
+    add(step.input_gradient, ".gate.backward", "multiply", 2, 1, 1, halves);
     add(step.input_gradient, ".gate.backward", "multiply", 2, 1, 1);
-    add(step.input_gradient, ".gate.backward", "multiply", 2, 1, 1);
-    add(step.input_gradient, ".backward", "activation_backward", 2, 1, 16);
+    add(step.input_gradient, ".backward", "activation_backward", 2, 1, 16, halves);
+    if (halves) add(step.input_gradient, ".join.backward", "copy", 2, 2, 0);
   }
   step.kept_as = input;
   step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn) * each;

@@ -140,9 +140,10 @@ inline bool alone_behind_norm(const Shape& shape) {
 // where the model has it.
 void end_branch(const Shape& shape, Block& block, std::string_view branch);
 
-// The activation function of an MLP whose width on this rank is `ffn`. `input`: as above.
+// The activation function of an MLP whose width on this rank is `ffn`. `input`: as above. `halves`: gate and value are
+// views of one tensor, which unfused kernels read element by element, and whose gradient is joined.
 BlockStep activation(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
-                     std::int64_t ffn);
+                     std::int64_t ffn, bool halves = false);
 
 // The backward kernel of a dropout of the hidden states, and its mask.
 void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name);

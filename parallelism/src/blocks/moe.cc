@@ -248,6 +248,62 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   return step;
 }
 
+// ---- Experts as transformers writes them out ----
+//
+// integrations/moe.py, grouped_mm_experts_forward: rows sorted by expert, one kernel for all experts, rows of none
+// masked behind each step, weights in fp32. One GPU has all experts.
+bool writes_out(const Shape& shape) {
+  return shape.plan->written_out && shape.ep == 1 && shape.plan->expert_products == ExpertProducts::kKernel;
+}
+
+double elements_of_fp32(const Shape& shape) { return size_of(DType::kFp32) / units::B / shape.element; }
+
+// Rows that belong to no expert become zeros, and so do their gradients.
+void mask_rows(const Shape& shape, BlockStep& step, std::string_view name, std::int64_t elements) {
+  const Elementwise mask{"mask", elements, 1, 1, 0, true};
+  step.forward.push_back(kernel(shape, blocks::concat(name, ".mask"), mask));
+  step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, blocks::concat(name, ".mask.backward"), mask));
+}
+
+BlockStep take_rows(const Shape& shape, const LocalExperts& size) {
+  BlockStep step;
+  step.name = "moe.dispatch";
+  permute(shape, step.forward, size.gathered);
+  const std::int64_t elements = size.rows * shape.hidden;
+  step.input_gradient.push_back(
+      kernel(shape, "moe.permute.backward",
+             Elementwise{"index_put", elements, 1, 1.0 / static_cast<double>(size.top_k), 1, true}));
+  mask_rows(shape, step, "moe.permute", elements);
+  return step;
+}
+
+BlockStep sum_rows(const Shape& shape, const LocalExperts& size) {
+  const std::int64_t elements = size.rows * shape.hidden, tokens = shape.tokens * shape.hidden;
+  const double fp32 = elements_of_fp32(shape), each = fp32 / static_cast<double>(size.top_k);
+  BlockStep step;
+  step.name = "moe.combine";
+  const auto forward = [&](const char* name, const Elementwise& what) {
+    step.forward.push_back(kernel(shape, name, what));
+  };
+  forward("moe.unpermute.scale", {"multiply", elements, 1, fp32, 1, true});
+  forward("moe.unpermute", {"index_select", elements, fp32, fp32, 0});
+  forward("moe.unpermute.sum", {"sum", elements, fp32, each, 1});
+  forward("moe.unpermute.cast", {"cast", tokens, fp32, 1, 1});
+  const auto backward = [&](const char* name, const Elementwise& what) {
+    step.input_gradient.push_back(kernel(shape, name, what));
+  };
+  backward("moe.unpermute.cast.backward", {"cast", tokens, 1, fp32, 1, true});
+  backward("moe.unpermute.sum.backward", {"expand", elements, each, fp32, 0, true});
+  backward("moe.unpermute.backward", {"index_put", elements, fp32, fp32, 1, true});
+  backward("moe.unpermute.scale.backward", {"multiply", elements, fp32, fp32, 1, true});
+  backward("moe.unpermute.weights.backward", {"multiply", elements, 1 + fp32, fp32, 1, true});
+  backward("moe.unpermute.weights.sum.backward", {"sum", elements, fp32, 0, 1});
+  backward("moe.unpermute.scale.cast.backward", {"cast", elements, fp32, 1, 1});
+  step.kept_as = ActivationKind::kExperts;
+  step.kept_for_input_gradient = bytes_of(shape, size.rows, shape.hidden);
+  return step;
+}
+
 // One linear layer of all experts of this rank. It keeps its input as it reads it: rows come together before the layer
 // (Megatron-Core, token_dispatcher.py; explicit_expert_comm), and nothing gathers them again.
 struct GroupedLinear {
@@ -299,6 +355,16 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::autocast(shape, step.weight_gradient, blocks::concat(name, ".wgrad.cast"), weights, false);
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
+  if (writes_out(shape)) mask_rows(shape, step, name, size.rows * out);
+  // An expert's weights are a part of one tensor: in a loop over experts, autograd makes a gradient of the whole tensor
+  // for each, zero elsewhere, and adds them up.
+  if (shape.plan->written_out && shape.ep == 1 && !writes_out(shape)) {
+    const std::int64_t whole = size.experts * in * out;
+    step.weight_gradient.push_back(
+        kernel(shape, blocks::concat(name, ".wgrad.fill"), Elementwise{"fill", size.experts * whole, 0, 1, 0}));
+    step.weight_gradient.push_back(
+        kernel(shape, blocks::concat(name, ".wgrad.add"), Elementwise{"add", (size.experts - 1) * whole, 2, 1, 1}));
+  }
   step.kept_as = ActivationKind::kExperts;
   const double operand = in_format ? shape.product_element : shape.element;
   const double held = static_cast<double>(size.rows) * static_cast<double>(in);
@@ -401,13 +467,15 @@ Block moe_block(const Shape& shape) {
                                         .unquantized = true,
                                         .readers = 1}));
   block.steps.push_back(top_k(shape));
-  block.steps.push_back(send_rows(shape, size, exchanges));
+  const bool written_out = writes_out(shape);
+  block.steps.push_back(written_out ? take_rows(shape, size) : send_rows(shape, size, exchanges));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
-  block.steps.push_back(receive_rows(shape, size, exchanges));
+  if (!written_out) block.steps.push_back(receive_rows(shape, size, exchanges));
   block.steps.push_back(grouped_linear(
       shape, size,
       {.name = "moe.fc1", .in = shape.hidden, .out = up, .input_is_cast = size.casts_before, .reads_hidden = true}));
-  block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn));
+  block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn,
+                                           written_out && shape.model->gated_mlp));
   if (shape.plan->weighted_activation) {  // a weight of each row, fp32
     block.steps.back().kept_for_input_gradient += static_cast<double>(size.rows) * 4;
   }
@@ -418,7 +486,7 @@ Block moe_block(const Shape& shape) {
                                         .out = shape.hidden,
                                         .keeps_original = blocks::recomputes(shape, RecomputeModule::kMoeActivation),
                                         .gradient_is_cast = size.casts_before && shape.plan->weighted_activation}));
-  block.steps.push_back(combine(shape, size));
+  block.steps.push_back(written_out ? sum_rows(shape, size) : combine(shape, size));
   if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   if (!shared.empty()) {
     BlockStep add;
