@@ -33,6 +33,34 @@ std::vector<std::string> warnings_of(const Model& model) {
   return all;
 }
 
+Result<Model> first_layers(Model model, std::int64_t layers) {
+  if (layers > model.layers) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("{} has {} layers", model.name, model.layers),
+                 "",
+                 fmt::format("from 1 to {}, or 0 for all", model.layers),
+                 "",
+                 {}});
+  }
+  if (layers == model.layers) return model;
+  model.layers = layers;
+  model.name += fmt::format(", {} layer{}", layers, layers == 1 ? "" : "s");
+  model.layer_pattern = model.layer_pattern.substr(0, static_cast<std::size_t>(layers));
+  for (LayerSet* set : {&model.full_attention_layers, &model.no_rotary_layers}) {
+    std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
+  }
+  if (model.moe) {
+    std::erase_if(model.moe->layers.listed, [&](std::int64_t layer) { return layer >= layers; });
+    bool any = false;
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      any = any || layer_kind(model, layer).feed_forward == FeedForward::kExperts;
+    }
+    if (!any) model.moe.reset();
+  }
+  model.published_parameters = model.published_active_parameters = 0;
+  return model;
+}
+
 LayerKind layer_kind(const Model& model, std::int64_t layer) {
   LayerKind kind;
   if (model.layer_pattern.empty()) {

@@ -559,6 +559,9 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     if (!given.contains("training/sequence")) scenario.training.sequence = scenario.model.sequence;
   }
   if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
+  if (scenario.training.layers > 0) {
+    NS_TRY(scenario.model, from("training/layers", first_layers(scenario.model, scenario.training.layers)));
+  }
 
   NS_TRY(Cluster cluster, find_cluster(spec, catalog, base));
   NS_TRY_VOID(use_fabrics(cluster, spec, catalog));

@@ -1,5 +1,6 @@
 // Kernels that stream through memory once: their time is traffic over the achieved bandwidth.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "families.h"
@@ -42,22 +43,26 @@ double softmax_block(double columns) {
   return std::max(32.0, std::exp2(std::ceil(std::log2(most / 2))));
 }
 
-// Clocks of an SM for an element, by PyTorch 2.11 on H100 (compute_model/measurements/eager.csv): address and
-// conversion of each element alone (11 kernels in bf16 and fp32: 0.4 to 0.65); parts with gaps that torch.cat joins;
-// rows that are added to their sums atomically (bf16 2.0, fp32 1.45), and sums over rows of 128 columns; fused AdamW in
-// bf16, whose arithmetic is in fp32.
-constexpr double kElementClocks = 0.55, kJoinClocks = 0.9, kScatterClocks = 1.8, kAdamClocks = 1.15;
+// Clocks of an SM for an element, by PyTorch 2.11 on H100 and H200 (compute_model/measurements, eager.csv). By element:
+// address or conversion of each alone (11 kernels in bf16 and fp32: 0.4 to 0.65). Others by the name of their kernel:
+// rows that are added to their sums atomically (index_add bf16 2.05, fp32 1.55; scatter_add 0.95 and 0.8), parts with
+// gaps that torch.cat joins, sums over rows of 128 columns, and fused AdamW in 16 bits, which computes in fp32.
+constexpr double kByElement = 0.55;
+struct NamedClocks {
+  std::string_view kernel;
+  double clocks;
+};
+constexpr std::array<NamedClocks, 5> kNamedClocks = {
+    {{"index_add", 1.9}, {"scatter_add", 0.9}, {"join", 1.0}, {"sum_narrow_rows", 1.9}, {"adam", 1.05}}};
 
 }  // namespace
 
 RowKernel pointwise_kernel(const Machine& machine, const Elementwise& op) {
-  const double each = op.name == "index_add" || op.name == "sum_narrow_rows" ? kScatterClocks
-                      : op.name == "join"                                    ? kJoinClocks
-                      : op.name == "adam"                                    ? kAdamClocks
-                      : op.by_element                                        ? kElementClocks
-                                                                             : 0;
+  const auto named = std::find_if(kNamedClocks.begin(), kNamedClocks.end(),
+                                  [&](const NamedClocks& known) { return known.kernel == op.name; });
+  const double clocks = named != kNamedClocks.end() ? named->clocks : op.by_element ? kByElement : 0;
   const double passes = op.name.starts_with("multi_tensor") ? kChunkPasses : 1;
-  return {passes, static_cast<double>(op.elements) * each / machine.sms};
+  return {passes, static_cast<double>(op.elements) * clocks / machine.sms};
 }
 
 // PyTorch's softmax in FP32 (SoftMax.cu): to 1,024 columns a warp holds a row, padded to a power of two. Longer rows a

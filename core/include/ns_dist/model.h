@@ -137,6 +137,10 @@ struct LayerKind {
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
+// `model` with its first layers alone, as models are shortened to fit on few GPUs: all else stays, and nothing is
+// published of it. Errors: it has fewer layers.
+Result<Model> first_layers(Model model, std::int64_t layers);
+
 // The kind of one layer, counted from 0. The model's layer_pattern must be one that check_pattern accepts.
 LayerKind layer_kind(const Model& model, std::int64_t layer);
 // Errors: a layer_pattern that has not one letter for each layer, or letters for what the model does not have.

@@ -520,7 +520,8 @@ struct Training {
   std::int64_t global_batch = 1536, micro_batch = 1;  // sequences
   std::int64_t sequence = 2048;                       // tokens
   Precision precision = Precision::kBf16;
-  bool mtp = false;  // with the model's prediction_layers
+  bool mtp = false;         // with the model's prediction_layers
+  std::int64_t layers = 0;  // of the model, its first; 0: all
   friend bool operator==(const Training&, const Training&) = default;
 };
 
@@ -536,6 +537,11 @@ void visit_fields(Visitor&& visit, T& training) {
          .help = "multi-token prediction: the layers that the model has for it are trained",
          .in_reports = InReports::kUnlessDefault},
         training.mtp);
+  visit({.name = "training/layers",
+         .help = "the model has its first N layers alone, as if it were shortened; 0: all",
+         .least = 0,
+         .in_reports = InReports::kUnlessDefault},
+        training.layers);
 }
 
 }  // namespace ns_dist

@@ -156,8 +156,10 @@ void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts&
         kernel(shape, "moe.unpermute",
                Elementwise{weighted ? "weighted_sum" : "sum", elements, 1, size.once(), weighted ? 2.0 : 1}));
   } else {
-    if (weighted) calls.push_back(kernel(shape, "moe.unpermute.scale", Elementwise{"multiply", elements, 1, 1, 1}));
-    calls.push_back(kernel(shape, "moe.unpermute", Elementwise{"index_add", elements, 2, 1, 1}));
+    if (weighted) {
+      calls.push_back(kernel(shape, "moe.unpermute.scale", Elementwise{"multiply", elements, 1, 1, 1, true}));
+    }
+    calls.push_back(kernel(shape, "moe.unpermute", Elementwise{"scatter_add", elements, 2, 1, 1}));
   }
 }
 void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
@@ -169,7 +171,7 @@ void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const Loca
     add("moe.unpermute.backward", {"weighted_sum_backward", elements, 2, 1, 3});
   } else {
     add("moe.unpermute.backward", {"index_select", elements, 1, 1, 0});
-    add("moe.unpermute.scale.backward", {"multiply", elements, 1, 1, 1});
+    add("moe.unpermute.scale.backward", {"multiply", elements, 1, 1, 1, true});
     add("moe.unpermute.weights.backward", {"multiply_sum", elements, 2, 0, 2});
   }
 }
