@@ -26,7 +26,7 @@ struct ExplainRequest {
   std::string ranks = "8", stride = "1", nodes, window = "0", kv_heads;
   std::optional<std::string> gpu, cluster, network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read = "0 B", written = "0 B";
-  bool no_causal = false, rms = false;
+  bool no_causal = false, rms = false, by_element = false;
   double inputs = 2, outputs = 1, imbalance = 1;
   bool json = false;
 };
@@ -66,13 +66,17 @@ struct OwnFlag {
   const char* flag;
   std::string_view column;
 };
-constexpr std::array<OwnFlag, 21> kOwnFlags = {
-    {{"--layout", "layout"},   {"--library", "library"},  {"--value-dim", "d_v"},   {"--kv-heads", "h_kv"},
-     {"--window", "window"},   {"--no-causal", "causal"}, {"--rms", "rms"},         {"--inputs", "inputs"},
-     {"--outputs", "outputs"}, {"--flops", "flops"},      {"--read", "read_bytes"}, {"--written", "written_bytes"},
-     {"--cluster", ""},        {"--ranks", ""},           {"--stride", ""},         {"--nodes", ""},
-     {"--network-model", ""},  {"--calibration", ""},     {"--algorithm", ""},      {"--protocol", ""},
-     {"--imbalance", ""}}};
+constexpr std::array<OwnFlag, 22> kOwnFlags = {{{"--layout", "layout"},   {"--library", "library"},
+                                                {"--value-dim", "d_v"},   {"--kv-heads", "h_kv"},
+                                                {"--window", "window"},   {"--no-causal", "causal"},
+                                                {"--rms", "rms"},         {"--inputs", "inputs"},
+                                                {"--outputs", "outputs"}, {"--flops", "flops"},
+                                                {"--read", "read_bytes"}, {"--written", "written_bytes"},
+                                                {"--cluster", ""},        {"--ranks", ""},
+                                                {"--stride", ""},         {"--nodes", ""},
+                                                {"--network-model", ""},  {"--calibration", ""},
+                                                {"--algorithm", ""},      {"--protocol", ""},
+                                                {"--imbalance", ""},      {"--by-element", "by_element"}}};
 constexpr std::array<const char*, 4> kOperatorFlags = {"--dtype", "--mode", "--pass", "--kernel-calibration"};
 
 bool reads(const OperatorForm& form, std::string_view column) {
@@ -171,6 +175,7 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
   fields.set("layout", request.layout);
   fields.set("causal", request.no_causal ? "0" : "");
   fields.set("rms", request.rms ? "1" : "");
+  fields.set("by_element", request.by_element ? "1" : "");
   if (!request.kv_heads.empty()) {
     NS_TRY(const std::int64_t heads, read_count(request.kv_heads, "--kv-heads"));
     fields.set("h_kv", std::to_string(heads));
@@ -446,6 +451,8 @@ int explain_command(int argc, const char* const* argv) {
       ->type_name("N")
       ->group(kernels);
   app.add_option("--outputs", request.outputs, "tensors that it writes [1]")->type_name("N")->group(kernels);
+  app.add_flag("--by-element", request.by_element, "its threads handle each element alone: views, broadcasts, casts")
+      ->group(kernels);
   app.add_option("--flops", request.flops, "of an unknown operator, as in \"2 TFLOP\"")
       ->type_name("WORK")
       ->group(kernels);

@@ -105,7 +105,7 @@ struct Pointwise {
 };
 // Pointwise operators of PyTorch: two tensors, or a tensor and a scalar ("u"; a division by a scalar is a product).
 // mlp_act reads gate and value and writes n columns.
-constexpr std::array<Pointwise, 21> kPointwise = {{{"add", 2},
+constexpr std::array<Pointwise, 24> kPointwise = {{{"add", 2},
                                                    {"sub", 2},
                                                    {"mul", 2},
                                                    {"div", 2},
@@ -124,6 +124,9 @@ constexpr std::array<Pointwise, 21> kPointwise = {{{"add", 2},
                                                    {"sqrt", 1},
                                                    {"copy", 1, 0},
                                                    {"cast", 1, 0},
+                                                   {"cat", 1, 0, "join"},
+                                                   {"index_add", 2},
+                                                   {"scatter_add", 2},
                                                    {"attn_rope", 1, 6, "rope"},
                                                    {"mlp_act", 2, 5, "swiglu"}}};
 
@@ -384,8 +387,8 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .write = write_normalization},
     {.family = "elementwise",
      .description = "pointwise operators and fused chains of them",
-     .aliases =
-         "add sub mul div pow addu subu mulu divu powu relu tanh gelu sigmoid silu exp sqrt cast attn_rope mlp_act",
+     .aliases = "add sub mul div pow addu subu mulu divu powu relu tanh gelu sigmoid silu exp sqrt cast cat "
+                "index_add scatter_add attn_rope mlp_act",
      .columns = "b h (or m n) [inputs outputs by_element]",
      .shape = "ELEMENTS or ROWSxCOLUMNS",
      .dimensions = "b [h]",

@@ -84,7 +84,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
       add_constant("experts",
                    fmt::format("their products take {} as with even groups{}", as_long(clock.experts),
                                imbalance > 1 ? ", or what the busiest rank's take" : ""),
-                   &TrainingConstants::experts, 1);
+                   experts_constant(scenario.plan), 1);
     }
   }
   if (scenario.model.moe && imbalance > 1) {

@@ -598,7 +598,13 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
 }
 
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks) {
-  return TrainingClock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, scenario.constants);
+  TrainingConstants constants = scenario.constants;
+  constants.experts = constants.*experts_constant(scenario.plan);
+  return TrainingClock(scenario.cluster.gpu, scenario.kernel_calibration.has_value(), ranks, constants);
+}
+
+double TrainingConstants::*experts_constant(const ParallelPlan& plan) {
+  return plan.ep == 1 ? &TrainingConstants::experts_alone : &TrainingConstants::experts;
 }
 
 }  // namespace ns_dist

@@ -44,6 +44,7 @@ NUMBER_COLUMNS = (
     "vocabulary",
     "inputs",
     "outputs",
+    "by_element",
     "bytes",
 )
 OPERATOR_COLUMNS = TEXT_COLUMNS + NUMBER_COLUMNS
@@ -180,6 +181,13 @@ def shapes(dtype, fp8):
         ("mlp_act", ((2048, 8192), (8192, 14336))),
     ):
         for b, h in sizes:
+            yield {"op": op, "dtype": dtype, "b": b, "h": h}
+    # Eager kernels whose threads handle each element alone.
+    for b, h in ((8192, 2048), (32768, 5120)):
+        row = {"op": "elementwise", "dtype": dtype, "b": b, "h": h, "by_element": 1}
+        yield {**row, "inputs": 1, "outputs": 1}
+        yield {**row, "inputs": 1, "outputs": 2}
+        for op in ("cat", "index_add", "scatter_add"):
             yield {"op": op, "dtype": dtype, "b": b, "h": h}
     for parameters in (10**7, 10**8, 10**9):
         yield {"op": "optimizer", "dtype": "fp32", "b": parameters, "h": 1}
@@ -409,7 +417,49 @@ def builder(torch, row):
         parameter.grad = torch.randn(row["b"], device="cuda")
         return torch.optim.AdamW([parameter], fused=True, capturable=True).step
 
+    # Rows and columns of a pointwise kernel; a table may have its elements alone.
+    def matrix():
+        columns = row.get("h", 1)
+        return (row["b"], columns) if columns > 1 else (row["b"] // (c := math.gcd(row["b"], 4096)), c)
+
+    # What eager PyTorch runs where an operand is a view or broadcast, or becomes fp32.
+    def by_element():
+        rows, columns = matrix()
+        x = random(rows, columns)
+        streams = row.get("inputs", 2), row.get("outputs", 1)
+        if streams == (1, 1):
+            y = random(columns)
+            return lambda: torch.mul(x, y)
+        if streams == (2, 1):
+            y = random(columns, rows).mT
+            return lambda: torch.add(x, y)
+        if streams == (1, 2) and dtype.itemsize == 2:
+            return lambda: x.float()
+        if streams == (0, 1):
+            return lambda: x[:, :1].expand(rows, columns).div(columns)
+        raise Skipped(f"no eager kernel of {streams[0]} inputs and {streams[1]} outputs is measured here")
+
+    def joined():
+        x = random(*matrix())
+        half = x.shape[1] // 2
+        return lambda: torch.cat((x[:, half:], x[:, :half]), -1)
+
+    # Rows that are added to their sums, eight to each in the mean.
+    def summed(scatters):
+        def make():
+            x = random(*matrix())
+            sums = torch.zeros(max(1, x.shape[0] // 8), x.shape[1], device="cuda", dtype=dtype)
+            index = torch.randint(sums.shape[0], (x.shape[0],), device="cuda")
+            if not scatters:
+                return lambda: sums.index_add_(0, index, x)
+            places = index.unsqueeze(1).expand(-1, x.shape[1])
+            return lambda: sums.scatter_add_(0, places, x)
+
+        return make
+
     def elementwise():
+        if row.get("by_element"):
+            return by_element()
         streams = [row.get("inputs", 2), row.get("outputs", 1)]
         count = row["b"] * row.get("h", 1)
         low = getattr(torch, "float8_e4m3fn", None)
@@ -483,6 +533,9 @@ def builder(torch, row):
         "optimizer": optimizer,
         "adam": optimizer,
         "elementwise": elementwise,
+        "cat": joined,
+        "index_add": summed(False),
+        "scatter_add": summed(True),
         "add": binary(torch.add),
         "sub": binary(torch.sub),
         "mul": binary(torch.mul),
@@ -910,7 +963,7 @@ def arguments():
     parser.add_argument(
         "--rows",
         metavar="CSV",
-        help="measure these kernels, as ns-dist calibrate --next writes them [134 of training]",
+        help="measure these kernels, as ns-dist calibrate --next writes them [144 of training]",
     )
     parser.add_argument(
         "--dry-run",

@@ -39,7 +39,7 @@ constexpr std::string_view kTraining = "kernels_training";
 constexpr std::string_view kTrainingMachines =
     "Products of training, back to back. Not fitted on: this B200 is slower than those of other tables.";
 constexpr std::string_view kOwn = "One H100 that we measured (compute_model/measurements). Not fitted on.";
-constexpr std::array<Table, 32> kTables = {{
+constexpr std::array<Table, 33> kTables = {{
     {"fp32_test_linear", kHeldOut},
     {"fp32_test_bmm", kHeldOut},
     {"fp32_test_elementwise", kHeldOut},
@@ -82,6 +82,9 @@ constexpr std::array<Table, 32> kTables = {{
      Mode::kBurst, 0, true, false, "", ""},
     {"products_sustained", kOwn, Mode::kSustained, 0, false, false, "", ""},
     {"streams", kOwn, Mode::kSustained, 0, false, false, "", ""},
+    {"eager",
+     "Kernels of eager PyTorch that we measured on one H100 and one H200. Clocks of an element were read off H100's.",
+     Mode::kSustained, 0, false, false, "", ""},
     {"fp32_burst",
      "FP32 on one H100 that we measured, rows of at least 0.2 ms. Not fitted on: PyTorch 2.11 and CUDA 13.",
      Mode::kBurst, 0.2, false, false, "", ""},

@@ -340,5 +340,7 @@ Result<Scenario> read_scenario(std::string_view json, const std::string& where, 
 
 // Of a run on `ranks` GPUs.
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks);
+// The one of the constants that products of experts have under this plan.
+double TrainingConstants::*experts_constant(const ParallelPlan& plan);
 
 }  // namespace ns_dist

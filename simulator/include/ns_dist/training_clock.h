@@ -21,6 +21,10 @@ struct TrainingConstants {
   // more than 1.3. Grok-1 pads experts to a capacity, so that its groups are even and its host reads nothing: its steps
   // ask for 1.1 in bf16 and 1.4 in fp8, not for 1.
   double experts = 1.3;
+  // The same where one rank has all experts, and none waits for others: one kernel for experts whose rows lie between
+  // half and 1.5, or 0.1 and 1.9, times the mean's takes 1.08 times as long as with even groups (H100, mean of 27
+  // products; forward and dgrad 1.11, wgrad 1.02; compute_model/measurements/experts.csv).
+  double experts_alone = 1.08;
   // The exponent where the GPU's own kernels were measured, back to back and on random data, but in a short benchmark,
   // not in a step: on the one published machine of which there are both, a slow B200, steps that are nearly all kernels
   // (Llama 3 70B on 131,072 tokens; a pipeline of 32 microbatches) take 4.6 to 6.5 % longer than these kernels and the

@@ -123,6 +123,24 @@ TEST(Formulas, KernelsInAStreamLeaveAGap) {
   EXPECT_NEAR(seconds(hundred_sms(), nothing, Mode::kSustained), 3e-6, 1e-8);
 }
 
+// A thread that finds the address of each element by itself takes 0.55 clocks of an SM for it, beside the time of the
+// memory (root of the sum of squares). Kernels that are known by name take their own: 1.9 to add to a sum.
+TEST(Formulas, ElementsOneByOneTakeClocks) {
+  const auto steps = [](Elementwise what) {
+    what.elements = 1'000'000;
+    return answer(hundred_sms(), {std::move(what), DType::kFp16}).steps;
+  };
+  const double clocks = 1e6 / 100 / 1.5e9;  // one for each element, on 100 SMs
+  EXPECT_EQ(steps({.name = "multiply", .inputs = 1}).at("compute_s"),
+            steps({.name = "scale", .inputs = 1}).at("compute_s"));
+  EXPECT_NEAR(steps({.name = "multiply", .inputs = 1, .by_element = true}).at("compute_s"), 0.55 * clocks, 1e-11);
+  EXPECT_NEAR(steps({.name = "index_add"}).at("compute_s"), 1.9 * clocks, 1e-10);
+  const Operator one{Elementwise{.elements = 1'000'000, .inputs = 1, .by_element = true}, DType::kFp16};
+  const auto [forecast, parts] = answer(hundred_sms(), one);
+  EXPECT_NEAR(forecast.latency / s, parts.at("launch_s") + std::hypot(parts.at("compute_s"), parts.at("memory_s")),
+              1e-9);
+}
+
 // Dense products for long, as steps have them, run at a lower clock than one alone: power allows 0.96 of a burst's
 // rate, and 0.89 to persistent kernels.
 TEST(Formulas, LongRunsAreNotBursts) {

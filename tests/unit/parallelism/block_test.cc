@@ -667,6 +667,39 @@ TEST(Experts, TheHostReadsTheNumberOfRows) {
   EXPECT_TRUE(reads().empty());
 }
 
+// transformers' grouped_mm: 256 rows of 512 are gathered and masked, and so is what both products leave; the weighted
+// rows are fp32. In a loop over 8 experts, the gradient of the whole tensor is filled 8 times and added 7 times.
+TEST(Experts, TransformersWritesThemOut) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 0, 0, 0};
+  ParallelPlan plan;
+  plan.norm_library = Library::kEager, plan.expert_products = ExpertProducts::kKernel;
+  plan.fused_kernels = false, plan.written_out = true;
+  const auto block = [&] { return moe_block(Shape(model, plan, {1, 1, 128, Precision::kBf16})); };
+  const Block kernel = block();
+  const double rows = 256.0 * 512;
+  EXPECT_THAT(names(step(kernel, "moe.dispatch").forward), ElementsAre("moe.permute", "moe.permute.mask"));
+  EXPECT_DOUBLE_EQ(traffic(step(kernel, "moe.dispatch").forward), rows * (2 + 2) * 2);
+  EXPECT_THAT(names(step(kernel, "moe.fc1").forward), ElementsAre("moe.fc1", "moe.fc1.mask"));
+  EXPECT_DOUBLE_EQ(traffic(step(kernel, "moe.combine").forward),
+                   rows * ((2 + 4) + (4 + 4) + (4 + 4.0 / 2)) + 128.0 * 512 * (4 + 2));
+  const auto by_element = [](const Call& call) {
+    return std::get<Elementwise>(std::get<Operator>(call.what).kind).by_element;
+  };
+  EXPECT_TRUE(by_element(step(kernel, "moe.activation").forward.front())) << "gate and value are views of one tensor";
+  EXPECT_THAT(names(step(kernel, "moe.fc1").weight_gradient), ElementsAre("moe.fc1.wgrad"));
+  plan.expert_products = ExpertProducts::kLoop;
+  const Block loop = block();
+  EXPECT_FALSE(by_element(step(loop, "moe.activation").forward.front()));
+  const std::vector<Call>& gradient = step(loop, "moe.fc1").weight_gradient;
+  EXPECT_THAT(names(gradient), ElementsAre("moe.fc1.wgrad", "moe.fc1.wgrad.fill", "moe.fc1.wgrad.add"));
+  const double weights = 8 * 512.0 * 512;
+  EXPECT_DOUBLE_EQ(traffic(gradient[1]), 8 * weights * 2);
+  EXPECT_DOUBLE_EQ(traffic(gradient[2]), 7 * weights * 6);
+  plan.written_out = false;
+  EXPECT_EQ(step(block(), "moe.fc1").weight_gradient.size(), 1U);
+}
+
 // All tokens of the ranks come together, and the sums of all tokens go back: of 4 ranks, and of the tensor-parallel
 // ranks of each expert, which have tokens of their own. Rows are made of those that the rank's experts process.
 TEST(Experts, AnAllGatherBringsAllTokens) {

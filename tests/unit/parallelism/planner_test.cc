@@ -177,6 +177,24 @@ TEST(Planner, AReplicaUpdatesItsShare) {
   EXPECT_EQ(updated(), low);
 }
 
+// PyTorch clips gradients in their own format: 16 bits where the weights have no more.
+TEST(Planner, GradientsAreClippedInTheirOwnFormat) {
+  ParallelPlan plan{.zero = ZeroStage::kNone};
+  const auto clipped = [&] {
+    const ExecutionGraph graph = planned(llama(2, 512, 8, 8, 1024), plan, {1, 1, 512, Precision::kBf16});
+    for (const WorkItem& item : graph.works()) {
+      if (item.name == "optimizer.clip") return std::get<Operator>(item.work).dtype;
+    }
+    return DType::kFp64;
+  };
+  for (const auto& [weights, expected] :
+       {std::pair(WeightStorage::kMaster, DType::kFp32), std::pair(WeightStorage::kFp32, DType::kFp32),
+        std::pair(WeightStorage::kLow, DType::kBf16)}) {
+    plan.weights = weights;
+    EXPECT_EQ(clipped(), expected);
+  }
+}
+
 // 20 bytes more than Adam's 30 a parameter (28 in fp32): 4 for the norm, 8 to clip, 4 of the master weights, 4 to
 // clear; sums in bf16 take 6 to cast and are cleared with 2. In fp32 there is nothing to cast.
 TEST(Planner, BytesOfAnUpdate) {

@@ -330,6 +330,31 @@ TEST(Resolve, EachModelBringsItsOwnSequence) {
   EXPECT_EQ(resolved(spec).training.sequence, 4096);
 }
 
+// A shortened model has the kinds of its first layers: DeepSeek-V3's first three have no experts, and Nemotron-H's
+// pattern begins as before. Nobody published its parameters. A report keeps the number.
+TEST(Resolve, AModelCanHaveItsFirstLayersAlone) {
+  const auto resolved = [](const std::string& model, std::int64_t layers) {
+    ScenarioSpec spec;
+    spec.set("model", model);
+    spec.set("training/layers", layers);
+    return resolve(spec, Catalog::built_in());
+  };
+  const Scenario dense = *resolved("deepseek-v3", 3), mixed = *resolved("deepseek-v3", 4);
+  EXPECT_EQ(dense.model.layers, 3);
+  EXPECT_FALSE(dense.model.moe);
+  EXPECT_TRUE(mixed.model.moe);
+  EXPECT_EQ(mixed.model.name, "DeepSeek-V3 671B, 4 layers");
+  EXPECT_EQ(mixed.model.published_parameters, 0);
+  EXPECT_EQ(resolved("deepseek-v3", 61)->model.name, "DeepSeek-V3 671B");
+  const auto refused = resolved("llama3-8b", 33);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().where, "training/layers");
+  EXPECT_EQ(refused.error().expected, "from 1 to 32, or 0 for all");
+  const auto again = resolve(ScenarioSpec{}, Catalog::built_in(), &mixed);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->model.layers, 4);
+}
+
 TEST(Resolve, UnknownNamesNameTheNearest) {
   ScenarioSpec spec;
   spec.set("model", "gpt3-175");
