@@ -191,6 +191,7 @@ TEST(Planner, GradientsAreClippedInTheirOwnFormat) {
        {std::pair(WeightStorage::kMaster, DType::kFp32), std::pair(WeightStorage::kFp32, DType::kFp32),
         std::pair(WeightStorage::kLow, DType::kBf16)}) {
     plan.weights = weights;
+    if (weights != WeightStorage::kMaster) plan.grad_accumulation = GradAccumulation::kLow;
     EXPECT_EQ(clipped(), expected);
   }
 }
