@@ -49,6 +49,8 @@ a tile has no ramp|compute_model/src/families/gemm.cc|s@(k + ramp)@(k + 0 * ramp
 launches take seconds|compute_model/src/families/gemm.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / (1.5e9 + 0 * machine.clock_rate)@|unit_compute_model property_compute_model
 one copy of the weights stays in L2|compute_model/src/families/gemm.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model
 long runs do not heat the board|compute_model/src/families/gemm.cc|s@persistent_kernels ? 0.95 : 1.03@persistent_kernels ? 1.07 : 1.07@|unit_compute_model property_compute_model
+an address costs no clock|compute_model/src/families/streaming.cc|s@op.by_element ? kByElement : 0@op.by_element ? 0 * kByElement : 0@|unit_compute_model property_compute_model
+scattered sums cost what copies do|compute_model/src/families/streaming.cc|s@return known.kernel == op.name@return known.kernel == op.name + "x"@|unit_compute_model property_compute_model
 rows stay in L2 for ever|compute_model/src/families/streaming.cc|s@std::log(held / stays) / std::log(leaves / stays), 0.0, 1.0@0 * std::log(held / stays) / std::log(leaves / stays), 0.0, 1.0@|unit_compute_model property_compute_model
 a softmax's last elements take one step|compute_model/src/families/streaming.cc|s@std::ceil((columns - whole \* 4 \* block) / block)@std::ceil((columns - whole * 4 * block) / (4 * block))@|unit_compute_model property_compute_model
 waves are not rounded up|compute_model/src/families.h|s@whole = std::ceil(exact)@whole = exact@|unit_compute_model property_compute_model
@@ -166,6 +168,10 @@ keys have no projection|parallelism/src/blocks/attention.cc|s@shape.heads + 2 \*
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
 dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + element :@dropout ? element :@|unit_parallelism property_parallelism
 what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@beside ? 1 / ranks : 1@beside ? ranks / ranks : 1@|unit_parallelism property_parallelism
+experts in a loop share one gradient|parallelism/src/blocks/moe.cc|s@(size.experts - 1) \* whole@0 * whole@|unit_parallelism property_parallelism
+gate and value are tensors of their own|parallelism/src/blocks/moe.cc|s@written_out(shape) \&\& shape.model->gated_mlp@false@|unit_parallelism property_parallelism
+a sink is normalized in fp32|parallelism/src/blocks/attention.cc|s@in_fp32 = !sinks \&\& @in_fp32 = @|unit_parallelism property_parallelism
+gradients of 16 bits are clipped in fp32|parallelism/src/planner.cc|s@WeightStorage::kLow ? shape_.dtype : DType::kFp32;@WeightStorage::kLow ? DType::kFp32 : DType::kFp32;@|unit_parallelism property_parallelism
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
 a token goes to one expert|parallelism/src/blocks/moe.cc|s@shape.sharded_tokens \* moe.top_k;@shape.sharded_tokens;@|unit_parallelism property_parallelism
 a model goes backward with one product|parallelism/src/step_flops.cc|s@passes = backward ? 3 : 1@passes = backward ? 2 : 1@|unit_parallelism property_parallelism
@@ -207,6 +213,8 @@ GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above, parts.clock_above)@parts.forecasts_above + parts.rest_above + parts.clock_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.value@@|unit_simulator property_simulator
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
+one rank with all experts waits for others|simulator/src/scenario.cc|s@plan.ep == 1 ? &TrainingConstants@plan.ep == 0 ? \&TrainingConstants@|unit_simulator
+a shortened model keeps its experts|core/src/model.cc|s@if (!any) model.moe.reset(), @if (!any) @|unit_simulator
 the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* mean_of_largest@return 1 + 0 * deviation * mean_of_largest@|unit_simulator property_simulator
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
 hosts are all as fast as one|simulator/src/predict.cc|s@const double spread = scenario.host.launch_spread.value@const double spread = 1 + 0 * scenario.host.launch_spread.value@|unit_simulator property_simulator

@@ -169,6 +169,10 @@ Result<MeasurementAdvice> next_measurements(const Gpu& gpu, const KernelCalibrat
     for (const KernelUse& use : step) {
       NS_TRY(const std::optional<Operator> row, as_row(use.work, gpu.id));
       if (!row) continue;
+      // What a row cannot say of a kernel, a measurement of the row says nothing about.
+      NS_TRY(const Forecast whole, plain->forecast(use.work));
+      NS_TRY(const Forecast told, plain->forecast(*row));
+      if (std::abs(told.latency / whole.latency - 1) > 1e-9) continue;
       NS_TRY(const Forecast forecast, corrected->forecast(*row));
       const auto [place, is_new] =
           found[{std::string(family_of(*row)), row->dtype}].try_emplace(to_spec(*row), Kernel{*row});

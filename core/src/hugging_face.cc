@@ -35,6 +35,7 @@ struct Family {
   std::int64_t full_every = 0;     // of layers with a window, every how many have none; 0: none
   bool full_is_unrotated = false;  // the layers without a window have no positions
   bool shared_expert = false;      // one, of an expert's width
+  bool sinks = false;
 };
 
 bool present(const JsonReader& reader, std::string_view key) { return reader.has(key) && !reader.is_null(key); }
@@ -360,6 +361,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
     model.rotary_dim = std::max(1L, std::lround(rotated * static_cast<double>(model.head_dim)));
   }
   model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
+  model.attention_sinks = family.sinks;
   read_attention_layers(reader, family, model);
   model.prediction_layers = reader.integer("num_nextn_predict_layers", 0, 1'000, Presence::kOptional, 0);
   if (present(reader, "kv_lora_rank")) read_latent_attention(reader, model);
@@ -442,7 +444,7 @@ constexpr Family kFamilies[] = {
      .rotary = 0.5},
     {.model_type = "phi3", .read = read_decoder},
     {.model_type = "phimoe", .read = read_moe, .norm = kLayerNorm, .qkv_bias = true},
-    {.model_type = "gpt_oss", .read = read_moe, .bias = true, .qkv_bias = true, .full_every = 2},
+    {.model_type = "gpt_oss", .read = read_moe, .bias = true, .qkv_bias = true, .full_every = 2, .sinks = true},
     {.model_type = "glm", .read = read_decoder, .qkv_bias = true, .rotary = 0.5},
     {.model_type = "glm4", .read = read_decoder, .placement = NormPlacement::kSandwich, .rotary = 0.5},
     {.model_type = "glm4_moe", .read = read_moe, .rotary = 0.5},

@@ -55,7 +55,8 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
     for (std::int64_t layer = 0; layer < layers; ++layer) {
       any = any || layer_kind(model, layer).feed_forward == FeedForward::kExperts;
     }
-    if (!any) model.moe.reset();
+    // What predicts further tokens is like the last layer, which has none either.
+    if (!any) model.moe.reset(), model.prediction_layers = 0;
   }
   model.published_parameters = model.published_active_parameters = 0;
   return model;

@@ -91,6 +91,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.tied_embeddings = reader.boolean("tied_embeddings", true);
   model.labels = reader.integer("labels", 0, kMostSize, Presence::kOptional, 0);
   model.embedding_norm = reader.boolean("embedding_norm", false);
+  model.attention_sinks = reader.boolean("attention_sinks", false);
   model.vocabulary = reader.integer("vocabulary", 1, kMostSize);
   model.sequence = reader.integer("sequence", 1, 1'000'000'000);
   model.norm_placement = reader.enumerator<NormPlacement>("norm_placement", Presence::kOptional);

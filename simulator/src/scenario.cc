@@ -559,6 +559,19 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     if (!given.contains("training/sequence")) scenario.training.sequence = scenario.model.sequence;
   }
   if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
+  // A report has the shortened model alone.
+  if (base != nullptr && !spec.model && base->training.layers != scenario.training.layers) {
+    if (auto whole = catalog.model(base->model.id)) {
+      scenario.model = *std::move(whole);
+    } else if (base->training.layers > 0) {
+      return fail({ErrorCode::kInvalidInput,
+                   fmt::format("the report has the first {} layers of its model alone", base->training.layers),
+                   "training/layers",
+                   "the same number",
+                   "give the model, too",
+                   {}});
+    }
+  }
   if (scenario.training.layers > 0) {
     NS_TRY(scenario.model, from("training/layers", first_layers(scenario.model, scenario.training.layers)));
   }

@@ -157,6 +157,7 @@ void fields(Io& io, Model& model) {
   io("sequence", model.sequence, 1);
   io("sliding_window", model.sliding_window);
   io.unless_default("labels", model.labels);
+  io.unless_default("attention_sinks", model.attention_sinks);
   io.unless_default("norm_placement", model.norm_placement);
   io.unless_default("qk_norm", model.qk_norm);
   io.unless_default("branches", model.branches);

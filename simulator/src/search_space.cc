@@ -362,6 +362,7 @@ std::vector<std::string_view> searched_fields() {
 bool can_be_searched(std::string_view field) {
   const FieldDescription* description = find_field(field);
   if (description == nullptr || !description->stands_for.empty()) return false;
+  if (field == "training/layers") return false;  // it makes another model
   return field.starts_with("plan/") || field.starts_with("training/");
 }
 

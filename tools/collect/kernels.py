@@ -435,6 +435,9 @@ def builder(torch, row):
             return lambda: torch.add(x, y)
         if streams == (1, 2) and dtype.itemsize == 2:
             return lambda: x.float()
+        if streams == (0.5, 1) and dtype.itemsize == 4:
+            y = x.bfloat16()
+            return lambda: y.float()
         if streams == (0, 1):
             return lambda: x[:, :1].expand(rows, columns).div(columns)
         raise Skipped(f"no eager kernel of {streams[0]} inputs and {streams[1]} outputs is measured here")

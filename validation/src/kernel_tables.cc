@@ -83,7 +83,8 @@ constexpr std::array<Table, 33> kTables = {{
     {"products_sustained", kOwn, Mode::kSustained, 0, false, false, "", ""},
     {"streams", kOwn, Mode::kSustained, 0, false, false, "", ""},
     {"eager",
-     "Kernels of eager PyTorch that we measured on one H100 and one H200. Clocks of an element were read off H100's.",
+     "Kernels of eager PyTorch that we measured on one H100 and one H200. Clocks of an element were read off H100's, "
+     "scatter_add's off H200's.",
      Mode::kSustained, 0, false, false, "", ""},
     {"fp32_burst",
      "FP32 on one H100 that we measured, rows of at least 0.2 ms. Not fitted on: PyTorch 2.11 and CUDA 13.",

@@ -98,6 +98,8 @@ struct Model {
   // model ends with the logits of all tokens.
   std::int64_t labels = 0;
   bool embedding_norm = false;  // a normalization after the embedding (BLOOM)
+  // A learned score of each head takes its part of the softmax, as if of one token more (gpt-oss).
+  bool attention_sinks = false;
   NormPlacement norm_placement = NormPlacement::kPre;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   Branches branches = Branches::kSequential;
@@ -137,8 +139,8 @@ struct LayerKind {
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
-// `model` with its first layers alone, as models are shortened to fit on few GPUs: all else stays, and nothing is
-// published of it. Errors: it has fewer layers.
+// `model` with its first layers alone, as models are shortened to fit on few GPUs: all else stays, but for what only
+// the other layers have, and nothing is published of it. Errors: it has fewer layers.
 Result<Model> first_layers(Model model, std::int64_t layers);
 
 // The kind of one layer, counted from 0. The model's layer_pattern must be one that check_pattern accepts.

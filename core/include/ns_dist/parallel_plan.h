@@ -419,7 +419,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kUnlessDefault},
         plan.split_softmax);
   visit({.name = "plan/written_out",
-         .help = "gelu_new, RMSNorm and rotary embeddings are a kernel for each operation of their formulas",
+         .help = "gelu_new, RMSNorm, rotary embeddings and experts are a kernel for each operation of their classes",
          .in_reports = kUnlessDefault},
         plan.written_out);
   visit({.name = "plan/fused_permutation",

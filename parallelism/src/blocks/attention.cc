@@ -112,6 +112,7 @@ BlockStep heads(const Shape& shape) {
     step.forward.push_back(kernel(shape, std::string(name), kind));
     step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, blocks::concat(name, ".backward"), kind));
   };
+  const bool written_out = shape.plan->written_out;
   if (shape.model->position == PositionKind::kRotary && shape.kind.rotary) {
     const std::int64_t rotated = shape.model->mla              ? shape.model->mla->rope_head_dim
                                  : shape.model->rotary_dim > 0 ? shape.model->rotary_dim
@@ -119,7 +120,6 @@ BlockStep heads(const Shape& shape) {
     const std::int64_t rotated_keys = shape.model->mla ? 1 : shape.kv_heads;
     // A kernel for queries and one for keys (Megatron-Core, apply_rotary_pos_emb). Written out: q cos + rotate_half(q)
     // sin, of which the half is negated and the halves are joined (modeling_llama.py).
-    const bool written_out = shape.plan->written_out;
     const double table = shape.hidden_element / shape.element;  // cosines have the format of hidden states
     const auto rotate = [&](std::string_view name, std::int64_t elements) {
       if (!written_out) return add(name, Elementwise{"rotary", elements, 1, 1, 3});
@@ -134,11 +134,6 @@ BlockStep heads(const Shape& shape) {
     };
     rotate("attention.rotary.queries", shape.tokens * shape.heads * rotated);
     rotate("attention.rotary.keys", shape.tokens * rotated_keys * rotated);
-    // Fused attention reads heads, and PyTorch's writes their gradients, in another order than the products.
-    if (written_out && shape.plan->flash_attention && !shape.model->mla) {
-      const std::int64_t columns = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
-      add("attention.heads.copy", Elementwise{"transpose", shape.tokens * columns, 1, 1, 0, true});
-    }
     // Queries of several groups lie between their keys and values: a copy brings them together. Backward, one kernel
     // joins the gradients of queries, keys and values (Megatron-Core, attention.py, get_query_key_value_tensors: a
     // reshape of what is no view, and SplitAlongDim's torch.cat).
@@ -152,6 +147,12 @@ BlockStep heads(const Shape& shape) {
       }
       step.input_gradient.push_back(kernel(shape, "attention.heads.backward.join", bytes(all)));
     }
+  }
+  // Fused attention reads heads, and PyTorch's writes their gradients, in another order than the products of separate
+  // layers.
+  if (written_out && shape.plan->flash_attention && !shape.model->mla && blocks::separate_layers(shape, 3) > 1) {
+    const std::int64_t columns = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
+    add("attention.heads.copy", Elementwise{"transpose", shape.tokens * columns, 1, 1, 0, true});
   }
   if (shape.model->mla) {
     // Queries and keys are put together from their parts with and without position, and values are made contiguous
@@ -353,6 +354,9 @@ bool has_fused_softmax(const Shape& shape) {
 // forward_torch_softmax). Classes of transformers scale and mask in 16 bits and cast around the softmax alone
 // (modeling_llama.py, eager_attention_forward: softmax(..., dtype=torch.float32).to(query.dtype)); those with learned
 // positions normalize in the format of the scores (modeling_gpt2.py, eager_attention_forward), which autocast casts.
+// With sinks they join a score for each row, take the largest off, and normalize in the scores' format; the backward
+// pass puts zeros in the sinks' place, and takes the largest one's gradient, their sum, off (modeling_gpt_oss.py,
+// eager_attention_forward).
 void unfused_core(const Shape& shape, BlockStep& step) {
   const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
@@ -364,7 +368,8 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const bool apart = shape.plan->split_softmax;
   const double element = shape.element;
   const bool in_parts = apart || !has_fused_softmax(shape);
-  const bool in_fp32 = shape.autocast || shape.model->position != PositionKind::kLearned;
+  const bool sinks = apart && shape.model->attention_sinks;
+  const bool in_fp32 = !sinks && (shape.autocast || shape.model->position != PositionKind::kLearned);
   const bool casts_for_softmax = apart && element <= 2 && in_fp32;
   const bool cast = casts_for_softmax || (!apart && in_parts);
   // Of scores as the softmax has them, over those of the plan's format; of those that are scaled and masked.
@@ -375,9 +380,18 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs, double each) {
     if (in_parts) elementwise(calls, name, what, each * inputs, each);
   };
+  // PyTorch's softmax of 16 bits computes in fp32, and waits for its instructions.
+  const bool in_16_bits = apart && !cast && element <= 2;
   const auto softmax = [&](const char* name, Pass pass) {
+    if (in_16_bits) {
+      return kernel(shape, name, Elementwise{"softmax", batch * s * s, pass == Pass::kForward ? 1.0 : 2.0, 1, 5});
+    }
     return Call{name, Operator{Softmax{batch * s, s, pass}, cast ? DType::kFp32 : shape.dtype}};
   };
+  const auto sink = [&](std::vector<Call>& calls, const char* name, const Elementwise& what) {
+    if (sinks) calls.push_back(kernel(shape, name, what));
+  };
+  const std::int64_t all = batch * s * s;
   const auto copies = [&](std::vector<Call>& calls, const char* name, std::int64_t columns) {
     const double elements = static_cast<double>(shape.tokens) * static_cast<double>(columns);
     if (apart && columns > 0) calls.push_back(kernel(shape, name, Copy{elements * element * units::B}));
@@ -395,6 +409,9 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   score(forward, "attention.scale", "scale", 1, before);
   score(forward, "attention.mask", "mask", 1 + mask / before, before);  // torch.where, a byte of mask for each score
   cast_scores(forward, "attention.scores.cast", 1, size, casts_for_softmax);
+  sink(forward, "attention.sinks.join", {"join", all, 1, 1, 0, true});
+  sink(forward, "attention.sinks.largest", {"max", all, 1, 0, 1});
+  sink(forward, "attention.sinks.subtract", {"subtract", all, 1, 1, 1, true});
   forward.push_back(softmax("attention.softmax", Pass::kForward));
   if (cast) elementwise(forward, "attention.probabilities.cast", "cast", size, 1);
   if (dropout) {
@@ -413,8 +430,14 @@ void unfused_core(const Shape& shape, BlockStep& step) {
         kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", batch * s * s, 1 + mask, 1, 1}));
   }
   if (cast) elementwise(backward, "attention.probabilities.backward.cast", "cast", 1, size);
+  sink(backward, "attention.sinks.fill", {"fill", all, 0, 1, 0});
+  sink(backward, "attention.sinks.copy", {"copy", all, 1, 1, 0, true});
   score(backward, "attention.softmax.backward.multiply", "multiply", 2, size);
   backward.push_back(softmax("attention.softmax.backward", Pass::kBackward));
+  sink(backward, "attention.sinks.subtract.backward", {"negate", all, 1, 1, 1});
+  sink(backward, "attention.sinks.largest.sum", {"sum", all, 1, 0, 1});
+  sink(backward, "attention.sinks.largest.backward", {"add", all, 2, 1, 1});
+  sink(backward, "attention.sinks.join.backward", {"copy", all, 1, 1, 0, true});
   cast_scores(backward, "attention.scores.backward.cast", size, 1, casts_for_softmax);
   score(backward, "attention.mask.backward", "mask", 1, before);
   score(backward, "attention.scale.backward", "scale", 1, before);

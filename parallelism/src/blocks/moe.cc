@@ -69,6 +69,14 @@ struct LocalExperts {
   double to_experts;     // bytes of what travels so, over those in the storage format
 };
 
+// Whether a class of transformers writes experts out, and whether in one kernel for all.
+bool written_out(const Shape& shape) { return shape.plan->written_out && shape.ep == 1 && shape.tp == 1; }
+bool in_one_kernel(const Shape& shape) {
+  const ParallelPlan& plan = *shape.plan;
+  return written_out(shape) && plan.expert_products == ExpertProducts::kKernel && !plan.fused_permutation &&
+         !plan.weighted_activation;
+}
+
 // Among the ranks of one expert: under sequence parallelism each has its own tokens.
 void gather_rows(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size) {
   if (shape.etp == 1 || !shape.sequence_parallel) return;
@@ -159,7 +167,8 @@ void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts&
     if (weighted) {
       calls.push_back(kernel(shape, "moe.unpermute.scale", Elementwise{"multiply", elements, 1, 1, 1, true}));
     }
-    calls.push_back(kernel(shape, "moe.unpermute", Elementwise{"scatter_add", elements, 2, 1, 1}));
+    calls.push_back(kernel(shape, "moe.unpermute",
+                           Elementwise{written_out(shape) ? "index_add" : "scatter_add", elements, 2, 1, 1}));
   }
 }
 void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
@@ -252,12 +261,8 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
 
 // ---- Experts as transformers writes them out ----
 //
-// integrations/moe.py, grouped_mm_experts_forward: rows sorted by expert, one kernel for all experts, rows of none
-// masked behind each step, weights in fp32. One GPU has all experts.
-bool writes_out(const Shape& shape) {
-  return shape.plan->written_out && shape.ep == 1 && shape.plan->expert_products == ExpertProducts::kKernel;
-}
-
+// integrations/moe.py. One GPU has all experts whole. In one kernel (grouped_mm_experts_forward): rows sorted by
+// expert, rows of none masked behind each step, weights in fp32.
 double elements_of_fp32(const Shape& shape) { return size_of(DType::kFp32) / units::B / shape.element; }
 
 // Rows that belong to no expert become zeros, and so do their gradients.
@@ -301,6 +306,7 @@ BlockStep sum_rows(const Shape& shape, const LocalExperts& size) {
   backward("moe.unpermute.weights.backward", {"multiply", elements, 1 + fp32, fp32, 1, true});
   backward("moe.unpermute.weights.sum.backward", {"sum", elements, fp32, 0, 1});
   backward("moe.unpermute.scale.cast.backward", {"cast", elements, fp32, 1, 1});
+  step.calls_after_kept = step.forward.size();
   step.kept_as = ActivationKind::kExperts;
   step.kept_for_input_gradient = bytes_of(shape, size.rows, shape.hidden);
   return step;
@@ -357,15 +363,18 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::autocast(shape, step.weight_gradient, blocks::concat(name, ".wgrad.cast"), weights, false);
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
-  if (writes_out(shape)) mask_rows(shape, step, name, size.rows * out);
-  // An expert's weights are a part of one tensor: in a loop over experts, autograd makes a gradient of the whole tensor
-  // for each, zero elsewhere, and adds them up.
-  if (shape.plan->written_out && shape.ep == 1 && !writes_out(shape)) {
+  if (in_one_kernel(shape)) {
+    mask_rows(shape, step, name, size.rows * out);
+    ++step.calls_after_kept;
+  } else if (written_out(shape) && shape.plan->lora_rank == 0) {
+    // An expert's weights are a part of one tensor: in a loop over experts, autograd makes a gradient of the whole
+    // tensor for each, zero elsewhere, and adds them up.
+    const auto add = [&](std::string_view suffix, const Elementwise& what) {
+      step.weight_gradient.push_back(blocks::hidden_kernel(shape, blocks::concat(name, suffix), what));
+    };
     const std::int64_t whole = size.experts * in * out;
-    step.weight_gradient.push_back(
-        kernel(shape, blocks::concat(name, ".wgrad.fill"), Elementwise{"fill", size.experts * whole, 0, 1, 0}));
-    step.weight_gradient.push_back(
-        kernel(shape, blocks::concat(name, ".wgrad.add"), Elementwise{"add", (size.experts - 1) * whole, 2, 1, 1}));
+    add(".wgrad.fill", {"fill", size.experts * whole, 0, 1, 0});
+    if (size.experts > 1) add(".wgrad.add", {"add", (size.experts - 1) * whole, 2, 1, 1});
   }
   step.kept_as = ActivationKind::kExperts;
   const double operand = in_format ? shape.product_element : shape.element;
@@ -469,15 +478,15 @@ Block moe_block(const Shape& shape) {
                                         .unquantized = true,
                                         .readers = 1}));
   block.steps.push_back(top_k(shape));
-  const bool written_out = writes_out(shape);
-  block.steps.push_back(written_out ? take_rows(shape, size) : send_rows(shape, size, exchanges));
+  const bool one_kernel = in_one_kernel(shape);
+  block.steps.push_back(one_kernel ? take_rows(shape, size) : send_rows(shape, size, exchanges));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
-  if (!written_out) block.steps.push_back(receive_rows(shape, size, exchanges));
+  if (!one_kernel) block.steps.push_back(receive_rows(shape, size, exchanges));
   block.steps.push_back(grouped_linear(
       shape, size,
       {.name = "moe.fc1", .in = shape.hidden, .out = up, .input_is_cast = size.casts_before, .reads_hidden = true}));
   block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn,
-                                           written_out && shape.model->gated_mlp));
+                                           written_out(shape) && shape.model->gated_mlp));
   if (shape.plan->weighted_activation) {  // a weight of each row, fp32
     block.steps.back().kept_for_input_gradient += static_cast<double>(size.rows) * 4;
   }
@@ -488,7 +497,7 @@ Block moe_block(const Shape& shape) {
                                         .out = shape.hidden,
                                         .keeps_original = blocks::recomputes(shape, RecomputeModule::kMoeActivation),
                                         .gradient_is_cast = size.casts_before && shape.plan->weighted_activation}));
-  block.steps.push_back(written_out ? sum_rows(shape, size) : combine(shape, size));
+  block.steps.push_back(one_kernel ? sum_rows(shape, size) : combine(shape, size));
   if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
   if (!shared.empty()) {
     BlockStep add;

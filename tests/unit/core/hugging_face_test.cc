@@ -246,6 +246,7 @@ TEST(HuggingFace, LayersDifferAsTheFileSays) {
   EXPECT_THAT(listed->full_attention_layers.listed, ElementsAre(0, 3));
   EXPECT_EQ(listed->moe->top_k, 4) << "the class's own";
   EXPECT_TRUE(listed->bias);
+  EXPECT_TRUE(listed->attention_sinks);
 
   const auto sparse = with(R"("model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
       "moe_intermediate_size": 32, "decoder_sparse_step": 2, "mlp_only_layers": [3])");

@@ -188,6 +188,30 @@ TEST_F(GptLayer, SoftmaxThatIsNotFusedRunsInFp32) {
   EXPECT_EQ(core().forward.size(), 3u);
 }
 
+// gpt-oss in eager PyTorch: a sink joins each row of the scores, the largest is taken off, and the softmax has the
+// scores' format, of which alone one copy is kept. Where attention is fused, or one kernel normalizes, sinks cost
+// nothing.
+TEST_F(GptLayer, SinksJoinTheScores) {
+  model.dropout = false, model.position = PositionKind::kRotary, model.attention_sinks = true;
+  training.micro_batch = 1, plan.split_softmax = true;
+  const auto core = [&] { return step(layer(), "attention.core"); };
+  EXPECT_THAT(names(core().forward),
+              ElementsAre("attention.scores", "attention.scale", "attention.mask", "attention.sinks.join",
+                          "attention.sinks.largest", "attention.sinks.subtract", "attention.softmax",
+                          "attention.context", "attention.output.copy"));
+  const double scores = a * s * s;
+  EXPECT_DOUBLE_EQ(core().kept_for_input_gradient, 2 * scores);
+  EXPECT_DOUBLE_EQ(traffic(core().forward[3]), (2 + 2) * scores);
+  const auto of_sinks = [&] {
+    const std::vector<std::string> all = names(core().input_gradient);
+    return std::count_if(all.begin(), all.end(),
+                         [](const std::string& name) { return name.find("sinks") != name.npos; });
+  };
+  EXPECT_EQ(of_sinks(), 6);
+  plan.split_softmax = false;
+  EXPECT_EQ(of_sinks(), 0);
+}
+
 // What torch.compile fuses it fuses for all numbers of heads, and in fp32.
 TEST_F(GptLayer, ACompilerFusesTheSoftmaxForAllHeads) {
   model.dropout = false;
@@ -690,14 +714,34 @@ TEST(Experts, TransformersWritesThemOut) {
   EXPECT_THAT(names(step(kernel, "moe.fc1").weight_gradient), ElementsAre("moe.fc1.wgrad"));
   plan.expert_products = ExpertProducts::kLoop;
   const Block loop = block();
-  EXPECT_FALSE(by_element(step(loop, "moe.activation").forward.front()));
   const std::vector<Call>& gradient = step(loop, "moe.fc1").weight_gradient;
   EXPECT_THAT(names(gradient), ElementsAre("moe.fc1.wgrad", "moe.fc1.wgrad.fill", "moe.fc1.wgrad.add"));
   const double weights = 8 * 512.0 * 512;
   EXPECT_DOUBLE_EQ(traffic(gradient[1]), 8 * weights * 2);
   EXPECT_DOUBLE_EQ(traffic(gradient[2]), 7 * weights * 6);
-  plan.written_out = false;
+  EXPECT_TRUE(by_element(step(loop, "moe.activation").forward.front()));
+  // Gradients are fp32 under autocast. Of one expert there is nothing to add.
+  plan.weights = WeightStorage::kFp32;
+  EXPECT_DOUBLE_EQ(traffic(step(block(), "moe.fc1").weight_gradient[2]), 8 * weights * 4);
+  plan.weights = WeightStorage::kLow, model.moe->experts = model.moe->top_k = 1;
+  EXPECT_THAT(names(step(block(), "moe.fc1").weight_gradient), ElementsAre("moe.fc1.wgrad", "moe.fc1.wgrad.fill"));
+  model.moe->experts = 8, plan.written_out = false;
   EXPECT_EQ(step(block(), "moe.fc1").weight_gradient.size(), 1U);
+}
+
+// Tensor-parallel ranks bring rows together, which no class of transformers does.
+TEST(Experts, WrittenOutOnOneGpuAlone) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 0, 0, 0};
+  ParallelPlan plan{.tp = 2, .sequence_parallel = true};
+  plan.expert_products = ExpertProducts::kKernel, plan.fused_kernels = false, plan.written_out = true;
+  const auto dispatch = [&] {
+    return names(step(moe_block(Shape(model, plan, {1, 1, 128, Precision::kBf16})), "moe.dispatch").forward);
+  };
+  EXPECT_THAT(dispatch(), testing::Not(testing::Contains("moe.permute.mask")));
+  plan = {.expert_products = ExpertProducts::kKernel, .weighted_activation = true};
+  plan.fused_kernels = false, plan.written_out = true;
+  EXPECT_THAT(dispatch(), ElementsAre("moe.permute"));
 }
 
 // All tokens of the ranks come together, and the sums of all tokens go back: of 4 ranks, and of the tensor-parallel

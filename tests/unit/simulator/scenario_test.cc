@@ -350,9 +350,15 @@ TEST(Resolve, AModelCanHaveItsFirstLayersAlone) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().where, "training/layers");
   EXPECT_EQ(refused.error().expected, "from 1 to 32, or 0 for all");
-  const auto again = resolve(ScenarioSpec{}, Catalog::built_in(), &mixed);
-  ASSERT_TRUE(again);
-  EXPECT_EQ(again->model.layers, 4);
+  // A report has the shortened model; another number of layers is that of the whole model of the catalog.
+  const auto again = [&](const ScenarioSpec& spec) { return resolve(spec, Catalog::built_in(), &mixed); };
+  EXPECT_EQ(again({})->model, mixed.model);
+  EXPECT_EQ(again(ScenarioSpec().set("training/layers", 8))->model.name, "DeepSeek-V3 671B, 8 layers");
+  EXPECT_EQ(again(ScenarioSpec().set("training/layers", 0))->model.layers, 61);
+  Scenario own = mixed;
+  own.model.id = "of-a-file";
+  EXPECT_TRUE(resolve(ScenarioSpec(), Catalog::built_in(), &own));
+  EXPECT_FALSE(resolve(ScenarioSpec().set("training/layers", 8), Catalog::built_in(), &own));
 }
 
 TEST(Resolve, UnknownNamesNameTheNearest) {

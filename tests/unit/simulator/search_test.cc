@@ -66,6 +66,7 @@ TEST(SearchSpace, SearchedFieldsAreFields) {
     EXPECT_TRUE(can_be_searched(field)) << field;
     EXPECT_TRUE(seen.insert(field).second) << field;
   }
+  EXPECT_FALSE(can_be_searched("training/layers")) << "another model";
   EXPECT_FALSE(can_be_searched("machine/gpu"));
   EXPECT_FALSE(can_be_searched("plan/nothing"));
 }

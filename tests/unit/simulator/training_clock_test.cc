@@ -82,6 +82,15 @@ TEST(TrainingClock, ProductsOfExpertsTakeLonger) {
   EXPECT_DOUBLE_EQ(clock.factor(kExperts), TrainingConstants().experts * clock.factor(kProduct));
 }
 
+// A rank that has all experts waits for no other: uneven groups alone make its products longer.
+TEST(TrainingClock, OneRankWithAllExpertsWaitsForNoOther) {
+  Scenario scenario;
+  scenario.cluster.gpu = gpu("h100-sxm-80gb");
+  EXPECT_EQ(training_clock(scenario, 8).experts, 1.08);
+  scenario.plan.ep = 8;
+  EXPECT_EQ(training_clock(scenario, 8).experts, 1.3);
+}
+
 // A plan with an imbalance of its own has that part of the factor already. What is longer holds: 1.3 times even groups,
 // or the busiest rank's tokens. Products that only read weights take as long for more tokens, and no less than before.
 TEST(TrainingClock, AnImbalanceIsAPartOfWhatExpertsTake) {
