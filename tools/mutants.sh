@@ -171,7 +171,7 @@ what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@bes
 experts in a loop share one gradient|parallelism/src/blocks/moe.cc|s@(size.experts - 1) \* whole@0 * whole@|unit_parallelism property_parallelism
 gate and value are tensors of their own|parallelism/src/blocks/moe.cc|s@written_out(shape) \&\& shape.model->gated_mlp@false@|unit_parallelism property_parallelism
 a sink is normalized in fp32|parallelism/src/blocks/attention.cc|s@in_fp32 = !sinks \&\& @in_fp32 = @|unit_parallelism property_parallelism
-gradients of 16 bits are clipped in fp32|parallelism/src/planner.cc|s@WeightStorage::kLow ? shape_.dtype : DType::kFp32;@WeightStorage::kLow ? DType::kFp32 : DType::kFp32;@|unit_parallelism property_parallelism
+gradients of 16 bits are clipped in fp32|parallelism/src/planner.cc|s@WeightStorage::kLow ? shape_.dtype : DType::kFp32; }@WeightStorage::kLow ? DType::kFp32 : DType::kFp32; }@|unit_parallelism property_parallelism
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
 a token goes to one expert|parallelism/src/blocks/moe.cc|s@shape.sharded_tokens \* moe.top_k;@shape.sharded_tokens;@|unit_parallelism property_parallelism
 a model goes backward with one product|parallelism/src/step_flops.cc|s@passes = backward ? 3 : 1@passes = backward ? 2 : 1@|unit_parallelism property_parallelism

@@ -178,9 +178,8 @@ Result<MeasurementAdvice> next_measurements(const Gpu& gpu, const KernelCalibrat
           found[{std::string(family_of(*row)), row->dtype}].try_emplace(to_spec(*row), Kernel{*row});
       Kernel& kernel = place->second;
       if (is_new) {
-        NS_TRY(const Forecast before, plain->forecast(*row));
         const auto [compute, memory] = pipe_seconds(gpu, *row);
-        kernel.x = calibration_place(*row, before.latency / units::s, compute, memory);
+        kernel.x = calibration_place(*row, told.latency / units::s, compute, memory);
       }
       seconds.emplace_back(&kernel, use.runs * (forecast.latency / units::s));
       all += seconds.back().second;

@@ -15,6 +15,12 @@ namespace {
 // Rows and columns: older tables call them m and n.
 std::int64_t rows(OperatorFields& f) { return f.whole(f.has("b") ? "b" : "m"); }
 std::int64_t columns(OperatorFields& f) { return f.whole(f.has("h") ? "h" : "n"); }
+// A column that is 0 or 1, or left out.
+bool is_set(OperatorFields& f, std::string_view column) {
+  const std::int64_t value = f.whole(column, 0);
+  if (value != 0 && value != 1) f.note(fmt::format("{} is {}", column, value), "0 or 1");
+  return value == 1;
+}
 
 // In lower case as operands lie by rows; in capitals as cuBLAS names them, by columns: TN is a linear layer's forward,
 // NN the gradient of its input, NT that of its weights.
@@ -142,9 +148,7 @@ OperatorKind elementwise(OperatorFields& f, std::string_view name) {
       if (!(streams >= 0 && streams <= 1000)) f.note("inputs or outputs are not from 0 to 1000");
     }
   }
-  const std::int64_t by_element = f.whole("by_element", 0);
-  if (by_element != 0 && by_element != 1) f.note(fmt::format("by_element is {}", by_element), "0 or 1");
-  op.by_element = by_element == 1;
+  op.by_element = is_set(f, "by_element");
   constexpr double kMost = 9e18;  // of a 64-bit integer
   const double elements = static_cast<double>(rows(f)) * static_cast<double>(columns(f));
   if (elements < kMost) {
@@ -172,9 +176,7 @@ OperatorKind grouped_gemm(OperatorFields& f, std::string_view) {
                  .k = f.whole("k")};
   op.layout = layout(f, GemmLayout::kNT);
   op.epilogue = accumulation(f, "main_grad_dtype");
-  const std::int64_t one_kernel = f.whole("one_kernel", 0);
-  if (one_kernel != 0 && one_kernel != 1) f.note(fmt::format("one_kernel is {}", one_kernel), "0 or 1");
-  op.one_kernel = one_kernel == 1;
+  op.one_kernel = is_set(f, "one_kernel");
   if (is_scaled_by_block(f.text("dtype"))) op.scaling = Scaling::kBlock;
   if (f.has("groups") && __builtin_mul_overflow(op.rows, op.experts, &op.rows)) {
     f.note("the number of rows is too large");

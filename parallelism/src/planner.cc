@@ -780,7 +780,7 @@ class StepPlanner {
     // clip_grads).
     const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
     cast_gradients(count, body);
-    const DType gradients = plan_.weights == WeightStorage::kLow ? shape_.dtype : DType::kFp32;
+    const DType gradients = read_gradients();
     body.push_back(run_of(
         kernel("optimizer.gradient_norm", count, Elementwise{"multi_tensor_square_sum", count, 1, 0, 2}, gradients)));
     if (meetings_.norm) {
@@ -812,11 +812,13 @@ class StepPlanner {
                                  gradient_type(plan_, shape_.dtype))));
   }
 
-  // The optimizer reads gradients in fp32 (Megatron-Core, distrib_optimizer.py, `shard_model_grad.float()`; DeepSpeed,
-  // stage_1_and_2.py; FSDP, _cast_grad_to_param_dtype).
+  // What the optimizer reads gradients in.
+  DType read_gradients() const { return plan_.weights == WeightStorage::kLow ? shape_.dtype : DType::kFp32; }
+  // Others than of weights in low precision alone come to it in fp32 (Megatron-Core, distrib_optimizer.py,
+  // `shard_model_grad.float()`; DeepSpeed, stage_1_and_2.py; FSDP, _cast_grad_to_param_dtype).
   void cast_gradients(std::int64_t count, Bodies& body) {
     const DType summed = gradient_type(plan_, shape_.dtype);
-    if (summed == DType::kFp32 || plan_.weights == WeightStorage::kLow) return;
+    if (summed == read_gradients()) return;
     const double fp32 = size_of(DType::kFp32) / size_of(summed);
     body.push_back(run_of(kernel("optimizer.cast_gradients", count, Elementwise{"cast", count, 1, fp32, 1}, summed)));
   }
@@ -834,7 +836,7 @@ class StepPlanner {
     const bool low = plan_.weights == WeightStorage::kLow && shape_.dtype != DType::kFp32;
     if (plan_.optimizer_state == MomentType::kFp32 && !low) return OptimizerStep{parameters};
     const BytesPerParameter each = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights);
-    const double gradient = low ? shape_.element : size_of(DType::kFp32) / units::B;
+    const double gradient = size_of(read_gradients()) / units::B;
     const double master = has_master_weights(plan_, shape_.dtype) ? 0 : each.weight;
     const double element = size_of(updated_type()) / units::B;
     return Elementwise{"adam", parameters, (gradient + master + each.optimizer) / element,

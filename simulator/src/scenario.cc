@@ -558,12 +558,11 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     NS_TRY(scenario.model, from("model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));
     if (!given.contains("training/sequence")) scenario.training.sequence = scenario.model.sequence;
   }
-  if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
   // A report has the shortened model alone.
-  if (base != nullptr && !spec.model && base->training.layers != scenario.training.layers) {
-    if (auto whole = catalog.model(base->model.id)) {
-      scenario.model = *std::move(whole);
-    } else if (base->training.layers > 0) {
+  if (base != nullptr && !spec.model && base->training.layers > 0 &&
+      base->training.layers != scenario.training.layers) {
+    auto whole = catalog.model(base->model.id);
+    if (!whole) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("the report has the first {} layers of its model alone", base->training.layers),
                    "training/layers",
@@ -571,10 +570,12 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
                    "give the model, too",
                    {}});
     }
+    scenario.model = *std::move(whole);
   }
   if (scenario.training.layers > 0) {
     NS_TRY(scenario.model, from("training/layers", first_layers(scenario.model, scenario.training.layers)));
   }
+  if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
 
   NS_TRY(Cluster cluster, find_cluster(spec, catalog, base));
   NS_TRY_VOID(use_fabrics(cluster, spec, catalog));

@@ -358,7 +358,7 @@ bool has_fused_softmax(const Shape& shape) {
 // pass puts zeros in the sinks' place, and takes the largest one's gradient, their sum, off (modeling_gpt_oss.py,
 // eager_attention_forward).
 void unfused_core(const Shape& shape, BlockStep& step) {
-  const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence;
+  const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence, all = batch * s * s;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
   const bool dropout = shape.dropout;
   const double mask = blocks::mask_elements(shape);
@@ -375,7 +375,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   // Of scores as the softmax has them, over those of the plan's format; of those that are scaled and masked.
   const double size = cast ? size_of(DType::kFp32) / units::B / element : 1, before = casts_for_softmax ? 1 : size;
   const auto elementwise = [&](std::vector<Call>& calls, const char* name, const char* what, double in, double out) {
-    calls.push_back(kernel(shape, name, Elementwise{what, batch * s * s, in, out, 1}));
+    calls.push_back(kernel(shape, name, Elementwise{what, all, in, out, 1}));
   };
   const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs, double each) {
     if (in_parts) elementwise(calls, name, what, each * inputs, each);
@@ -384,14 +384,13 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const bool in_16_bits = apart && !cast && element <= 2;
   const auto softmax = [&](const char* name, Pass pass) {
     if (in_16_bits) {
-      return kernel(shape, name, Elementwise{"softmax", batch * s * s, pass == Pass::kForward ? 1.0 : 2.0, 1, 5});
+      return kernel(shape, name, Elementwise{"softmax", all, pass == Pass::kForward ? 1.0 : 2.0, 1, 5});
     }
     return Call{name, Operator{Softmax{batch * s, s, pass}, cast ? DType::kFp32 : shape.dtype}};
   };
   const auto sink = [&](std::vector<Call>& calls, const char* name, const Elementwise& what) {
     if (sinks) calls.push_back(kernel(shape, name, what));
   };
-  const std::int64_t all = batch * s * s;
   const auto copies = [&](std::vector<Call>& calls, const char* name, std::int64_t columns) {
     const double elements = static_cast<double>(shape.tokens) * static_cast<double>(columns);
     if (apart && columns > 0) calls.push_back(kernel(shape, name, Copy{elements * element * units::B}));
@@ -415,7 +414,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   forward.push_back(softmax("attention.softmax", Pass::kForward));
   if (cast) elementwise(forward, "attention.probabilities.cast", "cast", size, 1);
   if (dropout) {
-    forward.push_back(kernel(shape, "attention.dropout", Elementwise{"dropout", batch * s * s, 1, 1 + mask, 2}));
+    forward.push_back(kernel(shape, "attention.dropout", Elementwise{"dropout", all, 1, 1 + mask, 2}));
   }
   forward.push_back(gemm("attention.context", s, value, s, GemmLayout::kNN));
   copies(forward, "attention.output.copy", outputs);
@@ -427,7 +426,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   backward.push_back(gemm("attention.context.dvalues", s, value, s, GemmLayout::kTN));
   if (dropout) {
     backward.push_back(
-        kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", batch * s * s, 1 + mask, 1, 1}));
+        kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", all, 1 + mask, 1, 1}));
   }
   if (cast) elementwise(backward, "attention.probabilities.backward.cast", "cast", 1, size);
   sink(backward, "attention.sinks.fill", {"fill", all, 0, 1, 0});

@@ -263,7 +263,6 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
 //
 // integrations/moe.py. One GPU has all experts whole. In one kernel (grouped_mm_experts_forward): rows sorted by
 // expert, rows of none masked behind each step, weights in fp32.
-double elements_of_fp32(const Shape& shape) { return size_of(DType::kFp32) / units::B / shape.element; }
 
 // Rows that belong to no expert become zeros, and so do their gradients.
 void mask_rows(const Shape& shape, BlockStep& step, std::string_view name, std::int64_t elements) {
@@ -286,7 +285,7 @@ BlockStep take_rows(const Shape& shape, const LocalExperts& size) {
 
 BlockStep sum_rows(const Shape& shape, const LocalExperts& size) {
   const std::int64_t elements = size.rows * shape.hidden, tokens = shape.tokens * shape.hidden;
-  const double fp32 = elements_of_fp32(shape), each = fp32 / static_cast<double>(size.top_k);
+  const double fp32 = size_of(DType::kFp32) / units::B / shape.element, each = fp32 / static_cast<double>(size.top_k);
   BlockStep step;
   step.name = "moe.combine";
   const auto forward = [&](const char* name, const Elementwise& what) {

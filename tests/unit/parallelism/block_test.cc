@@ -1115,7 +1115,7 @@ TEST(Attention, QueriesAndKeysAreNormalized) {
   EXPECT_EQ(std::get<Normalization>(queries.kind).rows, 128 * 4);
   EXPECT_EQ(std::get<Normalization>(queries.kind).columns, 64);
   EXPECT_DOUBLE_EQ(step(block, "attention.qk_norm").kept_for_input_gradient, 128 * (4 + 1) * 64 * 2);
-  // Written out, all kernels of both: 38 bytes an element forward, as of other norms.
+  // Written out, all kernels of both: 36 bytes an element forward, as of other norms.
   const ParallelPlan eager{.tp = 2, .norm_library = Library::kEager, .written_out = true};
   const Block written_out = attention_block(Shape(model, eager, training));
   EXPECT_DOUBLE_EQ(traffic(step(written_out, "attention.qk_norm").forward),

@@ -359,6 +359,10 @@ TEST(Resolve, AModelCanHaveItsFirstLayersAlone) {
   own.model.id = "of-a-file";
   EXPECT_TRUE(resolve(ScenarioSpec(), Catalog::built_in(), &own));
   EXPECT_FALSE(resolve(ScenarioSpec().set("training/layers", 8), Catalog::built_in(), &own));
+  // One with all of its layers is shortened as it is, whatever its name.
+  Scenario whole = *resolved("llama3-8b", 0);
+  whole.model.ffn = 1024;
+  EXPECT_EQ(resolve(ScenarioSpec().set("training/layers", 8), Catalog::built_in(), &whole)->model.ffn, 1024);
 }
 
 TEST(Resolve, UnknownNamesNameTheNearest) {
