@@ -60,6 +60,34 @@ Result<std::size_t> read_name(std::string_view text, std::span<const std::string
                       fmt::format("one of {}", fmt::join(names, ", ")), did_you_mean(near)));
 }
 
+Result<EnumSet> read_set(const Field& field, std::string_view text, std::span<const std::string_view> names,
+                         std::string_view expected) {
+  EnumSet set = 0;
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    const auto found = read_name(text.substr(0, comma), names);
+    if (!found) {
+      return fail({ErrorCode::kInvalidInput,
+                   found.error().message,
+                   std::string(field.name),
+                   std::string(expected),
+                   fmt::format("the modules are {}", fmt::join(names, ", ")),
+                   {}});
+    }
+    set |= EnumSet{1} << *found;
+    if (comma == std::string_view::npos) return set;
+    text = text.substr(comma + 1);
+  }
+}
+
+std::string set_text(EnumSet set, std::span<const std::string_view> names) {
+  std::vector<std::string_view> members;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if ((set & EnumSet{1} << i) != 0) members.push_back(names[i]);
+  }
+  return fmt::format("{}", fmt::join(members, ","));
+}
+
 Result<double> read_positive_number(std::string_view text, double most) {
   const auto value = number_from<double>(text);
   if (value && *value > 0 && *value <= most) return *value;

@@ -16,21 +16,6 @@ tl::unexpected<Error> refuse(const Field& field, std::string message, std::strin
                {}});
 }
 
-Result<ModuleSet> read_modules(const Field& field, std::string_view text) {
-  ModuleSet modules = 0;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    const auto module = read_name(text.substr(0, comma), names_of<RecomputeModule>());
-    if (!module) {
-      return refuse(field, module.error().message,
-                    fmt::format("the modules are {}", fmt::join(names_of<RecomputeModule>(), ", ")));
-    }
-    modules |= set_of(static_cast<RecomputeModule>(*module));
-    if (comma == std::string_view::npos) return modules;
-    text = text.substr(comma + 1);
-  }
-}
-
 }  // namespace
 
 // The parts are read where the pipeline is known.
@@ -57,7 +42,7 @@ Result<void> read_field(const Field& field, std::string_view text, Recomputation
       case Recompute::kNone:
         return refuse(field, "nothing is recomputed under none", fmt::format("write {}=none", field.name));
       case Recompute::kSelective: {
-        NS_TRY(read.modules, read_modules(field, detail));
+        NS_TRY(read.modules, read_set(field, detail, names_of<RecomputeModule>(), kExpected));
         break;
       }
       case Recompute::kFull: {
@@ -77,15 +62,7 @@ std::string field_text(const Recomputation& value) {
   std::string text(enumerator_name(value.recompute));
   if (value.recompute == Recompute::kFull && value.layers > 0) text += fmt::format(":{}", value.layers);
   if (value.recompute != Recompute::kSelective || value.modules == Recomputation().modules) return text;
-  char before = ':';
-  for (std::size_t i = 0; i < names_of<RecomputeModule>().size(); ++i) {
-    const auto module = static_cast<RecomputeModule>(i);
-    if ((value.modules & set_of(module)) == 0) continue;
-    text += before;
-    text += enumerator_name(module);
-    before = ',';
-  }
-  return text;
+  return fmt::format("{}:{}", text, set_text(value.modules, names_of<RecomputeModule>()));
 }
 
 }  // namespace ns_dist

@@ -28,15 +28,17 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   Shape own = shape;
   own.kind = kind;
   Block layer;
-  const auto append = [&layer](Block block) {
+  // Steps that belong to another module than their block have their own.
+  const auto append = [&layer](Block block, LayerModule module) {
     layer.input = block.input;
+    for (BlockStep& step : block.steps) step.module = step.module.value_or(module);
     layer.steps.insert(layer.steps.end(), std::move_iterator(block.steps.begin()),
                        std::move_iterator(block.steps.end()));
   };
-  if (kind.mixer == Mixer::kAttention) append(attention_block(own));
-  if (kind.mixer == Mixer::kStateSpace) append(state_space_block(own));
-  if (kind.feed_forward == FeedForward::kDense) append(mlp_block(own));
-  if (kind.feed_forward == FeedForward::kExperts) append(moe_block(own));
+  if (kind.mixer == Mixer::kAttention) append(attention_block(own), LayerModule::kAttention);
+  if (kind.mixer == Mixer::kStateSpace) append(state_space_block(own), LayerModule::kMamba);
+  if (kind.feed_forward == FeedForward::kDense) append(mlp_block(own), LayerModule::kMlp);
+  if (kind.feed_forward == FeedForward::kExperts) append(moe_block(own), LayerModule::kMoe);
   return layer;
 }
 

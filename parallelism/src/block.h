@@ -67,6 +67,7 @@ struct BlockStep {
   // What the step needs beside what is kept, while its forward pass or its input gradient runs: bytes that a collective
   // brings together, or that it will reduce.
   double transient_forward = 0, transient_backward = 0;
+  std::optional<LayerModule> module;  // WorkItem::module
   RankParameters parameters;
   RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
   bool hides = false;       // runs beside what was started with Beside::kSteps

@@ -69,11 +69,12 @@ class Writer {
   // Calls of this step follow.
   void begin(const BlockStep& step) {
     if (!step.hides) wait_for(Beside::kSteps);
+    module_ = step.module;
   }
 
   void run(const Call& call, Category category) {
     if (const auto* op = std::get_if<Operator>(&call.what)) {
-      recording_.kernel(works_.intern({call.name, category, *op, {}, call.after_read}));
+      recording_.kernel(works_.intern({call.name, category, *op, {}, call.after_read, module_}));
       wait_for(Beside::kKernel);
       return;
     }
@@ -179,7 +180,13 @@ class Writer {
                                      .routing = communication.routing,
                                      .ring = ring(communication)},
                           {},
-                          call.after_read});
+                          call.after_read,
+                          module(communication.axis)});
+  }
+  // Experts' preprocessing ends before the exchange.
+  std::optional<LayerModule> module(Axis axis) const {
+    const bool of_experts = axis == Axis::kExpert || axis == Axis::kExpertTensor;
+    return of_experts && module_ ? LayerModule::kMoe : module_;
   }
   // Of context parallelism: as many ranks as have no heads to exchange, each next to the other.
   Stride ring(const Communication& communication) const {
@@ -194,6 +201,7 @@ class Writer {
   Recording recording_;
   std::vector<UnderWay> under_way_;
   TensorBlocking blocking_;
+  std::optional<LayerModule> module_;  // of the calls that follow
 };
 
 // Nodes of a fragment in launch order, with their numbers in the merged fragment.

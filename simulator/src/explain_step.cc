@@ -95,7 +95,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
                      unshared - step_time(even, session).value_or(unshared)});
   }
   add("host launches",
-      host.cuda_graphs
+      host.cuda_graphs.step
           ? std::string("none with CUDA graphs")
           : fmt::format("{:.3g} us each{}{}", host.launch() / units::us, experts_launched(scenario),
                         host.blocking_launches ? ", and each blocks" : ", hidden where kernels take longer"),

@@ -18,14 +18,23 @@
 namespace ns_dist {
 namespace {
 
-// What a host takes to launch the nodes [first, end) of `fragment`.
+// Whether a graph of a part of a layer launches the node.
+bool is_recorded(const Host& host, const Fragment& fragment, const WorkTable& works, std::size_t node) {
+  const std::optional<LayerModule> module = works[index(fragment.nodes[node].work)].module;
+  return module && host.cuda_graphs.records(*module);
+}
+
+// What a host takes to launch the nodes [first, end) of `fragment`. Recorded nodes behind each other are one launch.
 Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable& works, std::size_t first,
                     std::size_t end) {
-  Seconds launches = static_cast<double>(end - first) * host.launch();
+  Seconds launches;
   for (std::size_t n = first; n < end; ++n) {
+    const bool recorded = is_recorded(host, fragment, works, n);
+    if (recorded && n > first && is_recorded(host, fragment, works, n - 1)) continue;
+    launches += host.launch();
     const auto* op = std::get_if<Operator>(&works[index(fragment.nodes[n].work)].work);
     const auto* grouped = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
-    if (grouped != nullptr && !grouped->one_kernel)
+    if (grouped != nullptr && !grouped->one_kernel && !recorded)
       launches += static_cast<double>(grouped->experts - 1) * host.expert_launch();
   }
   return launches;
@@ -57,8 +66,12 @@ std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const
   const std::size_t end = fragment.nodes.size();
   const double slowest = slowest_host(host, fragment, works, launches_of(host, fragment, works, 0, end), deviation);
   std::vector<Launches> parts(1);
+  bool reads = false;  // a graph launches what reads: it ends before
   for (std::size_t n = 1; n < end && !host.blocking_launches; ++n) {
-    if (works[index(fragment.nodes[n].work)].after_read) parts.push_back({n, {}, {}});
+    reads |= works[index(fragment.nodes[n].work)].after_read;
+    if (!reads || is_recorded(host, fragment, works, n)) continue;
+    parts.push_back({n, {}, {}});
+    reads = false;
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::size_t next = i + 1 < parts.size() ? parts[i + 1].first : end;
@@ -212,7 +225,7 @@ void add_memory_mapping(const Scenario& scenario, const MemoryBudget& memory, St
 }
 
 bool add_host_waits(const Host& host, double deviation, StepProgram& program, ProgramCosts& costs) {
-  if (host.cuda_graphs || !(host.launch_cost > Seconds())) return false;
+  if (host.cuda_graphs.step || !(host.launch_cost > Seconds())) return false;
   bool any = false;
   LaunchWaits all(host, deviation, program, costs);
   for (std::uint32_t f = 0; f < program.fragments.size(); ++f) {

@@ -249,10 +249,9 @@ std::vector<Candidate> contexts(const Scenario& from) {
 
 // A recorded graph has one shape: not that of experts whose numbers of tokens change.
 std::vector<Candidate> launches(const Scenario& from) {
-  const bool changes = from.model.moe && !pads_experts(from.plan);
-  if (from.host.cuda_graphs || from.host.blocking_launches || changes) return {};
+  if (from.host.cuda_graphs.any() || from.host.blocking_launches) return {};
   Candidate candidate{"launch the kernels by CUDA graphs", {}, from.plan, from.training, from.host};
-  candidate.host.cuda_graphs = true;
+  candidate.host.cuda_graphs = widest_graphs(from.model, from.model.moe && !pads_experts(from.plan));
   candidate.set = differences(from.host, candidate.host);
   return {candidate};
 }

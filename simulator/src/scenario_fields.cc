@@ -45,12 +45,16 @@ void add_overlap(std::vector<FieldDescription>& all) {
   all.insert(first, std::move(overlap));
 }
 
+// Whether "on" may be left out.
+template <class T>
+constexpr bool kIsSwitch = std::is_same_v<T, bool> || std::is_same_v<T, CudaGraphs>;
+
 std::vector<FieldDescription> describe() {
   std::vector<FieldDescription> all;
   const auto add = [&all](const Field& field, const auto& value) {
     all.push_back({field, flag_of(field), values_of(field, value),
                    field.default_text.empty() ? field_text(value) : std::string(field.default_text),
-                   std::is_same_v<std::remove_cvref_t<decltype(value)>, bool>});
+                   kIsSwitch<std::remove_cvref_t<decltype(value)>>});
   };
   const References references;
   const Scenario scenario;

@@ -400,7 +400,9 @@ class Reader {
     take(read_kernel_calibration(json_.json(key), json_.where(key)), value);
   }
   void read(std::string_view key, HasOwnText auto& value) {
-    if (const auto done = read_field({.name = key}, json_.text(key), value); !done) {
+    // A switch of an earlier version.
+    const std::string text = json_.is_boolean(key) ? field_text(json_.boolean(key, false)) : json_.text(key);
+    if (const auto done = read_field({.name = key}, text, value); !done) {
       json_.note(key, done.error().message, done.error().expected, done.error().hint);
     }
   }

@@ -66,7 +66,7 @@ bool latency(Changed& of, double factor) {
 
 bool launches(Changed& of, double factor) {
   of.scenario.host = of.scenario.host.with_launches(factor);
-  return !of.scenario.host.cuda_graphs && of.scenario.host.launch_cost > Seconds();
+  return !of.scenario.host.cuda_graphs.step && of.scenario.host.launch_cost > Seconds();
 }
 
 bool efficiency(Changed& of, double factor) {

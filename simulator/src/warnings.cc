@@ -191,21 +191,21 @@ std::optional<Warning> unaligned_products(const Scenario& scenario, const WorkTa
 }
 
 // A graph has one shape and is launched as a whole: the host cannot read on the way how many tokens experts get.
-std::optional<Warning> partial_graphs(const Scenario& scenario, const WorkTable& works) {
+std::optional<Warning> unrecordable_graphs(const Scenario& scenario, const WorkTable& works) {
+  const CudaGraphs& graphs = scenario.host.cuda_graphs;
   bool reads = false;
   for (std::size_t i = 0; i < works.size(); ++i) reads |= works[i].after_read;
-  if (!scenario.host.cuda_graphs || !reads) return std::nullopt;
+  if (!reads || !(graphs.step || graphs.records(LayerModule::kMoe))) return std::nullopt;
   // Of a compiler that sets it, shapes are known beforehand (XLA).
   const auto framework = Catalog::standard().framework(scenario.framework);
   if (framework && std::any_of(framework->set.begin(), framework->set.end(),
                                [](const auto& each) { return each.field == "host/cuda_graphs"; })) {
     return std::nullopt;
   }
-  return Warning{
-      "partial_graphs",
-      "host/cuda_graphs=on is forecast as one graph of the step, which cannot be recorded: the host reads how "
-      "many tokens each expert gets. What graphs of parts save is not known; with a plan/expert_capacity above "
-      "0 nothing is read"};
+  return Warning{"partial_graphs",
+                 fmt::format("host/cuda_graphs={} cannot be recorded: the host reads how many tokens each expert gets. "
+                             "Record parts, host/cuda_graphs={}, or pad experts with a plan/expert_capacity above 0",
+                             field_text(graphs), field_text(widest_graphs(scenario.model, true)))};
 }
 
 // Layers of each position of the pipeline. The plan can be built.
@@ -360,7 +360,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   }
   add_unsupported(scenario, found);
   if (auto unaligned = unaligned_products(scenario, prediction.program.works)) found.push_back(*std::move(unaligned));
-  if (auto partial = partial_graphs(scenario, prediction.program.works)) found.push_back(*std::move(partial));
+  if (auto partial = unrecordable_graphs(scenario, prediction.program.works)) found.push_back(*std::move(partial));
   const std::vector<std::int64_t> layers = layers_of_positions(scenario);
   add_without_effect(scenario, layers, found);
   if (auto uneven = uneven_stages(scenario, layers)) found.push_back(*std::move(uneven));

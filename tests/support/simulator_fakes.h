@@ -150,7 +150,7 @@ inline Scenario small_scenario() {
   scenario.cluster.id = scenario.cluster.name = "test-cluster";
   scenario.cluster.levels = {{{"nvlink", "NVLink", FabricKind::kNvswitch, 300 * GB / s, 2 * us}, 8, 1, 1},
                              {{"ib", "InfiniBand", FabricKind::kInfiniband, 25 * GB / s, 5 * us}, 0, 1, 1}};
-  scenario.host.cuda_graphs = true;
+  scenario.host.cuda_graphs.step = true;
   scenario.training = {.global_batch = 16, .micro_batch = 1, .sequence = 1024, .precision = Precision::kBf16};
   return scenario;
 }

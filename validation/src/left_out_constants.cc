@@ -73,7 +73,8 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
       scenario.constants = training;
       const TrainingClock clock = training_clock(scenario, ranks);
       const std::array key = {clock.load, clock.slowest, scenario.model.moe ? clock.experts : 0,
-                              scenario.host.cuda_graphs ? 0 : launches, scenario.host.cuda_graphs ? 0 : training.hosts};
+                              scenario.host.cuda_graphs.step ? 0 : launches,
+                              scenario.host.cuda_graphs.step ? 0 : training.hosts};
       auto found = known.find(key);
       if (found == known.end()) {
         scenario.host = host.with_launches(launches);

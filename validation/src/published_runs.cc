@@ -109,8 +109,29 @@ std::string_view number_behind(std::string_view text, std::string_view words) {
   return rest.substr(0, rest.find_first_not_of("0123456789."));
 }
 
+// Graphs of a recipe's "cuda_graph=IMPLEMENTATION/PARTS, dispatcher=": none, those of the whole iteration, those of the
+// modules that are named, or all that can be recorded of a layer (Megatron-Core's default).
+CudaGraphs recorded_graphs(std::string_view notes, const Model& model) {
+  constexpr std::string_view kKey = "cuda_graph=";
+  const std::size_t found = notes.find(kKey);
+  if (found == std::string_view::npos) return {};
+  std::string_view text = notes.substr(found + kKey.size());
+  text = text.substr(0, text.find(", dispatcher="));
+  const std::size_t slash = std::min(text.find('/'), text.size());
+  const std::string_view parts = text.substr(slash);
+  if (first_word(text.substr(0, slash)) == "none") return {};
+  if (parts.find("full_iteration") != std::string_view::npos) return {.step = true};
+  CudaGraphs graphs;
+  for (std::size_t i = 0; i < names_of<LayerModule>().size(); ++i) {
+    const auto module = static_cast<LayerModule>(i);
+    if (parts.find(fmt::format("'{}'", enumerator_name(module))) != std::string_view::npos)
+      graphs.modules |= set_of(module);
+  }
+  return graphs.any() ? graphs : widest_graphs(model, true);
+}
+
 // `notes` of the row may hold the words of kRemarks, which the keys of `parallel` overrule, and a recipe's
-// "dispatcher=deepep" or "hybridep", which serve undivided experts, or its "pad-to-capacity CF=1.0".
+// "dispatcher=deepep" or "hybridep", which serve undivided experts, its "pad-to-capacity CF=1.0", or its graphs.
 void read_parallel(JsonReader& reader, std::string_view notes, std::int64_t gpus_per_node, CollectedRun& run) {
   foreign(reader);
   ScenarioSpec& spec = run.spec;
@@ -127,12 +148,14 @@ void read_parallel(JsonReader& reader, std::string_view notes, std::int64_t gpus
   spec.set("plan/cp", cp);
   spec.set("plan/ep", ep);
   if (run.model.moe) {
-    const bool one_copy = notes.find("dispatcher=deepep") != std::string_view::npos ||
-                          notes.find("dispatcher=hybridep") != std::string_view::npos;
+    // Experts of a token-drop recipe are padded to the mean, and only an all-to-all serves them (Megatron-Bridge,
+    // training/utils/moe_token_drop.py).
+    const bool drops = notes.find("token-drop variant") != std::string_view::npos;
+    const bool one_copy = !drops && (notes.find("dispatcher=deepep") != std::string_view::npos ||
+                                     notes.find("dispatcher=hybridep") != std::string_view::npos);
     if (one_copy) spec.set("plan/expert_dispatch", ExpertDispatch::kDeepEp);
-    if (const std::string_view capacity = number_behind(notes, "pad-to-capacity CF="); !capacity.empty()) {
-      spec.set("plan/expert_capacity", capacity);
-    }
+    const std::string_view capacity = drops ? "1" : number_behind(notes, "pad-to-capacity CF=");
+    if (!capacity.empty()) spec.set("plan/expert_capacity", capacity);
     // Experts that are spread over more ranks than there are replicas cannot be divided either.
     if (one_copy || (dp * cp) % ep != 0) spec.set("plan/etp", 1);
   }
@@ -157,6 +180,7 @@ void read_parallel(JsonReader& reader, std::string_view notes, std::int64_t gpus
                                                                               : 0)));
   }
   spec.set("plan/sequence_parallel", reader.boolean("sp", false) && tp > 1);
+  if (const CudaGraphs graphs = recorded_graphs(notes, run.model); graphs.any()) spec.set("host/cuda_graphs", graphs);
   for (const Remark& remark : kRemarks) {
     if (notes.find(remark.words) != std::string_view::npos) spec.set(remark.field, remark.text);
   }

@@ -14,12 +14,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "ns_dist/collective.h"
+#include "ns_dist/cuda_graphs.h"
 #include "ns_dist/mesh.h"
 #include "ns_dist/operator.h"
 
@@ -88,6 +90,7 @@ struct WorkItem {
   std::variant<Operator, Collective, Message> work;  // a collective's group is that of the stage's representative
   HostWork host{};                                   // of an operator without work on the GPU
   bool after_read = false;  // the host reads a result before it launches this: all that it launched before has ended
+  std::optional<LayerModule> module{};
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 

@@ -112,6 +112,22 @@ Result<void> read_field(const Field& field, std::string_view text, std::optional
   return read_field(field, text, value.emplace());
 }
 
+// Whether a value is one text of its own form, also in files.
+template <class T>
+inline constexpr bool kHasOwnText = false;
+template <class T>
+concept HasOwnText = kHasOwnText<T>;
+
+// A set of enumerators, whose values are 0, 1, 2, ...
+using EnumSet = std::uint32_t;
+template <class Enum>
+requires std::is_enum_v<Enum>
+constexpr EnumSet set_of(Enum value) { return EnumSet{1} << static_cast<unsigned>(value); }
+// "core_attn,mlp": some of `names`, the enumerators' own. `expected`: what the whole field may be.
+Result<EnumSet> read_set(const Field& field, std::string_view text, std::span<const std::string_view> names,
+                         std::string_view expected);
+std::string set_text(EnumSet set, std::span<const std::string_view> names);
+
 // The text that read_field reads back.
 std::string field_text(std::int64_t value);
 std::string field_text(bool value);

@@ -26,9 +26,7 @@ enum class RecomputeModule { kCoreAttention, kNorm, kMlp, kMoeActivation, kMoe, 
 template <>
 inline constexpr std::array<std::string_view, 7> kEnumeratorNames<RecomputeModule> = {
     "core_attn", "layernorm", "mlp", "moe_act", "moe", "shared_experts", "mla_up_proj"};
-// A set of enumerators.
-using ModuleSet = std::uint32_t;
-constexpr ModuleSet set_of(RecomputeModule module) { return ModuleSet{1} << static_cast<unsigned>(module); }
+using ModuleSet = EnumSet;  // of RecomputeModule
 
 // Three members of ParallelPlan that one text (one flag) sets: "none", "selective", "selective:core_attn,mlp", "full",
 // "full:4".
@@ -51,9 +49,10 @@ struct PipelineLayout {
 Result<void> read_field(const Field& field, std::string_view text, PipelineLayout& value);
 std::string field_text(const PipelineLayout& value);
 
-// A value that is one text of its own form, also in files.
-template <class T>
-concept HasOwnText = std::is_same_v<T, Recomputation> || std::is_same_v<T, PipelineLayout>;
+template <>
+inline constexpr bool kHasOwnText<Recomputation> = true;
+template <>
+inline constexpr bool kHasOwnText<PipelineLayout> = true;
 
 // How context-parallel ranks bring queries and keys together: keys and values travel around a ring, each part beside
 // the attention of the part before it (Liu et al. 2023, arXiv 2310.01889); all keys and values are gathered first

@@ -431,6 +431,18 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   return steps;
 }
 
+// What a graph of the router or of preprocessing holds (Megatron-Core, moe_layer.py and transformer_layer.py): the norm
+// before the router, too, shared experts unless they run beside an exchange, and rows that are made before it.
+void mark_recorded_modules(Block& block, const LocalExperts& size, bool beside) {
+  for (BlockStep& step : block.steps) {
+    const std::string_view name = step.name;
+    const bool shared = name.starts_with("moe.shared.") && name != "moe.shared.add";
+    const bool before = &step < &block.steps[2] || name == "moe.top_k";
+    if (before || (shared && !beside)) step.module = LayerModule::kMoeRouter;
+    if (name == "moe.dispatch" && !size.one_copy) step.module = LayerModule::kMoePreprocess;
+  }
+}
+
 // What selective recomputation computes again.
 void mark_expert_modules(Block& block) {
   constexpr ModuleSet kActivation = set_of(RecomputeModule::kMoeActivation), kMoe = set_of(RecomputeModule::kMoe),
@@ -506,6 +518,7 @@ Block moe_block(const Shape& shape) {
   }
   blocks::end_branch(shape, block, "moe");
   mark_expert_modules(block);
+  mark_recorded_modules(block, size, beside);
   return block;
 }
 

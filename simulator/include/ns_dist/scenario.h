@@ -16,6 +16,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/cluster.h"
+#include "ns_dist/cuda_graphs.h"
 #include "ns_dist/fields.h"
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/model.h"
@@ -125,7 +126,7 @@ struct Host {
   // Of each expert's product after the first, where a library launches a grouped product expert by expert; zero:
   // kExpertLaunch.
   Seconds expert_launch_cost{};
-  bool cuda_graphs = false;        // a recorded graph launches kernels: the GPU never waits
+  CudaGraphs cuda_graphs{};
   bool blocking_launches = false;  // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
   // Of the CPUs' memory, the share of one GPU, data sheet; zero: the superchip's own, or kUsualHostMemory.
   BytesPerSecond memory_bandwidth{};
@@ -162,7 +163,11 @@ void visit_fields(Visitor&& visit, T& host) {
          .default_text = "33 us, or what the framework sets",
          .in_reports = InReports::kUnlessDefault},
         host.expert_launch_cost);
-  visit({.name = "host/cuda_graphs", .help = "a recorded graph launches the kernels"}, host.cuda_graphs);
+  visit({.name = "host/cuda_graphs",
+         .help = "recorded graphs launch the kernels: of the whole step, or of attn, mamba, mlp, moe_router, "
+                 "moe_preprocess and moe of each layer",
+         .values = "off|on|MODULES"},
+        host.cuda_graphs);
   visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
         host.blocking_launches);
   visit({.name = "host/memory_bandwidth",

@@ -691,6 +691,36 @@ TEST(Experts, TheHostReadsTheNumberOfRows) {
   EXPECT_TRUE(reads().empty());
 }
 
+// Megatron-Core's preprocessing makes rows for the exchange; DeepEP makes them behind it. Shared experts that run
+// beside an exchange are in no graph of the router.
+TEST(Experts, GraphsOfPartsEndBeforeTheExchange) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 1, 256, 0};
+  ParallelPlan plan{.dp = 4, .ep = 4, .expert_dispatch = ExpertDispatch::kAllToAll};
+  const auto modules = [&] {
+    std::map<std::string, std::optional<LayerModule>> found;
+    const Shape shape(model, plan, {4, 1, 128, Precision::kBf16});
+    for (const BlockStep& each : layer_block(shape, {Mixer::kAttention, FeedForward::kExperts}).steps) {
+      found[each.name] = each.module;
+    }
+    return found;
+  };
+  using enum LayerModule;
+  auto found = modules();
+  EXPECT_EQ(found.at("attention.qkv"), kAttention);
+  for (const char* name : {"moe.norm", "moe.router", "moe.top_k", "moe.shared.fc1"}) {
+    EXPECT_EQ(found.at(name), kMoeRouter) << name;
+  }
+  EXPECT_EQ(found.at("moe.dispatch"), kMoePreprocess);
+  for (const char* name : {"moe.receive", "moe.fc1", "moe.combine", "moe.shared.add"}) {
+    EXPECT_EQ(found.at(name), kMoe) << name;
+  }
+  plan.overlap_ep = true;
+  EXPECT_EQ(modules().at("moe.shared.fc1"), kMoe);
+  plan.expert_dispatch = ExpertDispatch::kDeepEp;
+  EXPECT_EQ(modules().at("moe.dispatch"), kMoe);
+}
+
 // transformers' grouped_mm: 256 rows of 512 are gathered and masked, and so is what both products leave; the weighted
 // rows are fp32. In a loop over 8 experts, the gradient of the whole tensor is filled 8 times and added 7 times.
 TEST(Experts, TransformersWritesThemOut) {

@@ -25,6 +25,15 @@ class OneFragment {
     const OperatorKind kind = experts > 0 ? OperatorKind(GroupedGemm{experts, experts, 1, 1}) : OperatorKind(Copy{});
     return add({"kernel", Category::kForward, Operator{kind, DType::kBf16}, {}, after_read}, time);
   }
+  // A kernel of a module of the layer, for which its host takes time at the launch alone.
+  OneFragment& part(LayerModule module, std::int64_t experts = 0, bool after_read = false) {
+    kernel({}, experts, after_read);
+    WorkItem last = program_.works[program_.works.size() - 1];
+    last.module = module;
+    program_.fragments[0].nodes.back().work = program_.works.add(std::move(last));
+    costs_.rows[0].forecasts.emplace_back();
+    return *this;
+  }
   OneFragment& collective(Seconds time, std::int64_t ranks) {
     return add({"meets", Category::kTensorParallel,
                 Collective{CollectiveKind::kAllGather, 1 * MB, RankGroup{0, {{ranks, 1}}}}},
@@ -36,10 +45,10 @@ class OneFragment {
     StepProgram program = program_;
     ProgramCosts costs = costs_;
     add_host_waits(host, deviation, program, costs);
-    const std::size_t nodes = program_.fragments[0].nodes.size();
-    if (program.fragments[0].nodes.size() == nodes) return 0;
-    EXPECT_EQ(program.works[nodes].name, "host.launches");
-    return costs.rows[0].forecasts[nodes].latency / us;
+    const std::size_t works = program_.works.size();
+    if (program.works.size() == works) return 0;
+    EXPECT_EQ(program.works[works].name, "host.launches");
+    return costs.rows[0].forecasts[works].latency / us;
   }
 
  private:
@@ -66,7 +75,7 @@ TEST(HostWaits, TheGpuWaitsForWhatKernelsDoNotHide) {
   EXPECT_NEAR(OneFragment().kernel(10 * us).kernel(20 * us).wait(kHost), 100 - 30, 1e-9);
   EXPECT_EQ(OneFragment().kernel(10 * us).kernel(100 * us).wait(kHost), 0);
   EXPECT_NEAR(OneFragment().kernel(10 * us, 8).wait(kHost), 50 + 7 * 10 - 10, 1e-9);
-  EXPECT_EQ(OneFragment().kernel(10 * us).wait({.cuda_graphs = true}), 0);
+  EXPECT_EQ(OneFragment().kernel(10 * us).wait({.cuda_graphs = {.step = true}}), 0);
 }
 
 // 300 us of kernels hide no launch behind the read: 50 + 3 x 10 us are launched beside 20 us of kernels. Where kernels
@@ -82,6 +91,27 @@ TEST(HostWaits, NothingIsLaunchedAheadOfWhatTheHostReads) {
   Host blocking = kHost;
   blocking.blocking_launches = true;
   EXPECT_NEAR(wait(300 * us, 1, 200 * us, blocking), 2 * blocking.launch() / us, 1e-9);
+}
+
+// Two kernels of attention and one of the router are one launch, and so are three products of an expert layer. A read
+// lies behind the graph that launches its kernel: 50 us before it, 50 + 3 x 10 us behind.
+TEST(HostWaits, AGraphOfModulesIsOneLaunch) {
+  const auto wait = [](std::initializer_list<LayerModule> recorded, bool reads) {
+    Host host = kHost;
+    for (const LayerModule module : recorded) host.cuda_graphs.modules |= set_of(module);
+    OneFragment layer;
+    layer.part(LayerModule::kAttention).part(LayerModule::kAttention).part(LayerModule::kMoeRouter);
+    layer.part(LayerModule::kMoePreprocess, 0, reads).part(LayerModule::kMoe, 4);
+    return layer.wait(host);
+  };
+  using enum LayerModule;
+  EXPECT_NEAR(wait({}, false), 5 * 50 + 30, 1e-9);
+  EXPECT_NEAR(wait({kMlp}, false), 5 * 50 + 30, 1e-9);
+  EXPECT_NEAR(wait({kAttention}, false), 4 * 50 + 30, 1e-9);
+  EXPECT_NEAR(wait({kAttention, kMoeRouter}, false), 3 * 50 + 30, 1e-9);
+  EXPECT_NEAR(wait({kMoeRouter, kMoePreprocess}, true), 4 * 50 + 30, 1e-9);
+  EXPECT_NEAR(wait({kAttention, kMoeRouter, kMoePreprocess}, true), 2 * 50 + 30, 1e-9);
+  EXPECT_NEAR(wait({kAttention, kMoe}, false), 50, 1e-9);
 }
 
 // Eight hosts that launch a collective and three kernels: sqrt(1 / 4) of a launch's deviation, times the expected

@@ -626,11 +626,25 @@ TEST(Resolve, AnOwnLaunchCostNarrowsTheRangeOfHosts) {
   EXPECT_FALSE(resolve(ScenarioSpec().set("host/launch_spread", "0.9"), Catalog::standard()).has_value());
 }
 
+TEST(Resolve, GraphsRecordAStepOrModulesOfLayers) {
+  const auto text = [](std::string_view graphs) -> std::string {
+    const auto scenario = resolve(ScenarioSpec().set("host/cuda_graphs", graphs), Catalog::standard());
+    return scenario ? field_text(scenario->host.cuda_graphs) : to_text(scenario.error());
+  };
+  for (const char* same : {"off", "on", "attn,mlp", "attn,moe_router,moe_preprocess", "moe"}) {
+    EXPECT_EQ(text(same), same);
+  }
+  EXPECT_EQ(text("moe_router,attn"), "attn,moe_router");
+  EXPECT_THAT(text("attention"), AllOf(HasSubstr("off, on, or MODULE"), HasSubstr("attn, mamba, mlp, moe_router")));
+  EXPECT_THAT(text("attn,moe_preprocess"), HasSubstr("write host/cuda_graphs=moe_router,attn,moe_preprocess"));
+  EXPECT_THAT(text("attn,"), HasSubstr("is not one of its values"));
+}
+
 TEST(Resolve, AFrameworkReplacesTheOneOfTheBase) {
   ScenarioSpec spec;
   spec.set("framework", "jax").set("plan/tp", 2);
   Scenario base = resolved(spec);
-  ASSERT_TRUE(base.host.cuda_graphs);
+  ASSERT_TRUE(base.host.cuda_graphs.step);
   ScenarioSpec change;
   change.set("framework", "megatron-deepspeed").set("plan/tp", 2);
   const Scenario changed = resolved(change, &base), fresh = resolved(change);
@@ -685,6 +699,20 @@ TEST(ReadScenario, TellsEveryMistakeAndItsPlace) {
   EXPECT_THAT(text, HasSubstr("report.json#/training: key \"micro_batch\" is missing"));
   EXPECT_THAT(text, HasSubstr("did you mean \"micro_batch\"?"));
   EXPECT_THAT(text, HasSubstr("report.json#/cluster/gpu/memory"));
+}
+
+// Reports of earlier versions have a switch there.
+TEST(ReadScenario, GraphsMayBeASwitch) {
+  Scenario scenario = small_scenario();
+  const auto again = [](const std::string& json) { return read_scenario(json, "report.json")->host.cuda_graphs; };
+  scenario.host.cuda_graphs = {.modules = set_of(LayerModule::kAttention)};
+  std::string json = write_scenario(scenario);
+  EXPECT_EQ(again(json), scenario.host.cuda_graphs);
+  const std::string text = "\"cuda_graphs\": \"attn\"";
+  const std::size_t at = json.find(text);
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(again(std::string(json).replace(at, text.size(), "\"cuda_graphs\": true")), CudaGraphs{.step = true});
+  EXPECT_EQ(again(json.replace(at, text.size(), "\"cuda_graphs\": false")), CudaGraphs());
 }
 
 // As a model's own file is.

@@ -95,7 +95,7 @@ TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   EXPECT_NEAR(bound.interval.forecasts_above, 0.5, 0.01);
   scenario.host.launch_cost *= 2;
   EXPECT_NEAR(simulate(scenario, session)->step / bound.step, 2, 0.01);
-  scenario.host.cuda_graphs = true;
+  scenario.host.cuda_graphs.step = true;
   EXPECT_LT(simulate(scenario, session)->step / bound.step, 0.1);
 }
 
@@ -780,7 +780,7 @@ TEST(Simulate, WarnsWhereASlowHostMakesTheIntervalWide) {
   const auto warned = [](bool graphs) {
     Scenario scenario = small_scenario();
     scenario.host.launch_cost = 1 * units::ms;
-    scenario.host.cuda_graphs = graphs;
+    scenario.host.cuda_graphs.step = graphs;
     const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
     return std::any_of(report.warnings.begin(), report.warnings.end(),
                        [](const Warning& each) { return each.code == "slow_host"; });
@@ -807,7 +807,7 @@ TEST(Simulate, WarnsWhereNobodyMeasuredTheCollectives) {
 // for the host, its interval reaches to the step of that one.
 TEST(Simulate, TheIntervalHoldsHostsThatOthersHave) {
   Scenario scenario = small_scenario();
-  scenario.host.cuda_graphs = false;
+  scenario.host.cuda_graphs.step = false;
   const auto waits_of = [&scenario](double spread) {
     scenario.host.launch_spread = {spread};
     const Session session = *Session::make(scenario);
@@ -877,7 +877,7 @@ TEST(Simulate, WarnsOfFormatsThatDoNotRun) {
 // A graph of the whole step cannot be recorded where the host reads how many tokens experts get. Padded experts have
 // known sizes, and so have those of a compiler that records graphs by itself.
 TEST(Simulate, GraphsOfExpertsNeedKnownSizes) {
-  const auto warned = [](const char* framework, double capacity, bool graphs) {
+  const auto warned = [](const char* framework, double capacity, const char* graphs) {
     ScenarioSpec spec;
     spec.set("model", "qwen3-30b-a3b").set("framework", framework).set("plan/dp", 8).set("plan/ep", 8);
     spec.set("training/global_batch", 8).set("training/sequence", 1024);
@@ -886,27 +886,32 @@ TEST(Simulate, GraphsOfExpertsNeedKnownSizes) {
     return std::any_of(report->warnings.begin(), report->warnings.end(),
                        [](const Warning& each) { return each.code == "partial_graphs"; });
   };
-  EXPECT_TRUE(warned("megatron-core", 0, true));
-  EXPECT_FALSE(warned("megatron-core", 0, false));
-  EXPECT_FALSE(warned("megatron-core", 1, true));
-  EXPECT_FALSE(warned("jax", 0, true));
+  EXPECT_TRUE(warned("megatron-core", 0, "on"));
+  EXPECT_TRUE(warned("megatron-core", 0, "attn,moe"));
+  EXPECT_FALSE(warned("megatron-core", 0, "off"));
+  EXPECT_FALSE(warned("megatron-core", 0, "attn,moe_router,moe_preprocess"));
+  EXPECT_FALSE(warned("megatron-core", 1, "on"));
+  EXPECT_FALSE(warned("megatron-core", 1, "attn,moe"));
+  EXPECT_FALSE(warned("jax", 0, "on"));
 }
 
-// Advice proposes graphs for padded experts, not where sizes are read.
-TEST(Simulate, AdvisesGraphsOfPaddedExperts) {
+// Advice proposes a graph of the step for padded experts; where sizes are read, of what comes before.
+TEST(Simulate, AdvisesTheWidestGraphsOfExperts) {
   const auto advised = [](double capacity) {
     ScenarioSpec spec;
     spec.set("model", "qwen3-30b-a3b").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", 8);
     spec.set("training/sequence", 512).set("host/launch_cost", "200 us");
     spec.set("plan/expert_capacity", std::string_view(std::to_string(capacity)));
     const auto report = simulate(*resolve(spec, Catalog::built_in()));
-    return std::any_of(report->improvements.begin(), report->improvements.end(), [](const Improvement& each) {
-      return std::any_of(each.set.begin(), each.set.end(),
-                         [](const Assignment& set) { return set.field == "host/cuda_graphs"; });
-    });
+    for (const Improvement& each : report->improvements) {
+      for (const Assignment& set : each.set) {
+        if (set.field == "host/cuda_graphs") return set.text;
+      }
+    }
+    return std::string("nothing");
   };
-  EXPECT_FALSE(advised(0));
-  EXPECT_TRUE(advised(1));
+  EXPECT_EQ(advised(0), "attn,moe_router,moe_preprocess");
+  EXPECT_EQ(advised(1), "on");
 }
 
 TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {

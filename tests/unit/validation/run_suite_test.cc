@@ -115,11 +115,37 @@ TEST(RunCollection, ExpertsAreAsLargeAsTheNotesSay) {
   const json dense = experts;
   experts["model"]["n_experts"] = 8;
   experts["model"]["topk"] = 2;
+  json drops = experts;
+  drops["notes"] = "MoE (token-drop variant). Recipe X: cuda_graph=None/None, dispatcher=deepep.";
   std::vector<Error> mistakes;
-  const std::vector<CollectedRun> runs = read({experts, dense}, mistakes);
-  ASSERT_EQ(runs.size(), 2u);
+  const std::vector<CollectedRun> runs = read({experts, dense, drops}, mistakes);
+  ASSERT_EQ(runs.size(), 3u);
   EXPECT_EQ(text_of(runs[0].spec, "plan/expert_capacity"), "1.25");
   EXPECT_EQ(text_of(runs[1].spec, "plan/expert_capacity"), "not set");
+  EXPECT_EQ(text_of(runs[2].spec, "plan/expert_capacity"), "1");
+  EXPECT_EQ(text_of(runs[2].spec, "plan/expert_dispatch"), "not set");
+}
+
+// As Megatron-Bridge's recipes name them.
+TEST(RunCollection, GraphsAreThoseOfTheRecipe) {
+  const std::vector<std::pair<std::string, std::string>> recipes = {
+      {"None/None", "not set"},
+      {"none/mlp", "not set"},
+      {"local/full_iteration", "on"},
+      {"transformer_engine/['moe_router', 'moe_preprocess']", "moe_router,moe_preprocess"},
+      {"transformer_engine/['attn', 'moe']", "attn,moe"},
+      {"transformer_engine/None", "attn,mlp"}};
+  std::vector<json> rows;
+  for (const auto& recipe : recipes) {
+    rows.push_back(row());
+    rows.back()["notes"] = "Recipe X: cuda_graph=" + recipe.first + ", dispatcher=None.";
+  }
+  std::vector<Error> mistakes;
+  const std::vector<CollectedRun> runs = read(rows, mistakes);
+  ASSERT_EQ(runs.size(), recipes.size());
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    EXPECT_EQ(text_of(runs[i].spec, "host/cuda_graphs"), recipes[i].second) << recipes[i].first;
+  }
 }
 
 TEST(RunCollection, WordsOfTheNotesHoldUnlessAKeySaysOtherwise) {
