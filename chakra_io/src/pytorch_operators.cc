@@ -190,7 +190,7 @@ std::optional<OperatorKind> kind_of(std::string_view name, const Inputs& in) {
   }
   if (name == "_softmax" || name == "softmax") {
     if (!rows) return std::nullopt;
-    return Softmax{.rows = elements(first) / first.back(), .columns = first.back()};
+    return Softmax{.rows = elements(first) / first.back(), .columns = first.back(), .library = Library::kEager};
   }
   return pointwise(name, in);
 }

@@ -308,7 +308,7 @@ std::string to_text(const Operator& op) {
             return t + suffix(o.library);
           },
           [](const Softmax& o) {
-            return "softmax " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass));
+            return "softmax " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass)) + suffix(o.library);
           },
           [](const Normalization& o) {
             return std::string(enumerator_name(o.kind)) + " " + join_dimensions({o.rows, o.columns}) +

@@ -94,7 +94,9 @@ OperatorKind attention(OperatorFields& f, std::string_view) {
   return op;
 }
 
-OperatorKind softmax(OperatorFields& f, std::string_view) { return Softmax{.rows = rows(f), .columns = columns(f)}; }
+OperatorKind softmax(OperatorFields& f, std::string_view) {
+  return Softmax{.rows = rows(f), .columns = columns(f), .library = library(f, kSoftmaxLibraries)};
+}
 
 OperatorKind normalization(OperatorFields& f, std::string_view name) {
   const bool mean = (name == "layernorm" || name == "normalization") && f.whole("rms", 0) == 0;
@@ -269,6 +271,7 @@ std::string_view write_attention(const OperatorKind& kind, ColumnTexts& c) {
 std::string_view write_softmax(const OperatorKind& kind, ColumnTexts& c) {
   const auto& o = std::get<Softmax>(kind);
   c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
+  c.emplace_back("library", enumerator_name(o.library));
   return "softmax";
 }
 
@@ -370,11 +373,12 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .make = attention,
      .write = write_attention},
     {.family = "softmax",
-     .description = "scaled masked softmax over rows, forward and backward",
-     .columns = "b h (rows, columns; or m n) [pass]",
+     .description = "softmax over rows, forward and backward: scaled and masked, or PyTorch's (library eager)",
+     .columns = "b h (rows, columns; or m n) [pass library]",
      .shape = "ROWSxCOLUMNS",
      .dimensions = "b h",
      .example = "65536x2048",
+     .options = "library",
      .make = softmax,
      .write = write_softmax},
     {.family = "normalization",

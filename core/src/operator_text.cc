@@ -54,7 +54,7 @@ void members(Attention& o, Visit&& v) {
 }
 template <class Visit>
 void members(Softmax& o, Visit&& v) {
-  v("rows", o.rows), v("columns", o.columns), v("pass", o.pass);
+  v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
 }
 template <class Visit>
 void members(Normalization& o, Visit&& v) {

@@ -100,19 +100,20 @@ bool is_backward(const Operator& op) {
       op.kind);
 }
 
-// LLMCompass' rows as kernels: half precision, a GELU by its elements. Rows of other things (layers, collectives)
-// become empty lines, so that lines keep their numbers.
+// LLMCompass' rows as kernels: half precision, PyTorch's own softmax and LayerNorm, a GELU by its elements. Rows of
+// other things (layers, collectives) become empty lines, so that lines keep their numbers.
 Result<CsvTable> read_llmcompass(const std::filesystem::path& path) {
   NS_TRY(CsvRows rows, CsvRows::open(path, {"gpu", "op", "m", "n", "k", "latency_ms"}));
-  std::string text = "gpu,op,dtype,m,n,k,latency_ms\n";
+  std::string text = "gpu,op,dtype,m,n,k,latency_ms,library\n";
   std::int64_t line = 1;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows.go_to(i);
     for (; line + 1 < rows.line(); ++line) text += "\n";
     const std::string_view op = rows.text("op");
     if (op == "matmul" || op == "softmax" || op == "layernorm" || op == "gelu") {
-      text += fmt::format("{},{},fp16,{},{},{},{}", rows.text("gpu"), op, rows.text("m"),
-                          op == "gelu" ? "1" : rows.text("n"), rows.text("k"), rows.text("latency_ms"));
+      text += fmt::format("{},{},fp16,{},{},{},{},{}", rows.text("gpu"), op, rows.text("m"),
+                          op == "gelu" ? "1" : rows.text("n"), rows.text("k"), rows.text("latency_ms"),
+                          op == "softmax" || op == "layernorm" ? "eager" : "");
     }
     text += "\n", ++line;
   }

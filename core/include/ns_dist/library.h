@@ -19,6 +19,8 @@ template <>
 inline constexpr std::array<std::string_view, 9> kEnumeratorNames<Library> = {
     "default", "serving", "cudnn", "eager", "compiled", "flash-2", "flash-3", "flash-1", "liger"};
 constexpr std::span<const std::string_view> attention_libraries() { return names_of<Library>().first(8); }
+// Of softmax. "default": with scale and causal mask in one kernel (Megatron's scaled masked softmax).
+inline constexpr std::array<std::string_view, 2> kSoftmaxLibraries = {"default", "eager"};
 // Those whose attention stores no scores.
 inline constexpr std::array<std::string_view, 6> kFusedAttentionLibraries = {"default", "serving", "cudnn",
                                                                              "flash-2", "flash-3", "flash-1"};

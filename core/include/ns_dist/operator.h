@@ -70,10 +70,11 @@ struct Attention {
   friend bool operator==(const Attention&, const Attention&) = default;
 };
 
-// Softmax over the columns, with scale and causal mask fused in (Megatron's scaled masked softmax).
+// Softmax over the columns, by one of kSoftmaxLibraries.
 struct Softmax {
   std::int64_t rows = 1, columns = 1;
   Pass pass = Pass::kForward;
+  Library library = Library::kDefault;
   friend bool operator==(const Softmax&, const Softmax&) = default;
 };
 

@@ -380,13 +380,9 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs, double each) {
     if (in_parts) elementwise(calls, name, what, each * inputs, each);
   };
-  // PyTorch's softmax of 16 bits computes in fp32, and waits for its instructions.
-  const bool in_16_bits = apart && !cast && element <= 2;
   const auto softmax = [&](const char* name, Pass pass) {
-    if (in_16_bits) {
-      return kernel(shape, name, Elementwise{"softmax", all, pass == Pass::kForward ? 1.0 : 2.0, 1, 5});
-    }
-    return Call{name, Operator{Softmax{batch * s, s, pass}, cast ? DType::kFp32 : shape.dtype}};
+    const Library library = in_parts ? Library::kEager : Library::kDefault;
+    return Call{name, Operator{Softmax{batch * s, s, pass, library}, cast ? DType::kFp32 : shape.dtype}};
   };
   const auto sink = [&](std::vector<Call>& calls, const char* name, const Elementwise& what) {
     if (sinks) calls.push_back(kernel(shape, name, what));
