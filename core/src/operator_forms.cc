@@ -15,9 +15,9 @@ namespace {
 // Rows and columns: older tables call them m and n.
 std::int64_t rows(OperatorFields& f) { return f.whole(f.has("b") ? "b" : "m"); }
 std::int64_t columns(OperatorFields& f) { return f.whole(f.has("h") ? "h" : "n"); }
-// A column that is 0 or 1, or left out.
-bool is_set(OperatorFields& f, std::string_view column) {
-  const std::int64_t value = f.whole(column, 0);
+// A column that is 0 or 1; `usual` where it is left out.
+bool is_set(OperatorFields& f, std::string_view column, bool usual = false) {
+  const std::int64_t value = f.whole(column, usual ? 1 : 0);
   if (value != 0 && value != 1) f.note(fmt::format("{} is {}", column, value), "0 or 1");
   return value == 1;
 }
@@ -37,13 +37,12 @@ GemmLayout layout(OperatorFields& f, GemmLayout usual) {
 
 // Whether the product adds to what is there, and in which format.
 Epilogue accumulation(OperatorFields& f, std::string_view format) {
-  const std::int64_t accumulates = f.whole("accumulate", 0);
-  if (accumulates != 0 && accumulates != 1) f.note(fmt::format("accumulate is {}", accumulates), "0 or 1");
+  const bool accumulates = is_set(f, "accumulate");
   const std::string_view written = f.text(format);
   if (!written.empty() && !enumerator_from_name<DType>(written)) {
     f.note(fmt::format("{} is \"{}\"", format, written), "a number format, as fp32");
   }
-  if (accumulates == 0) return Epilogue::kNone;
+  if (!accumulates) return Epilogue::kNone;
   return written == "fp32" ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
 }
 
@@ -88,8 +87,8 @@ OperatorKind attention(OperatorFields& f, std::string_view) {
   op.kv_heads = f.whole(either("kv_heads", "h_kv"), op.heads);
   op.query_length = f.whole(either("q_len", "s")), op.key_length = f.whole("kv_len", op.query_length);
   op.head_dim = f.whole(either("d_qk", "d")), op.value_dim = f.whole("d_v", op.head_dim);
-  op.causal = f.whole("causal", 1) != 0, op.window = f.whole("window", 0);
-  op.library = library(f, attention_libraries()), op.deterministic = f.whole("deterministic", 0) != 0;
+  op.causal = is_set(f, "causal", true), op.window = f.whole("window", 0);
+  op.library = library(f, attention_libraries()), op.deterministic = is_set(f, "deterministic");
   if (is_scaled_by_block(f.text("dtype"))) op.scaling = Scaling::kBlock;
   return op;
 }
@@ -99,7 +98,7 @@ OperatorKind softmax(OperatorFields& f, std::string_view) {
 }
 
 OperatorKind normalization(OperatorFields& f, std::string_view name) {
-  const bool mean = (name == "layernorm" || name == "normalization") && f.whole("rms", 0) == 0;
+  const bool mean = (name == "layernorm" || name == "normalization") && !is_set(f, "rms");
   const auto kind = mean ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
   return Normalization{
       .kind = kind, .rows = rows(f), .columns = columns(f), .library = library(f, normalization_libraries())};

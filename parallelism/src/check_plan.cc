@@ -18,7 +18,8 @@ namespace {
 
 // More ranks, tokens or sequences than any machine has; far from overflow of their products.
 constexpr std::int64_t kMostBatch = 100'000'000;
-constexpr std::int64_t kMostSequence = 100'000'000;
+// Tokens of a microbatch: products of the largest dimensions stay below 2^63.
+constexpr std::int64_t kMostTokens = 100'000'000;
 constexpr std::int64_t kMostMicrobatches = 10'000'000;
 // Passes that are written out, of all stages: those of warm-up and cool-down and of one round between them. Each takes
 // some 40 bytes with its loops; 256 stages of 16 chunks have 4 million.
@@ -252,7 +253,14 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
   check.in_range("plan/vpp", plan.vpp, kMostRanks);
   check.in_range("training/micro_batch", training.micro_batch, kMostBatch);
   check.in_range("training/global_batch", training.global_batch, kMostBatch);
-  check.in_range("training/sequence", training.sequence, kMostSequence);
+  check.in_range("training/sequence", training.sequence, kMostTokens);
+  if (training.sequence > 0 && training.micro_batch > kMostTokens / training.sequence) {
+    check.fail_at("training/micro_batch, training/sequence",
+                  fmt::format("a microbatch of {} sequences of {} tokens is too large to be forecast",
+                              training.micro_batch, training.sequence),
+                  fmt::format("at most {} tokens a microbatch", kMostTokens),
+                  "write a smaller training/micro_batch or training/sequence");
+  }
   if (plan.etp != 0) check.in_range("plan/etp", plan.etp, kMostRanks);
   if (plan.shard != 0) check.in_range("plan/shard", plan.shard, kMostRanks);
   if (!check.errors.empty()) return false;

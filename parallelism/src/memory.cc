@@ -407,6 +407,8 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
   if (plan.passes != Passes::kForward) {
     mean.activations = kept_by_stage(shape, seats, all, *parts)[0].chunks[0].after_forward * share * units::B;
   }
+  // As memory_budget has it where a step is one microbatch, which is the least of all.
+  if (takes_first_gradients(plan)) mean.gradients = max(Bytes(), mean.gradients - mean.activations);
   mean.other = kFramework;
   return mean.total();
 }

@@ -186,7 +186,7 @@ class StepPlanner {
     if (!known) {
       const char* name = forward ? "pipeline.forward.all_gather" : "pipeline.backward.all_gather";
       known = program_.add(
-          maker_.of({name, Communication{CollectiveKind::kAllGather, shape_.hidden_states(), Axis::kTensor}},
+          maker_.of({name, Communication{CollectiveKind::kAllGather, shape_.residual_states(), Axis::kTensor}},
                     Category::kForward));
     }
     Instruction gather = run_of(*known);
@@ -201,7 +201,7 @@ class StepPlanner {
     }
     const WorkId id =
         works_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
-                       Message{stage_, to, shape_.hidden_states() / static_cast<double>(shape_.tp)}});
+                       Message{stage_, to, shape_.residual_states() / static_cast<double>(shape_.tp)}});
     sent_.push_back({to, forward, id});
     return id;
   }

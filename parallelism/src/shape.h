@@ -45,8 +45,10 @@ struct Shape {
     return model->branches != Branches::kSequential &&
            kind == LayerKind{.windowed = kind.windowed, .rotary = kind.rotary};
   }
-  // Bytes of a microbatch's hidden states: all tokens of this context-parallel rank.
+  // Bytes of a microbatch's hidden states, all tokens of this context-parallel rank: of those that products read and
+  // write, and of those between layers, which are fp32 under autocast.
   Bytes hidden_states() const { return static_cast<double>(tokens * hidden) * element * units::B; }
+  Bytes residual_states() const { return static_cast<double>(tokens * hidden) * hidden_element * units::B; }
 };
 
 // Model parameters on one rank of a stage. Split over tp: matrices; whole on every rank: norms, routers, latent

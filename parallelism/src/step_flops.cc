@@ -23,7 +23,8 @@ std::vector<std::int64_t> recomputed_layers(const Model& model, const ParallelPl
 
 // Of one sequence.
 struct SequenceFlops {
-  double model = 0, again = 0, masked = 0;  // of the passes, of recomputation, and of `model` what a causal mask hides
+  double model = 0, again = 0;    // of the passes, and of recomputation
+  double masked = 0, losses = 0;  // of `model`: what a causal mask hides, what makes logits
 };
 
 // `expert_rows`: of those that the router asks for.
@@ -67,6 +68,7 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   if (backward && full) flops.again = plan.recompute_early_stop ? repeated.until_kept : repeated.forward;
   if (backward && plan.recompute == Recompute::kSelective) flops.again = layers.recomputed + predictions.recomputed;
   flops.masked = passes * (layers.masked + predictions.masked);
+  flops.losses = passes * losses;
   return flops;
 }
 
@@ -79,7 +81,7 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
   // Padding is no row of the model; tokens beyond a capacity are not computed.
   const SequenceFlops useful = rows > 1 ? sequence_flops(model, plan, training, 1) : executed;
   return {sequences * useful.model * units::FLOP, sequences * (executed.model + executed.again) * units::FLOP,
-          sequences * (useful.model - useful.masked) * units::FLOP};
+          sequences * (useful.model - useful.masked) * units::FLOP, sequences * useful.losses * units::FLOP};
 }
 
 }  // namespace ns_dist

@@ -107,8 +107,9 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   found.push_back({"shared links and SMs", "kernels and collectives that run at the same time",
                    max(Seconds(), prediction.step - unshared)});
   add("embedding and loss", "of the first and the last stage", without({"embedding", "loss."}));
+  // Its part on the host, too, whose works have other names.
   add("optimizer", "with the gradient norm, clipping and clearing of gradients",
-      without({"optimizer.", "gradients.scale"}));
+      without({"optimizer.", "gradients.scale", "offload.gradients", "offload.optimizer", "offload.weights"}));
   return found;
 }
 

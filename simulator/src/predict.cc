@@ -25,8 +25,6 @@
 namespace ns_dist {
 namespace {
 
-// Tokens of a microbatch: products of the largest dimensions stay below 2^63.
-constexpr std::int64_t kMostTokens = 100'000'000;
 // Events of a step that does not repeat itself: about 20 s, and up to 3.2 GB for its history (100 stages of 100 chunks
 // with 300 and 400 microbatches; most of it are the spans of kernels).
 constexpr std::uint64_t kMostEvents = 15'000'000;
@@ -57,9 +55,8 @@ Result<void> check_format(const Scenario& scenario) {
                {}});
 }
 
-// What check_plan, which comes after it, cannot know: room on the cluster, sizes that fit into integers.
+// What check_plan, which comes after it, cannot know: room on the cluster.
 Result<void> check_scenario(const Scenario& scenario) {
-  const Training& training = scenario.training;
   NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
   const std::int64_t gpus = scenario.cluster.gpu_count();
   if (gpus > 0 && ranks > gpus) {
@@ -71,18 +68,7 @@ Result<void> check_scenario(const Scenario& scenario) {
                  fmt::format("write machine/nodes={}, or smaller degrees", (ranks + node - 1) / node),
                  {}});
   }
-  NS_TRY_VOID(check_stragglers(scenario));
-  const std::int64_t sequence = std::max<std::int64_t>(1, training.sequence);
-  if (sequence > kMostTokens || training.micro_batch > kMostTokens / sequence) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("a microbatch of {} sequences of {} tokens is too large to be forecast",
-                             training.micro_batch, training.sequence),
-                 "training/micro_batch, training/sequence",
-                 fmt::format("at most {} tokens a microbatch", kMostTokens),
-                 "write a smaller training/micro_batch or training/sequence",
-                 {}});
-  }
-  return {};
+  return check_stragglers(scenario);
 }
 
 tl::unexpected<Error> too_long(const Scenario& scenario) {

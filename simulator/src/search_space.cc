@@ -151,15 +151,10 @@ Texts model_chunks(const Scenario& scenario, const Common&) {
 
 // What lies behind the last layer, in layers: by FLOPs.
 std::int64_t loss_in_layers(const Model& model, const Training& training) {
-  ParallelPlan whole;
-  const Flops all = step_flops(model, whole, training).model;
+  const StepFlops flops = step_flops(model, ParallelPlan(), training);
   const double further = training.mtp ? static_cast<double>(model.prediction_layers) : 0;
-  const double tokens = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
-  constexpr double kPasses = 6;  // FLOP a weight and token, forward and backward
-  const Flops losses = kPasses * (1 + further) * tokens * static_cast<double>(model.hidden) *
-                       static_cast<double>(model.vocabulary) * units::FLOP;
-  const Flops layer = (all - losses) / (static_cast<double>(model.layers) + further);
-  return std::llround(losses / layer + further);
+  const Flops layer = (flops.model - flops.losses) / (static_cast<double>(model.layers) + further);
+  return std::llround(flops.losses / layer + further);
 }
 
 // Where the loss takes as long as two layers and more, its stage may have as many layers less. Whoever divides the

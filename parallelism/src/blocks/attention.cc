@@ -47,9 +47,9 @@ void latent_projections(const Shape& shape, Block& block) {
   const auto of_hidden = [&](blocks::Linear layer) {
     layer.keeps_original = original;
     layer.readers = 1;
+    const bool first = block.steps.size() == 1;  // behind the norm
+    layer.shares_input = !first && !blocks::keeps_casts(shape, original);
     add(layer);
-    const bool first = block.steps.size() == 2;  // behind the norm
-    if (!first && !blocks::keeps_casts(shape, original)) block.steps.back().kept_for_weight_gradient = 0;
   };
   const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region,
                       bool behind_norm) {
@@ -361,7 +361,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence, all = batch * s * s;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
   const bool dropout = shape.dropout;
-  const double mask = blocks::mask_elements(shape);
+  const double mask = blocks::mask_elements(shape.element);
   const auto gemm = [&](const char* name, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout) {
     return kernel(shape, name, Gemm{batch, m, n, k, layout, Epilogue::kNone});
   };

@@ -141,8 +141,8 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 }  // namespace
 
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
-  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps, encoded, readers] =
-      layer;
+  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps, encoded, readers,
+               shares_input] = layer;
   const bool quantized = is_quantized(shape) && !unquantized;
   const bool keeps_cast = quantized && keeps_casts(shape, keeps);
   const bool casts_again = quantized && keeps && shape.plan->lora_rank == 0;
@@ -227,7 +227,8 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   // Column-parallel layers keep this rank's part of the input and gather it again.
   const double held = static_cast<double>(held_rows) * static_cast<double>(in);
   step.kept_as = input;
-  step.kept_for_weight_gradient = held * (keeps_cast ? operand : casts_again ? original : shape.element);
+  const double each = keeps_cast ? operand : casts_again ? original : shape.element;
+  step.kept_for_weight_gradient = shares_input ? 0 : held * each;
   if (shape.autocast && readers > 1) step.kept_for_weight_gradient *= readers;
   if (casts_again) step.cast_for_weight_gradient = held * operand;
   // The weight gradient's product reads the cast.
@@ -239,7 +240,9 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
 }
 
 void freeze(const Shape& shape, BlockStep& step) {
-  if (shape.plan->lora_rank > 0) step.weight_gradient.clear();
+  if (shape.plan->lora_rank == 0) return;
+  step.weight_gradient.clear();
+  step.kept_for_weight_gradient = step.output_gradient = 0;
 }
 
 void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
@@ -469,34 +472,35 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
   return step;
 }
 
-void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name) {
+void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name, double element) {
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
-  step.input_gradient.push_back(kernel(shape, concat(name, ".dropout.backward"),
-                                       Elementwise{"dropout_backward", elements, 1 + mask_elements(shape), 1, 1}));
+  const auto of_format = element == shape.hidden_element ? hidden_kernel : kernel;
+  step.input_gradient.push_back(of_format(shape, concat(name, ".dropout.backward"),
+                                          Elementwise{"dropout_backward", elements, 1 + mask_elements(element), 1, 1}));
   step.kept_as = ActivationKind::kDropoutMasks;
   step.kept_for_input_gradient += static_cast<double>(elements);
 }
 
 namespace {
 
+// The branch has the products' format, which autocast converts one by one as it adds to hidden states in fp32.
 BlockStep residual(const Shape& shape, std::string_view branch) {
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
+  const double of_branch = shape.element / shape.hidden_element;
   BlockStep step;
   step.name = concat(branch, ".residual");
-  const auto add = [&](std::string_view name, const Elementwise& what) {
-    step.forward.push_back(hidden_kernel(shape, concat(branch, name), what));
-  };
-  if (!shape.dropout) {
-    add(".add", Elementwise{"add", elements, 2, 1, 1});
-    return step;
-  }
-  if (shape.plan->fused_kernels) {
-    add(".dropout_add", Elementwise{"bias_dropout_add", elements, 2, 1 + mask_elements(shape), 4});
+  if (shape.dropout && shape.plan->fused_kernels) {
+    const Elementwise all{"bias_dropout_add", elements, 1 + of_branch, 1 + mask_elements(shape.hidden_element), 4};
+    step.forward.push_back(hidden_kernel(shape, concat(branch, ".dropout_add"), all));
   } else {
-    add(".dropout", Elementwise{"dropout", elements, 1, 1 + mask_elements(shape), 3});
-    add(".add", Elementwise{"add", elements, 2, 1, 1});
+    if (shape.dropout) {
+      const Elementwise dropout{"dropout", elements, 1, 1 + mask_elements(shape.element), 3};
+      step.forward.push_back(kernel(shape, concat(branch, ".dropout"), dropout));
+    }
+    step.forward.push_back(hidden_kernel(shape, concat(branch, ".add"),
+                                         Elementwise{"add", elements, 1 + of_branch, 1, 1, shape.autocast}));
   }
-  dropout_backward(shape, step, branch);
+  if (shape.dropout) dropout_backward(shape, step, branch, shape.element);
   return step;
 }
 

@@ -48,6 +48,7 @@ struct Linear {
   // Layers of the model's class that are one here and read the same hidden states; 0: the input is none. Autocast makes
   // a copy for each.
   int readers = 0;
+  bool shares_input = false;  // another layer keeps what it reads
 };
 // `input`: what it counts as.
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
@@ -145,8 +146,9 @@ void end_branch(const Shape& shape, Block& block, std::string_view branch);
 BlockStep activation(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
                      std::int64_t ffn, bool halves = false);
 
-// The backward kernel of a dropout of the hidden states, and its mask.
-void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name);
+// The backward kernel of a dropout of `element` bytes, of what a branch adds to the hidden states or of these, and its
+// mask.
+void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name, double element);
 
 // Bytes of `rows` x `columns` activations.
 inline double bytes_of(const Shape& shape, std::int64_t rows, std::int64_t columns) {
@@ -154,7 +156,7 @@ inline double bytes_of(const Shape& shape, std::int64_t rows, std::int64_t colum
 }
 
 // A dropout mask is one byte an element; operators count traffic in elements of their own type.
-inline double mask_elements(const Shape& shape) { return 1 / shape.element; }
+constexpr double mask_elements(double element) { return 1 / element; }
 
 // "a" + "b" in one allocation.
 std::string concat(std::string_view a, std::string_view b);

@@ -11,8 +11,8 @@ BlockStep table(const Shape& shape) {
   step.name = "embedding";
   step.forward.push_back(blocks::hidden_kernel(
       shape, "embedding", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kForward}));
-  blocks::reduce(shape, step.forward, "embedding", shape.hidden_states());
-  blocks::gather(shape, step.weight_gradient, "embedding.backward", shape.hidden_states());
+  blocks::reduce(shape, step.forward, "embedding", shape.residual_states());
+  blocks::gather(shape, step.weight_gradient, "embedding.backward", shape.residual_states());
   // A dense gradient of zeros, to which rows are added (PyTorch, embedding_dense_backward), and which is added to the
   // sums.
   const std::int64_t parameters = shape.vocabulary * shape.hidden;
@@ -50,9 +50,10 @@ Block embedding_block(const Shape& shape) {
   if (shape.dropout) {
     BlockStep dropout;
     dropout.name = "embedding.dropout";
+    const double mask = blocks::mask_elements(shape.hidden_element);
     dropout.forward.push_back(
-        blocks::kernel(shape, dropout.name, Elementwise{"dropout", elements, 1, 1 + blocks::mask_elements(shape), 2}));
-    blocks::dropout_backward(shape, dropout, "embedding");
+        blocks::hidden_kernel(shape, dropout.name, Elementwise{"dropout", elements, 1, 1 + mask, 2}));
+    blocks::dropout_backward(shape, dropout, "embedding", shape.hidden_element);
     dropout.kept_as = ActivationKind::kEmbedding;
     block.steps.push_back(std::move(dropout));
   }

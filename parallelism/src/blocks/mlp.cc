@@ -9,10 +9,9 @@ using blocks::Split;
 
 namespace {
 
-// The MLP reads the attention's normalized input: whatever that gathered or keeps is there already, and gradients of
-// both are added up before they are reduced.
+// The MLP reads the attention's normalized input: what that gathered is there already, and gradients of both are added
+// up before they are reduced.
 void share_input(const Shape& shape, BlockStep& fc1) {
-  fc1.kept_for_weight_gradient = 0;
   fc1.input_gradient.push_back(
       blocks::kernel(shape, "mlp.fc1.dgrad.add", Elementwise{"add", shape.tokens * shape.hidden, 2, 1, 1}));
 }
@@ -49,7 +48,8 @@ Block mlp_block(const Shape& shape) {
                                   .region = "mlp",
                                   .behind_norm = blocks::alone_behind_norm(shape),
                                   .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                  .readers = blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1)});
+                                  .readers = blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1),
+                                  .shares_input = shares});
   shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
   BlockStep activation = blocks::activation(shape, ActivationKind::kMlp, "mlp.activation", tokens, ffn);
   BlockStep fc2 =

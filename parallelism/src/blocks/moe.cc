@@ -411,8 +411,9 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   const std::int64_t ffn = moe.shared_experts * moe.shared_expert_ffn / shape.tp, tokens = shape.tokens;
   const std::int64_t up = shape.model->gated_mlp ? 2 * ffn : ffn;
   const bool bias = shape.model->bias;
-  // The router keeps the same input (Megatron-Core, shared_experts.py, set_save_original_input).
+  // The router keeps the same input (Megatron-Core, shared_experts.py, set_save_original_input), unless it is frozen.
   const bool original = blocks::may_keep_originals(shape);
+  const bool router_keeps = shape.plan->lora_rank == 0 && !blocks::keeps_casts(shape, original);
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
                                  {.name = "moe.shared.fc1",
                                   .rows = tokens,
@@ -422,8 +423,8 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
                                   .split = Split::kColumn,
                                   .region = "moe.shared",
                                   .keeps_original = original,
-                                  .readers = blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1)}));
-  if (!blocks::keeps_casts(shape, original)) steps.back().kept_for_weight_gradient = 0;
+                                  .readers = blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1),
+                                  .shares_input = router_keeps}));
   steps.push_back(blocks::activation(shape, ActivationKind::kSharedExperts, "moe.shared.activation", tokens, ffn));
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
                                  {"moe.shared.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "moe.shared"}));

@@ -155,6 +155,8 @@ RC_GTEST_PROP(Memory, NoScheduleNeedsLessThanTheLeast, ()) {
   q.plan.vpp = std::max(schedule.least_chunks, q.plan.vpp);
   q.plan.offload_activations = any_of({0, 0, 1, 2});
   q.plan.lora_rank = any_of({0, 0, 8});
+  q.plan.weights = static_cast<WeightStorage>(any_of({0, 0, 1, 2}));
+  if (q.plan.weights != WeightStorage::kMaster) q.plan.zero = ZeroStage::kNone;
   q.training.global_batch = q.plan.dp * q.training.micro_batch * q.plan.pp * any_of({1, 2, 4});
   const auto budget = memory_budget(q.model, q.plan, q.training);
   if (!budget) return;
