@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -117,7 +118,8 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
     const auto& text = flags.work.texts.at(field);
     if (!text) continue;
     if (!can_be_searched(field) && !is_machine(field)) {
-      const bool has_commas = description.values == "LIST" || description.values.starts_with("FILE");
+      const bool has_commas = description.values == "LIST" || description.values.ends_with("|MODULES") ||
+                              description.values.starts_with("FILE");
       if (!has_commas && text->find(',') != std::string::npos) {
         errors.push_back({ErrorCode::kUsage,
                           fmt::format("\"{}\" is a list", *text),
@@ -366,7 +368,8 @@ Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
                {}});
 }
 
-// The fewest GPUs that are whole nodes and whole replicas of the least degrees that the user gives.
+// The fewest GPUs that are whole nodes and whole replicas of the least degrees that the user gives. Of a node of 72, 64
+// may be used.
 std::int64_t unit_of(const SearchRequest& request, const Cluster& cluster) {
   std::int64_t replica = 1;
   const auto add = [&replica](std::string_view field, std::span<const std::string> texts) {
@@ -379,7 +382,11 @@ std::int64_t unit_of(const SearchRequest& request, const Cluster& cluster) {
   };
   for (const Assignment& each : request.fixed.assignments) add(each.field, {&each.text, 1});
   for (const FieldValues& each : request.listed) add(each.field, each.values);
-  return std::lcm(cluster.gpus_per_node(), replica);
+  const std::int64_t node = cluster.gpus_per_node();
+  const std::int64_t used =
+      used_of_node(node, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node))));
+  const std::int64_t whole = std::lcm(node, replica);
+  return used > 0 ? std::min(whole, std::lcm(used, replica)) : whole;
 }
 
 // Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.

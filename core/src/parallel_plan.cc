@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "ns_dist/model.h"
+
 namespace ns_dist {
 namespace {
 
@@ -17,6 +21,16 @@ tl::unexpected<Error> refuse(const Field& field, std::string message, std::strin
 }
 
 }  // namespace
+
+double most_over_mean(const Model& model, const ParallelPlan& plan) {
+  if (!model.moe) return 1;
+  const double experts_of_token = static_cast<double>(model.moe->experts) / static_cast<double>(model.moe->top_k);
+  return std::min(static_cast<double>(plan.ep), experts_of_token);
+}
+
+double busiest_over_mean(const Model& model, const ParallelPlan& plan) {
+  return pads_experts(plan) ? 1 : std::min(plan.expert_imbalance.value, most_over_mean(model, plan));
+}
 
 // The parts are read where the pipeline is known.
 Result<void> read_field(const Field& field, std::string_view text, PipelineLayout& value) {

@@ -3,6 +3,29 @@
 #include "readers.h"
 
 namespace ns_dist {
+namespace {
+
+FieldLimit read_limit(JsonReader& reader) {
+  FieldLimit limit{reader.text("field"), reader.texts("values"), reader.texts("except")};
+  if (limit.values.empty() == limit.except.empty()) {
+    reader.note("values", "a limit names the values that there are, or with \"except\" those that there are not");
+  }
+  return limit;
+}
+
+}  // namespace
+
+bool FieldLimit::allows(std::string_view text) const {
+  bool one_of_values = values.empty();
+  for (std::string_view rest = text;;) {
+    const std::size_t end = rest.find_first_of(":,");
+    const std::string_view word = rest.substr(0, end);
+    if (std::find(except.begin(), except.end(), word) != except.end()) return false;
+    one_of_values |= std::find(values.begin(), values.end(), word) != values.end();
+    if (end == std::string_view::npos) return one_of_values;
+    rest = rest.substr(end + 1);
+  }
+}
 
 Result<Framework> read_framework(std::string_view json, const std::string& where) {
   NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
@@ -24,7 +47,10 @@ Result<Framework> read_framework(std::string_view json, const std::string& where
   reader.objects(
       "only",
       [&](JsonReader& inner) {
-        framework.only.push_back({{inner.text("field"), inner.texts("values", Presence::kRequired)}, inner.where()});
+        framework.only.push_back({read_limit(inner), inner.where()});
+        FieldLimit& limit = framework.only.back();
+        inner.objects(
+            "when", [&](JsonReader& condition) { limit.when.push_back(read_limit(condition)); }, Presence::kOptional);
         if (inner.text("source").empty()) inner.note("source", "a limit without its source");
       },
       Presence::kOptional);

@@ -130,7 +130,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const std::int64_t period = period_of(scenario.cluster);
   const Rank stage_stride = program.mesh.stride("pp");
   const TrainingClock clock = training_clock(scenario, program.mesh.ranks());
-  const double busiest = busiest_over_mean(scenario.plan);
+  const double busiest = busiest_over_mean(scenario.model, scenario.plan);
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
   for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {

@@ -59,7 +59,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   const Seconds as_it_is = step(without({}));
   // What changes how long hosts wait is forecast anew.
   const Seconds unshared = step_time(alone, session).value_or(as_it_is);
-  const double imbalance = busiest_over_mean(scenario.plan);
+  const double imbalance = busiest_over_mean(scenario.model, scenario.plan);
   std::vector<Addition> found;
   const auto add = [&](std::string name, std::string note, const Latency& latency) {
     found.push_back({std::move(name), std::move(note), as_it_is - step(latency)});

@@ -236,7 +236,8 @@ std::vector<Candidate> contexts(const Scenario& from) {
   if (from.plan.cp == 1) return found;
   for (const ContextExchange exchange : {ContextExchange::kRing, ContextExchange::kAllGather,
                                          ContextExchange::kAllToAll, ContextExchange::kHierarchical}) {
-    if (exchange == from.plan.cp_comm) continue;
+    const bool ring = exchange == ContextExchange::kRing || exchange == ContextExchange::kHierarchical;
+    if (exchange == from.plan.cp_comm || (ring && usual_cp_comm(from.model) != ContextExchange::kRing)) continue;
     ParallelPlan plan = from.plan;
     plan.cp_comm = exchange;
     Scenario changed = from;
@@ -338,11 +339,12 @@ class Adviser {
     std::optional<Choice> best;
     const Seconds least = from != nullptr ? from->improvement.saves : Seconds();
     for (Candidate& candidate : kKinds[kind](from != nullptr ? from->scenario : scenario_, session_)) {
-      if (!framework_has(scenario_, candidate.plan)) continue;
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
       changed.training = candidate.training;
       changed.host = candidate.host;
+      follow_context(scenario_, changed);
+      if (!framework_has(scenario_, changed)) continue;
       const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
       if (!memory || memory->device() > room_) continue;
       const auto step = step_time(without_sharing(changed), session_);

@@ -150,6 +150,7 @@ Scenario changed_to(const Scenario& from, const Remedy& candidate, const Cluster
   changed.plan = candidate.plan;
   changed.training = candidate.training;
   changed.cluster = machine;
+  follow_context(from, changed);
   return changed;
 }
 
@@ -163,8 +164,10 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   std::vector<std::tuple<Group, double, Remedy>> order;  // by group, then by usual cost
   const std::int64_t gpus = scenario.cluster.gpu_count();
   const bool fills = rank_count(scenario.plan).value_or(0) >= gpus;
+  Scenario other_plan = scenario;
   for (const Remedy& candidate : candidates_for(scenario)) {
-    if (!framework_has(scenario, candidate.plan)) continue;
+    other_plan.plan = candidate.plan;
+    if (!framework_has(scenario, other_plan)) continue;
     const auto ranks = rank_count(candidate.plan);
     if (!ranks) continue;
     const bool offloads = candidate.plan.offload_optimizer.value > scenario.plan.offload_optimizer.value;

@@ -417,11 +417,22 @@ Result<void> use_framework(const Framework& framework, Scenario& scenario, Given
     if (!given.insert(each.field).second) continue;
     if (auto done = assign(scenario, each); !done) return wrong(std::move(done).error(), each.where);
   }
-  for (const auto& limit : framework.only) {
-    for (const std::string& value : limit.values) {
-      Scenario same = scenario;
-      if (auto done = assign(same, {limit.field, value}); !done) return wrong(std::move(done).error(), limit.where);
+  const auto check_limit = [&](const FieldLimit& limit) -> Result<void> {
+    for (const std::vector<std::string>* values : {&limit.values, &limit.except}) {
+      for (const std::string& value : *values) {
+        Scenario same = scenario;
+        // Words of a text have no meaning alone where another word comes before them.
+        if (auto done = assign(same, {limit.field, value}); !done && values == &limit.values) return done;
+      }
     }
+    return find_field(limit.field) != nullptr ? Result<void>() : assign(scenario, {limit.field, ""});
+  };
+  for (const auto& limit : framework.only) {
+    auto done = check_limit(limit);
+    for (const FieldLimit& condition : limit.when) {
+      if (done) done = check_limit(condition);
+    }
+    if (!done) return wrong(std::move(done).error(), limit.where);
   }
   scenario.framework_only.assign(framework.only.begin(), framework.only.end());
   return {};
@@ -470,6 +481,14 @@ std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
 }
 
 }  // namespace
+
+ContextExchange usual_cp_comm(const Model& model) {
+  return model.sliding_window > 0 ? ContextExchange::kAllGather : ContextExchange::kRing;
+}
+
+void follow_context(const Scenario& before, Scenario& after) {
+  if (before.plan.cp_inner == usual_cp_inner(before)) after.plan.cp_inner = usual_cp_inner(after);
+}
 
 std::int64_t usual_cp_inner(const Scenario& scenario) {
   return usual_cp_inner(scenario.model, scenario.plan, scenario.cluster.gpus_per_node());
@@ -598,6 +617,9 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     NS_TRY_VOID(fill(cluster, scenario.plan, given.contains("plan/dp")));
   }
   scenario.cluster = std::move(cluster);
+  if (!given.contains("plan/cp_comm") && (base == nullptr || base->plan.cp_comm == usual_cp_comm(base->model))) {
+    scenario.plan.cp_comm = usual_cp_comm(scenario.model);
+  }
   if (!given.contains("plan/cp_inner") && (base == nullptr || base->plan.cp_inner == usual_cp_inner(*base))) {
     scenario.plan.cp_inner = usual_cp_inner(scenario);
   }

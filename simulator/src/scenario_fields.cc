@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -265,17 +266,30 @@ std::string field_text(const SlowRank& value) {
   return value == SlowRank() ? "none" : fmt::format("{}:{}", value.stage, value.factor);
 }
 
-bool framework_has(const Scenario& scenario, std::string_view field, std::string_view text) {
-  return std::all_of(scenario.framework_only.begin(), scenario.framework_only.end(), [&](const FieldValues& limit) {
-    return limit.field != field || std::find(limit.values.begin(), limit.values.end(), text) != limit.values.end();
-  });
+std::string value_of(const Scenario& scenario, std::string_view field) {
+  std::string text;
+  const auto find = [&](const Field& each, const auto& value) {
+    if (each.name == field) text = field_text(value);
+  };
+  visit_fields(find, scenario.plan);
+  visit_fields(find, scenario.training);
+  visit_fields(find, scenario.host);
+  return text;
 }
 
-bool framework_has(const Scenario& scenario, const ParallelPlan& changed) {
-  if (scenario.framework_only.empty()) return true;
-  const std::vector<Assignment> others = differences(scenario.plan, changed);
-  return std::all_of(others.begin(), others.end(),
-                     [&](const Assignment& each) { return framework_has(scenario, each.field, each.text); });
+bool breaks(const FieldLimit& limit, const std::function<std::string(std::string_view)>& value) {
+  const auto holds = [&](const FieldLimit& each) { return each.allows(value(each.field)); };
+  return std::all_of(limit.when.begin(), limit.when.end(), holds) && !holds(limit);
+}
+
+bool framework_has(const Scenario& before, const Scenario& after) {
+  const auto breaks_in = [](const FieldLimit& limit, const Scenario& scenario) {
+    return breaks(limit, [&](std::string_view field) { return value_of(scenario, field); });
+  };
+  return std::none_of(before.framework_only.begin(), before.framework_only.end(), [&](const FieldLimit& limit) {
+    const bool same = value_of(before, limit.field) == value_of(after, limit.field);
+    return breaks_in(limit, after) && !(same && breaks_in(limit, before));
+  });
 }
 
 }  // namespace ns_dist

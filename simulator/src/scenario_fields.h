@@ -1,6 +1,7 @@
 // What a spec names rather than writes, and how its texts are read.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,17 +29,23 @@ struct References {
 // `before` with these fields set, and what follows from them: as resolve() makes it from a scenario with this plan.
 ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments);
 
-// Of fields that the scenario's framework has not in full (Framework::only): whether it has this value of this field,
-// and whether it has what `changed` has otherwise than the scenario's plan.
-bool framework_has(const Scenario& scenario, std::string_view field, std::string_view text);
-bool framework_has(const Scenario& scenario, const ParallelPlan& changed);
+// The text of a field of the plan, the training or the host; "" of others.
+std::string value_of(const Scenario& scenario, std::string_view field);
+// Whether fields of these values are beyond what a framework has.
+bool breaks(const FieldLimit& limit, const std::function<std::string(std::string_view field)>& value);
+// Whether the framework of `before` has what is changed in `after`.
+bool framework_has(const Scenario& before, const Scenario& after);
 
 // Whether another framework than the default one may set what follows from other fields: sequence parallelism of
 // deepspeed does not follow from tp. What is to hold beside it must be said.
 bool sets_what_follows(const Scenario& scenario);
 
-// cp_inner where nobody has set it.
+// cp_comm and cp_inner where nobody has set them. TransformerEngine has no ring of sliding windows
+// (context_parallel.py).
+ContextExchange usual_cp_comm(const Model& model);
 std::int64_t usual_cp_inner(const Scenario& scenario);
+// Sets cp_inner of `after` where that of `before` was the usual one.
+void follow_context(const Scenario& before, Scenario& after);
 // Whether the GPU's 8-bit products read operands of either layout: those of Ada and Hopper need the reduced dimension
 // innermost, those of Blackwell of data centers do not (TransformerEngine, nvte_is_non_tn_fp8_gemm_supported:
 // capability 10 and 11, not 12).
@@ -50,10 +57,6 @@ std::optional<Cluster> machine_for(const Scenario& scenario, const ParallelPlan&
 // What must be set, too, so that resolve() gives the plan that machine. Nothing where it does so by itself, or where
 // the machine has GPUs that no rank uses: that one follows from the plan.
 std::vector<Assignment> to_keep_machine(const Scenario& scenario, const ParallelPlan& plan);
-
-// GPUs of each node of `node` that a cluster of `gpus` uses: the most that divide them and are a multiple of `whole`,
-// but no less than seven eighths of the node (64 of 72). 0: no such number.
-std::int64_t used_of_node(std::int64_t node, std::int64_t gpus, std::int64_t whole = 1);
 
 template <class Visitor, OrConst<References> T>
 void visit_fields(Visitor&& visit, T& names) {

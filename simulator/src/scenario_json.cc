@@ -240,9 +240,11 @@ void fields(Io& io, SimulationSettings& settings) {
 }
 
 template <class Io>
-void fields(Io& io, FieldValues& limit) {
+void fields(Io& io, FieldLimit& limit) {
   io("field", limit.field);
   io("values", limit.values);
+  io.unless_default("except", limit.except);
+  io.unless_default("when", limit.when);
 }
 
 template <class Io>

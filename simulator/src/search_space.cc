@@ -386,7 +386,9 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   const FieldDescription* description = find_field(field);
   const bool named = description != nullptr && (description->values.find("ID") != std::string::npos ||
                                                 description->values.find("FILE") != std::string::npos);
-  const bool is_list = description != nullptr && description->values == "LIST";  // each value has commas
+  // Each value has commas.
+  const bool is_list =
+      description != nullptr && (description->values == "LIST" || description->values.ends_with("|MODULES"));
   for (std::string_view rest = text;;) {
     const std::size_t comma = is_list ? std::string_view::npos : rest.find(',');
     const std::string_view item = rest.substr(0, comma);
@@ -432,12 +434,20 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
 
 std::vector<std::string> SearchSpace::Contents::values(const Level& level, const Scenario& scenario) const {
   if (!level.given.empty()) return level.given;
-  Texts all = level.free(scenario, common), offered;
-  if (scenario.framework_only.empty()) return all;
-  for (const std::string& text : all) {
-    if (framework_has(scenario, level.field, text)) offered.push_back(text);
+  Texts all = level.free(scenario, common);
+  for (const std::size_t number : level.limits) {
+    const FieldLimit& limit = base.framework_only[number];
+    Texts offered;
+    for (const std::string& text : all) {
+      const auto value = [&](std::string_view field) {
+        return field == level.field ? text : value_of(scenario, field);
+      };
+      if (!breaks(limit, value)) offered.push_back(text);
+    }
+    // Where a plan has no choice, it keeps what it has.
+    if (!offered.empty() || !limit.when.empty()) all = std::move(offered);
   }
-  return offered.empty() ? all : offered;  // where a plan has no choice, it keeps what it has
+  return all;
 }
 
 bool SearchSpace::Contents::set(Scenario& scenario, const Level& level, const std::string& text) const {
@@ -592,6 +602,20 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     space->levels.push_back(std::move(level));
     if (searched.changes == Changes::kKernels) space->groups = space->levels.size();
     if (searched.changes != Changes::kDataParallel) space->budgets = space->levels.size();
+  }
+  for (std::size_t number = 0; number < space->base.framework_only.size(); ++number) {
+    const FieldLimit& limit = space->base.framework_only[number];
+    const auto reads = [&](const Contents::Level& level) {
+      return level.given.size() != 1 && (level.field == limit.field ||
+                                         std::any_of(limit.when.begin(), limit.when.end(), [&](const FieldLimit& each) {
+                                           return each.field == level.field;
+                                         }));
+    };
+    const auto last = std::find_if(space->levels.rbegin(), space->levels.rend(), reads);
+    if (last == space->levels.rend()) continue;
+    last->limits.push_back(number);
+    std::for_each(std::next(last), space->levels.rend(),
+                  [&](Contents::Level& before) { before.is_read |= reads(before); });
   }
   space->follows_context = !gives(request, "plan/cp_inner") && space->base.plan.cp_inner == usual_cp_inner(space->base);
   space->follows_schedule = !gives(request, kOverlapP2p);

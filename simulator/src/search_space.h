@@ -27,6 +27,7 @@ class SearchSpace::Contents {
     std::vector<std::string> (*free)(const Scenario&, const Common&) = nullptr;
     void (*set)(Scenario&, std::string_view text) = nullptr;  // of texts that can be read; null: as any field is set
     bool is_read = false;                                     // values of a later level depend on it
+    std::vector<std::size_t> limits = {};  // in the base's framework_only: of those of their fields this is the last
   };
 
   Scenario base;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "advice.h"
 #include "host_waits.h"
@@ -241,10 +242,12 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
     add(fmt::format("plan/expert_dispatch={}", field_text(plan.expert_dispatch)),
         scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
   }
-  if (const double most = scenario.model.moe ? static_cast<double>(plan.ep) : 1; plan.expert_imbalance.value > most) {
-    add(fmt::format("plan/expert_imbalance above {:g}", most),
-        scenario.model.moe ? fmt::format("plan/ep is {}, and no rank has more than all tokens", plan.ep)
-                           : "the model has no experts");
+  if (const double most = most_over_mean(scenario.model, plan); plan.expert_imbalance.value > most) {
+    add(fmt::format("plan/expert_imbalance above {:.4g}", most),
+        !scenario.model.moe ? "the model has no experts"
+        : most < static_cast<double>(plan.ep)
+            ? "a token goes to an expert once"
+            : fmt::format("plan/ep is {}, and no rank has more than all tokens", plan.ep));
   }
   if (plan.expert_capacity.value > 0 && !scenario.model.moe) {
     add("plan/expert_capacity above 0", "the model has no experts");
@@ -332,10 +335,15 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {
     found.push_back(*std::move(unused));
   }
-  for (const Assignment& each : assignments_of(plan)) {
-    if (!framework_has(scenario, each.field, each.text)) {
-      found.push_back({"not_in_framework", fmt::format("{} has no {}={}", scenario.framework, each.field, each.text)});
+  for (const FieldLimit& limit : scenario.framework_only) {
+    const auto value = [&](std::string_view field) { return value_of(scenario, field); };
+    if (!breaks(limit, value)) continue;
+    std::string text = fmt::format("{} has no {}={}", scenario.framework, limit.field, value(limit.field));
+    std::string_view before = " with ";
+    for (const FieldLimit& each : limit.when) {
+      text += fmt::format("{}{}={}", std::exchange(before, " and "), each.field, value(each.field));
     }
+    found.push_back({"not_in_framework", std::move(text)});
   }
   // core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: a ValueError.
   if (traits_of(plan).fills_pipeline && report.microbatches < plan.pp) {

@@ -404,7 +404,7 @@ void choose_division(CollectedRun& run, const Catalog& catalog) {
   if (!told) return;
   const ParallelPlan& plan = told->plan;
   const bool can = std::ranges::none_of(told->framework_only,
-                                        [](const FieldValues& limit) { return limit.field == "plan/pipeline_layout"; });
+                                        [](const FieldLimit& limit) { return limit.field == "plan/pipeline_layout"; });
   const auto even = divide_layers(told->model, plan);
   if (plan.pp == 1 || !divides_evenly(plan) || !can || !even || even->front().count == even->back().count) return;
   const auto session = Session::make(*told);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/fields.h"
@@ -16,12 +17,22 @@ struct Placed : Entry {
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 
+// What a framework has of a field, where all of `when` hold. Texts are compared by their words, which ':' and ',' part:
+// "selective:mlp" has two. One of `values` is a word of the text, or there are none; none of `except` is.
+struct FieldLimit {
+  std::string field;
+  std::vector<std::string> values = {}, except = {};
+  std::vector<FieldLimit> when = {};
+  bool allows(std::string_view text) const;
+  friend bool operator==(const FieldLimit&, const FieldLimit&) = default;
+};
+
 struct Framework {
   std::string id, name;
-  std::string like;                       // another framework, whose entries it has except for the fields of its own
-  std::vector<std::string> named_as;      // words under which publications name it
-  std::vector<Placed<Assignment>> set;    // fields of a scenario; what a user sets comes after
-  std::vector<Placed<FieldValues>> only;  // fields of which it has these values alone; others are not proposed
+  std::string like;                      // another framework, whose entries it has except for the fields of its own
+  std::vector<std::string> named_as;     // words under which publications name it
+  std::vector<Placed<Assignment>> set;   // fields of a scenario; what a user sets comes after
+  std::vector<Placed<FieldLimit>> only;  // what it does not have is not proposed
   friend bool operator==(const Framework&, const Framework&) = default;
 };
 

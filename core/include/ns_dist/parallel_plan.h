@@ -15,6 +15,8 @@
 
 namespace ns_dist {
 
+struct Model;
+
 // What is kept of a layer's activations for the backward pass (Korthikanti et al. 2022, s.5): everything, everything
 // but some modules, or only the layer's input.
 enum class Recompute { kNone, kSelective, kFull };
@@ -257,12 +259,10 @@ inline void divide_evenly(ParallelPlan& plan) {
   plan.pipeline_layout = {};
 }
 constexpr bool pads_experts(const ParallelPlan& plan) { return plan.expert_capacity.value > 0; }
-// Tokens of the busiest of the ranks that share a layer's experts over the mean: at most as many times as there are
-// ranks. Padded experts are even.
-constexpr double busiest_over_mean(const ParallelPlan& plan) {
-  const double ranks = static_cast<double>(plan.ep), asked = plan.expert_imbalance.value;
-  return pads_experts(plan) ? 1 : asked < ranks ? asked : ranks;
-}
+// Tokens of the busiest of the ranks that share a layer's experts over the mean: at most all copies of all tokens, or a
+// copy of each token for each of its experts. Padded experts are even.
+double most_over_mean(const Model& model, const ParallelPlan& plan);
+double busiest_over_mean(const Model& model, const ParallelPlan& plan);
 
 template <class Visitor, OrConst<ParallelPlan> Plan>
 void visit_fields(Visitor&& visit, Plan& plan) {
@@ -280,6 +280,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/cp", .help = "context-parallel ranks"}, plan.cp);
   visit({.name = "plan/cp_comm",
          .help = "keys and values around a ring, gathered, exchanged for heads, or both: heads among neighbors",
+         .default_text = "p2p; all-gather with sliding windows",
          .in_reports = kUnlessDefault},
         plan.cp_comm);
   visit({.name = "plan/cp_inner",

@@ -21,7 +21,7 @@ struct LocalExperts {
   explicit LocalExperts(const Shape& shape)
       : top_k(shape.model->moe->top_k),
         routed(copies_of_tokens(shape)),
-        imbalance(busiest_over_mean(*shape.plan)),
+        imbalance(busiest_over_mean(*shape.model, *shape.plan)),
         rows(std::llround(imbalance * static_cast<double>(rows_on_average(shape)))),
         experts(shape.model->moe->experts / shape.ep),
         ffn(shape.model->moe->expert_ffn / shape.etp),
@@ -43,7 +43,8 @@ struct LocalExperts {
     const std::int64_t all = shape.sharded_tokens * moe.top_k;
     if (!pads_experts(*shape.plan)) return all;
     const double share = static_cast<double>(all) / static_cast<double>(moe.experts);
-    return moe.experts * static_cast<std::int64_t>(std::ceil(share * shape.plan->expert_capacity.value));
+    const auto places = static_cast<std::int64_t>(std::ceil(share * shape.plan->expert_capacity.value));
+    return moe.experts * std::min(places, shape.sharded_tokens);  // at most each token once
   }
   // Ranks of one expert bring their tokens together.
   static std::int64_t rows_on_average(const Shape& shape) {

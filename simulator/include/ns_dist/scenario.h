@@ -18,6 +18,7 @@
 #include "ns_dist/cluster.h"
 #include "ns_dist/cuda_graphs.h"
 #include "ns_dist/fields.h"
+#include "ns_dist/framework.h"
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/model.h"
 #include "ns_dist/network_fit.h"
@@ -234,7 +235,7 @@ struct Scenario {
   Training training;
   std::string framework;  // whose defaults the plan and the host have
   NamedFields named;
-  std::vector<FieldValues> framework_only;  // what search and advice propose of fields that it has not in full
+  std::vector<FieldLimit> framework_only;  // what search and advice propose of fields that it has not in full
   Host host;
   NetworkSettings network;
   Stragglers stragglers;
@@ -245,6 +246,10 @@ struct Scenario {
   std::vector<InputFile> files;                         // what the nouns above were read from, for the provenance
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };
+
+// GPUs of each node of `node` that a cluster of `gpus` uses: the most that divide them and are a multiple of `whole`,
+// but no less than seven eighths of the node (64 of 72). 0: no such number.
+std::int64_t used_of_node(std::int64_t node, std::int64_t gpus, std::int64_t whole = 1);
 
 // What a user sets. Fields are those of scenario_fields(); the last assignment of a field holds.
 struct ScenarioSpec {

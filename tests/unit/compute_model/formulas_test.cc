@@ -546,7 +546,8 @@ TEST(Formulas, AnEagerSoftmaxOf16BitsTakesClocks) {
     const Softmax op{.rows = 1080, .columns = 1000, .library = library};
     return answer(a100(), {op, dtype}).steps.at("compute_s");
   };
-  EXPECT_NEAR(compute(Library::kEager, DType::kBf16), 10 * 1000 * 0.7 / 1.5e9, 1e-9);  // the tests' A100 has no clock: 1.5 GHz
+  EXPECT_NEAR(compute(Library::kEager, DType::kBf16), 10 * 1000 * 0.7 / 1.5e9,
+              1e-9);  // the tests' A100 has no clock: 1.5 GHz
   EXPECT_EQ(compute(Library::kDefault, DType::kBf16), 0);
   EXPECT_EQ(compute(Library::kEager, DType::kFp32), compute(Library::kDefault, DType::kFp32));
 }

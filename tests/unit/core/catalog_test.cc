@@ -109,10 +109,27 @@ TEST_F(LikeTest, AFrameworkHasWhatItIsLike) {
   const auto launch = find_field(mine->set, "host/launch_cost");
   ASSERT_TRUE(launch != mine->set.end());
   EXPECT_EQ(launch->text, "105 us");
-  EXPECT_THAT(launch->where, HasSubstr("frameworks/megatron-bridge.json#/set/"));
-  ASSERT_EQ(mine->only.size(), 1U);
-  EXPECT_EQ(mine->only[0].values, std::vector<std::string>{"1f1b"});
+  EXPECT_THAT(launch->where, HasSubstr("frameworks/megatron-core.json#/set/"));
+  EXPECT_EQ(count_field(mine->only, "plan/schedule"), 1);
+  EXPECT_EQ(find_field(mine->only, "plan/schedule")->values, std::vector<std::string>{"1f1b"});
   EXPECT_EQ(catalog_.framework("nemo")->only, catalog_.framework("megatron-bridge")->only);
+}
+
+// Words of "selective:mlp,moe" are three; a limit without values excludes some.
+TEST_F(LikeTest, LimitsCompareWords) {
+  const FieldLimit some{.field = "plan/recompute", .values = {"none", "selective"}};
+  EXPECT_TRUE(some.allows("none"));
+  EXPECT_TRUE(some.allows("selective:mlp,moe"));
+  EXPECT_FALSE(some.allows("full:4"));
+  const FieldLimit others{.field = "plan/recompute", .except = {"full", "moe"}};
+  EXPECT_TRUE(others.allows("selective:mlp,moe_act"));
+  EXPECT_FALSE(others.allows("full:4"));
+  EXPECT_FALSE(others.allows("selective:mlp,moe"));
+  const std::string both = write("mine.json", "nemo",
+                                 R"("set": [], "only": [{"field": "plan/tp", "values": ["1"], "except": ["2"],
+                                                        "when": [{"field": "plan/pp"}], "source": "s"}])");
+  EXPECT_THAT(to_text(catalog_.framework(both).error()),
+              AllOf(HasSubstr("mine.json#/only/0/values"), HasSubstr("mine.json#/only/0/when/0/values")));
 }
 
 TEST_F(LikeTest, AnUnknownFrameworkIsRefusedWhereItIsNamed) {
@@ -152,10 +169,10 @@ TEST_F(CatalogTest, NoFrameworkRepeatsWhatItIsLike) {
     }
     for (const auto& each : own->only) {
       const auto same = find_field(base->only, each.field);
-      EXPECT_TRUE(same == base->only.end() || same->values != each.values) << each.where;
+      EXPECT_TRUE(same == base->only.end() || FieldLimit(*same) != FieldLimit(each)) << each.where;
     }
   }
-  EXPECT_EQ(like, 5);  // nemo, llm-foundry, transformers-compile, transformers-liger, bigscience
+  EXPECT_EQ(like, 6);  // megatron-bridge, nemo, llm-foundry, transformers-compile, transformers-liger, bigscience
 }
 
 TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {

@@ -691,6 +691,22 @@ TEST(Experts, TheHostReadsTheNumberOfRows) {
   EXPECT_TRUE(reads().empty());
 }
 
+// 8 experts, 2 for a token: 4 times the mean is every token once, in places of padded experts and in what a rank gets.
+TEST(Experts, NoneHasMoreThanAllTokensOnce) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 0, 0, 0};
+  const auto rows = [&](double capacity, double imbalance) {
+    const ParallelPlan plan{.dp = 8, .ep = 8, .expert_imbalance = {imbalance}, .expert_capacity = {capacity}};
+    const Block block = moe_block(Shape(model, plan, {8, 1, 128, Precision::kBf16}));
+    return std::get<GroupedGemm>(std::get<Operator>(step(block, "moe.fc1").forward.back().what).kind).rows;
+  };
+  EXPECT_EQ(rows(3, 1), 3 * 128 * 2);
+  EXPECT_EQ(rows(4, 1), 4 * 128 * 2);
+  EXPECT_EQ(rows(5, 1), 4 * 128 * 2);
+  EXPECT_EQ(rows(0, 3), 3 * 128 * 2);
+  EXPECT_EQ(rows(0, 8), 4 * 128 * 2);
+}
+
 // Megatron-Core's preprocessing makes rows for the exchange; DeepEP makes them behind it. Shared experts that run
 // beside an exchange are in no graph of the router.
 TEST(Experts, GraphsOfPartsEndBeforeTheExchange) {

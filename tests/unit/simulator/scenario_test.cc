@@ -640,6 +640,21 @@ TEST(Resolve, GraphsRecordAStepOrModulesOfLayers) {
   EXPECT_THAT(text("attn,"), HasSubstr("is not one of its values"));
 }
 
+// TransformerEngine has no ring of sliding windows.
+TEST(Resolve, KeysOfSlidingWindowsAreGathered) {
+  const auto exchange = [](const char* model, const char* given = "") {
+    ScenarioSpec spec;
+    spec.set("model", model).set("plan/cp", 4);
+    if (*given != '\0') spec.set("plan/cp_comm", given);
+    return resolved(spec).plan.cp_comm;
+  };
+  EXPECT_EQ(exchange("gemma3-12b"), ContextExchange::kAllGather);
+  EXPECT_EQ(exchange("gemma3-12b", "p2p"), ContextExchange::kRing);
+  EXPECT_EQ(exchange("llama3-8b"), ContextExchange::kRing);
+  const Scenario base = resolved(ScenarioSpec().set("model", "llama3-8b").set("plan/cp", 4));
+  EXPECT_EQ(resolved(ScenarioSpec().set("model", "gemma3-12b"), &base).plan.cp_comm, ContextExchange::kAllGather);
+}
+
 TEST(Resolve, AFrameworkReplacesTheOneOfTheBase) {
   ScenarioSpec spec;
   spec.set("framework", "jax").set("plan/tp", 2);

@@ -895,6 +895,47 @@ TEST(Simulate, GraphsOfExpertsNeedKnownSizes) {
   EXPECT_FALSE(warned("jax", 0, "on"));
 }
 
+// Full recomputation and graphs of parts, which megatron-core has each, it has not together; what others have is
+// theirs.
+TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
+  const auto warned = [](const char* framework, const char* recompute, const char* graphs) {
+    ScenarioSpec spec;
+    spec.set("model", "gpt2").set("framework", framework).set("training/global_batch", 8);
+    spec.set("plan/recompute", recompute).set("host/cuda_graphs", graphs);
+    std::string texts;
+    const auto report = simulate(*resolve(spec, Catalog::built_in()));
+    for (const Warning& each : report->warnings) {
+      if (each.code == "not_in_framework") texts += each.message;
+    }
+    return texts;
+  };
+  EXPECT_EQ(warned("megatron-core", "full", "attn"),
+            "megatron-core has no host/cuda_graphs=attn with plan/recompute=full");
+  EXPECT_EQ(warned("megatron-core", "full", "on"), "");
+  EXPECT_EQ(warned("megatron-core", "selective", "attn"), "");
+  EXPECT_EQ(warned("torchtitan", "none", "attn"), "torchtitan has no host/cuda_graphs=attn");
+  EXPECT_EQ(warned("torchtitan", "none", "on"), "");
+}
+
+// combined-1f1b needs two chunks on several stages, and recomputes no whole layers: neither search nor advice ask for
+// it otherwise.
+TEST(Simulate, SearchesAskForNoCombinationThatAFrameworkRefuses) {
+  SearchRequest request;
+  request.fixed.set("model", "qwen3-30b-a3b").set("training/global_batch", 64).set("training/sequence", 1024);
+  request.fixed.set("plan/ep", 8).set("plan/tp", 1).set("plan/cp", 1).set("training/micro_batch", 1);
+  request.gpus = 16;
+  const SearchSpace space = *SearchSpace::make(request, Catalog::built_in());
+  int combined = 0, refused = 0;
+  space.for_each([&](const Scenario& each) {
+    if (each.plan.schedule != "combined-1f1b") return true;
+    ++combined;
+    refused += (each.plan.pp > 1 && each.plan.vpp == 1) || each.plan.recompute == Recompute::kFull ? 1 : 0;
+    return true;
+  });
+  EXPECT_GT(combined, 10);
+  EXPECT_EQ(refused, 0);
+}
+
 // Advice proposes a graph of the step for padded experts; where sizes are read, of what comes before.
 TEST(Simulate, AdvisesTheWidestGraphsOfExperts) {
   const auto advised = [](double capacity) {
