@@ -125,7 +125,7 @@ int kinds_of(const ParallelPlan& plan) {
   int kinds = 0;
   for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp}) kinds += degree > 1 ? 1 : 0;
   if (traits_of(plan).splits_backward) ++kinds;
-  if (field_text(plan.recompute) != field_text(ParallelPlan().recompute)) ++kinds;
+  if (plan.recompute != Recompute::kNone) ++kinds;
   return kinds;
 }
 

@@ -20,19 +20,9 @@ namespace {
 using Texts = std::vector<std::string>;
 using Common = SearchSpace::Contents::Common;
 
-// The choices that help shows, as in "none|selective|full", without what may follow them, as in "full[:LAYERS]";
-// nothing where it shows a placeholder, as in "N".
-Texts choices(std::string_view field) {
-  Texts all;
-  std::string_view rest = find_field(field)->values;
-  if (rest.empty() || (rest.front() >= 'A' && rest.front() <= 'Z')) return {};
-  for (;;) {
-    const std::size_t bar = rest.find('|');
-    const std::string_view choice = rest.substr(0, bar);
-    all.emplace_back(choice.substr(0, choice.find('[')));
-    if (bar == std::string_view::npos) return all;
-    rest.remove_prefix(bar + 1);
-  }
+template <class Enum>
+Texts texts_of() {
+  return {names_of<Enum>().begin(), names_of<Enum>().end()};
 }
 
 // Divisors of `whole` up to `most` that `use` accepts.
@@ -112,11 +102,11 @@ bool may_share(const Scenario& scenario) { return scenario.plan.ep > 0 && has_re
 
 Texts zero_stages(const Scenario& scenario, const Common&) {
   if (!may_share(scenario)) return {field_text(ParallelPlan().zero)};
-  return forward_alone(scenario) ? Texts{"0", "3"} : choices("plan/zero");
+  return forward_alone(scenario) ? Texts{"0", "3"} : texts_of<ZeroStage>();
 }
 
 Texts recomputations(const Scenario& scenario, const Common&) {
-  return forward_alone(scenario) ? Texts{"none"} : choices("plan/recompute");
+  return forward_alone(scenario) ? Texts{"none"} : texts_of<Recompute>();
 }
 
 Texts schedules(const Scenario& scenario, const Common&) {
@@ -606,10 +596,10 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   for (std::size_t number = 0; number < space->base.framework_only.size(); ++number) {
     const FieldLimit& limit = space->base.framework_only[number];
     const auto reads = [&](const Contents::Level& level) {
-      return level.given.size() != 1 && (level.field == limit.field ||
-                                         std::any_of(limit.when.begin(), limit.when.end(), [&](const FieldLimit& each) {
-                                           return each.field == level.field;
-                                         }));
+      const bool fixed = level.given.size() == 1 && value_of(space->base, level.field) == level.given.front();
+      return !fixed && (level.field == limit.field ||
+                        std::any_of(limit.when.begin(), limit.when.end(),
+                                    [&](const FieldLimit& each) { return each.field == level.field; }));
     };
     const auto last = std::find_if(space->levels.rbegin(), space->levels.rend(), reads);
     if (last == space->levels.rend()) continue;
