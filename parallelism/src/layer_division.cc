@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <tuple>
 
@@ -164,6 +165,22 @@ Result<std::vector<LayerRange>> divide_layers(const Model& model, const Parallel
   if (plan.pipeline_layout.is_even() && plan.vpp > 2 * model.layers / plan.pp)
     return too_many_positions(model, plan, plan.pp * plan.vpp);
   return divide_layers(model, plan, schedule->seats({plan.pp, 1, plan.vpp}));
+}
+
+bool divides_without_rest(const Model& model, const ParallelPlan& plan) {
+  const auto ranges = divide_layers(model, plan);
+  if (!ranges) return false;
+  const std::vector<Seat> seats = traits_of(plan).seats({plan.pp, 1, plan.vpp})[0];
+  std::array<std::optional<std::int64_t>, 3> counts;  // of the first stage, the last one, the others
+  for (std::size_t i = 0; i < seats.size(); ++i) {
+    const bool first = seats[i].stage == seats.front().stage && plan.first_stage_layers > 0;
+    const bool last = seats[i].stage == seats.back().stage && plan.last_stage_layers > 0;
+    const std::int64_t count = (*ranges)[i].count + (i == 0 && plan.account_embedding ? 1 : 0) +
+                               (i + 1 == seats.size() && plan.account_loss ? 1 : 0);
+    if (counts[first ? 0 : last ? 1 : 2].value_or(count) != count) return false;
+    counts[first ? 0 : last ? 1 : 2] = count;
+  }
+  return true;
 }
 
 std::optional<LastStage> last_stage(const Model& model, const ParallelPlan& plan) {

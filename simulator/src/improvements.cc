@@ -133,12 +133,15 @@ std::vector<Candidate> divisions(const Scenario& from, const Session& session) {
       ParallelPlan changed = plan;
       changed.last_stage_layers = last->layers - fewer;
       changed.account_loss = false;
+      if (!divides_without_rest(from.model, changed)) continue;
       found.push_back(with_plan(from, "give the stage of the loss fewer layers", changed));
     }
     if (plan.first_stage_layers == 0 && plan.last_stage_layers == 0) {
       ParallelPlan changed = plan;
       changed.account_embedding = changed.account_loss = true;
-      if (changed != plan) found.push_back(with_plan(from, "count the embedding and the loss as layers", changed));
+      if (changed != plan && divides_without_rest(from.model, changed)) {
+        found.push_back(with_plan(from, "count the embedding and the loss as layers", changed));
+      }
     }
   }
   // Behind the simpler ones, against which they are judged.

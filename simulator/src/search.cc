@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -735,7 +736,9 @@ class Search {
       add(found, std::move(why));
     };
     add_least([](const Plan& plan) { return static_cast<double>(plan.kinds); }, "simplest to run");
-    add_least([](const Plan& plan) { return plan.memory; }, "most memory headroom");
+    // Rounded to a thousandth: less frees nothing.
+    add_least([](const Plan& plan) { return std::pow(1.001, std::ceil(std::log(plan.memory) / std::log(1.001))); },
+              "most memory headroom");
     const std::vector<double> network =
         shared<double>(near_.size(), [&](std::size_t i) { return network_of(near_[i]); });
     for (std::size_t i = 0; i < near_.size(); ++i) near_[i].network = network[i];

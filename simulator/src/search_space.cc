@@ -147,8 +147,8 @@ std::int64_t loss_in_layers(const Model& model, const Training& training) {
   return std::llround(flops.losses / layer + further);
 }
 
-// Where the loss takes as long as two layers and more, its stage may have as many layers less. Whoever divides the
-// layers in a way of his own keeps that.
+// Where the loss takes as long as two layers and more, its stage may have about as many layers less, so that the others
+// share the rest evenly. Whoever divides the layers in a way of his own keeps that.
 Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
   const ParallelPlan& plan = scenario.plan;
   Texts all = {std::to_string(all_plans.last_stage_layers)};
@@ -158,8 +158,15 @@ Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
   if (plan.pp == 1 || all_plans.loss_layers < 2 || divided) return all;
   const std::optional<LastStage> last = last_stage(scenario.model, even);
   if (!last) return all;
-  const std::int64_t fewer = std::max(last->chunks, last->layers - all_plans.loss_layers);
-  if (fewer < last->layers) all.push_back(std::to_string(fewer));
+  const std::int64_t wanted = std::max(last->chunks, last->layers - all_plans.loss_layers);
+  for (std::int64_t away = 0; away < last->layers; ++away) {
+    for (const std::int64_t size : {wanted + away, wanted - away}) {
+      even.last_stage_layers = size;
+      if (size < last->chunks || size >= last->layers || !divides_without_rest(scenario.model, even)) continue;
+      all.push_back(std::to_string(size));
+      return all;
+    }
+  }
   return all;
 }
 

@@ -249,6 +249,11 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
             ? "a token goes to an expert once"
             : fmt::format("plan/ep is {}, and no rank has more than all tokens", plan.ep));
   }
+  CudaGraphs known = widest_graphs(scenario.model, true);
+  if (scenario.model.moe) known.modules |= set_of(LayerModule::kMoe);
+  if (const CudaGraphs none{.modules = scenario.host.cuda_graphs.modules & ~known.modules}; none.any()) {
+    add(fmt::format("host/cuda_graphs={}", field_text(none)), "the model has no such modules");
+  }
   if (plan.expert_capacity.value > 0 && !scenario.model.moe) {
     add("plan/expert_capacity above 0", "the model has no experts");
   } else if (plan.expert_capacity.value > 0 && plan.expert_imbalance.value > 1) {

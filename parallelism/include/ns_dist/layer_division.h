@@ -37,5 +37,9 @@ struct LastStage {
   std::int64_t layers = 0, chunks = 0;
 };
 std::optional<LastStage> last_stage(const Model& model, const ParallelPlan& plan);
+// Whether all chunks have as many layers, those of the first or the last stage where these are given: what
+// Megatron-Core asks for where no layout is (transformer_block.py, get_num_layers_to_build). An embedding or a loss
+// that takes the place of a layer is one.
+bool divides_without_rest(const Model& model, const ParallelPlan& plan);
 
 }  // namespace ns_dist

@@ -332,6 +332,7 @@ void flash_core(const Shape& shape, BlockStep& step) {
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
   // The backward pass reads the output, too. The projection keeps it as its input, or a cast of it.
   if (blocks::is_quantized(shape) && !blocks::may_keep_originals(shape) && shape.plan->lora_rank == 0) {
+    step.kept_as = ActivationKind::kAttentionProjections;  // most of both together
     step.kept_for_input_gradient += bytes_of(shape, shape.tokens, shape.heads * shape.value_dim);
   }
 }

@@ -84,8 +84,8 @@ TEST(SearchSpace, PlansUseEveryGpuAndAreCounted) {
   EXPECT_EQ(found->gpus(), 16);
 }
 
-// Llama 3 8B's logits are 6 x 4,096 x 128,256 FLOP a token, 2.3 of its layers: of 8 layers its last stage may have 6. A
-// loss of one layer is not worth another division (GPT-3's).
+// Llama 3 8B's logits are 6 x 4,096 x 128,256 FLOP a token, 2.3 of its layers: of 8 layers its last stage may have 5,
+// since with 6 three stages do not share 26. A loss of one layer is not worth another division (GPT-3's).
 TEST(SearchSpace, AStageWithALongLossMayHaveFewerLayers) {
   const auto sizes = [](const SearchRequest& asked) {
     std::map<std::int64_t, std::set<std::int64_t>> of_stages;
@@ -95,7 +95,7 @@ TEST(SearchSpace, AStageWithALongLossMayHaveFewerLayers) {
     });
     return of_stages;
   };
-  const std::set<std::int64_t> even = {0}, fewer = {0, 6};
+  const std::set<std::int64_t> even = {0}, fewer = {0, 5};
   SearchRequest llama = request(8, "llama3-8b");
   llama.fixed.set("plan/schedule", "1f1b").set("plan/recompute", "none").set("plan/tp", 1);
   EXPECT_EQ(sizes(llama)[1], even);
