@@ -691,6 +691,55 @@ TEST(Experts, TheHostReadsTheNumberOfRows) {
   EXPECT_TRUE(reads().empty());
 }
 
+// Frozen, the router and the logits keep no input, and the shared experts keep what the router would have.
+TEST(Experts, FrozenRoutersKeepNothing) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 1, 256, 0};
+  const auto kept = [&](std::int64_t rank, const char* name) {
+    const ParallelPlan plan{.lora_rank = rank};
+    return step(moe_block(Shape(model, plan, {4, 1, 128, Precision::kBf16})), name).kept_for_weight_gradient;
+  };
+  EXPECT_EQ(kept(0, "moe.router"), 128 * 512 * 2);
+  EXPECT_EQ(kept(0, "moe.shared.fc1"), 0);
+  EXPECT_EQ(kept(8, "moe.router"), 0);
+  EXPECT_EQ(kept(8, "moe.shared.fc1"), 128 * (512 + 8) * 2);
+  const Block loss = loss_block(Shape(model, {.lora_rank = 8}, {4, 1, 128, Precision::kBf16}));
+  EXPECT_EQ(step(loss, "loss.logits").kept_for_weight_gradient + step(loss, "loss.logits").output_gradient, 0);
+}
+
+// GPT-2 under autocast drops out the bf16 output of a branch (2 + 2 bytes and a mask of 1), adds it to fp32 hidden
+// states (2 + 4 + 4), and sends these to the next stage; without, all is bf16.
+TEST(Autocast, BranchesHaveTheProductsFormat) {
+  const Model model = gpt(2, 512, 8);
+  const auto bytes = [&](WeightStorage weights, const char* block, const char* name) {
+    const ParallelPlan plan{.fused_kernels = false, .weights = weights};
+    const Shape shape(model, plan, {4, 1, 128, Precision::kBf16});
+    const Block all = std::string(block) == "embedding" ? embedding_block(shape) : attention_block(shape);
+    for (const BlockStep& each : all.steps) {
+      for (const std::vector<Call>* calls : {&each.forward, &each.input_gradient}) {
+        for (const Call& call : *calls) {
+          if (call.name != name) continue;
+          const Work work = work_of(std::get<Operator>(call.what));
+          return (work.read + work.written) / (128 * 512 * B);
+        }
+      }
+    }
+    return 0.0;
+  };
+  const auto master = WeightStorage::kMaster, fp32 = WeightStorage::kFp32;
+  EXPECT_DOUBLE_EQ(bytes(master, "attention", "attention.dropout"), 5);
+  EXPECT_DOUBLE_EQ(bytes(fp32, "attention", "attention.dropout"), 5);
+  EXPECT_DOUBLE_EQ(bytes(fp32, "attention", "attention.dropout.backward"), 5);
+  EXPECT_DOUBLE_EQ(bytes(master, "attention", "attention.add"), 6);
+  EXPECT_DOUBLE_EQ(bytes(fp32, "attention", "attention.add"), 10);
+  EXPECT_DOUBLE_EQ(bytes(fp32, "embedding", "embedding.dropout"), 9);
+  EXPECT_DOUBLE_EQ(bytes(fp32, "embedding", "embedding.dropout.backward"), 9);
+  const ParallelPlan low{.weights = master}, wide{.weights = fp32};
+  const Training training{4, 1, 128, Precision::kBf16};
+  EXPECT_EQ(Shape(model, wide, training).residual_states(), 2 * Shape(model, low, training).residual_states());
+  EXPECT_EQ(Shape(model, wide, training).hidden_states(), Shape(model, low, training).hidden_states());
+}
+
 // 8 experts, 2 for a token: 4 times the mean is every token once, in places of padded experts and in what a rank gets.
 TEST(Experts, NoneHasMoreThanAllTokensOnce) {
   Model model = llama(1, 512, 8, 8, 1024);

@@ -114,6 +114,20 @@ TEST(SearchSpace, AStageWithALongLossMayHaveFewerLayers) {
   EXPECT_EQ(sizes(gpt)[4], even);
 }
 
+// Products of such sizes do not fit into integers: they are refused before anything is sized.
+TEST(SearchSpace, RefusesMicrobatchesThatAreTooLarge) {
+  SearchRequest large = request(8, "llama3-8b");
+  large.fixed.set("training/global_batch", 80'000'000).set("training/micro_batch", 10'000'000);
+  large.fixed.set("training/sequence", 100'000'000).set("plan/tp", 1).set("plan/cp", 1).set("plan/schedule", "1f1b");
+  const auto space = SearchSpace::make(std::move(large), Catalog::standard());
+  ASSERT_TRUE(space.has_value()) << to_text(space.error());
+  const auto result = search(*space, *Session::make(space->base()), {.threads = 1});
+  ASSERT_TRUE(result.has_value());
+  EXPECT_TRUE(result->answers.empty());
+  ASSERT_FALSE(result->infeasible.empty());
+  EXPECT_EQ(result->evaluated, 0u);
+}
+
 TEST(SearchSpace, WhatIsGivenIsNotVaried) {
   SearchRequest some = request(16);
   some.fixed.set("plan/tp", 2).set("plan/schedule", "1f1b").set("training/micro_batch", 1);
