@@ -137,6 +137,20 @@ void warn(const std::string& text) {
   std::fputs(fmt::format("ns-dist: warning: {}\n", with_flags(text)).c_str(), stderr);
 }
 
+// Bandwidths that the report's user had set belong to its machine: another one has its own.
+void warn_of_left_links(const Scenario& base, const Scenario& changed, const Catalog& catalog) {
+  const auto usual = catalog.cluster(base.cluster.id);
+  const std::vector<FabricLevel>& own = base.cluster.levels;
+  if (base.cluster.id == changed.cluster.id || !usual || usual->levels.size() != own.size()) return;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const Fabric &set = own[i].fabric, &known = usual->levels[i].fabric;
+    const char* field = i < base.cluster.node_levels() ? "machine/intra_bandwidth" : "machine/inter_bandwidth";
+    if (set.id != known.id || set.bandwidth == known.bandwidth || changed.named.names.contains(field)) continue;
+    warn(fmt::format("the report's {} of {} is left behind with its machine: {} sets that of {}", set.name,
+                     to_text(set.bandwidth), field, changed.cluster.name));
+  }
+}
+
 }  // namespace
 
 Result<std::int64_t> read_count(std::string_view text, std::string_view flag, std::int64_t least, std::int64_t most) {
@@ -199,7 +213,9 @@ Result<Scenario> read_scenario_of(const WorkFlags& flags) {
   const Catalog catalog = Catalog::standard();
   if (!flags.from) return resolve(spec, catalog);
   NS_TRY(const Scenario base, read_base(*flags.from));
-  return resolve(spec, catalog, &base);
+  auto changed = resolve(spec, catalog, &base);
+  if (changed) warn_of_left_links(base, *changed, catalog);
+  return changed;
 }
 
 void warn_of(const Scenario& scenario) {

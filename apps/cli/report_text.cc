@@ -74,7 +74,10 @@ std::string work_text(const Report& report) {
 std::string cluster_text(const Cluster& cluster) {
   std::string machine;
   for (const FabricLevel& level : cluster.levels) {
-    machine += fmt::format("{}{} x {}", machine.empty() ? "" : ", ", level.size, level.fabric.name);
+    const auto known = Catalog::standard().fabric(level.fabric.id);
+    const bool usual = !known || known->bandwidth == level.fabric.bandwidth;
+    machine += fmt::format("{}{} x {}{}", machine.empty() ? "" : ", ", level.size, level.fabric.name,
+                           usual ? "" : " of " + to_text(level.fabric.bandwidth));
   }
   return fmt::format("{}: {}", cluster.name, machine);
 }

@@ -199,6 +199,21 @@ TEST(Answers, NetworkChoicesAndPlacementAreInputsToo) {
             plain["step_time_s"]);
 }
 
+// A bandwidth of the user's own is named, and another machine that has its own says so.
+TEST(Answers, AnOwnBandwidthIsShownAndNotLostInSilence) {
+  const ScratchFolder folder;
+  const std::string work = "--model gpt2 --gpu h100 --dp 16 --global-batch 16 --inter-bandwidth '12.5 GB/s'";
+  EXPECT_THAT(answered(work).out, HasSubstr("2 x InfiniBand NDR of 12.5 GB/s"));
+  std::ofstream(folder.path() / "report.json") << answered(work + " --json").out;
+  const auto warned = [&](const std::string& flags) {
+    return run_command("ns-dist --from report.json " + flags, folder.path()).err;
+  };
+  EXPECT_THAT(warned("--gpu b200"),
+              HasSubstr("InfiniBand NDR of 12.5 GB/s is left behind with its machine: --inter-bandwidth sets that of"));
+  EXPECT_EQ(warned("--gpu b200 --inter-bandwidth '12.5 GB/s'"), "");
+  EXPECT_EQ(warned("--micro-batch 1"), "");
+}
+
 TEST(Answers, ReportsOfEarlierVersionsAreRepeatedToo) {
   const ScratchFolder folder;
   const std::string now = answered("--tp 2 --model gpt2 --json").out;
