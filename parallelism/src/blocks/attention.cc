@@ -371,22 +371,16 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const bool in_parts = apart || !has_fused_softmax(shape);
   const bool sinks = apart && shape.model->attention_sinks;
   const bool in_fp32 = !sinks && (shape.autocast || shape.model->position != PositionKind::kLearned);
-  const bool casts_for_softmax = apart && element <= 2 && in_fp32;
-  const bool cast = casts_for_softmax || (!apart && in_parts);
+  const bool casts_last = apart && element <= 2 && in_fp32, casts_first = !apart && in_parts,
+             casts = casts_last || casts_first;
   // Of scores as the softmax has them, over those of the plan's format; of those that are scaled and masked.
-  const double size = cast ? size_of(DType::kFp32) / units::B / element : 1, before = casts_for_softmax ? 1 : size;
-  const auto elementwise = [&](std::vector<Call>& calls, const char* name, const char* what, double in, double out) {
-    calls.push_back(kernel(shape, name, Elementwise{what, all, in, out, 1}));
-  };
-  const auto score = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs, double each) {
-    if (in_parts) elementwise(calls, name, what, each * inputs, each);
+  const double size = casts ? size_of(DType::kFp32) / units::B / element : 1, before = casts_last ? 1 : size;
+  const auto add = [&](bool when, std::vector<Call>& calls, const char* name, const Elementwise& what) {
+    if (when) calls.push_back(kernel(shape, name, what));
   };
   const auto softmax = [&](const char* name, Pass pass) {
     const Library library = in_parts ? Library::kEager : Library::kDefault;
-    return Call{name, Operator{Softmax{batch * s, s, pass, library}, cast ? DType::kFp32 : shape.dtype}};
-  };
-  const auto sink = [&](std::vector<Call>& calls, const char* name, const Elementwise& what) {
-    if (sinks) calls.push_back(kernel(shape, name, what));
+    return Call{name, Operator{Softmax{batch * s, s, pass, library}, casts ? DType::kFp32 : shape.dtype}};
   };
   const auto copies = [&](std::vector<Call>& calls, const char* name, std::int64_t columns) {
     const double elements = static_cast<double>(shape.tokens) * static_cast<double>(columns);
@@ -398,21 +392,17 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   forward.reserve(4);
   copies(forward, "attention.heads.copy", heads);
   forward.push_back(gemm("attention.scores", s, s, query, GemmLayout::kNT));
-  const auto cast_scores = [&](std::vector<Call>& calls, const char* name, double in, double out, bool where) {
-    if (cast && where) elementwise(calls, name, "cast", in, out);
-  };
-  cast_scores(forward, "attention.scores.cast", 1, size, !casts_for_softmax);
-  score(forward, "attention.scale", "scale", 1, before);
-  score(forward, "attention.mask", "mask", 1 + mask / before, before);  // torch.where, a byte of mask for each score
-  cast_scores(forward, "attention.scores.cast", 1, size, casts_for_softmax);
-  sink(forward, "attention.sinks.join", {"join", all, 1, 1, 0, true});
-  sink(forward, "attention.sinks.largest", {"max", all, 1, 0, 1});
-  sink(forward, "attention.sinks.subtract", {"subtract", all, 1, 1, 1, true});
+  const Elementwise widen{"cast", all, 1, size, 1}, narrow{"cast", all, size, 1, 1};
+  add(casts_first, forward, "attention.scores.cast", widen);
+  add(in_parts, forward, "attention.scale", {"scale", all, before, before, 1});
+  add(in_parts, forward, "attention.mask", {"mask", all, before + mask, before, 1});  // torch.where, a byte each
+  add(casts_last, forward, "attention.scores.cast", widen);
+  add(sinks, forward, "attention.sinks.join", {"join", all, 1, 1, 0, true});
+  add(sinks, forward, "attention.sinks.largest", {"max", all, 1, 0, 1});
+  add(sinks, forward, "attention.sinks.subtract", {"subtract", all, 1, 1, 1, true});
   forward.push_back(softmax("attention.softmax", Pass::kForward));
-  if (cast) elementwise(forward, "attention.probabilities.cast", "cast", size, 1);
-  if (dropout) {
-    forward.push_back(kernel(shape, "attention.dropout", Elementwise{"dropout", all, 1, 1 + mask, 2}));
-  }
+  add(casts, forward, "attention.probabilities.cast", narrow);
+  add(dropout, forward, "attention.dropout", {"dropout", all, 1, 1 + mask, 2});
   forward.push_back(gemm("attention.context", s, value, s, GemmLayout::kNN));
   copies(forward, "attention.output.copy", outputs);
 
@@ -421,23 +411,20 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   copies(backward, "attention.output.backward.copy", outputs);
   backward.push_back(gemm("attention.context.dprobabilities", s, s, value, GemmLayout::kNT));
   backward.push_back(gemm("attention.context.dvalues", s, value, s, GemmLayout::kTN));
-  if (dropout) {
-    backward.push_back(
-        kernel(shape, "attention.dropout.backward", Elementwise{"dropout_backward", all, 1 + mask, 1, 1}));
-  }
-  if (cast) elementwise(backward, "attention.probabilities.backward.cast", "cast", 1, size);
-  sink(backward, "attention.sinks.fill", {"fill", all, 0, 1, 0});
-  sink(backward, "attention.sinks.copy", {"copy", all, 1, 1, 0, true});
-  score(backward, "attention.softmax.backward.multiply", "multiply", 2, size);
+  add(dropout, backward, "attention.dropout.backward", {"dropout_backward", all, 1 + mask, 1, 1});
+  add(casts, backward, "attention.probabilities.backward.cast", widen);
+  add(sinks, backward, "attention.sinks.fill", {"fill", all, 0, 1, 0});
+  add(sinks, backward, "attention.sinks.copy", {"copy", all, 1, 1, 0, true});
+  add(in_parts, backward, "attention.softmax.backward.multiply", {"multiply", all, 2 * size, size, 1});
   backward.push_back(softmax("attention.softmax.backward", Pass::kBackward));
-  sink(backward, "attention.sinks.subtract.backward", {"negate", all, 1, 1, 1});
-  sink(backward, "attention.sinks.largest.sum", {"sum", all, 1, 0, 1});
-  sink(backward, "attention.sinks.largest.backward", {"add", all, 2, 1, 1});
-  sink(backward, "attention.sinks.join.backward", {"copy", all, 1, 1, 0, true});
-  cast_scores(backward, "attention.scores.backward.cast", size, 1, casts_for_softmax);
-  score(backward, "attention.mask.backward", "mask", 1, before);
-  score(backward, "attention.scale.backward", "scale", 1, before);
-  cast_scores(backward, "attention.scores.backward.cast", size, 1, !casts_for_softmax);
+  add(sinks, backward, "attention.sinks.subtract.backward", {"negate", all, 1, 1, 1});
+  add(sinks, backward, "attention.sinks.largest.sum", {"sum", all, 1, 0, 1});
+  add(sinks, backward, "attention.sinks.largest.backward", {"add", all, 2, 1, 1});
+  add(sinks, backward, "attention.sinks.join.backward", {"copy", all, 1, 1, 0, true});
+  add(casts_last, backward, "attention.scores.backward.cast", narrow);
+  add(in_parts, backward, "attention.mask.backward", {"mask", all, before, before, 1});
+  add(in_parts, backward, "attention.scale.backward", {"scale", all, before, before, 1});
+  add(casts_first, backward, "attention.scores.backward.cast", narrow);
   backward.push_back(gemm("attention.scores.dqueries", s, query, s, GemmLayout::kNN));
   backward.push_back(gemm("attention.scores.dkeys", s, query, s, GemmLayout::kTN));
   copies(backward, "attention.heads.backward.copy", heads);
@@ -445,7 +432,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   // Softmax output, its copy in 16 bits where the next product reads it, and the dropout's mask and output.
   const double scores = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * static_cast<double>(s);
   step.kept_as = ActivationKind::kAttentionScores;
-  step.kept_for_input_gradient = scores * (size * element + (dropout ? 1 + element : cast ? element : 0));
+  step.kept_for_input_gradient = scores * (size * element + (dropout ? 1 + element : casts ? element : 0));
 }
 
 BlockStep core(const Shape& shape) {
