@@ -13,33 +13,12 @@
 #include <vector>
 
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/operator_forms.h"
 
 namespace ns_dist {
 namespace {
 
-// One overload for each kind, with `visit(name, member)` for each member, and its kind's name.
-template <class T>
-struct NameOfKind;
-#define NS_KIND(type, text)                         \
-  template <>                                       \
-  struct NameOfKind<type> {                         \
-    static constexpr std::string_view kText = text; \
-  }
-NS_KIND(Gemm, "gemm");
-NS_KIND(Attention, "attention");
-NS_KIND(Softmax, "softmax");
-NS_KIND(Normalization, "normalization");
-NS_KIND(Elementwise, "elementwise");
-NS_KIND(Embedding, "embedding");
-NS_KIND(CrossEntropy, "cross_entropy");
-NS_KIND(OptimizerStep, "optimizer");
-NS_KIND(GroupedGemm, "grouped_gemm");
-NS_KIND(MixtureOfExperts, "moe");
-NS_KIND(Copy, "copy");
-NS_KIND(Convolution, "convolution");
-NS_KIND(UnknownOperator, "unknown");
-#undef NS_KIND
-
+// One overload for each kind, with `visit(name, member)` for each member.
 template <class Visit>
 void members(Gemm& o, Visit&& v) {
   v("batch", o.batch), v("m", o.m), v("n", o.n), v("k", o.k), v("layout", o.layout), v("epilogue", o.epilogue);
@@ -171,18 +150,14 @@ bool read(std::string_view text, Flops* out) {
 template <class Enum>
 requires std::is_enum_v<Enum>
 bool read(std::string_view text, Enum* out) {
-  const auto names = names_of<Enum>();
-  const auto found = std::find(names.begin(), names.end(), text);
-  if (found == names.end()) return false;
-  *out = static_cast<Enum>(found - names.begin());
-  return true;
+  const auto known = enumerator_from_name<Enum>(text);
+  if (known) *out = *known;
+  return known.has_value();
 }
 
 template <std::size_t... Is>
 bool make_kind(std::string_view name, OperatorKind* out, std::index_sequence<Is...>) {
-  return (
-      (name == NameOfKind<std::variant_alternative_t<Is, OperatorKind>>::kText ? (out->emplace<Is>(), true) : false) ||
-      ...);
+  return ((name == operator_forms()[Is].family ? (out->emplace<Is>(), true) : false) || ...);
 }
 
 tl::unexpected<Error> wrong(std::string message, std::string expected) {
@@ -196,7 +171,7 @@ std::string to_spec(const Operator& op) {
   std::string out;
   std::visit(
       [&]<class Kind>(Kind& kind) {
-        out = fmt::format("{} dtype={}", NameOfKind<Kind>::kText, name_of(op.dtype));
+        out = fmt::format("{} dtype={}", family_of(op), name_of(op.dtype));
         Kind usual;
         std::vector<std::string> defaults;
         members(usual, [&](std::string_view, const auto& value) { defaults.push_back(written(value)); });

@@ -200,6 +200,7 @@ bool host_reads_counts(const Shape& shape, const LocalExperts& size) {
 BlockStep send_rows(const Shape& shape, const LocalExperts& size, Beside beside) {
   BlockStep step;
   step.name = "moe.dispatch";
+  if (!size.one_copy) step.module = LayerModule::kMoePreprocess;  // makes rows for the exchange
   cast_before(shape, step.forward, "moe.dispatch", size);
   const std::size_t cast = step.forward.size();
   if (!size.one_copy) permute(shape, step.forward, size.exchanged * size.to_experts);
@@ -433,18 +434,6 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
   return steps;
 }
 
-// What a graph of the router or of preprocessing holds (Megatron-Core, moe_layer.py and transformer_layer.py): the norm
-// before the router, too, shared experts unless they run beside an exchange, and rows that are made before it.
-void mark_recorded_modules(Block& block, const LocalExperts& size, bool beside) {
-  for (BlockStep& step : block.steps) {
-    const std::string_view name = step.name;
-    const bool shared = name.starts_with("moe.shared.") && name != "moe.shared.add";
-    const bool before = &step < &block.steps[2] || name == "moe.top_k";
-    if (before || (shared && !beside)) step.module = LayerModule::kMoeRouter;
-    if (name == "moe.dispatch" && !size.one_copy) step.module = LayerModule::kMoePreprocess;
-  }
-}
-
 // What selective recomputation computes again.
 void mark_expert_modules(Block& block) {
   constexpr ModuleSet kActivation = set_of(RecomputeModule::kMoeActivation), kMoe = set_of(RecomputeModule::kMoe),
@@ -477,7 +466,10 @@ Block moe_block(const Shape& shape) {
   const std::int64_t up = shape.model->gated_mlp ? 2 * size.ffn : size.ffn;
   std::vector<BlockStep> shared = shared_experts(shape);
   const bool beside = shape.plan->overlap_ep && shape.ep > 1 && !shared.empty();
-  for (BlockStep& step : shared) step.hides = beside;
+  for (BlockStep& step : shared) {
+    step.hides = beside;
+    if (!beside) step.module = LayerModule::kMoeRouter;
+  }
   const Beside exchanges = beside ? Beside::kSteps : Beside::kNothing;
   Block block;
   block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
@@ -491,6 +483,9 @@ Block moe_block(const Shape& shape) {
                                         .unquantized = true,
                                         .readers = 1}));
   block.steps.push_back(top_k(shape));
+  // A graph of the router holds the norm before it, and shared experts that run beside nothing (Megatron-Core,
+  // moe_layer.py and transformer_layer.py).
+  for (BlockStep& step : block.steps) step.module = LayerModule::kMoeRouter;
   const bool one_kernel = in_one_kernel(shape);
   block.steps.push_back(one_kernel ? take_rows(shape, size) : send_rows(shape, size, exchanges));
   if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
@@ -520,7 +515,6 @@ Block moe_block(const Shape& shape) {
   }
   blocks::end_branch(shape, block, "moe");
   mark_expert_modules(block);
-  mark_recorded_modules(block, size, beside);
   return block;
 }
 
