@@ -181,7 +181,7 @@ interleaved stages warm up as fast as 1F1B's|parallelism/src/schedules/interleav
 ZB-H1 does not put off weight gradients|parallelism/src/schedules/zb_h1.cc|s@0, shape.stages - 1}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 a loop holds the most in its first repeat|parallelism/src/schedule_facts.cc|s@std::max({most, peak, peak + further})@std::max({most, peak, held})@|unit_parallelism property_parallelism
 the last stages have one layer more|parallelism/src/layer_division.cc|s@(i < layers % parts ? 1 : 0)@(i >= parts - layers % parts ? 1 : 0)@|unit_parallelism property_parallelism
-each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@shape_.hidden_states() / static_cast<double>(shape_.tp)@shape_.hidden_states() / 1.0@|unit_parallelism property_parallelism
+each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@shape_.residual_states() / static_cast<double>(shape_.tp)@shape_.residual_states() / 1.0@|unit_parallelism property_parallelism
 copies of a shard reduce all gradients|parallelism/src/planner.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
 each rank updates all parameters|parallelism/src/planner.cc|s@const double owned = updated_parameters(held, plan_);@const double owned = held.total();@|unit_parallelism property_parallelism
 a product has one 8-bit operand|parallelism/src/shape.h|s@(twice ? 2 : 1) \* shape.product_element@(twice ? 1 : 1) * shape.product_element@|unit_parallelism property_parallelism
@@ -267,10 +267,10 @@ experts have replicas only where other layers have|core/include/ns_dist/parallel
 hidden states are gathered before latents|parallelism/src/blocks/attention.cc|s@const std::int64_t own = shape.sharded_tokens@const std::int64_t own = shape.tokens@|unit_parallelism property_parallelism
 experts keep only the rows that they sent|parallelism/src/blocks/moe.cc|s@static_cast<double>(size.rows) \* static_cast<double>(in)@static_cast<double>(size.routed) * static_cast<double>(in)@|unit_parallelism property_parallelism
 a cast of an output is all that attention keeps|parallelism/src/blocks/attention.cc|s@!blocks::may_keep_originals(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism
-all layers share a cast of the hidden states|parallelism/src/blocks/attention.cc|s@if (!first \&\& !blocks::keeps_casts(shape, original))@if (!first)@|unit_parallelism property_parallelism
+all layers share a cast of the hidden states|parallelism/src/blocks/attention.cc|s@= !first \&\& !blocks::keeps_casts(shape, original)@= !first@|unit_parallelism property_parallelism
 forward passes alone keep transposes|parallelism/src/shape.h|s@shape.plan->passes == Passes::kForward;@false;@|unit_parallelism
 gathered keys take no memory|parallelism/src/blocks/attention.cc|s@  step.transient_backward = 2 \* all / units::B;@@|unit_parallelism
-transformers normalizes in 16 bits|parallelism/src/blocks/attention.cc|s@casts_for_softmax = apart \&\&@casts_for_softmax = false \&\&@|unit_parallelism
+transformers normalizes in 16 bits|parallelism/src/blocks/attention.cc|s@casts_last = apart \&\&@casts_last = false \&\&@|unit_parallelism
 rows come back in 8 bits|parallelism/src/blocks/moe.cc|s@kind == CollectiveKind::kAllGather ? size.to_experts : 1@size.to_experts@|unit_parallelism
 the gradient of an embedding is not added to the sums|parallelism/src/blocks/embedding.cc|s@  blocks::add_to_sums(.*@@|unit_parallelism property_parallelism
 moments in 8 bits are updated like those in fp32|parallelism/src/planner.cc|s@plan_.optimizer_state == MomentType::kFp32@plan_.optimizer_state != MomentType::kBf16@|unit_parallelism
@@ -287,7 +287,7 @@ nobody waits for the slowest GPU|simulator/src/time_to_train.cc|s@spread \* mean
 spare nodes do not replace any|simulator/src/time_to_train.cc|s@std::min(static_cast<double>(spares), away + width)@std::min(0.0, away + width)@|unit_simulator
 the host launches all experts at once|simulator/src/host_waits.cc|s@double>(grouped->experts - 1)@double>(grouped->experts - grouped->experts)@|unit_simulator
 outputs of experts are always kept|parallelism/src/blocks/moe.cc|s@if (!shape.plan->weighted_activation) step@step@|unit_parallelism
-all ranks of experts have the mean's tokens|core/include/ns_dist/parallel_plan.h|s@asked < ranks ? asked : ranks@asked < ranks ? 1 : ranks@|unit_parallelism
+all ranks of experts have the mean's tokens|core/src/parallel_plan.cc|s@std::min(plan.expert_imbalance.value, most_over_mean(model, plan))@1@|unit_parallelism
 scores of any number of heads are normalized in one kernel|parallelism/src/blocks/attention.cc|s@shape.micro_batch \* shape.heads % kMultiple == 0@true@|unit_parallelism
 products in fp16 are others than in bf16|simulator/src/training_clock.cc|s@if (fp16_as_bf16 \&\&@if (false \&\&@|unit_simulator
 launches that block do not wait for their kernels|simulator/include/ns_dist/scenario.h|s@return blocking_launches ? kBlockingLaunch \* launch_cost : launch_cost@return launch_cost@|unit_simulator
@@ -311,6 +311,14 @@ what a row does not tell is the fastest|validation/src/published_runs.cc|s@(as_f
 a row that does not tell recomputation has another|validation/src/published_runs.cc|s@if (recompute == enumerator_name(known))@if (recompute >= enumerator_name(known))@|unit_validation
 a GPU with few rows teaches others|compute_model/src/weights.cc|s@return 100 \* static_cast@return 1e9 * static_cast@|unit_compute_model
 a host moves messages of all ranks at once|network_model/src/calibration.cc|s@(2 \* static_cast<double>(ranks) - 1)@(0 * static_cast<double>(ranks) + 1)@|unit_network_model
+a graph launches each of its kernels|simulator/src/host_waits.cc|s@if (recorded \&\& n > first@if (false \&\& recorded \&\& n > first@|unit_simulator
+the host reads in the middle of a graph|simulator/src/host_waits.cc|s@if (!reads .. is_recorded(host, fragment, works, n)) continue@if (!reads) continue@|unit_simulator
+rows for the exchange are in no graph|parallelism/src/blocks/moe.cc|s@step.module = LayerModule::kMoePreprocess@step.module = LayerModule::kMoe@|unit_parallelism
+padded experts have places for tokens twice|parallelism/src/blocks/moe.cc|s@std::min(places, shape.sharded_tokens)@places@|unit_parallelism
+a frozen router keeps its input|parallelism/src/blocks/common.cc|s@step.kept_for_weight_gradient = step.output_gradient = 0;@@|unit_parallelism
+a limit of a framework holds without its condition|simulator/src/scenario_fields.cc|s@std::all_of(limit.when.begin(), limit.when.end(), holds) \&\& @@|unit_simulator
+sliding windows travel around a ring|simulator/src/scenario.cc|s@return model.sliding_window > 0 ? ContextExchange::kAllGather@return model.sliding_window < 0 ? ContextExchange::kAllGather@|unit_simulator
+stages share what leaves a rest|parallelism/src/layer_division.cc|s@if (counts\[first ? 0 : last ? 1 : 2\].value_or(count) != count) return false;@@|unit_simulator
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.
