@@ -290,8 +290,8 @@ std::string machines_of(std::int64_t each, std::int64_t tp, const Cluster& clust
   return text;
 }
 
-// Makes dp fill a machine of known size. Errors: the reason why it cannot.
-Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) {
+// Makes dp fill a machine of known size, of whose nodes some GPUs may stay idle. Errors: the reason why it cannot.
+Result<void> fill(Cluster& cluster, ParallelPlan& plan, bool dp_is_given) {
   if (gpus_of(cluster) > static_cast<double>(kMostRanks)) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("a machine of {:.3g} GPUs", gpus_of(cluster)),
@@ -321,6 +321,14 @@ Result<void> fill(const Cluster& cluster, ParallelPlan& plan, bool dp_is_given) 
   }
   NS_TRY(const std::int64_t ranks, rank_count(plan));
   if (ranks == gpus) return {};
+  // As on a machine that opens for the plan.
+  if (Cluster spared = cluster; ranks > node) {
+    leave_spares(spared, plan, ranks);
+    if (spared.gpu_count() == ranks) {
+      cluster = std::move(spared);
+      return {};
+    }
+  }
   std::string hint;
   if (gpus % each == 0) hint = fmt::format("plan/dp={}", gpus / each);
   if (ranks % node == 0) hint += fmt::format("{}machine/nodes={}", hint.empty() ? "" : ", or ", ranks / node);

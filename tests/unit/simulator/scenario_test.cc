@@ -231,6 +231,11 @@ TEST(Resolve, GroupsDoNotLieInTwoNodes) {
   spec.set("plan/dp", 1024).set("training/global_batch", 1024);
   EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 64);
   EXPECT_EQ(resolved(spec).cluster.gpu_count(), 1024);
+  // So they have where racks are counted.
+  spec.set("machine/nodes", 16);
+  EXPECT_EQ(resolved(spec).cluster.gpus_per_node(), 64);
+  EXPECT_THAT(to_text(resolve(ScenarioSpec(spec).set("machine/nodes", 15), Catalog::standard()).error()),
+              HasSubstr("1024 ranks, but 15 nodes x 72 GPUs"));
   // Another plan finds the whole rack again.
   EXPECT_EQ(resolved(ScenarioSpec().set("plan/ep", 8).set("plan/dp", 144), &wide).cluster.gpus_per_node(), 72);
 }
