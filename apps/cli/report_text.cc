@@ -73,8 +73,9 @@ std::string work_text(const Report& report) {
 
 std::string cluster_text(const Cluster& cluster) {
   std::string machine;
+  const Catalog catalog = Catalog::standard();
   for (const FabricLevel& level : cluster.levels) {
-    const auto known = Catalog::standard().fabric(level.fabric.id);
+    const auto known = catalog.fabric(level.fabric.id);
     const bool usual = !known || known->bandwidth == level.fabric.bandwidth;
     machine += fmt::format("{}{} x {}{}", machine.empty() ? "" : ", ", level.size, level.fabric.name,
                            usual ? "" : " of " + to_text(level.fabric.bandwidth));

@@ -118,8 +118,7 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
     const auto& text = flags.work.texts.at(field);
     if (!text) continue;
     if (!can_be_searched(field) && !is_machine(field)) {
-      const bool has_commas = description.values == "LIST" || description.values.ends_with("|MODULES") ||
-                              description.values.starts_with("FILE");
+      const bool has_commas = description.is_list() || description.values.starts_with("FILE");
       if (!has_commas && text->find(',') != std::string::npos) {
         errors.push_back({ErrorCode::kUsage,
                           fmt::format("\"{}\" is a list", *text),

@@ -4,8 +4,7 @@
 
 namespace ns_dist {
 
-CudaGraphs widest_graphs(const Model& model, bool host_reads) {
-  if (!host_reads) return {.step = true};
+CudaGraphs graphs_of_layers(const Model& model) {
   CudaGraphs graphs;
   const auto add = [&graphs](LayerModule module) { graphs.modules |= set_of(module); };
   add(LayerModule::kAttention);

@@ -255,7 +255,8 @@ std::vector<Candidate> contexts(const Scenario& from) {
 std::vector<Candidate> launches(const Scenario& from) {
   if (from.host.cuda_graphs.any() || from.host.blocking_launches) return {};
   Candidate candidate{"launch the kernels by CUDA graphs", {}, from.plan, from.training, from.host};
-  candidate.host.cuda_graphs = widest_graphs(from.model, from.model.moe && !pads_experts(from.plan));
+  const bool changes = from.model.moe && !pads_experts(from.plan);
+  candidate.host.cuda_graphs = changes ? graphs_of_layers(from.model) : CudaGraphs{.step = true};
   candidate.set = differences(from.host, candidate.host);
   return {candidate};
 }

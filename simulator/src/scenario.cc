@@ -425,15 +425,11 @@ Result<void> use_framework(const Framework& framework, Scenario& scenario, Given
     if (!given.insert(each.field).second) continue;
     if (auto done = assign(scenario, each); !done) return wrong(std::move(done).error(), each.where);
   }
-  const auto check_limit = [&](const FieldLimit& limit) -> Result<void> {
-    for (const std::vector<std::string>* values : {&limit.values, &limit.except}) {
-      for (const std::string& value : *values) {
-        Scenario same = scenario;
-        // Words of a text have no meaning alone where another word comes before them.
-        if (auto done = assign(same, {limit.field, value}); !done && values == &limit.values) return done;
-      }
-    }
-    return find_field(limit.field) != nullptr ? Result<void>() : assign(scenario, {limit.field, ""});
+  // Of excluded words the field alone is checked: "mlp" of "selective:mlp" is no value.
+  Scenario trial = scenario;
+  const auto check_limit = [&trial](const FieldLimit& limit) -> Result<void> {
+    for (const std::string& value : limit.values) NS_TRY_VOID(assign(trial, {limit.field, value}));
+    return find_field(limit.field) != nullptr ? Result<void>() : assign(trial, {limit.field, ""});
   };
   for (const auto& limit : framework.only) {
     auto done = check_limit(limit);

@@ -282,13 +282,14 @@ bool breaks(const FieldLimit& limit, const std::function<std::string(std::string
   return std::all_of(limit.when.begin(), limit.when.end(), holds) && !holds(limit);
 }
 
+bool breaks(const FieldLimit& limit, const Scenario& scenario) {
+  return breaks(limit, [&](std::string_view field) { return value_of(scenario, field); });
+}
+
 bool framework_has(const Scenario& before, const Scenario& after) {
-  const auto breaks_in = [](const FieldLimit& limit, const Scenario& scenario) {
-    return breaks(limit, [&](std::string_view field) { return value_of(scenario, field); });
-  };
   return std::none_of(before.framework_only.begin(), before.framework_only.end(), [&](const FieldLimit& limit) {
     const bool same = value_of(before, limit.field) == value_of(after, limit.field);
-    return breaks_in(limit, after) && !(same && breaks_in(limit, before));
+    return breaks(limit, after) && !(same && breaks(limit, before));
   });
 }
 

@@ -33,6 +33,7 @@ ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment>
 std::string value_of(const Scenario& scenario, std::string_view field);
 // Whether fields of these values are beyond what a framework has.
 bool breaks(const FieldLimit& limit, const std::function<std::string(std::string_view field)>& value);
+bool breaks(const FieldLimit& limit, const Scenario& scenario);
 // Whether the framework of `before` has what is changed in `after`.
 bool framework_has(const Scenario& before, const Scenario& after);
 

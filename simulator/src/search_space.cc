@@ -383,9 +383,7 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   const FieldDescription* description = find_field(field);
   const bool named = description != nullptr && (description->values.find("ID") != std::string::npos ||
                                                 description->values.find("FILE") != std::string::npos);
-  // Each value has commas.
-  const bool is_list =
-      description != nullptr && (description->values == "LIST" || description->values.ends_with("|MODULES"));
+  const bool is_list = description != nullptr && description->is_list();
   for (std::string_view rest = text;;) {
     const std::size_t comma = is_list ? std::string_view::npos : rest.find(',');
     const std::string_view item = rest.substr(0, comma);

@@ -206,7 +206,7 @@ std::optional<Warning> unrecordable_graphs(const Scenario& scenario, const WorkT
   return Warning{"partial_graphs",
                  fmt::format("host/cuda_graphs={} cannot be recorded: the host reads how many tokens each expert gets. "
                              "Record parts, host/cuda_graphs={}, or pad experts with a plan/expert_capacity above 0",
-                             field_text(graphs), field_text(widest_graphs(scenario.model, true)))};
+                             field_text(graphs), field_text(graphs_of_layers(scenario.model)))};
 }
 
 // Layers of each position of the pipeline. The plan can be built.
@@ -249,7 +249,7 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
             ? "a token goes to an expert once"
             : fmt::format("plan/ep is {}, and no rank has more than all tokens", plan.ep));
   }
-  CudaGraphs known = widest_graphs(scenario.model, true);
+  CudaGraphs known = graphs_of_layers(scenario.model);
   if (scenario.model.moe) known.modules |= set_of(LayerModule::kMoe);
   if (const CudaGraphs none{.modules = scenario.host.cuda_graphs.modules & ~known.modules}; none.any()) {
     add(fmt::format("host/cuda_graphs={}", field_text(none)), "the model has no such modules");
@@ -341,12 +341,11 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     found.push_back(*std::move(unused));
   }
   for (const FieldLimit& limit : scenario.framework_only) {
-    const auto value = [&](std::string_view field) { return value_of(scenario, field); };
-    if (!breaks(limit, value)) continue;
-    std::string text = fmt::format("{} has no {}={}", scenario.framework, limit.field, value(limit.field));
+    if (!breaks(limit, scenario)) continue;
+    std::string text = fmt::format("{} has no {}={}", scenario.framework, limit.field, value_of(scenario, limit.field));
     std::string_view before = " with ";
     for (const FieldLimit& each : limit.when) {
-      text += fmt::format("{}{}={}", std::exchange(before, " and "), each.field, value(each.field));
+      text += fmt::format("{}{}={}", std::exchange(before, " and "), each.field, value_of(scenario, each.field));
     }
     found.push_back({"not_in_framework", std::move(text)});
   }

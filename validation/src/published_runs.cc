@@ -127,7 +127,7 @@ CudaGraphs recorded_graphs(std::string_view notes, const Model& model) {
     if (parts.find(fmt::format("'{}'", enumerator_name(module))) != std::string_view::npos)
       graphs.modules |= set_of(module);
   }
-  return graphs.any() ? graphs : widest_graphs(model, true);
+  return graphs.any() ? graphs : graphs_of_layers(model);
 }
 
 // `notes` of the row may hold the words of kRemarks, which the keys of `parallel` overrule, and a recipe's

@@ -31,9 +31,8 @@ struct CudaGraphs {
   }
   friend bool operator==(const CudaGraphs&, const CudaGraphs&) = default;
 };
-// The widest graphs that can be recorded: of the step, or of all modules of `model` but experts, where the host reads
-// how many tokens each expert gets.
-CudaGraphs widest_graphs(const Model& model, bool host_reads);
+// Of all modules of `model` but its experts, of which the host may read how many tokens each gets.
+CudaGraphs graphs_of_layers(const Model& model);
 template <>
 inline constexpr bool kHasOwnText<CudaGraphs> = true;
 

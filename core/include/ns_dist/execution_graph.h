@@ -90,7 +90,7 @@ struct WorkItem {
   std::variant<Operator, Collective, Message> work;  // a collective's group is that of the stage's representative
   HostWork host{};                                   // of an operator without work on the GPU
   bool after_read = false;  // the host reads a result before it launches this: all that it launched before has ended
-  std::optional<LayerModule> module{};
+  std::optional<LayerModule> module{};  // of a layer: where a graph of modules records this
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 

@@ -362,7 +362,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const std::int64_t batch = shape.micro_batch * shape.heads, s = shape.sequence, all = batch * s * s;
   const std::int64_t query = shape.query_dim, value = shape.value_dim;
   const bool dropout = shape.dropout;
-  const double mask = blocks::mask_elements(shape.element);
+  const double mask = blocks::mask_elements(shape.dtype);
   const auto gemm = [&](const char* name, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout) {
     return kernel(shape, name, Gemm{batch, m, n, k, layout, Epilogue::kNone});
   };

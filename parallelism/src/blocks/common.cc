@@ -472,11 +472,10 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
   return step;
 }
 
-void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name, double element) {
+void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name, DType dtype) {
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
-  const auto of_format = element == shape.hidden_element ? hidden_kernel : kernel;
-  step.input_gradient.push_back(of_format(shape, concat(name, ".dropout.backward"),
-                                          Elementwise{"dropout_backward", elements, 1 + mask_elements(element), 1, 1}));
+  const Elementwise backward{"dropout_backward", elements, 1 + mask_elements(dtype), 1, 1};
+  step.input_gradient.push_back({concat(name, ".dropout.backward"), Operator{backward, dtype}});
   step.kept_as = ActivationKind::kDropoutMasks;
   step.kept_for_input_gradient += static_cast<double>(elements);
 }
@@ -490,17 +489,17 @@ BlockStep residual(const Shape& shape, std::string_view branch) {
   BlockStep step;
   step.name = concat(branch, ".residual");
   if (shape.dropout && shape.plan->fused_kernels) {
-    const Elementwise all{"bias_dropout_add", elements, 1 + of_branch, 1 + mask_elements(shape.hidden_element), 4};
+    const Elementwise all{"bias_dropout_add", elements, 1 + of_branch, 1 + mask_elements(shape.hidden_dtype), 4};
     step.forward.push_back(hidden_kernel(shape, concat(branch, ".dropout_add"), all));
   } else {
     if (shape.dropout) {
-      const Elementwise dropout{"dropout", elements, 1, 1 + mask_elements(shape.element), 3};
+      const Elementwise dropout{"dropout", elements, 1, 1 + mask_elements(shape.dtype), 3};
       step.forward.push_back(kernel(shape, concat(branch, ".dropout"), dropout));
     }
     step.forward.push_back(hidden_kernel(shape, concat(branch, ".add"),
                                          Elementwise{"add", elements, 1 + of_branch, 1, 1, shape.autocast}));
   }
-  if (shape.dropout) dropout_backward(shape, step, branch, shape.element);
+  if (shape.dropout) dropout_backward(shape, step, branch, shape.dtype);
   return step;
 }
 

@@ -146,9 +146,8 @@ void end_branch(const Shape& shape, Block& block, std::string_view branch);
 BlockStep activation(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
                      std::int64_t ffn, bool halves = false);
 
-// The backward kernel of a dropout of `element` bytes, of what a branch adds to the hidden states or of these, and its
-// mask.
-void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name, double element);
+// The backward kernel of a dropout of what a branch adds to the hidden states, or of these, and its mask.
+void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name, DType dtype);
 
 // Bytes of `rows` x `columns` activations.
 inline double bytes_of(const Shape& shape, std::int64_t rows, std::int64_t columns) {
@@ -156,7 +155,7 @@ inline double bytes_of(const Shape& shape, std::int64_t rows, std::int64_t colum
 }
 
 // A dropout mask is one byte an element; operators count traffic in elements of their own type.
-constexpr double mask_elements(double element) { return 1 / element; }
+inline double mask_elements(DType dtype) { return units::B / size_of(dtype); }
 
 // "a" + "b" in one allocation.
 std::string concat(std::string_view a, std::string_view b);

@@ -50,10 +50,10 @@ Block embedding_block(const Shape& shape) {
   if (shape.dropout) {
     BlockStep dropout;
     dropout.name = "embedding.dropout";
-    const double mask = blocks::mask_elements(shape.hidden_element);
+    const double mask = blocks::mask_elements(shape.hidden_dtype);
     dropout.forward.push_back(
         blocks::hidden_kernel(shape, dropout.name, Elementwise{"dropout", elements, 1, 1 + mask, 2}));
-    blocks::dropout_backward(shape, dropout, "embedding", shape.hidden_element);
+    blocks::dropout_backward(shape, dropout, "embedding", shape.hidden_dtype);
     dropout.kept_as = ActivationKind::kEmbedding;
     block.steps.push_back(std::move(dropout));
   }

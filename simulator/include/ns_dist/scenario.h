@@ -285,6 +285,8 @@ struct FieldDescription {
   std::string values;        // "N", "on|off", "none|selective|full", "ID|FILE"
   std::string default_text;  // "1"
   bool is_switch = false;    // "on" may be left out
+  // Whether one value may have commas: a list, or modules of a layer.
+  bool is_list() const { return values == "LIST" || values.ends_with("|MODULES"); }
   // Fields that this one sets, all at once. A later assignment of one of them overrules it.
   std::vector<std::string_view> stands_for = {};
 };
