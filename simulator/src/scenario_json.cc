@@ -242,7 +242,7 @@ void fields(Io& io, SimulationSettings& settings) {
 template <class Io>
 void fields(Io& io, FieldLimit& limit) {
   io("field", limit.field);
-  io("values", limit.values);
+  io.unless_default("values", limit.values);
   io.unless_default("except", limit.except);
   io.unless_default("when", limit.when);
 }
