@@ -238,6 +238,9 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
   const auto add = [&](std::string_view option, std::string_view why) {
     found.push_back({"without_effect", fmt::format("{} changes nothing: {}", option, why)});
   };
+  if (plan.overlap_tp && plan.tp > 1 && !plan.sequence_parallel) {
+    add("plan/overlap_tp=on", "only exchanges of sequence parallelism run in parts beside products");
+  }
   if (plan.expert_dispatch != ExpertDispatch::kAllToAll && (!scenario.model.moe || plan.ep == 1)) {
     add(fmt::format("plan/expert_dispatch={}", field_text(plan.expert_dispatch)),
         scenario.model.moe ? "plan/ep is 1" : "the model has no experts");

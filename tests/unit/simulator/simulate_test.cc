@@ -917,16 +917,17 @@ TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
   EXPECT_EQ(warned("torchtitan", "none", "on"), "");
 }
 
-// combined-1f1b needs two chunks on several stages, and recomputes no whole layers: neither search nor advice ask for
-// it otherwise.
+// combined-1f1b needs two chunks on several stages, and recomputes no whole layers; experts need sequence parallelism:
+// neither search nor advice ask for it otherwise.
 TEST(Simulate, SearchesAskForNoCombinationThatAFrameworkRefuses) {
   SearchRequest request;
   request.fixed.set("model", "qwen3-30b-a3b").set("training/global_batch", 64).set("training/sequence", 1024);
-  request.fixed.set("plan/ep", 8).set("plan/tp", 1).set("plan/cp", 1).set("training/micro_batch", 1);
+  request.fixed.set("plan/ep", 8).set("plan/cp", 1).set("plan/etp", 1).set("training/micro_batch", 1);
   request.gpus = 16;
   const SearchSpace space = *SearchSpace::make(request, Catalog::built_in());
   int combined = 0, refused = 0;
   space.for_each([&](const Scenario& each) {
+    refused += each.plan.tp > 1 && !each.plan.sequence_parallel ? 1 : 0;
     if (each.plan.schedule != "combined-1f1b") return true;
     ++combined;
     refused += (each.plan.pp > 1 && each.plan.vpp == 1) || each.plan.recompute == Recompute::kFull ? 1 : 0;
@@ -986,6 +987,12 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   EXPECT_THAT(messages(heads), ElementsAre(HasSubstr("unaligned_heads: heads of 108 elements")));
   heads.model.head_dim = 112;
   EXPECT_THAT(messages(heads), ::testing::IsEmpty());
+
+  Scenario parts = usual;
+  parts.plan.tp = 2, parts.plan.overlap_tp = true;
+  EXPECT_THAT(messages(parts), ElementsAre(HasSubstr("overlap_tp=on changes nothing: only exchanges of sequence")));
+  parts.plan.sequence_parallel = true;
+  EXPECT_THAT(messages(parts), ::testing::IsEmpty());
 
   Scenario nothing = usual;
   nothing.plan.expert_dispatch = ExpertDispatch::kDeepEp;
