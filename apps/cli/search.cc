@@ -368,8 +368,9 @@ Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
 }
 
 // The fewest GPUs that are whole nodes and whole replicas of the least degrees that the user gives. Of a node of 72, 64
-// may be used.
-std::int64_t unit_of(const SearchRequest& request, const Cluster& cluster) {
+// may be used. Errors: they are more than are searched.
+Result<std::int64_t> unit_of(const SearchRequest& request, const Catalog& catalog) {
+  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
   std::int64_t replica = 1;
   const auto add = [&replica](std::string_view field, std::span<const std::string> texts) {
     if (!is_degree(field)) return;
@@ -385,14 +386,20 @@ std::int64_t unit_of(const SearchRequest& request, const Cluster& cluster) {
   const std::int64_t used =
       used_of_node(node, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node))));
   const std::int64_t whole = std::lcm(node, replica);
-  return used > 0 ? std::min(whole, std::lcm(used, replica)) : whole;
+  const std::int64_t unit = used > 0 ? std::min(whole, std::lcm(used, replica)) : whole;
+  if (unit <= kMostSearched) return unit;
+  return fail({ErrorCode::kInvalidInput,
+               fmt::format("whole replicas on whole nodes of {} need {} GPUs", node, with_commas(unit)),
+               "--dp",
+               fmt::format("degrees that whole nodes hold: at most {} GPUs are searched", with_commas(kMostSearched)),
+               "leave out the degrees that may be searched",
+               {}});
 }
 
 // Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.
 Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog) {
   SearchRequest smallest = request;
-  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
-  const std::int64_t unit = unit_of(request, cluster);
+  NS_TRY(const std::int64_t unit, unit_of(request, catalog));
   smallest.gpus = unit;
   NS_TRY(const SearchSpace space, SearchSpace::make(std::move(smallest), catalog));
   const Scenario& base = space.base();
@@ -465,9 +472,8 @@ class Searcher {
 // time, to the one that trains soonest.
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
-  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
+  NS_TRY(const std::int64_t unit, unit_of(request, catalog));
   NS_TRY(const std::int64_t smallest, first_size(request, goals, catalog));
-  const std::int64_t unit = unit_of(request, cluster);
   const std::size_t first = searcher.cases().size();
   std::optional<Seconds> least;
   int in_vain = 0;
@@ -509,8 +515,7 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
 // last one within the budget and the first above it.
 Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher) {
-  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
-  const std::int64_t unit = unit_of(request, cluster);
+  NS_TRY(const std::int64_t unit, unit_of(request, catalog));
   const std::size_t first = searcher.cases().size();
   const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
     SearchRequest sized = request;

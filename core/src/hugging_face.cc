@@ -609,7 +609,6 @@ void read_classifier(JsonReader& reader, Model& model) {
         model.labels = std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.keys().size()));
       },
       Presence::kOptional);
-  model.tied_embeddings = false;
   model.prediction_layers = 0;
 }
 

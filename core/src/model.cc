@@ -131,6 +131,40 @@ std::vector<Error> check_shape(const Model& model) {
            fmt::format("{} is more than the {} layers", moe.first_dense_layers, model.layers));
     }
   }
+  // Beside as many tokens as a microbatch may have, still far from overflow.
+  constexpr double kMostWidth = 1e9, kMostParameters = 1e13;
+  const auto limit = [&](const char* key, const char* what, double most, std::initializer_list<std::int64_t> sizes) {
+    double all = 1;
+    for (const std::int64_t size : sizes) all *= static_cast<double>(size);
+    if (all > most) note(key, fmt::format("{} {:.3g}", what, all), fmt::format("at most {:.0e}", most));
+  };
+  limit("hidden", "the hidden size is", kMostWidth, {model.hidden});
+  limit("ffn", "the parameters of an MLP's matrix are", kMostParameters, {model.hidden, model.ffn});
+  limit("vocabulary", "the parameters of the embedding are", kMostParameters, {model.hidden, model.vocabulary});
+  limit("heads", "all heads together have a width of", kMostWidth, {model.heads, model.head_dim});
+  if (model.moe) {
+    const Experts& moe = *model.moe;
+    limit("moe/experts", "the experts are", 1e5, {moe.experts});
+    limit("moe/experts", "the parameters of all experts' matrices of a kind are", kMostParameters,
+          {moe.experts, model.hidden, moe.expert_ffn});
+    limit("moe/top_k", "all experts of a token together have a width of", kMostWidth,
+          {moe.top_k, std::max(model.hidden, moe.expert_ffn)});
+    limit("moe/shared_experts", "all shared experts together have a width of", kMostWidth,
+          {moe.shared_experts, moe.shared_expert_ffn});
+  }
+  if (model.mla) {
+    limit("mla/q_rank", "queries have a rank of", kMostWidth, {model.mla->q_rank});
+    limit("mla/kv_rank", "keys and values have a rank of", kMostWidth, {model.mla->kv_rank});
+    limit("mla/nope_head_dim", "all heads together have a width of", kMostWidth,
+          {model.heads, model.mla->nope_head_dim + model.mla->rope_head_dim + model.mla->v_head_dim});
+  }
+  if (model.state_space) {
+    const StateSpace& space = *model.state_space;
+    limit("state_space/heads", "all heads together have a width of", kMostWidth, {space.heads, space.head_dim});
+    limit("state_space/state", "all states together have a width of", kMostWidth,
+          {space.groups + space.heads, space.state});
+    limit("state_space/convolution", "a convolution reads", kMostWidth, {space.convolution});
+  }
   if (model.labels > 0 && model.prediction_layers > 0) {
     note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");
   }

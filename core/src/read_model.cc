@@ -32,6 +32,13 @@ LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback
 // A mistake is at one of our keys, or where `root` has it under another name, there.
 void note_shape(const Model& model, const nlohmann::ordered_json& root, JsonReader& reader) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"hidden", "hidden_size"},
+      {"ffn", "intermediate_size"},
+      {"vocabulary", "vocab_size"},
+      {"heads", "num_attention_heads"},
+      {"moe/experts", "n_routed_experts"},
+      {"moe/experts", "num_experts"},
+      {"moe/experts", "num_local_experts"},
       {"kv_heads", "num_key_value_heads"},
       {"kv_heads", "num_kv_heads"},
       {"moe/top_k", "num_experts_per_tok"},

@@ -11,7 +11,7 @@
 
 namespace ns_dist {
 
-// Of a model's dimensions and counts: far above any model, far below overflow of a 64-bit product of three.
+// Of a model's dimensions and counts: far above any model. Products of them: check_shape.
 inline constexpr std::int64_t kMostSize = 10'000'000;
 
 // A cluster names its GPU and its fabrics: ids of `catalog`.

@@ -20,6 +20,7 @@ namespace {
 constexpr std::int64_t kMostBatch = 100'000'000;
 // Tokens of a microbatch: products of the largest dimensions stay below 2^63.
 constexpr std::int64_t kMostTokens = 100'000'000;
+constexpr double kMostScores = 1e18;
 constexpr std::int64_t kMostMicrobatches = 10'000'000;
 // Passes that are written out, of all stages: those of warm-up and cool-down and of one round between them. Each takes
 // some 40 bytes with its loops; 256 stages of 16 chunks have 4 million.
@@ -80,6 +81,9 @@ class TensorParts {
     };
     add(true, model.heads, "the {} attention heads of {}");
     add(has_layers(model, &LayerKind::feed_forward, FeedForward::kDense), model.ffn, "the MLP width {} of {}");
+    const std::int64_t shared = model.moe ? model.moe->shared_experts * model.moe->shared_expert_ffn : 0;
+    add(has_layers(model, &LayerKind::feed_forward, FeedForward::kExperts), shared,
+        "the width {} of the shared experts of {}");
     // Groups of Mamba-2 heads are copied where there are fewer of them than ranks.
     const bool scans = model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace);
     add(scans, scans ? model.state_space->heads : 0, "the {} Mamba-2 heads of {}");
@@ -139,7 +143,7 @@ class TensorParts {
 
   const Model& model_;
   const ParallelPlan& plan_;
-  std::array<Part, 5> parts_{};
+  std::array<Part, 6> parts_{};
   std::uint32_t count_ = 0, without_tokens_ = 0;
 };
 
@@ -260,6 +264,15 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
                               training.micro_batch, training.sequence),
                   fmt::format("at most {} tokens a microbatch", kMostTokens),
                   "write a smaller training/micro_batch or training/sequence");
+  }
+  const double scores = static_cast<double>(model.heads) * static_cast<double>(training.micro_batch) *
+                        static_cast<double>(training.sequence) * static_cast<double>(training.sequence);
+  if (!plan.flash_attention && scores > kMostScores) {
+    check.fail_at("training/sequence",
+                  fmt::format("{} sequences of {} tokens have too many scores of unfused attention to be forecast",
+                              training.micro_batch, training.sequence),
+                  fmt::format("at most {:.0e}, of {} heads", kMostScores, model.heads),
+                  "write a smaller training/sequence, or plan/flash_attention=on");
   }
   if (plan.etp != 0) check.in_range("plan/etp", plan.etp, kMostRanks);
   if (plan.shard != 0) check.in_range("plan/shard", plan.shard, kMostRanks);

@@ -797,7 +797,8 @@ class StepPlanner {
         run_of(kernel("optimizer.clip", count, Elementwise{"multi_tensor_scale", count, 1, 1, 1}, gradients)));
     update(owned, body);
     // Operands of the next step's products, with their transposes, or the share that is gathered.
-    const double operands = casts_in_passes(plan_) ? 0 : held.quantized * (gathers_casts() ? owned / held.total() : 1);
+    const double share = gathers_casts() && held.total() > 0 ? owned / held.total() : 1;
+    const double operands = casts_in_passes(plan_) ? 0 : held.quantized * share;
     if (const auto elements = static_cast<std::int64_t>(operands); elements > 0) {
       body.push_back(run_of(kernel("optimizer.quantize_weights", elements,
                                    blocks::cast(shape_, elements, operand_bytes(shape_)), shape_.dtype)));

@@ -4,7 +4,7 @@ namespace ns_dist {
 
 std::optional<std::int64_t> second_table_stage(const Shape& shape, const std::vector<Seat>& direction,
                                                std::span<const LayerRange> layers) {
-  if (shape.model->tied_embeddings) return direction.back().stage;
+  if (shape.model->ties_logits()) return direction.back().stage;
   for (std::size_t position = 0; position < direction.size(); ++position) {
     if (shape.prediction_layers > 0 && layers[position].predictions > 0) return direction[position].stage;
   }

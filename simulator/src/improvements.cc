@@ -241,12 +241,10 @@ std::vector<Candidate> contexts(const Scenario& from) {
                                          ContextExchange::kAllToAll, ContextExchange::kHierarchical}) {
     const bool ring = exchange == ContextExchange::kRing || exchange == ContextExchange::kHierarchical;
     if (exchange == from.plan.cp_comm || (ring && usual_cp_comm(from.model) != ContextExchange::kRing)) continue;
-    ParallelPlan plan = from.plan;
-    plan.cp_comm = exchange;
     Scenario changed = from;
-    changed.plan = plan;
-    plan.cp_inner = usual_cp_inner(changed);
-    found.push_back(with_plan(from, "exchange a context otherwise", plan));
+    changed.plan.cp_comm = exchange;
+    follow_context(from, changed);
+    found.push_back(with_plan(from, "exchange a context otherwise", changed.plan));
   }
   return found;
 }

@@ -167,6 +167,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   Scenario other_plan = scenario;
   for (const Remedy& candidate : candidates_for(scenario)) {
     other_plan.plan = candidate.plan;
+    other_plan.training = candidate.training;
     if (!framework_has(scenario, other_plan)) continue;
     const auto ranks = rank_count(candidate.plan);
     if (!ranks) continue;
@@ -206,7 +207,9 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     std::vector<Fitting> tight;
     for (; first != next && fitting.size() < kMostFitting; ++first) {
       const Remedy& candidate = std::get<2>(*first);
-      const auto memory = memory_budget(scenario.model, candidate.plan, candidate.training, session.plans());
+      other_plan.plan = candidate.plan;
+      follow_context(scenario, other_plan);
+      const auto memory = memory_budget(scenario.model, other_plan.plan, candidate.training, session.plans());
       if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
       const bool fits = memory->device() <= scenario.cluster.gpu.memory;
       if (!fits && (!fitting.empty() || tight.size() == kMostFitting)) continue;

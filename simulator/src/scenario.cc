@@ -491,7 +491,9 @@ ContextExchange usual_cp_comm(const Model& model) {
 }
 
 void follow_context(const Scenario& before, Scenario& after) {
-  if (before.plan.cp_inner == usual_cp_inner(before)) after.plan.cp_inner = usual_cp_inner(after);
+  if (after.plan.cp_comm != before.plan.cp_comm || before.plan.cp_inner == usual_cp_inner(before)) {
+    after.plan.cp_inner = usual_cp_inner(after);
+  }
 }
 
 std::int64_t usual_cp_inner(const Scenario& scenario) {
@@ -624,8 +626,11 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   if (!given.contains("plan/cp_comm") && (base == nullptr || base->plan.cp_comm == usual_cp_comm(base->model))) {
     scenario.plan.cp_comm = usual_cp_comm(scenario.model);
   }
-  if (!given.contains("plan/cp_inner") && (base == nullptr || base->plan.cp_inner == usual_cp_inner(*base))) {
-    scenario.plan.cp_inner = usual_cp_inner(scenario);
+  if (!given.contains("plan/cp_inner")) {
+    if (base == nullptr)
+      scenario.plan.cp_inner = usual_cp_inner(scenario);
+    else
+      follow_context(*base, scenario);
   }
   if (!given.contains("plan/fp8_any_layout") &&
       (base == nullptr || base->plan.fp8_any_layout == usual_fp8_any_layout(*base))) {

@@ -45,7 +45,7 @@ bool sets_what_follows(const Scenario& scenario);
 // (context_parallel.py).
 ContextExchange usual_cp_comm(const Model& model);
 std::int64_t usual_cp_inner(const Scenario& scenario);
-// Sets cp_inner of `after` where that of `before` was the usual one.
+// Sets cp_inner of `after` where that of `before` was the usual one, or was for another exchange of contexts.
 void follow_context(const Scenario& before, Scenario& after);
 // Whether the GPU's 8-bit products read operands of either layout: those of Ada and Hopper need the reduced dimension
 // innermost, those of Blackwell of data centers do not (TransformerEngine, nvte_is_non_tn_fp8_gemm_supported:

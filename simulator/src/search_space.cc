@@ -472,9 +472,7 @@ double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const
 }
 
 void SearchSpace::Contents::finish(Scenario& scenario) const {
-  if (follows_context) {
-    scenario.plan.cp_inner = usual_cp_inner(scenario);
-  }
+  if (follows_context) follow_context(base, scenario);
   if (follows_schedule) scenario.plan.overlap_p2p = traits_of(scenario.plan).overlaps_messages;
 }
 
@@ -612,7 +610,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     std::for_each(std::next(last), space->levels.rend(),
                   [&](Contents::Level& before) { before.is_read |= reads(before); });
   }
-  space->follows_context = !gives(request, "plan/cp_inner") && space->base.plan.cp_inner == usual_cp_inner(space->base);
+  space->follows_context = !gives(request, "plan/cp_inner");
   space->follows_schedule = !gives(request, kOverlapP2p);
   space->fixed = std::move(request.fixed);
   space->from = std::move(request.from);

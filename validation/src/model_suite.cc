@@ -103,7 +103,7 @@ class ModelRows {
     }
     Model model = found->second;
     const auto logits = has_logits_.find(rows.text("graph"));
-    if (logits != has_logits_.end() && !logits->second) model.labels = 2, model.tied_embeddings = false;
+    if (logits != has_logits_.end() && !logits->second) model.labels = 2;
     return model;
   }
 

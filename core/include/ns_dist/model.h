@@ -121,6 +121,8 @@ struct Model {
   double published_active_parameters = 0;     // mixture of experts
   bool longest_sequence = false;      // `sequence` is the longest that its file allows: most train with shorter ones
   std::vector<std::string> warnings;  // keys of its file that were ignored or read in another way
+  // Whether the logits are made with the embedding's table. A classifier has none.
+  bool ties_logits() const { return tied_embeddings && labels == 0; }
   friend bool operator==(const Model&, const Model&) = default;
 };
 

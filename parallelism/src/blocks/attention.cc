@@ -51,18 +51,19 @@ void latent_projections(const Shape& shape, Block& block) {
     layer.shares_input = !first && !blocks::keeps_casts(shape, original);
     add(layer);
   };
-  const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region,
-                      bool behind_norm) {
+  constexpr ModuleSet kUp = set_of(RecomputeModule::kLatentUpProjection);
+  const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region) {
     add({.name = name,
          .rows = shape.tokens,
          .in = in,
          .out = out,
          .split = Split::kColumn,
          .region = region,
-         .behind_norm = behind_norm,
+         .behind_norm = true,
          .readers = 1});
+    block.steps.back().again |= kUp;
   };
-  of_hidden({"attention.kv_down", own, shape.hidden, mla.kv_rank + mla.rope_head_dim});
+  of_hidden({.name = "attention.kv_down", .rows = own, .in = shape.hidden, .out = mla.kv_rank + mla.rope_head_dim});
   if (shape.sequence_parallel) {
     const Bytes shared = bytes_of(shape, shape.tokens, mla.rope_head_dim) * units::B;
     BlockStep& down = block.steps.back();
@@ -74,16 +75,22 @@ void latent_projections(const Shape& shape, Block& block) {
   }
   // Both norms stand before both up-projections, which one module computes again.
   if (mla.q_rank > 0) {
-    of_hidden({"attention.q_down", own, shape.hidden, mla.q_rank});
+    of_hidden({.name = "attention.q_down", .rows = own, .in = shape.hidden, .out = mla.q_rank});
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
   }
   block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
   if (mla.q_rank > 0) {
-    up("attention.q_up", mla.q_rank, query, "attention.q", true);
+    up("attention.q_up", mla.q_rank, query, "attention.q");
   } else {
-    of_hidden({"attention.q_up", shape.tokens, shape.hidden, query, false, Split::kColumn, "attention"});
+    of_hidden({.name = "attention.q_up",
+               .rows = shape.tokens,
+               .in = shape.hidden,
+               .out = query,
+               .split = Split::kColumn,
+               .region = "attention"});
+    block.steps.back().again |= kUp;
   }
-  up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv", true);
+  up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv");
 }
 
 // Norms of queries and keys.
@@ -443,16 +450,6 @@ BlockStep core(const Shape& shape) {
   return step;
 }
 
-// What selective recomputation of modules other than the core computes again.
-void mark_attention_modules(Block& block) {
-  constexpr ModuleSet kUp = set_of(RecomputeModule::kLatentUpProjection);
-  // The projection behind the norm, whose input all others share.
-  block.steps[1].drops_for_weight_gradient = block.steps[0].again;
-  for (BlockStep& step : block.steps) {
-    if (step.name == "attention.q_up" || step.name == "attention.kv_up") step.again |= kUp;
-  }
-}
-
 }  // namespace
 
 Block attention_block(const Shape& shape) {
@@ -461,6 +458,8 @@ Block attention_block(const Shape& shape) {
   block.steps.reserve(11);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);
+  // The projection behind the norm, whose input all others share.
+  block.steps[1].drops_for_weight_gradient = block.steps[0].again;
   if (shape.model->qk_norm != QueryKeyNorm::kNone && !shape.model->mla) block.steps.push_back(query_key_norm(shape));
   block.steps.push_back(heads(shape));
   block.steps.push_back(core(shape));
@@ -477,7 +476,6 @@ Block attention_block(const Shape& shape) {
                                         .keeps_original = blocks::may_keep_originals(shape),
                                         .original_element = encoded ? blocks::e5m6_element(shape) : 0}));
   if (alone) blocks::end_branch(shape, block, "attention");
-  mark_attention_modules(block);
   return block;
 }
 

@@ -141,11 +141,14 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 }  // namespace
 
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
-  const auto& [name, rows, in, out, bias, split, region, epilogue, unquantized, behind_norm, keeps, encoded, readers,
-               shares_input] = layer;
-  const bool quantized = is_quantized(shape) && !unquantized;
-  const bool keeps_cast = quantized && keeps_casts(shape, keeps);
-  const bool casts_again = quantized && keeps && shape.plan->lora_rank == 0;
+  const std::string_view name = layer.name;
+  const std::int64_t rows = layer.rows, in = layer.in, out = layer.out;
+  const Split split = layer.split;
+  const int readers = layer.readers;
+  const double encoded = layer.original_element;  // bytes of an element
+  const bool quantized = is_quantized(shape) && !layer.unquantized;
+  const bool keeps_cast = quantized && keeps_casts(shape, layer.keeps_original);
+  const bool casts_again = quantized && layer.keeps_original && shape.plan->lora_rank == 0;
   const double operand = quantized ? shape.product_element : shape.element;  // bytes
   const auto product = [&](std::string text, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout,
                            Epilogue end) {
@@ -159,8 +162,8 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   const std::int64_t held_rows = split == Split::kColumn ? shape.sharded_tokens : rows;
   const std::int64_t gradient_rows = split == Split::kRow ? shape.sharded_tokens : rows;
   // What is gathered has the products' format.
-  const auto bytes = [&, all = rows](std::int64_t columns) {
-    return static_cast<double>(all * columns) * shape.element * units::B;
+  const auto bytes = [&](std::int64_t columns) {
+    return static_cast<double>(rows * columns) * shape.element * units::B;
   };
   const Bytes gathered = bytes(split == Split::kRow ? out : in) * (operand / shape.element);
   BlockStep step;
@@ -174,17 +177,17 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   autocast(shape, step.forward, concat(name, ".input.cast"), hidden, true);
   autocast(shape, step.forward, concat(name, ".weights.cast"), weights, true);
   if (casts_again) {
-    const Elementwise once = cast(shape, held_rows * in, shape.product_element + encoded, behind_norm);
+    const Elementwise once = cast(shape, held_rows * in, shape.product_element + encoded, layer.behind_norm);
     step.forward.push_back(kernel(shape, concat(name, ".quantize"), once));
   } else if (quantized) {
-    quantize(shape, step.forward, name, held_rows * in, behind_norm);
+    quantize(shape, step.forward, name, held_rows * in, layer.behind_norm);
   }
   Around forward;
   forward.gathered = gathered;
-  if (split == Split::kColumn) forward.gathers = region;
-  if (split == Split::kRow) forward.reduces = region;
+  if (split == Split::kColumn) forward.gathers = layer.region;
+  if (split == Split::kRow) forward.reduces = layer.region;
   const std::size_t before = step.forward.size();
-  add_product(shape, step.forward, product(step.name, rows, out, in, GemmLayout::kNT, epilogue), forward);
+  add_product(shape, step.forward, product(step.name, rows, out, in, GemmLayout::kNT, layer.epilogue), forward);
   step.calls_after_kept = step.forward.size() - before;
 
   step.input_gradient.reserve(5);
@@ -217,7 +220,7 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
       product(concat(name, ".wgrad"), out, in, rows, GemmLayout::kTN, accumulation_epilogue(shape)));
   autocast(shape, step.weight_gradient, concat(name, ".wgrad.cast"), weights, false);
   accumulate(shape, step.weight_gradient, name, out * in);
-  if (bias) {
+  if (layer.bias) {
     // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`).
     step.weight_gradient.push_back(
         kernel(shape, concat(name, ".bias_gradient"), Elementwise{"sum_rows", rows * out, 1, 0, 1}));
@@ -228,14 +231,15 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   const double held = static_cast<double>(held_rows) * static_cast<double>(in);
   step.kept_as = input;
   const double each = keeps_cast ? operand : casts_again ? original : shape.element;
-  step.kept_for_weight_gradient = shares_input ? 0 : held * each;
+  step.kept_for_weight_gradient = layer.shares_input ? 0 : held * each;
   if (shape.autocast && readers > 1) step.kept_for_weight_gradient *= readers;
   if (casts_again) step.cast_for_weight_gradient = held * operand;
   // The weight gradient's product reads the cast.
   step.output_gradient = static_cast<double>(rows * out) * (shape.plan->lora_rank == 0 ? operand : shape.element);
-  step.parameters.dense = static_cast<double>(in) * static_cast<double>(out) + (bias ? static_cast<double>(out) : 0);
+  step.parameters.dense =
+      static_cast<double>(in) * static_cast<double>(out) + (layer.bias ? static_cast<double>(out) : 0);
   if (quantized) step.parameters.quantized = static_cast<double>(in) * static_cast<double>(out);
-  unquantized ? freeze(shape, step) : adapt(shape, step, {rows, in, out});
+  layer.unquantized ? freeze(shape, step) : adapt(shape, step, {rows, in, out});
   return step;
 }
 

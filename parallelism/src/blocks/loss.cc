@@ -9,7 +9,7 @@
 namespace ns_dist {
 namespace {
 
-BlockStep logits(const Shape& shape) {
+BlockStep logits(const Shape& shape, bool owns_table) {
   BlockStep step = blocks::linear(shape, ActivationKind::kLogits,
                                   {.name = "loss.logits",
                                    .rows = shape.tokens,
@@ -19,8 +19,7 @@ BlockStep logits(const Shape& shape) {
                                    .region = "loss",
                                    .unquantized = true,
                                    .readers = 1});
-  // A tied projection is the embedding's table, or a copy of it on another stage.
-  if (shape.model->tied_embeddings && shape.plan->pp == 1) step.parameters.dense = 0;
+  if (!owns_table) step.parameters = {};
   return step;
 }
 
@@ -140,15 +139,14 @@ BlockStep metrics(const Shape& shape) {
   return step;
 }
 
-}  // namespace
-
-Block loss_block(const Shape& shape) {
+// The end of the model. `owns_table`: it holds the weights of the logits' projection.
+Block loss(const Shape& shape, bool owns_table) {
   Block block;
   block.steps.reserve(3);
   block.steps.push_back(blocks::norm(shape, "loss.norm", shape.sharded_tokens, shape.hidden));
   block.steps.back().kept_as = ActivationKind::kLogits;
   const bool classifier = shape.model->labels > 0;
-  block.steps.push_back(classifier ? scores(shape) : logits(shape));
+  block.steps.push_back(classifier ? scores(shape) : logits(shape, owns_table));
   block.steps.push_back(classifier ? cross_entropy_of_classes(shape) : cross_entropy(shape));
   if (!classifier && shape.plan->loss_metrics > 0) {
     block.steps.push_back(metrics(shape));
@@ -159,12 +157,13 @@ Block loss_block(const Shape& shape) {
   return block;
 }
 
-Block prediction_loss_block(const Shape& shape) {
-  Block block = loss_block(shape);
-  for (BlockStep& step : block.steps) {
-    if (step.name == "loss.logits") step.parameters = {};
-  }
-  return block;
+}  // namespace
+
+Block loss_block(const Shape& shape) {
+  // A tied projection is the embedding's table, or a copy of it on another stage.
+  return loss(shape, !shape.model->ties_logits() || shape.plan->pp > 1);
 }
+
+Block prediction_loss_block(const Shape& shape) { return loss(shape, false); }
 
 }  // namespace ns_dist

@@ -52,8 +52,14 @@ Block mlp_block(const Shape& shape) {
                                   .shares_input = shares});
   shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
   BlockStep activation = blocks::activation(shape, ActivationKind::kMlp, "mlp.activation", tokens, ffn);
-  BlockStep fc2 =
-      blocks::linear(shape, ActivationKind::kMlp, {"mlp.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "mlp"});
+  BlockStep fc2 = blocks::linear(shape, ActivationKind::kMlp,
+                                 {.name = "mlp.fc2",
+                                  .rows = tokens,
+                                  .in = ffn,
+                                  .out = shape.hidden,
+                                  .bias = bias,
+                                  .split = Split::kRow,
+                                  .region = "mlp"});
   fc1.again = activation.again = fc2.again = kMlp;
   activation.drops_for_input_gradient = fc2.drops_for_weight_gradient = kMlp;
   if (beside) add_attention(shape, fc2);

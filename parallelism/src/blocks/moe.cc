@@ -323,11 +323,12 @@ struct GroupedLinear {
   bool reads_hidden = false;                             // rows are hidden states
 };
 BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const GroupedLinear& layer) {
-  const auto& [name, in, out, keeps_original, input_is_cast, gradient_is_cast, reads_hidden] = layer;
+  const std::string_view name = layer.name;
+  const std::int64_t in = layer.in, out = layer.out;
   BlockStep step;
   step.name = name;
   const bool quantized = blocks::is_quantized(shape);
-  const bool in_format = quantized && shape.plan->lora_rank == 0, casts_again = in_format && keeps_original;
+  const bool in_format = quantized && shape.plan->lora_rank == 0, casts_again = in_format && layer.keeps_original;
   // What was cast has to be cast along the other axis for the weight gradient, where products need that.
   const bool other_layout = operand_bytes(shape) > shape.product_element;
   const auto gemm = [&](std::string text, std::int64_t n, std::int64_t k, GemmLayout layout, Epilogue epilogue) {
@@ -337,12 +338,12 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
                                           quantized ? product_type(shape.precision) : shape.dtype}};
   };
   const double weights = static_cast<double>(size.experts) * static_cast<double>(in) * static_cast<double>(out);
-  const double hidden = reads_hidden ? static_cast<double>(size.rows) * static_cast<double>(in) : 0;
+  const double hidden = layer.reads_hidden ? static_cast<double>(size.rows) * static_cast<double>(in) : 0;
   blocks::autocast(shape, step.forward, blocks::concat(name, ".input.cast"), hidden, true);
   blocks::autocast(shape, step.forward, blocks::concat(name, ".weights.cast"), weights, true);
   const double cast = shape.product_element;
   const std::string input = blocks::concat(name, ".input"), grad = blocks::concat(name, ".grad");
-  if (input_is_cast) {
+  if (layer.input_is_cast) {
     if (other_layout) blocks::quantize_again(shape, step.input_gradient, input, size.rows * in, cast, cast);
   } else if (casts_again) {
     step.forward.push_back(kernel(shape, blocks::concat(name, ".quantize"), blocks::cast(shape, size.rows * in, cast)));
@@ -350,7 +351,7 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
   } else {
     blocks::quantize(shape, step.forward, name, size.rows * in, false);
   }
-  if (!gradient_is_cast) {
+  if (!layer.gradient_is_cast) {
     blocks::quantize(shape, step.input_gradient, grad, size.rows * out, false);
   } else if (other_layout) {
     blocks::quantize_again(shape, step.input_gradient, grad, size.rows * out, cast, cast);
@@ -429,30 +430,20 @@ std::vector<BlockStep> shared_experts(const Shape& shape) {
                                   .shares_input = router_keeps}));
   steps.push_back(blocks::activation(shape, ActivationKind::kSharedExperts, "moe.shared.activation", tokens, ffn));
   steps.push_back(blocks::linear(shape, ActivationKind::kSharedExperts,
-                                 {"moe.shared.fc2", tokens, ffn, shape.hidden, bias, Split::kRow, "moe.shared"}));
+                                 {.name = "moe.shared.fc2",
+                                  .rows = tokens,
+                                  .in = ffn,
+                                  .out = shape.hidden,
+                                  .bias = bias,
+                                  .split = Split::kRow,
+                                  .region = "moe.shared"}));
   if (moe.shared_gate) steps.push_back(shared_gate(shape));
   return steps;
 }
 
-// What selective recomputation computes again.
-void mark_expert_modules(Block& block) {
-  constexpr ModuleSet kActivation = set_of(RecomputeModule::kMoeActivation), kMoe = set_of(RecomputeModule::kMoe),
-                      kShared = set_of(RecomputeModule::kSharedExperts);
-  for (BlockStep& step : block.steps) {
-    const std::string_view name = step.name;
-    if (name == "moe.router") step.drops_for_weight_gradient |= block.steps.front().again;
-    if (name == "moe.activation") step.again |= kActivation;
-    if (name == "moe.fc2") step.drops_for_weight_gradient |= kActivation;
-    // Megatron-Core checkpoints the whole layer as "moe" (moe_layer.py, custom_forward), with the router, whose input
-    // is kept, and the shared experts, which read the same.
-    if (name.ends_with("norm") || name == "moe.branch" || name == "moe.residual") continue;
-    const bool shared = name.starts_with("moe.shared.") && name != "moe.shared.add";
-    const ModuleSet module = shared ? kShared | kMoe : kMoe;
-    step.again |= module;
-    step.drops_for_input_gradient |= module;
-    if (name != "moe.router") step.drops_for_weight_gradient |= module;
-  }
-}
+// Megatron-Core checkpoints the whole layer as "moe" (moe_layer.py, custom_forward), with the router, whose input is
+// kept, and the shared experts, which read the same.
+constexpr ModuleSet kMoe = set_of(RecomputeModule::kMoe), kActivation = set_of(RecomputeModule::kMoeActivation);
 
 }  // namespace
 
@@ -474,47 +465,61 @@ Block moe_block(const Shape& shape) {
   Block block;
   block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(15);
+  const auto in_layer = [&block](BlockStep step, ModuleSet module = kMoe) -> BlockStep& {
+    step.again |= module;
+    step.drops_for_input_gradient |= module;
+    step.drops_for_weight_gradient |= module;
+    return block.steps.emplace_back(std::move(step));
+  };
   block.steps.push_back(blocks::branch_start(shape, "moe"));
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kRouter,
-                                       {.name = "moe.router",
-                                        .rows = shape.sharded_tokens,
-                                        .in = shape.hidden,
-                                        .out = shape.model->moe->experts,
-                                        .unquantized = true,
-                                        .readers = 1}));
-  block.steps.push_back(top_k(shape));
+  const ModuleSet norm_again = block.steps.back().again;
+  BlockStep& router = block.steps.emplace_back(blocks::linear(shape, ActivationKind::kRouter,
+                                                              {.name = "moe.router",
+                                                               .rows = shape.sharded_tokens,
+                                                               .in = shape.hidden,
+                                                               .out = shape.model->moe->experts,
+                                                               .unquantized = true,
+                                                               .readers = 1}));
+  router.again |= kMoe, router.drops_for_input_gradient |= kMoe;
+  router.drops_for_weight_gradient |= norm_again;
+  in_layer(top_k(shape));
   // A graph of the router holds the norm before it, and shared experts that run beside nothing (Megatron-Core,
   // moe_layer.py and transformer_layer.py).
   for (BlockStep& step : block.steps) step.module = LayerModule::kMoeRouter;
+  const auto pass_shared_experts = [&] {
+    for (BlockStep& step : shared) in_layer(std::move(step), kMoe | set_of(RecomputeModule::kSharedExperts));
+  };
   const bool one_kernel = in_one_kernel(shape);
-  block.steps.push_back(one_kernel ? take_rows(shape, size) : send_rows(shape, size, exchanges));
-  if (beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
-  if (!one_kernel) block.steps.push_back(receive_rows(shape, size, exchanges));
-  block.steps.push_back(grouped_linear(
+  in_layer(one_kernel ? take_rows(shape, size) : send_rows(shape, size, exchanges));
+  if (beside) pass_shared_experts();
+  if (!one_kernel) in_layer(receive_rows(shape, size, exchanges));
+  in_layer(grouped_linear(
       shape, size,
       {.name = "moe.fc1", .in = shape.hidden, .out = up, .input_is_cast = size.casts_before, .reads_hidden = true}));
-  block.steps.push_back(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows, size.ffn,
-                                           written_out(shape) && shape.model->gated_mlp));
+  BlockStep& activation = in_layer(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows,
+                                                      size.ffn, written_out(shape) && shape.model->gated_mlp));
+  activation.again |= kActivation;
   if (shape.plan->weighted_activation) {  // a weight of each row, fp32
-    block.steps.back().kept_for_input_gradient += static_cast<double>(size.rows) * 4;
+    activation.kept_for_input_gradient += static_cast<double>(size.rows) * 4;
   }
   // Where outputs are weighted behind the layer, the weights' product makes the gradient, and in the storage format.
-  block.steps.push_back(grouped_linear(shape, size,
-                                       {.name = "moe.fc2",
-                                        .in = size.ffn,
-                                        .out = shape.hidden,
-                                        .keeps_original = blocks::recomputes(shape, RecomputeModule::kMoeActivation),
-                                        .gradient_is_cast = size.casts_before && shape.plan->weighted_activation}));
-  block.steps.push_back(one_kernel ? sum_rows(shape, size) : combine(shape, size));
-  if (!beside) block.steps.insert(block.steps.end(), shared.begin(), shared.end());
-  if (!shared.empty()) {
+  BlockStep& down =
+      in_layer(grouped_linear(shape, size,
+                              {.name = "moe.fc2",
+                               .in = size.ffn,
+                               .out = shape.hidden,
+                               .keeps_original = blocks::recomputes(shape, RecomputeModule::kMoeActivation),
+                               .gradient_is_cast = size.casts_before && shape.plan->weighted_activation}));
+  down.drops_for_weight_gradient |= kActivation;
+  in_layer(one_kernel ? sum_rows(shape, size) : combine(shape, size));
+  if (!beside) pass_shared_experts();
+  if (shape.model->moe->shared_experts > 0) {
     BlockStep add;
     add.name = "moe.shared.add";
     add.forward.push_back(kernel(shape, add.name, Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
-    block.steps.push_back(std::move(add));
+    in_layer(std::move(add));
   }
   blocks::end_branch(shape, block, "moe");
-  mark_expert_modules(block);
   return block;
 }
 

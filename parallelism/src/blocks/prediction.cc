@@ -13,7 +13,7 @@ Block prediction_block(const Shape& shape) {
   block.input = blocks::hidden_bytes(shape, tokens, hidden);
   BlockStep table = std::move(embedding_block(shape).steps.front());
   // The embedding's table, or one copy of it for all prediction layers: on another stage, where the loss has none.
-  const bool copies = shape.plan->pp > 1 && !shape.model->tied_embeddings && shape.prediction_layers > 0;
+  const bool copies = shape.plan->pp > 1 && !shape.model->ties_logits() && shape.prediction_layers > 0;
   table.parameters =
       copies ? table.parameters * (1.0 / static_cast<double>(shape.prediction_layers)) : RankParameters{};
   block.steps.push_back(std::move(table));
@@ -27,9 +27,13 @@ Block prediction_block(const Shape& shape) {
   block.steps.push_back(std::move(concat));
   // Its outputs are split over the ranks and come together on all of them; the hidden states that follow are those of
   // this rank's tokens.
-  BlockStep projection =
-      blocks::linear(shape, ActivationKind::kPrediction,
-                     {"mtp.proj", shape.tokens, 2 * hidden, hidden / shape.tp, false, blocks::Split::kColumn, "mtp"});
+  BlockStep projection = blocks::linear(shape, ActivationKind::kPrediction,
+                                        {.name = "mtp.proj",
+                                         .rows = shape.tokens,
+                                         .in = 2 * hidden,
+                                         .out = hidden / shape.tp,
+                                         .split = blocks::Split::kColumn,
+                                         .region = "mtp"});
   blocks::communicate(shape, projection.forward, "mtp.proj.all_gather", CollectiveKind::kAllGather,
                       shape.hidden_states());
   if (shape.sequence_parallel) {

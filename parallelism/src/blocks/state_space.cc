@@ -94,9 +94,14 @@ Block state_space_block(const Shape& shape) {
       shape, "mamba.gate.backward", Elementwise{"gated_activation_backward", tokens * size.inner, 3, 2, 20}));
   gate.kept_for_input_gradient = 0;  // see the scan
   block.steps.push_back(std::move(gate));
-  block.steps.push_back(
-      blocks::linear(shape, ActivationKind::kStateSpace,
-                     {"mamba.out_proj", tokens, size.inner, shape.hidden, bias, Split::kRow, "mamba"}));
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kStateSpace,
+                                       {.name = "mamba.out_proj",
+                                        .rows = tokens,
+                                        .in = size.inner,
+                                        .out = shape.hidden,
+                                        .bias = bias,
+                                        .split = Split::kRow,
+                                        .region = "mamba"}));
   blocks::end_branch(shape, block, "mamba");
   return block;
 }

@@ -428,6 +428,8 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
              "--algorithm: \"ring,tree\" is a list; expected one value in a search; search once", 2},
         Case{"--gpus 16 --framework jax,fsp", "did you mean \"fsdp\"", 1},
         Case{"--gpus 16 --deadline 3d", "--tokens", 2},
+        Case{"--dp 1000003 --tokens 1T --deadline 30d", "--dp: whole replicas on whole nodes of 8 need 8,000,024 GPUs",
+             1},
         Case{"--gpus 16 --tokens 3X", "--tokens", 2},
         Case{"--gpus 16 --tokens 1T --deadline 3x", "--deadline", 2},
         Case{"--gpus 16 --within 0", "--within", 2},

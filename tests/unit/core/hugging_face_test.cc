@@ -179,7 +179,7 @@ TEST(HuggingFace, ClassesSayWhatKeysDoNot) {
   EXPECT_EQ(gpt(R"("architectures": ["GPT2ForSequenceClassification"])").labels, 2);
   const Model reward = gpt(R"("architectures": ["GPT2ForSequenceClassification"], "id2label": {"0": "LABEL_0"})");
   EXPECT_EQ(reward.labels, 1);
-  EXPECT_FALSE(reward.tied_embeddings);
+  EXPECT_FALSE(reward.ties_logits());
   // The table of 100 x 64 is not read again: one row of scores.
   EXPECT_EQ(model_parameters(reward).output - 64, 1);
 }
@@ -318,6 +318,22 @@ TEST(HuggingFace, MistakesAreAtTheirOwnKeys) {
       "num_attention_heads": 4, "num_key_value_heads": 3, "num_hidden_layers": 2, "vocab_size": 100})");
   ASSERT_FALSE(refused);
   EXPECT_THAT(to_text(refused.error()), HasSubstr("config.json#/num_key_value_heads: 3 does not divide 4 heads"));
+}
+
+// Each number is possible, their product is not: it would overflow.
+TEST(HuggingFace, RefusesProductsThatNoModelHas) {
+  const auto refusal = [](const char* hidden, const char* experts, const char* width) {
+    const auto found = read(fmt::format(
+        R"({{"model_type": "qwen3_moe", "hidden_size": {}, "intermediate_size": 128, "moe_intermediate_size": {},
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 2,
+        "vocab_size": 100, "num_experts": {}, "num_experts_per_tok": 1}})",
+        hidden, width, experts));
+    return found ? std::string() : to_text(found.error());
+  };
+  EXPECT_EQ(refusal("100000", "1000", "100000"), "");
+  EXPECT_THAT(refusal("1000000", "1000", "1000000"),
+              HasSubstr("the parameters of all experts' matrices of a kind are 1e+15; expected at most 1e+13"));
+  EXPECT_THAT(refusal("100", "1000000", "100"), HasSubstr("the experts are 1e+06; expected at most 1e+05"));
 }
 
 // Left out, they would be forecast as a small dense model.

@@ -320,12 +320,38 @@ TEST(EmbeddingAndLoss, LigerNeverHasAllLogits) {
 // A classifier scores one token of each sequence: labels x hidden weights and as many biases, whatever the vocabulary.
 TEST(EmbeddingAndLoss, AClassifierHasNoLogits) {
   Model model = gpt(2, 512, 8);
-  model.labels = 3, model.tied_embeddings = false;
+  model.labels = 3;
   const ParallelPlan plan;
   const Training training{8, 8, 128, Precision::kBf16};
   const Block loss = loss_block(Shape(model, plan, training));
   EXPECT_DOUBLE_EQ(parameters_of(loss).dense, 2 * 512 + 3 * 512 + 3);
   EXPECT_DOUBLE_EQ(flops_of(loss).forward, 2.0 * 8 * 3 * 512);
+}
+
+// A classifier has no second table, whose gradients two stages would sum, and which a stage with both would hold once.
+TEST(EmbeddingAndLoss, AClassifierSharesNoTable) {
+  Model model = gpt(4, 512, 8);
+  model.vocabulary = 100'000;
+  ParallelPlan plan{.pp = 2};
+  const Training training{8, 1, 128, Precision::kBf16};
+  const auto sums = [&] {
+    const auto program = plan_program(model, plan, training);
+    bool found = false;
+    for (std::size_t w = 0; w < program->works.size(); ++w)
+      found |= program->works[w].name == "embedding.gradients.all_reduce";
+    return found;
+  };
+  EXPECT_TRUE(sums());
+  model.labels = 3;
+  EXPECT_FALSE(sums());
+  const auto weights = [&] { return memory_budget(model, plan, training)->stages[0].weights; };
+  const Bytes tied = weights();
+  model.tied_embeddings = false;
+  EXPECT_EQ(weights(), tied);
+  plan.schedule = "zb-v", plan.vpp = 2;
+  const Bytes untied = weights();
+  model.tied_embeddings = true;
+  EXPECT_EQ(weights(), untied);
 }
 
 // In half precision: the input and its norm, 2 sbh each; gate and up, 4 sbf together; their product, 2 sbf.

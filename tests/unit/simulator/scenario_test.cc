@@ -129,6 +129,7 @@ TEST(Resolve, HierarchyFollowsNodeAndHeads) {
   const Scenario own = resolved(spec);
   EXPECT_EQ(own.plan.cp_inner, 2);
   EXPECT_EQ(changed(own, "plan/cp", "4"), 2);
+  EXPECT_EQ(changed(own, "plan/cp_comm", "p2p"), 0);
   EXPECT_EQ(resolved({}).plan.cp_inner, 0);
 }
 
