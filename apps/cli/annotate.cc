@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "arguments.h"
 #include "commands.h"
@@ -151,6 +152,14 @@ Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* 
 Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel& model) {
   Done done;
   NS_TRY(const TraceSet traces, find_traces(request.traces));
+  if (is_standard_output(request.output)) {
+    return fail({ErrorCode::kUsage,
+                 fmt::format("\"{}\" is standard output", request.output),
+                 "--output",
+                 "a folder for several traces",
+                 "",
+                 {}});
+  }
   const std::filesystem::path read = traces.prefix.has_parent_path() ? traces.prefix.parent_path() : ".";
   if (std::error_code none; std::filesystem::equivalent(read, request.output, none)) {
     return fail({ErrorCode::kUsage,
@@ -218,14 +227,19 @@ Result<int> answer(const AnnotateRequest& request) {
       return roofline_seconds(gpu, flops, bytes) / roofline_seconds(*old, flops, bytes);
     };
   }
+  const std::vector<Output> outputs = {{"--json", request.json ? "-" : ""}, {"--output", request.output}};
   Done done;
   if (one_file) {
-    NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.traces}));
+    NS_TRY_VOID(check_outputs(outputs, {request.traces}));
     NS_TRY_VOID(annotate_file(request.traces, request.output, model, request.repair, &done));
   } else {
     NS_TRY(done, annotate_folder(request, model));
   }
-  std::fputs((request.json ? json_text(done, gpu) : summary_text(done, request.output)).c_str(), stdout);
+  if (request.json) {
+    std::fputs(json_text(done, gpu).c_str(), stdout);
+  } else {
+    std::fputs(summary_text(done, request.output).c_str(), stream_of_text(outputs));
+  }
   return kAnswered;
 }
 

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -71,22 +73,53 @@ Result<Cluster> cluster_of(const CalibrateRequest& request) {
   return with_gpu(cluster, gpu);
 }
 
-// Mean error of the model with these options over the rows, as a share.
-Result<double> mean_error(const std::vector<CollectiveRow>& rows, const Cluster& cluster, NetworkModelOptions options) {
+struct MeasuredRows {
+  std::vector<CollectiveRow> rows;
+  std::vector<std::string> places;  // "mine.csv:2", by row
+};
+
+// Measured over forecast time of each row, by the model with these options.
+Result<std::vector<double>> ratios(const MeasuredRows& measured, const Cluster& cluster, NetworkModelOptions options) {
   CollectiveForecaster forecaster([&](auto, auto) -> Result<Cluster> { return cluster; }, std::move(options));
-  double sum = 0;
-  for (const CollectiveRow& row : rows) {
-    NS_TRY(const CollectiveAnswer answer, forecaster.forecast(row));
-    sum += std::abs(answer.forecast.latency / (*row.latency_ms * units::ms) - 1);
+  std::vector<double> found;
+  for (std::size_t i = 0; i < measured.rows.size(); ++i) {
+    auto answer = forecaster.forecast(measured.rows[i]);
+    if (!answer && answer.error().where.empty()) answer.error().where = measured.places[i];
+    if (!answer) return fail(answer.error());
+    found.push_back(*measured.rows[i].latency_ms * units::ms / answer->forecast.latency);
   }
-  return sum / static_cast<double>(rows.size());
+  return found;
 }
 
-Result<std::vector<CollectiveRow>> read_rows(const CalibrateRequest& request, const Cluster& cluster) {
+double mean_error(const std::vector<double>& ratios) {
+  double sum = 0;
+  for (const double ratio : ratios) sum += std::abs(1 / ratio - 1);
+  return sum / static_cast<double>(ratios.size());
+}
+
+Error wrong_unit(std::string where, std::string_view row, double ratio) {
+  return {ErrorCode::kInvalidInput,
+          fmt::format("{} takes {:.4g} times as long as forecast", row, ratio),
+          std::move(where),
+          "latency_ms, in milliseconds, measured on this cluster",
+          "",
+          {}};
+}
+
+// The rows in the order of how far off their forecasts are.
+std::vector<std::size_t> by_distance(const std::vector<double>& ratios) {
+  std::vector<std::size_t> order(ratios.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto distance = [&](std::size_t i) { return std::abs(std::log(ratios[i])); };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return distance(a) < distance(b); });
+  return order;
+}
+
+Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& cluster) {
   NS_TRY(const CsvTable table, CsvTable::read(request.collectives));
   NS_TRY(const CollectiveReader reader, CollectiveReader::of(table, "", cluster.id));
   const Catalog catalog = Catalog::standard();
-  std::vector<CollectiveRow> rows;
+  MeasuredRows measured;
   std::vector<Error> mistakes;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     auto row = reader.row(i);
@@ -104,16 +137,17 @@ Result<std::vector<CollectiveRow>> read_rows(const CalibrateRequest& request, co
       }
     }
     if (row) {
-      rows.push_back(*std::move(row));
+      measured.rows.push_back(*std::move(row));
+      measured.places.push_back(reader.where(i));
     } else {
       mistakes.push_back(std::move(row.error()));
     }
   }
   if (!mistakes.empty()) return fail(join(std::move(mistakes)));
-  if (rows.empty()) {
+  if (measured.rows.empty()) {
     return fail({ErrorCode::kInvalidInput, "no rows", request.collectives, "at least one measured collective", "", {}});
   }
-  return rows;
+  return measured;
 }
 
 // Measurements that contradict each other, or hold work that one correction cannot describe, make a useless correction.
@@ -130,7 +164,8 @@ void warn_if_worse(std::string_view what, double before, double after) {
 Result<std::string> calibrate_collectives(const CalibrateRequest& request) {
   NS_TRY(const Cluster cluster, cluster_of(request));
   NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.collectives}));
-  NS_TRY(const std::vector<CollectiveRow> rows, read_rows(request, cluster));
+  NS_TRY(const MeasuredRows measured, read_rows(request, cluster));
+  const std::vector<CollectiveRow>& rows = measured.rows;
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
     measurements.push_back({0, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks, row.size,
@@ -145,11 +180,20 @@ Result<std::string> calibrate_collectives(const CalibrateRequest& request) {
     fitted.error().where = request.collectives + (fitted.error().where.empty() ? "" : ", " + fitted.error().where);
     return fail(fitted.error());
   }
+  NS_TRY(const std::vector<double> uncorrected, ratios(measured, cluster, {}));
+  const std::vector<std::size_t> order = by_distance(uncorrected);
+  constexpr double kMostOff = 20;  // times as long as forecast, or as short: the middle row of a table in another unit
+  if (const double middle = uncorrected[order[order.size() / 2]]; std::abs(std::log(middle)) > std::log(kMostOff)) {
+    return fail(wrong_unit(request.collectives, "the middle row", middle));
+  }
   const std::string text = to_json(*fitted);
+  if (!read_network_calibration(text, request.output)) {
+    return fail(wrong_unit(measured.places[order.back()], "this row", uncorrected[order.back()]));
+  }
   NetworkModelOptions with;
   with.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*fitted));
-  NS_TRY(const double before, mean_error(rows, cluster, {}));
-  NS_TRY(const double after, mean_error(rows, cluster, with));
+  NS_TRY(const std::vector<double> corrected, ratios(measured, cluster, with));
+  const double before = mean_error(uncorrected), after = mean_error(corrected);
   NS_TRY_VOID(write_text(request.output, text));
   warn_if_worse(cluster.id, before, after);
   return fmt::format(
@@ -301,7 +345,7 @@ int calibrate_command(int argc, const char* const* argv) {
   }
   const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_collectives(request);
   if (!answered) return report_error(answered.error());
-  std::fputs(answered->c_str(), stdout);
+  std::fputs(answered->c_str(), stream_of_text({{"--output", request.output}, {"--next", request.next}}));
   return kAnswered;
 }
 

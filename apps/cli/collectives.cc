@@ -51,6 +51,7 @@ Result<int> answer(const CollectivesRequest& request) {
   NS_TRY(const Scenario scenario, resolve(spec, catalog));
   NetworkModelOptions options = network_options(scenario.network);
   options.strict = true;
+  NS_TRY_VOID(make_network_model(scenario.cluster, options));  // its errors in the options hold for every row
   CollectiveForecaster forecaster(
       [&](std::string_view gpu, std::string_view cluster) -> Result<Cluster> {
         auto known = catalog.cluster(cluster);
@@ -70,10 +71,11 @@ Result<int> answer(const CollectivesRequest& request) {
       },
       options);
 
+  const AnsweredCsv answered_csv(input.header(), collective_answer_columns());
+  tell_replaced(request.input, answered_csv);
   NS_TRY(OutputFile output, OutputFile::open(request.output));
-  output.write(
-      fmt::format("{},{}\n", fmt::join(input.header().columns(), ","), fmt::join(collective_answer_columns(), ",")));
-  const std::string empty(collective_answer_columns().size(), ',');
+  output.write(answered_csv.header());
+  const std::string empty(collective_answer_columns().size() - 1, ',');
   CollectiveErrorTable errors;
   RowMistakes mistakes;
   Progress progress("forecasting", 1);
@@ -82,26 +84,29 @@ Result<int> answer(const CollectivesRequest& request) {
     if (piece.row_count() == 0) break;
     NS_TRY(const CollectiveReader reader, reader_of(piece));
     std::vector<Error> refused;
+    std::string rows;
     for (std::size_t i = 0; i < piece.row_count(); ++i) {
       const auto row = reader.row(i);
+      answered_csv.append_row(piece, i, rows);
       auto answered = row ? forecaster.forecast(*row) : Result<CollectiveAnswer>(fail(row.error()));
       if (answered) {
         if (row->latency_ms) errors.add(*row, answered->forecast.latency);
-        output.write(fmt::format("{},{}\n", piece.text(i), fmt::join(to_fields(*answered), ",")));
+        rows += fmt::format("{}\n", fmt::join(to_fields(*answered), ","));
       } else {
         if (answered.error().where.empty()) answered.error().where = reader.where(i);
         refused.push_back(std::move(answered.error()));
-        output.write(fmt::format("{}{}\n", piece.text(i), empty));
+        rows += empty + "\n";
       }
     }
+    output.write(rows);
     NS_TRY_VOID(output.check());
     mistakes.add(std::move(refused), piece.row_count());
     progress.share(input.share());
   }
   progress.done();
   NS_TRY_VOID(output.finish());
-  if (!request.output.empty()) std::fputs(errors_text(errors).c_str(), stdout);
-  return mistakes.report();
+  if (!is_standard_output(request.output)) std::fputs(errors_text(errors).c_str(), stdout);
+  return mistakes.report(request.input);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ namespace {
 struct ExplainRequest {
   std::string subject, shape;
   std::string dtype = "bf16", pass = "forward", layout, library, value_dim, mode = "sustained";
-  std::string ranks = "8", stride = "1", nodes, window = "0", kv_heads;
+  std::string ranks, stride = "1", nodes, window = "0", kv_heads;
   std::optional<std::string> gpu, cluster, network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read = "0 B", written = "0 B";
   bool no_causal = false, rms = false, by_element = false;
@@ -281,12 +281,20 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
 
 // The subject of an operator's explanation names its GPU; that of a collective names no machine, so it is added.
 Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest& request) {
-  NS_TRY(const std::int64_t ranks, read_count(request.ranks, "--ranks", 2, kMostRanks));
+  const char* const usual = kind == CollectiveKind::kSendRecv ? "2" : "8";
+  NS_TRY(const std::int64_t ranks, read_count(request.ranks.empty() ? usual : request.ranks, "--ranks", 2, kMostRanks));
   NS_TRY(const std::int64_t stride, read_count(request.stride, "--stride", 1, kMostRanks));
   Bytes size;
   if (kind != CollectiveKind::kBarrier) {
     if (request.shape.empty()) return without_shape("bytes with their unit", fmt::format("{} 64MiB", name_of(kind)));
     NS_TRY(size, read_bytes(request.shape, "SHAPE", 1 * units::B));
+  } else if (!request.shape.empty()) {
+    return fail({ErrorCode::kUsage,
+                 fmt::format("\"{}\" is a size, and a barrier has none", request.shape),
+                 "SHAPE",
+                 "nothing",
+                 "as in: explain barrier --ranks 16",
+                 {}});
   }
   if (ranks > kMostRanks / stride) {
     return fail({ErrorCode::kUsage,
@@ -462,7 +470,7 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option("--cluster", request.cluster, "ns-dist list clusters, or JSON [the GPU's usual one]")
       ->type_name("ID|FILE")
       ->group(network);
-  app.add_option("--ranks", request.ranks, "ranks that take part [8]")->type_name("N")->group(network);
+  app.add_option("--ranks", request.ranks, "ranks that take part [8; of send_recv 2]")->type_name("N")->group(network);
   app.add_option("--stride", request.stride, "from one rank to the next [1]")->type_name("N")->group(network);
   app.add_option("--imbalance", request.imbalance, "all_to_all: bytes of the busiest rank's port over the mean [1]")
       ->type_name("RATIO")

@@ -55,12 +55,7 @@ Result<int> answer(const KernelsRequest& request) {
   NS_TRY(CsvStream input, CsvStream::open(request.input));
   const CsvTable& header = input.header();
   NS_TRY_VOID(check_kernel_columns(header, request.gpu));
-  if (const auto replaced = replaced_columns(header); !replaced.empty()) {
-    std::fputs(fmt::format("ns-dist: {}:1: new forecasts take the place of columns {}\n", request.input,
-                           fmt::join(replaced, ", "))
-                   .c_str(),
-               stderr);
-  }
+  tell_replaced(request.input, AnsweredCsv(header, kernel_answer_columns()));
   KernelForecaster forecaster(options, [&](std::string_view id) { return catalog.gpu(id); });
   NS_TRY(OutputFile output, OutputFile::open(request.output));
   output.write(csv_header(header));
@@ -76,10 +71,9 @@ Result<int> answer(const KernelsRequest& request) {
     progress.share(input.share());
   }
   progress.done();
-  if (mistakes.rows() == 0) std::fputs(fmt::format("ns-dist: {}: no rows\n", request.input).c_str(), stderr);
   NS_TRY_VOID(output.finish());
-  if (!request.output.empty()) std::fputs(errors_text(forecaster.errors()).c_str(), stdout);
-  return mistakes.report();
+  if (!is_standard_output(request.output)) std::fputs(errors_text(forecaster.errors()).c_str(), stdout);
+  return mistakes.report(request.input);
 }
 
 // Two lines an operator at most: its names, then its columns.

@@ -23,7 +23,7 @@ struct LintRequest {
   bool no_run = false, json = false;
 };
 
-// Splits, NPUs and roofline, where the files are there.
+// The network and the system, where their files are there.
 Result<LintOptions> options_of(const LintRequest& request, const TraceSet& traces) {
   LintOptions options;
   if (request.no_run) options.most_nodes_to_run = 0;
@@ -35,13 +35,7 @@ Result<LintOptions> options_of(const LintRequest& request, const TraceSet& trace
   std::error_code failed;
   const bool asked = !request.network.empty() || !request.system.empty();
   if (!asked && (!std::filesystem::exists(yml, failed) || !std::filesystem::exists(json, failed))) return options;
-  NS_TRY(const std::string network_text, read_text(yml, kLargestAstraInput));
-  NS_TRY(const std::string system_text, read_text(json, kLargestAstraInput));
-  NS_TRY(const AstraSystem system, read_astra_system(network_text, yml.string(), system_text, json.string()));
-  options.splits = system.splits;
-  options.npus = system.npus();
-  options.dimensions = system.dimensions.size();
-  options.roofline = system.roofline;
+  NS_TRY(options.system, system_of(yml, json));
   return options;
 }
 

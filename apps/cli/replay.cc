@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -137,6 +138,7 @@ std::string deadlock_text(const ReplayReport& report) {
   return text;
 }
 
+// The ranks in the order in which they end; those that end together, in their own.
 std::vector<std::size_t> by_finish(const ReplayReport& report) {
   std::vector<std::size_t> order(report.finish_ns.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -160,14 +162,14 @@ std::string json_text(const Inputs& inputs, const ReplayReport& report) {
   for (const TraceWait& w : report.deadlock) {
     deadlock.push_back({{"rank", w.rank}, {"node", w.node}, {"on", w.on}, {"what", w.what}});
   }
-  const auto last = std::max_element(report.finish_ns.begin(), report.finish_ns.end());
+  const std::size_t last = by_finish(report).back();
   const nlohmann::ordered_json out = {{"schema", "ns-dist/replay/1"},
                                       {"traces", inputs.traces.prefix.string()},
                                       {"communication", inputs.network ? "astra" : "recorded"},
                                       {"nodes", report.nodes},
                                       {"finished", report.finished},
-                                      {"step_time_s", static_cast<double>(*last) * 1e-9},
-                                      {"last_rank", last - report.finish_ns.begin()},
+                                      {"step_time_s", static_cast<double>(report.finish_ns[last]) * 1e-9},
+                                      {"last_rank", last},
                                       {"ranks", std::move(ranks)},
                                       {"problems", std::move(problems)},
                                       {"deadlock", std::move(deadlock)}};
@@ -239,7 +241,9 @@ Result<int> answer(const ReplayRequest& request) {
   std::optional<PerfettoTimeline> trace;
   std::vector<std::string> read = {request.network, request.system, request.groups};
   for (const std::filesystem::path& file : inputs.traces.files) read.push_back(file.string());
-  NS_TRY_VOID(check_outputs({{"--csv", request.csv}, {"--trace", request.trace}}, read));
+  const std::vector<Output> outputs = {
+      {"--json", request.json ? "-" : ""}, {"--csv", request.csv}, {"--trace", request.trace}};
+  NS_TRY_VOID(check_outputs(outputs, read));
   if (!request.csv.empty()) {
     NS_TRY(OutputFile file, OutputFile::open(request.csv));
     csv.emplace(std::move(file));
@@ -264,9 +268,9 @@ Result<int> answer(const ReplayRequest& request) {
   if (request.json) {
     std::fputs(json_text(inputs, report).c_str(), stdout);
   } else if (request.workload) {
-    std::fputs(astra_text(report).c_str(), stdout);
+    std::fputs(astra_text(report).c_str(), stream_of_text(outputs));
   } else if (report.ok()) {
-    std::fputs(summary_text(inputs, report).c_str(), stdout);
+    std::fputs(summary_text(inputs, report).c_str(), stream_of_text(outputs));
   }
   return report.ok() ? kAnswered : report_problems(inputs, report);
 }
@@ -308,6 +312,17 @@ int replay_command(int argc, const char* const* argv) {
       ->type_name("FILE")
       ->group(own);
   if (const auto done = parse(app, argc, argv)) return *done;
+  for (const auto& [ours, theirs] :
+       {std::pair("--system", "--system-configuration"), std::pair("--network", "--network-configuration"),
+        std::pair("--groups", "--comm-group-configuration")}) {
+    if (app.count(ours) == 0 || app.count(theirs) == 0) continue;
+    return report_error({ErrorCode::kUsage,
+                         fmt::format("its file is named twice: {} is the same flag", ours),
+                         theirs,
+                         "one of the two",
+                         "",
+                         {}});
+  }
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());
 }

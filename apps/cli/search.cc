@@ -73,7 +73,7 @@ void describe(CLI::App& app) {
     const std::string_view name = description.field.name;
     CLI::Option* option = app.get_option(description.flag);
     if (std::find(searched.begin(), searched.end(), name) != searched.end()) {
-      option->description(fmt::format("{} [every value]", with_flags(description.field.help)));
+      option->description(fmt::format("{} [every useful value]", with_flags(description.field.help)));
     }
   }
 }
@@ -634,7 +634,7 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   CLI::App app{
       "Which plan is best on this cluster? Flags of the plan, the training and the machine, --model and --framework "
       "take\n"
-      "lists and ranges, as in --tp 1,2,4,8 --micro-batch 1..8; every value of what is not given is tried.",
+      "lists and ranges, as in --tp 1,2,4,8 --micro-batch 1..8; of what is not given, every useful value is tried.",
       "search"};
   set_up(app);
   SearchFlags& flags = job.flags;

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "arguments.h"
 #include "ns_dist/energy.h"
@@ -20,7 +21,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::size_t kMostReasons = 6;
-constexpr double kNever = 1e6 * 365 * 24;  // hours
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
 double headroom(const Report& report) {
@@ -83,12 +83,24 @@ void add_reasons(std::string& page, const SearchResult& result) {
 std::string long_time(Seconds time) {
   const double hours = time / units::s / 3600;
   if (hours < 1) return duration_text(time);
-  if (hours > kNever) return "more than a million years";
+  if (time > kNever) return "more than a million years";
   return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
 }
 
 std::string dated(const Prices& prices) {
   return prices.date.empty() ? "" : fmt::format(" (prices of {})", prices.date);
+}
+
+// Prices of GPUs that the catalog does not know, and that are not those of the cases either.
+std::vector<std::string> unknown_prices(const SearchGoals& goals, std::span<const SearchCase> cases) {
+  std::vector<std::string> texts;
+  if (!goals.prices) return texts;
+  for (const auto& [id, text] : goals.prices->unknown) {
+    const std::string& gpu = id;  // clang 14 captures no structured bindings
+    const auto searched = [&](const SearchCase& each) { return each.base.cluster.gpu.id == gpu; };
+    if (std::none_of(cases.begin(), cases.end(), searched)) texts.push_back(text);
+  }
+  return texts;
 }
 
 std::string cost_text(double cost) {
@@ -300,6 +312,7 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
                     : in_budget(found, goals) ? ", " + style.green("within the budget")
                                               : ", " + style.red("above the budget"));
   }
+  for (const std::string& text : unknown_prices(goals, {&found, 1})) page += "  " + text + "\n";
   return page;
 }
 
@@ -468,6 +481,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     page +=
         fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.value);
   if (has_prices && !goals.prices->date.empty()) page += fmt::format("  prices of {}\n", goals.prices->date);
+  for (const std::string& text : unknown_prices(goals, cases)) page += "  " + text + "\n";
   const auto show = [&](const SearchCase* found, std::string_view what) {
     if (found == nullptr) return;
     page += fmt::format("\n{}: {} x {}\n  {}\n", style.bold(what), with_commas(found->gpus), found->base.cluster.gpu.id,
@@ -560,6 +574,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
     json["cost"] = {{"currency", goals.prices->currency},
                     {"of", goals.tokens ? "training" : "1e12 tokens"},
                     {"date", goals.prices->date}};
+  if (const auto unknown = unknown_prices(goals, cases); !unknown.empty()) json["cost"]["unknown"] = unknown;
   json["space"] = plans;
   json["evaluated"] = evaluated;
   json["left_out"] = {{"by_step_without_sharing", bounded}, {"by_kernels", skipped}, {"not_looked_at", unseen}};

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "commands.h"
@@ -64,11 +65,11 @@ int simulate_command(int argc, const char* const* argv) {
   add_step_flags(app, flags);
   if (const auto done = parse(app, argc, argv)) return *done;
 
-  if (auto writable = check_outputs({{"--report", flags.page.value_or("")},
-                                     {"--trace", flags.trace.value_or("")},
-                                     {"--csv", flags.csv.value_or("")}},
-                                    inputs_of(flags.work));
-      !writable) {
+  const std::vector<Output> outputs = {{"--json", flags.json ? "-" : ""},
+                                       {"--report", flags.page.value_or("")},
+                                       {"--trace", flags.trace.value_or("")},
+                                       {"--csv", flags.csv.value_or("")}};
+  if (auto writable = check_outputs(outputs, inputs_of(flags.work)); !writable) {
     return report_error(writable.error());
   }
   const auto changes = flags.changes ? read_part_changes(*flags.changes) : Result<std::vector<PartChange>>();
@@ -103,7 +104,12 @@ int simulate_command(int argc, const char* const* argv) {
     if (auto written = write_with("perfetto", flags.trace, *step); !written) return report_error(written.error());
     if (auto written = write_with("csv", flags.csv, *step); !written) return report_error(written.error());
   }
-  std::fputs((flags.json ? report_json(*answer) : summary(*answer, style_of_standard_output())).c_str(), stdout);
+  if (flags.json) {
+    std::fputs(report_json(*answer).c_str(), stdout);
+  } else {
+    std::FILE* const stream = stream_of_text(outputs);
+    std::fputs(summary(*answer, stream == stdout ? style_of_standard_output() : Style()).c_str(), stream);
+  }
   return kAnswered;
 }
 

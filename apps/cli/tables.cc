@@ -37,7 +37,7 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
   namespace fs = std::filesystem;
   std::error_code ignored;
   const auto is_same = [&](const std::string& a, const std::string& b) {
-    if (a == "-" || b == "-") return a == b;
+    if (a == "-" || b == "-") return false;
     return fs::equivalent(a, b, ignored) || fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
   };
   const auto refuse = [](const Output& output, std::string message, std::string hint) {
@@ -45,10 +45,16 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
   };
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& [flag, path] = outputs[i];
+    if (path.empty()) continue;
+    for (std::size_t j = 0; j < i && is_standard_output(path); ++j) {
+      if (outputs[j].path.empty() || !is_standard_output(outputs[j].path)) continue;
+      return refuse(outputs[i], fmt::format("\"{}\" is standard output, which {} takes", path, outputs[j].flag),
+                    "one would stand in the middle of the other");
+    }
     const auto status = fs::status(path, ignored);
-    if (path.empty() || fs::is_character_file(status)) continue;
+    if (fs::is_character_file(status)) continue;
     for (const std::string& input : inputs) {
-      if (path != "-" && fs::exists(status) && is_same(path, input)) {
+      if (fs::exists(status) && is_same(path, input)) {
         return refuse(outputs[i], fmt::format("\"{}\" is the file that is read", path), "it would be overwritten");
       }
     }
@@ -67,6 +73,22 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
     }
   }
   return {};
+}
+
+std::FILE* stream_of_text(const std::vector<Output>& outputs) {
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [](const Output& output) { return !output.path.empty() && is_standard_output(output.path); })
+             ? stderr
+             : stdout;
+}
+
+void tell_replaced(const std::string& input, const AnsweredCsv& answered) {
+  const std::vector<std::string> replaced = answered.replaced();
+  if (replaced.empty()) return;
+  std::fputs(
+      fmt::format("ns-dist: {}:1: new forecasts take the place of columns {}\n", input, fmt::join(replaced, ", "))
+          .c_str(),
+      stderr);
 }
 
 Result<void> check_mode(Mode measured, Mode asked) {
@@ -106,7 +128,10 @@ void RowMistakes::add(std::vector<Error> mistakes, std::size_t rows) {
   }
 }
 
-int RowMistakes::report() const { return cli::report(first_, mistakes_, rows_); }
+int RowMistakes::report(const std::string& input) const {
+  if (rows_ == 0) std::fputs(fmt::format("ns-dist: {}: no rows\n", input).c_str(), stderr);
+  return cli::report(first_, mistakes_, rows_);
+}
 
 int report_rows(const std::vector<Error>& mistakes, std::size_t rows) {
   return report(mistakes, mistakes.size(), rows);

@@ -10,6 +10,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/collective_suite.h"
 #include "ns_dist/compute_model.h"
+#include "ns_dist/csv_table.h"
 #include "ns_dist/files.h"
 #include "ns_dist/result.h"
 
@@ -30,7 +31,8 @@ class Progress {
   bool terminal_;
 };
 
-// A file that a command writes, and the flag that names it; an empty path is standard output.
+// A file that a command writes, and the flag that names it; an empty path: the flag was not given. The answer of --json
+// is {"--json", "-"}.
 struct Output {
   const char* flag;
   std::string path;
@@ -40,6 +42,12 @@ struct Output {
 // read (texts that name no file are skipped). Leaves all files as they are.
 Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<std::string>& inputs);
 
+// Where a text for people goes: standard output, or standard error where one of the outputs takes that.
+std::FILE* stream_of_text(const std::vector<Output>& outputs);
+
+// Says on standard error which columns of the table `input` the forecasts take the place of, if there are some.
+void tell_replaced(const std::string& input, const AnsweredCsv& answered);
+
 // Errors: a correction of kernels that were measured in another mode; which flag to add.
 Result<void> check_mode(Mode measured, Mode asked);
 
@@ -47,9 +55,8 @@ Result<void> check_mode(Mode measured, Mode asked);
 class RowMistakes {
  public:
   void add(std::vector<Error> mistakes, std::size_t rows);
-  std::size_t rows() const { return rows_; }
-  // As report_rows.
-  int report() const;
+  // As report_rows; says also where the table `input` has no rows.
+  int report(const std::string& input) const;
 
  private:
   std::vector<Error> first_;

@@ -182,6 +182,9 @@ Result<void> ExportFolder::commit(const std::string& manifest) {
   files.push_back(last);
   std::filesystem::remove(directory_ / last, failed);  // a folder without it is unfinished
   for (const std::filesystem::path& path : stale_) std::filesystem::remove(path, failed);
+  for (const std::string_view name : kBeside) {  // an export of one rank has no network
+    if (std::find(files.begin(), files.end(), name) == files.end()) std::filesystem::remove(directory_ / name, failed);
+  }
   for (const std::filesystem::path& file : files) {
     std::filesystem::rename(staging() / file, directory_ / file, failed);
     if (failed) return fail(cannot_write(directory_ / file));

@@ -106,13 +106,7 @@ class Lint {
   // ---- Files ----
 
   void look_around() {
-    if (options_.npus > 0 && options_.npus != rank_count()) {
-      note(fmt::format("the network has {} NPUs, and there are traces of {} ranks", options_.npus, rank_count()));
-    }
-    if (options_.dimensions > 4) {
-      note(fmt::format("the network has {} dimensions: ASTRA-Sim hangs in collectives of all ranks beyond 4",
-                       options_.dimensions));
-    }
+    if (options_.system) look_at(*options_.system);
     for (const std::filesystem::path& file : traces_.files) {
       if (file.extension() == ".gz") {
         note("ASTRA-Sim's feeder does not read gzipped traces: unpack them with gunzip");
@@ -134,7 +128,50 @@ class Lint {
     }
   }
 
+  void look_at(const AstraSystem& system) {
+    const std::int64_t npus = system.npus(), ranks = rank_count();
+    if (npus != ranks) {
+      report({static_cast<Rank>(std::min(npus, ranks)), 0, "",
+              fmt::format("the network has {} NPUs, and there are traces of {} rank{}: ASTRA-Sim runs one for each NPU",
+                          npus, ranks, ranks == 1 ? "" : "s")});
+    }
+    if (system.dimensions.size() > 4) {
+      note(fmt::format("the network has {} dimensions: ASTRA-Sim hangs in collectives of all ranks beyond 4",
+                       system.dimensions.size()));
+    }
+    report_.notes.insert(report_.notes.end(), system.notes.begin(), system.notes.end());
+  }
+
   // ---- One rank ----
+
+  bool roofline() const { return options_.system && options_.system->roofline && !options_.system->replay_only; }
+
+  // What the system lacks for kernels, and for collectives of a kind: told once.
+  void check_rates(Rank rank, const FlatNode& node) {
+    if (!roofline() || std::exchange(told_rates_, true)) return;
+    const AstraSystem& system = *options_.system;
+    const char* const missing = system.peak_tflops <= 0        ? "peak-perf"
+                                : system.local_memory_gbs <= 0 ? "local-mem-bw"
+                                                               : nullptr;
+    if (missing == nullptr) return;
+    report({rank, node.id, std::string(node.name),
+            fmt::format("a kernel that never ends: the system json has \"roofline-enabled\" and no \"{}\"", missing)});
+  }
+  void check_algorithm(Rank rank, const FlatNode& node, TraceCollective collective) {
+    if (!options_.system || !told_algorithms_.insert(collective).second) return;
+    const std::pair<CollectiveKind, const char*> wanted =
+        collective == TraceCollective::kAllGather       ? std::pair(CollectiveKind::kAllGather, "all-gather")
+        : collective == TraceCollective::kReduceScatter ? std::pair(CollectiveKind::kReduceScatter, "reduce-scatter")
+        : collective == TraceCollective::kAllToAll      ? std::pair(CollectiveKind::kAllToAll, "all-to-all")
+                                                        : std::pair(CollectiveKind::kAllReduce, "all-reduce");
+    const auto& [kind, name] = wanted;
+    for (const AstraDimension& dimension : options_.system->dimensions) {
+      if (!dimension.algorithm.of(kind).empty()) return;
+    }
+    report({rank, node.id, std::string(node.name),
+            fmt::format("{}: the system json has no \"{}-implementation\", and ASTRA-Sim stops",
+                        kCollectiveNames[static_cast<std::size_t>(collective)], name)});
+  }
 
   Result<void> read_rank(Rank rank) {
     ids_.clear();
@@ -163,7 +200,7 @@ class Lint {
 
   void check(Rank rank, const FlatNode& node) {
     is_kernel_.push_back(false);
-    const Result<NodeFacts> facts = check_node(node, rank, rank_count(), options_.roofline, members_);
+    const Result<NodeFacts> facts = check_node(node, rank, rank_count(), roofline(), members_);
     if (!facts) {
       ++report_.others;
       broken_ = true;
@@ -173,14 +210,17 @@ class Lint {
       case TraceNodeType::kCompute:
         ++report_.kernels;
         is_kernel_.back() = !facts->cpu;
+        if (!facts->cpu) check_rates(rank, node);
         break;
       case TraceNodeType::kCollective: {
         ++report_.collectives;
         if (facts->collective == TraceCollective::kBroadcast) break;
-        if (facts->collective == TraceCollective::kAllGather && facts->size < options_.splits) {
-          report({rank, node.id, std::string(node.name),
-                  fmt::format("an all-gather of {} bytes, fewer than the {} splits: it never ends", facts->size,
-                              options_.splits)});
+        check_algorithm(rank, node, facts->collective);
+        const std::int64_t splits = options_.system ? options_.system->splits : 1;
+        if (facts->collective == TraceCollective::kAllGather && facts->size < splits) {
+          report(
+              {rank, node.id, std::string(node.name),
+               fmt::format("an all-gather of {} bytes, fewer than the {} splits: it never ends", facts->size, splits)});
         }
         std::vector<Sequence>& sequences = sequences_[facts->group];
         if (sequences.empty() || sequences.back().rank != rank) sequences.push_back({rank, 0, 0, 0});
@@ -300,7 +340,7 @@ class Lint {
   std::vector<std::pair<std::uint64_t, NodeFacts>> collectives_of(Rank rank, std::int64_t group) {
     std::vector<std::pair<std::uint64_t, NodeFacts>> out;
     const auto add = [&](const FlatNode& node) {
-      const Result<NodeFacts> facts = check_node(node, rank, rank_count(), options_.roofline, members_);
+      const Result<NodeFacts> facts = check_node(node, rank, rank_count(), roofline(), members_);
       if (!facts || facts->type != TraceNodeType::kCollective || facts->group != group) return true;
       if (facts->collective != TraceCollective::kBroadcast) out.emplace_back(node.id, *facts);
       return true;
@@ -380,7 +420,7 @@ class Lint {
   Channels channels(Rank rank, TraceNodeType type, Rank peer) {
     Channels out;
     const auto add = [&](const FlatNode& node) {
-      const Result<NodeFacts> facts = check_node(node, rank, rank_count(), options_.roofline, members_);
+      const Result<NodeFacts> facts = check_node(node, rank, rank_count(), roofline(), members_);
       if (facts && facts->type == type && facts->peer == peer) out[{facts->tag, facts->size}].push_back(node.id);
       return true;
     };
@@ -444,7 +484,8 @@ class Lint {
   };
   std::unordered_map<std::pair<Rank, Rank>, Pair, PairHash> pairs_;  // sender, receiver
   std::uint64_t lonely_ = 0;                                         // kernels without successor
-  bool whole_ = true, broken_ = false;
+  bool whole_ = true, broken_ = false, told_rates_ = false;
+  std::set<TraceCollective> told_algorithms_;
   // Of the rank that is read.
   FlatNode node_;
   std::vector<std::uint64_t> ids_, parents_;

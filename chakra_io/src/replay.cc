@@ -128,7 +128,14 @@ class Replay {
         constexpr double kLongest = 1e18;
         const double time = work / perf * 1e9;
         node.duration = time < kLongest ? static_cast<Nanoseconds>(time) : static_cast<Nanoseconds>(kLongest);
-        if (!(time < kLongest)) report(rank, node, "its roofline makes it endless: peak-perf or local-mem-bw is 0");
+        if (!(time < kLongest)) {
+          node.broken = true;
+          report(rank, node,
+                 fmt::format("its roofline makes it endless: the system json has {}",
+                             options_.peak_tflops <= 0        ? "no \"peak-perf\""
+                             : options_.local_memory_gbs <= 0 ? "no \"local-mem-bw\""
+                                                              : "too low a \"peak-perf\" or \"local-mem-bw\""));
+        }
       }
     }
     state.nodes.push_back(node);

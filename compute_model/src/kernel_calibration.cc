@@ -19,6 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSchema = "ns-dist/kernel-calibration/1";
+constexpr double kLargestError = 1e9;   // of FamilyCalibration::before and after
+constexpr double kMostCorrected = 2.0;  // a logarithm: no forecast becomes more than 7.4 times as long, or as short
 
 struct Observation {
   CalibrationPlace x = {};
@@ -39,7 +41,7 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
       k(i, j) = calibration_covariance(rows[static_cast<std::size_t>(i)].x, rows[static_cast<std::size_t>(j)].x);
     }
     k(i, i) += kCalibrationScatter;
-    residual(i) = std::clamp(rows[static_cast<std::size_t>(i)].residual, -2.0, 2.0);
+    residual(i) = std::clamp(rows[static_cast<std::size_t>(i)].residual, -kMostCorrected, kMostCorrected);
   }
   const Eigen::MatrixXd inverse = k.ldlt().solve(Eigen::MatrixXd::Identity(n, n));
   const Eigen::VectorXd weights = inverse * residual;
@@ -50,10 +52,11 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   for (Eigen::Index i = 0; i < n; ++i) {
     const Observation& row = rows[static_cast<std::size_t>(i)];
     out.points.push_back({row.x.duration, row.x.ridge, weights(i), row.x.kernel});
-    errors.push_back(weights(i) / inverse(i, i));
-    out.before += std::abs(std::exp(-residual(i)) - 1) / static_cast<double>(count);
+    errors.push_back(weights(i) / inverse(i, i) + row.residual - residual(i));  // what no correction takes away, too
+    out.before += std::abs(std::exp(-row.residual) - 1) / static_cast<double>(count);
     out.after += std::abs(std::exp(-errors.back()) - 1) / static_cast<double>(count);
   }
+  out.before = std::min(out.before, kLargestError), out.after = std::min(out.after, kLargestError);
   std::sort(errors.begin(), errors.end());
   const double number = static_cast<double>(count), widen = 1 + 2 / number;  // few rows widen the interval
   // Split conformal prediction, outwards on both sides.
@@ -65,6 +68,19 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
 
 Error wrong(const std::string& where, std::string message, std::string expected) {
   return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}};
+}
+
+// Error: the middle one of the rows is further off than a correction goes, as in another unit.
+Result<void> check_unit(const std::string& where, std::string_view family, DType dtype, std::vector<Observation> rows) {
+  const auto middle = rows.begin() + static_cast<std::ptrdiff_t>(rows.size() / 2);
+  std::nth_element(rows.begin(), middle, rows.end(), [](const Observation& a, const Observation& b) {
+    return std::abs(a.residual) < std::abs(b.residual);
+  });
+  if (std::abs(middle->residual) <= kMostCorrected) return {};
+  return fail(wrong(where,
+                    fmt::format("the middle row of {} {} takes {:.4g} times as long as forecast", family,
+                                name_of(dtype), std::exp(middle->residual)),
+                    "latency_ms, in milliseconds, measured on this GPU"));
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -116,7 +132,7 @@ double correction_at(const FamilyCalibration& family, const CalibrationPlace& x)
   for (const FamilyCalibration::Point& point : family.points) {
     sum += point.weight * covariance(x, point.duration, point.ridge, point.kernel);
   }
-  return std::clamp(sum, -2.0, 2.0);
+  return std::clamp(sum, -kMostCorrected, kMostCorrected);
 }
 
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options) {
@@ -145,7 +161,9 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
   }
   KernelCalibration calibration{gpu.id, options.mode, {}};
   for (const auto& [key, rows] : families) {
-    if (rows.size() >= kFewestRows) calibration.families.push_back(fit(key.first, key.second, rows));
+    if (rows.size() < kFewestRows) continue;
+    NS_TRY_VOID(check_unit(table.where(), key.first, key.second, rows));
+    calibration.families.push_back(fit(key.first, key.second, rows));
   }
   if (calibration.families.empty()) {
     return fail(wrong(
@@ -185,7 +203,7 @@ std::string to_json(const KernelCalibration& calibration) {
 }
 
 Result<KernelCalibration> read_kernel_calibration(std::string_view text, const std::string& where) {
-  constexpr double kLargestLog = 5, kLargestError = 1e9, kLargestInput = 1e6;
+  constexpr double kLargestLog = 5, kLargestInput = 1e6;
   NS_TRY(const Json root, parse_json(text, where));
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);

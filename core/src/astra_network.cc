@@ -6,9 +6,11 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <utility>
 
+#include "ns_dist/catalog.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/trimmed.h"
@@ -284,6 +286,28 @@ Result<std::vector<AstraDimension>> read_network(std::string_view text, const st
   return dimensions;
 }
 
+// The keys of a system json that are read here, beside its lists of algorithms; and those that ASTRA-Sim reads alone.
+constexpr std::string_view kRead[] = {"preferred-dataset-splits",
+                                      "active-chunks-per-dimension",
+                                      "endpoint-delay",
+                                      "local-mem-bw",
+                                      "peak-perf",
+                                      "roofline-enabled",
+                                      "replay-only",
+                                      "collective-optimization"};
+constexpr std::string_view kLeftOut[] = {"scheduling-policy",
+                                         "trace-enabled",
+                                         "track-local-mem",
+                                         "local-mem-trace-filename",
+                                         "local-reduction-delay",
+                                         "model-shared-bus",
+                                         "boost-mode",
+                                         "per-node-custom-implementation",
+                                         "L",
+                                         "o",
+                                         "g",
+                                         "G"};
+
 }  // namespace
 
 Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::string& yml_where,
@@ -329,6 +353,18 @@ Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::s
     }
   }
   if (!errors.empty()) return fail(join(std::move(errors)));
+  std::vector<std::string> known(std::begin(kLeftOut), std::end(kLeftOut));
+  known.insert(known.end(), std::begin(kRead), std::end(kRead));
+  for (const auto& [key, member] : lists) {
+    known.emplace_back(key);
+    known.push_back(std::string(key) + "-custom");
+  }
+  for (const std::string& key : reader.keys()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string near = nearest_name(key, known);
+    if (near.empty()) continue;
+    system.notes.push_back(fmt::format("{}: nobody reads it: {}", reader.where(pointer_step(key)), did_you_mean(near)));
+  }
   return system;
 }
 

@@ -121,8 +121,9 @@ void add_missing(Entries& entries, const Entries& base) {
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
   // Optimal string alignment: insertions, deletions, substitutions and swaps of neighbors. Near means that at most a
-  // third of the longer name is wrong, or that one contains the other; a common beginning wins over as near a rival.
-  constexpr std::size_t kLongestName = 200;
+  // third of the longer name is wrong, or that one contains the other. A name that begins with `name` wins over all
+  // that do not, and a common beginning over as near a rival.
+  constexpr std::size_t kLongestName = 200, kFar = 4 * kLongestName;
   if (name.size() > kLongestName) return "";
   std::string best;
   std::size_t best_score = std::string::npos;
@@ -148,9 +149,10 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
     const bool contained =
         shortest >= 3 && (known.find(wanted) != std::string::npos || wanted.find(known) != std::string::npos);
     if (distance * 3 > longest && !contained) continue;
-    if (contained) distance = std::min(distance, longest / 3);
+    const bool continues = contained && known.starts_with(wanted);
+    if (contained && !continues) distance = std::min(distance, longest / 3);
     const bool same_beginning = shortest > 0 && known.front() == wanted.front();
-    const std::size_t score = 2 * distance + (same_beginning ? 0 : 1);
+    const std::size_t score = 2 * distance + (same_beginning ? 0 : 1) + (continues ? 0 : kFar);
     if (score < best_score) {
       best_score = score;
       best = candidate;
@@ -325,7 +327,7 @@ Result<Cluster> Catalog::cluster(std::string_view reference) const {
   return read_cluster(source.text, source.path, *this);
 }
 
-Result<Cluster> Catalog::usual_machine(const Gpu& gpu) const {
+Result<Cluster> Catalog::usual_machine(const Gpu& gpu, std::string_view file) const {
   if (gpu.usual_cluster.empty()) {
     return fail(
         {ErrorCode::kInvalidInput,
@@ -337,7 +339,10 @@ Result<Cluster> Catalog::usual_machine(const Gpu& gpu) const {
   }
   auto usual = cluster(gpu.usual_cluster);
   if (!usual) {
-    if (usual.error().where.empty()) usual.error().where = fmt::format("usual_cluster of the GPU \"{}\"", gpu.id);
+    if (usual.error().where.empty()) {
+      usual.error().where = file.empty() ? fmt::format("usual_cluster of the GPU \"{}\"", gpu.id)
+                                         : fmt::format("{}#/usual_cluster", file);
+    }
     return usual;
   }
   return built_for(gpu, *usual);

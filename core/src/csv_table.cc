@@ -18,12 +18,13 @@
 namespace ns_dist {
 namespace {
 
-Error error_at(std::string where, std::string message, std::string expected = "") {
-  Error error;
-  error.message = std::move(message);
-  error.where = std::move(where);
-  error.expected = std::move(expected);
-  return error;
+Error error_at(std::string where, std::string message, std::string expected = "", std::string hint = "") {
+  return {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected), std::move(hint), {}};
+}
+
+Error unclosed_quote(std::string where) {
+  return error_at(std::move(where), "a quote is not closed on its line",
+                  "fields without line breaks, in quotes where they hold commas");
 }
 
 // Limits of what is kept in memory. A table of measurements has less than a tenth of them; CsvStream reads any number
@@ -60,10 +61,12 @@ std::string_view value_of(std::string_view field) {
   return field;
 }
 
-// Hands over the fields of a line as they stand there.
+// Hands over the fields of a line as they stand there. Whether every quote is closed; where one is not, the last field
+// reaches to the end of the line.
 template <class OnField>
-void split(std::string_view line, const OnField& on_field) {
+bool split(std::string_view line, const OnField& on_field) {
   std::size_t begin = 0;
+  bool closed = true;
   while (true) {
     std::size_t start = begin;
     while (start < line.size() && is_blank(line[start])) ++start;
@@ -72,14 +75,14 @@ void split(std::string_view line, const OnField& on_field) {
       end = line.find('"', start + 1);
       while (end != std::string_view::npos && end + 1 < line.size() && line[end + 1] == '"')
         end = line.find('"', end + 2);
-      if (end == std::string_view::npos) end = line.size();
-      end = line.find(',', end);
+      closed = end != std::string_view::npos;
+      if (closed) end = line.find(',', end);
     } else {
       end = line.find(',', begin);
     }
     if (end == std::string_view::npos) end = line.size();
     on_field(line.substr(begin, end - begin));
-    if (end >= line.size()) return;
+    if (end >= line.size()) return closed;
     begin = end + 1;
   }
 }
@@ -149,7 +152,9 @@ Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
   if (static_cast<std::size_t>(std::count(names.begin(), names.end(), ',')) >= kMostColumns) {
     return fail(error_at(table.where_ + ":1", "has too many columns", fmt::format("at most {}", kMostColumns)));
   }
-  split(table.text(0), [&](std::string_view name) { table.columns_.emplace_back(value_of(name)); });
+  if (!split(table.text(0), [&](std::string_view name) { table.columns_.emplace_back(value_of(name)); })) {
+    return fail(unclosed_quote(table.where_ + ":1"));
+  }
   table.rows_.erase(table.rows_.begin());
   std::set<std::string> seen;
   for (const std::string& name : table.columns_) {
@@ -243,20 +248,52 @@ std::optional<std::size_t> CsvTable::column(std::string_view name) const {
   return static_cast<std::size_t>(found - columns_.begin());
 }
 
-std::size_t CsvTable::fields(std::size_t row, std::vector<std::string_view>& out) const {
+Result<void> CsvTable::fields(std::size_t row, std::vector<std::string_view>& out) const {
   out.clear();
   std::size_t count = 0;
-  split(text(row), [&](std::string_view field) {
+  const bool closed = split(text(row), [&](std::string_view field) {
     if (++count <= columns_.size()) out.push_back(value_of(field));
   });
-  return count;
+  if (closed && count <= columns_.size()) return {};
+  std::string where = fmt::format("{}:{}", where_, line(row));
+  if (!closed) return fail(unclosed_quote(std::move(where)));
+  return fail(error_at(std::move(where), fmt::format("{} fields", count),
+                       fmt::format("{}, as in the header", columns_.size()), "put fields with commas in quotes"));
 }
 
-void CsvTable::raw_fields(std::size_t row, std::vector<std::string_view>& out) const {
-  out.clear();
-  split(text(row), [&](std::string_view field) {
-    if (out.size() < columns_.size()) out.push_back(field);
-  });
+AnsweredCsv::AnsweredCsv(const CsvTable& header, std::span<const std::string_view> answers)
+    : columns_(header.columns()), answers_(answers) {
+  for (const std::string& column : columns_) {
+    kept_.push_back(std::find(answers.begin(), answers.end(), column) == answers.end());
+  }
+}
+
+std::vector<std::string> AnsweredCsv::replaced() const {
+  std::vector<std::string> replaced;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    if (!kept_[c]) replaced.push_back(columns_[c]);
+  }
+  return replaced;
+}
+
+std::string AnsweredCsv::header() const {
+  std::string line;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    const bool quoted = columns_[c].find(',') != std::string::npos;
+    if (kept_[c]) line += (quoted ? '"' + columns_[c] + '"' : columns_[c]) + ',';
+  }
+  return line + fmt::format("{}\n", fmt::join(answers_, ","));
+}
+
+void AnsweredCsv::append_row(const CsvTable& piece, std::size_t row, std::string& out) const {
+  std::size_t column = 0;
+  const auto append = [&](std::string_view field) {
+    if (column < kept_.size() && kept_[column]) (out += field) += ',';
+    ++column;
+  };
+  const bool closed = split(piece.text(row), append);
+  if (!closed && column <= kept_.size() && kept_[column - 1]) out.insert(out.size() - 1, 1, '"');
+  while (column < kept_.size()) append("");
 }
 
 }  // namespace ns_dist

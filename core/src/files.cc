@@ -7,6 +7,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -36,7 +37,7 @@ void forget(const fs::path& path) {
 }
 
 std::string name_of(const fs::path& path) {
-  return path.empty() || path == "-" ? std::string("standard output") : path.string();
+  return is_standard_output(path) ? std::string("standard output") : path.string();
 }
 
 Error unwritable(const fs::path& path, int why) {
@@ -60,10 +61,10 @@ fs::path without_links(fs::path path) {
   return path;
 }
 
-// The open descriptor that `path` is another name of: /dev/stdout, or the file that standard output goes to. Opened
-// once more, it would have a position of its own, and one would overwrite the other.
+// The open descriptor that `path` is another name of: standard output, or the file that it goes to. Opened once more,
+// it would have a position of its own, and one would overwrite the other.
 std::optional<int> own_descriptor(const fs::path& path) {
-  if (path.empty() || path == "-") return STDOUT_FILENO;
+  if (is_standard_output(path)) return STDOUT_FILENO;
   struct stat at = {}, own = {};
   if (::stat(path.c_str(), &at) != 0) return std::nullopt;
   for (const int descriptor : {STDOUT_FILENO, STDERR_FILENO}) {
@@ -73,6 +74,12 @@ std::optional<int> own_descriptor(const fs::path& path) {
 }
 
 }  // namespace
+
+bool is_standard_output(const fs::path& path) {
+  constexpr std::array<const char*, 5> kNames = {"", "-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
+  const fs::path name = path.is_absolute() ? path.lexically_normal() : path;  // "./-" is a file
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
 
 Result<std::string> read_text(const fs::path& path, std::size_t most) {
   const bool standard = path == "-";

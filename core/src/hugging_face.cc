@@ -161,10 +161,21 @@ void read_mpt(JsonReader& reader, const Family& family, Model& model) {
   model.bias = !reader.boolean("no_bias", true);
 }
 
+// Of a file without a size of heads: the hidden size over the heads, rounded down as in the classes. Latent attention
+// has sizes of its own.
+void share_hidden(Model& model, bool latent = false) {
+  if (model.heads == 0) return;
+  model.head_dim = model.hidden / model.heads;
+  if (latent || model.hidden % model.heads == 0) return;
+  model.warnings.push_back(
+      fmt::format("no \"head_dim\", and {} heads do not divide the hidden size {}: heads of {} are taken", model.heads,
+                  model.hidden, model.head_dim));
+}
+
 // gpt_neox: GPTNeoXConfig.
 void read_gpt_neox(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
-  model.head_dim = model.heads > 0 ? model.hidden / model.heads : 0;
+  share_hidden(model);
   model.ffn = reader.integer("intermediate_size", 1, kMostSize);
   model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
   model.position = PositionKind::kRotary;
@@ -335,8 +346,9 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
 void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
   model.kv_heads = size_or(reader, family, {"num_kv_heads", "num_key_value_heads"}, model.heads);
-  model.head_dim = size_or(reader, family, {"attention_head_dim", "kv_channels", "head_dim"},
-                           model.heads > 0 ? model.hidden / model.heads : 0);
+  model.head_dim = size_or(reader, family, {"attention_head_dim", "kv_channels", "head_dim"}, 0);
+  const bool latent = present(reader, "kv_lora_rank");
+  if (model.head_dim == 0) share_hidden(model, latent);
   model.ffn = reader.integer("intermediate_size", 1, kMostSize);
   model.sequence = read_sequence(reader, family);
   std::string activation =
@@ -364,7 +376,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   model.attention_sinks = family.sinks;
   read_attention_layers(reader, family, model);
   model.prediction_layers = reader.integer("num_nextn_predict_layers", 0, 1'000, Presence::kOptional, 0);
-  if (present(reader, "kv_lora_rank")) read_latent_attention(reader, model);
+  if (latent) read_latent_attention(reader, model);
 }
 
 void read_moe(JsonReader& reader, const Family& family, Model& model) {

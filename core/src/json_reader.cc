@@ -60,46 +60,66 @@ constexpr std::size_t kMostKeys = 50'000;
 
 // Builds the tree in one pass, and ends at what nlohmann's parser lets through.
 struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
+  // An object or an array that is open: its keys so far, and the last one; or the number of its last value.
+  struct Level {
+    std::set<std::string, std::less<>> keys;
+    const std::string* key = nullptr;
+    std::int64_t index = -1;
+  };
   nlohmann::ordered_json root;
   nlohmann::detail::json_sax_dom_parser<nlohmann::ordered_json> tree{root};
-  std::vector<std::set<std::string, std::less<>>> keys;
-  int depth = 0;
-  std::string problem;
+  std::vector<Level> levels;
+  std::string problem, expected = "a JSON object", pointer;
   std::size_t byte = 0;
 
-  bool null() override { return tree.null(); }
-  bool boolean(bool value) override { return tree.boolean(value); }
-  bool number_integer(number_integer_t value) override { return tree.number_integer(value); }
-  bool number_unsigned(number_unsigned_t value) override { return tree.number_unsigned(value); }
-  bool number_float(number_float_t value, const string_t& text) override { return tree.number_float(value, text); }
-  bool string(string_t& value) override { return tree.string(value); }
-  bool binary(binary_t& value) override { return tree.binary(value); }
-  bool deeper() {
-    if (++depth <= kDeepestJson) return true;
-    problem = fmt::format("nested deeper than {} levels", kDeepestJson);
-    return false;
+  void next_value() {
+    if (!levels.empty()) ++levels.back().index;
   }
-  bool start_object(std::size_t size) override {
-    keys.emplace_back();
-    return deeper() && tree.start_object(size);
+  bool null() override { return next_value(), tree.null(); }
+  bool boolean(bool value) override { return next_value(), tree.boolean(value); }
+  bool number_integer(number_integer_t value) override { return next_value(), tree.number_integer(value); }
+  bool number_unsigned(number_unsigned_t value) override { return next_value(), tree.number_unsigned(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return next_value(), tree.number_float(value, text);
   }
-  bool key(string_t& name) override {
-    if (keys.back().size() >= kMostKeys) {  // an ordered object looks through all of them for each
-      problem = fmt::format("more than {} keys in one object", kMostKeys);
-      return false;
+  bool string(string_t& value) override { return next_value(), tree.string(value); }
+  bool binary(binary_t& value) override { return next_value(), tree.binary(value); }
+  bool refuse(std::string message, std::string wanted) {
+    problem = std::move(message), expected = std::move(wanted);
+    for (const Level& level : levels) {
+      pointer += "/" + (level.key != nullptr ? pointer_step(*level.key) : std::to_string(level.index));
     }
-    if (keys.back().insert(name).second) return tree.key(name);
-    problem = fmt::format("key \"{}\" is given twice in one object", shortened(name));
     return false;
+  }
+  bool deeper() {
+    next_value();
+    if (levels.size() == kDeepestJson) {
+      return refuse(fmt::format("nested deeper than {} levels", kDeepestJson),
+                    fmt::format("at most {} objects and arrays in each other", kDeepestJson));
+    }
+    levels.emplace_back();
+    return true;
+  }
+  bool start_object(std::size_t size) override { return deeper() && tree.start_object(size); }
+  bool key(string_t& name) override {
+    Level& level = levels.back();
+    if (level.keys.size() >= kMostKeys) {  // an ordered object looks through all of them for each
+      level.key = &name;
+      return refuse(fmt::format("more than {} keys in one object", kMostKeys),
+                    fmt::format("at most {} keys", kMostKeys));
+    }
+    const auto [added, is_new] = level.keys.insert(name);
+    level.key = &*added;
+    if (is_new) return tree.key(name);
+    return refuse(fmt::format("key \"{}\" is given twice in one object", shortened(name)), "each key once");
   }
   bool end_object() override {
-    keys.pop_back();
-    --depth;
+    levels.pop_back();
     return tree.end_object();
   }
   bool start_array(std::size_t size) override { return deeper() && tree.start_array(size); }
   bool end_array() override {
-    --depth;
+    levels.pop_back();
     return tree.end_array();
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
@@ -120,6 +140,20 @@ std::string_view cause_of(std::string_view what) {
   skip("parse error", ": ");
   skip("syntax error", " - ");
   return what;
+}
+
+// "file:line:column" of a byte.
+std::string place_of(std::string_view text, std::size_t byte, const std::string& where) {
+  const std::string_view before = text.substr(0, byte);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t newline = before.rfind('\n');
+  const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
+  return fmt::format("{}:{}:{}", where, line, column);
+}
+
+bool is_markup(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '<';
 }
 
 }  // namespace
@@ -152,22 +186,24 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
                  {}});
   }
   StrictParse parse;
-  if (!nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &parse)) {
-    std::string place = where;
-    std::string message = parse.problem;
-    if (parse.byte > 0) {
-      const std::string_view before = text.substr(0, std::min(parse.byte - 1, text.size()));
-      const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-      const std::size_t newline = before.rfind('\n');
-      const std::size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
-      place += fmt::format(":{}:{}", line, column);
-      const bool ends = message.find("unexpected end of input") != std::string::npos ||
-                        message.find("missing closing quote") != std::string::npos;
-      message = ends ? "the file ends too early" : "this is not JSON (" + shortened(cause_of(message)) + ")";
-    }
-    return fail({ErrorCode::kInvalidInput, message, place, "a JSON object", "", {}});
+  const bool parsed = nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &parse);
+  std::string message = parse.problem;
+  const bool ends = message.find("unexpected end of input") != std::string::npos ||
+                    message.find("missing closing quote") != std::string::npos;
+  // The parser takes a byte 0 for the end, and what is behind it would not be read.
+  if (const std::size_t null = text.find('\0'); null != std::string_view::npos && (parsed || ends)) {
+    return fail({ErrorCode::kInvalidInput, "a byte 0", place_of(text, null, where), "JSON text in UTF-8", "", {}});
   }
-  return std::move(parse.root);
+  if (parsed) return std::move(parse.root);
+  std::string place = where;
+  if (!parse.pointer.empty()) place += "#" + shortened(parse.pointer);
+  if (parse.byte > 0) {
+    place = place_of(text, parse.byte - 1, where);
+    message = ends              ? "the file ends too early"
+              : is_markup(text) ? "this is HTML without a report: the page ends too early, or is none of ns-dist"
+                                : "this is not JSON (" + shortened(cause_of(message)) + ")";
+  }
+  return fail({ErrorCode::kInvalidInput, message, place, parse.expected, "", {}});
 }
 
 JsonReader::JsonReader(const nlohmann::ordered_json& value, std::string where, std::vector<Error>& errors,

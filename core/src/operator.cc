@@ -225,7 +225,7 @@ void check(Check& c, const Attention& op) {
   c.positive("batch", op.batch), c.positive("heads", op.heads), c.positive("kv_heads", op.kv_heads);
   c.positive("query_length", op.query_length), c.positive("key_length", op.key_length);
   c.positive("head_dim", op.head_dim), c.positive("value_dim", op.value_dim);
-  c.not_negative("window", d(op.window));
+  c.not_negative("window", d(op.window)), c.positive("in_a_row", op.in_a_row);
   if (op.heads > 0 && op.kv_heads > 0 && op.heads % op.kv_heads != 0) {
     c.add("heads", std::to_string(op.heads), "a multiple of kv_heads (" + std::to_string(op.kv_heads) + ")");
   }

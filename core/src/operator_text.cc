@@ -29,7 +29,7 @@ void members(Attention& o, Visit&& v) {
   v("batch", o.batch), v("heads", o.heads), v("kv_heads", o.kv_heads), v("query_length", o.query_length);
   v("key_length", o.key_length), v("head_dim", o.head_dim), v("value_dim", o.value_dim), v("causal", o.causal);
   v("window", o.window), v("pass", o.pass), v("library", o.library), v("deterministic", o.deterministic);
-  v("scaling", o.scaling);
+  v("scaling", o.scaling), v("in_a_row", o.in_a_row);
 }
 template <class Visit>
 void members(Softmax& o, Visit&& v) {

@@ -67,6 +67,7 @@ Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
   if (is_neusight_device(root)) {
     gpu = read_neusight_device(reader);
     gpu.id = std::filesystem::path(where).stem().string();
+    if (gpu.name.empty()) gpu.name = gpu.id;
     if (!errors.empty()) return fail(join(std::move(errors)));
     return gpu;
   }
@@ -141,7 +142,8 @@ bool is_neusight_device(const nlohmann::ordered_json& root) {
   return root.is_object() && root.contains("Num_Sm") && root.contains("Mem_Bw");
 }
 
-// NeuSight's data/device_configs/*.json: bare numbers in GB, GB/s, TFLOP/s, MB and MHz.
+// NeuSight's data/device_configs/*.json: bare numbers in GB, GB/s, TFLOP/s, MB and MHz. They do not tell the power of
+// the board, which stays unknown.
 Gpu read_neusight_device(JsonReader& reader) {
   using namespace units;
   reader.accept_unknown_keys();
@@ -151,7 +153,7 @@ Gpu read_neusight_device(JsonReader& reader) {
   gpu.architecture = "unknown";
   gpu.sm_count = static_cast<int>(reader.integer("Num_Sm", 1, 100'000));
   gpu.memory_bandwidth = reader.number("Mem_Bw", 1e-3, 1e9) * GB / s;
-  gpu.memory = reader.number("Dev_Mem", 1e-3, 1e9, Presence::kOptional, 16) * GiB;
+  gpu.memory = reader.number("Dev_Mem", 1e-3, 1e9) * GiB;
   gpu.l2_cache = reader.number("L2Cache", 1e-3, 1e9, Presence::kOptional, 4) * MiB;
   const FlopsPerSecond single = reader.number("SingleFLOPs", 1e-3, 1e9) * TFLOP / s;
   gpu.vector[DType::kFp32] = single;
@@ -161,7 +163,6 @@ Gpu read_neusight_device(JsonReader& reader) {
   gpu.base_clock = gpu.boost_clock;
   gpu.shared_memory_per_sm = 64 * KiB;
   gpu.registers_per_sm = 256 * KiB;
-  gpu.board_power = 300 * W;
   return gpu;
 }
 

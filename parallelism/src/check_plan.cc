@@ -51,15 +51,17 @@ struct Checker {
     if (value >= 1 && value <= most) return;
     fail_at(where, fmt::format("{} is out of range", value), fmt::format("a whole number from 1 to {}", most));
   }
-  // `part` must divide `whole`; says message(), and which values near `part` do.
+  // `part` must divide `whole`; says message(), and which values near `part` do, and divide `also`, too.
   template <class Message>
-  void divides(const char* where, std::int64_t part, std::int64_t whole, const Message& message) {
+  void divides(const char* where, std::int64_t part, std::int64_t whole, const Message& message,
+               std::int64_t also = 0) {
     if (part < 1 || whole < 1 || whole % part == 0) return;
+    const std::int64_t both = std::gcd(whole, also);
     std::int64_t below = part, above = part;
-    while (whole % below != 0) --below;
-    while (above < whole && whole % above != 0) ++above;
-    const std::string choice = above <= whole && above != below ? fmt::format("{0}={1} or {0}={2}", where, below, above)
-                                                                : fmt::format("{}={}", where, below);
+    while (both % below != 0) --below;
+    while (above < both && both % above != 0) ++above;
+    const std::string choice = above <= both && above != below ? fmt::format("{0}={1} or {0}={2}", where, below, above)
+                                                               : fmt::format("{}={}", where, below);
     fail_at(where, message(), fmt::format("a divisor of {}", whole), fmt::format("use {}", choice));
   }
 };
@@ -76,8 +78,8 @@ bool has_layers(const Model& model, Value LayerKind::*member, Value value) {
 class TensorParts {
  public:
   TensorParts(const Model& model, const ParallelPlan& plan, const Training& training) : model_(model), plan_(plan) {
-    const auto add = [&](bool divided, std::int64_t whole, const char* what) {
-      if (divided && whole > 0) parts_[count_++] = {whole, what};
+    const auto add = [&](bool divided, std::int64_t whole, const char* what, Spared spared = Spared::kNever) {
+      if (divided && whole > 0) parts_[count_++] = {whole, what, spared};
     };
     add(true, model.heads, "the {} attention heads of {}");
     add(has_layers(model, &LayerKind::feed_forward, FeedForward::kDense), model.ffn, "the MLP width {} of {}");
@@ -88,12 +90,14 @@ class TensorParts {
     const bool scans = model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace);
     add(scans, scans ? model.state_space->heads : 0, "the {} Mamba-2 heads of {}");
     add(training.mtp, model.hidden, "the hidden size {} of multi-token prediction of {}");
-    without_tokens_ = count_;
-    add(plan.sequence_parallel, training.sequence, "the {} tokens of a sequence, which sequence parallelism does");
+    add(model.moe && plan.etp == 0, model.moe ? model.moe->expert_ffn : 0, "the width {} of the experts of {}",
+        Spared::kByExperts);
+    add(plan.sequence_parallel, training.sequence, "the {} tokens of a sequence, which sequence parallelism does",
+        Spared::kByTokens);
   }
 
-  // Every refusal names the nearest degrees that suit everything, and where tokens alone do not suit, that they need
-  // not be divided.
+  // Every refusal names the nearest degrees that suit everything, and where tokens or experts alone do not suit, that
+  // they need not be divided.
   void check(Checker& check) const {
     const std::int64_t tp = plan_.tp;
     std::string hint;
@@ -113,20 +117,24 @@ class TensorParts {
   }
 
  private:
+  // By which option a part is not divided.
+  enum class Spared { kNever, kByTokens, kByExperts };
   struct Part {
     std::int64_t whole;
     const char* what;
+    Spared spared;
   };
   bool suits_keys(std::int64_t tp) const {
     if (model_.mla || model_.kv_heads == model_.heads || tp > model_.heads) return true;
     return model_.kv_heads % tp == 0 || tp % model_.kv_heads == 0;
   }
-  bool suits(std::int64_t tp) const { return suits(tp, count_); }
-  // The first `parts` of all.
-  bool suits(std::int64_t tp, std::uint32_t parts) const {
-    const auto divides = [tp](const Part& part) { return part.whole % tp == 0; };
-    if (!std::all_of(parts_.begin(), parts_.begin() + parts, divides) || !suits_keys(tp)) return false;
-    return !model_.moe || (plan_.etp > 0 ? tp % plan_.etp == 0 : model_.moe->expert_ffn % tp == 0);
+  // All parts but those that `left_out` spares.
+  bool suits(std::int64_t tp, Spared left_out = Spared::kNever) const {
+    const auto divides = [&](const Part& part) {
+      return part.whole % tp == 0 || (left_out != Spared::kNever && part.spared == left_out);
+    };
+    return std::all_of(parts_.begin(), parts_.begin() + count_, divides) && suits_keys(tp) &&
+           (!model_.moe || plan_.etp == 0 || tp % plan_.etp == 0);
   }
   std::string nearest() const {
     std::int64_t below = std::min(plan_.tp, model_.heads), above = plan_.tp;
@@ -136,15 +144,16 @@ class TensorParts {
                                             : fmt::format("use plan/tp={}", below);
     // Ranks that share an expert's tokens need sequence parallelism.
     const bool shares_tokens = model_.moe && expert_tp(plan_) < plan_.tp;
-    if (!suits(plan_.tp) && suits(plan_.tp, without_tokens_) && !shares_tokens)
+    if (!suits(plan_.tp) && suits(plan_.tp, Spared::kByTokens) && !shares_tokens)
       use += ", or plan/sequence_parallel=off";
+    if (!suits(plan_.tp) && suits(plan_.tp, Spared::kByExperts) && plan_.sequence_parallel) use += ", or plan/etp=1";
     return use;
   }
 
   const Model& model_;
   const ParallelPlan& plan_;
-  std::array<Part, 6> parts_{};
-  std::uint32_t count_ = 0, without_tokens_ = 0;
+  std::array<Part, 7> parts_{};
+  std::uint32_t count_ = 0;
 };
 
 // Mamba-2 layers.
@@ -211,8 +220,10 @@ void check_dispatch(const Model& model, const ParallelPlan& plan, Checker& check
 
 // What ranks share: experts, and what ZeRO spreads.
 void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check) {
-  check.divides("plan/etp", expert_tp(plan), plan.tp,
-                [&] { return fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp); });
+  const std::int64_t width = model.moe ? model.moe->expert_ffn : 0;
+  check.divides(
+      "plan/etp", expert_tp(plan), plan.tp,
+      [&] { return fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp); }, width);
   if (model.moe && expert_tp(plan) < plan.tp && !plan.sequence_parallel) {
     check.fail_at("plan/etp", "ranks that share an expert's tokens need sequence parallelism",
                   fmt::format("{}", plan.tp), "use plan/sequence_parallel=on");
@@ -239,10 +250,36 @@ void check_weights(const ParallelPlan& plan, Checker& check) {
   }
 }
 
-void check_parts(const char* field, std::int64_t parts, const Model& model, Checker& check) {
-  if (parts <= model.layers) return;
-  check.fail_at(field, fmt::format("{} parts are more than the {} layers of {}", parts, model.layers, model.name),
-                fmt::format("at most {}", model.layers), fmt::format("use {}={}", field, model.layers));
+// An even division has a layer, or what counts as one, for every part of the pipeline: of `chunks` chunks a stage under
+// this schedule. Proposes what it can run.
+void check_parts(const Model& model, const ParallelPlan& plan, const PipelineSchedule& schedule, std::int64_t chunks,
+                 Checker& check) {
+  const std::int64_t layers = counted_layers(model, plan);
+  if (!plan.pipeline_layout.is_even() || plan.pp * chunks <= layers) return;
+  // Chunks of two directions hold the same parts. No schedule has more directions: nothing is written out for more.
+  const auto each = chunks > 2 * layers ? chunks : static_cast<std::int64_t>(schedule.seats({1, 1, chunks})[0].size());
+  if (plan.pp * each <= layers) return;
+  const auto runs = [&](std::int64_t stages) {
+    const auto orders = schedule.orders({stages, 2, chunks});
+    return orders || orders.error().where != "plan/pp";
+  };
+  const std::int64_t fewer = layers / plan.pp;
+  std::int64_t most = layers / each;
+  while (most > 0 && !runs(most)) --most;
+  const char* field = "plan/pp";
+  std::string use = fmt::format("plan/pp={}", most);
+  if (schedule.most_chunks == 0 && plan.vpp > 1 && (fewer > 1 || (fewer == 1 && most == 0))) {
+    field = "plan/vpp", most = fewer, use = fmt::format("plan/vpp={}", fewer);
+  } else if (most == 0 && schedule.most_chunks == 0) {
+    field = "plan/pp, plan/vpp", most = layers, use = fmt::format("plan/pp={} and plan/vpp=1", layers);
+  } else if (most == 0) {
+    field = "plan/schedule", use = fmt::format("plan/schedule={}", ParallelPlan().schedule);
+    if (plan.pp > layers) use += fmt::format(" and plan/pp={}", layers);
+  }
+  check.fail_at(field,
+                fmt::format("{} parts of the pipeline are more than the {} of {}", plan.pp * each,
+                            counted_layers_text(model, plan), model.name),
+                most == 0 ? "a schedule with fewer chunks" : fmt::format("at most {}", most), "use " + use);
 }
 
 // All that does not depend on the schedule, on its chunks or on what runs beside passes. Returns whether sizes are in
@@ -287,7 +324,6 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
   }
   if (const auto order = rank_order(plan); !order) check.errors.push_back(order.error());
   TensorParts(model, plan, training).check(check);
-  check_parts("plan/pp", plan.pp, model, check);
   const std::int64_t sequences = training.micro_batch * plan.dp;
   if (training.global_batch % sequences != 0) {
     const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
@@ -303,14 +339,20 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
       check.fail_at("plan/ep", fmt::format("{} has no experts to spread over {} ranks", model.name, plan.ep), "1",
                     "use plan/ep=1");
     } else {
-      check.divides("plan/ep", plan.ep, model.moe->experts, [&] {
-        return fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name);
-      });
       const std::int64_t over = plan.dp * plan.cp * std::max<std::int64_t>(1, plan.tp / expert_tp(plan));
-      check.divides("plan/ep", plan.ep, over, [&] {
-        return fmt::format("ep {} does not divide the {} rank{} over which experts are spread (dp x cp x tp / etp)",
-                           plan.ep, over, over == 1 ? "" : "s");
-      });
+      check.divides(
+          "plan/ep", plan.ep, model.moe->experts,
+          [&] {
+            return fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name);
+          },
+          over);
+      check.divides(
+          "plan/ep", plan.ep, over,
+          [&] {
+            return fmt::format("ep {} does not divide the {} rank{} over which experts are spread (dp x cp x tp / etp)",
+                               plan.ep, over, over == 1 ? "" : "s");
+          },
+          model.moe->experts);
     }
   }
   if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch != ExpertDispatch::kAllToAll) {
@@ -320,10 +362,11 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
                   "0", "use plan/expert_dispatch=a2a, or plan/expert_capacity=0");
   }
   if (model.moe && plan.expert_dispatch == ExpertDispatch::kDeepEp) check_dispatch(model, plan, check);
-  if (model.moe) {
-    check.divides("plan/etp", expert_tp(plan), model.moe->expert_ffn, [&] {
-      return fmt::format("etp {} does not divide the experts' width {}", expert_tp(plan), model.moe->expert_ffn);
-    });
+  if (model.moe && plan.etp > 0) {
+    check.divides(
+        "plan/etp", plan.etp, model.moe->expert_ffn,
+        [&] { return fmt::format("etp {} does not divide the experts' width {}", plan.etp, model.moe->expert_ffn); },
+        plan.tp);
   }
   if (model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace))
     check_state_space(model, plan, check);
@@ -423,7 +466,8 @@ Result<void> check_plan(const Model& model, const ParallelPlan& plan, const Trai
 
 Result<void> check_all_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training) {
   Checker check;
-  check_but_schedule(model, plan, training, check);
+  // One chunk a stage is the least of all schedules.
+  if (check_but_schedule(model, plan, training, check)) check_parts(model, plan, traits_of(ParallelPlan()), 1, check);
   if (!check.errors.empty()) return fail(join(std::move(check.errors)));
   return {};
 }
@@ -451,8 +495,12 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
   Checker check;
   Pipeline pipeline;
   if (!check_but_schedule(model, plan, training, check)) return fail(join(std::move(check.errors)));
-  check_parts("plan/vpp", plan.vpp, model, check);
+  if (auto layout = check_layout(model, plan); !layout) check.errors.push_back(std::move(layout.error()));
   const auto schedule = pipeline_schedule(plan.schedule);
+  if (schedule) {
+    const std::int64_t chunks = (*schedule)->has_chunks(plan.vpp) ? plan.vpp : (*schedule)->least_chunks;
+    check_parts(model, plan, **schedule, chunks, check);
+  }
   if (!schedule) {
     check.errors.push_back(schedule.error());
   } else if ((*schedule)->hides_tokens && plan.ep == 1) {

@@ -51,6 +51,19 @@ Result<void> own_size(Counts& counts, const std::vector<Seat>& seats, std::size_
   return {};
 }
 
+// Leaves out the size of one end where the other one is possible alone, else both.
+std::string without_own_size(const Model& model, const ParallelPlan& plan) {
+  if (plan.first_stage_layers == 0) return "plan/last_stage_layers=0";
+  if (plan.last_stage_layers == 0) return "plan/first_stage_layers=0";
+  ParallelPlan one = plan;
+  one.first_stage_layers = 0;
+  if (divide_layers(model, one)) return "plan/first_stage_layers=0";
+  one.first_stage_layers = plan.first_stage_layers;
+  one.last_stage_layers = 0;
+  if (divide_layers(model, one)) return "plan/last_stage_layers=0";
+  return "plan/first_stage_layers=0 and plan/last_stage_layers=0";
+}
+
 // Divides what is left over the open positions. The embedding and the loss count as layers where the plan sets that.
 Result<void> fill_open(Counts& counts, const Model& model, const ParallelPlan& plan) {
   if (plan.account_embedding && counts.front() != kOpen) {
@@ -70,13 +83,15 @@ Result<void> fill_open(Counts& counts, const Model& model, const ParallelPlan& p
       left -= counts[i];
     }
   }
-  const std::int64_t counted = left + (plan.account_embedding ? 1 : 0) + (plan.account_loss ? 1 : 0);
+  const std::int64_t counted = counted_layers(model, plan) - (model.layers - left);
   if (counted < static_cast<std::int64_t>(open.size()) || (open.empty() && left != 0)) {
-    const char* field = plan.first_stage_layers > 0 ? "plan/first_stage_layers" : "plan/last_stage_layers";
+    const char* field = plan.last_stage_layers == 0    ? "plan/first_stage_layers"
+                        : plan.first_stage_layers == 0 ? "plan/last_stage_layers"
+                                                       : "plan/first_stage_layers, plan/last_stage_layers";
     return infeasible(fmt::format("stages of their own size leave {} of {} layers for {} other parts of the pipeline",
                                   left, model.layers, open.size()),
                       field, open.empty() ? "sizes that add up to the model" : "at least one layer for each part",
-                      fmt::format("{}=0", field));
+                      without_own_size(model, plan));
   }
   if (open.empty()) return {};
   spread(counts, open, counted);
@@ -86,17 +101,19 @@ Result<void> fill_open(Counts& counts, const Model& model, const ParallelPlan& p
 }
 
 tl::unexpected<Error> too_many_positions(const Model& model, const ParallelPlan& plan, std::int64_t positions) {
+  const std::int64_t layers = counted_layers(model, plan);
   const std::int64_t chunks = std::max<std::int64_t>(1, positions / plan.pp);
   // Fewer chunks a stage where that leaves several, else fewer stages.
-  const bool fewer_chunks = plan.vpp > 1 && model.layers / plan.pp > 1;
+  const bool fewer_chunks = plan.vpp > 1 && layers / plan.pp > 1;
   const char* const field = fewer_chunks ? "plan/vpp" : "plan/pp";
-  const std::int64_t most = std::max<std::int64_t>(1, model.layers / (fewer_chunks ? plan.pp : chunks));
-  return infeasible(fmt::format("{} layers do not fill the {} parts of the pipeline", model.layers, positions), field,
-                    fmt::format("at most {}", most), fmt::format("{}={}", field, most));
+  const std::int64_t most = std::max<std::int64_t>(1, layers / (fewer_chunks ? plan.pp : chunks));
+  return infeasible(
+      fmt::format("{} do not fill the {} parts of the pipeline", counted_layers_text(model, plan), positions), field,
+      fmt::format("at most {}", most), fmt::format("{}={}", field, most));
 }
 
-// The plan's own layout.
-Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan& plan, std::int64_t positions) {
+// What a layout that can be read, and that has the model's layers, holds at each position.
+Result<std::vector<PositionParts>> parts_of_layout(const Model& model, const ParallelPlan& plan) {
   constexpr const char* kField = "plan/pipeline_layout";
   for (const auto& [set, field, none] : {std::tuple(plan.first_stage_layers > 0, "plan/first_stage_layers", "0"),
                                          std::tuple(plan.last_stage_layers > 0, "plan/last_stage_layers", "0"),
@@ -107,7 +124,19 @@ Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan&
                         "one of the two", fmt::format("write {}={}, or {}=even", field, none, kField));
     }
   }
-  NS_TRY(const std::vector<PositionParts> parts, read_pipeline_layout(plan.pipeline_layout.text));
+  NS_TRY(std::vector<PositionParts> parts, read_pipeline_layout(plan.pipeline_layout.text));
+  std::int64_t layers = 0;
+  for (const PositionParts& each : parts) layers += each.layers;
+  if (layers != model.layers) {
+    return infeasible(fmt::format("a layout of {} layers, and {} has {}", layers, model.name, model.layers), kField,
+                      fmt::format("{} layers", model.layers), fmt::format("write {} t", model.layers));
+  }
+  return parts;
+}
+
+// The plan's own layout.
+Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan& plan, std::int64_t positions) {
+  NS_TRY(const std::vector<PositionParts> parts, parts_of_layout(model, plan));
   const auto written = static_cast<std::int64_t>(parts.size());
   if (written != positions) {
     const std::int64_t chunks = written / plan.pp;
@@ -120,7 +149,7 @@ Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan&
     }
     return infeasible(fmt::format("a layout of {} model chunk{}, and the pipeline has {}", written,
                                   written == 1 ? "" : "s", positions),
-                      kField, fmt::format("{} model chunks", positions), std::move(hint));
+                      "plan/pipeline_layout", fmt::format("{} model chunks", positions), std::move(hint));
   }
   std::vector<LayerRange> ranges;
   ranges.reserve(parts.size());
@@ -129,20 +158,32 @@ Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan&
     ranges.push_back({first, each.layers, each.predictions});
     first += each.layers;
   }
-  if (first != model.layers) {
-    return infeasible(fmt::format("a layout of {} layers, and {} has {}", first, model.name, model.layers), kField,
-                      fmt::format("{} layers", model.layers), "write as many t");
-  }
   return ranges;
 }
 
 }  // namespace
 
+std::int64_t counted_layers(const Model& model, const ParallelPlan& plan) {
+  return model.layers + (plan.account_embedding ? 1 : 0) + (plan.account_loss ? 1 : 0);
+}
+
+std::string counted_layers_text(const Model& model, const ParallelPlan& plan) {
+  std::string text = fmt::format("{} layer{}", model.layers, model.layers == 1 ? "" : "s");
+  if (plan.account_embedding) text += plan.account_loss ? ", the embedding" : " and the embedding";
+  if (plan.account_loss) text += " and the loss";
+  return text;
+}
+
+Result<void> check_layout(const Model& model, const ParallelPlan& plan) {
+  if (!plan.pipeline_layout.is_even()) NS_TRY_VOID(parts_of_layout(model, plan));
+  return {};
+}
+
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats) {
   NS_EXPECTS(!seats.empty() && !seats[0].empty());
   const auto positions = static_cast<std::int64_t>(seats[0].size());
   if (!plan.pipeline_layout.is_even()) return laid_out(model, plan, positions);
-  if (positions > model.layers) return too_many_positions(model, plan, positions);
+  if (positions > counted_layers(model, plan)) return too_many_positions(model, plan, positions);
   Counts counts(seats[0].size(), kOpen);
   NS_TRY_VOID(own_size(counts, seats[0], 0, plan.first_stage_layers, "plan/first_stage_layers"));
   NS_TRY_VOID(own_size(counts, seats[0], counts.size() - 1, plan.last_stage_layers, "plan/last_stage_layers"));
@@ -162,7 +203,7 @@ Result<std::vector<LayerRange>> divide_layers(const Model& model, const Parallel
   NS_EXPECTS(plan.pp > 0 && plan.vpp > 0);
   NS_TRY(const PipelineSchedule* schedule, pipeline_schedule(plan.schedule));
   // A position has two seats at most, so that these are more positions than layers: nothing is written out for them.
-  if (plan.pipeline_layout.is_even() && plan.vpp > 2 * model.layers / plan.pp)
+  if (plan.pipeline_layout.is_even() && plan.vpp > 2 * counted_layers(model, plan) / plan.pp)
     return too_many_positions(model, plan, plan.pp * plan.vpp);
   return divide_layers(model, plan, schedule->seats({plan.pp, 1, plan.vpp}));
 }

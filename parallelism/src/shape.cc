@@ -93,7 +93,11 @@ std::int64_t replicas(const ParallelPlan& plan, bool experts) {
 
 std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts) {
   const std::int64_t all = replicas(plan, experts);
-  return plan.shard == 0 ? all : std::gcd(plan.shard, all);
+  if (plan.shard == 0) return all;
+  // There are as many sets of experts as of all else (torchtitan, parallel_dims.py, efsdp; Megatron-Core,
+  // parallel_state.py, num_distributed_optimizer_instances).
+  const std::int64_t sets = plan.dp * plan.cp / plan.shard;
+  return all / std::gcd(all, sets);
 }
 
 Rank representative(const Mesh& mesh, std::int64_t stage) {

@@ -173,12 +173,33 @@ std::vector<Candidate> microbatches(const Scenario& from) {
 
 std::vector<Candidate> recomputations(const Scenario& from) {
   std::vector<Candidate> found;
-  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective}) {
-    if (recompute >= from.plan.recompute) break;
+  const Recomputation now = recomputation_of(from.plan);
+  const auto is_less = [&now](const Recomputation& each) {
+    if (each.recompute != Recompute::kSelective || now.recompute != Recompute::kSelective)
+      return each.recompute < now.recompute;
+    return each.modules != now.modules && (each.modules & ~now.modules) == 0;
+  };
+  for (const Recomputation& each : usual_recomputations(from.model, from.plan)) {
+    if (!is_less(each)) continue;
     ParallelPlan plan = from.plan;
-    plan.recompute = recompute;
-    found.push_back(with_plan(
-        from, recompute == Recompute::kNone ? "keep the activations" : "recompute only the attention core", plan));
+    set_recomputation(plan, each);
+    found.push_back(
+        with_plan(from, each.recompute == Recompute::kNone ? "keep the activations" : "recompute less", plan));
+  }
+  return found;
+}
+
+// Fewer replicas that share the weights, in a node or in several: their gathers reach less far.
+std::vector<Candidate> sharings(const Scenario& from) {
+  std::vector<Candidate> found;
+  if (!shards_weights(from.plan)) return found;
+  const std::int64_t replicas = from.plan.dp * from.plan.cp;
+  for (std::int64_t size = std::max<std::int64_t>(2, from.cluster.gpus_per_node() / from.plan.tp); size < replicas;
+       size *= 2) {
+    if (replicas % size != 0 || size == from.plan.shard) continue;
+    ParallelPlan plan = from.plan;
+    plan.shard = size;
+    found.push_back(with_plan(from, "share the weights among fewer replicas", plan));
   }
   return found;
 }
@@ -316,9 +337,9 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>,    divisions,          of_plan<microbatches>, of_plan<recomputations>,
-    of_plan<overlaps>,     of_plan<exchanges>, of_plan<contexts>,     of_plan<launches>,
-    of_plan<vocabularies>, of_plan<kernels>,   of_plan<degrees>};
+    of_plan<pipelines>, divisions,          of_plan<microbatches>, of_plan<recomputations>, of_plan<sharings>,
+    of_plan<overlaps>,  of_plan<exchanges>, of_plan<contexts>,     of_plan<launches>,       of_plan<vocabularies>,
+    of_plan<kernels>,   of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

@@ -14,11 +14,12 @@ namespace ns_dist {
 namespace {
 
 // What a change usually costs, as a share of the step: only their order matters. Full recomputation repeats the
-// forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5); the others cost
+// forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5), with the MLP about two
+// thirds of the forward pass; the others cost
 // efficiency of smaller kernels, or more communication and bubble. What is tried first is tried for sure.
-constexpr double kFull = 0.33, kSelective = 0.03, kShard = 0.01, kShardWeights = 0.06, kHalfMicroBatch = 0.05,
-                 kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kWholeExperts = 0.02, kDoubleCp = 0.04,
-                 kSchedule = 0.04, kOffload = 0.5;
+constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kSelective = 0.03, kShard = 0.01, kShardWeights = 0.06,
+                 kHalfMicroBatch = 0.05, kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kWholeExperts = 0.02,
+                 kDoubleCp = 0.04, kSchedule = 0.04, kOffload = 0.5;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 128;
@@ -107,10 +108,20 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.training.micro_batch >>= steps;
     each.cost += kHalfMicroBatch * steps;
   });
-  const int recompute = static_cast<int>(plan.recompute);
-  all = varied(all, static_cast<int>(Recompute::kFull) - recompute, [&](Remedy& each, int steps) {
-    each.plan.recompute = static_cast<Recompute>(recompute + steps);
-    each.cost += each.plan.recompute == Recompute::kFull ? kFull : kSelective;
+  std::vector<Recomputation> more = usual_recomputations(scenario.model, plan);
+  const Recomputation now = recomputation_of(plan);
+  std::erase_if(more, [&now](const Recomputation& each) {
+    if (each.recompute != Recompute::kSelective || now.recompute != Recompute::kSelective)
+      return each.recompute <= now.recompute;
+    return (each.modules | now.modules) == now.modules;
+  });
+  all = varied(all, static_cast<int>(more.size()), [&](Remedy& each, int steps) {
+    const Recomputation& again = more[static_cast<std::size_t>(steps - 1)];
+    set_recomputation(each.plan, again);
+    constexpr ModuleSet kLayers = set_of(RecomputeModule::kMlp) | set_of(RecomputeModule::kMoe);
+    each.cost += again.recompute == Recompute::kFull ? kFull
+                 : (again.modules & kLayers) != 0    ? kRecomputeMlp
+                                                     : kSelective;
   });
   const std::string usual = ParallelPlan().schedule;
   all = varied(all, plan.pp > 1 && plan.schedule != usual ? 1 : 0, [&](Remedy& each, int) {

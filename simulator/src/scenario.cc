@@ -55,7 +55,9 @@ Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, con
     return with_gpu(cluster, gpu);
   }
   NS_TRY(const Gpu gpu, from("machine/gpu", catalog.gpu(spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu)));
-  if (!gpu.usual_cluster.empty() || !spec.intra) return from("machine/gpu", catalog.usual_machine(gpu));
+  if (!gpu.usual_cluster.empty() || !spec.intra) {
+    return from("machine/gpu", catalog.usual_machine(gpu, spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu));
+  }
   Cluster cluster;
   cluster.name = fmt::format("nodes of {}", gpu.name);
   cluster.gpu = gpu;
@@ -277,21 +279,72 @@ std::string machine_text(const Cluster& cluster) {
   return fmt::format("{} node{} x {} GPUs = {} GPUs", gpus / node, gpus == node ? "" : "s", node, gpus);
 }
 
-// Machines near `cluster` that whole replicas of `each` GPUs fill: with other nodes, or with fewer GPUs of each, which
-// tensor-parallel groups do not leave.
-std::string machines_of(std::int64_t each, std::int64_t tp, const Cluster& cluster) {
-  const std::int64_t node = cluster.gpus_per_node(), nodes = cluster.gpu_count() / node;
-  const std::int64_t step = each / std::gcd(each, node);  // nodes
-  std::string text = fmt::format("machine/nodes={}", std::max<std::int64_t>(1, nodes / step) * step);
-  for (std::int64_t fewer = node - 1; 2 * fewer > node; --fewer) {
-    if (fewer % tp == 0 && nodes * fewer % each == 0)
-      return fmt::format("{}, or machine/gpus_per_node={}", text, fewer);
-  }
-  return text;
+// Whether so many replicas share the sequences of a step evenly.
+bool shares_batch(const Training& training, std::int64_t dp) {
+  return training.micro_batch > 0 && training.global_batch % training.micro_batch == 0 &&
+         training.global_batch / training.micro_batch % dp == 0;
 }
 
-// Makes dp fill a machine of known size, of whose nodes some GPUs may stay idle. Errors: the reason why it cannot.
-Result<void> fill(Cluster& cluster, ParallelPlan& plan, bool dp_is_given) {
+// Machines near `cluster` that whole replicas of `each` GPUs fill, as many as suits() accepts: with other nodes, or
+// with fewer GPUs of each, which tensor-parallel groups do not leave.
+template <class Suits>
+std::string machines_of(std::int64_t each, std::int64_t tp, const Cluster& cluster, const Suits& suits) {
+  const std::int64_t node = cluster.gpus_per_node(), nodes = cluster.gpu_count() / node;
+  const std::int64_t step = each / std::gcd(each, node);  // nodes
+  std::vector<std::string> ways;
+  for (std::int64_t other = std::max<std::int64_t>(1, nodes / step) * step; other > 0; other -= step) {
+    if (!suits(other * node / each)) continue;
+    ways.push_back(fmt::format("machine/nodes={}", other));
+    break;
+  }
+  for (std::int64_t fewer = node - 1; 2 * fewer > node; --fewer) {
+    if (fewer % tp != 0 || nodes * fewer % each != 0 || !suits(nodes * fewer / each)) continue;
+    ways.push_back(fmt::format("machine/gpus_per_node={}", fewer));
+    break;
+  }
+  return fmt::format("{}", fmt::join(ways, ", or "));
+}
+
+// As on a machine that opens for the plan: some GPUs of each node stay idle where the others are as many as ranks.
+bool holds(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks) {
+  if (cluster.gpu_count() == ranks) return true;
+  if (ranks <= cluster.gpus_per_node()) return false;
+  Cluster spared = cluster;
+  leave_spares(spared, plan, ranks);
+  if (spared.gpu_count() != ranks) return false;
+  cluster = std::move(spared);
+  return true;
+}
+
+// What to write where `ranks` are not the GPUs of `cluster`, which is `open` with its nodes counted.
+std::string sizes_for(std::int64_t ranks, std::int64_t each, const ParallelPlan& plan, const Training& training,
+                      const Cluster& cluster, const Cluster& open) {
+  const std::int64_t gpus = cluster.gpu_count(), node = cluster.gpus_per_node(), nodes = gpus / node;
+  std::vector<std::string> ways;
+  if (gpus % each == 0 && shares_batch(training, gpus / each)) ways.push_back(fmt::format("plan/dp={}", gpus / each));
+  const std::int64_t least = (ranks + node - 1) / node;
+  constexpr std::int64_t kMoreNodes = 8;  // some of whose GPUs stay idle
+  for (std::int64_t other = least; other <= least + kMoreNodes; ++other) {
+    Cluster machine = open;
+    if (other == nodes || !set_nodes(machine, other, kDegrees) || !holds(machine, plan, ranks)) continue;
+    ways.push_back(fmt::format("machine/nodes={}", other));
+    break;
+  }
+  if (const std::int64_t fewer = ranks / nodes; ranks % nodes == 0 && fewer < node && fewer % plan.tp == 0) {
+    Cluster machine = open;
+    if (resize_nodes(machine, fewer) && set_nodes(machine, nodes, kDegrees) && machine.gpu_count() == ranks)
+      ways.push_back(fmt::format("machine/gpus_per_node={}", fewer));
+  }
+  if (ways.empty())
+    return fmt::format("{}write degrees whose product is {}", cluster == open ? "" : "leave machine/nodes out, or ",
+                       gpus);
+  return fmt::format("write {}", fmt::join(ways, ", or "));
+}
+
+// Makes dp fill a machine of known size, of whose nodes some GPUs may stay idle; `open` is the machine before its nodes
+// were counted. Errors: the reason why it cannot.
+Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, const Training& training,
+                  bool dp_is_given) {
   if (gpus_of(cluster) > static_cast<double>(kMostRanks)) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("a machine of {:.3g} GPUs", gpus_of(cluster)),
@@ -309,34 +362,24 @@ Result<void> fill(Cluster& cluster, ParallelPlan& plan, bool dp_is_given) {
     return {};
   }
   const std::string product = fmt::format("tp {} x cp {} x pp {}", plan.tp, plan.cp, plan.pp);
-  const std::int64_t node = cluster.gpus_per_node();
   if (!dp_is_given) {
-    return fail(
-        {ErrorCode::kInfeasible,
-         fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)),
-         "machine/nodes",
-         "whole replicas of the model on every GPU",
-         fmt::format("write {}, or degrees whose product divides {}", machines_of(each, plan.tp, cluster), gpus),
-         {}});
+    std::string others =
+        machines_of(each, plan.tp, cluster, [&](std::int64_t dp) { return shares_batch(training, dp); });
+    if (others.empty()) others = machines_of(each, plan.tp, cluster, [](std::int64_t) { return true; });
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)),
+                 "machine/nodes",
+                 "whole replicas of the model on every GPU",
+                 fmt::format("write {}, or degrees whose product divides {}", others, gpus),
+                 {}});
   }
   NS_TRY(const std::int64_t ranks, rank_count(plan));
-  if (ranks == gpus) return {};
-  // As on a machine that opens for the plan.
-  if (Cluster spared = cluster; ranks > node) {
-    leave_spares(spared, plan, ranks);
-    if (spared.gpu_count() == ranks) {
-      cluster = std::move(spared);
-      return {};
-    }
-  }
-  std::string hint;
-  if (gpus % each == 0) hint = fmt::format("plan/dp={}", gpus / each);
-  if (ranks % node == 0) hint += fmt::format("{}machine/nodes={}", hint.empty() ? "" : ", or ", ranks / node);
+  if (holds(cluster, plan, ranks)) return {};
   return fail({ErrorCode::kInfeasible,
                fmt::format("{} x dp {} = {} ranks, but {}", product, plan.dp, ranks, machine_text(cluster)),
                kDegrees,
                "as many ranks as GPUs",
-               hint.empty() ? hint : "write " + hint,
+               sizes_for(ranks, each, plan, training, cluster, open),
                {}});
 }
 
@@ -612,6 +655,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     sized = false;
     cluster = opened_anew(std::move(cluster));
   }
+  const Cluster open = cluster;
   if (spec.nodes) {
     NS_TRY_VOID(set_nodes(cluster, *spec.nodes, "machine/nodes"));
     sized = true;
@@ -620,7 +664,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   if (!sized) {
     NS_TRY_VOID(open_for(cluster, scenario.plan, ranks));
   } else if (!repeats) {
-    NS_TRY_VOID(fill(cluster, scenario.plan, given.contains("plan/dp")));
+    NS_TRY_VOID(fill(cluster, open, scenario.plan, scenario.training, given.contains("plan/dp")));
   }
   scenario.cluster = std::move(cluster);
   if (!given.contains("plan/cp_comm") && (base == nullptr || base->plan.cp_comm == usual_cp_comm(base->model))) {

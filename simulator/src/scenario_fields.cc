@@ -286,7 +286,37 @@ bool breaks(const FieldLimit& limit, const Scenario& scenario) {
   return breaks(limit, [&](std::string_view field) { return value_of(scenario, field); });
 }
 
+bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, const Training& training) {
+  return !schedule.fills_pipeline || microbatches_of(plan, training) >= plan.pp;
+}
+
+Recomputation recomputation_of(const ParallelPlan& plan) {
+  return {plan.recompute, plan.recompute_modules, plan.recompute_layers};
+}
+
+void set_recomputation(ParallelPlan& plan, const Recomputation& again) {
+  plan.recompute = again.recompute;
+  plan.recompute_modules = again.modules;
+  plan.recompute_layers = again.layers;
+}
+
+std::vector<Recomputation> usual_recomputations(const Model& model, const ParallelPlan& plan) {
+  std::vector<Recomputation> all = {{}};
+  if (plan.passes == Passes::kForward) return all;
+  const auto add = [&all](ModuleSet modules) { all.push_back({Recompute::kSelective, modules, 0}); };
+  ModuleSet modules = 0;
+  if (!plan.flash_attention) add(modules = set_of(RecomputeModule::kCoreAttention));
+  modules |= set_of(RecomputeModule::kNorm);
+  if (model.mla) modules |= set_of(RecomputeModule::kLatentUpProjection);
+  add(model.moe ? modules | set_of(RecomputeModule::kMoeActivation) : modules);
+  add(modules | set_of(model.moe ? RecomputeModule::kMoe : RecomputeModule::kMlp));
+  all.push_back({Recompute::kFull});
+  return all;
+}
+
 bool framework_has(const Scenario& before, const Scenario& after) {
+  const auto fills = [](const Scenario& each) { return fills_stages(traits_of(each.plan), each.plan, each.training); };
+  if (!fills(after) && fills(before)) return false;
   return std::none_of(before.framework_only.begin(), before.framework_only.end(), [&](const FieldLimit& limit) {
     const bool same = value_of(before, limit.field) == value_of(after, limit.field);
     return breaks(limit, after) && !(same && breaks(limit, before));

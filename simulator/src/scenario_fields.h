@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/scenario.h"
 
 namespace ns_dist {
@@ -36,6 +37,17 @@ bool breaks(const FieldLimit& limit, const std::function<std::string(std::string
 bool breaks(const FieldLimit& limit, const Scenario& scenario);
 // Whether the framework of `before` has what is changed in `after`.
 bool framework_has(const Scenario& before, const Scenario& after);
+
+// Whether the schedule has enough microbatches to fill its stages, where it needs them (Megatron-Core,
+// pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: else a ValueError).
+bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, const Training& training);
+
+// The recomputations that searches and advice try for the model, those that compute least again first: none; norms, and
+// what else is cheap to compute and large (activations of experts, up-projections of latent attention); MLPs or whole
+// expert layers besides; all. The attention core where it is unfused. Forward passes alone have none.
+std::vector<Recomputation> usual_recomputations(const Model& model, const ParallelPlan& plan);
+Recomputation recomputation_of(const ParallelPlan& plan);
+void set_recomputation(ParallelPlan& plan, const Recomputation& again);
 
 // Whether another framework than the default one may set what follows from other fields: sequence parallelism of
 // deepspeed does not follow from tp. What is to hold beside it must be said.

@@ -170,6 +170,7 @@ class Search {
         dp_(level_of("plan/dp")),
         micro_batch_(level_of("training/micro_batch")),
         zero_(level_of("plan/zero")),
+        shard_(level_of("plan/shard")),
         recompute_(level_of("plan/recompute")) {
     const Training& training = base_.training;
     tokens_ = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
@@ -441,7 +442,7 @@ class Search {
   Passes passes_of(std::uint32_t group, const Scenario& scenario, bool recomputes) const {
     Passes key{static_cast<std::uint32_t>(scenario.plan.cp_inner), shards_gradients(scenario.plan) ? 1u : 0u};
     for (std::size_t i = 0; i < space_.groups; ++i) {
-      const bool spreads = i == pp_ || i == dp_ || i == zero_;
+      const bool spreads = i == pp_ || i == dp_ || i == zero_ || i == shard_;
       if (!spreads && (recomputes || i != recompute_)) key.push_back(chosen(group)[i]);
     }
     return key;
@@ -501,6 +502,10 @@ class Search {
       leaf += static_cast<std::uint32_t>(space_.count(space_.budgets, scenario));
       if (slow) return true;
       found.seen += leaf - first;
+      if (const auto runs = space_.check(scenario); !runs) {
+        found.refuse(runs.error(), scenario, group, first, leaf - first);
+        return true;
+      }
       const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
       if (!memory) {
         found.refuse(memory.error(), scenario, group, first, leaf - first);
@@ -824,8 +829,8 @@ class Search {
   const Session& session_;
   const SearchOptions& options_;
   const Scenario& base_;
-  Scenario alone_;                                        // the same, and nothing shares anything
-  std::size_t pp_, dp_, micro_batch_, zero_, recompute_;  // levels
+  Scenario alone_;                                                // the same, and nothing shares anything
+  std::size_t pp_, dp_, micro_batch_, zero_, shard_, recompute_;  // levels
   double tokens_ = 0;
 
   std::vector<std::string> texts_;     // each once

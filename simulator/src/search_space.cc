@@ -61,7 +61,7 @@ Texts pipeline_stages(const Scenario& scenario, const Common& all_plans) {
   const std::int64_t gpus = all_plans.gpus;
   const std::int64_t others = scenario.plan.tp * scenario.plan.cp;
   if (gpus % others != 0) return {};
-  return divisors(gpus / others, scenario.model.layers, [](std::int64_t) { return true; });
+  return divisors(gpus / others, counted_layers(scenario.model, scenario.plan), [](std::int64_t) { return true; });
 }
 
 Texts replicas(const Scenario& scenario, const Common& all_plans) {
@@ -105,17 +105,36 @@ Texts zero_stages(const Scenario& scenario, const Common&) {
   return forward_alone(scenario) ? Texts{"0", "3"} : texts_of<ZeroStage>();
 }
 
-Texts recomputations(const Scenario& scenario, const Common&) {
-  return forward_alone(scenario) ? Texts{"none"} : texts_of<Recompute>();
+// Beside the usual ones that of the framework, or of the plan that the search starts from.
+Texts recomputations(const Scenario& scenario, const Common& all_plans) {
+  Texts all;
+  for (const Recomputation& each : usual_recomputations(scenario.model, scenario.plan)) all.push_back(field_text(each));
+  const bool known = std::find(all.begin(), all.end(), all_plans.recompute) != all.end();
+  if (!known && !forward_alone(scenario)) all.push_back(all_plans.recompute);
+  return all;
+}
+
+// Sets of replicas that share the weights among them (HSDP): all in one, or as many in each as a node has, four times
+// as many, and so on.
+Texts shards(const Scenario& scenario, const Common& all_plans) {
+  const ParallelPlan& plan = scenario.plan;
+  Texts all = {std::to_string(all_plans.shard)};
+  if (plan.zero != ZeroStage::kParameters || !may_share(scenario)) return all;
+  const std::int64_t replicas = plan.dp * plan.cp;
+  if (all_plans.shard != 0) all.emplace_back("0");
+  for (std::int64_t size = std::max<std::int64_t>(2, scenario.cluster.gpus_per_node() / plan.tp); size < replicas;
+       size *= 4) {
+    if (replicas % size == 0 && size != all_plans.shard) all.push_back(std::to_string(size));
+  }
+  return all;
 }
 
 Texts schedules(const Scenario& scenario, const Common&) {
   Texts all;
   for (const PipelineSchedule* schedule : pipeline_schedules()) {
     const bool one_stage = schedule->name == ParallelPlan().schedule;
-    if (schedule->hides_tokens ? scenario.plan.ep > 1 : scenario.plan.pp > 1 || one_stage) {
-      all.emplace_back(schedule->name);
-    }
+    const bool is_of_use = schedule->hides_tokens ? scenario.plan.ep > 1 : scenario.plan.pp > 1 || one_stage;
+    if (is_of_use) all.emplace_back(schedule->name);
   }
   return all;
 }
@@ -123,8 +142,9 @@ Texts schedules(const Scenario& scenario, const Common&) {
 // Chunks with equally many layers; where the layers of a stage are not equally many, any number.
 Texts model_chunks(const Scenario& scenario, const Common&) {
   const PipelineSchedule& schedule = traits_of(scenario.plan);
-  const std::int64_t layers = scenario.model.layers / scenario.plan.pp;
-  const bool even = scenario.model.layers % scenario.plan.pp == 0;
+  const std::int64_t counted = counted_layers(scenario.model, scenario.plan);
+  const std::int64_t layers = counted / scenario.plan.pp;
+  const bool even = counted % scenario.plan.pp == 0;
   const std::int64_t least = schedule.least_chunks, most = schedule.most_chunks;
   Texts all;
   if (most > 0) {
@@ -197,10 +217,7 @@ void set_recompute(Scenario& scenario, std::string_view text) {
   Recomputation again;
   const auto done = read_field(Field{.name = ""}, text, again);
   NS_EXPECTS(done.has_value());
-  ParallelPlan& plan = scenario.plan;
-  plan.recompute = again.recompute;
-  plan.recompute_modules = again.modules;
-  plan.recompute_layers = again.layers;
+  set_recomputation(scenario.plan, again);
 }
 
 // The table: a line for each field that a search varies, outermost first, and over which values. Fields that change the
@@ -217,7 +234,11 @@ struct Searched {
 constexpr Searched kSearched[] = {
     {"plan/tp", tensor_parallel, set_plan<&ParallelPlan::tp>, Changes::kKernels},
     {"plan/cp", context_parallel, set_plan<&ParallelPlan::cp>, Changes::kKernels, {"plan/tp", "training/sequence"}},
-    {"plan/pp", pipeline_stages, set_plan<&ParallelPlan::pp>, Changes::kKernels, {"plan/tp", "plan/cp"}},
+    {"plan/pp",
+     pipeline_stages,
+     set_plan<&ParallelPlan::pp>,
+     Changes::kKernels,
+     {"plan/tp", "plan/cp", "plan/account_embedding", "plan/account_loss"}},
     {"plan/dp", replicas, set_plan<&ParallelPlan::dp>, Changes::kKernels, {"plan/tp", "plan/cp", "plan/pp"}},
     {"plan/etp", expert_tensor_parallel, set_plan<&ParallelPlan::etp>, Changes::kKernels, {"plan/tp"}},
     {"plan/ep",
@@ -240,9 +261,18 @@ constexpr Searched kSearched[] = {
      set_plan<&ParallelPlan::zero>,
      Changes::kKernels,
      {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep"}},
-    {"plan/recompute", recomputations, set_recompute, Changes::kKernels},
+    {"plan/shard",
+     shards,
+     set_plan<&ParallelPlan::shard>,
+     Changes::kKernels,
+     {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/zero"}},
+    {"plan/recompute", recomputations, set_recompute, Changes::kKernels, {"plan/flash_attention"}},
     {"plan/schedule", schedules, set_plan<&ParallelPlan::schedule>, Changes::kMemory, {"plan/pp", "plan/ep"}},
-    {"plan/vpp", model_chunks, set_plan<&ParallelPlan::vpp>, Changes::kMemory, {"plan/pp", "plan/schedule"}},
+    {"plan/vpp",
+     model_chunks,
+     set_plan<&ParallelPlan::vpp>,
+     Changes::kMemory,
+     {"plan/pp", "plan/schedule", "plan/account_embedding", "plan/account_loss"}},
     {"plan/last_stage_layers",
      last_stage_sizes,
      set_plan<&ParallelPlan::last_stage_layers>,
@@ -476,6 +506,17 @@ void SearchSpace::Contents::finish(Scenario& scenario) const {
   if (follows_schedule) scenario.plan.overlap_p2p = traits_of(scenario.plan).overlaps_messages;
 }
 
+Result<void> SearchSpace::Contents::check(const Scenario& plan) const {
+  if (names_schedule || fills_stages(traits_of(plan.plan), plan.plan, plan.training)) return {};
+  return fail({ErrorCode::kInfeasible,
+               fmt::format("{} has {} microbatches on {} stages", plan.plan.schedule,
+                           microbatches_of(plan.plan, plan.training), plan.plan.pp),
+               "plan/schedule",
+               "a microbatch for each stage",
+               "",
+               {}});
+}
+
 void SearchSpace::Contents::apply(Scenario& scenario, std::span<const std::uint32_t> chosen,
                                   std::span<const std::string> texts) const {
   for (std::size_t i = 0; i < chosen.size(); ++i) {
@@ -536,6 +577,8 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   NS_TRY(space->common.gpus, rank_count(space->base.plan));
   space->common.loss_layers = loss_in_layers(space->base.model, space->base.training);
   space->common.last_stage_layers = space->base.plan.last_stage_layers;
+  space->common.shard = space->base.plan.shard;
+  space->common.recompute = field_text(recomputation_of(space->base.plan));
   for (const Assignment& assignment : request.fixed.assignments) {
     if (!assignment.field.starts_with("stragglers/")) continue;
     NS_TRY_VOID(assign(space->base, assignment));
@@ -611,6 +654,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
                   [&](Contents::Level& before) { before.is_read |= reads(before); });
   }
   space->follows_context = !gives(request, "plan/cp_inner");
+  space->names_schedule = gives(request, "plan/schedule");
   space->follows_schedule = !gives(request, kOverlapP2p);
   space->fixed = std::move(request.fixed);
   space->from = std::move(request.from);
@@ -628,6 +672,8 @@ const Scenario& SearchSpace::base() const { return contents_->base; }
 const Scenario* SearchSpace::from() const { return contents_->from.get(); }
 std::int64_t SearchSpace::gpus() const { return contents_->common.gpus; }
 std::uint64_t SearchSpace::size() const { return contents_->size; }
+
+Result<void> SearchSpace::check(const Scenario& plan) const { return contents_->check(plan); }
 
 void SearchSpace::for_each(const std::function<bool(const Scenario&)>& visit) const {
   Scenario scenario = contents_->base;

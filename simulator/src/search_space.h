@@ -19,7 +19,10 @@ class SearchSpace::Contents {
   struct Common {
     std::int64_t gpus = 0;
     std::int64_t loss_layers = 0;  // that take as long as what follows the last one: the loss, further predictions
-    std::int64_t last_stage_layers = 0;  // of the plan that the search starts from; 0: as many as the others
+    // Of the plan that the search starts from.
+    std::int64_t last_stage_layers = 0;  // 0: as many as the others
+    std::int64_t shard = 0;
+    std::string recompute;
   };
   struct Level {
     std::string field;
@@ -37,6 +40,7 @@ class SearchSpace::Contents {
   std::size_t budgets = 0;        // and those that decide what a stage holds
   bool follows_context = false;   // cp_inner is what the heads and the node allow
   bool follows_schedule = false;  // overlap_p2p is what the schedule does
+  bool names_schedule = false;    // the request does
   std::uint64_t size = 0;
   ScenarioSpec fixed;
   std::shared_ptr<const Scenario> from;
@@ -62,6 +66,7 @@ class SearchSpace::Contents {
     }
     return true;
   }
+  Result<void> check(const Scenario& plan) const;
   // Gives the first levels the values that `chosen` picks from `texts`, and sets what follows from them.
   void apply(Scenario& scenario, std::span<const std::uint32_t> chosen, std::span<const std::string> texts) const;
   // The plans that the levels from `first` on have, when those above have their values in `scenario`. Levels that no

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "host_work.h"
+#include "ns_dist/catalog.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/number_from.h"
 #include "ns_dist/parameters.h"
 #include "ns_dist/session.h"
 #include "ns_dist/simulator.h"
@@ -116,8 +120,10 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
     }
     restart += time.checkpoint;
   }
-  time.interval = checkpoint_interval(time.standstill, time.time_between_failures);
-  if (reliability.asynchronous) time.interval = std::max(time.interval, time.checkpoint);  // one at a time is written
+  // Checkpoints are written between steps, asynchronous ones one at a time.
+  double steps = std::round(checkpoint_interval(time.standstill, time.time_between_failures) / time.step);
+  if (reliability.asynchronous) steps = std::max(steps, std::ceil(time.checkpoint / time.step));
+  time.interval = std::max(1.0, steps) * time.step;
   time.goodput = goodput(time.interval, time.standstill, restart, time.time_between_failures);
   if (reliability.repair) {
     const auto enough = [&](std::int64_t spares) {
@@ -142,13 +148,44 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
     time.goodput *= time.whole;
   }
   time.total = time.without_failures / time.goodput;
+  if (!(time.total <= kNever)) time.total = std::numeric_limits<double>::infinity() * units::s;
   time.low = report.step_low / report.step * time.total;
   time.high = report.step_high / report.step * time.total;
   const double paid = gpus + node * static_cast<double>(time.spare_nodes);
   time.gpu_hours = paid * (time.total / units::s) / 3600;
-  if (report.energy) time.energy = time.total * most_power(report.scenario, gpus);
+  if (report.energy) time.energy = time.total * most_power(report.scenario, paid);
   return time;
 }
+
+namespace {
+
+// YYYY-MM-DD (ISO 8601), of a day that there is.
+bool is_date(std::string_view text) {
+  if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
+  const auto year = number_from<unsigned>(text.substr(0, 4)), month = number_from<unsigned>(text.substr(5, 2)),
+             day = number_from<unsigned>(text.substr(8, 2));
+  if (!year || !month || !day) return false;
+  const std::chrono::year_month_day date{std::chrono::year(static_cast<int>(*year)), std::chrono::month(*month),
+                                         std::chrono::day(*day)};
+  return date.ok();
+}
+
+// The id of a GPU of the catalog by its id or one of its other names; else the nearest of these, as `near`.
+struct GpuName {
+  std::string id, near;
+};
+GpuName find_gpu(const std::vector<CatalogEntry>& gpus, const std::string& name) {
+  std::vector<std::string> known;
+  for (const CatalogEntry& gpu : gpus) {
+    if (gpu.id == name || std::find(gpu.aliases.begin(), gpu.aliases.end(), name) != gpu.aliases.end())
+      return {gpu.id, ""};
+    known.push_back(gpu.id);
+    known.insert(known.end(), gpu.aliases.begin(), gpu.aliases.end());
+  }
+  return {"", nearest_name(name, known)};
+}
+
+}  // namespace
 
 Result<Prices> read_prices(std::string_view json, const std::string& where) {
   NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
@@ -158,6 +195,10 @@ Result<Prices> read_prices(std::string_view json, const std::string& where) {
   prices.currency = reader.text("currency");
   reader.ignore("note");
   prices.date = reader.text("date", Presence::kOptional);
+  if (reader.is_text("date") && !is_date(prices.date)) {
+    reader.note("date", fmt::format("\"{}\" is no date", shortened(prices.date)), "the day as YYYY-MM-DD",
+                "write, for example, \"date\": \"2026-11-22\"");
+  }
   reader.ignore("gpu_hour");
   reader.reject_unknown_keys();
   const auto wrong = [&](std::string message, const std::string& place) {
@@ -171,12 +212,22 @@ Result<Prices> read_prices(std::string_view json, const std::string& where) {
   if (!root.is_object() || !root.contains("gpu_hour") || !root["gpu_hour"].is_object()) {
     wrong("there are no prices", "");
   } else {
+    const std::vector<CatalogEntry> known = Catalog::standard().list(CatalogKind::kGpu);
     for (const auto& [gpu, price] : root["gpu_hour"].items()) {
+      const std::string place = "/" + pointer_step(gpu);
       if (!price.is_number() || !(price.get<double>() > 0) || price.get<double>() > 1e9) {
-        wrong(fmt::format("{} is no price", json_excerpt(price)), "/" + pointer_step(gpu));
-      } else {
-        prices.gpu_hour[gpu] = price.get<double>();
+        wrong(fmt::format("{} is no price", json_excerpt(price)), place);
+        continue;
       }
+      const GpuName name = find_gpu(known, gpu);
+      const std::string id = name.id.empty() ? gpu : name.id;
+      if (!prices.gpu_hour.emplace(id, price.get<double>()).second) {
+        wrong(fmt::format("the price of {} is given twice", id), place);
+      }
+      if (!name.id.empty()) continue;
+      std::string text = fmt::format("{}#/gpu_hour{}: no GPU of `ns-dist list gpus` is called so", where, place);
+      if (!name.near.empty()) text += "; " + did_you_mean(name.near);
+      prices.unknown.emplace(gpu, std::move(text));
     }
   }
   if (!errors.empty()) return fail(join(std::move(errors)));

@@ -352,8 +352,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     }
     found.push_back({"not_in_framework", std::move(text)});
   }
-  // core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: a ValueError.
-  if (traits_of(plan).fills_pipeline && report.microbatches < plan.pp) {
+  if (!fills_stages(traits_of(plan), plan, scenario.training)) {
     found.push_back({"not_in_framework",
                      fmt::format("Megatron-Core refuses plan/schedule={} with fewer microbatches ({}) than stages ({})",
                                  plan.schedule, report.microbatches, plan.pp)});

@@ -38,7 +38,10 @@ void lint_annotate_and_repair(const std::uint8_t* data, std::size_t size) {
   for (const std::filesystem::path& file : traces.files) {
     std::ofstream(file, std::ios::binary) << std::string(reinterpret_cast<const char*>(data), size);
   }
-  const auto report = ns_dist::lint(traces, {{1, {0, 1}}}, {.splits = 4, .roofline = size % 2 == 0});
+  ns_dist::LintOptions options;
+  options.system.emplace();
+  options.system->splits = 4, options.system->roofline = size % 2 == 0;
+  const auto report = ns_dist::lint(traces, {{1, {0, 1}}}, options);
   NS_EXPECTS(report.has_value());
   NS_EXPECTS(report->problem_count >= report->problems.size());
   ns_dist::AnnotateModel model;

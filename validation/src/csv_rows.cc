@@ -23,8 +23,8 @@ Result<CsvRows> CsvRows::open(const std::filesystem::path& path, std::vector<std
 
 void CsvRows::go_to(std::size_t row) {
   row_ = row;
-  table_.fields(row, fields_);
   mistake_.reset();
+  if (auto read = table_.fields(row, fields_); !read) mistake_ = std::move(read).error();
 }
 
 std::string CsvRows::where() const { return fmt::format("{}:{}", table_.where(), table_.line(row_)); }

@@ -16,8 +16,8 @@ class CsvRows {
   static Result<CsvRows> open(const std::filesystem::path& path, std::vector<std::string_view> required);
 
   std::size_t size() const { return table_.row_count(); }
-  void go_to(std::size_t row);
-  std::string where() const;  // "file.csv:12"
+  void go_to(std::size_t row);  // a row that CsvTable::fields refuses has this as its mistake
+  std::string where() const;    // "file.csv:12"
   std::int64_t line() const { return table_.line(row_); }
 
   std::string_view text(std::string_view column) const;  // empty where the table has no such column

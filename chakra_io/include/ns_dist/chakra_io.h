@@ -175,7 +175,8 @@ class ExportFolder {
 
   const std::filesystem::path& staging() const { return staging_->path(); }
   std::uint64_t free_bytes() const;  // of the file system
-  // Writes `manifest` last, as manifest.json. Traces of earlier exports beyond `ranks` go.
+  // Writes `manifest` last, as manifest.json. Traces of earlier exports beyond `ranks` go, and what lies beside them
+  // and was not written anew.
   Result<void> commit(const std::string& manifest);
 
  private:
@@ -314,10 +315,7 @@ ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGr
 // ---- Lint ----
 
 struct LintOptions {
-  std::int64_t splits = 1;                                // preferred-dataset-splits of the system json
-  std::int64_t npus = 0;                                  // of the network yml; 0: not known
-  std::size_t dimensions = 0;                             // of the network yml; 0: not known
-  bool roofline = false;                                  // kernels need num_ops and tensor_size
+  std::optional<AstraSystem> system = {};                 // what ASTRA-Sim would run them with, where it is known
   std::uint64_t most_nodes_to_run = 20'000'000;           // 0: traces are read and not run
   std::uint64_t most_problems = kMostProblems;            // reading ends there, over all ranks
   std::function<void(std::int64_t files)> progress = {};  // after each file; may be empty
@@ -335,9 +333,10 @@ struct LintReport {
 
 // What is wrong with these traces? Each file is read once, in memory of some 30 bytes a node of one rank: framing, ids,
 // dependencies that are missing or go in a circle, what the feeder refuses in a node; then across ranks: messages
-// without their other end, members of a group whose collectives differ. Traces without a problem are run once without a
-// network (replay), for the hangs that only show then. Reading ends at `most_problems`, and a note says so. Errors:
-// none of the files can be opened.
+// without their other end, members of a group whose collectives differ; and what the network and the system lack: an
+// NPU for each trace and a trace for each NPU, algorithms, rates of a roofline. Traces without a problem are run once
+// without a network (replay), for the hangs that only show then. Reading ends at `most_problems`, and a note says so.
+// Errors: none of the files can be opened.
 Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options = {});
 
 // ---- What a kernel computes ----

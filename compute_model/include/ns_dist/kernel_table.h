@@ -43,8 +43,8 @@ class KernelReader {
   // In a table that has no column `library` or `backend`, forward attention and normalization are those of inference
   // frameworks (Library::kServing), as in published tables.
   explicit KernelReader(const CsvTable& table, std::string default_gpu = "");
-  // Errors, with the row's line: an unknown operator or dtype, a missing, unreadable or non-positive dimension, a pass
-  // that the operator does not have, more fields than columns.
+  // Errors, with the row's line: those of CsvTable::fields, an unknown operator or dtype, a missing, unreadable or
+  // non-positive dimension, a pass that the operator does not have.
   Result<KernelRow> row(std::size_t index) const;
 
  private:
@@ -69,8 +69,8 @@ class PreferredFrameworks {
 
 // Errors of forecasts against the measured latencies of one operator on one GPU, relative to the measured.
 struct KernelErrors : ErrorFigures {
-  std::string gpu, op;
-  double inside = 0;  // share of measurements inside the 90 % interval
+  std::string gpu, op;  // the GPU's id, however the table spells it
+  double inside = 0;    // share of measurements inside the 90 % interval
 };
 
 struct KernelForecasts {
@@ -107,17 +107,15 @@ class KernelForecaster {
 Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTableOptions& options,
                                          const std::function<Result<Gpu>(std::string_view id)>& gpu_of);
 
-// A table, or a piece of one, with forecast_ms, low_ms, high_ms, utilization, bound, tile, waves, method, extrapolated
-// and forecast_power_w added to each row; empty where there is no forecast. Columns of these names, of an earlier
-// answer, are replaced.
+// forecast_ms, low_ms, high_ms, utilization, bound, tile, waves, method, extrapolated and forecast_power_w.
+std::span<const std::string_view> kernel_answer_columns();
+
+// A table, or a piece of one, with these columns behind each row (AnsweredCsv); empty where there is no forecast.
 std::string csv_header(const CsvTable& table);
 std::string csv_rows(const CsvTable& table, const KernelForecasts& forecasts);
 
 // A table of these operators on one GPU, which KernelReader reads: gpu, op, dtype, pass, library, and the columns of
 // their dimensions.
 std::string kernel_rows(std::string_view gpu, std::span<const Operator> ops);
-
-// The columns that are replaced.
-std::vector<std::string> replaced_columns(const CsvTable& table);
 
 }  // namespace ns_dist

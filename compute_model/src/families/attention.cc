@@ -97,7 +97,8 @@ constexpr double kAmpereInstructions = 2048;
 // take it from 1,220 (12 ms) to 1,130 (25 ms). The longest kernels lose kLongLoss, half of it at kLongTime. One pair
 // for all kernels of cuDNN: with a fifth of the shapes left out it is within 0.3 points of the best of six pairs and
 // none in each row of Blackwell and in Hopper's half precision; Hopper's FP8 is 0.5 to 1 point better without.
-// FlashAttention-2 on GB200 draws less power and loses nothing up to 1.3 s.
+// FlashAttention-2 on GB200 draws less power and loses nothing up to 1.3 s. Kernels of a ring, which follow each other,
+// count together.
 constexpr double kLongLoss = 0.2, kLongTime = 0.1;
 constexpr double kWideHead = 128;   // head dimension, see `wide`
 constexpr double kBlock = 256;      // queries of an SM's block: two tiles of 128, which take turns
@@ -239,7 +240,10 @@ Estimate estimate_by_sum(const Machine& machine, const Attention& op, DType dtyp
   const double cold = seconds_of(parts);
   Estimate estimate;
   estimate.seconds = cold;
-  if (op.library == Library::kCudnn) estimate.seconds *= 1 + kLongLoss * cold / (cold + kLongTime);
+  if (op.library == Library::kCudnn) {
+    const double together = cold * static_cast<double>(op.in_a_row);
+    estimate.seconds *= 1 + kLongLoss * together / (together + kLongTime);
+  }
   estimate.spread = prior.spread;
   const double waves = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
                        std::ceil(static_cast<double>(op.query_length) / kBlock);

@@ -16,6 +16,7 @@ namespace ns_dist {
 namespace {
 
 struct GpuModel {
+  std::string id;  // of the GPU
   std::unique_ptr<BatchCost> cost;
   std::optional<Error> error;
 };
@@ -87,17 +88,13 @@ constexpr std::array<std::string_view, 10> kAnswerColumns = {
     "forecast_ms", "low_ms", "high_ms", "utilization",  "bound",
     "tile",        "waves",  "method",  "extrapolated", "forecast_power_w"};
 
-bool is_answer(std::string_view column) {
-  return std::find(kAnswerColumns.begin(), kAnswerColumns.end(), column) != kAnswerColumns.end();
-}
-
 }  // namespace
 
 struct KernelForecaster::State {
   KernelTableOptions options;
   std::function<Result<Gpu>(std::string_view)> gpu_of;
   std::mutex mutex;
-  std::map<std::string, GpuModel, std::less<>> models;  // made as GPUs are met
+  std::map<std::string, GpuModel, std::less<>> models;  // by the tables' names of GPUs, made as they are met
   std::map<std::pair<std::string, std::string>, ErrorSums> sums;
   ErrorSums all;
 
@@ -112,7 +109,7 @@ struct KernelForecaster::State {
       made.error = std::move(cost).error();
       if (made.error->where == "weights") fatal = made.error;
     } else {
-      made.cost = *std::move(cost);
+      made.id = gpu->id, made.cost = *std::move(cost);
     }
     return models.emplace(std::string(id), std::move(made)).first->second;
   }
@@ -178,7 +175,7 @@ Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
           continue;
         }
         if (row->latency_ms) measured[i] = static_cast<float>(*row->latency_ms);
-        groups[i] = {row->gpu, row->op};
+        groups[i] = {model->id, row->op};
         rows.push_back(i);
         operators.push_back(std::move(row->work));
       }
@@ -220,55 +217,24 @@ Result<KernelForecasts> forecast_kernels(const CsvTable& table, const KernelTabl
   return KernelForecaster(options, gpu_of).forecast(table);
 }
 
-std::vector<std::string> replaced_columns(const CsvTable& table) {
-  std::vector<std::string> replaced;
-  std::copy_if(table.columns().begin(), table.columns().end(), std::back_inserter(replaced), is_answer);
-  return replaced;
-}
+std::span<const std::string_view> kernel_answer_columns() { return kAnswerColumns; }
 
-namespace {
-
-std::vector<std::size_t> kept_columns(const CsvTable& table) {
-  std::vector<std::size_t> kept;
-  for (std::size_t c = 0; c < table.columns().size(); ++c) {
-    if (!is_answer(table.columns()[c])) kept.push_back(c);
-  }
-  return kept;
-}
-
-}  // namespace
-
-std::string csv_header(const CsvTable& table) {
-  const std::vector<std::string>& columns = table.columns();
-  const std::vector<std::size_t> kept = kept_columns(table);
-  std::string out;
-  for (const std::size_t c : kept) {
-    const bool quoted = columns[c].find(',') != std::string::npos;
-    out += fmt::format("{}{}", c == kept.front() ? "" : ",", quoted ? '"' + columns[c] + '"' : columns[c]);
-  }
-  return out + fmt::format(",{}\n", fmt::join(kAnswerColumns, ","));
-}
+std::string csv_header(const CsvTable& table) { return AnsweredCsv(table, kAnswerColumns).header(); }
 
 std::string csv_rows(const CsvTable& table, const KernelForecasts& forecasts) {
-  const std::vector<std::string>& columns = table.columns();
-  const std::vector<std::size_t> kept = kept_columns(table);
+  const AnsweredCsv answered(table, kAnswerColumns);
+  const std::string empty = std::string(kAnswerColumns.size() - 1, ',') + "\n";
   std::string out;
   auto back = std::back_inserter(out);
-  std::vector<std::string_view> fields;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
-    table.raw_fields(i, fields);
-    fields.resize(columns.size());
-    for (const std::size_t c : kept) {
-      if (c != kept.front()) out += ',';
-      out += fields[c];
-    }
+    answered.append_row(table, i, out);
     const Forecast& f = forecasts.forecasts[i];
     if (f.latency > Seconds()) {
-      fmt::format_to(back, FMT_COMPILE(",{:.6g},{:.6g},{:.6g},{:.4f},{},{},{},\"{}\",{},{}\n"), f.latency / units::ms,
+      fmt::format_to(back, FMT_COMPILE("{:.6g},{:.6g},{:.6g},{:.4f},{},{},{},\"{}\",{},{}\n"), f.latency / units::ms,
                      f.low / units::ms, f.high / units::ms, f.utilization, name_of(f.bound), f.tile, f.waves, f.method,
                      f.extrapolated ? 1 : 0, f.power > Watts() ? fmt::format("{:.4g}", f.power / units::W) : "");
     } else {
-      out += ",,,,,,,,,,\n";
+      out += empty;
     }
   }
   return out;

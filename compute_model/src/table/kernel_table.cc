@@ -108,8 +108,7 @@ PreferredFrameworks::PreferredFrameworks(const CsvTable& table, const std::vecto
   std::map<std::string, std::size_t, std::less<>> ranks;
   std::vector<std::string_view> fields;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
-    table.fields(i, fields);
-    if (std::max(*gpu, *framework) >= fields.size()) continue;
+    if (!table.fields(i, fields) || std::max(*gpu, *framework) >= fields.size()) continue;
     const auto place = std::find(order.begin(), order.end(), fields[*framework]);
     if (place == order.end()) continue;
     const auto rank = static_cast<std::size_t>(place - order.begin());
@@ -154,13 +153,8 @@ std::string kernel_rows(std::string_view gpu, std::span<const Operator> ops) {
 
 Result<KernelRow> KernelReader::row(std::size_t index) const {
   thread_local std::vector<std::string_view> values;
-  const std::size_t count = table_->fields(index, values);
+  NS_TRY_VOID(table_->fields(index, values));
   const auto where = [&] { return fmt::format("{}:{}", table_->where(), table_->line(index)); };
-  if (count > table_->columns().size()) {
-    return fail(error_at(where(), fmt::format("{} fields", count),
-                         fmt::format("{}, as in the header", table_->columns().size()),
-                         "put fields with commas in quotes"));
-  }
   RowFields f(table_->columns(), values);
   KernelRow row;
   row.gpu = f.has(kGpu) ? f.text(kGpu) : std::string_view(default_gpu_);

@@ -54,8 +54,9 @@ struct AstraSystem {
   bool congestion_aware = false;      // backend
   // How kernels are timed: by their recorded microseconds, or by the smaller of peak and memory bound.
   bool roofline = false;
-  double peak_tflops = 0;    // peak-perf
-  bool replay_only = false;  // every node, communication too, takes its recorded microseconds
+  double peak_tflops = 0;          // peak-perf
+  bool replay_only = false;        // every node, communication too, takes its recorded microseconds
+  std::vector<std::string> notes;  // keys of the system json that nobody reads, and that are near to one that is read
 
   std::int64_t npus() const;
   friend bool operator==(const AstraSystem&, const AstraSystem&) = default;

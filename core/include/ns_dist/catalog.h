@@ -46,8 +46,9 @@ class Catalog {
   Result<Gpu> gpu(std::string_view reference) const;  // also NeuSight's device JSON
   Result<Fabric> fabric(std::string_view reference) const;
   Result<Cluster> cluster(std::string_view reference) const;
-  // The machine that a GPU is usually found in. Errors: its file names none, or one that is unknown.
-  Result<Cluster> usual_machine(const Gpu& gpu) const;
+  // The machine that a GPU is usually found in. Errors: its file names none, or one that is unknown; `file` names it in
+  // them.
+  Result<Cluster> usual_machine(const Gpu& gpu, std::string_view file = "") const;
   Result<Model> model(std::string_view reference) const;  // also a Hugging Face config.json, or its folder
   // With the entries of the frameworks that it is like. Errors also: such a framework is like itself.
   Result<Framework> framework(std::string_view reference) const;

@@ -1,7 +1,7 @@
 // Tables: CSV files with a header, plain or gzipped.
 //
 //   NS_TRY(const CsvTable table, CsvTable::read("rows.csv.gz"));
-//   for (std::size_t i = 0; i < table.row_count(); ++i) table.fields(i, fields);
+//   for (std::size_t i = 0; i < table.row_count(); ++i) NS_TRY_VOID(table.fields(i, fields));
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,11 +37,9 @@ class CsvTable {
   std::string_view text(std::size_t row) const {
     return std::string_view(text_).substr(rows_[row].begin, rows_[row].size);
   }
-  // The fields of a row, at most as many as there are columns, without blanks and quotes around them. Returns how many
-  // the row has.
-  std::size_t fields(std::size_t row, std::vector<std::string_view>& out) const;
-  // The same, but with the blanks and quotes of the text.
-  void raw_fields(std::size_t row, std::vector<std::string_view>& out) const;
+  // The fields of a row, at most as many as there are columns, without blanks and quotes around them. Errors, with the
+  // row's line: more fields than columns, a quote that is not closed on its line.
+  Result<void> fields(std::size_t row, std::vector<std::string_view>& out) const;
 
  private:
   friend class CsvStream;
@@ -78,6 +77,25 @@ class CsvStream {
   CsvTable header_;
   std::string rest_;        // read, but not handed over
   std::int64_t lines_ = 1;  // handed over, with the header
+};
+
+// A table with a forecast behind each row. Columns of these names in the table, of an earlier answer, are replaced.
+class AnsweredCsv {
+ public:
+  // Of a table, or of the header of a stream whose pieces are answered. Keeps a reference to `answers`, the names of
+  // the new columns.
+  AnsweredCsv(const CsvTable& header, std::span<const std::string_view> answers);
+
+  std::vector<std::string> replaced() const;  // columns of the table
+  std::string header() const;                 // the first line
+  // Appends the fields that a row keeps, as they stand there, each with a comma behind it. Fields that are missing are
+  // empty, those beyond the columns are left out, and a quote that is not closed is closed: the answer has its place.
+  void append_row(const CsvTable& piece, std::size_t row, std::string& out) const;
+
+ private:
+  std::vector<std::string> columns_;
+  std::span<const std::string_view> answers_;
+  std::vector<char> kept_;  // whether a column stays
 };
 
 }  // namespace ns_dist

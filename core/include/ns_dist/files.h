@@ -21,6 +21,9 @@ namespace ns_dist {
 
 inline constexpr std::size_t kMebibyte = std::size_t{1} << 20;  // bytes
 
+// Whether an output of this name goes to standard output: "", "-", /dev/stdout, /dev/fd/1, /proc/self/fd/1.
+bool is_standard_output(const std::filesystem::path& path);
+
 // All of a file or a pipe; of standard input where the path is "-". Errors, with the path as their place: it is not
 // there, is a folder, cannot be read, or has more than `most` bytes.
 Result<std::string> read_text(const std::filesystem::path& path, std::size_t most);
@@ -60,7 +63,7 @@ std::unique_lock<std::recursive_mutex> uninterrupted();
 // A file that is written in pieces and appears under its name when it is finished. Until then it has a name that
 // begins with ".ns-dist-" in the same folder, so a program that is killed leaves the old file, or the new one. A path
 // that ends in .gz is packed. A symbolic link is followed to the file that it names. Pipes, devices, and standard
-// output ("" or "-") are written as they are.
+// output are written as they are.
 class OutputFile {
  public:
   // Errors: `path` cannot be written. Nothing has changed until finish().

@@ -67,6 +67,7 @@ struct Attention {
   Library library = Library::kDefault;
   bool deterministic = false;          // backward: gradients of queries are added up in a fixed order
   Scaling scaling = Scaling::kTensor;  // of fp8; kBlock: one factor for 32 elements (MXFP8)
+  std::int64_t in_a_row = 1;           // kernels of about this size that follow each other without a pause
   friend bool operator==(const Attention&, const Attention&) = default;
 };
 

@@ -32,7 +32,7 @@ struct CollectiveRow {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::int64_t ranks = 2, gpus_per_node = 0;  // ranks of the group in each node; 0: all in one
   Bytes size;                                 // nccl-tests' size (Collective::size)
-  bool integer = false;                       // column dtype: int8, int32, ...
+  bool integer = false;                       // column dtype: int8, uint8, ... uint64
   std::optional<double> latency_ms;
   double imbalance = 1;  // Collective::imbalance
   friend bool operator==(const CollectiveRow&, const CollectiveRow&) = default;
@@ -46,8 +46,9 @@ class CollectiveReader {
   // Keeps a reference to `table`. Errors: one of the needed columns is missing.
   static Result<CollectiveReader> of(const CsvTable& table, std::string gpu = "", std::string cluster = "");
 
-  // Errors, with the row's line: too few fields, an unknown collective, a number that is none, ranks below 2, bytes
-  // below 1, an imbalance below 1, above the ranks, or of another collective than all_to_all.
+  // Errors, with the row's line: those of CsvTable::fields, too few fields, an unknown collective or dtype, a number
+  // that is none, ranks below 2, bytes below 1, an imbalance below 1, above the ranks, or of another collective than
+  // all_to_all.
   Result<CollectiveRow> row(std::size_t index) const;
   std::string where(std::size_t index) const;  // "rows.csv:12"
 

@@ -17,6 +17,12 @@ constexpr std::array<std::string_view, 10> kColumnNames = {
 constexpr std::array<std::string_view, 7> kAnswerColumns = {"forecast_ms", "low_ms",    "high_ms",     "algorithm",
                                                             "protocol",    "busbw_gbs", "extrapolated"};
 
+// Names of integers and of other numbers: those of nccl-tests, ours and PyTorch's.
+constexpr std::array<std::string_view, 6> kIntegers = {"int8", "uint8", "int32", "uint32", "int64", "uint64"};
+constexpr std::array<std::string_view, 16> kOtherNumbers = {"half", "bfloat16", "float",   "double", "f8e4m3", "f8e5m2",
+                                                            "fp64", "fp32",     "tf32",    "fp16",   "bf16",   "fp8",
+                                                            "fp4",  "float16",  "float32", "float64"};
+
 tl::unexpected<Error> wrong(const std::string& where, std::string message, std::string expected) {
   return fail({ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}});
 }
@@ -50,7 +56,7 @@ std::string CollectiveReader::where(std::size_t index) const {
 
 Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
   std::vector<std::string_view> fields;
-  table_->fields(index, fields);
+  NS_TRY_VOID(table_->fields(index, fields));
   const std::string where = this->where(index);
   const auto field = [&](Column column) -> std::string_view {
     return index_[column] && *index_[column] < fields.size() ? fields[*index_[column]] : std::string_view();
@@ -81,7 +87,14 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
     return wrong(where, fmt::format("bytes \"{}\"", field(kBytes)), "a number from 1 to 1e18");
   }
   row.size = *bytes * units::B;
-  row.integer = field(kDtype).substr(0, 3) == "int" || field(kDtype).substr(0, 4) == "uint";
+  const auto is_among = [&](std::span<const std::string_view> names) {
+    return std::find(names.begin(), names.end(), field(kDtype)) != names.end();
+  };
+  row.integer = is_among(kIntegers);
+  if (!field(kDtype).empty() && !row.integer && !is_among(kOtherNumbers)) {
+    return wrong(where, fmt::format("dtype \"{}\" is unknown", field(kDtype)),
+                 fmt::format("{}, {}", fmt::join(kIntegers, ", "), fmt::join(kOtherNumbers, ", ")));
+  }
   if (!field(kImbalance).empty()) {
     const auto imbalance = number_from<double>(field(kImbalance));
     const bool uneven = row.kind == CollectiveKind::kAllToAll;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ns_dist/model.h"
@@ -25,12 +26,19 @@ struct LayerRange {
 // embedding or the loss counts as one layer, so its position has one layer less (Megatron-LM,
 // --account-for-embedding-in-pipeline-split).
 // Layers for multi-token prediction are at the last position. pipeline_layout says for each position what it holds,
-// and position may be without layers then.
-// Errors: more positions than layers; first and last stages that leave no layers for the others; a layout that is none,
-// or of other positions or layers.
+// and a position may be without layers then. So may the one of an embedding or of a loss that counts as a layer.
+// Errors: more positions than counted_layers; first and last stages that leave no layers for the others; a layout that
+// is none, or of other positions or layers.
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats);
 // Of the plan's own schedule. Errors: an unknown schedule, too.
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan);
+
+// What an even division counts: layers, and the embedding and the loss where the plan counts them as one.
+std::int64_t counted_layers(const Model& model, const ParallelPlan& plan);
+std::string counted_layers_text(const Model& model, const ParallelPlan& plan);  // "126 layers and the loss"
+
+// Whether a layout, where there is one, can be read and has the model's layers: errors that do not depend on seats.
+Result<void> check_layout(const Model& model, const ParallelPlan& plan);
 
 // The stage with the loss: its layers, and over how many chunks they are divided. Nothing where layers cannot be.
 struct LastStage {

@@ -234,6 +234,7 @@ RingParts ring_parts(const Shape& shape, Attention whole, std::int64_t parts) {
     ring.others = std::min(ring.others, (window - 1 + local - 1) / local);
     ring.other.query_length = std::min(local, window);
   }
+  ring.own.in_a_row = ring.other.in_a_row = 1 + ring.others;
   if (ring.others == 0) return ring;
   // Queries of the middle of the sequence: no rank sees more keys.
   whole.query_length = local;

@@ -71,6 +71,8 @@ class SearchSpace {
   std::int64_t gpus() const;
   // Plans, valid or not. Products of degrees that are not the number of GPUs are no plans of the space.
   std::uint64_t size() const;
+  // Errors: a plan of the space that no framework runs, with a schedule that nobody asked for by name.
+  Result<void> check(const Scenario& plan) const;
   // Calls `visit` for every plan, in the order of the space, until it returns false. Most of them are found to be
   // invalid by check_plan only.
   void for_each(const std::function<bool(const Scenario&)>& visit) const;

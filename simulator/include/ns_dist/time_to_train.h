@@ -84,13 +84,16 @@ struct TrainingTime {
   Seconds without_failures;
   Seconds total, low, high;  // with failures; the interval is that of the step
   double goodput = 1;
-  Seconds time_between_failures, checkpoint, interval;  // of the cluster; to write one; between two
-  Seconds standstill;                                   // of training, for one checkpoint
+  Seconds time_between_failures, checkpoint;  // of the cluster; to write one
+  Seconds interval;                           // between two checkpoints: whole steps, at least one
+  Seconds standstill;                         // of training, for one checkpoint
   std::int64_t spare_nodes = 0;
   double whole = 1;              // share of the time with enough nodes; part of the goodput
   double gpu_hours = 0;          // of `total`, spare nodes included
-  std::optional<Joules> energy;  // of `total`, at most (energy.h), without spare nodes; where board power is known
+  std::optional<Joules> energy;  // of `total`, at most (energy.h), spare nodes included; where board power is known
 };
+// A training that takes longer fails too often to end: its `total`, and all that follows from it, is infinite.
+inline constexpr Seconds kNever = 1e6 * 365 * 24 * 3600 * units::s;
 // `step`: that of step_of_unequal_gpus; otherwise the report's. Errors: a number of tokens that is not above 0.
 Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability = {},
                                    std::optional<Seconds> step = std::nullopt);
@@ -100,9 +103,12 @@ struct Prices {
   std::string currency;                                 // "USD"
   std::string date;                                     // on which they held; empty: not said
   std::map<std::string, double, std::less<>> gpu_hour;  // by GPU id: a GPU and its share of all else, for an hour
+  // Prices of GPUs that the catalog does not know: their names, and what to say where the user's own GPU is no such.
+  std::map<std::string, std::string, std::less<>> unknown;
 };
 // {"currency": "USD", "date": "2026-11-22", "gpu_hour": {"h100-sxm-80gb": 2.5}}; "note" is for people, "date" is shown
-// with every cost. Errors: other keys, prices that are not above 0; `where` names the file.
+// with every cost, and GPUs may have any of their names. Errors: other keys, a date that is none, prices that are not
+// above 0, two prices of one GPU; `where` names the file.
 Result<Prices> read_prices(std::string_view json, const std::string& where);
 
 }  // namespace ns_dist

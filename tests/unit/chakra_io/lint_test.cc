@@ -156,16 +156,65 @@ TEST(Lint, SaysWhatRunsButIsOdd) {
   for (std::uint64_t id = 1; id <= 10; ++id) loose.push_back(compute(id));
   EXPECT_THAT(text_of(LintedTraces({loose}).lint({})), HasSubstr("note: 10 of 10 kernels have no successor"));
   LintOptions options;
-  options.npus = 4;
-  options.dimensions = 5;
-  options.splits = 16;
+  options.system.emplace();
+  options.system->dimensions.resize(5);
+  options.system->splits = 16;
+  options.system->notes = {"s.json#/x: nobody reads it"};
   const LintedTraces traces(
       {{collective_of(1, 8, {}, TraceCollective::kAllGather)}, {collective_of(1, 8, {}, TraceCollective::kAllGather)}});
   const std::string text = text_of(traces.lint({{1, {0, 1}}, {2, {0, 7}}}, options));
   EXPECT_THAT(text, HasSubstr("an all-gather of 8 bytes, fewer than the 16 splits"));
-  EXPECT_THAT(text, HasSubstr("note: the network has 4 NPUs, and there are traces of 2 ranks"));
   EXPECT_THAT(text, HasSubstr("note: the network has 5 dimensions"));
+  EXPECT_THAT(text, HasSubstr("note: s.json#/x: nobody reads it"));
   EXPECT_THAT(text, HasSubstr("note: group 2 holds rank 7"));
+}
+
+// ASTRA-Sim opens a file for each NPU of the network, and for no other.
+TEST(Lint, EachNpuNeedsATrace) {
+  LintOptions options;
+  options.system.emplace();
+  const LintedTraces traces({{compute(1)}, {compute(1)}});
+  for (const auto& [npus, rank] : {std::pair(4, 2), std::pair(1, 1)}) {
+    options.system->dimensions = {{AstraTopology::kRing, npus, 50, 500, "ring"}};
+    EXPECT_THAT(text_of(traces.lint({}, options)),
+                HasSubstr("rank " + std::to_string(rank) + " node 0: the network has " + std::to_string(npus) +
+                          " NPUs, and there are traces of 2 ranks"));
+  }
+  options.system->dimensions.front().npus = 2;
+  EXPECT_EQ(traces.lint({}, options).problem_count, 0U);
+}
+
+// "absent + used: exception" (ASTRA-Sim); told once.
+TEST(Lint, ACollectiveNeedsAnAlgorithm) {
+  LintOptions options;
+  options.system.emplace();
+  options.system->dimensions = {{AstraTopology::kRing, 2, 50, 500, "ring"}};
+  options.system->dimensions.front().algorithm.all_reduce.clear();
+  const LintedTraces reduces({{collective_of(1, 8), collective_of(2, 8)}, {collective_of(1, 8), collective_of(2, 8)}});
+  EXPECT_EQ(text_of(reduces.lint({{1, {0, 1}}}, options)),
+            "rank 0 node 1: ALL_REDUCE: the system json has no \"all-reduce-implementation\", and ASTRA-Sim stops\n");
+  const TraceNode gather = collective_of(1, 8, {}, TraceCollective::kAllGather);
+  EXPECT_EQ(LintedTraces({{gather}, {gather}}).lint({{1, {0, 1}}}, options).problem_count, 0U);
+}
+
+TEST(Lint, ARooflineNeedsItsRates) {
+  TraceNode kernel = compute(1);
+  kernel.attributes = {{"num_ops", std::int64_t{1000}}, {"tensor_size", std::int64_t{1}}};
+  const LintedTraces traces({{kernel}, {kernel}});
+  LintOptions options;
+  options.system.emplace();
+  options.system->dimensions = {{AstraTopology::kRing, 2, 50, 500, "ring"}};
+  options.system->roofline = true;
+  options.system->peak_tflops = 1;
+  EXPECT_EQ(text_of(traces.lint({}, options)),
+            "rank 0 node 1: a kernel that never ends: the system json has \"roofline-enabled\" and no "
+            "\"local-mem-bw\"\n");
+  options.system->local_memory_gbs = 1;
+  EXPECT_EQ(traces.lint({}, options).problem_count, 0U);
+  options.system->peak_tflops = 0;
+  EXPECT_THAT(text_of(traces.lint({}, options)), HasSubstr("no \"peak-perf\""));
+  options.system->replay_only = true;
+  EXPECT_EQ(traces.lint({}, options).problem_count, 0U) << "durations are as recorded";
 }
 
 TEST(Lint, AFileThatIsNoTraceDoesNotHideTheOthers) {

@@ -303,7 +303,16 @@ TEST(Replay, TheRooflineIsTheSmallerOfPeakAndMemory) {
   options.local_memory_gbs = 100;
   EXPECT_THAT(replay(Traces{{node}}, {}, options)->finish_ns, ElementsAre(10000U));  // 1e6 / 1e11
   options.local_memory_gbs = 0;
-  EXPECT_THAT(problem_of(*replay(Traces{{node}}, {}, options), 0), HasSubstr("endless"));
+  EXPECT_THAT(problem_of(*replay(Traces{{node}}, {}, options), 0),
+              HasSubstr("endless: the system json has no \"local-mem-bw\""));
+  // However many there are: their sum is not what is wrong.
+  options.local_memory_gbs = 100;
+  options.peak_tflops = 0;
+  std::vector<TraceNode> many;
+  for (std::uint64_t id = 1; id <= 6; ++id) many.push_back(node), many.back().id = id;
+  const Result<ReplayReport> endless = replay(Traces{many}, {}, options);
+  ASSERT_TRUE(endless) << to_text(endless.error());
+  EXPECT_THAT(problem_of(*endless, 0), HasSubstr("endless: the system json has no \"peak-perf\""));
 }
 
 TEST(TraceSets, AreFoundByFolderAndByPrefix) {

@@ -352,6 +352,13 @@ TEST(Answers, EverySubjectOfExplainWorksAsItsExampleSays) {
   }
 }
 
+// Two, where a collective is between two.
+TEST(Answers, ExplanationsHaveAsManyRanksAsTheirCollectiveTakes) {
+  EXPECT_EQ(answered("explain send_recv 64MiB").out, answered("explain send_recv 64MiB --ranks 2").out);
+  EXPECT_EQ(answered("explain all_reduce 64MiB").out, answered("explain all_reduce 64MiB --ranks 8").out);
+  EXPECT_EQ(answered("explain barrier").out, answered("explain barrier --ranks 8").out);
+}
+
 TEST(Answers, OperatorsAreAsLargeAsTheyAre) {
   for (const char* subject : {"optimizer 405000000000", "adam 405000000000", "unknown mine --flops '2 TFLOP'",
                               "rmsnorm 8192x4096 --pass backward", "conv 32x64x56x56x64x3x1 --pass backward"}) {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "support/run_command.h"
@@ -183,6 +184,52 @@ TEST(Calibrate, SaysWhatIsWrongWithKernels) {
   EXPECT_THAT(refused(header + row, "--gpu h100 --collectives mine.csv --next n.csv"), HasSubstr("only with kernels"));
   EXPECT_THAT(run("calibrate --gpu h100 --kernels mine.csv", folder).err, HasSubstr("--output"));
   EXPECT_THAT(refused(header + row, "--gpu h100 --kernels mine.csv --collectives mine.csv"), HasSubstr("one of them"));
+}
+
+// Latencies in microseconds, or one row that cannot be: no correction, and where the mistake may be.
+TEST(Calibrate, RefusesLatenciesOfAnotherUnit) {
+  const ScratchFolder folder;
+  const std::string measured =
+      "dgx-h100,all_reduce,8,8,1048576\ndgx-h100,all_reduce,8,8,16777216\ndgx-h100,all_reduce,8,8,268435456\n"
+      "dgx-h100,all_reduce,8,8,536870912\n";
+  const std::vector<double> now = forecasts(measured, "", folder);
+  ASSERT_EQ(now.size(), 4u);
+  const auto calibrate = [&](double all, double last) {
+    std::ofstream csv(folder.path() / "mine.csv");
+    csv << "collective,ranks,gpus_per_node,bytes,latency_ms\n";
+    const char* bytes[] = {"1048576", "16777216", "268435456", "536870912"};
+    for (std::size_t i = 0; i < 4; ++i) {
+      csv << "all_reduce,8,8," << bytes[i] << "," << now[i] * (i == 3 ? last : all) << "\n";
+    }
+    csv.close();
+    return run("calibrate --gpu h100 --collectives mine.csv --output mine.json", folder);
+  };
+  for (const auto& [factor, times] : {std::pair(1000.0, "1000"), std::pair(0.001, "0.001")}) {
+    const CommandResult other = calibrate(factor, factor);
+    EXPECT_EQ(other.code, 1);
+    EXPECT_EQ(other.err, std::string("ns-dist: mine.csv: the middle row takes ") + times +
+                             " times as long as forecast; expected latency_ms, in milliseconds, measured on this "
+                             "cluster\n");
+  }
+  const CommandResult wild = calibrate(1, 1e30);
+  EXPECT_EQ(wild.code, 1);
+  EXPECT_EQ(
+      wild.err,
+      "ns-dist: mine.csv:5: this row takes 1e+30 times as long as forecast; expected latency_ms, in milliseconds, "
+      "measured on this cluster\n");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "mine.json"));
+  // A machine may be slow; what is written is read.
+  EXPECT_EQ(calibrate(15, 15).code, 0);
+  EXPECT_EQ(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).code, 0);
+
+  std::string rows = "op,dtype,m,n,k,latency_ms\n";
+  for (int i = 1; i <= 12; ++i) rows += "linear,bf16," + std::to_string(1024 * i) + ",8192,8192,1000\n";
+  std::ofstream(folder.path() / "kernels.csv") << rows;
+  const CommandResult kernels = run("calibrate --gpu h100 --kernels kernels.csv --output kernels.json", folder);
+  EXPECT_EQ(kernels.code, 1);
+  EXPECT_THAT(kernels.err, ::testing::ContainsRegex("^ns-dist: kernels.csv: the middle row of gemm bf16 takes [0-9.]+ "
+                                                    "times as long as forecast; expected latency_ms, in milliseconds"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "kernels.json"));
 }
 
 TEST(Calibrate, SaysWhatIsWrong) {

@@ -67,6 +67,25 @@ TEST_F(Kernels, AnswersItsOwnAnswer) {
   EXPECT_THAT(second.err, HasSubstr("in.csv:1: new forecasts take the place of columns forecast_ms, low_ms"));
 }
 
+TEST_F(Kernels, RefusesAQuoteThatIsNotClosed) {
+  const CommandResult result =
+      kernels("gpu,op,b,h,note\nh100,softmax,8192,4096,\"two\nlines\"\nh100,softmax,8192,4096,\"one, line\"\n");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("in.csv:2: a quote is not closed on its line; expected fields without line breaks, "
+                                    "in quotes where they hold commas"));
+  EXPECT_THAT(result.err, HasSubstr("2 of 3 rows could not be forecast"));
+  EXPECT_THAT(result.out, HasSubstr("\nh100,softmax,8192,4096,\"two\",,,,,,,,,,\n"));
+}
+
+TEST_F(Kernels, ErrorsAreThoseOfAGpuHoweverItIsSpelled) {
+  const std::string errors =
+      kernels("gpu,op,b,h,latency_ms\nh100,softmax,8192,4096,0.1\nh100-sxm-80gb,softmax,8192,4096,0.1\n",
+              "--output out.csv")
+          .out;
+  EXPECT_THAT(errors, ContainsRegex("\nh100-sxm-80gb +softmax +2 "));
+  EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 3) << "a heading, one GPU, all\n" << errors;
+}
+
 TEST_F(Kernels, WritesGzip) {
   ASSERT_EQ(kernels(rows_, "--output out.csv.gz").code, 0);
   EXPECT_EQ(read("out.csv.gz").substr(0, 2), "\x1f\x8b");

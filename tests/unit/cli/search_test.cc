@@ -304,6 +304,33 @@ TEST(SearchCommand, ATrainingThatNeverEndsHasNoSum) {
       folder.path());
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("endless"), Not(HasSubstr("inf")), Not(HasSubstr("nan"))));
+  // A failure every 10 s, and 600 s to restart: a share of 1e-26 is no end either.
+  const CommandResult rare = run_command(
+      "ns-dist search --model gpt2 --gpus 8 --dp 8 --pp 1 --tp 1 --global-batch 16 --micro-batch 1 --zero 1 --tokens "
+      "1T --time-between-failures 80s --prices prices.json --json",
+      folder.path());
+  ASSERT_EQ(rare.code, 0) << rare.err;
+  const json row = json::parse(rare.out)["table"][0];
+  for (const char* key : {"seconds", "low_s", "high_s", "gpu_hours", "kwh_at_most"}) {
+    EXPECT_TRUE(row["training"][key].is_null()) << key << row["training"][key];
+  }
+  EXPECT_TRUE(row["cost"].is_null());
+  EXPECT_GT(row["training"]["goodput"], 0);
+}
+
+TEST(SearchCommand, APriceOfAnUnknownGpuIsTold) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100": 2, "a100-sxm-80bg": 1}})";
+  const std::string job =
+      "ns-dist search --model gpt2 --gpu h100,a100 --gpus 8 --dp 8 --pp 1 --tp 1 --global-batch 16 --micro-batch 1 "
+      "--zero 1 --tokens 1B --prices prices.json";
+  const std::string told =
+      "prices.json#/gpu_hour/a100-sxm-80bg: no GPU of `ns-dist list gpus` is called so; did you "
+      "mean \"a100-sxm-80gb\"?";
+  EXPECT_THAT(run_command(job, folder.path()).out, AllOf(HasSubstr(told), HasSubstr("no price")));
+  const json found = json::parse(run_command(job + " --json", folder.path()).out);
+  EXPECT_EQ(found["cost"]["unknown"], json({told}));
+  EXPECT_TRUE(found["table"][0].contains("cost")) << "by another name";
 }
 
 // The page has what --json says, and its plans repeat.

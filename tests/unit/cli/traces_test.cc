@@ -129,11 +129,26 @@ TEST(Traces, ReplayWritesTimelines) {
   EXPECT_NEAR(latest * 1e-6, report["step_time_s"].get<double>(), 2e-9);
 }
 
+// Ranks that end together: the text and the JSON name the same one.
+TEST(Traces, ReplayNamesOneLastRank) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 4 --global-batch 2 --output t", folder.path());
+  const json report = json::parse(answered("replay t --json", folder.path()).out);
+  EXPECT_EQ(report["ranks"][0]["finish_ns"], report["ranks"][3]["finish_ns"]);
+  EXPECT_THAT(answered("replay t", folder.path()).out, HasSubstr("rank " + report["last_rank"].dump() + " ends last"));
+  EXPECT_EQ(report["ranks"][report["last_rank"].get<std::size_t>()]["finish_ns"].get<double>() * 1e-9,
+            report["step_time_s"].get<double>());
+}
+
 TEST(Traces, ReplayNamesWhatIsMissing) {
   const ScratchFolder folder;
   answered("export --model gpt2 --tp 2 --global-batch 2 --output t", folder.path());
   refused("replay ", folder.path(), 2, "the traces are missing");
   refused("replay t --workload-configuration t/trace", folder.path(), 2, "named twice");
+  refused("replay t --system a --system-configuration b", folder.path(), 2,
+          "--system-configuration: its file is named twice: --system is the same flag");
+  refused("replay t --network-configuration=a --network=b", folder.path(), 2, "--network-configuration: .* twice");
+  refused("replay t --groups a --comm-group-configuration b", folder.path(), 2, "--comm-group-configuration: .* twice");
   refused("replay nothing", folder.path(), 1, "nothing: no ");
   refused("replay t --network no.yml", folder.path(), 1, "no.yml: cannot be read.*--network.*--recorded");
   refused("replay t --system t/network.yml", folder.path(), 1, "t/network.yml");
@@ -143,6 +158,35 @@ TEST(Traces, ReplayNamesWhatIsMissing) {
   std::filesystem::remove(folder.path() / "t" / "trace.1.et");
   std::ofstream(folder.path() / "one.yml") << "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]\n";
   refused("replay t --recorded", folder.path(), 1, "rank 0, node [0-9]+ .*no member|cannot|group|waits");
+}
+
+// What replay refuses is a mistake for lint, too.
+TEST(Traces, LintReadsTheNetworkAndTheSystemAsReplayDoes) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --encoding roofline --output t", folder.path());
+  const json system = json::parse(read_text(folder.path() / "t" / "system.json"));
+  for (const char* key : {"all-reduce-implementation", "peak-perf", "local-mem-bw"}) {
+    json without = system;
+    without.erase(key);
+    std::ofstream(folder.path() / "without.json") << without;
+    for (const char* command : {"lint", "replay"}) {
+      const CommandResult result =
+          run_command(std::string("ns-dist ") + command + " t --system without.json", folder.path());
+      EXPECT_EQ(result.code, 1) << command << key;
+      if (command == std::string("lint") || key != std::string("all-reduce-implementation")) {
+        EXPECT_THAT(result.out + result.err, HasSubstr(key)) << command;
+      }
+    }
+  }
+  json misspelled = system;
+  misspelled["endpoint-dealy"] = 3;
+  std::ofstream(folder.path() / "odd.json") << misspelled;
+  EXPECT_THAT(answered("lint t --system odd.json", folder.path()).out,
+              HasSubstr("note: odd.json#/endpoint-dealy: nobody reads it: did you mean \"endpoint-delay\"?"));
+  std::ofstream(folder.path() / "four.yml") << "topology: [Ring]\nnpus_count: [4]\nbandwidth: [1]\nlatency: [1]\n";
+  const CommandResult four = run_command("ns-dist lint t --network four.yml", folder.path());
+  EXPECT_EQ(four.code, 1);
+  EXPECT_THAT(four.out, HasSubstr("rank 2: the network has 4 NPUs, and there are traces of 2 ranks"));
 }
 
 // A rank that has other collectives than its peer: ASTRA-Sim ends with exit code 0 and says nothing.
@@ -227,6 +271,7 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   EXPECT_THAT(answered(work + "--force", folder.path()).out, HasSubstr("ASTRA-Sim runs two ranks or more"));
   EXPECT_EQ(read_text(folder.path() / "t" / "thesis.tex"), "mine");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "trace.1.et"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "network.yml")) << "that of two ranks";
   // A compressed trace of the same rank would make two of it.
   std::filesystem::rename(folder.path() / "t" / "trace.0.et", folder.path() / "t" / "trace.0.et.gz");
   std::filesystem::remove(folder.path() / "t" / "thesis.tex");

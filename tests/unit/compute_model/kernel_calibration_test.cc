@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "compute_model_gpus.h"
 #include "ns_dist/csv_table.h"
@@ -142,14 +143,41 @@ TEST(KernelCalibration, TheIntervalIsAsWideDownwardsAsUpwards) {
   EXPECT_NEAR(high, -mirrored_low, 1e-6);
 }
 
-// Residuals beyond e^2 are cut before and after alike, so that one wild row does not seem to be corrected.
-TEST(KernelCalibration, WildRowsCountAlikeBeforeAndAfter) {
-  EXPECT_NEAR(calibrated(h100(), 1e6).families[0].before, 1 - std::exp(-2.0), 1e-6);
+// A correction goes up to e^2, and what is beyond stays an error: one row of 25 that took a thousandth of the forecast
+// is 999 times off before, and more than 999 / e^2 times after.
+TEST(KernelCalibration, WildRowsCountWithTheirWholeErrors) {
+  const Operator op{Gemm{.m = 4096, .n = 4096, .k = 4096}, DType::kBf16};
+  const double ms = (*make_compute_model(h100()))->forecast(op)->latency / units::ms;
+  const auto with = [&](double factor) {
+    const std::string text =
+        measured(h100(), 1, 24, Mode::kSustained) + fmt::format("linear,bf16,4096,4096,4096,{:.17g}\n", ms * factor);
+    return *calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
+  };
+  const FamilyCalibration family = with(1e-3).families[0];
+  EXPECT_NEAR(family.before, 999.0 / 25, 1e-3);
+  EXPECT_GT(family.after, 999.0 / 25 / std::exp(2.0));
+  EXPECT_LE(family.after, 1.1 * family.before);
+  // However wild it is, the file can be read.
+  const auto read = read_kernel_calibration(to_json(with(1e-200)), "c.json");
+  EXPECT_TRUE(read) << to_text(read.error());
+}
+
+TEST(KernelCalibration, ATableInAnotherUnitIsAnError) {
+  for (const auto& [factor, times] : {std::pair(1000.0, "1000"), std::pair(1e-3, "0.001")}) {
+    const auto table = CsvTable::parse(measured(h100(), factor, 24, Mode::kSustained), "measured.csv");
+    const auto refused = calibrate_kernels(h100(), *table, {});
+    ASSERT_FALSE(refused) << times;
+    EXPECT_EQ(to_text(refused.error()),
+              fmt::format("measured.csv: the middle row of gemm bf16 takes {} times as long as forecast; expected "
+                          "latency_ms, in milliseconds, measured on this GPU",
+                          times));
+  }
+  EXPECT_TRUE(calibrate_kernels(h100(), *CsvTable::parse(measured(h100(), 7, 24, Mode::kSustained), "m.csv"), {}));
 }
 
 TEST(KernelCalibration, IsNeverFasterThanPhysics) {
   const auto corrected =
-      make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibrated(h100(), 0.1))});
+      make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibrated(h100(), 0.2))});
   const Forecast f = *(*corrected)->forecast({Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16});
   EXPECT_GE(f.latency, f.floor);
   EXPECT_GE(f.low, f.floor);

@@ -161,7 +161,23 @@ TEST(KernelTable, ReplacesEarlierAnswers) {
   EXPECT_EQ(csv_header(csv) + csv_rows(csv, none),
             "gpu,op,\"a,b\",b,forecast_ms,low_ms,high_ms,utilization,bound,tile,waves,method,extrapolated,"
             "forecast_power_w\nx,softmax, 1,2,,,,,,,,,,\nx,softmax,,,,,,,,,,,,\nx,softmax,1,3,,,,,,,,,,\n");
-  EXPECT_EQ(replaced_columns(csv), (std::vector<std::string>{"forecast_ms", "low_ms"}));
+  EXPECT_EQ(AnsweredCsv(csv, kernel_answer_columns()).replaced(), (std::vector<std::string>{"forecast_ms", "low_ms"}));
+}
+
+TEST(KernelTable, RefusesAQuoteThatIsNotClosed) {
+  const CsvTable csv = table("gpu,op,b,h,note\nx,softmax,2,3,\"two\nlines\"\nx,softmax,2,3,\"one, line\"\n");
+  const auto open = KernelReader(csv).row(0);
+  ASSERT_FALSE(open);
+  EXPECT_NE(to_text(open.error()).find("t.csv:2: a quote is not closed on its line"), std::string::npos);
+  EXPECT_FALSE(KernelReader(csv).row(1));
+  EXPECT_TRUE(KernelReader(csv).row(2));
+}
+
+// A row that cannot be read says nothing of which framework measured a GPU.
+TEST(KernelTable, PreferenceReadsWholeRowsOnly) {
+  const CsvTable csv = table("gpu,framework,op,b,h\nx,first,softmax,2,3,4\nx,second,softmax,2,3\n");
+  const PreferredFrameworks preferred(csv, {"first", "second"});
+  EXPECT_FALSE(preferred.passes_over(*KernelReader(csv).row(1)));
 }
 
 TEST(KernelForecaster, KeepsTheErrorsOfAllPieces) {
@@ -181,6 +197,17 @@ TEST(KernelForecaster, KeepsTheErrorsOfAllPieces) {
   EXPECT_NEAR(many.p90, few.p90, 1e-4 + 1e-3 * few.p90);
   EXPECT_EQ(many.largest, few.largest);
   EXPECT_EQ(many.inside, few.inside);
+}
+
+// Two spellings of one GPU are one row of the errors.
+TEST(KernelForecaster, ErrorsAreThoseOfAGpuHoweverItIsSpelled) {
+  KernelForecaster forecaster({}, [](std::string_view) -> Result<Gpu> { return a100(); });
+  ASSERT_TRUE(forecaster.forecast(
+      table("gpu,op,b,h,latency_ms\na100,softmax,1024,1024,0.02\na100-sxm,softmax,1024,1024,0.02\n")));
+  const std::vector<KernelErrors> errors = forecaster.errors();
+  ASSERT_EQ(errors.size(), 2u) << "its softmax, and all";
+  EXPECT_EQ(errors[0].gpu, a100().id);
+  EXPECT_EQ(errors[0].rows, 2u);
 }
 
 }  // namespace

@@ -84,6 +84,17 @@ TEST(AstraNetwork, ReadsOtherSpellingsOfTheYml) {
   EXPECT_EQ(read->dimensions[1].algorithm.all_reduce, "");  // the list reaches one dimension
   EXPECT_TRUE(read->roofline);
   EXPECT_EQ(read->splits, 2);
+  EXPECT_TRUE(read->notes.empty()) << "ASTRA-Sim ignores other keys, too";
+}
+
+TEST(AstraNetwork, KeysThatAreNearlyReadAreNoted) {
+  const auto read = read_astra_system("topology: [ Ring ]\nnpus_count: [ 4 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n",
+                                      "n.yml", R"({"preferred-dataset-splits": 1, "all-reduce-implementaton": ["ring"],
+                                          "scheduling-policy": "FIFO", "comment": "mine"})",
+                                      "s.json");
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(read->notes, (std::vector<std::string>{"s.json#/all-reduce-implementaton: nobody reads it: did you mean "
+                                                   "\"all-reduce-implementation\"?"}));
 }
 
 TEST(AstraNetwork, WrongFilesAreRefusedWithTheirPlace) {

@@ -281,11 +281,29 @@ TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   gpu.usual_cluster = "dgx-h10";
   EXPECT_THAT(to_text(catalog_.usual_machine(gpu).error()),
               AllOf(HasSubstr("usual_cluster of the GPU \"h100-sxm-80gb\""), HasSubstr("dgx-h100")));
+  EXPECT_EQ(catalog_.usual_machine(gpu, "mine.json").error().where, "mine.json#/usual_cluster");
   gpu.usual_cluster.clear();
   EXPECT_THAT(to_text(catalog_.usual_machine(gpu).error()), HasSubstr("is unknown"));
 }
 
+// NeuSight's device files say neither the power of the board nor, all of them, their name; a size of the memory that is
+// not given is not made up.
+TEST(ReadGpu, ADeviceOfNeuSightHasWhatItsFileSays) {
+  const std::string device = R"({"Num_Sm": 80, "Mem_Bw": 900, "SingleFLOPs": 14)";
+  const auto gpu = read_gpu(device + R"(, "Dev_Mem": 32})", "folder/mine.json");
+  ASSERT_TRUE(gpu) << to_text(gpu.error());
+  EXPECT_EQ(gpu->id, "mine");
+  EXPECT_EQ(gpu->name, "mine");
+  EXPECT_EQ(gpu->memory, 32 * GiB);
+  EXPECT_EQ(gpu->board_power, Watts());
+  EXPECT_EQ(read_gpu(device + R"(, "Dev_Mem": 32, "Device": "V100"})", "mine.json")->name, "V100");
+  const auto unknown = read_gpu(device + "}", "mine.json");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(to_text(unknown.error()), "mine.json#: key \"Dev_Mem\" is missing");
+}
+
 TEST_F(CatalogTest, AnUnknownNameNamesTheNearest) {
+  EXPECT_THAT(to_text(catalog_.model("llama3").error()), HasSubstr("did you mean \"llama3-8b\"?"));
   EXPECT_THAT(to_text(catalog_.gpu("h10").error()), HasSubstr("did you mean \"h100\"?"));
   EXPECT_THAT(to_text(catalog_.model("gpt3-175").error()), HasSubstr("did you mean \"gpt3-175b\"?"));
   EXPECT_THAT(to_text(catalog_.gpu("").error()), HasSubstr("no GPU is named"));

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace ns_dist {
 namespace {
@@ -13,6 +17,49 @@ TEST(CsvTable, RefusesNoTable) {
   EXPECT_FALSE(CsvTable::parse("", "x"));
   EXPECT_FALSE(CsvTable::parse("a,b,a\n", "x"));
   EXPECT_FALSE(CsvTable::read("/nowhere/at/all.csv"));
+}
+
+// A row is a line: what a field has beyond it, or a comma without quotes, would shift the columns.
+TEST(CsvTable, RefusesRowsThatItCannotDivide) {
+  const auto table = CsvTable::parse("a,b\n1,\"2,3\"\n1,2,3\n1,\"two\nlines\"\n\"x\"\"y,\",2\n1\n", "t.csv");
+  ASSERT_TRUE(table) << to_text(table.error());
+  std::vector<std::string_view> fields;
+  const auto refused = [&](std::size_t row) {
+    const auto read = table->fields(row, fields);
+    return read ? "" : to_text(read.error());
+  };
+  EXPECT_EQ(refused(0), "");
+  EXPECT_EQ(fields, (std::vector<std::string_view>{"1", "2,3"}));
+  EXPECT_EQ(refused(1), "t.csv:3: 3 fields; expected 2, as in the header; put fields with commas in quotes");
+  EXPECT_EQ(
+      refused(2),
+      "t.csv:4: a quote is not closed on its line; expected fields without line breaks, in quotes where they hold "
+      "commas");
+  EXPECT_EQ(refused(4), "");
+  EXPECT_EQ(fields, (std::vector<std::string_view>{"x\"\"y,", "2"}));
+  EXPECT_EQ(refused(5), "");
+  EXPECT_EQ(fields, (std::vector<std::string_view>{"1"})) << "missing fields are empty ones";
+
+  const auto header = CsvTable::parse("a,\"b\nc\"\n1,2\n", "t.csv");
+  ASSERT_FALSE(header);
+  EXPECT_EQ(to_text(header.error()).substr(0, 43), "t.csv:1: a quote is not closed on its line;");
+}
+
+TEST(AnsweredCsv, HasTheAnswerBehindEachRowInPlaceOfAnEarlierOne) {
+  constexpr std::array<std::string_view, 2> kAnswers = {"x", "y"};
+  const auto table = CsvTable::parse("a,\"b,c\",x,d\n1, \"2,\" ,3,4\n1\n1,2,3,4,5\n1,\"2\n\"", "t.csv");
+  ASSERT_TRUE(table) << to_text(table.error());
+  const AnsweredCsv answered(*table, kAnswers);
+  EXPECT_EQ(answered.replaced(), (std::vector<std::string>{"x"}));
+  EXPECT_EQ(answered.header(), "a,\"b,c\",d,x,y\n");
+  // Every row has a, b and d, whatever the table has: also where a quote is open.
+  const char* rows[] = {"1, \"2,\" ,4,", "1,,,", "1,2,4,", "1,\"2\",,", "\"\",,,"};
+  ASSERT_EQ(table->row_count(), std::size(rows));
+  for (std::size_t row = 0; row < std::size(rows); ++row) {
+    std::string out;
+    answered.append_row(*table, row, out);
+    EXPECT_EQ(out, rows[row]) << row;
+  }
 }
 
 // The pieces of a file of several have the rows of the whole, with their lines.

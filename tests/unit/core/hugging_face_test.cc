@@ -184,6 +184,22 @@ TEST(HuggingFace, ClassesSayWhatKeysDoNot) {
   EXPECT_EQ(model_parameters(reward).output - 64, 1);
 }
 
+// LlamaConfig takes hidden_size // num_attention_heads: 4100 / 32.
+TEST(HuggingFace, HeadsThatDoNotDivideTheHiddenSizeAreTold) {
+  const auto llama_of = [](const std::string& more) {
+    return read(R"({"model_type": "llama", "hidden_size": 4100, "num_attention_heads": 32, "num_hidden_layers": 2,
+                    "intermediate_size": 1024, "vocab_size": 1000, "max_position_embeddings": 2048)" +
+                more + "}");
+  };
+  const auto uneven = llama_of("");
+  ASSERT_TRUE(uneven) << to_text(uneven.error());
+  EXPECT_EQ(uneven->head_dim, 128);
+  EXPECT_THAT(uneven->warnings,
+              ::testing::ElementsAre(
+                  "no \"head_dim\", and 32 heads do not divide the hidden size 4100: heads of 128 are taken"));
+  EXPECT_TRUE(llama_of(R"(, "head_dim": 128)")->warnings.empty());
+}
+
 // The text half of a multimodal file, with what its class adds to sparse keys.
 TEST(HuggingFace, NestedLanguageModelIsReadAlone) {
   const auto gemma = read(R"({"model_type": "gemma3", "vision_config": {"hidden_size": 1152},

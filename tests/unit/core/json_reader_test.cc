@@ -8,6 +8,7 @@
 namespace ns_dist {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(ParseJson, SaysWhereAFileBreaks) {
@@ -23,7 +24,26 @@ TEST(ParseJson, SaysWhereAFileBreaks) {
   EXPECT_THAT(to_text(parse_json("{\"a\": 1, \"a\": 2}", "x.json").error()), HasSubstr("given twice"));
   EXPECT_THAT(to_text(parse_json(std::string(200, '['), "x.json").error()), HasSubstr("nested deeper"));
   EXPECT_FALSE(parse_json("", "x.json"));
+  // What only the tree tells has a pointer.
+  EXPECT_EQ(to_text(parse_json(R"({"a": [0, {"b": 1, "b": 2}]})", "x.json").error()),
+            "x.json#/a/1/b: key \"b\" is given twice in one object; expected each key once");
+  EXPECT_THAT(to_text(parse_json("{\"a\": " + std::string(200, '['), "x.json").error()),
+              AllOf(HasSubstr("x.json#/a/0/0/"), HasSubstr("expected at most 64 objects and arrays in each other")));
   EXPECT_FALSE(parse_json("{\"a\": 1e999}", "x.json"));
+}
+
+// The parser takes it for the end of the text.
+TEST(ParseJson, NothingIsIgnoredBehindAByteZero) {
+  using namespace std::string_literals;
+  EXPECT_EQ(to_text(parse_json("{\"a\": 1}\n\0{\"b\": 2}"s, "x.json").error()),
+            "x.json:2:1: a byte 0; expected JSON text in UTF-8");
+  EXPECT_THAT(to_text(parse_json("{\"a\":\0 1}"s, "x.json").error()), HasSubstr("x.json:1:6: a byte 0"));
+  EXPECT_THAT(to_text(parse_json("no\0"s, "x.json").error()), HasSubstr("this is not JSON"));
+}
+
+TEST(ParseJson, APageThatIsCutShortIsNamed) {
+  EXPECT_THAT(to_text(parse_json("<!doctype html>\n<html><head>", "step.html").error()),
+              HasSubstr("step.html:1:1: this is HTML without a report: the page ends too early"));
 }
 
 TEST(JsonReader, EveryMistakeOfAFileIsReportedAtOnce) {
@@ -55,6 +75,8 @@ TEST(NearestName, FindsTyposAndPartsAndNothingFarOff) {
   EXPECT_EQ(nearest_name("gpt3-175", names), "gpt3-175b");
   EXPECT_EQ(nearest_name("a100-smx-80gb", names), "a100-sxm-80gb");
   EXPECT_EQ(nearest_name("zebra", names), "");
+  // What goes on as the name began is nearer than what looks like it.
+  EXPECT_EQ(nearest_name("llama3", {"llama-13b", "llama3-70b", "llama3-8b"}), "llama3-8b");
 }
 
 TEST(JsonReader, ExcerptsAreShortWhateverTheValue) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <string_view>
 
 #include "clusters.h"
 
@@ -44,6 +46,36 @@ TEST(CollectiveTable, NamesWhatIsWrongAndWhere) {
     const auto row = read("cluster,collective,ranks,bytes", fields);
     ASSERT_FALSE(row);
     EXPECT_EQ(row.error().where, "rows.csv:2");
+  }
+}
+
+// A field too many would shift the columns behind it.
+TEST(CollectiveTable, RefusesRowsThatItCannotDivide) {
+  const std::string columns = "cluster,note,collective,ranks,bytes";
+  EXPECT_TRUE(read(columns, "dgx,\"8, not 16\",all_reduce,8,1024"));
+  const auto longer = read(columns, "dgx,8, not 16,all_reduce,8,1024");
+  ASSERT_FALSE(longer);
+  EXPECT_EQ(to_text(longer.error()),
+            "rows.csv:2: 6 fields; expected 5, as in the header; put fields with commas in quotes");
+  const auto open = read("cluster,collective,ranks,bytes,note", "dgx,all_reduce,8,1024,\"two\nlines\"");
+  ASSERT_FALSE(open);
+  EXPECT_NE(to_text(open.error()).find("rows.csv:2: a quote is not closed on its line"), std::string::npos);
+}
+
+TEST(CollectiveTable, KnowsTheNamesOfNumbers) {
+  const auto row = [](std::string_view dtype) {
+    return read("cluster,collective,ranks,bytes,dtype", "dgx,all_reduce,8,1024," + std::string(dtype));
+  };
+  for (const char* name : {"int8", "uint8", "int32", "uint32", "int64", "uint64"}) EXPECT_TRUE(row(name)->integer);
+  // nccl-tests', ours, PyTorch's; none.
+  for (const char* name : {"half", "bfloat16", "float", "double", "f8e4m3", "fp32", "bf16", "fp8", "float16", ""}) {
+    ASSERT_TRUE(row(name)) << name;
+    EXPECT_FALSE(row(name)->integer) << name;
+  }
+  for (const char* name : {"int3", "integer", "b16", "Half"}) {
+    ASSERT_FALSE(row(name)) << name;
+    EXPECT_EQ(to_text(row(name).error()).rfind(std::string("rows.csv:2: dtype \"") + name + "\" is unknown", 0), 0u);
+    EXPECT_NE(to_text(row(name).error()).find("uint64, half, bfloat16"), std::string::npos);
   }
 }
 

@@ -125,6 +125,25 @@ TEST(LayerDivision, EveryPartNeedsALayer) {
   EXPECT_THAT(mistake(12, plan, around(plan)), HasSubstr("plan/pp=6"));
 }
 
+// Llama 3.1 405B (arXiv 2407.21783, s.3.3.2: 126 layers, one less in the first and in the last stage): 16 stages of 8
+// chunks have 128 places for them, the embedding and the loss.
+TEST(LayerDivision, WhatCountsAsALayerFillsAPart) {
+  ParallelPlan plan = with_stages(16, 8);
+  plan.schedule = "interleaved";
+  plan.account_embedding = plan.account_loss = true;
+  std::vector<std::int64_t> all(128, 1);
+  all.front() = all.back() = 0;
+  EXPECT_EQ(counts(126, plan, around(plan)), all);
+  EXPECT_TRUE(divide_layers(with_layers(126), plan));
+  EXPECT_TRUE(divides_without_rest(with_layers(126), plan));
+  EXPECT_THAT(mistake(125, plan, around(plan)),
+              HasSubstr("125 layers, the embedding and the loss do not fill the 128 parts of the pipeline"));
+  EXPECT_THAT(mistake(125, plan, around(plan)), HasSubstr("plan/vpp=7"));
+  plan.account_loss = false;
+  EXPECT_THAT(mistake(126, plan, around(plan)), HasSubstr("126 layers and the embedding do not fill"));
+  EXPECT_EQ(counted_layers(with_layers(126), plan), 127);
+}
+
 TEST(LayerDivision, OwnSizesLeaveLayersForTheOthers) {
   ParallelPlan plan = with_stages(4);
   plan.first_stage_layers = 7;
@@ -137,6 +156,20 @@ TEST(LayerDivision, OwnSizesLeaveLayersForTheOthers) {
   plan = with_stages(2, 2);
   plan.first_stage_layers = 1;
   EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("at least 2"));
+}
+
+// What the hint leaves can be divided.
+TEST(LayerDivision, OwnSizesThatDoNotFitAreLeftOut) {
+  const auto hint = [](std::int64_t first, std::int64_t last) {
+    ParallelPlan plan = with_stages(4);
+    plan.first_stage_layers = first, plan.last_stage_layers = last;
+    return divide_layers(with_layers(12), plan, around(plan)).error().hint;
+  };
+  EXPECT_EQ(hint(6, 6), "plan/first_stage_layers=0");
+  EXPECT_EQ(hint(6, 30), "plan/last_stage_layers=0");
+  EXPECT_EQ(hint(30, 6), "plan/first_stage_layers=0");
+  EXPECT_EQ(hint(30, 30), "plan/first_stage_layers=0 and plan/last_stage_layers=0");
+  EXPECT_EQ(hint(0, 12), "plan/last_stage_layers=0");
 }
 
 }  // namespace

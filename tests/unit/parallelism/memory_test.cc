@@ -208,6 +208,24 @@ TEST(Memory, AForwardPassHoldsWeightsAndOneLayer) {
   EXPECT_EQ(memory_budget(gpt(4, 6144, 64), plan, training)->stages[0].optimizer / B, 0);
 }
 
+// Sets of replicas are copies of one: a GPU holds what it would hold if there were one set, of experts, too.
+TEST(Memory, ASetOfReplicasHoldsWhatItWouldAlone) {
+  Model model = gpt(4, 1024, 8);
+  model.moe = Experts{.experts = 16, .top_k = 2, .expert_ffn = 512};
+  const auto of = [&](const ParallelPlan& plan) {
+    const StageMemory stage = memory_budget(model, plan, {plan.dp, 1, 512, Precision::kBf16})->stages[0];
+    return std::vector<double>{stage.weights / B, stage.gradients / B, stage.optimizer / B};
+  };
+  for (const ZeroStage zero : {ZeroStage::kOptimizer, ZeroStage::kParameters}) {
+    EXPECT_EQ(of({.dp = 64, .ep = 8, .zero = zero, .shard = 8}), of({.dp = 8, .ep = 8, .zero = zero}));
+    EXPECT_EQ(of({.dp = 64, .ep = 4, .zero = zero, .shard = 16}), of({.dp = 16, .ep = 4, .zero = zero}));
+    const ParallelPlan whole{.tp = 4, .dp = 2, .etp = 1, .zero = zero, .sequence_parallel = true};
+    ParallelPlan all = whole;
+    all.shard = 2;
+    EXPECT_EQ(of(all), of(whole));
+  }
+}
+
 // Of each group of ranks: 544 MiB for two, 688 MiB for more; each other rank of an all-to-all takes 3.28 GB / 7.
 TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   Model model = gpt(8, 1024, 16);

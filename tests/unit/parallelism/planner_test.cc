@@ -818,6 +818,79 @@ TEST(CheckPlan, RefusedDegreesOfTensorParallelismNameThoseThatSuit) {
   for (const std::int64_t tp : {2, 4}) EXPECT_EQ(text(experts, {.tp = tp}, training), "fine");
 }
 
+// Where tensor parallelism divides the experts, too, one degree is at fault.
+TEST(CheckPlan, ExpertsDividedAsAllElseAreNoFaultOfTheirOwn) {
+  const Training training{64, 1, 1024, Precision::kBf16};
+  Model experts = llama(4, 512, 16, 4, 1536);
+  experts.moe = Experts{8, 2, 1536, 0, 0, 0};
+  const auto text = [&](const ParallelPlan& plan) { return to_text(check_plan(experts, plan, training).error()); };
+  const std::string seven = text({.tp = 7, .sequence_parallel = true});
+  EXPECT_THAT(seven, AllOf(HasSubstr("plan/tp: tp 7 does not divide the width 1536 of the experts"),
+                           HasSubstr("use plan/tp=4 or plan/tp=8"), Not(HasSubstr("plan/etp"))));
+  EXPECT_THAT(text({.tp = 7, .etp = 7}), HasSubstr("plan/etp: etp 7 does not divide the experts' width 1536"));
+  // What suits the width and tp 8: 4 and 8.
+  EXPECT_THAT(text({.tp = 8, .etp = 6, .sequence_parallel = true}), HasSubstr("use plan/etp=4 or plan/etp=8"));
+  // Whole experts go with any tp.
+  experts.moe->expert_ffn = 1000;
+  EXPECT_THAT(text({.tp = 16, .sequence_parallel = true}), HasSubstr("use plan/tp=8, or plan/etp=1"));
+  EXPECT_TRUE(check_plan(experts, {.tp = 16, .etp = 1, .sequence_parallel = true}, training));
+}
+
+// 12 divides neither the 8 experts nor the 72 ranks' 8; 16 would suit 256 experts alone.
+TEST(CheckPlan, RefusedDegreesOfExpertParallelismSuitExpertsAndRanks) {
+  Model experts = llama(4, 512, 16, 16, 1536);
+  experts.moe = Experts{256, 2, 1536, 0, 0, 0};
+  const auto refused = check_plan(experts, {.dp = 72, .ep = 12}, {72, 1, 1024, Precision::kBf16});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().hint, "use plan/ep=8");
+  EXPECT_TRUE(check_plan(experts, {.dp = 72, .ep = 8}, {72, 1, 1024, Precision::kBf16}));
+}
+
+// The proposal for too many stages or chunks can be planned.
+TEST(CheckPlan, StagesAreProposedThatTheScheduleCanFill) {
+  struct Case {
+    std::int64_t layers, pp, vpp;
+    const char *schedule, *hint;
+  };
+  for (const Case& c :
+       {Case{32, 64, 2, "zb-v", "use plan/pp=16"}, Case{2, 4, 2, "dualpipe-v", "use plan/pp=1"},
+        Case{11, 14, 2, "dualpipe", "use plan/pp=10"}, Case{32, 64, 4, "interleaved", "use plan/pp=8"},
+        Case{32, 4, 64, "interleaved", "use plan/vpp=8"}, Case{32, 20, 40, "interleaved", "use plan/vpp=1"},
+        Case{32, 40, 64, "interleaved", "use plan/pp=32 and plan/vpp=1"},
+        Case{1, 1, 2, "zb-v", "use plan/schedule=1f1b"},
+        Case{1, 4, 2, "zb-v", "use plan/schedule=1f1b and plan/pp=1"}}) {
+    ParallelPlan plan{.pp = c.pp, .vpp = c.vpp};
+    plan.schedule = c.schedule;
+    const Training training{64, 1, 1024, Precision::kBf16};
+    const auto refused = check_plan(gpt(c.layers, 512, 8), plan, training);
+    ASSERT_FALSE(refused) << c.hint;
+    EXPECT_EQ(refused.error().hint, c.hint);
+    EXPECT_TRUE(refused.error().also.empty()) << c.hint;
+  }
+}
+
+TEST(CheckPlan, AnEmbeddingThatCountsFillsAStage) {
+  ParallelPlan plan{.pp = 6};
+  const Training training{64, 1, 1024, Precision::kBf16};
+  EXPECT_FALSE(check_plan(gpt(4, 512, 8), plan, training));
+  EXPECT_FALSE(check_all_but_schedule(gpt(4, 512, 8), plan, training));
+  plan.account_embedding = plan.account_loss = true;
+  EXPECT_TRUE(check_plan(gpt(4, 512, 8), plan, training));
+  EXPECT_TRUE(check_all_but_schedule(gpt(4, 512, 8), plan, training));
+}
+
+// 3 + 29 x 2 layers in 32 parts: the model chunks follow from the layout, and are no fault.
+TEST(CheckPlan, ALayoutOfOtherLayersIsTheOnlyFault) {
+  ParallelPlan plan{.vpp = 32};
+  plan.schedule = "interleaved";
+  plan.pipeline_layout = {"Et*3|(tt|)*29m|L"};
+  const auto refused = check_plan(gpt(12, 512, 8), plan, {64, 1, 1024, Precision::kBf16});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().where, "plan/pipeline_layout");
+  EXPECT_EQ(refused.error().message, "a layout of 61 layers, and gpt has 12");
+  EXPECT_TRUE(refused.error().also.empty());
+}
+
 int field_count() {
   int count = 0;
   ParallelPlan plan;

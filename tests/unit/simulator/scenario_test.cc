@@ -201,7 +201,27 @@ TEST(Resolve, RefusesRanksThatDoNotFillTheNodes) {
                     HasSubstr("plan/dp=8"), HasSubstr("machine/nodes=112")));
   spec = {};
   spec.set("plan/tp", 8).set("plan/pp", 12).set("machine/nodes", 128);
-  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("= 96 does not divide"), HasSubstr("machine/nodes=120")));
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("= 96 does not divide"), HasSubstr("machine/nodes=96")));
+}
+
+// What a refusal proposes is a machine, or a dp, that the batch of 1,536 sequences suits.
+TEST(Resolve, RefusedSizesNameThoseThatSuit) {
+  ScenarioSpec racks;
+  racks.set("machine/gpu", "gb200").set("plan/tp", 4).set("plan/pp", 4);
+  const auto hint = [&](std::int64_t dp, std::int64_t nodes) {
+    ScenarioSpec spec = racks;
+    if (dp > 0) spec.set("plan/dp", dp);
+    const auto refused = resolve(spec.set("machine/nodes", nodes), Catalog::standard());
+    EXPECT_FALSE(refused);
+    return refused.error().hint;
+  };
+  EXPECT_EQ(hint(8, 16), "write machine/nodes=2, or machine/gpus_per_node=8");  // 1,152 / 16 = 72 replicas do not
+  EXPECT_EQ(hint(2, 1), "write machine/gpus_per_node=32");
+  EXPECT_EQ(hint(0, 1), "write machine/gpus_per_node=64, or degrees whose product divides 72");
+  EXPECT_EQ(hint(1, 3), "leave machine/nodes out, or write degrees whose product is 216");
+  EXPECT_EQ(resolved(ScenarioSpec(racks).set("plan/dp", 8).set("machine/nodes", 2)).cluster.gpu_count(), 128);
+  racks.set("plan/dp", 2).set("machine/nodes", 1).set("machine/gpus_per_node", 32);
+  EXPECT_EQ(resolved(racks).cluster.gpu_count(), 32);
 }
 
 TEST(Resolve, FabricsAndBandwidthsOverrideTheMachine) {

@@ -167,6 +167,45 @@ TEST(SearchSpace, AFrameworkHasOnlyWhatItHas) {
   EXPECT_THAT(stages, ElementsAre(2));
 }
 
+// The framework's own recomputation is tried beside the usual ones, and of these what it has.
+TEST(SearchSpace, RecomputationIsVariedByModules) {
+  const auto tried = [](const char* framework, const char* model) {
+    SearchRequest made = request(16, model);
+    made.fixed.set("framework", framework).set("plan/tp", 1).set("plan/cp", 1).set("plan/pp", 1);
+    made.fixed.set("training/micro_batch", 1).set("plan/schedule", "1f1b").set("plan/zero", "1");
+    std::set<std::string> texts;
+    space(std::move(made))->for_each([&](const Scenario& scenario) {
+      const ParallelPlan& plan = scenario.plan;
+      texts.insert(field_text(Recomputation{plan.recompute, plan.recompute_modules, plan.recompute_layers}));
+      return true;
+    });
+    return texts;
+  };
+  EXPECT_THAT(tried("megatron-core", "llama3-8b"),
+              ElementsAre("full", "none", "selective:layernorm", "selective:layernorm,mlp"));
+  EXPECT_THAT(tried("megatron-core", "mixtral-8x7b"),
+              ElementsAre("full", "none", "selective:layernorm,moe", "selective:layernorm,moe_act"));
+  EXPECT_THAT(tried("hai-llm", "deepseek-v3"), ElementsAre("full", "none", "selective:layernorm,moe,mla_up_proj",
+                                                           "selective:layernorm,moe_act,mla_up_proj"));
+  EXPECT_THAT(tried("deepspeed", "llama3-8b"), ElementsAre("full", "none"));
+  EXPECT_THAT(tried("megatron-lm-2021", "gpt3-1.3b"), ElementsAre("full", "none", "selective"));
+}
+
+// Replicas that share weights in a node, or in several, as far as there are as many.
+TEST(SearchSpace, SetsOfReplicasAreVaried) {
+  SearchRequest made = request(64, "llama3-8b");
+  made.fixed.set("framework", "torchtitan").set("plan/pp", 1).set("plan/cp", 1).set("plan/recompute", "none");
+  std::map<std::int64_t, std::set<std::int64_t>> sets;  // by tp
+  space(std::move(made))->for_each([&](const Scenario& scenario) {
+    const bool shares_weights = scenario.plan.zero == ZeroStage::kParameters;
+    EXPECT_TRUE(shares_weights || scenario.plan.shard == 0);
+    if (shares_weights) sets[scenario.plan.tp].insert(scenario.plan.shard);
+    return true;
+  });
+  EXPECT_THAT(sets[1], ElementsAre(0, 8, 32));
+  EXPECT_THAT(sets[4], ElementsAre(0, 2, 8));
+}
+
 // What runs layer by layer has no overlap to choose (ZeRO 2: gradients; 3: weights, too), and ZeRO 0 gathers nothing.
 TEST(SearchSpace, OverlapIsVariedWhereThereIsSomethingToOverlap) {
   const auto plans_by_stage = [](SearchRequest made) {
@@ -494,6 +533,23 @@ TEST(SearchTest, DifferencesAreNarrowerThanThoseOfIndependentSteps) {
 }
 
 // FSDP2 in a pipeline reduces behind its last pass: no plan overlaps that, and the space counts what it visits.
+// Megatron-Core refuses an interleaved schedule of fewer microbatches than stages. Who names it gets it.
+TEST(Search, AScheduleHasTheMicrobatchesThatItNeeds) {
+  const auto answered = [](bool names) {
+    SearchRequest made = request(64, "llama3-8b");
+    made.fixed.set("training/global_batch", 16).set("plan/tp", 2).set("plan/cp", 1).set("plan/pp", 8);
+    made.fixed.set("plan/recompute", "full").set("training/micro_batch", 1);
+    if (names) made.listed.push_back({"plan/schedule", {"interleaved"}});
+    const SearchSpace plans = *space(std::move(made));
+    return *search(plans, *Session::make(plans.base()), {});
+  };
+  const SearchResult free = answered(false);
+  ASSERT_FALSE(free.answers.empty());
+  for (const SearchAnswer& each : free.answers) EXPECT_EQ(each.report.scenario.plan.schedule, "1f1b");
+  EXPECT_THAT(free.examples.at("plan/schedule"), ::testing::HasSubstr("interleaved has 4 microbatches on 8 stages"));
+  EXPECT_FALSE(answered(true).answers.empty());
+}
+
 TEST(Search, DoesNotOverlapWhatReducesAtTheEnd) {
   SearchRequest request;
   request.fixed.set("model", "llama3.2-1b").set("framework", "torchtitan").set("training/global_batch", 16);

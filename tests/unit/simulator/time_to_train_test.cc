@@ -150,6 +150,41 @@ TEST(TimeToTrain, StepsTimesStepByGoodput) {
   EXPECT_FALSE(time_to_train(*answer, 0).has_value());
 }
 
+// Checkpoints are written between steps.
+TEST(TimeToTrain, CheckpointsAreWholeStepsApart) {
+  ScenarioSpec spec;
+  spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 8);
+  const Report answer = *simulate(*resolve(spec, Catalog::standard()));
+  Reliability often;
+  often.gpu_time_between_failures = 1024 * 0.3 * answer.step;
+  often.restart = Seconds();
+  EXPECT_EQ(time_to_train(answer, 300e9, often)->interval, answer.step);
+  const auto time = time_to_train(answer, 300e9);
+  const double wanted = checkpoint_interval(time->standstill, time->time_between_failures) / answer.step;
+  EXPECT_EQ(time->interval, std::round(wanted) * answer.step);
+  EXPECT_GT(wanted, 1);
+  Reliability asynchronous;
+  asynchronous.asynchronous = true;
+  asynchronous.checkpoint = 1e5 * answer.step;
+  EXPECT_EQ(time_to_train(answer, 300e9, asynchronous)->interval, 1e5 * answer.step) << "one at a time is written";
+}
+
+// Beyond a million years nothing that follows from the time is a number.
+TEST(TimeToTrain, ATrainingThatFailsTooOftenNeverEnds) {
+  ScenarioSpec spec;
+  spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 8);
+  const Report answer = *simulate(*resolve(spec, Catalog::standard()));
+  Reliability often;
+  often.gpu_time_between_failures = 10 * kHour;  // of 1,024 GPUs: 35 s, and a restart takes 600 s
+  const auto time = time_to_train(answer, 300e9, often);
+  EXPECT_GT(time->goodput, 0);
+  for (const double value :
+       {time->total / kHour, time->low / kHour, time->high / kHour, time->gpu_hours, *time->energy / kKilowattHour}) {
+    EXPECT_TRUE(std::isinf(value)) << value;
+  }
+  EXPECT_LT(time->without_failures, kNever);
+}
+
 Report answer_of(const ScenarioSpec& spec) { return *simulate(*resolve(spec, Catalog::standard())); }
 
 // Training stands still only while each GPU copies its share to its host: 14 bytes of 174.6 B parameters / 1,024 GPUs,
@@ -191,6 +226,8 @@ TEST(TimeToTrain, SpareNodesArePaid) {
   EXPECT_LT(whole_share(some->spare_nodes - 1, *repaired.repair, some->time_between_failures), 0.99);
   EXPECT_DOUBLE_EQ(some->goodput, none->goodput * some->whole);
   EXPECT_NEAR(some->gpu_hours, (1024.0 + 8.0 * static_cast<double>(some->spare_nodes)) * (some->total / kHour), 1e-3);
+  // They take power, too: 700 W each.
+  EXPECT_NEAR(*some->energy / kKilowattHour / (0.7 * some->gpu_hours), 1, 1e-12);
   repaired.spare_nodes = 0;
   EXPECT_NEAR(time_to_train(answer, 300e9, repaired)->whole,
               std::exp(-(*repaired.repair / some->time_between_failures)), 1e-12);
@@ -239,15 +276,32 @@ TEST(Energy, IsBoardPowerTimesTime) {
 TEST(Prices, AreStrict) {
   const auto prices = read_prices(R"({"currency": "USD", "date": "2026-01-01", "gpu_hour": {"h100": 2.5}})", "p.json");
   ASSERT_TRUE(prices.has_value());
-  EXPECT_EQ(prices->gpu_hour.at("h100"), 2.5);
+  EXPECT_EQ(prices->gpu_hour.at("h100-sxm-80gb"), 2.5) << "by any of its names";
+  EXPECT_TRUE(prices->unknown.empty());
   EXPECT_EQ(prices->date, "2026-01-01");
-  for (const char* bad : {R"({"currency": "USD"})", R"({"currency": "USD", "gpu_hour": {"h100": 0}})",
-                          R"({"currency": "USD", "gpu_hour": {"h100": "2"}})",
-                          R"({"currency": "USD", "gpu_hours": {}, "gpu_hour": {}})", "[]"}) {
+  for (const char* bad :
+       {R"({"currency": "USD"})", R"({"currency": "USD", "gpu_hour": {"h100": 0}})",
+        R"({"currency": "USD", "gpu_hour": {"h100": "2"}})", R"({"currency": "USD", "gpu_hours": {}, "gpu_hour": {}})",
+        R"({"currency": "USD", "gpu_hour": {"h100": 2, "h100-sxm-80gb": 2}})",
+        R"({"currency": "USD", "date": "yesterday", "gpu_hour": {}})",
+        R"({"currency": "USD", "date": "2026-02-30", "gpu_hour": {}})",
+        R"({"currency": "USD", "date": "2026-2-3", "gpu_hour": {}})",
+        R"({"currency": "USD", "date": "", "gpu_hour": {}})", "[]"}) {
     const auto refused = read_prices(bad, "p.json");
     ASSERT_FALSE(refused.has_value()) << bad;
     EXPECT_THAT(to_text(refused.error()), HasSubstr("p.json")) << bad;
   }
+}
+
+// A GPU of the user's own has a price as others have: a name that nobody knows is told, and not refused.
+TEST(Prices, NamesThatNobodyKnowsAreTold) {
+  const auto prices = read_prices(R"({"currency": "USD", "gpu_hour": {"h100-sxm-80bg": 2, "mine": 3}})", "p.json");
+  ASSERT_TRUE(prices.has_value()) << to_text(prices.error());
+  ASSERT_EQ(prices->unknown.size(), 2U);
+  EXPECT_EQ(prices->unknown.at("h100-sxm-80bg"),
+            "p.json#/gpu_hour/h100-sxm-80bg: no GPU of `ns-dist list gpus` is called so; did you mean "
+            "\"h100-sxm-80gb\"?");
+  EXPECT_EQ(prices->gpu_hour.at("mine"), 3);
 }
 
 }  // namespace

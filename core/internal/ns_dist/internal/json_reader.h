@@ -27,8 +27,8 @@ namespace ns_dist {
 inline constexpr int kDeepestJson = 64;
 inline constexpr std::size_t kLongestJson = std::size_t{256} << 20;  // bytes
 
-// Errors: not JSON (with line and column), a key given twice, nesting deeper than kDeepestJson, longer than
-// kLongestJson.
+// Errors: not JSON, or a byte 0 (with line and column); a key given twice, nesting deeper than kDeepestJson (with a
+// pointer); longer than kLongestJson.
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where);
 
 // The beginning of `value` as JSON text, for messages: at most some 40 bytes, whatever the value's size and depth.
