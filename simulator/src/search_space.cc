@@ -508,9 +508,10 @@ void SearchSpace::Contents::finish(Scenario& scenario) const {
 
 Result<void> SearchSpace::Contents::check(const Scenario& plan) const {
   if (names_schedule || fills_stages(traits_of(plan.plan), plan.plan, plan.training)) return {};
+  const std::int64_t microbatches = microbatches_of(plan.plan, plan.training);
   return fail({ErrorCode::kInfeasible,
-               fmt::format("{} has {} microbatches on {} stages", plan.plan.schedule,
-                           microbatches_of(plan.plan, plan.training), plan.plan.pp),
+               fmt::format("{} has {} microbatch{} on {} stages", plan.plan.schedule, microbatches,
+                           microbatches == 1 ? "" : "es", plan.plan.pp),
                "plan/schedule",
                "a microbatch for each stage",
                "",
