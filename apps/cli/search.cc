@@ -544,6 +544,10 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
   return {};
 }
 
+std::vector<Output> outputs_of(const SearchFlags& flags) {
+  return {{"--csv", flags.csv}, {"--report", flags.page}, {"--json", flags.json ? "-" : ""}};
+}
+
 // What the command line asks.
 struct Job {
   SearchFlags flags;
@@ -672,8 +676,7 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   if (!goals) return report_error(goals.error());
   job.goals = *std::move(goals);
   if (!leads) return std::nullopt;
-  if (auto writable = check_outputs({{"--csv", flags.csv}, {"--report", flags.page}}, inputs_of(flags.work));
-      !writable) {
+  if (auto writable = check_outputs(outputs_of(flags), inputs_of(flags.work)); !writable) {
     return report_error(writable.error());
   }
   job.command = command_line("ns-dist search", argc, argv, app, {"--csv", "--report", "--json", "--threads"});
@@ -726,13 +729,14 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
       return report_error(done.error());
     }
   }
-  const Style style = style_of_standard_output();
   const bool in_vain = job.goals.searched_up_to && job.goals.deadline && !in_time(cases.front(), job.goals);
   const bool is_one = cases.size() == 1 && job.requests.size() == 1 && !in_vain;
+  std::FILE* const stream = job.flags.json ? stdout : stream_of_text(outputs_of(job.flags));
+  const Style style = stream == stdout ? style_of_standard_output() : Style();
   const std::string page = job.flags.json ? search_json(cases, job.goals)
                            : is_one       ? search_summary(cases.front(), job.goals, style)
                                           : search_table(cases, job.goals, style);
-  std::fputs(page.c_str(), stdout);
+  std::fputs(page.c_str(), stream);
   return kAnswered;
 }
 

@@ -188,9 +188,6 @@ void table_fields(Io& io, Table& table) {
           case InReports::kOptional:
             io.optional(field.key(), value);
             break;
-          case InReports::kUnlessDefault:
-            io.unless_default(field.key(), value);
-            break;
         }
         io.check(field, value);
       },
@@ -220,7 +217,7 @@ void fields(Io& io, NetworkSettings& network) {
 
 template <class Io>
 void fields(Io& io, SlowRank& rank) {
-  io("stage", rank.stage);
+  io("stage", rank.stage, -1);  // -1: there is none
   io("factor", rank.factor);
 }
 
@@ -359,12 +356,12 @@ class Reader {
   void operator()(std::string_view key, double& value, NumberRange range) {
     value = json_.number(key, range.least, range.most, Presence::kRequired, value);
   }
-  // What users set is within what flags take.
+  // What users set is within what flags take; null has no value.
   template <class T>
   void check(const Field& field, const T& value) {
     const std::string text = field_text(value);
     T same = value;
-    if (text.empty() || !json_.has(field.key())) return;
+    if (text.empty() || !json_.has(field.key()) || json_.is_null(field.key())) return;
     if (const auto done = read_field(field, text, same); !done) {
       json_.note(field.key(), done.error().message, done.error().expected);
     }

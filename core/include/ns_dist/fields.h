@@ -40,8 +40,7 @@ struct FieldValues {
 // Whether a report has the field.
 enum class InReports {
   kAlways,
-  kOptional,       // written always; a report of an earlier version without it means the default
-  kUnlessDefault,  // as kOptional, and not written if the value is T{}, which is the default
+  kOptional,  // a report of an earlier version has none, which means the default
 };
 
 struct Field {

@@ -266,10 +266,10 @@ double busiest_over_mean(const Model& model, const ParallelPlan& plan);
 
 template <class Visitor, OrConst<ParallelPlan> Plan>
 void visit_fields(Visitor&& visit, Plan& plan) {
-  constexpr InReports kOptional = InReports::kOptional, kUnlessDefault = InReports::kUnlessDefault;
+  constexpr InReports kOptional = InReports::kOptional;
   visit({.name = "plan/passes",
          .help = "of a step: all, all but the optimizer's update, or forward passes alone",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.passes);
   visit({.name = "plan/tp", .help = "tensor-parallel ranks"}, plan.tp);
   visit({.name = "plan/pp", .help = "pipeline stages"}, plan.pp);
@@ -281,35 +281,35 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/cp_comm",
          .help = "keys and values around a ring, gathered, exchanged for heads, or both: heads among neighbors",
          .default_text = "p2p; all-gather with sliding windows",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.cp_comm);
   visit({.name = "plan/cp_inner",
          .help = "a2a+p2p: neighbors among the context-parallel ranks that exchange heads",
          .default_text = "as many as lie in a node and divide the key-value heads",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.cp_inner);
   visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp x cp (x tp / etp)"}, plan.ep);
   visit({.name = "plan/etp",
          .help = "tensor-parallel ranks of an expert; 0: as many as tp",
          .default_text = "tp",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.etp);
   visit({.name = "plan/expert_dispatch",
          .help = "tokens travel as a copy for each expert, for each node and there for each rank, or all to all ranks",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.expert_dispatch);
   visit({.name = "plan/expert_imbalance",
          .help = "tokens of the busiest of the ranks that share a layer's experts, over the mean",
          .values = "X",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.expert_imbalance);
   visit({.name = "plan/expert_capacity",
          .help = "tokens beyond this many times an expert's even share are dropped, others padded; 0: none",
          .values = "X",
          .default_text = "0",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.expert_capacity);
   visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
         plan.vpp);
@@ -321,25 +321,25 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/first_stage_layers",
          .help = "layers of the stage with the embedding; 0: as many as the others",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.first_stage_layers);
   visit({.name = "plan/last_stage_layers",
          .help = "layers of the stage with the loss; 0: as many as the others",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.last_stage_layers);
   visit({.name = "plan/account_embedding",
          .help = "the embedding counts as a layer of its stage",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.account_embedding);
-  visit({.name = "plan/account_loss", .help = "the loss counts as a layer of its stage", .in_reports = kUnlessDefault},
+  visit({.name = "plan/account_loss", .help = "the loss counts as a layer of its stage", .in_reports = kOptional},
         plan.account_loss);
   visit(
       {.name = "plan/pipeline_layout",
        .help = "what each model chunk holds, as Megatron-Core writes it: E embedding, t a layer, m a layer of --mtp, L "
                "loss, as in \"Et*3|(tt|)*29m|L\"",
        .values = "even|TEXT",
-       .in_reports = kUnlessDefault},
+       .in_reports = kOptional},
       plan.pipeline_layout);
   visit({.name = "plan/order",
          .help = "order of the ranks, innermost dimension first; ep stands beside dp",
@@ -348,11 +348,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.order);
   visit({.name = "plan/zero", .help = "replicas share the optimizer state (1), gradients (2), weights (3, FSDP)"},
         plan.zero);
-  visit({.name = "plan/zero_library", .help = "whose ZeRO 3 runs", .in_reports = kUnlessDefault}, plan.zero_library);
+  visit({.name = "plan/zero_library", .help = "whose ZeRO 3 runs", .in_reports = kOptional}, plan.zero_library);
   visit({.name = "plan/shard",
          .help = "replicas that share one copy of what ZeRO spreads (HSDP); 0: all",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.shard);
   visit({.name = "plan/reshard", .help = "ZeRO 3: weights are freed after the forward pass", .in_reports = kOptional},
         plan.reshard);
@@ -373,13 +373,13 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   }
   visit({.name = "plan/recompute_early_stop",
          .help = "full recomputation leaves out what only a layer's output needs, its last product above all",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.recompute_early_stop);
   visit({.name = "plan/offload_activations",
          .help = "first layers of each chunk whose activations wait in the host's memory",
          .default_text = "0",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.offload_activations);
   visit({.name = "plan/sequence_parallel",
          .help = "activations between products are split over the tensor-parallel ranks",
@@ -391,24 +391,24 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "whose fused attention runs",
          .default_text = "cudnn on Hopper and Blackwell, else flash-2",
          .names = kFusedAttentionLibraries,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.attention_library);
   visit({.name = "plan/norm_library",
          .help = "whose normalization kernels run",
          .default_text = "fused ones: cudnn",
          .names = normalization_libraries(),
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.norm_library);
   visit({.name = "plan/loss_library",
          .help = "whose cross-entropy runs",
          .default_text = "a fused one; eager without plan/fused_kernels",
          .names = kLossLibraries,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.loss_library);
   visit({.name = "plan/loss_metrics",
          .help = "cross-entropies that are computed for the log after each microbatch, in eager mode",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.loss_metrics);
   visit({.name = "plan/fused_kernels",
          .help = "elementwise operations of a layer are fused; off: a kernel for each",
@@ -416,87 +416,87 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.fused_kernels);
   visit({.name = "plan/split_softmax",
          .help = "without flash attention, scale, mask and softmax are a kernel each, and heads are copied",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.split_softmax);
   visit({.name = "plan/written_out",
          .help = "gelu_new, RMSNorm, rotary embeddings and experts are a kernel for each operation of their classes",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.written_out);
   visit({.name = "plan/fused_permutation",
          .help = "tokens go to experts and back in one kernel each way",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.fused_permutation);
   visit({.name = "plan/expert_products",
          .help = "the products of a rank's experts are launched one by one, or are one kernel",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.expert_products);
   visit({.name = "plan/weighted_activation",
          .help = "experts' activation is multiplied by the routing weights, and their outputs are not kept",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.weighted_activation);
   visit({.name = "plan/lora_rank",
          .help = "rank of the adapters on linear layers (LoRA); all other weights are frozen; 0: all are trained",
          .default_text = "0",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.lora_rank);
   visit({.name = "plan/fp8_params",
          .help = "weights are gathered and kept in the format of products",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.fp8_params);
   visit({.name = "plan/fp8_any_layout",
          .help = "fp8: products read operands of either layout, so that none is kept transposed",
          .default_text = "on on Blackwell with HBM, else off",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.fp8_any_layout);
   visit({.name = "plan/fp8_dispatch",
          .help = "tokens go to experts, and gradients of what these return, in the format of products",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.fp8_dispatch);
   visit({.name = "plan/fp8_activations",
          .help = "inputs of activation functions are kept in the format of products, attention's output in 12 bits",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.fp8_activations);
   visit({.name = "plan/delayed_scaling",
          .help = "fp8: factors follow earlier passes' largest values, on which a stage's ranks agree after each pass",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.delayed_scaling);
   visit({.name = "plan/bf16_first_layers",
          .help = "first layers of the model whose products run in bf16 where those of others run in 8 or 4 bits",
          .default_text = "0",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.bf16_first_layers);
   visit({.name = "plan/bf16_last_layers",
          .help = "last layers of the model whose products run in bf16",
          .default_text = "0",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.bf16_last_layers);
   visit({.name = "plan/vocabulary_multiple",
          .help = "the embedding's table and the logits are padded to a multiple of this and of tp",
          .default_text = "128",
          .least = 0,
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.vocabulary_multiple);
   visit({.name = "plan/weights",
          .help = "low precision with a master copy, fp32 that autocast casts for products, or low precision alone",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.weights);
-  visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kUnlessDefault},
+  visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kOptional},
         plan.optimizer_state);
   visit({.name = "plan/offload_optimizer",
          .help = "part of the optimizer's states that lies in the host's memory and is updated there",
          .values = "FRACTION",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.offload_optimizer);
   visit({.name = "plan/grad_accumulation",
          .help = "of weights: fused into the products in fp32 or low precision, or kernels of their own",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.grad_accumulation);
   visit({.name = "plan/blocking_tp",
          .help = "tensor-parallel collectives of the backward pass that no product overlaps with",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.blocking_tp);
   visit({.name = "plan/overlap_grad_reduce", .help = "gradients are reduced beside the last backward passes"},
         plan.overlap_grad_reduce);
@@ -508,11 +508,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.overlap_p2p);
   visit({.name = "plan/overlap_tp",
          .help = "tensor-parallel collectives run in parts beside their products",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.overlap_tp);
   visit({.name = "plan/overlap_ep",
          .help = "shared experts run beside the all-to-all of tokens",
-         .in_reports = kUnlessDefault},
+         .in_reports = kOptional},
         plan.overlap_ep);
 }
 
@@ -535,12 +535,12 @@ void visit_fields(Visitor&& visit, T& training) {
         training.precision);
   visit({.name = "training/mtp",
          .help = "multi-token prediction: the layers that the model has for it are trained",
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         training.mtp);
   visit({.name = "training/layers",
          .help = "the model has its first N layers alone, as if it were shortened; 0: all",
          .least = 0,
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         training.layers);
 }
 

@@ -82,7 +82,7 @@ void visit_fields(Visitor&& visit, T& stragglers) {
          .help = "one rank of this stage computes FACTOR times as long, as in 3:1.2",
          .values = "STAGE:FACTOR",
          .default_text = "none",
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         slow);
   if constexpr (!std::is_const_v<T>) {
     stragglers.slow_stage = slow.stage;
@@ -92,7 +92,7 @@ void visit_fields(Visitor&& visit, T& stragglers) {
          .help = "of each stage, 1 as the GPU is forecast, as in 1,0.9,1,1",
          .values = "LIST",
          .default_text = "1 everywhere",
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         stragglers.stage_speed);
 }
 
@@ -156,13 +156,13 @@ void visit_fields(Visitor&& visit, T& host) {
          .help = "the interval holds hosts whose launches take up to FACTOR times as long or as short",
          .values = "FACTOR",
          .default_text = "1.5; 1.1 where host/launch_cost is set",
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         host.launch_spread);
   visit({.name = "host/expert_launch_cost",
          .help = "host time of each expert's product after the first, unless they are one kernel",
          .values = "TIME",
          .default_text = "33 us, or what the framework sets",
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         host.expert_launch_cost);
   visit({.name = "host/cuda_graphs",
          .help = "recorded graphs launch the kernels: of the whole step, or of attn, mamba, mlp, moe_router, "
@@ -176,11 +176,11 @@ void visit_fields(Visitor&& visit, T& host) {
          .values = "BANDWIDTH",
          .default_text = "51.2 GB/s; superchips: of their data sheet",
          .flag = "--host-memory-bandwidth",
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         host.memory_bandwidth);
   visit({.name = "host/empty_cache",
          .help = "memory is given back before each step (torch.cuda.empty_cache) and mapped anew",
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         host.empty_cache);
 }
 
@@ -202,7 +202,7 @@ void visit_fields(Visitor&& visit, T& facility) {
   visit({.name = "facility/pue",
          .help = "energy of the building over that of the machine, as in 1.2",
          .values = "FACTOR",
-         .in_reports = InReports::kUnlessDefault},
+         .in_reports = InReports::kOptional},
         facility.pue);
 }
 
@@ -214,9 +214,7 @@ struct SimulationSettings {
 
 template <class Visitor, OrConst<SimulationSettings> T>
 void visit_fields(Visitor&& visit, T& settings) {
-  visit({.name = "settings/unfolded",
-         .help = "time every microbatch one by one",
-         .in_reports = InReports::kUnlessDefault},
+  visit({.name = "settings/unfolded", .help = "time every microbatch one by one", .in_reports = InReports::kOptional},
         settings.unfolded);
 }
 
