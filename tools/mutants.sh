@@ -82,7 +82,7 @@ idle power pays for products|compute_model/src/machine.cc|s@budget = watts - idl
 a window saves no time|compute_model/src/families/attention.cc|s@if (op.window > 0) {@if (op.window < 0) {@|unit_compute_model property_compute_model
 products include their quantization|compute_model/src/learned_model.cc|s@if (features.product_share == 1) return;@if (features.product_share <= 1) return;@|unit_compute_model property_compute_model
 a calibration corrects the wrong way|compute_model/src/kernel_calibration.cc|s@std::log(\*row.latency_ms \* 1e-3 / seconds)@std::log(seconds / (*row.latency_ms * 1e-3))@|unit_compute_model property_compute_model
-a measurement helps to forecast itself|compute_model/src/kernel_calibration.cc|s@errors.push_back(weights(i) / inverse(i, i))@errors.push_back(weights(i) * kCalibrationScatter)@|unit_compute_model property_compute_model
+a measurement helps to forecast itself|compute_model/src/kernel_calibration.cc|s@weights(i) / inverse(i, i) + row.residual@weights(i) * kCalibrationScatter + row.residual@|unit_compute_model property_compute_model
 measured attention goes backward with four products|compute_model/src/families/attention.cc|s@3 \* width + 2 \* value@2 * width + 2 * value@|unit_compute_model property_compute_model
 queries are not padded to their block|compute_model/src/families/attention.cc|s@std::ceil(queries / kQueryBlock) \* kQueryBlock / queries;@std::max(kQueryBlock, queries) / queries;@|unit_compute_model property_compute_model
 served experts have one projection|compute_model/src/analytic_model.cc|s@rows, 2 \* d(o.intermediate), d(o.hidden)@rows, d(o.intermediate), d(o.hidden)@|unit_compute_model property_compute_model
@@ -191,10 +191,10 @@ a masked key counts|parallelism/src/block.cc|s@flops.masked += of_call - work_of
 predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1 + shape.prediction_layers)@static_cast<double>(1 + 0 * shape.prediction_layers)@|unit_parallelism property_parallelism
 selective recomputation computes nothing again|parallelism/src/step_flops.cc|s@again = layers.recomputed + predictions.recomputed;@again = predictions.recomputed;@|unit_parallelism property_parallelism
 the row sums of attention are kept in 16 bits|parallelism/src/blocks/attention.cc|s@static_cast<double>(shape.heads) \* 4;@static_cast<double>(shape.heads) * 2;@|unit_parallelism property_parallelism
-a tied table is held once by all stages|parallelism/src/blocks/loss.cc|s@tied_embeddings \&\& shape.plan->pp == 1@tied_embeddings@|unit_parallelism property_parallelism
+a tied table is held once by all stages|parallelism/src/blocks/loss.cc|s@ties_logits() .. shape.plan->pp > 1@ties_logits()@|unit_parallelism property_parallelism
 stages do not sum their copies of the table|parallelism/src/planner.cc|s@first_holder_ != second_holder_) {@first_holder_ == second_holder_) {@|unit_parallelism property_parallelism
 the copy of the table for multi-token prediction stays with the loss|parallelism/src/stage_parameters.cc|s@return direction\[position\].stage@return direction.back().stage@|unit_parallelism property_parallelism
-a layout leaves room for what it does not name|parallelism/src/layer_division.cc|s@  if (first != model.layers) {@  if (first > model.layers) {@|unit_parallelism property_parallelism
+a layout leaves room for what it does not name|parallelism/src/layer_division.cc|s@  if (layers != model.layers) {@  if (layers > model.layers) {@|unit_parallelism property_parallelism
 gradients are cleared that others hold|parallelism/src/planner.cc|s@shards_gradients(plan_) ? owned : held.total()@shards_gradients(plan_) ? held.total() : held.total()@|unit_parallelism property_parallelism
 ZB-H2 fills as ZB-H1|parallelism/src/schedules/zb_h2.cc|s@0, 2 \* (shape.stages - stage - 1)}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 chunks come back in the order in which they went|parallelism/src/schedules/breadth_first.cc|s@run_of(PassKind::kBackward, chunk, 0@run_of(PassKind::kBackward, chunks - 1 - chunk, 0@|unit_parallelism property_parallelism
@@ -298,7 +298,7 @@ a loss and a layer that is computed again are held together|parallelism/src/sche
 gradients in 16 bits are summed in fp32|parallelism/src/blocks/common.cc|s@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulateFp32@|unit_parallelism
 FlashAttention's loss keeps no gradient|parallelism/src/blocks/loss.cc|s@(forward ? 1 : 2) \* shape.element@1 * shape.element@|unit_parallelism
 pairs of passes are of one microbatch|parallelism/src/schedules/interleaved_order.cc|s@(in_pairs ? 1 : 0)@(in_pairs ? 0 : 0)@|unit_parallelism
-key-value heads do not bound tensor parallelism's hint|parallelism/src/check_plan.cc|s@!suits_keys(tp)) return false;@false) return false;@|unit_parallelism
+key-value heads do not bound tensor parallelism's hint|parallelism/src/check_plan.cc|s@ \&\& suits_keys(tp) \&\&@ \&\&@|unit_parallelism
 a node has the GPUs of its innermost level|core/include/ns_dist/cluster.h|s@while (inside < levels.size() \&\& !is_network@while (false \&\& !is_network@|unit_simulator
 a full machine asks for more GPUs before the host|simulator/src/memory_remedy.cc|s@const bool fills = rank_count@const bool fills = false \&\& rank_count@|unit_simulator
 a changed GPU finds another neighbor|compute_model/src/reference_gpu.cc|s@reference.sold ? reference.sold->machine : machine, machines@machine, machines@|unit_compute_model
