@@ -174,13 +174,8 @@ std::vector<Candidate> microbatches(const Scenario& from) {
 std::vector<Candidate> recomputations(const Scenario& from) {
   std::vector<Candidate> found;
   const Recomputation now = recomputation_of(from.plan);
-  const auto is_less = [&now](const Recomputation& each) {
-    if (each.recompute != Recompute::kSelective || now.recompute != Recompute::kSelective)
-      return each.recompute < now.recompute;
-    return each.modules != now.modules && (each.modules & ~now.modules) == 0;
-  };
   for (const Recomputation& each : usual_recomputations(from.model, from.plan)) {
-    if (!is_less(each)) continue;
+    if (!recomputes_less(each, now)) continue;
     ParallelPlan plan = from.plan;
     set_recomputation(plan, each);
     found.push_back(

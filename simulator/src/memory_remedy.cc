@@ -110,11 +110,7 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
   });
   std::vector<Recomputation> more = usual_recomputations(scenario.model, plan);
   const Recomputation now = recomputation_of(plan);
-  std::erase_if(more, [&now](const Recomputation& each) {
-    if (each.recompute != Recompute::kSelective || now.recompute != Recompute::kSelective)
-      return each.recompute <= now.recompute;
-    return (each.modules | now.modules) == now.modules;
-  });
+  std::erase_if(more, [&now](const Recomputation& each) { return each == now || recomputes_less(each, now); });
   all = varied(all, static_cast<int>(more.size()), [&](Remedy& each, int steps) {
     const Recomputation& again = more[static_cast<std::size_t>(steps - 1)];
     set_recomputation(each.plan, again);

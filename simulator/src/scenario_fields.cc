@@ -291,7 +291,16 @@ bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, co
 }
 
 Recomputation recomputation_of(const ParallelPlan& plan) {
-  return {plan.recompute, plan.recompute_modules, plan.recompute_layers};
+  Recomputation again{plan.recompute};
+  if (plan.recompute == Recompute::kSelective) again.modules = plan.recompute_modules;
+  if (plan.recompute == Recompute::kFull) again.layers = plan.recompute_layers;
+  return again;
+}
+
+bool recomputes_less(const Recomputation& a, const Recomputation& b) {
+  if (a.recompute != b.recompute) return a.recompute < b.recompute;
+  if (a.recompute == Recompute::kSelective) return a.modules != b.modules && (a.modules & ~b.modules) == 0;
+  return a.layers > 0 && (b.layers == 0 || a.layers < b.layers);
 }
 
 void set_recomputation(ParallelPlan& plan, const Recomputation& again) {
