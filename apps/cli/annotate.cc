@@ -152,14 +152,7 @@ Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* 
 Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel& model) {
   Done done;
   NS_TRY(const TraceSet traces, find_traces(request.traces));
-  if (is_standard_output(request.output)) {
-    return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" is standard output", request.output),
-                 "--output",
-                 "a folder for several traces",
-                 "",
-                 {}});
-  }
+  NS_TRY_VOID(check_is_file({"--output", request.output}, "a folder for several traces", ""));
   const std::filesystem::path read = traces.prefix.has_parent_path() ? traces.prefix.parent_path() : ".";
   if (std::error_code none; std::filesystem::equivalent(read, request.output, none)) {
     return fail({ErrorCode::kUsage,
@@ -235,11 +228,8 @@ Result<int> answer(const AnnotateRequest& request) {
   } else {
     NS_TRY(done, annotate_folder(request, model));
   }
-  if (request.json) {
-    std::fputs(json_text(done, gpu).c_str(), stdout);
-  } else {
-    std::fputs(summary_text(done, request.output).c_str(), stream_of_text(outputs));
-  }
+  std::fputs((request.json ? json_text(done, gpu) : summary_text(done, request.output)).c_str(),
+             stream_of_answer(request.json, outputs));
   return kAnswered;
 }
 

@@ -345,7 +345,7 @@ int calibrate_command(int argc, const char* const* argv) {
   }
   const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_collectives(request);
   if (!answered) return report_error(answered.error());
-  std::fputs(answered->c_str(), stream_of_text({{"--output", request.output}, {"--next", request.next}}));
+  std::fputs(answered->c_str(), stream_of_answer(false, {{"--output", request.output}, {"--next", request.next}}));
   return kAnswered;
 }
 

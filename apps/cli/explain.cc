@@ -394,7 +394,7 @@ std::string rendered(const Explanation& explanation, bool json) {
                                            {"steps", steps}};
     return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   }
-  const Style style = style_of_standard_output();
+  const Style style = style_of(stdout);
   std::string text = fmt::format("{}\n", style.bold(explanation.subject));
   text += fmt::format("  {}  (90 % interval {} to {}), {:.0f} % of what physics allows, {} bound\n\n",
                       style.bold(duration_text(forecast.latency)), duration_text(forecast.low),

@@ -60,14 +60,8 @@ Result<void> check(const FitRequest& request) {
                  file ? "name the folder that it lies in" : "",
                  {}});
   }
-  if (is_standard_output(request.output)) {
-    return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" is standard output", request.output),
-                 "--output",
-                 "a file: the card is written beside it",
-                 "write --output FILE",
-                 {}});
-  }
+  NS_TRY_VOID(
+      check_is_file({"--output", request.output}, "a file: the card is written beside it", "write --output FILE"));
   NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--output", request.output + ".md"}}, {}));
   return {};
 }

@@ -265,12 +265,13 @@ Result<int> answer(const ReplayRequest& request) {
   progress.done();
   if (csv) NS_TRY_VOID(csv->finish());
   if (trace) NS_TRY_VOID(trace->finish());
+  std::FILE* const stream = stream_of_answer(request.json, outputs);
   if (request.json) {
-    std::fputs(json_text(inputs, report).c_str(), stdout);
+    std::fputs(json_text(inputs, report).c_str(), stream);
   } else if (request.workload) {
-    std::fputs(astra_text(report).c_str(), stream_of_text(outputs));
+    std::fputs(astra_text(report).c_str(), stream);
   } else if (report.ok()) {
-    std::fputs(summary_text(inputs, report).c_str(), stream_of_text(outputs));
+    std::fputs(summary_text(inputs, report).c_str(), stream);
   }
   return report.ok() ? kAnswered : report_problems(inputs, report);
 }

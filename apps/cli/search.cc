@@ -731,8 +731,8 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
   }
   const bool in_vain = job.goals.searched_up_to && job.goals.deadline && !in_time(cases.front(), job.goals);
   const bool is_one = cases.size() == 1 && job.requests.size() == 1 && !in_vain;
-  std::FILE* const stream = job.flags.json ? stdout : stream_of_text(outputs_of(job.flags));
-  const Style style = stream == stdout ? style_of_standard_output() : Style();
+  std::FILE* const stream = stream_of_answer(job.flags.json, outputs_of(job.flags));
+  const Style style = style_of(stream);
   const std::string page = job.flags.json ? search_json(cases, job.goals)
                            : is_one       ? search_summary(cases.front(), job.goals, style)
                                           : search_table(cases, job.goals, style);

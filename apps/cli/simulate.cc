@@ -104,12 +104,8 @@ int simulate_command(int argc, const char* const* argv) {
     if (auto written = write_with("perfetto", flags.trace, *step); !written) return report_error(written.error());
     if (auto written = write_with("csv", flags.csv, *step); !written) return report_error(written.error());
   }
-  if (flags.json) {
-    std::fputs(report_json(*answer).c_str(), stdout);
-  } else {
-    std::FILE* const stream = stream_of_text(outputs);
-    std::fputs(summary(*answer, stream == stdout ? style_of_standard_output() : Style()).c_str(), stream);
-  }
+  std::FILE* const stream = stream_of_answer(flags.json, outputs);
+  std::fputs((flags.json ? report_json(*answer) : summary(*answer, style_of(stream))).c_str(), stream);
   return kAnswered;
 }
 

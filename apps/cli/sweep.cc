@@ -224,14 +224,8 @@ Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlag
 class RowFile {
  public:
   static Result<RowFile> open(const std::string& path, const Format& format) {
-    if (is_standard_output(path)) {
-      return fail({ErrorCode::kUsage,
-                   fmt::format("\"{}\" is standard output", path),
-                   "--output",
-                   "a file: the same command goes on with its rows",
-                   "write --output FILE.jsonl, or FILE.csv",
-                   {}});
-    }
+    NS_TRY_VOID(check_is_file({"--output", path}, "a file: the same command goes on with its rows",
+                              "write --output FILE.jsonl, or FILE.csv"));
     if (std::error_code none; std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none)) {
       return fail({ErrorCode::kUsage,
                    fmt::format("\"{}\" is no file to go on with", path),

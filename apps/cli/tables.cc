@@ -75,11 +75,15 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
   return {};
 }
 
-std::FILE* stream_of_text(const std::vector<Output>& outputs) {
-  return std::any_of(outputs.begin(), outputs.end(),
-                     [](const Output& output) { return !output.path.empty() && is_standard_output(output.path); })
-             ? stderr
-             : stdout;
+Result<void> check_is_file(const Output& output, const char* expected, const char* hint) {
+  if (!is_standard_output(output.path)) return {};
+  return fail(
+      {ErrorCode::kUsage, fmt::format("\"{}\" is standard output", output.path), output.flag, expected, hint, {}});
+}
+
+std::FILE* stream_of_answer(bool json, const std::vector<Output>& outputs) {
+  const auto takes = [](const Output& output) { return !output.path.empty() && is_standard_output(output.path); };
+  return !json && std::any_of(outputs.begin(), outputs.end(), takes) ? stderr : stdout;
 }
 
 void tell_replaced(const std::string& input, const AnsweredCsv& answered) {

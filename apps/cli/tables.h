@@ -42,8 +42,12 @@ struct Output {
 // read (texts that name no file are skipped). Leaves all files as they are.
 Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<std::string>& inputs);
 
-// Where a text for people goes: standard output, or standard error where one of the outputs takes that.
-std::FILE* stream_of_text(const std::vector<Output>& outputs);
+// Errors: the output is standard output. `expected`: what it must be, and why.
+Result<void> check_is_file(const Output& output, const char* expected, const char* hint);
+
+// Where the answer of a command goes: JSON to standard output, a text for people to standard error where one of the
+// outputs takes that.
+std::FILE* stream_of_answer(bool json, const std::vector<Output>& outputs);
 
 // Says on standard error which columns of the table `input` the forecasts take the place of, if there are some.
 void tell_replaced(const std::string& input, const AnsweredCsv& answered);

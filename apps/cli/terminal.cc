@@ -101,7 +101,8 @@ std::string Style::bar(double share, int width) const {
   return wrapped(color, "36", text + std::string(kEighths[static_cast<std::size_t>(eighths % 8)]));
 }
 
-Style style_of_standard_output() {
+Style style_of(std::FILE* stream) {
+  if (stream != stdout) return {};
   // Open MPI gives its first process a terminal, wherever the output of mpirun goes.
   const bool terminal = isatty(STDOUT_FILENO) == 1 && environment("OMPI_COMM_WORLD_SIZE").empty();
   return {terminal && environment("NO_COLOR").empty() && environment("TERM") != "dumb", has_utf8()};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -31,8 +32,9 @@ struct Style {
   std::string bar(double share, int width) const;
 };
 
-// No colors unless standard output is a terminal, and none with NO_COLOR (no-color.org) or TERM=dumb.
-Style style_of_standard_output();
+// Of a text that goes to `stream`. No colors unless that is standard output and a terminal, and none with NO_COLOR
+// (no-color.org) or TERM=dumb.
+Style style_of(std::FILE* stream);
 
 // "535,903"; "38.2 GiB".
 std::string with_commas(std::int64_t value);

@@ -188,10 +188,8 @@ std::vector<Candidate> recomputations(const Scenario& from) {
 std::vector<Candidate> sharings(const Scenario& from) {
   std::vector<Candidate> found;
   if (!shards_weights(from.plan)) return found;
-  const std::int64_t replicas = from.plan.dp * from.plan.cp;
-  for (std::int64_t size = std::max<std::int64_t>(2, from.cluster.gpus_per_node() / from.plan.tp); size < replicas;
-       size *= 2) {
-    if (replicas % size != 0 || size == from.plan.shard) continue;
+  for (const std::int64_t size : usual_shards(from.plan, from.cluster, 2)) {
+    if (size == from.plan.shard) continue;
     ParallelPlan plan = from.plan;
     plan.shard = size;
     found.push_back(with_plan(from, "share the weights among fewer replicas", plan));

@@ -290,6 +290,16 @@ bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, co
   return !schedule.fills_pipeline || microbatches_of(plan, training) >= plan.pp;
 }
 
+std::vector<std::int64_t> usual_shards(const ParallelPlan& plan, const Cluster& cluster, std::int64_t times) {
+  std::vector<std::int64_t> sizes;
+  const std::int64_t replicas = plan.dp * plan.cp;
+  for (std::int64_t size = std::max<std::int64_t>(2, cluster.gpus_per_node() / plan.tp); size < replicas;
+       size *= times) {
+    if (replicas % size == 0) sizes.push_back(size);
+  }
+  return sizes;
+}
+
 Recomputation recomputation_of(const ParallelPlan& plan) {
   Recomputation again{plan.recompute};
   if (plan.recompute == Recompute::kSelective) again.modules = plan.recompute_modules;

@@ -50,6 +50,9 @@ Recomputation recomputation_of(const ParallelPlan& plan);              // equal 
 bool recomputes_less(const Recomputation& a, const Recomputation& b);  // of two selections: some of the modules
 void set_recomputation(ParallelPlan& plan, const Recomputation& again);
 
+// Sizes of sets of replicas that share weights (HSDP): as many as a node has, `times` as many, and so on, below all.
+std::vector<std::int64_t> usual_shards(const ParallelPlan& plan, const Cluster& cluster, std::int64_t times);
+
 // Whether another framework than the default one may set what follows from other fields: sequence parallelism of
 // deepspeed does not follow from tp. What is to hold beside it must be said.
 bool sets_what_follows(const Scenario& scenario);

@@ -117,14 +117,11 @@ Texts recomputations(const Scenario& scenario, const Common& all_plans) {
 // Sets of replicas that share the weights among them (HSDP): all in one, or as many in each as a node has, four times
 // as many, and so on.
 Texts shards(const Scenario& scenario, const Common& all_plans) {
-  const ParallelPlan& plan = scenario.plan;
   Texts all = {std::to_string(all_plans.shard)};
-  if (plan.zero != ZeroStage::kParameters || !may_share(scenario)) return all;
-  const std::int64_t replicas = plan.dp * plan.cp;
+  if (scenario.plan.zero != ZeroStage::kParameters || !may_share(scenario)) return all;
   if (all_plans.shard != 0) all.emplace_back("0");
-  for (std::int64_t size = std::max<std::int64_t>(2, scenario.cluster.gpus_per_node() / plan.tp); size < replicas;
-       size *= 4) {
-    if (replicas % size == 0 && size != all_plans.shard) all.push_back(std::to_string(size));
+  for (const std::int64_t size : usual_shards(scenario.plan, scenario.cluster, 4)) {
+    if (size != all_plans.shard) all.push_back(std::to_string(size));
   }
   return all;
 }
