@@ -1,9 +1,12 @@
 #include "machine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <string_view>
+#include <utility>
 
 namespace ns_dist {
 namespace {
@@ -36,14 +39,37 @@ double cube_law_cost(const Gpu& gpu) {
   return gpu.process_nm > 5 ? 1.34e-30 : 4.66e-31;
 }
 
+// FLOP a clock of an SM's tensor units, 16-bit operands, by compute capability: data sheets' peaks over SMs and clock
+// (configs/gpus). GeForce boards of 8.6, 8.9 and 12.0 have half the peak, but the same units.
+constexpr std::array<std::pair<std::string_view, double>, 13> kFlopPerClock = {{
+    {"7.0", 1024},
+    {"7.5", 1024},
+    {"8.0", 2048},
+    {"8.6", 1024},
+    {"8.9", 1024},
+    {"9.0", 4096},
+    {"10.0", 8192},
+    {"10.3", 8192},
+    {"12.0", 1024},
+    {"gfx908", 1024},
+    {"gfx90a", 1024},
+    {"gfx942", 2048},
+    {"gfx950", 4096},
+}};
+
 // FLOP a clock of an SM is a power of two on every GPU so far; nominal peaks are stated at clocks up to 8 % below the
 // boost clock. A figure that is further from all powers of two, of a GPU that is only planned, moves steadily from one
-// to the next, so that no small change of a data sheet changes the forecast by much.
-double flop_per_clock(double stated) {
+// to the next, so that no small change of a data sheet changes the forecast by much. It is at least what the compute
+// capability has: a data sheet with the same peaks at a higher clock takes no units away.
+double flop_per_clock(const Gpu& gpu, double stated) {
   constexpr double kMisstated = 0.2;  // log2; 13 %
   const double exponent = std::log2(stated), nearest = std::round(exponent), off = exponent - nearest;
   const double beyond = std::max(std::abs(off) - kMisstated, 0.0) * 0.5 / (0.5 - kMisstated);
-  return std::exp2(nearest + std::copysign(beyond, off));
+  double found = std::exp2(nearest + std::copysign(beyond, off));
+  for (const auto& [capability, least] : kFlopPerClock) {
+    if (gpu.compute_capability == capability) found = std::max(found, least);
+  }
+  return found;
 }
 
 // What the board's power lets the tensor units do. Dynamic power is c U V^2 f for U FLOP a clock; along the part of the
@@ -64,7 +90,7 @@ double flop_per_clock(double stated) {
 double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak, const Voltage& voltage) {
   const double watts = gpu.board_power / W, clock = gpu.boost_clock / Hz;
   if (!(watts > 0) || !(clock > 0) || !(bf16_peak > 0) || gpu.process_nm <= 0) return bf16_peak;
-  const double units = flop_per_clock(bf16_peak / clock / gpu.sm_count) * gpu.sm_count;
+  const double units = flop_per_clock(gpu, bf16_peak / clock / gpu.sm_count) * gpu.sm_count;
   if (!gddr) {
     // With the clock, the frequency at which the voltage rises moves: f^3 by the cube of what a FLOP's energy saves.
     const double cost = cube_law_cost(gpu) * gpu.flop_energy * gpu.flop_energy * gpu.flop_energy;
@@ -81,6 +107,12 @@ double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak, const Voltage
   const double least = voltage.least_share * clock, linear = scaled / (units * joules);
   return std::min(bf16_peak, units * (linear <= least ? linear : std::cbrt(linear * least * least)));
 }
+
+double half_rate_of(const Gpu& gpu) {
+  return std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
+}
+
+bool has_gddr(const Gpu& gpu) { return gpu.memory_type.starts_with("GDDR") || gpu.memory_type.starts_with("gddr"); }
 
 // FP32 lanes that one warp scheduler feeds: 16 on Volta, Turing and GA100, which leaves every other issue slot to loads
 // and addresses; 32 on Pascal, GA10x, Ada, Hopper and Blackwell (CUDA C++ Programming Guide, arithmetic throughput by
@@ -159,6 +191,10 @@ constexpr double kBurstLaunch = 2e-6, kStreamGap = 1e-6;
 
 }  // namespace
 
+FlopsPerSecond powered_tensor_rate(const Gpu& gpu) {
+  return tensor_ceiling(gpu, has_gddr(gpu), half_rate_of(gpu), voltage_of(gpu.process_nm).chosen) * (FLOP / s);
+}
+
 double Machine::vector_rate(DType dtype) const {
   const FlopsPerSecond packed = dtype == DType::kFp64 ? FlopsPerSecond() : gpu.vector[dtype];
   return std::max(vector_peak, packed / (FLOP / s));
@@ -208,7 +244,7 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   machine.tensor_memory = capability >= 10 && capability < 12;
   machine.resident_threads = resident_threads_of(gpu);
   machine.l2 = gpu.l2_cache / B;
-  machine.gddr = gpu.memory_type.starts_with("GDDR") || gpu.memory_type.starts_with("gddr");
+  machine.gddr = has_gddr(gpu);
   machine.bandwidth = gpu.memory_bandwidth / (B / s);
   machine.vector_peak = gpu.vector[DType::kFp32] / (FLOP / s);
   machine.launch = kBurstLaunch + (mode == Mode::kSustained ? kStreamGap : 0);
@@ -225,7 +261,7 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   if (!usable(machine.bandwidth)) return bad("memory bandwidth", "a positive bandwidth");
 
   const double watts = gpu.board_power / W;
-  const double half_rate = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
+  const double half_rate = half_rate_of(gpu);
   const VoltageRange voltage = voltage_of(gpu.process_nm);
   const auto ceiling = [&](const Voltage& each) { return tensor_ceiling(gpu, machine.gddr, half_rate, each); };
   const double chosen = ceiling(voltage.chosen);

@@ -1,5 +1,6 @@
 #include "step_interval.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -27,9 +28,10 @@ IntervalParts interval_parts(const Scenario& scenario, Seconds step, const Inter
   const Unexplained rest = unexplained(scenario);
   IntervalParts parts{(step - path.low) / step, (path.high - step) / step, rest.situation, rest.below, rest.above};
   if (!scenario.kernel_calibration && !knows_training_clock(scenario.cluster.gpu)) {
-    // The slowdown under load may be none or twice as much: at most, because only products have it.
+    // The slowdown under load may be none, or as much again: at most, because only products have it.
+    constexpr double kOnH100 = 1.15;
     const double load = training_slowdown(scenario.cluster.gpu, scenario.constants.exponent);
-    parts.clock_below = 1 - 1 / load, parts.clock_above = load - 1;
+    parts.clock_below = 1 - 1 / load, parts.clock_above = std::max(load, kOnH100) - 1;
   }
   return parts;
 }

@@ -5,14 +5,16 @@
 #include <map>
 #include <variant>
 
+#include "ns_dist/compute_model.h"
+
 namespace ns_dist {
 
 double training_slowdown(const Gpu& gpu, double exponent) {
-  constexpr double kRateOfA100 = 312e12 / 400;  // FLOP/s for each watt, data sheet
-  const double rate = std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (1.0 * units::FLOP / units::s);
+  constexpr double kEfficiencyOfA100 = 6.111e11;  // FLOP/J: powered_tensor_rate of 108 SMs, over 400 W
+  const double rate = powered_tensor_rate(gpu) / (1.0 * units::FLOP / units::s);
   const double power = gpu.board_power / (1.0 * units::W);
   if (!(rate > 0) || !(power > 0)) return 1;
-  return std::pow(std::max(1.0, rate * gpu.flop_energy / power / kRateOfA100), exponent);
+  return std::pow(std::max(1.0, rate * gpu.flop_energy / power / kEfficiencyOfA100), exponent);
 }
 
 bool knows_training_clock(const Gpu& gpu) { return gpu.vendor == "nvidia" && gpu.memory_type.starts_with("HBM"); }

@@ -15,7 +15,7 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::array kExponents = {0.1, 0.15, 0.2, 0.25, 0.3};
+constexpr std::array kExponents = {0.16, 0.2, 0.24, 0.28, 0.32};
 constexpr std::array kDeviations = {0.0, 0.005, 0.0075, 0.01};
 constexpr std::array kExperts = {1.0, 1.15, 1.3, 1.45};
 constexpr std::array kLaunches = {0.5, 1.0, 1.5, 2.0};  // hosts whose launches take so many times as long

@@ -39,4 +39,9 @@ struct ComputeModelOptions {
 // are damaged or of another version; a calibration of another GPU.
 Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const ComputeModelOptions& options = {});
 
+// The rate of large 16-bit products on the tensor units that the board's power allows in a benchmark: at most the
+// nominal one, which it is where the power, the clock or the process is not known. A higher boost clock alone never
+// lowers it. The law and its sources: tensor_ceiling in machine.cc. Zero where the GPU has no such units.
+FlopsPerSecond powered_tensor_rate(const Gpu& gpu);
+
 }  // namespace ns_dist
