@@ -107,17 +107,6 @@ ns_dist_forecast to_struct(const Forecast& forecast, std::string_view method) {
   return out;
 }
 
-// Whether one session serves both: it depends on neither the model nor the plan, except that ASTRA-Sim's formulas need
-// to know all ranks.
-bool share_session(const Scenario& a, const Scenario& b) {
-  Cluster nodes = b.cluster;  // as many as there are in a
-  if (nodes.levels.size() == a.cluster.levels.size() && !nodes.levels.empty()) {
-    nodes.levels.back().size = a.cluster.levels.back().size;
-  }
-  return a.cluster == nodes && a.network == b.network && a.kernel_calibration == b.kernel_calibration &&
-         (a.network.model != "astra" || *rank_count(a.plan) == *rank_count(b.plan));
-}
-
 }  // namespace
 
 struct ns_dist_session {
@@ -175,11 +164,12 @@ struct ns_dist_session {
     }
     const std::int64_t in_node = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
     NS_TRY(const RankGroup group, measured_group(base_->cluster, asked.ranks, in_node));
-    return models_->network().forecast(Collective{.kind = *kind,
-                                                  .size = asked.bytes * units::B,
-                                                  .group = group,
-                                                  .integer = asked.integer != 0,
-                                                  .imbalance = asked.imbalance == 0 ? 1 : asked.imbalance});
+    return models_->network(base_->training.precision)
+        .forecast(Collective{.kind = *kind,
+                             .size = asked.bytes * units::B,
+                             .group = group,
+                             .integer = asked.integer != 0,
+                             .imbalance = asked.imbalance == 0 ? 1 : asked.imbalance});
   }
 
   Result<std::string> simulate(const char* const* fields) {
@@ -188,7 +178,7 @@ struct ns_dist_session {
     ScenarioSpec spec = fields_;
     spec.assignments.insert(spec.assignments.end(), more.begin(), more.end());
     NS_TRY(const Scenario scenario, resolve(spec, catalog_));
-    if (share_session(*base_, scenario)) {
+    if (models_->serves(scenario)) {
       NS_TRY(const Report report, ns_dist::simulate(scenario, *models_));
       return to_json(report);
     }

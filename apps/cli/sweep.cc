@@ -121,21 +121,19 @@ class Rows {
     ScenarioSpec spec = fixed_;
     spec.assignments.insert(spec.assignments.end(), set.begin(), set.end());
     NS_TRY(const Scenario scenario, resolve(spec, catalog_, base_ ? &*base_ : nullptr));
-    std::string machine = fmt::format("{}\n", scenario.cluster.gpu_count());
-    for (const Assignment& each : set) {
-      if (!each.field.starts_with("plan/") && !each.field.starts_with("training/")) machine += each.text + "\n";
-    }
-    NS_TRY(const std::shared_ptr<const Session> session, session_for(machine, scenario));
+    NS_TRY(const std::shared_ptr<const Session> session, session_for(scenario));
     NS_TRY(const Prediction prediction, predict(scenario, *session));
     return report(scenario, prediction, {});
   }
 
-  Result<std::shared_ptr<const Session>> session_for(const std::string& machine, const Scenario& scenario) {
+  Result<std::shared_ptr<const Session>> session_for(const Scenario& scenario) {
     const std::scoped_lock guard(lock_);
-    if (const auto known = sessions_.find(machine); known != sessions_.end()) return known->second;
+    for (const auto& known : sessions_) {
+      if (known->serves(scenario)) return known;
+    }
     NS_TRY(Session made, Session::make(scenario));
     if (sessions_.size() >= kMostSessions) sessions_.clear();
-    return sessions_[machine] = std::make_shared<const Session>(std::move(made));
+    return sessions_.emplace_back(std::make_shared<const Session>(std::move(made)));
   }
 
   std::vector<FieldValues> fields_;
@@ -143,7 +141,7 @@ class Rows {
   std::optional<Scenario> base_;
   Catalog catalog_;
   std::mutex lock_;
-  std::map<std::string, std::shared_ptr<const Session>> sessions_;
+  std::vector<std::shared_ptr<const Session>> sessions_;
 };
 
 // How the output begins, and how to know its rows.

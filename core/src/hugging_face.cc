@@ -84,6 +84,14 @@ std::int64_t size_or(JsonReader& reader, const Family& family, Keys keys, std::i
   return present(reader, key) || has_default ? size(reader, family, keys, most) : fallback;
 }
 
+// Classes whose MLP has these activations have no gate, except where they are written as one of the families below.
+bool has_no_gate(std::string_view name) { return name == "relu2" || name == "squared_relu" || name == "xielu"; }
+
+bool is_activation(std::string_view name) {
+  return name.empty() || name == "silu" || name == "swish" || name == "swiglu" || name == "quick_gelu" ||
+         name.starts_with("gelu") || name.starts_with("relu") || has_no_gate(name);
+}
+
 Activation gated(const std::string& name) {
   return name.starts_with("gelu") ? Activation::kGeglu : Activation::kSwiglu;
 }
@@ -315,7 +323,9 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
   model.ffn = size_or(reader, family, {"intermediate_size_mlp"}, model.ffn);
   const std::string_view width = first_of(
       reader, {"shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"});
-  const std::int64_t fallback = family.shared_expert || present(reader, width) ? 1 : 0;
+  // Of files that give a width alone; of width 0 there is none.
+  const bool has_width = present(reader, width) && reader.integer(width, 0, kMostSize) > 0;
+  const std::int64_t fallback = family.shared_expert || has_width ? 1 : 0;
   moe.shared_experts = reader.integer(first_of(reader, {"num_shared_experts", "n_shared_experts"}), 0, kMostSize,
                                       Presence::kOptional, fallback);
   if (moe.shared_experts > 0) moe.shared_expert_ffn = size_or(reader, family, {width}, moe.expert_ffn);
@@ -354,6 +364,10 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   std::string activation =
       reader.text(first_of(reader, {"hidden_activation", "mlp_hidden_act", "hidden_act"}), Presence::kOptional);
   if (activation.empty()) activation = family.activation;
+  if (!is_activation(activation)) {
+    model.warnings.push_back(fmt::format("activation \"{}\" is not known: read as {}", shortened(activation),
+                                         family.gated ? "SwiGLU" : "GELU"));
+  }
   model.gated_mlp = family.gated;
   model.activation = family.gated ? gated(activation) : plain(activation);
   model.norm = family.norm;
@@ -480,7 +494,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "olmoe", .read = read_moe, .qk_norm = QueryKeyNorm::kToken},
     {.model_type = "granite", .read = read_decoder},
     {.model_type = "granitemoe", .read = read_moe},
-    {.model_type = "smollm3", .read = read_decoder, .full_every = 4},
+    {.model_type = "smollm3", .read = read_decoder, .tied = true, .full_every = 4},
     {.model_type = "cohere", .read = read_decoder, .norm = kLayerNorm, .tied = true, .branches = Branches::kParallel},
     {.model_type = "cohere2",
      .read = read_decoder,
@@ -550,7 +564,13 @@ constexpr Foreign kForeign[] = {
     {"linear_attn_config", "linear attention"},
     {"linear_num_key_heads", "linear attention"},
     {"mamba_n_heads", "Mamba layers of this type"},
+    {"n_mamba_heads", "Mamba layers of this type"},
+    {"mamba_d_state", "Mamba layers of this type"},
+    {"mb_per_layer", "Mamba layers of this type"},
     {"attn_layer_period", "Mamba layers"},
+    {"layers_block_type", "Mamba layers of this type"},
+    {"lru_width", "linear recurrent layers"},
+    {"layer_group_size", "linear attention"},
     {"num_decoder_layers", "an encoder with a decoder"},
     {"decoder_layers", "an encoder with a decoder"},
     {"ssm_cfg", "Mamba layers of this type"},
@@ -574,7 +594,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   std::string type = reader.text("model_type", Presence::kOptional);
   if (type.empty()) type = outer_type;
   for (const Foreign& foreign : kForeign) {
-    if (present(reader, foreign.key)) {
+    if (present(reader, foreign.key) && !present(reader, "hybrid_override_pattern")) {
       return reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
                          "a stack of layers of attention and MLP");
     }
@@ -589,7 +609,9 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   const std::size_t errors_before = reader.error_count();
   model.family = std::string(known ? type : family->model_type);
   model.vocabulary = size(reader, *family, {"vocab_size"});
-  family->read(reader, *family, model);
+  Family as_read = *family;
+  if (!known && has_no_gate(reader.text("hidden_act", Presence::kOptional))) as_read.gated = false;
+  family->read(reader, as_read, model);
   if (known) return;
   refuse_unread_experts(reader, model);
   const std::string unknown =

@@ -92,7 +92,11 @@ class TensorParts {
     add(training.mtp, model.hidden, "the hidden size {} of multi-token prediction of {}");
     add(model.moe && plan.etp == 0, model.moe ? model.moe->expert_ffn : 0, "the width {} of the experts of {}",
         Spared::kByExperts);
-    add(plan.sequence_parallel, training.sequence, "the {} tokens of a sequence, which sequence parallelism does",
+    // A sequence that cp does not divide is refused with cp.
+    const bool split = plan.cp > 1 && training.sequence % plan.cp == 0;
+    add(plan.sequence_parallel, split ? training.sequence / plan.cp : training.sequence,
+        split ? "the {} tokens of a sequence that a context-parallel rank has, which sequence parallelism does"
+              : "the {} tokens of a sequence, which sequence parallelism does",
         Spared::kByTokens);
   }
 
@@ -333,6 +337,10 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
                   fmt::format("a multiple of {}", sequences),
                   below > 0 ? fmt::format("use training/global_batch={} or training/global_batch={}", below, above)
                             : fmt::format("use training/global_batch={}", above));
+  }
+  if (plan.etp > 0 && !model.moe) {
+    check.fail_at("plan/etp", fmt::format("{} has no experts to split over {} ranks", model.name, plan.etp), "0",
+                  "use plan/etp=0");
   }
   if (plan.ep > 1) {
     if (!model.moe) {

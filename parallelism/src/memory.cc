@@ -45,14 +45,15 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::span<const L
   if (shape.model->moe) {
     all += communicator(shape.ep) + (shape.etp != plan.tp ? communicator(shape.etp) : Bytes());
     if (plan.expert_dispatch == ExpertDispatch::kAllToAll) all += all_to_all_connections(shape.ep);
-    if (sums && shape.ep > 1) all += communicator(replicas(plan, true));
+    if ((sums || shards_weights(plan)) && shape.ep > 1) all += communicator(replicas(plan, true));
   }
   all += communicator(norm_ranks(plan).count);
   // The largest values of 8-bit products: over all ranks of the stage.
   if (sums && plan.delayed_scaling && shape.precision == Precision::kFp8) all += communicator(plan.tp * copies);
   const std::int64_t first = seats[0].front().stage,
                      again = second_table_stage(shape, seats[0], layers).value_or(first);
-  if (sums && first != again && (stage == first || stage == again)) all += communicator(2);
+  const bool holds_table = first != again && (stage == first || stage == again);
+  if (sums && (has_mirrors(seats) || (sums_tables(plan, seats) && holds_table))) all += communicator(2);
   return all;
 }
 
@@ -157,6 +158,9 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
     const bool masters = has_fp32_shards(plan) && each.weight < fp32;
     const double trained = !masters ? each.weight : plan.passes == Passes::kTraining ? 0 : fp32;
     used.weights += (updated * trained + (shared - updated) * each.weight) * units::B;
+    // Where the host has master weights, the GPU has its shards in the weights' format.
+    const bool trains = plan.passes == Passes::kTraining;
+    if (masters && trains) used.weights += updated * plan.offload_optimizer.value * each.weight * units::B;
     if (!for_a_pass) {
       used.weights += shared * added * units::B;
       with_casts += shared;

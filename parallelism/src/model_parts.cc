@@ -15,7 +15,11 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   static const ParallelPlan kDefault;
   PartsKey key{&model, plan, training};
   key.training.global_batch = 1;
-  if (plan.passes == Passes::kGradients && plan.weights == WeightStorage::kMaster) key.plan.passes = kDefault.passes;
+  // Passes alone decide whether FSDP2 holds whole weights (is_whole_in_passes).
+  if (plan.passes == Passes::kGradients && plan.weights == WeightStorage::kMaster &&
+      plan.zero_library != ZeroLibrary::kFsdp2) {
+    key.plan.passes = kDefault.passes;
+  }
   key.plan.vpp = kDefault.vpp;
   divide_evenly(key.plan);
   // Of ZeRO, only whether gradients are accumulated in the products.

@@ -25,4 +25,17 @@ ModelParameters model_parameters(const Model& model) {
   return parameters;
 }
 
+double adapter_parameters(const Model& model, std::int64_t rank) {
+  if (rank == 0) return 0;
+  ParallelPlan plan;
+  plan.lora_rank = rank;
+  const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
+  double adapters = 0;
+  const LayerKinds layers = layer_kinds(model);
+  for (const std::uint8_t kind : layers.of_layer) {
+    adapters += adapters_of(layer_block(shape, layers.kinds[kind])).total();
+  }
+  return adapters;
+}
+
 }  // namespace ns_dist

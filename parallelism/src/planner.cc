@@ -319,6 +319,12 @@ class StepPlanner {
     if (behind) append(program_.fragments[index(*behind)], kPreviousKernel, made);
     std::vector<std::int32_t> after = std::exchange(made.exits, {});
     std::erase_if(after, [](std::int32_t on) { return on < 0; });
+    // What ends with a kernel has no exit: what follows runs behind it on the same stream.
+    for (auto node = static_cast<std::int32_t>(made.nodes.size()) - 1; node >= 0; --node) {
+      if (made.nodes[static_cast<std::size_t>(node)].stream != Stream::kCompute) continue;
+      if (std::find(after.begin(), after.end(), node) == after.end()) after.push_back(node);
+      break;
+    }
     if (after.empty()) after = {kEntry, kPreviousKernel};
     const auto first = static_cast<std::uint32_t>(made.dependencies.size());
     made.dependencies.insert(made.dependencies.end(), after.begin(), after.end());
@@ -439,7 +445,8 @@ class StepPlanner {
     const bool forward = pass.kind == PassKind::kForward;
     const bool reduces = shards_gradients(plan_) && computes_weight_gradient(pass.kind);
     const bool loads = !forward && pass.kind != PassKind::kWeightGradient;
-    const bool gathers = shards_weights(plan_) && (forward || plan_.reshard);
+    const bool gathers =  // weight gradients are products of inputs and gradients
+        shards_weights(plan_) && (forward || (plan_.reshard && pass.kind != PassKind::kWeightGradient));
     std::vector<Run> layers;  // one each
     for (const Run& run : runs) {
       for (std::int64_t i = 0; i < run.count; ++i) {
@@ -718,10 +725,8 @@ class StepPlanner {
     first_holder_ = seats_[0].front().stage;
     second_holder_ = second_table_stage(shape_, seats_[0], layers_).value_or(first_holder_);
     if (plan_.passes == Passes::kForward) return;
-    if (plan_.lora_rank == 0 && seats_.size() == 1 && first_holder_ != second_holder_) {
-      meetings_.embedding = meeting(2);
-    }
-    if (seats_.size() == 2) {
+    if (sums_tables(plan_, seats_) && first_holder_ != second_holder_) meetings_.embedding = meeting(2);
+    if (has_mirrors(seats_)) {
       meetings_.mirror.assign(stages, 0);
       for (std::size_t stage = 0; 2 * stage < stages; ++stage) {
         meetings_.mirror[stage] = meetings_.mirror[stages - 1 - stage] = meeting(2);
@@ -764,8 +769,9 @@ class StepPlanner {
     }
     if (meetings_.embedding && (stage_ == first_holder_ || stage_ == second_holder_)) {
       // Stages that hold copies of the embedding sum its gradients (Megatron-LM, embedding group).
-      const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) *
-                         gradient_size(plan_, shape_.dtype);
+      const std::int64_t shares = shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1;
+      const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) /
+                         static_cast<double>(shares) * gradient_size(plan_, shape_.dtype);
       together(*meetings_.embedding,
                works_.intern({"embedding.gradients.all_reduce", Category::kDataParallel,
                               Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, second_holder_)}}),
@@ -869,7 +875,8 @@ class StepPlanner {
     const Work update = work_of(Operator{adam(away), updated_type()});
     add_host("offload.gradients", {moved * gradient_size(plan_, shape_.dtype), {}}, {kEntry, kPreviousKernel});
     add_host("offload.optimizer", {{}, update.read + update.written}, {0});
-    add_host("offload.weights", {moved * shape_.element * units::B, {}}, {1});
+    const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;
+    add_host("offload.weights", {moved * weight * units::B, {}}, {1});
     both.exits = {2};
     if (count > away) {
       const Operator step{adam(count - away), updated_type()};

@@ -113,6 +113,7 @@ RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank represe
 }
 
 std::int64_t context_inner_ranks(const Model& model, const ParallelPlan& plan) {
+  if (plan.cp == 1) return 1;
   switch (plan.cp_comm) {
     case ContextExchange::kRing:
     case ContextExchange::kAllGather:

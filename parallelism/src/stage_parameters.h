@@ -18,6 +18,13 @@ namespace ns_dist {
 std::optional<std::int64_t> second_table_stage(const Shape& shape, const std::vector<Seat>& direction,
                                                std::span<const LayerRange> layers);
 
+// Of pipelines that train: whether two stages that hold the embedding's table sum its gradients, where adapters leave
+// it as it is, or mirrored stages sum those of all that they hold.
+inline bool has_mirrors(const Seats& seats) { return seats.size() == 2; }
+inline bool sums_tables(const ParallelPlan& plan, const Seats& seats) {
+  return plan.lora_rank == 0 && !has_mirrors(seats);
+}
+
 // By stage: the parameters of all its chunks that are trained, or those that are frozen. A stage that reads the table
 // at both places has one. `layers` by position.
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,

@@ -130,6 +130,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   const std::int64_t period = period_of(scenario.cluster);
   const Rank stage_stride = program.mesh.stride("pp");
   const TrainingClock clock = training_clock(scenario, program.mesh.ranks());
+  const NetworkCost& network = session.network(scenario.training.precision);
   const double busiest = busiest_over_mean(scenario.model, scenario.plan);
   ProgramCosts costs;
   std::vector<std::pair<Rank, double>> places;  // by row
@@ -175,12 +176,11 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
         own->work = clock.kernel_of(*op);
       }
       const WorkItem& asked = own ? *own : item;
-      NS_TRY(Forecast forecast, item.host.any()
-                                    ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
-                                    : forecast_work(asked, program.mesh, session.compute(), session.network()));
+      NS_TRY(Forecast forecast, item.host.any() ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
+                                                : forecast_work(asked, program.mesh, session.compute(), network));
       if (op != nullptr && !item.host.any()) {
         if (const auto even = with_even_groups(asked, busiest); even && session.has_own_models()) {
-          NS_TRY(const Forecast usual, forecast_work(*even, program.mesh, session.compute(), session.network()));
+          NS_TRY(const Forecast usual, forecast_work(*even, program.mesh, session.compute(), network));
           forecast = clock.in_training(forecast, usual, *op);
         } else if (session.has_own_models()) {
           forecast = clock.in_training(forecast, *op);

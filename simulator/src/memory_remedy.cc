@@ -196,12 +196,10 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   };
   std::vector<Fitting> fitting;
   std::optional<Session> other;  // of the last machine that is not the scenario's
-  std::optional<Cluster> other_machine;
   const auto step_of = [&](const Scenario& changed) -> Result<Seconds> {
-    if (changed.cluster == scenario.cluster || !session.has_own_models()) return step_time(changed, session);
-    if (changed.cluster != other_machine) {
+    if (session.serves(changed)) return step_time(changed, session);
+    if (!other || !other->serves(changed)) {
       NS_TRY(other, Session::make(changed));
-      other_machine = changed.cluster;
     }
     return step_time(changed, *other);
   };

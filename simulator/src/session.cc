@@ -1,5 +1,6 @@
 #include "ns_dist/session.h"
 
+#include <optional>
 #include <utility>
 
 #include "cached_network.h"
@@ -12,6 +13,14 @@
 
 namespace ns_dist {
 
+struct Session::Machine {
+  Cluster cluster;
+  NetworkSettings network;
+  std::optional<KernelCalibration> kernel_calibration;
+  TrainingConstants constants;
+  std::int64_t ranks = 1;
+};
+
 Result<Session> Session::make(const Scenario& scenario) {
   ComputeModelOptions kernels;
   if (scenario.kernel_calibration) {
@@ -22,23 +31,35 @@ Result<Session> Session::make(const Scenario& scenario) {
   session.own_compute_ = make_cached_cost(std::move(compute));
   NetworkModelOptions collectives = network_options(scenario.network);
   NS_TRY(collectives.ranks, rank_count(scenario.plan));
+  NS_TRY(auto idle, make_network_model(scenario.cluster, collectives));
+  // NCCL's latencies grow as the clock falls (network_model/src/links.cc).
   Cluster busy = scenario.cluster;
-  // Collectives run beside products or between them, on SMs whose clock is that of products (NCCL's latencies grow as
-  // it falls; network_model/src/links.cc).
-  if (scenario.training.precision != Precision::kFp32) {
-    busy.gpu.boost_clock /= training_slowdown(busy.gpu, scenario.constants.exponent);
-  }
+  busy.gpu.boost_clock /= training_slowdown(busy.gpu, scenario.constants.exponent);
   NS_TRY(auto network, make_network_model(busy, collectives));
-  session.own_network_ = make_cached_network(std::move(network));
+  session.own_idle_network_ = make_cached_network(std::move(idle));
+  session.own_busy_network_ = make_cached_network(std::move(network));
   session.compute_ = session.own_compute_.get();
-  session.network_ = session.own_network_.get();
+  session.idle_network_ = session.own_idle_network_.get();
+  session.busy_network_ = session.own_busy_network_.get();
+  session.machine_ = std::make_unique<const Machine>(
+      Machine{scenario.cluster, scenario.network, scenario.kernel_calibration, scenario.constants, collectives.ranks});
   return session;
+}
+
+bool Session::serves(const Scenario& scenario) const {
+  if (!machine_) return true;
+  if (scenario.cluster != machine_->cluster || scenario.network != machine_->network ||
+      scenario.kernel_calibration != machine_->kernel_calibration || scenario.constants != machine_->constants) {
+    return false;
+  }
+  const auto ranks = rank_count(scenario.plan);
+  return scenario.network.model != "astra" || (ranks && *ranks == machine_->ranks);
 }
 
 Session::Session() : orders_(std::make_unique<CallOrders>()) {}
 Session::Session(const ComputeCost& compute, const NetworkCost& network) : Session() {
   compute_ = &compute;
-  network_ = &network;
+  idle_network_ = busy_network_ = &network;
 }
 Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;

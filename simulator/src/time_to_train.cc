@@ -43,17 +43,13 @@ Seconds time_between_failures(const Reliability& reliability, double gpus, doubl
 
 double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_failures) {
   const double away = repair / time_between_failures;
-  if (away <= 0) return 1;
-  if (away > 4.0 * kMostSpares) return 0;
-  double share = 0;  // terms far from the mean are zero
-  const double width = 40 + 12 * std::sqrt(away);
-  const auto first = static_cast<std::int64_t>(std::max(0.0, away - width));
-  const auto last = static_cast<std::int64_t>(std::min(static_cast<double>(spares), away + width));
-  for (std::int64_t k = first; k <= last; ++k) {
-    const auto n = static_cast<double>(k);
-    share += std::exp(n * std::log(away) - away - std::lgamma(n + 1));
+  if (!std::isfinite(away)) return 0;
+  // Erlang's recursion over the number of servers.
+  double blocked = 1;
+  for (std::int64_t servers = 1; servers <= spares + 1; ++servers) {
+    blocked = away * blocked / (static_cast<double>(servers) + away * blocked);
   }
-  return std::min(share, 1.0);
+  return 1 - blocked;
 }
 
 Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
@@ -82,9 +78,11 @@ Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
   return slowest;
 }
 
-Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments, WeightStorage weights) {
-  const BytesPerParameter each = bytes_per_parameter(dtype, moments, weights);
-  return model_parameters(model).total() * (each.weight + each.optimizer) * units::B;
+Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan) {
+  const BytesPerParameter each = bytes_per_parameter(dtype, plan.optimizer_state, plan.weights);
+  const double trained =
+      plan.lora_rank > 0 ? adapter_parameters(model, plan.lora_rank) : model_parameters(model).total();
+  return trained * (each.weight + each.optimizer) * units::B;
 }
 
 Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability,
@@ -109,8 +107,7 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   const auto node = static_cast<double>(std::max<std::int64_t>(1, cluster.gpus_per_node()));
   time.time_between_failures = time_between_failures(reliability, gpus, std::ceil(gpus / node));
   const BytesPerSecond storage = reliability.storage_bandwidth.value_or(gpus * kStorageBandwidthPerGpu);
-  const Bytes size = checkpoint_size(report.scenario.model, storage_type(training.precision),
-                                     report.scenario.plan.optimizer_state, report.scenario.plan.weights);
+  const Bytes size = checkpoint_size(report.scenario.model, storage_type(training.precision), report.scenario.plan);
   time.checkpoint = reliability.checkpoint.value_or(size / storage);
   time.standstill = time.checkpoint;
   Seconds restart = reliability.restart;

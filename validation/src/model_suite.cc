@@ -111,9 +111,9 @@ class ModelRows {
     NS_TRY(const Scenario scenario, scenario_of(std::move(model), spec));
     const std::string& gpu = scenario.cluster.gpu.id;
     auto session = sessions_.find(gpu);
-    if (session == sessions_.end()) {
+    if (session == sessions_.end() || !session->second.serves(scenario)) {
       NS_TRY(Session made, Session::make(scenario));
-      session = sessions_.emplace(gpu, std::move(made)).first;
+      session = sessions_.insert_or_assign(gpu, std::move(made)).first;
     }
     NS_TRY(const Prediction prediction, predict(scenario, session->second));
     ++ran_;

@@ -2,6 +2,8 @@
 // exact; the catalog's published counts test them.
 #pragma once
 
+#include <cstdint>
+
 #include "ns_dist/model.h"
 
 namespace ns_dist {
@@ -16,5 +18,7 @@ struct ModelParameters {
 };
 
 ModelParameters model_parameters(const Model& model);
+// Those of LoRA's adapters of this rank on all linear layers (ParallelPlan::lora_rank); 0: none.
+double adapter_parameters(const Model& model, std::int64_t rank);
 
 }  // namespace ns_dist

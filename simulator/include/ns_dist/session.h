@@ -20,10 +20,12 @@ class CallOrders;
 
 class Session {
  public:
-  // The models that `scenario` asks for: its GPU, cluster, network settings and calibrations. Scenarios that differ in
-  // model, plan, training or number of nodes may share a session. Errors: those of make_compute_model and
-  // make_network_model.
+  // The models that `scenario` asks for. Errors: those of make_compute_model and make_network_model.
   static Result<Session> make(const Scenario& scenario);
+  // Whether `make(scenario)` gives the same models: its cluster, network settings, calibrations and constants are the
+  // same, and with ASTRA-Sim's formulas as many ranks. Scenarios that differ in model, plan and training share a
+  // session. The caller's own models serve every scenario.
+  bool serves(const Scenario& scenario) const;
   // The caller's own models, which must outlive the session. Their forecasts are used without change: the slowdown of
   // kernels in training (docs/models/parallelism.md, "Clock") is not applied to them.
   Session(const ComputeCost& compute, const NetworkCost& network);
@@ -32,17 +34,22 @@ class Session {
   Session& operator=(Session&&) noexcept;
 
   const ComputeCost& compute() const { return *compute_; }
-  const NetworkCost& network() const { return *network_; }
+  // Collectives run beside products or between them, on SMs whose clock is that of products in `precision`.
+  const NetworkCost& network(Precision precision) const {
+    return precision == Precision::kFp32 ? *idle_network_ : *busy_network_;
+  }
   bool has_own_models() const { return own_compute_ != nullptr; }  // those of `make`
   PlanCache& plans() const { return plans_; }
   CallOrders& orders() const { return *orders_; }
 
  private:
   Session();
+  struct Machine;  // what `make` read of its scenario
+  std::unique_ptr<const Machine> machine_;
   std::unique_ptr<ComputeCost> own_compute_;
-  std::unique_ptr<NetworkCost> own_network_;
+  std::unique_ptr<NetworkCost> own_idle_network_, own_busy_network_;
   const ComputeCost* compute_ = nullptr;
-  const NetworkCost* network_ = nullptr;
+  const NetworkCost *idle_network_ = nullptr, *busy_network_ = nullptr;  // at the boost clock; at that of products
   mutable PlanCache plans_;
   std::unique_ptr<CallOrders> orders_;
 };

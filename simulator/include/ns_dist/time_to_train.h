@@ -58,8 +58,11 @@ inline constexpr std::int64_t kMostSpares = 1'000'000;
 
 // The mean time between failures of a cluster.
 Seconds time_between_failures(const Reliability& reliability, double gpus, double nodes);
-// The share of the time in which at most `spares` nodes are away, if one fails every `time_between_failures` and is
-// away for `repair`: their number has Poisson's distribution. `spares`: at most kMostSpares.
+
+// The share of the time that a training has all its nodes, from 0 to 1. Each failure takes a node away for `repair`; a
+// spare one replaces it. When more nodes are away than there are spares, training stops, and no other node fails until
+// one is back: a loss system with spares + 1 servers (Erlang 1917; for any distribution of repair times). `spares`: at
+// most kMostSpares.
 double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_failures);
 
 // The step where GPUs differ in speed, with a standard deviation of `spread` (0.01: 1 %): all wait for the slowest. It
@@ -74,9 +77,9 @@ Seconds checkpoint_interval(Seconds checkpoint, Seconds time_between_failures);
 // The share of the time that is training, from 0 to 1: the inverse of the formula above at T = 1.
 double goodput(Seconds interval, Seconds checkpoint, Seconds restart, Seconds time_between_failures);
 
-// What a checkpoint holds: the weights and the optimizer's state, each once (bytes of a parameter as in memory.h).
-Bytes checkpoint_size(const Model& model, DType dtype, MomentType moments,
-                      WeightStorage weights = WeightStorage::kMaster);
+// What a checkpoint holds of the parameters that are trained, all of the model or LoRA's adapters: weights and
+// optimizer states, each once (bytes of a parameter as in memory.h).
+Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan);
 
 struct TrainingTime {
   double tokens = 0, steps = 0;

@@ -381,6 +381,37 @@ TEST(SearchCommand, ProcessesOfMpiAnswerAsOne) {
 }
 #endif
 
+// What a row says does not depend on the rows before it, whose models of the machine it may share: number formats with
+// another clock, numbers of ranks of ASTRA-Sim's formulas, racks that hold other numbers of GPUs.
+TEST(SearchCommand, RowsOfASweepDoNotDependOnTheirOrder) {
+  const ScratchFolder folder;
+  const auto steps = [&](const std::string& sweep, const std::string& flags) {
+    std::ofstream(folder.path() / "sweep.json") << sweep;
+    const CommandResult result = run_command(
+        "ns-dist search --sweep sweep.json --output o.jsonl --threads 1 " + flags + " && cat o.jsonl && rm o.jsonl",
+        folder.path());
+    std::map<std::string, double> found;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("{")) continue;
+      const json row = json::parse(line);
+      if (!row.contains("set")) continue;  // the first line, of the whole sweep
+      EXPECT_FALSE(row.contains("error")) << line;
+      found[row["set"].dump()] = row.value("step_time_s", 0.0);
+    }
+    return found;
+  };
+  const std::string small = "--model llama2-7b --layers 4 --global-batch 144 ";
+  const auto alike = [&](const char* one, const char* other, const std::string& flags) {
+    const auto first = steps(one, small + flags);
+    EXPECT_EQ(first.size(), 2u) << one;
+    EXPECT_EQ(first, steps(other, small + flags)) << one;
+  };
+  alike(R"({"dtype": ["fp32", "bf16"]})", R"({"dtype": ["bf16", "fp32"]})", "--tp 8");
+  alike(R"({"tp": [1, 8]})", R"({"tp": [8, 1]})", "--network-model astra");
+  alike(R"({"dp": [72, 9]})", R"({"dp": [9, 72]})", "--gpu gb200 --tp 8");
+}
+
 TEST(SearchCommand, SensitivityIsSorted) {
   const json found = searched(std::string(kSmall) + " --sensitivity");
   const json& rows = found["table"][0]["sensitivity"];

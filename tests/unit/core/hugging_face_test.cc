@@ -146,8 +146,7 @@ const Published kPublished[] = {
          "num_key_value_heads": 8, "num_hidden_layers": 40, "vocab_size": 49155, "tie_word_embeddings": true})",
      8.17e9},
     {R"({"model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008, "num_attention_heads": 16,
-         "num_key_value_heads": 4, "num_hidden_layers": 36, "vocab_size": 128256, "no_rope_layer_interval": 4,
-         "tie_word_embeddings": true})",
+         "num_key_value_heads": 4, "num_hidden_layers": 36, "vocab_size": 128256, "no_rope_layer_interval": 4})",
      3.08e9},
     {R"({"model_type": "cohere", "hidden_size": 8192, "intermediate_size": 22528, "num_attention_heads": 64,
          "num_key_value_heads": 64, "num_hidden_layers": 40, "vocab_size": 256000})",
@@ -156,6 +155,18 @@ const Published kPublished[] = {
          "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 256000, "sliding_window": 4096,
          "sliding_window_pattern": 4})",
      8.03e9},
+    // Of types that no row names: without a gate, by the activation; without shared experts, by their width.
+    {R"({"model_type": "arcee", "hidden_act": "relu2", "hidden_size": 2560, "intermediate_size": 18432,
+         "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 36,
+         "vocab_size": 128004, "tie_word_embeddings": false})",
+     4.62e9, 2e-2},
+    {R"({"model_type": "apertus", "hidden_act": "xielu", "hidden_size": 8192, "intermediate_size": 43008,
+         "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 80, "vocab_size": 131072})",
+     70.6e9},
+    {R"({"model_type": "minimax_m2", "head_dim": 128, "hidden_act": "silu", "hidden_size": 3072,
+         "intermediate_size": 1536, "num_attention_heads": 48, "num_experts_per_tok": 8, "num_hidden_layers": 62,
+         "num_key_value_heads": 8, "num_local_experts": 256, "shared_intermediate_size": 0, "vocab_size": 200064})",
+     229e9},
 };
 
 TEST(HuggingFace, ConfigurationsHaveThePublishedParameters) {
@@ -322,6 +333,17 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
   EXPECT_THAT(known, Not(HasSubstr("is not known")));
   EXPECT_THAT(to_text(read(R"({"model_type": "qwen3_next", "linear_num_key_heads": 16})").error()),
               HasSubstr("linear attention cannot be forecast"));
+  // Layers that are no attention, under the keys of classes that no row names.
+  const std::string shape = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+      "num_hidden_layers": 2, "vocab_size": 100)";
+  for (const char* key : {"mamba_d_state", "n_mamba_heads", "mb_per_layer", "lru_width", "layer_group_size"}) {
+    const auto refused = read(fmt::format(R"({{"model_type": "hybrid", {}, "{}": 2}})", shape, key));
+    ASSERT_FALSE(refused) << key;
+    EXPECT_THAT(to_text(refused.error()), AllOf(HasSubstr(key), HasSubstr("cannot be forecast")));
+  }
+  const auto odd = read(fmt::format(R"({{"model_type": "llama", {}, "hidden_act": "foobar"}})", shape));
+  ASSERT_TRUE(odd);
+  EXPECT_THAT(odd->warnings, ElementsAre(HasSubstr("activation \"foobar\" is not known: read as SwiGLU")));
   EXPECT_THAT(to_text(read(R"({"model_type": "nemotron_h", "hidden_size": 64, "intermediate_size": 64,
       "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 9, "hybrid_override_pattern": "M-",
       "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 16})")

@@ -245,10 +245,16 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   EXPECT_EQ(buffers(pipeline, 1), 2 * group + pair);
   EXPECT_EQ(buffers(pipeline, 0), 2 * group + 2 * pair);
   EXPECT_EQ(buffers(pipeline, 3), buffers(pipeline, 0));
+  // Adapters leave the table as it is. Under DualPipe every stage sums its gradients with its mirror.
+  EXPECT_EQ(buffers({.tp = 4, .pp = 4, .lora_rank = 8}, 0), 2 * group + pair);
+  for (const std::size_t stage : {std::size_t{0}, std::size_t{1}}) {
+    EXPECT_EQ(buffers({.tp = 4, .pp = 4, .vpp = 2, .schedule = "dualpipe"}, stage), 2 * group + 2 * pair);
+  }
   model.tied_embeddings = false;
   EXPECT_EQ(buffers(pipeline, 0), 2 * group + pair);
   // Exchanges of heads; of tokens, within a node.
   EXPECT_NEAR(buffers({.cp = 4, .cp_comm = ContextExchange::kAllToAll}) / B, (3 * group + 3 * peer) / B, 1);
+  EXPECT_EQ(buffers({.tp = 4, .cp_comm = ContextExchange::kHierarchical, .cp_inner = 4}), 2 * group) << "cp 1";
   model.moe = Experts{};
   model.moe->experts = 64;
   model.moe->top_k = 2;
@@ -256,6 +262,11 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   EXPECT_NEAR(buffers({.dp = 16, .ep = 4}) / B, (4 * group + 3 * peer) / B, 1);
   EXPECT_NEAR(buffers({.dp = 16, .ep = 16}) / B, (3 * group + 7 * peer) / B, 1);
   EXPECT_EQ(buffers({.dp = 16, .ep = 16, .expert_dispatch = ExpertDispatch::kDeepEp}), 3 * group);
+  // Passes that only gather weights have those of their replicas: of experts, and of all else.
+  ParallelPlan shared{.dp = 16, .ep = 4, .expert_dispatch = ExpertDispatch::kDeepEp, .zero = ZeroStage::kParameters};
+  const Bytes trains = buffers(shared);
+  shared.passes = Passes::kForward;
+  EXPECT_EQ(trains - buffers(shared), group) << "the norm's";
   // What PyTorch counts has none of it.
   const StageMemory memory = memory_budget(model, {.dp = 16, .ep = 16}, training)->stages[0];
   EXPECT_EQ(memory.device(), memory.reserved() + StageMemory::kContext + memory.communicators);

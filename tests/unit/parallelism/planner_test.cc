@@ -135,6 +135,40 @@ TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
   EXPECT_EQ(host["offload.weights"], (HostWork{2 * away * B, {}}));
   plan.offload_optimizer = {1};
   EXPECT_EQ(updated(planned(gpt(2, 512, 8), plan, training)), 0);
+  // Weights that are kept in fp32 come back in fp32.
+  plan.weights = WeightStorage::kFp32, plan.zero = ZeroStage::kNone;
+  plan.grad_accumulation = GradAccumulation::kLow, plan.offload_optimizer = {0};
+  const double whole = updated(planned(gpt(2, 512, 8), plan, training));
+  plan.offload_optimizer = {1};
+  const ExecutionGraph in_fp32 = planned(gpt(2, 512, 8), plan, training);
+  for (const WorkItem& item : in_fp32.works()) {
+    if (item.name != "offload.weights") continue;
+    EXPECT_EQ(item.host, (HostWork{4 * whole * B, {}}));
+  }
+}
+
+// FSDP2 holds whole weights over a pipeline's step, but not where nothing is updated: then its products add no
+// gradients up, as those of the other libraries.
+TEST(Planner, PassesWithoutAnUpdateAccumulateGradientsOnce) {
+  const Training training{8, 1, 512, Precision::kBf16};
+  const auto accumulating = [&](ZeroLibrary library, Passes passes) {
+    const ExecutionGraph graph = planned(
+        gpt(4, 512, 8), {.passes = passes, .pp = 2, .zero = ZeroStage::kParameters, .zero_library = library}, training);
+    int products = 0, sums = 0;
+    for (const WorkItem& item : graph.works()) {
+      sums += item.name == "gradients.accumulate" ? 1 : 0;
+      const auto* op = std::get_if<Operator>(&item.work);
+      const auto* gemm = op != nullptr ? std::get_if<Gemm>(&op->kind) : nullptr;
+      products +=
+          gemm != nullptr && (gemm->epilogue == Epilogue::kAccumulate || gemm->epilogue == Epilogue::kAccumulateFp32)
+              ? 1
+              : 0;
+    }
+    return std::pair(products > 0, sums > 0);
+  };
+  EXPECT_EQ(accumulating(ZeroLibrary::kFsdp, Passes::kGradients), std::pair(false, true));
+  EXPECT_EQ(accumulating(ZeroLibrary::kFsdp2, Passes::kGradients), std::pair(false, true));
+  EXPECT_EQ(accumulating(ZeroLibrary::kFsdp2, Passes::kTraining), std::pair(true, false));
 }
 
 // With the distributed optimizer a replica updates its share of the parameters and takes the norm of their gradients.
@@ -364,6 +398,33 @@ TEST(Planner, AMessageWaitsForDelayedFactors) {
     EXPECT_TRUE(waits);
   }
   EXPECT_EQ(messages, 2);
+}
+
+// Ranks agree on values that the pass has computed: the all-reduce follows the last kernel of the pass, also where the
+// last layer ends with that kernel.
+TEST(Planner, RanksAgreeWhenThePassIsOver) {
+  const Training training{16, 1, 512, Precision::kFp8};
+  for (const ParallelPlan& plan :
+       {ParallelPlan{.dp = 2, .delayed_scaling = true}, ParallelPlan{.tp = 2, .delayed_scaling = true},
+        ParallelPlan{.pp = 2, .dp = 2, .delayed_scaling = true},
+        ParallelPlan{.dp = 4, .cp = 4, .delayed_scaling = true}}) {
+    const ExecutionGraph graph = planned(llama(4, 512, 8, 8, 1024), plan, training);
+    std::map<std::int32_t, NodeId> last;  // kernel of each stage, in the order of launches
+    int agreements = 0;
+    for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+      const NodeId node{n};
+      const std::int32_t stage = static_cast<std::int32_t>(ExecutionGraph::stage_of(graph.nodes()[n].lane));
+      const WorkItem& item = graph.work_of(node);
+      if (std::holds_alternative<Operator>(item.work)) last[stage] = node;
+      if (item.name != "fp8.largest.all_reduce") continue;
+      ++agreements;
+      const auto before = graph.dependencies(node);
+      EXPECT_NE(std::find(before.begin(), before.end(), last.at(stage)), before.end())
+          << "tp " << plan.tp << " pp " << plan.pp << " cp " << plan.cp << ": behind "
+          << graph.work_of(last.at(stage)).name;
+    }
+    EXPECT_GT(agreements, 0);
+  }
 }
 
 // Of 8 layers 2 first and 1 last ones have bf16 products, wherever the stages lie; where all have, nothing is left of
@@ -773,6 +834,12 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_THAT(text({.pp = -3}, training), HasSubstr("-3 is out of range"));
   EXPECT_THAT(text({.dp = 4'000'000'000}, training), HasSubstr("out of range"));
   EXPECT_THAT(text({.ep = 2}, training), HasSubstr("has no experts"));
+  EXPECT_THAT(text({.tp = 8, .etp = 1}, training), HasSubstr("has no experts"));
+  // What sequence parallelism divides is a context-parallel rank's part of the sequence.
+  const Training short_context{1536, 1, 24, Precision::kBf16};
+  EXPECT_EQ(text({.tp = 8, .sequence_parallel = true}, short_context), "fine");
+  EXPECT_THAT(text({.tp = 8, .cp = 2, .sequence_parallel = true}, short_context),
+              AllOf(HasSubstr("tp 8 does not divide the 12 tokens"), HasSubstr("use plan/tp=4")));
   EXPECT_THAT(text({.schedule = "zigzag"}, training), HasSubstr("unknown schedule"));
   EXPECT_THAT(text({}, {1536, 1, 0, Precision::kBf16}), HasSubstr("training/sequence: 0 is out of range"));
   Model deep = model;
@@ -1025,6 +1092,16 @@ TEST(Prediction, AddsItsLayerProjectionAndLoss) {
   EXPECT_EQ(count["mtp.proj"], 8 * 2);
   EXPECT_EQ(count["loss.cross_entropy"], 8 * 3);
   EXPECT_EQ(count["embedding.gradients.all_reduce"], 2) << "a node on each of the two stages";
+
+  // Of a table that replicas share, each sums its part.
+  const auto bytes = [&](ZeroStage zero) {
+    const Totals all = totals(planned(model, {.pp = 2, .dp = 4, .zero = zero}, training));
+    return all.bytes.at("embedding.gradients.all_reduce");
+  };
+  EXPECT_DOUBLE_EQ(bytes(ZeroStage::kOptimizer), 2 * 4 * table);
+  for (const ZeroStage zero : {ZeroStage::kGradients, ZeroStage::kParameters}) {
+    EXPECT_DOUBLE_EQ(bytes(zero), 2 * 4 * table / 4);
+  }
 
   model.prediction_layers = 0;
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("no layers for multi-token prediction"));

@@ -256,6 +256,12 @@ TEST(SharedWeights, MoveThreeTimesTheModel) {
   Traffic traffic = traffic_of(model, plan, training);
   EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * microbatches * (all + layers), 1);
   EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * microbatches * all, 1);
+  // A pass for weight gradients alone multiplies inputs and gradients: it gathers no layer, and no table.
+  const auto gathered = [&](const char* schedule) {
+    return traffic_of(model, {.pp = 2, .dp = 4, .schedule = schedule, .zero = ZeroStage::kParameters}, training)
+        .bytes["weights.all_gather"];
+  };
+  EXPECT_NEAR(gathered("zb-h1"), gathered("1f1b"), 1);
   plan.reshard = false;
   EXPECT_NEAR(traffic_of(model, plan, training).bytes["weights.all_gather"], 2 * microbatches * all, 1);
   plan.zero = ZeroStage::kGradients;
@@ -402,6 +408,10 @@ TEST(SharedWeights, OfFsdpAreTheMasterWeights) {
     return (memory.weights + memory.gradients + memory.optimizer) / B;
   };
   EXPECT_NEAR(state(0), all * 16 / 8.0 + whole * 4, 1);
+  // The host has the optimizer's share of them; a pass still gathers from the GPU's, in 16 bits.
+  plan.offload_optimizer.value = 1;
+  EXPECT_NEAR(state(0), all * (2 + 4) / 8.0 + whole * 4, 1);
+  plan.offload_optimizer.value = 0;
   plan.passes = Passes::kForward;
   EXPECT_NEAR(state(0), all * 4 / 8.0 + whole * 2, 1);
   plan = {.pp = 2,

@@ -382,7 +382,8 @@ TEST(SearchTest, NetworkTimeIsThatOfTheBusiestStage) {
   ASSERT_TRUE(result.has_value());
   ASSERT_FALSE(result->answers.empty());
   const double hidden = 2048.0 * 2048 * 2;  // bytes
-  const auto message = session->network().forecast({CollectiveKind::kSendRecv, hidden * units::B, {0, {{2, 1}}}});
+  const auto message =
+      session->network(Precision::kBf16).forecast({CollectiveKind::kSendRecv, hidden * units::B, {0, {{2, 1}}}});
   ASSERT_TRUE(message.has_value());
   EXPECT_NEAR(result->answers.front().network / (2 * 1024.0 * message->latency), 1, 0.01);
 }

@@ -99,6 +99,35 @@ TEST(Simulate, AStepOfLaunchesIsAsUncertainAsTheHost) {
   EXPECT_LT(simulate(scenario, session)->step / bound.step, 0.1);
 }
 
+// One session for scenarios whose models are the same: whatever the model, the plan, the batch and the format; not for
+// another machine, network, calibration or constant, nor for other ranks of ASTRA-Sim's formulas.
+TEST(Session, ServesScenariosOfTheSameModels) {
+  ScenarioSpec spec;
+  spec.set("model", "gpt2").set("machine/gpu", "h100-sxm-80gb").set("plan/tp", 4);
+  const Scenario scenario = *resolve(spec, Catalog::built_in());
+  const Session session = *Session::make(scenario);
+  const auto serves = [&](const std::function<void(Scenario&)>& change) {
+    Scenario other = scenario;
+    change(other);
+    return session.serves(other);
+  };
+  EXPECT_TRUE(serves([](Scenario& of) { of.plan.tp = 8, of.training.precision = Precision::kFp32; }));
+  EXPECT_TRUE(serves([](Scenario& of) { of.model.layers = 2, of.training.global_batch = 64; }));
+  EXPECT_FALSE(serves([](Scenario& of) { of.cluster.levels.front().size /= 2; }));
+  EXPECT_FALSE(serves([](Scenario& of) { of.cluster.levels.back().size *= 4; }));
+  EXPECT_FALSE(serves([](Scenario& of) { of.cluster.gpu.sm_count -= 1; }));
+  EXPECT_FALSE(serves([](Scenario& of) { of.constants.exponent = 0; }));
+  EXPECT_FALSE(serves([](Scenario& of) { of.kernel_calibration = KernelCalibration{}; }));
+  EXPECT_FALSE(serves([](Scenario& of) { of.network.model = "astra"; }));
+  Scenario astra = scenario;
+  astra.network.model = "astra";
+  const Session formulas = *Session::make(astra);
+  EXPECT_TRUE(formulas.serves(astra));
+  astra.plan.tp = 8;
+  EXPECT_FALSE(formulas.serves(astra)) << "they know all ranks";
+  EXPECT_TRUE(Session(session.compute(), session.network(Precision::kBf16)).serves(astra)) << "the caller's own models";
+}
+
 // A collective of 8 KiB is latency, which grows as the clock falls: on H100 with the load of its products, on A100 not.
 TEST(Simulate, CollectivesRunAtTheClockOfProducts) {
   for (const auto& [gpu, longer] : {std::pair("h100-sxm-80gb", true), std::pair("a100-sxm-80gb", false)}) {
@@ -107,8 +136,10 @@ TEST(Simulate, CollectivesRunAtTheClockOfProducts) {
     const Scenario scenario = *resolve(spec, Catalog::standard());
     const Collective small{CollectiveKind::kAllReduce, 8192 * B, RankGroup{0, {{4, 1}}}};
     const auto alone = make_network_model(scenario.cluster, network_options(scenario.network));
-    const double ratio =
-        Session::make(scenario)->network().forecast(small)->latency / (*alone)->forecast(small)->latency;
+    const double ratio = Session::make(scenario)->network(scenario.training.precision).forecast(small)->latency /
+                         (*alone)->forecast(small)->latency;
+    const Session session = *Session::make(scenario);
+    EXPECT_EQ(session.network(Precision::kFp32).forecast(small)->latency, (*alone)->forecast(small)->latency);
     if (longer) {
       EXPECT_GT(ratio, 1.05);
       EXPECT_LT(ratio, training_slowdown(scenario.cluster.gpu) + 0.01);

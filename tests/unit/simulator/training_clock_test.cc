@@ -188,8 +188,8 @@ TEST(TrainingClock, AddsNothingToStepsThatWaitForTheHost) {
   EXPECT_NEAR(added("20 ms"), 0, 0.002);
 }
 
-// No step was published of boards with GDDR and of other vendors: theirs may be as slow as a benchmark, or as much slower
-// as the forecast says again, and at least as much as an H100.
+// No step was published of boards with GDDR and of other vendors: theirs may be as slow as a benchmark, or as much
+// slower as the forecast says again, and at least as much as an H100.
 TEST(TrainingClock, WithoutPublishedStepsTheIntervalHasAllOfIt) {
   Scenario scenario = *resolve(ScenarioSpec{}, Catalog::built_in());
   const auto parts = [&](std::string_view id) {
