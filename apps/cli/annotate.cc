@@ -56,6 +56,7 @@ struct Done {
 
 void add(const AnnotateReport& one, AnnotateReport* all) {
   all->nodes += one.nodes;
+  all->waits_kept += one.waits_kept;
   for (std::size_t way = 0; way < kAnnotateWays; ++way) {
     all->ways[way].kernels += one.ways[way].kernels;
     all->ways[way].recorded_ns += one.ways[way].recorded_ns;
@@ -119,6 +120,11 @@ std::string summary_text(const Done& done, const std::string& output) {
                         share.new_ns * 1e-6);
   }
   text += fmt::format("  {:<20} {:>12} {:>9} {:>14.3f} {:>14.3f}\n", "all", "", "", recorded * 1e-6, now * 1e-6);
+  if (report.waits_kept > 0) {
+    text +=
+        fmt::format("\n  waits for the host that tell of no launches: {}, kept as recorded. Export the plan again\n",
+                    with_commas(static_cast<std::int64_t>(report.waits_kept)));
+  }
   if (done.repaired) text += "\n  repaired\n";
   for (const Repaired& each : kRepaired) {
     if (!done.repaired) break;
@@ -135,8 +141,11 @@ std::string json_text(const Done& done, const Gpu& gpu) {
     ways[std::string(name_of(static_cast<AnnotateWay>(way)))] = {
         {"kernels", share.kernels}, {"recorded_ms", share.recorded_ns * 1e-6}, {"now_ms", share.new_ns * 1e-6}};
   }
-  nlohmann::ordered_json out = {
-      {"schema", "ns-dist/annotate/1"}, {"gpu", gpu.id}, {"nodes", report.nodes}, {"ways", std::move(ways)}};
+  nlohmann::ordered_json out = {{"schema", "ns-dist/annotate/1"},
+                                {"gpu", gpu.id},
+                                {"nodes", report.nodes},
+                                {"ways", std::move(ways)},
+                                {"waits_kept", report.waits_kept}};
   for (const Repaired& each : kRepaired) {
     if (done.repaired) out["repaired"][each.name] = *done.repaired.*each.count;
   }

@@ -255,7 +255,7 @@ int export_command(int argc, const char* const* argv) {
   warn_of(*scenario);
   const auto session = Session::make(*scenario);
   if (!session) return report_error(session.error());
-  const auto step = unfold(*scenario, *session);
+  const auto step = unfold(*scenario, *session, !no_operators);  // waits of other GPUs follow from the operators
   if (!step) return report_error(step.error());
   ExportOptions options;
   options.directory = output;

@@ -16,6 +16,7 @@
 #include "kernel_work.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/files.h"
+#include "ns_dist/host_launches.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
 #include "symbolic_operators.h"
@@ -41,8 +42,48 @@ struct Kernel {
   std::int64_t lane = 0;                  // tid
   double flops = 0, bytes = 0;            // num_ops, tensor_size; 0: not known
   bool roofline = false;                  // its time is told in num_ops
+  bool waits = false;                     // for the host, as one of the waits tells
   std::optional<SymbolicNode> symbols;
 };
+
+// A wait for the host: what it launched, and how long that took.
+struct Wait {
+  std::size_t kernel = 0;                 // into the kernels
+  std::vector<std::int64_t> launched;     // ids, in this order
+  std::vector<std::int64_t> read_before;  // it looked at a result behind so many of them, ascending
+  std::vector<double> launches_ns;        // one more
+  double launch_ns = 0;                   // of one
+};
+
+bool is_time(double ns) { return ns >= 0 && ns < kLongestNs; }
+
+template <class List>
+List list_at(const TraceNode& node, std::string_view name) {
+  const TraceValue* value = node.attribute(name);
+  const auto* list = value == nullptr ? nullptr : std::get_if<List>(value);
+  return list == nullptr ? List() : *list;
+}
+
+// Nothing where the node tells none, or what cannot be.
+std::optional<Wait> read_wait(const TraceNode& node) {
+  Wait wait;
+  wait.launches_ns = list_at<std::vector<double>>(node, "ns_dist_launches_ns");
+  if (wait.launches_ns.empty()) return std::nullopt;
+  wait.launched = list_at<std::vector<std::int64_t>>(node, "ns_dist_launched");
+  wait.read_before = list_at<std::vector<std::int64_t>>(node, "ns_dist_read_before");
+  wait.launch_ns = number_at(node, "ns_dist_launch_ns").value_or(0);
+  const auto end = static_cast<std::int64_t>(wait.launched.size());
+  const bool inside = std::is_sorted(wait.read_before.begin(), wait.read_before.end()) &&
+                      (wait.read_before.empty() || (wait.read_before.front() >= 0 && wait.read_before.back() <= end));
+  const bool times = is_time(wait.launch_ns) && std::all_of(wait.launches_ns.begin(), wait.launches_ns.end(), is_time);
+  if (!inside || !times || wait.launches_ns.size() != wait.read_before.size() + 1) return std::nullopt;
+  return wait;
+}
+
+bool waits_for_launches(const Operator& op) {
+  const auto* unknown = std::get_if<UnknownOperator>(&op.kind);
+  return unknown != nullptr && unknown->name == kHostLaunches && is_wait(op);
+}
 
 struct Launcher {
   std::string call;  // the same of all nodes of one call of the operator
@@ -91,6 +132,7 @@ class Annotation {
       calls[launcher->call].kernels += 1;
     }
     for (const Kernel& kernel : kernels_) {
+      if (kernel.waits) continue;
       std::optional<double> ns;
       AnnotateWay way = AnnotateWay::kOperator;
       bool wait = false;
@@ -114,16 +156,35 @@ class Annotation {
           ns = *ratio * kernel.recorded_ns;
         }
       }
-      if (ns && !std::isfinite(*ns)) ns.reset();
-      if (!ns) way = AnnotateWay::kKept;
-      AnnotateShare& share = report_.ways[static_cast<std::size_t>(way)];
-      ++share.kernels;
-      share.recorded_ns += kernel.recorded_ns;
-      share.new_ns += ns.value_or(kernel.recorded_ns);
-      if (ns) new_ns_[kernel.index] = std::clamp(*ns, 0.0, kLongestNs);
-      lanes_[kernel.index] = kernel.lane;
-      roofline_[kernel.index] = kernel.roofline;
+      settle(kernel, way, ns);
     }
+  }
+
+  // Behind `price`: waits take what the new durations of the nodes that they tell of do not hide.
+  Result<void> price_waits(const std::filesystem::path& path) {
+    if (waits_.empty()) return {};
+    std::size_t index = 0;
+    NS_TRY_VOID(read_trace(path, [&](TraceNode&& node) -> Result<void> {
+      end_of(index++, node);
+      return {};
+    }));
+    for (const Wait& wait : waits_) {
+      std::vector<double> ended(1);  // the latest end of the first so many of them
+      for (const std::int64_t id : wait.launched) {
+        ended.push_back(std::max(ended.back(), launched_.at(static_cast<std::uint64_t>(id)).end));
+      }
+      struct Part {
+        double all, one;
+      };
+      const auto part = [&](std::size_t p) { return Part{wait.launches_ns[p], wait.launch_ns}; };
+      const auto ended_before = [&](std::size_t p) {
+        if (p == 0) return 0.0;
+        return p > wait.read_before.size() ? ended.back() : ended[static_cast<std::size_t>(wait.read_before[p - 1])];
+      };
+      settle(kernels_[wait.kernel], AnnotateWay::kLaunches,
+             wait_for_launches(wait.launches_ns.size(), part, ended_before));
+    }
+    return {};
   }
 
   Result<void> write(const std::filesystem::path& from, const std::filesystem::path& to) {
@@ -167,7 +228,53 @@ class Annotation {
     }
     kernel.symbols = symbolic_node(node);
     if (kernel.symbols) sizes_.learn(*kernel.symbols);
+    if (std::optional<Wait> wait = read_wait(node)) kernel.waits = take(*std::move(wait));
     kernels_.push_back(std::move(kernel));
+  }
+
+  // Whether it can be followed: each node is launched once.
+  bool take(Wait wait) {
+    const auto number = static_cast<std::uint32_t>(waits_.size());
+    for (std::size_t i = 0; i < wait.launched.size(); ++i) {
+      const std::int64_t id = wait.launched[i];
+      if (id >= 0 && launched_.try_emplace(static_cast<std::uint64_t>(id), Launched{number}).second) continue;
+      while (i-- > 0) launched_.erase(static_cast<std::uint64_t>(wait.launched[i]));
+      return false;
+    }
+    wait.kernel = kernels_.size();
+    waits_.push_back(std::move(wait));
+    return true;
+  }
+
+  // When a node ends that a wait tells of, counted from the first of them. What it depends on comes before it.
+  void end_of(std::size_t index, const TraceNode& node) {
+    const auto found = launched_.find(node.id);
+    if (found == launched_.end()) return;
+    double start = 0;
+    for (const auto* deps : {&node.data_deps, &node.ctrl_deps}) {
+      for (const std::uint64_t on : *deps) {
+        const auto before = launched_.find(on);
+        if (before != launched_.end() && before->second.wait == found->second.wait) {
+          start = std::max(start, before->second.end);
+        }
+      }
+    }
+    double ns = number_at(node, "ns_dist_duration_ns").value_or(static_cast<double>(node.duration_micros) * 1000);
+    if (index < new_ns_.size() && std::isfinite(new_ns_[index])) ns = new_ns_[index];
+    found->second.end = start + (is_time(ns) ? ns : 0);
+  }
+
+  // Without a new duration the recorded one stays.
+  void settle(const Kernel& kernel, AnnotateWay way, std::optional<double> ns) {
+    if (ns && !std::isfinite(*ns)) ns.reset();
+    if (!ns) way = AnnotateWay::kKept;
+    AnnotateShare& share = report_.ways[static_cast<std::size_t>(way)];
+    ++share.kernels;
+    share.recorded_ns += kernel.recorded_ns;
+    share.new_ns += ns.value_or(kernel.recorded_ns);
+    if (ns) new_ns_[kernel.index] = std::clamp(*ns, 0.0, kLongestNs);
+    lanes_[kernel.index] = kernel.lane;
+    roofline_[kernel.index] = kernel.roofline;
   }
 
   // A merged trace tells an operator once; the other kernels refer to the node that has it.
@@ -191,13 +298,14 @@ class Annotation {
     return found->second;
   }
 
-  // Of all operators of a chain, or nothing. A chain with a wait keeps its duration, which nothing else tells.
+  // Of all operators of a chain, or nothing. A chain with a wait keeps its duration where nothing else tells it.
   std::optional<double> forecast_specs(const std::string& specs, bool* wait) {
     const auto [known, added] = specs_.try_emplace(specs);
     Specs& of = known->second;
     if (added) {
       if (const auto operators = operators_from_specs(specs)) {
         of.wait = std::any_of(operators->begin(), operators->end(), is_wait);
+        of.launches = std::any_of(operators->begin(), operators->end(), waits_for_launches);
         of.ns = of.wait ? std::nullopt : std::optional(0.0);
         for (const Operator& op : *operators) {
           if (of.ns) {
@@ -208,6 +316,7 @@ class Annotation {
       }
     }
     *wait = of.wait;
+    if (of.launches) ++report_.waits_kept;
     return of.ns;
   }
 
@@ -309,12 +418,19 @@ class Annotation {
   const AnnotateModel& model_;
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
+  struct Launched {
+    std::uint32_t wait = 0;  // into waits_
+    double end = 0;          // ns
+  };
+  std::vector<Wait> waits_;
+  std::unordered_map<std::uint64_t, Launched> launched_;  // by node
   SymbolicSizes sizes_;
   std::unordered_map<std::uint64_t, Launcher> launchers_;         // by node
   std::unordered_map<std::string, std::optional<double>> known_;  // by operator
   struct Specs {
     std::optional<double> ns;
     bool wait = false;
+    bool launches = false;  // a wait for the host's
   };
   std::unordered_map<std::string, Specs> specs_;  // by ns_dist_op
   std::vector<double> new_ns_;                    // by node; NaN: as it is
@@ -326,8 +442,8 @@ class Annotation {
 }  // namespace
 
 std::string_view name_of(AnnotateWay way) {
-  constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator",   "STAGE symbols",
-                                         "STAGE work",         "ratio of rooflines", "kept"};
+  constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator", "STAGE symbols", "STAGE work",
+                                         "ratio of rooflines", "host's launches",  "kept"};
   return kNames[static_cast<std::size_t>(way)];
 }
 
@@ -337,6 +453,7 @@ Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::fi
   Annotation annotation(model);
   NS_TRY_VOID(annotation.read(from));
   annotation.price();
+  NS_TRY_VOID(annotation.price_waits(from));
   NS_TRY_VOID(annotation.write(from, to));
   return annotation.report();
 }

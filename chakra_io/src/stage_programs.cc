@@ -7,6 +7,7 @@
 #include <map>
 #include <queue>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "kernel_work.h"
@@ -467,6 +468,13 @@ void merge_kernels(const ExecutionGraph& graph, StageProgram* program) {
     return operation.role == Role::kKernel && !is_wait(std::get<Operator>(graph.work_of(operation.node).work));
   };
   const std::vector<Operation>& all = program->operations;
+  std::unordered_set<std::uint32_t> behind_read;  // nodes with which launches begin anew: a chain lies on one side
+  for (const Operation& operation : all) {
+    if (operation.role != Role::kKernel) continue;
+    for (const HostLaunches& launches : graph.work_of(operation.node).launches) {
+      behind_read.insert(index(operation.node) - launches.before);
+    }
+  }
   std::vector<std::uint32_t> successors(all.size(), 0);
   const LaneId* lane = nullptr;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -484,7 +492,8 @@ void merge_kernels(const ExecutionGraph& graph, StageProgram* program) {
   std::vector<std::uint32_t> new_id(all.size(), 0);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::span<const std::uint32_t> on = program->dependencies(i);
-    if (merges(all[i]) && on.size() == 1 && merges(all[on[0] - 1]) && successors[on[0] - 1] == 1) {
+    if (merges(all[i]) && on.size() == 1 && merges(all[on[0] - 1]) && successors[on[0] - 1] == 1 &&
+        !behind_read.contains(index(all[i].node))) {
       const std::uint32_t head = new_id[on[0] - 1];
       Operation& operation = out.operations[head - 1];
       if (operation.chain == 0) {

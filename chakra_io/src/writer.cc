@@ -128,6 +128,7 @@ class StageWriter {
     Template out;
     out.bytes = metadata_frame();
     told_by_.clear();
+    place_nodes(program);
     ChakraProtoMsg::Node message;
     for (std::size_t i = 0; i < program.operations.size(); ++i) {
       to_proto(node_of(program, i), &message);
@@ -145,6 +146,51 @@ class StageWriter {
   }
 
  private:
+  // Sets ids_.
+  void place_nodes(const StageProgram& program) {
+    ids_.clear();
+    const std::span<const WorkItem> works = graph_.works();
+    if (std::all_of(works.begin(), works.end(), [](const WorkItem& item) { return item.launches.empty(); })) return;
+    ids_.assign(graph_.node_count(), 0);
+    for (std::size_t i = 0; i < program.operations.size(); ++i) {
+      const Operation& operation = program.operations[i];
+      if (operation.role == Role::kReceive || operation.part > 0) continue;
+      const auto id = static_cast<std::uint32_t>(i + 1);
+      ids_[index(operation.node)] = id;
+      if (operation.chain == 0) continue;
+      for (const NodeId each : program.chains[operation.chain - 1]) ids_[index(each)] = id;
+    }
+  }
+
+  // Ours: what the host launches before the wait `node`, from which its duration follows on any GPU.
+  void add_launches(const StageProgram& program, NodeId node, TraceNode* out) const {
+    const std::vector<HostLaunches>& parts = graph_.work_of(node).launches;
+    std::vector<std::int64_t> launched, read_before;
+    std::vector<double> launches_ns;
+    std::uint32_t at = index(node) - parts.front().before;
+    const auto launch_until = [&](std::uint32_t end) {
+      for (; at < end; ++at) {
+        std::size_t id = ids_[at];
+        // Left out, or of a chain that is told.
+        if (id == 0 || std::find(launched.begin(), launched.end(), id) != launched.end()) continue;
+        do {  // all parts of a collective
+          launched.push_back(static_cast<std::int64_t>(id));
+        } while (id < program.operations.size() && program.operations[id++].part > 0);
+      }
+    };
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      launch_until(index(node) - parts[p].before);
+      if (p > 0) read_before.push_back(static_cast<std::int64_t>(launched.size()));
+      launches_ns.push_back(parts[p].all / units::ns);
+    }
+    launch_until(index(node));
+    out->attributes.push_back({"ns_dist_launched", std::move(launched)});
+    out->attributes.push_back({"ns_dist_launches_ns", std::move(launches_ns)});
+    if (parts.size() == 1) return;
+    out->attributes.push_back({"ns_dist_read_before", std::move(read_before)});
+    out->attributes.push_back({"ns_dist_launch_ns", parts.front().one / units::ns});
+  }
+
   TraceNode node_of(const StageProgram& program, std::size_t i) {
     const Operation& operation = program.operations[i];
     const GraphNode& node = graph_.node(operation.node);
@@ -208,6 +254,7 @@ class StageWriter {
           if (told) add("ns_dist_as", static_cast<std::int64_t>(first->second));
         }
         if (!told) add("ns_dist_op", std::move(specs));
+        if (!item.launches.empty()) add_launches(program, operation.node, &out);
         if (!compact_) add("ns_dist_pass", std::string(name_of(item.category)));
       }
       if (roofline) {
@@ -271,6 +318,7 @@ class StageWriter {
   TraceEncoding encoding_;
   bool operators_, compact_;
   std::unordered_map<std::string, std::uint64_t> told_by_;  // operators -> the first node that has them
+  std::vector<std::uint32_t> ids_;  // by NodeId: its id in the stage's trace, of several the first; empty without waits
   Carry carry_us_, carry_ns_;
 };
 

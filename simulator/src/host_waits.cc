@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "clocks/fragment_length.h"
 #include "clocks/grid.h"
@@ -84,17 +85,27 @@ std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const
 // How long the GPU waits in a run of a fragment whose nodes end at `ends`, the last of them at `length`.
 double wait_of(const Host& host, const std::vector<Launches>& parts, const std::vector<double>& ends, double length) {
   const auto ended = [&](std::size_t part) {  // all that comes before it
+    if (host.blocking_launches) return 0.0;   // kernels hide nothing
     if (part == parts.size()) return length;
     const auto before = static_cast<std::ptrdiff_t>(parts[part].first);
-    return before == 0 ? 0 : *std::max_element(ends.begin(), ends.begin() + before);
+    return before == 0 ? 0.0 : *std::max_element(ends.begin(), ends.begin() + before);
   };
-  double wait = 0;
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    const double hidden = host.blocking_launches ? 0 : ended(p + 1) - ended(p);
-    // Behind a read the GPU has nothing to do until the first launch.
-    wait += std::max(p == 0 ? 0 : parts[p].one / units::s, parts[p].all / units::s - hidden);
+  struct InSeconds {
+    double all, one;
+  };
+  const auto part = [&](std::size_t p) { return InSeconds{parts[p].all / units::s, parts[p].one / units::s}; };
+  return wait_for_launches(parts.size(), part, ended);
+}
+
+// For the work of a wait that ends the fragment of so many nodes.
+std::vector<HostLaunches> launches_before(const Host& host, const std::vector<Launches>& parts, std::size_t nodes) {
+  std::vector<HostLaunches> out;
+  for (const Launches& part : parts) {
+    // Launches that block are hidden by no kernel.
+    const std::size_t before = host.blocking_launches ? 0 : nodes - part.first;
+    out.push_back({static_cast<std::uint32_t>(before), part.all, part.one});
   }
-  return wait;
+  return out;
 }
 
 // How long the GPU waits in runs of the fragments of a program, whose own collectives slow down the kernels beside them
@@ -104,23 +115,27 @@ class LaunchWaits {
   LaunchWaits(const Host& host, double deviation, const StepProgram& program, const ProgramCosts& costs)
       : host_(host), deviation_(deviation), program_(program), costs_(costs) {}
 
+  // What the host launches for the fragment that was asked for last.
+  std::vector<HostLaunches> launches() const { return launches_before(host_, parts_, nodes_); }
+
   // By row of costs. Of a program to which nothing but these waits was added since the first call.
   const std::vector<Forecast>& of(std::uint32_t number) {
     const Fragment& fragment = program_.fragments[number];
-    const std::vector<Launches> parts = parts_of(host_, fragment, program_.works, deviation_);
+    nodes_ = fragment.nodes.size();
+    parts_ = parts_of(host_, fragment, program_.works, deviation_);
     waits_.assign(costs_.rows.size(), {});
     for (std::uint32_t r = 0; r < costs_.rows.size(); ++r) {
       const ProgramCosts::Row& row = costs_.rows[r];
       const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
       const double length = fragment_length(fragment, duration, ends_);
-      double wait = wait_of(host_, parts, ends_, length);
+      double wait = wait_of(host_, parts_, ends_, length);
       if (wait > 0 && !row.demands.empty()) {
         // On the grid of the clocks, where sums are exact: a run beside others never becomes shorter than one alone.
         const Grid grid;
         const double alone = fragment_length(
             fragment, [&](std::uint32_t work) { return grid.snap(duration(work)); }, ends_);
         const double slow = run_beside_its_own(r, number);
-        if (slow > alone) wait = std::max(wait_of(host_, parts, ends_, slow), grid.snap(wait) - (slow - alone));
+        if (slow > alone) wait = std::max(wait_of(host_, parts_, ends_, slow), grid.snap(wait) - (slow - alone));
       }
       Forecast& found = waits_[r];
       found.low = found.high = found.latency = wait * units::s;
@@ -149,6 +164,8 @@ class LaunchWaits {
   const StepProgram& program_;
   const ProgramCosts& costs_;
   std::optional<ProgramQueue> queue_;
+  std::size_t nodes_ = 0;
+  std::vector<Launches> parts_;
   std::vector<double> ends_;
   std::vector<Forecast> waits_;
 };
@@ -181,9 +198,14 @@ double tensor_bytes(const StepProgram& program) {
 }
 
 // A work in which the GPU waits for the host, with its forecast by row of costs.
-WorkId add_wait(std::string_view name, std::span<const Forecast> forecasts, StepProgram& program, ProgramCosts& costs) {
-  const WorkId work = program.works.add(
-      {std::string(name), Category::kOther, Operator{UnknownOperator{std::string(name), {}, {}, {}}, DType::kBf16}});
+WorkId add_wait(std::string_view name, std::span<const Forecast> forecasts, std::vector<HostLaunches> launches,
+                StepProgram& program, ProgramCosts& costs) {
+  WorkItem item;
+  item.name = name;
+  item.category = Category::kOther;
+  item.work = Operator{UnknownOperator{std::string(name), {}, {}, {}}, DType::kBf16};
+  item.launches = std::move(launches);
+  const WorkId work = program.works.add(std::move(item));
   for (std::size_t r = 0; r < costs.rows.size(); ++r) {
     ProgramCosts::Row& row = costs.rows[r];
     row.forecasts.push_back(forecasts[r]);
@@ -196,7 +218,7 @@ WorkId add_wait(std::string_view name, std::span<const Forecast> forecasts, Step
 void add_at_end(std::size_t actor, std::string_view name, const Forecast& forecast, StepProgram& program,
                 ProgramCosts& costs) {
   const std::vector<Forecast> forecasts(costs.rows.size(), forecast);
-  const WorkId work = add_wait(name, forecasts, program, costs);
+  const WorkId work = add_wait(name, forecasts, {}, program, costs);
   Fragment fragment;
   fragment.dependencies = {kEntry, kPreviousKernel};
   fragment.nodes.push_back({Stream::kCompute, work, 0, 2});
@@ -224,17 +246,18 @@ void add_memory_mapping(const Scenario& scenario, const MemoryBudget& memory, St
   }
 }
 
-bool add_host_waits(const Host& host, double deviation, StepProgram& program, ProgramCosts& costs) {
+bool add_host_waits(const Host& host, double deviation, StepProgram& program, ProgramCosts& costs, bool every) {
   if (host.cuda_graphs.step || !(host.launch_cost > Seconds())) return false;
   bool any = false;
   LaunchWaits all(host, deviation, program, costs);
   for (std::uint32_t f = 0; f < program.fragments.size(); ++f) {
     const std::vector<Forecast>& waits = all.of(f);
     Fragment& fragment = program.fragments[f];
-    if (std::none_of(waits.begin(), waits.end(), [](const Forecast& wait) { return wait.latency > Seconds(); }))
-      continue;
-    any = true;
-    const WorkId work = add_wait(kHostLaunches, waits, program, costs);
+    const bool waited =
+        std::any_of(waits.begin(), waits.end(), [](const Forecast& wait) { return wait.latency > Seconds(); });
+    if (!waited && (!every || fragment.nodes.empty())) continue;
+    any |= waited;
+    const WorkId work = add_wait(kHostLaunches, waits, all.launches(), program, costs);
     const auto first = static_cast<std::uint32_t>(fragment.dependencies.size());
     const std::vector<std::int32_t> after = fragment.exits;
     std::copy_if(after.begin(), after.end(), std::back_inserter(fragment.dependencies),

@@ -109,20 +109,22 @@ Result<Priced> price_kernels(const Scenario& scenario, const Session& session, d
 }
 
 // What the GPU waits for `host`; `memory`: read where each step maps it anew. Returns whether it waits for launches
-// anywhere.
-bool add_host(const Scenario& scenario, const Host& host, const MemoryBudget& memory, Priced& priced) {
-  const bool waits = add_host_waits(host, scenario.constants.hosts, priced.program, priced.costs);
+// anywhere; `every` as in add_host_waits.
+bool add_host(const Scenario& scenario, const Host& host, const MemoryBudget& memory, Priced& priced,
+              bool every = false) {
+  const bool waits = add_host_waits(host, scenario.constants.hosts, priced.program, priced.costs, every);
   if (host.empty_cache) add_memory_mapping(scenario, memory, priced.program, priced.costs);
   return waits;
 }
 
-Result<Priced> price(const Scenario& scenario, const Session& session, double kernel_efficiency = 1) {
+Result<Priced> price(const Scenario& scenario, const Session& session, double kernel_efficiency = 1,
+                     bool every_wait = false) {
   NS_TRY(Priced priced, price_kernels(scenario, session, kernel_efficiency));
   MemoryBudget memory;
   if (scenario.host.empty_cache) {
     NS_TRY(memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
   }
-  add_host(scenario, scenario.host, memory, priced);
+  add_host(scenario, scenario.host, memory, priced, every_wait);
   return priced;
 }
 
@@ -335,8 +337,8 @@ Result<StepOutline> outline(const Scenario& scenario, const Session& session, st
   return std::move(timed->analysis.outline);
 }
 
-Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session) {
-  NS_TRY(const Priced priced, price(scenario, session));
+Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session, bool every_wait) {
+  NS_TRY(const Priced priced, price(scenario, session, 1, every_wait));
   if (const std::uint64_t nodes = priced.program.node_count(); nodes > kMostNodes) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} kernels, collectives and messages are too many to be written one by one", nodes),

@@ -121,7 +121,7 @@ struct ExportOptions {
   std::string prefix = "trace";
   TraceEncoding encoding = TraceEncoding::kRoofline;
   // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
-  // category.
+  // category. Waits for the host (WorkItem::launches) carry what `annotate` computes them from (the room's README).
   bool operators = true;
   // Small traces. Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|"
   // between them, or ns_dist_as, the id of an earlier node that has the same. No
@@ -360,9 +360,10 @@ enum class AnnotateWay : std::uint8_t {
   kSymbols,   // the tensors and num_ops of a symbolic trace of STAGE
   kWork,      // the same, where they tell no dimensions of a product: by its work
   kRatio,     // the recorded duration times a ratio
+  kLaunches,  // of a wait for the host: what the new durations do not hide of its launches
   kKept,      // as recorded
 };
-inline constexpr std::size_t kAnnotateWays = 6;
+inline constexpr std::size_t kAnnotateWays = 7;
 std::string_view name_of(AnnotateWay way);
 
 struct AnnotateModel {
@@ -381,13 +382,16 @@ struct AnnotateShare {
 struct AnnotateReport {
   std::uint64_t nodes = 0;
   std::array<AnnotateShare, kAnnotateWays> ways{};  // by AnnotateWay
+  std::uint64_t waits_kept = 0;                     // waits for the host without a word of its launches, as recorded
 };
 
 // Writes the trace `from` as `to`, plain or gzipped by the name, with durations of its GPU kernels by `model`. Frames
 // are patched: duration_micros, and our ns_dist_duration_ns and num_ops where these tell the time too; every other byte
 // stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times. In
 // traces of STAGE num_ops are multiply-adds and tensor_size elements, which are taken for bf16. Durations are whole
-// microseconds, whose remainder is carried along each stream (attribute tid). Errors: those of read_trace; a file that
+// microseconds, whose remainder is carried along each stream (attribute tid). A wait for the host lasts as long as
+// the launches that it tells of take beyond what they launch: kernels by their new durations, all else as recorded.
+// Errors: those of read_trace; a file that
 // cannot be written; one and the same file.
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model);

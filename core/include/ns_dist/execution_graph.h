@@ -84,13 +84,21 @@ struct HostWork {
   friend bool operator==(const HostWork&, const HostWork&) = default;
 };
 
+// What the host launches one after the other without looking at a result.
+struct HostLaunches {
+  std::uint32_t before = 0;  // the first node lies so many nodes before the wait; the last before the next launches
+  Seconds all, one;          // what it takes to launch all of them, and one
+  friend bool operator==(const HostLaunches&, const HostLaunches&) = default;
+};
+
 struct WorkItem {
   std::string name;  // "attention.qkv", "mlp.fc1.wgrad", "tp.all_gather"
   Category category = Category::kForward;
   std::variant<Operator, Collective, Message> work;  // a collective's group is that of the stage's representative
   HostWork host{};                                   // of an operator without work on the GPU
   bool after_read = false;  // the host reads a result before it launches this: all that it launched before has ended
-  std::optional<LayerModule> module{};  // of a layer: where a graph of modules records this
+  std::optional<LayerModule> module{};   // of a layer: where a graph of modules records this
+  std::vector<HostLaunches> launches{};  // of a wait for the host: those that the kernels before it do not hide
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 

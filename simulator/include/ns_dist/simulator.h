@@ -98,8 +98,9 @@ struct UnfoldedStep {
   std::vector<Forecast> forecasts;  // by WorkId
   Timeline timeline;                // its step is that of step_time, bit by bit
 };
-// Errors: as step_time, and a step of more than kMostNodes nodes.
-Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session);
+// `every_wait`: where the host launches kernels faster than they run, its waits are nodes, too, of no time: on another
+// GPU they may take some. Errors: as step_time, and a step of more than kMostNodes nodes.
+Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session, bool every_wait = false);
 inline constexpr std::uint64_t kMostNodes = 16'000'000;  // about 100 bytes each
 
 // Calls begin, span for every node, finish.

@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -71,16 +72,105 @@ TEST(Annotate, TheRooflineEncodingIsToldAgain) {
   EXPECT_EQ(integer_of(out[0], "tensor_size"), 1);
 }
 
+const std::string kWaitSpec = to_spec({UnknownOperator{"host.launches", {}, {}, {}}});
+
+TraceNode product(std::uint64_t id, std::uint64_t micros, const std::vector<std::uint64_t>& deps = {}) {
+  TraceNode node = kernel(id, micros);
+  node.data_deps = deps;
+  node.attributes = {{"ns_dist_op", to_spec({Gemm{.m = 8, .n = 8, .k = 8}})}};
+  return node;
+}
+
+TraceNode collective(std::uint64_t id, std::uint64_t micros, const std::vector<std::uint64_t>& deps) {
+  TraceNode node = kernel(id, micros);
+  node.type = TraceNodeType::kCollective;
+  node.data_deps = deps;
+  return node;
+}
+
+TraceNode wait_for_host(std::uint64_t id, std::uint64_t micros, const std::vector<std::int64_t>& launched,
+                        const std::vector<double>& launches_ns, const std::vector<std::int64_t>& read_before = {},
+                        double launch_ns = 0) {
+  TraceNode node = kernel(id, micros);
+  node.attributes = {{"ns_dist_op", kWaitSpec}, {"ns_dist_launched", launched}, {"ns_dist_launches_ns", launches_ns}};
+  if (read_before.empty()) return node;
+  node.attributes.push_back({"ns_dist_read_before", read_before});
+  node.attributes.push_back({"ns_dist_launch_ns", launch_ns});
+  return node;
+}
+
+// Two kernels and a collective between them, of which the host launches each in 30 us.
+TEST(Annotate, AWaitTakesWhatTheNewKernelsDoNotHide) {
+  const std::vector<TraceNode> nodes = {product(1, 20), collective(2, 10, {1}), product(3, 20, {2}),
+                                        wait_for_host(4, 40, {1, 2, 3}, {90'000})};
+  const auto wait = [&](double kernel_ns) { return annotated(nodes, constant(kernel_ns))[3].duration_micros; };
+  EXPECT_EQ(annotated(nodes, constant(20'000)), nodes);  // the same GPU
+  EXPECT_EQ(wait(30'000), 20U);                          // 90 - (30 + 10 + 30)
+  EXPECT_EQ(wait(50'000), 0U);                           // hidden
+  EXPECT_EQ(wait(5'000), 70U);
+  AnnotateReport report;
+  const auto out = annotated(annotated(nodes, constant(50'000)), constant(20'000), &report);
+  EXPECT_EQ(out[3].duration_micros, 40U);  // there and back
+  const AnnotateShare& share = report.ways[static_cast<std::size_t>(AnnotateWay::kLaunches)];
+  EXPECT_EQ(share.kernels, 1U);
+  EXPECT_EQ(share.recorded_ns, 0);
+  EXPECT_EQ(share.new_ns, 40'000);
+  EXPECT_EQ(report.waits_kept, 0U);
+}
+
+// Work that runs beside each other hides as much as the longest; what the wait does not tell of hides nothing.
+TEST(Annotate, WhatRunsBesideEachOtherHidesLaunchesOnce) {
+  const auto out = annotated({product(1, 1), collective(2, 25, {}), product(3, 1, {1}), product(4, 1, {3}),
+                              wait_for_host(5, 1, {1, 2, 3}, {90'000})},
+                             constant(20'000));
+  EXPECT_EQ(out[4].duration_micros, 50U);  // 90 - max(20 + 20, 25)
+}
+
+// The host reads a result between two kernels of 40 us: each hides the launches of its own part alone, and the second
+// part begins with a launch of 5 us that nothing hides.
+TEST(Annotate, NothingIsLaunchedAheadOfWhatTheHostReads) {
+  const std::vector<TraceNode> nodes = {product(1, 40), product(2, 40, {1}),
+                                        wait_for_host(3, 20, {1, 2}, {10'000, 60'000}, {1}, 5'000)};
+  EXPECT_EQ(annotated(nodes, constant(40'000)), nodes);
+  EXPECT_EQ(annotated(nodes, constant(70'000))[2].duration_micros, 5U);
+  EXPECT_EQ(annotated(nodes, constant(4'000))[2].duration_micros, 6U + 56U);
+}
+
+// Launches that cannot be, or are those of two waits, tell nothing.
+TEST(Annotate, AWaitThatContradictsItselfIsKept) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const TraceNode& wait :
+       {wait_for_host(2, 7, {1}, {}), wait_for_host(2, 7, {1}, {-1}), wait_for_host(2, 7, {1}, {nan}),
+        wait_for_host(2, 7, {1, 1}, {90'000}), wait_for_host(2, 7, {-1}, {90'000}),
+        wait_for_host(2, 7, {1}, {90'000, 90'000}), wait_for_host(2, 7, {1}, {90'000, 90'000}, {2}),
+        wait_for_host(2, 7, {1}, {90'000, 90'000}, {-1}), wait_for_host(2, 7, {1}, {90'000, 90'000}, {1}, nan)}) {
+    AnnotateReport report;
+    EXPECT_EQ(annotated({product(1, 20), wait}, constant(20'000), &report)[1].duration_micros, 7U);
+    EXPECT_EQ(report.waits_kept, 1U);
+  }
+  AnnotateReport report;
+  const auto out = annotated({product(1, 20), wait_for_host(2, 7, {1}, {90'000}), wait_for_host(3, 8, {1}, {90'000})},
+                             constant(20'000), &report);
+  EXPECT_EQ(out[1].duration_micros, 70U);
+  EXPECT_EQ(out[2].duration_micros, 8U);
+  EXPECT_EQ(report.waits_kept, 1U);
+}
+
 // Another GPU's kernels take longer or shorter; how long the host holds it up is told by nothing but the duration.
-TEST(Annotate, WaitsKeepTheirDuration) {
+TEST(Annotate, WaitsWithoutLaunchesKeepTheirDuration) {
   TraceNode wait = kernel(1, 5);
-  wait.attributes = {{"ns_dist_op", to_spec({UnknownOperator{"host.launches", {}, {}, {}}})}};
+  wait.attributes = {{"ns_dist_op", kWaitSpec}};
   AnnotateModel model = constant(3000);
   model.ratio = [](double, double) -> std::optional<double> { return 2; };
   AnnotateReport report;
   EXPECT_EQ(annotated({wait}, model, &report), std::vector{wait});
   EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kKept)].recorded_ns, 5000);
+  EXPECT_EQ(report.waits_kept, 1U);
   EXPECT_TRUE(kernel_work(wait).operators.empty());
+  // What the host takes to map memory is the same on any GPU.
+  wait.attributes = {{"ns_dist_op", to_spec({UnknownOperator{"host.memory", {}, {}, {}}})}};
+  EXPECT_EQ(annotated({wait}, model, &report), std::vector{wait});
+  EXPECT_EQ(report.waits_kept, 0U);
 }
 
 TEST(KernelWork, IsToldByTheBestAttribute) {

@@ -14,6 +14,7 @@ namespace ns_dist {
 namespace {
 
 using namespace units;
+using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -512,6 +513,52 @@ TEST(Writer, MergesKernelsWithNothingBetweenThem) {
   EXPECT_EQ(integer_of(*chain, "num_ops"), 3 * 2 * 4 * 8 * 16);
   const std::string one = to_spec({Gemm{1, 4, 8, 16}, DType::kFp32});
   EXPECT_EQ(attribute_as<std::string>(*chain, "ns_dist_op"), one + "|" + one + "|" + one);
+}
+
+// The wait for the host is told with what the host launched, by the ids of this trace: an all-to-all that became two
+// has both, a chain its own. No chain reaches across the result that the host reads before "d".
+TEST(Writer, WaitsTellWhatTheHostLaunched) {
+  for (const bool merge : {false, true}) {
+    const ScratchFolder folder;
+    StepBuilder step(mesh_of(4, 1, 1));
+    WorkItem wait{"host.launches", Category::kOther, Operator{UnknownOperator{"host.launches", {}, {}, {}}}};
+    wait.launches = {{0, 9 * us, 9 * us}};  // hidden by nothing
+    step.add(0, Stream::kCompute, wait, {}, 9000);
+    const NodeId a = step.kernel(0, "a");
+    const Collective routed{.kind = CollectiveKind::kAllToAll,
+                            .size = 1300 * B,
+                            .group = {0, {{4, 1}}},
+                            .routing = {.experts = 8, .top_k = 2}};
+    const NodeId exchange = step.add(0, Stream::kExpertParallel, {"exchange", Category::kExpertParallel, routed}, {a});
+    step.kernel(0, "b", {exchange});
+    step.kernel(0, "c");
+    step.kernel(0, "d");
+    wait.launches = {{5, 70 * us, 20 * us}, {1, 30 * us, 20 * us}};
+    step.add(0, Stream::kCompute, wait, {}, 5000);
+    const ExecutionGraph graph = std::move(step.builder).build();
+    const Timeline timeline = timeline_of(graph, [&](NodeId node) { return step.durations[index(node)]; });
+    ExportOptions options{.directory = folder.path(), .merge_kernels = merge, .node_gpus = 2};
+    ASSERT_TRUE(write_traces(graph, timeline, options));
+    const std::vector<TraceNode> nodes = *read_trace(folder.path() / "trace.0.et");
+    const auto id = [&](const std::string& name) { return static_cast<std::int64_t>(find(nodes, name)->id); };
+    std::vector<std::int64_t> launched = {id("a"), id("exchange between nodes"), id("exchange in each node")};
+    launched.push_back(merge ? id("b +1") : id("b"));
+    if (!merge) launched.push_back(id("c"));
+    const auto before_read = static_cast<std::int64_t>(launched.size());
+    launched.push_back(id("d"));
+    const TraceNode &first = nodes.front(), &last = nodes.back();
+    EXPECT_THAT(attribute_as<std::vector<std::int64_t>>(first, "ns_dist_launched"), IsEmpty());
+    EXPECT_THAT(attribute_as<std::vector<double>>(first, "ns_dist_launches_ns"), ElementsAre(DoubleNear(9000, 1e-6)));
+    EXPECT_EQ(first.attribute("ns_dist_read_before"), nullptr);
+    EXPECT_EQ(attribute_as<std::vector<std::int64_t>>(last, "ns_dist_launched"), launched);
+    EXPECT_THAT(attribute_as<std::vector<double>>(last, "ns_dist_launches_ns"),
+                ElementsAre(DoubleNear(70'000, 1e-6), DoubleNear(30'000, 1e-6)));
+    EXPECT_THAT(attribute_as<std::vector<std::int64_t>>(last, "ns_dist_read_before"), ElementsAre(before_read));
+    EXPECT_NEAR(attribute_as<double>(last, "ns_dist_launch_ns"), 20'000, 1e-6);
+    options.operators = false;
+    ASSERT_TRUE(write_traces(graph, timeline, options));
+    EXPECT_EQ(read_trace(folder.path() / "trace.0.et")->back().attribute("ns_dist_launches_ns"), nullptr);
+  }
 }
 
 TEST(ExportFolders, AreWholeOrNotThere) {

@@ -290,6 +290,36 @@ TEST(Traces, ExportSaysWhatItWrites) {
   EXPECT_THAT(large.err, ::testing::MatchesRegex("writing 2 traces, [0-9.]+ [KM]?i?B\n"));
 }
 
+// Where the host launches kernels more slowly than a GPU runs them, the other GPU's waits follow from its own kernels:
+// what an export for that GPU says, but for the network, which stays.
+TEST(Traces, AnnotateWaitsAsLongAsTheOtherGpuDoes) {
+  const ScratchFolder folder;
+  const auto step_of = [&](const std::string& traces) {
+    double last = 0;
+    const json replayed = json::parse(answered("replay " + traces + " --json", folder.path()).out);
+    for (const json& rank : replayed["ranks"]) last = std::max(last, rank["finish_ns"].get<double>());
+    return last;
+  };
+  for (const std::string& merged : {std::string(), std::string(" --merge-kernels")}) {
+    const std::string work = "export --model gpt3-13b --tp 4 --pp 2 --global-batch 4 --force" + merged + " --output ";
+    for (const std::string gpu : {"h100", "a100", "b200"}) {
+      answered(work + gpu + " --gpu " + gpu, folder.path());
+    }
+    for (const std::string from : {"h100", "a100"}) {
+      for (const std::string to : {"h100", "a100", "b200"}) {
+        const json report = json::parse(
+            answered("annotate " + from + " --gpu " + to + " --force --json --output new", folder.path()).out);
+        EXPECT_GT(report["ways"]["host's launches"]["kernels"].get<int>(), 0);
+        EXPECT_EQ(report["waits_kept"], 0);
+        EXPECT_NEAR(step_of("new") / step_of(to), 1, 0.06) << from << " to " << to << merged;
+      }
+    }
+    answered("annotate h100 --gpu h100 --force --output new", folder.path());
+    EXPECT_NEAR(step_of("new") / step_of("h100"), 1, 1e-3);
+    EXPECT_THAT(answered("lint new", folder.path()).out, HasSubstr("nothing wrong"));
+  }
+}
+
 // Recorded durations are not lost: the folder that is read is not the one that is written, however it is named.
 TEST(Traces, AnnotateLeavesWhatItReads) {
   const ScratchFolder folder;

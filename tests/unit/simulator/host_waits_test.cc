@@ -1,5 +1,6 @@
 #include "host_waits.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,6 +16,7 @@ namespace ns_dist {
 namespace {
 
 using namespace units;
+using ::testing::ElementsAre;
 
 // A fragment of kernels and collectives that follow one another, with what it takes to run and to launch it.
 class OneFragment {
@@ -38,6 +40,15 @@ class OneFragment {
     return add({"meets", Category::kTensorParallel,
                 Collective{CollectiveKind::kAllGather, 1 * MB, RankGroup{0, {{ranks, 1}}}}},
                time);
+  }
+
+  // The work of the wait that comes with `every`.
+  WorkItem added(const Host& host) const {
+    StepProgram program = program_;
+    ProgramCosts costs = costs_;
+    add_host_waits(host, 0, program, costs, true);
+    EXPECT_EQ(program.works.size(), program_.works.size() + 1);
+    return program.works[program.works.size() - 1];
   }
 
   // How long the GPU waits, in us; 0 where nothing was added.
@@ -150,6 +161,20 @@ TEST(HostWaits, KernelsThatAreSlowedDownHideMoreLaunches) {
   };
   EXPECT_GT(slowdown("host/cuda_graphs", "on"), 0.03);
   EXPECT_NEAR(slowdown("host/launch_cost", "500 us"), 0, 1e-6);
+}
+
+// A wait tells from which node on the host launches, and how long that takes it; also where kernels hide all of it.
+TEST(HostWaits, TellWhatTheHostLaunches) {
+  OneFragment layer;
+  layer.kernel(500 * us).kernel(500 * us).kernel(500 * us, 4, true);
+  EXPECT_EQ(OneFragment().kernel(500 * us).wait(kHost), 0);
+  EXPECT_THAT(OneFragment().kernel(500 * us).added(kHost).launches, ElementsAre(HostLaunches{1, 50 * us, 50 * us}));
+  EXPECT_THAT(layer.added(kHost).launches,
+              ElementsAre(HostLaunches{3, 100 * us, 50 * us}, HostLaunches{1, 80 * us, 50 * us}));
+  Host blocking = kHost;
+  blocking.blocking_launches = true;
+  EXPECT_THAT(OneFragment().kernel(500 * us).added(blocking).launches,
+              ElementsAre(HostLaunches{0, blocking.launch(), blocking.launch()}));
 }
 
 }  // namespace

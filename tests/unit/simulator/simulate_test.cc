@@ -509,7 +509,10 @@ TEST(StepTime, OfStagesThatDoNotFillNodes) {
   const auto prediction = predict(scenario, *session);
   ASSERT_TRUE(prediction) << to_text(prediction.error());
   EXPECT_EQ(prediction->costs.rows.size(), 2u);
-  EXPECT_EQ(unfold(scenario, *session)->timeline.step, prediction->step);
+  const auto unfolded = unfold(scenario, *session), every_wait = unfold(scenario, *session, true);
+  EXPECT_EQ(unfolded->timeline.step, prediction->step);
+  EXPECT_EQ(every_wait->timeline.step, prediction->step);
+  EXPECT_GE(every_wait->graph.node_count(), unfolded->graph.node_count());
 }
 
 // A session remembers parts of plans; a plan's step does not depend on what was asked before, or by whom.

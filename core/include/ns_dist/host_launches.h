@@ -1,0 +1,27 @@
+// How long a GPU waits for the host that launches its kernels.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+namespace ns_dist {
+
+// Name of the works in which the GPU waits for launches.
+inline constexpr std::string_view kHostLaunches = "host.launches";
+
+// The host launches `parts` one after the other, and looks at a result before each but the first. A part takes it
+// part(p).all; the GPU runs the kernels of the part for ended(p + 1) - ended(p), which hides as much of it. Behind a
+// result the GPU has nothing to do until the first launch, part(p).one. All in one unit of time. `ended(p)`: when all
+// that lies before part p has ended, counted from the first part.
+template <class Part, class Ended>
+double wait_for_launches(std::size_t parts, const Part& part, const Ended& ended) {
+  double wait = 0;
+  for (std::size_t p = 0; p < parts; ++p) {
+    const double hidden = ended(p + 1) - ended(p);
+    wait += std::max(p == 0 ? 0 : part(p).one, part(p).all - hidden);
+  }
+  return wait;
+}
+
+}  // namespace ns_dist
