@@ -192,7 +192,7 @@ predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1
 selective recomputation computes nothing again|parallelism/src/step_flops.cc|s@again = layers.recomputed + predictions.recomputed;@again = predictions.recomputed;@|unit_parallelism property_parallelism
 the row sums of attention are kept in 16 bits|parallelism/src/blocks/attention.cc|s@static_cast<double>(shape.heads) \* 4;@static_cast<double>(shape.heads) * 2;@|unit_parallelism property_parallelism
 a tied table is held once by all stages|parallelism/src/blocks/loss.cc|s@ties_logits() .. shape.plan->pp > 1@ties_logits()@|unit_parallelism property_parallelism
-stages do not sum their copies of the table|parallelism/src/planner.cc|s@first_holder_ != second_holder_) {@first_holder_ == second_holder_) {@|unit_parallelism property_parallelism
+stages do not sum their copies of the table|parallelism/src/planner.cc|s@first_holder_ != second_holder_) meetings@first_holder_ == second_holder_) meetings@|unit_parallelism property_parallelism
 the copy of the table for multi-token prediction stays with the loss|parallelism/src/stage_parameters.cc|s@return direction\[position\].stage@return direction.back().stage@|unit_parallelism property_parallelism
 a layout leaves room for what it does not name|parallelism/src/layer_division.cc|s@  if (layers != model.layers) {@  if (layers > model.layers) {@|unit_parallelism property_parallelism
 gradients are cleared that others hold|parallelism/src/planner.cc|s@shards_gradients(plan_) ? owned : held.total()@shards_gradients(plan_) ? held.total() : held.total()@|unit_parallelism property_parallelism
@@ -223,7 +223,7 @@ slowed kernels hide no more launches|simulator/src/host_waits.cc|s@if (slow > al
 twice the FLOPs take twice the energy|simulator/src/sensitivity.cc|s@gpu.flop_energy /= factor;@gpu.flop_energy *= 1;@|unit_simulator
 one replica gathers its weights|core/include/ns_dist/parallel_plan.h|s@(has_fp32_shards(plan) .. has_replicas(plan)) \&\&@true \&\&@|unit_parallelism
 a node's links carry what leaves it, too|network_model/src/fair_sharing.cc|s@inner - loads\[@inner - 0 * loads[@|unit_network_model
-launches do not hide behind kernels|simulator/src/host_waits.cc|s@units::s - hidden@units::s - 0 * hidden@|unit_simulator property_simulator
+launches do not hide behind kernels|core/include/ns_dist/host_launches.h|s@part(p).all - hidden@part(p).all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
 the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
@@ -278,13 +278,13 @@ gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std:
 a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@  whole.query_length = local;@  whole.query_length = local, whole.window = 0;@|unit_parallelism
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@older ? Machine::kExponentials@false ? Machine::kExponentials@|unit_compute_model
 a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
-checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, moments, weights)@bytes_per_parameter(dtype, moments == MomentType::kFp32 ? moments : MomentType(), weights)@|unit_simulator
+checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, plan.optimizer_state, plan.weights)@bytes_per_parameter(dtype, MomentType(), plan.weights)@|unit_simulator
 a checkpoint beside training counts at once|simulator/src/time_to_train.cc|s@restart += time.checkpoint;@restart += Seconds();@|unit_simulator
 training stands still for all GPUs' shares|simulator/src/time_to_train.cc|s@1 / gpus \* size / link@size / link@|unit_simulator
 one node has switches that fail|simulator/src/time_to_train.cc|s@if (nodes > 1) rate@if (nodes > 0) rate@|unit_simulator
 spare nodes are not paid|simulator/src/time_to_train.cc|s@gpus + node \* static_cast<double>(time.spare_nodes)@gpus + 0 * node@|unit_simulator
 nobody waits for the slowest GPU|simulator/src/time_to_train.cc|s@spread \* mean_of_largest(static_cast<double>(ranks))@0 * spread@|unit_simulator
-spare nodes do not replace any|simulator/src/time_to_train.cc|s@std::min(static_cast<double>(spares), away + width)@std::min(0.0, away + width)@|unit_simulator
+spare nodes do not replace any|simulator/src/time_to_train.cc|s@servers <= spares + 1@servers <= 1@|unit_simulator
 the host launches all experts at once|simulator/src/host_waits.cc|s@double>(grouped->experts - 1)@double>(grouped->experts - grouped->experts)@|unit_simulator
 outputs of experts are always kept|parallelism/src/blocks/moe.cc|s@if (!shape.plan->weighted_activation) step@step@|unit_parallelism
 all ranks of experts have the mean's tokens|core/src/parallel_plan.cc|s@std::min(plan.expert_imbalance.value, most_over_mean(model, plan))@1@|unit_parallelism
@@ -319,6 +319,17 @@ a frozen router keeps its input|parallelism/src/blocks/common.cc|s@step.kept_for
 a limit of a framework holds without its condition|simulator/src/scenario_fields.cc|s@std::all_of(limit.when.begin(), limit.when.end(), holds) \&\& @@|unit_simulator
 sliding windows travel around a ring|simulator/src/scenario.cc|s@return model.sliding_window > 0 ? ContextExchange::kAllGather@return model.sliding_window < 0 ? ContextExchange::kAllGather@|unit_simulator
 stages share what leaves a rest|parallelism/src/layer_division.cc|s@if (counts\[first ? 0 : last ? 1 : 2\].value_or(count) != count) return false;@@|unit_simulator
+factors of delayed scaling are agreed on before the last kernel|parallelism/src/planner.cc|s@if (std::find(after.begin(), after.end(), node) == after.end()) after.push_back(node);@@|unit_parallelism
+passes of weight gradients gather weights|parallelism/src/planner.cc|s@(plan_.reshard \&\& pass.kind != PassKind::kWeightGradient)@plan_.reshard@|unit_parallelism
+stages sum a whole table that replicas share|parallelism/src/planner.cc|s@shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1@1@|unit_parallelism
+weights in fp32 come back from the host in 16 bits|parallelism/src/planner.cc|s@moved \* weight \* units::B@moved * shape_.element * units::B@|unit_parallelism
+sequence parallelism divides what other ranks have|parallelism/src/check_plan.cc|s@split ? training.sequence / plan.cp : training.sequence@training.sequence@|unit_parallelism
+nodes fail while training waits for one|simulator/src/time_to_train.cc|s@servers <= spares + 1@servers <= spares + 2@|unit_simulator
+checkpoints of adapters hold the model|simulator/src/time_to_train.cc|s@plan.lora_rank > 0 ? adapter_parameters@plan.lora_rank < 0 ? adapter_parameters@|unit_simulator
+a session serves other clusters|simulator/src/session.cc|s@scenario.cluster != machine_->cluster ||@@|unit_simulator
+collectives beside fp32 run at the clock of other products|simulator/include/ns_dist/session.h|s@precision == Precision::kFp32 ? \*idle_network_@false ? *idle_network_@|unit_simulator
+a higher clock takes units away|compute_model/src/machine.cc|s@found = std::max(found, least);@@|unit_compute_model unit_simulator
+the load of training follows the nominal rate|simulator/src/training_clock.cc|s@= powered_tensor_rate(gpu) /@= gpu.tensor[DType::kBf16] /@|unit_simulator
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

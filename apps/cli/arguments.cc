@@ -88,6 +88,45 @@ std::string elsewhere(std::string_view command, std::string_view flag) {
   return fmt::format("{}`ns-dist search` has {}", flag == "--gpus" ? "write --nodes N; " : "", flag);
 }
 
+// Flags of launchers of training (Megatron-LM, torchrun, torchtitan, DeepSpeed), and of habit, with what to write here.
+constexpr std::pair<std::string_view, std::string_view> kFlagsOfOthers[] = {
+    {"--tensor-model-parallel-size", "--tp"},
+    {"--pipeline-model-parallel-size", "--pp"},
+    {"--context-parallel-size", "--cp"},
+    {"--expert-model-parallel-size", "--ep"},
+    {"--expert-tensor-parallel-size", "--etp"},
+    {"--data-parallel-size", "--dp"},
+    {"--num-layers-per-virtual-pipeline-stage", "--vpp"},
+    {"--num-virtual-stages-per-pipeline-rank", "--vpp"},
+    {"--batch", "--global-batch"},
+    {"--batch-size", "--global-batch"},
+    {"--gbs", "--global-batch"},
+    {"--mbs", "--micro-batch"},
+    {"--sequence", "--seq"},
+    {"--sequence-length", "--seq"},
+    {"--num-layers", "--layers"},
+    {"--nnodes", "--nodes"},
+    {"--nproc-per-node", "--gpus-per-node"},
+    {"--nproc_per_node", "--gpus-per-node"},
+    {"--recompute-granularity", "--recompute"},
+    {"--activation-checkpointing", "--recompute"},
+    {"--use-distributed-optimizer", "--zero 1"},
+    {"--fsdp", "--zero 3"},
+    {"--precision", "--dtype"},
+    {"--bf16", "--dtype bf16"},
+    {"--fp16", "--dtype fp16"},
+    {"--fp8", "--dtype fp8"},
+};
+
+// What `flag` of another program is among `flags`; "": nothing, or not known.
+std::string as_ours(std::string_view flag, const std::vector<std::string>& flags) {
+  for (const auto& [theirs, ours] : kFlagsOfOthers) {
+    const std::string_view name = ours.substr(0, ours.find(' '));
+    if (theirs == flag && std::find(flags.begin(), flags.end(), name) != flags.end()) return std::string(ours);
+  }
+  return "";
+}
+
 // A flag whose value is empty, or missing where the next flag stands: CLI11 takes that flag for the value, and the next
 // word after "--csv=". A value that begins like a flag is written as --csv=--json.
 std::optional<Error> without_value(const CLI::App& app, const std::vector<std::string>& words) {
@@ -243,7 +282,9 @@ std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
     const std::string first = extras.empty() ? "" : extras.front().substr(0, extras.front().find('='));
     std::string hint = elsewhere(app.get_name(), first);
     if (hint.empty()) {
-      const std::string near = nearest_name(first, flags_of(app));
+      const std::vector<std::string> flags = flags_of(app);
+      std::string near = as_ours(first, flags);
+      if (near.empty()) near = nearest_name(first, flags);
       if (!near.empty()) hint = fmt::format("did you mean {}?", near);
     }
     return report_error(usage(fmt::format("unknown {} \"{}\"", first.starts_with('-') ? "flag" : "argument", first),

@@ -839,7 +839,7 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   const Training short_context{1536, 1, 24, Precision::kBf16};
   EXPECT_EQ(text({.tp = 8, .sequence_parallel = true}, short_context), "fine");
   EXPECT_THAT(text({.tp = 8, .cp = 2, .sequence_parallel = true}, short_context),
-              AllOf(HasSubstr("tp 8 does not divide the 12 tokens"), HasSubstr("use plan/tp=4")));
+              AllOf(HasSubstr("tp 8 does not divide the 12 tokens"), HasSubstr("use plan/tp=6")));
   EXPECT_THAT(text({.schedule = "zigzag"}, training), HasSubstr("unknown schedule"));
   EXPECT_THAT(text({}, {1536, 1, 0, Precision::kBf16}), HasSubstr("training/sequence: 0 is out of range"));
   Model deep = model;
