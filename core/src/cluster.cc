@@ -25,10 +25,21 @@ Cluster with_gpu(Cluster cluster, const Gpu& gpu, double faster) {
   return cluster;
 }
 
+// Whether the machine joins its GPUs by links that its GPU does not have.
+bool lends_links(const Cluster& cluster) {
+  if (cluster.gpu.scale_up || cluster.levels.empty()) return false;
+  const FabricKind kind = cluster.levels.front().fabric.kind;
+  return kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch || kind == FabricKind::kXgmi;
+}
+
 }  // namespace
 
 std::string warning_of(const Cluster& cluster) {
-  if (cluster.made_for.empty()) return "";
+  if (cluster.made_for.empty()) {
+    if (!lends_links(cluster)) return "";
+    return fmt::format("{} has no links of its own (scale_up): its GPUs are joined by the {} of {}", cluster.gpu.id,
+                       cluster.levels.front().fabric.name, cluster.id);
+  }
   return fmt::format("{} has the links of {}, which is a machine of {}{}", cluster.gpu.id, cluster.id, cluster.made_for,
                      cluster.gpu.usual_cluster.empty()
                          ? ""

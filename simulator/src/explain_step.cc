@@ -17,12 +17,13 @@ namespace {
 // Leaves out of every kernel's time what one cause adds to it.
 using Latency = std::function<Seconds(const WorkItem&, const Forecast&)>;
 
+// Works with these beginnings of names, but for the sums over replicas.
 Latency without(std::initializer_list<std::string_view> prefixes) {
   return [names = std::vector<std::string_view>(prefixes)](const WorkItem& item, const Forecast& forecast) {
     const bool named = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
       return std::string_view(item.name).starts_with(name);
     });
-    return named ? Seconds() : forecast.latency;
+    return named && item.category != Category::kDataParallel ? Seconds() : forecast.latency;
   };
 }
 

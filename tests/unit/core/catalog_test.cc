@@ -275,6 +275,10 @@ TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   EXPECT_EQ(faster->levels.front().fabric.bandwidth, 900 * GB / s);
   EXPECT_EQ(with_gpu(*catalog_.cluster("dgx-h100"), gpu).levels.front().fabric.bandwidth, 450 * GB / s);
   EXPECT_EQ(warning_of(*faster), "");
+  Cluster without = *faster;
+  without.gpu.scale_up.reset();
+  EXPECT_EQ(warning_of(without).find(without.gpu.id + " has no links of its own (scale_up)"), 0u)
+      << warning_of(without);
   EXPECT_EQ(warning_of(with_gpu(*catalog_.cluster("dgx-h100"), *catalog_.gpu("b200-sxm"))),
             "b200-sxm has the links of dgx-h100, which is a machine of h100-sxm-80gb: machine/cluster=hgx-b200 has its "
             "own");

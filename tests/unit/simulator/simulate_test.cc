@@ -128,6 +128,28 @@ TEST(Session, ServesScenariosOfTheSameModels) {
   EXPECT_TRUE(Session(session.compute(), session.network(Precision::kBf16)).serves(astra)) << "the caller's own models";
 }
 
+// What embedding and loss add are their kernels. The sum of the table's gradients, which a step of one short sequence
+// waits for most, is none of them.
+TEST(Additions, OfEmbeddingAndLossAreKernels) {
+  ScenarioSpec spec;
+  spec.set("model", "gpt3-1.3b").set("plan/pp", 2).set("training/global_batch", 1).set("training/sequence", 128);
+  spec.set("host/cuda_graphs", "on");
+  const Scenario scenario = *resolve(spec, Catalog::built_in());
+  const Session session = *Session::make(scenario);
+  const Prediction prediction = *predict(scenario, session);
+  Seconds sum;
+  const Report all = report(scenario, prediction, {});
+  for (const Hotspot& entry : all.critical_path) {
+    if (entry.name == "embedding.gradients.all_reduce") sum += entry.seconds;
+  }
+  ASSERT_GT(sum, 0.5 * ms);
+  for (const Addition& each : additions(scenario, prediction, session)) {
+    if (each.name != "embedding and loss") continue;
+    EXPECT_GT(each.seconds, Seconds());
+    EXPECT_LT(each.seconds, sum);
+  }
+}
+
 // A collective of 8 KiB is latency, which grows as the clock falls: on H100 with the load of its products, on A100 not.
 TEST(Simulate, CollectivesRunAtTheClockOfProducts) {
   for (const auto& [gpu, longer] : {std::pair("h100-sxm-80gb", true), std::pair("a100-sxm-80gb", false)}) {
@@ -688,8 +710,9 @@ TEST(Simulate, WarnsOfWhatDeservesIt) {
   const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   std::vector<std::string> codes;
   for (const Warning& warning : report.warnings) codes.push_back(warning.code);
-  EXPECT_THAT(codes, ::testing::ElementsAre("pipeline_not_filled", "tp_across_nodes", "idle_gpus", "uneven_stages",
-                                            "beyond_positions"));
+  EXPECT_THAT(codes, ::testing::ElementsAre("links_of_another_gpu", "pipeline_not_filled", "tp_across_nodes",
+                                            "idle_gpus", "uneven_stages", "beyond_positions"))
+      << "the GPU has no links of its own";
 }
 
 // The messages of the warnings with this code.
