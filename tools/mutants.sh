@@ -322,13 +322,13 @@ stages share what leaves a rest|parallelism/src/layer_division.cc|s@if (counts\[
 factors of delayed scaling are agreed on before the last kernel|parallelism/src/planner.cc|s@if (std::find(after.begin(), after.end(), node) == after.end()) after.push_back(node);@@|unit_parallelism
 passes of weight gradients gather weights|parallelism/src/planner.cc|s@(plan_.reshard \&\& pass.kind != PassKind::kWeightGradient)@plan_.reshard@|unit_parallelism
 stages sum a whole table that replicas share|parallelism/src/planner.cc|s@shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1@1@|unit_parallelism
-weights in fp32 come back from the host in 16 bits|parallelism/src/planner.cc|s@moved \* weight \* units::B@moved * shape_.element * units::B@|unit_parallelism
+weights in fp32 come back from the host in 16 bits|parallelism/src/planner.cc|s@const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;@const double weight = shape_.element;@|unit_parallelism
 sequence parallelism divides what other ranks have|parallelism/src/check_plan.cc|s@split ? training.sequence / plan.cp : training.sequence@training.sequence@|unit_parallelism
 nodes fail while training waits for one|simulator/src/time_to_train.cc|s@servers <= spares + 1@servers <= spares + 2@|unit_simulator
 checkpoints of adapters hold the model|simulator/src/time_to_train.cc|s@plan.lora_rank > 0 ? adapter_parameters@plan.lora_rank < 0 ? adapter_parameters@|unit_simulator
-a session serves other clusters|simulator/src/session.cc|s@scenario.cluster != machine_->cluster ||@@|unit_simulator
-collectives beside fp32 run at the clock of other products|simulator/include/ns_dist/session.h|s@precision == Precision::kFp32 ? \*idle_network_@false ? *idle_network_@|unit_simulator
-a higher clock takes units away|compute_model/src/machine.cc|s@found = std::max(found, least);@@|unit_compute_model unit_simulator
+a session serves other clusters|simulator/src/session.cc|s@scenario.cluster != machine_->cluster@scenario.cluster.id != machine_->cluster.id@|unit_simulator
+collectives beside fp32 run at the clock of other products|simulator/include/ns_dist/session.h|s@precision == Precision::kFp32 ? \*idle_network_@precision == Precision::kMxFp8 ? *idle_network_@|unit_simulator
+a higher clock takes units away|compute_model/src/machine.cc|s@found = std::max(found, least);@found = std::min(found, least);@|unit_compute_model unit_simulator
 the load of training follows the nominal rate|simulator/src/training_clock.cc|s@= powered_tensor_rate(gpu) /@= gpu.tensor[DType::kBf16] /@|unit_simulator
 END
 
