@@ -319,8 +319,8 @@ a frozen router keeps its input|parallelism/src/blocks/common.cc|s@step.kept_for
 a limit of a framework holds without its condition|simulator/src/scenario_fields.cc|s@std::all_of(limit.when.begin(), limit.when.end(), holds) \&\& @@|unit_simulator
 sliding windows travel around a ring|simulator/src/scenario.cc|s@return model.sliding_window > 0 ? ContextExchange::kAllGather@return model.sliding_window < 0 ? ContextExchange::kAllGather@|unit_simulator
 stages share what leaves a rest|parallelism/src/layer_division.cc|s@if (counts\[first ? 0 : last ? 1 : 2\].value_or(count) != count) return false;@@|unit_simulator
-factors of delayed scaling are agreed on before the last kernel|parallelism/src/planner.cc|s@if (std::find(after.begin(), after.end(), node) == after.end()) after.push_back(node);@@|unit_parallelism
-passes of weight gradients gather weights|parallelism/src/planner.cc|s@(plan_.reshard \&\& pass.kind != PassKind::kWeightGradient)@plan_.reshard@|unit_parallelism
+factors of delayed scaling are agreed on before the last kernel|parallelism/src/planner.cc|s@if (kernel >= 0 \&\& @if (kernel < -1 \&\& @|unit_parallelism
+passes of weight gradients gather weights|parallelism/src/planner.cc|s@(loads \&\& plan_.reshard)@plan_.reshard@|unit_parallelism
 stages sum a whole table that replicas share|parallelism/src/planner.cc|s@shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1@1@|unit_parallelism
 weights in fp32 come back from the host in 16 bits|parallelism/src/planner.cc|s@const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;@const double weight = shape_.element;@|unit_parallelism
 sequence parallelism divides what other ranks have|parallelism/src/check_plan.cc|s@split ? training.sequence / plan.cp : training.sequence@training.sequence@|unit_parallelism

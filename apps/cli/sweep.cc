@@ -10,9 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -34,7 +32,6 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kLargestInput = 16 * kMebibyte;
 constexpr std::size_t kRowsAtOnce = 64;
-constexpr std::size_t kMostSessions = 64;
 
 // Forecasts of rows. Any number of threads may ask at once.
 class Rows {
@@ -121,27 +118,16 @@ class Rows {
     ScenarioSpec spec = fixed_;
     spec.assignments.insert(spec.assignments.end(), set.begin(), set.end());
     NS_TRY(const Scenario scenario, resolve(spec, catalog_, base_ ? &*base_ : nullptr));
-    NS_TRY(const std::shared_ptr<const Session> session, session_for(scenario));
+    NS_TRY(const std::shared_ptr<const Session> session, sessions_.of(scenario));
     NS_TRY(const Prediction prediction, predict(scenario, *session));
     return report(scenario, prediction, {});
-  }
-
-  Result<std::shared_ptr<const Session>> session_for(const Scenario& scenario) {
-    const std::scoped_lock guard(lock_);
-    for (const auto& known : sessions_) {
-      if (known->serves(scenario)) return known;
-    }
-    NS_TRY(Session made, Session::make(scenario));
-    if (sessions_.size() >= kMostSessions) sessions_.clear();
-    return sessions_.emplace_back(std::make_shared<const Session>(std::move(made)));
   }
 
   std::vector<FieldValues> fields_;
   ScenarioSpec fixed_;
   std::optional<Scenario> base_;
   Catalog catalog_;
-  std::mutex lock_;
-  std::vector<std::shared_ptr<const Session>> sessions_;
+  Sessions sessions_;
 };
 
 // How the output begins, and how to know its rows.

@@ -29,7 +29,7 @@ Cluster with_gpu(Cluster cluster, const Gpu& gpu, double faster) {
 bool lends_links(const Cluster& cluster) {
   if (cluster.gpu.scale_up || cluster.levels.empty()) return false;
   const FabricKind kind = cluster.levels.front().fabric.kind;
-  return kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch || kind == FabricKind::kXgmi;
+  return !is_network(kind) && kind != FabricKind::kPcie;
 }
 
 }  // namespace

@@ -84,12 +84,18 @@ std::int64_t size_or(JsonReader& reader, const Family& family, Keys keys, std::i
   return present(reader, key) || has_default ? size(reader, family, keys, most) : fallback;
 }
 
-// Classes whose MLP has these activations have no gate, except where they are written as one of the families below.
+// In types that no family names, an MLP with such an activation has no gate.
 bool has_no_gate(std::string_view name) { return name == "relu2" || name == "squared_relu" || name == "xielu"; }
 
 bool is_activation(std::string_view name) {
   return name.empty() || name == "silu" || name == "swish" || name == "swiglu" || name == "quick_gelu" ||
          name.starts_with("gelu") || name.starts_with("relu") || has_no_gate(name);
+}
+
+std::string activation_of(JsonReader& reader, const Family& family) {
+  const std::string name =
+      reader.text(first_of(reader, {"hidden_activation", "mlp_hidden_act", "hidden_act"}), Presence::kOptional);
+  return name.empty() ? std::string(family.activation) : name;
 }
 
 Activation gated(const std::string& name) {
@@ -361,9 +367,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   if (model.head_dim == 0) share_hidden(model, latent);
   model.ffn = reader.integer("intermediate_size", 1, kMostSize);
   model.sequence = read_sequence(reader, family);
-  std::string activation =
-      reader.text(first_of(reader, {"hidden_activation", "mlp_hidden_act", "hidden_act"}), Presence::kOptional);
-  if (activation.empty()) activation = family.activation;
+  const std::string activation = activation_of(reader, family);
   if (!is_activation(activation)) {
     model.warnings.push_back(fmt::format("activation \"{}\" is not known: read as {}", shortened(activation),
                                          family.gated ? "SwiGLU" : "GELU"));
@@ -593,8 +597,9 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   reader.treat_null_as_missing();
   std::string type = reader.text("model_type", Presence::kOptional);
   if (type.empty()) type = outer_type;
+  const bool tells_layers = present(reader, "hybrid_override_pattern");  // as those of nemotron_h, which are known
   for (const Foreign& foreign : kForeign) {
-    if (present(reader, foreign.key) && !present(reader, "hybrid_override_pattern")) {
+    if (present(reader, foreign.key) && !tells_layers) {
       return reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
                          "a stack of layers of attention and MLP");
     }
@@ -610,7 +615,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   model.family = std::string(known ? type : family->model_type);
   model.vocabulary = size(reader, *family, {"vocab_size"});
   Family as_read = *family;
-  if (!known && has_no_gate(reader.text("hidden_act", Presence::kOptional))) as_read.gated = false;
+  if (!known && has_no_gate(activation_of(reader, *family))) as_read.gated = false;
   family->read(reader, as_read, model);
   if (known) return;
   refuse_unread_experts(reader, model);

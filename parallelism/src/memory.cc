@@ -154,13 +154,11 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   double with_casts = whole_weights;
   if (shards_weights(plan)) {
     const double shared = updated_parameters(all, plan), fp32 = size_of(DType::kFp32) / units::B;
-    // Shards in fp32 are master weights: the optimizer's, where there is one. Frozen ones have the weights' format.
-    const bool masters = has_fp32_shards(plan) && each.weight < fp32;
-    const double trained = !masters ? each.weight : plan.passes == Passes::kTraining ? 0 : fp32;
+    // Shards in fp32 are master weights: the optimizer's, where there is one. Of those that the host has, the GPU has
+    // the weights' format, as of frozen ones.
+    const bool masters = has_fp32_shards(plan) && each.weight < fp32, trains = plan.passes == Passes::kTraining;
+    const double trained = !masters ? each.weight : trains ? plan.offload_optimizer.value * each.weight : fp32;
     used.weights += (updated * trained + (shared - updated) * each.weight) * units::B;
-    // Where the host has master weights, the GPU has its shards in the weights' format.
-    const bool trains = plan.passes == Passes::kTraining;
-    if (masters && trains) used.weights += updated * plan.offload_optimizer.value * each.weight * units::B;
     if (!for_a_pass) {
       used.weights += shared * added * units::B;
       with_casts += shared;

@@ -320,11 +320,10 @@ class StepPlanner {
     std::vector<std::int32_t> after = std::exchange(made.exits, {});
     std::erase_if(after, [](std::int32_t on) { return on < 0; });
     // What ends with a kernel has no exit: what follows runs behind it on the same stream.
-    for (auto node = static_cast<std::int32_t>(made.nodes.size()) - 1; node >= 0; --node) {
-      if (made.nodes[static_cast<std::size_t>(node)].stream != Stream::kCompute) continue;
-      if (std::find(after.begin(), after.end(), node) == after.end()) after.push_back(node);
-      break;
-    }
+    const auto last = std::find_if(made.nodes.rbegin(), made.nodes.rend(),
+                                   [](const FragmentNode& node) { return node.stream == Stream::kCompute; });
+    const auto kernel = static_cast<std::int32_t>(made.nodes.rend() - last) - 1;  // -1: none
+    if (kernel >= 0 && std::find(after.begin(), after.end(), kernel) == after.end()) after.push_back(kernel);
     if (after.empty()) after = {kEntry, kPreviousKernel};
     const auto first = static_cast<std::uint32_t>(made.dependencies.size());
     made.dependencies.insert(made.dependencies.end(), after.begin(), after.end());
@@ -444,9 +443,9 @@ class StepPlanner {
   void layer_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Bodies& body) {
     const bool forward = pass.kind == PassKind::kForward;
     const bool reduces = shards_gradients(plan_) && computes_weight_gradient(pass.kind);
+    // A pass for weight gradients alone reads no weights, and finds the activations that the one before it loaded.
     const bool loads = !forward && pass.kind != PassKind::kWeightGradient;
-    const bool gathers =  // weight gradients are products of inputs and gradients
-        shards_weights(plan_) && (forward || (plan_.reshard && pass.kind != PassKind::kWeightGradient));
+    const bool gathers = shards_weights(plan_) && (forward || (loads && plan_.reshard));
     std::vector<Run> layers;  // one each
     for (const Run& run : runs) {
       for (std::int64_t i = 0; i < run.count; ++i) {

@@ -195,12 +195,10 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     Seconds step;
   };
   std::vector<Fitting> fitting;
-  std::optional<Session> other;  // of the last machine that is not the scenario's
+  Sessions others;  // of other machines than the scenario's
   const auto step_of = [&](const Scenario& changed) -> Result<Seconds> {
     if (session.serves(changed)) return step_time(changed, session);
-    if (!other || !other->serves(changed)) {
-      NS_TRY(other, Session::make(changed));
-    }
+    NS_TRY(const std::shared_ptr<const Session> other, others.of(changed));
     return step_time(changed, *other);
   };
   // On the fewest GPUs: plans that fit with fragmentation, too; where there are none, those whose tensors fit.

@@ -17,7 +17,7 @@ struct Session::Machine {
   Cluster cluster;
   NetworkSettings network;
   std::optional<KernelCalibration> kernel_calibration;
-  TrainingConstants constants;
+  double exponent = 0;  // TrainingConstants::exponent
   std::int64_t ranks = 1;
 };
 
@@ -41,19 +41,31 @@ Result<Session> Session::make(const Scenario& scenario) {
   session.compute_ = session.own_compute_.get();
   session.idle_network_ = session.own_idle_network_.get();
   session.busy_network_ = session.own_busy_network_.get();
-  session.machine_ = std::make_unique<const Machine>(
-      Machine{scenario.cluster, scenario.network, scenario.kernel_calibration, scenario.constants, collectives.ranks});
+  session.machine_ = std::make_unique<const Machine>(Machine{
+      scenario.cluster, scenario.network, scenario.kernel_calibration, scenario.constants.exponent, collectives.ranks});
   return session;
 }
 
 bool Session::serves(const Scenario& scenario) const {
   if (!machine_) return true;
   if (scenario.cluster != machine_->cluster || scenario.network != machine_->network ||
-      scenario.kernel_calibration != machine_->kernel_calibration || scenario.constants != machine_->constants) {
+      scenario.kernel_calibration != machine_->kernel_calibration ||
+      scenario.constants.exponent != machine_->exponent) {
     return false;
   }
   const auto ranks = rank_count(scenario.plan);
   return scenario.network.model != "astra" || (ranks && *ranks == machine_->ranks);
+}
+
+Result<std::shared_ptr<const Session>> Sessions::of(const Scenario& scenario) {
+  constexpr std::size_t kMost = 64;
+  const std::scoped_lock guard(lock_);
+  for (const auto& known : made_) {
+    if (known->serves(scenario)) return known;
+  }
+  NS_TRY(Session made, Session::make(scenario));
+  if (made_.size() >= kMost) made_.clear();
+  return made_.emplace_back(std::make_shared<const Session>(std::move(made)));
 }
 
 Session::Session() : orders_(std::make_unique<CallOrders>()) {}

@@ -41,15 +41,31 @@ Seconds time_between_failures(const Reliability& reliability, double gpus, doubl
   return 1 / rate * units::s;
 }
 
+namespace {
+
+// Erlang's recursion: the share of the time that all of so many servers are busy, by that of one server less.
+double busy_share(double of_one_less, double away, std::int64_t servers) {
+  return away * of_one_less / (static_cast<double>(servers) + away * of_one_less);
+}
+
+// The least that are enough kWhole of the time.
+std::int64_t enough_spares(double away) {
+  double busy = 1;
+  for (std::int64_t spares = 0; spares < kMostSpares; ++spares) {
+    busy = busy_share(busy, away, spares + 1);
+    if (1 - busy >= kWhole) return spares;
+  }
+  return kMostSpares;
+}
+
+}  // namespace
+
 double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_failures) {
   const double away = repair / time_between_failures;
   if (!std::isfinite(away)) return 0;
-  // Erlang's recursion over the number of servers.
-  double blocked = 1;
-  for (std::int64_t servers = 1; servers <= spares + 1; ++servers) {
-    blocked = away * blocked / (static_cast<double>(servers) + away * blocked);
-  }
-  return 1 - blocked;
+  double busy = 1;
+  for (std::int64_t servers = 1; servers <= spares + 1; ++servers) busy = busy_share(busy, away, servers);
+  return 1 - busy;
 }
 
 Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
@@ -123,25 +139,10 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   time.interval = std::max(1.0, steps) * time.step;
   time.goodput = goodput(time.interval, time.standstill, restart, time.time_between_failures);
   if (reliability.repair) {
-    const auto enough = [&](std::int64_t spares) {
-      return whole_share(spares, *reliability.repair, time.time_between_failures);
-    };
-    if (reliability.spare_nodes) {
-      time.spare_nodes = *reliability.spare_nodes;
-    } else {  // the least that is enough
-      std::int64_t most = 1;
-      while (most < kMostSpares && enough(most) < kWhole) most *= 2;
-      for (std::int64_t least = 0; least < most;) {
-        const std::int64_t middle = (least + most) / 2;
-        if (enough(middle) < kWhole) {
-          least = middle + 1;
-        } else {
-          most = middle;
-        }
-        time.spare_nodes = most;
-      }
-    }
-    time.whole = enough(time.spare_nodes);
+    const Seconds repair = *reliability.repair;
+    time.spare_nodes =
+        reliability.spare_nodes ? *reliability.spare_nodes : enough_spares(repair / time.time_between_failures);
+    time.whole = whole_share(time.spare_nodes, repair, time.time_between_failures);
     time.goodput *= time.whole;
   }
   time.total = time.without_failures / time.goodput;

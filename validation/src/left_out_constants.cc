@@ -64,7 +64,7 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
     std::vector<MeanError>& errors = publications[judged.run->publication];
     errors.resize(points.size());
     NS_TRY(Scenario scenario, scenario_of(*judged.run, catalog));
-    std::map<double, Session> sessions;  // by exponent, which the clock of collectives depends on
+    Sessions sessions;
     const Host host = scenario.host;
     NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
     std::map<std::array<double, 5>, double> known;  // by what the step depends on: many points of the grid share a step
@@ -78,12 +78,8 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
       auto found = known.find(key);
       if (found == known.end()) {
         scenario.host = host.with_launches(launches);
-        auto session = sessions.find(training.exponent);
-        if (session == sessions.end()) {
-          NS_TRY(Session made, Session::make(scenario));
-          session = sessions.emplace(training.exponent, std::move(made)).first;
-        }
-        NS_TRY(const Seconds step, step_time(scenario, session->second));
+        NS_TRY(const std::shared_ptr<const Session> session, sessions.of(scenario));
+        NS_TRY(const Seconds step, step_time(scenario, *session));
         found = known.emplace(key, step / judged.measured - 1).first;
       }
       const double weight = 1 / counts[judged.run->publication];

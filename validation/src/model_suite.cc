@@ -109,18 +109,13 @@ class ModelRows {
 
   Result<Judged> forecast(const CsvRows& rows, double measured, Model model, const ScenarioSpec& spec) {
     NS_TRY(const Scenario scenario, scenario_of(std::move(model), spec));
-    const std::string& gpu = scenario.cluster.gpu.id;
-    auto session = sessions_.find(gpu);
-    if (session == sessions_.end() || !session->second.serves(scenario)) {
-      NS_TRY(Session made, Session::make(scenario));
-      session = sessions_.insert_or_assign(gpu, std::move(made)).first;
-    }
-    NS_TRY(const Prediction prediction, predict(scenario, session->second));
+    NS_TRY(const std::shared_ptr<const Session> session, sessions_.of(scenario));
+    NS_TRY(const Prediction prediction, predict(scenario, *session));
     ++ran_;
     if (prediction.memory.peak() <= scenario.cluster.gpu.memory) ++forecast_to_run_;
     const Report answer = report(scenario, prediction, {});
     Judged judged;
-    judged.label = fmt::format("{} {}", gpu, rows.text("graph"));
+    judged.label = fmt::format("{} {}", scenario.cluster.gpu.id, rows.text("graph"));
     judged.measured = measured;
     judged.forecast = answer.step / units::ms;
     judged.low = answer.step_low / units::ms, judged.high = answer.step_high / units::ms;
@@ -240,7 +235,7 @@ class ModelRows {
   std::map<std::string, Model, std::less<>> models_;
   std::map<std::string, std::pair<std::string, int>, std::less<>> refused_;  // why, and how many rows
   std::map<std::string, bool, std::less<>> has_logits_;                      // by graph
-  std::map<std::string, Session, std::less<>> sessions_;                     // by GPU
+  Sessions sessions_;
   ErrorTable unseen_{"GPUs that were not fitted on", kOthers}, seen_{"Fitted GPUs", kOthers},
       compiled_{"torch.compile", kOthers}, several_{"Several GPUs of a node", kOthers};
 };

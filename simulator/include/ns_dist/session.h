@@ -7,6 +7,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "ns_dist/cost.h"
 #include "ns_dist/forecast.h"
@@ -22,9 +24,9 @@ class Session {
  public:
   // The models that `scenario` asks for. Errors: those of make_compute_model and make_network_model.
   static Result<Session> make(const Scenario& scenario);
-  // Whether `make(scenario)` gives the same models: its cluster, network settings, calibrations and constants are the
-  // same, and with ASTRA-Sim's formulas as many ranks. Scenarios that differ in model, plan and training share a
-  // session. The caller's own models serve every scenario.
+  // Whether `make(scenario)` gives the same models: its cluster, network settings, calibrations and exponent of the
+  // clock are the same, and with ASTRA-Sim's formulas as many ranks. Scenarios that differ in model, plan and training
+  // share a session. The caller's own models serve every scenario.
   bool serves(const Scenario& scenario) const;
   // The caller's own models, which must outlive the session. Their forecasts are used without change: the slowdown of
   // kernels in training (docs/models/parallelism.md, "Clock") is not applied to them.
@@ -52,6 +54,17 @@ class Session {
   const NetworkCost *idle_network_ = nullptr, *busy_network_ = nullptr;  // at the boost clock; at that of products
   mutable PlanCache plans_;
   std::unique_ptr<CallOrders> orders_;
+};
+
+// Sessions for scenarios of several machines, each made once. Any number of threads may ask at once.
+class Sessions {
+ public:
+  // One that serves `scenario`. Errors: those of Session::make.
+  Result<std::shared_ptr<const Session>> of(const Scenario& scenario);
+
+ private:
+  std::mutex lock_;
+  std::vector<std::shared_ptr<const Session>> made_;
 };
 
 }  // namespace ns_dist
