@@ -171,7 +171,7 @@ what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@bes
 experts in a loop share one gradient|parallelism/src/blocks/moe.cc|s@(size.experts - 1) \* whole@0 * whole@|unit_parallelism property_parallelism
 gate and value are tensors of their own|parallelism/src/blocks/moe.cc|s@written_out(shape) \&\& shape.model->gated_mlp@false@|unit_parallelism property_parallelism
 a sink is normalized in fp32|parallelism/src/blocks/attention.cc|s@in_fp32 = !sinks \&\& @in_fp32 = @|unit_parallelism property_parallelism
-gradients of 16 bits are clipped in fp32|parallelism/src/planner.cc|s@WeightStorage::kLow ? shape_.dtype : DType::kFp32; }@WeightStorage::kLow ? DType::kFp32 : DType::kFp32; }@|unit_parallelism property_parallelism
+gradients of 16 bits are clipped in fp32|parallelism/src/step_end.cc|s@WeightStorage::kLow ? shape_.dtype : DType::kFp32; }@WeightStorage::kLow ? DType::kFp32 : DType::kFp32; }@|unit_parallelism property_parallelism
 each rank has all experts|parallelism/src/blocks/moe.cc|s@experts(shape.model->moe->experts / shape.ep)@experts(shape.model->moe->experts)@|unit_parallelism property_parallelism
 a token goes to one expert|parallelism/src/blocks/moe.cc|s@shape.sharded_tokens \* moe.top_k;@shape.sharded_tokens;@|unit_parallelism property_parallelism
 a model goes backward with one product|parallelism/src/step_flops.cc|s@passes = backward ? 3 : 1@passes = backward ? 2 : 1@|unit_parallelism property_parallelism
@@ -182,8 +182,8 @@ ZB-H1 does not put off weight gradients|parallelism/src/schedules/zb_h1.cc|s@0, 
 a loop holds the most in its first repeat|parallelism/src/schedule_facts.cc|s@std::max({most, peak, peak + further})@std::max({most, peak, held})@|unit_parallelism property_parallelism
 the last stages have one layer more|parallelism/src/layer_division.cc|s@(i < layers % parts ? 1 : 0)@(i >= parts - layers % parts ? 1 : 0)@|unit_parallelism property_parallelism
 each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@shape_.residual_states() / static_cast<double>(shape_.tp)@shape_.residual_states() / 1.0@|unit_parallelism property_parallelism
-copies of a shard reduce all gradients|parallelism/src/planner.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
-each rank updates all parameters|parallelism/src/planner.cc|s@const double owned = updated_parameters(held, plan_);@const double owned = held.total();@|unit_parallelism property_parallelism
+copies of a shard reduce all gradients|parallelism/src/replica_exchange.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
+each rank updates all parameters|parallelism/src/step_end.cc|s@const double owned = updated_parameters(held, plan_);@const double owned = held.total();@|unit_parallelism property_parallelism
 a product has one 8-bit operand|parallelism/src/shape.h|s@(twice ? 2 : 1) \* shape.product_element@(twice ? 1 : 1) * shape.product_element@|unit_parallelism property_parallelism
 layers that the host keeps take no room|parallelism/src/memory.cc|s@kept.chunks) + kept.under_way@kept.chunks) + 0 * kept.under_way@|unit_parallelism property_parallelism
 whole gradients of layers take no room|parallelism/src/memory.cc|s@updated \* sum + whole \* each.weight \* units::B;@updated * sum + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
@@ -192,13 +192,13 @@ predictions have no losses|parallelism/src/step_flops.cc|s@static_cast<double>(1
 selective recomputation computes nothing again|parallelism/src/step_flops.cc|s@again = layers.recomputed + predictions.recomputed;@again = predictions.recomputed;@|unit_parallelism property_parallelism
 the row sums of attention are kept in 16 bits|parallelism/src/blocks/attention.cc|s@static_cast<double>(shape.heads) \* 4;@static_cast<double>(shape.heads) * 2;@|unit_parallelism property_parallelism
 a tied table is held once by all stages|parallelism/src/blocks/loss.cc|s@ties_logits() .. shape.plan->pp > 1@ties_logits()@|unit_parallelism property_parallelism
-stages do not sum their copies of the table|parallelism/src/planner.cc|s@first_holder_ != second_holder_) meetings@first_holder_ == second_holder_) meetings@|unit_parallelism property_parallelism
+stages do not sum their copies of the table|parallelism/src/step_end.cc|s@first_holder_ != second_holder_) embedding@first_holder_ == second_holder_) embedding@|unit_parallelism property_parallelism
 the copy of the table for multi-token prediction stays with the loss|parallelism/src/stage_parameters.cc|s@return direction\[position\].stage@return direction.back().stage@|unit_parallelism property_parallelism
 a layout leaves room for what it does not name|parallelism/src/layer_division.cc|s@  if (layers != model.layers) {@  if (layers > model.layers) {@|unit_parallelism property_parallelism
-gradients are cleared that others hold|parallelism/src/planner.cc|s@shards_gradients(plan_) ? owned : held.total()@shards_gradients(plan_) ? held.total() : held.total()@|unit_parallelism property_parallelism
+gradients are cleared that others hold|parallelism/src/step_end.cc|s@shards_gradients(plan_) ? owned : held.total()@shards_gradients(plan_) ? held.total() : held.total()@|unit_parallelism property_parallelism
 ZB-H2 fills as ZB-H1|parallelism/src/schedules/zb_h2.cc|s@0, 2 \* (shape.stages - stage - 1)}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 chunks come back in the order in which they went|parallelism/src/schedules/breadth_first.cc|s@run_of(PassKind::kBackward, chunk, 0@run_of(PassKind::kBackward, chunks - 1 - chunk, 0@|unit_parallelism property_parallelism
-replicas of DualPipe sum what others hold|parallelism/src/planner.cc|s@const Bytes size = updated_parameters(held, plan_) \* gradient_size@const Bytes size = held.total() * gradient_size@|unit_parallelism property_parallelism
+replicas of DualPipe sum what others hold|parallelism/src/step_end.cc|s@const Bytes size = updated_parameters(held, plan_) \* gradient_size@const Bytes size = held.total() * gradient_size@|unit_parallelism property_parallelism
 weights are gathered a layer too late|parallelism/src/planner.cc|s@std::optional<Part> next = gathered(i + 1);@std::optional<Part> next = gathered(i);@|unit_parallelism property_parallelism
 DualPipe lets half as many microbatches in|parallelism/src/schedules/dual_order.cc|s@i < 2 \* behind; ++i@i < behind; ++i@|unit_parallelism property_parallelism
 a search takes a stage for the whole model|parallelism/src/memory.cc|s@const double share = 1 / static_cast<double>(plan.pp);@const double share = 1 / std::min(1.0, static_cast<double>(plan.pp));@|unit_parallelism unit_simulator property_simulator
@@ -273,7 +273,7 @@ gathered keys take no memory|parallelism/src/blocks/attention.cc|s@  step.transi
 transformers normalizes in 16 bits|parallelism/src/blocks/attention.cc|s@casts_last = apart \&\&@casts_last = false \&\&@|unit_parallelism
 rows come back in 8 bits|parallelism/src/blocks/moe.cc|s@kind == CollectiveKind::kAllGather ? size.to_experts : 1@size.to_experts@|unit_parallelism
 the gradient of an embedding is not added to the sums|parallelism/src/blocks/embedding.cc|s@  blocks::add_to_sums(.*@@|unit_parallelism property_parallelism
-moments in 8 bits are updated like those in fp32|parallelism/src/planner.cc|s@plan_.optimizer_state == MomentType::kFp32@plan_.optimizer_state != MomentType::kBf16@|unit_parallelism
+moments in 8 bits are updated like those in fp32|parallelism/src/step_end.cc|s@plan_.optimizer_state == MomentType::kFp32@plan_.optimizer_state != MomentType::kBf16@|unit_parallelism
 gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std::max<std::int64_t>(1, shape.sequence / 2)@std::max<std::int64_t>(1, shape.sequence)@|unit_parallelism
 a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@  whole.query_length = local;@  whole.query_length = local, whole.window = 0;@|unit_parallelism
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@older ? Machine::kExponentials@false ? Machine::kExponentials@|unit_compute_model
@@ -303,7 +303,7 @@ a node has the GPUs of its innermost level|core/include/ns_dist/cluster.h|s@whil
 a full machine asks for more GPUs before the host|simulator/src/memory_remedy.cc|s@const bool fills = rank_count@const bool fills = false \&\& rank_count@|unit_simulator
 a changed GPU finds another neighbor|compute_model/src/reference_gpu.cc|s@reference.sold ? reference.sold->machine : machine, machines@machine, machines@|unit_compute_model
 a machine's switches are as fast as any GPU|core/src/cluster.cc|s@std::min(1.0, link_ratio(gpu, cluster))@link_ratio(gpu, cluster)@|unit_core
-coefficients see the GPU that is left out|compute_model/src/learn/kernel_fit.cc|s@blind.sums = sums_of(keep)@blind.sums = names.sums@|unit_compute_model
+coefficients see the GPU that is left out|compute_model/src/learn/predictor_fit.cc|s@blind.sums = sums_of(keep)@blind.sums = names.sums@|unit_compute_model
 a GPU's own coefficients cost nothing|compute_model/src/learn/fit_sums.cc|s@narrowest ? kind.gpu@narrowest ? 0.0@|unit_compute_model
 errors of any size pull at coefficients as squares|compute_model/src/learn/fit_sums.cc|s@weights.r. = kDamped /@weights[r] = 1 + 0 * kDamped /@|unit_compute_model
 a compiled row is not padded to its blocks|compute_model/src/families/normalization.cc|s@std::ceil(columns / kColumnBlock) \* kColumnBlock@columns@|unit_compute_model
@@ -319,10 +319,10 @@ a frozen router keeps its input|parallelism/src/blocks/common.cc|s@step.kept_for
 a limit of a framework holds without its condition|simulator/src/scenario_fields.cc|s@std::all_of(limit.when.begin(), limit.when.end(), holds) \&\& @@|unit_simulator
 sliding windows travel around a ring|simulator/src/scenario.cc|s@return model.sliding_window > 0 ? ContextExchange::kAllGather@return model.sliding_window < 0 ? ContextExchange::kAllGather@|unit_simulator
 stages share what leaves a rest|parallelism/src/layer_division.cc|s@if (counts\[first ? 0 : last ? 1 : 2\].value_or(count) != count) return false;@@|unit_simulator
-factors of delayed scaling are agreed on before the last kernel|parallelism/src/planner.cc|s@if (kernel >= 0 \&\& @if (kernel < -1 \&\& @|unit_parallelism
+factors of delayed scaling are agreed on before the last kernel|parallelism/src/layer_fragments.cc|s@if (kernel >= 0 \&\& @if (kernel < -1 \&\& @|unit_parallelism
 passes of weight gradients gather weights|parallelism/src/planner.cc|s@(loads \&\& plan_.reshard)@plan_.reshard@|unit_parallelism
-stages sum a whole table that replicas share|parallelism/src/planner.cc|s@shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1@1@|unit_parallelism
-weights in fp32 come back from the host in 16 bits|parallelism/src/planner.cc|s@const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;@const double weight = shape_.element;@|unit_parallelism
+stages sum a whole table that replicas share|parallelism/src/step_end.cc|s@shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1@1@|unit_parallelism
+weights in fp32 come back from the host in 16 bits|parallelism/src/step_end.cc|s@const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;@const double weight = shape_.element;@|unit_parallelism
 sequence parallelism divides what other ranks have|parallelism/src/check_plan.cc|s@split ? training.sequence / plan.cp : training.sequence@training.sequence@|unit_parallelism
 nodes fail while training waits for one|simulator/src/time_to_train.cc|s@servers <= spares + 1@servers <= spares + 2@|unit_simulator
 checkpoints of adapters hold the model|simulator/src/time_to_train.cc|s@plan.lora_rank > 0 ? adapter_parameters@plan.lora_rank < 0 ? adapter_parameters@|unit_simulator

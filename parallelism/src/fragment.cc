@@ -325,4 +325,23 @@ Fragment beside(const Fragment& first, const Fragment& second) {
   return merged;
 }
 
+void append(const Fragment& from, std::int32_t last_kernel, Fragment& made) {
+  const auto base = static_cast<std::int32_t>(made.nodes.size());
+  const auto moved = [&](std::int32_t on) {
+    if (on >= 0) return on + base;
+    return on == kPreviousKernel ? last_kernel : on;
+  };
+  for (const FragmentNode& node : from.nodes) {
+    const auto first = static_cast<std::uint32_t>(made.dependencies.size());
+    for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
+      made.dependencies.push_back(moved(from.dependencies[node.first_dependency + d]));
+    }
+    made.nodes.push_back({node.stream, node.work, first, node.dependency_count});
+  }
+  for (const std::int32_t exit : from.exits) {
+    const std::int32_t on = moved(exit);
+    if (std::find(made.exits.begin(), made.exits.end(), on) == made.exits.end()) made.exits.push_back(on);
+  }
+}
+
 }  // namespace ns_dist

@@ -31,4 +31,7 @@ class FragmentMaker {
 // A fragment hands over when its next kernel waits for a communication that was started since its turn began.
 Fragment beside(const Fragment& first, const Fragment& second);
 
+// The nodes of `from` behind those of `made`; `last_kernel` is the one before them.
+void append(const Fragment& from, std::int32_t last_kernel, Fragment& made);
+
 }  // namespace ns_dist

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,6 +43,17 @@ struct Fragment {
   std::vector<FragmentNode> nodes;  // in launch order; the nodes of a stream run one after another
   std::vector<std::int32_t> dependencies;
   std::vector<std::int32_t> exits;  // what the next fragment's first node waits for
+
+  // Behind all nodes. Returns its index.
+  std::int32_t add(Stream stream, WorkId work, std::span<const std::int32_t> after) {
+    nodes.push_back(
+        {stream, work, static_cast<std::uint32_t>(dependencies.size()), static_cast<std::uint32_t>(after.size())});
+    dependencies.insert(dependencies.end(), after.begin(), after.end());
+    return static_cast<std::int32_t>(nodes.size() - 1);
+  }
+  std::int32_t add(Stream stream, WorkId work, std::initializer_list<std::int32_t> after) {
+    return add(stream, work, std::span(after.begin(), after.size()));
+  }
   friend bool operator==(const Fragment&, const Fragment&) = default;
 };
 

@@ -1,0 +1,111 @@
+#include "replica_exchange.h"
+
+#include <string>
+#include <utility>
+
+#include "blocks/common.h"
+
+namespace ns_dist {
+namespace {
+
+// What `make` returns, made once.
+template <class Make>
+std::span<const WorkId> once(std::optional<std::vector<WorkId>>& known, Make make) {
+  if (!known) known = make();
+  return *known;
+}
+
+RankParameters all_weights(const ModelPart& part) {
+  RankParameters weights = part.parameters;
+  weights += part.frozen;
+  return weights;
+}
+
+}  // namespace
+
+bool gathers_casts(const ParallelPlan& plan, const Shape& shape) {
+  return plan.fp8_params && (shape.precision == Precision::kFp8 || shape.precision == Precision::kFp8Block);
+}
+
+ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts,
+                                 ProgramWriter& writer)
+    : plan_(plan),
+      shape_(shape),
+      parts_(parts),
+      writer_(writer),
+      groups_{replica_groups(plan, writer.program().mesh, 0, false),
+              replica_groups(plan, writer.program().mesh, 0, true)},
+      gathers_(parts.parts.size()),
+      reductions_(parts.parts.size()),
+      unpackings_(parts.parts.size()) {}
+
+// Of a weight as it is gathered, the mean of `held`.
+Bytes ReplicaExchange::weight_size(const RankParameters& held) const {
+  const double quantized = gathers_casts(plan_, shape_) && held.total() > 0 ? held.quantized / held.total() : 0;
+  return (shape_.element * (1 - quantized) + shape_.product_element * quantized) * units::B;
+}
+
+std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
+  std::vector<WorkItem> items;
+  for (const bool experts : {false, true}) {
+    const RankGroup& group = groups_[experts ? 1 : 0].sharing;
+    const Bytes size = (experts ? parameters.experts : parameters.dense) * weight_size(parameters);
+    if (group.size() == 1 || !(size > Bytes())) continue;
+    items.push_back({experts ? "experts.weights.all_gather" : "weights.all_gather", Category::kDataParallel,
+                     Collective{CollectiveKind::kAllGather, size, group}});
+  }
+  return writer_.intern(std::move(items));
+}
+
+std::vector<WorkId> ReplicaExchange::reductions(const RankParameters& parameters) {
+  std::vector<WorkItem> items;
+  for (const bool experts : {false, true}) {
+    const auto& [sharing, copies] = groups_[experts ? 1 : 0];
+    const std::string name = experts ? "experts.gradients" : "gradients";
+    const Bytes size = (experts ? parameters.experts : parameters.dense) * gradient_size(plan_, shape_.dtype);
+    if (!(size > Bytes())) continue;
+    if (sharing.size() > 1) {
+      items.push_back({name + ".reduce_scatter", Category::kDataParallel,
+                       Collective{CollectiveKind::kReduceScatter, size, sharing}});
+    }
+    if (copies.size() > 1) {
+      items.push_back({name + ".all_reduce", Category::kDataParallel,
+                       Collective{CollectiveKind::kAllReduce, size / static_cast<double>(sharing.size()), copies}});
+    }
+  }
+  return writer_.intern(std::move(items));
+}
+
+std::span<const WorkId> ReplicaExchange::gathers(Part part) {
+  return once(gathers_[static_cast<std::size_t>(part)],
+              [&] { return gathers(shards_weights(plan_) ? all_weights(parts_[part]) : parts_[part].parameters); });
+}
+
+std::span<const WorkId> ReplicaExchange::reductions(Part part) {
+  return once(reductions_[static_cast<std::size_t>(part)], [&] { return reductions(parts_[part].parameters); });
+}
+
+std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
+  return once(unpackings_[static_cast<std::size_t>(part)], [&] {
+    std::vector<WorkItem> items;
+    const RankParameters weights = all_weights(parts_[part]);
+    if (plan_.zero_library == ZeroLibrary::kFsdp2 && weights.total() > 0) {
+      items.push_back(
+          {"weights.unpack", Category::kForward, Operator{Copy{weights.total() * weight_size(weights)}, shape_.dtype}});
+    }
+    if (const auto casts = static_cast<std::int64_t>(weights.quantized); casts > 0 && casts_in_passes(plan_)) {
+      items.push_back({"weights.quantize", Category::kForward,
+                       Operator{blocks::cast(shape_, casts, shape_.product_element), shape_.dtype}});
+    }
+    return writer_.intern(std::move(items));
+  });
+}
+
+void ReplicaExchange::scale_gradients(const RankParameters& parameters, std::int64_t layer, Bodies& body) {
+  const auto count = static_cast<std::int64_t>(parameters.total());
+  if (count == 0) return;
+  const Elementwise scale{"scale", count, 1, 1, 1};
+  body.push_back(run_of(writer_.kernel("gradients.scale", count, scale, gradient_type(plan_, shape_.dtype)), layer));
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,52 @@
+// What replicas exchange of the weights that they hold alike: weights are gathered, gradients are summed.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model_parts.h"
+#include "program_writer.h"
+#include "shape.h"
+
+namespace ns_dist {
+
+// Whether weights are gathered in the products' format. Where factors follow small blocks, both copies of a weight are
+// cast from 16 bits when they have come (Megatron-Core, --reuse-grad-buf-for-mxfp8-param-ag).
+bool gathers_casts(const ParallelPlan& plan, const Shape& shape);
+
+// Keeps references to all that it is made of.
+class ReplicaExchange {
+ public:
+  ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, ProgramWriter& writer);
+
+  // What gathers the weights of a part, or of `parameters`, on all ranks that share them. Frozen weights are gathered
+  // where weights are shared.
+  std::span<const WorkId> gathers(Part part);
+  std::vector<WorkId> gathers(const RankParameters& parameters);
+  // What sums their gradients over all replicas: each rank gets its share, or all of it where nothing is shared. Where
+  // only some replicas share, their shares are summed over the others.
+  std::span<const WorkId> reductions(Part part);
+  std::vector<WorkId> reductions(const RankParameters& parameters);
+  // What a pass does with the weights of a part that it gathered: FSDP2 copies them out of the buffer, and operands in
+  // the products' format are cast from it, for this pass alone. The casts of a pass are not kept, because the weights
+  // are not (torchao, float8 training; TransformerEngine with FSDP).
+  std::span<const WorkId> unpackings(Part part);
+  // Sums are divided by the number of replicas before they are reduced (Megatron-Core, param_and_grad_buffer.py:
+  // `grad_data *= gradient_scaling_factor`).
+  void scale_gradients(const RankParameters& parameters, std::int64_t layer, Bodies& body);
+
+ private:
+  using OfParts = std::vector<std::optional<std::vector<WorkId>>>;
+  Bytes weight_size(const RankParameters& held) const;
+
+  const ParallelPlan& plan_;
+  const Shape& shape_;
+  const ModelParts& parts_;
+  ProgramWriter& writer_;
+  std::array<ReplicaGroups, 2> groups_;  // of rank 0: of layers without experts, of experts
+  OfParts gathers_, reductions_, unpackings_;
+};
+
+}  // namespace ns_dist

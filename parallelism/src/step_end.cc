@@ -1,0 +1,219 @@
+#include "step_end.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "blocks/common.h"
+#include "ns_dist/planner.h"
+#include "pipeline.h"
+#include "stage_parameters.h"
+
+namespace ns_dist {
+namespace {
+
+// All actors of the meeting run a collective together.
+void together(std::uint32_t meeting, WorkId collective, Bodies& body) {
+  Instruction meet;
+  meet.kind = Instruction::Kind::kMeet;
+  meet.index = meeting;
+  body.push_back(meet);
+  start(std::span(&collective, 1), -1, body);
+  body.push_back(await_replicas());
+}
+
+}  // namespace
+
+StepEnd::StepEnd(const ParallelPlan& plan, const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
+                 ProgramWriter& writer, ReplicaExchange& replicas)
+    : plan_(plan),
+      shape_(shape),
+      writer_(writer),
+      replicas_(replicas),
+      first_holder_(seats[0].front().stage),
+      second_holder_(second_table_stage(shape, seats[0], layers).value_or(first_holder_)) {
+  const auto stages = static_cast<std::size_t>(plan.pp);
+  if (plan.passes == Passes::kForward) return;
+  if (sums_tables(plan, seats) && first_holder_ != second_holder_) embedding_meeting_ = meeting(2);
+  if (has_mirrors(seats)) {
+    mirror_meetings_.assign(stages, 0);
+    for (std::size_t stage = 0; 2 * stage < stages; ++stage) {
+      mirror_meetings_[stage] = mirror_meetings_[stages - 1 - stage] = meeting(2);
+    }
+  }
+  if (norm_ranks(plan).count > 1) norm_meeting_ = meeting(static_cast<std::uint32_t>(stages));
+}
+
+std::uint32_t StepEnd::meeting(std::uint32_t actors) {
+  std::vector<std::uint32_t>& meetings = writer_.program().meetings;
+  meetings.push_back(actors);
+  return static_cast<std::uint32_t>(meetings.size() - 1);
+}
+
+RankGroup StepEnd::two_stages(std::int64_t first, std::int64_t last) const {
+  const std::int64_t stride = writer_.program().mesh.stride("pp");
+  return {first * stride, {{2, (last - first) * stride}}};
+}
+
+template <class Make>
+void StepEnd::once(OfParameters& known, const RankParameters& held, Bodies& body, Make make) {
+  if (known.held != held) {
+    known = {held, {}};
+    known.body.add();
+    make(known.body);
+  }
+  for (const Instruction& instruction : known.body[0]) body.push_back(instruction);
+}
+
+void StepEnd::add(std::int64_t stage, const RankParameters& held, Bodies& bodies) {
+  if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) {
+    once(reductions_, held, bodies, [&](Bodies& body) { reduce_gradients(held, body); });
+  }
+  if (plan_.passes != Passes::kForward) sum_gradients(stage, held, bodies);
+  if (plan_.passes == Passes::kTraining) {
+    once(optimizer_, held, bodies, [&](Bodies& body) { optimize(held, body); });
+  }
+}
+
+void StepEnd::reduce_gradients(const RankParameters& held, Bodies& body) {
+  replicas_.scale_gradients(held, -1, body);
+  start(replicas_.reductions(held), -1, body);
+}
+
+// After the passes: gradients that several stages hold.
+void StepEnd::sum_gradients(std::int64_t stage, const RankParameters& held, Bodies& body) {
+  if (reduces_gradients_once(plan_)) body.push_back(await_replicas());
+  if (!mirror_meetings_.empty()) {
+    // Both stages of a pair hold the same two parts of the model.
+    const std::int64_t other = plan_.pp - 1 - stage;
+    const RankGroup group = two_stages(std::min(stage, other), std::max(stage, other));
+    const Bytes size = updated_parameters(held, plan_) * gradient_size(plan_, shape_.dtype);
+    together(mirror_meetings_[static_cast<std::size_t>(stage)],
+             writer_.intern({"mirror.gradients.all_reduce", Category::kDataParallel,
+                             Collective{CollectiveKind::kAllReduce, size, group}}),
+             body);
+  }
+  if (embedding_meeting_ && (stage == first_holder_ || stage == second_holder_)) {
+    // Stages that hold copies of the embedding sum its gradients (Megatron-LM, embedding group).
+    const std::int64_t shares = shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1;
+    const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) /
+                       static_cast<double>(shares) * gradient_size(plan_, shape_.dtype);
+    together(*embedding_meeting_,
+             writer_.intern({"embedding.gradients.all_reduce", Category::kDataParallel,
+                             Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, second_holder_)}}),
+             body);
+  }
+}
+
+// Gradient norm over all stages, optimizer, weights to all replicas.
+void StepEnd::optimize(const RankParameters& held, Bodies& body) {
+  const double owned = updated_parameters(held, plan_);
+  // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
+  // clip_grads).
+  const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
+  cast_gradients(count, body);
+  const DType gradients = read_gradients();
+  body.push_back(run_of(writer_.kernel("optimizer.gradient_norm", count,
+                                       Elementwise{"multi_tensor_square_sum", count, 1, 0, 2}, gradients)));
+  if (norm_meeting_) {
+    if (!norm_) {
+      norm_ = writer_.intern({"optimizer.gradient_norm.all_reduce", Category::kOther,
+                              Collective{CollectiveKind::kAllReduce, size_of(DType::kFp32),
+                                         writer_.program().mesh.group(0, norm_ranks(plan_).axes)}});
+    }
+    together(*norm_meeting_, *norm_, body);
+  }
+  // Clipping multiplies what the optimizer reads (Megatron-LM, clip_grads.py, multi_tensor_scale, where the norm is
+  // above its limit; torch.nn.utils.clip_grad_norm_ and DeepSpeed, unscale_and_clip_grads, always).
+  body.push_back(
+      run_of(writer_.kernel("optimizer.clip", count, Elementwise{"multi_tensor_scale", count, 1, 1, 1}, gradients)));
+  update(owned, body);
+  // Operands of the next step's products, with their transposes, or the share that is gathered.
+  const double share = gathers_casts(plan_, shape_) && held.total() > 0 ? owned / held.total() : 1;
+  const double operands = casts_in_passes(plan_) ? 0 : held.quantized * share;
+  if (const auto elements = static_cast<std::int64_t>(operands); elements > 0) {
+    body.push_back(run_of(writer_.kernel("optimizer.quantize_weights", elements,
+                                         blocks::cast(shape_, elements, operand_bytes(shape_)), shape_.dtype)));
+  }
+  if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(replicas_.gathers(held), -1, body);
+  // PyTorch's own optimizers drop their gradients (zero_grad, set_to_none).
+  if (has_fp32_shards(plan_) || plan_.weights != WeightStorage::kMaster) return;
+  // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
+  const auto buffer =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
+  body.push_back(run_of(writer_.kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0},
+                                       gradient_type(plan_, shape_.dtype))));
+}
+
+// What the optimizer reads gradients in.
+DType StepEnd::read_gradients() const { return plan_.weights == WeightStorage::kLow ? shape_.dtype : DType::kFp32; }
+// Others than of weights in low precision alone come to it in fp32 (Megatron-Core, distrib_optimizer.py,
+// `shard_model_grad.float()`; DeepSpeed, stage1_and_2.py; FSDP, _cast_grad_to_param_dtype).
+void StepEnd::cast_gradients(std::int64_t count, Bodies& body) {
+  const DType summed = gradient_type(plan_, shape_.dtype);
+  if (summed == read_gradients()) return;
+  const double fp32 = size_of(DType::kFp32) / size_of(summed);
+  body.push_back(
+      run_of(writer_.kernel("optimizer.cast_gradients", count, Elementwise{"cast", count, 1, fp32, 1}, summed)));
+}
+// A kernel of its own makes the new weights of the master weights (Megatron-Core, distrib_optimizer.py,
+// _copy_main_params_to_model_params). It reads them once more; what it writes is counted as the optimizer's.
+bool StepEnd::casts_weights() const { return has_master_weights(plan_, shape_.dtype); }
+Elementwise StepEnd::cast_of_weights(std::int64_t count) const {
+  return {"cast", count, size_of(DType::kFp32) / size_of(shape_.dtype), 0, 1};
+}
+
+DType StepEnd::updated_type() const { return shape_.autocast ? DType::kFp32 : shape_.dtype; }
+// Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
+// but the gradient are written, with the low-precision weight. Weights in fp32 are their own master weights.
+OperatorKind StepEnd::adam(std::int64_t parameters) const {
+  const bool low = plan_.weights == WeightStorage::kLow && shape_.dtype != DType::kFp32;
+  if (plan_.optimizer_state == MomentType::kFp32 && !low) return OptimizerStep{parameters};
+  const BytesPerParameter each = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights);
+  const double gradient = size_of(read_gradients()) / units::B;
+  const double master = has_master_weights(plan_, shape_.dtype) ? 0 : each.weight;
+  const double element = size_of(updated_type()) / units::B;
+  return Elementwise{"adam", parameters, (gradient + master + each.optimizer) / element,
+                     (each.optimizer + each.weight) / element, 14};
+}
+
+// Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and
+// beside the GPU's own part (Megatron-Core, hybrid_optimizer.py; without its overlap of the three).
+void StepEnd::update(double owned, Bodies& body) {
+  const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
+  const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
+  if (away == 0) {
+    body.push_back(run_of(writer_.kernel("optimizer.step", count, adam(count), updated_type())));
+    if (casts_weights()) {
+      body.push_back(run_of(writer_.kernel("optimizer.cast_weights", count, cast_of_weights(count), shape_.dtype)));
+    }
+    return;
+  }
+  Fragment both;
+  const auto add = [&](Stream stream, WorkItem item, std::initializer_list<std::int32_t> after) {
+    return both.add(stream, writer_.intern(std::move(item)), after);
+  };
+  const auto add_host = [&](std::string name, HostWork work, std::initializer_list<std::int32_t> after) {
+    add(Stream::kHost, host_item(std::move(name), Category::kOptimizer, work), after);
+  };
+  const auto moved = static_cast<double>(away);
+  const Work update = work_of(Operator{adam(away), updated_type()});
+  add_host("offload.gradients", {moved * gradient_size(plan_, shape_.dtype), {}}, {kEntry, kPreviousKernel});
+  add_host("offload.optimizer", {{}, update.read + update.written}, {0});
+  const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;
+  add_host("offload.weights", {moved * weight * units::B, {}}, {1});
+  both.exits = {2};
+  if (count > away) {
+    const Operator step{adam(count - away), updated_type()};
+    add(Stream::kCompute, {"optimizer.step", Category::kOptimizer, step}, {kEntry});
+    if (casts_weights()) {
+      const Operator cast{cast_of_weights(count - away), shape_.dtype};
+      add(Stream::kCompute, {"optimizer.cast_weights", Category::kOptimizer, cast}, {3});
+    }
+    both.exits.push_back(static_cast<std::int32_t>(both.nodes.size()) - 1);
+  }
+  body.push_back(run_of(writer_.add(std::move(both))));
+}
+
+}  // namespace ns_dist
