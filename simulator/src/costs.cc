@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "group_places.h"
 #include "host_work.h"
 #include "ns_dist/fair_sharing.h"
 #include "ns_dist/internal/as_collective.h"
@@ -89,6 +90,20 @@ Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast&
     demand.memory = std::min(1.0, taken.memory_traffic / cluster.gpu.memory_bandwidth);
   }
   return demand;
+}
+
+// A collective or a message as other ranks of its stages run it, where their groups lie otherwise. All replicas wait
+// for the slowest one.
+static std::vector<WorkItem> otherwise_placed(const WorkItem& item, const Mesh& mesh, const Cluster& cluster) {
+  const auto* collective = std::get_if<Collective>(&item.work);
+  const Collective call = collective ? *collective : as_collective(std::get<Message>(item.work), mesh);
+  std::vector<WorkItem> others;
+  for (const RankGroup& group : otherwise_placed(call.group, mesh, cluster)) {
+    Collective other = call;
+    other.group = group;
+    others.push_back({item.name, item.category, other});
+  }
+  return others;
 }
 
 // How many times as long kernels of the stage take. All replicas wait for the slowest one where gradients meet, so a
@@ -175,9 +190,16 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
         own = item;
         own->work = clock.kernel_of(*op);
       }
+      NS_TRY(Forecast forecast, item.host.any()
+                                    ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
+                                    : forecast_work(own ? *own : item, program.mesh, session.compute(), network));
+      if (op == nullptr) {
+        for (WorkItem& other : otherwise_placed(own ? *own : item, program.mesh, scenario.cluster)) {
+          NS_TRY(const Forecast there, forecast_work(other, program.mesh, session.compute(), network));
+          if (there.latency > forecast.latency) forecast = there, own = std::move(other);
+        }
+      }
       const WorkItem& asked = own ? *own : item;
-      NS_TRY(Forecast forecast, item.host.any() ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
-                                                : forecast_work(asked, program.mesh, session.compute(), network));
       if (op != nullptr && !item.host.any()) {
         if (const auto even = with_even_groups(asked, busiest); even && session.has_own_models()) {
           NS_TRY(const Forecast usual, forecast_work(*even, program.mesh, session.compute(), network));

@@ -1,0 +1,84 @@
+// Do groups of one stage that straddle nodes or racks slow the step, and only where some really do?
+#include "group_places.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ns_dist/simulator.h"
+#include "support/simulator_fakes.h"
+
+namespace ns_dist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+Cluster nodes_of(std::int64_t gpus) {
+  Cluster cluster;
+  cluster.levels.resize(2);
+  cluster.levels[0].size = gpus;
+  cluster.levels[1].size = 0;
+  return cluster;
+}
+
+std::vector<Rank> firsts(const std::vector<RankGroup>& groups) {
+  std::vector<Rank> found;
+  for (const RankGroup& group : groups) found.push_back(group.first);
+  return found;
+}
+
+TEST(GroupPlaces, GroupsThatFitAreNowhereElse) {
+  const Mesh mesh = Mesh::innermost_first({"tp", "cp", "dp", "pp"}, {4, 2, 6, 3});
+  EXPECT_THAT(otherwise_placed({0, {{4, 1}}}, mesh, nodes_of(8)), IsEmpty());
+  EXPECT_THAT(otherwise_placed({0, {{2, 4}}}, mesh, nodes_of(8)), IsEmpty());
+  EXPECT_THAT(otherwise_placed({0, {{6, 8}}}, mesh, nodes_of(8)), IsEmpty()) << "longer than any node";
+  EXPECT_THAT(otherwise_placed({0, {{4, 1}}}, Mesh::innermost_first({"tp", "dp"}, {4, 2}), nodes_of(72)), IsEmpty());
+}
+
+TEST(GroupPlaces, SixRanksOnNodesOfEight) {
+  // Ranks 6 to 11 lie 2 + 4, 12 to 17 lie 4 + 2, 18 to 23 in one node; then it begins again.
+  const Mesh mesh = Mesh::innermost_first({"tp", "dp"}, {6, 8});
+  EXPECT_THAT(firsts(otherwise_placed({0, {{6, 1}}}, mesh, nodes_of(8))), ElementsAre(6, 12));
+}
+
+TEST(GroupPlaces, PartOfAnAxisOnRacksOf72) {
+  // 16 of 144: ranks 64 to 79 lie 8 + 8, all others in one rack.
+  const Mesh mesh = Mesh::innermost_first({"dp"}, {144});
+  EXPECT_THAT(firsts(otherwise_placed({0, {{16, 1}}}, mesh, nodes_of(72))), ElementsAre(64));
+  EXPECT_THAT(otherwise_placed({0, {{8, 1}}}, mesh, nodes_of(72)), IsEmpty());
+}
+
+TEST(GroupPlaces, NeighborsOfARingStayInIt) {
+  // The middle pair of a ring of 6 stands for it: in no ring do its ranks lie in two nodes. Ranks 5 and 6, or 7 and 8,
+  // are of two rings, or the pair of no ring's middle.
+  const Mesh mesh = Mesh::innermost_first({"cp", "dp"}, {6, 4});
+  EXPECT_THAT(otherwise_placed({2, {{2, 1}}}, mesh, nodes_of(8)), IsEmpty());
+}
+
+TEST(GroupPlaces, StagesAreOtherRows) {
+  const Mesh mesh = Mesh::innermost_first({"tp", "pp"}, {6, 4});
+  EXPECT_THAT(otherwise_placed({0, {{6, 1}}}, mesh, nodes_of(8)), IsEmpty());
+}
+
+// A step waits for the replicas whose groups straddle, whether its representative's does or not.
+TEST(GroupPlaces, AStepWaitsForTheSlowestReplica) {
+  const auto tensor_time = [](std::int64_t node, std::int64_t nodes) {
+    Scenario scenario = small_scenario();
+    scenario.plan.tp = 4, scenario.plan.dp = 6;
+    scenario.training.global_batch = 6 * scenario.training.micro_batch;
+    scenario.cluster.levels.resize(2);
+    scenario.cluster.levels[0].size = node, scenario.cluster.levels[1].size = nodes;
+    const FakeCompute free_kernels([](const Operator&) { return Seconds(); });
+    const FakeNetwork network(
+        [node](const Collective& call) { return (call.group.first % node + 4 > node ? 3.0 : 1.0) * units::ms; });
+    const auto answer = simulate(scenario, Session(free_kernels, network));
+    EXPECT_TRUE(answer);
+    return answer ? answer->breakdown.tp_exposed / units::ms : 0;
+  };
+  const double inside = tensor_time(4, 6);
+  EXPECT_GT(inside, 0);
+  EXPECT_NEAR(tensor_time(6, 4), 3 * inside, 1e-6) << "ranks 4 to 7 lie 2 + 2";
+}
+
+}  // namespace
+}  // namespace ns_dist
