@@ -181,7 +181,7 @@ interleaved stages warm up as fast as 1F1B's|parallelism/src/schedules/interleav
 ZB-H1 does not put off weight gradients|parallelism/src/schedules/zb_h1.cc|s@0, shape.stages - 1}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 a loop holds the most in its first repeat|parallelism/src/schedule_facts.cc|s@std::max({most, peak, peak + further})@std::max({most, peak, held})@|unit_parallelism property_parallelism
 the last stages have one layer more|parallelism/src/layer_division.cc|s@(i < layers % parts ? 1 : 0)@(i >= parts - layers % parts ? 1 : 0)@|unit_parallelism property_parallelism
-each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@shape_.residual_states() / static_cast<double>(shape_.tp)@shape_.residual_states() / 1.0@|unit_parallelism property_parallelism
+each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@gathers_messages() ? static_cast<double>(shape_.tp) : 1@gathers_messages() ? 1.0 : 1@|unit_parallelism property_parallelism
 copies of a shard reduce all gradients|parallelism/src/replica_exchange.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
 each rank updates all parameters|parallelism/src/step_end.cc|s@const double owned = updated_parameters(held, plan_);@const double owned = held.total();@|unit_parallelism property_parallelism
 a product has one 8-bit operand|parallelism/src/shape.h|s@(twice ? 2 : 1) \* shape.product_element@(twice ? 1 : 1) * shape.product_element@|unit_parallelism property_parallelism

@@ -193,6 +193,16 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
                          model.heads / std::max<std::int64_t>(1, plan.tp));
     });
   }
+  // Keys and values of a head go to one rank, or copies of it to as many ranks each.
+  if (const std::int64_t inner = context_inner_ranks(model, plan); inner > 1 && !model.mla) {
+    const std::int64_t heads = std::max<std::int64_t>(1, model.kv_heads / std::max<std::int64_t>(1, plan.tp));
+    if (heads % inner != 0 && inner % heads != 0) {
+      check.fail_at(
+          plan.cp_comm == ContextExchange::kAllToAll ? "plan/cp" : "plan/cp_inner",
+          fmt::format("{} key-value heads of a tensor-parallel rank cannot be exchanged among {} ranks", heads, inner),
+          "a divisor or a multiple of the heads", "use plan/cp_comm=p2p or all-gather");
+    }
+  }
   if (plan.cp_comm == ContextExchange::kHierarchical && plan.cp_inner > 0) {
     const std::int64_t heads = model.heads / std::max<std::int64_t>(1, plan.tp);
     check.divides("plan/cp_inner", plan.cp_inner, std::gcd(plan.cp, heads), [&] {

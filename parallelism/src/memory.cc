@@ -144,14 +144,16 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   // Operands of the products, beside the stored weights or instead of them. Weights that are gathered in another format
   // are cast for one pass, and their shards are not.
   const bool for_a_pass = casts_in_passes(plan);
-  const double quantized = all.total() > 0 ? all.quantized / all.total() : 0;
-  const double cast = quantized * (for_a_pass ? shape.product_element : operand_bytes(shape));
-  const double added = cast - (plan.fp8_params ? quantized * each.weight : 0);
+  const double in_layers = layers.layer_parameters + layers.layer_frozen;
+  const double whole_layers = whole_weights - std::max(0.0, all.total() - in_layers);
+  const double whole_quantized = in_layers > 0 ? all.quantized * std::min(1.0, whole_layers / in_layers) : 0;
+  const double cast = for_a_pass ? shape.product_element : operand_bytes(shape);
+  const double added = cast - (plan.fp8_params ? each.weight : 0);
   // Autocast's copies stay until the backward pass has read them (torch/csrc/autograd, saved tensors).
   const double copied = shape.autocast ? shape.element : 0;
-  const Bytes whole_bytes = whole_weights * (each.weight + added + copied) * units::B;
+  const Bytes whole_bytes = (whole_weights * (each.weight + copied) + whole_quantized * added) * units::B;
   used.weights = whole_bytes;
-  double with_casts = whole_weights;
+  double with_casts = whole_quantized, with_copies = whole_weights;
   if (shards_weights(plan)) {
     const double shared = updated_parameters(all, plan), fp32 = size_of(DType::kFp32) / units::B;
     // Shards in fp32 are master weights: the optimizer's, where there is one. Of those that the host has, the GPU has
@@ -160,12 +162,13 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
     const double trained = !masters ? each.weight : trains ? plan.offload_optimizer.value * each.weight : fp32;
     used.weights += (updated * trained + (shared - updated) * each.weight) * units::B;
     if (!for_a_pass) {
-      used.weights += shared * added * units::B;
-      with_casts += shared;
+      const double quantized = all.total() > 0 ? shared * all.quantized / all.total() : 0;
+      used.weights += quantized * added * units::B;
+      with_casts += quantized, with_copies += shared;
     }
     if (detail) detail->gathered_weights = whole_bytes;
   }
-  if (detail) detail->cast_weights = with_casts * (cast + copied) * units::B;
+  if (detail) detail->cast_weights = (with_casts * cast + with_copies * copied) * units::B;
   if (plan.passes == Passes::kForward) return;
   if (shards_gradients(plan)) {
     const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);

@@ -106,8 +106,9 @@ class StepPlanner {
     return Place{here.direction, static_cast<std::size_t>(position)};
   }
 
-  // Without sequence parallelism every tensor-parallel rank would send the same tensor: each sends its part and the
-  // receivers gather it over their faster links (Narayanan et al. 2021, s.4.1).
+  // Without sequence parallelism all tensor-parallel ranks have the same tensor. Each sends it (Megatron-Core), or its
+  // part, and the receivers gather it over their faster links (Narayanan et al. 2021, s.4.1).
+  bool gathers_messages() const { return !shape_.sequence_parallel && shape_.tp > 1 && plan_.scatter_p2p; }
   void receive(const StagePass& pass, bool second, Bodies& body) {
     if (pass.kind == PassKind::kWeightGradient || !neighbor(pass, -1)) return;
     const bool forward = pass.kind == PassKind::kForward;
@@ -116,7 +117,7 @@ class StepPlanner {
     receive.second = second;
     receive.channel = channel(place(pass.chunk), forward);
     body.push_back(receive);
-    if (shape_.sequence_parallel || shape_.tp == 1) return;
+    if (!gathers_messages()) return;
     std::optional<FragmentId>& known = received_[forward ? 0 : 1];
     if (!known) {
       const char* name = forward ? "pipeline.forward.all_gather" : "pipeline.backward.all_gather";
@@ -133,9 +134,10 @@ class StepPlanner {
     for (const Sent& known : sent_) {
       if (known.to == to && known.forward == forward) return known.message;
     }
+    const double parts = shape_.sequence_parallel || gathers_messages() ? static_cast<double>(shape_.tp) : 1;
     const WorkId id =
         writer_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
-                        Message{stage_, to, shape_.residual_states() / static_cast<double>(shape_.tp)}});
+                        Message{stage_, to, shape_.residual_states() / parts}});
     sent_.push_back({to, forward, id});
     return id;
   }

@@ -39,17 +39,18 @@ ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, c
       reductions_(parts.parts.size()),
       unpackings_(parts.parts.size()) {}
 
-// Of a weight as it is gathered, the mean of `held`.
-Bytes ReplicaExchange::weight_size(const RankParameters& held) const {
-  const double quantized = gathers_casts(plan_, shape_) && held.total() > 0 ? held.quantized / held.total() : 0;
-  return (shape_.element * (1 - quantized) + shape_.product_element * quantized) * units::B;
+Bytes ReplicaExchange::gathered_size(const RankParameters& held, bool experts) const {
+  const double all = experts ? held.experts : held.dense;
+  const double of_products = experts ? held.quantized_experts : held.quantized - held.quantized_experts;
+  const double quantized = gathers_casts(plan_, shape_) ? of_products : 0;
+  return (shape_.element * (all - quantized) + shape_.product_element * quantized) * units::B;
 }
 
 std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
   std::vector<WorkItem> items;
   for (const bool experts : {false, true}) {
     const RankGroup& group = groups_[experts ? 1 : 0].sharing;
-    const Bytes size = (experts ? parameters.experts : parameters.dense) * weight_size(parameters);
+    const Bytes size = gathered_size(parameters, experts);
     if (group.size() == 1 || !(size > Bytes())) continue;
     items.push_back({experts ? "experts.weights.all_gather" : "weights.all_gather", Category::kDataParallel,
                      Collective{CollectiveKind::kAllGather, size, group}});
@@ -90,8 +91,8 @@ std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
     std::vector<WorkItem> items;
     const RankParameters weights = all_weights(parts_[part]);
     if (plan_.zero_library == ZeroLibrary::kFsdp2 && weights.total() > 0) {
-      items.push_back(
-          {"weights.unpack", Category::kForward, Operator{Copy{weights.total() * weight_size(weights)}, shape_.dtype}});
+      const Bytes all = gathered_size(weights, false) + gathered_size(weights, true);
+      items.push_back({"weights.unpack", Category::kForward, Operator{Copy{all}, shape_.dtype}});
     }
     if (const auto casts = static_cast<std::int64_t>(weights.quantized); casts > 0 && casts_in_passes(plan_)) {
       items.push_back({"weights.quantize", Category::kForward,

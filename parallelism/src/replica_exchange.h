@@ -39,7 +39,7 @@ class ReplicaExchange {
 
  private:
   using OfParts = std::vector<std::optional<std::vector<WorkId>>>;
-  Bytes weight_size(const RankParameters& held) const;
+  Bytes gathered_size(const RankParameters& held, bool experts) const;
 
   const ParallelPlan& plan_;
   const Shape& shape_;

@@ -54,18 +54,20 @@ struct Shape {
 // Model parameters on one rank of a stage. Split over tp: matrices; whole on every rank: norms, routers, latent
 // down-projections.
 struct RankParameters {
-  double dense = 0;      // reduced over all data- and context-parallel ranks
-  double experts = 0;    // reduced over the ranks with the same experts
-  double quantized = 0;  // of both: operands of products that run in another format than weights are stored in
+  double dense = 0;              // reduced over all data- and context-parallel ranks
+  double experts = 0;            // reduced over the ranks with the same experts
+  double quantized = 0;          // of both: operands of products that run in another format than weights are stored in
+  double quantized_experts = 0;  // of these, those of experts
   double total() const { return dense + experts; }
   RankParameters& operator+=(const RankParameters& other) {
     dense += other.dense;
     experts += other.experts;
     quantized += other.quantized;
+    quantized_experts += other.quantized_experts;
     return *this;
   }
   friend RankParameters operator*(const RankParameters& each, double count) {
-    return {each.dense * count, each.experts * count, each.quantized * count};
+    return {each.dense * count, each.experts * count, each.quantized * count, each.quantized_experts * count};
   }
   friend bool operator==(const RankParameters&, const RankParameters&) = default;
 };

@@ -184,6 +184,7 @@ struct ParallelPlan {
   bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
   bool overlap_param_gather = false;  // data-parallel parameter gathering beside the first forward passes
   bool overlap_p2p = false;           // a stage goes on computing while it sends
+  bool scatter_p2p = false;           // of what tensor-parallel ranks have alike, each sends a part
   bool overlap_tp = false;            // tensor-parallel collectives run in parts beside their products
   bool overlap_ep = false;            // shared experts compute while tokens travel
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
@@ -506,6 +507,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "a stage goes on computing while it sends",
          .default_text = "as the schedule does"},
         plan.overlap_p2p);
+  visit({.name = "plan/scatter_p2p",
+         .help = "without sequence parallelism, each tensor-parallel rank sends a part of a pipeline message, and the "
+                 "receivers gather it",
+         .in_reports = kOptional},
+        plan.scatter_p2p);
   visit({.name = "plan/overlap_tp",
          .help = "tensor-parallel collectives run in parts beside their products",
          .in_reports = kOptional},

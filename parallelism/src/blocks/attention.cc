@@ -76,6 +76,7 @@ void latent_projections(const Shape& shape, Block& block) {
   // Both norms stand before both up-projections, which one module computes again.
   if (mla.q_rank > 0) {
     of_hidden({.name = "attention.q_down", .rows = own, .in = shape.hidden, .out = mla.q_rank});
+    block.steps.back().drops_for_weight_gradient = block.steps.front().again;  // reads what the norm makes again
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
   }
   block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
@@ -183,14 +184,17 @@ Attention fused_attention(const Shape& shape) {
   attention.query_length = attention.key_length = shape.sequence;
   attention.head_dim = shape.query_dim;
   attention.value_dim = shape.value_dim;
-  attention.causal = true;
+  attention.causal = shape.model->causal;
   attention.library = shape.plan->attention_library;
   const std::int64_t window = shape.kind.windowed ? shape.model->sliding_window : 0;
   if (window == 0 || window >= shape.sequence) return attention;
-  if (shape.model->chunked_attention && shape.cp == 1 && shape.sequence % window == 0) {
-    // Each chunk is a sequence of its own.
-    attention.batch *= shape.sequence / window;
-    attention.query_length = attention.key_length = window;
+  if (shape.model->chunked_attention) {
+    // Each chunk is a sequence of its own. A last chunk that is shorter counts as equal ones do with as many pairs.
+    const std::int64_t chunks = (shape.sequence + window - 1) / window, last = shape.sequence - (chunks - 1) * window;
+    const auto squared = [](std::int64_t length) { return static_cast<double>(length) * static_cast<double>(length); };
+    attention.batch *= chunks;
+    attention.query_length = attention.key_length = std::llround(
+        std::sqrt((static_cast<double>(chunks - 1) * squared(window) + squared(last)) / static_cast<double>(chunks)));
   } else {
     attention.window = window;
   }
@@ -219,12 +223,35 @@ struct RingParts {
   Attention own, other;
   std::int64_t others = 0;  // how many have a kernel; those that no query of the rank sees are only passed on
 };
+// Of chunks that are sequences of their own. A rank has two pieces of the sequence, which see themselves and, of their
+// chunk, the pieces before them.
+RingParts chunked_ring_parts(const Shape& shape, Attention whole, std::int64_t parts) {
+  RingParts ring{whole, {}, 0};
+  const std::int64_t piece = shape.sequence / (2 * parts);
+  const double pairs = attended_pairs(whole) * static_cast<double>(whole.batch) / static_cast<double>(parts);
+  ring.own.batch = 2 * shape.micro_batch;
+  ring.own.query_length = ring.own.key_length = piece;
+  if (piece >= whole.query_length) {  // whole chunks: as many as the rank has of them
+    ring.own.batch = std::max<std::int64_t>(1, whole.batch / parts);
+    ring.own.query_length = ring.own.key_length = whole.query_length;
+    return ring;
+  }
+  ring.other = ring.own;
+  ring.other.causal = false;
+  ring.others = std::min(parts - 1, (whole.query_length + piece - 1) / piece - 1);
+  ring.own.in_a_row = ring.other.in_a_row = 1 + ring.others;
+  const double left = pairs - attended_pairs(ring.own) * static_cast<double>(ring.own.batch);
+  const double queries = static_cast<double>(ring.others * ring.other.batch * piece);
+  ring.other.key_length = std::max<std::int64_t>(1, std::llround(left / queries));
+  return ring;
+}
 // Of the others half is masked: all queries see half of the keys, or half of the queries see all. A window reaches as
 // many of them as it is long, and of the nearest one only the queries in its width see something.
 RingParts ring_parts(const Shape& shape, Attention whole, std::int64_t parts) {
   RingParts ring{whole, {}, parts - 1};
   if (parts == 1) return ring;
   const std::int64_t local = shape.sequence / parts, window = whole.window;
+  if (whole.query_length < shape.sequence) return chunked_ring_parts(shape, whole, parts);
   ring.own.query_length = ring.own.key_length = local;
   if (window >= local) ring.own.window = 0;
   ring.other = ring.own;
@@ -238,7 +265,7 @@ RingParts ring_parts(const Shape& shape, Attention whole, std::int64_t parts) {
   if (ring.others == 0) return ring;
   // Queries of the middle of the sequence: no rank sees more keys.
   whole.query_length = local;
-  whole.key_length = (shape.sequence + local) / 2;
+  whole.key_length = whole.causal ? (shape.sequence + local) / 2 : shape.sequence;
   const double left = attended_pairs(whole) - attended_pairs(ring.own);
   ring.other.key_length =
       std::max<std::int64_t>(1, std::llround(left / static_cast<double>(ring.others * ring.other.query_length)));
@@ -306,17 +333,24 @@ void divided_core(const Shape& shape, BlockStep& step) {
   exchange(step.input_gradient, "attention.heads.backward.all_to_all", queries + travelling);
 }
 
-// Queries of this rank against the keys of all ranks. Under a causal mask they see half of them: the mean of a part
-// from the beginning and one from the end.
+// Queries of this rank against the keys of all ranks, under a causal mask half of them: a rank has a part from the
+// beginning and one from the end. Under a window, as many as the busiest rank's, which is in the middle.
 void gathered_core(const Shape& shape, BlockStep& step) {
   const Bytes all = keys_and_values(shape) * static_cast<double>(shape.cp);
   const auto communicate = [&](std::vector<Call>& calls, const char* name, CollectiveKind kind) {
     calls.push_back({name, Communication{kind, all, Axis::kContext}});
   };
   Attention attention = fused_attention(shape);
-  attention.query_length = shape.sequence / shape.cp;
-  attention.key_length = std::max<std::int64_t>(1, shape.sequence / 2);
-  if (attention.window > 0) attention.key_length = std::min(attention.key_length, attention.window);
+  const std::int64_t local = shape.sequence / shape.cp;
+  if (attention.query_length == shape.sequence) {
+    attention.query_length = local;
+    attention.key_length = attention.causal ? (shape.sequence + local) / 2 : shape.sequence;
+  }
+  const double seen = attended_pairs(attention) / static_cast<double>(attention.query_length);
+  attention.batch = shape.micro_batch;
+  attention.query_length = local;
+  attention.key_length =
+      std::max<std::int64_t>(1, std::llround(attention.causal ? seen - 0.5 : seen));  // of itself half
   attention.window = 0;
   attention.causal = false;
   communicate(step.forward, "attention.keys.all_gather", CollectiveKind::kAllGather);
@@ -339,7 +373,11 @@ void flash_core(const Shape& shape, BlockStep& step) {
   step.kept_as = ActivationKind::kSoftmaxStatistics;
   step.kept_for_input_gradient = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * 4;
   // The backward pass reads the output, too. The projection keeps it as its input, or a cast of it.
-  if (blocks::is_quantized(shape) && !blocks::may_keep_originals(shape) && shape.plan->lora_rank == 0) {
+  // Where heads are exchanged, the core keeps its output of this rank's heads, too (TransformerEngine,
+  // context_parallel.py, AttnFuncWithCPAndQKVOA2A).
+  const bool keeps_cast =
+      blocks::is_quantized(shape) && !blocks::may_keep_originals(shape) && shape.plan->lora_rank == 0;
+  if (keeps_cast || shape.cp_inner > 1) {
     step.kept_as = ActivationKind::kAttentionProjections;  // most of both together
     step.kept_for_input_gradient += bytes_of(shape, shape.tokens, shape.heads * shape.value_dim);
   }
@@ -447,6 +485,8 @@ BlockStep core(const Shape& shape) {
   BlockStep step;
   step.name = "attention.core";
   step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kCoreAttention);
+  // It reads what the up-projections make again, so these come before its gradient.
+  if (shape.model->mla) step.drops_for_weight_gradient = set_of(RecomputeModule::kLatentUpProjection);
   shape.plan->flash_attention ? flash_core(shape, step) : unfused_core(shape, step);
   return step;
 }
@@ -459,6 +499,7 @@ Block attention_block(const Shape& shape) {
   block.steps.reserve(11);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);
+  if (shape.model->mla) blocks::add_gradients(shape, block.steps.front(), "attention", 2);
   // The projection behind the norm, whose input all others share.
   block.steps[1].drops_for_weight_gradient = block.steps[0].again;
   if (shape.model->qk_norm != QueryKeyNorm::kNone && !shape.model->mla) block.steps.push_back(query_key_norm(shape));

@@ -396,6 +396,14 @@ BlockStep branch_start(const Shape& shape, std::string_view branch) {
   return step;
 }
 
+void add_gradients(const Shape& shape, BlockStep& start, std::string_view branch, int readers) {
+  const Elementwise add{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1};
+  for (int other = 1; other < readers; ++other) {
+    start.input_gradient.insert(start.input_gradient.begin(),
+                                hidden_kernel(shape, concat(branch, ".inputs.dgrad.add"), add));
+  }
+}
+
 namespace {
 
 // A kernel that reads so many activations for each that it writes.

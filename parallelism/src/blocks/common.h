@@ -98,6 +98,9 @@ inline bool recomputes(const Shape& shape, RecomputeModule module) {
   return shape.plan->recompute == Recompute::kSelective && (shape.plan->recompute_modules & set_of(module)) != 0;
 }
 
+// What `readers` parts of a branch read at its `start` gets a gradient of each, which autograd adds up.
+void add_gradients(const Shape& shape, BlockStep& start, std::string_view branch, int readers);
+
 // The gradient of `parameters` weights in `calls`: the product ends with accumulation_epilogue, or a kernel of its own
 // adds it to the sum. add_to_sums: the kernel, whatever products do.
 Epilogue accumulation_epilogue(const Shape& shape);

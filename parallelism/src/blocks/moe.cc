@@ -313,6 +313,26 @@ BlockStep sum_rows(const Shape& shape, const LocalExperts& size) {
   return step;
 }
 
+// Each row gets its expert's bias. Megatron-Core's first layer adds it in its product, its second one behind it
+// (experts.py, _apply_bias); classes of transformers pick each row's bias and add that.
+void add_bias(const Shape& shape, BlockStep& step, std::string_view name, const LocalExperts& size, std::int64_t out,
+              bool first) {
+  const std::int64_t elements = size.rows * out;
+  const auto add = [&](std::vector<Call>& calls, std::string_view suffix, const Elementwise& what) {
+    calls.push_back(kernel(shape, blocks::concat(name, suffix), what));
+  };
+  const std::size_t before = step.forward.size();
+  if (written_out(shape)) add(step.forward, ".bias.select", {"index_select", elements, 1, 1, 0});
+  if (written_out(shape) || !first) {
+    add(step.forward, ".bias", {"add", elements, written_out(shape) ? 2.0 : 1, 1, 1, true});
+  }
+  step.calls_after_kept += step.forward.size() - before;
+  add(step.weight_gradient, ".bias_gradient",
+      written_out(shape) ? Elementwise{"index_put", elements, 1, 1, 1, true}
+                         : Elementwise{"sum_rows", elements, 1, 0, 1});
+  blocks::add_to_sums(shape, step.weight_gradient, blocks::concat(name, ".bias"), size.experts * out);
+}
+
 // One linear layer of all experts of this rank. It keeps its input as it reads it: rows come together before the layer
 // (Megatron-Core, token_dispatcher.py; explicit_expert_comm), and nothing gathers them again.
 struct GroupedLinear {
@@ -365,6 +385,7 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
       gemm(blocks::concat(name, ".wgrad"), in, out, GemmLayout::kTN, blocks::accumulation_epilogue(shape)));
   blocks::autocast(shape, step.weight_gradient, blocks::concat(name, ".wgrad.cast"), weights, false);
   blocks::accumulate(shape, step.weight_gradient, name, size.experts * in * out);
+  if (shape.model->bias) add_bias(shape, step, name, size, out, layer.reads_hidden);
   if (in_one_kernel(shape)) {
     mask_rows(shape, step, name, size.rows * out);
     ++step.calls_after_kept;
@@ -384,9 +405,9 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
   step.kept_for_weight_gradient = held * (casts_again ? shape.element : operand);
   if (casts_again) step.cast_for_weight_gradient = held * operand;
   step.output_gradient = static_cast<double>(size.rows * out) * operand;
-  step.parameters.experts = static_cast<double>(size.experts) * (static_cast<double>(in) * static_cast<double>(out) +
-                                                                 (shape.model->bias ? static_cast<double>(out) : 0));
-  if (quantized) step.parameters.quantized = step.parameters.experts;
+  const double biases = shape.model->bias ? static_cast<double>(size.experts * out) : 0;
+  step.parameters.experts = weights + biases;
+  if (quantized) step.parameters.quantized = step.parameters.quantized_experts = weights;
   blocks::adapt(shape, step, {size.rows, in, out, size.experts});
   return step;
 }
@@ -473,6 +494,8 @@ Block moe_block(const Shape& shape) {
   };
   block.steps.push_back(blocks::branch_start(shape, "moe"));
   const ModuleSet norm_again = block.steps.back().again;
+  // Router, experts and shared experts read the same tokens.
+  blocks::add_gradients(shape, block.steps.front(), "moe", shared.empty() ? 2 : 3);
   BlockStep& router = block.steps.emplace_back(blocks::linear(shape, ActivationKind::kRouter,
                                                               {.name = "moe.router",
                                                                .rows = shape.sharded_tokens,

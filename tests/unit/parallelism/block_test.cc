@@ -1325,6 +1325,58 @@ TEST(Attention, ChunksAreSequences) {
   EXPECT_DOUBLE_EQ(flops_of(attention_block(Shape(model, plan, {1, 2, 512, Precision::kBf16}))).forward, chunks);
 }
 
+// A last chunk that is shorter: 3 chunks of 128 and one of 64 have as many pairs as 3.25 quarters of 512 tokens.
+TEST(Attention, TheLastChunkMayBeShorter) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.sliding_window = 128;
+  model.chunked_attention = true;
+  const Block block = attention_block(Shape(model, ParallelPlan(), {1, 1, 448, Precision::kBf16}));
+  const auto& flash = std::get<Attention>(std::get<Operator>(step(block, "attention.core").forward[0].what).kind);
+  const double pairs = attended_pairs(flash) * static_cast<double>(flash.batch);
+  EXPECT_NEAR(pairs / (3 * 128 * 128 / 2.0 + 64 * 64 / 2.0), 1, 0.02);
+}
+
+// gpt-oss: each row gets its expert's bias, whose gradient is a sum over rows. Megatron-Core's first product adds it.
+TEST(Experts, HaveBiases) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 0, 0, 0};
+  const Training training{1, 1, 128, Precision::kBf16};
+  const Block without = moe_block(Shape(model, ParallelPlan(), training));
+  model.bias = true;
+  const Block block = moe_block(Shape(model, ParallelPlan(), training));
+  EXPECT_DOUBLE_EQ(parameters_of(block).experts - parameters_of(without).experts, 8 * (2 * 256 + 512));
+  for (const auto& [name, columns, behind] : {std::tuple{"moe.fc1", 512, 0u}, std::tuple{"moe.fc2", 512, 1u}}) {
+    EXPECT_EQ(step(block, name).forward.size(), step(without, name).forward.size() + behind) << name;
+    EXPECT_EQ(step(block, name).calls_after_kept, 1 + behind) << name;
+    const std::vector<Call>& gradients = step(block, name).weight_gradient;
+    const auto sum = std::find_if(gradients.begin(), gradients.end(),
+                                  [](const Call& call) { return call.name.ends_with("bias_gradient"); });
+    ASSERT_NE(sum, gradients.end()) << name;
+    EXPECT_DOUBLE_EQ(traffic(*sum), 128.0 * 2 * columns * 2) << name;
+  }
+}
+
+// Tokens go to the router, to experts and to shared experts; latents are made of them twice. Autograd adds up what
+// comes back.
+TEST(Experts, GradientsOfAllReadersAreAddedUp) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 256, 0, 0, 0};
+  const Training training{1, 1, 128, Precision::kBf16};
+  const auto adds = [&](const Block& block) {
+    int found = 0;
+    for (const Call& call : block.steps.front().input_gradient) found += call.name.ends_with(".inputs.dgrad.add");
+    return found;
+  };
+  EXPECT_EQ(adds(moe_block(Shape(model, ParallelPlan(), training))), 1);
+  model.moe->shared_experts = 1, model.moe->shared_expert_ffn = 256;
+  EXPECT_EQ(adds(moe_block(Shape(model, ParallelPlan(), training))), 2);
+  EXPECT_EQ(adds(attention_block(Shape(model, ParallelPlan(), training))), 0);
+  model.mla = LatentAttention{.q_rank = 128, .kv_rank = 64, .nope_head_dim = 64, .rope_head_dim = 32, .v_head_dim = 64};
+  const Block latent = attention_block(Shape(model, ParallelPlan(), training));
+  EXPECT_EQ(adds(latent), 1);
+  EXPECT_DOUBLE_EQ(traffic(latent.steps.front().input_gradient.front()), 3 * 128 * 512.0 * 2);
+}
+
 // DeepSeek-V3 (arXiv 2412.19437, s.2.2): two norms, a projection of 2h x h, a layer; the final norm with the loss.
 TEST(Prediction, IsALayerWithAProjectionOfTwoInputs) {
   const Model model = llama(3, 512, 8, 2, 1024);

@@ -515,6 +515,14 @@ TEST(MemoryDetail, WhatIsGatheredIsTheRootAndLayersUnderWay) {
   EXPECT_EQ(stage.unsummed_gradients / B, 2 * model_parameters(model).total());
 }
 
+// Casts are of the layers that are gathered: neither tables nor norms have any.
+TEST(MemoryDetail, CastsAreOfLayersAlone) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters};
+  const StageMemoryDetail stage = detail_of(model, plan, {64, 1, 4096, Precision::kFp8})[0];
+  EXPECT_NEAR(stage.cast_weights / B, 2 * 4096.0 * (4 * 4096 + 3 * 11008), 8);
+}
+
 TEST(MemoryDetail, ForwardPassesHoldOneLayer) {
   const ParallelPlan plan{.passes = Passes::kForward, .flash_attention = false};
   const StageMemoryDetail stage = detail_of(gpt(4, 6144, 64), plan, {4, 1, 2048, Precision::kFp16})[0];

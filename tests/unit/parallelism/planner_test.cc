@@ -606,7 +606,8 @@ TEST(Planner, TensorParallelCommunication) {
   EXPECT_EQ(totals(planned(model, plan, training)).nodes["mlp.fc1.dgrad.all_reduce"], 4 * 2);
 }
 
-// Every boundary between chunks is crossed once a microbatch and direction, by 1 / tp of the hidden states.
+// Every boundary between chunks is crossed once a microbatch and direction, by the hidden states of a rank: all of
+// them, or 1 / tp under sequence parallelism, or where ranks send a part each, which the receivers gather.
 TEST(Planner, PipelineMessages) {
   const Model model = gpt(8, 1024, 16);
   const Training training{8, 1, 1024, Precision::kBf16};
@@ -616,8 +617,56 @@ TEST(Planner, PipelineMessages) {
     const Totals sums = totals(planned(model, plan, training));
     EXPECT_EQ(sums.nodes.at("pipeline.forward.send"), crossings * 4);
     EXPECT_EQ(sums.nodes.at("pipeline.backward.send"), crossings * 4);
-    EXPECT_DOUBLE_EQ(sums.bytes.at("pipeline.forward.send"), crossings * 4 * 1024.0 * 1024 * 2 / 2);
+    const double all = crossings * 4 * 1024.0 * 1024 * 2;
+    EXPECT_DOUBLE_EQ(sums.bytes.at("pipeline.forward.send"), all);
+    EXPECT_EQ(sums.nodes.count("pipeline.forward.all_gather"), 0u);
+    ParallelPlan parts = plan;
+    parts.scatter_p2p = true;
+    const Totals gathered = totals(planned(model, parts, training));
+    EXPECT_DOUBLE_EQ(gathered.bytes.at("pipeline.forward.send"), all / 2);
+    EXPECT_DOUBLE_EQ(gathered.bytes.at("pipeline.forward.all_gather"), all);
+    parts.sequence_parallel = true;
+    const Totals sharded = totals(planned(model, parts, training));
+    EXPECT_DOUBLE_EQ(sharded.bytes.at("pipeline.forward.send"), all / 2);
+    EXPECT_EQ(sharded.nodes.count("pipeline.forward.all_gather"), 0u);
   }
+}
+
+// Dense weights and experts' travel in their own formats, layer by layer or all at once: products' in 8 bits, norms and
+// the router in 16.
+TEST(Planner, WeightsTravelInTheirOwnFormats) {
+  Model model = llama(4, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  ParallelPlan plan{.dp = 4, .ep = 2, .zero = ZeroStage::kOptimizer};
+  plan.fp8_params = true;
+  const Training training{8, 1, 512, Precision::kFp8};
+  const Totals once = totals(planned(model, plan, training));
+  plan.overlap_param_gather = true;
+  const Totals by_layer = totals(planned(model, plan, training));
+  const double experts = 4 * 4 * 3 * 512.0 * 1024;
+  EXPECT_DOUBLE_EQ(once.bytes.at("experts.weights.all_gather"), experts);
+  EXPECT_DOUBLE_EQ(by_layer.bytes.at("experts.weights.all_gather"), experts);
+  EXPECT_NEAR(once.bytes.at("weights.all_gather"), by_layer.bytes.at("weights.all_gather"), 1);
+  const double tables = 2 * 32000.0 * 512, norms = (2 * 4 + 1) * 512, routers = 4 * 512 * 8.0;
+  EXPECT_NEAR(once.bytes.at("weights.all_gather"), 2 * (tables + norms + routers) + 4 * 4 * 512.0 * 512, 1);
+}
+
+// What makes queries, keys and values again comes before the gradients that read them, and the norm before the products
+// whose weight gradients read its output.
+TEST(Planner, WhatIsMadeAgainComesFirst) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.mla = LatentAttention{.q_rank = 128, .kv_rank = 64, .nope_head_dim = 64, .rope_head_dim = 32, .v_head_dim = 64};
+  ParallelPlan plan;
+  plan.recompute = Recompute::kSelective;
+  plan.recompute_modules = set_of(RecomputeModule::kLatentUpProjection) | set_of(RecomputeModule::kNorm);
+  const ExecutionGraph graph = planned(model, plan, {1, 1, 512, Precision::kBf16});
+  std::map<std::string, std::uint32_t> last;
+  for (std::uint32_t n = 0; n < graph.node_count(); ++n) last[graph.work_of(NodeId{n}).name] = n;
+  for (const char* name : {"attention.q_up", "attention.kv_up", "attention.assemble"}) {
+    EXPECT_LT(last.at(name), last.at("attention.flash.backward")) << name;
+  }
+  EXPECT_LT(last.at("attention.norm"), last.at("attention.q_down.wgrad"));
+  EXPECT_LT(last.at("attention.norm"), last.at("attention.kv_down.wgrad"));
 }
 
 // fp32 gradients scattered, bf16 weights gathered (Megatron-LM distributed optimizer); all-reduce without it; the same

@@ -111,6 +111,73 @@ TEST_F(Context, AWindowLeavesTheRingItsOwnPairs) {
   }
 }
 
+// Gathered keys: what a query sees inside the window, as many as the busiest rank's queries.
+TEST_F(Context, AWindowLeavesGatheredKeysTheirPairs) {
+  for (const std::int64_t cp : {2, 8}) {
+    for (const std::int64_t window : {128, 4096}) {
+      model.sliding_window = window;
+      const auto flops = [&](ContextExchange how) {
+        double sum = 0;
+        for (const Call& call : core(cp, how).forward) {
+          const auto* op = std::get_if<Operator>(&call.what);
+          if (op != nullptr && std::holds_alternative<Attention>(op->kind)) sum += work_of(*op).flops / FLOP;
+        }
+        return sum;
+      };
+      const double ratio = flops(ContextExchange::kAllGather) / flops(ContextExchange::kRing);
+      EXPECT_NEAR(ratio, 1, 0.01) << cp << " " << window;
+    }
+  }
+}
+
+// Chunks of 1,024 tokens: 8 x 1,024^2 / 2 pairs, whichever way keys travel and whether a rank's pieces of the sequence
+// are shorter or longer than a chunk.
+TEST_F(Context, ChunksLeaveAllRanksTheirPairs) {
+  model.sliding_window = 1024;
+  model.chunked_attention = true;
+  for (const std::int64_t cp : {2, 4, 8, 16}) {
+    const double share = heads * 8 * 1024 * 1024 / 2 / static_cast<double>(cp);
+    for (const ContextExchange how :
+         {ContextExchange::kRing, ContextExchange::kAllGather, ContextExchange::kAllToAll}) {
+      EXPECT_NEAR(pairs(core(cp, how).forward) / share, 1, 0.01) << cp << " " << enumerator_name(how);
+    }
+  }
+}
+
+// Tokens of an encoder see all others: s^2 pairs.
+TEST_F(Context, EncodersSeeAllTokens) {
+  model.causal = false;
+  for (const std::int64_t cp : {1, 2, 8}) {
+    const double share = heads * s * s / static_cast<double>(cp);
+    for (const ContextExchange how :
+         {ContextExchange::kRing, ContextExchange::kAllGather, ContextExchange::kAllToAll}) {
+      EXPECT_NEAR(pairs(core(cp, how).forward) / share, 1, 1e-3) << cp << " " << enumerator_name(how);
+    }
+  }
+}
+
+// The core keeps its output of the heads that it computed, the projection that of all heads of the rank's tokens.
+TEST_F(Context, ExchangedHeadsAreKeptTwice) {
+  const auto kept = [&](ContextExchange how) {
+    const ParallelPlan plan{.cp = 4, .cp_comm = how};
+    return kept_bytes(attention_block(Shape(model, plan, training)), Recompute::kNone).after_forward;
+  };
+  EXPECT_DOUBLE_EQ(kept(ContextExchange::kAllToAll) - kept(ContextExchange::kRing), s / 4 * heads * 128 * 2);
+  EXPECT_DOUBLE_EQ(kept(ContextExchange::kAllGather), kept(ContextExchange::kRing));
+}
+
+// phi-4 has 10 key-value heads: among 4 ranks they would be lost or doubled. 8 heads have two copies among 16 ranks.
+TEST_F(Context, HeadsAreExchangedAmongRanksThatShareThem) {
+  const auto refused = [&](std::int64_t cp) {
+    const auto checked = check_plan(model, {.cp = cp, .cp_comm = ContextExchange::kAllToAll}, training);
+    return checked ? std::string() : to_text(checked.error());
+  };
+  EXPECT_EQ(refused(4), "");
+  EXPECT_EQ(refused(16), "");
+  model.heads = 40, model.kv_heads = 10;
+  EXPECT_THAT(refused(4), ::testing::HasSubstr("10 key-value heads"));
+}
+
 // Liu et al. 2023 (arXiv 2310.01889): keys and values of a rank go to cp - 1 others, and back with their gradients.
 TEST_F(Context, SendsKeysAndValuesAround) {
   const double own = s / 4 * kv;
