@@ -229,15 +229,6 @@ TEST(Traces, LintFindsNothingInExportsAndMistakesInDamage) {
   EXPECT_THAT(cut.out, ContainsRegex("rank 5: t/trace.5.et, byte [0-9]+: the file ends [0-9]+ bytes into a frame"));
   std::ofstream(folder.path() / "t" / "comm_groups.json") << "{\"1\": [0]}";
   EXPECT_THAT(run_command("ns-dist lint t", folder.path()).out, ContainsRegex("rank 0, node [0-9]+ .*group 1 has one"));
-  // Without the file of groups, a mistake that is the same everywhere is shown a few times, with its remedy.
-  std::filesystem::remove(folder.path() / "t" / "comm_groups.json");
-  const std::string groupless = run_command("ns-dist lint t", folder.path()).out;
-  EXPECT_THAT(groupless, HasSubstr("note: no communicator groups were read: name their file"));
-  int shown = 0;
-  const std::string same = "group 1 is not defined";
-  for (std::size_t at = groupless.find(same); at != std::string::npos; at = groupless.find(same, at + 1)) ++shown;
-  EXPECT_EQ(shown, 3);
-  EXPECT_THAT(run_command("ns-dist replay t", folder.path()).err, HasSubstr("with --groups FILE"));
   const CommandResult missing = run_command("ns-dist lint nothing_here", folder.path());
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.err, HasSubstr("nothing_here: no traces here"));
@@ -245,6 +236,21 @@ TEST(Traces, LintFindsNothingInExportsAndMistakesInDamage) {
   EXPECT_EQ(one.code, 1);
   EXPECT_THAT(one.err, HasSubstr("t/trace.0.et: this is the trace of one rank"));
   EXPECT_THAT(one.err, HasSubstr("write t/trace"));
+}
+
+// A mistake that is the same everywhere is shown a few times, with its remedy.
+TEST(Traces, AMissingFileOfGroupsIsToldOnce) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --output t", folder.path());
+  std::filesystem::remove(folder.path() / "t" / "comm_groups.json");
+  const CommandResult lint = run_command("ns-dist lint t", folder.path());
+  EXPECT_EQ(lint.code, 1);
+  EXPECT_THAT(lint.out, HasSubstr("\nnote: no communicator groups were read: name their file (comm_groups.json)"));
+  int shown = 0;
+  const std::string same = "group 1 is not defined";
+  for (std::size_t at = lint.out.find(same); at != std::string::npos; at = lint.out.find(same, at + 1)) ++shown;
+  EXPECT_EQ(shown, 3);
+  EXPECT_THAT(run_command("ns-dist replay t", folder.path()).err, HasSubstr("with --groups FILE\n"));
 }
 
 TEST(Traces, MergedKernelsEndAtTheSameTimes) {
