@@ -325,23 +325,32 @@ int calibrate_command(int argc, const char* const* argv) {
       ->type_name("CSV");
   app.add_option("--output", request.output, "the correction")->type_name("FILE");
   if (const auto done = parse(app, argc, argv)) return *done;
-  const bool first = request.collectives.empty() && request.kernels.empty() && !request.next.empty();
+  const bool nothing = request.collectives.empty() && request.kernels.empty();
+  const bool first = nothing && !request.next.empty();
+  if (nothing && !first) {
+    return report_error({ErrorCode::kUsage,
+                         "no measurements are given",
+                         "--kernels, --collectives",
+                         "one of them, with --output FILE",
+                         "--gpu ID --next FILE alone writes what to measure first",
+                         {}});
+  }
   if (!first && request.output.empty()) {
-    return report_error({ErrorCode::kUsage, "the correction has no file", "--output", "a file", "", {}});
+    return report_error(
+        {ErrorCode::kUsage, "the correction has no file", "--output", "a file", "add --output FILE", {}});
   }
   for (const auto& [flag, is_given] :
        {std::pair("--from", !request.from.empty()), std::pair("--next", !request.next.empty())}) {
     if (request.collectives.empty() || !is_given) continue;
     return report_error({ErrorCode::kUsage, "is not a flag of collectives", flag, "only with kernels", "", {}});
   }
-  if (!first && request.collectives.empty() == request.kernels.empty()) {
-    return report_error(
-        {ErrorCode::kUsage,
-         request.kernels.empty() ? "no measurements are given" : "kernels and collectives are two corrections",
-         "--kernels, --collectives",
-         "one of them",
-         "",
-         {}});
+  if (!request.collectives.empty() && !request.kernels.empty()) {
+    return report_error({ErrorCode::kUsage,
+                         "kernels and collectives are two corrections",
+                         "--kernels, --collectives",
+                         "one of them",
+                         "",
+                         {}});
   }
   const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_collectives(request);
   if (!answered) return report_error(answered.error());

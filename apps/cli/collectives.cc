@@ -42,7 +42,11 @@ Result<int> answer(const CollectivesRequest& request) {
   const auto reader_of = [&](const CsvTable& table) {
     return CollectiveReader::of(table, request.gpu, request.cluster);
   };
-  NS_TRY_VOID(reader_of(input.header()));
+  if (auto columns = reader_of(input.header()); !columns) {
+    Error& error = columns.error();
+    if (error.where == input.header().where()) error.where += ":1";
+    return fail(std::move(error));
+  }
 
   const Catalog catalog = Catalog::standard();
   ScenarioSpec spec;
@@ -114,16 +118,16 @@ Result<int> answer(const CollectivesRequest& request) {
 int collectives_command(int argc, const char* const* argv) {
   if (argc > 0 && argv[0][0] != '-') return explain_command(argc, argv);  // one collective instead of a table
   CLI::App app{
-      "How long do these collectives take? A CSV, plain or gzipped, in; the same with forecasts out.\n"
-      "One collective, with the flags of `ns-dist explain`: collectives all_reduce 64MiB --ranks 16",
+      "How long do these collectives take?\n"
+      "  ns-dist collectives --input FILE.csv [FLAGS]          a table, plain or gzipped: its rows with forecasts\n"
+      "  ns-dist collectives all_reduce 64MiB --ranks 16       one collective, with the flags of `ns-dist explain`",
       "collectives"};
   set_up(app);
   CollectivesRequest request;
   app.add_option(
          "--input", request.input,
          "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node, dtype, imbalance, latency_ms")
-      ->type_name("CSV")
-      ->required();
+      ->type_name("CSV");
   app.add_option("--output", request.output, "where the rows go [standard output]")->type_name("CSV");
   app.add_option("--gpu", request.gpu, "where the table names none: ns-dist list gpus")->type_name("ID|FILE");
   app.add_option("--cluster", request.cluster, "where the table names none: ns-dist list clusters")
@@ -134,6 +138,14 @@ int collectives_command(int argc, const char* const* argv) {
   app.add_option("--algorithm", request.algorithm, "ns-dist list algorithms [the fastest]")->type_name("NAME");
   app.add_option("--protocol", request.protocol, "ns-dist list protocols [the fastest]")->type_name("NAME");
   if (const auto done = parse(app, argc, argv)) return *done;
+  if (request.input.empty()) {
+    return report_error({ErrorCode::kUsage,
+                         "no table and no collective is given",
+                         "--input",
+                         "a CSV file; or a collective with its size, as in: collectives all_reduce 64MiB --ranks 16",
+                         "",
+                         {}});
+  }
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());
 }

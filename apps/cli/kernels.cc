@@ -104,15 +104,15 @@ int kernels_command(int argc, const char* const* argv) {
     return explain_command(static_cast<int>(one.size()), one.data());
   }
   CLI::App app{
-      "How long do these kernels take? A CSV, plain or gzipped, in; the same with forecasts out.\n"
-      "One operator, with the flags of `ns-dist explain`: kernels gemm 8192x8192x8192",
+      "How long do these kernels take?\n"
+      "  ns-dist kernels --input FILE.csv [FLAGS]        a table, plain or gzipped: its rows with forecasts\n"
+      "  ns-dist kernels gemm 8192x8192x8192             one operator, with the flags of `ns-dist explain`",
       "kernels"};
   set_up(app);
   KernelsRequest request;
   app.add_option("--input", request.input,
                  "columns gpu, op, dtype [bf16] and the operator's dimensions; optional latency_ms, measured")
-      ->type_name("CSV")
-      ->required();
+      ->type_name("CSV");
   app.add_option("--output", request.output, "where the rows go, gzipped with .gz [standard output]")->type_name("CSV");
   app.add_option("--gpu", request.gpu, "where the table names none: ns-dist list gpus")->type_name("ID|FILE");
   app.add_option("--mode", request.mode, "burst: one kernel alone; sustained: as in a step [burst]")
@@ -123,6 +123,14 @@ int kernels_command(int argc, const char* const* argv) {
   app.add_option("--threads", request.threads, "threads [one a core]")->type_name("N");
   app.footer(operators_text());
   if (const auto done = parse(app, argc, argv)) return *done;
+  if (request.input.empty()) {
+    return report_error({ErrorCode::kUsage,
+                         "no table and no operator is given",
+                         "--input",
+                         "a CSV file; or an operator with its shape, as in: kernels gemm 8192x8192x8192",
+                         "",
+                         {}});
+  }
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -47,11 +48,17 @@ std::string text_of(const TraceProblem& p) {
 }
 
 std::string summary_text(const TraceSet& traces, const LintReport& report, double seconds) {
-  constexpr std::size_t kMost = 40;
+  constexpr std::size_t kMost = 40, kMostAlike = 3;
   const auto commas = [](std::uint64_t n) { return with_commas(static_cast<std::int64_t>(n)); };
   std::string text;
-  for (std::size_t i = 0; i < std::min(kMost, report.problems.size()); ++i) text += text_of(report.problems[i]);
-  const std::size_t shown = std::min<std::size_t>(kMost, report.problems.size());
+  std::map<std::string_view, std::size_t> alike;  // how many of each message
+  std::size_t shown = 0;
+  for (const TraceProblem& problem : report.problems) {
+    if (shown == kMost) break;
+    if (++alike[problem.message] > kMostAlike) continue;
+    text += text_of(problem);
+    ++shown;
+  }
   if (report.problem_count > shown) text += fmt::format("and {} more\n", commas(report.problem_count - shown));
   for (const TraceWait& wait : report.deadlock) {
     text +=
@@ -105,9 +112,10 @@ Result<int> answer(const LintRequest& request) {
   Progress progress("reading", traces.files.size());
   options.progress = [&](std::int64_t files) { progress.at(static_cast<std::size_t>(files)); };
   const auto begin = std::chrono::steady_clock::now();
-  NS_TRY(const LintReport report, lint(traces, groups, options));
+  NS_TRY(LintReport report, lint(traces, groups, options));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   progress.done();
+  if (auto hint = hint_of_groups(groups, report.problems); !hint.empty()) report.notes.push_back(std::move(hint));
   std::fputs((request.json ? json_text(traces, report, seconds) : summary_text(traces, report, seconds)).c_str(),
              stdout);
   return report.problem_count == 0 ? kAnswered : kInputAtFault;

@@ -223,6 +223,9 @@ int report_problems(const Inputs& inputs, const ReplayReport& report) {
   }
   if (report.problems.size() > kMost) text += fmt::format("  and {} more\n", report.problems.size() - kMost);
   if (!report.deadlock.empty()) text += fmt::format("  in a circle: {}\n", deadlock_text(report));
+  if (const std::string hint = hint_of_groups(inputs.groups, report.problems); !hint.empty()) {
+    text += fmt::format("  {}\n", hint);
+  }
   std::fputs(text.c_str(), stderr);
   return kInputAtFault;
 }

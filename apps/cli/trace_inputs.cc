@@ -1,5 +1,7 @@
 #include "trace_inputs.h"
 
+#include <algorithm>
+
 namespace ns_dist::cli {
 
 Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path) {
@@ -9,6 +11,14 @@ Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path
   std::error_code failed;
   if (!std::filesystem::exists(beside, failed)) return CommGroups();
   return read_comm_groups(beside);
+}
+
+std::string hint_of_groups(const CommGroups& groups, const std::vector<TraceProblem>& problems) {
+  const bool missing = std::any_of(problems.begin(), problems.end(), [](const TraceProblem& problem) {
+    return problem.message.starts_with("group ") && problem.message.ends_with(" is not defined");
+  });
+  if (!missing || !groups.empty()) return "";
+  return "no communicator groups were read: name their file (comm_groups.json) with --groups FILE";
 }
 
 Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json) {

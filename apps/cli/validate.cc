@@ -29,11 +29,26 @@ static Result<std::vector<std::filesystem::path>> run_collections(const std::fil
   return files;
 }
 
+// Corrections of the machine that ran the steps. A file that cannot be read is one mistake, not one of each run.
+static Result<ScenarioSpec> corrections(const SuiteRequest& request) {
+  ScenarioSpec with;
+  if (!request.calibration.empty()) {
+    NS_TRY_VOID(load_network_calibration(request.calibration));
+    with.set("network/calibration", request.calibration);
+  }
+  if (!request.kernel_calibration.empty()) {
+    NS_TRY_VOID(load_kernel_calibration(request.kernel_calibration));
+    with.set("kernels/calibration", request.kernel_calibration);
+  }
+  return with;
+}
+
 Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
   const Catalog catalog = Catalog::standard();
+  NS_TRY(const ScenarioSpec with, corrections(request));
   if (!request.data.empty()) {
     NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
-    RunSuiteOptions options{request.titles, {}, request.refit, RunRows::kRecommended};
+    RunSuiteOptions options{request.titles, with, request.refit, RunRows::kRecommended};
     if (!request.rows.empty()) {
       const auto rows = enumerator_from_name<RunRows>(request.rows);
       if (!rows) {
@@ -45,15 +60,6 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
                      {}});
       }
       options.rows = *rows;
-    }
-    // A file that cannot be read is one mistake, not one of each run.
-    if (!request.calibration.empty()) {
-      NS_TRY_VOID(load_network_calibration(request.calibration));
-      options.with.set("network/calibration", request.calibration);
-    }
-    if (!request.kernel_calibration.empty()) {
-      NS_TRY_VOID(load_kernel_calibration(request.kernel_calibration));
-      options.with.set("kernels/calibration", request.kernel_calibration);
     }
     SuiteAnswer all;
     for (const std::filesystem::path& collection : collections) {
@@ -86,6 +92,9 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
     if (!runs) {
       if (runs.error().where.empty()) runs.error().where = "--runs";
       return fail(std::move(runs.error()));
+    }
+    for (PublishedRun& run : runs->runs) {
+      run.set.insert(run.set.end(), with.assignments.begin(), with.assignments.end());
     }
     publications.push_back(*std::move(runs));
   }
@@ -174,16 +183,25 @@ Result<int> answer(ValidateRequest& request) {
     }
     wanted.push_back(&*found);
   }
-  for (const auto& [flag, text] :
-       {std::pair("--rows", &request.of.rows), std::pair("--kernel-calibration", &request.of.kernel_calibration),
-        std::pair("--calibration", &request.of.calibration)}) {
-    const bool reads = !request.data.empty() && request.suites == std::vector<std::string>{"runs"};
-    if (text->empty() || reads) continue;
+  const bool runs_alone = request.suites == std::vector<std::string>{"runs"};
+  if (!request.of.rows.empty() && (!runs_alone || request.data.empty())) {
     return fail({ErrorCode::kUsage,
-                 "only published runs of a file have rows to choose and machines to correct",
-                 flag,
+                 "only published runs of a file have rows to choose",
+                 "--rows",
                  "--suite runs with --data FILE",
                  "add --data FILE, or leave it out",
+                 {}});
+  }
+  for (const auto& [flag, text] : {std::pair("--kernel-calibration", &request.of.kernel_calibration),
+                                   std::pair("--calibration", &request.of.calibration)}) {
+    // The runs that are built in are of several machines.
+    const bool reads = runs_alone && (!request.data.empty() || !request.of.runs.empty());
+    if (text->empty() || reads) continue;
+    return fail({ErrorCode::kUsage,
+                 "a correction is of one machine, so it needs the runs of that machine",
+                 flag,
+                 "--suite runs with --runs ID or --data FILE",
+                 "add --runs ID or --data FILE, or leave it out",
                  {}});
   }
   std::vector<Error> mistakes;
@@ -227,10 +245,10 @@ int validate_command(int argc, const char* const* argv) {
                  "runs of --data: those that it recommends, the others, or all [recommended]")
       ->type_name("recommended|other|all");
   app.add_option("--kernel-calibration", request.of.kernel_calibration,
-                 "runs of --data: corrections measured on their GPU, as ns-dist calibrate writes them [none]")
+                 "of --runs or --data: corrections measured on their GPU, as ns-dist calibrate writes them [none]")
       ->type_name("FILE");
   app.add_option("--calibration", request.of.calibration,
-                 "runs of --data: the same of their cluster's collectives [none]")
+                 "of --runs or --data: the same of their cluster's collectives [none]")
       ->type_name("FILE");
   app.add_flag("--refit", request.of.refit,
                "also fit without each GPU and generation (kernels), without each publication (runs), minutes");

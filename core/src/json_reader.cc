@@ -248,6 +248,10 @@ const nlohmann::ordered_json* JsonReader::find(std::string_view key, Presence pr
 }
 
 void JsonReader::schema(std::string_view expected) {
+  if (value_->is_object() && find("schema", Presence::kOptional) == nullptr) {
+    note("", "key \"schema\" is missing", fmt::format("\"schema\": \"{}\"", expected));
+    return;
+  }
   const std::string given = text("schema");
   if (!given.empty() && given != expected) {
     note("schema", fmt::format("\"{}\" is not what is read here", shortened(given)), fmt::format("\"{}\"", expected));
@@ -259,13 +263,14 @@ std::string JsonReader::json(std::string_view key, Presence presence) {
   return value == nullptr ? "" : value->dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-const std::string* JsonReader::quantity_text(std::string_view key, Presence presence) {
+const std::string* JsonReader::quantity_text(std::string_view key, Presence presence, Error (*without_unit)()) {
   const nlohmann::ordered_json* value = find(key, presence);
   if (value == nullptr) return nullptr;
   if (value->is_string()) return value->get_ptr<const std::string*>();
   if (value->is_number()) {
-    note(key, fmt::format("{} is a bare number", json_excerpt(*value)), "a quantity as text with its unit",
-         "write it like \"3.35 TB/s\"");
+    Error usual = without_unit();
+    note(key, fmt::format("{} is a bare number", json_excerpt(*value)), std::move(usual.expected),
+         std::move(usual.hint));
   } else {
     wrong_type(key, *value, "a quantity as text with its unit");
   }

@@ -492,14 +492,15 @@ double OperatorFields::real(std::string_view name, std::optional<double> fallbac
 }
 
 std::int64_t OperatorFields::whole(std::string_view name, std::optional<std::int64_t> fallback) {
-  std::optional<double> real_fallback;
-  if (fallback) real_fallback = static_cast<double>(*fallback);
-  const double value = real(name, real_fallback);
-  if (!(std::abs(value) <= 9e15) || value != std::floor(value)) {  // data frames write 8192 as 8192.0
-    note(fmt::format("{} is \"{}\"", name, text(name)));
+  const std::string_view field = text(name);
+  if (field.empty() && fallback) return *fallback;
+  const auto value = number_from<double>(field);  // data frames write 8192 as 8192.0
+  if (!value || !(std::abs(*value) <= 9e15) || *value != std::floor(*value)) {
+    note(field.empty() ? fmt::format("no {}", name) : fmt::format("{} is \"{}\"", name, field),
+         "a whole number up to 9e15");
     return 0;
   }
-  return static_cast<std::int64_t>(value);
+  return static_cast<std::int64_t>(*value);
 }
 
 void OperatorFields::note(std::string problem, std::string expected) {

@@ -107,7 +107,7 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
     reader.note("levels", "a cluster needs at least one level", "an array of levels, inside out");
   }
   for (std::size_t i = 0; i + 1 < cluster.levels.size(); ++i) {
-    if (cluster.levels[i].size == 0) {
+    if (cluster.levels[i].size == 0 && !reader.is_noted(fmt::format("levels/{}/size", i))) {
       reader.note(fmt::format("levels/{}", i), "only the outermost level may be without \"size\"",
                   "how many units of the level below it joins");
     }

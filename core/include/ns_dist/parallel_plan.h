@@ -285,7 +285,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kOptional},
         plan.cp_comm);
   visit({.name = "plan/cp_inner",
-         .help = "a2a+p2p: neighbors among the context-parallel ranks that exchange heads",
+         .help = "ranks of one a2a group under --cp-comm a2a+p2p",
          .default_text = "as many as lie in a node and divide the key-value heads",
          .least = 0,
          .in_reports = kOptional},
@@ -373,7 +373,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
     plan.recompute_layers = again.layers;
   }
   visit({.name = "plan/recompute_early_stop",
-         .help = "full recomputation leaves out what only a layer's output needs, its last product above all",
+         .help = "full recomputation of a layer stops at the last value that the backward pass reads",
          .in_reports = kOptional},
         plan.recompute_early_stop);
   visit({.name = "plan/offload_activations",
@@ -420,7 +420,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kOptional},
         plan.split_softmax);
   visit({.name = "plan/written_out",
-         .help = "gelu_new, RMSNorm, rotary embeddings and experts are a kernel for each operation of their classes",
+         .help = "each operation of gelu_new, RMSNorm, rotary embeddings and experts is a kernel of its own",
          .in_reports = kOptional},
         plan.written_out);
   visit({.name = "plan/fused_permutation",

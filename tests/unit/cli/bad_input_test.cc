@@ -140,6 +140,9 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
        "out: 4,096 traces of [0-9.]+ GiB would be written; expected at most 4.0 GiB, or --large; write --large, or "
        "--merge-kernels .*, --no-operators, a smaller --dp"},
       {"export --output out --encoding morse", 2, "--encoding: \"morse\".*roofline or durations"},
+      {"kernels --gpu h100", 2, "--input: no table and no operator is given; expected a CSV file; or an operator"},
+      {"collectives", 2, "--input: no table and no collective is given; expected a CSV file; or a collective"},
+      {"calibrate", 2, "--kernels, --collectives: no measurements are given; expected one of them, with --output"},
       // One operator, one collective.
       {"explain", 2, "nothing to explain.*gemm"},
       {"explain gemm", 2, "SHAPE: its size is missing; expected .*MxNxK; as in: explain gemm 8192x8192x8192"},
@@ -215,6 +218,10 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
   write("key.json", replaced(model, "\"layers\"", "\"layer\""));
   const std::string cluster = read_text(source + "clusters/dgx-h100.json");
   write("fabric.json", replaced(cluster, "\"ib-ndr\"", "\"no/such\""));
+  write("size.json", replaced(cluster, "\"size\": 8", "\"size\": \"8\""));
+  write("bare.json", replaced(gpu, "\"50 MiB\"", "50"));
+  write("nothing.json", "{}");
+  write("header.csv", "gpu,coll,ranks,bytes\nh100,all_reduce,8,8\n");
   write("machine.json", replaced(gpu, "\"dgx-h100\"", "\"no/such\""));
   const std::string runs = read_text(source + "runs/korthikanti-2022.json");
   write("no_model.json", replaced(runs, "\"megatron-22b\"", "\"megatron-23b\""));
@@ -234,6 +241,11 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
       {"--gpu empty.json", 1, "empty.json:1:1"},
       {"--gpu truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
       {"--gpu unit.json", 1, "unit.json#/memory/bandwidth: \"3.35\" has no unit"},
+      {"--gpu bare.json", 1,
+       "bare.json#/l2_cache: 50 is a bare number; expected an amount of data with its unit; write it like \"80 GiB\""},
+      {"--cluster size.json", 1, "^ns-dist: size.json#/levels/0/size: \"8\" is not a whole number[^\n]*\n$"},
+      {"--model nothing.json", 1, "nothing.json#: key \"schema\" is missing; expected \"schema\": \"ns-dist/model/1\""},
+      {"collectives --input header.csv", 1, "header.csv:1: no column \"collective\""},
       {"--model type.json", 1, "type.json#/layers: \"many\" is not a whole number"},
       {"--model negative.json", 1, "negative.json#/hidden: .*-12288"},
       {"--model key.json", 1, "key.json#/layer: .*layers"},

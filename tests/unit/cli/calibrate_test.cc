@@ -103,6 +103,17 @@ TEST(Calibrate, CorrectsTheKernelsOfTheGpuThatWasMeasured) {
   EXPECT_THAT(result.out, HasSubstr("12 rows"));
   EXPECT_LT(mean_error("--kernel-calibration mine.json"), 0.5 * mean_error(""));
 
+  // Measured steps of this machine are forecast with it, too.
+  std::ofstream(folder.path() / "runs.json")
+      << R"({"schema": "ns-dist/runs/1", "id": "mine", "name": "Mine", "sources": {"/runs": "here"}, "cluster": "dgx-h100",
+          "runs": [{"id": "a", "model": "llama2-13b", "tp": 8, "global_batch": 8, "step_time": "1 s"}]})";
+  const std::string check = "validate --runs runs.json";
+  const CommandResult checked = run(check + " --kernel-calibration mine.json", folder);
+  EXPECT_EQ(checked.code, 0) << checked.err;
+  EXPECT_NE(checked.out, run(check, folder).out);
+  EXPECT_THAT(run("validate --kernel-calibration mine.json", folder).err,
+              HasSubstr("--kernel-calibration: a correction is of one machine, so it needs the runs of that machine"));
+
   // The report carries the correction, so that the file may go.
   const std::string plan = "--model llama2-13b --tp 8 --global-batch 8 --json ";
   const std::string corrected = run(plan + "--kernel-calibration mine.json", folder).out;

@@ -46,6 +46,8 @@ TEST_F(Kernels, SaysOnceWhatIsNoTable) {
     EXPECT_THAT(result.err, Not(HasSubstr("\x1b"))) << csv;
   }
   EXPECT_THAT(kernels("op,b,h\nsoftmax,8,8\n").err, HasSubstr("no column \"gpu\""));
+  EXPECT_THAT(kernels("gpu,op,m,n,k\nh100,gemm,1024.5,8,8\n").err,
+              HasSubstr("in.csv:2: m is \"1024.5\"; expected a whole number up to 9e15"));
   EXPECT_EQ(kernels("op,b,h\nsoftmax,8,8\n", "--gpu h100").code, 0);
   const CommandResult empty = kernels("gpu,op\n");
   EXPECT_EQ(empty.code, 0);

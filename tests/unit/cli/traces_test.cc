@@ -238,6 +238,21 @@ TEST(Traces, LintFindsNothingInExportsAndMistakesInDamage) {
   EXPECT_THAT(one.err, HasSubstr("write t/trace"));
 }
 
+// A mistake that is the same everywhere is shown a few times, with its remedy.
+TEST(Traces, AMissingFileOfGroupsIsToldOnce) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --output t", folder.path());
+  std::filesystem::remove(folder.path() / "t" / "comm_groups.json");
+  const CommandResult lint = run_command("ns-dist lint t", folder.path());
+  EXPECT_EQ(lint.code, 1);
+  EXPECT_THAT(lint.out, HasSubstr("\nnote: no communicator groups were read: name their file (comm_groups.json)"));
+  int shown = 0;
+  const std::string same = "group 1 is not defined";
+  for (std::size_t at = lint.out.find(same); at != std::string::npos; at = lint.out.find(same, at + 1)) ++shown;
+  EXPECT_EQ(shown, 3);
+  EXPECT_THAT(run_command("ns-dist replay t", folder.path()).err, HasSubstr("with --groups FILE\n"));
+}
+
 TEST(Traces, MergedKernelsEndAtTheSameTimes) {
   const ScratchFolder folder;
   const std::string work = "export --model gpt2 --tp 2 --pp 2 --dp 2 --global-batch 4 --encoding roofline --output ";

@@ -102,7 +102,8 @@ class JsonReader {
   // A positive quantity with its unit, within its plausible range.
   template <class Q>
   Q quantity(std::string_view key, Presence presence = Presence::kRequired) {
-    const std::string* value = quantity_text(key, presence);
+    const auto without_unit = [] { return parse_quantity<Q>("1").error(); };  // tells how one is written
+    const std::string* value = quantity_text(key, presence, without_unit);
     if (value == nullptr) return Q();
     auto parsed = parse_quantity<Q>(shortened(*value));
     if (!parsed) {
@@ -169,7 +170,7 @@ class JsonReader {
 
  private:
   const nlohmann::ordered_json* find(std::string_view key, Presence presence);
-  const std::string* quantity_text(std::string_view key, Presence presence);
+  const std::string* quantity_text(std::string_view key, Presence presence, Error (*without_unit)());
   void add_numbers(const std::string& place, const nlohmann::ordered_json& values, double least, double most,
                    std::vector<double>& all);
   void wrong_type(std::string_view key, const nlohmann::ordered_json& value, std::string_view expected);
