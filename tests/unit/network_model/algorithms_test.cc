@@ -146,6 +146,15 @@ TEST(NvlsTree, IsAsFastAsItsSlowerLevel) {
   EXPECT_NEAR(two / (kHuge * 9 / 8 / (0.85 * kNvlink)), 1, 1e-6);
 }
 
+// Four nodes send as much whether two switches join pairs of them or one switch joins all.
+TEST(NvlsTree, NodesCountAndNotTheSwitchesAboveThem) {
+  Cluster pairs = dgx_h100();
+  pairs.levels[1].size = 2;
+  pairs.levels.push_back({test::infiniband(50), 0, 1, 1});
+  const double t = seconds("nvls-tree", "simple", call(CollectiveKind::kAllReduce, kHuge, {{32, 1}}), pairs);
+  EXPECT_NEAR(t / (2 * kHuge / (8 * kPort)), 1, 1e-6);
+}
+
 TEST(Pat, TakesLogarithmicSteps) {
   const double t = seconds("pat", "simple", call(CollectiveKind::kAllGather, kTiny, {{16, 8}}));
   EXPECT_NEAR(t, (8 + 4 * 14 / 3.5 + 2.8 * 16 + 13) * kUs, 1e-9);
