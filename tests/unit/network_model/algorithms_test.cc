@@ -245,6 +245,19 @@ TEST(Clock, SlowerSmsMakeLongerLatencies) {
   EXPECT_NEAR(seconds("ring", "ll", tiny, slow) / seconds("ring", "ll", tiny), 2, 1e-9);
 }
 
+// A quarter more for the start and for seven hops, from 64 KiB on. What 256 ranks have beyond was not measured.
+TEST(Latency, GrowsWithChannelsOverTheHopsThatWereMeasured) {
+  Cluster rack = dgx_h100();
+  rack.levels[0].size = 256;
+  rack.levels[0].fabric.bandwidth *= 1e9;  // latency alone
+  const auto ring = [&](std::int64_t ranks) {
+    return seconds("ring", "simple", call(CollectiveKind::kAllGather, 65536, {{ranks, 1}}), rack);
+  };
+  EXPECT_NEAR(ring(8), 1.25 * (8.4 + 7 * 3.4) * kUs, 1e-10);
+  EXPECT_NEAR(ring(9), (1.25 * (8.4 + 7 * 3.4) + 3.4) * kUs, 1e-10);
+  EXPECT_NEAR(ring(256), (1.25 * (8.4 + 7 * 3.4) + 248 * 3.4) * kUs, 1e-10);
+}
+
 // Eight GPUs with seven links of 64 GB/s, one to each peer: an MI300X node.
 Cluster mesh() {
   Cluster cluster = dgx_h100();
