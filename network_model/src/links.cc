@@ -129,7 +129,8 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   // as the clock falls; measured small collectives on A100 (1410 MHz) agree.
   constexpr double kTunedClock = 1980e6;  // Hz
   const double clock = gpu.boost_clock / units::Hz;
-  if (clock > 0 && !link.network()) link.clock_factor = std::clamp(kTunedClock / clock, 0.5, 2.0);
+  if (clock > 0) link.clock_factor = std::clamp(kTunedClock / clock, 0.5, 2.0);
+  const double hop_factor = link.network() ? 1 : link.clock_factor;  // the proxy threads of hosts send over a network
   // A fabric states its latency as the hop of the LL protocol; the other protocols' hops are that much longer or
   // shorter than NCCL's. Never below the stores and polls of the protocol alone.
   constexpr double kLeastHop = 0.1;  // us
@@ -139,10 +140,10 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   // small all-reduces of 16 and 128 H100 (46-48 and 94-100 us: 8 us for each of the doublings in between, twice).
   const double tree_shift = link.network() ? level.fabric.latency / units::us : shift;
   for (std::size_t i = 0; i < kProtocolCount; ++i) {
-    link.ring_hop[i] = kMicrosecond * link.clock_factor * std::max(hops.ring[i] + shift, kLeastHop);
-    link.tree_hop[i] = kMicrosecond * link.clock_factor * std::max(hops.tree[i] + tree_shift, kLeastHop);
+    link.ring_hop[i] = kMicrosecond * hop_factor * std::max(hops.ring[i] + shift, kLeastHop);
+    link.tree_hop[i] = kMicrosecond * hop_factor * std::max(hops.tree[i] + tree_shift, kLeastHop);
   }
-  link.nvls_hop = kMicrosecond * link.clock_factor * std::max(kNvlsHop + shift, kLeastHop);
+  link.nvls_hop = kMicrosecond * hop_factor * std::max(kNvlsHop + shift, kLeastHop);
   link.nvls_tree_hop = kMicrosecond * (kNvlsTreeHop + (link.network() ? tree_shift : 0));
   return link;
 }

@@ -45,7 +45,7 @@ struct Link {
   double nvls_tree_hop = 0;
   std::int64_t mesh = 0;    // units that have a link of their own to each other one; 0: not so, or not known how many
   std::int64_t ring = 0;    // units in a dimension of a torus (kOpenRing: as many as take part); 0: all reach all
-  double clock_factor = 1;  // of everything that the SMs do: latencies against those of NCCL's tuning
+  double clock_factor = 1;  // of everything that the GPU's SMs do: latencies against those of NCCL's tuning
 
   bool network() const { return link_class == LinkClass::kNetwork; }
 };

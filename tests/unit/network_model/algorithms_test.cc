@@ -258,6 +258,18 @@ TEST(Latency, GrowsWithChannelsOverTheHopsThatWereMeasured) {
   EXPECT_NEAR(ring(256), (1.25 * (8.4 + 7 * 3.4) + 248 * 3.4) * kUs, 1e-10);
 }
 
+// The SMs start a collective, whether a node of one GPU is written as a level of its own or not.
+TEST(Clock, IsThatOfTheGpuAlsoWithoutANode) {
+  Cluster alone = dgx_h100();
+  alone.gpu.boost_clock = 990 * MHz;
+  alone.levels[0].size = 1;
+  const Collective tiny = call(CollectiveKind::kAllGather, kTiny, {{4, 1}});
+  const double expected = (2 * 6.6 + 3 * 2.7 + 13) * kUs;
+  EXPECT_NEAR(seconds("ring", "ll", tiny, alone), expected, 1e-9);
+  alone.levels.erase(alone.levels.begin());
+  EXPECT_NEAR(seconds("ring", "ll", tiny, alone), expected, 1e-9);
+}
+
 // Eight GPUs with seven links of 64 GB/s, one to each peer: an MI300X node.
 Cluster mesh() {
   Cluster cluster = dgx_h100();
