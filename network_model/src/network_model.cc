@@ -334,7 +334,8 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
                      : link.ring == 0   ? ""
                      : call.fills(tier) ? " ring of a torus"
                                         : " line in a torus",
-                     bandwidth(call.peak(tier)), bandwidth(call.bandwidth(tier)),
+                     bandwidth(call.peak_of_part(tier)),
+                     bandwidth(call.part_bandwidth(tier) / static_cast<double>(tier.members)),
                      duration(of(link.ring_hop, best.choice.protocol)))});
   }
   const std::span<const Algorithm> table = network::algorithms();
@@ -400,9 +401,8 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
                  "",
                  {}});
   }
-  NS_TRY(network::Topology topology, network::check_cluster(cluster));
-  std::vector<Link> links;
-  for (const FabricLevel& level : cluster.levels) links.push_back(network::link_of(level, cluster.gpu));
+  NS_TRY(network::Topology topology, network::check_cluster(cluster, options.ranks));
+  std::vector<Link> links = network::links_of(cluster);
   const auto find = [](std::span<const NetworkAlgorithm> table, const std::string& name,
                        const char* field) -> Result<std::optional<std::size_t>> {
     if (name == "auto") return std::optional<std::size_t>();

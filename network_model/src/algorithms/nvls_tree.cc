@@ -29,8 +29,7 @@ Cost cost(const Call& call, Protocol) {
     path += 2 * depth * link.nvls_tree_hop;
     // Two nodes exchange what they have; each of more is an inner one of a tree, and sends as much down as up.
     const double passes = call.nodes() == 2 ? 1 : 2;
-    result.transfer =
-        std::max(result.transfer, passes * call.bytes / (static_cast<double>(tier.members) * link.bandwidth));
+    result.transfer = std::max(result.transfer, passes * call.bytes / call.part_bandwidth(tier));
   }
   result.steps += 2;
   result.latency = call.latency_of(nvlink.nvls_hop, path);

@@ -286,7 +286,7 @@ Result<std::vector<Machine>> machines_of(std::span<const Cluster> clusters, cons
     Machine machine;
     machine.cluster = &cluster;
     NS_TRY(machine.topology, network::Topology::of(cluster));
-    for (const FabricLevel& level : cluster.levels) machine.links.push_back(network::link_of(level, cluster.gpu));
+    machine.links = network::links_of(cluster);
     if (base) machine.base.emplace(*base, cluster);
     machines.push_back(std::move(machine));
   }
