@@ -90,6 +90,18 @@ TEST(Calibrate, CorrectsTheClusterThatWasMeasuredAndNoOther) {
   EXPECT_THAT(run("collectives --input rows.csv --calibration mine.json", folder).err, Not(HasSubstr("warning")));
 }
 
+// What stays in an L40S server decides how long two of them take, and not what lies between them.
+TEST(Calibrate, TellsWhichRowsSayNothingOfTheNetwork) {
+  const ScratchFolder folder;
+  const auto calibrated = [&](const std::string& rows) {
+    std::ofstream(folder.path() / "mine.csv") << "collective,ranks,gpus_per_node,bytes,latency_ms\n" << rows;
+    return run("calibrate --cluster l40s-server --collectives mine.csv --output mine.json", folder);
+  };
+  EXPECT_THAT(calibrated("all_to_all,16,8,67108864,29.5\n").err, HasSubstr("no measurement tells of the network"));
+  EXPECT_THAT(calibrated("all_to_all,128,8,67108864,4\nall_to_all,16,8,67108864,29.5\n").out,
+              HasSubstr("1 of the rows tells nothing of the network (mine.csv:3): what stays in a node takes longer"));
+}
+
 TEST(Calibrate, CorrectsTheKernelsOfTheGpuThatWasMeasured) {
   const ScratchFolder folder;
   std::string rows = "op,dtype,m,n,k,latency_ms\n";
