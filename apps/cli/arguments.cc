@@ -266,6 +266,17 @@ void warn_of(const Cluster& cluster) {
   if (const std::string text = warning_of(cluster); !text.empty()) warn(text);
 }
 
+void warn_of_others(const NetworkSettings& network, const std::set<std::string>& clusters) {
+  if (!network.calibration || network.calibration->curves.empty() || clusters.empty()) return;
+  const auto& curves = network.calibration->curves;
+  const auto holds = [&](const CalibrationCurve& curve) {
+    return curve.cluster.empty() || clusters.contains(curve.cluster);
+  };
+  if (std::any_of(curves.begin(), curves.end(), holds)) return;
+  warn(fmt::format("--calibration was measured on {}; it changes nothing on {}", curves.front().cluster,
+                   fmt::join(clusters, ", ")));
+}
+
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
   const std::vector<std::string> arguments(argv, argv + argc);
   if (auto error = without_value(app, arguments)) return report_error(*error);

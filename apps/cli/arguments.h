@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,8 @@ std::vector<std::string> flags_of(void (*add)(CLI::App&, Flags&)) {
 // Prints on standard error what should be doubted of the model and the machine. Reports have it among their warnings.
 void warn_of(const Scenario& scenario);
 void warn_of(const Cluster& cluster);
+// The same of a calibration that was measured on none of these clusters (ids).
+void warn_of_others(const NetworkSettings& network, const std::set<std::string>& clusters);
 
 // Parses, or returns the exit code after having printed help (0) or what is wrong with the command line (2).
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv);

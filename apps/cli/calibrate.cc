@@ -169,7 +169,7 @@ Result<std::string> calibrate_collectives(const CalibrateRequest& request) {
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
     measurements.push_back({0, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks, row.size,
-                            *row.latency_ms * units::ms, row.integer});
+                            *row.latency_ms * units::ms, row.integer, row.imbalance});
   }
   NetworkFitOptions options;
   options.source = fmt::format("{} measured collectives on {}", rows.size(), cluster.id);
@@ -196,10 +196,16 @@ Result<std::string> calibrate_collectives(const CalibrateRequest& request) {
   const double before = mean_error(uncorrected), after = mean_error(corrected);
   NS_TRY_VOID(write_text(request.output, text));
   warn_if_worse(cluster.id, before, after);
+  std::string left_out;
+  if (const std::size_t count = fitted->left_out.size(); count > 0) {
+    left_out = fmt::format(
+        "  {} of the rows {} nothing of the network ({}{}): what stays in a node takes longer there\n", count,
+        count == 1 ? "tells" : "tell", measured.places[fitted->left_out.front()], count == 1 ? "" : ", ...");
+  }
   return fmt::format(
-      "{} rows, {} curves for cluster {} in {}\n  mean error on these rows: {:.1f} % before, {:.1f} % "
+      "{} rows, {} curves for cluster {} in {}\n{}  mean error on these rows: {:.1f} % before, {:.1f} % "
       "after (the rows of the fit, none is held out)\n",
-      rows.size(), fitted->curves.size(), cluster.id, request.output, 100 * before, 100 * after);
+      rows.size(), fitted->curves.size(), cluster.id, request.output, left_out, 100 * before, 100 * after);
 }
 
 // The kernels of a step.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,9 +57,11 @@ Result<int> answer(const CollectivesRequest& request) {
   NetworkModelOptions options = network_options(scenario.network);
   options.strict = true;
   NS_TRY_VOID(make_network_model(scenario.cluster, options));  // its errors in the options hold for every row
+  std::set<std::string> clusters;                              // of the rows, as a calibration names them
   CollectiveForecaster forecaster(
       [&](std::string_view gpu, std::string_view cluster) -> Result<Cluster> {
         auto known = catalog.cluster(cluster);
+        if (known) clusters.insert(known->id);
         const bool asked = !cluster.empty() && cluster == request.cluster;
         if (gpu.empty() || (asked && !known)) return known;
         NS_TRY(const Gpu found, catalog.gpu(gpu));
@@ -71,6 +74,7 @@ Result<int> answer(const CollectivesRequest& request) {
         // A measured system that the catalog does not know: its GPU's usual machine, under its own name, because a
         // calibration may know that.
         if (!cluster.empty()) usual.id = cluster;
+        clusters.insert(usual.id);
         return usual;
       },
       options);
@@ -94,6 +98,7 @@ Result<int> answer(const CollectivesRequest& request) {
       answered_csv.append_row(piece, i, rows);
       auto answered = row ? forecaster.forecast(*row) : Result<CollectiveAnswer>(fail(row.error()));
       if (answered) {
+        if (!row->gpu.empty() && !row->cluster.empty()) clusters.insert(row->cluster);
         if (row->latency_ms) errors.add(*row, answered->forecast.latency);
         rows += fmt::format("{}\n", fmt::join(to_fields(*answered), ","));
       } else {
@@ -109,6 +114,7 @@ Result<int> answer(const CollectivesRequest& request) {
   }
   progress.done();
   NS_TRY_VOID(output.finish());
+  warn_of_others(scenario.network, clusters);
   if (!is_standard_output(request.output)) std::fputs(errors_text(errors).c_str(), stdout);
   return mistakes.report(request.input);
 }

@@ -279,6 +279,33 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
   return model->explain(Operator{kind, dtype});
 }
 
+// The machine of a collective, with the nodes that were asked for or, filled one after the other, as many as the ranks
+// reach.
+Result<Scenario> machine_of(const ExplainRequest& request, std::int64_t ranks, std::int64_t stride) {
+  ScenarioSpec spec;
+  spec.set("machine/gpu", request.gpu).set("machine/cluster", request.cluster);
+  spec.set("network/model", request.network_model).set("network/algorithm", request.algorithm);
+  spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
+  if (!request.nodes.empty()) {
+    NS_TRY(const std::int64_t nodes, read_count(request.nodes, "--nodes"));
+    spec.set("machine/nodes", nodes);
+    return resolve(spec, Catalog::standard());
+  }
+  NS_TRY(Scenario least, resolve(spec, Catalog::standard()));  // one node, or all of a machine of known size
+  const std::int64_t reach = (ranks - 1) * stride + 1, node = least.cluster.gpus_per_node();
+  if (reach <= least.cluster.gpu_count()) return least;
+  spec.set("plan/dp", (reach + node - 1) / node * node);
+  auto opened = resolve(spec, Catalog::standard());
+  if (opened) return opened;
+  return fail({ErrorCode::kInfeasible,
+               fmt::format("{} ranks with a stride of {} need {} GPUs, but {} has {}", ranks, stride, reach,
+                           least.cluster.name, least.cluster.gpu_count()),
+               "--ranks, --stride",
+               "ranks on the GPUs of the machine",
+               "write fewer ranks, or a cluster whose outermost level has no size",
+               {}});
+}
+
 // The subject of an operator's explanation names its GPU; that of a collective names no machine, so it is added.
 Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest& request) {
   const char* const usual = kind == CollectiveKind::kSendRecv ? "2" : "8";
@@ -304,24 +331,15 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
                  "",
                  {}});
   }
-  // The machine: as many nodes as ranks with that stride need.
-  ScenarioSpec spec;
-  spec.set("machine/gpu", request.gpu).set("machine/cluster", request.cluster);
-  if (request.nodes.empty()) {
-    spec.set("plan/tp", ranks * stride);
-  } else {
-    NS_TRY(const std::int64_t nodes, read_count(request.nodes, "--nodes"));
-    spec.set("machine/nodes", nodes);
-  }
-  spec.set("network/model", request.network_model).set("network/algorithm", request.algorithm);
-  spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
-  NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
+  NS_TRY(const Scenario scenario, machine_of(request, ranks, stride));
   warn_of(scenario.cluster);
   const std::string machine =
       fmt::format("{} x {}, {}", scenario.cluster.gpu_count() / scenario.cluster.gpus_per_node(), scenario.cluster.name,
                   scenario.cluster.gpu.id);
+  warn_of_others(scenario.network, {scenario.cluster.id});
   NetworkModelOptions options = network_options(scenario.network);
   options.strict = true;
+  if (!request.nodes.empty()) options.ranks = scenario.cluster.gpu_count();
   NS_TRY(const auto model, make_network_model(scenario.cluster, options));
   if (!(request.imbalance >= 1) || (request.imbalance > 1 && kind != CollectiveKind::kAllToAll) ||
       request.imbalance > static_cast<double>(ranks)) {

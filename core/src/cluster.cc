@@ -7,15 +7,31 @@
 namespace ns_dist {
 namespace {
 
+// Whether a level consists of links of the kind that the GPU has.
+bool consists_of(const ScaleUpLink& link, FabricKind kind) {
+  if (link.kind == "xgmi") return kind == FabricKind::kXgmi;
+  return link.kind.starts_with("nvlink") && (kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch);
+}
+
+// The first level that gives the GPU more than its own links of that kind; null: none does.
+const FabricLevel* faster_than_links(const Cluster& cluster) {
+  const std::optional<ScaleUpLink>& own = cluster.gpu.scale_up;
+  constexpr double kRounding = 1 + 1e-9;  // of a ratio of two links
+  for (const FabricLevel& level : cluster.levels) {
+    if (own && consists_of(*own, level.fabric.kind) && level.bandwidth_per_gpu() > kRounding * own->bandwidth) {
+      return &level;
+    }
+  }
+  return nullptr;
+}
+
 // How many times as fast the links of `gpu` are as those of the GPU that the machine was described with; 1 where they
 // are not what joins its GPUs.
 double link_ratio(const Gpu& gpu, const Cluster& cluster) {
   const std::optional<ScaleUpLink>&own = gpu.scale_up, &usual = cluster.gpu.scale_up;
   if (cluster.levels.empty() || !own || !usual || own->kind != usual->kind) return 1;
   const FabricKind kind = cluster.levels.front().fabric.kind;
-  const bool joins = own->kind == "xgmi"     ? kind == FabricKind::kXgmi
-                     : own->kind == "nvlink" ? kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch
-                                             : false;
+  const bool joins = own->kind != "nvlink-bridge" && consists_of(*own, kind);
   return joins && usual->bandwidth > BytesPerSecond() ? own->bandwidth / usual->bandwidth : 1;
 }
 
@@ -36,6 +52,11 @@ bool lends_links(const Cluster& cluster) {
 
 std::string warning_of(const Cluster& cluster) {
   if (cluster.made_for.empty()) {
+    if (const FabricLevel* level = faster_than_links(cluster)) {
+      return fmt::format("{} of {} gives a GPU {}, but {} has links of {}: name a slower fabric, or the GPU that it is",
+                         level->fabric.name, cluster.id, to_text(level->bandwidth_per_gpu()), cluster.gpu.id,
+                         to_text(cluster.gpu.scale_up->bandwidth));
+    }
     if (!lends_links(cluster)) return "";
     return fmt::format("{} has no links of its own (scale_up): its GPUs are joined by the {} of {}", cluster.gpu.id,
                        cluster.levels.front().fabric.name, cluster.id);

@@ -1,12 +1,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "ns_dist/internal/number_from.h"
 #include "readers.h"
 
 namespace ns_dist {
 namespace {
+
+constexpr Seconds kLongestHop = 100 * units::ms;  // halfway around the world
+
+bool is_file_name(std::string_view reference) {
+  return reference.find('/') != std::string_view::npos || reference.ends_with(".json");
+}
+
+void check_id(const std::string& id, JsonReader& reader) {
+  if (id.empty() && reader.has("id")) reader.note("id", "is empty", "letters, digits and dashes");
+}
+
+bool is_point_to_point(FabricKind kind) { return kind == FabricKind::kNvlink || kind == FabricKind::kXgmi; }
+
+// A reference to a file is relative to the file that has it, or else to the working directory.
+std::string beside(const std::string& reference, const std::string& where) {
+  const std::filesystem::path own = std::filesystem::path(where).parent_path() / reference;
+  std::error_code status;
+  return is_file_name(reference) && std::filesystem::exists(own, status) ? own.string() : reference;
+}
+
+// Why nothing was found, with both places of a file.
+Error not_found(Error error, const std::string& reference, const std::string& where) {
+  const std::filesystem::path own = std::filesystem::path(where).parent_path() / reference;
+  if (is_file_name(reference) && error.where.empty() && own != reference) {
+    error.message = fmt::format("neither \"{}\" nor \"{}\" can be read", own.string(), reference);
+  }
+  return error;
+}
 
 // A level with "torus": one level a dimension, the first one innermost. A unit of the level below has
 // `links_per_direction` ports to each of its two neighbors in each dimension.
@@ -60,6 +89,15 @@ Result<Fabric> read_fabric(std::string_view json, const std::string& where) {
   fabric.bandwidth = reader.quantity<BytesPerSecond>("bandwidth");
   fabric.latency = reader.quantity<Seconds>("latency");
   fabric.uneven_mesh = reader.boolean("uneven_mesh", false);
+  check_id(fabric.id, reader);
+  if (fabric.latency > kLongestHop) {
+    reader.note("latency", fmt::format("a hop of {}", to_text(fabric.latency)),
+                fmt::format("at most {}", to_text(kLongestHop)));
+  }
+  if (fabric.uneven_mesh && !is_point_to_point(fabric.kind)) {
+    reader.note("uneven_mesh", fmt::format("pairs of GPUs have no links of their own on {}", name_of(fabric.kind)),
+                "only with nvlink or xgmi, which join pairs of GPUs");
+  }
   check_sources(root, reader);
   if (!errors.empty()) return fail(join(std::move(errors)));
   return fabric;
@@ -74,31 +112,41 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
   cluster.id = reader.text("id");
   cluster.name = reader.text("name");
   reader.texts("aliases");
+  check_id(cluster.id, reader);
   const auto place = [&](Error error, const std::string& at) {
     if (error.where.empty()) error.where = at;
     errors.push_back(std::move(error));
   };
   if (const std::string reference = reader.text("gpu"); !reference.empty()) {
-    auto gpu = catalog.gpu(reference);
+    auto gpu = catalog.gpu(beside(reference, where));
     if (gpu) {
       cluster.gpu = *std::move(gpu);
     } else {
-      place(std::move(gpu.error()), reader.where("gpu"));
+      place(not_found(std::move(gpu.error()), reference, where), reader.where("gpu"));
     }
   }
   reader.objects("levels", [&](JsonReader& inner) {
     FabricLevel level;
     if (const std::string reference = inner.text("fabric"); !reference.empty()) {
-      auto fabric = catalog.fabric(reference);
+      auto fabric = catalog.fabric(beside(reference, where));
       if (fabric) {
         level.fabric = *std::move(fabric);
       } else {
-        place(std::move(fabric.error()), inner.where("fabric"));
+        place(not_found(std::move(fabric.error()), reference, where), inner.where("fabric"));
       }
+    }
+    const bool network = is_network(level.fabric.kind), found = !level.fabric.id.empty();
+    if (found && !network && !cluster.levels.empty() && is_network(cluster.levels.back().fabric.kind)) {
+      inner.note("fabric", fmt::format("{} joins nodes of a network", level.fabric.name),
+                 "NVLink, xGMI and PCIe inside the nodes, before the levels of networks");
     }
     if (inner.has("torus")) return add_torus(inner, std::move(level), cluster.levels);
     level.size = inner.integer("size", 1, 10'000'000, Presence::kOptional, 0);
     level.nics_per_gpu = inner.number("nics_per_gpu", kPortsOfAGpu.least, kPortsOfAGpu.most, Presence::kOptional, 1);
+    if (found && !network && level.nics_per_gpu != 1) {
+      inner.note("nics_per_gpu", fmt::format("ports of a network on {}", level.fabric.name),
+                 "nothing: its bandwidth is all that a GPU has");
+    }
     level.oversubscription =
         inner.number("oversubscription", kOversubscription.least, kOversubscription.most, Presence::kOptional, 1);
     cluster.levels.push_back(std::move(level));

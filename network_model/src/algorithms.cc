@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace ns_dist::network {
 
@@ -69,23 +70,33 @@ double to_or_from_few(const Call& call, const Tier& tier) {
 // `leaving` is that of the fullest part; the emptiest one has the fewest ports for what it needs.
 double bandwidth_bound(const Call& call, bool network_reduces) {
   const double size = call.bytes, ranks = call.ranks();
-  double bound = 0, outward = 0, beyond = 0;  // peak of the tiers further out; of those that are no torus
+  double bound = 0, beyond = 0;  // `beyond`: peak of the tiers further out that are no torus
+  double apart = 0, same = 0;    // of a GPU by tiers further out: by other ports, and by those of this tier
+  const Link* outer = nullptr;
   for (std::size_t i = call.placement->tier_count; i-- > 0;) {
     const Tier& tier = call.placement->tiers[i];
-    outward += call.peak(tier);
+    const Link& link = call.link(tier);
+    if (outer && !share_ports(*outer, link)) apart += std::exchange(same, 0);
+    outer = &link;
+    // What a part with so many ranks gets out at most.
+    const double used = call.links_used(tier), port = used * link.port_peak;
+    const auto through = [&](double members) {
+      return std::min(members * port, tier.most_room * used * link.peak + members * same) + members * apart;
+    };
+    const double own = std::min(port, tier.most_room / static_cast<double>(tier.members) * used * link.peak);
     // And one through both sides of a torus dimension, its bisection, around which only another network leads.
-    if (call.link(tier).ring == 0) {
-      beyond += call.peak(tier);
+    if (link.ring == 0) {
+      beyond += own;
     } else if (call.kind == CollectiveKind::kAllToAll && tier.members == tier.max_members) {
-      bound = std::max(bound, call.copies(tier) * across_half(tier) * size / (call.link(tier).peak + beyond));
+      bound = std::max(bound, call.copies(tier) * across_half(tier) * size / (link.peak + beyond));
     }
     const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.max_members);
     double leaving = 0;
     switch (call.kind) {
       case CollectiveKind::kAllReduce:
         leaving = 2 * (parts - 1) / parts * size;
-        if (call.link(tier).nvls) leaving = std::min(leaving, (parts + 1) / parts * size);
-        if (call.link(tier).network() && network_reduces) leaving = std::min(leaving, size);
+        if (link.nvls) leaving = std::min(leaving, (parts + 1) / parts * size);
+        if (link.network() && network_reduces) leaving = std::min(leaving, size);
         break;
       case CollectiveKind::kAllGather:
       case CollectiveKind::kReduceScatter:
@@ -107,7 +118,8 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
         break;
     }
     const auto fewest = static_cast<double>(tier.members);
-    bound = std::max({bound, leaving / (members * outward), to_or_from_few(call, tier) / (fewest * outward)});
+    bound = std::max({bound, leaving / through(members), to_or_from_few(call, tier) / through(fewest)});
+    same = std::min(port, own + same);
   }
   return bound;
 }

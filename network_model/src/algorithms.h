@@ -1,6 +1,7 @@
 // The algorithms of collectives: one file each in algorithms/, one line each in algorithms.cc.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string_view>
@@ -35,13 +36,29 @@ struct Call {
     const std::int64_t units = link(tier).mesh;
     return tier.parts < units ? static_cast<double>(tier.parts - 1) / static_cast<double>(units - 1) : 1;
   }
-  // What the data sheet gives a rank on the tier, bytes per second.
+  // What the data sheet gives a rank on the tier, bytes per second, where all GPUs of its part send.
   double peak(const Tier& tier) const { return links_used(tier) * link(tier).peak; }
-  // What a rank reaches on the tier, bytes per second: on a part of a torus ring, a ring of ranks goes there on the
-  // links of one direction and comes back on those of the other.
-  double bandwidth(const Tier& tier) const {
-    if (link(tier).ring != 0 && !fills(tier)) return 0.5 * link(tier).bandwidth;
-    return links_used(tier) * link(tier).bandwidth;
+  // On a part of a torus ring, a ring of ranks goes there on the links of one direction and comes back on those of the
+  // other.
+  double share_of_links(const Tier& tier) const {
+    return link(tier).ring != 0 && !fills(tier) ? 0.5 : links_used(tier);
+  }
+  // What a rank reaches on the tier, bytes per second, where all GPUs of its part send.
+  double bandwidth(const Tier& tier) const { return share_of_links(tier) * link(tier).bandwidth; }
+  // What the ranks of a part reach together: the least of all parts, by their ports and by the part's own links.
+  double part_bandwidth(const Tier& tier) const {
+    const double ports = static_cast<double>(tier.members) * link(tier).port_bandwidth;
+    return share_of_links(tier) * std::min(ports, tier.room * link(tier).bandwidth);
+  }
+  // What each rank of a part with `members` reaches.
+  double bandwidth_of(const Tier& tier, std::int64_t members) const {
+    const double share = std::max(1.0, tier.room / static_cast<double>(members));
+    return share_of_links(tier) * std::min(link(tier).port_bandwidth, share * link(tier).bandwidth);
+  }
+  // A rank of the part that decides: on the data sheet.
+  double peak_of_part(const Tier& tier) const {
+    const double share = tier.room / static_cast<double>(tier.members);
+    return links_used(tier) * std::min(link(tier).port_peak, share * link(tier).peak);
   }
   bool torus() const {
     for (const Tier& tier : *placement) {
@@ -50,9 +67,13 @@ struct Call {
     return false;
   }
   // Start-up latency beyond NCCL's base, and its growth with the number of channels (measured inside nodes; across
-  // nodes small all-reduces are flat from 4 KiB to 64 KiB).
+  // nodes small all-reduces are flat from 4 KiB to 64 KiB). Nobody measured more than the hops between 8 ranks: no more
+  // of them grow.
   double latency_of(double base, double path) const {
-    return nodes() > 1 ? base + path + kNetworkStart : (base + path) * channel_growth(bytes);
+    if (nodes() > 1) return base + path + kNetworkStart;
+    constexpr double kMeasuredHops = 7;
+    const double measured = std::min(1.0, kMeasuredHops / (ranks() - 1)) * path;
+    return path - measured + (base + measured) * channel_growth(bytes);
   }
   // Parts that only a network joins.
   std::int64_t nodes() const {

@@ -20,7 +20,34 @@ Corrected corrected_of(const CalibrationCurve& curve, Corrected::Source source) 
   for (const CalibrationStep& step : curve.steps) {
     correction.add({knot_coordinate(step.modeled / units::s), step.height});
   }
-  return {correction, curve.deviation, curve.deviation_short, source, true};
+  Corrected corrected{correction, curve.deviation, curve.deviation_short, source, true};
+  corrected.own = !curve.cluster.empty();
+  corrected.least_bytes = curve.least / units::B, corrected.most_bytes = curve.most / units::B;
+  return corrected;
+}
+
+// Doublings from the nearest end of a range; 0 in it, and where there is none (`most` of 0).
+double doublings_beyond(double value, double least, double most) {
+  if (most <= 0) return 0;
+  return std::max({0.0, std::log2(value / most), std::log2(least / value)});
+}
+
+// Ranks of a call in its emptiest node.
+std::int64_t per_node(const Call& call) {
+  for (const Tier& tier : *call.placement) {
+    if (call.link(tier).network()) return tier.members;
+  }
+  return call.placement->ranks;
+}
+
+double doublings_of_ranks(const Corrected& corrected, const Call& call) {
+  double doublings = doublings_beyond(call.ranks(), static_cast<double>(corrected.least_ranks),
+                                      static_cast<double>(corrected.most_ranks));
+  if (corrected.ranks_per_node > 0) {
+    doublings +=
+        std::fabs(std::log2(static_cast<double>(per_node(call)) / static_cast<double>(corrected.ranks_per_node)));
+  }
+  return doublings;
 }
 
 Corrected mixed(const Corrected& a, const Corrected& b, double weight) {
@@ -85,9 +112,15 @@ bool may_go_through_host(const Gpu& gpu) {
 
 }  // namespace
 
-double Corrected::unmeasured(double ranks) const {
-  const auto most = static_cast<double>(most_ranks);
-  return most > 1 && ranks > most ? std::log2(ranks / most) / std::log2(ranks) : 0;
+double Corrected::unmeasured(const Call& call) const {
+  const double ranks = doublings_of_ranks(*this, call);
+  const double measured = std::log2(static_cast<double>(std::max<std::int64_t>(most_ranks, 2)));
+  const double sizes = std::min(1.0, doublings_beyond(call.bytes, least_bytes, most_bytes) / kNarrowingOctaves);
+  return 1 - measured / (measured + ranks) * (1 - sizes);
+}
+
+bool Corrected::is_far(const Call& call) const {
+  return doublings_of_ranks(*this, call) > 1 || doublings_beyond(call.bytes, least_bytes, most_bytes) > 1;
 }
 
 double Corrected::deviation_of(double bytes) const {
@@ -124,8 +157,17 @@ Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& c
   }
   for (const CalibrationCurve& curve : calibration.curves) {
     if (curve.fabric == name_of(LinkClass::kNetwork) && !curve.cluster.empty() && curve.cluster == cluster.id) {
-      across_nodes_.push_back(
-          {curve.kind, curve.ranks, curve.ranks_per_node, corrected_of(curve, Corrected::Source::kMeasured)});
+      Shape& shape =
+          across_nodes_.emplace_back(Shape{curve.kind, curve.ranks, corrected_of(curve, Corrected::Source::kMeasured)});
+      shape.corrected.ranks_per_node = curve.ranks_per_node;
+    }
+  }
+  for (Shape& shape : across_nodes_) {
+    shape.corrected.least_ranks = shape.corrected.most_ranks = shape.ranks;
+    for (const Shape& other : across_nodes_) {
+      if (other.kind != shape.kind || other.corrected.ranks_per_node != shape.corrected.ranks_per_node) continue;
+      shape.corrected.least_ranks = std::min(shape.corrected.least_ranks, other.ranks);
+      shape.corrected.most_ranks = std::max(shape.corrected.most_ranks, other.ranks);
     }
   }
 }
@@ -235,8 +277,8 @@ const Corrected* Calibration::find(const Call& call, Transport transport) const 
         if (shape.kind != call.kind) continue;
         // The ranks of a node matter more than the number of nodes.
         constexpr double kWeight = 100;  // derived: more than any difference of ranks, 63 doublings
-        const double distance = kWeight * std::fabs(std::log2(static_cast<double>(shape.ranks_per_node) /
-                                                              static_cast<double>(outermost.members))) +
+        const double distance = kWeight * std::fabs(std::log2(static_cast<double>(shape.corrected.ranks_per_node) /
+                                                              static_cast<double>(per_node(call)))) +
                                 std::fabs(std::log2(static_cast<double>(shape.ranks) / call.ranks()));
         if (!nearest || distance < least) {
           nearest = &shape.corrected;

@@ -34,11 +34,17 @@ struct Corrected {
   double deviation_short = 0;  // below
   Source source = Source::kOthers;
   bool found = false;  // false: no measurement applies; `correction` changes nothing
-  // The most ranks that were measured, in the correction of larger groups; 0: the group is not larger.
-  std::int64_t most_ranks = 0;
+  bool own = false;    // measured on this very cluster
+  // The ranks that were measured: in the correction of groups of more ranks in a node than that, and of all groups
+  // across nodes. 0: neither.
+  std::int64_t least_ranks = 0, most_ranks = 0;
+  std::int64_t ranks_per_node = 0;         // across nodes: of the measured groups
+  double least_bytes = 0, most_bytes = 0;  // that were measured; 0: not known
 
-  // Share of the doublings from one rank to `ranks` that nobody measured: 0.25 for 16 ranks after 8.
-  double unmeasured(double ranks) const;
+  // Share of the doublings of a group, and of the octaves of a size, that nobody measured: 0.25 for 16 ranks after 8.
+  double unmeasured(const Call& call) const;
+  // Whether what was measured across nodes, or on sizes, is more than a factor of two away.
+  bool is_far(const Call& call) const;
   // Of a message on another machine than the measured one. Does not jump at kLongMessage.
   double deviation_of(double bytes) const;
 };
@@ -58,7 +64,7 @@ class Calibration {
 
   struct Shape {
     CollectiveKind kind = CollectiveKind::kAllReduce;
-    std::int64_t ranks = 2, ranks_per_node = 2;
+    std::int64_t ranks = 2;
     Corrected corrected;
   };
 

@@ -22,6 +22,7 @@ CalibrationCurve read_curve(JsonReader& reader) {
   constexpr std::int64_t kMostRanks = std::int64_t{1} << 48;
   constexpr double kLargest = 12;                              // e^12: a hundred thousand times off is no measurement
   constexpr double kLargestDeviation = 9.99, kLongest = 1e12;  // us
+  constexpr double kMostBytes = 1e18;
   CalibrationCurve curve;
   curve.cluster = reader.text("cluster", Presence::kOptional);
   curve.gpu = reader.text("gpu", Presence::kOptional);
@@ -42,6 +43,13 @@ CalibrationCurve read_curve(JsonReader& reader) {
   curve.deviation = reader.number("deviation", 0, kLargestDeviation);
   // Files of earlier versions have one for all sizes.
   curve.deviation_short = reader.number("deviation_short", 0, kLargestDeviation, Presence::kOptional, curve.deviation);
+  if (const std::vector<double> bytes = reader.numbers("bytes", 0, kMostBytes, Presence::kOptional); !bytes.empty()) {
+    if (bytes.size() == 2 && bytes[0] > 0 && bytes[0] <= bytes[1]) {
+      curve.least = bytes[0] * units::B, curve.most = bytes[1] * units::B;
+    } else {
+      reader.note("bytes", "no range of sizes", "[least, most], both positive");
+    }
+  }
   curve.log_ratio = reader.numbers("log_ratio", -kLargest, kLargest);
   if (curve.log_ratio.size() != network::kKnots) {
     reader.note("log_ratio", fmt::format("{} values", curve.log_ratio.size()),
@@ -67,6 +75,9 @@ std::string to_json(const NetworkCalibration& calibration) {
         "\"collective\": \"{}\", \"ranks\": {}, \"ranks_per_node\": {}, \"deviation\": {:.4f}, "
         "\"deviation_short\": {:.4f},\n",
         name_of(curve.kind), curve.ranks, curve.ranks_per_node, curve.deviation, curve.deviation_short);
+    if (curve.most > Bytes()) {
+      text += fmt::format("     \"bytes\": [{}, {}],\n", curve.least / units::B, curve.most / units::B);
+    }
     if (curve.in_switch) text += "     \"in_switch\": true,\n";
     if (curve.integer) text += "     \"integer\": true,\n";
     if (!curve.steps.empty()) {

@@ -172,10 +172,11 @@ Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seco
   Footprint result;
   result.ports.resize(loads.size());
   if (!(alone > Seconds())) return result;
+  const std::vector<network::Link> links = network::links_of(cluster);
   Bytes sent, outward;
   for (std::size_t l = loads.size(); l-- > 0;) {
     sent += loads[l];
-    const network::Link link = network::link_of(cluster.levels[l], cluster.gpu);
+    const network::Link& link = links[l];
     if (link.network() && link.ring == 0) {  // a torus dimension carries its own alone
       outward += loads[l];
       loads[l] = outward;
@@ -185,7 +186,7 @@ Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seco
   constexpr double kFewest = 2, kMost = 32;  // at least 2: NCCL doubles its rings (2.30, src/graph/connect.cc)
   for (const network::Tier& tier : placement) {
     const FabricLevel& level = cluster.levels[tier.level];
-    const network::Link link = network::link_of(level, cluster.gpu);
+    const network::Link& link = links[tier.level];
     double channels = 2 * static_cast<double>(tier.members) * level.nics_per_gpu;
     if (!link.network()) {
       const double sheet = cluster.gpu.scale_up ? cluster.gpu.scale_up->bandwidth / (units::B / units::s) : 0;

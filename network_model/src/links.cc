@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace ns_dist::network {
 namespace {
@@ -122,14 +123,19 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   link.nvls =
       !level.ring && level.fabric.kind == FabricKind::kNvswitch && constants_of(link.generation).nvls_efficiency > 0;
   link.peak = level.bandwidth_per_gpu() / (units::B / units::s);
-  link.bandwidth = efficiency(level.fabric.kind, link.generation) * link.peak;
+  const double reached = efficiency(level.fabric.kind, link.generation);
+  link.bandwidth = reached * link.peak;
+  link.port_peak = level.ring ? link.peak : link.peak * level.oversubscription;
+  link.port_bandwidth = reached * link.port_peak;
+  link.common_ports = !level.ring && (link.network() || level.fabric.kind == FabricKind::kNvswitch);
   if (level.ring) link.ring = level.size > 0 ? level.size : kOpenRing;
   if (level.fully_connected() && !level.fabric.uneven_mesh && level.size > 0) link.mesh = level.size + level.spare;
   // NCCL's latencies were tuned on H100 (1980 MHz). What takes time in them are instructions of the SMs, so they grow
   // as the clock falls; measured small collectives on A100 (1410 MHz) agree.
   constexpr double kTunedClock = 1980e6;  // Hz
   const double clock = gpu.boost_clock / units::Hz;
-  if (clock > 0 && !link.network()) link.clock_factor = std::clamp(kTunedClock / clock, 0.5, 2.0);
+  if (clock > 0) link.clock_factor = std::clamp(kTunedClock / clock, 0.5, 2.0);
+  const double hop_factor = link.network() ? 1 : link.clock_factor;  // the proxy threads of hosts send over a network
   // A fabric states its latency as the hop of the LL protocol; the other protocols' hops are that much longer or
   // shorter than NCCL's. Never below the stores and polls of the protocol alone.
   constexpr double kLeastHop = 0.1;  // us
@@ -139,12 +145,39 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   // small all-reduces of 16 and 128 H100 (46-48 and 94-100 us: 8 us for each of the doublings in between, twice).
   const double tree_shift = link.network() ? level.fabric.latency / units::us : shift;
   for (std::size_t i = 0; i < kProtocolCount; ++i) {
-    link.ring_hop[i] = kMicrosecond * link.clock_factor * std::max(hops.ring[i] + shift, kLeastHop);
-    link.tree_hop[i] = kMicrosecond * link.clock_factor * std::max(hops.tree[i] + tree_shift, kLeastHop);
+    link.ring_hop[i] = kMicrosecond * hop_factor * std::max(hops.ring[i] + shift, kLeastHop);
+    link.tree_hop[i] = kMicrosecond * hop_factor * std::max(hops.tree[i] + tree_shift, kLeastHop);
   }
-  link.nvls_hop = kMicrosecond * link.clock_factor * std::max(kNvlsHop + shift, kLeastHop);
+  link.nvls_hop = kMicrosecond * hop_factor * std::max(kNvlsHop + shift, kLeastHop);
   link.nvls_tree_hop = kMicrosecond * (kNvlsTreeHop + (link.network() ? tree_shift : 0));
   return link;
+}
+
+std::vector<Link> links_of(const Cluster& cluster) {
+  constexpr double kAny = std::numeric_limits<double>::infinity();
+  double peak = kAny, bandwidth = kAny;  // of a GPU's way out, so far
+  // Every NIC hangs on PCIe; boards have a port for each GPU behind a switch of the GPU's own generation.
+  if (const double pcie = cluster.gpu.pcie_bandwidth / (units::B / units::s); pcie > 0) {
+    peak = pcie, bandwidth = efficiency(FabricKind::kPcie, nccl_generation_of(cluster.gpu.architecture)) * pcie;
+  }
+  std::vector<Link> links;
+  for (const FabricLevel& level : cluster.levels) {
+    Link& link = links.emplace_back(link_of(level, cluster.gpu));
+    if (level.ring || (!link.network() && link.link_class != LinkClass::kPcie)) continue;  // links of their own
+    if (link.network()) {
+      link.port_peak = std::min(link.port_peak, peak);
+      link.port_bandwidth = std::min(link.port_bandwidth, bandwidth);
+      link.peak = std::min(link.peak, link.port_peak);
+      link.bandwidth = std::min(link.bandwidth, link.port_bandwidth);
+    }
+    peak = std::min(peak, link.port_peak);
+    bandwidth = std::min(bandwidth, link.port_bandwidth);
+  }
+  return links;
+}
+
+bool share_ports(const Link& a, const Link& b) {
+  return a.common_ports && b.common_ports && a.link_class == b.link_class;
 }
 
 double base_latency_ring(Protocol protocol, const Link& link) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "ns_dist/cluster.h"
 
@@ -36,21 +37,28 @@ struct Link {
   std::string_view name;  // of the fabric's kind
   LinkClass link_class = LinkClass::kNvlink;
   Generation generation = Generation::kHopper;
-  bool nvls = false;       // the switch reduces and multicasts (NVLink SHARP)
-  double peak = 0;         // data sheet, of one GPU when all its peers send, one direction
-  double bandwidth = 0;    // peak times the share that long messages reach
-  PerProtocol ring_hop{};  // seconds from a rank to the next
+  bool nvls = false;     // the switch reduces and multicasts (NVLink SHARP)
+  double peak = 0;       // data sheet, of one GPU when all its peers send, one direction
+  double bandwidth = 0;  // peak times the share that long messages reach
+  // The same of a GPU whose peers leave it the level's links: what its ports give.
+  double port_peak = 0, port_bandwidth = 0;
+  bool common_ports = false;  // one port of a GPU leads to all levels of this class: networks, and switches of NVLink
+  PerProtocol ring_hop{};     // seconds from a rank to the next
   PerProtocol tree_hop{};
   double nvls_hop = 0;
   double nvls_tree_hop = 0;
   std::int64_t mesh = 0;    // units that have a link of their own to each other one; 0: not so, or not known how many
   std::int64_t ring = 0;    // units in a dimension of a torus (kOpenRing: as many as take part); 0: all reach all
-  double clock_factor = 1;  // of everything that the SMs do: latencies against those of NCCL's tuning
+  double clock_factor = 1;  // of everything that the GPU's SMs do: latencies against those of NCCL's tuning
 
   bool network() const { return link_class == LinkClass::kNetwork; }
 };
 
 Link link_of(const FabricLevel& level, const Gpu& gpu);
+// One a level. What leaves a node passes the GPU's PCIe and the ports of each network further in, and is no faster.
+std::vector<Link> links_of(const Cluster& cluster);
+// Whether a GPU sends into both levels by the same ports.
+bool share_ports(const Link& a, const Link& b);
 
 // Launch and set-up of a collective, seconds.
 double base_latency_ring(Protocol protocol, const Link& link);

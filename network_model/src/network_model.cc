@@ -10,6 +10,7 @@
 
 #include "algorithms.h"
 #include "calibration.h"
+#include "estimate.h"
 #include "links.h"
 #include "ns_dist/astra_formulas.h"
 #include "timing.h"
@@ -24,6 +25,7 @@ using network::Call;
 using network::Choice;
 using network::Corrected;
 using network::Cost;
+using network::Estimate;
 using network::Link;
 using network::Placement;
 using network::Protocol;
@@ -131,12 +133,6 @@ class NetworkModel final : public NetworkCost {
                  {}});
   }
 
-  struct Estimate {
-    Choice choice;
-    const Corrected* corrected = nullptr;
-    double time = 0;    // corrected, seconds
-    double spread = 0;  // half of the 90 % interval: of the logarithm of `time` if corrected, else over it
-  };
   struct Answer : Estimate {
     Estimate one_node;  // of the same in the largest node alone; without an algorithm inside a node
     Estimate leaving;   // with what leaves the node by the ports by which its GPUs reach each other; none: without
@@ -144,16 +140,15 @@ class NetworkModel final : public NetworkCost {
     const Estimate& slower() const { return one_node.time > time ? one_node : *this; }
   };
 
-  // The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
-  // before correction is the fastest after it.
   Answer answer(const Call& call) const {
-    Estimate best = estimate(call, allowed_);
+    Estimate best = network::estimate(call, allowed_, calibration_);
     if (!best.choice.algorithm && !strict_) {
-      best = estimate(call, {std::nullopt, allowed_.protocol});
-      if (!best.choice.algorithm) best = estimate(call, {});
+      best = network::estimate(call, {std::nullopt, allowed_.protocol}, calibration_);
+      if (!best.choice.algorithm) best = network::estimate(call, {}, calibration_);
     }
     if (!best.choice.algorithm) return {best, {}, {}};
-    return {best, inside_nodes(call, false), leaves_by_pcie(call) ? inside_nodes(call, true) : Estimate{}};
+    return {best, network::inside_nodes(call, false, calibration_),
+            leaves_by_pcie(call) ? network::inside_nodes(call, true, calibration_) : Estimate{}};
   }
 
   // Whether GPUs reach other nodes by the PCIe ports by which they reach each other, in addition to what they send
@@ -166,69 +161,6 @@ class NetworkModel final : public NetworkCost {
     }
     return std::any_of(call.placement->begin(), call.placement->end(),
                        [&](const Tier& tier) { return call.link(tier).link_class == network::LinkClass::kPcie; });
-  }
-
-  // Across nodes, every GPU still moves over its node's own links what stays in the node: a collective of this node
-  // alone. The two are corrected by different measurements: without this bound, two racks may be faster than one, and
-  // nodes whose transfers go through their host as fast as their network. `with_leaving`: what goes to other nodes
-  // passes the same ports, and the host's memory if transfers between GPUs do.
-  Estimate inside_nodes(const Call& call, bool with_leaving) const {
-    Placement inside;
-    for (const Tier& tier : *call.placement) {
-      if (call.link(tier).network()) break;
-      inside.ranks = tier.parts * tier.max_members;
-      inside.tiers[inside.tier_count++] = tier;
-    }
-    if (inside.tier_count == 0 || inside.tier_count == call.placement->tier_count) return {};
-    for (std::size_t i = 0; i < inside.tier_count; ++i) {
-      Tier& tier = inside.tiers[i];
-      tier.all_parts = (inside.ranks + tier.max_members - 1) / tier.max_members;
-    }
-    Call alone = call;
-    alone.placement = &inside;
-    switch (call.kind) {
-      case CollectiveKind::kAllReduce:
-      case CollectiveKind::kAllGather:
-      case CollectiveKind::kReduceScatter:
-      case CollectiveKind::kBroadcast:
-      case CollectiveKind::kReduce:
-        break;  // each rank has the whole buffer
-      case CollectiveKind::kAllToAll:
-      case CollectiveKind::kGather:
-      case CollectiveKind::kScatter:
-        // All that a rank does not keep, as a node alone has it of a larger buffer.
-        alone.bytes *= with_leaving ? (1 - 1 / call.ranks()) / (1 - 1 / alone.ranks()) : alone.ranks() / call.ranks();
-        break;
-      case CollectiveKind::kBarrier:
-      case CollectiveKind::kSendRecv:
-        return {};
-    }
-    return estimate(alone, {});
-  }
-
-  Estimate estimate(const Call& call, const network::Allowed& allowed) const {
-    Estimate best;
-    std::array<network::Candidate, network::kTransports.size()> candidates;
-    std::size_t count = 0;
-    for (const network::Transport transport : network::kTransports) {
-      const Choice choice = network::choose(call, allowed, transport);
-      if (!choice.algorithm) continue;
-      const Corrected* corrected = calibration_.find(call, transport);
-      const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
-      const double spread = corrected ? corrected_spread(*corrected, choice, call) : choice.spread;
-      candidates[count++] = {time, spread};
-      if (!best.choice.algorithm || time < best.time) best = {choice, corrected, time, spread};
-    }
-    best.spread = network::mean_spread(std::span(candidates).first(count));
-    return best;
-  }
-
-  static double corrected_spread(const Corrected& corrected, const Choice& choice, const Call& call) {
-    const double deviation = corrected.deviation_of(call.bytes);
-    // Beyond the measured numbers of ranks, of NCCL's constants by the share of doublings that nobody measured.
-    const double share = corrected.unmeasured(call.ranks());
-    const double constants = std::log1p(choice.spread) / network::kQuantile;
-    return network::kQuantile * std::max(deviation, (1 - share) * deviation + share * constants);
   }
 
   // 90 % interval of what `estimate` takes, seconds, around `latency`.
@@ -267,9 +199,11 @@ class NetworkModel final : public NetworkCost {
     forecast.method = best.algorithm->methods[static_cast<std::size_t>(best.protocol)];
     constexpr double kLargestMeasured = 1 << 30;  // bytes; a fit knows changes of protocol up to here
     // Where a node decides over several, they were measured only if both it and they were.
-    const auto unmeasured = [](const Corrected* by) { return !by || by->source != Corrected::Source::kMeasured; };
-    forecast.extrapolated = unmeasured(answer.corrected) || unmeasured(decides.corrected) ||
-                            call.bytes > kLargestMeasured || call.imbalance > 1;
+    const auto unmeasured = [](const Estimate& by) {
+      return !by.corrected || by.far || by.corrected->source != Corrected::Source::kMeasured;
+    };
+    forecast.extrapolated =
+        unmeasured(answer) || unmeasured(decides) || call.bytes > kLargestMeasured || call.imbalance > 1;
     return forecast;
   }
 
@@ -334,7 +268,8 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
                      : link.ring == 0   ? ""
                      : call.fills(tier) ? " ring of a torus"
                                         : " line in a torus",
-                     bandwidth(call.peak(tier)), bandwidth(call.bandwidth(tier)),
+                     bandwidth(call.peak_of_part(tier)),
+                     bandwidth(call.part_bandwidth(tier) / static_cast<double>(tier.members)),
                      duration(of(link.ring_hop, best.choice.protocol)))});
   }
   const std::span<const Algorithm> table = network::algorithms();
@@ -400,9 +335,8 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
                  "",
                  {}});
   }
-  NS_TRY(network::Topology topology, network::check_cluster(cluster));
-  std::vector<Link> links;
-  for (const FabricLevel& level : cluster.levels) links.push_back(network::link_of(level, cluster.gpu));
+  NS_TRY(network::Topology topology, network::check_cluster(cluster, options.ranks));
+  std::vector<Link> links = network::links_of(cluster);
   const auto find = [](std::span<const NetworkAlgorithm> table, const std::string& name,
                        const char* field) -> Result<std::optional<std::size_t>> {
     if (name == "auto") return std::optional<std::size_t>();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace ns_dist::network {
 namespace {
@@ -17,9 +18,15 @@ std::string describe(const RankGroup& group) {
   return text;
 }
 
+// Trays of a rack, say: the same NVLink switches join both levels, and a GPU has one set of links for them.
+bool is_one_switch(const FabricLevel& inner, const FabricLevel& outer) {
+  return inner.fabric == outer.fabric && inner.fabric.kind == FabricKind::kNvswitch && !inner.ring && !outer.ring &&
+         inner.nics_per_gpu == outer.nics_per_gpu && inner.oversubscription == 1 && outer.oversubscription == 1;
+}
+
 }  // namespace
 
-Result<Topology> Topology::of(const Cluster& cluster) {
+Result<Topology> Topology::of(const Cluster& cluster, std::int64_t ranks) {
   if (cluster.levels.empty()) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("cluster \"{}\" has no levels", cluster.id),
@@ -37,7 +44,9 @@ Result<Topology> Topology::of(const Cluster& cluster) {
                  {}});
   }
   Topology topology;
+  topology.ranks_ = ranks;
   topology.unit_sizes_.push_back(1);
+  std::int64_t below = 1;
   for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
     const std::int64_t size = cluster.levels[i].size;
     const bool outermost = i + 1 == cluster.levels.size();
@@ -49,7 +58,6 @@ Result<Topology> Topology::of(const Cluster& cluster) {
                    "",
                    {}});
     }
-    const std::int64_t below = topology.unit_sizes_.back();
     if (size > kMaxRank / below) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("cluster \"{}\" has more than 2^48 GPUs", cluster.id),
@@ -58,7 +66,10 @@ Result<Topology> Topology::of(const Cluster& cluster) {
                    "",
                    {}});
     }
-    topology.unit_sizes_.push_back(size == 0 ? kOpen : below * size);
+    below = size == 0 ? kOpen : below * size;
+    if (!outermost && is_one_switch(cluster.levels[i], cluster.levels[i + 1])) continue;
+    topology.unit_sizes_.push_back(below);
+    topology.levels_.push_back(i);
   }
   return topology;
 }
@@ -125,7 +136,10 @@ Result<Placement> Topology::place(const RankGroup& group) const {
                    "",
                    {}});
     }
-    place_by_counting(group, placement);
+    // The ranks between those of the group have groups of their own.
+    std::int64_t between = kMaxRank;
+    for (const Stride& s : group.strides) between = s.count > 1 ? std::min(between, s.stride) : between;
+    place_by_counting(group, std::max(ranks_, last + between), placement);
   }
   return placement;
 }
@@ -155,21 +169,23 @@ bool Topology::place_aligned(const RankGroup& group, Placement& placement) const
       }
     }
     if (members > below) {
-      placement.tiers[placement.tier_count++] = {level, members / below, placement.ranks / below, below, below};
+      const auto room = static_cast<double>(below);  // of two equally full units, one at least is full
+      placement.tiers[placement.tier_count++] = {
+          levels_[level], members / below, placement.ranks / below, below, below, room, room};
     }
     below = members;
   }
   return true;
 }
 
-void Topology::place_by_counting(const RankGroup& group, Placement& placement) const {
+void Topology::place_by_counting(const RankGroup& group, std::int64_t job, Placement& placement) const {
   placement.tier_count = 0;
   std::vector<Rank> ranks(static_cast<std::size_t>(placement.ranks));
   for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = group.at(static_cast<std::int64_t>(i));
   std::sort(ranks.begin(), ranks.end());
   for (std::size_t level = 0; level + 1 < unit_sizes_.size(); ++level) {
     const std::int64_t part = unit_sizes_[level], unit = unit_sizes_[level + 1];
-    Tier tier{level, 0, 0, placement.ranks, 0};
+    Tier tier{levels_[level], 0, 0, placement.ranks, 0, std::numeric_limits<double>::infinity(), 0};
     std::int64_t in_unit = 0;
     for (std::size_t i = 0; i < ranks.size();) {
       std::size_t end = i;
@@ -179,6 +195,10 @@ void Topology::place_by_counting(const RankGroup& group, Placement& placement) c
       tier.parts = std::max(tier.parts, in_unit);
       tier.members = std::min(tier.members, members);
       tier.max_members = std::max(tier.max_members, members);
+      const std::int64_t busy = std::min(part, job - ranks[i] / part * part);
+      const double room = static_cast<double>(members) * static_cast<double>(part) / static_cast<double>(busy);
+      tier.room = std::min(tier.room, room);
+      tier.most_room = std::max(tier.most_room, room);
       ++tier.all_parts;
       i = end;
     }
@@ -186,8 +206,8 @@ void Topology::place_by_counting(const RankGroup& group, Placement& placement) c
   }
 }
 
-Result<Topology> check_cluster(const Cluster& cluster) {
-  NS_TRY(Topology topology, Topology::of(cluster));
+Result<Topology> check_cluster(const Cluster& cluster, std::int64_t ranks) {
+  NS_TRY(Topology topology, Topology::of(cluster, ranks));
   for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
     const FabricLevel& level = cluster.levels[i];
     const double peak = level.bandwidth_per_gpu() / (units::B / units::s);

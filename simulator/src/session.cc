@@ -1,5 +1,6 @@
 #include "ns_dist/session.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -53,8 +54,12 @@ bool Session::serves(const Scenario& scenario) const {
       scenario.constants.exponent != machine_->exponent) {
     return false;
   }
+  // How many GPUs share a level's links depends on the plan.
+  const bool by_ranks = scenario.network.model == "astra" ||
+                        std::any_of(scenario.cluster.levels.begin(), scenario.cluster.levels.end(),
+                                    [](const FabricLevel& level) { return level.oversubscription > 1; });
   const auto ranks = rank_count(scenario.plan);
-  return scenario.network.model != "astra" || (ranks && *ranks == machine_->ranks);
+  return !by_ranks || (ranks && *ranks == machine_->ranks);
 }
 
 Result<std::shared_ptr<const Session>> Sessions::of(const Scenario& scenario) {

@@ -26,6 +26,7 @@ struct CollectiveMeasurement {
   Bytes size;
   Seconds latency;
   bool integer = false;  // elements are integers
+  double imbalance = 1;  // Collective::imbalance
 };
 
 // A step of the logarithm at the modeled time where NCCL changes its protocol; it is a twentieth of an octave wide.
@@ -50,12 +51,16 @@ struct CalibrationCurve {
   // Standard deviation of ln(measured / forecast) on held-out sizes (each size of each machine in turn): of messages
   // from 1 MiB on, and of shorter ones.
   double deviation = 0, deviation_short = 0;
+  Bytes least, most;  // sizes that were measured, of a few measurements of one cluster; 0: many, not written down
   friend bool operator==(const CalibrationCurve&, const CalibrationCurve&) = default;
 };
 
 struct NetworkCalibration {
   std::string source;  // what was measured, for the reader
   std::vector<CalibrationCurve> curves;
+  // Of a fit over a base, and not in its JSON: measurements (indices) across nodes that tell nothing of the network,
+  // because what stays in a node takes longer there.
+  std::vector<std::size_t> left_out = {};
   friend bool operator==(const NetworkCalibration&, const NetworkCalibration&) = default;
 };
 
@@ -72,8 +77,8 @@ struct NetworkFitOptions {
 };
 
 // One curve for each measured fabric class, architecture (or cluster), collective and group shape. Where several GPUs
-// of an architecture were measured, also one for each GPU. Errors: no measurement, an index without a cluster, a
-// collective that the cluster cannot run, a latency that is not positive.
+// of an architecture were measured, also one for each GPU. Errors: no measurement, or with a base none that tells
+// something; an index without a cluster, a collective that the cluster cannot run, a latency that is not positive.
 Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
                                        std::span<const CollectiveMeasurement> measurements,
                                        const NetworkFitOptions& options = {});

@@ -18,8 +18,10 @@
 namespace ns_dist {
 
 struct NetworkModelOptions {
-  std::string model = "nccl";      // or "astra": ASTRA-Sim's unaware formulas, which know no other option
-  std::int64_t ranks = 0;          // of the plan, 0: all GPUs. "astra" times a group of all ranks in another way
+  std::string model = "nccl";  // or "astra": ASTRA-Sim's unaware formulas, which know no other option
+  // Of the plan. "astra" times a group of all ranks in another way; 0: all GPUs. "nccl": idle GPUs of an oversubscribed
+  // unit leave it to the others; 0: those beyond the group are idle.
+  std::int64_t ranks = 0;
   std::string algorithm = "auto";  // a name of network_algorithms(), or "auto": the fastest one
   std::string protocol = "auto";   // a name of network_protocols(), or "auto": the fastest one
   bool strict = true;              // false: collectives without this algorithm or protocol take the fastest one

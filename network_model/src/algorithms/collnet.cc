@@ -20,7 +20,7 @@ Cost cost(const Call& call, Protocol) {
     const Link& link = call.link(tier);
     const auto parts = static_cast<double>(tier.parts);
     if (link.network()) {
-      result.transfer = std::max(result.transfer, call.bytes / (static_cast<double>(tier.members) * link.bandwidth));
+      result.transfer = std::max(result.transfer, call.bytes / call.part_bandwidth(tier));
     } else {  // all ranks of a node exchange directly: reduce-scatter before, all-gather after
       result.transfer = std::max(result.transfer, 2 * (parts - 1) / parts * call.bytes / call.bandwidth(tier));
       path += 2 * kInNode;

@@ -28,30 +28,48 @@ Cost cost(const Call& call, Protocol protocol) {
   Cost result;
   double hop = 0, hops = 0, wire = 0, members_below = 1;
   // Levels carry their traffic side by side, each through its own ports: the slowest one decides.
+  const auto reach_of = [&](const Tier& tier) {
+    return ranks / (static_cast<double>(tier.all_parts) / static_cast<double>(tier.parts));
+  };
   for (const Tier& tier : *call.placement) {
     const Link& link = call.link(tier);
-    const double reach = ranks / (static_cast<double>(tier.all_parts) / static_cast<double>(tier.parts));
-    // What a rank (a root's part, for gather and scatter) exchanges outside its part at this level; what leaves the
-    // node passes the network of every level on its way. All-to-alls wait for the ranks with the fewest beside them.
-    const double beside = call.kind == CollectiveKind::kAllToAll ? static_cast<double>(tier.members) : members_below;
-    const double outside = link.network() ? ranks - beside : reach - beside;
-    const double bandwidth = call.bandwidth(tier);
+    const double reach = reach_of(tier);
+    double common = reach;  // ranks to which the ports of this level lead
+    for (const Tier* next = &tier + 1; next != call.placement->end() && share_ports(link, call.link(*next)); ++next) {
+      common = reach_of(*next);
+    }
     // Where a node's GPUs make copies for each other, they do so for what comes from all nodes.
-    const double among = call.copies_in_nodes && !link.network() ? reach : ranks;
-    double bytes =
-        (call.copies(tier) * outside / among + (link.network() ? 0 : kOwnShare * link.clock_factor) / ranks) *
-        call.bytes;
-    if (call.kind == CollectiveKind::kSendRecv) bytes = call.bytes;
+    const double among = call.copies_in_nodes && !link.network() ? common : ranks;
+    // What a rank (a root's part, for gather and scatter) with so many beside it exchanges outside its part at this
+    // level; what leaves the node passes the network of every level on its way.
+    const auto bytes_of = [&](double beside) {
+      if (call.kind == CollectiveKind::kSendRecv) return call.bytes;
+      if (link.ring != 0 && call.kind == CollectiveKind::kAllToAll) {
+        return call.copies(tier) * across_half(tier) * call.bytes;
+      }
+      const double outside = (link.network() ? ranks : common) - beside;
+      const double own = link.network() ? 0 : kOwnShare * link.clock_factor;
+      return (call.copies(tier) * outside / among + own / ranks) * call.bytes;
+    };
+    const auto take = [&](double bytes, double bandwidth) {
+      result.transfer =
+          std::max(result.transfer, bytes / ring_bandwidth(protocol, bandwidth, link.generation, call.nodes()));
+    };
+    if (call.kind == CollectiveKind::kAllToAll) {
+      // They wait for the ranks with the fewest beside them, or for those that share their links with the most.
+      for (const std::int64_t beside : {tier.members, tier.max_members}) {
+        take(bytes_of(static_cast<double>(beside)), call.bandwidth_of(tier, beside));
+      }
+    } else {
+      take(bytes_of(members_below), call.bandwidth(tier));
+    }
     if (link.ring != 0) {
       // Dimension by dimension, the shortest way: every hop takes a link's time. The farthest peer is a half ring away,
       // or the whole of a line.
-      if (call.kind == CollectiveKind::kAllToAll) bytes = call.copies(tier) * across_half(tier) * call.bytes;
       const auto parts = static_cast<double>(tier.parts);
       hops += call.fills(tier) ? std::floor(parts / 2) : parts - 1;
       wire = std::max(wire, of(link.ring_hop, Protocol::kLl));
     }
-    result.transfer =
-        std::max(result.transfer, bytes / ring_bandwidth(protocol, bandwidth, link.generation, call.nodes()));
     hop = std::max(hop, of(link.ring_hop, protocol));
     members_below = reach;
   }

@@ -27,9 +27,9 @@ Cost cost(const Call& call, Protocol) {
     const double depth = std::ceil(std::log2(static_cast<double>(tier.parts)));
     result.steps += 2 * depth;
     path += 2 * depth * link.nvls_tree_hop;
-    const double passes = tier.parts == 2 ? 1 : 2;
-    result.transfer =
-        std::max(result.transfer, passes * call.bytes / (static_cast<double>(tier.members) * link.bandwidth));
+    // Two nodes exchange what they have; each of more is an inner one of a tree, and sends as much down as up.
+    const double passes = call.nodes() == 2 ? 1 : 2;
+    result.transfer = std::max(result.transfer, passes * call.bytes / call.part_bandwidth(tier));
   }
   result.steps += 2;
   result.latency = call.latency_of(nvlink.nvls_hop, path);

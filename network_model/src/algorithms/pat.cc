@@ -24,7 +24,7 @@ Cost cost(const Call& call, Protocol protocol) {
   double slowest = 0, hop = 0;
   for (const Tier& tier : *call.placement) {
     const Link& link = call.link(tier);
-    slowest = std::max(slowest, 1 / (static_cast<double>(tier.members) * link.bandwidth));
+    slowest = std::max(slowest, 1 / call.part_bandwidth(tier));
     hop = std::max(hop, of(link.ring_hop, protocol));
   }
   Cost result;

@@ -38,7 +38,7 @@ Cost cost(const Call& call, Protocol protocol) {
     const Link& link = call.link(tier);
     const auto parts = static_cast<double>(tier.all_parts);
     path += (parts - reached) * of(link.ring_hop, protocol);
-    bus = std::min(bus, static_cast<double>(tier.members) * call.bandwidth(tier));
+    bus = std::min(bus, call.part_bandwidth(tier));
     reached = parts;
   }
   bus = ring_bandwidth(protocol, bus, call.links[0].generation, call.nodes());

@@ -22,7 +22,7 @@ Cost cost(const Call& call, Protocol protocol) {
     result.steps += 2 * depth;
     path += 2 * depth * of(link.tree_hop, protocol);
     // Every byte goes up and down; both trees together use both directions of every link.
-    const double bus = static_cast<double>(tier.members) * call.bandwidth(tier);
+    const double bus = call.part_bandwidth(tier);
     result.transfer = std::max(result.transfer,
                                2 * call.bytes / tree_bandwidth(protocol, bus, call.links[0].generation, call.nodes()));
   }

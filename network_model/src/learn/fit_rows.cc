@@ -23,7 +23,7 @@ Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const C
       clusters.push_back(std::move(cluster));
     }
     measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks,
-                            row.size, *row.latency_ms * units::ms, row.integer});
+                            row.size, *row.latency_ms * units::ms, row.integer, row.imbalance});
   }
   return fit_network(clusters, measurements, options);
 }

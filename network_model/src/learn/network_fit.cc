@@ -10,6 +10,7 @@
 
 #include "calibration.h"
 #include "correction.h"
+#include "estimate.h"
 #include "timing.h"
 #include "topology.h"
 #include "wording.h"
@@ -232,6 +233,7 @@ struct Machine {
   network::Topology topology;
   std::vector<network::Link> links;
   std::optional<network::Calibration> base;  // NetworkFitOptions::base on this cluster
+  network::Calibration inside;               // the same with what was fitted inside its nodes
 };
 
 // Measurements with equal keys share one curve. The order decides the order of the curves in the file.
@@ -286,7 +288,7 @@ Result<std::vector<Machine>> machines_of(std::span<const Cluster> clusters, cons
     Machine machine;
     machine.cluster = &cluster;
     NS_TRY(machine.topology, network::Topology::of(cluster));
-    for (const FabricLevel& level : cluster.levels) machine.links.push_back(network::link_of(level, cluster.gpu));
+    machine.links = network::links_of(cluster);
     if (base) machine.base.emplace(*base, cluster);
     machines.push_back(std::move(machine));
   }
@@ -333,8 +335,11 @@ Reference reference_of(const network::Call& call, const Machine& machine) {
   return reference;
 }
 
-Result<void> add_measurement(const CollectiveMeasurement& m, const std::string& where,
-                             std::span<const Machine> machines, const NetworkFitOptions& options, Groups& groups) {
+// Adds a measurement inside a node, or `across` nodes, to its group. False: it tells nothing of the network, because
+// what stays in a node takes longer there.
+Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& where,
+                             std::span<const Machine> machines, const NetworkFitOptions& options, bool across,
+                             Groups& groups) {
   const double bytes = m.size / units::B, seconds = m.latency / units::s;
   if (m.cluster >= machines.size()) {
     return fail({ErrorCode::kInvalidInput, fmt::format("cluster {} is not there", m.cluster), where, "", "", {}});
@@ -351,8 +356,8 @@ Result<void> add_measurement(const CollectiveMeasurement& m, const std::string& 
   const Cluster& cluster = *machine.cluster;
   NS_TRY(const RankGroup ranks, measured_group(cluster, m.ranks, m.ranks_per_node));
   NS_TRY(const network::Placement placement, machine.topology.place(ranks));
-  const network::Call call{m.kind, bytes, m.integer, 1, &placement, machine.links.data()};
-  const Reference reference = reference_of(call, machine);
+  const network::Call call{m.kind, bytes, m.integer, m.imbalance, &placement, machine.links.data()};
+  Reference reference = reference_of(call, machine);
   if (!reference.choice.algorithm) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("{} between {} ranks", network::with_article(m.kind), m.ranks),
@@ -362,6 +367,12 @@ Result<void> add_measurement(const CollectiveMeasurement& m, const std::string& 
                  {}});
   }
   const network::Link& outermost = call.link(placement.tiers[placement.tier_count - 1]);
+  if (outermost.network() != across) return true;
+  if (machine.base) {
+    // A forecast is the longest of these three. Only where it is that of the network does a measurement tell of it.
+    if (across && network::inside_nodes(call, false, machine.inside).time > reference.expected) return false;
+    reference.expected = std::max(reference.expected, network::bandwidth_bound(call));
+  }
   GroupKey key;
   if (options.for_one_cluster) key.cluster = cluster.id;
   key.fabric = network::name_of(outermost.link_class);
@@ -376,7 +387,7 @@ Result<void> add_measurement(const CollectiveMeasurement& m, const std::string& 
   group.base = reference.base;
   group.has_switch = reference.has_switch;
   group.points.push_back({bytes, reference.choice.cost.time(), std::log(seconds / reference.expected), m.cluster});
-  return {};
+  return true;
 }
 
 // One smooth difference to the base for each group, whether the switch reduces or not: a difference for one transport
@@ -385,6 +396,9 @@ std::vector<CalibrationCurve> curves_over_base(const Groups& groups, double grou
   std::vector<CalibrationCurve> curves;
   for (const auto& [key, group] : groups) {
     CalibrationCurve curve = curve_of(key);
+    const auto [least, most] = std::minmax_element(group.points.begin(), group.points.end(),
+                                                   [](const Point& a, const Point& b) { return a.bytes < b.bytes; });
+    curve.least = least->bytes * units::B, curve.most = most->bytes * units::B;
     const Curve difference = fit_curve(group.points, {}, group_penalty);
     const Spread spread = spread_of(difference, group.points);
     const bool both = group.has_switch && key.fabric != network::name_of(network::LinkClass::kNetwork);
@@ -492,12 +506,29 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
   if (measurements.empty()) {
     return fail({ErrorCode::kInvalidInput, "no measurements", "", "at least one collective", "", {}});
   }
-  NS_TRY(const std::vector<Machine> machines, machines_of(clusters, options.base));
+  NS_TRY(std::vector<Machine> machines, machines_of(clusters, options.base));
   Groups groups;
-  for (std::size_t i = 0; i < measurements.size(); ++i) {
-    NS_TRY_VOID(add_measurement(measurements[i], fmt::format("measurement {}", i + 1), machines, options, groups));
-  }
   NetworkCalibration result;
+  for (const bool across : {false, true}) {
+    for (std::size_t i = 0; i < measurements.size(); ++i) {
+      NS_TRY(const bool tells,
+             add_measurement(measurements[i], fmt::format("measurement {}", i + 1), machines, options, across, groups));
+      if (!tells) result.left_out.push_back(i);
+    }
+    if (across || !options.base) continue;
+    NetworkCalibration inside{"", curves_over_base(groups, options.group_penalty)};
+    inside.curves.insert(inside.curves.end(), options.base->curves.begin(), options.base->curves.end());
+    for (Machine& machine : machines) machine.inside = network::Calibration(inside, *machine.cluster);
+  }
+  if (groups.empty()) {
+    return fail({ErrorCode::kInvalidInput,
+                 "no measurement tells of the network: what stays in a node takes longer there than all of it across "
+                 "nodes",
+                 "",
+                 "collectives inside one node, or larger ones across nodes",
+                 "measure the same collective on the ranks of one node",
+                 {}});
+  }
   result.source = options.source;
   result.curves =
       options.base ? curves_over_base(groups, options.group_penalty) : curves_of_groups(groups, machines, options);

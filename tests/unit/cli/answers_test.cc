@@ -252,6 +252,23 @@ TEST(Answers, DurationsOfAnExplanationHaveTheirUsualUnit) {
   EXPECT_THAT(out, Not(ContainsRegex("[0-9]{4,}(\\.[0-9]+)? [um]s")));
 }
 
+// Ten ranks are a node of eight and two of the next, and any ranks of a machine of known size are there.
+TEST(Answers, RanksOfACollectiveFillNodesOneAfterTheOther) {
+  EXPECT_EQ(answered("explain all_gather 1GiB --ranks 10 --cluster dgx-h100").out,
+            answered("explain all_gather 1GiB --ranks 10 --nodes 2 --cluster dgx-h100").out);
+  EXPECT_THAT(answered("explain all_gather 1GiB --ranks 3 --stride 8 --cluster dgx-h100").out, HasSubstr(" on 3 x "));
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "closed.json")
+      << R"({"schema": "ns-dist/cluster/1", "id": "closed", "name": "closed", "gpu": "h100-sxm-80gb",
+             "levels": [{"fabric": "nvlink4-nvswitch", "size": 8}, {"fabric": "ib-ndr", "size": 4}],
+             "sources": {"/levels": "derived: a test"}})";
+  const auto asked = [&](const std::string& ranks) {
+    return run_command("ns-dist explain all_gather 1GiB --cluster closed.json --ranks " + ranks, folder.path());
+  };
+  EXPECT_EQ(asked("6").code, 0) << asked("6").err;
+  EXPECT_THAT(asked("40").err, HasSubstr("40 ranks with a stride of 1 need 40 GPUs, but closed has 32"));
+}
+
 // What a framework sets is shown as flags, which can be copied.
 TEST(Answers, FrameworksSetFlags) {
   const std::string out = run_command("ns-dist list frameworks").out;

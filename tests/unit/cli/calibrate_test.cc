@@ -17,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kHeader = "cluster,collective,ranks,gpus_per_node,bytes";
 
@@ -80,6 +81,25 @@ TEST(Calibrate, CorrectsTheClusterThatWasMeasuredAndNoOther) {
   EXPECT_THAT(run("--model gpt2 --dp 8 --gpu a100 --calibration mine.json --json", folder).out,
               HasSubstr("was measured on dgx-h100; it changes nothing on dgx-a100"));
   EXPECT_THAT(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).out, HasSubstr("measured"));
+  EXPECT_EQ(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).err, "");
+  EXPECT_THAT(run("explain all_reduce 64MiB --gpu a100 --calibration mine.json", folder).err,
+              HasSubstr("was measured on dgx-h100; it changes nothing on dgx-a100"));
+  std::ofstream(folder.path() / "other.csv") << "cluster,collective,ranks,bytes\ndgx-a100,all_reduce,8,67108864\n";
+  EXPECT_THAT(run("collectives --input other.csv --calibration mine.json", folder).err,
+              HasSubstr("was measured on dgx-h100; it changes nothing on dgx-a100"));
+  EXPECT_THAT(run("collectives --input rows.csv --calibration mine.json", folder).err, Not(HasSubstr("warning")));
+}
+
+// What stays in an L40S server decides how long two of them take, and not what lies between them.
+TEST(Calibrate, TellsWhichRowsSayNothingOfTheNetwork) {
+  const ScratchFolder folder;
+  const auto calibrated = [&](const std::string& rows) {
+    std::ofstream(folder.path() / "mine.csv") << "collective,ranks,gpus_per_node,bytes,latency_ms\n" << rows;
+    return run("calibrate --cluster l40s-server --collectives mine.csv --output mine.json", folder);
+  };
+  EXPECT_THAT(calibrated("all_to_all,16,8,67108864,29.5\n").err, HasSubstr("no measurement tells of the network"));
+  EXPECT_THAT(calibrated("all_to_all,128,8,67108864,4\nall_to_all,16,8,67108864,29.5\n").out,
+              HasSubstr("1 of the rows tells nothing of the network (mine.csv:3): what stays in a node takes longer"));
 }
 
 TEST(Calibrate, CorrectsTheKernelsOfTheGpuThatWasMeasured) {

@@ -265,6 +265,69 @@ TEST_F(CatalogTest, TensorPeaksAreDenseAndAccumulateInFp32) {
   }
 }
 
+class ClusterFileTest : public CatalogTest {
+ protected:
+  ~ClusterFileTest() override { std::filesystem::remove_all(folder_); }
+  void write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << text;
+  }
+  Result<Cluster> read(const std::string& levels, const std::string& gpu = "h100-sxm-80gb",
+                       const std::string& id = "mine") {
+    write("mine.json", R"({"schema": "ns-dist/cluster/1", "id": ")" + id + R"(", "name": "M", "gpu": ")" + gpu +
+                           R"(", "levels": [)" + levels + R"(], "sources": {"/levels": "derived: a test"}})");
+    return catalog_.cluster((folder_ / "mine.json").string());
+  }
+  Result<Fabric> fabric(const std::string& members) {
+    write("fabric.json", R"({"schema": "ns-dist/fabric/1", "id": "f", "name": "F", )" + members +
+                             R"(, "sources": {"/bandwidth": "derived: a test", "/latency": "derived: a test"}})");
+    return catalog_.fabric((folder_ / "fabric.json").string());
+  }
+  std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / "ns-dist-cluster-test";
+};
+
+TEST_F(ClusterFileTest, MembersThatMeanNothingAreRefused) {
+  const std::string nvlink = R"({"fabric": "nvlink4-nvswitch", "size": 8)", network = R"({"fabric": "ib-ndr"})";
+  EXPECT_TRUE(read(nvlink + "}, " + network));
+  EXPECT_TRUE(read(nvlink + R"(, "nics_per_gpu": 1}, )" + network));
+  EXPECT_THAT(
+      to_text(read(nvlink + R"(, "nics_per_gpu": 2}, )" + network).error()),
+      AllOf(HasSubstr("mine.json#/levels/0/nics_per_gpu: ports of a network on NVLink 4"), HasSubstr("nothing")));
+  EXPECT_THAT(to_text(read(R"({"fabric": "ib-ndr", "size": 8}, )" + nvlink + "}").error()),
+              AllOf(HasSubstr("mine.json#/levels/1/fabric"), HasSubstr("inside the nodes")));
+  EXPECT_THAT(to_text(read(nvlink + "}, " + network, "h100-sxm-80gb", "").error()),
+              HasSubstr("mine.json#/id: is empty"));
+  const std::string one = R"("kind": "infiniband", "bandwidth": "50 GB/s", "latency": )";
+  EXPECT_TRUE(fabric(one + R"("2.7 us")"));
+  EXPECT_THAT(to_text(fabric(one + R"("1 h")").error()),
+              AllOf(HasSubstr("fabric.json#/latency: a hop of"), HasSubstr("at most 100 ms")));
+  EXPECT_THAT(to_text(fabric(one + R"("2.7 us", "uneven_mesh": true)").error()),
+              AllOf(HasSubstr("fabric.json#/uneven_mesh"), HasSubstr("only with nvlink or xgmi")));
+}
+
+TEST_F(ClusterFileTest, FilesThatItNamesLieBesideIt) {
+  fabric(R"("kind": "infiniband", "bandwidth": "40 GB/s", "latency": "2.7 us")").value();
+  const std::string nvlink = R"({"fabric": "nvlink4-nvswitch", "size": 8}, )";
+  const auto found = read(nvlink + R"({"fabric": "fabric.json"})");
+  ASSERT_TRUE(found) << to_text(found.error());
+  EXPECT_EQ(found->levels[1].fabric.bandwidth, 40 * GB / s);
+  EXPECT_TRUE(read(nvlink + R"({"fabric": "../ns-dist-cluster-test/fabric.json"})"));
+  const std::string missing = to_text(read(nvlink + R"({"fabric": "other/f.json"})").error());
+  EXPECT_THAT(missing, AllOf(HasSubstr("mine.json#/levels/1/fabric: neither \"" + (folder_ / "other/f.json").string()),
+                             HasSubstr("nor \"other/f.json\" can be read")));
+}
+
+// As where a GPU takes another's place: who names links that the GPU does not have is told.
+TEST_F(ClusterFileTest, LinksThatTheGpuDoesNotHaveAreTold) {
+  const std::string levels = R"({"fabric": "nvlink4-nvswitch", "size": 8}, {"fabric": "ib-ndr"})";
+  EXPECT_EQ(warning_of(*read(levels)), "");
+  EXPECT_THAT(warning_of(*read(levels, "h800-sxm-80gb")),
+              HasSubstr("of mine gives a GPU 450 GB/s, but h800-sxm-80gb has links of 200 GB/s"));
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kCluster)) {
+    EXPECT_EQ(warning_of(*catalog_.cluster(entry.id)), "") << entry.id;
+  }
+}
+
 // A GPU with links of its own gets its usual machine with switches as fast as these.
 TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   Gpu gpu = *catalog_.gpu("h100-sxm-80gb");

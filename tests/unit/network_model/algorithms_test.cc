@@ -146,6 +146,15 @@ TEST(NvlsTree, IsAsFastAsItsSlowerLevel) {
   EXPECT_NEAR(two / (kHuge * 9 / 8 / (0.85 * kNvlink)), 1, 1e-6);
 }
 
+// Four nodes send as much whether two switches join pairs of them or one switch joins all.
+TEST(NvlsTree, NodesCountAndNotTheSwitchesAboveThem) {
+  Cluster pairs = dgx_h100();
+  pairs.levels[1].size = 2;
+  pairs.levels.push_back({test::infiniband(50), 0, 1, 1});
+  const double t = seconds("nvls-tree", "simple", call(CollectiveKind::kAllReduce, kHuge, {{32, 1}}), pairs);
+  EXPECT_NEAR(t / (2 * kHuge / (8 * kPort)), 1, 1e-6);
+}
+
 TEST(Pat, TakesLogarithmicSteps) {
   const double t = seconds("pat", "simple", call(CollectiveKind::kAllGather, kTiny, {{16, 8}}));
   EXPECT_NEAR(t, (8 + 4 * 14 / 3.5 + 2.8 * 16 + 13) * kUs, 1e-9);
@@ -234,6 +243,120 @@ TEST(Clock, SlowerSmsMakeLongerLatencies) {
   slow.gpu.boost_clock = 990 * MHz;
   const Collective tiny = call(CollectiveKind::kAllReduce, kTiny, {{8, 1}});
   EXPECT_NEAR(seconds("ring", "ll", tiny, slow) / seconds("ring", "ll", tiny), 2, 1e-9);
+}
+
+// A quarter more for the start and for seven hops, from 64 KiB on. What 256 ranks have beyond was not measured.
+TEST(Latency, GrowsWithChannelsOverTheHopsThatWereMeasured) {
+  Cluster rack = dgx_h100();
+  rack.levels[0].size = 256;
+  rack.levels[0].fabric.bandwidth *= 1e9;  // latency alone
+  const auto ring = [&](std::int64_t ranks) {
+    return seconds("ring", "simple", call(CollectiveKind::kAllGather, 65536, {{ranks, 1}}), rack);
+  };
+  EXPECT_NEAR(ring(8), 1.25 * (8.4 + 7 * 3.4) * kUs, 1e-10);
+  EXPECT_NEAR(ring(9), (1.25 * (8.4 + 7 * 3.4) + 3.4) * kUs, 1e-10);
+  EXPECT_NEAR(ring(256), (1.25 * (8.4 + 7 * 3.4) + 248 * 3.4) * kUs, 1e-10);
+}
+
+// The SMs start a collective, whether a node of one GPU is written as a level of its own or not.
+TEST(Clock, IsThatOfTheGpuAlsoWithoutANode) {
+  Cluster alone = dgx_h100();
+  alone.gpu.boost_clock = 990 * MHz;
+  alone.levels[0].size = 1;
+  const Collective tiny = call(CollectiveKind::kAllGather, kTiny, {{4, 1}});
+  const double expected = (2 * 6.6 + 3 * 2.7 + 13) * kUs;
+  EXPECT_NEAR(seconds("ring", "ll", tiny, alone), expected, 1e-9);
+  alone.levels.erase(alone.levels.begin());
+  EXPECT_NEAR(seconds("ring", "ll", tiny, alone), expected, 1e-9);
+}
+
+// Leaves of 4 nodes under a spine that is half as wide.
+Cluster leaves() {
+  Cluster cluster = dgx_h100();
+  cluster.levels[1].size = 4;
+  cluster.levels.push_back({test::infiniband(50), 0, 1, 2});
+  return cluster;
+}
+
+// The fifth node has its leaf's uplinks alone, 16 ports wide: its own 8 ports decide, and not half of them.
+TEST(Oversubscription, IsSharedByTheGpusThatTheJobHasUnderALeaf) {
+  const auto gather = [](std::int64_t ranks) {
+    return seconds("ring", "simple", call(CollectiveKind::kAllGather, kHuge, {{ranks, 1}}), leaves());
+  };
+  EXPECT_NEAR(gather(40) / ((39 + 0.65) / 40 * kHuge / kNvlink), 1, 1e-6) << "8 ports carry more than a GPU's NVLink";
+  EXPECT_NEAR(gather(34) / ((33.0 / 34 / (2 * kPort) + 0.65 / 34 / kNvlink) * kHuge), 1, 1e-6) << "2 ports of 2 GPUs";
+  const auto all_to_all = [](std::int64_t ranks, const RankGroup& group) {
+    const auto model = *make_network_model(leaves(), {.ranks = ranks, .calibrated = false});
+    const Forecast f = *model->forecast({CollectiveKind::kAllToAll, kHuge * B, group});
+    return std::pair(f.latency / s / kHuge, f.floor / s / kHuge);
+  };
+  // 8 ranks send 32 of 40 parts through a port each; 32 full ones send 8 of 40 through half a port each.
+  EXPECT_NEAR(all_to_all(0, {0, {{40, 1}}}).first * kPort, 32.0 / 40, 1e-6);
+  EXPECT_NEAR(all_to_all(0, {0, {{40, 1}}}).second * 50e9, 32.0 / 40, 1e-9);
+  // Two full leaves and a half of one: the ranks of the full ones send 48 of 80 parts through half a port, more than
+  // the others their 64 through a whole one.
+  EXPECT_NEAR(all_to_all(0, {0, {{80, 1}}}).first * kPort, 2 * 48.0 / 80, 1e-6);
+  EXPECT_NEAR(all_to_all(0, {0, {{80, 1}}}).second * 50e9, 2 * 48.0 / 80, 1e-9);
+  // One rank of each of five nodes, with seven other groups beside it: the fifth node has its leaf alone.
+  EXPECT_NEAR(all_to_all(40, {0, {{5, 8}}}).first * kPort, 4.0 / 5, 1e-6);
+  EXPECT_NEAR(all_to_all(64, {0, {{5, 8}}}).first * kPort, 2 * 4.0 / 5, 1e-6) << "the job fills the leaf";
+}
+
+// The way out of a leaf begins at the ports of its GPUs.
+TEST(Ports, InnerNetworksLimitOuterOnes) {
+  Cluster cluster = dgx_h100();
+  cluster.levels[1] = {test::infiniband(50), 4, 0.5, 1};
+  cluster.levels.push_back({test::infiniband(50), 0, 1, 1});
+  for (const std::int64_t stride : {8, 32}) {
+    const Collective send = call(CollectiveKind::kSendRecv, kHuge, {{2, stride}});
+    EXPECT_NEAR(seconds("direct", "simple", send, cluster) / (kHuge / (0.5 * kPort)), 1, 1e-6) << stride;
+    EXPECT_DOUBLE_EQ((*make_network_model(cluster))->forecast(send)->floor / s, kHuge / 25e9) << stride;
+  }
+  // What goes out of a node is all that its ports carry: the leaf's part of it and the spine's.
+  EXPECT_DOUBLE_EQ(
+      (*make_network_model(cluster))->forecast(call(CollectiveKind::kAllToAll, kHuge, {{64, 1}}))->floor / s,
+      56.0 / 64 * kHuge / 25e9);
+}
+
+// A network port hangs on the GPU's PCIe, whose payload is three quarters of its rate.
+TEST(Ports, PcieLimitsTheNetwork) {
+  const Collective send = call(CollectiveKind::kSendRecv, kHuge, {{2, 8}});
+  Cluster cluster = dgx_h100();
+  cluster.gpu.pcie_bandwidth = 32 * GB / s;
+  EXPECT_NEAR(seconds("direct", "simple", send, cluster) / (kHuge / 24e9), 1, 1e-6);
+  cluster.gpu.pcie_bandwidth = 64 * GB / s;
+  EXPECT_NEAR(seconds("direct", "simple", send, cluster) / (kHuge / kPort), 1, 1e-6);
+  cluster = dgx_h100();
+  cluster.levels[0] = {{"pcie", "PCIe", FabricKind::kPcie, 32 * GB / s, 1 * us}, 8, 1, 1};
+  EXPECT_NEAR(seconds("direct", "simple", send, cluster) / (kHuge / 24e9), 1, 1e-6);
+}
+
+// Trays of four GPUs and 18 of them in a rack: one NVLink network of 72.
+TEST(Switches, OfOneFabricAreOneLevel) {
+  Cluster rack = dgx_h100(), trays = rack;
+  rack.levels[0].size = 72;
+  trays.levels[0].size = 4;
+  trays.levels.insert(trays.levels.begin() + 1, {test::nvswitch(450), 18, 1, 1});
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kAllToAll}) {
+    for (const std::vector<Stride>& strides :
+         std::vector<std::vector<Stride>>{{{72, 1}}, {{4, 1}}, {{18, 4}}, {{144, 1}}}) {
+      const auto of = [&](const Cluster& cluster) {
+        return *(*make_network_model(cluster))->forecast(call(kind, 1e9, strides));
+      };
+      EXPECT_EQ(of(trays).latency, of(rack).latency) << name_of(kind) << strides[0].count;
+      EXPECT_EQ(of(trays).floor, of(rack).floor) << name_of(kind) << strides[0].count;
+    }
+  }
+}
+
+// Where the outer switches are narrower, a GPU's links still carry what goes to all of them.
+TEST(Switches, ShareTheLinksOfAGpu) {
+  Cluster cluster = dgx_h100();
+  cluster.levels[1] = {test::nvswitch(450), 4, 1, 1.25};
+  const Collective all = call(CollectiveKind::kAllToAll, kHuge, {{32, 1}});
+  EXPECT_NEAR(seconds("direct", "simple", all, cluster) / ((31 + 0.35) / 32 * kHuge / kNvlink), 1, 1e-6);
+  EXPECT_DOUBLE_EQ((*make_network_model(cluster))->forecast(all)->floor / s, 31.0 / 32 * kHuge / 450e9);
 }
 
 // Eight GPUs with seven links of 64 GB/s, one to each peer: an MI300X node.

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "clusters.h"
+#include "ns_dist/catalog.h"
 #include "ns_dist/network_model.h"
 
 namespace ns_dist {
@@ -209,6 +210,105 @@ TEST(NetworkFit, HoldsForItsOwnClusterOnlyWhenAsked) {
   const auto other = (*make_network_model(cluster, with(fitted)))->forecast(call);
   EXPECT_DOUBLE_EQ(other->latency / s, published->latency / s);
   EXPECT_TRUE(other->extrapolated);
+}
+
+// Rows of one cluster that take `factor` times their forecasts.
+std::vector<CollectiveMeasurement> forecast_rows(const Cluster& cluster, CollectiveKind kind, std::int64_t ranks,
+                                                 std::int64_t per_node, std::vector<double> mebibytes, double factor,
+                                                 double imbalance = 1) {
+  const auto model = *make_network_model(cluster);
+  std::vector<CollectiveMeasurement> rows;
+  for (const double mib : mebibytes) {
+    const RankGroup group = *measured_group(cluster, ranks, per_node);
+    const Forecast f = *model->forecast({kind, mib * MiB, group, false, imbalance});
+    rows.push_back({0, kind, ranks, per_node, mib * MiB, factor * f.latency, false, imbalance});
+  }
+  return rows;
+}
+
+NetworkFitOptions over_builtin() {
+  return {.source = "", .for_one_cluster = true, .base = &builtin_network_calibration()};
+}
+
+// The forecast with what was fitted and the compiled-in curves, over that without.
+double changed(const Cluster& cluster, const NetworkCalibration& fitted, const Collective& call) {
+  return (*make_network_model(cluster, with(before_builtin(fitted))))->forecast(call)->latency /
+         (*make_network_model(cluster))->forecast(call)->latency;
+}
+
+// All-to-alls of two L40S servers take as long as their transfers inside: they say nothing of the network.
+TEST(NetworkFit, RowsThatTheirNodesDecideTellNothingOfTheNetwork) {
+  const Cluster cluster = *Catalog::built_in().cluster("l40s-server");
+  std::vector<CollectiveMeasurement> rows =
+      forecast_rows(cluster, CollectiveKind::kAllToAll, 16, 8, {1, 16, 64, 1024}, 1.2);
+  const auto nothing = fit_network(std::vector{cluster}, rows, over_builtin());
+  ASSERT_FALSE(nothing);
+  EXPECT_NE(nothing.error().message.find("no measurement tells of the network"), std::string::npos);
+  const auto far = forecast_rows(cluster, CollectiveKind::kAllToAll, 128, 8, {16, 64, 1024}, 1.2);
+  rows.insert(rows.end(), far.begin(), far.end());
+  const auto fitted = *fit_network(std::vector{cluster}, rows, over_builtin());
+  EXPECT_EQ(fitted.left_out, (std::vector<std::size_t>{0, 1, 2, 3}));
+  EXPECT_NEAR(changed(cluster, fitted, {CollectiveKind::kAllToAll, 64 * MiB, {0, {{128, 1}}}}), 1.2, 0.01);
+}
+
+// What was measured inside a node of this table decides what its rows across nodes tell.
+TEST(NetworkFit, SlowerNodesOfTheSameTableTakeTheirShare) {
+  const Cluster cluster = *Catalog::built_in().cluster("dgx-h100");
+  std::vector<CollectiveMeasurement> rows =
+      forecast_rows(cluster, CollectiveKind::kAllGather, 8, 8, {64, 256, 1024}, 3);
+  for (const CollectiveMeasurement& inside : std::vector(rows)) {
+    rows.push_back({0, inside.kind, 32, 8, inside.size, inside.latency});  // as long as in a node
+  }
+  const auto fitted = *fit_network(std::vector{cluster}, rows, over_builtin());
+  EXPECT_EQ(fitted.left_out, (std::vector<std::size_t>{3, 4, 5}));
+}
+
+// Measurements equal to the forecasts change nothing, whatever decides and however uneven they are.
+TEST(NetworkFit, RowsAsForecastChangeNothing) {
+  for (const char* name : {"dgx-h100", "l40s-server", "gb200-nvl72"}) {
+    const Cluster cluster = *Catalog::built_in().cluster(name);
+    const std::int64_t node = cluster.gpus_per_node();
+    std::vector<CollectiveMeasurement> rows;
+    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllToAll}) {
+      for (const std::int64_t nodes : {1, 2, 16}) {
+        for (const double imbalance : {1.0, 1.5}) {
+          if (imbalance > 1 && kind != CollectiveKind::kAllToAll) continue;
+          const auto more = forecast_rows(cluster, kind, nodes * node, node, {0.01, 1, 64, 1024}, 1, imbalance);
+          rows.insert(rows.end(), more.begin(), more.end());
+        }
+      }
+    }
+    const auto fitted = *fit_network(std::vector{cluster}, rows, over_builtin());
+    for (const CollectiveMeasurement& row : rows) {
+      const Collective call{row.kind, row.size, *measured_group(cluster, row.ranks, row.ranks_per_node), false,
+                            row.imbalance};
+      EXPECT_NEAR(changed(cluster, fitted, call), 1, 1e-6) << name << name_of(row.kind) << row.ranks << row.size / MiB;
+    }
+  }
+}
+
+// One row across two nodes is certain there, and less and less so with other sizes and numbers of nodes.
+TEST(NetworkFit, ARowAcrossNodesIsCertainWhereItWasMeasured) {
+  const Cluster cluster = *Catalog::built_in().cluster("dgx-h100");
+  const auto fitted = read_network_calibration(
+      to_json(*fit_network(std::vector{cluster}, forecast_rows(cluster, CollectiveKind::kAllReduce, 16, 8, {64}, 3),
+                           over_builtin())),
+      "test");
+  ASSERT_TRUE(fitted) << to_text(fitted.error());
+  const auto model = *make_network_model(cluster, with(before_builtin(*fitted)));
+  const auto plain = *make_network_model(cluster);
+  const auto of = [&](Bytes size, std::int64_t ranks) {
+    return *model->forecast({CollectiveKind::kAllReduce, size, {0, {{ranks, 1}}}});
+  };
+  EXPECT_FALSE(of(64 * MiB, 16).extrapolated);
+  EXPECT_FALSE(of(100 * MiB, 32).extrapolated) << "less than twice as far";
+  for (const auto& [size, ranks] : {std::pair(64 * MiB, 1024), std::pair(8 * B, 16), std::pair(8 * B, 1024)}) {
+    const Forecast near = of(64 * MiB, 16), far = of(size, ranks);
+    EXPECT_TRUE(far.extrapolated) << ranks;
+    EXPECT_GT(far.high / far.low, 1.5 * (near.high / near.low)) << ranks;
+  }
+  // Where nothing alike was measured, the interval holds that there is no correction.
+  EXPECT_LT(of(8 * B, 16).low, plain->forecast({CollectiveKind::kAllReduce, 8 * B, {0, {{16, 1}}}})->latency);
 }
 
 TEST(NetworkFit, UnmeasuredFamilyGetsPartOfWhatIsKnown) {

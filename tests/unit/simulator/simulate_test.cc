@@ -126,6 +126,12 @@ TEST(Session, ServesScenariosOfTheSameModels) {
   astra.plan.tp = 8;
   EXPECT_FALSE(formulas.serves(astra)) << "they know all ranks";
   EXPECT_TRUE(Session(session.compute(), session.network(Precision::kBf16)).serves(astra)) << "the caller's own models";
+  Scenario shared = scenario;  // GPUs that the plan leaves idle under a leaf leave it to the others
+  shared.cluster.levels.back().oversubscription = 2;
+  const Session leaves = *Session::make(shared);
+  EXPECT_TRUE(leaves.serves(shared));
+  shared.plan.tp = 8;
+  EXPECT_FALSE(leaves.serves(shared));
 }
 
 // What embedding and loss add are their kernels. The sum of the table's gradients, which a step of one short sequence
