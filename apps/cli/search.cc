@@ -489,7 +489,7 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   auto goals = read_goals(flags);
   if (!goals) return report_error(goals.error());
   job.goals = *std::move(goals);
-  for (const FieldValues& each : job.requests.front().listed) job.goals.listed.push_back(each.field);
+  job.goals.listed = job.requests.front().listed;
   if (!leads) return std::nullopt;
   if (auto writable = check_outputs(outputs_of(flags), inputs_of(flags.work)); !writable) {
     return report_error(writable.error());

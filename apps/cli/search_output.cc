@@ -145,6 +145,13 @@ std::string fabric_text(const FabricLevel& level) {
   return fmt::format("{} {:.4g} GB/s", level.fabric.id, level.bandwidth_per_gpu() / (units::GB / units::s));
 }
 
+// The values of a field that has several; else nullptr.
+const FieldValues* listed_in(const SearchGoals& goals, std::string_view field) {
+  const auto known = std::find_if(goals.listed.begin(), goals.listed.end(),
+                                  [field](const FieldValues& each) { return each.field == field; });
+  return known == goals.listed.end() ? nullptr : &*known;
+}
+
 // Of the fastest plan; nothing where there is none.
 const SearchAnswer* fastest_of(const SearchCase& found) {
   return found.result.answers.empty() ? nullptr : &found.result.answers.front();
@@ -278,23 +285,25 @@ std::string search_counts(const SearchResult& result) {
   return text;
 }
 
-std::string work_text(const std::vector<SearchCase>& cases) {
-  const auto all = [&](const auto& text) {
+std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const auto all = [&](const char* field, const auto& text) {
     std::vector<std::string> texts;
-    const auto add = [&](const Scenario& scenario) {
-      std::string one(text(scenario.training));
+    const auto add = [&](std::string one) {
       if (std::find(texts.begin(), texts.end(), one) == texts.end()) texts.push_back(std::move(one));
     };
     for (const SearchCase& each : cases) {
-      for (const SearchAnswer& answer : each.result.answers) add(answer.report.scenario);
+      for (const SearchAnswer& answer : each.result.answers) add(std::string(text(answer.report.scenario.training)));
     }
-    if (texts.empty()) std::for_each(cases.begin(), cases.end(), [&](const SearchCase& each) { add(each.base); });
+    if (const FieldValues* listed = listed_in(goals, field); texts.empty() && listed != nullptr) texts = listed->values;
+    if (texts.empty()) {
+      for (const SearchCase& each : cases) add(std::string(text(each.base.training)));
+    }
     return fmt::format("{}", fmt::join(texts, " or "));
   };
   return fmt::format("global batch {} of {} tokens, {}",
-                     all([](const Training& t) { return with_commas(t.global_batch); }),
-                     all([](const Training& t) { return with_commas(t.sequence); }),
-                     all([](const Training& t) { return enumerator_name(t.precision); }));
+                     all("training/global_batch", [](const Training& t) { return with_commas(t.global_batch); }),
+                     all("training/sequence", [](const Training& t) { return with_commas(t.sequence); }),
+                     all("training/dtype", [](const Training& t) { return enumerator_name(t.precision); }));
 }
 
 std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
@@ -377,7 +386,7 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
   std::string page = style.bold(fmt::format("{} on {} x {} ({})", base.model.name, with_commas(found.gpus),
                                             base.cluster.gpu.name, base.cluster.gpu.id)) +
                      "\n";
-  page += fmt::format("  {}\n", work_text({found}));
+  page += fmt::format("  {}\n", work_text({found}, goals));
   page += fmt::format("  {}{}\n", result.interrupted ? style.red("interrupted; ") : "", search_counts(result));
   if (result.answers.empty()) {
     page += fmt::format("\n  {}\n", style.red(no_plan(found)));
@@ -413,7 +422,7 @@ std::vector<std::vector<std::string>> columns_that_differ(const std::vector<Sear
   // Of what was listed, that of the fastest plan.
   const auto trained = [&](const char* heading, const char* field, const auto& text) {
     std::vector<std::string> all = {heading};
-    if (std::find(goals.listed.begin(), goals.listed.end(), field) == goals.listed.end()) return all;
+    if (listed_in(goals, field) == nullptr) return all;
     for (const SearchCase& each : cases) {
       const SearchAnswer* fastest = fastest_of(each);
       all.emplace_back(fastest == nullptr ? "" : text(fastest->report.scenario.training));
@@ -546,8 +555,8 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   if (fastest != nullptr) add_sensitivity(page, *fastest, style);
   show(cheapest, "The cheapest");
   if (has_energy) show(sparing, "The least energy");
-  show(least, "The fewest GPUs that are in time");
-  show(most, "The most GPUs that the budget buys");
+  show(least, "The fewest GPUs of these that are in time");
+  show(most, "The most GPUs of these that the budget buys");
   if (goals.budget && most == nullptr) page += "\n" + style.red("The budget buys none of these") + "\n";
   if (goals.deadline && least == nullptr) {
     page += "\n" + style.red(goals.finds_size ? "None of the sizes that were tried is in time"
@@ -601,6 +610,13 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
                         {"framework", each.base.framework},
                         {"gpu", each.base.cluster.gpu.id},
                         {"gpus", each.gpus}};
+    if (const SearchAnswer* fastest = fastest_of(each)) {
+      const Training& training = fastest->report.scenario.training;
+      row["global_batch"] = training.global_batch;
+      row["sequence"] = training.sequence;
+      row["dtype"] = enumerator_name(training.precision);
+      row["tight"] = is_tight(fastest->report);
+    }
     for (const FabricLevel& level : each.base.cluster.levels) {
       row["fabrics"].push_back({{"id", level.fabric.id},
                                 {"units", level.size},

@@ -28,7 +28,7 @@ enum class Objective { kTime, kCost, kEnergy };
 struct SearchGoals {
   Objective objective = Objective::kTime;
   std::optional<std::string> from;  // the report that the search began with
-  std::vector<std::string> listed;  // fields of the plan and of the training with several values
+  std::vector<FieldValues> listed;  // of the plan and of the training
   std::optional<double> tokens;     // of the whole training
   std::optional<Seconds> deadline;
   Reliability reliability;
@@ -51,8 +51,8 @@ std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals);
 // without plans, or without a price of the GPU.
 std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals);
 
-// "global batch 256 of 8,192 tokens, bf16": of what was listed, the values that the answers have.
-std::string work_text(const std::vector<SearchCase>& cases);
+// "global batch 256 of 8,192 tokens, bf16": of what was listed, the values that the answers have; all without answers.
+std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& goals);
 // "fastest, simplest to run"
 std::string joined(const std::vector<std::string>& texts);
 // `behind`, one of the answer's three, as a share of the fastest step.

@@ -146,7 +146,7 @@ std::string search_page(const std::vector<SearchCase>& cases, const SearchGoals&
   if (!cases.empty()) {
     const Scenario& base = cases.front().base;
     title = "Plans for " + base.model.name;
-    question += row("Work", html(work_text(cases)));
+    question += row("Work", html(work_text(cases, goals)));
     for (const SearchCase& each : cases) {
       question += row("Machine", typeset(fmt::format("{} x {}, {}", with_commas(each.gpus), each.base.cluster.gpu.name,
                                                      cluster_text(each.base.cluster))));

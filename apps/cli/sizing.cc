@@ -62,6 +62,12 @@ Result<std::int64_t> unit_of(const SearchRequest& request, const Catalog& catalo
                {}});
 }
 
+SearchRequest with_gpus(SearchRequest request, std::int64_t gpus) {
+  std::erase_if(request.fixed.assignments, [](const Assignment& each) { return each.field == "machine/nodes"; });
+  request.gpus = gpus;
+  return request;
+}
+
 // Sizes of which some plan may share the global batch evenly among its replicas.
 class Sizes {
  public:
@@ -87,11 +93,7 @@ class Sizes {
     return sizes;
   }
   std::int64_t unit() const { return unit_; }
-  Result<SearchSpace> space(std::int64_t gpus) const {
-    SearchRequest sized = request_;
-    sized.gpus = gpus;
-    return SearchSpace::make(std::move(sized), catalog_);
-  }
+  Result<SearchSpace> space(std::int64_t gpus) const { return SearchSpace::make(with_gpus(request_, gpus), catalog_); }
   // `most`, or the largest one below it that is above half of it. Nothing: none is known.
   std::optional<std::int64_t> up_to(std::int64_t most) const {
     if (divides(most).value_or(true)) return most;  // of an error the search tells
@@ -168,9 +170,7 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
   std::int64_t soonest = 0;
   int in_vain = 0;
   const auto in_time = [&](std::int64_t size) -> Result<bool> {
-    SearchRequest sized = request;
-    sized.gpus = size;
-    NS_TRY_VOID(searcher.add(std::move(sized)));
+    NS_TRY_VOID(searcher.add(with_gpus(request, size)));
     const auto time = training_of(searcher.cases().back(), goals);
     const bool sooner = time && (!least || time->total < *least);
     if (sooner) {
@@ -201,6 +201,8 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
     if (searcher.interrupted()) break;
     if (const auto gpus = sizes.up_to(most)) NS_TRY_VOID(in_time(*gpus));
   }
+  if (searcher.cases().size() == first)
+    return searcher.add(with_gpus(request, sizes.unit()));  // says why there is none
   searcher.keep_answers_from(first);
   searcher.sort_sizes_from(first);
   return {};
@@ -211,9 +213,7 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
   NS_TRY(const Sizes sizes, Sizes::make(request, catalog));
   const std::size_t first = searcher.cases().size();
   const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
-    SearchRequest sized = request;
-    sized.gpus = gpus;
-    NS_TRY_VOID(searcher.add(std::move(sized)));
+    NS_TRY_VOID(searcher.add(with_gpus(request, gpus)));
     return cost_of(searcher.cases().back(), goals);
   };
   std::int64_t within = 0, above = 0;
@@ -236,11 +236,15 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
       return cost && *cost <= *goals.budget;
     }));
   }
+  if (searcher.cases().size() == first)
+    return searcher.add(with_gpus(request, sizes.unit()));  // says why there is none
   searcher.sort_sizes_from(first);
   return {};
 }
 
 namespace {
+
+constexpr Seconds kAny = std::numeric_limits<double>::infinity() * units::s;
 
 // A search beside the one that was asked for: the step of some plan that is below `step`.
 std::optional<Seconds> step_below(Seconds step, const SearchRequest& request, SearchOptions options,
@@ -258,16 +262,9 @@ std::optional<Seconds> step_below(Seconds step, const SearchRequest& request, Se
   return result->answers.front().report.step;
 }
 
-SearchRequest with_gpus(SearchRequest request, std::int64_t gpus) {
-  std::erase_if(request.fixed.assignments, [](const Assignment& each) { return each.field == "machine/nodes"; });
-  request.gpus = gpus;
-  return request;
-}
-
 std::string what_fits(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
                       const Catalog& catalog) {
   constexpr std::int64_t kMostTimes = 64;  // as many GPUs
-  constexpr Seconds kAny = std::numeric_limits<double>::infinity() * units::s;
   const double times_memory = *found.result.least_memory / found.base.cluster.gpu.memory;
   std::vector<std::string> fits;
   for (std::int64_t times = 2; times <= kMostTimes && fits.empty(); times *= 2) {
@@ -286,8 +283,9 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, con
   return fits.empty() ? "" : fmt::format("what fits: {}", fmt::join(fits, "; "));
 }
 
-std::string fewer_that_are_faster(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
-                                  const Catalog& catalog) {
+// Fewer GPUs that are faster; where no plan is possible, the most of which some are.
+std::string fewer_gpus(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
+                       const Catalog& catalog) {
   const auto sizes = Sizes::make(request, catalog);
   const std::int64_t gpus = found.gpus, rounder = 4 * (gpus & -gpus);
   if (!sizes || gpus < sizes->unit() || sizes->has_whole_replicas(gpus)) return "";
@@ -297,11 +295,13 @@ std::string fewer_that_are_faster(const SearchRequest& request, const SearchCase
   fewer.push_back(gpus / rounder * rounder);
   fewer.push_back(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(gpus - 1))));
   std::sort(fewer.rbegin(), fewer.rend());
+  const bool none = found.result.answers.empty();
+  Seconds least = none ? kAny : found.result.answers.front().report.step;
   std::string text;
-  Seconds least = found.result.answers.front().report.step;
   for (const std::int64_t size : fewer) {
     const auto step = step_below(least, with_gpus(request, size), options, catalog);
     if (!step) continue;
+    if (none) return fmt::format("what is possible: fewer GPUs, as --gpus {}", size);
     least = *step;
     text = fmt::format("fewer GPUs are faster: --gpus {}, {} or less", size, duration_text(least));
   }
@@ -313,13 +313,12 @@ std::string fewer_that_are_faster(const SearchRequest& request, const SearchCase
 std::string better_size(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
                         const Catalog& catalog) {
   if (found.result.interrupted) return "";
-  if (found.result.answers.empty()) {
-    return lacks_memory(found.result) ? what_fits(request, found, options, catalog) : "";
-  }
+  const bool none = found.result.answers.empty();
+  if (none && lacks_memory(found.result)) return what_fits(request, found, options, catalog);
   const bool several = std::any_of(request.listed.begin(), request.listed.end(), [](const FieldValues& each) {
     return each.field == "training/global_batch" || each.field == "training/sequence";
   });
-  return several ? "" : fewer_that_are_faster(request, found, options, catalog);
+  return several && !none ? "" : fewer_gpus(request, found, options, catalog);
 }
 
 }  // namespace ns_dist::cli

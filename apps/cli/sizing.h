@@ -26,7 +26,8 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
                                   Searcher& searcher);
 
 // Where no plan fits into memory, what does: more GPUs, or the optimizer on the hosts. Where GPUs are too many or no
-// number that can be divided well, fewer that are faster. Only what another search found: "" where it found nothing.
+// number that can be divided well, fewer that are faster, or of which plans are possible. Only what another search
+// found: "" where it found nothing.
 std::string better_size(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
                         const Catalog& catalog);
 

@@ -160,9 +160,24 @@ TEST(SearchCommand, SizesThatCannotShareTheBatchAreSteppedOver) {
       "ns-dist search --model llama3-8b --gpu h100 --global-batch 480 --framework llm-foundry --micro-batch 1 --tokens "
       "1T ";
   const std::string deadline = run_command(job + "--deadline 20d").out;
-  EXPECT_THAT(deadline, HasSubstr("The fewest GPUs that are in time: 96 x")) << "80, the next size below, take longer";
+  EXPECT_THAT(deadline, HasSubstr("The fewest GPUs of these that are in time: 96 x"))
+      << "80, the next size below, take longer";
   const std::string budget = run_command(job + "--prices prices.json --budget 1M", folder.path()).out;
-  EXPECT_THAT(budget, AllOf(HasSubstr("The most GPUs that the budget buys: 480 x"), Not(HasSubstr("no plan"))));
+  EXPECT_THAT(budget,
+              AllOf(HasSubstr("The most GPUs of these that the budget buys: 480 x"), Not(HasSubstr("no plan"))));
+}
+
+// 7 sequences are no whole number of pairs: no size has a plan, and the smallest says why.
+TEST(SearchCommand, NoSizeAtAllSaysWhy) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100": 2.5}})";
+  for (const char* goal : {"--deadline 100d", "--budget 1M --prices prices.json"}) {
+    const CommandResult result = run_command(
+        std::string("ns-dist search --model gpt2 --gpu h100 --global-batch 7 --tokens 1T --micro-batch 2 ") + goal,
+        folder.path());
+    EXPECT_EQ(result.code, 0) << goal;
+    EXPECT_THAT(result.out, HasSubstr("no plan is possible: --global-batch must be a multiple of")) << goal;
+  }
 }
 
 // Where more GPUs are no sooner, fewer may be: the first size that is tried is no bound.
@@ -296,7 +311,7 @@ TEST(SearchCommand, ABudgetBuysTheMostGpus) {
   EXPECT_GE(most, 64);
   EXPECT_GE(above, 1) << "a size that it does not buy was tried";
   const CommandResult page = run_command(kTrained + ("--budget " + budget), folder.path());
-  EXPECT_THAT(page.out, HasSubstr("The most GPUs that the budget buys: " + std::to_string(most) + " x"));
+  EXPECT_THAT(page.out, HasSubstr("The most GPUs of these that the budget buys: " + std::to_string(most) + " x"));
   EXPECT_THAT(page.out, HasSubstr("prices of 2026-01-02"));
   EXPECT_THAT(run_command(kTrained + std::string("--budget 1"), folder.path()).out, HasSubstr("buys none of these"));
 }
@@ -389,7 +404,11 @@ TEST(SearchCommand, StepsOfOtherBatchesAreComparedByToken) {
   const std::string page = read_text(folder.path() / "page.html");
   EXPECT_THAT(page, HasSubstr("global batch 12 or 8 of 8,192 tokens, bf16"));
   EXPECT_THAT(page, HasSubstr("for the tokens of the first row"));
+  EXPECT_THAT(run_command("ns-dist search --model llama3-70b --gpus 8 --tp 8 --global-batch 64,128").out,
+              HasSubstr("global batch 64 or 128 of 8,192 tokens"))
+      << "what was asked, without an answer, too";
   EXPECT_THAT(run_command(job + "8,16").out, ::testing::ContainsRegex("GPU +batch +GPUs"));
+  EXPECT_EQ(json::parse(made.out)["table"][0]["global_batch"], 12);
 }
 
 TEST(SearchCommand, ASlowStageThatNoPlanHasIsTheReason) {
@@ -626,6 +645,9 @@ TEST(SearchCommand, FewerGpusThatAreFasterAreTold) {
   ASSERT_LT(step_of("2048"), step_of("4096"));
   EXPECT_THAT(answered(job + "4096").out, HasSubstr("  fewer GPUs are faster: --gpus 2048, "));
   EXPECT_THAT(answered(job + "64").out, Not(HasSubstr("fewer GPUs")));
+  // 1,000 = 8 x 125 GPUs have no plan for 1,024 sequences of a model with 32 layers; 992 = 32 x 31 have.
+  EXPECT_THAT(answered("search --model llama3-8b --gpu h100 --global-batch 1024 --schedule 1f1b --gpus 1000").out,
+              HasSubstr("what is possible: fewer GPUs, as --gpus 992\n"));
 }
 
 // 4 x 4 ranks of a replica leave at least 256 replicas: that is what binds, not the 4,096 of the first plan.
