@@ -26,6 +26,8 @@
 #include "ns_dist/training_clock.h"
 #include "search_output.h"
 #include "search_page.h"
+#include "searcher.h"
+#include "sizing.h"
 #include "sweep.h"
 #include "tables.h"
 #include "team_of_mpi.h"
@@ -60,8 +62,6 @@ constexpr const char *kWhatIsSearched = "What is searched", *kWholeTraining = "T
                      *kAnswer = "What comes back";
 
 constexpr std::string_view kObjectives[] = {"time", "cost", "energy"};  // in the order of Objective
-
-constexpr std::int64_t kMostSearched = std::int64_t{1} << 20;  // GPUs, for a deadline
 
 bool is_machine(std::string_view field) {
   return std::find(std::begin(kMachines), std::end(kMachines), field) != std::end(kMachines);
@@ -348,15 +348,6 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
   return goals;
 }
 
-Result<Cluster> cluster_of(const SearchRequest& request, const Catalog& catalog) {
-  ScenarioSpec spec;
-  for (const Assignment& each : request.fixed.assignments) {
-    if (is_machine(each.field) || each.field.starts_with("machine/")) spec.assignments.push_back(each);
-  }
-  NS_TRY(Scenario machine, resolve(spec, catalog, request.from.get()));
-  return std::move(machine.cluster);
-}
-
 Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
   if (!goals.budget || price_of(gpu, goals)) return {};
   return fail({ErrorCode::kInvalidInput,
@@ -365,183 +356,6 @@ Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
                "the price of each GPU that is searched",
                fmt::format("add \"{}\" to \"gpu_hour\"", gpu.id),
                {}});
-}
-
-// The fewest GPUs that are whole nodes and whole replicas of the least degrees that the user gives. Of a node of 72, 64
-// may be used. Errors: they are more than are searched.
-Result<std::int64_t> unit_of(const SearchRequest& request, const Catalog& catalog) {
-  NS_TRY(const Cluster cluster, cluster_of(request, catalog));
-  std::int64_t replica = 1;
-  const auto add = [&replica](std::string_view field, std::span<const std::string> texts) {
-    if (!is_degree(field)) return;
-    std::int64_t least = kMostSearched;
-    for (const std::string& text : texts) {
-      if (const auto value = read_whole_number(text, 1, kMostSearched)) least = std::min(least, *value);
-    }
-    replica = std::min(replica * least, kMostSearched);
-  };
-  for (const Assignment& each : request.fixed.assignments) add(each.field, {&each.text, 1});
-  for (const FieldValues& each : request.listed) add(each.field, each.values);
-  const std::int64_t node = cluster.gpus_per_node();
-  const std::int64_t used =
-      used_of_node(node, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node))));
-  const std::int64_t whole = std::lcm(node, replica);
-  const std::int64_t unit = used > 0 ? std::min(whole, std::lcm(used, replica)) : whole;
-  if (unit <= kMostSearched) return unit;
-  return fail({ErrorCode::kInvalidInput,
-               fmt::format("whole replicas on whole nodes of {} need {} GPUs", node, with_commas(unit)),
-               "--dp",
-               fmt::format("degrees that whole nodes hold: at most {} GPUs are searched", with_commas(kMostSearched)),
-               "leave out the degrees that may be searched",
-               {}});
-}
-
-// Sizes to try for a deadline: twice as many GPUs each time, from what the GPU's peak rate would need.
-Result<std::int64_t> first_size(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog) {
-  SearchRequest smallest = request;
-  NS_TRY(const std::int64_t unit, unit_of(request, catalog));
-  smallest.gpus = unit;
-  NS_TRY(const SearchSpace space, SearchSpace::make(std::move(smallest), catalog));
-  const Scenario& base = space.base();
-  const double tokens = static_cast<double>(base.training.global_batch) * static_cast<double>(base.training.sequence);
-  const Flops each = 1 / tokens * step_flops(base.model, base.plan, base.training).model;
-  const FlopsPerSecond peak = base.cluster.gpu.matrix_peak(product_type(base.training.precision));
-  const double least = peak > FlopsPerSecond() ? *goals.tokens * each / (peak * *goals.deadline) : 1;
-  std::int64_t gpus = unit;
-  while (static_cast<double>(gpus) < least && gpus < kMostSearched) gpus *= 2;
-  return gpus;
-}
-
-// Searches one machine after the other.
-class Searcher {
- public:
-  Searcher(const Catalog& catalog, const SearchOptions& options, bool sensitivity, std::optional<double> gpu_spread)
-      : catalog_(catalog), options_(options), sensitivity_(sensitivity), gpu_spread_(gpu_spread) {}
-
-  Result<void> add(SearchRequest request) {
-    NS_TRY(const SearchSpace space, SearchSpace::make(std::move(request), catalog_));
-    return add(space);
-  }
-  Result<void> add(const SearchSpace& space) {
-    const Scenario& base = space.base();
-    const bool anew = cases_.empty() || cases_.back().base.model != base.model ||
-                      cases_.back().base.cluster.gpu.id != base.cluster.gpu.id ||
-                      cases_.back().base.cluster.id != base.cluster.id;
-    if (anew) warn_of(base);
-    Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), space.base().cluster.gpu.id), 0);
-    options_.progress = [&](double share) { progress.share(share); };
-    NS_TRY(const Session session, Session::make(space.base()));
-    auto result = search(space, session, options_);
-    progress.done();
-    if (!result) return fail(std::move(result.error()));
-    SearchCase found{space.base(), space.gpus(), *std::move(result), {}};
-    if (sensitivity_ && !found.result.answers.empty()) {
-      NS_TRY(found.sensitivity, sensitivities(found.result.answers.front().report.scenario));
-    }
-    for (SearchAnswer& answer : found.result.answers) {
-      if (!gpu_spread_) break;
-      NS_TRY(answer.unequal_step, step_of_unequal_gpus(answer.report.scenario, *gpu_spread_));
-    }
-    cases_.push_back(std::move(found));
-    return {};
-  }
-  const std::vector<SearchCase>& cases() const { return cases_; }
-  // Every member of a team knows the same.
-  bool interrupted() const { return !cases_.empty() && cases_.back().result.interrupted; }
-  // Leaves out what has no plan, where something has.
-  void keep_answers_from(std::size_t first) {
-    const auto begin = cases_.begin() + static_cast<std::ptrdiff_t>(first);
-    const auto none = [](const SearchCase& each) { return each.result.answers.empty(); };
-    if (!std::all_of(begin, cases_.end(), none)) cases_.erase(std::remove_if(begin, cases_.end(), none), cases_.end());
-  }
-  void sort_sizes_from(std::size_t first) {
-    std::stable_sort(cases_.begin() + static_cast<std::ptrdiff_t>(first), cases_.end(),
-                     [](const SearchCase& a, const SearchCase& b) { return a.gpus < b.gpus; });
-  }
-
- private:
-  const Catalog& catalog_;
-  SearchOptions options_;
-  bool sensitivity_;
-  std::optional<double> gpu_spread_;
-  std::vector<SearchCase> cases_;
-};
-
-// Twice as many GPUs each time until they are in time; then sizes between these and half of them. Where two sizes after
-// each other train no sooner than smaller ones, larger ones are not tried. Where no size has a plan, half as many each
-// time, to the one that trains soonest.
-Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
-                                  Searcher& searcher) {
-  NS_TRY(const std::int64_t unit, unit_of(request, catalog));
-  NS_TRY(const std::int64_t smallest, first_size(request, goals, catalog));
-  const std::size_t first = searcher.cases().size();
-  std::optional<Seconds> least;
-  int in_vain = 0;
-  const auto in_time = [&](std::int64_t size) -> Result<bool> {
-    SearchRequest sized = request;
-    sized.gpus = size;
-    NS_TRY_VOID(searcher.add(std::move(sized)));
-    const auto time = training_of(searcher.cases().back(), goals);
-    const bool sooner = time && (!least || time->total < *least);
-    if (sooner) least = time->total;
-    in_vain = sooner || !least ? 0 : in_vain + 1;
-    return time && time->total <= *goals.deadline;
-  };
-  bool found = false;
-  std::int64_t gpus = smallest;
-  for (; gpus <= kMostSearched && in_vain < 2 && !searcher.interrupted(); gpus *= 2) {
-    NS_TRY(found, in_time(gpus));
-    if (found) break;
-  }
-  if (!found) {
-    const bool down = !least;
-    for (gpus = smallest / 2; down && gpus >= unit && in_vain == 0 && !searcher.interrupted(); gpus /= 2) {
-      NS_TRY(found, in_time(gpus));
-    }
-    searcher.keep_answers_from(first);
-    searcher.sort_sizes_from(first);
-    return {};
-  }
-  for (const std::int64_t step : {gpus / 4, gpus / 8}) {
-    if (step % unit != 0 || searcher.interrupted()) continue;
-    NS_TRY(const bool fewer, in_time(gpus - step));
-    if (fewer) gpus -= step;
-  }
-  searcher.sort_sizes_from(first);
-  return {};
-}
-
-// Twice as many GPUs each time until the training costs more than the budget and the cost grows; then sizes between the
-// last one within the budget and the first above it.
-Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
-                                  Searcher& searcher) {
-  NS_TRY(const std::int64_t unit, unit_of(request, catalog));
-  const std::size_t first = searcher.cases().size();
-  const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
-    SearchRequest sized = request;
-    sized.gpus = gpus;
-    NS_TRY_VOID(searcher.add(std::move(sized)));
-    return cost_of(searcher.cases().back(), goals);
-  };
-  std::int64_t within = 0;
-  bool passed = false;
-  std::optional<double> before;
-  for (std::int64_t gpus = unit; gpus <= kMostSearched && !passed && !searcher.interrupted(); gpus *= 2) {
-    NS_TRY(const std::optional<double> cost, cost_at(gpus));
-    const bool buys = cost && *cost <= *goals.budget;
-    if (buys) within = gpus;
-    passed = !buys && before && (!cost || *cost >= *before);
-    if (cost) before = cost;
-  }
-  if (within == 0 || !passed) return {};
-  const std::int64_t half = within / 2;
-  for (const std::int64_t step : {half, half / 2}) {
-    if (step < unit || searcher.interrupted()) continue;
-    NS_TRY(const std::optional<double> cost, cost_at(within + step));
-    if (cost && *cost <= *goals.budget) within += step;
-  }
-  searcher.sort_sizes_from(first);
-  return {};
 }
 
 std::vector<Output> outputs_of(const SearchFlags& flags) {
@@ -675,6 +489,7 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   auto goals = read_goals(flags);
   if (!goals) return report_error(goals.error());
   job.goals = *std::move(goals);
+  job.goals.listed = job.requests.front().listed;
   if (!leads) return std::nullopt;
   if (auto writable = check_outputs(outputs_of(flags), inputs_of(flags.work)); !writable) {
     return report_error(writable.error());
@@ -688,9 +503,9 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
 Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searcher) {
   const bool sized = !job.flags.gpus.empty() || job.flags.work.texts.at("machine/nodes");
   if ((job.goals.deadline || job.goals.budget) && !sized) {
-    job.goals.searched_up_to = kMostSearched;
+    job.goals.finds_size = true;
     for (const SearchRequest& request : job.requests) {
-      NS_TRY(const Cluster cluster, cluster_of(request, catalog));
+      NS_TRY(const Cluster cluster, searched_cluster(request, catalog));
       NS_TRY_VOID(check_price(cluster.gpu, job.goals));
     }
     const auto grow = job.goals.budget ? search_within_budget : search_until_in_time;
@@ -698,8 +513,8 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
     return {};
   }
   std::vector<SearchSpace> spaces;
-  for (SearchRequest& request : job.requests) {
-    NS_TRY(SearchSpace space, SearchSpace::make(std::move(request), catalog));
+  for (const SearchRequest& request : job.requests) {
+    NS_TRY(SearchSpace space, SearchSpace::make(request, catalog));
     NS_TRY_VOID(check_price(space.base().cluster.gpu, job.goals));
     // Two names of one GPU or model are searched once, whatever the catalog had read before.
     Scenario base = space.base();
@@ -716,7 +531,7 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
   return {};
 }
 
-int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
+int write_answers(const Job& job, const Catalog& catalog, std::vector<SearchCase> cases) {
   const auto write = [](const char* flag, const std::string& path, const std::string& text) -> Result<void> {
     if (path.empty()) return {};
     auto written = write_text(path, text);
@@ -729,8 +544,11 @@ int write_answers(const Job& job, const std::vector<SearchCase>& cases) {
       return report_error(done.error());
     }
   }
-  const bool in_vain = job.goals.searched_up_to && job.goals.deadline && !in_time(cases.front(), job.goals);
+  const bool in_vain = job.goals.finds_size && job.goals.deadline && !in_time(cases.front(), job.goals);
   const bool is_one = cases.size() == 1 && job.requests.size() == 1 && !in_vain;
+  if (is_one && !job.flags.json) {
+    cases.front().advice = better_size(job.requests.front(), cases.front(), job.options, catalog);
+  }
   std::FILE* const stream = stream_of_answer(job.flags.json, outputs_of(job.flags));
   const Style style = style_of(stream);
   const std::string page = job.flags.json ? search_json(cases, job.goals)
@@ -761,7 +579,7 @@ int search_command(int argc, const char* const* argv) {
   const Catalog catalog = Catalog::standard();
   Searcher searcher(catalog, job.options, job.flags.sensitivity, job.goals.gpu_spread);
   if (auto searched = search_machines(job, catalog, searcher); !searched) return report_error(searched.error());
-  return leads ? write_answers(job, searcher.cases()) : kAnswered;
+  return leads ? write_answers(job, catalog, searcher.cases()) : kAnswered;
 }
 
 }  // namespace ns_dist::cli

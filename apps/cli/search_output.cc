@@ -8,12 +8,14 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "arguments.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/internal/sensitivity_json.h"
 #include "ns_dist/version.h"
 #include "report_text.h"
+#include "tables.h"
 
 namespace ns_dist::cli {
 namespace {
@@ -27,11 +29,15 @@ double headroom(const Report& report) {
   return (report.scenario.cluster.gpu.memory - report.memory.peak()) / units::GiB;
 }
 
+// Whether fragmentation may take more than there is.
+bool is_tight(const Report& report) { return report.memory.device() > report.scenario.cluster.gpu.memory; }
+
 std::string behind_text(const SearchAnswer& answer) {
   if (answer.behind == Seconds()) return "";
   const auto percent = [&](Seconds behind) { return 100 * behind_share(answer, behind); };
-  return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", percent(answer.behind), percent(answer.behind_low),
-                     percent(answer.behind_high));
+  return fmt::format(", {:+.1f} % ({:+.1f} to {:+.1f}) of the fastest{}", percent(answer.behind),
+                     percent(answer.behind_low), percent(answer.behind_high),
+                     answer.steps == 1 ? "" : ", for each token");
 }
 
 // ", as in: ..." where there is an example of the reason.
@@ -43,11 +49,6 @@ std::string as_in(const SearchResult& result, const std::string& reason) {
 auto most_frequent(const SearchResult& result) {
   return std::max_element(result.infeasible.begin(), result.infeasible.end(),
                           [](const auto& a, const auto& b) { return a.second < b.second; });
-}
-
-bool lacks_memory(const SearchResult& result) {
-  const auto most = most_frequent(result);
-  return result.least_memory && (most == result.infeasible.end() || most->first == "memory");
 }
 
 std::string no_plan(const SearchCase& found) {
@@ -80,6 +81,12 @@ void add_reasons(std::string& page, const SearchResult& result) {
   }
 }
 
+void add_sensitivity(std::string& page, const SearchCase& found, const Style& style) {
+  if (found.sensitivity.empty()) return;
+  page += fmt::format("\n{}\n", style.bold("What 1 % better changes, with the fastest plan"));
+  for (const Sensitivity& each : found.sensitivity) page += fmt::format("  {}\n", sensitivity_text(each));
+}
+
 std::string long_time(Seconds time) {
   const double hours = time / units::s / 3600;
   if (hours < 1) return duration_text(time);
@@ -108,21 +115,59 @@ std::string cost_text(double cost) {
   return cost < 1e4 || cost > 1e15 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
 }
 
+std::optional<TrainingTime> training_of(const SearchAnswer& answer, const SearchGoals& goals) {
+  if (!goals.tokens) return std::nullopt;
+  const auto time = time_to_train(answer.report, *goals.tokens, goals.reliability, answer.unequal_step);
+  return time ? std::optional(*time) : std::nullopt;
+}
+
+// Tokens a second: of a whole training with its failures, where its length is known.
+double speed_of(const SearchAnswer& answer, const SearchGoals& goals) {
+  const auto time = training_of(answer, goals);
+  return time ? time->tokens / (time->total / units::s) : answer.report.tokens_per_second;
+}
+
+std::optional<double> cost_of(const SearchAnswer& answer, const SearchGoals& goals) {
+  const auto price = price_of(answer.report.scenario.cluster.gpu, goals);
+  if (!price) return std::nullopt;
+  if (const auto time = training_of(answer, goals)) return *price * time->gpu_hours;
+  return *price * static_cast<double>(answer.report.ranks) * 1e12 / speed_of(answer, goals) / 3600;
+}
+
 // At most, of the same.
+std::optional<Joules> energy_of(const SearchAnswer& answer, const SearchGoals& goals) {
+  if (!answer.report.energy) return std::nullopt;
+  const auto time = training_of(answer, goals);
+  return time ? time->energy : answer.report.energy->trillion_tokens;
+}
+
+std::string fabric_text(const FabricLevel& level) {
+  return fmt::format("{} {:.4g} GB/s", level.fabric.id, level.bandwidth_per_gpu() / (units::GB / units::s));
+}
+
+// The values of a field that has several; else nullptr.
+const FieldValues* listed_in(const SearchGoals& goals, std::string_view field) {
+  const auto known = std::find_if(goals.listed.begin(), goals.listed.end(),
+                                  [field](const FieldValues& each) { return each.field == field; });
+  return known == goals.listed.end() ? nullptr : &*known;
+}
+
+// Of the fastest plan; nothing where there is none.
+const SearchAnswer* fastest_of(const SearchCase& found) {
+  return found.result.answers.empty() ? nullptr : &found.result.answers.front();
+}
 std::optional<Joules> energy_of(const SearchCase& found, const SearchGoals& goals) {
-  if (found.result.answers.empty() || !found.result.answers.front().report.energy) return std::nullopt;
-  const auto time = training_of(found, goals);
-  return time ? time->energy : found.result.answers.front().report.energy->trillion_tokens;
+  const SearchAnswer* fastest = fastest_of(found);
+  return fastest == nullptr ? std::nullopt : energy_of(*fastest, goals);
+}
+double speed_of(const SearchCase& found, const SearchGoals& goals) {
+  return speed_of(found.result.answers.front(), goals);
 }
 
 std::string of_what(const SearchGoals& goals) { return goals.tokens ? "" : " for 1e12 tokens"; }
 
 // What a case takes, for which another may take less: energy or money where these are asked for, or GPUs.
 enum class Spent { kGpus, kMoney, kEnergy };
-Spent spent_of(const SearchGoals& goals) {
-  if (goals.objective == Objective::kEnergy) return Spent::kEnergy;
-  return goals.prices ? Spent::kMoney : Spent::kGpus;
-}
 std::optional<double> amount(const SearchCase& found, const SearchGoals& goals, Spent spent) {
   if (found.result.answers.empty()) return std::nullopt;
   if (spent == Spent::kMoney) return cost_of(found, goals);
@@ -130,27 +175,28 @@ std::optional<double> amount(const SearchCase& found, const SearchGoals& goals, 
   const auto energy = energy_of(found, goals);
   return energy ? std::optional(*energy / kKilowattHour) : std::nullopt;
 }
-
-// Tokens a second: of a whole training with its failures, where its length is known.
-double speed_of(const SearchCase& found, const SearchGoals& goals) {
-  const auto time = training_of(found, goals);
-  return time ? time->tokens / (time->total / units::s) : found.result.answers.front().report.tokens_per_second;
+Spent spent_of(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const Spent asked = goals.objective == Objective::kEnergy ? Spent::kEnergy
+                      : goals.prices                        ? Spent::kMoney
+                                                            : Spent::kGpus;
+  const bool known = std::any_of(cases.begin(), cases.end(),
+                                 [&](const SearchCase& each) { return amount(each, goals, asked).has_value(); });
+  return known ? asked : Spent::kGpus;
 }
 
-// Whether no other case is faster and takes no more (GPUs, where money or energy of one of both is not known), or is as
-// fast and takes less.
+// Whether no other case is faster and takes no more, or is as fast and takes less. What a case without a price takes is
+// not known: it is not compared.
 bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const Spent what = spent_of(cases, goals);
+  const std::optional<double> spent = amount(one, goals, what);
+  if (!spent) return false;
   const double speed = speed_of(one, goals);
-  const std::optional<double> known = amount(one, goals, spent_of(goals));
-  for (const SearchCase& other : cases) {
-    if (&other == &one || other.result.answers.empty()) continue;
-    const auto other_known = known ? amount(other, goals, spent_of(goals)) : std::nullopt;
-    const double spent = other_known ? *known : static_cast<double>(one.gpus);
-    const double other_spent = other_known.value_or(static_cast<double>(other.gpus));
+  return std::none_of(cases.begin(), cases.end(), [&](const SearchCase& other) {
+    const std::optional<double> other_spent = amount(other, goals, what);
+    if (&other == &one || !other_spent) return false;
     const double other_speed = speed_of(other, goals);
-    if (other_speed >= speed && other_spent <= spent && (other_speed > speed || other_spent < spent)) return false;
-  }
-  return true;
+    return other_speed >= speed && *other_spent <= *spent && (other_speed > speed || *other_spent < *spent);
+  });
 }
 
 bool in_budget(const SearchCase& found, const SearchGoals& goals) {
@@ -187,16 +233,17 @@ ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
   json["headroom_bytes"] = (answer.report.scenario.cluster.gpu.memory - answer.report.memory.peak()) / units::B;
   json["network_s"] = answer.network / units::s;
   json["kinds_of_parallelism"] = answer.kinds;
-  if (goals.tokens) {
-    if (const auto time = time_to_train(answer.report, *goals.tokens, goals.reliability, answer.unequal_step)) {
-      json["training"] = training_json(*time);
-    }
-  }
+  if (const auto time = training_of(answer, goals)) json["training"] = training_json(*time);
   json.update(ordered_json::parse(report_json(answer.report)));
   return json;
 }
 
 }  // namespace
+
+bool lacks_memory(const SearchResult& result) {
+  const auto most = most_frequent(result);
+  return result.least_memory && (most == result.infeasible.end() || most->first == "memory");
+}
 
 std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from) {
   return fmt::format("ns-dist{} {}", from ? " --from " + shell_word(*from) : "",
@@ -204,10 +251,8 @@ std::string command_of(const SearchAnswer& answer, const std::optional<std::stri
 }
 
 std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals) {
-  if (!goals.tokens || found.result.answers.empty()) return std::nullopt;
-  const SearchAnswer& fastest = found.result.answers.front();
-  const auto time = time_to_train(fastest.report, *goals.tokens, goals.reliability, fastest.unequal_step);
-  return time ? std::optional(*time) : std::nullopt;
+  const SearchAnswer* fastest = fastest_of(found);
+  return fastest == nullptr ? std::nullopt : training_of(*fastest, goals);
 }
 
 bool in_time(const SearchCase& found, const SearchGoals& goals) {
@@ -222,10 +267,8 @@ std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals) {
 }
 
 std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals) {
-  const auto price = price_of(found.base.cluster.gpu, goals);
-  if (!price || found.result.answers.empty()) return std::nullopt;
-  if (const auto time = training_of(found, goals)) return *price * time->gpu_hours;
-  return *price * static_cast<double>(found.gpus) * 1e12 / speed_of(found, goals) / 3600;
+  const SearchAnswer* fastest = fastest_of(found);
+  return fastest == nullptr ? std::nullopt : cost_of(*fastest, goals);
 }
 
 std::string search_counts(const SearchResult& result) {
@@ -242,10 +285,31 @@ std::string search_counts(const SearchResult& result) {
   return text;
 }
 
+std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const auto all = [&](const char* field, const auto& text) {
+    std::vector<std::string> texts;
+    const auto add = [&](std::string one) {
+      if (std::find(texts.begin(), texts.end(), one) == texts.end()) texts.push_back(std::move(one));
+    };
+    for (const SearchCase& each : cases) {
+      for (const SearchAnswer& answer : each.result.answers) add(std::string(text(answer.report.scenario.training)));
+    }
+    if (const FieldValues* listed = listed_in(goals, field); texts.empty() && listed != nullptr) texts = listed->values;
+    if (texts.empty()) {
+      for (const SearchCase& each : cases) add(std::string(text(each.base.training)));
+    }
+    return fmt::format("{}", fmt::join(texts, " or "));
+  };
+  return fmt::format("global batch {} of {} tokens, {}",
+                     all("training/global_batch", [](const Training& t) { return with_commas(t.global_batch); }),
+                     all("training/sequence", [](const Training& t) { return with_commas(t.sequence); }),
+                     all("training/dtype", [](const Training& t) { return enumerator_name(t.precision); }));
+}
+
 std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
 
 double behind_share(const SearchAnswer& answer, Seconds behind) {
-  return behind / (answer.report.step - answer.behind);
+  return behind / (answer.steps * answer.report.step - answer.behind);
 }
 
 std::string plan_text(const ParallelPlan& plan) {
@@ -322,70 +386,55 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
   std::string page = style.bold(fmt::format("{} on {} x {} ({})", base.model.name, with_commas(found.gpus),
                                             base.cluster.gpu.name, base.cluster.gpu.id)) +
                      "\n";
-  // Where the search had several, those of the answers.
-  const auto of_answers = [&](const auto& text) {
-    std::vector<std::string> texts;
-    for (const SearchAnswer& answer : result.answers) {
-      std::string one(text(answer.report.scenario.training));
-      if (std::find(texts.begin(), texts.end(), one) == texts.end()) texts.push_back(std::move(one));
-    }
-    if (texts.empty()) texts.emplace_back(text(base.training));
-    return fmt::format("{}", fmt::join(texts, " or "));
-  };
-  page += fmt::format("  global batch {} of {} tokens, {}\n",
-                      of_answers([](const Training& t) { return with_commas(t.global_batch); }),
-                      of_answers([](const Training& t) { return with_commas(t.sequence); }),
-                      of_answers([](const Training& t) { return enumerator_name(t.precision); }));
+  page += fmt::format("  {}\n", work_text({found}, goals));
   page += fmt::format("  {}{}\n", result.interrupted ? style.red("interrupted; ") : "", search_counts(result));
   if (result.answers.empty()) {
     page += fmt::format("\n  {}\n", style.red(no_plan(found)));
-    if (!result.interrupted && lacks_memory(result)) {
-      const bool offloads = base.plan.offload_optimizer.value > 0 || base.plan.passes != Passes::kTraining;
-      page += fmt::format("  what may fit: more GPUs, as --gpus {}..{}{}\n", found.gpus, 8 * found.gpus,
-                          offloads ? "" : "; the optimizer in the hosts' memory, --offload-optimizer 1");
-    }
+    if (!found.advice.empty()) page += fmt::format("  {}\n", found.advice);
   }
   for (const SearchAnswer& answer : result.answers) {
     const Report& report = answer.report;
     page += fmt::format("\n{}\n", style.bold(joined(answer.why)));
-    const std::string behind = behind_text(answer);
     page += fmt::format("  {}  (90 % interval {} to {}){}\n", style.bold(duration_text(report.step)),
-                        duration_text(report.step_low), duration_text(report.step_high),
-                        behind.empty() ? "" : fmt::format(", {} of the fastest", behind));
+                        duration_text(report.step_low), duration_text(report.step_high), behind_text(answer));
     page += fmt::format("  MFU {:.1f} %, {} of {} ({:.1f} GiB free{}), network {}\n", 100 * report.mfu,
                         bytes_text(report.memory.peak()), bytes_text(base.cluster.gpu.memory), headroom(report),
-                        report.memory.device() > base.cluster.gpu.memory ? ", tight: may run out" : "",
-                        duration_text(answer.network));
+                        is_tight(report) ? ", tight: may run out" : "", duration_text(answer.network));
     page += fmt::format("  {}\n", command_of(answer, goals.from));
-    if (&answer == &result.answers.front()) page += not_searched(report);
+    if (&answer != &result.answers.front()) continue;
+    page += not_searched(report);
+    if (!found.advice.empty()) page += fmt::format("  {}\n", found.advice);
   }
   page += training_text(found, goals, style);
-  if (!found.sensitivity.empty()) {
-    page += fmt::format("\n{}\n", style.bold("What 1 % better changes, with the fastest plan"));
-    for (const Sensitivity& each : found.sensitivity) {
-      page += fmt::format("  {}\n", sensitivity_text(each));
-    }
-  }
+  add_sensitivity(page, found, style);
   add_reasons(page, result);
   return page;
 }
 
 // What tells the machines of a table apart besides GPUs and their number: a column for each part that differs.
-std::vector<std::vector<std::string>> columns_that_differ(const std::vector<SearchCase>& cases) {
-  const auto fabric = [](const FabricLevel& level) {
-    return fmt::format("{} {:.4g} GB/s", level.fabric.id, level.bandwidth_per_gpu() / (units::GB / units::s));
-  };
+std::vector<std::vector<std::string>> columns_that_differ(const std::vector<SearchCase>& cases,
+                                                          const SearchGoals& goals) {
   const auto column = [&](const char* heading, const auto& text) {
     std::vector<std::string> all = {heading};
     for (const SearchCase& each : cases) all.push_back(text(each.base));
+    return all;
+  };
+  // Of what was listed, that of the fastest plan.
+  const auto trained = [&](const char* heading, const char* field, const auto& text) {
+    std::vector<std::string> all = {heading};
+    if (listed_in(goals, field) == nullptr) return all;
+    for (const SearchCase& each : cases) {
+      const SearchAnswer* fastest = fastest_of(each);
+      all.emplace_back(fastest == nullptr ? "" : text(fastest->report.scenario.training));
+    }
     return all;
   };
   std::vector<std::vector<std::string>> columns = {
       column("model", [](const Scenario& each) { return each.model.id; }),
       column("framework", [](const Scenario& each) { return each.framework; }),
       column("GPUs/node", [](const Scenario& each) { return std::to_string(each.cluster.gpus_per_node()); }),
-      column("inside nodes", [&](const Scenario& each) { return fabric(each.cluster.levels.front()); }),
-      column("between nodes", [&](const Scenario& each) { return fabric(each.cluster.levels.back()); })};
+      column("inside nodes", [](const Scenario& each) { return fabric_text(each.cluster.levels.front()); }),
+      column("between nodes", [](const Scenario& each) { return fabric_text(each.cluster.levels.back()); })};
   // The fabrics of another GPU's usual machine are no question of the user.
   const auto differs = [&](const std::vector<std::string>& texts, bool of_one_gpu) {
     for (std::size_t a = 0; a < cases.size(); ++a) {
@@ -396,7 +445,11 @@ std::vector<std::vector<std::string>> columns_that_differ(const std::vector<Sear
     }
     return false;
   };
-  std::vector<std::vector<std::string>> kept;
+  std::vector<std::vector<std::string>> kept = {
+      trained("batch", "training/global_batch", [](const Training& t) { return with_commas(t.global_batch); }),
+      trained("sequence", "training/sequence", [](const Training& t) { return with_commas(t.sequence); }),
+      trained("format", "training/dtype", [](const Training& t) { return enumerator_name(t.precision); })};
+  std::erase_if(kept, [](const auto& cells) { return cells.size() == 1; });
   for (std::size_t i = 0; i < columns.size(); ++i) {
     if (differs(columns[i], i > 1)) kept.push_back(std::move(columns[i]));
   }
@@ -425,7 +478,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     if (std::find(models.begin(), models.end(), each.base.model.name) == models.end())
       models.push_back(each.base.model.name);
   }
-  const auto columns = columns_that_differ(cases);
+  const auto columns = columns_that_differ(cases, goals);
   const auto with_columns = [&](std::string_view gpu, std::size_t line) {
     std::string text = fmt::format("{:<19}", gpu);
     for (const std::vector<std::string>& column : columns) text += fmt::format("  {}", column[line]);
@@ -434,6 +487,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   heading = with_columns("GPU", 0) + heading.substr(19);
   page += style.bold(joined(models)) + "\n" + style.bold(heading + "  plan") + "\n";
   const bool interrupted = !cases.empty() && cases.back().result.interrupted;
+  bool tight = false;
   const SearchCase *fastest = nullptr, *cheapest = nullptr, *sparing = nullptr, *least = nullptr, *most = nullptr;
   for (const SearchCase& each : cases) {
     page += fmt::format("{}{:>7}  ",
@@ -454,7 +508,9 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     const auto energy = energy_of(each, goals);
     if (has_energy) page += fmt::format("  {:>11}", energy ? energy_text(*energy) : "not known");
     if (has_prices) page += fmt::format("  {:>12}", cost ? cost_text(*cost) : "no price");
-    page += fmt::format("  {}{}\n", plan_text(report.scenario.plan), on_front(each, cases, goals) ? " *" : "");
+    page += fmt::format("  {}{}{}\n", plan_text(report.scenario.plan), is_tight(report) ? ", tight" : "",
+                        on_front(each, cases, goals) ? " *" : "");
+    tight |= is_tight(report);
     const auto less = [&](const SearchCase* best, Spent spent) {
       const auto known = best == nullptr ? std::nullopt : amount(*best, goals, spent),
                  here = amount(each, goals, spent);
@@ -471,8 +527,16 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     if (in_budget(each, goals) && precedes(most, most != nullptr && each.gpus > most->gpus)) most = &each;
   }
   constexpr std::string_view kNoMore[] = {"no more GPUs", "no higher cost", "no more energy"};
-  const Spent spent = spent_of(goals) == Spent::kMoney && !has_prices ? Spent::kGpus : spent_of(goals);
-  page += fmt::format("  * no other line is faster with {}\n", kNoMore[static_cast<std::size_t>(spent)]);
+  const Spent spent = spent_of(cases, goals);
+  const bool all_known = std::all_of(cases.begin(), cases.end(), [&](const SearchCase& each) {
+    return each.result.answers.empty() || amount(each, goals, spent).has_value();
+  });
+  page += fmt::format("  * no other line {}is faster with {}\n",
+                      all_known                ? ""
+                      : spent == Spent::kMoney ? "that has a price "
+                                               : "whose energy is known ",
+                      kNoMore[static_cast<std::size_t>(spent)]);
+  if (tight) page += "  tight: may run out of memory\n";
   if (interrupted) {
     page +=
         style.red("  interrupted: the last line is the best so far, and what comes behind it was not searched") + "\n";
@@ -488,16 +552,15 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
                         command_of(found->result.answers.front(), goals.from));
   };
   show(fastest, "The fastest");
+  if (fastest != nullptr) add_sensitivity(page, *fastest, style);
   show(cheapest, "The cheapest");
   if (has_energy) show(sparing, "The least energy");
-  show(least, "The fewest GPUs that are in time");
-  show(most, "The most GPUs that the budget buys");
+  show(least, "The fewest GPUs of these that are in time");
+  show(most, "The most GPUs of these that the budget buys");
   if (goals.budget && most == nullptr) page += "\n" + style.red("The budget buys none of these") + "\n";
   if (goals.deadline && least == nullptr) {
-    page +=
-        "\n" + style.red(goals.searched_up_to && !goals.budget && !interrupted
-                             ? fmt::format("No number of GPUs up to {} is in time", with_commas(*goals.searched_up_to))
-                             : "No cluster of these is in time");
+    page += "\n" + style.red(goals.finds_size ? "None of the sizes that were tried is in time"
+                                              : "No cluster of these is in time");
     const auto time = fastest == nullptr ? std::nullopt : training_of(*fastest, goals);
     if (time) page += fmt::format("; the soonest takes {}", long_time(time->total));
     page += "\n";
@@ -532,12 +595,10 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
     for (const SearchAnswer& answer : result.answers) answers.push_back(&answer);
   }
   const auto rank = [&](const SearchAnswer* answer) {  // lower is better
-    const Report& report = answer->report;
-    const double gpu_seconds = static_cast<double>(report.ranks) / report.tokens_per_second;  // of a token
-    if (goals.objective == Objective::kCost)
-      return gpu_seconds * price_of(report.scenario.cluster.gpu, goals).value_or(kUnknown);
-    if (goals.objective == Objective::kEnergy && report.energy) return report.energy->trillion_tokens / kKilowattHour;
-    return goals.objective == Objective::kEnergy ? kUnknown : 1 / report.tokens_per_second;
+    if (goals.objective == Objective::kCost) return cost_of(*answer, goals).value_or(kUnknown);
+    if (goals.objective == Objective::kTime) return 1 / speed_of(*answer, goals);
+    const auto energy = energy_of(*answer, goals);
+    return energy ? *energy / kKilowattHour : kUnknown;
   };
   std::stable_sort(answers.begin(), answers.end(),
                    [&](const SearchAnswer* a, const SearchAnswer* b) { return rank(a) < rank(b); });
@@ -549,6 +610,13 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
                         {"framework", each.base.framework},
                         {"gpu", each.base.cluster.gpu.id},
                         {"gpus", each.gpus}};
+    if (const SearchAnswer* fastest = fastest_of(each)) {
+      const Training& training = fastest->report.scenario.training;
+      row["global_batch"] = training.global_batch;
+      row["sequence"] = training.sequence;
+      row["dtype"] = enumerator_name(training.precision);
+      row["tight"] = is_tight(fastest->report);
+    }
     for (const FabricLevel& level : each.base.cluster.levels) {
       row["fabrics"].push_back({{"id", level.fabric.id},
                                 {"units", level.size},
@@ -586,22 +654,69 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
 }
 
 std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
-  std::string text =
-      "gpu,gpus,why,step_time_s,step_time_low_s,step_time_high_s,behind_s,behind_low_s,behind_high_s,tokens_per_s,mfu,"
-      "memory_bytes,network_s,kinds_of_parallelism,tp,cp,pp,dp,ep,vpp,schedule,micro_batch,zero,recompute,command\n";
+  const auto number = [](double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; };
+  const auto count = [](std::int64_t value) { return std::to_string(value); };
+  std::vector<std::pair<const char*, std::string>> row;
+  const auto fill = [&](const SearchAnswer& answer) {
+    const Report& report = answer.report;
+    const Scenario& scenario = report.scenario;
+    const ParallelPlan& plan = scenario.plan;
+    const Training& training = scenario.training;
+    const std::vector<FabricLevel>& levels = scenario.cluster.levels;
+    row = {{"model", scenario.model.id},
+           {"framework", scenario.framework},
+           {"gpu", scenario.cluster.gpu.id},
+           {"gpus", count(report.ranks)},
+           {"inside_nodes", fabric_text(levels.front())},
+           {"between_nodes", fabric_text(levels.back())},
+           {"global_batch", count(training.global_batch)},
+           {"sequence", count(training.sequence)},
+           {"dtype", std::string(enumerator_name(training.precision))},
+           {"why", joined(answer.why)},
+           {"step_time_s", number(report.step / units::s)},
+           {"step_time_low_s", number(report.step_low / units::s)},
+           {"step_time_high_s", number(report.step_high / units::s)},
+           {"behind_s", number(answer.behind / units::s)},
+           {"behind_low_s", number(answer.behind_low / units::s)},
+           {"behind_high_s", number(answer.behind_high / units::s)},
+           {"tokens_per_s", number(report.tokens_per_second)},
+           {"mfu", number(report.mfu)},
+           {"memory_bytes", number(report.memory.peak() / units::B)},
+           {"network_s", number(answer.network / units::s)},
+           {"kinds_of_parallelism", count(answer.kinds)},
+           {"tp", count(plan.tp)},
+           {"cp", count(plan.cp)},
+           {"pp", count(plan.pp)},
+           {"dp", count(plan.dp)},
+           {"ep", count(plan.ep)},
+           {"vpp", count(plan.vpp)},
+           {"schedule", plan.schedule},
+           {"micro_batch", count(training.micro_batch)},
+           {"zero", std::string(enumerator_name(plan.zero))},
+           {"recompute", field_text(recomputation_of(plan))}};
+    if (goals.tokens) {
+      const auto time = training_of(answer, goals);
+      row.emplace_back("training_s", time ? number(time->total / units::s) : "");
+    }
+    if (goals.prices) {
+      const auto cost = cost_of(answer, goals);
+      row.emplace_back(goals.tokens ? "cost" : "cost_of_1e12_tokens", cost ? number(*cost) : "");
+    }
+    row.emplace_back("command", command_of(answer, goals.from));
+  };
+  const auto line = [&](const auto& part) {
+    std::vector<std::string> cells;
+    for (const auto& cell : row) cells.push_back(csv_cell(std::string(part(cell))));
+    return fmt::format("{}\n", fmt::join(cells, ","));
+  };
+  SearchAnswer none;  // for the heading
+  none.report.scenario = cases.front().base;
+  fill(none);
+  std::string text = line([](const auto& cell) { return cell.first; });
   for (const SearchCase& each : cases) {
     for (const SearchAnswer& answer : each.result.answers) {
-      const Report& report = answer.report;
-      const ParallelPlan& plan = report.scenario.plan;
-      std::string command = command_of(answer, goals.from), escaped;
-      for (const char c : command) escaped += c == '"' ? std::string("\"\"") : std::string(1, c);
-      text += fmt::format(
-          "{},{},\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
-          each.base.cluster.gpu.id, each.gpus, joined(answer.why), report.step / units::s, report.step_low / units::s,
-          report.step_high / units::s, answer.behind / units::s, answer.behind_low / units::s,
-          answer.behind_high / units::s, report.tokens_per_second, report.mfu, report.memory.peak() / units::B,
-          answer.network / units::s, answer.kinds, plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp, plan.schedule,
-          report.scenario.training.micro_batch, enumerator_name(plan.zero), field_text(plan.recompute), escaped);
+      fill(answer);
+      text += line([](const auto& cell) { return cell.second; });
     }
   }
   return text;

@@ -18,6 +18,7 @@ struct SearchCase {
   std::int64_t gpus = 0;
   SearchResult result;
   std::vector<Sensitivity> sensitivity;  // of the first answer, where asked for
+  std::string advice = {};               // on another number of GPUs
 };
 
 // What the best plan is best in.
@@ -27,15 +28,18 @@ enum class Objective { kTime, kCost, kEnergy };
 struct SearchGoals {
   Objective objective = Objective::kTime;
   std::optional<std::string> from;  // the report that the search began with
+  std::vector<FieldValues> listed;  // of the plan and of the training
   std::optional<double> tokens;     // of the whole training
   std::optional<Seconds> deadline;
   Reliability reliability;
-  std::optional<std::int64_t> searched_up_to;  // GPUs, where sizes were not given
-  std::optional<double> gpu_spread;            // standard deviation of the GPUs' speeds
+  bool finds_size = false;           // the number of GPUs was not given
+  std::optional<double> gpu_spread;  // standard deviation of the GPUs' speeds
   std::optional<Prices> prices;
   std::optional<double> budget;  // for the whole training, in the currency of the prices
 };
 
+// Whether memory is what most plans lack.
+bool lacks_memory(const SearchResult& result);
 // "ns-dist --model gpt3-175b ...": the command that repeats an answer.
 std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from);
 // How long the training takes with the fastest plan of the case; nothing without tokens or plans.
@@ -47,6 +51,8 @@ std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals);
 // without plans, or without a price of the GPU.
 std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals);
 
+// "global batch 256 of 8,192 tokens, bf16": of what was listed, the values that the answers have; all without answers.
+std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& goals);
 // "fastest, simplest to run"
 std::string joined(const std::vector<std::string>& texts);
 // `behind`, one of the answer's three, as a share of the fastest step.

@@ -58,8 +58,13 @@ std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
 // Step against memory: a dot for each plan that could be an answer. Dots at the same place are drawn once.
 std::string scatter(const SearchCase& found) {
   constexpr double kLeft = 70, kRight = 970, kTop = 12, kBottom = 330;
-  const std::vector<SearchPoint>& points = found.result.points;
-  if (points.empty()) return "";
+  std::vector<SearchPoint> points = found.result.points;
+  if (points.empty() || found.result.answers.empty()) return "";
+  // A step is as long as it takes for the tokens of the fastest plan's.
+  const auto tokens = [](const Training& work) { return static_cast<double>(work.global_batch * work.sequence); };
+  const std::vector<SearchAnswer>& answers = found.result.answers;
+  const double share = tokens(answers.front().report.scenario.training) / tokens(found.base.training);
+  for (SearchPoint& point : points) point.step = share * point.step;
   const auto [least, most] =
       std::minmax_element(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   const Seconds from = least->step, to = max(most->step, 1.01 * least->step);
@@ -89,11 +94,10 @@ std::string scatter(const SearchCase& found) {
   }
   text += '\n';
   int number = 0;
-  for (const SearchAnswer& answer : found.result.answers) {
-    const Training &own = answer.report.scenario.training, &base = found.base.training;
-    const double tokens =
-        static_cast<double>(base.global_batch * base.sequence) / static_cast<double>(own.global_batch * own.sequence);
-    const double at_x = x(answer.report.memory.peak()), at_y = y(tokens * answer.report.step);
+  bool alike = true;
+  for (const SearchAnswer& answer : answers) {
+    alike &= answer.steps == 1;
+    const double at_x = x(answer.report.memory.peak()), at_y = y(answer.steps * answer.report.step);
     text += fmt::format(
         "<circle class=\"backward\" cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"8\"/><text class=\"in on-dark\" x=\"{0:.1f}\" "
         "y=\"{2:.1f}\">{3}</text>\n",
@@ -102,9 +106,10 @@ std::string scatter(const SearchCase& found) {
   return text +
          fmt::format(
              "</svg></div>\n<p class=\"soft\">The right end is the capacity of {}. Full dots were timed; rings are "
-             "lower bounds of plans that could not win. The step does not begin at zero. Numbers are the rows "
+             "lower bounds of plans that could not win. {}The step does not begin at zero. Numbers are the rows "
              "above.</p>\n",
-             html(found.base.cluster.gpu.name));
+             html(found.base.cluster.gpu.name),
+             alike ? "" : "Each step is as long as it takes for the tokens of the first row's. ");
 }
 
 std::string machine_section(const SearchCase& found, const SearchGoals& goals) {
@@ -141,9 +146,7 @@ std::string search_page(const std::vector<SearchCase>& cases, const SearchGoals&
   if (!cases.empty()) {
     const Scenario& base = cases.front().base;
     title = "Plans for " + base.model.name;
-    question +=
-        row("Batch", html(fmt::format("{} sequences of {} tokens, {}", with_commas(base.training.global_batch),
-                                      with_commas(base.training.sequence), enumerator_name(base.training.precision))));
+    question += row("Work", html(work_text(cases, goals)));
     for (const SearchCase& each : cases) {
       question += row("Machine", typeset(fmt::format("{} x {}, {}", with_commas(each.gpus), each.base.cluster.gpu.name,
                                                      cluster_text(each.base.cluster))));

@@ -93,16 +93,6 @@ class Rows {
                                              "tokens_per_s", "mfu",         "memory_peak_bytes", "fits",
                                              "error"};
 
-  // A line of a file is a row: what would end it becomes a space.
-  static std::string csv_cell(std::string text) {
-    std::replace_if(
-        text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
-    if (text.find_first_of("\",") == std::string::npos) return text;
-    std::string quoted = "\"";
-    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-    return quoted + "\"";
-  }
-
   static std::string csv_line(const ordered_json& json, const std::string& sweep) {
     std::string text = json["row"].dump();
     for (const auto& [field, value] : json["set"].items()) text += "," + csv_cell(value.get<std::string>());
@@ -196,6 +186,19 @@ Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlag
   if (auto readable = check_values(fixed); !readable) {
     readable.error().code = ErrorCode::kUsage;
     return fail(std::move(readable.error()));
+  }
+  for (const FieldDescription& description : scenario_fields()) {
+    if (!flags.texts.at(description.field.name)) continue;
+    const auto same = std::find_if(fields.begin(), fields.end(), [&](const FieldValues& each) {
+      return set_the_same(*find_field(each.field), description);
+    });
+    if (same == fields.end()) continue;
+    return fail({ErrorCode::kUsage,
+                 fmt::format("the file sets it, too, as \"{}\"", find_field(same->field)->flag.substr(2)),
+                 description.flag,
+                 "one of the two",
+                 "leave one of them out",
+                 {}});
   }
   NS_TRY(std::optional<Scenario> base, read_base_of(flags));
   const std::optional<std::string> base_text = base ? std::optional(write_scenario(*base)) : std::nullopt;

@@ -55,6 +55,9 @@ void tell_replaced(const std::string& input, const AnsweredCsv& answered);
 // Errors: a correction of kernels that were measured in another mode; which flag to add.
 Result<void> check_mode(Mode measured, Mode asked);
 
+// A text as a cell of a CSV, whose lines are rows: what would end a line becomes a space.
+std::string csv_cell(std::string text);
+
 // Rows that could not be answered, of a table in pieces.
 class RowMistakes {
  public:

@@ -69,7 +69,10 @@ std::string against_the_user(const std::vector<Assignment>& set, const Scenario&
   std::map<std::string, std::vector<std::string_view>> within;  // by "plan/overlap without"
   for (const Assignment& each : set) {
     const FieldDescription* field = find_field(each.field);
-    if (field == nullptr || !field->is_switch || !from.named.names.contains(each.field)) continue;
+    if (field == nullptr || !field->is_switch || !from.named.names.contains(each.field) ||
+        from.named.chosen.contains(each.field)) {
+      continue;
+    }
     const bool on = each.text == field_text(true);
     const auto all =
         std::find_if(scenario_fields().begin(), scenario_fields().end(), [&](const FieldDescription& some) {

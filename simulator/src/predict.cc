@@ -228,14 +228,14 @@ Scenario without_sharing(Scenario scenario) {
   return scenario;
 }
 
-Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to) {
-  const Seconds difference = to.step - from.step;
-  const Interval paths = path_difference(from.critical_path, to.critical_path);
+Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to, double times) {
+  const Seconds difference = times * to.step - from.step;
+  const Interval paths = path_difference(from.critical_path, to.critical_path, times);
   // What lies outside the model lengthens both steps in the same proportion.
   const Unexplained rest = unexplained(scenario);
   const double longer = difference > Seconds() ? rest.above : rest.below;
   const double shorter = difference > Seconds() ? rest.below : rest.above;
-  const double between = rest.between * (max(from.step, to.step) / units::s);
+  const double between = rest.between * (max(from.step, times * to.step) / units::s);
   const double below = std::hypot(paths.low / units::s, shorter * (difference / units::s), between);
   const double above = std::hypot(paths.high / units::s, longer * (difference / units::s), between);
   return {difference - below * units::s, difference + above * units::s};

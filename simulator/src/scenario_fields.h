@@ -46,7 +46,6 @@ bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, co
 // what else is cheap to compute and large (activations of experts, up-projections of latent attention); MLPs or whole
 // expert layers besides; all. The attention core where it is unfused. Forward passes alone have none.
 std::vector<Recomputation> usual_recomputations(const Model& model, const ParallelPlan& plan);
-Recomputation recomputation_of(const ParallelPlan& plan);              // equal where they compute the same again
 bool recomputes_less(const Recomputation& a, const Recomputation& b);  // of two selections: some of the modules
 void set_recomputation(ParallelPlan& plan, const Recomputation& again);
 

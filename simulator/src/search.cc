@@ -23,6 +23,7 @@
 #include "search_bounds.h"
 #include "search_space.h"
 #include "step_difference.h"
+#include "stragglers.h"
 
 namespace ns_dist {
 namespace {
@@ -122,6 +123,11 @@ struct Found {
   }
 };
 
+// Of one step.
+double tokens_of(const Training& training) {
+  return static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
+}
+
 int kinds_of(const ParallelPlan& plan) {
   int kinds = 0;
   for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp}) kinds += degree > 1 ? 1 : 0;
@@ -172,8 +178,8 @@ class Search {
         zero_(level_of("plan/zero")),
         shard_(level_of("plan/shard")),
         recompute_(level_of("plan/recompute")) {
-    const Training& training = base_.training;
-    tokens_ = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
+    tokens_ = tokens_of(base_.training);
+    best_ = most();
   }
 
   Result<SearchResult> run() {
@@ -210,6 +216,8 @@ class Search {
     stopped_ |= stopped;
     return results;
   }
+  double most() const { return options_.below ? *options_.below / units::s : kForever; }
+  bool found() const { return best_ < most(); }
   double limit() const { return best_ * (1 + options_.within); }
 
   // A function that tells that one more of `count` parts is done.
@@ -303,8 +311,7 @@ class Search {
 
   // Seconds for the tokens of the base scenario.
   double scaled(const Scenario& scenario, double seconds) const {
-    const Training& training = scenario.training;
-    return seconds * (tokens_ / (static_cast<double>(training.global_batch) * static_cast<double>(training.sequence)));
+    return seconds * (tokens_ / tokens_of(scenario.training));
   }
 
   // ---- Bounds of groups, before any of their plans is looked at ----
@@ -381,6 +388,7 @@ class Search {
       found.seen += variant.plans;
       found.refuse(why..., group, 0, variant.plans);
     };
+    if (const auto known = check_stragglers(scenario); !known) return refuse(known.error(), scenario);
     if (const auto possible = check_all_but_schedule(scenario.model, scenario.plan, scenario.training); !possible) {
       return refuse(possible.error(), scenario);
     }
@@ -576,6 +584,7 @@ class Search {
   void look_at_groups() {
     std::size_t first = 0, round = 2;
     while (first < families_.size() && families_[first].bound <= limit() && !stop()) {
+      if (options_.below && found()) break;
       const std::size_t end = std::min(families_.size(), first + round);
       const double limit_now = limit();
       std::vector<Found> found = shared<Found>(end - first, [&](std::size_t i) {
@@ -702,7 +711,7 @@ class Search {
 
   void choose() {
     std::sort(near_.begin(), near_.end(), before);
-    if (best_ == kForever) return;
+    if (!found()) return;
     const auto add = [&](const Plan* plan, std::string why) {
       if (plan == nullptr) return;
       const auto same = std::find_if(chosen_plans_.begin(), chosen_plans_.end(), [&](const auto& each) {
@@ -799,22 +808,41 @@ class Search {
     return all;
   }
 
+  // Advice on an answer is beside the flags that repeat it: what these set follows from nothing else. One flag says all
+  // that overlaps.
+  static void name_chosen(Scenario& scenario, const std::vector<Assignment>& assignments) {
+    const auto name = [&named = scenario.named](std::string_view field) {
+      if (named.names.emplace(field).second) named.chosen.emplace(field);
+    };
+    for (const Assignment& each : assignments) name(each.field);
+    for (const FieldDescription& all : scenario_fields()) {
+      const auto& members = all.stands_for;
+      const bool said = std::any_of(assignments.begin(), assignments.end(), [&](const Assignment& each) {
+        return std::find(members.begin(), members.end(), each.field) != members.end();
+      });
+      if (said) std::for_each(members.begin(), members.end(), name);
+    }
+  }
+
   Result<void> answer() {
     std::stable_sort(chosen_plans_.begin(), chosen_plans_.end(),
                      [](const auto& a, const auto& b) { return a.first.step < b.first.step; });
     std::optional<Prediction> best;
     for (auto& [plan, why] : chosen_plans_) {
-      const Scenario scenario = scenario_of(plan, base_);
-      NS_TRY(Prediction prediction, predict(scenario, session_));
+      Scenario scenario = scenario_of(plan, base_);
       SearchAnswer answer;
       answer.why = why;
-      answer.report = report(scenario, prediction, advise(scenario, prediction, session_));
       NS_TRY(answer.assignments, assignments_of(plan, scenario));
+      name_chosen(scenario, answer.assignments);
+      NS_TRY(Prediction prediction, predict(scenario, session_));
+      answer.report = report(scenario, prediction, advise(scenario, prediction, session_));
       answer.network = plan.network / scaled(scenario, 1) * units::s;  // of this plan's own batch
       answer.kinds = plan.kinds;
       if (best) {
-        const Interval difference = step_difference(scenario, *best, prediction);
-        answer.behind = prediction.step - best->step;
+        const SearchAnswer& fastest = result_.answers.front();
+        answer.steps = tokens_of(fastest.report.scenario.training) / tokens_of(scenario.training);
+        const Interval difference = step_difference(scenario, *best, prediction, answer.steps);
+        answer.behind = answer.steps * prediction.step - best->step;
         answer.behind_low = difference.low;
         answer.behind_high = difference.high;
       } else {

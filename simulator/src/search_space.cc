@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ns_dist/layer_division.h"
+#include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "scenario_fields.h"
@@ -600,6 +601,17 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
       return {};
     }());
   }
+  // What is no order or layout at all is a mistake, not a reason against some plans.
+  for (const std::string& order : values_given("plan/order")) {
+    ParallelPlan plan;
+    plan.order = order;
+    NS_TRY_VOID(rank_order(plan).map([](const auto&) {}));
+  }
+  for (const std::string& text : values_given("plan/pipeline_layout")) {
+    PipelineLayout layout;
+    NS_TRY_VOID(read_field(Field{.name = "plan/pipeline_layout"}, text, layout));
+    if (!layout.is_even()) NS_TRY_VOID(read_pipeline_layout(layout.text).map([](const auto&) {}));
+  }
   const auto names = searched_fields();
   for (const FieldValues& listed : request.listed) {
     if (!can_be_searched(listed.field)) {
@@ -670,6 +682,25 @@ const Scenario& SearchSpace::base() const { return contents_->base; }
 const Scenario* SearchSpace::from() const { return contents_->from.get(); }
 std::int64_t SearchSpace::gpus() const { return contents_->common.gpus; }
 std::uint64_t SearchSpace::size() const { return contents_->size; }
+
+bool SearchSpace::may_share_batch() const {
+  const auto level = [this](std::string_view field) {
+    return std::find_if(contents_->levels.begin(), contents_->levels.end(),
+                        [field](const Contents::Level& each) { return each.field == field; });
+  };
+  std::vector<std::int64_t> micro_batches;  // 1 is a divisor of all others
+  for (const std::string& text : level("training/micro_batch")->given) {
+    micro_batches.push_back(read_whole_number(text, 1, kMostOfAField).value_or(1));
+  }
+  if (micro_batches.empty()) micro_batches = {1};
+  Scenario scenario = contents_->base;
+  Texts texts;
+  const auto degrees = static_cast<std::size_t>(std::next(level("plan/dp")) - contents_->levels.begin());
+  return !contents_->walk(0, degrees, scenario, texts, [&](const Scenario& each, const Texts&) {
+    return std::none_of(micro_batches.begin(), micro_batches.end(),
+                        [&](std::int64_t size) { return each.training.global_batch % (each.plan.dp * size) == 0; });
+  });
+}
 
 Result<void> SearchSpace::check(const Scenario& plan) const { return contents_->check(plan); }
 

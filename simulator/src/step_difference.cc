@@ -6,7 +6,7 @@
 
 namespace ns_dist {
 
-Interval path_difference(std::span<const PathEntry> from, std::span<const PathEntry> to) {
+Interval path_difference(std::span<const PathEntry> from, std::span<const PathEntry> to, double times) {
   struct Deviation {
     double below = 0, above = 0;
   };
@@ -19,7 +19,7 @@ Interval path_difference(std::span<const PathEntry> from, std::span<const PathEn
       family.above += count * (entry.forecast.high - entry.forecast.latency).in_base();
     }
   };
-  add(to, 1);
+  add(to, times);
   add(from, -1);
   double below = 0, above = 0;
   for (const auto& [name, family] : families) {

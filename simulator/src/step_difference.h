@@ -8,8 +8,8 @@
 
 namespace ns_dist {
 
-// Of two critical paths: by how much the difference may be below (low) and above (high) its forecast. Both are
-// positive.
-Interval path_difference(std::span<const PathEntry> from, std::span<const PathEntry> to);
+// Of two critical paths, the second one gone `times` times: by how much the difference may be below (low) and above
+// (high) its forecast. Both are positive.
+Interval path_difference(std::span<const PathEntry> from, std::span<const PathEntry> to, double times = 1);
 
 }  // namespace ns_dist

@@ -31,14 +31,6 @@ const FieldDescription* field_of(const std::string& key) {
   return nullptr;
 }
 
-// Whether the two set a field in common: they are the same, or one stands for the other.
-bool set_the_same(const FieldDescription& a, const FieldDescription& b) {
-  const auto stands_for = [](const FieldDescription& all, const FieldDescription& one) {
-    return std::find(all.stands_for.begin(), all.stands_for.end(), one.field.name) != all.stands_for.end();
-  };
-  return a.field.name == b.field.name || stands_for(a, b) || stands_for(b, a);
-}
-
 // An error of a value of `field` as the file has it: fields have the file's keys there.
 Error of_file(Error error, const std::string& where, const std::string& field, const std::string& key) {
   error.where = where;
@@ -58,6 +50,13 @@ std::string text_of(const ordered_json& value) {
 }
 
 }  // namespace
+
+bool set_the_same(const FieldDescription& a, const FieldDescription& b) {
+  const auto stands_for = [](const FieldDescription& all, const FieldDescription& one) {
+    return std::find(all.stands_for.begin(), all.stands_for.end(), one.field.name) != all.stands_for.end();
+  };
+  return a.field.name == b.field.name || stands_for(a, b) || stands_for(b, a);
+}
 
 Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::string& path) {
   NS_TRY(const ordered_json root, parse_json(text, path));

@@ -222,6 +222,7 @@ void visit_fields(Visitor&& visit, T& settings) {
 // part of the work: equal scenarios may have been asked for in other words.
 struct NamedFields {
   std::set<std::string, std::less<>> names;
+  std::set<std::string, std::less<>> chosen = {};  // of these, what a search named: nobody set it himself
   friend bool operator==(const NamedFields&, const NamedFields&) { return true; }
 };
 
@@ -289,6 +290,9 @@ struct FieldDescription {
   std::vector<std::string_view> stands_for = {};
 };
 
+// Whether the two set a field in common: they are the same, or one stands for the other.
+bool set_the_same(const FieldDescription& a, const FieldDescription& b);
+
 // Every field that a ScenarioSpec can set: those of Scenario, names that are looked up ("model", "machine/gpu"), and
 // "plan/overlap", which sets all fields whose flags begin with kOverlapFlags.
 std::span<const FieldDescription> scenario_fields();
@@ -312,6 +316,9 @@ std::string shell_word(std::string_view text);
 
 // The flags that --overlap sets at once begin with it.
 inline constexpr std::string_view kOverlapFlags = "--overlap-";
+
+// What a plan computes again, with its modules: equal where that is the same.
+Recomputation recomputation_of(const ParallelPlan& plan);
 
 // The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Beside flags of `named`, which hold against
 // --overlap, each has its own: "--overlap-p2p on". Values are shell words. Fields that do not exist are written as they

@@ -71,6 +71,8 @@ class SearchSpace {
   std::int64_t gpus() const;
   // Plans, valid or not. Products of degrees that are not the number of GPUs are no plans of the space.
   std::uint64_t size() const;
+  // Whether replicas of some plan may have whole microbatches of the global batch: no other plan is possible.
+  bool may_share_batch() const;
   // Errors: a plan of the space that no framework runs, with a schedule that nobody asked for by name.
   Result<void> check(const Scenario& plan) const;
   // Calls `visit` for every plan, in the order of the space, until it returns false. Most of them are found to be
@@ -89,6 +91,7 @@ inline constexpr double kMostPlans = 1e8;
 struct SearchOptions {
   unsigned threads = 1;
   double within = 0.10;                       // answers other than the fastest are at most this much slower than it
+  std::optional<Seconds> below = {};          // ends with the first plan whose step, as of a SearchPoint, is shorter
   std::function<void(double)> progress = {};  // share done, 0 to 1; called by one thread at a time
   const std::atomic<bool>* stop = nullptr;    // set it to end early with the best so far
   Team* team = nullptr;                       // processes that search the same space at the same time
@@ -98,7 +101,8 @@ struct SearchAnswer {
   std::vector<std::string> why;             // "fastest", "most memory headroom", ...
   Report report;                            // as `simulate` reports the plan
   std::vector<Assignment> assignments;      // the least that repeats it, with what the request fixed
-  Seconds behind, behind_low, behind_high;  // its step less that of the first answer, with a 90 % interval
+  double steps = 1;                         // of its own that train as many tokens as one of the first answer
+  Seconds behind, behind_low, behind_high;  // so many less that one, with a 90 % interval
   Seconds network;                      // what collectives and messages of the busiest stage take alone, hidden or not
   int kinds = 0;                        // kinds of parallelism: degrees above 1, and model chunks
   std::optional<Seconds> unequal_step;  // of unequal GPUs (time_to_train.h), where somebody asked for it

@@ -66,8 +66,9 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session);
 
 // The 90 % interval of how much longer `to` takes than `from`: two steps of `scenario`'s model, of which the step and
 // the critical path are read. Forecasts of one operator family err together, in both steps alike; what no forecast
-// explains lengthens both in the same proportion, and each of them by itself.
-Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to);
+// explains lengthens both in the same proportion, and each of them by itself. `times`: so many steps of `to` are
+// compared with one of `from`, since they train as many tokens.
+Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to, double times = 1);
 
 // Changes that save more than 0.2 % of the step, at most `most` of them. First come changes of the plan that fit into
 // memory: the best of each kind, largest first. If there are fewer than `most`, limits follow: the step without one

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "support/run_command.h"
@@ -129,7 +130,7 @@ TEST(SearchCommand, ADeadlineThatNobodyMeetsEndsWhereMoreGpusDoNotHelp) {
     if (row["training"]["seconds"] < (*soonest)["training"]["seconds"]) soonest = &row;
   }
   const std::string page = run_command("ns-dist search " + job).out;
-  EXPECT_THAT(page, HasSubstr("No number of GPUs up to 1,048,576 is in time; the soonest takes"));
+  EXPECT_THAT(page, HasSubstr("None of the sizes that were tried is in time; the soonest takes"));
   // With failures, not by the step alone.
   const std::string gpus = std::to_string((*soonest)["gpus"].get<int>());
   std::string fastest = page.substr(page.find("The fastest: ") + 13);
@@ -145,9 +146,51 @@ TEST(SearchCommand, ADeadlineBeyondAllGpusNamesTheSoonest) {
       "ns-dist search --model llama3-8b --tokens 15T --deadline 1s --global-batch 64 --schedule 1f1b --micro-batch 1 "
       "--recompute none --tp 8 --pp 1 --cp 1 --zero 1");
   EXPECT_EQ(found.code, 0) << found.err;
-  EXPECT_THAT(found.out, HasSubstr("No number of GPUs up to 1,048,576 is in time; the soonest takes"));
+  EXPECT_THAT(found.out, HasSubstr("None of the sizes that were tried is in time; the soonest takes"));
   EXPECT_THAT(found.out, HasSubstr("The fastest: 512 x h100-sxm-80gb"));
   EXPECT_THAT(found.out, ::testing::Not(HasSubstr("no plan is possible")));
+}
+
+// 480 sequences are shared by 480 replicas, but by neither 64 nor 128: sizes that cannot share them do not end a
+// search.
+TEST(SearchCommand, SizesThatCannotShareTheBatchAreSteppedOver) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100-sxm-80gb": 2.5}})";
+  const std::string job =
+      "ns-dist search --model llama3-8b --gpu h100 --global-batch 480 --framework llm-foundry --micro-batch 1 --tokens "
+      "1T ";
+  const std::string deadline = run_command(job + "--deadline 20d").out;
+  EXPECT_THAT(deadline, HasSubstr("The fewest GPUs of these that are in time: 96 x"))
+      << "80, the next size below, take longer";
+  const std::string budget = run_command(job + "--prices prices.json --budget 1M", folder.path()).out;
+  EXPECT_THAT(budget,
+              AllOf(HasSubstr("The most GPUs of these that the budget buys: 480 x"), Not(HasSubstr("no plan"))));
+}
+
+// 7 sequences are no whole number of pairs: no size has a plan, and the smallest says why.
+TEST(SearchCommand, NoSizeAtAllSaysWhy) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100": 2.5}})";
+  for (const char* goal : {"--deadline 100d", "--budget 1M --prices prices.json"}) {
+    const CommandResult result = run_command(
+        std::string("ns-dist search --model gpt2 --gpu h100 --global-batch 7 --tokens 1T --micro-batch 2 ") + goal,
+        folder.path());
+    EXPECT_EQ(result.code, 0) << goal;
+    EXPECT_THAT(result.out, HasSubstr("no plan is possible: --global-batch must be a multiple of")) << goal;
+  }
+}
+
+// Where more GPUs are no sooner, fewer may be: the first size that is tried is no bound.
+TEST(SearchCommand, TheSoonestMayHaveFewerGpusThanTheFirstSize) {
+  const std::string job =
+      "--model llama3.2-1b --gpu h100 --global-batch 256 --schedule 1f1b --micro-batch 1 --recompute none --tokens 1T ";
+  const json found = searched(job + "--deadline 1h")["table"], sizes = searched(job + "--gpus 1024..4096")["table"];
+  const auto soonest = [](const json& table) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const json& row : table) least = std::min(least, row["training"]["seconds"].get<double>());
+    return least;
+  };
+  EXPECT_LE(soonest(found), soonest(sizes));
 }
 
 TEST(SearchCommand, WarnsOfTheLinksOfAnotherGpu) {
@@ -268,7 +311,7 @@ TEST(SearchCommand, ABudgetBuysTheMostGpus) {
   EXPECT_GE(most, 64);
   EXPECT_GE(above, 1) << "a size that it does not buy was tried";
   const CommandResult page = run_command(kTrained + ("--budget " + budget), folder.path());
-  EXPECT_THAT(page.out, HasSubstr("The most GPUs that the budget buys: " + std::to_string(most) + " x"));
+  EXPECT_THAT(page.out, HasSubstr("The most GPUs of these that the budget buys: " + std::to_string(most) + " x"));
   EXPECT_THAT(page.out, HasSubstr("prices of 2026-01-02"));
   EXPECT_THAT(run_command(kTrained + std::string("--budget 1"), folder.path()).out, HasSubstr("buys none of these"));
 }
@@ -293,6 +336,131 @@ TEST(SearchCommand, TheObjectiveOrdersThePlans) {
   for (const char* word : {"The least energy: 8 x", "no more energy", "each GPU at its board power, PUE 1"}) {
     EXPECT_THAT(table, HasSubstr(word));
   }
+}
+
+// By what the table says: with failures and spare nodes, which cost the small cluster more.
+TEST(SearchCommand, TheFirstPlanIsThatOfTheBestLine) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100": 2.5}})";
+  const json found = json::parse(
+      run_command("ns-dist search --model llama3-8b --gpu h100 --gpus 8,64 --global-batch 512 --tp 1 --pp 1 "
+                  "--cp 1 --micro-batch 1 --tokens 1T --prices prices.json --objective cost "
+                  "--repair-time 5d --json",
+                  folder.path())
+          .out);
+  const json& table = found["table"];
+  ASSERT_EQ(table.size(), 2u);
+  ASSERT_LT(table[1]["cost"].get<double>(), table[0]["cost"].get<double>());
+  EXPECT_EQ(found["plans"][0]["ranks"], 64);
+}
+
+// What is not known is compared with nothing: GPUs are no cost.
+TEST(SearchCommand, AGpuWithoutAPriceIsNotCompared) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"a100": 1.5}})";
+  const std::string job =
+      "ns-dist search --model llama3-8b --gpu h100,a100 --gpus 8 --global-batch 64 --tp 1 --pp 1 --cp 1 --micro-batch "
+      "1 "
+      "--prices prices.json ";
+  const json table = json::parse(run_command(job + "--json", folder.path()).out)["table"];
+  EXPECT_FALSE(table[0]["on_front"]) << "the faster one, without a price";
+  EXPECT_TRUE(table[1]["on_front"]);
+  EXPECT_THAT(run_command(job, folder.path()).out,
+              HasSubstr("* no other line that has a price is faster with no higher cost"));
+}
+
+// What is asked of one machine is told of several, too.
+TEST(SearchCommand, ATableTellsWhatIsTightAndWhatWouldHelp) {
+  const std::string page = run_command(
+                               "ns-dist search --model llama3-8b --gpu h100 --gpus 8,16 --global-batch 480 --framework "
+                               "llm-foundry --micro-batch 1 --sensitivity")
+                               .out;
+  EXPECT_THAT(page, HasSubstr("tp 1 pp 1 dp 8, tight"));
+  EXPECT_THAT(page, HasSubstr("tp 1 pp 1 dp 16 *"));
+  EXPECT_THAT(page, HasSubstr("  tight: may run out of memory\n"));
+  EXPECT_THAT(page, HasSubstr("What 1 % better changes, with the fastest plan\n  efficiency of kernels"));
+}
+
+// A step of 8 sequences takes less than one of 12: what counts is the time for each token.
+TEST(SearchCommand, StepsOfOtherBatchesAreComparedByToken) {
+  const ScratchFolder folder;
+  const std::string job =
+      "ns-dist search --model llama3-8b --gpu h100 --global-batch 8,12 --tp 1,2 --schedule 1f1b --recompute "
+      "none,selective:layernorm --gpus ";
+  const CommandResult made = run_command(job + "8 --json --report page.html", folder.path());
+  const json plans = json::parse(made.out)["plans"];
+  const double step = plans[0]["step_time_s"], rate = plans[0]["tokens_per_s"];
+  bool differs = false;
+  for (const json& plan : plans) {
+    const double times = rate * step / (plan["tokens_per_s"].get<double>() * plan["step_time_s"].get<double>());
+    EXPECT_NEAR(plan["behind_s"].get<double>(), times * plan["step_time_s"].get<double>() - step, 1e-9);
+    EXPECT_GE(plan["behind_s"].get<double>(), 0);
+    EXPECT_LE(plan["behind_low_s"].get<double>(), plan["behind_s"].get<double>());
+    EXPECT_GE(plan["behind_high_s"].get<double>(), plan["behind_s"].get<double>());
+    differs |= std::abs(times - 1) > 0.1;
+  }
+  EXPECT_TRUE(differs) << "else nothing is tested";
+  EXPECT_THAT(run_command(job + "8").out, HasSubstr(" of the fastest, for each token"));
+  const std::string page = read_text(folder.path() / "page.html");
+  EXPECT_THAT(page, HasSubstr("global batch 12 or 8 of 8,192 tokens, bf16"));
+  EXPECT_THAT(page, HasSubstr("for the tokens of the first row"));
+  EXPECT_THAT(run_command("ns-dist search --model llama3-70b --gpus 8 --tp 8 --global-batch 64,128").out,
+              HasSubstr("global batch 64 or 128 of 8,192 tokens"))
+      << "what was asked, without an answer, too";
+  EXPECT_THAT(run_command(job + "8,16").out, ::testing::ContainsRegex("GPU +batch +GPUs"));
+  EXPECT_EQ(json::parse(made.out)["table"][0]["global_batch"], 12);
+}
+
+TEST(SearchCommand, ASlowStageThatNoPlanHasIsTheReason) {
+  const std::string job = "ns-dist search --model llama3-8b --gpus 8 --global-batch 64 ";
+  EXPECT_THAT(
+      run_command(job + "--slow-rank 99:1.2").out,
+      AllOf(HasSubstr("most because of --slow-rank, as in: there is no pipeline stage 99"), Not(HasSubstr("memory"))));
+  EXPECT_THAT(run_command(job + "--stage-speed 1,1,1,1,1,1,1,1,1,1").out, HasSubstr("most because of --stage-speed"));
+}
+
+// The flag that an answer's command has for all overlap keeps messages from following the schedule: advice says so.
+TEST(SearchCommand, AdviceHoldsBesideThePrintedCommand) {
+  const json found = searched(
+      "--model llama2-70b --gpu h100 --gpus 64 --global-batch 128 --schedule 1f1b --tp 8 --pp 4 --cp 1 --micro-batch 1 "
+      "--overlap-tp on --sequence-parallel on");
+  const json& plan = found["plans"][0];
+  ASSERT_THAT(plan["command"].get<std::string>(), HasSubstr("--overlap "));
+  int tried = 0;
+  for (const json& change : plan["improvements"]) {
+    if (!change.contains("flags") || change["flags"] == "") continue;
+    std::string command = plan["command"];
+    std::istringstream flags(change["flags"].get<std::string>());
+    for (std::string flag, value; flags >> flag >> value;) {
+      const std::size_t at = command.find(flag + " ");
+      if (at != std::string::npos) command.erase(at, command.find(" --", at + 1) - at);
+      command += " " + flag + " " + value;
+    }
+    const json again = json::parse(answered(command.substr(8) + " --json").out);
+    EXPECT_NEAR(again["step_time_s"].get<double>(), plan["step_time_s"].get<double>() - change["saves_s"].get<double>(),
+                1e-9)
+        << command;
+    ++tried;
+  }
+  EXPECT_GE(tried, 1);
+}
+
+// A row of the file says which work it is, what is computed again, and what the training takes.
+TEST(SearchCommand, RowsOfTheCsvAreToldApart) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100": 2.5}})";
+  const std::string job =
+      "ns-dist search --model llama3-8b --gpu h100 --gpus 8 --global-batch 64,128 --tp 1 --pp 1 --cp 1 --micro-batch 1 "
+      "--recompute selective:layernorm --csv found.csv --tokens 1T --prices prices.json --json";
+  const json row = json::parse(run_command(job, folder.path()).out)["table"][0];
+  const std::string csv = read_text(folder.path() / "found.csv");
+  EXPECT_THAT(csv, ::testing::StartsWith("model,framework,gpu,gpus,inside_nodes,between_nodes,global_batch,sequence,"
+                                         "dtype,why,step_time_s,"));
+  EXPECT_THAT(csv, HasSubstr("\nllama3-8b,megatron-core,h100-sxm-80gb,8,nvlink4-nvswitch 450 GB/s,ib-ndr 50 GB/s,128,"
+                             "8192,bf16,"));
+  EXPECT_THAT(csv, HasSubstr(",recompute,training_s,cost,command\n"));
+  EXPECT_THAT(csv, HasSubstr(fmt::format(",selective:layernorm,{},{},ns-dist ",
+                                         row["training"]["seconds"].get<double>(), row["cost"].get<double>())));
 }
 
 TEST(SearchCommand, ATrainingThatNeverEndsHasNoSum) {
@@ -452,9 +620,34 @@ TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
   const CommandResult result = run_command("ns-dist search --model llama3-70b --gpus 8 --global-batch 64 --tp 8");
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("no plan fits into memory"));
-  EXPECT_THAT(result.out, HasSubstr("--gpus 8..64"));
-  EXPECT_THAT(run_command("ns-dist search --model llama3-70b --gpus 8..64 --global-batch 64 --tp 8").out,
-              HasSubstr("The fastest: 64 x"));
+  EXPECT_THAT(result.out, HasSubstr("what fits: more GPUs, as --gpus 16; the optimizer in the hosts' memory, "
+                                    "--offload-optimizer 1\n"));
+  for (const char* advice : {"--gpus 16", "--gpus 8 --offload-optimizer 1"}) {
+    const std::string job = "--model llama3-70b --global-batch 64 --tp 8 ";
+    EXPECT_FALSE(searched(job + advice)["plans"].empty()) << advice;
+  }
+  // 671 billion parameters in 8 x 80 GB: twice the weights do not fit, with the optimizer on the hosts either.
+  EXPECT_THAT(
+      run_command("ns-dist search --model deepseek-v3 --gpu h100 --gpus 8 --global-batch 64 --micro-batch 1 "
+                  "--schedule 1f1b --tp 1,8 --cp 1")
+          .out,
+      AllOf(HasSubstr("no plan fits into memory"), Not(HasSubstr("--offload-optimizer")), Not(HasSubstr("--gpus 64"))));
+}
+
+// 256 sequences on 4,096 GPUs leave each little to do.
+TEST(SearchCommand, FewerGpusThatAreFasterAreTold) {
+  const std::string job =
+      "search --model llama3.2-1b --gpu h100 --global-batch 256 --schedule 1f1b --micro-batch 1 --recompute none "
+      "--gpus ";
+  const auto step_of = [&](const char* gpus) {
+    return searched(job.substr(7) + gpus)["plans"][0]["step_time_s"].get<double>();
+  };
+  ASSERT_LT(step_of("2048"), step_of("4096"));
+  EXPECT_THAT(answered(job + "4096").out, HasSubstr("  fewer GPUs are faster: --gpus 2048, "));
+  EXPECT_THAT(answered(job + "64").out, Not(HasSubstr("fewer GPUs")));
+  // 1,000 = 8 x 125 GPUs have no plan for 1,024 sequences of a model with 32 layers; 992 = 32 x 31 have.
+  EXPECT_THAT(answered("search --model llama3-8b --gpu h100 --global-batch 1024 --schedule 1f1b --gpus 1000").out,
+              HasSubstr("what is possible: fewer GPUs, as --gpus 992\n"));
 }
 
 // 4 x 4 ranks of a replica leave at least 256 replicas: that is what binds, not the 4,096 of the first plan.
@@ -482,6 +675,8 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
         Case{"--gpus 256 --micro-batch 1..9999 --vpp 1..9999 --global-batch 1..9999", "--micro-batch (9999 values)", 2},
         Case{"--gpus 16 --tp 3", "16 GPUs", 1},
         Case{"--gpus 16 --schedule x", "--schedule", 1},
+        Case{"--gpus 16 --order foo", "--order: \"foo\" is no parallel dimension; expected tp,", 1},
+        Case{"--gpus 16 --pipeline-layout foo", "--pipeline-layout: \"f\" is no part of a model; expected", 1},
         Case{"--gpus 16 --algorithm ring,tree",
              "--algorithm: \"ring,tree\" is a list; expected one value in a search; search once", 2},
         Case{"--gpus 16 --framework jax,fsp", "did you mean \"fsdp\"", 1},
@@ -650,6 +845,18 @@ TEST(SweepCommand, TakesEveryFlagOfTheWork) {
     EXPECT_EQ(row["step_time_s"], json::parse(run_command("ns-dist --json" + plan + set).out)["step_time_s"]) << set;
   }
   EXPECT_NE(rows[0]["step_time_s"], rows[1]["step_time_s"]);
+}
+
+// What a flag says is not overruled in silence.
+TEST(SweepCommand, AFlagThatTheFileSetsIsRefused) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "sweep.json") << R"({"tp": [1, 2], "overlap": ["none"]})";
+  for (const auto& [flag, key] : {std::pair{"--tp 8", "tp"}, std::pair{"--overlap-p2p on", "overlap"}}) {
+    const CommandResult result = run_command(
+        std::string("ns-dist search --sweep sweep.json --output o.jsonl --model gpt3-13b ") + flag, folder.path());
+    EXPECT_EQ(result.code, 2) << flag;
+    EXPECT_THAT(result.err, HasSubstr(std::string("the file sets it, too, as \"") + key + "\"")) << flag;
+  }
 }
 
 TEST(SweepCommand, EqualValuesAreOne) {

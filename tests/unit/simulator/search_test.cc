@@ -57,6 +57,39 @@ TEST(SearchValues, MistakesNameTheFieldAndWhatToWrite) {
   }
 }
 
+// llm-foundry has replicas alone: 480 sequences are 480 / 96 for each of 96, and none of 64 has as many.
+TEST(SearchSpace, KnowsWhetherReplicasMayShareTheBatch) {
+  const auto may = [](std::int64_t gpus, const char* framework, std::string micro_batch) {
+    SearchRequest made = request(gpus, "llama3-8b");
+    made.fixed.set("framework", framework).set("training/global_batch", 480);
+    if (!micro_batch.empty()) made.fixed.set("training/micro_batch", std::string_view(micro_batch));
+    return space(made)->may_share_batch();
+  };
+  EXPECT_TRUE(may(96, "llm-foundry", ""));
+  EXPECT_FALSE(may(64, "llm-foundry", ""));
+  EXPECT_TRUE(may(64, "megatron-core", "")) << "two of them to a replica";
+  EXPECT_TRUE(may(96, "llm-foundry", "5"));
+  EXPECT_FALSE(may(96, "llm-foundry", "2"));
+}
+
+// Asked for any step below another one, a search ends with one that is, or without an answer.
+TEST(Search, EndsWithTheFirstStepBelow) {
+  SearchRequest made = request(16);
+  made.fixed.set("plan/schedule", "1f1b").set("training/micro_batch", 1).set("plan/cp", 1);
+  const auto plans = space(made);
+  ASSERT_TRUE(plans);
+  const Session session = *Session::make(plans->base());
+  const Seconds best = search(*plans, session)->answers.front().report.step;
+  SearchOptions options;
+  options.within = 0;
+  options.below = best;
+  EXPECT_TRUE(search(*plans, session, options)->answers.empty()) << "as long is not below";
+  options.below = 1.5 * best;
+  const auto found = search(*plans, session, options);
+  ASSERT_FALSE(found->answers.empty());
+  EXPECT_LT(found->answers.front().report.step, *options.below);
+}
+
 // The table names fields of scenario_fields() that a search may vary, each once.
 TEST(SearchSpace, SearchedFieldsAreFields) {
   std::set<std::string_view> known, seen;

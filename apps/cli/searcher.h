@@ -1,0 +1,37 @@
+// Searches one machine after the other, and keeps what it found.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ns_dist/catalog.h"
+#include "ns_dist/search.h"
+#include "search_output.h"
+
+namespace ns_dist::cli {
+
+class Searcher {
+ public:
+  Searcher(const Catalog& catalog, const SearchOptions& options, bool sensitivity, std::optional<double> gpu_spread)
+      : catalog_(catalog), options_(options), sensitivity_(sensitivity), gpu_spread_(gpu_spread) {}
+
+  Result<void> add(SearchRequest request);
+  Result<void> add(const SearchSpace& space);
+  const std::vector<SearchCase>& cases() const { return cases_; }
+  // Every member of a team knows the same.
+  bool interrupted() const { return !cases_.empty() && cases_.back().result.interrupted; }
+  // Leaves out what has no plan, where something has.
+  void keep_answers_from(std::size_t first);
+  void sort_sizes_from(std::size_t first);
+
+ private:
+  const Catalog& catalog_;
+  SearchOptions options_;
+  bool sensitivity_;
+  std::optional<double> gpu_spread_;
+  std::vector<SearchCase> cases_;
+};
+
+}  // namespace ns_dist::cli

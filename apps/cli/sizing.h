@@ -1,0 +1,34 @@
+// How many GPUs? Sizes of one machine are searched one after the other, until a deadline or a budget decides. Only
+// sizes of which some plan may share the global batch evenly are searched.
+#pragma once
+
+#include <string>
+
+#include "ns_dist/catalog.h"
+#include "ns_dist/search.h"
+#include "search_output.h"
+#include "searcher.h"
+
+namespace ns_dist::cli {
+
+// The machine that a request describes, of any size.
+Result<Cluster> searched_cluster(const SearchRequest& request, const Catalog& catalog);
+
+// Twice as many GPUs each time until they are in time; then sizes between these and half of them. Where two sizes after
+// each other train no sooner than smaller ones, larger ones are not tried. Where the first size is the soonest, or none
+// has a plan, half as many each time, as long as that is sooner.
+Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
+                                  Searcher& searcher);
+
+// Twice as many GPUs each time until the training costs more than the budget and the cost grows; then sizes between the
+// last one within the budget and the first above it.
+Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
+                                  Searcher& searcher);
+
+// Where no plan fits into memory, what does: more GPUs, or the optimizer on the hosts. Where GPUs are too many or no
+// number that can be divided well, fewer that are faster, or of which plans are possible. Only what another search
+// found: "" where it found nothing.
+std::string better_size(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
+                        const Catalog& catalog);
+
+}  // namespace ns_dist::cli
