@@ -154,7 +154,7 @@ void read_bert(JsonReader& reader, const Family& family, Model& model) {
   model.activation = plain(reader.text("hidden_act", Presence::kOptional));
   model.dropout = reader.number("hidden_dropout_prob", 0, 1, Presence::kOptional, 0.1) > 0;
   model.embedding_norm = true;
-  model.causal = reader.boolean("is_decoder", false);
+  model.bidirectional = !reader.boolean("is_decoder", false);
 }
 
 // bloom: BloomConfig. ffn is always 4 hidden; positions are ALiBi.

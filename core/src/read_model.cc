@@ -106,7 +106,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.branches = reader.enumerator<Branches>("branches", Presence::kOptional);
   model.rotary_dim = reader.integer("rotary_dim", 0, kMostSize, Presence::kOptional, 0);
   model.sliding_window = reader.integer("sliding_window", 0, 1'000'000'000, Presence::kOptional, 0);
-  model.causal = reader.boolean("causal", true);
+  model.bidirectional = reader.boolean("bidirectional", false);
   model.chunked_attention = reader.boolean("chunked_attention", false);
   model.full_attention_layers = read_layers(reader, "full_attention_layers");
   model.no_rotary_layers = read_layers(reader, "no_rotary_layers");

@@ -162,7 +162,7 @@ void fields(Io& io, Model& model) {
   io.unless_default("qk_norm", model.qk_norm);
   io.unless_default("branches", model.branches);
   io.unless_default("rotary_dim", model.rotary_dim);
-  io.unless_default("causal", model.causal);
+  io.unless_default("bidirectional", model.bidirectional);
   io.unless_default("chunked_attention", model.chunked_attention);
   io.unless_default("full_attention_layers", model.full_attention_layers);
   io.unless_default("no_rotary_layers", model.no_rotary_layers);

@@ -105,7 +105,7 @@ struct Model {
   Branches branches = Branches::kSequential;
   std::int64_t rotary_dim = 0;  // of head_dim, those that are rotated; 0: all
   std::int64_t vocabulary = 0, sequence = 0;
-  bool causal = true;                  // tokens see themselves and earlier ones; encoders see all
+  bool bidirectional = false;          // tokens see later ones, too (encoders)
   std::int64_t sliding_window = 0;     // tokens; 0: full attention
   bool chunked_attention = false;      // tokens see their own chunk of sliding_window tokens (Llama 4)
   LayerSet full_attention_layers;      // without the window

@@ -184,7 +184,7 @@ Attention fused_attention(const Shape& shape) {
   attention.query_length = attention.key_length = shape.sequence;
   attention.head_dim = shape.query_dim;
   attention.value_dim = shape.value_dim;
-  attention.causal = shape.model->causal;
+  attention.causal = !shape.model->bidirectional;
   attention.library = shape.plan->attention_library;
   const std::int64_t window = shape.kind.windowed ? shape.model->sliding_window : 0;
   if (window == 0 || window >= shape.sequence) return attention;

@@ -146,7 +146,7 @@ TEST_F(Context, ChunksLeaveAllRanksTheirPairs) {
 
 // Tokens of an encoder see all others: s^2 pairs.
 TEST_F(Context, EncodersSeeAllTokens) {
-  model.causal = false;
+  model.bidirectional = true;
   for (const std::int64_t cp : {1, 2, 8}) {
     const double share = heads * s * s / static_cast<double>(cp);
     for (const ContextExchange how :
