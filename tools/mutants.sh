@@ -126,15 +126,15 @@ each level of a hierarchy carries everything|network_model/src/algorithms/hierar
 a slow clock delays no message|network_model/src/links.cc|s@std::clamp(kTunedClock / clock, 0.5, 2.0)@std::clamp(kTunedClock / clock, 1.0, 1.0)@|unit_network_model property_network_model
 the floor of an all-reduce has a rank's own share|network_model/src/algorithms.cc|s@leaving = 2 \* (parts - 1) / parts \* size;@leaving = 2 * size;@|unit_network_model property_network_model
 an unmeasured family takes the whole mean|network_model/src/calibration.cc|s@mixed(mean, {}, 1 / (count + 1))@mixed(mean, {}, 0 / (count + 1))@|unit_network_model property_network_model
-the interval of a collective is one deviation wide|network_model/src/network_model.cc|s@return network::kQuantile \* std::max(deviation@return std::max(deviation@|unit_network_model property_network_model
+the interval of a collective is one deviation wide|network_model/src/estimate.cc|s@= kQuantile \* std::max(deviation@= std::max(deviation@|unit_network_model property_network_model
 a flow forgets what it has already|network_model/src/fair_sharing.cc|s@flows\[f\].limit.in_base() - rates\[f\])@flows[f].limit.in_base())@|unit_network_model property_network_model
 a reduction moves as much memory as a copy|network_model/src/fair_sharing.cc|s@? 3.0 : 2.0@? 2.0 : 2.0@|unit_network_model unit_simulator
 a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc|s@(2 \* (n() - 1) + 1) \* e@2 * (n() - 1) * e@|unit_network_model property_network_model
 a reduction of ASTRA-Sim reads once|network_model/src/astra_formulas.cc|s@return 3 \* truncated@return 2 * truncated@|unit_network_model property_network_model
 a size counts as often as it was measured|network_model/src/learn/network_fit.cc|s@const double weight = 1 / rows_of_size\[point.bytes\];@const double weight = 1;@|unit_network_model property_network_model
 peers of a rank are served one by one|network_model/src/algorithms/direct.cc|s@(result.steps - 1) / kPeersAtOnce@(result.steps - 1) / std::min(1.0, kPeersAtOnce)@|unit_network_model property_network_model
-a rank sends itself its own part|network_model/src/algorithms/direct.cc|s@link.network() ? ranks - beside : reach - beside@link.network() ? ranks - 0 * beside : reach@|unit_network_model property_network_model
-a tree of two nodes carries its bytes twice|network_model/src/algorithms/nvls_tree.cc|s@tier.parts == 2 ? 1 : 2@tier.parts == 2 ? 2 : 2@|unit_network_model property_network_model
+a rank sends itself its own part|network_model/src/algorithms/direct.cc|s@(link.network() ? ranks : common) - beside@(link.network() ? ranks : common) - 0 * beside@|unit_network_model property_network_model
+a tree of two nodes carries its bytes twice|network_model/src/algorithms/nvls_tree.cc|s@call.nodes() == 2 ? 1 : 2@call.nodes() == 2 ? 2 : 2@|unit_network_model property_network_model
 collnet moves the data of a node once|network_model/src/algorithms/collnet.cc|s@2 \* (parts - 1) / parts \* call.bytes / call.bandwidth(tier)@(parts - 1) / parts * call.bytes / call.bandwidth(tier)@|unit_network_model property_network_model
 halves do not get smaller|network_model/src/algorithms/halving_doubling.cc|s@piece /= parts;@piece /= 1;@|unit_network_model property_network_model
 trees do not add the device's latency|network_model/src/links.cc|s@link.network() ? level.fabric.latency / units::us : shift@link.network() ? shift : shift@|unit_network_model property_network_model
@@ -228,7 +228,7 @@ kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@familie
 the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
 the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
 the search's bound has a stage wait for itself|simulator/src/search_bounds.cc|s@stage.forward + times \* passes@stage.forward + (times + 1) * passes@|unit_simulator property_simulator
-plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / (@return seconds * (tokens_ / tokens_ + 0 / (@|unit_simulator property_simulator
+plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / tokens_of(scenario.training))@return seconds * (tokens_ / std::max(tokens_, 0 * tokens_of(scenario.training)))@|unit_simulator property_simulator
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator
 what two plans share makes their difference wider|simulator/src/step_difference.cc|s@add(from, -1)@add(from, 1)@|unit_simulator property_simulator
@@ -274,7 +274,7 @@ transformers normalizes in 16 bits|parallelism/src/blocks/attention.cc|s@casts_l
 rows come back in 8 bits|parallelism/src/blocks/moe.cc|s@kind == CollectiveKind::kAllGather ? size.to_experts : 1@size.to_experts@|unit_parallelism
 the gradient of an embedding is not added to the sums|parallelism/src/blocks/embedding.cc|s@  blocks::add_to_sums(.*@@|unit_parallelism property_parallelism
 moments in 8 bits are updated like those in fp32|parallelism/src/step_end.cc|s@plan_.optimizer_state == MomentType::kFp32@plan_.optimizer_state != MomentType::kBf16@|unit_parallelism
-gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@std::max<std::int64_t>(1, shape.sequence / 2)@std::max<std::int64_t>(1, shape.sequence)@|unit_parallelism
+gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@attention.causal ? seen - 0.5 : seen@2 * seen@|unit_parallelism
 a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@  whole.query_length = local;@  whole.query_length = local, whole.window = 0;@|unit_parallelism
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@older ? Machine::kExponentials@false ? Machine::kExponentials@|unit_compute_model
 a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
@@ -330,6 +330,18 @@ a session serves other clusters|simulator/src/session.cc|s@scenario.cluster != m
 collectives beside fp32 run at the clock of other products|simulator/include/ns_dist/session.h|s@precision == Precision::kFp32 ? \*idle_network_@precision == Precision::kMxFp8 ? *idle_network_@|unit_simulator
 a higher clock takes units away|compute_model/src/machine.cc|s@found = std::max(found, least);@found = std::min(found, least);@|unit_compute_model unit_simulator
 the load of training follows the nominal rate|simulator/src/training_clock.cc|s@= powered_tensor_rate(gpu) /@= gpu.tensor[DType::kBf16] /@|unit_simulator
+the slowest place of a group is not waited for|simulator/src/costs.cc|s@if (there.latency > forecast.latency)@if (there.latency < Seconds())@|unit_simulator
+pairs of a ring are looked for between rings|simulator/src/group_places.cc|s@axis.size != 0) return distances@axis.size < 0) return distances@|unit_simulator
+heads that are exchanged are kept once|parallelism/src/blocks/attention.cc|s@shape.cp_inner > 1) {@shape.cp_inner > 99999) {@|unit_parallelism
+key-value heads are exchanged among any ranks|parallelism/src/check_plan.cc|s@heads % inner != 0 \&\& inner % heads != 0@heads < 0@|unit_parallelism
+chunks see the whole ring|parallelism/src/blocks/attention.cc|s@(whole.query_length + piece - 1) / piece - 1)@parts)@|unit_parallelism
+experts have no kernels for biases|parallelism/src/blocks/moe.cc|s@if (shape.model->bias) add_bias@if (shape.tp < 0) add_bias@|unit_parallelism
+gradients of shared experts' inputs are not added|parallelism/src/blocks/moe.cc|s@shared.empty() ? 2 : 3@2@|unit_parallelism
+dense weights and experts travel in one mean format|parallelism/src/replica_exchange.cc|s@experts ? held.quantized_experts : held.quantized - held.quantized_experts@all * held.quantized / held.total()@|unit_parallelism
+casts are of tables, too|parallelism/src/memory.cc|s@all.quantized \* std::min(1.0, whole_layers / in_layers)@all.quantized * whole_weights / all.total()@|unit_parallelism
+encoders see earlier tokens alone|parallelism/src/blocks/attention.cc|s@attention.causal = !shape.model->bidirectional@attention.causal = true@|unit_parallelism
+up-projections are made again behind the attention's gradient|parallelism/src/blocks/attention.cc|s@if (shape.model->mla) step.drops_for_weight_gradient@if (shape.tp < 0) step.drops_for_weight_gradient@|unit_parallelism
+a table that a stage reads twice travels twice|parallelism/src/replica_exchange.cc|s@one_table_(one_table \&\& plan.pp > 1)@one_table_(one_table \&\& plan.pp < 1)@|unit_parallelism
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

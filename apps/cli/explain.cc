@@ -459,7 +459,7 @@ int explain_command(int argc, const char* const* argv) {
   app.add_option(
          "--library", request.library,
          "whose attention (cudnn, flash-1, flash-2, flash-3, serving, compiled, eager), normalization (cudnn, serving, "
-         "compiled, eager) or cross-entropy (flash-2) [default]")
+         "compiled, eager), softmax (eager) or cross-entropy (flash-2, liger) [default]")
       ->type_name("NAME")
       ->group(kernels);
   app.add_option("--value-dim", request.value_dim, "of attention's values [as of its keys]")

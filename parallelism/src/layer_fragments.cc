@@ -33,7 +33,7 @@ FragmentId LayerFragments::with(const BesidePass& beside) {
   const double sum = gradient_size(plan_, shape_.dtype) / size_of(shape_.dtype);
   if (reduces) {
     // Gradients of many tensors become one buffer in the format of their sum.
-    const auto count = static_cast<std::int64_t>(parts_[*reduces].parameters.total());
+    const auto count = static_cast<std::int64_t>(replicas_.parameters(*reduces).total());
     last_kernel = made.add(Stream::kCompute,
                            writer_.intern({"gradients.pack", Category::kBackward,
                                            Operator{Elementwise{"pack", count, 1, sum, 0}, shape_.dtype}}),
@@ -49,7 +49,7 @@ FragmentId LayerFragments::with(const BesidePass& beside) {
   }
   if (kernels) append(writer_[*kernels], last_kernel, made);
   if (reduces) {
-    const auto share = static_cast<std::int64_t>(updated_parameters(parts_[*reduces].parameters, plan_));
+    const auto share = static_cast<std::int64_t>(updated_parameters(replicas_.parameters(*reduces), plan_));
     const Elementwise add{"add", std::max<std::int64_t>(1, share), 2 * sum, sum, 1};
     made.add(Stream::kCompute,
              writer_.intern({"gradients.accumulate", Category::kBackward, Operator{add, shape_.dtype}}), {collective});

@@ -34,7 +34,7 @@ class StepPlanner {
         layers_(pipeline.layers),
         parts_(*parts),
         writer_(shape_, mesh_of(plan), parts),
-        replicas_(plan_, shape_, parts_, writer_),
+        replicas_(plan_, shape_, parts_, reads_one_table(shape_, seats_, layers_), writer_),
         fragments_(plan_, shape_, parts_, writer_, replicas_),
         end_(plan_, shape_, seats_, layers_, writer_, replicas_),
         positions_(passes_.positions()),
@@ -326,7 +326,7 @@ class StepPlanner {
                                                .unpacks = unpacked(i)});
       emit(i == last ? agreed(work, pass.kind) : work, run.layer);
       to_reduce.reset();
-      if (reduces && parts_[run.part].parameters.total() > 0) to_reduce = run.part;
+      if (reduces && replicas_.parameters(run.part).total() > 0) to_reduce = run.part;
       if (forward) to_store = offloaded(i);
       if (pass.last && !shards_gradients(plan_)) reduce(run.part, run.layer, body);
     }
@@ -417,7 +417,7 @@ class StepPlanner {
 
   // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
   void reduce(Part part, std::int64_t layer, Bodies& body) {
-    replicas_.scale_gradients(parts_[part].parameters, layer, body);
+    replicas_.scale_gradients(replicas_.parameters(part), layer, body);
     start(replicas_.reductions(part), layer, body);
   }
 

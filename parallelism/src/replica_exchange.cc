@@ -15,29 +15,35 @@ std::span<const WorkId> once(std::optional<std::vector<WorkId>>& known, Make mak
   return *known;
 }
 
-RankParameters all_weights(const ModelPart& part) {
-  RankParameters weights = part.parameters;
-  weights += part.frozen;
-  return weights;
-}
-
 }  // namespace
 
 bool gathers_casts(const ParallelPlan& plan, const Shape& shape) {
   return plan.fp8_params && (shape.precision == Precision::kFp8 || shape.precision == Precision::kFp8Block);
 }
 
-ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts,
+ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
                                  ProgramWriter& writer)
     : plan_(plan),
       shape_(shape),
       parts_(parts),
+      one_table_(one_table && plan.pp > 1),
       writer_(writer),
       groups_{replica_groups(plan, writer.program().mesh, 0, false),
               replica_groups(plan, writer.program().mesh, 0, true)},
       gathers_(parts.parts.size()),
       reductions_(parts.parts.size()),
       unpackings_(parts.parts.size()) {}
+
+RankParameters ReplicaExchange::parameters(Part part, RankParameters ModelPart::*which) const {
+  RankParameters held = parts_[part].*which;
+  const bool trained = which == &ModelPart::parameters;
+  if (!one_table_ || trained == (plan_.lora_rank > 0)) return held;
+  const double table = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden);
+  const bool tied = shape_.model->ties_logits();
+  if (part == Part::kLoss && tied) held.dense -= table;
+  if (part == Part::kPrediction && !tied) held.dense -= table / static_cast<double>(shape_.prediction_layers);
+  return held;
+}
 
 Bytes ReplicaExchange::gathered_size(const RankParameters& held, bool experts) const {
   const double all = experts ? held.experts : held.dense;
@@ -78,18 +84,22 @@ std::vector<WorkId> ReplicaExchange::reductions(const RankParameters& parameters
 }
 
 std::span<const WorkId> ReplicaExchange::gathers(Part part) {
-  return once(gathers_[static_cast<std::size_t>(part)],
-              [&] { return gathers(shards_weights(plan_) ? all_weights(parts_[part]) : parts_[part].parameters); });
+  return once(gathers_[static_cast<std::size_t>(part)], [&] {
+    RankParameters weights = parameters(part);
+    if (shards_weights(plan_)) weights += parameters(part, &ModelPart::frozen);
+    return gathers(weights);
+  });
 }
 
 std::span<const WorkId> ReplicaExchange::reductions(Part part) {
-  return once(reductions_[static_cast<std::size_t>(part)], [&] { return reductions(parts_[part].parameters); });
+  return once(reductions_[static_cast<std::size_t>(part)], [&] { return reductions(parameters(part)); });
 }
 
 std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
   return once(unpackings_[static_cast<std::size_t>(part)], [&] {
     std::vector<WorkItem> items;
-    const RankParameters weights = all_weights(parts_[part]);
+    RankParameters weights = parameters(part);
+    weights += parameters(part, &ModelPart::frozen);
     if (plan_.zero_library == ZeroLibrary::kFsdp2 && weights.total() > 0) {
       const Bytes all = gathered_size(weights, false) + gathered_size(weights, true);
       items.push_back({"weights.unpack", Category::kForward, Operator{Copy{all}, shape_.dtype}});

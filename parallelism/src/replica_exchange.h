@@ -19,7 +19,13 @@ bool gathers_casts(const ParallelPlan& plan, const Shape& shape);
 // Keeps references to all that it is made of.
 class ReplicaExchange {
  public:
-  ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, ProgramWriter& writer);
+  // `one_table`: reads_one_table.
+  ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
+                  ProgramWriter& writer);
+
+  // The parameters of a part that are trained, or frozen. A table that another part of the stage reads first is that
+  // part's.
+  RankParameters parameters(Part part, RankParameters ModelPart::*which = &ModelPart::parameters) const;
 
   // What gathers the weights of a part, or of `parameters`, on all ranks that share them. Frozen weights are gathered
   // where weights are shared.
@@ -44,6 +50,7 @@ class ReplicaExchange {
   const ParallelPlan& plan_;
   const Shape& shape_;
   const ModelParts& parts_;
+  bool one_table_;
   ProgramWriter& writer_;
   std::array<ReplicaGroups, 2> groups_;  // of rank 0: of layers without experts, of experts
   OfParts gathers_, reductions_, unpackings_;

@@ -1,5 +1,7 @@
 #include "stage_parameters.h"
 
+#include <algorithm>
+
 namespace ns_dist {
 
 std::optional<std::int64_t> second_table_stage(const Shape& shape, const std::vector<Seat>& direction,
@@ -9,6 +11,14 @@ std::optional<std::int64_t> second_table_stage(const Shape& shape, const std::ve
     if (shape.prediction_layers > 0 && layers[position].predictions > 0) return direction[position].stage;
   }
   return std::nullopt;
+}
+
+bool reads_one_table(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers) {
+  return std::all_of(seats.begin(), seats.end(), [&](const std::vector<Seat>& direction) {
+    const auto again = second_table_stage(shape, direction, layers);
+    const auto reads_first = [&](const std::vector<Seat>& other) { return other.front().stage == *again; };
+    return !again || std::any_of(seats.begin(), seats.end(), reads_first);
+  });
 }
 
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,

@@ -651,6 +651,28 @@ TEST(Planner, WeightsTravelInTheirOwnFormats) {
   EXPECT_NEAR(once.bytes.at("weights.all_gather"), 2 * (tables + norms + routers) + 4 * 4 * 512.0 * 512, 1);
 }
 
+// Where one stage reads the table first and last, it gathers it and sums its gradients once, part by part or all at
+// once.
+TEST(Planner, OneTableTravelsOnce) {
+  Model tied = gpt(8, 512, 8);
+  Model predicting = llama(8, 512, 8, 8, 1024);
+  predicting.prediction_layers = 1;
+  for (const auto& [model, schedule] : {std::pair(tied, "zb-v"), std::pair(tied, "dualpipe"), std::pair(tied, "1f1b"),
+                                        std::pair(predicting, "zb-v"), std::pair(predicting, "dualpipe")}) {
+    ParallelPlan plan{.pp = 2, .dp = 4, .zero = ZeroStage::kOptimizer};
+    plan.schedule = schedule;
+    if (plan.schedule != "1f1b") plan.vpp = 2;
+    Training training{16, 1, 512, Precision::kBf16};
+    training.mtp = model.prediction_layers > 0;
+    const Totals once = totals(planned(model, plan, training));
+    plan.overlap_param_gather = plan.overlap_grad_reduce = true;
+    const Totals by_part = totals(planned(model, plan, training));
+    for (const char* name : {"weights.all_gather", "gradients.reduce_scatter"}) {
+      EXPECT_NEAR(by_part.bytes.at(name) / once.bytes.at(name), 1, 1e-9) << schedule << " " << name;
+    }
+  }
+}
+
 // What makes queries, keys and values again comes before the gradients that read them, and the norm before the products
 // whose weight gradients read its output.
 TEST(Planner, WhatIsMadeAgainComesFirst) {
