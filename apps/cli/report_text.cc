@@ -74,11 +74,14 @@ std::string work_text(const Report& report) {
 std::string cluster_text(const Cluster& cluster) {
   std::string machine;
   const Catalog catalog = Catalog::standard();
-  for (const FabricLevel& level : cluster.levels) {
+  for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
+    const FabricLevel& level = cluster.levels[i];
     const auto known = catalog.fabric(level.fabric.id);
     const bool usual = !known || known->bandwidth == level.fabric.bandwidth;
-    machine += fmt::format("{}{} x {}{}", machine.empty() ? "" : ", ", level.size, level.fabric.name,
-                           usual ? "" : " of " + to_text(level.fabric.bandwidth));
+    const char* const unit = i == 0 ? "GPU" : i == cluster.node_levels() ? "node" : "group";
+    machine +=
+        fmt::format("{}{} {}{} by {}{}", machine.empty() ? "" : ", ", level.size, unit, level.size == 1 ? "" : "s",
+                    level.fabric.name, usual ? "" : " of " + to_text(level.fabric.bandwidth));
   }
   return fmt::format("{}: {}", cluster.name, machine);
 }
