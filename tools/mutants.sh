@@ -331,14 +331,13 @@ collectives beside fp32 run at the clock of other products|simulator/include/ns_
 a higher clock takes units away|compute_model/src/machine.cc|s@found = std::max(found, least);@found = std::min(found, least);@|unit_compute_model unit_simulator
 the load of training follows the nominal rate|simulator/src/training_clock.cc|s@= powered_tensor_rate(gpu) /@= gpu.tensor[DType::kBf16] /@|unit_simulator
 the slowest place of a group is not waited for|simulator/src/costs.cc|s@if (there.latency > forecast.latency)@if (there.latency < Seconds())@|unit_simulator
-pairs of a ring are looked for between rings|simulator/src/group_places.cc|s@axis.size != 0) return distances@axis.size < 0) return distances@|unit_simulator
 heads that are exchanged are kept once|parallelism/src/blocks/attention.cc|s@shape.cp_inner > 1) {@shape.cp_inner > 99999) {@|unit_parallelism
 key-value heads are exchanged among any ranks|parallelism/src/check_plan.cc|s@heads % inner != 0 \&\& inner % heads != 0@heads < 0@|unit_parallelism
 chunks see the whole ring|parallelism/src/blocks/attention.cc|s@(whole.query_length + piece - 1) / piece - 1)@parts)@|unit_parallelism
 experts have no kernels for biases|parallelism/src/blocks/moe.cc|s@if (shape.model->bias) add_bias@if (shape.tp < 0) add_bias@|unit_parallelism
 gradients of shared experts' inputs are not added|parallelism/src/blocks/moe.cc|s@shared.empty() ? 2 : 3@2@|unit_parallelism
 dense weights and experts travel in one mean format|parallelism/src/replica_exchange.cc|s@experts ? held.quantized_experts : held.quantized - held.quantized_experts@all * held.quantized / held.total()@|unit_parallelism
-casts are of tables, too|parallelism/src/memory.cc|s@all.quantized \* std::min(1.0, whole_layers / in_layers)@all.quantized * whole_weights / all.total()@|unit_parallelism
+casts are of tables, too|parallelism/src/memory.cc|s@std::min(1.0, whole_layers / in_layers)@std::max(1.0, whole_layers / in_layers)@|unit_parallelism
 encoders see earlier tokens alone|parallelism/src/blocks/attention.cc|s@attention.causal = !shape.model->bidirectional@attention.causal = true@|unit_parallelism
 up-projections are made again behind the attention's gradient|parallelism/src/blocks/attention.cc|s@if (shape.model->mla) step.drops_for_weight_gradient@if (shape.tp < 0) step.drops_for_weight_gradient@|unit_parallelism
 a table that a stage reads twice travels twice|parallelism/src/replica_exchange.cc|s@one_table_(one_table \&\& plan.pp > 1)@one_table_(one_table \&\& plan.pp < 1)@|unit_parallelism

@@ -26,11 +26,9 @@ bool uses(const RankGroup& group, const MeshAxis& axis) {
 }
 
 // Distances, one for each place in the period, of the groups that differ from `group` by their place along one axis.
-// Groups that begin inside an axis that they use (pairs of neighbors of a ring) stand for all of it.
 std::vector<Rank> distances_along(const MeshAxis& axis, const RankGroup& group, std::int64_t period) {
   std::vector<Rank> distances{0};
   const bool used = uses(group, axis);
-  if (used && group.first / axis.stride % axis.size != 0) return distances;
   std::vector<bool> seen(static_cast<std::size_t>(period));
   seen[0] = true;
   for (std::int64_t i = 1; i < axis.size; ++i) {

@@ -48,11 +48,11 @@ TEST(GroupPlaces, PartOfAnAxisOnRacksOf72) {
   EXPECT_THAT(otherwise_placed({0, {{8, 1}}}, mesh, nodes_of(72)), IsEmpty());
 }
 
-TEST(GroupPlaces, NeighborsOfARingStayInIt) {
-  // The middle pair of a ring of 6 stands for it: in no ring do its ranks lie in two nodes. Ranks 5 and 6, or 7 and 8,
-  // are of two rings, or the pair of no ring's middle.
+TEST(GroupPlaces, ARingThatStraddlesIsFound) {
+  // The two ranks stand for a ring of 6, half of it apart. Ranks 6 to 11 lie 2 + 4: 6 and 9 do, or 7 and 10.
   const Mesh mesh = Mesh::innermost_first({"cp", "dp"}, {6, 4});
-  EXPECT_THAT(otherwise_placed({2, {{2, 1}}}, mesh, nodes_of(8)), IsEmpty());
+  EXPECT_THAT(firsts(otherwise_placed({0, {{2, 3}}}, mesh, nodes_of(8))), ElementsAre(6, 7, 13));
+  EXPECT_THAT(otherwise_placed({0, {{2, 2}}}, Mesh::innermost_first({"cp", "dp"}, {4, 4}), nodes_of(8)), IsEmpty());
 }
 
 TEST(GroupPlaces, StagesAreOtherRows) {
