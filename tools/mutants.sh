@@ -340,7 +340,7 @@ dense weights and experts travel in one mean format|parallelism/src/replica_exch
 casts are of tables, too|parallelism/src/memory.cc|s@std::min(1.0, whole_layers / in_layers)@std::max(1.0, whole_layers / in_layers)@|unit_parallelism
 encoders see earlier tokens alone|parallelism/src/blocks/attention.cc|s@attention.causal = !shape.model->bidirectional@attention.causal = true@|unit_parallelism
 up-projections are made again behind the attention's gradient|parallelism/src/blocks/attention.cc|s@if (shape.model->mla) step.drops_for_weight_gradient@if (shape.tp < 0) step.drops_for_weight_gradient@|unit_parallelism
-a table that a stage reads twice travels twice|parallelism/src/replica_exchange.cc|s@one_table_(one_table \&\& plan.pp > 1)@one_table_(one_table \&\& plan.pp < 1)@|unit_parallelism
+a table that a stage reads twice travels twice|parallelism/src/replica_exchange.cc|s@one_table_(one_table)@one_table_(one_table \&\& plan.pp < 1)@|unit_parallelism
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

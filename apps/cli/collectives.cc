@@ -43,11 +43,7 @@ Result<int> answer(const CollectivesRequest& request) {
   const auto reader_of = [&](const CsvTable& table) {
     return CollectiveReader::of(table, request.gpu, request.cluster);
   };
-  if (auto columns = reader_of(input.header()); !columns) {
-    Error& error = columns.error();
-    if (error.where == input.header().where()) error.where += ":1";
-    return fail(std::move(error));
-  }
+  NS_TRY_VOID(reader_of(input.header()));
 
   const Catalog catalog = Catalog::standard();
   ScenarioSpec spec;

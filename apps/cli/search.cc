@@ -579,7 +579,7 @@ int search_command(int argc, const char* const* argv) {
   const Catalog catalog = Catalog::standard();
   Searcher searcher(catalog, job.options, job.flags.sensitivity, job.goals.gpu_spread);
   if (auto searched = search_machines(job, catalog, searcher); !searched) return report_error(searched.error());
-  return leads ? write_answers(job, catalog, searcher.cases()) : kAnswered;
+  return leads ? write_answers(job, catalog, std::move(searcher).take()) : kAnswered;
 }
 
 }  // namespace ns_dist::cli

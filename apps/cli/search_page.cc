@@ -61,9 +61,8 @@ std::string scatter(const SearchCase& found) {
   std::vector<SearchPoint> points = found.result.points;
   if (points.empty() || found.result.answers.empty()) return "";
   // A step is as long as it takes for the tokens of the fastest plan's.
-  const auto tokens = [](const Training& work) { return static_cast<double>(work.global_batch * work.sequence); };
   const std::vector<SearchAnswer>& answers = found.result.answers;
-  const double share = tokens(answers.front().report.scenario.training) / tokens(found.base.training);
+  const double share = tokens_of_step(answers.front().report.scenario.training) / tokens_of_step(found.base.training);
   for (SearchPoint& point : points) point.step = share * point.step;
   const auto [least, most] =
       std::minmax_element(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.step < b.step; });

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/catalog.h"
@@ -20,6 +21,7 @@ class Searcher {
   Result<void> add(SearchRequest request);
   Result<void> add(const SearchSpace& space);
   const std::vector<SearchCase>& cases() const { return cases_; }
+  std::vector<SearchCase> take() && { return std::move(cases_); }
   // Every member of a team knows the same.
   bool interrupted() const { return !cases_.empty() && cases_.back().result.interrupted; }
   // Leaves out what has no plan, where something has.

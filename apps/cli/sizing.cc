@@ -138,8 +138,7 @@ class Sizes {
 Result<std::int64_t> first_size(const Sizes& sizes, const SearchGoals& goals) {
   NS_TRY(const SearchSpace space, sizes.space(sizes.unit()));
   const Scenario& base = space.base();
-  const double tokens = static_cast<double>(base.training.global_batch) * static_cast<double>(base.training.sequence);
-  const Flops each = 1 / tokens * step_flops(base.model, base.plan, base.training).model;
+  const Flops each = 1 / tokens_of_step(base.training) * step_flops(base.model, base.plan, base.training).model;
   const FlopsPerSecond peak = base.cluster.gpu.matrix_peak(product_type(base.training.precision));
   const double least = peak > FlopsPerSecond() ? *goals.tokens * each / (peak * *goals.deadline) : 1;
   std::int64_t gpus = sizes.unit();

@@ -215,7 +215,7 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
   if (reference.empty()) {
     return fail({ErrorCode::kInvalidInput, fmt::format("no {} is named", kind_name.noun), "", "", "", {}});
   }
-  if (reference.find('/') != std::string_view::npos || reference.ends_with(".json") || reference == "-") {
+  if (names_file(reference) || reference == "-") {
     std::filesystem::path path(reference);
     std::error_code status;
     // A model as it is downloaded: its configuration lies beside its weights.

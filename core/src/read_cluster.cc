@@ -11,10 +11,6 @@ namespace {
 
 constexpr Seconds kLongestHop = 100 * units::ms;  // halfway around the world
 
-bool is_file_name(std::string_view reference) {
-  return reference.find('/') != std::string_view::npos || reference.ends_with(".json");
-}
-
 void check_id(const std::string& id, JsonReader& reader) {
   if (id.empty() && reader.has("id")) reader.note("id", "is empty", "letters, digits and dashes");
 }
@@ -25,13 +21,13 @@ bool is_point_to_point(FabricKind kind) { return kind == FabricKind::kNvlink || 
 std::string beside(const std::string& reference, const std::string& where) {
   const std::filesystem::path own = std::filesystem::path(where).parent_path() / reference;
   std::error_code status;
-  return is_file_name(reference) && std::filesystem::exists(own, status) ? own.string() : reference;
+  return names_file(reference) && std::filesystem::exists(own, status) ? own.string() : reference;
 }
 
 // Why nothing was found, with both places of a file.
 Error not_found(Error error, const std::string& reference, const std::string& where) {
   const std::filesystem::path own = std::filesystem::path(where).parent_path() / reference;
-  if (is_file_name(reference) && error.where.empty() && own != reference) {
+  if (names_file(reference) && error.where.empty() && own != reference) {
     error.message = fmt::format("neither \"{}\" nor \"{}\" can be read", own.string(), reference);
   }
   return error;

@@ -14,7 +14,12 @@ namespace ns_dist {
 // Of a model's dimensions and counts: far above any model. Products of them: check_shape.
 inline constexpr std::int64_t kMostSize = 10'000'000;
 
-// A cluster names its GPU and its fabrics: ids of `catalog`.
+// Whether a reference is the name of a file, not an id.
+inline bool names_file(std::string_view reference) {
+  return reference.find('/') != std::string_view::npos || reference.ends_with(".json");
+}
+
+// A cluster names its GPU and its fabrics: ids of `catalog`, or files.
 Result<Cluster> read_cluster(std::string_view json, const std::string& where, const Catalog& catalog);
 
 // Configurations of other programs, told by their keys.

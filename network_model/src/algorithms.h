@@ -36,8 +36,6 @@ struct Call {
     const std::int64_t units = link(tier).mesh;
     return tier.parts < units ? static_cast<double>(tier.parts - 1) / static_cast<double>(units - 1) : 1;
   }
-  // What the data sheet gives a rank on the tier, bytes per second, where all GPUs of its part send.
-  double peak(const Tier& tier) const { return links_used(tier) * link(tier).peak; }
   // On a part of a torus ring, a ring of ranks goes there on the links of one direction and comes back on those of the
   // other.
   double share_of_links(const Tier& tier) const {
@@ -55,7 +53,7 @@ struct Call {
     const double share = std::max(1.0, tier.room / static_cast<double>(members));
     return share_of_links(tier) * std::min(link(tier).port_bandwidth, share * link(tier).bandwidth);
   }
-  // A rank of the part that decides: on the data sheet.
+  // The same on the data sheet, of the part with the fewest.
   double peak_of_part(const Tier& tier) const {
     const double share = tier.room / static_cast<double>(tier.members);
     return links_used(tier) * std::min(link(tier).port_peak, share * link(tier).peak);

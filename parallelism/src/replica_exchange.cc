@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "blocks/common.h"
+#include "stage_parameters.h"
 
 namespace ns_dist {
 namespace {
@@ -26,7 +27,7 @@ ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, c
     : plan_(plan),
       shape_(shape),
       parts_(parts),
-      one_table_(one_table && plan.pp > 1),
+      one_table_(one_table),
       writer_(writer),
       groups_{replica_groups(plan, writer.program().mesh, 0, false),
               replica_groups(plan, writer.program().mesh, 0, true)},
@@ -35,14 +36,7 @@ ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, c
       unpackings_(parts.parts.size()) {}
 
 RankParameters ReplicaExchange::parameters(Part part, RankParameters ModelPart::*which) const {
-  RankParameters held = parts_[part].*which;
-  const bool trained = which == &ModelPart::parameters;
-  if (!one_table_ || trained == (plan_.lora_rank > 0)) return held;
-  const double table = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden);
-  const bool tied = shape_.model->ties_logits();
-  if (part == Part::kLoss && tied) held.dense -= table;
-  if (part == Part::kPrediction && !tied) held.dense -= table / static_cast<double>(shape_.prediction_layers);
-  return held;
+  return part_parameters(shape_, parts_, part, one_table_, which);
 }
 
 Bytes ReplicaExchange::gathered_size(const RankParameters& held, bool experts) const {

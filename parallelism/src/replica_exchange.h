@@ -23,8 +23,7 @@ class ReplicaExchange {
   ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
                   ProgramWriter& writer);
 
-  // The parameters of a part that are trained, or frozen. A table that another part of the stage reads first is that
-  // part's.
+  // part_parameters.
   RankParameters parameters(Part part, RankParameters ModelPart::*which = &ModelPart::parameters) const;
 
   // What gathers the weights of a part, or of `parameters`, on all ranks that share them. Frozen weights are gathered

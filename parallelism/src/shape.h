@@ -40,6 +40,8 @@ struct Shape {
   std::int64_t microbatches;       // of a step
   LayerKind kind;  // of the layer whose blocks are made: the model's first, unless layer_block says otherwise
 
+  // Parameters of the embedding's table on this rank.
+  double table() const { return static_cast<double>(vocabulary) * static_cast<double>(hidden); }
   // Whether attention and MLP of this layer are side by side.
   bool parallel_branches() const {
     return model->branches != Branches::kSequential &&

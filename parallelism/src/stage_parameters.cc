@@ -14,30 +14,35 @@ std::optional<std::int64_t> second_table_stage(const Shape& shape, const std::ve
 }
 
 bool reads_one_table(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers) {
-  return std::all_of(seats.begin(), seats.end(), [&](const std::vector<Seat>& direction) {
-    const auto again = second_table_stage(shape, direction, layers);
-    const auto reads_first = [&](const std::vector<Seat>& other) { return other.front().stage == *again; };
-    return !again || std::any_of(seats.begin(), seats.end(), reads_first);
-  });
+  return shape.plan->pp > 1 && std::all_of(seats.begin(), seats.end(), [&](const std::vector<Seat>& direction) {
+           const auto again = second_table_stage(shape, direction, layers);
+           const auto reads_first = [&](const std::vector<Seat>& other) { return other.front().stage == *again; };
+           return !again || std::any_of(seats.begin(), seats.end(), reads_first);
+         });
+}
+
+RankParameters part_parameters(const Shape& shape, const ModelParts& parts, Part part, bool one_table,
+                               RankParameters ModelPart::*which) {
+  RankParameters held = parts[part].*which;
+  const bool has_tables = (which == &ModelPart::frozen) == (shape.plan->lora_rank > 0);
+  if (!one_table || !has_tables) return held;
+  const bool tied = shape.model->ties_logits();
+  if (part == Part::kLoss && tied) held.dense -= shape.table();
+  if (part == Part::kPrediction && !tied) held.dense -= shape.table() / static_cast<double>(shape.prediction_layers);
+  return held;
 }
 
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                              const ModelParts& parts, RankParameters ModelPart::*which) {
+  const bool one_table = reads_one_table(shape, seats, layers);
   std::vector<RankParameters> held(static_cast<std::size_t>(shape.plan->pp));
-  std::vector<bool> first(held.size(), false), again(held.size(), false);
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       RankParameters& stage = held[static_cast<std::size_t>(direction[position].stage)];
-      for_each_run(parts, *shape.plan, layers, position,
-                   [&](const PartRun& run) { stage += parts[run.part].*which * static_cast<double>(run.count); });
+      for_each_run(parts, *shape.plan, layers, position, [&](const PartRun& run) {
+        stage += part_parameters(shape, parts, run.part, one_table, which) * static_cast<double>(run.count);
+      });
     }
-    first[static_cast<std::size_t>(direction.front().stage)] = true;
-    if (const auto stage = second_table_stage(shape, direction, layers)) again[static_cast<std::size_t>(*stage)] = true;
-  }
-  const bool tables = (which == &ModelPart::frozen) == (shape.plan->lora_rank > 0);
-  const double table = static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
-  for (std::size_t stage = 0; stage < held.size(); ++stage) {
-    if (tables && first[stage] && again[stage] && shape.plan->pp > 1) held[stage].dense -= table;
   }
   return held;
 }

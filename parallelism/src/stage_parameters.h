@@ -18,8 +18,12 @@ namespace ns_dist {
 std::optional<std::int64_t> second_table_stage(const Shape& shape, const std::vector<Seat>& direction,
                                                std::span<const LayerRange> layers);
 
-// Whether each stage that reads the table again is one that reads it first, so that no stage has a copy.
+// Of several stages, whether each that reads the table again is one that reads it first, so that no stage has a copy.
 bool reads_one_table(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers);
+// The parameters of a part that are trained, or frozen. Where stages read one table, it is that of the part that reads
+// it first.
+RankParameters part_parameters(const Shape& shape, const ModelParts& parts, Part part, bool one_table,
+                               RankParameters ModelPart::*which = &ModelPart::parameters);
 
 // Of pipelines that train: whether two stages that hold the embedding's table sum its gradients, where adapters leave
 // it as it is, or mirrored stages sum those of all that they hold.

@@ -97,8 +97,7 @@ void StepEnd::sum_gradients(std::int64_t stage, const RankParameters& held, Bodi
   if (embedding_meeting_ && (stage == first_holder_ || stage == second_holder_)) {
     // Stages that hold copies of the embedding sum its gradients (Megatron-LM, embedding group).
     const std::int64_t shares = shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1;
-    const Bytes size = static_cast<double>(shape_.vocabulary) * static_cast<double>(shape_.hidden) /
-                       static_cast<double>(shares) * gradient_size(plan_, shape_.dtype);
+    const Bytes size = shape_.table() / static_cast<double>(shares) * gradient_size(plan_, shape_.dtype);
     together(*embedding_meeting_,
              writer_.intern({"embedding.gradients.all_reduce", Category::kDataParallel,
                              Collective{CollectiveKind::kAllReduce, size, two_stages(first_holder_, second_holder_)}}),

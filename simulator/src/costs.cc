@@ -47,6 +47,12 @@ Collective as_collective(const Message& message, const Mesh& mesh) {
   return {CollectiveKind::kSendRecv, message.size, RankGroup{first, {{2, last - first}}}};
 }
 
+// What the network does for a collective or a message.
+static Collective call_of(const WorkItem& item, const Mesh& mesh) {
+  const auto* collective = std::get_if<Collective>(&item.work);
+  return collective ? *collective : as_collective(std::get<Message>(item.work), mesh);
+}
+
 Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const ComputeCost& compute,
                                const NetworkCost& network) {
   Result<Forecast> forecast;
@@ -81,9 +87,7 @@ Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast&
     if (compute_slowdown) demand.bound = forecast.bound;
     return demand;
   }
-  const auto* collective = std::get_if<Collective>(&item.work);
-  const Collective call = collective ? *collective : as_collective(std::get<Message>(item.work), mesh);
-  NS_TRY(Footprint taken, footprint(cluster, call, forecast.latency));
+  NS_TRY(Footprint taken, footprint(cluster, call_of(item, mesh), forecast.latency));
   if (contention) demand.ports = std::move(taken.ports);
   if (compute_slowdown) {
     demand.sms = std::min(1.0, taken.channels / static_cast<double>(cluster.gpu.sm_count));
@@ -95,13 +99,11 @@ Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast&
 // A collective or a message as other ranks of its stages run it, where their groups lie otherwise. All replicas wait
 // for the slowest one.
 static std::vector<WorkItem> otherwise_placed(const WorkItem& item, const Mesh& mesh, const Cluster& cluster) {
-  const auto* collective = std::get_if<Collective>(&item.work);
-  const Collective call = collective ? *collective : as_collective(std::get<Message>(item.work), mesh);
+  Collective call = call_of(item, mesh);
   std::vector<WorkItem> others;
-  for (const RankGroup& group : otherwise_placed(call.group, mesh, cluster)) {
-    Collective other = call;
-    other.group = group;
-    others.push_back({item.name, item.category, other});
+  for (RankGroup& group : otherwise_placed(call.group, mesh, cluster)) {
+    call.group = std::move(group);
+    others.push_back({item.name, item.category, call});
   }
   return others;
 }

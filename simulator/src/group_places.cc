@@ -5,8 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "costs.h"
-
 namespace ns_dist {
 namespace {
 

@@ -291,7 +291,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
 
   const Training& training = scenario.training;
   const auto ranks = static_cast<double>(report.ranks);
-  report.tokens_per_second = static_cast<double>(training.global_batch * training.sequence) / seconds;
+  report.tokens_per_second = tokens_of_step(training) / seconds;
   const StepFlops flops = step_flops(scenario.model, scenario.plan, training);
   const FlopsPerSecond peak = scenario.cluster.gpu.matrix_peak(product_type(training.precision));
   report.model_flops_per_second = flops.model / units::FLOP / ranks / seconds;

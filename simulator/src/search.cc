@@ -123,11 +123,6 @@ struct Found {
   }
 };
 
-// Of one step.
-double tokens_of(const Training& training) {
-  return static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
-}
-
 int kinds_of(const ParallelPlan& plan) {
   int kinds = 0;
   for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.vpp}) kinds += degree > 1 ? 1 : 0;
@@ -178,7 +173,7 @@ class Search {
         zero_(level_of("plan/zero")),
         shard_(level_of("plan/shard")),
         recompute_(level_of("plan/recompute")) {
-    tokens_ = tokens_of(base_.training);
+    tokens_ = tokens_of_step(base_.training);
     best_ = most();
   }
 
@@ -311,7 +306,7 @@ class Search {
 
   // Seconds for the tokens of the base scenario.
   double scaled(const Scenario& scenario, double seconds) const {
-    return seconds * (tokens_ / tokens_of(scenario.training));
+    return seconds * (tokens_ / tokens_of_step(scenario.training));
   }
 
   // ---- Bounds of groups, before any of their plans is looked at ----
@@ -840,7 +835,7 @@ class Search {
       answer.kinds = plan.kinds;
       if (best) {
         const SearchAnswer& fastest = result_.answers.front();
-        answer.steps = tokens_of(fastest.report.scenario.training) / tokens_of(scenario.training);
+        answer.steps = tokens_of_step(fastest.report.scenario.training) / tokens_of_step(scenario.training);
         const Interval difference = step_difference(scenario, *best, prediction, answer.steps);
         answer.behind = answer.steps * prediction.step - best->step;
         answer.behind_low = difference.low;

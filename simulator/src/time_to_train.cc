@@ -115,8 +115,7 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   const auto gpus = static_cast<double>(report.ranks);
   TrainingTime time;
   time.tokens = tokens;
-  time.steps =
-      std::ceil(tokens / (static_cast<double>(training.global_batch) * static_cast<double>(training.sequence)));
+  time.steps = std::ceil(tokens / tokens_of_step(training));
   time.step = step.value_or(report.step);
   time.without_failures = time.steps * time.step;
   const Cluster& cluster = report.scenario.cluster;

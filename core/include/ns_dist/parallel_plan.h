@@ -531,6 +531,10 @@ struct Training {
   friend bool operator==(const Training&, const Training&) = default;
 };
 
+inline double tokens_of_step(const Training& training) {
+  return static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
+}
+
 template <class Visitor, OrConst<Training> T>
 void visit_fields(Visitor&& visit, T& training) {
   visit({.name = "training/global_batch", .help = "sequences a step"}, training.global_batch);

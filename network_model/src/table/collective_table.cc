@@ -40,12 +40,13 @@ Result<CollectiveReader> CollectiveReader::of(const CsvTable& table, std::string
   for (std::size_t i = 0; i < kColumnNames.size(); ++i) reader.index_[i] = table.column(kColumnNames[i]);
   for (const Column needed : {kCollective, kRanks, kBytes}) {
     if (!reader.index_[needed]) {
-      return wrong(table.where(), fmt::format("no column \"{}\"", kColumnNames[needed]),
+      return wrong(table.where() + ":1", fmt::format("no column \"{}\"", kColumnNames[needed]),
                    "gpu or cluster, collective, ranks, gpus_per_node, bytes");
     }
   }
   if (reader.index_[kGpu] || reader.index_[kCluster] || reader.index_[kSystem]) return reader;
-  if (gpu.empty() && cluster.empty()) return wrong(table.where(), "no column \"gpu\" or \"cluster\"", "one of them");
+  if (gpu.empty() && cluster.empty())
+    return wrong(table.where() + ":1", "no column \"gpu\" or \"cluster\"", "one of them");
   reader.gpu_ = std::move(gpu), reader.cluster_ = std::move(cluster);
   return reader;
 }

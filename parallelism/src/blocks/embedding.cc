@@ -22,7 +22,7 @@ BlockStep table(const Shape& shape) {
       shape, "embedding.backward", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kBackward}));
   blocks::add_to_sums(shape, step.weight_gradient, "embedding", parameters);
   step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
-  step.parameters.dense = static_cast<double>(shape.vocabulary) * static_cast<double>(shape.hidden);
+  step.parameters.dense = shape.table();
   blocks::freeze(shape, step);
   return step;
 }

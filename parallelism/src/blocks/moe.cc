@@ -321,15 +321,13 @@ void add_bias(const Shape& shape, BlockStep& step, std::string_view name, const 
   const auto add = [&](std::vector<Call>& calls, std::string_view suffix, const Elementwise& what) {
     calls.push_back(kernel(shape, blocks::concat(name, suffix), what));
   };
+  const bool picked = written_out(shape);
   const std::size_t before = step.forward.size();
-  if (written_out(shape)) add(step.forward, ".bias.select", {"index_select", elements, 1, 1, 0});
-  if (written_out(shape) || !first) {
-    add(step.forward, ".bias", {"add", elements, written_out(shape) ? 2.0 : 1, 1, 1, true});
-  }
+  if (picked) add(step.forward, ".bias.select", {"index_select", elements, 1, 1, 0});
+  if (picked || !first) add(step.forward, ".bias", {"add", elements, picked ? 2.0 : 1, 1, 1, true});
   step.calls_after_kept += step.forward.size() - before;
   add(step.weight_gradient, ".bias_gradient",
-      written_out(shape) ? Elementwise{"index_put", elements, 1, 1, 1, true}
-                         : Elementwise{"sum_rows", elements, 1, 0, 1});
+      picked ? Elementwise{"index_put", elements, 1, 1, 1, true} : Elementwise{"sum_rows", elements, 1, 0, 1});
   blocks::add_to_sums(shape, step.weight_gradient, blocks::concat(name, ".bias"), size.experts * out);
 }
 

@@ -290,7 +290,8 @@ struct FieldDescription {
   std::vector<std::string_view> stands_for = {};
 };
 
-// Whether the two set a field in common: they are the same, or one stands for the other.
+// Whether both set one and the same field: they are equal, or one of them sets several fields, of which one is the
+// other.
 bool set_the_same(const FieldDescription& a, const FieldDescription& b);
 
 // Every field that a ScenarioSpec can set: those of Scenario, names that are looked up ("model", "machine/gpu"), and

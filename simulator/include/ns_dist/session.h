@@ -25,8 +25,8 @@ class Session {
   // The models that `scenario` asks for. Errors: those of make_compute_model and make_network_model.
   static Result<Session> make(const Scenario& scenario);
   // Whether `make(scenario)` gives the same models: its cluster, network settings, calibrations and exponent of the
-  // clock are the same, and with ASTRA-Sim's formulas as many ranks. Scenarios that differ in model, plan and training
-  // share a session. The caller's own models serve every scenario.
+  // clock are the same, and with ASTRA-Sim's formulas or oversubscribed links as many ranks. Scenarios that differ in
+  // model, plan and training share a session. The caller's own models serve every scenario.
   bool serves(const Scenario& scenario) const;
   // The caller's own models, which must outlive the session. Their forecasts are used without change: the slowdown of
   // kernels in training (docs/models/parallelism.md, "Clock") is not applied to them.
