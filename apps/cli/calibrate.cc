@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
 #include <string>
@@ -30,6 +31,14 @@ namespace {
 struct CalibrateRequest {
   std::string gpu, cluster, collectives, kernels, mode = "sustained", output, next;
   std::vector<std::string> from;
+  bool json = false;
+};
+
+Output answer_of(const CalibrateRequest& request) { return {"--json", request.json ? "-" : ""}; }
+
+struct Calibrated {
+  std::string text;             // for people
+  nlohmann::ordered_json json;  // for programs
 };
 
 // Steps whose kernels matter where no report names others: dense and with experts, with each kind of attention,
@@ -161,9 +170,9 @@ void warn_if_worse(std::string_view what, double before, double after) {
 }
 
 // A correction of collectives: what the measurements add to the curves that are compiled in.
-Result<std::string> calibrate_collectives(const CalibrateRequest& request) {
+Result<Calibrated> calibrate_collectives(const CalibrateRequest& request) {
   NS_TRY(const Cluster cluster, cluster_of(request));
-  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.collectives}));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}, answer_of(request)}, {request.collectives}));
   NS_TRY(const MeasuredRows measured, read_rows(request, cluster));
   const std::vector<CollectiveRow>& rows = measured.rows;
   std::vector<CollectiveMeasurement> measurements;
@@ -202,10 +211,18 @@ Result<std::string> calibrate_collectives(const CalibrateRequest& request) {
         "  {} of the rows {} nothing of the network ({}{}): what stays in a node takes longer there\n", count,
         count == 1 ? "tells" : "tell", measured.places[fitted->left_out.front()], count == 1 ? "" : ", ...");
   }
-  return fmt::format(
+  const std::string summary = fmt::format(
       "{} rows, {} curves for cluster {} in {}\n{}  mean error on these rows: {:.1f} % before, {:.1f} % "
       "after (the rows of the fit, none is held out)\n",
       rows.size(), fitted->curves.size(), cluster.id, request.output, left_out, 100 * before, 100 * after);
+  return Calibrated{summary,
+                    {{"schema", "ns-dist/calibrate/1"},
+                     {"cluster", cluster.id},
+                     {"rows", rows.size()},
+                     {"rows_left_out", fitted->left_out.size()},
+                     {"curves", fitted->curves.size()},
+                     {"error_before", before},
+                     {"error_after", after}}};
 }
 
 // The kernels of a step.
@@ -246,11 +263,12 @@ Result<std::vector<std::vector<KernelUse>>> steps_of(const CalibrateRequest& req
   return steps;
 }
 
-// What to measure next, for people; --next has it as a table.
-Result<std::string> advice_of(const CalibrateRequest& request, const Gpu& gpu, const KernelCalibration& calibration,
-                              std::span<const std::vector<KernelUse>> steps) {
+// What to measure next; --next has it as a table.
+Result<Calibrated> advice_of(const CalibrateRequest& request, const Gpu& gpu, const KernelCalibration& calibration,
+                             std::span<const std::vector<KernelUse>> steps) {
   NS_TRY(const MeasurementAdvice advice, next_measurements(gpu, calibration, steps, kAdvised));
   std::vector<Operator> rows;
+  nlohmann::ordered_json next = nlohmann::ordered_json::array();
   std::string text =
       fmt::format("What to measure next, by the kernels of {}: expected error {:.1f} % now\n",
                   request.from.empty() ? "six typical steps" : fmt::format("{}", fmt::join(request.from, ", ")),
@@ -260,15 +278,23 @@ Result<std::string> advice_of(const CalibrateRequest& request, const Gpu& gpu, c
     text += fmt::format("  {:>7.1f}  {:>7.1f}  {:>7.1f}  {}\n", 100 * row.share, 100 * row.error, 100 * row.left,
                         to_text(row.work));
     rows.push_back(row.work);
+    next.push_back({{"kernel", to_text(row.work)},
+                    {"share", row.share},
+                    {"expected_error", row.error},
+                    {"expected_error_of_all", row.left}});
   }
   if (advice.rows.empty()) text += "  nothing: of each kernel as much is known as one more measurement tells\n";
-  if (request.next.empty()) return text + "  --next FILE.csv writes these rows for tools/collect/kernels.py\n";
-  NS_TRY_VOID(write_text(request.next, kernel_rows(gpu.id, rows)));
-  return text + fmt::format("  in {}, for tools/collect/kernels.py --rows\n", request.next);
+  if (request.next.empty()) {
+    text += "  --next FILE.csv writes these rows for tools/collect/kernels.py\n";
+  } else {
+    NS_TRY_VOID(write_text(request.next, kernel_rows(gpu.id, rows)));
+    text += fmt::format("  in {}, for tools/collect/kernels.py --rows\n", request.next);
+  }
+  return Calibrated{std::move(text), {{"expected_error", advice.error}, {"next", std::move(next)}}};
 }
 
 // A correction of kernels: what the measurements of one GPU add to the forecast for it.
-Result<std::string> calibrate_gpu(const CalibrateRequest& request) {
+Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
   if (request.gpu.empty()) {
     return fail({ErrorCode::kUsage,
                  "the GPU of the measurements is missing",
@@ -282,9 +308,14 @@ Result<std::string> calibrate_gpu(const CalibrateRequest& request) {
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu)));
   std::vector<std::string> inputs = request.from;
   inputs.push_back(request.kernels);
-  NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--next", request.next}}, inputs));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--next", request.next}, answer_of(request)}, inputs));
   NS_TRY(const auto steps, steps_of(request, gpu));
-  if (request.kernels.empty()) return advice_of(request, gpu, {gpu.id, options.mode, {}}, steps);
+  nlohmann::ordered_json json = {{"schema", "ns-dist/calibrate/1"}, {"gpu", gpu.id}, {"mode", request.mode}};
+  if (request.kernels.empty()) {
+    NS_TRY(Calibrated advice, advice_of(request, gpu, {gpu.id, options.mode, {}}, steps));
+    json.update(advice.json);
+    return Calibrated{std::move(advice.text), std::move(json)};
+  }
   NS_TRY(const CsvTable table, CsvTable::read(request.kernels));
   NS_TRY_VOID(check_kernel_columns(table, gpu.id));
   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options));
@@ -292,14 +323,22 @@ Result<std::string> calibrate_gpu(const CalibrateRequest& request) {
   std::string text = fmt::format("{} on {}, in {}\n", request.mode, gpu.id, request.output);
   if (options.mode == Mode::kSustained)
     text.insert(text.size() - 1, "; ns-dist kernels takes it with --mode sustained");
+  nlohmann::ordered_json families = nlohmann::ordered_json::array();
   for (const FamilyCalibration& family : calibration.families) {
     text += fmt::format(
         "  {:<16} {:<5} {:>5} rows: mean error {:.1f} % before, {:.1f} % after, each row by the others\n",
         family.family, name_of(family.dtype), family.points.size(), 100 * family.before, 100 * family.after);
     warn_if_worse(fmt::format("{} {}", family.family, name_of(family.dtype)), family.before, family.after);
+    families.push_back({{"family", family.family},
+                        {"dtype", name_of(family.dtype)},
+                        {"rows", family.points.size()},
+                        {"error_before", family.before},
+                        {"error_after", family.after}});
   }
-  NS_TRY(const std::string advice, advice_of(request, gpu, calibration, steps));
-  return text + advice;
+  json["families"] = std::move(families);
+  NS_TRY(const Calibrated advice, advice_of(request, gpu, calibration, steps));
+  json.update(advice.json);
+  return Calibrated{text + advice.text, std::move(json)};
 }
 
 }  // namespace
@@ -330,6 +369,7 @@ int calibrate_command(int argc, const char* const* argv) {
                  "what to measure next, at most 20 kernels, as a table; without --kernels, what to measure first")
       ->type_name("CSV");
   app.add_option("--output", request.output, "the correction")->type_name("FILE");
+  app.add_flag("--json", request.json, "print one JSON object");
   if (const auto done = parse(app, argc, argv)) return *done;
   const bool nothing = request.collectives.empty() && request.kernels.empty();
   const bool first = nothing && !request.next.empty();
@@ -360,7 +400,10 @@ int calibrate_command(int argc, const char* const* argv) {
   }
   const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_collectives(request);
   if (!answered) return report_error(answered.error());
-  std::fputs(answered->c_str(), stream_of_answer(false, {{"--output", request.output}, {"--next", request.next}}));
+  const std::string text = request.json
+                               ? answered->json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                               : answered->text;
+  std::fputs(text.c_str(), stream_of_answer(request.json, {{"--output", request.output}, {"--next", request.next}}));
   return kAnswered;
 }
 

@@ -107,13 +107,14 @@ std::string fit_text(const AstraFit& fit) {
 }
 
 struct Exported {
+  std::string manifest;  // JSON, also a file in the folder
   ExportSummary written;
   std::optional<AstraFit> fit;
   std::optional<Answer> answer;
 };
 
 std::string manifest_of(const Exported& exported, const UnfoldedStep& step, const ExportOptions& options) {
-  const auto& [written, fit, answer] = exported;
+  const auto& [manifest, written, fit, answer] = exported;
   nlohmann::ordered_json out = {{"schema", "ns-dist/traces/1"},
                                 {"prefix", options.prefix},
                                 {"ranks", written.ranks},
@@ -190,7 +191,8 @@ Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step
     NS_TRY_VOID(write_astra_inputs(scenario.cluster, out.written.ranks, beside, fitted));
   }
   NS_TRY(out.answer, answer_of(folder.staging(), out.written, step, options));
-  NS_TRY_VOID(folder.commit(manifest_of(out, step, options)));
+  out.manifest = manifest_of(out, step, options);
+  NS_TRY_VOID(folder.commit(out.manifest));
   return out;
 }
 
@@ -203,7 +205,7 @@ int export_command(int argc, const char* const* argv) {
   WorkFlags flags;
   add_work_flags(app, flags);
   std::string output, prefix = "trace", encoding;
-  bool merge = false, no_operators = false;
+  bool merge = false, no_operators = false, json = false;
   ExportFlags how;
   const char* group = "What comes back";
   app.add_option("--output", output, "folder for the files; made when it is missing")
@@ -232,6 +234,7 @@ int export_command(int argc, const char* const* argv) {
       ->group(group);
   app.add_flag("--force", how.force, "write into a folder with other files; traces of more ranks in it are removed")
       ->group(group);
+  app.add_flag("--json", json, "print one JSON object, as in manifest.json of the folder")->group(group);
   if (const auto done = parse(app, argc, argv)) return *done;
 
   if (prefix.empty() || prefix == "." || prefix == ".." || prefix.find('/') != std::string::npos) {
@@ -268,7 +271,11 @@ int export_command(int argc, const char* const* argv) {
   options.progress = show_progress;
   const auto exported = write_export(*scenario, *step, options, how);
   if (!exported) return report_error(exported.error());
-  const auto& [written, fitted, answer] = *exported;
+  const auto& [manifest, written, fitted, answer] = *exported;
+  if (json) {
+    std::fputs(manifest.c_str(), stdout);
+    return kAnswered;
+  }
   std::fputs(fmt::format("{} traces in {}: {} nodes, {}\n"
                          "  {} kernels, {} collectives in {} groups, {} sends, {} receives\n",
                          with_commas(written.ranks), output, with_commas(static_cast<std::int64_t>(written.nodes)),

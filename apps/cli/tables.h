@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "ns_dist/catalog.h"
-#include "ns_dist/collective_suite.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/csv_table.h"
 #include "ns_dist/files.h"

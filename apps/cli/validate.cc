@@ -4,21 +4,38 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "arguments.h"
 #include "commands.h"
+#include "ns_dist/catalog.h"
+#include "ns_dist/collective_suite.h"
+#include "ns_dist/kernel_suite.h"
+#include "ns_dist/model_suite.h"
 #include "ns_dist/run_suite.h"
-#include "suites.h"
+#include "ns_dist/suite_report.h"
 #include "tables.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
 
+namespace {
+
+struct SuiteRequest {
+  std::filesystem::path data;       // measured data, as --data names it: a folder, of runs a file; empty: none given
+  std::vector<std::string> runs;    // ids or files of published runs
+  std::vector<std::string> titles;  // of publications of runs and plans
+  std::string rows;                 // which runs of a file, as RunRows names them; empty: those that it recommends
+  std::string calibration, kernel_calibration;  // files, of the machine of the runs; empty: none
+  unsigned threads = 1;
+  bool refit = false;  // leave each GPU out in turn
+};
+
 // A file of published runs, or those of a folder in the order of their names; none where the folder holds other data.
-static Result<std::vector<std::filesystem::path>> run_collections(const std::filesystem::path& data) {
+Result<std::vector<std::filesystem::path>> run_collections(const std::filesystem::path& data) {
   std::error_code failed;
   if (!std::filesystem::is_directory(data, failed)) return std::vector{data};
   std::vector<std::filesystem::path> files;
@@ -30,7 +47,7 @@ static Result<std::vector<std::filesystem::path>> run_collections(const std::fil
 }
 
 // Corrections of the machine that ran the steps. A file that cannot be read is one mistake, not one of each run.
-static Result<ScenarioSpec> corrections(const SuiteRequest& request) {
+Result<ScenarioSpec> corrections(const SuiteRequest& request) {
   ScenarioSpec with;
   if (!request.calibration.empty()) {
     NS_TRY_VOID(load_network_calibration(request.calibration));
@@ -43,45 +60,9 @@ static Result<ScenarioSpec> corrections(const SuiteRequest& request) {
   return with;
 }
 
-Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
-  const Catalog catalog = Catalog::standard();
-  NS_TRY(const ScenarioSpec with, corrections(request));
-  if (!request.data.empty()) {
-    NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
-    RunSuiteOptions options{request.titles, with, request.refit, RunRows::kRecommended};
-    if (!request.rows.empty()) {
-      const auto rows = enumerator_from_name<RunRows>(request.rows);
-      if (!rows) {
-        return fail({ErrorCode::kUsage,
-                     fmt::format("\"{}\" is no kind of rows", request.rows),
-                     "--rows",
-                     "recommended, other or all",
-                     "",
-                     {}});
-      }
-      options.rows = *rows;
-    }
-    SuiteAnswer all;
-    for (const std::filesystem::path& collection : collections) {
-      Progress progress("validating", 1);
-      NS_TRY(RunSuite suite,
-             check_run_collection(collection, catalog, options, [&](double share) { progress.share(share); }));
-      progress.done();
-      if (collections.size() > 1) all.markdown += fmt::format("{}\n\n", collection.filename().string());
-      all.markdown += suite.markdown + (collections.size() > 1 ? "\n" : "");
-      all.mistakes.insert(all.mistakes.end(), suite.mistakes.begin(), suite.mistakes.end());
-      all.rows += suite.rows;
-    }
-    if (!collections.empty() && all.rows == 0) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("no published run of {} is chosen", request.data.string()),
-                   "--data",
-                   "a file with rows",
-                   "--publication and --rows choose some of them",
-                   {}});
-    }
-    if (!collections.empty()) return all;
-  }
+using SuiteReports = std::vector<SuiteReport>;
+
+Result<SuiteReports> built_in_runs(const SuiteRequest& request, const Catalog& catalog, const ScenarioSpec& with) {
   std::vector<PublishedRuns> publications;
   std::vector<std::string> wanted = request.runs;
   if (wanted.empty()) {
@@ -99,31 +80,100 @@ Result<SuiteAnswer> validate_runs(const SuiteRequest& request) {
     publications.push_back(*std::move(runs));
   }
   NS_TRY(const std::vector<RunCheck> checks, check_runs(publications, catalog));
-  std::string text;
+  SuiteReport report = report_of(checks);
   for (const PublishedRuns& publication : publications) {
-    text += fmt::format("{}\n  measured: {}\n", publication.name, publication.source);
+    report.note +=
+        fmt::format("{}{}\n  measured: {}", report.note.empty() ? "" : "\n", publication.name, publication.source);
   }
-  return SuiteAnswer{text + "\n" + to_markdown(checks), {}, checks.size()};
+  return SuiteReports{std::move(report)};
 }
 
-Result<SuiteAnswer> validate_plans(const SuiteRequest& request) {
+Result<SuiteReports> validate_runs(const SuiteRequest& request) {
   const Catalog catalog = Catalog::standard();
+  NS_TRY(const ScenarioSpec with, corrections(request));
+  if (request.data.empty()) return built_in_runs(request, catalog, with);
   NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
-  SuiteAnswer all;
+  if (collections.empty()) return built_in_runs(request, catalog, with);
+  RunSuiteOptions options{request.titles, with, request.refit, RunRows::kRecommended};
+  if (!request.rows.empty()) {
+    const auto rows = enumerator_from_name<RunRows>(request.rows);
+    if (!rows) {
+      return fail({ErrorCode::kUsage,
+                   fmt::format("\"{}\" is no kind of rows", request.rows),
+                   "--rows",
+                   "recommended, other or all",
+                   "",
+                   {}});
+    }
+    options.rows = *rows;
+  }
+  SuiteReports all;
+  std::size_t rows = 0;
   for (const std::filesystem::path& collection : collections) {
-    Progress progress(collection.filename().string(), 1);
-    NS_TRY(RunSuite suite, check_plans(collection, catalog, request.titles, request.threads,
-                                       [&](double share) { progress.share(share); }));
+    Progress progress("validating", 1);
+    NS_TRY(SuiteReport report,
+           check_run_collection(collection, catalog, options, [&](double share) { progress.share(share); }));
     progress.done();
-    if (suite.rows == suite.mistakes.size()) continue;  // none of these publications in it
-    all.markdown += suite.markdown;
-    all.mistakes.insert(all.mistakes.end(), suite.mistakes.begin(), suite.mistakes.end());
-    all.rows += suite.rows;
+    if (collections.size() > 1) report.title = collection.filename().string();
+    rows += report.rows;
+    all.push_back(std::move(report));
+  }
+  if (rows == 0) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("no published run of {} is chosen", request.data.string()),
+                 "--data",
+                 "a file with rows",
+                 "--publication and --rows choose some of them",
+                 {}});
   }
   return all;
 }
 
-namespace {
+Result<SuiteReports> validate_plans(const SuiteRequest& request) {
+  const Catalog catalog = Catalog::standard();
+  NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
+  SuiteReports all;
+  for (const std::filesystem::path& collection : collections) {
+    Progress progress(collection.filename().string(), 1);
+    NS_TRY(SuiteReport report, check_plans(collection, catalog, request.titles, request.threads,
+                                           [&](double share) { progress.share(share); }));
+    progress.done();
+    if (report.rows == report.mistakes.size()) continue;  // none of these publications in it
+    all.push_back(std::move(report));
+  }
+  return all;
+}
+
+Result<SuiteReports> validate_kernels(const SuiteRequest& request) {
+  const Catalog catalog = Catalog::standard();
+  KernelSuiteOptions options;
+  options.data = request.data;
+  options.threads = request.threads;
+  options.refit = request.refit;
+  Progress progress("validating", 1);
+  NS_TRY(SuiteReport report, check_kernels(
+                                 options, [&](std::string_view id) { return catalog.gpu(id); },
+                                 [&](double share, std::string_view) { progress.share(share); }));
+  progress.done();
+  return SuiteReports{std::move(report)};
+}
+
+using CheckFolder = Result<SuiteReport>(const std::filesystem::path&, const Catalog&,
+                                        const std::function<void(double)>&);
+template <CheckFolder* check>
+Result<SuiteReports> validate_folder(const SuiteRequest& request) {
+  Progress progress("validating", 1);
+  NS_TRY(SuiteReport report, check(request.data, Catalog::standard(), [&](double share) { progress.share(share); }));
+  progress.done();
+  return SuiteReports{std::move(report)};
+}
+
+struct Suite {
+  std::string_view name, summary;
+  bool needs_data;
+  std::string_view takes;  // how long, if that is minutes; otherwise empty
+  Result<SuiteReports> (*answer)(const SuiteRequest&);
+};
 
 // One line a suite.
 constexpr std::array kSuites = {
@@ -131,14 +181,16 @@ constexpr std::array kSuites = {
     Suite{"plans", "published plans, beside the best that a search finds", true,
           "up to a minute for each published plan, which a search looks for", validate_plans},
     Suite{"kernels", "single kernels", true, "", validate_kernels},
-    Suite{"models", "whole FP32 models, forward and backward", true, "", validate_models},
-    Suite{"collectives", "collectives in a node and across two, and runs of ASTRA-Sim", true, "", validate_collectives},
+    Suite{"models", "whole FP32 models, forward and backward", true, "", validate_folder<check_models>},
+    Suite{"collectives", "collectives in a node and across two, and runs of ASTRA-Sim", true, "",
+          validate_folder<check_collectives>},
 };
 
 struct ValidateRequest {
   std::vector<std::string> suites;
   SuiteRequest of;
   std::string data, threads;
+  bool json = false;
 };
 
 std::string names_of_suites() {
@@ -204,6 +256,7 @@ Result<int> answer(ValidateRequest& request) {
                  "add --runs ID or --data FILE, or leave it out",
                  {}});
   }
+  SuiteReports all;
   std::vector<Error> mistakes;
   std::size_t rows = 0;
   for (const Suite* suite : wanted) {
@@ -216,10 +269,14 @@ Result<int> answer(ValidateRequest& request) {
       if (error.code == ErrorCode::kNotFound && error.hint.empty()) error.hint = folder_above(request.of.data);
       return fail(std::move(answered.error()));
     }
-    std::fputs(answered->markdown.c_str(), stdout);
-    mistakes.insert(mistakes.end(), answered->mistakes.begin(), answered->mistakes.end());
-    rows += answered->rows;
+    for (SuiteReport& report : *answered) {
+      if (!request.json) std::fputs(((all.empty() ? "" : "\n") + to_markdown(report)).c_str(), stdout);
+      mistakes.insert(mistakes.end(), report.mistakes.begin(), report.mistakes.end());
+      rows += report.rows;
+      all.push_back(std::move(report));
+    }
   }
+  if (request.json) std::fputs(to_json(all).c_str(), stdout);
   return report_rows(mistakes, rows);
 }
 
@@ -253,6 +310,7 @@ int validate_command(int argc, const char* const* argv) {
   app.add_flag("--refit", request.of.refit,
                "also fit without each GPU and generation (kernels), without each publication (runs), minutes");
   app.add_option("--threads", request.threads, "threads [one a core]")->type_name("N");
+  app.add_flag("--json", request.json, "print one JSON object");
   if (const auto done = parse(app, argc, argv)) return *done;
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "arguments.h"
 #include "commands.h"
@@ -13,7 +14,15 @@ namespace ns_dist::cli {
 int version_command(int argc, const char* const* argv) {
   CLI::App app{"Which build is this?", "version"};
   set_up(app);
+  bool json = false;
+  app.add_flag("--json", json, "print one JSON object");
   if (const auto done = parse(app, argc, argv)) return *done;
+  if (json) {
+    const nlohmann::ordered_json out = {
+        {"schema", "ns-dist/version/1"}, {"version", version()}, {"revision", git_revision()}};
+    std::fputs((out.dump(1) + "\n").c_str(), stdout);
+    return kAnswered;
+  }
   const std::string revision = git_revision().empty() ? "" : fmt::format(" ({})", git_revision());
   std::fputs(fmt::format("ns-dist {}{}\n", version(), revision).c_str(), stdout);
   return kAnswered;

@@ -153,7 +153,7 @@ class Suite {
   Suite(const std::filesystem::path& data, const Catalog& catalog, const std::function<void(double)>& progress)
       : folder_(data / "collectives"), machines_(catalog), progress_(progress) {}
 
-  Result<CollectiveSuite> run() {
+  Result<SuiteReport> run() {
     NS_TRY_VOID(one_node());
     NS_TRY_VOID(across_nodes());
     NS_TRY_VOID(astra());
@@ -165,12 +165,6 @@ class Suite {
                    "",
                    {}});
     }
-    suite_.markdown =
-        "# Collectives\n\nErrors are of forecast over measured; bias is signed, negative where we forecast too short. "
-        "`inside 90 %`: share of measurements inside our interval. Beside ours, mean errors of NCCL's published "
-        "constants alone and of a constant utilization (0.72, NeuSight's); ASTRA-Sim's authors report about 17 % "
-        "against NCCL on HGX H100.\n\n" +
-        suite_.markdown;
     suite_.rows += suite_.mistakes.size();
     return std::move(suite_);
   }
@@ -211,9 +205,7 @@ class Suite {
     }
   }
   void print(const Tables& tables, const std::string& note, std::size_t worst) {
-    for (const ErrorTable* table : {&tables.large, &tables.small}) {
-      if (!table->empty()) suite_.markdown += table->markdown(note, worst);
-    }
+    for (const ErrorTable* table : {&tables.large, &tables.small}) table->add_to(suite_, note, worst);
   }
 
   // Every fifth of the sizes of every machine, collective and group left out in turn: a forecast of each row by a fit
@@ -295,7 +287,7 @@ class Suite {
                                  "algorithm_per_dim", "preferred_dataset_splits", "active_chunks_per_dimension",
                                  "endpoint_delay_ns", "local_mem_bw_GBps", "collective_optimization", "backend",
                                  "collective", "comm_size_attr_bytes", "formula_ns", "finish_ns_max"}));
-    std::size_t exact = 0, within = 0, off = 0, without = 0;
+    std::int64_t exact = 0, within = 0, off = 0, without = 0;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       rows.go_to(i);
       if (rows.text("formula_ns").empty()) {
@@ -349,12 +341,14 @@ class Suite {
       const std::int64_t difference = ours ? std::abs(*ours - finish) : std::int64_t{1} << 40;
       ++(difference == 0 ? exact : difference == 1 ? within : off);
     }
-    suite_.markdown += fmt::format(
-        "### ASTRA-Sim's analytical backends, --network-model astra\n\n| runs with a closed form | exact to the "
-        "nanosecond | off by 1 ns | off by more | without a closed form |\n|---:|---:|---:|---:|---:|\n| {} | {} | {} "
-        "| "
-        "{} | {} |\n\n",
-        exact + within + off, exact, within, off, without);
+    suite_.tables.push_back({"ASTRA-Sim's analytical backends, --network-model astra",
+                             "",
+                             {{"closed_form", "runs with a closed form", Figure::kNumber},
+                              {"exact", "exact to the nanosecond", Figure::kNumber},
+                              {"off_by_1_ns", "off by 1 ns", Figure::kNumber},
+                              {"off_by_more", "off by more", Figure::kNumber},
+                              {"no_closed_form", "without a closed form", Figure::kNumber}},
+                             {{exact + within + off, exact, within, off, without}}});
     tell(1);
     return {};
   }
@@ -362,14 +356,17 @@ class Suite {
   std::filesystem::path folder_;
   Machines machines_;
   const std::function<void(double)>& progress_;
-  CollectiveSuite suite_;
+  SuiteReport suite_{.title = "Collectives",
+                     .note = std::string(kErrorTerms) +
+                             " Beside ours: NCCL's published constants alone, and a constant utilization (0.72, "
+                             "NeuSight's). ASTRA-Sim's authors report about 17 % against NCCL on HGX H100."};
   bool any_ = false;
 };
 
 }  // namespace
 
-Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, const Catalog& catalog,
-                                          const std::function<void(double)>& progress) {
+Result<SuiteReport> check_collectives(const std::filesystem::path& data, const Catalog& catalog,
+                                      const std::function<void(double)>& progress) {
   return Suite(data, catalog, progress).run();
 }
 

@@ -39,8 +39,8 @@ std::size_t ErrorTable::rows() const {
   return rows;
 }
 
-std::string ErrorTable::markdown(const std::string& note, std::size_t worst, bool total) const {
-  if (groups_.empty()) return "";
+void ErrorTable::add_to(SuiteReport& report, const std::string& note, std::size_t worst) const {
+  if (groups_.empty()) return;
   using Group = std::pair<std::string, std::vector<const Judged*>>;
   std::vector<Group> ordered;
   std::vector<const Judged*> everything;
@@ -52,40 +52,52 @@ std::string ErrorTable::markdown(const std::string& note, std::size_t worst, boo
   std::stable_sort(ordered.begin(), ordered.end(), [](const Group& a, const Group& b) {
     return count_errors(a.second).mean > count_errors(b.second).mean;
   });
-  if (total && ordered.size() > 1) ordered.emplace_back("all", everything);
+  if (ordered.size() > 1) ordered.emplace_back("all", everything);
 
-  std::string text = fmt::format("### {}\n\n", title_);
-  if (!note.empty()) text += note + "\n\n";
+  SuiteTable groups{title_,
+                    note,
+                    {{"group", "rows of"},
+                     {"rows", "rows", Figure::kNumber},
+                     {"mean", "mean", Figure::kPercent},
+                     {"median", "median", Figure::kPercent},
+                     {"p90", "p90", Figure::kPercent},
+                     {"max", "max", Figure::kPercent},
+                     {"bias", "bias", Figure::kSignedPercent},
+                     {"inside", "inside", Figure::kWholePercent}}};
   std::vector<std::string> others;
   for (const std::string& other : others_) {
-    if (mean_of_other(everything, other)) others.push_back(other);
+    if (!mean_of_other(everything, other)) continue;
+    others.push_back(other);
+    groups.columns.push_back({other, other, Figure::kPercent});
   }
-  text += "| rows of | rows | mean % | median % | p90 % | max % | bias % | inside 90 % |";
-  for (const std::string& other : others) text += fmt::format(" {} % |", other);
-  text += "\n|---|---:|---:|---:|---:|---:|---:|---:|";
-  for (std::size_t i = 0; i < others.size(); ++i) text += "---:|";
-  text += "\n";
   for (const auto& [name, rows] : ordered) {
     const ErrorCount c = count_errors(rows);
-    text += fmt::format("| {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:+.1f} | {:.0f} |", name, c.rows,
-                        100 * c.mean, 100 * c.median, 100 * c.p90, 100 * c.largest, 100 * c.bias, 100 * c.inside);
+    std::vector<SuiteCell>& cells = groups.rows.emplace_back(std::vector<SuiteCell>{
+        name, static_cast<std::int64_t>(c.rows), c.mean, c.median, c.p90, c.largest, c.bias, c.inside});
     for (const std::string& other : others) {
       const auto mean = mean_of_other(rows, other);
-      text += mean ? fmt::format(" {:.1f} |", 100 * *mean) : " - |";
-    }
-    text += "\n";
-  }
-  if (worst > 0) {
-    std::stable_sort(everything.begin(), everything.end(),
-                     [](const Judged* a, const Judged* b) { return std::abs(a->error()) > std::abs(b->error()); });
-    text += "\nWorst rows:\n\n";
-    for (std::size_t i = 0; i < everything.size() && i < worst; ++i) {
-      const Judged& row = *everything[i];
-      text += fmt::format("- {}: {:.4g} ms measured, {:.4g} forecast ({:+.1f} %)\n", row.label, row.measured,
-                          row.forecast, 100 * row.error());
+      cells.push_back(mean ? SuiteCell(*mean) : SuiteCell());
     }
   }
-  return text + "\n";
+  report.tables.push_back(std::move(groups));
+
+  std::stable_sort(everything.begin(), everything.end(),
+                   [](const Judged* a, const Judged* b) { return std::abs(a->error()) > std::abs(b->error()); });
+  everything.resize(std::min(worst, everything.size()));
+  SuiteTable single{fmt::format("{}: worst rows", title_),
+                    "",
+                    {{"row", "row"},
+                     {"measured_ms", "measured", Figure::kMilliseconds},
+                     {"forecast_ms", "forecast", Figure::kMilliseconds},
+                     {"error", "error", Figure::kSignedPercent}}};
+  for (const Judged* row : everything) single.rows.push_back({row->label, row->measured, row->forecast, row->error()});
+  report.tables.push_back(std::move(single));
+}
+
+void add_refused(SuiteReport& report, const std::map<std::string, std::int64_t>& reasons) {
+  SuiteTable table{"Not forecast", "", {{"rows", "rows", Figure::kNumber}, {"why", "why"}}};
+  for (const auto& [reason, count] : reasons) table.rows.push_back({count, reason});
+  report.tables.push_back(std::move(table));
 }
 
 }  // namespace ns_dist

@@ -61,27 +61,26 @@ Result<std::string> fitted_anew(const KernelSuiteOptions& options, const GpuOf& 
     const std::size_t rows = rule == std::string::npos ? card.size() : card.find('\n', rule + 1) + 1;
     text += text.empty() ? card.substr(head) : card.substr(rows);
   }
-  return "\n## GPUs left out, fitted anew\n" + text;
+  return "### GPUs left out, fitted anew\n" + text;
 }
 
 }  // namespace
 
-Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf& gpu_of, const Tell& progress) {
-  KernelSuite suite;
-  Sections sections{options, gpu_of, suite.mistakes};
+Result<SuiteReport> check_kernels(const KernelSuiteOptions& options, const GpuOf& gpu_of, const Tell& progress) {
+  SuiteReport report{.title = "Kernels", .note = std::string(kErrorTerms)};
   const auto tell = [&](double done, std::string_view what) {
     if (progress) progress(done, what);
   };
   const double share = options.refit ? 0.1 : 1;
-  NS_TRY(std::string kernels,
-         kernel_sections(sections, [&](double done, std::string_view what) { tell(share * done, what); }));
+  NS_TRY(const std::size_t files, add_kernel_tables(report, options, gpu_of, [&](double done, std::string_view what) {
+           tell(share * done, what);
+         }));
   if (options.refit) {
-    NS_TRY(const std::string anew, fitted_anew(options, gpu_of, [&](double done, std::string_view what) {
+    NS_TRY(report.text, fitted_anew(options, gpu_of, [&](double done, std::string_view what) {
              tell(share + (1 - share) * done, what);
            }));
-    kernels += anew;
   }
-  if (sections.tables == 0) {
+  if (files == 0) {
     Error error;
     error.code = ErrorCode::kNotFound;
     error.message = "no measured kernels";
@@ -89,15 +88,8 @@ Result<KernelSuite> check_kernels(const KernelSuiteOptions& options, const GpuOf
     error.expected = "kernels/*.csv.gz or kernels_training/*.csv.gz in it";
     return fail(error);
   }
-  suite.markdown =
-      "# Kernels\n\nErrors are of forecast over measured; bias is signed, negative where we "
-      "forecast "
-      "too short. `inside 90 %`: share of measurements inside our interval. Other forecasters' columns are means over "
-      "the "
-      "same rows, as far as they answered.\n\n" +
-      kernels;
-  suite.rows = sections.rows + suite.mistakes.size();
-  return suite;
+  report.rows += report.mistakes.size();
+  return report;
 }
 
 }  // namespace ns_dist

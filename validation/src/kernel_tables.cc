@@ -31,7 +31,7 @@ constexpr std::string_view kHeldOut =
 constexpr std::string_view kHeldOutConvolution =
     "Not fitted on; the fit knows P4, P100, V100, T4 and A100-PCIe-80GB from other rows.";
 constexpr std::string_view kInSample =
-    " `inside 90 %` is in sample: these rows set the interval; the cards show how often it holds on the other half.";
+    " Inside is in sample: these rows set the interval; the cards show how often it holds on the other half.";
 constexpr std::string_view kOther =
     "Not fitted on: at the same board power its kernels are up to a third faster than the fitted framework's, and its "
     "power differs by a third between neighboring shapes, as if the weights were never written.";
@@ -122,21 +122,22 @@ Result<CsvTable> read_llmcompass(const std::filesystem::path& path) {
 
 }  // namespace
 
-Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
-  std::string text;
+Result<std::size_t> add_kernel_tables(SuiteReport& report, const KernelSuiteOptions& suite, const GpuOf& gpu_of,
+                                      const Tell& tell) {
+  std::size_t files = 0;
   for (std::size_t t = 0; t < kTables.size(); ++t) {
     const Table& entry = kTables[t];
-    const std::filesystem::path path = table_path(sections.options.data / entry.folder, entry.name);
+    const std::filesystem::path path = table_path(suite.data / entry.folder, entry.name);
     if (path.empty()) continue;
-    ++sections.tables;
+    ++files;
     tell(0.05 + 0.95 * static_cast<double>(t) / static_cast<double>(kTables.size()), entry.name);
     NS_TRY(const CsvTable table, entry.name == kLlmCompass ? read_llmcompass(path) : CsvTable::read(path));
     KernelTableOptions options;
-    options.threads = sections.options.threads;
+    options.threads = suite.threads;
     options.model.mode = entry.mode;
-    options.model.weights = sections.options.weights;
-    NS_TRY(const KernelForecasts forecasts, forecast_kernels(table, options, sections.gpu_of));
-    sections.mistakes.insert(sections.mistakes.end(), forecasts.errors.begin(), forecasts.errors.end());
+    options.model.weights = suite.weights;
+    NS_TRY(const KernelForecasts forecasts, forecast_kernels(table, options, gpu_of));
+    report.mistakes.insert(report.mistakes.end(), forecasts.errors.begin(), forecasts.errors.end());
 
     const KernelReader reader(table);
     std::vector<std::string> frameworks;
@@ -163,11 +164,11 @@ Result<std::string> kernel_sections(Sections& sections, const Tell& tell) {
       }
       (preferred.passes_over(*row) ? others : errors).add(group, std::move(judged));
     }
-    sections.rows += errors.rows() + others.rows();
-    text += errors.markdown(std::string(entry.note) + std::string(entry.fitted ? kInSample : ""), 3);
-    text += others.markdown(std::string(kOther), 3);
+    report.rows += errors.rows() + others.rows();
+    errors.add_to(report, std::string(entry.note) + std::string(entry.fitted ? kInSample : ""), 3);
+    others.add_to(report, std::string(kOther), 3);
   }
-  return text.empty() ? text : "## Single kernels\n\n" + text;
+  return files;
 }
 
 }  // namespace ns_dist

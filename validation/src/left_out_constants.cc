@@ -1,7 +1,5 @@
 #include "left_out_constants.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cmath>
 #include <limits>
@@ -52,13 +50,13 @@ struct MeanError {
 
 }  // namespace
 
-Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Catalog& catalog,
-                                       const std::function<void(double)>& progress) {
+Result<SuiteTable> left_out_constants(std::span<const JudgedRun> runs, const Catalog& catalog,
+                                      const std::function<void(double)>& progress) {
   const std::vector<Constants> points = grid();
   std::map<std::string, std::vector<MeanError>> publications;  // by point
   std::map<std::string, double> counts;
   for (const JudgedRun& judged : runs) ++counts[judged.run->publication];
-  if (counts.size() < 2) return std::string();
+  if (counts.size() < 2) return SuiteTable();
   double done = 0;
   for (const JudgedRun& judged : runs) {
     std::vector<MeanError>& errors = publications[judged.run->publication];
@@ -88,10 +86,16 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
     }
     if (progress) progress(++done / static_cast<double>(runs.size()));
   }
-  std::string text =
-      "\nConstants found on the other publications, and the error with them, %.\n\n"
-      "| left out | exponent | deviation % | experts | launches x | hosts % | mean | bias "
-      "|\n|---|---:|---:|---:|---:|---:|---:|---:|\n";
+  SuiteTable table{"Constants found on the other publications, and the error with them",
+                   "",
+                   {{"left_out", "left out"},
+                    {"exponent", "exponent", Figure::kNumber},
+                    {"deviation", "deviation", Figure::kPercent},
+                    {"experts", "experts", Figure::kNumber},
+                    {"launches", "launches x", Figure::kNumber},
+                    {"hosts", "hosts", Figure::kWholePercent},
+                    {"mean", "mean", Figure::kPercent},
+                    {"bias", "bias", Figure::kSignedPercent}}};
   double mean = 0, bias = 0;
   for (const auto& [title, own] : publications) {
     std::size_t best = 0;
@@ -105,13 +109,13 @@ Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Ca
       }
     }
     const auto& [training, launches] = points[best];
-    text += fmt::format("| {} | {} | {} | {} | {} | {} | {:.1f} | {:+.1f} |\n", title, training.exponent,
-                        100 * training.deviation, training.experts, launches, 100 * training.hosts,
-                        100 * own[best].size, 100 * own[best].bias);
+    table.rows.push_back({title, training.exponent, training.deviation, training.experts, launches, training.hosts,
+                          own[best].size, own[best].bias});
     mean += own[best].size / static_cast<double>(publications.size());
     bias += own[best].bias / static_cast<double>(publications.size());
   }
-  return text + fmt::format("\neach publication one vote: mean {:.1f} %, bias {:+.1f} %\n", 100 * mean, 100 * bias);
+  table.rows.push_back({"each publication one vote", {}, {}, {}, {}, {}, mean, bias});
+  return table;
 }
 
 }  // namespace ns_dist

@@ -19,8 +19,8 @@ struct JudgedRun {
 
 // For each publication: the constants that give the others their least error, and its own error with them. The least
 // error is that of the mean over publications, over a grid of constants: no publication has more weight for its number
-// of runs. A table for people, Markdown; nothing where there are fewer than two publications. Errors: as step_time.
-Result<std::string> left_out_constants(std::span<const JudgedRun> runs, const Catalog& catalog,
-                                       const std::function<void(double)>& progress);
+// of runs. A table; without rows where there are fewer than two publications. Errors: as step_time.
+Result<SuiteTable> left_out_constants(std::span<const JudgedRun> runs, const Catalog& catalog,
+                                      const std::function<void(double)>& progress);
 
 }  // namespace ns_dist

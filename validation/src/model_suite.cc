@@ -40,24 +40,24 @@ class ModelRows {
  public:
   ModelRows(std::filesystem::path folder, const Catalog& catalog) : folder_(std::move(folder)), catalog_(catalog) {}
 
-  Result<RunSuite> check(const std::function<void(double)>& progress) {
+  Result<SuiteReport> check(const std::function<void(double)>& progress) {
     NS_TRY_VOID(read_models());
     NS_TRY_VOID(read_heads());
     NS_TRY_VOID(one_gpu(progress));
     NS_TRY_VOID(several_gpus());
-    suite_.markdown =
-        "# Whole FP32 models\n\nErrors are of forecast over measured; bias is signed, negative where we "
-        "forecast too short. `inside 90 %`: share of measurements inside our interval. Other forecasters' "
-        "columns are means over the same rows, as far as they answered.\n\n" +
-        unseen_.markdown("", 12) + seen_.markdown("", 8) + compiled_.markdown("", 8) +
-        several_.markdown("Nothing was fitted on these GPUs.", 3);
-    suite_.markdown += fmt::format(
-        "Memory: {} of {} rows that ran are forecast to fit, {} of {} rows that ran out of it are forecast not to "
-        "(nvidia-smi).\n\n",
-        forecast_to_run_, ran_, forecast_to_run_out_, ran_out_);
+    unseen_.add_to(suite_, "", 12);
+    seen_.add_to(suite_, "", 8);
+    compiled_.add_to(suite_, "", 8);
+    several_.add_to(suite_, "Nothing was fitted on these GPUs.", 3);
+    suite_.tables.push_back(
+        {"Memory",
+         "As nvidia-smi tells it.",
+         {{"rows", "rows that"}, {"count", "rows", Figure::kNumber}, {"fit", "forecast to fit", Figure::kNumber}},
+         {{"ran", ran_, forecast_to_run_}, {"ran out of memory", ran_out_, ran_out_ - forecast_to_run_out_}}});
+    SuiteTable& refused = suite_.tables.emplace_back(
+        SuiteTable{"Not forecast", "", {{"model", "model"}, {"rows", "rows", Figure::kNumber}, {"why", "why"}}});
     for (const auto& [model, why] : refused_) {
-      if (why.second == 0) continue;
-      suite_.markdown += fmt::format("Not forecast: {} rows of {} ({}).\n", why.second, model, why.first);
+      if (why.second > 0) refused.rows.push_back({model, why.second, why.first});
     }
     return std::move(suite_);
   }
@@ -72,7 +72,7 @@ class ModelRows {
       if (model) {
         models_.emplace(name, *std::move(model));
       } else {
-        refused_.emplace(name, std::pair(model.error().message, 0));
+        refused_.emplace(name, std::pair(model.error().message, std::int64_t{0}));
       }
     }
     return {};
@@ -98,7 +98,8 @@ class ModelRows {
     const std::string name(rows.text("model"));
     const auto found = models_.find(name);
     if (found == models_.end()) {
-      ++refused_.try_emplace(name, std::pair<std::string, int>("no configuration of it", 0)).first->second.second;
+      ++refused_.try_emplace(name, std::pair<std::string, std::int64_t>("no configuration of it", 0))
+            .first->second.second;
       return std::nullopt;
     }
     Model model = found->second;
@@ -228,13 +229,13 @@ class ModelRows {
     return {};
   }
 
-  std::size_t ran_ = 0, forecast_to_run_ = 0, ran_out_ = 0, forecast_to_run_out_ = 0;
+  std::int64_t ran_ = 0, forecast_to_run_ = 0, ran_out_ = 0, forecast_to_run_out_ = 0;
   std::filesystem::path folder_;
   const Catalog& catalog_;
-  RunSuite suite_;
+  SuiteReport suite_{.title = "Whole FP32 models", .note = std::string(kErrorTerms)};
   std::map<std::string, Model, std::less<>> models_;
-  std::map<std::string, std::pair<std::string, int>, std::less<>> refused_;  // why, and how many rows
-  std::map<std::string, bool, std::less<>> has_logits_;                      // by graph
+  std::map<std::string, std::pair<std::string, std::int64_t>, std::less<>> refused_;  // why, and how many rows
+  std::map<std::string, bool, std::less<>> has_logits_;                               // by graph
   Sessions sessions_;
   ErrorTable unseen_{"GPUs that were not fitted on", kOthers}, seen_{"Fitted GPUs", kOthers},
       compiled_{"torch.compile", kOthers}, several_{"Several GPUs of a node", kOthers};
@@ -242,8 +243,8 @@ class ModelRows {
 
 }  // namespace
 
-Result<RunSuite> check_models(const std::filesystem::path& folder, const Catalog& catalog,
-                              const std::function<void(double)>& progress) {
+Result<SuiteReport> check_models(const std::filesystem::path& folder, const Catalog& catalog,
+                                 const std::function<void(double)>& progress) {
   const auto models = folder / "models_fp32";
   if (table_path(models, "labels").empty()) {
     Error error;

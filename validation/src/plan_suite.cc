@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "error_table.h"
 #include "ns_dist/run_suite.h"
 #include "ns_dist/search.h"
 #include "ns_dist/simulator.h"
@@ -85,43 +86,58 @@ Result<PlanCheck> check_plan_of(const CollectedRun& run, const Catalog& catalog,
   return check;
 }
 
-std::string plan_markdown(std::vector<PlanCheck> checks, const std::map<std::string, int>& reasons) {
+void add_tables(SuiteReport& report, std::vector<PlanCheck> checks) {
   std::stable_sort(checks.begin(), checks.end(),
                    [](const PlanCheck& a, const PlanCheck& b) { return a.behind() > b.behind(); });
-  std::string text =
-      "| published plan | GPUs | forecast s | our best s | behind | our best plan |\n|---|---:|---:|---:|---:|---|\n";
-  std::map<std::string, std::pair<int, int>> by_publication;  // near, all
-  int near = 0, beaten = 0, too_large = 0;
+  SuiteTable plans{"Plans",
+                   "All forecast.",
+                   {{"run", "published plan"},
+                    {"gpus", "GPUs", Figure::kNumber},
+                    {"fits", "fits"},
+                    {"forecast_s", "forecast", Figure::kSeconds},
+                    {"best_s", "our best", Figure::kSeconds},
+                    {"behind", "behind", Figure::kSignedPercent},
+                    {"best_plan", "our best plan"}}};
+  struct Count {
+    std::int64_t works = 0, near = 0, as_fast = 0, too_large = 0;
+  };
+  std::map<std::string, Count> by_publication;
+  Count all;
   for (const PlanCheck& check : checks) {
-    text += fmt::format("| {}{} | {} | {:.3f} | {:.3f} | {:+.1f} % | {} |\n", check.run->id,
-                        check.fits ? "" : " (does not fit)", check.gpus, check.published / units::s,
-                        check.best / units::s, 100 * check.behind(), check.plan);
-    auto& [of_these, all] = by_publication[check.run->publication];
-    const bool is_near = check.behind() <= kNear;
-    of_these += is_near ? 1 : 0;
-    near += is_near ? 1 : 0;
-    ++all;
-    beaten += check.best <= check.published ? 1 : 0;
-    too_large += check.fits ? 0 : 1;
+    plans.rows.push_back({check.run->id, check.gpus, check.fits ? "yes" : "no", check.published / units::s,
+                          check.best / units::s, check.behind(), check.plan});
+    for (Count* count : {&by_publication[check.run->publication], &all}) {
+      ++count->works;
+      count->near += check.behind() <= kNear ? 1 : 0;
+      count->as_fast += check.best <= check.published ? 1 : 0;
+      count->too_large += check.fits ? 0 : 1;
+    }
   }
-  const auto count = static_cast<int>(checks.size());
-  text += fmt::format("\nour best is at least as fast as the published plan: {} of {}\n", beaten, count);
-  text += fmt::format("the published plan is at most {:.0f} % slower than our best: {} of {} ({:.0f} %)\n", 100 * kNear,
-                      near, count, 100.0 * near / std::max(1, count));
-  for (const auto& [title, counts] : by_publication) {
-    text += fmt::format("  {}: {} of {}\n", title, counts.first, counts.second);
-  }
-  if (too_large > 0) text += fmt::format("published plans that do not fit by our count of memory: {}\n", too_large);
-  for (const auto& [reason, times] : reasons) text += fmt::format("not compared, {}: {}\n", times, reason);
-  return text;
+  SuiteTable counts{"Works",
+                    fmt::format("Near: the published plan is at most {:.0f} % slower than our best. As fast: our best "
+                                "is at least as fast. Too large: published plans that do not fit by our count of "
+                                "memory.",
+                                100 * kNear),
+                    {{"publication", "publication"},
+                     {"works", "works", Figure::kNumber},
+                     {"near", "near", Figure::kNumber},
+                     {"as_fast", "as fast", Figure::kNumber},
+                     {"too_large", "too large", Figure::kNumber}}};
+  const auto add = [&](const std::string& name, const Count& count) {
+    counts.rows.push_back({name, count.works, count.near, count.as_fast, count.too_large});
+  };
+  for (const auto& [title, count] : by_publication) add(title, count);
+  if (by_publication.size() > 1) add("all", all);
+  report.tables.push_back(std::move(plans));
+  report.tables.push_back(std::move(counts));
 }
 
 }  // namespace
 
-Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& catalog,
-                             std::span<const std::string> titles, unsigned threads,
-                             const std::function<void(double)>& progress) {
-  RunSuite suite;
+Result<SuiteReport> check_plans(const std::filesystem::path& file, const Catalog& catalog,
+                                std::span<const std::string> titles, unsigned threads,
+                                const std::function<void(double)>& progress) {
+  SuiteReport suite;
   NS_TRY(const std::vector<CollectedRun> runs, read_run_collection(file, catalog, suite.mistakes, {titles}));
   // Of each work the plan that was measured to be fastest: that is the one that its authors would choose.
   std::map<std::pair<std::string, std::string>, const CollectedRun*> fastest;
@@ -131,7 +147,7 @@ Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& c
   }
   suite.rows = fastest.size() + suite.mistakes.size();
   std::vector<PlanCheck> checks;
-  std::map<std::string, int> reasons;
+  std::map<std::string, std::int64_t> reasons;
   std::size_t done = 0;
   for (const auto& [work, run] : fastest) {
     if (auto check = check_plan_of(*run, catalog, threads)) {
@@ -141,7 +157,8 @@ Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& c
     }
     if (progress) progress(static_cast<double>(++done) / static_cast<double>(fastest.size()));
   }
-  suite.markdown = plan_markdown(std::move(checks), reasons);
+  add_tables(suite, std::move(checks));
+  add_refused(suite, reasons);
   return suite;
 }
 

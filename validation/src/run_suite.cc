@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
+#include "error_table.h"
 #include "left_out_constants.h"
 #include "ns_dist/error_figures.h"
 #include "ns_dist/planner.h"
@@ -15,11 +17,6 @@
 
 namespace ns_dist {
 namespace {
-
-std::string summary_line(const char* name, const ErrorFigures& figures) {
-  return fmt::format("{:<22} {:>4} runs: mean {:5.1f} %, p90 {:5.1f} %, max {:5.1f} %, bias {:+5.1f} %\n", name,
-                     figures.rows, 100 * figures.mean, 100 * figures.p90, 100 * figures.largest, 100 * figures.bias);
-}
 
 // Scenarios name fields ("plan/tp"); who wrote the run looks for its key ("runs.json#/runs/3/tp").
 Error placed_in(const PublishedRun& run, Error error) {
@@ -87,6 +84,21 @@ void add_baselines(std::vector<Vote>& votes) {
   }
 }
 
+constexpr std::string_view kRunTerms =
+    "Low to high: the 90 % interval. Constant utilization: error of one utilization for each GPU and number format, "
+    "the mean of these very runs.";
+
+std::vector<SuiteColumn> run_columns() {
+  return {{"run", "run"},
+          {"gpu", "GPU"},
+          {"measured_s", "measured", Figure::kSeconds},
+          {"forecast_s", "forecast", Figure::kSeconds},
+          {"low_s", "low", Figure::kSeconds},
+          {"high_s", "high", Figure::kSeconds},
+          {"error", "error", Figure::kSignedPercent},
+          {"constant_utilization", "constant utilization", Figure::kSignedPercent}};
+}
+
 }  // namespace
 
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog) {
@@ -118,44 +130,52 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
   return checks;
 }
 
-std::string to_markdown(std::span<const RunCheck> checks) {
+SuiteReport report_of(std::span<const RunCheck> checks) {
   std::vector<const RunCheck*> rows;
-  std::vector<double> ours, baseline;
-  std::size_t inside = 0, unsupported = 0;
-  for (const RunCheck& check : checks) {
-    rows.push_back(&check);
-    if (!check.unsupported.empty()) {
-      ++unsupported;
-      continue;
-    }
-    ours.push_back(check.error());
-    baseline.push_back(check.baseline_error());
-    if (check.low <= check.measured && check.measured <= check.high) ++inside;
-  }
-  std::stable_sort(rows.begin(), rows.end(), [](const RunCheck* a, const RunCheck* b) {
-    if (a->unsupported.empty() != b->unsupported.empty()) return a->unsupported.empty();
-    return a->unsupported.empty() && std::abs(a->error()) > std::abs(b->error());
+  for (const RunCheck& check : checks) rows.push_back(&check);
+  const auto forecast = [](const RunCheck* check) { return check->unsupported.empty(); };
+  std::ranges::stable_sort(rows, [&](const RunCheck* a, const RunCheck* b) {
+    if (forecast(a) != forecast(b)) return forecast(a);
+    return forecast(a) && std::abs(a->error()) > std::abs(b->error());
   });
-  std::string text =
-      "| run | GPU | measured s | forecast s | 90 % interval s | error | constant utilization |\n"
-      "|---|---|---:|---:|---:|---:|---:|\n";
+  SuiteTable runs{"Runs", std::string(kRunTerms), run_columns()};
+  std::vector<double> ours, baseline;
+  std::size_t inside = 0;
+  std::map<std::string, std::int64_t> reasons;
   for (const RunCheck* row : rows) {
-    const std::string run = row->publication + ": " + row->id;
-    if (!row->unsupported.empty()) {
-      text += fmt::format("| {} | {} | {:.3f} | - | - | {} | - |\n", run, row->gpu, row->measured / units::s,
-                          row->unsupported);
+    const std::string name = row->publication + ": " + row->id;
+    if (!forecast(row)) {
+      ++reasons[fmt::format("{}: {}", name, row->unsupported)];
       continue;
     }
-    text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.2f} to {:.2f} | {:+.1f} % | {:+.1f} % |\n", run, row->gpu,
-                        row->measured / units::s, row->forecast / units::s, row->low / units::s, row->high / units::s,
-                        100 * row->error(), 100 * row->baseline_error());
+    runs.rows.push_back({name, row->gpu, row->measured / units::s, row->forecast / units::s, row->low / units::s,
+                         row->high / units::s, row->error(), row->baseline_error()});
+    ours.push_back(row->error());
+    baseline.push_back(row->baseline_error());
+    if (row->low <= row->measured && row->measured <= row->high) ++inside;
   }
-  text += '\n';
-  text += summary_line("ns-dist", figures_of(ours));
-  text += summary_line("constant utilization", figures_of(baseline));
-  text += fmt::format("measurement inside the 90 % interval: {} of {}\n", inside, ours.size());
-  if (unsupported > 0) text += fmt::format("not forecast: {}\n", unsupported);
-  return text;
+  SuiteTable errors{"Errors",
+                    "Inside: measurements in the 90 % interval.",
+                    {{"forecaster", "forecaster"},
+                     {"runs", "runs", Figure::kNumber},
+                     {"mean", "mean", Figure::kPercent},
+                     {"p90", "p90", Figure::kPercent},
+                     {"max", "max", Figure::kPercent},
+                     {"bias", "bias", Figure::kSignedPercent},
+                     {"inside", "inside", Figure::kWholePercent}}};
+  const auto add = [&](const char* name, const ErrorFigures& figures, SuiteCell held) {
+    errors.rows.push_back({name, static_cast<std::int64_t>(figures.rows), figures.mean, figures.p90, figures.largest,
+                           figures.bias, std::move(held)});
+  };
+  if (!ours.empty()) {
+    add("ns-dist", figures_of(ours), static_cast<double>(inside) / static_cast<double>(ours.size()));
+    add("constant utilization", figures_of(baseline), {});
+  }
+  SuiteReport report;
+  report.tables = {std::move(runs), std::move(errors)};
+  report.rows = checks.size();
+  add_refused(report, reasons);
+  return report;
 }
 
 namespace {
@@ -212,8 +232,8 @@ double median(std::vector<double> values) {
 
 // Pairs of configurations, and of these the ones of which the forecast names the faster.
 struct Ranking {
-  int pairs = 0, right = 0;
-  int inside = 0;  // measured differences in the 90 % interval of the difference
+  std::int64_t pairs = 0, right = 0;
+  std::int64_t inside = 0;  // measured differences in the 90 % interval of the difference
 };
 struct Rankings {
   Ranking plans;  // pairs that differ in the plan alone
@@ -240,7 +260,7 @@ Rankings rankings_of(const Votes& votes) {
   return found;
 }
 
-std::string error_line(const std::string& name, const Votes& votes) {
+std::vector<SuiteCell> error_cells(const std::string& name, const Votes& votes) {
   std::vector<double> errors, baseline, sizes, widths;
   std::size_t inside = 0;
   for (const Vote* vote : votes) {
@@ -251,70 +271,105 @@ std::string error_line(const std::string& name, const Votes& votes) {
     if (vote->inside()) ++inside;
   }
   const ErrorFigures ours = figures_of(errors), constant = figures_of(baseline);
-  return fmt::format(
-      "| {} | {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:+.1f} | {:.0f} | {:.0f} | {:.1f} | {:.1f} | {:.1f} |\n", name,
-      ours.rows, 100 * ours.mean, 100 * median(sizes), 100 * ours.p90, 100 * ours.largest, 100 * ours.bias,
-      100.0 * static_cast<double>(inside) / static_cast<double>(votes.size()), 100 * median(widths),
-      100 * constant.mean, 100 * constant.p90, 100 * constant.largest);
+  return {name,           static_cast<std::int64_t>(ours.rows),
+          ours.mean,      median(sizes),
+          ours.p90,       ours.largest,
+          ours.bias,      static_cast<double>(inside) / static_cast<double>(votes.size()),
+          median(widths), constant.mean,
+          constant.p90,   constant.largest};
 }
 
-std::string error_table(const std::map<std::string, Votes>& publications, const Votes& all) {
-  std::string text =
-      "\nSteps, one vote a configuration, %; inside: of the 90 % interval; half-width: the median.\n\n"
-      "| publication | runs | mean | median | p90 | max | bias | inside | half-width | constant utilization: mean | "
-      "p90 | max |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
-  std::vector<std::pair<double, std::string>> lines;
+SuiteTable error_table(const std::map<std::string, Votes>& publications, const Votes& all) {
+  SuiteTable table{"Steps",
+                   "One vote a configuration; inside: of the 90 % interval; half-width: the median.",
+                   {{"publication", "publication"},
+                    {"runs", "runs", Figure::kNumber},
+                    {"mean", "mean", Figure::kPercent},
+                    {"median", "median", Figure::kPercent},
+                    {"p90", "p90", Figure::kPercent},
+                    {"max", "max", Figure::kPercent},
+                    {"bias", "bias", Figure::kSignedPercent},
+                    {"inside", "inside", Figure::kWholePercent},
+                    {"half_width", "half-width", Figure::kWholePercent},
+                    {"constant_mean", "constant utilization: mean", Figure::kPercent},
+                    {"constant_p90", "p90", Figure::kPercent},
+                    {"constant_max", "max", Figure::kPercent}}};
+  for (const auto& [title, votes] : publications) table.rows.push_back(error_cells(title, votes));
+  constexpr std::size_t kMean = 2;
+  std::ranges::stable_sort(table.rows, std::ranges::greater{},
+                           [](const std::vector<SuiteCell>& row) { return std::get<double>(row[kMean]); });
+  table.rows.push_back(error_cells("all", all));
+  return table;
+}
+
+SuiteTable publication_table(const std::map<std::string, Votes>& publications) {
   double mean = 0, bias = 0;
   for (const auto& [title, votes] : publications) {
     std::vector<double> errors;
     for (const Vote* vote : votes) errors.push_back(vote->error());
     const ErrorFigures figures = figures_of(errors);
-    lines.emplace_back(-figures.mean, error_line(title, votes));
     mean += figures.mean / static_cast<double>(publications.size());
     bias += figures.bias / static_cast<double>(publications.size());
   }
-  std::stable_sort(lines.begin(), lines.end());
-  for (const auto& [order, line] : lines) text += line;
-  if (all.empty()) return text;
-  text += error_line("all", all);
-  text += fmt::format("\neach publication one vote: mean {:.1f} %, bias {:+.1f} %\n", 100 * mean, 100 * bias);
-  return text;
+  SuiteTable table{"Each publication one vote",
+                   "",
+                   {{"publications", "publications", Figure::kNumber},
+                    {"mean", "mean", Figure::kPercent},
+                    {"bias", "bias", Figure::kSignedPercent}}};
+  table.rows.push_back({static_cast<std::int64_t>(publications.size()), mean, bias});
+  return table;
 }
 
-// How often an interval made of the other publications' ratios holds a publication's measurement.
-std::string left_out_text(const std::map<std::string, Votes>& publications) {
-  std::string text =
-      fmt::format("measured over forecast, 5th and 95th percentile, each publication one vote: {:.3f} {:.3f}\n",
-                  step_quantile(publications, 0.05), step_quantile(publications, 0.95));
-  if (publications.size() < 2) return text;
+// What the step's interval is made of, and how often one made of the other publications' ratios holds a publication's
+// measurement.
+SuiteTable interval_table(const std::map<std::string, Votes>& publications) {
+  SuiteTable table{
+      "Measured over forecast",
+      "5th and 95th percentile, each publication one vote; inside: measurements that the same of the other "
+      "publications holds.",
+      {{"p05", "5th", Figure::kNumber},
+       {"p95", "95th", Figure::kNumber},
+       {"inside", "inside", Figure::kWholePercent},
+       {"half_width", "half-width, median", Figure::kWholePercent}}};
+  const auto rounded = [](double ratio) { return std::round(1000 * ratio) / 1000; };
+  const double low = rounded(step_quantile(publications, 0.05)), high = rounded(step_quantile(publications, 0.95));
+  if (publications.size() < 2) {
+    table.rows.push_back({low, high, {}, {}});
+    return table;
+  }
   std::size_t inside = 0, count = 0;
   std::vector<double> widths;
   for (const auto& [title, votes] : publications) {
-    const double low = step_quantile(publications, 0.05, title), high = step_quantile(publications, 0.95, title);
-    widths.push_back((high - low) / 2);
-    for (const Vote* vote : votes) inside += low <= vote->ratio() && vote->ratio() <= high ? 1U : 0U;
+    const double least = step_quantile(publications, 0.05, title), most = step_quantile(publications, 0.95, title);
+    widths.push_back((most - least) / 2);
+    for (const Vote* vote : votes) inside += least <= vote->ratio() && vote->ratio() <= most ? 1U : 0U;
     count += votes.size();
   }
-  text += fmt::format("the same of the other publications holds {} of {} measurements; half-width {:.0f} % (median)\n",
-                      inside, count, 100 * median(widths));
-  return text;
+  table.rows.push_back({low, high, static_cast<double>(inside) / static_cast<double>(count), median(widths)});
+  return table;
 }
 
-std::string ranking_table(const std::map<std::string, Votes>& publications) {
-  std::string text =
-      "\nPairs that differ in the plan alone and by more than 3 %: the faster one is named in. Inside: measured "
-      "differences in the 90 % interval of the difference. Behind it, with pairs of models of the same size that have "
-      "other numbers of heads\n\n"
-      "| publication | pairs | right | % | inside % | other heads, too | right | % |\n"
-      "|---|---:|---:|---:|---:|---:|---:|---:|\n";
+SuiteTable ranking_table(const std::map<std::string, Votes>& publications) {
+  SuiteTable table{"Plans against each other",
+                   "Pairs that differ in the plan alone and by more than 3 %: of how many is the faster one named? "
+                   "Inside: measured differences in the 90 % interval of the difference. Behind it, with pairs of "
+                   "models of the same size that have other numbers of heads.",
+                   {{"publication", "publication"},
+                    {"pairs", "pairs", Figure::kNumber},
+                    {"right", "right", Figure::kNumber},
+                    {"right_share", "right", Figure::kWholePercent},
+                    {"inside", "inside", Figure::kWholePercent},
+                    {"pairs_of_heads", "other heads, too", Figure::kNumber},
+                    {"right_of_heads", "right", Figure::kNumber},
+                    {"right_share_of_heads", "right", Figure::kWholePercent}}};
   Rankings all;
-  const auto figures = [](const Ranking& ranking) {
-    return fmt::format("{} | {} | {:.0f}", ranking.pairs, ranking.right,
-                       100.0 * ranking.right / std::max(1, ranking.pairs));
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(1, whole));
   };
   const auto add = [&](const std::string& name, const Rankings& each) {
-    text += fmt::format("| {} | {} | {:.0f} | {} |\n", name, figures(each.plans),
-                        100.0 * each.plans.inside / std::max(1, each.plans.pairs), figures(each.sizes));
+    const Ranking &plans = each.plans, &sizes = each.sizes;
+    table.rows.push_back({name, plans.pairs, plans.right, share(plans.right, plans.pairs),
+                          share(plans.inside, plans.pairs), sizes.pairs, sizes.right, share(sizes.right, sizes.pairs)});
   };
   const auto sum = [](Ranking& into, const Ranking& more) {
     into.pairs += more.pairs, into.right += more.right, into.inside += more.inside;
@@ -325,12 +380,11 @@ std::string ranking_table(const std::map<std::string, Votes>& publications) {
     add(title, each);
     sum(all.plans, each.plans), sum(all.sizes, each.sizes);
   }
-  if (all.sizes.pairs == 0) return "";
-  add("all", all);
-  return text;
+  if (all.sizes.pairs > 0) add("all", all);
+  return table;
 }
 
-std::string memory_table(const std::map<std::string, Votes>& publications) {
+SuiteTable memory_table(const std::map<std::string, Votes>& publications) {
   std::map<std::pair<std::string, std::string>, std::vector<double>> errors;  // publication, kind
   for (const auto& [title, votes] : publications) {
     for (const Vote* vote : votes) {
@@ -338,69 +392,72 @@ std::string memory_table(const std::map<std::string, Votes>& publications) {
         errors[{title, vote->run->memory_kind}].push_back(vote->memory / vote->run->memory - 1);
     }
   }
-  if (errors.empty()) return "";
-  std::string text =
-      "\nMemory of the fullest GPU, %.\n\n"
-      "| publication | what was measured | runs | mean | p90 | max | bias |\n|---|---|---:|---:|---:|---:|---:|\n";
+  SuiteTable table{"Memory of the fullest GPU",
+                   "",
+                   {{"publication", "publication"},
+                    {"kind", "what was measured"},
+                    {"runs", "runs", Figure::kNumber},
+                    {"mean", "mean", Figure::kPercent},
+                    {"p90", "p90", Figure::kPercent},
+                    {"max", "max", Figure::kPercent},
+                    {"bias", "bias", Figure::kSignedPercent}}};
   for (const auto& [key, values] : errors) {
     const ErrorFigures figures = figures_of(values);
-    text += fmt::format("| {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {:+.1f} |\n", key.first, key.second, figures.rows,
-                        100 * figures.mean, 100 * figures.p90, 100 * figures.largest, 100 * figures.bias);
+    table.rows.push_back({key.first, key.second, static_cast<std::int64_t>(figures.rows), figures.mean, figures.p90,
+                          figures.largest, figures.bias});
   }
-  return text;
+  return table;
 }
 
 // All of these runs ran: those that do not fit by our count tell where it is too high.
-std::string too_large_table(const std::map<std::string, Votes>& publications) {
-  std::string text =
-      "\nPublished runs that do not fit by our count of memory; share: of the GPU's memory.\n\n"
-      "| publication | runs | too large | mean share | largest share |\n|---|---:|---:|---:|---:|\n";
+SuiteTable too_large_table(const std::map<std::string, Votes>& publications) {
+  SuiteTable table{"Runs that do not fit by our count of memory",
+                   "Share: of the GPU's memory.",
+                   {{"publication", "publication"},
+                    {"runs", "runs", Figure::kNumber},
+                    {"too_large", "too large", Figure::kNumber},
+                    {"mean_share", "mean share", Figure::kWholePercent},
+                    {"largest_share", "largest share", Figure::kWholePercent}}};
   for (const auto& [title, votes] : publications) {
     double sum = 0, largest = 0;
-    int too_large = 0;
+    std::int64_t too_large = 0;
     for (const Vote* vote : votes) {
       sum += vote->filled;
       largest = std::max(largest, vote->filled);
       if (vote->filled > 1) ++too_large;
     }
-    text += fmt::format("| {} | {} | {} | {:.2f} | {:.2f} |\n", title, votes.size(), too_large,
-                        sum / static_cast<double>(votes.size()), largest);
+    const auto runs = static_cast<std::int64_t>(votes.size());
+    table.rows.push_back({title, runs, too_large, sum / static_cast<double>(runs), largest});
   }
-  return text;
+  return table;
 }
 
-std::string collection_markdown(std::vector<Vote> votes, const std::map<std::string, int>& reasons) {
-  std::string refused;
-  for (const auto& [reason, count] : reasons) refused += fmt::format("not forecast, {}: {}\n", count, reason);
-  if (votes.empty()) return "No run could be forecast.\n" + refused;
+void add_tables(SuiteReport& report, std::vector<Vote> votes) {
   add_baselines(votes);
-  std::stable_sort(votes.begin(), votes.end(),
-                   [](const Vote& a, const Vote& b) { return std::abs(a.error()) > std::abs(b.error()); });
-  std::string text =
-      "| run | GPU | measured s | forecast s | 90 % interval s | error | constant utilization | memory |\n"
-      "|---|---|---:|---:|---:|---:|---:|---:|\n";
+  std::ranges::stable_sort(votes, std::ranges::greater{}, [](const Vote& vote) { return std::abs(vote.error()); });
+  SuiteTable runs{"Runs", std::string(kRunTerms), run_columns()};
+  runs.columns.push_back({"memory_share", "memory", Figure::kWholePercent});
   Votes all;
   for (const Vote& vote : votes) {
-    text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.2f} to {:.2f} | {:+.1f} % | {:+.1f} % | {:.0f} % |\n",
-                        vote.run->id, vote.gpu, vote.measured / units::s, vote.forecast / units::s, vote.low / units::s,
-                        vote.high / units::s, 100 * vote.error(), 100 * vote.baseline_error(), 100 * vote.filled);
+    runs.rows.push_back({vote.run->id, vote.gpu, vote.measured / units::s, vote.forecast / units::s,
+                         vote.low / units::s, vote.high / units::s, vote.error(), vote.baseline_error(), vote.filled});
     all.push_back(&vote);
   }
   const std::map<std::string, Votes> publications = by_publication(votes);
-  text += error_table(publications, all);
-  text += left_out_text(publications);
-  text += refused;
-  text += ranking_table(publications);
-  text += memory_table(publications);
-  text += too_large_table(publications);
-  return text;
+  report.tables = {std::move(runs),
+                   error_table(publications, all),
+                   publication_table(publications),
+                   interval_table(publications),
+                   ranking_table(publications),
+                   memory_table(publications),
+                   too_large_table(publications)};
 }
 
 }  // namespace
 
-Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
-                                      const RunSuiteOptions& options, const std::function<void(double)>& progress) {
-  RunSuite suite;
+Result<SuiteReport> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+                                         const RunSuiteOptions& options, const std::function<void(double)>& progress) {
+  SuiteReport suite;
   NS_TRY(std::vector<CollectedRun> runs,
          read_run_collection(file, catalog, suite.mistakes, {options.titles, options.rows}));
   for (CollectedRun& run : runs) {
@@ -408,7 +465,7 @@ Result<RunSuite> check_run_collection(const std::filesystem::path& file, const C
                                 options.with.assignments.end());
   }
   suite.rows = runs.size() + suite.mistakes.size();
-  std::map<std::string, int> reasons;  // why there is no forecast, and of how many configurations
+  std::map<std::string, std::int64_t> reasons;  // why there is no forecast, and of how many configurations
   std::map<std::string, std::vector<const CollectedRun*>> by_key;
   for (const CollectedRun& run : runs) by_key[run.key].push_back(&run);
   std::vector<Vote> votes;
@@ -425,15 +482,21 @@ Result<RunSuite> check_run_collection(const std::filesystem::path& file, const C
     // Without a refit this is all there is to do.
     if (progress) progress((options.refit ? 0.02 : 1) * static_cast<double>(done) / static_cast<double>(by_key.size()));
   }
-  std::string left_out;
+  if (votes.empty()) {
+    suite.text = "No run could be forecast.\n";
+    add_refused(suite, reasons);
+    return suite;
+  }
+  std::vector<JudgedRun> judged;
+  for (const Vote& vote : votes) judged.push_back({vote.run, vote.measured});
+  add_tables(suite, std::move(votes));
+  add_refused(suite, reasons);
   if (options.refit) {
-    std::vector<JudgedRun> judged;
-    for (const Vote& vote : votes) judged.push_back({vote.run, vote.measured});
-    NS_TRY(left_out, left_out_constants(judged, catalog, [&](double share) {
+    NS_TRY(SuiteTable constants, left_out_constants(judged, catalog, [&](double share) {
              if (progress) progress(0.02 + 0.98 * share);
            }));
+    suite.tables.push_back(std::move(constants));
   }
-  suite.markdown = collection_markdown(std::move(votes), reasons) + left_out;
   return suite;
 }
 

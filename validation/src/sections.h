@@ -1,4 +1,4 @@
-// The sections of the suite, each as Markdown. What is missing leaves an empty text.
+// The tables of single kernels.
 #pragma once
 
 #include <functional>
@@ -16,17 +16,11 @@ namespace ns_dist {
 using GpuOf = std::function<Result<Gpu>(std::string_view id)>;
 using Tell = std::function<void(double, std::string_view)>;
 
-struct Sections {
-  const KernelSuiteOptions& options;
-  const GpuOf& gpu_of;
-  std::vector<Error>& mistakes;
-  std::size_t rows = 0;    // judged
-  std::size_t tables = 0;  // files found
-};
-
 // GPUs whose rows the FP32 weights were fitted on; the others are unseen.
 bool fp32_training_gpu(std::string_view id);
 
-Result<std::string> kernel_sections(Sections& sections, const Tell& tell);
+// Adds the tables of the files that are there to `report`, and the rows that were judged. Returns how many files.
+Result<std::size_t> add_kernel_tables(SuiteReport& report, const KernelSuiteOptions& options, const GpuOf& gpu_of,
+                                      const Tell& tell);
 
 }  // namespace ns_dist

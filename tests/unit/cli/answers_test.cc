@@ -144,6 +144,38 @@ TEST(Answers, JsonIsOneObjectWithEveryPromisedField) {
   EXPECT_GE(report["provenance"]["inputs"].size(), 3u);
 }
 
+// What people read of these commands, a program reads too, and nothing else is on standard output.
+TEST(Answers, CommandsBesideSimulateHaveJsonToo) {
+  const json version = json::parse(answered("version --json").out);
+  EXPECT_THAT(answered("version").out, HasSubstr(version["version"].get<std::string>()));
+
+  const json suites = json::parse(answered("validate --runs korthikanti-2022 --json").out)["suites"];
+  ASSERT_EQ(suites.size(), 1u);
+  EXPECT_EQ(suites[0]["rows"], 9);
+  const json& runs = suites[0]["tables"][0]["rows"];
+  ASSERT_EQ(runs.size(), 9u);
+  double mean = 0;
+  for (const json& run : runs) {
+    EXPECT_NEAR(run["error"].get<double>(), run["forecast_s"].get<double>() / run["measured_s"].get<double>() - 1,
+                1e-9);
+    mean += std::abs(run["error"].get<double>()) / 9;
+  }
+  EXPECT_NEAR(suites[0]["tables"][1]["rows"][0]["mean"].get<double>(), mean, 1e-9);
+
+  const ScratchFolder folder;
+  const json traces = json::parse(
+      answered("export --model gpt3-125m --dp 2 --global-batch 2 --json --output " + (folder.path() / "t").string())
+          .out);
+  EXPECT_EQ(traces["ranks"], 2);
+  EXPECT_EQ(traces, json::parse(read_text(folder.path() / "t/manifest.json")));
+
+  const auto next = folder.path() / "next.csv";
+  const json advice = json::parse(answered("calibrate --gpu h100 --json --next " + next.string()).out);
+  EXPECT_EQ(advice["gpu"], "h100-sxm-80gb");
+  const std::string csv = read_text(next);
+  EXPECT_EQ(advice["next"].size() + 1, static_cast<std::size_t>(std::count(csv.begin(), csv.end(), '\n')));
+}
+
 TEST(Answers, JsonNamesFlagsInTextsForPeople) {
   const json report = json::parse(run_command("ns-dist --tp 8 --pp 16 --dp 8 --schedule gpipe --json").out);
   std::vector<std::string> messages;

@@ -66,13 +66,13 @@ TEST(CollectiveSuite, KnowsWhatWasSeenAndWhatWasNot) {
   EXPECT_EQ(suite->rows, 42u);
   EXPECT_TRUE(suite->mistakes.empty());
   // A size between others that are twice as slow is twice as slow; half of that is 50 % off. Columns: rows, mean, ...
-  const std::string sizes = line_after(suite->markdown, "One node, sizes left out of the fit, 1 MiB", "| all |");
-  ASSERT_FALSE(sizes.empty()) << suite->markdown;
+  const std::string sizes = line_after(to_markdown(*suite), "One node, sizes left out of the fit, 1 MiB", "| all |");
+  ASSERT_FALSE(sizes.empty()) << to_markdown(*suite);
   EXPECT_LT(field(sizes, 2), 2);
   EXPECT_NEAR(field(sizes, 8), 50, 0.1);
   // Of a GPU that was left out one other is known: half of the logarithm of two is believed, sqrt(2) / 2 - 1 is left.
-  const std::string gpus = line_after(suite->markdown, "One node, the GPU left out of the fit, 1 MiB", "| all |");
-  ASSERT_FALSE(gpus.empty()) << suite->markdown;
+  const std::string gpus = line_after(to_markdown(*suite), "One node, the GPU left out of the fit, 1 MiB", "| all |");
+  ASSERT_FALSE(gpus.empty()) << to_markdown(*suite);
   EXPECT_NEAR(field(gpus, 2), 100 * (1 - std::sqrt(0.5)), 3);
 }
 
@@ -91,7 +91,7 @@ TEST(CollectiveSuite, RepeatsAstraSim) {
          "all-reduce,1048576,Ring,4x2,50,500,ring,1,1,10,0,localBWAware,unaware,1,1\n";
   const auto suite = check_collectives(folder.path(), Catalog::standard());
   ASSERT_TRUE(suite) << to_text(suite.error());
-  EXPECT_THAT(suite->markdown, HasSubstr("| 3 | 1 | 1 | 1 | 1 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| 3 | 1 | 1 | 1 | 1 |"));
   ASSERT_EQ(suite->mistakes.size(), 1u);
   EXPECT_THAT(to_text(suite->mistakes[0]), HasSubstr("astra_sim_analytical.csv:6"));
 }

@@ -30,7 +30,7 @@ class ModelSuiteFolder : public ::testing::Test {
     std::filesystem::create_directories(folder_.path() / "models_fp32");
     std::ofstream(folder_.path() / "models_fp32" / name) << text;
   }
-  Result<RunSuite> check() { return check_models(folder_.path(), Catalog::built_in()); }
+  Result<SuiteReport> check() { return check_models(folder_.path(), Catalog::built_in()); }
 
   // The answer of `ns-dist simulate`, in ms, as the table writes it.
   std::string simulated(ScenarioSpec spec) {
@@ -41,7 +41,7 @@ class ModelSuiteFolder : public ::testing::Test {
     spec.set("training/global_batch", 2).set("training/micro_batch", 2).set("training/sequence", 128);
     const auto scenario = resolve(spec, Catalog::built_in());
     EXPECT_TRUE(scenario) << to_text(scenario.error());
-    return fmt::format("{:.4g} forecast", simulate(*scenario)->step / units::ms);
+    return fmt::format("{:.4g} |", simulate(*scenario)->step / units::ms);
   }
   ScratchFolder folder_;
 };
@@ -65,14 +65,15 @@ TEST_F(ModelSuiteFolder, ARowIsWhatSimulateAnswers) {
   training.set("plan/passes", "gradients").set("host/empty_cache", true);
   forward.set("plan/passes", "forward");
   compiled.set("plan/passes", "forward").set("framework", "transformers-compile");
-  EXPECT_THAT(suite->markdown, HasSubstr("l4 a: 0.001 ms measured, " + simulated(training)));
-  EXPECT_THAT(suite->markdown, HasSubstr("l4 b: 0.001 ms measured, " + simulated(forward)));
-  EXPECT_THAT(suite->markdown, HasSubstr("l4 d: 0.001 ms measured, " + simulated(compiled)));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| l4 a | 0.001 | " + simulated(training)));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| l4 b | 0.001 | " + simulated(forward)));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| l4 d | 0.001 | " + simulated(compiled)));
   EXPECT_NE(simulated(compiled), simulated(forward));
-  EXPECT_THAT(suite->markdown, HasSubstr("| l4 training | 1 |"));
-  EXPECT_THAT(suite->markdown, HasSubstr(" 100.0 |"));  // 0.002 ms of 0.001 ms
-  const std::size_t fitted = suite->markdown.find("### Fitted GPUs");
-  EXPECT_GT(suite->markdown.find("| v100-pcie-32gb inference | 1 |"), fitted);
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| l4 training | 1 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr(" 100.0 |"));  // 0.002 ms of 0.001 ms
+  const std::string text = to_markdown(*suite);
+  const std::size_t fitted = text.find("### Fitted GPUs");
+  EXPECT_GT(text.find("| v100-pcie-32gb inference | 1 |"), fitted);
 }
 
 // A graph without a product as wide as the vocabulary has no logits; 5,000 columns of 256 tokens take their time.
@@ -83,8 +84,8 @@ TEST_F(ModelSuiteFolder, GraphsSayWhetherThereAreLogits) {
   ASSERT_TRUE(suite) << to_text(suite.error());
   ScenarioSpec forward;
   forward.set("machine/gpu", "l4").set("framework", "transformers").set("plan/passes", "forward");
-  EXPECT_THAT(suite->markdown, HasSubstr("l4 words: 1 ms measured, " + simulated(forward)));
-  EXPECT_THAT(suite->markdown, ::testing::Not(HasSubstr("l4 classes: 1 ms measured, " + simulated(forward))));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| l4 words | 1 | " + simulated(forward)));
+  EXPECT_THAT(to_markdown(*suite), ::testing::Not(HasSubstr("| l4 classes | 1 | " + simulated(forward))));
 }
 
 TEST_F(ModelSuiteFolder, BadRowsAreNamedAndOthersGoOn) {
@@ -109,11 +110,11 @@ TEST_F(ModelSuiteFolder, BadRowsAreNamedAndOthersGoOn) {
   EXPECT_THAT(mistakes, HasSubstr("labels.csv:5"));
   EXPECT_THAT(mistakes, HasSubstr("labels.csv:6"));
   EXPECT_THAT(mistakes, HasSubstr("distributed.csv:3"));
-  EXPECT_THAT(suite->markdown, HasSubstr("| l4 inference | 1 |"));
-  EXPECT_THAT(suite->markdown, HasSubstr("| dp 4 | 1 |"));
-  EXPECT_THAT(suite->markdown, HasSubstr("Not forecast: 1 rows of t5"));
-  EXPECT_THAT(suite->markdown, HasSubstr("Not forecast: 1 rows of unknown (no configuration of it)"));
-  EXPECT_THAT(suite->markdown, HasSubstr("2 of 2 rows that ran are forecast to fit, 0 of 1 rows that ran out"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| l4 inference | 1 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| dp 4 | 1 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| t5 | 1 | "));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| unknown | 1 | no configuration of it |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| ran | 2 | 2 |\n| ran out of memory | 1 | 1 |"));
 }
 
 TEST_F(ModelSuiteFolder, AFolderWithoutTablesOrColumnsIsRefused) {

@@ -250,20 +250,22 @@ TEST(RunCollection, OneVoteAConfiguration) {
   const auto suite = check_run_collection(written(folder, {row(), slower, sharded, other}), Catalog::standard());
   ASSERT_TRUE(suite) << to_text(suite.error());
   EXPECT_EQ(suite->rows, 4u);
-  EXPECT_THAT(suite->markdown, HasSubstr("| 0.060 |"));
-  EXPECT_THAT(suite->markdown, HasSubstr("| 0.050 |"));
-  EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 2 |"));
-  EXPECT_THAT(suite->markdown, HasSubstr("| all | 3 |"));
-  EXPECT_THAT(suite->markdown, HasSubstr("each publication one vote: "));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| 0.060 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| 0.050 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| A paper | 2 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| all | 3 |"));
+  EXPECT_THAT(
+      to_markdown(*suite),
+      HasSubstr("### Each publication one vote\n\n| publications | mean % | bias % |\n|---:|---:|---:|\n| 2 | "));
   // ZeRO 3 and ZeRO 1 of the same work; measured at 0.05 s and 0.06 s.
-  EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 1 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| A paper | 1 |"));
   // None of them is too large for its GPU.
-  EXPECT_THAT(suite->markdown, HasSubstr("| A paper | 2 | 0 | 0."));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| A paper | 2 | 0 | "));
   other["micro_batch"] = 512;
   other["global_batch"] = 8 * 512;
   const auto large = check_run_collection(written(folder, json::array({other})), Catalog::standard());
   ASSERT_TRUE(large) << to_text(large.error());
-  EXPECT_THAT(large->markdown, HasSubstr("| Another paper | 1 | 1 |"));
+  EXPECT_THAT(to_markdown(*large), HasSubstr("| Another paper | 1 | 1 |"));
 }
 
 // Rows whose publication is not asked for are left out, and the corrections of a machine change its forecasts.
@@ -277,8 +279,8 @@ TEST(RunCollection, PublicationsAreChosenAndForecastWithCorrectionsOfTheirMachin
   options.titles = {"Another"};
   const auto one = check_run_collection(file, Catalog::standard(), options);
   ASSERT_TRUE(one) << to_text(one.error());
-  EXPECT_THAT(one->markdown, HasSubstr("| Another work | 1 |"));
-  EXPECT_THAT(one->markdown, Not(HasSubstr("| A paper |")));
+  EXPECT_THAT(to_markdown(*one), HasSubstr("| Another work | 1 |"));
+  EXPECT_THAT(to_markdown(*one), Not(HasSubstr("| A paper |")));
 
   // All products take 1.5 times as long: e^0.405. The covariance of one place with itself is 0.0625.
   KernelCalibration slow{"a100-sxm-80gb", Mode::kSustained, {FamilyCalibration{}}};
@@ -286,12 +288,11 @@ TEST(RunCollection, PublicationsAreChosenAndForecastWithCorrectionsOfTheirMachin
   for (int i = -5; i <= 5; ++i) slow.families[0].points.push_back({double(i), 1, 0.405 / 0.0625});
   const std::filesystem::path calibration = folder.path() / "slow.json";
   std::ofstream(calibration) << to_json(slow);
-  const auto forecast = [](const RunSuite& suite) {
-    const std::size_t at = suite.markdown.find("| small-1 |");
-    std::istringstream cells(suite.markdown.substr(at));
-    std::string cell;
-    for (int i = 0; i < 5; ++i) std::getline(cells, cell, '|');
-    return std::stod(cell);
+  const auto forecast = [](const SuiteReport& suite) {
+    const json report = json::parse(to_json(std::span(&suite, 1)));
+    const json& run = report["suites"][0]["tables"][0]["rows"][0];
+    EXPECT_EQ(run["run"], "small-1");
+    return run["forecast_s"].get<double>();
   };
   options.with.set("kernels/calibration", calibration.string());
   const auto slower = check_run_collection(file, Catalog::standard(), options);
@@ -313,7 +314,7 @@ TEST(RunCollection, PairsOfPlansAreOfOneModel) {
   const ScratchFolder folder;
   const auto ranked = [&] {
     const auto suite = check_run_collection(written(folder, {row(), repeated, heads}), Catalog::standard());
-    return suite ? suite->markdown : to_text(suite.error());
+    return suite ? to_markdown(*suite) : to_text(suite.error());
   };
   // Recomputation is forecast to be slower, but not by ten seconds.
   EXPECT_THAT(ranked(), HasSubstr("| all | 1 | 1 | 100 | 0 | 3 | "));
@@ -465,7 +466,7 @@ TEST(RunCollection, RowsWithoutDegreesAreNamed) {
   const auto suite = check_run_collection(written(folder, rows), Catalog::built_in(), {}, nullptr);
   ASSERT_TRUE(suite);
   EXPECT_EQ(suite->mistakes.size(), 6u);
-  EXPECT_EQ(suite->markdown, "No run could be forecast.\n");
+  EXPECT_EQ(to_markdown(*suite), "No run could be forecast.\n");
 }
 
 TEST(RunCollection, ASweepIsReadRowByRow) {
@@ -517,25 +518,25 @@ TEST(CheckPlans, TheFastestPublishedPlanStandsBesideTheBestFound) {
   const auto suite = check_plans(path, Catalog::standard(), {}, 1, {});
   ASSERT_TRUE(suite) << to_text(suite.error());
   EXPECT_EQ(suite->rows, 3u);  // works
-  EXPECT_THAT(suite->markdown, HasSubstr("| small-2 | 8 |"));
-  EXPECT_THAT(suite->markdown, Not(HasSubstr("| small-1 | 8 |")));
-  EXPECT_THAT(suite->markdown, HasSubstr("our best is at least as fast as the published plan: 2 of 2\n"));
-  EXPECT_THAT(suite->markdown, HasSubstr("  A paper: 1 of 1\n"));
-  EXPECT_THAT(suite->markdown, HasSubstr("  Another paper: 0 of 1\n"));
-  EXPECT_THAT(suite->markdown, HasSubstr("not compared, 1: "));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| small-2 | 8 |"));
+  EXPECT_THAT(to_markdown(*suite), Not(HasSubstr("| small-1 | 8 |")));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| all | 2 | 1 | 2 | 0 |\n"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| A paper | 1 | 1 | 1 | 0 |\n"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| Another paper | 1 | 0 | 1 | 0 |\n"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("### Not forecast\n\n| rows | why |\n|---:|---|\n| 1 | "));
 
   const std::string only[] = {"Another"};
   double done = 0;
   const auto one = check_plans(path, Catalog::standard(), only, 1, [&](double share) { done = share; });
   ASSERT_TRUE(one) << to_text(one.error());
   EXPECT_EQ(one->rows, 1u);
-  EXPECT_THAT(one->markdown, Not(HasSubstr("small-2")));
+  EXPECT_THAT(to_markdown(*one), Not(HasSubstr("small-2")));
   EXPECT_EQ(done, 1);
 
   const CommandResult told =
       run_command("ns-dist validate --suite plans --data . --publication Another", folder.path());
   EXPECT_EQ(told.code, 0) << told.err;
-  EXPECT_THAT(told.out, HasSubstr("  Another paper: 0 of 1\n"));
+  EXPECT_THAT(told.out, HasSubstr("| Another paper | 1 | 0 | 1 | 0 |\n"));
   EXPECT_EQ(told.err, "ns-dist: suite plans takes up to a minute for each published plan, which a search looks for\n");
 }
 
@@ -548,8 +549,8 @@ TEST(ValidateRuns, EveryCollectionOfAFolderIsAsked) {
   written(folder, {row(), broken});
   const CommandResult told = run_command("ns-dist validate --suite runs --data .", folder.path());
   EXPECT_EQ(told.code, 1);  // a row has a mistake; the others are answered
-  EXPECT_THAT(told.out, HasSubstr("first.json\n"));
-  EXPECT_THAT(told.out, HasSubstr("\nruns.json\n"));
+  EXPECT_THAT(told.out, HasSubstr("# first.json\n"));
+  EXPECT_THAT(told.out, HasSubstr("\n# runs.json\n"));
   EXPECT_THAT(told.err, HasSubstr("key \"micro_batch\" is missing"));
 }
 

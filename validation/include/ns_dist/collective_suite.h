@@ -11,26 +11,18 @@
 
 #include <filesystem>
 #include <functional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/network_fit.h"
 #include "ns_dist/result.h"
+#include "ns_dist/suite_report.h"
 
 namespace ns_dist {
 
-struct CollectiveSuite {
-  std::string markdown;
-  std::vector<Error> mistakes;  // rows that could not be forecast, with file and line
-  std::size_t rows = 0;         // rows that were compared or that have a mistake
-};
-
 // `progress` is told the share done. Errors: a folder without any of these files; a file whose columns are missing or
 // that cannot be read; a GPU that is unknown.
-Result<CollectiveSuite> check_collectives(const std::filesystem::path& data, const Catalog& catalog,
-                                          const std::function<void(double)>& progress = {});
+Result<SuiteReport> check_collectives(const std::filesystem::path& data, const Catalog& catalog,
+                                      const std::function<void(double)>& progress = {});
 
 // The calibrations that are fitted on such a folder, as they are compiled in: of GPU families inside a node (nccl.csv),
 // of single clusters (dgx.csv). Errors: as above; a file that is missing.

@@ -10,10 +10,10 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "ns_dist/gpu.h"
 #include "ns_dist/result.h"
+#include "ns_dist/suite_report.h"
 
 namespace ns_dist {
 
@@ -26,15 +26,9 @@ struct KernelSuiteOptions {
   bool refit = false;
 };
 
-struct KernelSuite {
-  std::string markdown;
-  std::vector<Error> mistakes;  // rows that could not be forecast, with file and line
-  std::size_t rows = 0;         // rows that were compared or that have a mistake
-};
-
 // `progress` is told the share done and what is being read. Errors: a folder without any of these files; a file whose
 // columns are missing or that cannot be read. A bad row is an entry of `mistakes`.
-Result<KernelSuite> check_kernels(const KernelSuiteOptions& options,
+Result<SuiteReport> check_kernels(const KernelSuiteOptions& options,
                                   const std::function<Result<Gpu>(std::string_view id)>& gpu_of,
                                   const std::function<void(double, std::string_view)>& progress = {});
 

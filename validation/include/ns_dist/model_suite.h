@@ -6,7 +6,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/result.h"
-#include "ns_dist/run_suite.h"
+#include "ns_dist/suite_report.h"
 
 namespace ns_dist {
 
@@ -25,7 +25,7 @@ namespace ns_dist {
 // others for the same rows; they are compared, too. Models without a configuration that we can read are listed.
 // `progress` is told the share that is done. Errors: a folder without the first two files, or a file that cannot be
 // read. A bad row is an entry of `mistakes`.
-Result<RunSuite> check_models(const std::filesystem::path& folder, const Catalog& catalog,
-                              const std::function<void(double)>& progress = {});
+Result<SuiteReport> check_models(const std::filesystem::path& folder, const Catalog& catalog,
+                                 const std::function<void(double)>& progress = {});
 
 }  // namespace ns_dist

@@ -13,6 +13,7 @@
 #include "ns_dist/published_run.h"
 #include "ns_dist/result.h"
 #include "ns_dist/scenario.h"
+#include "ns_dist/suite_report.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
@@ -32,17 +33,11 @@ struct RunCheck {
 // listed with the reason.
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog);
 
-// The checks as a table for people, worst first, with summaries of ours and of the baseline; Markdown.
-std::string to_markdown(std::span<const RunCheck> checks);
+// The checks as tables, worst first, and the errors of ours and of the baseline.
+SuiteReport report_of(std::span<const RunCheck> checks);
 
-// A collection of published runs in one JSON file, which is not part of this project.
-struct RunSuite {
-  std::string markdown;
-  std::vector<Error> mistakes;  // rows that could not be read, each with its place
-  std::size_t rows = 0;         // wanted rows of the file
-};
-
-// Forecasts every wanted row of `file`: an array of objects
+// A collection of published runs in one JSON file, which is not part of this project. Forecasts every wanted row of
+// `file`: an array of objects
 //
 //   id, config_key, source{title}, recommended,
 //   model{name, layers, hidden, heads, kv_heads, head_dim, ffn_hidden, gated_mlp, vocab, seq, tied_embeddings, and for
@@ -81,16 +76,16 @@ struct RunSuiteOptions {
   bool refit = false;
   RunRows rows = RunRows::kRecommended;
 };
-Result<RunSuite> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
-                                      const RunSuiteOptions& options = {},
-                                      const std::function<void(double)>& progress = {});
+Result<SuiteReport> check_run_collection(const std::filesystem::path& file, const Catalog& catalog,
+                                         const RunSuiteOptions& options = {},
+                                         const std::function<void(double)>& progress = {});
 
 // Compares published plans of such a file with the best plan that a search finds for the same work (model, GPUs, batch,
 // number format) under the same framework, both by forecast. Of each work it takes the plan that was measured to be
 // fastest: the one that its authors would choose. `titles`: only publications whose title holds one of these; empty:
 // all. A hundred works take minutes. Errors: as above.
-Result<RunSuite> check_plans(const std::filesystem::path& file, const Catalog& catalog,
-                             std::span<const std::string> titles = {}, unsigned threads = 1,
-                             const std::function<void(double)>& progress = {});
+Result<SuiteReport> check_plans(const std::filesystem::path& file, const Catalog& catalog,
+                                std::span<const std::string> titles = {}, unsigned threads = 1,
+                                const std::function<void(double)>& progress = {});
 
 }  // namespace ns_dist
