@@ -249,6 +249,14 @@ void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check)
   if (plan.zero == ZeroStage::kNone) {
     check.fail_at("plan/shard", "nothing is shared under ZeRO 0", "0", "use plan/zero=1, or leave plan/shard out");
   }
+  // There are as many sets of experts as of all else (Megatron-Core, parallel_state.py: the expert-data-parallel ranks
+  // must be divisible by num_distributed_optimizer_instances).
+  const std::int64_t sets = plan.dp * plan.cp / plan.shard;
+  if (const std::int64_t all = replicas(plan, true); model.moe && all % std::max<std::int64_t>(1, sets) != 0) {
+    check.fail_at("plan/shard", fmt::format("{} replicas of the experts make no {} sets", all, sets),
+                  fmt::format("a set for each of at most {} replicas", all),
+                  fmt::format("use plan/shard={} or more", plan.dp * plan.cp / std::gcd(all, sets)));
+  }
 }
 
 void check_weights(const ParallelPlan& plan, Checker& check) {

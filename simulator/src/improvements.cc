@@ -177,7 +177,7 @@ std::vector<Candidate> microbatches(const Scenario& from) {
 std::vector<Candidate> recomputations(const Scenario& from) {
   std::vector<Candidate> found;
   const Recomputation now = recomputation_of(from.plan);
-  for (const Recomputation& each : usual_recomputations(from.model, from.plan)) {
+  for (const Recomputation& each : usual_recomputations(from)) {
     if (!recomputes_less(each, now)) continue;
     ParallelPlan plan = from.plan;
     set_recomputation(plan, each);
@@ -187,15 +187,20 @@ std::vector<Candidate> recomputations(const Scenario& from) {
   return found;
 }
 
-// Fewer replicas that share the weights, in a node or in several: their gathers reach less far.
+// How many replicas share the weights, in a node or in several: gathers among fewer reach less far.
 std::vector<Candidate> sharings(const Scenario& from) {
   std::vector<Candidate> found;
   if (!shards_weights(from.plan)) return found;
-  for (const std::int64_t size : usual_shards(from.plan, from.cluster, 2)) {
+  std::vector<std::int64_t> sizes = usual_shards(from, 2);
+  sizes.push_back(0);
+  const auto sharing = [](const ParallelPlan& plan) { return plan.shard > 0 ? plan.shard : plan.dp * plan.cp; };
+  for (const std::int64_t size : sizes) {
     if (size == from.plan.shard) continue;
     ParallelPlan plan = from.plan;
     plan.shard = size;
-    found.push_back(with_plan(from, "share the weights among fewer replicas", plan));
+    const bool fewer = sharing(plan) < sharing(from.plan);
+    found.push_back(
+        with_plan(from, fmt::format("share the weights among {} replicas", fewer ? "fewer" : "more"), plan));
   }
   return found;
 }
@@ -205,7 +210,7 @@ std::vector<Candidate> overlaps(const Scenario& from) {
   ParallelPlan plan = from.plan;
   plan.overlap_grad_reduce |= reduces_beside_passes(plan);
   plan.overlap_param_gather |= gathers_weights_once(plan);
-  plan.overlap_p2p |= plan.pp > 1;
+  plan.overlap_p2p |= plan.pp > 1 && traits_of(plan).overlaps_messages;
   if (plan != from.plan) found.push_back(with_plan(from, "communicate while computing", plan));
   if (plan.tp > 1 && plan.sequence_parallel && !plan.overlap_tp) {
     plan.overlap_tp = true;
@@ -240,6 +245,7 @@ std::vector<Candidate> exchanges(const Scenario& from) {
     ParallelPlan plan = from.plan;
     plan.schedule = std::string(schedule->name);
     plan.overlap_p2p |= plan.pp > 1 && schedule->overlaps_messages;
+    plan.overlap_ep = false;  // tokens travel beside another microbatch, not beside their own shared experts
     found.push_back(with_plan(from, "compute another microbatch while tokens travel", plan));
   }
   if (from.plan.tp > 1 && from.plan.etp != 1) {

@@ -108,7 +108,7 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.training.micro_batch >>= steps;
     each.cost += kHalfMicroBatch * steps;
   });
-  std::vector<Recomputation> more = usual_recomputations(scenario.model, plan);
+  std::vector<Recomputation> more = usual_recomputations(scenario);
   const Recomputation now = recomputation_of(plan);
   std::erase_if(more, [&now](const Recomputation& each) { return each == now || recomputes_less(each, now); });
   all = varied(all, static_cast<int>(more.size()), [&](Remedy& each, int steps) {

@@ -471,6 +471,7 @@ Result<void> use_framework(const Framework& framework, Scenario& scenario, Given
   // Of excluded words the field alone is checked: "mlp" of "selective:mlp" is no value.
   Scenario trial = scenario;
   const auto check_limit = [&trial](const FieldLimit& limit) -> Result<void> {
+    if (is_fact(limit.field)) return {};
     for (const std::string& value : limit.values) NS_TRY_VOID(assign(trial, {limit.field, value}));
     return find_field(limit.field) != nullptr ? Result<void>() : assign(trial, {limit.field, ""});
   };
@@ -488,13 +489,12 @@ Result<void> use_framework(const Framework& framework, Scenario& scenario, Given
 // The default of a field that a framework may set; nothing where there is no such field.
 std::optional<std::string> default_of(std::string_view field) {
   const Scenario defaults;
-  for (const auto& table : {assignments_of(defaults.plan), assignments_of(defaults.training),
-                            assignments_of(defaults.host), assignments_of(defaults.network)}) {
-    for (const Assignment& assignment : table) {
-      if (assignment.field == field) return assignment.text;
-    }
-  }
-  return std::nullopt;
+  std::optional<std::string> text;
+  const auto find = [&](const Field& each, const auto& value) {
+    if (each.name == field) text = field_text(value);
+  };
+  visit_tables([&](const auto& table) { visit_fields(find, table); }, defaults);
+  return text;
 }
 
 // What `framework` sets and nobody has changed since.
@@ -622,6 +622,12 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     for (const Assignment& assignment : still_set(*same, scenario)) given.insert(assignment.field);
   }
   derive_plan(scenario.plan, given, base != nullptr ? &base->plan : nullptr);
+  // Tokens travel beside another microbatch there, not beside their own shared experts (Megatron-Core,
+  // transformer_config.py: moe_shared_expert_overlap is to be disabled under overlap_moe_expert_parallel_comm).
+  const bool anew = base == nullptr || spec.framework || given.contains("plan/schedule");
+  if (anew && !scenario.named.names.contains("plan/overlap_ep") && traits_of(scenario.plan).hides_tokens) {
+    scenario.plan.overlap_ep = false;
+  }
   if (base == nullptr || spec.model) {
     NS_TRY(scenario.model, from("model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));
     if (!given.contains("training/sequence")) scenario.training.sequence = scenario.model.sequence;

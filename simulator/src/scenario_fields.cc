@@ -60,13 +60,7 @@ std::vector<FieldDescription> describe() {
   const References references;
   const Scenario scenario;
   visit_fields(add, references);
-  visit_fields(add, scenario.plan);
-  visit_fields(add, scenario.training);
-  visit_fields(add, scenario.host);
-  visit_fields(add, scenario.network);
-  visit_fields(add, scenario.stragglers);
-  visit_fields(add, scenario.facility);
-  visit_fields(add, scenario.settings);
+  visit_tables([&](const auto& table) { visit_fields(add, table); }, scenario);
   add_overlap(all);
   return all;
 }
@@ -139,14 +133,13 @@ std::span<const FieldDescription> scenario_fields() {
 }
 
 Result<void> assign(Scenario& scenario, const Assignment& assignment) {
-  if (auto done = assign_field(scenario.plan, assignment)) return *done;
-  if (auto done = assign_field(scenario.training, assignment)) return *done;
-  if (auto done = assign_field(scenario.host, assignment)) return *done;
-  if (auto done = assign_field(scenario.network, assignment)) return *done;
-  if (auto done = assign_field(scenario.stragglers, assignment)) return *done;
-  if (auto done = assign_field(scenario.facility, assignment)) return *done;
-  if (auto done = assign_field(scenario.settings, assignment)) return *done;
-  return refuse(assignment);
+  std::optional<Result<void>> done;
+  visit_tables(
+      [&](auto& table) {
+        if (!done) done = assign_field(table, assignment);
+      },
+      scenario);
+  return done ? *std::move(done) : refuse(assignment);
 }
 
 Result<ScenarioSpec> spelled_out(const ScenarioSpec& spec) {
@@ -266,15 +259,43 @@ std::string field_text(const SlowRank& value) {
   return value == SlowRank() ? "none" : fmt::format("{}:{}", value.stage, value.factor);
 }
 
+bool wants_layout(const FieldLimit& limit) { return limit.field == kLayoutField && !limit.allows(kEvenLayout); }
+
+bool is_fact(std::string_view field) { return field == kExpertsFact || field == kStagesFact; }
+
 std::string value_of(const Scenario& scenario, std::string_view field) {
+  if (field == kExpertsFact) return std::to_string(scenario.model.moe ? scenario.model.moe->experts : 0);
+  if (field == kStagesFact) {
+    const bool even = !scenario.plan.pipeline_layout.is_even() || divides_without_rest(scenario.model, scenario.plan);
+    return even ? "even" : "uneven";
+  }
   std::string text;
   const auto find = [&](const Field& each, const auto& value) {
     if (each.name == field) text = field_text(value);
   };
-  visit_fields(find, scenario.plan);
-  visit_fields(find, scenario.training);
-  visit_fields(find, scenario.host);
+  visit_tables([&](const auto& table) { visit_fields(find, table); }, scenario);
   return text;
+}
+
+void write_division(Scenario& scenario) {
+  const auto broken = [&](const auto& is) {
+    return std::any_of(scenario.framework_only.begin(), scenario.framework_only.end(),
+                       [&](const FieldLimit& limit) { return is(limit) && breaks(limit, scenario); });
+  };
+  // A schedule that the framework does not have divides layers as it likes.
+  const bool foreign = broken([](const FieldLimit& limit) { return limit.field == "plan/schedule"; });
+  if (foreign || !broken(wants_layout) || !divides_evenly(scenario.plan)) return;
+  scenario.plan.pipeline_layout.text = division_text(scenario);
+}
+
+std::string division_text(const Scenario& scenario) {
+  const auto ranges = divide_layers(scenario.model, scenario.plan);
+  if (!ranges) return "";
+  std::vector<PositionParts> parts;
+  for (const LayerRange& range : *ranges) {
+    parts.push_back({range.count, scenario.training.mtp ? range.predictions : 0});
+  }
+  return pipeline_layout_text(parts);
 }
 
 bool breaks(const FieldLimit& limit, const std::function<std::string(std::string_view)>& value) {
@@ -290,12 +311,14 @@ bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, co
   return !schedule.fills_pipeline || microbatches_of(plan, training) >= plan.pp;
 }
 
-std::vector<std::int64_t> usual_shards(const ParallelPlan& plan, const Cluster& cluster, std::int64_t times) {
+std::vector<std::int64_t> usual_shards(const Scenario& scenario, std::int64_t times) {
+  const ParallelPlan& plan = scenario.plan;
   std::vector<std::int64_t> sizes;
-  const std::int64_t replicas = plan.dp * plan.cp;
-  for (std::int64_t size = std::max<std::int64_t>(2, cluster.gpus_per_node() / plan.tp); size < replicas;
+  const std::int64_t replicas = plan.dp * plan.cp, of_experts = replicas * plan.tp / expert_tp(plan) / plan.ep;
+  for (std::int64_t size = std::max<std::int64_t>(2, scenario.cluster.gpus_per_node() / plan.tp); size < replicas;
        size *= times) {
-    if (replicas % size == 0) sizes.push_back(size);
+    if (replicas % size != 0 || (scenario.model.moe && of_experts % (replicas / size) != 0)) continue;
+    sizes.push_back(size);
   }
   return sizes;
 }
@@ -319,15 +342,21 @@ void set_recomputation(ParallelPlan& plan, const Recomputation& again) {
   plan.recompute_layers = again.layers;
 }
 
-std::vector<Recomputation> usual_recomputations(const Model& model, const ParallelPlan& plan) {
+std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
+  const Model& model = scenario.model;
+  const ParallelPlan& plan = scenario.plan;
   std::vector<Recomputation> all = {{}};
   if (plan.passes == Passes::kForward) return all;
   const auto add = [&all](ModuleSet modules) { all.push_back({Recompute::kSelective, modules, 0}); };
   ModuleSet modules = 0;
   if (!plan.flash_attention) add(modules = set_of(RecomputeModule::kCoreAttention));
-  modules |= set_of(RecomputeModule::kNorm);
+  // TransformerEngine's delayed scaling quantizes what these make while it makes it (Megatron-Core,
+  // transformer_config.py, refuses both).
+  const bool delayed = scenario.training.precision == Precision::kFp8 && plan.delayed_scaling;
+  if (!delayed) modules |= set_of(RecomputeModule::kNorm);
   if (model.mla) modules |= set_of(RecomputeModule::kLatentUpProjection);
-  add(model.moe ? modules | set_of(RecomputeModule::kMoeActivation) : modules);
+  const ModuleSet cheap = model.moe && !delayed ? modules | set_of(RecomputeModule::kMoeActivation) : modules;
+  if (cheap != 0 && all.back().modules != cheap) add(cheap);
   add(modules | set_of(model.moe ? RecomputeModule::kMoe : RecomputeModule::kMlp));
   all.push_back({Recompute::kFull});
   return all;
@@ -337,6 +366,7 @@ bool framework_has(const Scenario& before, const Scenario& after) {
   const auto fills = [](const Scenario& each) { return fills_stages(traits_of(each.plan), each.plan, each.training); };
   if (!fills(after) && fills(before)) return false;
   return std::none_of(before.framework_only.begin(), before.framework_only.end(), [&](const FieldLimit& limit) {
+    if (wants_layout(limit)) return false;  // any division can be written as a layout
     const bool same = value_of(before, limit.field) == value_of(after, limit.field);
     return breaks(limit, after) && !(same && breaks(limit, before));
   });

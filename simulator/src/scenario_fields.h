@@ -30,13 +30,24 @@ struct References {
 // `before` with these fields set, and what follows from them: as resolve() makes it from a scenario with this plan.
 ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments);
 
-// The text of a field of the plan, the training or the host; "" of others.
+// What a framework's limits may ask for, too, and nobody sets: the model's number of experts, and whether all stages
+// and chunks have as many layers ("even", "uneven"; divides_without_rest).
+inline constexpr std::string_view kExpertsFact = "model/experts", kStagesFact = "plan/stages";
+bool is_fact(std::string_view field);
+// The text of a field or a fact; "" of others.
 std::string value_of(const Scenario& scenario, std::string_view field);
 // Whether fields of these values are beyond what a framework has.
 bool breaks(const FieldLimit& limit, const std::function<std::string(std::string_view field)>& value);
 bool breaks(const FieldLimit& limit, const Scenario& scenario);
 // Whether the framework of `before` has what is changed in `after`.
 bool framework_has(const Scenario& before, const Scenario& after);
+
+// The plan's division of layers as the text of a layout; "" where they cannot be divided.
+inline constexpr std::string_view kLayoutField = "plan/pipeline_layout", kEvenLayout = "even";
+std::string division_text(const Scenario& scenario);
+// Whether a framework wants it written where that is broken; and writes it into the plan there.
+bool wants_layout(const FieldLimit& limit);
+void write_division(Scenario& scenario);
 
 // Whether the schedule has enough microbatches to fill its stages, where it needs them (Megatron-Core,
 // pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: else a ValueError).
@@ -45,12 +56,13 @@ bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, co
 // The recomputations that searches and advice try for the model, those that compute least again first: none; norms, and
 // what else is cheap to compute and large (activations of experts, up-projections of latent attention); MLPs or whole
 // expert layers besides; all. The attention core where it is unfused. Forward passes alone have none.
-std::vector<Recomputation> usual_recomputations(const Model& model, const ParallelPlan& plan);
+std::vector<Recomputation> usual_recomputations(const Scenario& scenario);
 bool recomputes_less(const Recomputation& a, const Recomputation& b);  // of two selections: some of the modules
 void set_recomputation(ParallelPlan& plan, const Recomputation& again);
 
 // Sizes of sets of replicas that share weights (HSDP): as many as a node has, `times` as many, and so on, below all.
-std::vector<std::int64_t> usual_shards(const ParallelPlan& plan, const Cluster& cluster, std::int64_t times);
+// Replicas of experts make as many sets.
+std::vector<std::int64_t> usual_shards(const Scenario& scenario, std::int64_t times);
 
 // Whether another framework than the default one may set what follows from other fields: sequence parallelism of
 // deepspeed does not follow from tp. What is to hold beside it must be said.

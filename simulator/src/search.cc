@@ -825,6 +825,7 @@ class Search {
     std::optional<Prediction> best;
     for (auto& [plan, why] : chosen_plans_) {
       Scenario scenario = scenario_of(plan, base_);
+      write_division(scenario);
       SearchAnswer answer;
       answer.why = why;
       NS_TRY(answer.assignments, assignments_of(plan, scenario));

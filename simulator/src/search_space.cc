@@ -109,7 +109,7 @@ Texts zero_stages(const Scenario& scenario, const Common&) {
 // Beside the usual ones that of the framework, or of the plan that the search starts from.
 Texts recomputations(const Scenario& scenario, const Common& all_plans) {
   Texts all;
-  for (const Recomputation& each : usual_recomputations(scenario.model, scenario.plan)) all.push_back(field_text(each));
+  for (const Recomputation& each : usual_recomputations(scenario)) all.push_back(field_text(each));
   const bool known = std::find(all.begin(), all.end(), all_plans.recompute) != all.end();
   if (!known && !forward_alone(scenario)) all.push_back(all_plans.recompute);
   return all;
@@ -121,7 +121,7 @@ Texts shards(const Scenario& scenario, const Common& all_plans) {
   Texts all = {std::to_string(all_plans.shard)};
   if (scenario.plan.zero != ZeroStage::kParameters || !may_share(scenario)) return all;
   if (all_plans.shard != 0) all.emplace_back("0");
-  for (const std::int64_t size : usual_shards(scenario.plan, scenario.cluster, 4)) {
+  for (const std::int64_t size : usual_shards(scenario, 4)) {
     if (size != all_plans.shard) all.push_back(std::to_string(size));
   }
   return all;
@@ -264,7 +264,11 @@ constexpr Searched kSearched[] = {
      set_plan<&ParallelPlan::shard>,
      Changes::kKernels,
      {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/zero"}},
-    {"plan/recompute", recomputations, set_recompute, Changes::kKernels, {"plan/flash_attention"}},
+    {"plan/recompute",
+     recomputations,
+     set_recompute,
+     Changes::kKernels,
+     {"plan/flash_attention", "plan/delayed_scaling", "training/dtype"}},
     {"plan/schedule", schedules, set_plan<&ParallelPlan::schedule>, Changes::kMemory, {"plan/pp", "plan/ep"}},
     {"plan/vpp",
      model_chunks,
@@ -290,7 +294,7 @@ constexpr Searched kSearched[] = {
 };
 
 constexpr std::string_view kDegreeFields[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
-constexpr std::string_view kOverlapP2p = "plan/overlap_p2p";
+constexpr std::string_view kOverlapP2p = "plan/overlap_p2p", kOverlapEp = "plan/overlap_ep";
 
 bool gives(const SearchRequest& request, std::string_view field) {
   const auto named = [field](const auto& each) { return each.field == field; };
@@ -501,7 +505,9 @@ double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const
 
 void SearchSpace::Contents::finish(Scenario& scenario) const {
   if (follows_context) follow_context(base, scenario);
-  if (follows_schedule) scenario.plan.overlap_p2p = traits_of(scenario.plan).overlaps_messages;
+  const PipelineSchedule& schedule = traits_of(scenario.plan);
+  if (follows_schedule) scenario.plan.overlap_p2p = schedule.overlaps_messages;
+  if (follows_tokens) scenario.plan.overlap_ep = base.plan.overlap_ep && !schedule.hides_tokens;
 }
 
 Result<void> SearchSpace::Contents::check(const Scenario& plan) const {
@@ -649,8 +655,14 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     if (searched.changes == Changes::kKernels) space->groups = space->levels.size();
     if (searched.changes != Changes::kDataParallel) space->budgets = space->levels.size();
   }
+  space->follows_schedule = !gives(request, kOverlapP2p);
+  space->follows_tokens = !gives(request, kOverlapEp);
   for (std::size_t number = 0; number < space->base.framework_only.size(); ++number) {
     const FieldLimit& limit = space->base.framework_only[number];
+    // What follows from the schedule is set behind all levels; any division can be written as a layout.
+    const bool follows = (limit.field == kOverlapP2p && space->follows_schedule) ||
+                         (limit.field == kOverlapEp && space->follows_tokens) || wants_layout(limit);
+    if (follows) continue;
     const auto reads = [&](const Contents::Level& level) {
       const bool fixed = level.given.size() == 1 && value_of(space->base, level.field) == level.given.front();
       return !fixed && (level.field == limit.field ||
@@ -665,7 +677,6 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   }
   space->follows_context = !gives(request, "plan/cp_inner");
   space->names_schedule = gives(request, "plan/schedule");
-  space->follows_schedule = !gives(request, kOverlapP2p);
   space->fixed = std::move(request.fixed);
   space->from = std::move(request.from);
   space->catalog.emplace(catalog);

@@ -40,6 +40,7 @@ class SearchSpace::Contents {
   std::size_t budgets = 0;        // and those that decide what a stage holds
   bool follows_context = false;   // cp_inner is what the heads and the node allow
   bool follows_schedule = false;  // overlap_p2p is what the schedule does
+  bool follows_tokens = false;    // overlap_ep is off where the schedule hides tokens
   bool names_schedule = false;    // the request does
   std::uint64_t size = 0;
   ScenarioSpec fixed;

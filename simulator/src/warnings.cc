@@ -224,11 +224,26 @@ std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::
   if (scenario.plan.account_loss) ++layers.back();
   const auto [least, most] = std::minmax_element(layers.begin(), layers.end());
   if (*least == *most || !scenario.plan.pipeline_layout.is_even()) return std::nullopt;
+  // Who says how many the first or the last stage has, wants that.
+  if (divides_without_rest(scenario.model, scenario.plan)) return std::nullopt;
   const std::int64_t more = *most - *least, parts = static_cast<std::int64_t>(layers.size());
-  return Warning{"uneven_stages",
-                 fmt::format("{} layers over {} {}: some hold {} more, the others wait for them", scenario.model.layers,
-                             parts, parts == scenario.plan.pp ? "stages" : "model chunks",
-                             more == 1 ? "one layer" : fmt::format("up to {} layers", more))};
+  Scenario written = scenario;
+  write_division(written);
+  return Warning{
+      "uneven_stages",
+      fmt::format("{} layers over {} {}: some hold {} more, the others wait for them{}", scenario.model.layers, parts,
+                  parts == scenario.plan.pp ? "stages" : "model chunks",
+                  more == 1 ? "one layer" : fmt::format("up to {} layers", more),
+                  written.plan == scenario.plan ? ""
+                                                : fmt::format("; {} asks for it as {}={}", scenario.framework,
+                                                              kLayoutField, written.plan.pipeline_layout.text))};
+}
+
+bool has_dense_mlp(const Model& model) {
+  for (std::int64_t i = 0; i < model.layers; ++i) {
+    if (layer_kind(model, i).feed_forward == FeedForward::kDense) return true;
+  }
+  return false;
 }
 
 // Options that change nothing in this plan, or cost time for nothing. `layers`: of each position.
@@ -263,6 +278,20 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
     add("plan/expert_imbalance above 1", "experts are padded to plan/expert_capacity, so ranks have equal shares");
   }
   const PipelineSchedule& schedule = traits_of(plan);
+  const bool named = scenario.named.names.contains("plan/overlap_ep");  // a framework's setting is no mistake
+  if (plan.overlap_ep && named && (plan.ep == 1 || !scenario.model.moe || scenario.model.moe->shared_experts == 0)) {
+    add("plan/overlap_ep=on", !scenario.model.moe ? "the model has no experts"
+                              : plan.ep == 1      ? "plan/ep is 1"
+                                                  : "the model has no shared experts");
+  }
+  if (plan.zero != ZeroStage::kParameters) {
+    const ParallelPlan usual;
+    for (const auto& [option, differs] : {std::pair("plan/reshard", plan.reshard != usual.reshard),
+                                          std::pair("plan/prefetch", plan.prefetch != usual.prefetch),
+                                          std::pair("plan/zero_library", plan.zero_library != usual.zero_library)}) {
+      if (differs && scenario.named.names.contains(option)) add(option, "it is of plan/zero=3");
+    }
+  }
   if (schedule.hides_tokens) {
     const std::int64_t microbatches = microbatches_of(plan, scenario.training);
     if (microbatches == 1) {
@@ -289,6 +318,12 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
     if (has(module) && !scenario.model.moe) {
       add(fmt::format("{} in plan/recompute", enumerator_name(module)), "the model has no experts");
     }
+  }
+  if (has(RecomputeModule::kSharedExperts) && scenario.model.moe && scenario.model.moe->shared_experts == 0) {
+    add("shared_experts in plan/recompute", "the model has no shared experts");
+  }
+  if (has(RecomputeModule::kMlp) && !has_dense_mlp(scenario.model)) {
+    add("mlp in plan/recompute", "all layers have experts");
   }
   if (has(RecomputeModule::kLatentUpProjection) && !scenario.model.mla) {
     add("mla_up_proj in plan/recompute", "the model has no latent attention");
@@ -344,7 +379,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     found.push_back(*std::move(unused));
   }
   for (const FieldLimit& limit : scenario.framework_only) {
-    if (!breaks(limit, scenario)) continue;
+    if (wants_layout(limit) || !breaks(limit, scenario)) continue;  // uneven_stages tells of layouts
     std::string text = fmt::format("{} has no {}={}", scenario.framework, limit.field, value_of(scenario, limit.field));
     std::string_view before = " with ";
     for (const FieldLimit& each : limit.when) {

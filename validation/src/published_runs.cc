@@ -403,8 +403,9 @@ void choose_division(CollectedRun& run, const Catalog& catalog) {
   const auto told = scenario_of(run, catalog);
   if (!told) return;
   const ParallelPlan& plan = told->plan;
-  const bool can = std::ranges::none_of(told->framework_only,
-                                        [](const FieldLimit& limit) { return limit.field == "plan/pipeline_layout"; });
+  const bool can = std::ranges::none_of(told->framework_only, [](const FieldLimit& limit) {
+    return limit.field == "plan/pipeline_layout" && limit.allows("even");  // and nothing else
+  });
   const auto even = divide_layers(told->model, plan);
   if (plan.pp == 1 || !divides_evenly(plan) || !can || !even || even->front().count == even->back().count) return;
   const auto session = Session::make(*told);

@@ -246,6 +246,18 @@ struct Scenario {
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };
 
+// The tables of a scenario whose fields are set one by one, in the order of --help.
+template <class Visitor, OrConst<Scenario> T>
+void visit_tables(Visitor&& visit, T& scenario) {
+  visit(scenario.plan);
+  visit(scenario.training);
+  visit(scenario.host);
+  visit(scenario.network);
+  visit(scenario.stragglers);
+  visit(scenario.facility);
+  visit(scenario.settings);
+}
+
 // GPUs of each node of `node` that a cluster of `gpus` uses: the most that divide them and are a multiple of `whole`,
 // but no less than seven eighths of the node (64 of 72). 0: no such number.
 std::int64_t used_of_node(std::int64_t node, std::int64_t gpus, std::int64_t whole = 1);

@@ -342,6 +342,22 @@ TEST(SharedWeights, MoveThreeTimesTheModel) {
   EXPECT_NEAR(traffic.bytes["gradients.all_reduce"], 4 * microbatches * all / 4, 1);
 }
 
+// Replicas of experts make as many sets as those of all else, or none are made.
+TEST(SharedWeights, ExpertsHaveAsManySets) {
+  Model model = llama(4, 512, 8, 8, 1024);
+  model.moe = Experts{16, 2, 256, 0, 0, 0};
+  const Training training{32, 1, 256, Precision::kBf16};
+  ParallelPlan plan{.dp = 32, .ep = 8};
+  plan.shard = 8;  // 4 sets, 4 replicas of each expert
+  EXPECT_TRUE(plan_step(model, plan, training));
+  plan.shard = 4;
+  const auto refused = plan_step(model, plan, training);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(to_text(refused.error()),
+            "plan/shard: 4 replicas of the experts make no 8 sets; expected a set for each of at most 4 replicas; use "
+            "plan/shard=8 or more");
+}
+
 // A layer's weights come beside the layer before it: embedding, head and the first layer's are gathered before the
 // first layer begins.
 TEST(SharedWeights, ComeALayerAhead) {

@@ -240,6 +240,7 @@ TEST(SearchSpace, SetsOfReplicasAreVaried) {
 }
 
 // What runs layer by layer has no overlap to choose (ZeRO 2: gradients; 3: weights, too), and ZeRO 0 gathers nothing.
+// Of the four pairs of ZeRO 1 Megatron-Core does not have gathers without reductions.
 TEST(SearchSpace, OverlapIsVariedWhereThereIsSomethingToOverlap) {
   const auto plans_by_stage = [](SearchRequest made) {
     made.fixed.set("plan/recompute", "none").set("training/micro_batch", 1).set("plan/sequence_parallel", "on");
@@ -263,7 +264,7 @@ TEST(SearchSpace, OverlapIsVariedWhereThereIsSomethingToOverlap) {
     return made;
   };
   using Counts = std::map<std::string, std::size_t>;
-  const Counts replicas = {{"0", 2}, {"1", 4}, {"2", 2}, {"3", 1}};
+  const Counts replicas = {{"0", 2}, {"1", 3}, {"2", 2}, {"3", 1}};
   EXPECT_EQ(plans_by_stage(alone(2, 1)), replicas);
   EXPECT_EQ(plans_by_stage(alone(1, 8)), replicas);  // ranks of a context hold the same weights
   EXPECT_EQ(plans_by_stage(alone(8, 1)), (Counts{{"1", 1}}));

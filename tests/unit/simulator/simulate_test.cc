@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
 #include "ns_dist/training_clock.h"
+#include "support/run_command.h"
 #include "support/simulator_fakes.h"
 
 namespace ns_dist {
@@ -770,6 +772,7 @@ TEST(Simulate, WarnsOfStagesThatHoldMoreThanOthers) {
   using ::testing::ElementsAre;
   using ::testing::HasSubstr;
   using ::testing::IsEmpty;
+  using ::testing::Not;
   Scenario scenario = small_scenario();
   scenario.plan.pp = 4;
   const auto uneven = [&](std::int64_t layers) {
@@ -783,7 +786,20 @@ TEST(Simulate, WarnsOfStagesThatHoldMoreThanOthers) {
   EXPECT_THAT(uneven(8), ElementsAre(HasSubstr("some hold one layer more")));
   scenario.plan.account_embedding = scenario.plan.account_loss = false;
   scenario.plan.first_stage_layers = scenario.plan.last_stage_layers = 1;  // 1, 7, 7, 1
-  EXPECT_THAT(uneven(16), ElementsAre(HasSubstr("16 layers over 4 stages: some hold up to 6 layers more")));
+  EXPECT_THAT(uneven(16), IsEmpty());                                      // that was asked for
+  EXPECT_THAT(uneven(17), ElementsAre(HasSubstr("17 layers over 4 stages: some hold up to 7 layers more")));
+  scenario.framework = "megatron-core";
+  scenario.framework_only = {{"plan/pipeline_layout", {}, {"even"}, {{"plan/stages", {"uneven"}}}}};
+  EXPECT_THAT(uneven(17), ElementsAre(Not(HasSubstr("asks for it"))));  // a layout stands for no other flags
+  scenario.plan.first_stage_layers = scenario.plan.last_stage_layers = 0;
+  EXPECT_THAT(uneven(17),
+              ElementsAre(HasSubstr("megatron-core asks for it as plan/pipeline_layout=Et*5|t*4|t*4|t*4L")));
+  EXPECT_THAT(messages_of(scenario, "not_in_framework"), IsEmpty());
+  scenario.plan.pipeline_layout = {"Et*5|t*4|t*4|t*4L"};
+  EXPECT_THAT(messages_of(scenario, "uneven_stages"), IsEmpty());
+  scenario.plan.pipeline_layout = {};
+  scenario.plan.first_stage_layers = scenario.plan.last_stage_layers = 1;
+  scenario.model.layers = 16;
   scenario.plan.recompute = Recompute::kFull;
   scenario.plan.recompute_layers = 7;
   EXPECT_THAT(messages_of(scenario, "without_effect"), IsEmpty());
@@ -978,6 +994,84 @@ TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
   EXPECT_EQ(warned("megatron-core", "selective", "attn"), "");
   EXPECT_EQ(warned("torchtitan", "none", "attn"), "torchtitan has no host/cuda_graphs=attn");
   EXPECT_EQ(warned("torchtitan", "none", "on"), "");
+}
+
+// Pairs of settings that Megatron-Core refuses, and their neighbors that it has.
+TEST(Simulate, WarnsOfPairsThatMegatronRefuses) {
+  const auto warned = [](std::initializer_list<Assignment> set) {
+    ScenarioSpec spec;
+    spec.set("model", "qwen3-30b-a3b").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", 64);
+    spec.set("training/sequence", 1024);
+    for (const Assignment& each : set) spec.set(each.field, std::string_view(each.text));
+    std::string texts;
+    const auto report = simulate(*resolve(spec, Catalog::built_in()));
+    EXPECT_TRUE(report) << to_text(report.error());
+    for (const Warning& each : report->warnings) {
+      if (each.code == "not_in_framework") texts += each.message;
+    }
+    return texts;
+  };
+  const Assignment stages = {"plan/pp", "2"}, gathers = {"plan/overlap_param_gather", "on"},
+                   fp8 = {"training/dtype", "fp8"}, norms = {"plan/recompute", "selective:layernorm"},
+                   combined = {"plan/schedule", "combined-1f1b"};
+  EXPECT_EQ(warned({gathers}),
+            "megatron-core has no plan/overlap_grad_reduce=off with plan/overlap_param_gather=on and plan/zero=1");
+  EXPECT_EQ(warned({gathers, {"plan/overlap_grad_reduce", "on"}}), "");
+  EXPECT_EQ(warned({stages, {"plan/overlap_p2p", "on"}}),
+            "megatron-core has no plan/overlap_p2p=on with plan/schedule=1f1b and plan/pp=2");
+  EXPECT_EQ(warned({stages, {"plan/vpp", "2"}, {"plan/overlap_p2p", "on"}}), "");
+  EXPECT_EQ(warned({fp8, norms}),
+            "megatron-core has no plan/recompute=selective:layernorm with training/dtype=fp8 and "
+            "plan/delayed_scaling=on");
+  EXPECT_EQ(warned({fp8, norms, {"plan/delayed_scaling", "off"}}), "");
+  EXPECT_EQ(warned({combined, {"plan/expert_dispatch", "all-gather"}}),
+            "megatron-core has no plan/expert_dispatch=all-gather with plan/schedule=combined-1f1b");
+  EXPECT_EQ(warned({combined, {"plan/overlap_ep", "on"}}),
+            "megatron-core has no plan/overlap_ep=on with plan/schedule=combined-1f1b");
+  EXPECT_EQ(warned({combined, {"framework", "megatron-bridge"}}), "");  // whose default it is
+  EXPECT_EQ(warned({{"plan/zero", "0"}, {"plan/optimizer_state", "bf16"}}),
+            "megatron-core has no plan/optimizer_state=bf16 with plan/zero=0");
+  const Assignment whole = {"plan/ep", "1"}, tensor = {"plan/tp", "2"}, split = {"plan/sequence_parallel", "off"};
+  EXPECT_EQ(warned({whole, tensor, split}),
+            "megatron-core has no plan/sequence_parallel=off with plan/tp=2 and model/experts=128");
+  EXPECT_EQ(warned({whole, tensor, split, {"model", "llama3-8b"}}), "");
+}
+
+// Settings that a user names and that change nothing, as of modules that the model does not have.
+TEST(Simulate, TellsOfSettingsWithoutEffect) {
+  const auto told = [](std::initializer_list<Assignment> set) {
+    ScenarioSpec spec;
+    spec.set("model", "qwen3-30b-a3b").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", 8);
+    spec.set("training/sequence", 1024);
+    for (const Assignment& each : set) spec.set(each.field, std::string_view(each.text));
+    return messages_of(*resolve(spec, Catalog::built_in()), "without_effect");
+  };
+  using ::testing::ElementsAre;
+  using ::testing::HasSubstr;
+  using ::testing::IsEmpty;
+  EXPECT_THAT(told({{"plan/recompute", "selective:shared_experts"}}), ElementsAre(HasSubstr("no shared experts")));
+  EXPECT_THAT(told({{"plan/recompute", "selective:mlp"}}), ElementsAre(HasSubstr("all layers have experts")));
+  EXPECT_THAT(told({{"plan/overlap_ep", "on"}}), ElementsAre(HasSubstr("no shared experts")));
+  EXPECT_THAT(told({{"plan/reshard", "off"}}), ElementsAre(HasSubstr("plan/reshard changes nothing")));
+  EXPECT_THAT(told({{"plan/reshard", "off"}, {"plan/zero", "3"}}), IsEmpty());
+  const Assignment shares = {"model", "deepseek-v2-lite"};
+  EXPECT_THAT(told({shares, {"plan/recompute", "selective:shared_experts,mlp"}}), IsEmpty());
+  EXPECT_THAT(told({shares, {"plan/overlap_ep", "on"}}), IsEmpty());
+}
+
+// A framework may set and limit fields of any table.
+TEST(Simulate, FrameworksReachAllTables) {
+  const ScratchFolder folder;
+  const std::string file = (folder.path() / "own.json").string();
+  std::ofstream(file) << R"({"schema": "ns-dist/framework/1", "id": "own", "name": "Own",
+    "set": [{"field": "facility/pue", "value": "1.2", "source": "a test"}],
+    "only": [{"field": "facility/pue", "values": ["1.2"], "source": "a test"},
+             {"field": "network/contention", "values": ["on"], "source": "a test"}]})";
+  ScenarioSpec spec;
+  spec.set("model", "gpt2").set("framework", std::string_view(file)).set("training/global_batch", 8);
+  const Scenario own = *resolve(spec, Catalog::built_in());
+  EXPECT_EQ(field_text(own.facility.pue), "1.2");
+  EXPECT_THAT(messages_of(own, "not_in_framework"), ::testing::IsEmpty());
 }
 
 // combined-1f1b needs two chunks on several stages, and recomputes no whole layers; experts need sequence parallelism:
