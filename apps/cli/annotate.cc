@@ -1,7 +1,10 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +18,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/compute_model.h"
+#include "ns_dist/files.h"
 #include "ns_dist/training_clock.h"
 #include "tables.h"
 #include "terminal.h"
@@ -82,19 +86,37 @@ void add(const RepairReport& one, std::optional<RepairReport>* all) {
   for (const Repaired& each : kRepaired) (**all).*each.count += one.*each.count;
 }
 
-// With --repair, by way of a file beside the trace that is written.
+// In the folder of `path`: one that was not there before, for what is not finished.
+Result<Unfinished> folder_beside(const std::filesystem::path& path) {
+  std::error_code failed;
+  const std::filesystem::path in =
+      is_standard_output(path) ? std::filesystem::temp_directory_path(failed) : path.parent_path();
+  for (int number = 0;; ++number) {
+    std::optional<Unfinished> folder = Unfinished::folder(in / fmt::format(".ns-dist-{}-{}", ::getpid(), number));
+    if (folder) return *std::move(folder);
+    if (errno == EEXIST) continue;
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("cannot be written: {}", std::strerror(errno)),
+                 path.string(),
+                 "a path that can be written",
+                 "",
+                 {}});
+  }
+}
+
+// With --repair, by way of a file in a folder of its own.
 Result<void> annotate_file(const std::filesystem::path& from, const std::filesystem::path& to,
                            const AnnotateModel& model, bool repairs, Done* done) {
-  std::filesystem::path annotated = to;
-  if (repairs) annotated.replace_filename("annotated_" + to.filename().string());
+  std::optional<Unfinished> folder;
+  if (repairs) {
+    NS_TRY(folder, folder_beside(to));
+  }
+  const std::filesystem::path annotated = folder ? folder->path() / "annotated.et" : to;
   NS_TRY(const AnnotateReport one, annotate(from, annotated, model));
   add(one, &done->annotated);
-  if (!repairs) return {};
-  const auto repaired = repair(annotated, to);
-  std::error_code failed;
-  std::filesystem::remove(annotated, failed);
-  if (!repaired) return fail(repaired.error());
-  add(*repaired, &done->repaired);
+  if (!folder) return {};
+  NS_TRY(const RepairReport repaired, repair(annotated, to));
+  add(repaired, &done->repaired);
   return {};
 }
 

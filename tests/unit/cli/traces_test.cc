@@ -350,6 +350,20 @@ TEST(Traces, AnnotateLeavesWhatItReads) {
   EXPECT_NE(read_text(folder.path() / "other" / "trace.0.et"), before);
 }
 
+// What is repaired goes by way of no file that is there already.
+TEST(Traces, RepairTouchesNoOtherFile) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --global-batch 2 --output t", folder.path());
+  std::ofstream(folder.path() / "annotated_out.et") << "mine";
+  answered("annotate t/trace.0.et --gpu h100 --repair --output out.et", folder.path());
+  EXPECT_EQ(read_text(folder.path() / "annotated_out.et"), "mine");
+  std::filesystem::copy_file(folder.path() / "t" / "trace.0.et", folder.path() / "annotated_in.et");
+  answered("annotate annotated_in.et --gpu h100 --repair --output in.et", folder.path());
+  EXPECT_EQ(read_text(folder.path() / "in.et"), read_text(folder.path() / "out.et"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 5) << "nothing else is left";
+  refused("annotate t/trace.0.et --gpu h100 --repair --output no/out.et", folder.path(), 1, "no/out.et");
+}
+
 // Traces of one GPU become those of another: what an export for that GPU says.
 TEST(Traces, AnnotateGivesTheStepOfTheOtherGpu) {
   const ScratchFolder folder;
