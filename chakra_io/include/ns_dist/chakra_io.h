@@ -166,7 +166,8 @@ class TraceExport {
 class ExportFolder {
  public:
   // Errors: a folder that cannot be made; without `force`, a folder with files that are no export's, or with traces of
-  // ranks beyond `ranks`; another process that writes into it.
+  // ranks beyond `ranks`; another process that writes into it. A folder has an export's files where its manifest.json
+  // is one of ours, which names those beside the traces, or where an export was killed.
   static Result<ExportFolder> open(const std::filesystem::path& directory, const std::string& prefix,
                                    std::int64_t ranks, bool force);
   ExportFolder(ExportFolder&& other) noexcept;
@@ -175,8 +176,9 @@ class ExportFolder {
 
   const std::filesystem::path& staging() const { return staging_->path(); }
   std::uint64_t free_bytes() const;  // of the file system
-  // Writes `manifest` last, as manifest.json. Traces of earlier exports beyond `ranks` go, and what lies beside them
-  // and was not written anew.
+  // Writes `manifest`, a JSON object, last, as manifest.json, with its "schema" and the names of "files" beside the
+  // traces. Traces of earlier exports beyond `ranks` go, and what such an export left beside them and was not written
+  // anew.
   Result<void> commit(const std::string& manifest);
 
  private:
@@ -184,7 +186,8 @@ class ExportFolder {
   std::filesystem::path directory_;
   std::optional<Unfinished> staging_;
   std::vector<std::filesystem::path> stale_;
-  int lock_ = -1;  // descriptor of the folder
+  std::vector<std::string> left_;  // by an earlier export, beside its traces
+  int lock_ = -1;                  // descriptor of the folder
   bool inside_ = false;
 };
 

@@ -586,7 +586,8 @@ TEST(ExportFolders, AreWholeOrNotThere) {
     ASSERT_TRUE(folder->commit("{}"));
   }
   EXPECT_THAT(entries(), ElementsAre("out"));
-  EXPECT_TRUE(std::filesystem::exists(target / "manifest.json"));
+  const std::string manifest = " \"schema\": \"ns-dist/traces/1\",\n \"files\": []\n}\n";
+  EXPECT_EQ(*read_text(target / "manifest.json", kMebibyte), "{\n" + manifest);
   // Again, with fewer ranks.
   const auto fewer = ExportFolder::open(target, "trace", 1, false);
   ASSERT_FALSE(fewer);
@@ -606,6 +607,45 @@ TEST(ExportFolders, AreWholeOrNotThere) {
     names.push_back(entry.path().filename().string());
   EXPECT_THAT(names, testing::UnorderedElementsAre("manifest.json", "notes.txt", "trace.0.et"));
   EXPECT_EQ(ExportFolder::open(target / "notes.txt", "trace", 1, true).error().code, ErrorCode::kInvalidInput);
+}
+
+// Names of an export are an export's where its manifest says so.
+TEST(ExportFolders, KeepWhatNoExportWrote) {
+  const ScratchFolder scratch;
+  const auto make = [&](const char* name) { std::ofstream(scratch.path() / name) << "mine"; };
+  const auto open = [&](bool force) { return ExportFolder::open(scratch.path(), "trace", 1, force); };
+  const auto write = [&](bool force, const std::vector<const char*>& names) {
+    auto folder = open(force);
+    ASSERT_TRUE(folder) << to_text(folder.error());
+    for (const char* name : names) std::ofstream(folder->staging() / name) << "ours";
+    ASSERT_TRUE(folder->commit(R"({"ranks": 1})"));
+  };
+  for (const char* name : {"README.md", "network.yml", "manifest.json", "trace.0.et"}) {
+    make(name);
+    ASSERT_FALSE(open(false)) << name;
+    EXPECT_EQ(open(false).error().message, std::string("holds files that are no export's: ") + name);
+    std::filesystem::remove(scratch.path() / name);
+  }
+  make("README.md");
+  make("network.yml");
+  write(true, {"trace.0.et", "network.yml"});
+  EXPECT_EQ(*read_text(scratch.path() / "README.md", kMebibyte), "mine");
+  EXPECT_EQ(*read_text(scratch.path() / "network.yml", kMebibyte), "ours");
+  EXPECT_EQ(open(false).error().message, "holds files that are no export's: README.md");
+  write(true, {"trace.0.et"});
+  EXPECT_EQ(*read_text(scratch.path() / "README.md", kMebibyte), "mine");
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "network.yml")) << "that of the export before";
+  std::filesystem::remove(scratch.path() / "README.md");
+  // An export that was killed has no manifest, and one of an older version does not name its files.
+  make("network.yml");
+  std::filesystem::remove(scratch.path() / "manifest.json");
+  std::filesystem::create_directory(scratch.path() / ".ns-dist-export");
+  write(false, {"trace.0.et"});
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "network.yml"));
+  make("network.yml");
+  std::ofstream(scratch.path() / "manifest.json") << R"({"schema": "ns-dist/traces/1"})";
+  write(false, {"trace.0.et"});
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "network.yml"));
 }
 
 TEST(Writer, RefusesPrefixesThatLeaveTheFolder) {

@@ -295,6 +295,23 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   answered("lint t", folder.path());
 }
 
+// Files of the names of an export that nobody exported stay.
+TEST(Traces, NamesOfAnExportMayBeAnothers) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --global-batch 2 --dp 2 --gpu h100 --output t", folder.path());
+  const std::vector<const char*> names = {"README.md", "system.json", "network.yml", "manifest.json", "trace.0.et"};
+  std::filesystem::create_directory(folder.path() / "f");
+  for (const char* name : names) std::ofstream(folder.path() / "f" / name) << "mine";
+  refused("export --model gpt2 --global-batch 2 --dp 2 --output f", folder.path(), 1,
+          "f: holds files that are no export's: README.md and 4 more; expected an empty folder");
+  refused("annotate t --gpu h100 --output f", folder.path(), 1, "f: holds files that are no export's");
+  for (const char* name : names) EXPECT_EQ(read_text(folder.path() / "f" / name), "mine") << name;
+  answered("annotate t --gpu h100 --output f --force", folder.path());
+  EXPECT_EQ(read_text(folder.path() / "f" / "README.md"), "mine");
+  EXPECT_NE(read_text(folder.path() / "f" / "network.yml"), "mine");
+  refused("annotate t --gpu h100 --output f", folder.path(), 1, "f: holds files that are no export's: README.md;");
+}
+
 // An export that is as large as wanted says what it writes, also where nobody watches.
 TEST(Traces, ExportSaysWhatItWrites) {
   const ScratchFolder folder;
