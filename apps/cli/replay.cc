@@ -88,6 +88,9 @@ struct Inputs {
   CommGroups groups;
   std::optional<AstraNetwork> network;  // none: recorded times
   ReplayOptions options;                // without callbacks
+  std::vector<std::string> files;       // that are read
+
+  bool by_formulas() const { return network && !options.replay_only; }
 };
 
 Result<Inputs> read_inputs(const ReplayRequest& request) {
@@ -100,6 +103,8 @@ Result<Inputs> read_inputs(const ReplayRequest& request) {
   };
   const std::filesystem::path yml = beside(request.network, "network.yml"),
                               json = beside(request.system, "system.json");
+  out.files = {yml.string(), json.string(), beside(request.groups, "comm_groups.json").string()};
+  for (const std::filesystem::path& file : out.traces.files) out.files.push_back(file.string());
   std::error_code failed;
   if (request.recorded && request.system.empty() && !std::filesystem::exists(json, failed)) return out;
   const auto with_hint = [](Error error, const char* flag) {
@@ -242,11 +247,9 @@ Result<int> answer(const ReplayRequest& request) {
   NS_TRY(Inputs inputs, read_inputs(request));
   std::optional<CsvTimeline> csv;
   std::optional<PerfettoTimeline> trace;
-  std::vector<std::string> read = {request.network, request.system, request.groups};
-  for (const std::filesystem::path& file : inputs.traces.files) read.push_back(file.string());
   const std::vector<Output> outputs = {
       {"--json", request.json ? "-" : ""}, {"--csv", request.csv}, {"--trace", request.trace}};
-  NS_TRY_VOID(check_outputs(outputs, read));
+  NS_TRY_VOID(check_outputs(outputs, inputs.files));
   if (!request.csv.empty()) {
     NS_TRY(OutputFile file, OutputFile::open(request.csv));
     csv.emplace(std::move(file));

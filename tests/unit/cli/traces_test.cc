@@ -127,6 +127,16 @@ TEST(Traces, ReplayWritesTimelines) {
   }
   EXPECT_EQ(spans, report["nodes"].get<std::int64_t>());
   EXPECT_NEAR(latest * 1e-6, report["step_time_s"].get<double>(), 2e-9);
+  // What is found beside the traces is read, too.
+  for (const char* name : {"network.yml", "system.json", "comm_groups.json", "trace.1.et"}) {
+    const std::string before = read_text(folder.path() / "t" / name);
+    for (const char* flag : {"--csv t/", "--trace t/"}) {
+      refused(std::string("replay t ") + flag + name, folder.path(), 2, "is the file that is read");
+    }
+    EXPECT_EQ(read_text(folder.path() / "t" / name), before);
+  }
+}
+
 }
 
 // Ranks that end together: the text and the JSON name the same one.
