@@ -246,6 +246,8 @@ Result<int> answer(const AnnotateRequest& request) {
     const double longer = options.mode == Mode::kSustained ? clock.factor(run) : 1;
     return longer * (forecast->latency / units::ns);
   };
+  // Kernels alone have no factor.
+  model.experts = options.mode == Mode::kSustained ? std::optional(clock.experts) : std::nullopt;
   if (old) {
     model.ratio = [&](double flops, double bytes) -> std::optional<double> {
       return roofline_seconds(gpu, flops, bytes) / roofline_seconds(*old, flops, bytes);

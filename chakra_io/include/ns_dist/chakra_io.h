@@ -123,6 +123,9 @@ struct ExportOptions {
   // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
   // category. Waits for the host (WorkItem::launches) carry what `annotate` computes them from (the room's README).
   bool operators = true;
+  // By WorkId: how many times as long as other kernels of its kind a kernel takes by this plan: experts whose groups
+  // are uneven, a slow stage. Written as ns_dist_factor beside the operator. Empty: not told.
+  std::vector<double> factors = {};
   // Small traces. Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|"
   // between them, or ns_dist_as, the id of an earlier node that has the same. No
   // rank ends at another time, but for the microseconds of kernels below half a microsecond.
@@ -347,6 +350,7 @@ Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const 
 struct KernelWork {
   std::string_view told_by;  // "operator attribute", "PyTorch operator", "STAGE symbols", "work"; empty: by nothing
   std::vector<Operator> operators;  // one after the other
+  std::vector<double> factors;      // of each, as ns_dist_factor tells them; empty: not told
 };
 
 // What a kernel's node tells by itself: our attribute ns_dist_op; a PyTorch operator (op_schema or name, with shapes
@@ -372,6 +376,9 @@ std::string_view name_of(AnnotateWay way);
 struct AnnotateModel {
   // Of the new GPU, ns; nothing where it cannot be told.
   std::function<std::optional<double>(const Operator& op)> forecast;
+  // What `forecast` multiplies products of experts by: the factor that a trace tells (ns_dist_factor) takes its place.
+  // Nothing: kernels alone, without the factors of traces.
+  std::optional<double> experts = 1;
   // New over recorded duration of a kernel of which only its work is known, FLOP and bytes (0: not known). May be
   // empty.
   std::function<std::optional<double>(double flops, double bytes)> ratio = {};

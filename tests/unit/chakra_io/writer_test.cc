@@ -515,6 +515,40 @@ TEST(Writer, MergesKernelsWithNothingBetweenThem) {
   EXPECT_EQ(attribute_as<std::string>(*chain, "ns_dist_op"), one + "|" + one + "|" + one);
 }
 
+// A reader multiplies experts' products by a factor of its own; the plan's goes before it.
+TEST(Writer, KernelsCarryTheFactorOfTheirPlan) {
+  for (const bool merge : {false, true}) {
+    const ScratchFolder folder;
+    StepBuilder step(mesh_of(1, 1, 1));
+    const WorkItem experts{"experts", Category::kForward,
+                           Operator{GroupedGemm{.experts = 2, .rows = 64, .n = 8, .k = 8}, DType::kBf16}};
+    step.kernel(0, "a");
+    step.add(0, Stream::kCompute, experts);
+    step.add(0, Stream::kCompute, {"slow", Category::kForward, Operator{Copy{64 * B}, DType::kBf16}});
+    const ExecutionGraph graph = std::move(step.builder).build();
+    const Timeline timeline = timeline_of(graph, [&](NodeId node) { return step.durations[index(node)]; });
+    const auto told = [&](std::vector<double> factors) {
+      ExportOptions options{.directory = folder.path(), .factors = std::move(factors), .merge_kernels = merge};
+      EXPECT_TRUE(write_traces(graph, timeline, options));
+      std::vector<std::string> out;
+      const std::vector<TraceNode> nodes = *read_trace(folder.path() / "trace.0.et");
+      for (const TraceNode& node : nodes) {
+        out.push_back(node.attribute("ns_dist_factor") == nullptr ? ""
+                                                                  : attribute_as<std::string>(node, "ns_dist_factor"));
+      }
+      return out;
+    };
+    if (merge) {
+      EXPECT_THAT(told({}), ElementsAre(""));
+      EXPECT_THAT(told({1, 1.08, 1.25}), ElementsAre("1|1.08|1.25"));
+      EXPECT_THAT(told({1.5, 1.5, 1.5}), ElementsAre("1.5"));
+    } else {
+      EXPECT_THAT(told({}), ElementsAre("", "", ""));
+      EXPECT_THAT(told({1, 1, 1.25}), ElementsAre("", "1", "1.25"));
+    }
+  }
+}
+
 // The wait for the host is told with what the host launched, by the ids of this trace: an all-to-all that became two
 // has both, a chain its own. No chain reaches across the result that the host reads before "d".
 TEST(Writer, WaitsTellWhatTheHostLaunched) {

@@ -391,6 +391,29 @@ TEST(Traces, RepairTouchesNoOtherFile) {
   refused("annotate t/trace.0.et --gpu h100 --repair --output no/out.et", folder.path(), 1, "no/out.et");
 }
 
+// What a plan makes of its kernels, uneven experts or a slow stage, is in annotated traces, too: on the same GPU they
+// take as long as exported.
+TEST(Traces, AnnotateKeepsWhatThePlanMakesOfKernels) {
+  const std::string moe = "--model mixtral-8x7b --layers 2 --global-batch 4 ";
+  const std::string dense = "--model gpt2 --tp 2 --pp 2 --global-batch 4 ";
+  for (const std::string& plan :
+       {moe + "--tp 2 --ep 4 --dp 4 --expert-imbalance 1.5", moe + "--tp 2 --ep 1 --dp 2", moe + "--tp 2 --ep 4 --dp 4",
+        dense + "--slow-rank 0:1.3", dense + "--stage-speed 1,0.8"}) {
+    for (const std::string& merged : {std::string(), std::string(" --merge-kernels --encoding roofline")}) {
+      const ScratchFolder folder;
+      const std::string work = "export " + plan + " --gpu h100 --contention off --compute-slowdown off" + merged;
+      answered(work + " --output t", folder.path());
+      answered("annotate t --gpu h100 --output new", folder.path());
+      const json old = json::parse(answered("replay t --json", folder.path()).out)["ranks"];
+      const json now = json::parse(answered("replay new --json", folder.path()).out)["ranks"];
+      for (std::size_t rank = 0; rank < old.size(); ++rank) {
+        EXPECT_NEAR(now[rank]["kernel_ns"].get<double>() / old[rank]["kernel_ns"].get<double>(), 1, 1e-3)
+            << plan << merged << ", rank " << rank;
+      }
+    }
+  }
+}
+
 // Traces of one GPU become those of another: what an export for that GPU says.
 TEST(Traces, AnnotateGivesTheStepOfTheOtherGpu) {
   const ScratchFolder folder;
