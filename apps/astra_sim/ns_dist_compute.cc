@@ -96,6 +96,7 @@ class Forecaster {
       name = node.name(), values = node.get_inputs_values();
       shapes = node.get_inputs_shapes(), types = node.get_inputs_types();
       add<std::string>(node, "op_schema", &attributes);
+      add<std::string>(node, "op_type", &attributes);  // STAGE's: its num_ops and tensor_size are no FLOP and bytes
       add<std::uint64_t>(node, "num_ops", &attributes);
       add<std::uint64_t>(node, "tensor_size", &attributes);
       add<double>(node, "ns_dist_duration_ns", &attributes);

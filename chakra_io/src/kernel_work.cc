@@ -91,6 +91,7 @@ KernelWork kernel_work(const TraceNode& node) {
     const auto op = symbolic_operator(*symbols, {});
     return op ? KernelWork{"STAGE symbols", {*op}, {}} : KernelWork{};
   }
+  if (!text_at(node, "op_type").empty()) return {};  // STAGE's multiply-adds and elements, and no tensors with them
   const double flops = number_at(node, "num_ops").value_or(0), bytes = number_at(node, "tensor_size").value_or(0);
   if (!(flops >= 0) || !(bytes > 0) || work_is_time(node)) return {};
   const Operator op{UnknownOperator{"work", flops * units::FLOP, bytes * units::B, Bytes()}};

@@ -220,10 +220,12 @@ TEST(CApi, NodesTellTheirOperatorInThreeWays) {
   EXPECT_GE(out.ns, 1e6);
   EXPECT_LE(out.ns, 2e6);
 
-  // A duration in the roofline encoding is no work; and nothing at all.
+  // A duration in the roofline encoding is no work, nor are STAGE's multiply-adds and elements; and nothing at all.
   const char* duration[] = {"num_ops=5000500", "tensor_size=1", "ns_dist_duration_ns=5000", nullptr};
+  const char* symbolic[] = {"op_type=M", "num_ops=68719476736", "tensor_size=16777216", nullptr};
   for (const char* const* attributes :
-       {static_cast<const char* const*>(duration), static_cast<const char* const*>(nullptr)}) {
+       {static_cast<const char* const*>(duration), static_cast<const char* const*>(symbolic),
+        static_cast<const char* const*>(nullptr)}) {
     node.attributes = attributes;
     EXPECT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_UNKNOWN);
     EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("does not tell what it computes"));

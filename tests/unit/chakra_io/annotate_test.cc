@@ -222,6 +222,16 @@ TEST(KernelWork, IsToldByTheBestAttribute) {
   EXPECT_EQ(kernel_work(node).told_by, "PyTorch operator");
 }
 
+// STAGE's num_ops are multiply-adds, and its tensor_size is elements: with its tensors alone they tell the work.
+TEST(KernelWork, IsNotThatOfStageWithoutItsTensors) {
+  TraceNode node = kernel(1, 5);
+  node.attributes = {
+      {"op_type", "M"}, {"num_ops", std::int64_t{68'719'476'736}}, {"tensor_size", std::int64_t{16'777'216}}};
+  EXPECT_EQ(kernel_work(node).told_by, "");
+  node.attributes.erase(node.attributes.begin());
+  EXPECT_EQ(kernel_work(node).told_by, "work");
+}
+
 // num_ops is a duration there.
 TEST(KernelWork, IsNotTheRooflineEncoding) {
   TraceNode node = kernel(1, 5);
