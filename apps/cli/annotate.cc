@@ -61,6 +61,7 @@ struct Done {
 void add(const AnnotateReport& one, AnnotateReport* all) {
   all->nodes += one.nodes;
   all->waits_kept += one.waits_kept;
+  all->by_micros += one.by_micros;
   for (std::size_t way = 0; way < kAnnotateWays; ++way) {
     all->ways[way].kernels += one.ways[way].kernels;
     all->ways[way].recorded_ns += one.ways[way].recorded_ns;
@@ -180,6 +181,15 @@ Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* 
   return gpu;
 }
 
+// Whether ASTRA-Sim, with this system json, times kernels by their work.
+bool has_roofline(const std::filesystem::path& system) {
+  const Result<std::string> text = read_text(system, kLargestAstraInput);
+  const auto root = text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  if (!root.is_object()) return false;
+  const auto found = root.find("roofline-enabled");
+  return found != root.end() && *found == 1;
+}
+
 Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel& model) {
   Done done;
   NS_TRY(const TraceSet traces, find_traces(request.traces));
@@ -210,6 +220,12 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
     if (failed) {
       return fail({ErrorCode::kInvalidInput, "cannot be copied", from.string(), "a readable file", "", {}});
     }
+  }
+  if (done.annotated.by_micros > 0 && has_roofline(folder.staging() / "system.json")) {
+    warn(
+        fmt::format("system.json has \"roofline-enabled\": 1, so that ASTRA-Sim and ns-dist replay take num_ops and "
+                    "tensor_size, not the new durations of {} kernels; write 0 there",
+                    with_commas(static_cast<std::int64_t>(done.annotated.by_micros))));
   }
   const nlohmann::ordered_json manifest = {{"schema", "ns-dist/traces/1"},
                                            {"prefix", traces.prefix.filename().string()},

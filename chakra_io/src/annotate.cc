@@ -274,6 +274,7 @@ class Annotation {
     ++share.kernels;
     share.recorded_ns += kernel.recorded_ns;
     share.new_ns += ns.value_or(kernel.recorded_ns);
+    if (ns && !kernel.roofline) ++report_.by_micros;
     if (ns) new_ns_[kernel.index] = std::clamp(*ns, 0.0, kLongestNs);
     lanes_[kernel.index] = kernel.lane;
     roofline_[kernel.index] = kernel.roofline;

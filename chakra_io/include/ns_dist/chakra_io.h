@@ -393,6 +393,7 @@ struct AnnotateReport {
   std::uint64_t nodes = 0;
   std::array<AnnotateShare, kAnnotateWays> ways{};  // by AnnotateWay
   std::uint64_t waits_kept = 0;                     // waits for the host without a word of its launches, as recorded
+  std::uint64_t by_micros = 0;                      // new durations that num_ops does not tell: a roofline has its own
 };
 
 // Writes the trace `from` as `to`, plain or gzipped by the name, with durations of its GPU kernels by `model`. Frames

@@ -414,6 +414,19 @@ TEST(Traces, AnnotateKeepsWhatThePlanMakesOfKernels) {
   }
 }
 
+// New microseconds under a system json that asks for a roofline: ASTRA-Sim would not read them.
+TEST(Traces, AnnotateWarnsOfARoofline) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --encoding durations --output t", folder.path());
+  EXPECT_EQ(answered("annotate t --gpu h100 --output new", folder.path()).err, "");
+  json system = json::parse(read_text(folder.path() / "t" / "system.json"));
+  system["roofline-enabled"] = 1;
+  std::ofstream(folder.path() / "t" / "system.json") << system;
+  const CommandResult warned = run_command("ns-dist annotate t --gpu h100 --output roofline", folder.path());
+  EXPECT_EQ(warned.code, 0);
+  EXPECT_THAT(warned.err, ContainsRegex("warning: system.json has \"roofline-enabled\": 1.* of [0-9,]+ kernels"));
+}
+
 // Traces of one GPU become those of another: what an export for that GPU says.
 TEST(Traces, AnnotateGivesTheStepOfTheOtherGpu) {
   const ScratchFolder folder;
