@@ -144,9 +144,10 @@ std::string summary_text(const Done& done, const std::string& output) {
   }
   text += fmt::format("  {:<20} {:>12} {:>9} {:>14.3f} {:>14.3f}\n", "all", "", "", recorded * 1e-6, now * 1e-6);
   if (report.waits_kept > 0) {
-    text +=
-        fmt::format("\n  waits for the host that tell of no launches: {}, kept as recorded. Export the plan again\n",
-                    with_commas(static_cast<std::int64_t>(report.waits_kept)));
+    text += fmt::format(
+        "\n  waits for the host that tell of no launches: {}, kept as recorded. Export the plan again, without "
+        "--no-operators\n",
+        with_commas(static_cast<std::int64_t>(report.waits_kept)));
   }
   if (done.repaired) text += "\n  repaired\n";
   for (const Repaired& each : kRepaired) {

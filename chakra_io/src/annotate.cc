@@ -222,8 +222,10 @@ class Annotation {
     }
     kernel.lane = static_cast<std::int64_t>(std::clamp(number_at(node, "tid").value_or(0), -1e9, 1e9));
     if (!node.data_deps.empty()) kernel.launcher = node.data_deps.front();
-    kernel.flops = number_at(node, "num_ops").value_or(0);
-    kernel.bytes = number_at(node, "tensor_size").value_or(0);
+    if (!work_is_time(node)) {
+      kernel.flops = number_at(node, "num_ops").value_or(0);
+      kernel.bytes = number_at(node, "tensor_size").value_or(0);
+    }
     if (const auto exact = number_at(node, "ns_dist_duration_ns")) {
       kernel.recorded_ns = *exact >= 0 && *exact < kLongestNs ? *exact : 0;
       kernel.roofline = work_is_time(node);

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "kernel_work.h"
 #include "ns_dist/astra_network.h"
 #include "ns_dist/files.h"
 #include "ns_dist/operator_text.h"
@@ -263,7 +264,8 @@ class StageWriter {
     if (!compact_ || (roofline && kernel)) add("ns_dist_duration_ns", exact_ns);
     if (std::holds_alternative<Operator>(item.work)) {
       bool told = false;  // by another node
-      if (operators_) {   // ours, too
+      // Ours, too. What waits for the host is always told: other GPUs make it no shorter.
+      if (operators_ || (is_wait(std::get<Operator>(item.work)) && !item.host.any())) {
         std::string specs;
         for (const NodeId each : chain) {
           specs += (specs.empty() ? "" : "|") + to_spec(std::get<Operator>(graph_.work_of(each).work));

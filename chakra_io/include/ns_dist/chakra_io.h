@@ -122,6 +122,7 @@ struct ExportOptions {
   TraceEncoding encoding = TraceEncoding::kRoofline;
   // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
   // category. Waits for the host (WorkItem::launches) carry what `annotate` computes them from (the room's README).
+  // Without, waits alone have ns_dist_op.
   bool operators = true;
   // By WorkId: how many times as long as other kernels of its kind a kernel takes by this plan: experts whose groups
   // are uneven, a slow stage. Written as ns_dist_factor beside the operator. Empty: not told.

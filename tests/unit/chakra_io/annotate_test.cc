@@ -89,6 +89,23 @@ TEST(Annotate, TheFactorOfTheTraceHolds) {
   EXPECT_EQ(micros(copy, "2"), 13U);
 }
 
+// Without operators, a time that num_ops tells is no work.
+TEST(Annotate, ATimeIsNoWorkToScaleBy) {
+  TraceNode time = kernel(1, 5), work = kernel(2, 5);
+  time.attributes = {
+      {"ns_dist_duration_ns", 5000.0}, {"num_ops", std::int64_t{5'000'500}}, {"tensor_size", std::int64_t{1}}};
+  work.attributes = {
+      {"ns_dist_duration_ns", 5000.0}, {"num_ops", std::int64_t{5'000'000}}, {"tensor_size", std::int64_t{7}}};
+  AnnotateModel model;
+  model.forecast = [](const Operator&) -> std::optional<double> { return std::nullopt; };
+  model.ratio = [](double flops, double bytes) -> std::optional<double> { return 1 + flops + bytes; };
+  AnnotateReport report;
+  const auto out = annotated({time, work}, model, &report);
+  EXPECT_EQ(out[0].duration_micros, 5U);
+  EXPECT_EQ(out[1].duration_micros, 5U * 5'000'008U);
+  EXPECT_EQ(report.by_micros, 1U) << "a roofline has its own time of the second one";
+}
+
 TEST(Annotate, TheRooflineEncodingIsToldAgain) {
   TraceNode node = kernel(1, 5);
   node.attributes = {{"ns_dist_duration_ns", 5000.0},

@@ -414,6 +414,28 @@ TEST(Traces, AnnotateKeepsWhatThePlanMakesOfKernels) {
   }
 }
 
+// Without operators, the kernels of both encodings are scaled by the GPUs' rooflines, and waits stay.
+TEST(Traces, AnnotateScalesNoWaits) {
+  const ScratchFolder folder;
+  for (const std::string encoding : {"roofline", "durations"}) {
+    answered("export --model gpt2 --tp 2 --global-batch 2 --gpu h100 --no-operators --encoding " + encoding +
+                 " --output " + encoding,
+             folder.path());
+    const json report =
+        json::parse(answered("annotate " + encoding + " --gpu a100 --recorded-on h100 --json --output new_" + encoding,
+                             folder.path())
+                        .out);
+    EXPECT_GT(report["waits_kept"].get<int>(), 0) << encoding;
+    const json &kept = report["ways"]["kept"], &scaled = report["ways"]["ratio of rooflines"];
+    EXPECT_EQ(kept["kernels"], report["waits_kept"]);
+    EXPECT_EQ(kept["now_ms"], kept["recorded_ms"]);
+    // Memory bandwidths differ by 1.64, matrix rates by 3.17.
+    const double ratio = scaled["now_ms"].get<double>() / scaled["recorded_ms"].get<double>();
+    EXPECT_GT(ratio, 1.6) << encoding;
+    EXPECT_LT(ratio, encoding == "roofline" ? 1.7 : 3.2);
+  }
+}
+
 // New microseconds under a system json that asks for a roofline: ASTRA-Sim would not read them.
 TEST(Traces, AnnotateWarnsOfARoofline) {
   const ScratchFolder folder;
