@@ -249,7 +249,7 @@ Result<int> answer(const AnnotateRequest& request) {
   NS_TRY(const std::unique_ptr<ComputeCost> kernels, make_compute_model(gpu, options));
   std::error_code failed;
   const bool one_file = std::filesystem::is_regular_file(request.traces, failed);
-  std::int64_t ranks = 1;
+  std::int64_t ranks = one_file ? ranks_beside(request.traces) : 1;
   if (!one_file) {
     if (const auto found = find_traces(request.traces)) ranks = static_cast<std::int64_t>(found->files.size());
   }

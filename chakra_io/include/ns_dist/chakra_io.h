@@ -295,6 +295,9 @@ struct TraceSet {
   std::vector<std::filesystem::path> files;
 };
 
+// How many ranks have a trace PREFIX.RANK.et or .et.gz in the folder of this one, itself included; of other names 1.
+std::int64_t ranks_beside(const std::filesystem::path& trace);
+
 // Finds <prefix>.<rank>.et or .et.gz from rank 0 on; `where` is the prefix, or a folder with one prefix in it.
 // Errors: no trace, several prefixes, a rank that is missing or is there twice.
 Result<TraceSet> find_traces(const std::filesystem::path& where);

@@ -338,6 +338,9 @@ TEST(TraceSets, AreFoundByFolderAndByPrefix) {
   make("b.0.et");
   EXPECT_THAT(find_traces(folder.path()).error().message, HasSubstr("2 prefixes"));
   EXPECT_TRUE(find_traces(folder.path() / "b"));
+  EXPECT_EQ(ranks_beside(folder.path() / "a.2.et"), 2);  // rank 1 is missing
+  EXPECT_EQ(ranks_beside(folder.path() / "b.0.et"), 1);
+  EXPECT_EQ(ranks_beside(folder.path() / "a.x.et"), 1);
   EXPECT_FALSE(find_traces(folder.path() / "none" / "c"));
 }
 

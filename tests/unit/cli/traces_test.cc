@@ -391,6 +391,15 @@ TEST(Traces, RepairTouchesNoOtherFile) {
   refused("annotate t/trace.0.et --gpu h100 --repair --output no/out.et", folder.path(), 1, "no/out.et");
 }
 
+// The trace of one rank is that of a run on all ranks.
+TEST(Traces, AnnotateCountsTheRanksBesideOneTrace) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --global-batch 8 --dp 8 --gpu h100 --output t", folder.path());
+  answered("annotate t --gpu h100 --output all", folder.path());
+  answered("annotate t/trace.3.et --gpu h100 --output one.et", folder.path());
+  EXPECT_EQ(read_text(folder.path() / "one.et"), read_text(folder.path() / "all" / "trace.3.et"));
+}
+
 // What a plan makes of its kernels, uneven experts or a slow stage, is in annotated traces, too: on the same GPU they
 // take as long as exported.
 TEST(Traces, AnnotateKeepsWhatThePlanMakesOfKernels) {
