@@ -282,6 +282,8 @@ int export_command(int argc, const char* const* argv) {
   options.encoding = roofline ? TraceEncoding::kRoofline : TraceEncoding::kDurations;
   options.operators = !no_operators;
   options.merge_kernels = merge;
+  const auto works = step->graph.works();
+  options.host_work = std::any_of(works.begin(), works.end(), [](const WorkItem& item) { return item.host.any(); });
   if (options.operators) {
     auto factors = factors_of(*scenario, *session, *step);
     if (!factors) return report_error(factors.error());

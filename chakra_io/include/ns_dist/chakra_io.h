@@ -131,6 +131,7 @@ struct ExportOptions {
   // between them, or ns_dist_as, the id of an earlier node that has the same. No
   // rank ends at another time, but for the microseconds of kernels below half a microsecond.
   bool merge_kernels = false;
+  bool host_work = false;  // some nodes are CPU operators: the README says what ASTRA-Sim makes of them
   // GPUs of a node, numbered one after the other. All-to-alls that send one copy of a token to each node
   // (Collective::routing) become two: between nodes, then in each node. 0: they stay one, with a copy for each rank.
   std::int64_t node_gpus = 0;
