@@ -170,7 +170,7 @@ std::string json_text(const Inputs& inputs, const ReplayReport& report) {
   const std::size_t last = by_finish(report).back();
   const nlohmann::ordered_json out = {{"schema", "ns-dist/replay/1"},
                                       {"traces", inputs.traces.prefix.string()},
-                                      {"communication", inputs.network ? "astra" : "recorded"},
+                                      {"communication", inputs.by_formulas() ? "astra" : "recorded"},
                                       {"nodes", report.nodes},
                                       {"finished", report.finished},
                                       {"step_time_s", static_cast<double>(report.finish_ns[last]) * 1e-9},
@@ -201,8 +201,12 @@ std::string summary_text(const Inputs& inputs, const ReplayReport& report) {
                                  with_commas(static_cast<std::int64_t>(order.size())),
                                  with_commas(static_cast<std::int64_t>(report.nodes)),
                                  milliseconds(report.finish_ns[order.back()]), order.back(),
-                                 inputs.network ? "by ASTRA-Sim's formulas on the network beside the traces"
-                                                : "takes the times that the traces hold");
+                                 inputs.by_formulas() ? "by ASTRA-Sim's formulas on the network beside the traces"
+                                                      : "takes the times that the traces hold");
+  if (report.memory_nodes > 0 && !inputs.options.replay_only) {
+    text += fmt::format("  {} loads and stores of remote memory take the times that the traces hold\n",
+                        with_commas(static_cast<std::int64_t>(report.memory_nodes)));
+  }
   text += fmt::format("\n  {:>6} {:>16} {:>16} {:>22}\n", "rank", "finish, ms", "kernels, ms", "communication, ms");
   const auto row = [&](std::size_t rank) {
     text += fmt::format("  {:>6} {:>16} {:>16} {:>22}\n", rank, milliseconds(report.finish_ns[rank]),

@@ -253,6 +253,7 @@ struct ReplayReport {
   std::vector<std::uint64_t> finish_ns;  // by rank: end of the last node that ended
   // By rank: while a kernel ran; while a collective, send or memory transfer held its slot, waiting included.
   std::vector<std::uint64_t> kernel_ns, communication_ns;
+  std::uint64_t memory_nodes = 0;      // loads and stores of remote memory: they take their recorded microseconds
   std::vector<TraceProblem> problems;  // by rank and node; at most kMostListed of a rank
   std::vector<TraceWait> deadlock;     // ranks in a circle, each waits for the next one and the last for the first
   bool ok() const { return problems.empty() && finished == static_cast<std::int64_t>(finish_ns.size()); }
@@ -327,6 +328,7 @@ ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGr
 
 struct LintOptions {
   std::optional<AstraSystem> system = {};                 // what ASTRA-Sim would run them with, where it is known
+  bool no_remote_memory = false;                          // it is NO_MEMORY_EXPANSION
   std::uint64_t most_nodes_to_run = 20'000'000;           // 0: traces are read and not run
   std::uint64_t most_problems = kMostProblems;            // reading ends there, over all ranks
   std::function<void(std::int64_t files)> progress = {};  // after each file; may be empty

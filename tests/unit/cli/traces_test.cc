@@ -137,6 +137,17 @@ TEST(Traces, ReplayWritesTimelines) {
   }
 }
 
+TEST(Traces, ReplayOnlyHasNoFormulas) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --output t", folder.path());
+  EXPECT_EQ(json::parse(answered("replay t --json", folder.path()).out)["communication"], "astra");
+  json system = json::parse(read_text(folder.path() / "t" / "system.json"));
+  system["replay-only"] = 1;
+  std::ofstream(folder.path() / "only.json") << system;
+  EXPECT_EQ(json::parse(answered("replay t --system only.json --json", folder.path()).out)["communication"],
+            "recorded");
+  EXPECT_THAT(answered("replay t --system only.json", folder.path()).out,
+              HasSubstr("communication takes the times that the traces hold"));
 }
 
 // Ranks that end together: the text and the JSON name the same one.
