@@ -82,11 +82,12 @@ class Forecaster {
   AstraSim::Tick duration(const AstraSim::Workload& workload, const Node& node, AstraSim::Tick otherwise) {
     ++calls_;
     std::vector<std::string> attributes;
-    add<std::string>(node, "ns_dist_op", &attributes);
+    for (const char* each : {"ns_dist_op", "ns_dist_factor"}) add<std::string>(node, each, &attributes);
     if (attributes.empty() && node.has_attr("ns_dist_as")) {  // another node with the same operators tells them
       try {
         const auto id = static_cast<std::uint64_t>(node.get_attr<std::int64_t>("ns_dist_as"));
-        add<std::string>(*workload.et_feeder->lookupNode(id), "ns_dist_op", &attributes);
+        const auto other = workload.et_feeder->lookupNode(id);
+        for (const char* each : {"ns_dist_op", "ns_dist_factor"}) add<std::string>(*other, each, &attributes);
       } catch (const std::exception&) {  // of another type, or no such node
       }
     }
@@ -95,6 +96,7 @@ class Forecaster {
       name = node.name(), values = node.get_inputs_values();
       shapes = node.get_inputs_shapes(), types = node.get_inputs_types();
       add<std::string>(node, "op_schema", &attributes);
+      add<std::string>(node, "op_type", &attributes);  // STAGE's: its num_ops and tensor_size are no FLOP and bytes
       add<std::uint64_t>(node, "num_ops", &attributes);
       add<std::uint64_t>(node, "tensor_size", &attributes);
       add<double>(node, "ns_dist_duration_ns", &attributes);

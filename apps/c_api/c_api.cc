@@ -123,7 +123,8 @@ struct ns_dist_session {
     return {};
   }
 
-  Result<Forecast> kernel(const Operator& op, std::int64_t ranks, bool burst) {
+  // `factor`: told by a trace, in the place of that of experts.
+  Result<Forecast> kernel(const Operator& op, std::int64_t ranks, bool burst, std::optional<double> factor) {
     NS_TRY_VOID(check_open());
     NS_TRY_VOID(check_ranks(ranks));
     if (burst) {
@@ -131,16 +132,20 @@ struct ns_dist_session {
       return kernels->forecast(op);
     }
     NS_TRY(const Forecast forecast, models_->compute().forecast(op));
-    const TrainingClock clock(base_->cluster.gpu, base_->kernel_calibration.has_value(),
-                              std::max<std::int64_t>(ranks, 1), base_->constants);
-    return clock.in_training(forecast, op);
+    const TrainingClock clock = training_clock(*base_, std::max<std::int64_t>(ranks, 1));
+    Forecast out = clock.in_training(forecast, op);
+    const double longer = factor ? *factor / clock.experts_on(op) : 1;
+    out.latency *= longer, out.low *= longer, out.high *= longer;
+    return out;
   }
 
   // One after the other. Intervals add up: forecasts of one model err together.
-  Result<Forecast> kernels(const std::vector<Operator>& operators, std::int64_t ranks, bool burst) {
-    NS_TRY(Forecast sum, kernel(operators.front(), ranks, burst));
+  Result<Forecast> kernels(const std::vector<Operator>& operators, std::int64_t ranks, bool burst,
+                           const std::vector<double>& factors = {}) {
+    const auto factor = [&](std::size_t i) { return factors.empty() ? std::nullopt : std::optional(factors[i]); };
+    NS_TRY(Forecast sum, kernel(operators.front(), ranks, burst, factor(0)));
     for (std::size_t i = 1; i < operators.size(); ++i) {
-      NS_TRY(const Forecast next, kernel(operators[i], ranks, burst));
+      NS_TRY(const Forecast next, kernel(operators[i], ranks, burst, factor(i)));
       sum.latency += next.latency;
       sum.low += next.low;
       sum.high += next.high;
@@ -248,7 +253,7 @@ struct ns_dist_session {
     }
     const KernelWork work = kernel_work(node);
     if (work.operators.empty()) return {NS_DIST_UNKNOWN, {}, "the node does not tell what it computes"};
-    const Result<Forecast> forecast = kernels(work.operators, asked.ranks, false);
+    const Result<Forecast> forecast = kernels(work.operators, asked.ranks, false, work.factors);
     if (!forecast) return {NS_DIST_UNKNOWN, {}, to_text(forecast.error())};
     return {NS_DIST_OK, to_struct(*forecast, work.told_by), ""};
   }

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +18,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/compute_model.h"
+#include "ns_dist/files.h"
 #include "ns_dist/training_clock.h"
 #include "tables.h"
 #include "terminal.h"
@@ -57,6 +61,7 @@ struct Done {
 void add(const AnnotateReport& one, AnnotateReport* all) {
   all->nodes += one.nodes;
   all->waits_kept += one.waits_kept;
+  all->by_micros += one.by_micros;
   for (std::size_t way = 0; way < kAnnotateWays; ++way) {
     all->ways[way].kernels += one.ways[way].kernels;
     all->ways[way].recorded_ns += one.ways[way].recorded_ns;
@@ -82,19 +87,37 @@ void add(const RepairReport& one, std::optional<RepairReport>* all) {
   for (const Repaired& each : kRepaired) (**all).*each.count += one.*each.count;
 }
 
-// With --repair, by way of a file beside the trace that is written.
+// In the folder of `path`: one that was not there before, for what is not finished.
+Result<Unfinished> folder_beside(const std::filesystem::path& path) {
+  std::error_code failed;
+  const std::filesystem::path in =
+      is_standard_output(path) ? std::filesystem::temp_directory_path(failed) : path.parent_path();
+  for (int number = 0;; ++number) {
+    std::optional<Unfinished> folder = Unfinished::folder(in / fmt::format(".ns-dist-{}-{}", ::getpid(), number));
+    if (folder) return *std::move(folder);
+    if (errno == EEXIST) continue;
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("cannot be written: {}", std::strerror(errno)),
+                 path.string(),
+                 "a path that can be written",
+                 "",
+                 {}});
+  }
+}
+
+// With --repair, by way of a file in a folder of its own.
 Result<void> annotate_file(const std::filesystem::path& from, const std::filesystem::path& to,
                            const AnnotateModel& model, bool repairs, Done* done) {
-  std::filesystem::path annotated = to;
-  if (repairs) annotated.replace_filename("annotated_" + to.filename().string());
+  std::optional<Unfinished> folder;
+  if (repairs) {
+    NS_TRY(folder, folder_beside(to));
+  }
+  const std::filesystem::path annotated = folder ? folder->path() / "annotated.et" : to;
   NS_TRY(const AnnotateReport one, annotate(from, annotated, model));
   add(one, &done->annotated);
-  if (!repairs) return {};
-  const auto repaired = repair(annotated, to);
-  std::error_code failed;
-  std::filesystem::remove(annotated, failed);
-  if (!repaired) return fail(repaired.error());
-  add(*repaired, &done->repaired);
+  if (!folder) return {};
+  NS_TRY(const RepairReport repaired, repair(annotated, to));
+  add(repaired, &done->repaired);
   return {};
 }
 
@@ -121,9 +144,10 @@ std::string summary_text(const Done& done, const std::string& output) {
   }
   text += fmt::format("  {:<20} {:>12} {:>9} {:>14.3f} {:>14.3f}\n", "all", "", "", recorded * 1e-6, now * 1e-6);
   if (report.waits_kept > 0) {
-    text +=
-        fmt::format("\n  waits for the host that tell of no launches: {}, kept as recorded. Export the plan again\n",
-                    with_commas(static_cast<std::int64_t>(report.waits_kept)));
+    text += fmt::format(
+        "\n  waits for the host that tell of no launches: {}, kept as recorded. Export the plan again, without "
+        "--no-operators\n",
+        with_commas(static_cast<std::int64_t>(report.waits_kept)));
   }
   if (done.repaired) text += "\n  repaired\n";
   for (const Repaired& each : kRepaired) {
@@ -158,6 +182,15 @@ Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* 
   return gpu;
 }
 
+// Whether ASTRA-Sim, with this system json, times kernels by their work.
+bool has_roofline(const std::filesystem::path& system) {
+  const Result<std::string> text = read_text(system, kLargestAstraInput);
+  const auto root = text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  if (!root.is_object()) return false;
+  const auto found = root.find("roofline-enabled");
+  return found != root.end() && *found == 1;
+}
+
 Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel& model) {
   Done done;
   NS_TRY(const TraceSet traces, find_traces(request.traces));
@@ -189,6 +222,12 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
       return fail({ErrorCode::kInvalidInput, "cannot be copied", from.string(), "a readable file", "", {}});
     }
   }
+  if (done.annotated.by_micros > 0 && has_roofline(folder.staging() / "system.json")) {
+    warn(
+        fmt::format("system.json has \"roofline-enabled\": 1, so that ASTRA-Sim and ns-dist replay take num_ops and "
+                    "tensor_size, not the new durations of {} kernels; write 0 there",
+                    with_commas(static_cast<std::int64_t>(done.annotated.by_micros))));
+  }
   const nlohmann::ordered_json manifest = {{"schema", "ns-dist/traces/1"},
                                            {"prefix", traces.prefix.filename().string()},
                                            {"ranks", files},
@@ -210,7 +249,7 @@ Result<int> answer(const AnnotateRequest& request) {
   NS_TRY(const std::unique_ptr<ComputeCost> kernels, make_compute_model(gpu, options));
   std::error_code failed;
   const bool one_file = std::filesystem::is_regular_file(request.traces, failed);
-  std::int64_t ranks = 1;
+  std::int64_t ranks = one_file ? ranks_beside(request.traces) : 1;
   if (!one_file) {
     if (const auto found = find_traces(request.traces)) ranks = static_cast<std::int64_t>(found->files.size());
   }
@@ -224,6 +263,8 @@ Result<int> answer(const AnnotateRequest& request) {
     const double longer = options.mode == Mode::kSustained ? clock.factor(run) : 1;
     return longer * (forecast->latency / units::ns);
   };
+  // Kernels alone have no factor.
+  model.experts = options.mode == Mode::kSustained ? std::optional(clock.experts) : std::nullopt;
   if (old) {
     model.ratio = [&](double flops, double bytes) -> std::optional<double> {
       return roofline_seconds(gpu, flops, bytes) / roofline_seconds(*old, flops, bytes);

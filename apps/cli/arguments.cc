@@ -172,9 +172,13 @@ Error refused(std::string what, const CLI::App& app) {
   return usage(std::move(what), app.get_name(), fmt::format("the flags of `ns-dist {} --help`", app.get_name()));
 }
 
+}  // namespace
+
 void warn(const std::string& text) {
   std::fputs(fmt::format("ns-dist: warning: {}\n", with_flags(text)).c_str(), stderr);
 }
+
+namespace {
 
 // Bandwidths that the report's user had set belong to its machine: another one has its own.
 void warn_of_left_links(const Scenario& base, const Scenario& changed, const Catalog& catalog) {

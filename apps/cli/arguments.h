@@ -57,6 +57,8 @@ std::vector<std::string> flags_of(void (*add)(CLI::App&, Flags&)) {
   return flags_of(app);
 }
 
+// Prints a line on standard error.
+void warn(const std::string& text);
 // Prints on standard error what should be doubted of the model and the machine. Reports have it among their warnings.
 void warn_of(const Scenario& scenario);
 void warn_of(const Cluster& cluster);

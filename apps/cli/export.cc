@@ -17,6 +17,7 @@
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/internal/as_collective.h"
 #include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
 #include "terminal.h"
 #include "trace_inputs.h"
 
@@ -98,6 +99,23 @@ std::vector<AstraTarget> targets_of(const UnfoldedStep& step) {
   return out;
 }
 
+// By WorkId: how many times as long a kernel takes in this step as others of its kind, which take what the compute
+// model says under the load of training and on the slowest GPU. Readers of the traces know these two by themselves.
+Result<std::vector<double>> factors_of(const Scenario& scenario, const Session& session, const UnfoldedStep& step) {
+  const std::span<const WorkItem> works = step.graph.works();
+  if (!session.has_own_models()) return std::vector<double>();
+  const TrainingClock clock = training_clock(scenario, step.graph.mesh().ranks());
+  std::vector<double> out(works.size(), 1);
+  for (std::size_t w = 0; w < works.size(); ++w) {
+    const auto* op = std::get_if<Operator>(&works[w].work);
+    if (op == nullptr || works[w].host.any() || work_of(*op) == Work()) continue;
+    NS_TRY(const Forecast alone, session.compute().forecast(clock.kernel_of(*op)));
+    const Seconds usual = alone.latency * clock.load_on(*op) * clock.slowest_on(*op);
+    if (usual > Seconds()) out[w] = step.forecasts[w].latency / usual;
+  }
+  return out;
+}
+
 std::string fit_text(const AstraFit& fit) {
   return fmt::format(
       "  network.yml is fitted to our forecasts of this plan's collectives and messages: {:.1f} % off, {:.1f} % "
@@ -107,7 +125,7 @@ std::string fit_text(const AstraFit& fit) {
 }
 
 struct Exported {
-  std::string manifest;  // JSON, also a file in the folder
+  std::string manifest;  // manifest.json of the folder
   ExportSummary written;
   std::optional<AstraFit> fit;
   std::optional<Answer> answer;
@@ -191,8 +209,7 @@ Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step
     NS_TRY_VOID(write_astra_inputs(scenario.cluster, out.written.ranks, beside, fitted));
   }
   NS_TRY(out.answer, answer_of(folder.staging(), out.written, step, options));
-  out.manifest = manifest_of(out, step, options);
-  NS_TRY_VOID(folder.commit(out.manifest));
+  NS_TRY(out.manifest, folder.commit(manifest_of(out, step, options)));
   return out;
 }
 
@@ -267,6 +284,13 @@ int export_command(int argc, const char* const* argv) {
   options.encoding = roofline ? TraceEncoding::kRoofline : TraceEncoding::kDurations;
   options.operators = !no_operators;
   options.merge_kernels = merge;
+  const auto works = step->graph.works();
+  options.host_work = std::any_of(works.begin(), works.end(), [](const WorkItem& item) { return item.host.any(); });
+  if (options.operators) {
+    auto factors = factors_of(*scenario, *session, *step);
+    if (!factors) return report_error(factors.error());
+    options.factors = *std::move(factors);
+  }
   options.node_gpus = scenario->cluster.gpus_per_node();
   options.progress = show_progress;
   const auto exported = write_export(*scenario, *step, options, how);

@@ -37,6 +37,10 @@ Result<LintOptions> options_of(const LintRequest& request, const TraceSet& trace
   const bool asked = !request.network.empty() || !request.system.empty();
   if (!asked && (!std::filesystem::exists(yml, failed) || !std::filesystem::exists(json, failed))) return options;
   NS_TRY(options.system, system_of(yml, json));
+  if (const Result<std::string> text = read_text(folder / "remote_memory.json", kLargestAstraInput)) {
+    const auto root = nlohmann::json::parse(*text, nullptr, false);
+    options.no_remote_memory = root.is_object() && root.value("memory-type", nlohmann::json()) == "NO_MEMORY_EXPANSION";
+  }
   return options;
 }
 

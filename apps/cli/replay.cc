@@ -88,6 +88,9 @@ struct Inputs {
   CommGroups groups;
   std::optional<AstraNetwork> network;  // none: recorded times
   ReplayOptions options;                // without callbacks
+  std::vector<std::string> files;       // that are read
+
+  bool by_formulas() const { return network && !options.replay_only; }
 };
 
 Result<Inputs> read_inputs(const ReplayRequest& request) {
@@ -100,6 +103,8 @@ Result<Inputs> read_inputs(const ReplayRequest& request) {
   };
   const std::filesystem::path yml = beside(request.network, "network.yml"),
                               json = beside(request.system, "system.json");
+  out.files = {yml.string(), json.string(), beside(request.groups, "comm_groups.json").string()};
+  for (const std::filesystem::path& file : out.traces.files) out.files.push_back(file.string());
   std::error_code failed;
   if (request.recorded && request.system.empty() && !std::filesystem::exists(json, failed)) return out;
   const auto with_hint = [](Error error, const char* flag) {
@@ -165,7 +170,7 @@ std::string json_text(const Inputs& inputs, const ReplayReport& report) {
   const std::size_t last = by_finish(report).back();
   const nlohmann::ordered_json out = {{"schema", "ns-dist/replay/1"},
                                       {"traces", inputs.traces.prefix.string()},
-                                      {"communication", inputs.network ? "astra" : "recorded"},
+                                      {"communication", inputs.by_formulas() ? "astra" : "recorded"},
                                       {"nodes", report.nodes},
                                       {"finished", report.finished},
                                       {"step_time_s", static_cast<double>(report.finish_ns[last]) * 1e-9},
@@ -196,8 +201,12 @@ std::string summary_text(const Inputs& inputs, const ReplayReport& report) {
                                  with_commas(static_cast<std::int64_t>(order.size())),
                                  with_commas(static_cast<std::int64_t>(report.nodes)),
                                  milliseconds(report.finish_ns[order.back()]), order.back(),
-                                 inputs.network ? "by ASTRA-Sim's formulas on the network beside the traces"
-                                                : "takes the times that the traces hold");
+                                 inputs.by_formulas() ? "by ASTRA-Sim's formulas on the network beside the traces"
+                                                      : "takes the times that the traces hold");
+  if (report.memory_nodes > 0 && !inputs.options.replay_only) {
+    text += fmt::format("  {} loads and stores of remote memory take the times that the traces hold\n",
+                        with_commas(static_cast<std::int64_t>(report.memory_nodes)));
+  }
   text += fmt::format("\n  {:>6} {:>16} {:>16} {:>22}\n", "rank", "finish, ms", "kernels, ms", "communication, ms");
   const auto row = [&](std::size_t rank) {
     text += fmt::format("  {:>6} {:>16} {:>16} {:>22}\n", rank, milliseconds(report.finish_ns[rank]),
@@ -242,11 +251,9 @@ Result<int> answer(const ReplayRequest& request) {
   NS_TRY(Inputs inputs, read_inputs(request));
   std::optional<CsvTimeline> csv;
   std::optional<PerfettoTimeline> trace;
-  std::vector<std::string> read = {request.network, request.system, request.groups};
-  for (const std::filesystem::path& file : inputs.traces.files) read.push_back(file.string());
   const std::vector<Output> outputs = {
       {"--json", request.json ? "-" : ""}, {"--csv", request.csv}, {"--trace", request.trace}};
-  NS_TRY_VOID(check_outputs(outputs, read));
+  NS_TRY_VOID(check_outputs(outputs, inputs.files));
   if (!request.csv.empty()) {
     NS_TRY(OutputFile file, OutputFile::open(request.csv));
     csv.emplace(std::move(file));

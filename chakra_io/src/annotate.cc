@@ -37,7 +37,8 @@ struct Kernel {
   double recorded_ns = 0;
   std::uint64_t id = 0;
   std::string spec;                       // ns_dist_op
-  std::optional<std::uint64_t> as;        // ns_dist_as: the node that has it
+  std::string factors;                    // ns_dist_factor
+  std::optional<std::uint64_t> as;        // ns_dist_as: the node that has both
   std::optional<std::uint64_t> launcher;  // its first data dependency
   std::int64_t lane = 0;                  // tid
   double flops = 0, bytes = 0;            // num_ops, tensor_size; 0: not known
@@ -136,7 +137,7 @@ class Annotation {
       std::optional<double> ns;
       AnnotateWay way = AnnotateWay::kOperator;
       bool wait = false;
-      if (!kernel.spec.empty()) ns = forecast_specs(kernel.spec, &wait);
+      if (!kernel.spec.empty()) ns = forecast_specs(kernel.spec, kernel.factors, &wait);
       if (const Launcher* launcher = launcher_of(kernel); !ns && launcher != nullptr) {
         way = AnnotateWay::kPytorch;
         const Call& call = calls.at(launcher->call);
@@ -215,13 +216,16 @@ class Annotation {
     kernel.id = node.id;
     kernel.recorded_ns = static_cast<double>(node.duration_micros) * 1000;
     kernel.spec = text_at(node, "ns_dist_op");
+    kernel.factors = factors_at(node);
     if (const auto as = number_at(node, "ns_dist_as"); as && *as >= 0 && *as < kLongestNs) {
       kernel.as = static_cast<std::uint64_t>(*as);
     }
     kernel.lane = static_cast<std::int64_t>(std::clamp(number_at(node, "tid").value_or(0), -1e9, 1e9));
     if (!node.data_deps.empty()) kernel.launcher = node.data_deps.front();
-    kernel.flops = number_at(node, "num_ops").value_or(0);
-    kernel.bytes = number_at(node, "tensor_size").value_or(0);
+    if (!work_is_time(node)) {
+      kernel.flops = number_at(node, "num_ops").value_or(0);
+      kernel.bytes = number_at(node, "tensor_size").value_or(0);
+    }
     if (const auto exact = number_at(node, "ns_dist_duration_ns")) {
       kernel.recorded_ns = *exact >= 0 && *exact < kLongestNs ? *exact : 0;
       kernel.roofline = work_is_time(node);
@@ -272,6 +276,7 @@ class Annotation {
     ++share.kernels;
     share.recorded_ns += kernel.recorded_ns;
     share.new_ns += ns.value_or(kernel.recorded_ns);
+    if (ns && !kernel.roofline) ++report_.by_micros;
     if (ns) new_ns_[kernel.index] = std::clamp(*ns, 0.0, kLongestNs);
     lanes_[kernel.index] = kernel.lane;
     roofline_[kernel.index] = kernel.roofline;
@@ -288,7 +293,9 @@ class Annotation {
     }
     for (Kernel& kernel : kernels_) {
       const auto owner = kernel.as ? owners.find(*kernel.as) : owners.end();
-      if (owner != owners.end()) kernel.spec = kernels_[owner->second].spec;
+      if (owner == owners.end()) continue;
+      kernel.spec = kernels_[owner->second].spec;
+      kernel.factors = kernels_[owner->second].factors;
     }
   }
 
@@ -298,20 +305,27 @@ class Annotation {
     return found->second;
   }
 
+  // What the trace's own factor makes of a forecast.
+  double factor_of(const Operator& op, double told) const {
+    if (!model_.experts) return 1;
+    return std::holds_alternative<GroupedGemm>(op.kind) ? told / *model_.experts : told;
+  }
+
   // Of all operators of a chain, or nothing. A chain with a wait keeps its duration where nothing else tells it.
-  std::optional<double> forecast_specs(const std::string& specs, bool* wait) {
-    const auto [known, added] = specs_.try_emplace(specs);
+  std::optional<double> forecast_specs(const std::string& specs, const std::string& factors, bool* wait) {
+    const auto [known, added] = specs_.try_emplace(factors.empty() ? specs : specs + "\n" + factors);
     Specs& of = known->second;
     if (added) {
       if (const auto operators = operators_from_specs(specs)) {
         of.wait = std::any_of(operators->begin(), operators->end(), is_wait);
         of.launches = std::any_of(operators->begin(), operators->end(), waits_for_launches);
         of.ns = of.wait ? std::nullopt : std::optional(0.0);
-        for (const Operator& op : *operators) {
-          if (of.ns) {
-            const std::optional<double> ns = forecast(to_spec(op), op);
-            of.ns = ns ? std::optional(*of.ns + *ns) : std::nullopt;
-          }
+        const std::vector<double> told = factors_from(factors, operators->size());
+        for (std::size_t i = 0; i < operators->size() && of.ns; ++i) {
+          const Operator& op = (*operators)[i];
+          const std::optional<double> ns = forecast(to_spec(op), op);
+          const double longer = told.empty() ? 1 : factor_of(op, told[i]);
+          of.ns = ns ? std::optional(*of.ns + *ns * longer) : std::nullopt;
         }
       }
     }
@@ -432,7 +446,7 @@ class Annotation {
     bool wait = false;
     bool launches = false;  // a wait for the host's
   };
-  std::unordered_map<std::string, Specs> specs_;  // by ns_dist_op
+  std::unordered_map<std::string, Specs> specs_;  // by ns_dist_op and ns_dist_factor
   std::vector<double> new_ns_;                    // by node; NaN: as it is
   std::vector<std::int64_t> lanes_;               // by node
   std::vector<bool> roofline_;                    // by node

@@ -50,6 +50,15 @@ std::string system_json(const AstraSystem& system, const Gpu& gpu, TraceEncoding
       algorithms_of(CollectiveKind::kReduceScatter), algorithms_of(CollectiveKind::kAllToAll));
 }
 
+// As one word of a shell's command line.
+std::string quoted(const std::string& text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:@%/";
+  if (text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
 std::string readme(std::int64_t ranks, const ExportOptions& options, const AstraSystem& system, bool fitted) {
   const bool fully_connected =
       std::any_of(system.dimensions.begin(), system.dimensions.end(),
@@ -62,7 +71,7 @@ ASTRA-Sim's analytical backend:
 
     ulimit -n {2}
     AstraSim_Analytical_Congestion_Unaware \
-      --workload-configuration={1} --comm-group-configuration=comm_groups.json \
+      --workload-configuration={7} --comm-group-configuration=comm_groups.json \
       --system-configuration=system.json --network-configuration=network.yml \
       --remote-memory-configuration=remote_memory.json
 
@@ -74,7 +83,7 @@ Good to know:
 - The congestion-unaware network charges a message only the innermost dimension in which its two ranks differ.
 - All-to-alls are direct exchanges; on a Switch each message of one has the whole port. On a network of several dimensions
   an all-to-all of some ranks is a ring there, whatever `system.json` says.
-{4}{5}{6})",
+{4}{5}{6}{8})",
       ranks, options.prefix, ranks + 64,
       options.encoding == TraceEncoding::kRoofline
           ? "Durations are exact to the nanosecond: `num_ops` is 1000 a nanosecond at the 1 TFLOP/s of "
@@ -92,7 +101,12 @@ Good to know:
           : "- The congestion-aware backend takes networks of one dimension only.\n",
       fitted ? "- Bandwidths and latencies of `network.yml` are fitted to this plan's collectives as NCCL runs them "
                "(`manifest.json`: how well). They are no data sheet's, and hold for no other plan.\n"
-             : "");
+             : "",
+      quoted(options.prefix),
+      options.host_work
+          ? "- Copies to and from the host are CPU operators. ASTRA-Sim's statistics at the end fail on "
+            "them: it prints none,\n  or ends before it says \"finished\". `ns-dist replay` has its times.\n"
+          : "");
 }
 
 }  // namespace

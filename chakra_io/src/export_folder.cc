@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/internal/json_reader.h"
 
 namespace ns_dist {
 namespace {
@@ -59,6 +60,26 @@ class Opening {
   int lock_ = -1;
 };
 
+// The files beside traces that an export left in the folder: its manifest names them, or it was killed before it wrote
+// one. Nothing: no export was there.
+std::optional<std::vector<std::string>> left_by_export(const std::filesystem::path& folder) {
+  std::error_code failed;
+  std::vector<std::string> all(kBeside.begin(), kBeside.end());
+  if (std::filesystem::exists(folder / kStaging, failed)) return all;
+  const Result<std::string> text = read_text(folder / kManifest, kLongestJson);
+  if (!text) return std::nullopt;
+  const auto manifest = parse_json(*text, std::string(kManifest));
+  if (!manifest || !manifest->is_object() || !manifest->contains("schema") || manifest->at("schema") != kSchema) {
+    return std::nullopt;
+  }
+  if (!manifest->contains("files") || !manifest->at("files").is_array()) return all;
+  const auto& named = manifest->at("files");
+  std::erase_if(all, [&](const std::string& name) {
+    return name != kManifest && std::find(named.begin(), named.end(), name) == named.end();
+  });
+  return all;
+}
+
 Error in_use(const std::filesystem::path& directory) {
   return {ErrorCode::kInvalidInput,
           "another export writes into it",
@@ -102,6 +123,8 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
     if (out.lock_ < 0) return fail(in_use(directory));
     std::filesystem::directory_iterator entries(out.directory_, failed);
     if (failed) return fail(cannot_write(directory));
+    const auto left = left_by_export(out.directory_);
+    if (left) out.left_ = *left;
     std::vector<std::string> foreign;
     Rank last = -1;
     bool compressed = false;
@@ -112,9 +135,12 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
         last = std::max(last, trace->rank);
         compressed |= name.ends_with(".gz");
         if (trace->rank >= ranks || name.ends_with(".gz")) out.stale_.push_back(entry.path());
-      } else if (std::find(kBeside.begin(), kBeside.end(), name) == kBeside.end() || entry.is_directory(failed)) {
-        foreign.push_back(name);
+        if (left) continue;
+      } else if (std::find(out.left_.begin(), out.left_.end(), name) != out.left_.end() &&
+                 !entry.is_directory(failed)) {
+        continue;
       }
+      foreign.push_back(name);
     }
     std::sort(foreign.begin(), foreign.end());
     if (!foreign.empty() && !force) {
@@ -123,7 +149,7 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
                                foreign.size() > 1 ? fmt::format(" and {} more", foreign.size() - 1) : ""),
                    directory.string(),
                    "an empty folder, one of an earlier export, or a name that is free",
-                   "write --force to add to it; files of other names stay",
+                   "write --force to add to it; files of the same names are replaced, all others stay",
                    {}});
     }
     if (!out.stale_.empty() && !force) {
@@ -151,6 +177,7 @@ ExportFolder::ExportFolder(ExportFolder&& other) noexcept
     : directory_(std::move(other.directory_)),
       staging_(std::exchange(other.staging_, std::nullopt)),
       stale_(std::move(other.stale_)),
+      left_(std::move(other.left_)),
       lock_(std::exchange(other.lock_, -1)),
       inside_(other.inside_) {}
 
@@ -165,31 +192,38 @@ std::uint64_t ExportFolder::free_bytes() const {
   return failed ? ~std::uint64_t{0} : space.available;
 }
 
-Result<void> ExportFolder::commit(const std::string& manifest) {
+Result<std::string> ExportFolder::commit(const std::string& manifest) {
   const std::filesystem::path last = kManifest;
-  NS_TRY_VOID(write_text(staging() / last, manifest));
-  const auto guard = uninterrupted();
-  if (!inside_) {
-    if (!staging_->move_to(directory_)) return fail(cannot_write(directory_));
-    return {};
-  }
   std::error_code failed;
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(staging(), failed)) {
-    if (entry.path().filename() != last) files.push_back(entry.path().filename());
+    files.push_back(entry.path().filename());
   }
   if (failed) return fail(cannot_write(directory_));
+  NS_TRY(nlohmann::ordered_json told, parse_json(manifest, std::string(kManifest)));
+  told["schema"] = kSchema;
+  told["files"] = nlohmann::json::array();  // which the next export may replace
+  for (const std::string_view name : kBeside) {
+    if (std::find(files.begin(), files.end(), name) != files.end()) told["files"].push_back(name);
+  }
+  const std::string text = told.dump(1) + "\n";
+  NS_TRY_VOID(write_text(staging() / last, text));
+  const auto guard = uninterrupted();
+  if (!inside_) {
+    if (!staging_->move_to(directory_)) return fail(cannot_write(directory_));
+    return text;
+  }
   files.push_back(last);
   std::filesystem::remove(directory_ / last, failed);  // a folder without it is unfinished
   for (const std::filesystem::path& path : stale_) std::filesystem::remove(path, failed);
-  for (const std::string_view name : kBeside) {  // an export of one rank has no network
+  for (const std::string& name : left_) {  // an export of one rank has no network
     if (std::find(files.begin(), files.end(), name) == files.end()) std::filesystem::remove(directory_ / name, failed);
   }
   for (const std::filesystem::path& file : files) {
     std::filesystem::rename(staging() / file, directory_ / file, failed);
     if (failed) return fail(cannot_write(directory_ / file));
   }
-  return {};
+  return text;
 }
 
 }  // namespace ns_dist

@@ -13,6 +13,8 @@ namespace ns_dist::chakra {
 inline constexpr std::string_view kStaging = ".ns-dist-export";
 inline constexpr std::string_view kManifest = "manifest.json";  // the last file
 
+inline constexpr std::string_view kSchema = "ns-dist/traces/1";  // its "schema"
+
 // "trace.12.et" or "trace.12.et.gz"; nothing for other names.
 struct TraceName {
   std::string stem;

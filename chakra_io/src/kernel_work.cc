@@ -1,10 +1,13 @@
 // This file and what it needs are free of protobuf, for programs that have their own.
 #include "kernel_work.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "ns_dist/internal/number_from.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
 #include "symbolic_operators.h"
@@ -26,6 +29,26 @@ std::string text_at(const TraceNode& node, std::string_view name) {
   const TraceValue* value = node.attribute(name);
   const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
   return text == nullptr ? std::string() : *text;
+}
+
+std::string factors_at(const TraceNode& node) {
+  const auto number = number_at(node, "ns_dist_factor");
+  return number ? fmt::format("{}", *number) : text_at(node, "ns_dist_factor");
+}
+
+std::vector<double> factors_from(std::string_view text, std::size_t operators) {
+  constexpr double kMost = 1e6;
+  std::vector<double> out;
+  while (true) {
+    const std::size_t bar = text.find('|');
+    const auto factor = number_from<double>(text.substr(0, bar));
+    if (!factor || !(*factor > 0) || *factor > kMost) return {};
+    out.push_back(*factor);
+    if (bar == std::string_view::npos) break;
+    text.remove_prefix(bar + 1);
+  }
+  if (out.size() == 1) out.resize(operators, out.front());
+  return out.size() == operators ? out : std::vector<double>();
 }
 
 std::string operator_name(const TraceNode& node) {
@@ -59,19 +82,21 @@ KernelWork kernel_work(const TraceNode& node) {
   if (const std::string specs = text_at(node, "ns_dist_op"); !specs.empty()) {
     if (auto operators = operators_from_specs(specs)) {
       if (std::any_of(operators->begin(), operators->end(), is_wait)) return {};
-      return {"operator attribute", *std::move(operators)};
+      std::vector<double> factors = factors_from(factors_at(node), operators->size());
+      return {"operator attribute", *std::move(operators), std::move(factors)};
     }
   }
-  if (const auto op = pytorch_operator(operator_name(node), node.inputs)) return {"PyTorch operator", {*op}};
+  if (const auto op = pytorch_operator(operator_name(node), node.inputs)) return {"PyTorch operator", {*op}, {}};
   if (const auto symbols = symbolic_node(node)) {
     const auto op = symbolic_operator(*symbols, {});
-    return op ? KernelWork{"STAGE symbols", {*op}} : KernelWork{};
+    return op ? KernelWork{"STAGE symbols", {*op}, {}} : KernelWork{};
   }
+  if (!text_at(node, "op_type").empty()) return {};  // STAGE's multiply-adds and elements, and no tensors with them
   const double flops = number_at(node, "num_ops").value_or(0), bytes = number_at(node, "tensor_size").value_or(0);
   if (!(flops >= 0) || !(bytes > 0) || work_is_time(node)) return {};
   const Operator op{UnknownOperator{"work", flops * units::FLOP, bytes * units::B, Bytes()}};
   if (!validate(op)) return {};
-  return {"work", {op}};
+  return {"work", {op}, {}};
 }
 
 }  // namespace ns_dist

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -76,12 +77,18 @@ class Lint {
     if (full()) {
       note(fmt::format("reading ended at mistake number {}", report_.problem_count));
     } else if (whole_) {
-      compare_collectives();
-      compare_messages();
+      if (!replay_only()) compare_collectives();
+      if (!replay_only()) compare_messages();
     }
     if (lonely_ * 10 > report_.kernels && lonely_ > static_cast<std::uint64_t>(rank_count())) {
       note(fmt::format("{} of {} kernels have no successor: nothing keeps the order of their streams", lonely_,
                        report_.kernels));
+    }
+    if (beside_kernels_ > 0) {
+      note(
+          fmt::format("rank {} has {} CPU operators and nodes of memory: ASTRA-Sim's statistics at the end fail on "
+                      "them, so that it prints none, or ends before it says \"finished\"",
+                      first_beside_, beside_kernels_));
     }
     if (report_.problem_count == 0) NS_TRY_VOID(run_traces());
     std::stable_sort(report_.problems.begin(), report_.problems.end(),
@@ -144,7 +151,14 @@ class Lint {
 
   // ---- One rank ----
 
+  bool replay_only() const { return options_.system && options_.system->replay_only; }
   bool roofline() const { return options_.system && options_.system->roofline && !options_.system->replay_only; }
+  Result<NodeFacts> facts_of(const FlatNode& node, Rank rank) const {
+    const TimedBy timed = replay_only() ? TimedBy::kDurations
+                          : roofline()  ? TimedBy::kRoofline
+                                        : TimedBy::kKernelDurations;
+    return check_node(node, rank, rank_count(), timed, members_);
+  }
 
   // What the system lacks for kernels, and for collectives of a kind: told once.
   void check_rates(Rank rank, const FlatNode& node) {
@@ -159,12 +173,7 @@ class Lint {
   }
   void check_algorithm(Rank rank, const FlatNode& node, TraceCollective collective) {
     if (!options_.system || !told_algorithms_.insert(collective).second) return;
-    const std::pair<CollectiveKind, const char*> wanted =
-        collective == TraceCollective::kAllGather       ? std::pair(CollectiveKind::kAllGather, "all-gather")
-        : collective == TraceCollective::kReduceScatter ? std::pair(CollectiveKind::kReduceScatter, "reduce-scatter")
-        : collective == TraceCollective::kAllToAll      ? std::pair(CollectiveKind::kAllToAll, "all-to-all")
-                                                        : std::pair(CollectiveKind::kAllReduce, "all-reduce");
-    const auto& [kind, name] = wanted;
+    const auto& [kind, name] = wanted(collective);
     for (const AstraDimension& dimension : options_.system->dimensions) {
       if (!dimension.algorithm.of(kind).empty()) return;
     }
@@ -173,11 +182,76 @@ class Lint {
                         kCollectiveNames[static_cast<std::size_t>(collective)], name)});
   }
 
+  // The kind of a collective, and how the system json spells it.
+  static std::pair<CollectiveKind, const char*> wanted(TraceCollective collective) {
+    return collective == TraceCollective::kAllGather       ? std::pair(CollectiveKind::kAllGather, "all-gather")
+           : collective == TraceCollective::kReduceScatter ? std::pair(CollectiveKind::kReduceScatter, "reduce-scatter")
+           : collective == TraceCollective::kAllToAll      ? std::pair(CollectiveKind::kAllToAll, "all-to-all")
+                                                           : std::pair(CollectiveKind::kAllReduce, "all-reduce");
+  }
+
+  // What does not run on so many members: told once of each kind and number.
+  void check_members(Rank rank, const FlatNode& node, const NodeFacts& facts) {
+    if (!options_.system) return;
+    const AstraSystem& system = *options_.system;
+    const auto members = static_cast<std::int64_t>(members_.at(facts.group).sorted.size());
+    if (!told_members_.emplace(facts.collective, facts.group == 0 ? 0 : members).second) return;
+    const bool all = members == system.npus();
+    const auto tell = [&](const std::string& what) {
+      report({rank, node.id, std::string(node.name),
+              fmt::format("{}: {}", kCollectiveNames[static_cast<std::size_t>(facts.collective)], what)});
+    };
+    const auto check = [&](const std::string& algorithm, std::int64_t count) {
+      if (count < 1 || (count & (count - 1)) == 0) return;
+      if (algorithm == "halvingDoubling" || algorithm == "oneHalvingDoubling") {
+        tell(fmt::format("\"{}\" of {} ranks, which are no power of two: ASTRA-Sim hangs", algorithm, count));
+      } else if (algorithm == "doubleBinaryTree" && all) {
+        tell(fmt::format("\"{}\" of {} ranks, which are no power of two: ASTRA-Sim crashes", algorithm, count));
+      }
+    };
+    const CollectiveKind kind = wanted(facts.collective).first;
+    if (all && system.dimensions.front().algorithm.of(kind).starts_with("one")) {  // over all dimensions at once
+      check(system.dimensions.front().algorithm.of(kind), members);
+    } else if (all) {
+      for (const AstraDimension& dimension : system.dimensions) check(dimension.algorithm.of(kind), dimension.npus);
+    } else if (system.dimensions.size() == 1) {  // with several, groups are rings
+      check(system.dimensions.front().algorithm.of(kind), members);
+    }
+    constexpr std::size_t kMostDimensions = 4;
+    if (facts.group == 0 && node.involved == FlatNode::Dimensions::kMissing &&
+        system.dimensions.size() > kMostDimensions) {
+      tell(fmt::format("of all ranks, on a network of {} dimensions: ASTRA-Sim hangs beyond {} without involved_dim",
+                       system.dimensions.size(), kMostDimensions));
+    }
+  }
+
+  // The first node of its slot starts with the rank. ASTRA-Sim stops (an assertion) where it takes no time.
+  struct FirstNode {
+    std::uint64_t id = std::numeric_limits<std::uint64_t>::max();
+    std::string name;
+    bool takes_no_time = false;
+  };
+  static void look_at_first(const FlatNode& node, bool takes_no_time, FirstNode* first) {
+    if (node.parents.empty() && node.id < first->id) *first = {node.id, std::string(node.name), takes_no_time};
+  }
+  bool takes_no_time(const FlatNode& kernel) const {
+    if (!roofline()) return false;
+    const auto work = static_cast<double>(kernel.num_ops.value), size = static_cast<double>(kernel.tensor_size.value);
+    const AstraSystem& system = *options_.system;
+    return work / std::min(system.local_memory_gbs * 1e9 * (work / size), system.peak_tflops * 1e12) * 1e9 < 1;
+  }
+  // A group of some ranks has a delay of its own.
+  bool takes_no_time(const NodeFacts& collective) const {
+    return options_.system && options_.system->endpoint_delay_ns == 0 &&
+           static_cast<std::int64_t>(members_.at(collective.group).sorted.size()) == options_.system->npus();
+  }
+
   Result<void> read_rank(Rank rank) {
     ids_.clear();
     parents_.clear();
     parent_ends_.clear();
     is_kernel_.clear();
+    first_kernel_ = first_communication_ = {};
     bool ascending = true, backward = true;
     const auto add = [&](const FlatNode& node) {
       ascending = ascending && (ids_.empty() || ids_.back() < node.id);
@@ -195,12 +269,20 @@ class Lint {
     if (full()) return {};
     if (ids_.empty()) report({rank, 0, "", "the trace has no node; the feeder needs at least one"});
     check_dependencies(rank, ascending, backward);
+    if (first_kernel_.takes_no_time) {
+      report({rank, first_kernel_.id, std::move(first_kernel_.name),
+              "the first kernel takes less than 1 ns by the roofline: ASTRA-Sim stops (an assertion)"});
+    }
+    if (first_communication_.takes_no_time) {
+      report({rank, first_communication_.id, std::move(first_communication_.name),
+              "a collective comes first, and \"endpoint-delay\" is 0: ASTRA-Sim stops (an assertion)"});
+    }
     return {};
   }
 
   void check(Rank rank, const FlatNode& node) {
     is_kernel_.push_back(false);
-    const Result<NodeFacts> facts = check_node(node, rank, rank_count(), roofline(), members_);
+    const Result<NodeFacts> facts = facts_of(node, rank);
     if (!facts) {
       ++report_.others;
       broken_ = true;
@@ -210,12 +292,22 @@ class Lint {
       case TraceNodeType::kCompute:
         ++report_.kernels;
         is_kernel_.back() = !facts->cpu;
-        if (!facts->cpu) check_rates(rank, node);
+        if (facts->cpu) {
+          count_beside(rank);
+        } else {
+          check_rates(rank, node);
+          look_at_first(node, takes_no_time(node), &first_kernel_);
+        }
         break;
       case TraceNodeType::kCollective: {
         ++report_.collectives;
-        if (facts->collective == TraceCollective::kBroadcast) break;
+        if (facts->collective == TraceCollective::kBroadcast || replay_only()) {
+          look_at_first(node, false, &first_communication_);
+          break;
+        }
         check_algorithm(rank, node, facts->collective);
+        check_members(rank, node, *facts);
+        look_at_first(node, takes_no_time(*facts), &first_communication_);
         const std::int64_t splits = options_.system ? options_.system->splits : 1;
         if (facts->collective == TraceCollective::kAllGather && facts->size < splits) {
           report(
@@ -233,6 +325,7 @@ class Lint {
       }
       case TraceNodeType::kSend: {
         ++report_.sends;
+        look_at_first(node, false, &first_communication_);
         Pair& pair = pairs_[{rank, facts->peer}];
         ++pair.count;
         pair.sum += message_hash(facts->tag, facts->size);
@@ -245,10 +338,26 @@ class Lint {
         pair.sum -= message_hash(facts->tag, facts->size);
         break;
       }
+      case TraceNodeType::kMemLoad:
+      case TraceNodeType::kMemStore:
+        ++report_.others;
+        count_beside(rank);
+        look_at_first(node, false, &first_communication_);
+        if (options_.no_remote_memory && !replay_only() && !std::exchange(told_memory_, true)) {
+          report({rank, node.id, std::string(node.name),
+                  "a node of memory: remote_memory.json says NO_MEMORY_EXPANSION, and ASTRA-Sim ends"});
+        }
+        break;
       default:
         ++report_.others;
         break;
     }
+  }
+
+  // CPU operators and nodes of memory, of the first rank that has some.
+  void count_beside(Rank rank) {
+    if (beside_kernels_ == 0) first_beside_ = rank;
+    if (rank == first_beside_) ++beside_kernels_;
   }
 
   // `order`: places in ids_ by ascending id; empty where they ascend already.
@@ -340,7 +449,7 @@ class Lint {
   std::vector<std::pair<std::uint64_t, NodeFacts>> collectives_of(Rank rank, std::int64_t group) {
     std::vector<std::pair<std::uint64_t, NodeFacts>> out;
     const auto add = [&](const FlatNode& node) {
-      const Result<NodeFacts> facts = check_node(node, rank, rank_count(), roofline(), members_);
+      const Result<NodeFacts> facts = facts_of(node, rank);
       if (!facts || facts->type != TraceNodeType::kCollective || facts->group != group) return true;
       if (facts->collective != TraceCollective::kBroadcast) out.emplace_back(node.id, *facts);
       return true;
@@ -420,7 +529,7 @@ class Lint {
   Channels channels(Rank rank, TraceNodeType type, Rank peer) {
     Channels out;
     const auto add = [&](const FlatNode& node) {
-      const Result<NodeFacts> facts = check_node(node, rank, rank_count(), roofline(), members_);
+      const Result<NodeFacts> facts = facts_of(node, rank);
       if (facts && facts->type == type && facts->peer == peer) out[{facts->tag, facts->size}].push_back(node.id);
       return true;
     };
@@ -461,7 +570,7 @@ class Lint {
       return {};
     }
     ReplayOptions options;
-    options.replay_only = false;
+    options.replay_only = replay_only();
     NS_TRY(ReplayReport replayed, replay(traces_, groups_, options));
     for (TraceProblem& problem : replayed.problems) report(std::move(problem));
     report_.deadlock = std::move(replayed.deadlock);
@@ -484,13 +593,17 @@ class Lint {
   };
   std::unordered_map<std::pair<Rank, Rank>, Pair, PairHash> pairs_;  // sender, receiver
   std::uint64_t lonely_ = 0;                                         // kernels without successor
-  bool whole_ = true, broken_ = false, told_rates_ = false;
+  bool whole_ = true, broken_ = false, told_rates_ = false, told_memory_ = false;
   std::set<TraceCollective> told_algorithms_;
+  std::set<std::pair<TraceCollective, std::int64_t>> told_members_;  // members, or 0: group 0
+  std::uint64_t beside_kernels_ = 0;
+  Rank first_beside_ = 0;
   // Of the rank that is read.
   FlatNode node_;
   std::vector<std::uint64_t> ids_, parents_;
   std::vector<std::size_t> parent_ends_;
   std::vector<bool> is_kernel_;
+  FirstNode first_kernel_, first_communication_;
 };
 
 }  // namespace

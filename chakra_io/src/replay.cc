@@ -5,6 +5,7 @@
 #include <array>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <queue>
@@ -110,11 +111,15 @@ class Replay {
     state.parents.insert(state.parents.end(), in.parents.begin(), in.parents.end());
     state.parent_offsets.push_back(state.parents.size());
     const bool roofline = options_.roofline && !options_.replay_only;
-    if (const Result<NodeFacts> facts = check_node(in, rank, rank_count(), roofline, members_); !facts) {
+    const TimedBy timed = options_.replay_only ? TimedBy::kDurations
+                          : roofline           ? TimedBy::kRoofline
+                                               : TimedBy::kKernelDurations;
+    if (const Result<NodeFacts> facts = check_node(in, rank, rank_count(), timed, members_); !facts) {
       node.broken = true;
       report(rank, node, facts.error().message);
     } else {
       node.type = facts->type;
+      if (node.type == TraceNodeType::kMemLoad || node.type == TraceNodeType::kMemStore) ++memory_nodes_;
       node.cpu = facts->cpu;
       node.collective = facts->collective;
       node.size = facts->size;
@@ -156,6 +161,7 @@ class Replay {
     explain();
     ReplayReport out;
     find_deadlock(&out);
+    out.memory_nodes = memory_nodes_;
     for (const RankState& state : ranks_) {
       out.nodes += state.nodes.size();
       out.finish_ns.push_back(state.finish);
@@ -597,7 +603,7 @@ class Replay {
   std::deque<std::string> shown_names_;
   std::vector<TraceProblem> problems_;
   Nanoseconds now_ = 0;
-  std::uint64_t order_ = 0;
+  std::uint64_t order_ = 0, memory_nodes_ = 0;
 };
 
 }  // namespace
@@ -607,7 +613,7 @@ Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
     return fail({ErrorCode::kInvalidInput,
                  std::move(message),
                  path.string() + pointer,
-                 "an object {\"1\": [0, 1, ...], ...}: ids from 1, ranks from 0",
+                 "an object {\"1\": [0, 1, ...], ...}: ids from 1 to 2147483647, ranks from 0",
                  "",
                  {}});
   };
@@ -618,7 +624,8 @@ Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
   for (const auto& [key, members] : groups.items()) {
     const std::string pointer = "#/" + shortened(key);
     const auto id = number_from<std::int64_t>(key);
-    if (!id || *id < 1) return wrong("not a group id", pointer);
+    constexpr std::int64_t kMostGroups = std::numeric_limits<std::int32_t>::max();  // the feeder reads an int
+    if (!id || *id < 1 || *id > kMostGroups) return wrong("not a group id", pointer);
     if (!members.is_array()) return wrong("not a list of ranks", pointer);
     for (const auto& member : members) {
       if (!member.is_number_unsigned() || member.get<std::uint64_t>() > std::uint64_t{1} << 31) {

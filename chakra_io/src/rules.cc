@@ -105,7 +105,7 @@ std::map<std::int64_t, GroupMembers> members_of(const CommGroups& groups, std::i
   return out;
 }
 
-Result<NodeFacts> check_node(const FlatNode& in, Rank rank, std::int64_t ranks, bool roofline,
+Result<NodeFacts> check_node(const FlatNode& in, Rank rank, std::int64_t ranks, TimedBy timed,
                              const std::map<std::int64_t, GroupMembers>& groups) {
   NodeFacts node;
   if (in.old_schema) return wrong("the node is of Chakra 0.0.3 or before, whose fields mean other things");
@@ -115,7 +115,7 @@ Result<NodeFacts> check_node(const FlatNode& in, Rank rank, std::int64_t ranks, 
   node.cpu = in.is_cpu_op.value != 0;
   switch (node.type) {
     case TraceNodeType::kCompute:
-      if (roofline && !node.cpu) {
+      if (timed == TimedBy::kRoofline && !node.cpu) {
         // Without a size the feeder skips the node and forgets who waits for it.
         NS_TRY_VOID(required(in.tensor_size, "tensor_size", 1, kMost));
         NS_TRY_VOID(required(in.num_ops, "num_ops", 1, kMost));
@@ -123,6 +123,7 @@ Result<NodeFacts> check_node(const FlatNode& in, Rank rank, std::int64_t ranks, 
       return node;
     case TraceNodeType::kMemLoad:
     case TraceNodeType::kMemStore:
+      if (timed != TimedBy::kDurations) NS_TRY_VOID(required(in.tensor_size, "tensor_size", 0, kMost));
       return node;
     case TraceNodeType::kInvalid:
       return wrong("an INVALID_NODE: the feeder skips it and forgets who waits for it");

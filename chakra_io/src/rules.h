@@ -38,8 +38,11 @@ struct NodeFacts {
   Rank peer = 0;
 };
 
+// What tells how long nodes take: the recorded durations of all; or those of kernels, or their work.
+enum class TimedBy : std::uint8_t { kDurations, kKernelDurations, kRoofline };
+
 // Errors have only a message: what is wrong with the node, and what the feeder does about it.
-Result<NodeFacts> check_node(const FlatNode& node, Rank rank, std::int64_t ranks, bool roofline,
+Result<NodeFacts> check_node(const FlatNode& node, Rank rank, std::int64_t ranks, TimedBy timed,
                              const std::map<std::int64_t, GroupMembers>& groups);
 
 }  // namespace ns_dist::chakra

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,21 @@ std::optional<chakra::TraceName> chakra::name_of_trace(std::string_view name) {
   constexpr Rank kMost = 100'000'000;
   if (!rank || *rank < 0 || *rank > kMost || (digits.front() == '0' && digits != "0")) return std::nullopt;
   return TraceName{std::string(name.substr(0, dot)), *rank};
+}
+
+std::int64_t ranks_beside(const std::filesystem::path& trace) {
+  const auto own = name_of_trace(trace.filename().string());
+  std::set<Rank> ranks;
+  std::error_code failed;
+  if (own) {
+    std::filesystem::directory_iterator entries(trace.has_parent_path() ? trace.parent_path() : ".", failed);
+    if (failed) return 1;
+    for (const auto& entry : entries) {
+      const auto name = name_of_trace(entry.path().filename().string());
+      if (name && name->stem == own->stem) ranks.insert(name->rank);
+    }
+  }
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(ranks.size()));
 }
 
 Result<TraceSet> find_traces(const std::filesystem::path& where) {

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "kernel_work.h"
 #include "ns_dist/astra_network.h"
 #include "ns_dist/files.h"
 #include "ns_dist/operator_text.h"
@@ -119,12 +120,14 @@ class StageWriter {
         timeline_(timeline),
         node_gpus_(options.node_gpus),
         encoding_(options.encoding),
+        factors_(options.factors),
         operators_(options.operators),
         compact_(options.merge_kernels),
         carry_us_(graph.lane_count()),
         carry_ns_(graph.lane_count()) {}
 
   Template make(const StageProgram& program) {
+    NS_EXPECTS(factors_.empty() || factors_.size() == graph_.works().size());
     Template out;
     out.bytes = metadata_frame();
     told_by_.clear();
@@ -191,6 +194,24 @@ class StageWriter {
     out->attributes.push_back({"ns_dist_launch_ns", parts.front().one / units::ns});
   }
 
+  // Of a chain's operators, one for all where they have the same. Empty: a reader finds them by itself. What it would
+  // multiply experts' products by does not hold here, so those always have one.
+  std::string factors_of(std::span<const NodeId> chain) const {
+    if (factors_.empty()) return "";
+    bool told = false, same = true;
+    std::string all, first;
+    for (const NodeId each : chain) {
+      const double factor = factors_[index(graph_.node(each).work)];
+      const std::string text = fmt::format("{:.9g}", factor);
+      told = told || text != "1" ||
+             std::holds_alternative<GroupedGemm>(std::get<Operator>(graph_.work_of(each).work).kind);
+      if (all.empty()) first = text;
+      same = same && text == first;
+      all += (all.empty() ? "" : "|") + text;
+    }
+    return !told ? "" : same ? first : all;
+  }
+
   TraceNode node_of(const StageProgram& program, std::size_t i) {
     const Operation& operation = program.operations[i];
     const GraphNode& node = graph_.node(operation.node);
@@ -243,19 +264,22 @@ class StageWriter {
     if (!compact_ || (roofline && kernel)) add("ns_dist_duration_ns", exact_ns);
     if (std::holds_alternative<Operator>(item.work)) {
       bool told = false;  // by another node
-      if (operators_) {   // ours, too
+      // Ours, too. What waits for the host is always told: other GPUs make it no shorter.
+      if (operators_ || (is_wait(std::get<Operator>(item.work)) && !item.host.any())) {
         std::string specs;
         for (const NodeId each : chain) {
           specs += (specs.empty() ? "" : "|") + to_spec(std::get<Operator>(graph_.work_of(each).work));
         }
+        std::string factors = factors_of(chain);
         if (compact_) {
-          const auto [first, added] = told_by_.try_emplace(specs, out.id);
+          const auto [first, added] = told_by_.try_emplace(specs + "\n" + factors, out.id);
           told = !added;
           if (told) add("ns_dist_as", static_cast<std::int64_t>(first->second));
         }
         if (!told) add("ns_dist_op", std::move(specs));
-        if (!item.launches.empty()) add_launches(program, operation.node, &out);
-        if (!compact_) add("ns_dist_pass", std::string(name_of(item.category)));
+        if (!told && !factors.empty()) add("ns_dist_factor", std::move(factors));
+        if (operators_ && !item.launches.empty()) add_launches(program, operation.node, &out);
+        if (operators_ && !compact_) add("ns_dist_pass", std::string(name_of(item.category)));
       }
       if (roofline) {
         // trunc(num_ops / 1e12 * 1e9) ns: the 500 keep the product clear of the edge. The feeder asserts at 0 ns.
@@ -316,8 +340,9 @@ class StageWriter {
   const Timeline& timeline_;
   std::int64_t node_gpus_;
   TraceEncoding encoding_;
+  const std::vector<double>& factors_;  // by WorkId, or empty
   bool operators_, compact_;
-  std::unordered_map<std::string, std::uint64_t> told_by_;  // operators -> the first node that has them
+  std::unordered_map<std::string, std::uint64_t> told_by_;  // operators and factors -> the first node that has them
   std::vector<std::uint32_t> ids_;  // by NodeId: its id in the stage's trace, of several the first; empty without waits
   Carry carry_us_, carry_ns_;
 };

@@ -353,6 +353,19 @@ Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::s
     }
   }
   if (!errors.empty()) return fail(join(std::move(errors)));
+  for (const char* key : {"scheduling-policy", "collective-optimization"}) {
+    if (reader.has(key)) continue;
+    system.notes.push_back(
+        fmt::format("{}: \"{}\" is missing: ASTRA-Sim then reads a member that was never set", json_where, key));
+  }
+  for (const auto& [key, member] : lists) {
+    const std::size_t given = reader.texts(key).size();
+    if (given == 0 || given == system.dimensions.size()) continue;
+    if ((system.dimensions.front().algorithm.*member).starts_with("one")) continue;  // of all dimensions at once
+    system.notes.push_back(
+        fmt::format("{}: {} algorithm{} for {} dimensions: ASTRA-Sim's collectives leave the others out",
+                    reader.where(pointer_step(key)), given, given == 1 ? "" : "s", system.dimensions.size()));
+  }
   std::vector<std::string> known(std::begin(kLeftOut), std::end(kLeftOut));
   known.insert(known.end(), std::begin(kRead), std::end(kRead));
   for (const auto& [key, member] : lists) {

@@ -21,7 +21,7 @@ CommandResult run(const std::string& stub, const std::string& gpu, const std::st
 }
 
 // ns of the product of the stub's first nodes, which the first two write as ours and the third as PyTorch's.
-std::int64_t product_ns(const char* layout) {
+std::int64_t product_ns(const char* layout, double times = 1) {
   const char* fields[] = {"machine/gpu=h100", nullptr};
   ns_dist_session* session = nullptr;
   EXPECT_EQ(ns_dist_open(NS_DIST_ABI, fields, &session), NS_DIST_OK);
@@ -31,20 +31,21 @@ std::int64_t product_ns(const char* layout) {
   out.struct_size = sizeof(out);
   EXPECT_EQ(ns_dist_forecast_kernel(session, &kernel, &out), NS_DIST_OK) << ns_dist_error(session);
   ns_dist_close(session);
-  return std::llround(out.ns);
+  return std::llround(times * out.ns);
 }
 
-// The end and the busy time: three kernels are forecast, kernels of 13 and 19 us keep their durations, the host works
-// for 17 us, and something else takes 1 us.
+// The end and the busy time: four kernels are forecast, one of them of twice the time; kernels of 13, 19 and 23 us keep
+// their durations, the host works for 17 us, and something else takes 1 us.
 std::string expected_line() {
-  const std::int64_t kernels = 2 * product_ns("") + product_ns(" layout=nn") + 13'000 + 19'000;
+  const std::int64_t kernels =
+      2 * product_ns("") + product_ns("", 2) + product_ns(" layout=nn") + 13'000 + 19'000 + 23'000;
   return "end " + std::to_string(kernels + 17'000 + 1'000) + " busy " + std::to_string(kernels) + "\n";
 }
 
 TEST(AstraSimPlugin, WithoutAGpuNothingChanges) {
   const CommandResult result = run_command("'" STUBS "/astra_wrapped'");
   EXPECT_EQ(result.code, 0);
-  EXPECT_EQ(result.out, "end 75000 busy 57000\n");
+  EXPECT_EQ(result.out, "end 127000 busy 109000\n");
   EXPECT_EQ(result.err, "");
 }
 
@@ -54,7 +55,7 @@ TEST(AstraSimPlugin, KernelsAreForecastOrKeepTheirDurationAndAreCounted) {
     EXPECT_EQ(result.code, 0) << result.err;
     EXPECT_EQ(result.out, expected_line()) << stub;
     EXPECT_EQ(result.err,
-              "ns-dist: 3 of 5 kernels forecast for h100; 2 keep their duration, the first one is unknown: the node "
+              "ns-dist: 4 of 7 kernels forecast for h100; 3 keep their duration, the first one is unknown: the node "
               "does not tell what it computes\n")
         << stub;
   }
@@ -64,7 +65,7 @@ TEST(AstraSimPlugin, TheSummaryOutlivesAnAbort) {
   const CommandResult result = run("astra_wrapped' abort", "h100");
   EXPECT_NE(result.code, 0);
   EXPECT_EQ(result.out, expected_line());
-  EXPECT_THAT(result.err, HasSubstr("3 of 5 kernels forecast"));
+  EXPECT_THAT(result.err, HasSubstr("4 of 7 kernels forecast"));
 }
 
 TEST(AstraSimPlugin, NoCallIsSaidLoudly) {

@@ -87,6 +87,25 @@ TEST(CApi, KernelsTakeWhatTheyTakeInAStep) {
   EXPECT_DOUBLE_EQ(two.high_ns, 2 * one.high_ns);
 }
 
+// Products of experts take what the session's plan makes of them, and a node what its trace tells.
+TEST(CApi, ExpertsHaveTheFactorOfTheirPlanOrTrace) {
+  const std::string op = "grouped_gemm dtype=bf16 experts=2 rows=6144 n=14336 k=4096";
+  const Handle alone = open({"machine/gpu=h100"}), divided = open({"machine/gpu=h100", "plan/ep=4", "plan/dp=4"});
+  const TrainingConstants constants;
+  const double even = kernel_of(alone.get(), op, 8).ns / constants.experts_alone;
+  EXPECT_DOUBLE_EQ(kernel_of(divided.get(), op, 8).ns, even * constants.experts);
+  const std::string told = "ns_dist_op=" + op;
+  const char* attributes[] = {told.c_str(), "ns_dist_factor=1.25", nullptr};
+  auto node = sized<ns_dist_node>();
+  node.attributes = attributes;
+  node.ranks = 8;
+  auto out = sized<ns_dist_forecast>();
+  for (ns_dist_session* session : {alone.get(), divided.get()}) {
+    ASSERT_EQ(ns_dist_forecast_node(session, &node, &out), NS_DIST_OK);
+    EXPECT_DOUBLE_EQ(out.ns, 1.25 * even);
+  }
+}
+
 // At the clock of the products beside them.
 TEST(CApi, CollectivesAreThoseOfTheNetworkModel) {
   const Handle session = open({"machine/gpu=h100", "machine/nodes=2"});
@@ -201,10 +220,12 @@ TEST(CApi, NodesTellTheirOperatorInThreeWays) {
   EXPECT_GE(out.ns, 1e6);
   EXPECT_LE(out.ns, 2e6);
 
-  // A duration in the roofline encoding is no work; and nothing at all.
+  // A duration in the roofline encoding is no work, nor are STAGE's multiply-adds and elements; and nothing at all.
   const char* duration[] = {"num_ops=5000500", "tensor_size=1", "ns_dist_duration_ns=5000", nullptr};
+  const char* symbolic[] = {"op_type=M", "num_ops=68719476736", "tensor_size=16777216", nullptr};
   for (const char* const* attributes :
-       {static_cast<const char* const*>(duration), static_cast<const char* const*>(nullptr)}) {
+       {static_cast<const char* const*>(duration), static_cast<const char* const*>(symbolic),
+        static_cast<const char* const*>(nullptr)}) {
     node.attributes = attributes;
     EXPECT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_UNKNOWN);
     EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("does not tell what it computes"));

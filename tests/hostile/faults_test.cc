@@ -262,7 +262,7 @@ TEST(Faults, AnExportFollowsNoLinkOutOfItsFolder) {
     std::filesystem::remove(folder.path() / "out" / name);
     std::filesystem::create_symlink("../elsewhere/file", folder.path() / "out" / name);
   }
-  ASSERT_EQ(run_command(command, folder.path()).code, 0);
+  ASSERT_EQ(run_command(command + " --force", folder.path()).code, 0);
   EXPECT_EQ(read_text(folder.path() / "elsewhere" / "file"), "mine");
   std::filesystem::create_directory_symlink("../elsewhere", folder.path() / "out" / ".ns-dist-export");
   run_command(command, folder.path());

@@ -74,7 +74,8 @@ typedef struct ns_dist_forecast {
 typedef struct ns_dist_kernel {
   size_t struct_size;
   /* Needed: an operator, "gemm dtype=bf16 m=8192 n=8192 k=8192": kind, number format and members as in
-   * ns_dist/operator_text.h. Several with "|" between them run one after the other. */
+   * ns_dist/operator_text.h. Several with "|" between them run one after the other. Products of experts take as long
+   * as in the session's plan: longer where their experts lie on several ranks ("plan/ep"). */
   const char* op;
   int64_t ranks; /* GPUs that wait for each other, so for the slowest of them; 0: one */
   int32_t burst; /* 1: one kernel alone at full clocks, as benchmarks measure; 0: as in a training step */
@@ -96,12 +97,16 @@ int ns_dist_forecast_collective(ns_dist_session* session, const ns_dist_collecti
 
 /* A kernel's node of a Chakra trace. Its operator is told by the attribute ns_dist_op, or by a PyTorch operator
  * ("aten::mm", as op_schema or name) with the shapes and types of its inputs, or only by num_ops (FLOP) and tensor_size
- * (bytes): `method` of the answer is then "operator attribute", "PyTorch operator" or "work". */
+ * (bytes): `method` of the answer is then "operator attribute", "PyTorch operator" or "work". Beside ns_dist_op,
+ * ns_dist_factor is how many times as long it takes in its plan (uneven experts, a slow stage). Nodes with an op_type
+ * are those of STAGE, whose num_ops are multiply-adds and whose tensor_size is elements: they are unknown here, and
+ * `ns-dist annotate` forecasts them by their tensors. */
 typedef struct ns_dist_node {
   size_t struct_size;
   const char* name;
   const char *input_values, *input_shapes, *input_types; /* as the trace writes them: "[[64, 32], [32, 16]]" */
-  /* "name=value", ends with NULL. ns_dist_op, op_schema, num_ops, tensor_size and ns_dist_duration_ns are read. */
+  /* "name=value", ends with NULL. ns_dist_op, ns_dist_factor, op_schema, op_type, num_ops, tensor_size and
+   * ns_dist_duration_ns are read. */
   const char* const* attributes;
   int64_t ranks; /* as in ns_dist_kernel */
 } ns_dist_node;

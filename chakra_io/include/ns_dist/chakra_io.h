@@ -122,11 +122,16 @@ struct ExportOptions {
   TraceEncoding encoding = TraceEncoding::kRoofline;
   // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
   // category. Waits for the host (WorkItem::launches) carry what `annotate` computes them from (the room's README).
+  // Without, waits alone have ns_dist_op.
   bool operators = true;
+  // By WorkId: how many times as long as other kernels of its kind a kernel takes by this plan: experts whose groups
+  // are uneven, a slow stage. Written as ns_dist_factor beside the operator. Empty: not told.
+  std::vector<double> factors = {};
   // Small traces. Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|"
   // between them, or ns_dist_as, the id of an earlier node that has the same. No
   // rank ends at another time, but for the microseconds of kernels below half a microsecond.
   bool merge_kernels = false;
+  bool host_work = false;  // some nodes are CPU operators: the README says what ASTRA-Sim makes of them
   // GPUs of a node, numbered one after the other. All-to-alls that send one copy of a token to each node
   // (Collective::routing) become two: between nodes, then in each node. 0: they stay one, with a copy for each rank.
   std::int64_t node_gpus = 0;
@@ -166,7 +171,8 @@ class TraceExport {
 class ExportFolder {
  public:
   // Errors: a folder that cannot be made; without `force`, a folder with files that are no export's, or with traces of
-  // ranks beyond `ranks`; another process that writes into it.
+  // ranks beyond `ranks`; another process that writes into it. A folder has an export's files where its manifest.json
+  // is one of ours, which names those beside the traces, or where an export was killed.
   static Result<ExportFolder> open(const std::filesystem::path& directory, const std::string& prefix,
                                    std::int64_t ranks, bool force);
   ExportFolder(ExportFolder&& other) noexcept;
@@ -175,16 +181,18 @@ class ExportFolder {
 
   const std::filesystem::path& staging() const { return staging_->path(); }
   std::uint64_t free_bytes() const;  // of the file system
-  // Writes `manifest` last, as manifest.json. Traces of earlier exports beyond `ranks` go, and what lies beside them
-  // and was not written anew.
-  Result<void> commit(const std::string& manifest);
+  // Writes `manifest`, a JSON object, last, as manifest.json, with its "schema" and the names of "files" beside the
+  // traces. Traces of earlier exports beyond `ranks` go, and what such an export left beside them and was not written
+  // anew. Returns what manifest.json holds.
+  Result<std::string> commit(const std::string& manifest);
 
  private:
   ExportFolder() = default;
   std::filesystem::path directory_;
   std::optional<Unfinished> staging_;
   std::vector<std::filesystem::path> stale_;
-  int lock_ = -1;  // descriptor of the folder
+  std::vector<std::string> left_;  // by an earlier export, beside its traces
+  int lock_ = -1;                  // descriptor of the folder
   bool inside_ = false;
 };
 
@@ -245,6 +253,7 @@ struct ReplayReport {
   std::vector<std::uint64_t> finish_ns;  // by rank: end of the last node that ended
   // By rank: while a kernel ran; while a collective, send or memory transfer held its slot, waiting included.
   std::vector<std::uint64_t> kernel_ns, communication_ns;
+  std::uint64_t memory_nodes = 0;      // loads and stores of remote memory: they take their recorded microseconds
   std::vector<TraceProblem> problems;  // by rank and node; at most kMostListed of a rank
   std::vector<TraceWait> deadlock;     // ranks in a circle, each waits for the next one and the last for the first
   bool ok() const { return problems.empty() && finished == static_cast<std::int64_t>(finish_ns.size()); }
@@ -288,6 +297,9 @@ struct TraceSet {
   std::vector<std::filesystem::path> files;
 };
 
+// How many ranks have a trace PREFIX.RANK.et or .et.gz in the folder of this one, itself included; of other names 1.
+std::int64_t ranks_beside(const std::filesystem::path& trace);
+
 // Finds <prefix>.<rank>.et or .et.gz from rank 0 on; `where` is the prefix, or a folder with one prefix in it.
 // Errors: no trace, several prefixes, a rank that is missing or is there twice.
 Result<TraceSet> find_traces(const std::filesystem::path& where);
@@ -316,6 +328,7 @@ ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGr
 
 struct LintOptions {
   std::optional<AstraSystem> system = {};                 // what ASTRA-Sim would run them with, where it is known
+  bool no_remote_memory = false;                          // it is NO_MEMORY_EXPANSION
   std::uint64_t most_nodes_to_run = 20'000'000;           // 0: traces are read and not run
   std::uint64_t most_problems = kMostProblems;            // reading ends there, over all ranks
   std::function<void(std::int64_t files)> progress = {};  // after each file; may be empty
@@ -344,6 +357,7 @@ Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const 
 struct KernelWork {
   std::string_view told_by;  // "operator attribute", "PyTorch operator", "STAGE symbols", "work"; empty: by nothing
   std::vector<Operator> operators;  // one after the other
+  std::vector<double> factors;      // of each, as ns_dist_factor tells them; empty: not told
 };
 
 // What a kernel's node tells by itself: our attribute ns_dist_op; a PyTorch operator (op_schema or name, with shapes
@@ -369,6 +383,9 @@ std::string_view name_of(AnnotateWay way);
 struct AnnotateModel {
   // Of the new GPU, ns; nothing where it cannot be told.
   std::function<std::optional<double>(const Operator& op)> forecast;
+  // What `forecast` multiplies products of experts by: the factor that a trace tells (ns_dist_factor) takes its place.
+  // Nothing: kernels alone, without the factors of traces.
+  std::optional<double> experts = 1;
   // New over recorded duration of a kernel of which only its work is known, FLOP and bytes (0: not known). May be
   // empty.
   std::function<std::optional<double>(double flops, double bytes)> ratio = {};
@@ -383,6 +400,7 @@ struct AnnotateReport {
   std::uint64_t nodes = 0;
   std::array<AnnotateShare, kAnnotateWays> ways{};  // by AnnotateWay
   std::uint64_t waits_kept = 0;                     // waits for the host without a word of its launches, as recorded
+  std::uint64_t by_micros = 0;                      // new durations that num_ops does not tell: a roofline has its own
 };
 
 // Writes the trace `from` as `to`, plain or gzipped by the name, with durations of its GPU kernels by `model`. Frames

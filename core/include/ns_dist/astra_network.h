@@ -54,9 +54,11 @@ struct AstraSystem {
   bool congestion_aware = false;      // backend
   // How kernels are timed: by their recorded microseconds, or by the smaller of peak and memory bound.
   bool roofline = false;
-  double peak_tflops = 0;          // peak-perf
-  bool replay_only = false;        // every node, communication too, takes its recorded microseconds
-  std::vector<std::string> notes;  // keys of the system json that nobody reads, and that are near to one that is read
+  double peak_tflops = 0;    // peak-perf
+  bool replay_only = false;  // every node, communication too, takes its recorded microseconds
+  // Of the system json: keys that nobody reads, and that are near to one that is read; what ASTRA-Sim needs and is not
+  // there.
+  std::vector<std::string> notes;
 
   std::int64_t npus() const;
   friend bool operator==(const AstraSystem&, const AstraSystem&) = default;

@@ -61,6 +61,51 @@ TEST(Annotate, OurAttributeIsForecast) {
   EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kKept)].recorded_ns, 9000);
 }
 
+// Of experts, the factor of the trace takes the place of the one in the forecast.
+TEST(Annotate, TheFactorOfTheTraceHolds) {
+  const std::string copy = to_spec({Copy{8 * units::B}}),
+                    experts = to_spec({GroupedGemm{.experts = 2, .rows = 64, .n = 8, .k = 8}});
+  AnnotateModel model = constant(13'000);
+  model.experts = 1.3;
+  const auto micros = [&](const std::string& spec, const TraceValue& factor) {
+    TraceNode node = kernel(1, 5);
+    node.attributes = {{"ns_dist_op", spec}, {"ns_dist_factor", factor}};
+    return annotated({node}, model)[0].duration_micros;
+  };
+  EXPECT_EQ(micros(copy, "2"), 26U);
+  EXPECT_EQ(micros(copy, 2.0), 26U);
+  EXPECT_EQ(micros(experts, "1"), 10U);
+  EXPECT_EQ(micros(experts, "1.5"), 15U);
+  EXPECT_EQ(micros(copy + "|" + experts, "1|2"), 33U);
+  EXPECT_EQ(micros(copy + "|" + experts, "2"), 46U);
+  for (const char* none : {"1|2", "", "x", "-1", "nan", "1e9"}) EXPECT_EQ(micros(copy, none), 13U) << none;
+  // Of a merged trace, the node that has the operators tells it, too.
+  TraceNode first = kernel(1, 5), second = kernel(2, 5);
+  first.attributes = {{"ns_dist_op", copy}, {"ns_dist_factor", "2"}};
+  second.attributes = {{"ns_dist_as", std::int64_t{1}}};
+  EXPECT_EQ(annotated({first, second}, model)[1].duration_micros, 26U);
+  // Kernels alone.
+  model.experts.reset();
+  EXPECT_EQ(micros(copy, "2"), 13U);
+}
+
+// Without operators, a time that num_ops tells is no work.
+TEST(Annotate, ATimeIsNoWorkToScaleBy) {
+  TraceNode time = kernel(1, 5), work = kernel(2, 5);
+  time.attributes = {
+      {"ns_dist_duration_ns", 5000.0}, {"num_ops", std::int64_t{5'000'500}}, {"tensor_size", std::int64_t{1}}};
+  work.attributes = {
+      {"ns_dist_duration_ns", 5000.0}, {"num_ops", std::int64_t{5'000'000}}, {"tensor_size", std::int64_t{7}}};
+  AnnotateModel model;
+  model.forecast = [](const Operator&) -> std::optional<double> { return std::nullopt; };
+  model.ratio = [](double flops, double bytes) -> std::optional<double> { return 1 + flops + bytes; };
+  AnnotateReport report;
+  const auto out = annotated({time, work}, model, &report);
+  EXPECT_EQ(out[0].duration_micros, 5U);
+  EXPECT_EQ(out[1].duration_micros, 5U * 5'000'008U);
+  EXPECT_EQ(report.by_micros, 1U) << "a roofline has its own time of the second one";
+}
+
 TEST(Annotate, TheRooflineEncodingIsToldAgain) {
   TraceNode node = kernel(1, 5);
   node.attributes = {{"ns_dist_duration_ns", 5000.0},
@@ -186,8 +231,22 @@ TEST(KernelWork, IsToldByTheBestAttribute) {
   node.attributes.push_back({"ns_dist_op", to_spec(product) + "|" + to_spec(copy)});
   EXPECT_EQ(kernel_work(node).told_by, "operator attribute");
   EXPECT_EQ(kernel_work(node).operators, (std::vector{product, copy}));
+  EXPECT_TRUE(kernel_work(node).factors.empty());
+  node.attributes.push_back({"ns_dist_factor", "1|1.5"});
+  EXPECT_EQ(kernel_work(node).factors, (std::vector{1, 1.5}));
+  node.attributes.pop_back();
   node.attributes.back().value = std::string("no operator");
   EXPECT_EQ(kernel_work(node).told_by, "PyTorch operator");
+}
+
+// STAGE's num_ops are multiply-adds, and its tensor_size is elements: with its tensors alone they tell the work.
+TEST(KernelWork, IsNotThatOfStageWithoutItsTensors) {
+  TraceNode node = kernel(1, 5);
+  node.attributes = {
+      {"op_type", "M"}, {"num_ops", std::int64_t{68'719'476'736}}, {"tensor_size", std::int64_t{16'777'216}}};
+  EXPECT_EQ(kernel_work(node).told_by, "");
+  node.attributes.erase(node.attributes.begin());
+  EXPECT_EQ(kernel_work(node).told_by, "work");
 }
 
 // num_ops is a duration there.

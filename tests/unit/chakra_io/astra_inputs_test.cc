@@ -79,6 +79,28 @@ TEST(AstraInputs, SystemHasWhatTheSimulatorLeavesUninitialized) {
   EXPECT_EQ(system["local-mem-bw"], 1e9);  // 0 would make every kernel endless
 }
 
+// The command of the README is one for a shell, whatever the prefix is.
+TEST(AstraInputs, ThePrefixIsOneWord) {
+  const ScratchFolder folder;
+  const auto text_of = [&](const std::string& prefix) {
+    EXPECT_TRUE(
+        write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16, {.directory = folder.path(), .prefix = prefix}));
+    return text_of_file(folder.path() / "README.md");
+  };
+  EXPECT_THAT(text_of("x$(id)"), HasSubstr("--workload-configuration='x$(id)' "));
+  EXPECT_THAT(text_of("a b"), HasSubstr("--workload-configuration='a b' "));
+  EXPECT_THAT(text_of("it's"), HasSubstr("--workload-configuration='it'\\''s' "));
+}
+
+TEST(AstraInputs, TheReadmeSaysWhatCpuOperatorsDo) {
+  const ScratchFolder folder;
+  for (const bool host_work : {false, true}) {
+    ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16,
+                                   {.directory = folder.path(), .host_work = host_work}));
+    EXPECT_EQ(text_of_file(folder.path() / "README.md").find("are CPU operators") != std::string::npos, host_work);
+  }
+}
+
 TEST(AstraInputs, RanksThatTheClusterDoesNotHaveAreRefused) {
   const ScratchFolder folder;
   for (const auto& [ranks, nodes] : {std::pair<std::int64_t, std::int64_t>{1, 0}, {0, 0}, {32, 2}}) {

@@ -197,6 +197,114 @@ TEST(Lint, ACollectiveNeedsAnAlgorithm) {
   EXPECT_EQ(LintedTraces({{gather}, {gather}}).lint({{1, {0, 1}}}, options).problem_count, 0U);
 }
 
+LintOptions on(std::vector<AstraDimension> dimensions) {
+  LintOptions options;
+  options.system.emplace();
+  options.system->dimensions = std::move(dimensions);
+  return options;
+}
+
+std::vector<std::vector<TraceNode>> each(std::size_t ranks, const TraceNode& node) {
+  return std::vector<std::vector<TraceNode>>(ranks, {node});
+}
+
+// ASTRA-Sim: halvingDoubling on no power of two hangs, and its binary trees have no place for the ranks beyond one.
+TEST(Lint, SomeAlgorithmsNeedAPowerOfTwo) {
+  const TraceNode all = collective_of(1, 1 << 20, {}, TraceCollective::kAllReduce, "");
+  const LintedTraces six(each(6, all));
+  const auto of = [&](const char* algorithm) {
+    return text_of(six.lint({}, on({{AstraTopology::kRing, 6, 50, 500, algorithm}})));
+  };
+  EXPECT_EQ(of("ring"), "");
+  EXPECT_EQ(of("halvingDoubling"),
+            "rank 0 node 1: ALL_REDUCE: \"halvingDoubling\" of 6 ranks, which are no power of two: ASTRA-Sim hangs\n");
+  EXPECT_THAT(of("oneHalvingDoubling"), HasSubstr("of 6 ranks, which are no power of two: ASTRA-Sim hangs"));
+  EXPECT_THAT(of("doubleBinaryTree"), HasSubstr("of 6 ranks, which are no power of two: ASTRA-Sim crashes"));
+  // Each dimension has its own number, and one algorithm over all of them has the product.
+  const auto two = [&](const char* algorithm) {
+    return six.lint({}, on({{AstraTopology::kRing, 2, 50, 500, algorithm}, {AstraTopology::kRing, 3, 50, 500, "ring"}}))
+        .problem_count;
+  };
+  EXPECT_EQ(two("halvingDoubling"), 0U);
+  EXPECT_EQ(two("oneHalvingDoubling"), 1U);
+  // Some of the ranks: as the only dimension says; rings where there are several.
+  std::vector<std::vector<TraceNode>> some = each(6, compute(1));
+  for (std::size_t rank = 0; rank < 3; ++rank) some[rank] = {collective_of(1, 1 << 20)};
+  const LintedTraces three(some);
+  EXPECT_THAT(text_of(three.lint({{1, {0, 1, 2}}}, on({{AstraTopology::kRing, 6, 50, 500, "halvingDoubling"}}))),
+              HasSubstr("of 3 ranks"));
+  EXPECT_EQ(three
+                .lint({{1, {0, 1, 2}}}, on({{AstraTopology::kRing, 2, 50, 500, "halvingDoubling"},
+                                            {AstraTopology::kRing, 3, 50, 500, "halvingDoubling"}}))
+                .problem_count,
+            0U);
+}
+
+TEST(Lint, ACollectiveOfAllRanksHasFourDimensions) {
+  TraceNode all = collective_of(1, 1 << 20, {}, TraceCollective::kAllReduce, "");
+  const LintOptions five = on(std::vector<AstraDimension>(5, {AstraTopology::kRing, 2, 50, 500, "ring"}));
+  EXPECT_THAT(text_of(LintedTraces(each(32, all)).lint({}, five)),
+              HasSubstr("rank 0 node 1: ALL_REDUCE: of all ranks, on a network of 5 dimensions: ASTRA-Sim hangs"));
+  all.attributes.push_back({"involved_dim", std::vector<bool>(5, true)});
+  EXPECT_EQ(LintedTraces(each(32, all)).lint({}, five).problem_count, 0U);
+}
+
+// An event without delay at the very beginning is an assertion of ASTRA-Sim.
+TEST(Lint, TheFirstNodeTakesSomeTime) {
+  LintOptions options = on({{AstraTopology::kRing, 2, 50, 500, "ring"}});
+  const LintedTraces first({{collective_of(1, 8)}, {collective_of(1, 8)}}),
+      later({{compute(1), collective_of(2, 8, {1})}, {compute(1), collective_of(2, 8, {1})}});
+  EXPECT_EQ(text_of(first.lint({{1, {0, 1}}}, options)), "");
+  options.system->endpoint_delay_ns = 0;
+  EXPECT_THAT(text_of(first.lint({{1, {0, 1}}}, options)),
+              HasSubstr("rank 1 node 1: a collective comes first, and \"endpoint-delay\" is 0: ASTRA-Sim stops"));
+  EXPECT_EQ(text_of(later.lint({{1, {0, 1}}}, options)), "");
+  TraceNode kernel = compute(1);
+  kernel.attributes = {{"num_ops", std::int64_t{900}}, {"tensor_size", std::int64_t{1}}};
+  options.system->roofline = true;
+  options.system->peak_tflops = 1;
+  options.system->local_memory_gbs = 1e9;
+  EXPECT_THAT(text_of(LintedTraces({{kernel}, {kernel}}).lint({}, options)),
+              HasSubstr("rank 0 node 1: the first kernel takes less than 1 ns by the roofline: ASTRA-Sim stops"));
+  kernel.attributes[0].value = std::int64_t{1500};
+  EXPECT_EQ(text_of(LintedTraces({{kernel}, {kernel}}).lint({}, options)), "");
+}
+
+// With "replay-only" nobody waits for a peer.
+TEST(Lint, WhatIsReplayedAloneNeedsNoPeer) {
+  LintOptions options = on({{AstraTopology::kRing, 2, 50, 500, "ring"}});
+  const LintedTraces traces({{message(TraceNodeType::kSend, 1, 1, 64, 5), collective_of(2, 8)}, {compute(1)}});
+  EXPECT_EQ(traces.lint({{1, {0, 1}}}, options).problem_count, 2U);
+  options.system->replay_only = true;
+  const LintReport report = traces.lint({{1, {0, 1}}}, options);
+  EXPECT_EQ(text_of(report), "");
+  EXPECT_TRUE(report.ran);
+}
+
+TEST(Lint, NodesOfMemoryNeedASizeAndAMemory) {
+  TraceNode load = node_of(2, TraceNodeType::kMemLoad, {1});
+  LintOptions options = on({{AstraTopology::kRing, 2, 50, 500, "ring"}});
+  const auto of = [&] { return text_of(LintedTraces({{compute(1), load}, {compute(1)}}).lint({}, options)); };
+  EXPECT_THAT(of(), HasSubstr("rank 0 node 2: attribute tensor_size is missing"));
+  load.attributes = {{"tensor_size", std::int64_t{64}}};
+  const std::string statistics = "note: rank 0 has 1 CPU operators and nodes of memory: ASTRA-Sim's statistics";
+  EXPECT_THAT(of(), ::testing::StartsWith(statistics));
+  options.no_remote_memory = true;
+  EXPECT_THAT(of(), HasSubstr("rank 0 node 2: a node of memory: remote_memory.json says NO_MEMORY_EXPANSION"));
+  options.system->replay_only = true;
+  EXPECT_THAT(of(), ::testing::StartsWith(statistics));
+  load.attributes.clear();
+  EXPECT_THAT(of(), ::testing::StartsWith(statistics)) << "its recorded time alone";
+}
+
+TEST(Lint, CpuOperatorsAreNoted) {
+  TraceNode copy = compute(1);
+  copy.attributes = {{"is_cpu_op", true}};
+  EXPECT_THAT(
+      text_of(LintedTraces({{compute(1)}, {copy}}).lint()),
+      HasSubstr("note: rank 1 has 1 CPU operators and nodes of memory: ASTRA-Sim's statistics at the end fail"));
+}
+
 TEST(Lint, ARooflineNeedsItsRates) {
   TraceNode kernel = compute(1);
   kernel.attributes = {{"num_ops", std::int64_t{1000}}, {"tensor_size", std::int64_t{1}}};

@@ -215,6 +215,8 @@ TEST(Replay, FindsWhatTheFeederRefusesInANode) {
   node = timed_kernel(1, 1);
   node.type = TraceNodeType::kMetadata;
   EXPECT_THAT(of_node(node), HasSubstr("METADATA_NODE"));
+  node.type = TraceNodeType::kMemStore;
+  EXPECT_THAT(of_node(node), HasSubstr("tensor_size is missing"));
   EXPECT_THAT(problem_of(replay(Traces{{timed_kernel(1, 1), timed_kernel(1, 2)}}, {}), 0), HasSubstr("same id"));
   EXPECT_THAT(problem_of(replay(Traces{{}, {timed_kernel(1, 1)}}, {}), 0), HasSubstr("no node"));
 }
@@ -292,6 +294,15 @@ TEST(Replay, ReplayOnlyTakesEveryNodesOwnTime) {
   EXPECT_THAT(report->finish_ns, ElementsAre(4000U, 1U));
 }
 
+TEST(Replay, NodesOfMemoryAreCounted) {
+  TraceNode load = timed_kernel(1, 3);
+  load.type = TraceNodeType::kMemLoad;
+  load.attributes = {{"tensor_size", std::int64_t{64}}};
+  const ReplayReport report = replay(Traces{{load}, {timed_kernel(1, 1)}}, {});
+  EXPECT_EQ(report.memory_nodes, 1U);
+  EXPECT_THAT(report.finish_ns, ElementsAre(3000U, 1000U));
+}
+
 TEST(Replay, TheRooflineIsTheSmallerOfPeakAndMemory) {
   TraceNode node = timed_kernel(1, 99);
   node.attributes = {{"num_ops", std::int64_t{4'000'000}}, {"tensor_size", std::int64_t{1'000'000}}};
@@ -338,6 +349,9 @@ TEST(TraceSets, AreFoundByFolderAndByPrefix) {
   make("b.0.et");
   EXPECT_THAT(find_traces(folder.path()).error().message, HasSubstr("2 prefixes"));
   EXPECT_TRUE(find_traces(folder.path() / "b"));
+  EXPECT_EQ(ranks_beside(folder.path() / "a.2.et"), 2);  // rank 1 is missing
+  EXPECT_EQ(ranks_beside(folder.path() / "b.0.et"), 1);
+  EXPECT_EQ(ranks_beside(folder.path() / "a.x.et"), 1);
   EXPECT_FALSE(find_traces(folder.path() / "none" / "c"));
 }
 
@@ -348,8 +362,9 @@ TEST(CommGroups, ReadsWhatTheFeederReadsAndRefusesTheRest) {
     return read_comm_groups(folder.path() / "groups.json");
   };
   EXPECT_EQ(read(R"({"2": [3, 1], "10": [0, 5]})").value(), (CommGroups{{2, {3, 1}}, {10, {0, 5}}}));
-  for (const char* text : {"", "[]", "{", R"({"0": [1]})", R"({"x": [1]})", R"({"1": 5})", R"({"1": ["0"]})",
-                           R"({"1": [-1]})", R"({"1": [0.5]})", R"({"1": []})", R"({"1": [99999999999999]})"}) {
+  for (const char* text :
+       {"", "[]", "{", R"({"0": [1]})", R"({"x": [1]})", R"({"1": 5})", R"({"1": ["0"]})", R"({"1": [-1]})",
+        R"({"1": [0.5]})", R"({"1": []})", R"({"1": [99999999999999]})", R"({"2147483648": [0, 1]})"}) {
     const auto groups = read(text);
     ASSERT_FALSE(groups) << text;
     EXPECT_THAT(groups.error().where, HasSubstr("groups.json"));

@@ -515,6 +515,40 @@ TEST(Writer, MergesKernelsWithNothingBetweenThem) {
   EXPECT_EQ(attribute_as<std::string>(*chain, "ns_dist_op"), one + "|" + one + "|" + one);
 }
 
+// A reader multiplies experts' products by a factor of its own; the plan's goes before it.
+TEST(Writer, KernelsCarryTheFactorOfTheirPlan) {
+  for (const bool merge : {false, true}) {
+    const ScratchFolder folder;
+    StepBuilder step(mesh_of(1, 1, 1));
+    const WorkItem experts{"experts", Category::kForward,
+                           Operator{GroupedGemm{.experts = 2, .rows = 64, .n = 8, .k = 8}, DType::kBf16}};
+    step.kernel(0, "a");
+    step.add(0, Stream::kCompute, experts);
+    step.add(0, Stream::kCompute, {"slow", Category::kForward, Operator{Copy{64 * B}, DType::kBf16}});
+    const ExecutionGraph graph = std::move(step.builder).build();
+    const Timeline timeline = timeline_of(graph, [&](NodeId node) { return step.durations[index(node)]; });
+    const auto told = [&](std::vector<double> factors) {
+      ExportOptions options{.directory = folder.path(), .factors = std::move(factors), .merge_kernels = merge};
+      EXPECT_TRUE(write_traces(graph, timeline, options));
+      std::vector<std::string> out;
+      const std::vector<TraceNode> nodes = *read_trace(folder.path() / "trace.0.et");
+      for (const TraceNode& node : nodes) {
+        out.push_back(node.attribute("ns_dist_factor") == nullptr ? ""
+                                                                  : attribute_as<std::string>(node, "ns_dist_factor"));
+      }
+      return out;
+    };
+    if (merge) {
+      EXPECT_THAT(told({}), ElementsAre(""));
+      EXPECT_THAT(told({1, 1.08, 1.25}), ElementsAre("1|1.08|1.25"));
+      EXPECT_THAT(told({1.5, 1.5, 1.5}), ElementsAre("1.5"));
+    } else {
+      EXPECT_THAT(told({}), ElementsAre("", "", ""));
+      EXPECT_THAT(told({1, 1, 1.25}), ElementsAre("", "1", "1.25"));
+    }
+  }
+}
+
 // The wait for the host is told with what the host launched, by the ids of this trace: an all-to-all that became two
 // has both, a chain its own. No chain reaches across the result that the host reads before "d".
 TEST(Writer, WaitsTellWhatTheHostLaunched) {
@@ -557,7 +591,13 @@ TEST(Writer, WaitsTellWhatTheHostLaunched) {
     EXPECT_NEAR(attribute_as<double>(last, "ns_dist_launch_ns"), 20'000, 1e-6);
     options.operators = false;
     ASSERT_TRUE(write_traces(graph, timeline, options));
-    EXPECT_EQ(read_trace(folder.path() / "trace.0.et")->back().attribute("ns_dist_launches_ns"), nullptr);
+    const std::vector<TraceNode> plain = *read_trace(folder.path() / "trace.0.et");
+    EXPECT_EQ(plain.back().attribute("ns_dist_launches_ns"), nullptr);
+    for (const TraceNode& node : plain) {  // no other GPU makes a wait shorter
+      const bool is_wait = node.name.find("host.launches") != std::string::npos;
+      EXPECT_EQ(node.attribute("ns_dist_op") != nullptr || node.attribute("ns_dist_as") != nullptr, is_wait)
+          << node.name;
+    }
   }
 }
 
@@ -586,7 +626,8 @@ TEST(ExportFolders, AreWholeOrNotThere) {
     ASSERT_TRUE(folder->commit("{}"));
   }
   EXPECT_THAT(entries(), ElementsAre("out"));
-  EXPECT_TRUE(std::filesystem::exists(target / "manifest.json"));
+  const std::string manifest = " \"schema\": \"ns-dist/traces/1\",\n \"files\": []\n}\n";
+  EXPECT_EQ(*read_text(target / "manifest.json", kMebibyte), "{\n" + manifest);
   // Again, with fewer ranks.
   const auto fewer = ExportFolder::open(target, "trace", 1, false);
   ASSERT_FALSE(fewer);
@@ -606,6 +647,45 @@ TEST(ExportFolders, AreWholeOrNotThere) {
     names.push_back(entry.path().filename().string());
   EXPECT_THAT(names, testing::UnorderedElementsAre("manifest.json", "notes.txt", "trace.0.et"));
   EXPECT_EQ(ExportFolder::open(target / "notes.txt", "trace", 1, true).error().code, ErrorCode::kInvalidInput);
+}
+
+// Names of an export are an export's where its manifest says so.
+TEST(ExportFolders, KeepWhatNoExportWrote) {
+  const ScratchFolder scratch;
+  const auto make = [&](const char* name) { std::ofstream(scratch.path() / name) << "mine"; };
+  const auto open = [&](bool force) { return ExportFolder::open(scratch.path(), "trace", 1, force); };
+  const auto write = [&](bool force, const std::vector<const char*>& names) {
+    auto folder = open(force);
+    ASSERT_TRUE(folder) << to_text(folder.error());
+    for (const char* name : names) std::ofstream(folder->staging() / name) << "ours";
+    ASSERT_TRUE(folder->commit(R"({"ranks": 1})"));
+  };
+  for (const char* name : {"README.md", "network.yml", "manifest.json", "trace.0.et"}) {
+    make(name);
+    ASSERT_FALSE(open(false)) << name;
+    EXPECT_EQ(open(false).error().message, std::string("holds files that are no export's: ") + name);
+    std::filesystem::remove(scratch.path() / name);
+  }
+  make("README.md");
+  make("network.yml");
+  write(true, {"trace.0.et", "network.yml"});
+  EXPECT_EQ(*read_text(scratch.path() / "README.md", kMebibyte), "mine");
+  EXPECT_EQ(*read_text(scratch.path() / "network.yml", kMebibyte), "ours");
+  EXPECT_EQ(open(false).error().message, "holds files that are no export's: README.md");
+  write(true, {"trace.0.et"});
+  EXPECT_EQ(*read_text(scratch.path() / "README.md", kMebibyte), "mine");
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "network.yml")) << "that of the export before";
+  std::filesystem::remove(scratch.path() / "README.md");
+  // An export that was killed has no manifest, and one of an older version does not name its files.
+  make("network.yml");
+  std::filesystem::remove(scratch.path() / "manifest.json");
+  std::filesystem::create_directory(scratch.path() / ".ns-dist-export");
+  write(false, {"trace.0.et"});
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "network.yml"));
+  make("network.yml");
+  std::ofstream(scratch.path() / "manifest.json") << R"({"schema": "ns-dist/traces/1"})";
+  write(false, {"trace.0.et"});
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "network.yml"));
 }
 
 TEST(Writer, RefusesPrefixesThatLeaveTheFolder) {

@@ -127,6 +127,27 @@ TEST(Traces, ReplayWritesTimelines) {
   }
   EXPECT_EQ(spans, report["nodes"].get<std::int64_t>());
   EXPECT_NEAR(latest * 1e-6, report["step_time_s"].get<double>(), 2e-9);
+  // What is found beside the traces is read, too.
+  for (const char* name : {"network.yml", "system.json", "comm_groups.json", "trace.1.et"}) {
+    const std::string before = read_text(folder.path() / "t" / name);
+    for (const char* flag : {"--csv t/", "--trace t/"}) {
+      refused(std::string("replay t ") + flag + name, folder.path(), 2, "is the file that is read");
+    }
+    EXPECT_EQ(read_text(folder.path() / "t" / name), before);
+  }
+}
+
+TEST(Traces, ReplayOnlyHasNoFormulas) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --output t", folder.path());
+  EXPECT_EQ(json::parse(answered("replay t --json", folder.path()).out)["communication"], "astra");
+  json system = json::parse(read_text(folder.path() / "t" / "system.json"));
+  system["replay-only"] = 1;
+  std::ofstream(folder.path() / "only.json") << system;
+  EXPECT_EQ(json::parse(answered("replay t --system only.json --json", folder.path()).out)["communication"],
+            "recorded");
+  EXPECT_THAT(answered("replay t --system only.json", folder.path()).out,
+              HasSubstr("communication takes the times that the traces hold"));
 }
 
 // Ranks that end together: the text and the JSON name the same one.
@@ -295,6 +316,23 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   answered("lint t", folder.path());
 }
 
+// Files of the names of an export that nobody exported stay.
+TEST(Traces, NamesOfAnExportMayBeAnothers) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --global-batch 2 --dp 2 --gpu h100 --output t", folder.path());
+  const std::vector<const char*> names = {"README.md", "system.json", "network.yml", "manifest.json", "trace.0.et"};
+  std::filesystem::create_directory(folder.path() / "f");
+  for (const char* name : names) std::ofstream(folder.path() / "f" / name) << "mine";
+  refused("export --model gpt2 --global-batch 2 --dp 2 --output f", folder.path(), 1,
+          "f: holds files that are no export's: README.md and 4 more; expected an empty folder");
+  refused("annotate t --gpu h100 --output f", folder.path(), 1, "f: holds files that are no export's");
+  for (const char* name : names) EXPECT_EQ(read_text(folder.path() / "f" / name), "mine") << name;
+  answered("annotate t --gpu h100 --output f --force", folder.path());
+  EXPECT_EQ(read_text(folder.path() / "f" / "README.md"), "mine");
+  EXPECT_NE(read_text(folder.path() / "f" / "network.yml"), "mine");
+  refused("annotate t --gpu h100 --output f", folder.path(), 1, "f: holds files that are no export's: README.md;");
+}
+
 // An export that is as large as wanted says what it writes, also where nobody watches.
 TEST(Traces, ExportSaysWhatItWrites) {
   const ScratchFolder folder;
@@ -348,6 +386,87 @@ TEST(Traces, AnnotateLeavesWhatItReads) {
   EXPECT_EQ(read_text(folder.path() / "t" / "trace.0.et"), before);
   answered("annotate t --gpu b200 --output other", folder.path());
   EXPECT_NE(read_text(folder.path() / "other" / "trace.0.et"), before);
+}
+
+// What is repaired goes by way of no file that is there already.
+TEST(Traces, RepairTouchesNoOtherFile) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --global-batch 2 --output t", folder.path());
+  std::ofstream(folder.path() / "annotated_out.et") << "mine";
+  answered("annotate t/trace.0.et --gpu h100 --repair --output out.et", folder.path());
+  EXPECT_EQ(read_text(folder.path() / "annotated_out.et"), "mine");
+  std::filesystem::copy_file(folder.path() / "t" / "trace.0.et", folder.path() / "annotated_in.et");
+  answered("annotate annotated_in.et --gpu h100 --repair --output in.et", folder.path());
+  EXPECT_EQ(read_text(folder.path() / "in.et"), read_text(folder.path() / "out.et"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 5) << "nothing else is left";
+  refused("annotate t/trace.0.et --gpu h100 --repair --output no/out.et", folder.path(), 1, "no/out.et");
+}
+
+// The trace of one rank is that of a run on all ranks.
+TEST(Traces, AnnotateCountsTheRanksBesideOneTrace) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --global-batch 8 --dp 8 --gpu h100 --output t", folder.path());
+  answered("annotate t --gpu h100 --output all", folder.path());
+  answered("annotate t/trace.3.et --gpu h100 --output one.et", folder.path());
+  EXPECT_EQ(read_text(folder.path() / "one.et"), read_text(folder.path() / "all" / "trace.3.et"));
+}
+
+// What a plan makes of its kernels, uneven experts or a slow stage, is in annotated traces, too: on the same GPU they
+// take as long as exported.
+TEST(Traces, AnnotateKeepsWhatThePlanMakesOfKernels) {
+  const std::string moe = "--model mixtral-8x7b --layers 2 --global-batch 4 ";
+  const std::string dense = "--model gpt2 --tp 2 --pp 2 --global-batch 4 ";
+  for (const std::string& plan :
+       {moe + "--tp 2 --ep 4 --dp 4 --expert-imbalance 1.5", moe + "--tp 2 --ep 1 --dp 2", moe + "--tp 2 --ep 4 --dp 4",
+        dense + "--slow-rank 0:1.3", dense + "--stage-speed 1,0.8"}) {
+    for (const std::string& merged : {std::string(), std::string(" --merge-kernels --encoding roofline")}) {
+      const ScratchFolder folder;
+      const std::string work = "export " + plan + " --gpu h100 --contention off --compute-slowdown off" + merged;
+      answered(work + " --output t", folder.path());
+      answered("annotate t --gpu h100 --output new", folder.path());
+      const json old = json::parse(answered("replay t --json", folder.path()).out)["ranks"];
+      const json now = json::parse(answered("replay new --json", folder.path()).out)["ranks"];
+      for (std::size_t rank = 0; rank < old.size(); ++rank) {
+        EXPECT_NEAR(now[rank]["kernel_ns"].get<double>() / old[rank]["kernel_ns"].get<double>(), 1, 1e-3)
+            << plan << merged << ", rank " << rank;
+      }
+    }
+  }
+}
+
+// Without operators, the kernels of both encodings are scaled by the GPUs' rooflines, and waits stay.
+TEST(Traces, AnnotateScalesNoWaits) {
+  const ScratchFolder folder;
+  for (const std::string encoding : {"roofline", "durations"}) {
+    answered("export --model gpt2 --tp 2 --global-batch 2 --gpu h100 --no-operators --encoding " + encoding +
+                 " --output " + encoding,
+             folder.path());
+    const json report =
+        json::parse(answered("annotate " + encoding + " --gpu a100 --recorded-on h100 --json --output new_" + encoding,
+                             folder.path())
+                        .out);
+    EXPECT_GT(report["waits_kept"].get<int>(), 0) << encoding;
+    const json &kept = report["ways"]["kept"], &scaled = report["ways"]["ratio of rooflines"];
+    EXPECT_EQ(kept["kernels"], report["waits_kept"]);
+    EXPECT_EQ(kept["now_ms"], kept["recorded_ms"]);
+    // Memory bandwidths differ by 1.64, matrix rates by 3.17.
+    const double ratio = scaled["now_ms"].get<double>() / scaled["recorded_ms"].get<double>();
+    EXPECT_GT(ratio, 1.6) << encoding;
+    EXPECT_LT(ratio, encoding == "roofline" ? 1.7 : 3.2);
+  }
+}
+
+// New microseconds under a system json that asks for a roofline: ASTRA-Sim would not read them.
+TEST(Traces, AnnotateWarnsOfARoofline) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --encoding durations --output t", folder.path());
+  EXPECT_EQ(answered("annotate t --gpu h100 --output new", folder.path()).err, "");
+  json system = json::parse(read_text(folder.path() / "t" / "system.json"));
+  system["roofline-enabled"] = 1;
+  std::ofstream(folder.path() / "t" / "system.json") << system;
+  const CommandResult warned = run_command("ns-dist annotate t --gpu h100 --output roofline", folder.path());
+  EXPECT_EQ(warned.code, 0);
+  EXPECT_THAT(warned.err, ContainsRegex("warning: system.json has \"roofline-enabled\": 1.* of [0-9,]+ kernels"));
 }
 
 // Traces of one GPU become those of another: what an export for that GPU says.

@@ -59,6 +59,7 @@ TEST(AstraNetwork, ReadsWhatItWrites) {
   ASSERT_TRUE(system);
   const auto read = read_astra_system(to_network_yml(*system), "network.yml",
                                       R"({"preferred-dataset-splits": 1, "collective-optimization": "localBWAware",
+                                          "scheduling-policy": "FIFO",
                                           "all-reduce-implementation": ["ring", "ring"],
                                           "all-gather-implementation": ["ring", "ring"],
                                           "reduce-scatter-implementation": ["ring", "ring"],
@@ -73,7 +74,8 @@ TEST(AstraNetwork, ReadsOtherSpellingsOfTheYml) {
       "# a comment\n---\ntopology:\n  - \"Ring\"\n  - FullyConnected # here\nnpus_count: [ 4,\n  2 ]\r\nbandwidth: "
       "[50,1e1]\nlatency: [ 500, 7.5 ]\nother: 3\n",
       "n.yml", R"({"preferred-dataset-splits": 2, "local-mem-bw": 1600, "roofline-enabled": 1, "peak-perf": 900.5,
-                   "all-reduce-implementation": ["direct4"], "endpoint-delay": 3, "unknown": []})",
+                   "all-reduce-implementation": ["direct4"], "endpoint-delay": 3, "unknown": [],
+                   "scheduling-policy": "LIFO", "collective-optimization": "baseline"})",
       "s.json");
   ASSERT_TRUE(read) << to_text(read.error());
   ASSERT_EQ(read->dimensions.size(), 2u);
@@ -84,17 +86,32 @@ TEST(AstraNetwork, ReadsOtherSpellingsOfTheYml) {
   EXPECT_EQ(read->dimensions[1].algorithm.all_reduce, "");  // the list reaches one dimension
   EXPECT_TRUE(read->roofline);
   EXPECT_EQ(read->splits, 2);
-  EXPECT_TRUE(read->notes.empty()) << "ASTRA-Sim ignores other keys, too";
+  EXPECT_EQ(read->notes,
+            (std::vector<std::string>{"s.json#/all-reduce-implementation: 1 algorithm for 2 dimensions: ASTRA-Sim's "
+                                      "collectives leave the others out"}))
+      << "ASTRA-Sim ignores other keys, too";
 }
 
 TEST(AstraNetwork, KeysThatAreNearlyReadAreNoted) {
   const auto read = read_astra_system("topology: [ Ring ]\nnpus_count: [ 4 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n",
                                       "n.yml", R"({"preferred-dataset-splits": 1, "all-reduce-implementaton": ["ring"],
-                                          "scheduling-policy": "FIFO", "comment": "mine"})",
+                                          "scheduling-policy": "FIFO", "collective-optimization": "baseline",
+                                          "comment": "mine"})",
                                       "s.json");
   ASSERT_TRUE(read) << to_text(read.error());
   EXPECT_EQ(read->notes, (std::vector<std::string>{"s.json#/all-reduce-implementaton: nobody reads it: did you mean "
                                                    "\"all-reduce-implementation\"?"}));
+}
+
+// ASTRA-Sim reads members that nothing sets. "oneRing" is one ring over all dimensions.
+TEST(AstraNetwork, WhatNothingSetsIsNoted) {
+  const auto read = read_astra_system(
+      "topology: [ Ring, Ring ]\nnpus_count: [ 4, 2 ]\nbandwidth: [ 50, 50 ]\nlatency: [ 500, 500 ]\n", "n.yml",
+      R"({"preferred-dataset-splits": 1, "all-reduce-implementation": ["oneRing"]})", "s.json");
+  ASSERT_TRUE(read) << to_text(read.error());
+  const std::string why = " is missing: ASTRA-Sim then reads a member that was never set";
+  EXPECT_EQ(read->notes, (std::vector<std::string>{"s.json: \"scheduling-policy\"" + why,
+                                                   "s.json: \"collective-optimization\"" + why}));
 }
 
 TEST(AstraNetwork, WrongFilesAreRefusedWithTheirPlace) {
