@@ -199,9 +199,8 @@ void warn_of_left_links(const Scenario& base, const Scenario& changed, const Cat
 Result<std::int64_t> read_count(std::string_view text, std::string_view flag, std::int64_t least, std::int64_t most) {
   const auto value = read_whole_number(text, least, most);
   if (value) return *value;
-  const bool whole = value.error().message.ends_with("out of range");
   return fail(usage(value.error().message, flag, value.error().expected,
-                    whole ? "" : fmt::format("write digits only, as in {} 8", flag)));
+                    is_whole_number(text) ? "" : fmt::format("write digits only, as in {} 8", flag)));
 }
 
 Result<unsigned> read_threads(const std::string& text) {

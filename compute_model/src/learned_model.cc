@@ -43,7 +43,9 @@ void take_off_quantization(Estimate& estimate, const Features& features, Steps& 
 
 std::size_t product_feature(std::string_view name) {
   const auto names = shape_features(Predictor::kGemm);
-  return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+  const auto found = std::ranges::find(names, name);
+  NS_EXPECTS(found != names.end());
+  return static_cast<std::size_t>(found - names.begin());
 }
 
 // A product's features in a burst differ from those in long runs by their mode, by what L2 holds, by their base, which

@@ -42,10 +42,16 @@ std::string flag_of(const Field& field) {
   return flag;
 }
 
+bool is_whole_number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return status != std::errc::invalid_argument && end == text.data() + text.size();
+}
+
 Result<std::int64_t> read_whole_number(std::string_view text, std::int64_t least, std::int64_t most) {
   std::int64_t value = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = status != std::errc::invalid_argument && end == text.data() + text.size();
+  const bool whole = is_whole_number(text);
   if (whole && status == std::errc() && value >= least && value <= most) return value;
   return fail(
       mistake(whole ? fmt::format("{} is out of range", text) : fmt::format("\"{}\" is not a whole number", text),
@@ -97,9 +103,9 @@ Result<double> read_positive_number(std::string_view text, double most) {
 Result<void> read_field(const Field& field, std::string_view text, std::int64_t& value) {
   const auto number = read_whole_number(text, field.least, kMostOfAField);
   if (!number) {
-    const bool out_of_range = number.error().message.ends_with("out of range");
-    return fail_at(field, number.error(),
-                   out_of_range ? "" : fmt::format("write digits only, as in {}={}", field.name, field.least + 7));
+    return fail_at(
+        field, number.error(),
+        is_whole_number(text) ? "" : fmt::format("write digits only, as in {}={}", field.name, field.least + 7));
   }
   value = *number;
   return {};

@@ -81,15 +81,22 @@ bool is_standard_output(const fs::path& path) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-Result<std::string> read_text(const fs::path& path, std::size_t most) {
-  const bool standard = path == "-";
-  const auto refuse = [&](ErrorCode code, std::string message, std::string expected) {
-    return fail({code, std::move(message), standard ? "standard input" : path.string(), std::move(expected), "", {}});
-  };
-  const int file = standard ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) {
-    return refuse(ErrorCode::kNotFound, fmt::format("cannot be read: {}", std::strerror(errno)), "a file");
+namespace {
+
+// Why a file has no text: an error of the system, or more than is read.
+struct Unread {
+  int why = 0;  // errno; 0: it is too large
+  Error error(std::size_t most) const {
+    if (why == 0)
+      return {ErrorCode::kInvalidInput, "is too large", "", fmt::format("at most {} MiB", most / kMebibyte), "", {}};
+    if (why == EISDIR) return {ErrorCode::kInvalidInput, "this is a folder", "", "a file", "", {}};
+    return {ErrorCode::kNotFound, fmt::format("cannot be read: {}", std::strerror(why)), "", "a file", "", {}};
   }
+};
+
+tl::expected<std::string, Unread> text_of(const fs::path& path, std::size_t most) {
+  const int file = path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return tl::unexpected(Unread{errno});
   std::string text;
   ssize_t count = 0;
   do {
@@ -102,23 +109,31 @@ Result<std::string> read_text(const fs::path& path, std::size_t most) {
   } while (count > 0 && text.size() <= most);
   const int why = errno;
   ::close(file);
-  if (count < 0 && why == EISDIR) return refuse(ErrorCode::kInvalidInput, "this is a folder", "a file");
-  if (count < 0) return refuse(ErrorCode::kNotFound, fmt::format("cannot be read: {}", std::strerror(why)), "a file");
-  if (text.size() > most) {
-    return refuse(ErrorCode::kInvalidInput, "is too large", fmt::format("at most {} MiB", most / kMebibyte));
-  }
+  if (count < 0) return tl::unexpected(Unread{why});
+  if (text.size() > most) return tl::unexpected(Unread{});
   return text;
+}
+
+}  // namespace
+
+Result<std::string> read_text(const fs::path& path, std::size_t most) {
+  auto text = text_of(path, most);
+  if (text) return *std::move(text);
+  Error error = text.error().error(most);
+  error.where = path == "-" ? "standard input" : path.string();
+  return fail(std::move(error));
 }
 
 Result<std::string> read_text(const fs::path& path, std::size_t most, std::string_view place,
                               std::string_view expected) {
-  auto text = read_text(path, most);
-  if (text) return text;
-  Error error = std::move(text.error());
-  const bool too_large = error.expected.starts_with("at most");
-  error.hint = std::exchange(error.message, fmt::format("\"{}\" cannot be read", path.string()));
-  error.hint = error.hint.starts_with("cannot be read: ") ? error.hint.substr(16) : error.hint;
-  error.expected = too_large ? fmt::format("{}, {}", expected, error.expected) : std::string(expected);
+  auto text = text_of(path, most);
+  if (text) return *std::move(text);
+  const Unread& unread = text.error();
+  Error error = unread.error(most);
+  const bool of_system = unread.why != 0 && unread.why != EISDIR;
+  error.hint = of_system ? std::strerror(unread.why) : std::move(error.message);
+  error.message = fmt::format("\"{}\" cannot be read", path.string());
+  error.expected = unread.why == 0 ? fmt::format("{}, {}", expected, error.expected) : std::string(expected);
   error.where = place;
   return fail(std::move(error));
 }

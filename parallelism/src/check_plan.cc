@@ -350,7 +350,7 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
   if (training.global_batch % sequences != 0) {
     const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
     check.fail_at("training/global_batch",
-                  fmt::format("{} sequences are not divisible by micro batch {} x dp {}", training.global_batch,
+                  fmt::format("{} sequences are not divisible by micro-batch {} x dp {}", training.global_batch,
                               training.micro_batch, plan.dp),
                   fmt::format("a multiple of {}", sequences),
                   below > 0 ? fmt::format("use training/global_batch={} or training/global_batch={}", below, above)

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -137,6 +138,15 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
          fmt::format("training/dtype={} does not run on {}: {}; it is forecast at the "
                      "rate of {}",
                      enumerator_name(precision), gpu.name, reason, enumerator_name(product_type(precision)))});
+  }
+  if (!is_known_architecture(gpu.architecture)) {
+    const std::string near = nearest_name(gpu.architecture, {kArchitectures.begin(), kArchitectures.end()});
+    found.push_back(
+        {"unknown_architecture",
+         fmt::format("nothing is known of the architecture \"{}\" of {}{}: its kernels have what all GPUs "
+                     "have in common, its collectives the constants of Hopper. Known are {}",
+                     gpu.architecture, gpu.name, near.empty() ? "" : fmt::format(", or is it \"{}\"?", near),
+                     fmt::join(kArchitectures, ", "))});
   }
   const std::optional<LatentAttention>& mla = scenario.model.mla;
   const std::int64_t query = mla ? mla->nope_head_dim + mla->rope_head_dim : scenario.model.head_dim;

@@ -1,6 +1,8 @@
 // A GPU as its data sheet describes it. Every field comes from configs/gpus/<id>.json, with its source there.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,11 +35,19 @@ constexpr std::string_view generation_of(std::string_view architecture) {
   return architecture.substr(0, architecture.find('-'));
 }
 
+// Architectures whose kernels and links some forecast tells from others.
+inline constexpr std::array<std::string_view, 12> kArchitectures = {"pascal", "volta",  "turing",    "ampere",
+                                                                    "ada",    "hopper", "blackwell", "blackwell-ultra",
+                                                                    "cdna1",  "cdna2",  "cdna3",     "cdna4"};
+constexpr bool is_known_architecture(std::string_view architecture) {
+  return std::find(kArchitectures.begin(), kArchitectures.end(), architecture) != kArchitectures.end();
+}
+
 struct Gpu {
   std::string id, name;
   std::vector<std::string> aliases;
   std::string vendor;              // "nvidia", "amd" or "other"
-  std::string architecture;        // "ampere", "hopper", "cdna3", ...
+  std::string architecture;        // of kArchitectures, or another one, which has no laws of its own
   std::string compute_capability;  // "9.0", "gfx942"
   int process_nm = 0;              // name of the process node, nm
   int sm_count = 0;                // streaming multiprocessors, or compute units

@@ -657,7 +657,7 @@ TEST(SearchCommand, NoPlanNamesWhatBinds) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("no plan is possible: --global-batch must be a multiple of --micro-batch x --dp, "
                                     "which is at least 256 with the values that are tried, as in: 8 sequences are "
-                                    "not divisible by micro batch 1 x dp 256\n"));
+                                    "not divisible by micro-batch 1 x dp 256\n"));
   EXPECT_THAT(result.out, Not(HasSubstr("dp 4096")));
 }
 

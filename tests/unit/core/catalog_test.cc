@@ -229,6 +229,12 @@ TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {
   }
 }
 
+TEST_F(CatalogTest, ArchitecturesAreThoseThatForecastsKnow) {
+  for (const CatalogEntry& entry : catalog_.list(CatalogKind::kGpu)) {
+    EXPECT_TRUE(is_known_architecture(catalog_.gpu(entry.id)->architecture)) << entry.id;
+  }
+}
+
 TEST_F(CatalogTest, GpusAreWhatAGpuCanBe) {
   for (const CatalogEntry& entry : catalog_.list(CatalogKind::kGpu)) {
     const Gpu gpu = *catalog_.gpu(entry.id);

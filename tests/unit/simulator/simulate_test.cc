@@ -1129,6 +1129,13 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   usual.model.layers = 4;
   EXPECT_THAT(messages(usual), ::testing::IsEmpty());
 
+  Scenario unknown = usual;
+  unknown.cluster.gpu.architecture = "hoper";
+  EXPECT_THAT(messages(unknown), ElementsAre(::testing::AllOf(HasSubstr("unknown_architecture: nothing is known of"),
+                                                              HasSubstr("or is it \"hopper\"?"))));
+  unknown.cluster.gpu.architecture = "rubin";
+  EXPECT_THAT(messages(unknown), ElementsAre(::testing::Not(HasSubstr("or is it"))));
+
   Scenario library = usual;
   library.cluster.gpu.architecture = "ampere", library.plan.attention_library = Library::kFlash3;
   EXPECT_THAT(messages(library), ElementsAre(HasSubstr("unsupported_library: FlashAttention-3")));
